@@ -1,0 +1,119 @@
+// Package spec holds Spec, the single description of a VM. It is made once, when the
+// VM is first created, kept by the shim, stored in every snapshot and never changed
+// by a move. The VMM's own configuration is derived from it on each node.
+package spec
+
+import (
+	"encoding/json"
+	"net/netip"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// Version is the schema that this build writes. It reads this one only.
+const Version = 1
+
+// Spec describes one VM independently of the node that runs it: no host path, socket
+// or device number is in it.
+type Spec struct {
+	Version   int    `json:"version"`
+	Namespace string `json:"namespace"` // containerd's
+	ID        string `json:"id"`        // the container's
+	UID       string `json:"uid"`       // from the record; made here on a node without one
+
+	VMM    VMM    `json:"vmm"`
+	Memory uint64 `json:"memory"` // bytes, a multiple of 2 MiB
+	VCPUs  int    `json:"vcpus"`
+	Kernel Kernel `json:"kernel"`
+	Disks  []Disk `json:"disks"` // in slot order
+	NICs   []NIC  `json:"nics"`
+
+	// Container is nil for a VM disk.
+	Container *Container `json:"container,omitempty"`
+	// Annotations are the godwit.dev/ ones that were honoured.
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+// VMM names what the device state was made by. Machine and CPU are QEMU's -machine
+// (always a versioned name) and -cpu; both are empty for Cloud Hypervisor.
+type VMM struct {
+	Name    string `json:"name"` // "qemu" or "cloud-hypervisor"
+	Machine string `json:"machine,omitempty"`
+	CPU     string `json:"cpu,omitempty"`
+}
+
+// Kernel identifies the guest kernel and initramfs that the VM was booted with. They
+// lie in its RAM afterwards, so a waking node does not need them.
+type Kernel struct {
+	Version string `json:"version"`
+	Digest  string `json:"digest"` // sha256 of kernel and initramfs files, in that order
+	Cmdline string `json:"cmdline"`
+}
+
+// Disk is one block device. Serial is what the guest finds it by.
+type Disk struct {
+	ID       string `json:"id"`     // "layer0".., "rw"
+	Serial   string `json:"serial"` // at most 20 bytes
+	Slot     int    `json:"slot"`   // PCI slot, the same on every node
+	ReadOnly bool   `json:"readOnly,omitempty"`
+	Type     string `json:"type"`             // file system in it: erofs, ext4; raw for a VM disk
+	Size     int64  `json:"size"`             // bytes
+	Digest   string `json:"digest,omitempty"` // sha256 of the file, for a read-only disk
+}
+
+// NIC is one network interface as the guest has it.
+type NIC struct {
+	ID        string         `json:"id"`   // "net0"
+	Name      string         `json:"name"` // in the guest: "eth0"
+	Slot      int            `json:"slot"`
+	MAC       string         `json:"mac"`
+	MTU       int            `json:"mtu"`
+	Addresses []netip.Prefix `json:"addresses,omitempty"`
+	Routes    []Route        `json:"routes,omitempty"`
+}
+
+// Route of a NIC. A zero Destination is the default route of its family.
+type Route struct {
+	Destination netip.Prefix `json:"destination,omitzero"`
+	Gateway     netip.Addr   `json:"gateway,omitzero"` // zero: on link
+	Source      netip.Addr   `json:"source,omitzero"`
+	Scope       int          `json:"scope,omitempty"` // as in rtnetlink(7)
+	IPv6        bool         `json:"ipv6,omitempty"`
+}
+
+// Container is what runs in a VM that was made from a container image.
+type Container struct {
+	// OCI is the runtime spec as it was given, less what the host alone honours
+	// (namespaces' paths, host cgroup path, hooks). The destination's container object
+	// is made from it.
+	OCI *specs.Spec `json:"oci"`
+	// Layers are the disks of the root file system, topmost first, by Disk.ID; Writable
+	// is the disk that takes the changes.
+	Layers   []string `json:"layers"`
+	Writable string   `json:"writable"`
+	// Image is the digest of the container image where containerd told it.
+	Image string `json:"image,omitempty"`
+}
+
+// Disk returns the disk of that id, or nil.
+func (s *Spec) Disk(id string) *Disk {
+	for i := range s.Disks {
+		if s.Disks[i].ID == id {
+			return &s.Disks[i]
+		}
+	}
+	return nil
+}
+
+// Clone returns a copy that shares nothing with s.
+func (s *Spec) Clone() *Spec {
+	data, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // Spec holds nothing that JSON cannot
+	}
+	c := new(Spec)
+	if err := json.Unmarshal(data, c); err != nil {
+		panic(err)
+	}
+	return c
+}

@@ -1,0 +1,24 @@
+// Package network joins the network namespace of a task to the NICs of its VM. It reads
+// what a CNI plugin made there, moves addresses into the guest's description, puts a
+// tap behind each interface, and takes it all back on Detach.
+//
+// The shim calls Read and Attach at Start, Up when the VM may talk, Down before its
+// VMM is stopped for good, Announce after a move, Detach at the end.
+package network
+
+import "godwit.dev/godwit/api/spec"
+
+// Owner tags every tap, so that a scan finds what no record knows.
+type Owner struct {
+	VM         string // namespace/id
+	Generation uint64
+	Attempt    uint32
+}
+
+// Link is one interface of the namespace that has its tap. It is durable: the shim
+// writes it down before Attach changes anything, and Detach needs nothing else.
+type Link struct {
+	Interface string   `json:"interface"` // in the namespace: "eth0"
+	Tap       string   `json:"tap"`       // "tap0"
+	NIC       spec.NIC `json:"nic"`       // as found, addresses and routes included
+}

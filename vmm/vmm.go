@@ -1,0 +1,169 @@
+// Package vmm says what a VMM must do for godwit: run one VM whose RAM is a file of
+// ours, stop it, save its device state without its RAM, load that state into a new
+// process, and add and remove a NIC. Implementations lie below it and pass the suite
+// of package vmmtest.
+//
+// The order of calls is Driver.Start (the VM exists and has not executed an
+// instruction), for a restore LoadState, then Resume and Pause at will; SaveState only
+// while paused; Kill at any time, from any state, more than once.
+package vmm
+
+import (
+	"context"
+	"os"
+	"time"
+)
+
+// Config is derived from a spec.Spec on each node. Everything in it that the guest can
+// see (slots, serials, MACs, sizes) must be equal on both sides of a restore; paths and
+// descriptors may differ.
+type Config struct {
+	Name    string // in logs
+	Dir     string // private directory of this incarnation: sockets, logs; exists
+	NetNS   string // path of the network namespace that the process is started in; empty: the caller's
+	Machine string // QEMU's versioned machine name; empty: the driver's default
+	CPU     string // QEMU's CPU model; empty: the driver's default
+	Memory  uint64 // bytes
+	VCPUs   int
+	RAM     *os.File // shared file of Memory bytes; the caller keeps and closes its own
+	Kernel  string   // path; not read when Incoming
+	Initrd  string
+	Cmdline string
+	Disks   []Disk
+	NICs    []NIC
+	// Agent is the path of the unix socket on which the VMM serves the guest's agent
+	// channel (virtio-serial port "agent", or hybrid vsock). The VMM makes it.
+	Agent string
+	// Console takes what the guest writes to its serial port.
+	Console *os.File
+	// Incoming makes a VM without content that waits for LoadState.
+	Incoming bool
+	// Cgroup, if not empty, holds directories whose cgroup.procs takes the process
+	// before it allocates.
+	Cgroup []string
+}
+
+// Disk is a virtio-blk device on an open file. The file is used buffered: RAM tracking
+// does not see O_DIRECT.
+type Disk struct {
+	ID       string
+	Serial   string // at most 20 bytes
+	Slot     int
+	File     *os.File
+	ReadOnly bool
+}
+
+// NIC is a virtio-net device on a tap.
+type NIC struct {
+	ID   string
+	Slot int
+	MAC  string
+	MTU  int
+	Tap  *os.File // opened with IFF_VNET_HDR; the caller keeps and closes its own
+}
+
+// Facts say what a driver runs on this node, and what a snapshot of it records.
+type Facts struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+	Machine string `json:"machine,omitempty"`
+	CPU     string `json:"cpu,omitempty"`   // model given to the guest
+	Accel   string `json:"accel,omitempty"` // "kvm" or "tcg"
+	Reason  string `json:"-"`               // why this acceleration, for doctor
+}
+
+// Driver starts VMs of one kind of VMM.
+type Driver interface {
+	// Probe looks at binaries and rights without starting a VM. An error has class
+	// NotFound (no binary), FailedPrecondition (too old, no rights), and says the remedy.
+	Probe(ctx context.Context) (Facts, error)
+	// Start makes the VM. On error nothing is left behind. ctx bounds the start only.
+	Start(ctx context.Context, cfg Config) (Machine, error)
+	// Adopt takes over the VM of a process that an earlier shim started.
+	Adopt(ctx context.Context, p Process) (Machine, error)
+}
+
+// Machine is one running VM. Callers take the role they need.
+type Machine interface {
+	Lifecycle
+	State
+	NICs
+	Watch
+}
+
+// Lifecycle runs and stops the vCPUs. Resume of a running and Pause of a paused VM
+// succeed.
+type Lifecycle interface {
+	Resume(ctx context.Context) error
+	// Pause returns when no vCPU runs and the devices have finished what they had begun.
+	Pause(ctx context.Context) error
+	// Kill ends the process and returns when it is gone and its sockets are removed.
+	// Killing what is gone succeeds.
+	Kill(ctx context.Context) error
+}
+
+// State saves and loads device state. RAM is not in it. After a failed LoadState the
+// machine can only be killed; after a failed SaveState it is paused as before.
+type State interface {
+	SaveState(ctx context.Context, to *os.File) error
+	LoadState(ctx context.Context, from *os.File) error
+}
+
+// NICs plugs and unplugs while the VM runs. RemoveNIC returns when the guest has
+// acknowledged the eject; DeadlineExceeded otherwise, and the NIC may be asked for
+// again.
+type NICs interface {
+	AddNIC(ctx context.Context, nic NIC) error
+	RemoveNIC(ctx context.Context, id string) error
+}
+
+// Watch tells what happens to the VM.
+type Watch interface {
+	// Events is closed when the process is gone. Events are hints: a slow reader loses
+	// some.
+	Events() <-chan Event
+	// Done is closed when the process is gone; Exit may be called from then on.
+	Done() <-chan struct{}
+	Exit() Exit
+	Process() Process
+}
+
+// Event is something that the VMM reported.
+type Event struct {
+	Kind   EventKind
+	Device string // for device events
+	Reason string
+	Time   time.Time
+}
+
+// EventKind of an Event.
+type EventKind string
+
+// What can be reported.
+const (
+	Paused        EventKind = "paused"
+	Resumed       EventKind = "resumed"
+	PoweredOff    EventKind = "powered-off" // by the guest
+	Reset         EventKind = "reset"       // by the guest; the process ends: a VM is never silently booted again
+	Panicked      EventKind = "panicked"
+	DeviceRemoved EventKind = "device-removed"
+)
+
+// Exit says how the process ended. Clean is true after a power-off by the guest.
+type Exit struct {
+	Clean  bool
+	Status int // exit status, or 128 + signal
+	Reason string
+	At     time.Time
+}
+
+// Process is what is written down so that another shim can adopt the VM.
+type Process struct {
+	PID       int    `json:"pid"`
+	StartTime uint64 `json:"startTime"` // field 22 of /proc/PID/stat: the pid was not reused
+	Dir       string `json:"dir"`
+	Control   string `json:"control"` // path of the VMM's control socket
+	Agent     string `json:"agent"`
+	Memory    uint64 `json:"memory"`
+	NICs      []string `json:"nics,omitempty"`
+}
