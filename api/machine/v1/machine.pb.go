@@ -802,6 +802,76 @@ func (*ReleaseResponse) Descriptor() ([]byte, []int) {
 	return file_machine_v1_machine_proto_rawDescGZIP(), []int{11}
 }
 
+// RestoreOptions are the options of a Task Create that restores for an open
+// operation, as godwitd makes it. A Create without them decides from the record alone.
+type RestoreOptions struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ConfigPath    string                 `protobuf:"bytes,1,opt,name=config_path,json=configPath,proto3" json:"config_path,omitempty"` // as runtimeoptions.v1.Options carries it
+	Operation     string                 `protobuf:"bytes,2,opt,name=operation,proto3" json:"operation,omitempty"`
+	Attempt       uint32                 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Digest        string                 `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoreOptions) Reset() {
+	*x = RestoreOptions{}
+	mi := &file_machine_v1_machine_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoreOptions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreOptions) ProtoMessage() {}
+
+func (x *RestoreOptions) ProtoReflect() protoreflect.Message {
+	mi := &file_machine_v1_machine_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreOptions.ProtoReflect.Descriptor instead.
+func (*RestoreOptions) Descriptor() ([]byte, []int) {
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *RestoreOptions) GetConfigPath() string {
+	if x != nil {
+		return x.ConfigPath
+	}
+	return ""
+}
+
+func (x *RestoreOptions) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+func (x *RestoreOptions) GetAttempt() uint32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *RestoreOptions) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
 var File_machine_v1_machine_proto protoreflect.FileDescriptor
 
 const file_machine_v1_machine_proto_rawDesc = "" +
@@ -871,7 +941,13 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\x0eReleaseRequest\x12(\n" +
 	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\"\x11\n" +
-	"\x0fReleaseResponse2\x8e\x03\n" +
+	"\x0fReleaseResponse\"\x81\x01\n" +
+	"\x0eRestoreOptions\x12\x1f\n" +
+	"\vconfig_path\x18\x01 \x01(\tR\n" +
+	"configPath\x12\x1c\n" +
+	"\toperation\x18\x02 \x01(\tR\toperation\x12\x18\n" +
+	"\aattempt\x18\x03 \x01(\rR\aattempt\x12\x16\n" +
+	"\x06digest\x18\x04 \x01(\tR\x06digest2\x8e\x03\n" +
 	"\aMachine\x12J\n" +
 	"\x05Query\x12\x1f.godwit.machine.v1.QueryRequest\x1a .godwit.machine.v1.QueryResponse\x12P\n" +
 	"\aCapture\x12!.godwit.machine.v1.CaptureRequest\x1a\".godwit.machine.v1.CaptureResponse\x12G\n" +
@@ -891,7 +967,7 @@ func file_machine_v1_machine_proto_rawDescGZIP() []byte {
 	return file_machine_v1_machine_proto_rawDescData
 }
 
-var file_machine_v1_machine_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_machine_v1_machine_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_machine_v1_machine_proto_goTypes = []any{
 	(*Ref)(nil),             // 0: godwit.machine.v1.Ref
 	(*Progress)(nil),        // 1: godwit.machine.v1.Progress
@@ -905,6 +981,7 @@ var file_machine_v1_machine_proto_goTypes = []any{
 	(*AbortResponse)(nil),   // 9: godwit.machine.v1.AbortResponse
 	(*ReleaseRequest)(nil),  // 10: godwit.machine.v1.ReleaseRequest
 	(*ReleaseResponse)(nil), // 11: godwit.machine.v1.ReleaseResponse
+	(*RestoreOptions)(nil),  // 12: godwit.machine.v1.RestoreOptions
 }
 var file_machine_v1_machine_proto_depIdxs = []int32{
 	0,  // 0: godwit.machine.v1.QueryResponse.ref:type_name -> godwit.machine.v1.Ref
@@ -941,7 +1018,7 @@ func file_machine_v1_machine_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_machine_v1_machine_proto_rawDesc), len(file_machine_v1_machine_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
