@@ -437,6 +437,7 @@ type Record struct {
 	Version       uint64                 `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`      // of the record, for compare-and-swap
 	Repository    string                 `protobuf:"bytes,7,opt,name=repository,proto3" json:"repository,omitempty"` // of the owning digest
 	Spent         []string               `protobuf:"bytes,8,rep,name=spent,proto3" json:"spent,omitempty"`           // digests that a wake has used up
+	Snapshots     []*SnapshotRef         `protobuf:"bytes,9,rep,name=snapshots,proto3" json:"snapshots,omitempty"`   // whose tags stand, oldest first
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -527,6 +528,106 @@ func (x *Record) GetSpent() []string {
 	return nil
 }
 
+func (x *Record) GetSnapshots() []*SnapshotRef {
+	if x != nil {
+		return x.Snapshots
+	}
+	return nil
+}
+
+// SnapshotRef is a snapshot that a hibernate of this VM has committed.
+type SnapshotRef struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Digest          string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	Repository      string                 `protobuf:"bytes,2,opt,name=repository,proto3" json:"repository,omitempty"`
+	Tag             string                 `protobuf:"bytes,3,opt,name=tag,proto3" json:"tag,omitempty"`
+	Generation      uint64                 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"` // that it was captured under
+	Operation       string                 `protobuf:"bytes,5,opt,name=operation,proto3" json:"operation,omitempty"`
+	CreatedUnixNano int64                  `protobuf:"varint,6,opt,name=created_unix_nano,json=createdUnixNano,proto3" json:"created_unix_nano,omitempty"`
+	Bytes           uint64                 `protobuf:"varint,7,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *SnapshotRef) Reset() {
+	*x = SnapshotRef{}
+	mi := &file_node_v1_node_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotRef) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotRef) ProtoMessage() {}
+
+func (x *SnapshotRef) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotRef.ProtoReflect.Descriptor instead.
+func (*SnapshotRef) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *SnapshotRef) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *SnapshotRef) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *SnapshotRef) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
+}
+
+func (x *SnapshotRef) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *SnapshotRef) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+func (x *SnapshotRef) GetCreatedUnixNano() int64 {
+	if x != nil {
+		return x.CreatedUnixNano
+	}
+	return 0
+}
+
+func (x *SnapshotRef) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 type GetRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
@@ -536,7 +637,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[4]
+	mi := &file_node_v1_node_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -548,7 +649,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[4]
+	mi := &file_node_v1_node_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -561,7 +662,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetRequest) GetVm() *VM {
@@ -579,7 +680,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[5]
+	mi := &file_node_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -591,7 +692,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[5]
+	mi := &file_node_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -604,7 +705,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 type ListResponse struct {
@@ -616,7 +717,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[6]
+	mi := &file_node_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -628,7 +729,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[6]
+	mi := &file_node_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -641,7 +742,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListResponse) GetRecords() []*Record {
@@ -660,7 +761,7 @@ type EnsureRequest struct {
 
 func (x *EnsureRequest) Reset() {
 	*x = EnsureRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[7]
+	mi := &file_node_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -672,7 +773,7 @@ func (x *EnsureRequest) String() string {
 func (*EnsureRequest) ProtoMessage() {}
 
 func (x *EnsureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[7]
+	mi := &file_node_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -685,7 +786,7 @@ func (x *EnsureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnsureRequest.ProtoReflect.Descriptor instead.
 func (*EnsureRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *EnsureRequest) GetVm() *VM {
@@ -700,13 +801,14 @@ type OwnRequest struct {
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
 	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
 	Generation    uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"` // the one seen; the claim makes it + 1
+	Uid           string                 `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"`                // if set, the record's: a removed and remade VM is another one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *OwnRequest) Reset() {
 	*x = OwnRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[8]
+	mi := &file_node_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -718,7 +820,7 @@ func (x *OwnRequest) String() string {
 func (*OwnRequest) ProtoMessage() {}
 
 func (x *OwnRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[8]
+	mi := &file_node_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -731,7 +833,7 @@ func (x *OwnRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnRequest.ProtoReflect.Descriptor instead.
 func (*OwnRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *OwnRequest) GetVm() *VM {
@@ -755,6 +857,13 @@ func (x *OwnRequest) GetGeneration() uint64 {
 	return 0
 }
 
+func (x *OwnRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
 type OpenRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
@@ -766,7 +875,7 @@ type OpenRequest struct {
 
 func (x *OpenRequest) Reset() {
 	*x = OpenRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[9]
+	mi := &file_node_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -778,7 +887,7 @@ func (x *OpenRequest) String() string {
 func (*OpenRequest) ProtoMessage() {}
 
 func (x *OpenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[9]
+	mi := &file_node_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -791,7 +900,7 @@ func (x *OpenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenRequest.ProtoReflect.Descriptor instead.
 func (*OpenRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *OpenRequest) GetVm() *VM {
@@ -826,13 +935,14 @@ type AdvanceRequest struct {
 	Tag           string                 `protobuf:"bytes,7,opt,name=tag,proto3" json:"tag,omitempty"`
 	Receipt       string                 `protobuf:"bytes,8,opt,name=receipt,proto3" json:"receipt,omitempty"`
 	Reason        string                 `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`
+	Generation    uint64                 `protobuf:"varint,10,opt,name=generation,proto3" json:"generation,omitempty"` // of the owner before the operation
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AdvanceRequest) Reset() {
 	*x = AdvanceRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[10]
+	mi := &file_node_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -844,7 +954,7 @@ func (x *AdvanceRequest) String() string {
 func (*AdvanceRequest) ProtoMessage() {}
 
 func (x *AdvanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[10]
+	mi := &file_node_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -857,7 +967,7 @@ func (x *AdvanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdvanceRequest.ProtoReflect.Descriptor instead.
 func (*AdvanceRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *AdvanceRequest) GetVm() *VM {
@@ -923,6 +1033,13 @@ func (x *AdvanceRequest) GetReason() string {
 	return ""
 }
 
+func (x *AdvanceRequest) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
 type CommitRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
@@ -930,13 +1047,14 @@ type CommitRequest struct {
 	Attempt       uint32                 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	Generation    uint64                 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"` // of the owner before
 	Owner         *Owner                 `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`            // the new one
+	Receipt       string                 `protobuf:"bytes,6,opt,name=receipt,proto3" json:"receipt,omitempty"`        // of a hibernate, unless Advance has stored it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CommitRequest) Reset() {
 	*x = CommitRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[11]
+	mi := &file_node_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -948,7 +1066,7 @@ func (x *CommitRequest) String() string {
 func (*CommitRequest) ProtoMessage() {}
 
 func (x *CommitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[11]
+	mi := &file_node_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -961,7 +1079,7 @@ func (x *CommitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
 func (*CommitRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CommitRequest) GetVm() *VM {
@@ -999,6 +1117,13 @@ func (x *CommitRequest) GetOwner() *Owner {
 	return nil
 }
 
+func (x *CommitRequest) GetReceipt() string {
+	if x != nil {
+		return x.Receipt
+	}
+	return ""
+}
+
 type FinishRequest struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Vm             *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
@@ -1007,13 +1132,14 @@ type FinishRequest struct {
 	Phase          Phase                  `protobuf:"varint,4,opt,name=phase,proto3,enum=godwit.node.v1.Phase" json:"phase,omitempty"`
 	Reason         string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	CleanupPending bool                   `protobuf:"varint,6,opt,name=cleanup_pending,json=cleanupPending,proto3" json:"cleanup_pending,omitempty"`
+	Generation     uint64                 `protobuf:"varint,7,opt,name=generation,proto3" json:"generation,omitempty"` // of the owner before the operation
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *FinishRequest) Reset() {
 	*x = FinishRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[12]
+	mi := &file_node_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1025,7 +1151,7 @@ func (x *FinishRequest) String() string {
 func (*FinishRequest) ProtoMessage() {}
 
 func (x *FinishRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[12]
+	mi := &file_node_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1038,7 +1164,7 @@ func (x *FinishRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishRequest.ProtoReflect.Descriptor instead.
 func (*FinishRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *FinishRequest) GetVm() *VM {
@@ -1083,18 +1209,26 @@ func (x *FinishRequest) GetCleanupPending() bool {
 	return false
 }
 
+func (x *FinishRequest) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
 type DisownRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
 	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
 	Generation    uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	Uid           string                 `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"` // as in OwnRequest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DisownRequest) Reset() {
 	*x = DisownRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[13]
+	mi := &file_node_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1106,7 +1240,7 @@ func (x *DisownRequest) String() string {
 func (*DisownRequest) ProtoMessage() {}
 
 func (x *DisownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[13]
+	mi := &file_node_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1119,7 +1253,7 @@ func (x *DisownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisownRequest.ProtoReflect.Descriptor instead.
 func (*DisownRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DisownRequest) GetVm() *VM {
@@ -1143,17 +1277,25 @@ func (x *DisownRequest) GetGeneration() uint64 {
 	return 0
 }
 
+func (x *DisownRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
 type RemoveRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
 	Force         bool                   `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"` // also when a digest owns it: its state is given up
+	Uid           string                 `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`      // as in OwnRequest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[14]
+	mi := &file_node_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1165,7 +1307,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[14]
+	mi := &file_node_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1178,7 +1320,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RemoveRequest) GetVm() *VM {
@@ -1195,6 +1337,13 @@ func (x *RemoveRequest) GetForce() bool {
 	return false
 }
 
+func (x *RemoveRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
 type RemoveResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1203,7 +1352,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[15]
+	mi := &file_node_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1215,7 +1364,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[15]
+	mi := &file_node_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1228,7 +1377,59 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{16}
+}
+
+type TrimRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Digest        string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TrimRequest) Reset() {
+	*x = TrimRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TrimRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TrimRequest) ProtoMessage() {}
+
+func (x *TrimRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TrimRequest.ProtoReflect.Descriptor instead.
+func (*TrimRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *TrimRequest) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+func (x *TrimRequest) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
 }
 
 type OperationRequest struct {
@@ -1240,7 +1441,7 @@ type OperationRequest struct {
 
 func (x *OperationRequest) Reset() {
 	*x = OperationRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[16]
+	mi := &file_node_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1252,7 +1453,7 @@ func (x *OperationRequest) String() string {
 func (*OperationRequest) ProtoMessage() {}
 
 func (x *OperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[16]
+	mi := &file_node_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1265,7 +1466,7 @@ func (x *OperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationRequest.ProtoReflect.Descriptor instead.
 func (*OperationRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *OperationRequest) GetId() string {
@@ -1284,7 +1485,7 @@ type OperationResponse struct {
 
 func (x *OperationResponse) Reset() {
 	*x = OperationResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[17]
+	mi := &file_node_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1296,7 +1497,7 @@ func (x *OperationResponse) String() string {
 func (*OperationResponse) ProtoMessage() {}
 
 func (x *OperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[17]
+	mi := &file_node_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1309,7 +1510,7 @@ func (x *OperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationResponse.ProtoReflect.Descriptor instead.
 func (*OperationResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *OperationResponse) GetOperation() *Operation {
@@ -1327,7 +1528,7 @@ type InfoRequest struct {
 
 func (x *InfoRequest) Reset() {
 	*x = InfoRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[18]
+	mi := &file_node_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1339,7 +1540,7 @@ func (x *InfoRequest) String() string {
 func (*InfoRequest) ProtoMessage() {}
 
 func (x *InfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[18]
+	mi := &file_node_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1352,7 +1553,7 @@ func (x *InfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoRequest.ProtoReflect.Descriptor instead.
 func (*InfoRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 type InfoResponse struct {
@@ -1370,7 +1571,7 @@ type InfoResponse struct {
 
 func (x *InfoResponse) Reset() {
 	*x = InfoResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[19]
+	mi := &file_node_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1382,7 +1583,7 @@ func (x *InfoResponse) String() string {
 func (*InfoResponse) ProtoMessage() {}
 
 func (x *InfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[19]
+	mi := &file_node_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1395,7 +1596,7 @@ func (x *InfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoResponse.ProtoReflect.Descriptor instead.
 func (*InfoResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *InfoResponse) GetVersion() string {
@@ -1469,7 +1670,7 @@ type VMInfo struct {
 
 func (x *VMInfo) Reset() {
 	*x = VMInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[20]
+	mi := &file_node_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1481,7 +1682,7 @@ func (x *VMInfo) String() string {
 func (*VMInfo) ProtoMessage() {}
 
 func (x *VMInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[20]
+	mi := &file_node_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1494,7 +1695,7 @@ func (x *VMInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMInfo.ProtoReflect.Descriptor instead.
 func (*VMInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *VMInfo) GetVm() *VM {
@@ -1604,7 +1805,7 @@ type VMsRequest struct {
 
 func (x *VMsRequest) Reset() {
 	*x = VMsRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[21]
+	mi := &file_node_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1616,7 +1817,7 @@ func (x *VMsRequest) String() string {
 func (*VMsRequest) ProtoMessage() {}
 
 func (x *VMsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[21]
+	mi := &file_node_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1629,7 +1830,7 @@ func (x *VMsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMsRequest.ProtoReflect.Descriptor instead.
 func (*VMsRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *VMsRequest) GetNamespace() string {
@@ -1649,7 +1850,7 @@ type VMsResponse struct {
 
 func (x *VMsResponse) Reset() {
 	*x = VMsResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[22]
+	mi := &file_node_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1661,7 +1862,7 @@ func (x *VMsResponse) String() string {
 func (*VMsResponse) ProtoMessage() {}
 
 func (x *VMsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[22]
+	mi := &file_node_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1674,7 +1875,7 @@ func (x *VMsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMsResponse.ProtoReflect.Descriptor instead.
 func (*VMsResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *VMsResponse) GetVms() []*VMInfo {
@@ -1702,7 +1903,7 @@ type HibernateRequest struct {
 
 func (x *HibernateRequest) Reset() {
 	*x = HibernateRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[23]
+	mi := &file_node_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1714,7 +1915,7 @@ func (x *HibernateRequest) String() string {
 func (*HibernateRequest) ProtoMessage() {}
 
 func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[23]
+	mi := &file_node_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1727,7 +1928,7 @@ func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HibernateRequest.ProtoReflect.Descriptor instead.
 func (*HibernateRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *HibernateRequest) GetVm() *VM {
@@ -1765,7 +1966,7 @@ type WakeRequest struct {
 
 func (x *WakeRequest) Reset() {
 	*x = WakeRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[24]
+	mi := &file_node_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1777,7 +1978,7 @@ func (x *WakeRequest) String() string {
 func (*WakeRequest) ProtoMessage() {}
 
 func (x *WakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[24]
+	mi := &file_node_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1790,7 +1991,7 @@ func (x *WakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakeRequest.ProtoReflect.Descriptor instead.
 func (*WakeRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WakeRequest) GetVm() *VM {
@@ -1844,7 +2045,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[25]
+	mi := &file_node_v1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1856,7 +2057,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[25]
+	mi := &file_node_v1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1869,7 +2070,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *StatusRequest) GetOperation() string {
@@ -1894,7 +2095,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[26]
+	mi := &file_node_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1906,7 +2107,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[26]
+	mi := &file_node_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1919,7 +2120,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{26}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StatusResponse) GetOperation() *Operation {
@@ -1987,7 +2188,7 @@ type Figures struct {
 
 func (x *Figures) Reset() {
 	*x = Figures{}
-	mi := &file_node_v1_node_proto_msgTypes[27]
+	mi := &file_node_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1999,7 +2200,7 @@ func (x *Figures) String() string {
 func (*Figures) ProtoMessage() {}
 
 func (x *Figures) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[27]
+	mi := &file_node_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2012,7 +2213,7 @@ func (x *Figures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Figures.ProtoReflect.Descriptor instead.
 func (*Figures) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Figures) GetPauseMs() float64 {
@@ -2082,7 +2283,7 @@ type ForgetRequest struct {
 
 func (x *ForgetRequest) Reset() {
 	*x = ForgetRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[28]
+	mi := &file_node_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2094,7 +2295,7 @@ func (x *ForgetRequest) String() string {
 func (*ForgetRequest) ProtoMessage() {}
 
 func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[28]
+	mi := &file_node_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2107,7 +2308,7 @@ func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetRequest.ProtoReflect.Descriptor instead.
 func (*ForgetRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ForgetRequest) GetVm() *VM {
@@ -2140,7 +2341,7 @@ type ForgetResponse struct {
 
 func (x *ForgetResponse) Reset() {
 	*x = ForgetResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[29]
+	mi := &file_node_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2152,7 +2353,7 @@ func (x *ForgetResponse) String() string {
 func (*ForgetResponse) ProtoMessage() {}
 
 func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[29]
+	mi := &file_node_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2165,7 +2366,7 @@ func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetResponse.ProtoReflect.Descriptor instead.
 func (*ForgetResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ForgetResponse) GetWarning() string {
@@ -2194,7 +2395,7 @@ type SnapshotInfo struct {
 
 func (x *SnapshotInfo) Reset() {
 	*x = SnapshotInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[30]
+	mi := &file_node_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2206,7 +2407,7 @@ func (x *SnapshotInfo) String() string {
 func (*SnapshotInfo) ProtoMessage() {}
 
 func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[30]
+	mi := &file_node_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2219,7 +2420,7 @@ func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotInfo.ProtoReflect.Descriptor instead.
 func (*SnapshotInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SnapshotInfo) GetVm() *VM {
@@ -2308,7 +2509,7 @@ type SnapshotsRequest struct {
 
 func (x *SnapshotsRequest) Reset() {
 	*x = SnapshotsRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[31]
+	mi := &file_node_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2320,7 +2521,7 @@ func (x *SnapshotsRequest) String() string {
 func (*SnapshotsRequest) ProtoMessage() {}
 
 func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[31]
+	mi := &file_node_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2333,7 +2534,7 @@ func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SnapshotsRequest) GetVm() *VM {
@@ -2353,7 +2554,7 @@ type SnapshotsResponse struct {
 
 func (x *SnapshotsResponse) Reset() {
 	*x = SnapshotsResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[32]
+	mi := &file_node_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2365,7 +2566,7 @@ func (x *SnapshotsResponse) String() string {
 func (*SnapshotsResponse) ProtoMessage() {}
 
 func (x *SnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[32]
+	mi := &file_node_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2378,7 +2579,7 @@ func (x *SnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*SnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SnapshotsResponse) GetSnapshots() []*SnapshotInfo {
@@ -2405,7 +2606,7 @@ type InspectRequest struct {
 
 func (x *InspectRequest) Reset() {
 	*x = InspectRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[33]
+	mi := &file_node_v1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2417,7 +2618,7 @@ func (x *InspectRequest) String() string {
 func (*InspectRequest) ProtoMessage() {}
 
 func (x *InspectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[33]
+	mi := &file_node_v1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2430,7 +2631,7 @@ func (x *InspectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
 func (*InspectRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{33}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *InspectRequest) GetRepository() string {
@@ -2456,7 +2657,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[34]
+	mi := &file_node_v1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2468,7 +2669,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[34]
+	mi := &file_node_v1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2481,7 +2682,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{34}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *InspectResponse) GetJson() []byte {
@@ -2523,7 +2724,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x10closed_unix_nano\x18\r \x01(\x03R\x0eclosedUnixNano\x12\x18\n" +
 	"\areceipt\x18\x0e \x01(\tR\areceipt\x12\"\n" +
 	"\x02vm\x18\x0f \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12'\n" +
-	"\x0fcleanup_pending\x18\x10 \x01(\bR\x0ecleanupPending\"\x94\x02\n" +
+	"\x0fcleanup_pending\x18\x10 \x01(\bR\x0ecleanupPending\"\xcf\x02\n" +
 	"\x06Record\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12+\n" +
@@ -2536,7 +2737,20 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"repository\x18\a \x01(\tR\n" +
 	"repository\x12\x14\n" +
-	"\x05spent\x18\b \x03(\tR\x05spent\"0\n" +
+	"\x05spent\x18\b \x03(\tR\x05spent\x129\n" +
+	"\tsnapshots\x18\t \x03(\v2\x1b.godwit.node.v1.SnapshotRefR\tsnapshots\"\xd7\x01\n" +
+	"\vSnapshotRef\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x02 \x01(\tR\n" +
+	"repository\x12\x10\n" +
+	"\x03tag\x18\x03 \x01(\tR\x03tag\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x04 \x01(\x04R\n" +
+	"generation\x12\x1c\n" +
+	"\toperation\x18\x05 \x01(\tR\toperation\x12*\n" +
+	"\x11created_unix_nano\x18\x06 \x01(\x03R\x0fcreatedUnixNano\x12\x14\n" +
+	"\x05bytes\x18\a \x01(\x04R\x05bytes\"0\n" +
 	"\n" +
 	"GetRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\"\r\n" +
@@ -2544,18 +2758,19 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\fListResponse\x120\n" +
 	"\arecords\x18\x01 \x03(\v2\x16.godwit.node.v1.RecordR\arecords\"3\n" +
 	"\rEnsureRequest\x12\"\n" +
-	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\"d\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\"v\n" +
 	"\n" +
 	"OwnRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x03 \x01(\x04R\n" +
-	"generation\"\x8d\x01\n" +
+	"generation\x12\x10\n" +
+	"\x03uid\x18\x04 \x01(\tR\x03uid\"\x8d\x01\n" +
 	"\vOpenRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x127\n" +
 	"\toperation\x18\x02 \x01(\v2\x19.godwit.node.v1.OperationR\toperation\x12!\n" +
-	"\fforce_digest\x18\x03 \x01(\tR\vforceDigest\"\x95\x02\n" +
+	"\fforce_digest\x18\x03 \x01(\tR\vforceDigest\"\xb5\x02\n" +
 	"\x0eAdvanceRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x18\n" +
@@ -2567,7 +2782,11 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"repository\x12\x10\n" +
 	"\x03tag\x18\a \x01(\tR\x03tag\x12\x18\n" +
 	"\areceipt\x18\b \x01(\tR\areceipt\x12\x16\n" +
-	"\x06reason\x18\t \x01(\tR\x06reason\"\xb8\x01\n" +
+	"\x06reason\x18\t \x01(\tR\x06reason\x12\x1e\n" +
+	"\n" +
+	"generation\x18\n" +
+	" \x01(\x04R\n" +
+	"generation\"\xd2\x01\n" +
 	"\rCommitRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x18\n" +
@@ -2575,24 +2794,33 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x04 \x01(\x04R\n" +
 	"generation\x12+\n" +
-	"\x05owner\x18\x05 \x01(\v2\x15.godwit.node.v1.OwnerR\x05owner\"\xd9\x01\n" +
+	"\x05owner\x18\x05 \x01(\v2\x15.godwit.node.v1.OwnerR\x05owner\x12\x18\n" +
+	"\areceipt\x18\x06 \x01(\tR\areceipt\"\xf9\x01\n" +
 	"\rFinishRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x18\n" +
 	"\aattempt\x18\x03 \x01(\rR\aattempt\x12+\n" +
 	"\x05phase\x18\x04 \x01(\x0e2\x15.godwit.node.v1.PhaseR\x05phase\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12'\n" +
-	"\x0fcleanup_pending\x18\x06 \x01(\bR\x0ecleanupPending\"g\n" +
+	"\x0fcleanup_pending\x18\x06 \x01(\bR\x0ecleanupPending\x12\x1e\n" +
+	"\n" +
+	"generation\x18\a \x01(\x04R\n" +
+	"generation\"y\n" +
 	"\rDisownRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x03 \x01(\x04R\n" +
-	"generation\"I\n" +
+	"generation\x12\x10\n" +
+	"\x03uid\x18\x04 \x01(\tR\x03uid\"[\n" +
 	"\rRemoveRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x14\n" +
-	"\x05force\x18\x02 \x01(\bR\x05force\"\x10\n" +
-	"\x0eRemoveResponse\"\"\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\"\x10\n" +
+	"\x0eRemoveResponse\"I\n" +
+	"\vTrimRequest\x12\"\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\"\"\n" +
 	"\x10OperationRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"L\n" +
 	"\x11OperationResponse\x127\n" +
@@ -2721,7 +2949,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x12\x11\n" +
 	"\rPHASE_ABORTED\x10\v\x12\x16\n" +
 	"\x12PHASE_LOST_AT_DEST\x10\f\x12\x15\n" +
-	"\x11PHASE_LOST_AT_SRC\x10\r2\xe1\x05\n" +
+	"\x11PHASE_LOST_AT_SRC\x10\r2\x9e\x06\n" +
 	"\aRecords\x129\n" +
 	"\x03Get\x12\x1a.godwit.node.v1.GetRequest\x1a\x16.godwit.node.v1.Record\x12A\n" +
 	"\x04List\x12\x1b.godwit.node.v1.ListRequest\x1a\x1c.godwit.node.v1.ListResponse\x12?\n" +
@@ -2732,7 +2960,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x06Commit\x12\x1d.godwit.node.v1.CommitRequest\x1a\x16.godwit.node.v1.Record\x12?\n" +
 	"\x06Finish\x12\x1d.godwit.node.v1.FinishRequest\x1a\x16.godwit.node.v1.Record\x12?\n" +
 	"\x06Disown\x12\x1d.godwit.node.v1.DisownRequest\x1a\x16.godwit.node.v1.Record\x12G\n" +
-	"\x06Remove\x12\x1d.godwit.node.v1.RemoveRequest\x1a\x1e.godwit.node.v1.RemoveResponse\x12P\n" +
+	"\x06Remove\x12\x1d.godwit.node.v1.RemoveRequest\x1a\x1e.godwit.node.v1.RemoveResponse\x12;\n" +
+	"\x04Trim\x12\x1b.godwit.node.v1.TrimRequest\x1a\x16.godwit.node.v1.Record\x12P\n" +
 	"\tOperation\x12 .godwit.node.v1.OperationRequest\x1a!.godwit.node.v1.OperationResponse2\xcd\x04\n" +
 	"\x04Node\x12A\n" +
 	"\x04Info\x12\x1b.godwit.node.v1.InfoRequest\x1a\x1c.godwit.node.v1.InfoResponse\x12>\n" +
@@ -2757,7 +2986,7 @@ func file_node_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_node_v1_node_proto_goTypes = []any{
 	(Kind)(0),                 // 0: godwit.node.v1.Kind
 	(Phase)(0),                // 1: godwit.node.v1.Phase
@@ -2765,37 +2994,39 @@ var file_node_v1_node_proto_goTypes = []any{
 	(*Owner)(nil),             // 3: godwit.node.v1.Owner
 	(*Operation)(nil),         // 4: godwit.node.v1.Operation
 	(*Record)(nil),            // 5: godwit.node.v1.Record
-	(*GetRequest)(nil),        // 6: godwit.node.v1.GetRequest
-	(*ListRequest)(nil),       // 7: godwit.node.v1.ListRequest
-	(*ListResponse)(nil),      // 8: godwit.node.v1.ListResponse
-	(*EnsureRequest)(nil),     // 9: godwit.node.v1.EnsureRequest
-	(*OwnRequest)(nil),        // 10: godwit.node.v1.OwnRequest
-	(*OpenRequest)(nil),       // 11: godwit.node.v1.OpenRequest
-	(*AdvanceRequest)(nil),    // 12: godwit.node.v1.AdvanceRequest
-	(*CommitRequest)(nil),     // 13: godwit.node.v1.CommitRequest
-	(*FinishRequest)(nil),     // 14: godwit.node.v1.FinishRequest
-	(*DisownRequest)(nil),     // 15: godwit.node.v1.DisownRequest
-	(*RemoveRequest)(nil),     // 16: godwit.node.v1.RemoveRequest
-	(*RemoveResponse)(nil),    // 17: godwit.node.v1.RemoveResponse
-	(*OperationRequest)(nil),  // 18: godwit.node.v1.OperationRequest
-	(*OperationResponse)(nil), // 19: godwit.node.v1.OperationResponse
-	(*InfoRequest)(nil),       // 20: godwit.node.v1.InfoRequest
-	(*InfoResponse)(nil),      // 21: godwit.node.v1.InfoResponse
-	(*VMInfo)(nil),            // 22: godwit.node.v1.VMInfo
-	(*VMsRequest)(nil),        // 23: godwit.node.v1.VMsRequest
-	(*VMsResponse)(nil),       // 24: godwit.node.v1.VMsResponse
-	(*HibernateRequest)(nil),  // 25: godwit.node.v1.HibernateRequest
-	(*WakeRequest)(nil),       // 26: godwit.node.v1.WakeRequest
-	(*StatusRequest)(nil),     // 27: godwit.node.v1.StatusRequest
-	(*StatusResponse)(nil),    // 28: godwit.node.v1.StatusResponse
-	(*Figures)(nil),           // 29: godwit.node.v1.Figures
-	(*ForgetRequest)(nil),     // 30: godwit.node.v1.ForgetRequest
-	(*ForgetResponse)(nil),    // 31: godwit.node.v1.ForgetResponse
-	(*SnapshotInfo)(nil),      // 32: godwit.node.v1.SnapshotInfo
-	(*SnapshotsRequest)(nil),  // 33: godwit.node.v1.SnapshotsRequest
-	(*SnapshotsResponse)(nil), // 34: godwit.node.v1.SnapshotsResponse
-	(*InspectRequest)(nil),    // 35: godwit.node.v1.InspectRequest
-	(*InspectResponse)(nil),   // 36: godwit.node.v1.InspectResponse
+	(*SnapshotRef)(nil),       // 6: godwit.node.v1.SnapshotRef
+	(*GetRequest)(nil),        // 7: godwit.node.v1.GetRequest
+	(*ListRequest)(nil),       // 8: godwit.node.v1.ListRequest
+	(*ListResponse)(nil),      // 9: godwit.node.v1.ListResponse
+	(*EnsureRequest)(nil),     // 10: godwit.node.v1.EnsureRequest
+	(*OwnRequest)(nil),        // 11: godwit.node.v1.OwnRequest
+	(*OpenRequest)(nil),       // 12: godwit.node.v1.OpenRequest
+	(*AdvanceRequest)(nil),    // 13: godwit.node.v1.AdvanceRequest
+	(*CommitRequest)(nil),     // 14: godwit.node.v1.CommitRequest
+	(*FinishRequest)(nil),     // 15: godwit.node.v1.FinishRequest
+	(*DisownRequest)(nil),     // 16: godwit.node.v1.DisownRequest
+	(*RemoveRequest)(nil),     // 17: godwit.node.v1.RemoveRequest
+	(*RemoveResponse)(nil),    // 18: godwit.node.v1.RemoveResponse
+	(*TrimRequest)(nil),       // 19: godwit.node.v1.TrimRequest
+	(*OperationRequest)(nil),  // 20: godwit.node.v1.OperationRequest
+	(*OperationResponse)(nil), // 21: godwit.node.v1.OperationResponse
+	(*InfoRequest)(nil),       // 22: godwit.node.v1.InfoRequest
+	(*InfoResponse)(nil),      // 23: godwit.node.v1.InfoResponse
+	(*VMInfo)(nil),            // 24: godwit.node.v1.VMInfo
+	(*VMsRequest)(nil),        // 25: godwit.node.v1.VMsRequest
+	(*VMsResponse)(nil),       // 26: godwit.node.v1.VMsResponse
+	(*HibernateRequest)(nil),  // 27: godwit.node.v1.HibernateRequest
+	(*WakeRequest)(nil),       // 28: godwit.node.v1.WakeRequest
+	(*StatusRequest)(nil),     // 29: godwit.node.v1.StatusRequest
+	(*StatusResponse)(nil),    // 30: godwit.node.v1.StatusResponse
+	(*Figures)(nil),           // 31: godwit.node.v1.Figures
+	(*ForgetRequest)(nil),     // 32: godwit.node.v1.ForgetRequest
+	(*ForgetResponse)(nil),    // 33: godwit.node.v1.ForgetResponse
+	(*SnapshotInfo)(nil),      // 34: godwit.node.v1.SnapshotInfo
+	(*SnapshotsRequest)(nil),  // 35: godwit.node.v1.SnapshotsRequest
+	(*SnapshotsResponse)(nil), // 36: godwit.node.v1.SnapshotsResponse
+	(*InspectRequest)(nil),    // 37: godwit.node.v1.InspectRequest
+	(*InspectResponse)(nil),   // 38: godwit.node.v1.InspectResponse
 }
 var file_node_v1_node_proto_depIdxs = []int32{
 	0,  // 0: godwit.node.v1.Operation.kind:type_name -> godwit.node.v1.Kind
@@ -2804,76 +3035,80 @@ var file_node_v1_node_proto_depIdxs = []int32{
 	2,  // 3: godwit.node.v1.Record.vm:type_name -> godwit.node.v1.VM
 	3,  // 4: godwit.node.v1.Record.owner:type_name -> godwit.node.v1.Owner
 	4,  // 5: godwit.node.v1.Record.operation:type_name -> godwit.node.v1.Operation
-	2,  // 6: godwit.node.v1.GetRequest.vm:type_name -> godwit.node.v1.VM
-	5,  // 7: godwit.node.v1.ListResponse.records:type_name -> godwit.node.v1.Record
-	2,  // 8: godwit.node.v1.EnsureRequest.vm:type_name -> godwit.node.v1.VM
-	2,  // 9: godwit.node.v1.OwnRequest.vm:type_name -> godwit.node.v1.VM
-	2,  // 10: godwit.node.v1.OpenRequest.vm:type_name -> godwit.node.v1.VM
-	4,  // 11: godwit.node.v1.OpenRequest.operation:type_name -> godwit.node.v1.Operation
-	2,  // 12: godwit.node.v1.AdvanceRequest.vm:type_name -> godwit.node.v1.VM
-	1,  // 13: godwit.node.v1.AdvanceRequest.phase:type_name -> godwit.node.v1.Phase
-	2,  // 14: godwit.node.v1.CommitRequest.vm:type_name -> godwit.node.v1.VM
-	3,  // 15: godwit.node.v1.CommitRequest.owner:type_name -> godwit.node.v1.Owner
-	2,  // 16: godwit.node.v1.FinishRequest.vm:type_name -> godwit.node.v1.VM
-	1,  // 17: godwit.node.v1.FinishRequest.phase:type_name -> godwit.node.v1.Phase
-	2,  // 18: godwit.node.v1.DisownRequest.vm:type_name -> godwit.node.v1.VM
-	2,  // 19: godwit.node.v1.RemoveRequest.vm:type_name -> godwit.node.v1.VM
-	4,  // 20: godwit.node.v1.OperationResponse.operation:type_name -> godwit.node.v1.Operation
-	2,  // 21: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
-	3,  // 22: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
-	4,  // 23: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
-	22, // 24: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
-	2,  // 25: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
-	2,  // 26: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
-	4,  // 27: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
-	29, // 28: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
-	2,  // 29: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
-	2,  // 30: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
-	2,  // 31: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
-	32, // 32: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
-	6,  // 33: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
-	7,  // 34: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
-	9,  // 35: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
-	10, // 36: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
-	11, // 37: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
-	12, // 38: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
-	13, // 39: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
-	14, // 40: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
-	15, // 41: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
-	16, // 42: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
-	18, // 43: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
-	20, // 44: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
-	23, // 45: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
-	25, // 46: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
-	26, // 47: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
-	27, // 48: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
-	30, // 49: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
-	33, // 50: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
-	35, // 51: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
-	5,  // 52: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
-	8,  // 53: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
-	5,  // 54: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
-	5,  // 55: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
-	5,  // 56: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
-	5,  // 57: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
-	5,  // 58: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
-	5,  // 59: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
-	5,  // 60: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
-	17, // 61: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
-	19, // 62: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
-	21, // 63: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
-	24, // 64: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
-	28, // 65: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
-	28, // 66: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
-	28, // 67: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
-	31, // 68: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
-	34, // 69: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
-	36, // 70: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
-	52, // [52:71] is the sub-list for method output_type
-	33, // [33:52] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	6,  // 6: godwit.node.v1.Record.snapshots:type_name -> godwit.node.v1.SnapshotRef
+	2,  // 7: godwit.node.v1.GetRequest.vm:type_name -> godwit.node.v1.VM
+	5,  // 8: godwit.node.v1.ListResponse.records:type_name -> godwit.node.v1.Record
+	2,  // 9: godwit.node.v1.EnsureRequest.vm:type_name -> godwit.node.v1.VM
+	2,  // 10: godwit.node.v1.OwnRequest.vm:type_name -> godwit.node.v1.VM
+	2,  // 11: godwit.node.v1.OpenRequest.vm:type_name -> godwit.node.v1.VM
+	4,  // 12: godwit.node.v1.OpenRequest.operation:type_name -> godwit.node.v1.Operation
+	2,  // 13: godwit.node.v1.AdvanceRequest.vm:type_name -> godwit.node.v1.VM
+	1,  // 14: godwit.node.v1.AdvanceRequest.phase:type_name -> godwit.node.v1.Phase
+	2,  // 15: godwit.node.v1.CommitRequest.vm:type_name -> godwit.node.v1.VM
+	3,  // 16: godwit.node.v1.CommitRequest.owner:type_name -> godwit.node.v1.Owner
+	2,  // 17: godwit.node.v1.FinishRequest.vm:type_name -> godwit.node.v1.VM
+	1,  // 18: godwit.node.v1.FinishRequest.phase:type_name -> godwit.node.v1.Phase
+	2,  // 19: godwit.node.v1.DisownRequest.vm:type_name -> godwit.node.v1.VM
+	2,  // 20: godwit.node.v1.RemoveRequest.vm:type_name -> godwit.node.v1.VM
+	2,  // 21: godwit.node.v1.TrimRequest.vm:type_name -> godwit.node.v1.VM
+	4,  // 22: godwit.node.v1.OperationResponse.operation:type_name -> godwit.node.v1.Operation
+	2,  // 23: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
+	3,  // 24: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
+	4,  // 25: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
+	24, // 26: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
+	2,  // 27: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
+	2,  // 28: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
+	4,  // 29: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
+	31, // 30: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
+	2,  // 31: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
+	2,  // 32: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
+	2,  // 33: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
+	34, // 34: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
+	7,  // 35: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
+	8,  // 36: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
+	10, // 37: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
+	11, // 38: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
+	12, // 39: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
+	13, // 40: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
+	14, // 41: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
+	15, // 42: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
+	16, // 43: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
+	17, // 44: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
+	19, // 45: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
+	20, // 46: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
+	22, // 47: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
+	25, // 48: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
+	27, // 49: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
+	28, // 50: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
+	29, // 51: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
+	32, // 52: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
+	35, // 53: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
+	37, // 54: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
+	5,  // 55: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
+	9,  // 56: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
+	5,  // 57: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
+	5,  // 58: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
+	5,  // 59: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
+	5,  // 60: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
+	5,  // 61: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
+	5,  // 62: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
+	5,  // 63: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
+	18, // 64: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
+	5,  // 65: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
+	21, // 66: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
+	23, // 67: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
+	26, // 68: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
+	30, // 69: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
+	30, // 70: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
+	30, // 71: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
+	33, // 72: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
+	36, // 73: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
+	38, // 74: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
+	55, // [55:75] is the sub-list for method output_type
+	35, // [35:55] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_node_v1_node_proto_init() }
@@ -2887,7 +3122,7 @@ func file_node_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_v1_node_proto_rawDesc), len(file_node_v1_node_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   35,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -18,6 +18,7 @@ type RecordsService interface {
 	Finish(context.Context, *FinishRequest) (*Record, error)
 	Disown(context.Context, *DisownRequest) (*Record, error)
 	Remove(context.Context, *RemoveRequest) (*RemoveResponse, error)
+	Trim(context.Context, *TrimRequest) (*Record, error)
 	Operation(context.Context, *OperationRequest) (*OperationResponse, error)
 }
 
@@ -93,6 +94,13 @@ func RegisterRecordsService(srv *ttrpc.Server, svc RecordsService) {
 					return nil, err
 				}
 				return svc.Remove(ctx, &req)
+			},
+			"Trim": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req TrimRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Trim(ctx, &req)
 			},
 			"Operation": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req OperationRequest
@@ -190,6 +198,14 @@ func (c *recordsClient) Disown(ctx context.Context, req *DisownRequest) (*Record
 func (c *recordsClient) Remove(ctx context.Context, req *RemoveRequest) (*RemoveResponse, error) {
 	var resp RemoveResponse
 	if err := c.client.Call(ctx, "godwit.node.v1.Records", "Remove", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *recordsClient) Trim(ctx context.Context, req *TrimRequest) (*Record, error) {
+	var resp Record
+	if err := c.client.Call(ctx, "godwit.node.v1.Records", "Trim", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil
