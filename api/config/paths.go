@@ -1,0 +1,56 @@
+package config
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"path/filepath"
+)
+
+// DaemonSocket is where godwitd serves the CLI and the node's shims.
+func (c *Config) DaemonSocket() string { return filepath.Join(c.RunDir, "godwitd.sock") }
+
+// MetricsSocket is where godwitd always serves its metrics.
+func (c *Config) MetricsSocket() string { return filepath.Join(c.RunDir, "metrics.sock") }
+
+// PKIDir is where godwit node init and join write keys and certificates.
+func (c *Config) PKIDir() string { return filepath.Join(c.StateDir, "pki") }
+
+// CAKey is the private key of the cluster's authority, on the node that made it only.
+func (c *Config) CAKey() string { return filepath.Join(c.PKIDir(), "ca.key") }
+
+// CacheDir holds the read-only disks that the node's VMs share.
+func (c *Config) CacheDir() string { return filepath.Join(c.StateDir, "cache") }
+
+// VMsDir holds one directory per containerd namespace, and in it one per VM.
+func (c *Config) VMsDir() string { return filepath.Join(c.StateDir, "vms") }
+
+// VMDir is the durable directory of one VM. containerd's identifiers hold no slash and
+// do not begin with a dot, so that two VMs never share one.
+func (c *Config) VMDir(namespace, id string) string {
+	return filepath.Join(c.VMsDir(), namespace, id)
+}
+
+// VMRunDir is the directory for the sockets of one VM. Its name is a hash, because a
+// socket's path is short and containerd's identifiers are not.
+func (c *Config) VMRunDir(namespace, id string) string {
+	return filepath.Join(c.RunDir, "vm", vmHash(namespace, id))
+}
+
+// RAMFile is the file that the RAM of one VM lies in.
+func (c *Config) RAMFile(namespace, id string) string {
+	return filepath.Join(c.RAMDir, vmHash(namespace, id))
+}
+
+func vmHash(namespace, id string) string {
+	sum := sha256.Sum256([]byte(namespace + "/" + id))
+	return hex.EncodeToString(sum[:8])
+}
+
+// UsesRecords reports whether the state of this node's VMs may lie elsewhere, so that
+// Create has to ask the VM's record before it boots anything.
+func (c *Config) UsesRecords() bool {
+	return c.Controller.Listen != "" || c.Controller.Address != "" || c.HasStore()
+}
+
+// HasStore reports whether snapshots have a place to go to.
+func (c *Config) HasStore() bool { return c.Registry.Repository != "" || c.Registry.Layout != "" }

@@ -1,0 +1,232 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// MinVM is the least RAM of a VM, PageSize what RAM is a multiple of.
+const (
+	MinVM    Size = 64 << 20
+	MaxVM    Size = 16 << 40
+	PageSize Size = 2 << 20
+)
+
+const (
+	// maxSocket is what sockaddr_un holds, less the closing zero.
+	maxSocket = 107
+	// socketName bounds the file name of any socket in a VM's run directory.
+	socketName = 24
+)
+
+var nodeName = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9._-]{0,251}[a-zA-Z0-9])?$`)
+
+func invalid(key, format string, args ...any) error {
+	return fmt.Errorf("%s: %s: %w", key, fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
+}
+
+func (c *Config) validate() error {
+	for _, check := range []func() error{
+		c.validateNode, c.validatePaths, c.validateChoices, c.validateSizes, c.validateTimeouts,
+		c.validateRegistry, c.validateController, c.validateMetrics, c.validateStdio,
+	} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Config) validateNode() error {
+	if c.Node != "" && !nodeName.MatchString(c.Node) {
+		return invalid("node", "%q is not a host name: use letters, digits, dot, dash, underscore", c.Node)
+	}
+	return nil
+}
+
+func (c *Config) validatePaths() error {
+	for _, p := range []struct {
+		key, value string
+		required   bool
+	}{
+		{"state_dir", c.StateDir, true}, {"run_dir", c.RunDir, true}, {"ram_dir", c.RAMDir, false},
+		{"guest.kernel", c.Guest.Kernel, true}, {"guest.initrd", c.Guest.Initrd, true},
+		{"vmm.data_dir", c.VMM.DataDir, false}, {"registry.ca_file", c.Registry.CAFile, false},
+		{"registry.docker_config", c.Registry.DockerConfig, false}, {"registry.layout", c.Registry.Layout, false},
+		{"tls.ca", c.TLS.CA, false}, {"tls.cert", c.TLS.Cert, false}, {"tls.key", c.TLS.Key, false},
+		{"containerd.address", c.Containerd.Address, true},
+		{"cni.conf_dir", c.CNI.ConfDir, true}, {"cni.bin_dir", c.CNI.BinDir, true},
+	} {
+		if p.value == "" && !p.required {
+			continue
+		}
+		if !filepath.IsAbs(p.value) || filepath.Clean(p.value) != p.value {
+			return invalid(p.key, "%q is not a clean absolute path", p.value)
+		}
+	}
+	longest := filepath.Join(c.VMRunDir("", ""), strings.Repeat("x", socketName))
+	if len(longest) > maxSocket {
+		return invalid("run_dir", "%q is too long for the sockets in it: use at most %d bytes", c.RunDir, len(c.RunDir)-(len(longest)-maxSocket))
+	}
+	if len(c.Containerd.Address) > maxSocket {
+		return invalid("containerd.address", "a socket's path has at most %d bytes", maxSocket)
+	}
+	if c.VMM.QEMU == "" || (strings.Contains(c.VMM.QEMU, "/") && !filepath.IsAbs(c.VMM.QEMU)) {
+		return invalid("vmm.qemu", "%q is neither a program's name nor an absolute path", c.VMM.QEMU)
+	}
+	if c.Containerd.Runtime == "" {
+		return invalid("containerd.runtime", "name a runtime, such as io.containerd.godwit.v1")
+	}
+	return nil
+}
+
+func (c *Config) validateChoices() error {
+	for _, f := range []struct {
+		key, value string
+		allowed    []string
+	}{
+		{"host_network", c.HostNetwork, []string{"loopback", "refuse"}},
+		{"vmm.kind", c.VMM.Kind, []string{"auto", "qemu", "cloud-hypervisor"}},
+		{"vmm.accel", c.VMM.Accel, []string{"auto", "kvm", "tcg"}},
+		{"log.level", c.Log.Level, []string{"debug", "info", "warn", "error"}},
+	} {
+		if !slices.Contains(f.allowed, f.value) {
+			return invalid(f.key, "%q is not one of %s", f.value, strings.Join(f.allowed, ", "))
+		}
+	}
+	if strings.ContainsAny(c.Guest.Cmdline, "\n\x00") {
+		return invalid("guest.cmdline", "it holds a line break or a zero byte")
+	}
+	return nil
+}
+
+func (c *Config) validateSizes() error {
+	for _, s := range []struct {
+		key             string
+		value, min, max Size
+	}{
+		{"vm.memory", c.VM.Memory, MinVM, MaxVM},
+		{"vm.writable_size", c.VM.WritableSize, 64 << 20, 16 << 40},
+		{"cache.max_size", c.Cache.MaxSize, 64 << 20, 1 << 50},
+		{"worker.memory", c.Worker.Memory, 32 << 20, 1 << 40},
+	} {
+		if s.value < s.min || s.value > s.max {
+			return invalid(s.key, "%s is not between %s and %s", s.value, s.min, s.max)
+		}
+	}
+	if c.RAMSize != 0 && (c.RAMSize < MinVM || c.RAMSize > 1<<50) {
+		return invalid("ram_size", "%s is not between %s and %s; 0 takes half of the host's memory", c.RAMSize, MinVM, Size(1<<50))
+	}
+	if n := c.Worker.Concurrency; n < 1 || n > 64 {
+		return invalid("worker.concurrency", "%d is not between 1 and 64", n)
+	}
+	return nil
+}
+
+func (c *Config) validateTimeouts() error {
+	for _, t := range []struct {
+		key   string
+		value Duration
+	}{
+		{"timeouts.boot", c.Timeouts.Boot}, {"timeouts.operation", c.Timeouts.Operation},
+		{"timeouts.abort", c.Timeouts.Abort}, {"timeouts.daemon", c.Timeouts.Daemon},
+	} {
+		if v := time.Duration(t.value); v < time.Second || v > 24*time.Hour {
+			return invalid(t.key, "%s is not between 1s and 24h: write text such as \"30s\"", v)
+		}
+	}
+	return nil
+}
+
+func (c *Config) validateRegistry() error {
+	r := c.Registry
+	if r.Repository != "" && r.Layout != "" {
+		return invalid("registry", "repository and layout are both set: keep one")
+	}
+	if r.PlainHTTP && r.CAFile != "" {
+		return invalid("registry.plain_http", "it is set together with ca_file: keep one")
+	}
+	if r.Repository == "" {
+		return nil
+	}
+	if !repository.MatchString(r.Repository) {
+		return invalid("registry.repository", "%q is not HOST[:PORT]/PATH in lower case without scheme, tag and digest", r.Repository)
+	}
+	return nil
+}
+
+var repository = regexp.MustCompile(`^(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9.-]+)(:[0-9]{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+$`)
+
+func (c *Config) validateController() error {
+	if c.Controller.Listen != "" && c.Controller.Address != "" {
+		return invalid("controller", "listen and address are both set: this node either holds the store or names the node that does")
+	}
+	for key, value := range map[string]string{"controller.listen": c.Controller.Listen, "controller.address": c.Controller.Address} {
+		if value == "" {
+			continue
+		}
+		if err := hostPort(key, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Config) validateMetrics() error {
+	if c.Metrics.Address == "" {
+		return nil
+	}
+	if err := hostPort("metrics.address", c.Metrics.Address); err != nil {
+		return err
+	}
+	if c.MetricsTLS() && (c.TLS.Cert == "" || c.TLS.Key == "" || c.TLS.CA == "") {
+		return invalid("metrics.address", "%s is not 127.0.0.1 or ::1: set tls.ca, tls.cert and tls.key too, it is served with mutual TLS then", c.Metrics.Address)
+	}
+	return nil
+}
+
+// MetricsTLS reports whether metrics.address reaches beyond this host, so that it is
+// served with mutual TLS only.
+func (c *Config) MetricsTLS() bool {
+	if c.Metrics.Address == "" {
+		return false
+	}
+	host, _, err := net.SplitHostPort(c.Metrics.Address)
+	if err != nil {
+		return true
+	}
+	addr, err := netip.ParseAddr(host)
+	return err != nil || !addr.IsLoopback()
+}
+
+func hostPort(key, value string) error {
+	_, port, err := net.SplitHostPort(value)
+	if err != nil {
+		return invalid(key, "%q is not HOST:PORT", value)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return invalid(key, "%q has no port between 1 and 65535", value)
+	}
+	return nil
+}
+
+func (c *Config) validateStdio() error {
+	u, err := url.Parse(strings.NewReplacer("{namespace}", "n", "{id}", "i").Replace(c.StdioURI))
+	if err != nil || !slices.Contains([]string{"file", "binary"}, u.Scheme) || !filepath.IsAbs(u.Path) {
+		return invalid("stdio_uri", "%q is not file:///PATH or binary:///PATH; {namespace} and {id} stand for the task's", c.StdioURI)
+	}
+	if u.Scheme == "file" && !strings.Contains(c.StdioURI, "{id}") {
+		return invalid("stdio_uri", "%q gives every task the same file: put {namespace} and {id} into it", c.StdioURI)
+	}
+	return nil
+}
