@@ -1,0 +1,14 @@
+//go:build !linux
+
+package main
+
+import (
+	"context"
+
+	"godwit.dev/godwit/api/config"
+)
+
+// checkHost has nothing to look at: VMs run on Linux, and this is a client only.
+func checkHost(context.Context, *config.Config) []finding {
+	return []finding{{Check: "host", Detail: "this system runs no VMs", Remedy: "ask a node with --socket"}}
+}

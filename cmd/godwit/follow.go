@@ -1,0 +1,113 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/cheggaaa/pb/v3"
+	"github.com/containerd/errdefs"
+	"github.com/mattn/go-isatty"
+	"github.com/spf13/cobra"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// pollInterval of an operation's status. A local call costs well under a millisecond.
+const pollInterval = 50 * time.Millisecond
+
+// follow shows an operation until it is settled and turns its end into output and
+// error. The operation belongs to the daemon: interrupting follow does not end it.
+func follow(cmd *cobra.Command, opts *options, node nodev1.NodeService, status *nodev1.StatusResponse, detach bool) error {
+	ctx, id := cmd.Context(), status.GetOperation().GetId()
+	shown := newProgress(cmd.ErrOrStderr(), opts.output == "json")
+	for !detach && !status.GetSettled() {
+		shown.update(status)
+		select {
+		case <-ctx.Done():
+			shown.finish()
+			return fmt.Errorf("operation %s goes on in godwitd: %w", id, ctx.Err())
+		case <-time.After(pollInterval):
+		}
+		var err error
+		if status, err = node.Status(ctx, &nodev1.StatusRequest{Operation: id}); err != nil {
+			shown.finish()
+			return fmt.Errorf("follow operation %s: %w", id, native(err))
+		}
+	}
+	shown.finish()
+	if err := outcome(status); err != nil {
+		return err
+	}
+	if opts.output == "json" {
+		return printJSON(cmd.OutOrStdout(), status)
+	}
+	return summary(cmd.OutOrStdout(), status)
+}
+
+// outcome is nil for success and for an operation that is under way.
+func outcome(status *nodev1.StatusResponse) error {
+	op := status.GetOperation()
+	if !status.GetSettled() || op.GetPhase() == nodev1.Phase_PHASE_SUCCEEDED {
+		return nil
+	}
+	return fmt.Errorf("operation %s %s: %s: %w", op.GetId(), lower(op.GetPhase().String(), "PHASE_"), op.GetReason(), errdefs.ErrAborted)
+}
+
+func summary(w io.Writer, status *nodev1.StatusResponse) error {
+	op, f := status.GetOperation(), status.GetFigures()
+	vm := op.GetVm().GetNamespace() + "/" + op.GetVm().GetId()
+	if !status.GetSettled() {
+		_, err := fmt.Fprintf(w, "%s: %s started, operation %s\n", vm, lower(op.GetKind().String(), "KIND_"), op.GetId())
+		return err
+	}
+	if op.GetKind() == nodev1.Kind_KIND_HIBERNATE {
+		_, err := fmt.Fprintf(w, "%s sleeps as %s (pushed %s of %s resident, paused %.0f ms, durable after %.0f ms)\n",
+			vm, op.GetDigest(), mib(f.GetPushedBytes()), mib(f.GetResidentBytes()), f.GetPauseMs(), f.GetDurableMs())
+		return err
+	}
+	_, err := fmt.Fprintf(w, "%s runs on %s (%.0f ms)\n", vm, op.GetDestination(), f.GetWakeMs())
+	return err
+}
+
+// progress is a bar on a terminal and a line a step elsewhere; in JSON mode, silent.
+type progress struct {
+	out  io.Writer
+	bar  *pb.ProgressBar
+	tty  bool
+	mute bool
+	step string
+}
+
+func newProgress(out io.Writer, mute bool) *progress {
+	f, ok := out.(*os.File)
+	return &progress{out: out, mute: mute, tty: ok && isatty.IsTerminal(f.Fd())}
+}
+
+func (p *progress) update(status *nodev1.StatusResponse) {
+	if p.mute {
+		return
+	}
+	step := status.GetStep()
+	if w := status.GetWaiting(); w != "" {
+		step += " (waiting: " + w + ")"
+	}
+	if !p.tty {
+		if step != p.step && step != "" {
+			fmt.Fprintln(p.out, step)
+		}
+		p.step = step
+		return
+	}
+	if p.bar == nil {
+		p.bar = pb.New64(0).SetWriter(p.out).Set(pb.Bytes, true).Start()
+	}
+	p.bar.Set("prefix", step+" ").SetTotal(int64(status.GetTotal())).SetCurrent(int64(status.GetDone()))
+}
+
+func (p *progress) finish() {
+	if p.bar != nil {
+		p.bar.Finish()
+	}
+}

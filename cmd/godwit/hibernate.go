@@ -1,0 +1,40 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+func newHibernate(opts *options) *cobra.Command {
+	request := &nodev1.HibernateRequest{}
+	detach := false
+	cmd := &cobra.Command{
+		Use:   "hibernate VM",
+		Short: "Put a VM to sleep in the registry",
+		Long: "Pause the VM, push its RAM, disks and device state, commit the snapshot as the VM's\n" +
+			"owner, and only then end it on this node. A failure before the commit lets the VM go on.",
+		Args: oneVM,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			vm, err := opts.vm(args[0])
+			if err != nil {
+				return err
+			}
+			node, conn, err := opts.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			request.Vm = vm
+			status, err := node.Hibernate(cmd.Context(), request)
+			if err != nil {
+				return native(err)
+			}
+			return follow(cmd, opts, node, status, detach)
+		},
+	}
+	cmd.Flags().BoolVar(&request.EndExecs, "end-execs", false, "end processes started by exec (exit 137) instead of refusing")
+	cmd.Flags().StringVar(&request.Operation, "operation", "", "id of the operation, to repeat the same call safely")
+	cmd.Flags().BoolVar(&detach, "detach", false, "return once the operation is durable")
+	return cmd
+}

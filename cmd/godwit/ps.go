@@ -1,0 +1,59 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+func newPs(opts *options) *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "ps",
+		Short: "List the VMs of this node and those that sleep",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			node, conn, err := opts.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			request := &nodev1.VMsRequest{Namespace: opts.namespace}
+			if all {
+				request.Namespace = ""
+			}
+			resp, err := node.VMs(cmd.Context(), request)
+			if err != nil {
+				return native(err)
+			}
+			if opts.output == "json" {
+				return printJSON(cmd.OutOrStdout(), resp)
+			}
+			if resp.GetWarning() != "" {
+				fmt.Fprintln(cmd.ErrOrStderr(), "godwit:", resp.GetWarning())
+			}
+			rows := make([][]string, 0, len(resp.GetVms()))
+			for _, vm := range resp.GetVms() {
+				rows = append(rows, vmRow(vm))
+			}
+			return table(cmd.OutOrStdout(), "VM STATUS OWNER GEN RAM RESIDENT VCPUS VMM NETWORK ADDRESSES", rows)
+		},
+	}
+	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "VMs of all namespaces")
+	return cmd
+}
+
+func vmRow(vm *nodev1.VMInfo) []string {
+	status := vm.GetStatus()
+	if op := vm.GetOperation(); op != nil {
+		status = fmt.Sprintf("%s (%s)", status, lower(op.GetPhase().String(), "PHASE_"))
+	}
+	return []string{
+		vm.GetVm().GetNamespace() + "/" + vm.GetVm().GetId(), status, ownerName(vm.GetOwner()),
+		fmt.Sprint(vm.GetGeneration()), mib(vm.GetMemory()), mib(vm.GetResident()), fmt.Sprint(vm.GetVcpus()),
+		dash(vm.GetVmm()), dash(vm.GetNetwork()), dash(strings.Join(vm.GetAddresses(), ",")),
+	}
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/ttrpc"
+	"github.com/spf13/cobra"
+
+	"godwit.dev/godwit/api/config"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// options are the flags that every verb has.
+type options struct {
+	config    string
+	socket    string
+	namespace string
+	output    string
+}
+
+// run is main without the process: it answers the exit code.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	opts := &options{}
+	root := newRoot(opts)
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err != nil {
+		printError(stderr, opts.output, err)
+	}
+	return exitCode(err)
+}
+
+func newRoot(opts *options) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "godwit",
+		Short:         "Run VMs under containerd that sleep in a registry and wake on any node",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if opts.output != "text" && opts.output != "json" {
+				return fmt.Errorf("--output %q: text or json: %w", opts.output, errdefs.ErrInvalidArgument)
+			}
+			return nil
+		},
+	}
+	namespace := os.Getenv("CONTAINERD_NAMESPACE")
+	if namespace == "" {
+		namespace = "default"
+	}
+	flags := root.PersistentFlags()
+	flags.StringVar(&opts.config, "config", "", "configuration of the node (default: GODWIT_CONFIG, else /etc/godwit/config.toml)")
+	flags.StringVar(&opts.socket, "socket", "", "socket of godwitd (default: as the configuration says)")
+	flags.StringVarP(&opts.namespace, "namespace", "n", namespace, "containerd namespace of the VM")
+	flags.StringVarP(&opts.output, "output", "o", "text", "text or json")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	})
+	root.AddCommand(newPs(opts), newHibernate(opts), newWake(opts), newRm(opts), newSnapshot(opts),
+		newNode(opts), newDoctor(opts), newVersion(opts))
+	return root
+}
+
+// dial connects to the daemon; the caller closes the connection.
+func (o *options) dial(ctx context.Context) (nodev1.NodeService, io.Closer, error) {
+	socket := o.socket
+	if socket == "" {
+		cfg, err := config.Load(o.config)
+		if err != nil {
+			return nil, nil, err
+		}
+		socket = cfg.DaemonSocket()
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return nil, nil, fmt.Errorf("connect to godwitd at %s: %w; is it running (systemctl status godwitd)?: %w", socket, err, errdefs.ErrUnavailable)
+	}
+	client := ttrpc.NewClient(conn)
+	return nodev1.NewNodeClient(client), client, nil
+}
+
+// vm reads NAMESPACE/ID, or ID in the namespace of the flag.
+func (o *options) vm(arg string) (*nodev1.VM, error) {
+	namespace, id, found := strings.Cut(arg, "/")
+	if !found {
+		namespace, id = o.namespace, arg
+	}
+	if namespace == "" || id == "" || strings.Contains(id, "/") {
+		return nil, fmt.Errorf("VM %q: write ID, or NAMESPACE/ID: %w", arg, errdefs.ErrInvalidArgument)
+	}
+	return &nodev1.VM{Namespace: namespace, Id: id}, nil
+}
+
+// oneVM is the argument check of the verbs that take one VM.
+func oneVM(_ *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("name one VM, got %d arguments: %w", len(args), errdefs.ErrInvalidArgument)
+	}
+	return nil
+}

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+func newWake(opts *options) *cobra.Command {
+	request := &nodev1.WakeRequest{}
+	detach := false
+	cmd := &cobra.Command{
+		Use:   "wake VM",
+		Short: "Wake a VM on this node",
+		Long: "Claim the VM for this node, restore it from the snapshot that owns it, and let it run.\n" +
+			"A failure before the commit leaves it asleep, to be woken here or elsewhere.",
+		Args: oneVM,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			vm, err := opts.vm(args[0])
+			if err != nil {
+				return err
+			}
+			node, conn, err := opts.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			request.Vm = vm
+			status, err := node.Wake(cmd.Context(), request)
+			if err != nil {
+				return native(err)
+			}
+			return follow(cmd, opts, node, status, detach)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&request.Digest, "digest", "", "refuse unless this snapshot owns the VM")
+	flags.BoolVar(&request.Force, "force", false, "with --digest: restore that snapshot even if it is spent or not the newest")
+	flags.StringVar(&request.Stdio, "stdio", "", "log URI of the task (file:///PATH, binary:///PATH, null://)")
+	flags.StringVar(&request.Operation, "operation", "", "id of the operation, to repeat the same call safely")
+	flags.BoolVar(&detach, "detach", false, "return once the operation is durable")
+	return cmd
+}
