@@ -36,6 +36,12 @@ func (c *Config) VMRunDir(namespace, id string) string {
 	return filepath.Join(c.RunDir, "vm", vmHash(namespace, id))
 }
 
+// MachineSocket is where the shim of a VM, or the one that adopted it, serves
+// godwit.machine.v1 for godwitd.
+func (c *Config) MachineSocket(namespace, id string) string {
+	return filepath.Join(c.VMRunDir(namespace, id), "machine.sock")
+}
+
 // RAMFile is the file that the RAM of one VM lies in.
 func (c *Config) RAMFile(namespace, id string) string {
 	return filepath.Join(c.RAMDir, vmHash(namespace, id))
