@@ -10,6 +10,7 @@ import (
 type AgentService interface {
 	Info(context.Context, *InfoRequest) (*InfoResponse, error)
 	Setup(context.Context, *SetupRequest) (*SetupResponse, error)
+	Copy(context.Context, *CopyRequest) (*CopyResponse, error)
 	ConfigureNetwork(context.Context, *ConfigureNetworkRequest) (*ConfigureNetworkResponse, error)
 	Restored(context.Context, *RestoredRequest) (*RestoredResponse, error)
 	Start(context.Context, *StartRequest) (*StartResponse, error)
@@ -43,6 +44,13 @@ func RegisterAgentService(srv *ttrpc.Server, svc AgentService) {
 					return nil, err
 				}
 				return svc.Setup(ctx, &req)
+			},
+			"Copy": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req CopyRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Copy(ctx, &req)
 			},
 			"ConfigureNetwork": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req ConfigureNetworkRequest
@@ -174,6 +182,14 @@ func (c *agentClient) Info(ctx context.Context, req *InfoRequest) (*InfoResponse
 func (c *agentClient) Setup(ctx context.Context, req *SetupRequest) (*SetupResponse, error) {
 	var resp SetupResponse
 	if err := c.client.Call(ctx, "godwit.agent.v1.Agent", "Setup", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *agentClient) Copy(ctx context.Context, req *CopyRequest) (*CopyResponse, error) {
+	var resp CopyResponse
+	if err := c.client.Call(ctx, "godwit.agent.v1.Agent", "Copy", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil
