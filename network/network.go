@@ -20,5 +20,6 @@ type Owner struct {
 type Link struct {
 	Interface string   `json:"interface"` // in the namespace: "eth0"
 	Tap       string   `json:"tap"`       // "tap0"
-	NIC       spec.NIC `json:"nic"`       // as found, addresses and routes included
+	NIC       spec.NIC `json:"nic"`       // as the guest has it; Read fills it as found
+	Found     Found    `json:"found"`     // what Detach puts back; only Read writes it
 }

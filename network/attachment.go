@@ -1,0 +1,134 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Attachment is the wiring of one VM's NICs while a shim looks after it. Its methods
+// may be called at the same time; each may be called again.
+type Attachment struct {
+	mu    sync.Mutex // guards s.close against the calls that use s
+	shut  bool
+	s     *session
+	links []Link
+	taps  []*os.File
+}
+
+// Open takes an Attachment over from a shim that died. It changes nothing and opens
+// no tap, because the VMM has them.
+func Open(ctx context.Context, netnsPath string, links []Link) (*Attachment, error) {
+	s, err := openSession(netnsPath)
+	if err != nil {
+		return nil, err
+	}
+	a := &Attachment{s: s, links: slices.Clone(links)}
+	for _, l := range links {
+		_, _, err := s.pair(l)
+		if err = errors.Join(err, ctx.Err()); err != nil {
+			a.Close()
+			return nil, fmt.Errorf("open network in %s: %w", netnsPath, err)
+		}
+	}
+	return a, nil
+}
+
+// Links are those that Attach or Open was given.
+func (a *Attachment) Links() []Link { return slices.Clone(a.links) }
+
+// Taps are the open taps in the order of the links, for the VMM to inherit; none
+// after Open. The Attachment closes them in Close, so the VMM needs its own copies.
+func (a *Attachment) Taps() []*os.File { return slices.Clone(a.taps) }
+
+// Up lets the VM talk: inside Run, or after an abort. Either every tap is up
+// afterwards or none. Like: ip link set $tap up
+func (a *Attachment) Up(ctx context.Context) error {
+	err := a.each(ctx, "up", func(l netlink.Link) error { return a.s.nl.LinkSetUp(l) })
+	if err != nil {
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer cancel()
+		return errors.Join(err, a.Down(undo))
+	}
+	return nil
+}
+
+// Down silences the VM: at the vote, and before its VMM is stopped for good. Every
+// tap is tried; one that is gone is as silent as one can be.
+// Like: ip link set $tap down
+func (a *Attachment) Down(ctx context.Context) error {
+	return a.each(ctx, "down", func(l netlink.Link) error { return gone(a.s.nl.LinkSetDown(l)) })
+}
+
+// each does set to all taps and goes on after a failure, the more so for Down.
+func (a *Attachment) each(ctx context.Context, name string, set func(netlink.Link) error) (err error) {
+	if err := a.use(); err != nil {
+		return err
+	}
+	defer a.mu.Unlock()
+	for _, link := range a.links {
+		e := a.s.step(ctx, "set "+name, link.Tap, func() error {
+			l, err := a.s.link(link.Tap)
+			if errdefs.IsNotFound(err) && name == "down" {
+				return nil
+			} else if err != nil {
+				return err
+			}
+			return set(l)
+		})
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+// use locks a; the caller unlocks if there was no error.
+func (a *Attachment) use() error {
+	a.mu.Lock()
+	if a.shut {
+		a.mu.Unlock()
+		return fmt.Errorf("use closed network attachment: %w", errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// carrying says whether the VM may talk through that tap.
+func (a *Attachment) carrying(tap string) error {
+	if err := a.use(); err != nil {
+		return err
+	}
+	defer a.mu.Unlock()
+	l, err := a.s.link(tap)
+	if err == nil && l.Attrs().RawFlags&unix.IFF_UP == 0 {
+		err = fmt.Errorf("tap %s is down: %w", tap, errdefs.ErrFailedPrecondition)
+	}
+	return err
+}
+
+// Close closes descriptors only: the wiring stays as it is, for a later Open.
+func (a *Attachment) Close() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.shut {
+		return nil
+	}
+	a.shut = true
+	a.s.close()
+	return closeAll(a.taps)
+}
+
+// Detach takes the wiring back, as the function of that name, and closes a.
+func (a *Attachment) Detach(ctx context.Context) error {
+	if err := a.use(); err != nil {
+		return err
+	}
+	err := a.s.detach(ctx, a.links)
+	a.mu.Unlock()
+	return errors.Join(err, a.Close())
+}

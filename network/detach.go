@@ -1,0 +1,147 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Detach deletes the taps, which cuts off whoever still holds one, and makes each
+// interface again what Read found. It needs the links alone, may be called from any
+// state in between and again after success; a namespace, interface or tap that is
+// gone counts as done (S0-43).
+func Detach(ctx context.Context, netnsPath string, links []Link) error {
+	s, err := openSession(netnsPath)
+	if errdefs.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("detach network: %w", err)
+	}
+	defer s.close()
+	return s.detach(ctx, links)
+}
+
+// detach does all it can, and fences first.
+func (s *session) detach(ctx context.Context, links []Link) (err error) {
+	for _, l := range links {
+		err = errors.Join(err, s.step(ctx, "delete tap", l.Tap, func() error { return s.deleteTap(l.Tap) }))
+	}
+	for _, l := range slices.Backward(links) {
+		err = errors.Join(err, s.restore(ctx, l))
+	}
+	if err != nil {
+		return fmt.Errorf("detach network: %w", err)
+	}
+	return nil
+}
+
+// restore makes an interface again what Read found. Its ingress opens last, when
+// everything that may answer is back.
+func (s *session) restore(ctx context.Context, link Link) error {
+	l, err := s.link(link.Interface)
+	if err != nil {
+		return gone(err)
+	}
+	if l.Attrs().Index != link.Found.Index {
+		return nil // another one of that name
+	}
+	name, found := link.Interface, link.Found
+	errs := []error{
+		s.step(ctx, "restore MAC of", name, func() error { return s.setMAC(l, found.MAC) }),
+	}
+	if !found.Up {
+		errs = append(errs, s.step(ctx, "set down", name, func() error { return s.nl.LinkSetDown(l) }))
+	}
+	for _, q := range quiet {
+		value, ok := found.IPv6[q.name]
+		if !ok {
+			continue
+		}
+		errs = append(errs, s.step(ctx, "restore "+q.name+" of", name, func() error {
+			return s.writeSysctl(name, q.name, value)
+		}))
+	}
+	errs = append(errs,
+		s.restoreAddresses(ctx, l, found.Addresses),
+		s.restoreRoutes(ctx, l, found.Routes),
+		s.step(ctx, "remove ingress qdisc from", name, func() error { return s.unredirect(l) }))
+	return errors.Join(errs...)
+}
+
+func (s *session) restoreAddresses(ctx context.Context, l netlink.Link, want []Address) (err error) {
+	name := l.Attrs().Name
+	now, err := s.addresses(l)
+	if err != nil {
+		return fmt.Errorf("list addresses of %s: %w", name, err)
+	}
+	same := func(a Address) func(Address) bool {
+		return func(b Address) bool { return a.key() == b.key() }
+	}
+	for _, a := range slices.Backward(now) {
+		if !slices.ContainsFunc(want, same(a)) {
+			err = errors.Join(err, s.step(ctx, "remove address from", name, func() error {
+				return gone(s.nl.AddrDel(l, a.netlink()))
+			}))
+		}
+	}
+	for _, a := range want {
+		if !slices.ContainsFunc(now, same(a)) {
+			err = errors.Join(err, s.step(ctx, "restore address of", name, func() error {
+				return exists(s.nl.AddrAdd(l, a.netlink()))
+			}))
+		}
+	}
+	return err
+}
+
+// restoreRoutes runs after the addresses are back, which has made the kernel's own
+// routes again, even one that the plugin had removed.
+func (s *session) restoreRoutes(ctx context.Context, l netlink.Link, want []Route) (err error) {
+	name, index := l.Attrs().Name, l.Attrs().Index
+	now, err := s.routes(l)
+	if err != nil {
+		return fmt.Errorf("list routes of %s: %w", name, err)
+	}
+	for _, r := range now {
+		if !slices.Contains(want, r) {
+			err = errors.Join(err, s.step(ctx, "remove route from", name, func() error {
+				return gone(s.nl.RouteDel(r.netlink(index)))
+			}))
+		}
+	}
+	for _, r := range onLinkFirst(want) {
+		if !slices.Contains(now, r) {
+			err = errors.Join(err, s.step(ctx, "restore route of", name, func() error {
+				return exists(s.nl.RouteAdd(r.netlink(index)))
+			}))
+		}
+	}
+	return err
+}
+
+// onLinkFirst sorts routes so that each gateway can be reached when its route is made.
+func onLinkFirst(routes []Route) []Route {
+	out := slices.Clone(routes)
+	slices.SortStableFunc(out, func(a, b Route) int {
+		switch {
+		case a.Gateway.IsValid() == b.Gateway.IsValid():
+			return 0
+		case a.Gateway.IsValid():
+			return 1
+		}
+		return -1
+	})
+	return out
+}
+
+func exists(err error) error {
+	if errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+	return err
+}

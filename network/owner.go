@@ -1,0 +1,46 @@
+package network
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/errdefs"
+)
+
+const (
+	aliasPrefix = "godwit/"
+	aliasMax    = 255 // IFALIASZ less the final zero
+)
+
+// alias is what the owner's taps carry: godwit/<vm>/g<generation>/a<attempt>.
+func (o Owner) alias() (string, error) {
+	a := fmt.Sprintf("%s%s/g%d/a%d", aliasPrefix, o.VM, o.Generation, o.Attempt)
+	if o.VM == "" || len(a) > aliasMax {
+		return "", fmt.Errorf("name owner %q: 1 to %d bytes wanted: %w", o.VM,
+			aliasMax-len(a)+len(o.VM), errdefs.ErrInvalidArgument)
+	}
+	return a, nil
+}
+
+// parseAlias is the reverse of alias; ok is false for a link that is not ours.
+func parseAlias(alias string) (o Owner, ok bool) {
+	rest, ours := strings.CutPrefix(alias, aliasPrefix)
+	// The VM's name has slashes of its own: the tags are the last two parts.
+	rest, attempt, ok1 := cutLast(rest, "/a")
+	vm, generation, ok2 := cutLast(rest, "/g")
+	g, err1 := strconv.ParseUint(generation, 10, 64)
+	a, err2 := strconv.ParseUint(attempt, 10, 32)
+	if !ours || !ok1 || !ok2 || err1 != nil || err2 != nil || vm == "" {
+		return Owner{}, false
+	}
+	return Owner{VM: vm, Generation: g, Attempt: uint32(a)}, true
+}
+
+func cutLast(s, sep string) (before, after string, ok bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(sep):], true
+}

@@ -1,0 +1,64 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// quiet keeps the kernel from giving an interface IPv6 addresses of its own accord:
+// the guest has them. Mode 1 is IN6_ADDR_GEN_MODE_NONE.
+var quiet = []struct{ name, value string }{
+	{"addr_gen_mode", "1"}, {"accept_ra", "0"}, {"autoconf", "0"},
+}
+
+func sysctlPath(iface, name string) string {
+	return filepath.Join("/proc/sys/net/ipv6/conf", iface, name)
+}
+
+// readSysctls gives nothing where there is no IPv6.
+func (s *session) readSysctls(iface string) (map[string]string, error) {
+	found := map[string]string{}
+	err := within(s.ns, func() error {
+		for _, q := range quiet {
+			value, err := os.ReadFile(sysctlPath(iface, q.name))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			} else if err != nil {
+				return err
+			}
+			found[q.name] = strings.TrimSpace(string(value))
+		}
+		return nil
+	})
+	return found, err
+}
+
+// silence makes an interface quiet. Like: ip link set $iface addrgenmode none
+func (s *session) silence(ctx context.Context, iface string) error {
+	for _, q := range quiet {
+		err := s.step(ctx, "set "+q.name+" of", iface, func() error {
+			return s.writeSysctl(iface, q.name, q.value)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *session) writeSysctl(iface, name, value string) error {
+	return within(s.ns, func() error {
+		path := sysctlPath(iface, name)
+		now, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) || strings.TrimSpace(string(now)) == value {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		return os.WriteFile(path, []byte(value), 0o644)
+	})
+}
