@@ -1,0 +1,108 @@
+# godwit: one command each. `make help` lists them.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := build
+
+VERSION ?= $(shell git describe --tags --dirty --always 2>/dev/null || echo devel)
+COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+PREFIX  ?= /usr/local
+SYSCONFDIR ?= /etc
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+COUNT   ?= 1
+FUZZTIME ?= 30s
+
+export GOTOOLCHAIN := local
+
+pkg     := godwit.dev/godwit
+ldflags := -s -w -X $(pkg)/api/version.Version=$(VERSION) -X $(pkg)/api/version.Commit=$(COMMIT)
+gobuild := CGO_ENABLED=0 go build -trimpath -ldflags '$(ldflags)'
+tools   := bin/tools
+# Packages that have integration tests; evaluated only where it is used.
+integration_pkgs = $(shell grep -rl --include='*_test.go' '^//go:build integration' . | xargs -r -n1 dirname | sort -u)
+# What runs on the operator's machine: no Linux needed.
+portable = ./cmd/godwit ./api/...
+
+.PHONY: help build install uninstall test integration test-all lint generate guest demo bench \
+	shimtest crash fuzz clean package kvmhost setup tools
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## build the programs into bin/
+	@mkdir -p bin
+	$(gobuild) -o bin/ ./cmd/...
+
+guest: ## build what container images are booted with into bin/guest/ (kernel, initramfs)
+	tools/guest/build.sh
+
+setup: ## install the Debian packages that are missing (root)
+	tools/setup.sh
+
+tools: $(tools)/.containerd $(tools)/.registry $(tools)/.cni ## build containerd, ctr, the registry and the CNI plugins into bin/tools/
+
+$(tools)/.%: tools/%/go.mod tools/%/go.sum
+	@mkdir -p $(tools)/cni
+	cd tools/$* && CGO_ENABLED=0 GOBIN=$(CURDIR)/$(tools)/$(if $(filter cni,$*),cni) go install -trimpath -tags no_btrfs tool
+	@touch $@
+
+test: ## unit tests with the race detector: no root, no VM
+	CGO_ENABLED=1 go test -race -timeout 5m ./...
+
+integration: setup tools build guest ## tests with real VMs, containerd and a registry (root)
+	@test "$$(id -u)" = 0 || { echo 'make integration needs root' >&2; exit 1; }
+	go test -tags integration -count=1 -p 1 -timeout 40m $(integration_pkgs)
+
+test-all: ## make test and make integration, on a fresh machine too (root)
+	$(MAKE) --no-print-directory setup
+	$(MAKE) --no-print-directory test
+	$(MAKE) --no-print-directory integration
+
+demo: setup tools build guest ## two nodes: a VM sleeps in a registry and wakes on the other node (root)
+	@mkdir -p out bin/integration
+	$(gobuild) -o bin/integration/demo ./integration/cmd/demo
+	bin/integration/demo -out out/demo.json
+
+lint: setup $(tools)/.lint $(tools)/.generate ## formatting, vet, linters, generated code, portability, go.mod
+	tools/lint.sh $(portable)
+
+generate: $(tools)/.generate ## make the Go code of the .proto files again
+	tools/generate.sh
+
+bench: setup tools build guest ## performance figures into out/bench.json (root)
+	@test "$$(id -u)" = 0 || { echo 'make bench needs root' >&2; exit 1; }
+	@mkdir -p out
+	go test -tags integration -count=1 -timeout 60m -run '^$$' -bench . -benchtime 7x ./integration/...
+
+shimtest: setup tools build guest ## containerd's own conformance suites on the shim, COUNT times (root)
+	tools/notyet.sh shimtest
+
+crash: setup tools build guest ## kill every program at every step (root)
+	go test -tags integration -count=$(COUNT) -p 1 -timeout 60m -run Crash $(integration_pkgs)
+
+fuzz: ## run every fuzz target for FUZZTIME
+	tools/fuzz.sh $(FUZZTIME)
+
+kvmhost: ## cases that need KVM
+	tools/notyet.sh kvmhost
+
+package: ## Debian and RPM packages
+	tools/notyet.sh package
+
+install: build guest ## install programs, guest, unit and drop-ins; honours DESTDIR and PREFIX
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/godwit $(DESTDIR)$(SYSCONFDIR)/godwit/config.d
+	install -m 0755 bin/containerd-shim-godwit-v1 bin/godwitd bin/godwit $(DESTDIR)$(PREFIX)/bin/
+	install -m 0644 bin/guest/vmlinuz bin/guest/initramfs $(DESTDIR)$(PREFIX)/share/godwit/
+	test -e $(DESTDIR)$(SYSCONFDIR)/godwit/config.toml || \
+		sed 's|@PREFIX@|$(PREFIX)|g' packaging/config.toml >$(DESTDIR)$(SYSCONFDIR)/godwit/config.toml
+	install -d $(DESTDIR)$(UNITDIR) $(DESTDIR)$(SYSCONFDIR)/containerd/conf.d
+	sed 's|@PREFIX@|$(PREFIX)|g' packaging/godwitd.service >$(DESTDIR)$(UNITDIR)/godwitd.service
+	install -m 0644 packaging/containerd-godwit.toml $(DESTDIR)$(SYSCONFDIR)/containerd/conf.d/godwit.toml
+
+uninstall: ## remove what install put there; configuration and state stay
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,containerd-shim-godwit-v1 godwitd godwit)
+	rm -f $(DESTDIR)$(UNITDIR)/godwitd.service $(DESTDIR)$(SYSCONFDIR)/containerd/conf.d/godwit.toml
+	rm -rf $(DESTDIR)$(PREFIX)/share/godwit
+
+clean: ## remove bin/ and out/
+	rm -rf bin out

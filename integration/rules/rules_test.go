@@ -1,0 +1,262 @@
+// Package rules tests what holds for the whole repository: which package may import
+// which, how text files look, what the documents must name.
+package rules
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"go/parser"
+	"go/token"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "godwit.dev/godwit"
+
+// root is the top of the work tree; a test runs in its package's directory.
+const root = "../.."
+
+// mayImport lists, for each layer, the other layers it may import, and why not more.
+var mayImport = map[string]struct {
+	layers []string
+	reason string
+}{
+	"api":         {nil, "contracts depend on nothing of ours"},
+	"vmm":         {[]string{"api"}, "a VMM knows neither networks nor snapshots; the shim joins them"},
+	"network":     {[]string{"api"}, "a network knows neither VMMs nor snapshots"},
+	"snapshot":    {[]string{"api"}, "a snapshot is made of what it is given"},
+	"guest":       {[]string{"api"}, "the agent's two halves meet in its protocol alone"},
+	"shim":        {[]string{"vmm", "network", "snapshot", "guest", "api"}, "a shim knows its one VM and asks the record through a client"},
+	"migrate":     {[]string{"api"}, "the hand-over declares the interfaces it needs and cmd joins them"},
+	"cmd":         {[]string{"shim", "migrate", "vmm", "network", "snapshot", "guest", "api"}, "wiring"},
+	"integration": {[]string{"api"}, "tests of whole programs see what users see"},
+}
+
+type goPackage struct {
+	ImportPath   string
+	Dir          string
+	Name         string
+	GoFiles      []string
+	CgoFiles     []string
+	Imports      []string
+	TestImports  []string
+	XTestImports []string
+}
+
+func packages(t *testing.T) []goPackage {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-e", "-tags", "integration", "-json=ImportPath,Dir,Name,GoFiles,CgoFiles,Imports,TestImports,XTestImports", "./...")
+	cmd.Dir = root
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v\n%s", err, stderr.String())
+	}
+	var pkgs []goPackage
+	dec := json.NewDecoder(bytes.NewReader(out))
+	for {
+		var p goPackage
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		pkgs = append(pkgs, p)
+	}
+	if len(pkgs) == 0 {
+		t.Fatal("go list names no package")
+	}
+	return pkgs
+}
+
+func layer(importPath string) string {
+	rest, ok := strings.CutPrefix(importPath, module+"/")
+	if !ok {
+		return ""
+	}
+	l, _, _ := strings.Cut(rest, "/")
+	return l
+}
+
+// allowed reports whether a package of layer from may import one of layer to.
+func allowed(from, to string) bool {
+	return to == "" || from == to && from != "cmd" || slices.Contains(mayImport[from].layers, to)
+}
+
+func TestImportArrows(t *testing.T) {
+	for _, p := range packages(t) {
+		from := layer(p.ImportPath)
+		rule, known := mayImport[from]
+		if !known {
+			t.Errorf("%s: layer %q is not in the table", p.ImportPath, from)
+			continue
+		}
+		for _, imp := range slices.Concat(p.Imports, p.TestImports, p.XTestImports) {
+			if imp != p.ImportPath && !allowed(from, layer(imp)) {
+				t.Errorf("%s imports %s: %s", p.ImportPath, imp, rule.reason)
+			}
+		}
+	}
+}
+
+// The table itself: the arrows the design forbids must be forbidden.
+func TestImportArrowsForbid(t *testing.T) {
+	for _, arrow := range [][2]string{
+		{"vmm", "network"}, {"vmm", "snapshot"}, {"network", "vmm"}, {"network", "snapshot"},
+		{"snapshot", "vmm"}, {"snapshot", "network"}, {"migrate", "shim"}, {"migrate", "vmm"},
+		{"shim", "migrate"}, {"shim", "cmd"}, {"api", "shim"}, {"cmd", "cmd"}, {"guest", "vmm"},
+	} {
+		if allowed(arrow[0], arrow[1]) {
+			t.Errorf("%s may import %s", arrow[0], arrow[1])
+		}
+	}
+}
+
+func TestPackageComments(t *testing.T) {
+	for _, p := range packages(t) {
+		files := slices.Concat(p.GoFiles, p.CgoFiles)
+		if len(files) == 0 {
+			continue // tests only
+		}
+		var with []string
+		for _, name := range files {
+			f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.PackageClauseOnly|parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.Doc != nil && !strings.HasPrefix(f.Doc.Text(), "Code generated") && !generated(f.Doc.Text()) {
+				with = append(with, name)
+			}
+		}
+		if isGenerated(files) {
+			continue
+		}
+		if len(with) != 1 {
+			t.Errorf("%s: package comment in %v, want exactly one file", p.ImportPath, with)
+		}
+	}
+}
+
+// generated recognises the comment that protoc copies from the .proto file.
+func generated(doc string) bool {
+	return strings.Contains(doc, "godwit.") && strings.Contains(doc, ".v1 is")
+}
+
+func isGenerated(files []string) bool {
+	return !slices.ContainsFunc(files, func(f string) bool { return !strings.HasSuffix(f, ".pb.go") })
+}
+
+func TestPackageNames(t *testing.T) {
+	banned := []string{"util", "utils", "common", "types", "internal", "helpers", "misc"}
+	for _, p := range packages(t) {
+		for _, element := range append(strings.Split(p.ImportPath, "/"), p.Name) {
+			if slices.Contains(banned, element) {
+				t.Errorf("%s: %q says nothing about what is in it", p.ImportPath, element)
+			}
+		}
+	}
+}
+
+// tracked answers the repository's text files: what git knows or would add.
+func tracked(t *testing.T) map[string][]byte {
+	t.Helper()
+	cmd := exec.Command("git", "ls-files", "-z")
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("git ls-files: %v", err)
+	}
+	files := map[string][]byte{}
+	for _, name := range strings.Split(strings.TrimRight(string(out), "\x00"), "\x00") {
+		data, err := os.ReadFile(filepath.Join(root, name))
+		if errors.Is(err, os.ErrNotExist) {
+			continue // deleted, not committed yet
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !binary(name, data) {
+			files[name] = data
+		}
+	}
+	if len(files) == 0 {
+		t.Fatal("git names no file")
+	}
+	return files
+}
+
+// binary tells golden snapshots and fuzz inputs from text.
+func binary(name string, data []byte) bool {
+	return strings.Contains(name, "testdata/") && (bytes.IndexByte(data, 0) >= 0 || strings.Contains(name, "testdata/fuzz/"))
+}
+
+func TestPlainASCII(t *testing.T) {
+	for name, data := range tracked(t) {
+		for i, line := range bytes.Split(data, []byte("\n")) {
+			if at := bytes.IndexFunc(line, func(r rune) bool { return r != '\t' && (r < ' ' || r > '~') }); at >= 0 {
+				t.Errorf("%s:%d:%d: %q is not plain ASCII", name, i+1, at+1, line)
+				break
+			}
+		}
+	}
+}
+
+// A registry's host or a path of one machine makes a test or a document true for its
+// author only.
+func TestNoHostsNoMachinePaths(t *testing.T) {
+	banned := []string{
+		"docker" + ".io", "ghcr" + ".io", "quay" + ".io", "gcr" + ".io", "registry" + ".k8s.io",
+		"mcr.microsoft" + ".com", "public.ecr" + ".aws", "/work" + "/main", "/work" + "/shared", "/tmp" + "/setup",
+	}
+	for name, data := range tracked(t) {
+		if strings.HasSuffix(name, "go.sum") || strings.HasSuffix(name, "go.mod") {
+			continue // module paths
+		}
+		for _, b := range banned {
+			if bytes.Contains(data, []byte(b)) {
+				t.Errorf("%s names %s", name, b)
+			}
+		}
+	}
+}
+
+func TestDocsNameEveryMakeTarget(t *testing.T) {
+	files := tracked(t)
+	targets := regexp.MustCompile(`(?m)^([a-z-]+):.*## `).FindAllSubmatch(files["Makefile"], -1)
+	if len(targets) < 15 {
+		t.Fatalf("the Makefile has %d documented targets, want at least 15", len(targets))
+	}
+	docs := string(files["README.md"]) + string(files["docs/install.md"]) + string(files["docs/status.md"])
+	for _, m := range targets {
+		if !strings.Contains(docs, "make "+string(m[1])) {
+			t.Errorf("neither README.md, docs/install.md nor docs/status.md names `make %s`", m[1])
+		}
+	}
+}
+
+func TestQuotedRequirementsExist(t *testing.T) {
+	files := tracked(t)
+	ids := strings.Fields(string(files["docs/requirements.txt"]))
+	if len(ids) == 0 {
+		t.Fatal("docs/requirements.txt lists nothing")
+	}
+	quoted := regexp.MustCompile(`\b(S[012]|[PAHDN])-[0-9]{2}\b`)
+	for name, data := range files {
+		if !strings.HasSuffix(name, ".go") {
+			continue
+		}
+		for _, id := range quoted.FindAllString(string(data), -1) {
+			if !slices.Contains(ids, id) {
+				t.Errorf("%s quotes %s, which is no requirement", name, id)
+			}
+		}
+	}
+}

@@ -1,0 +1,47 @@
+#!/bin/bash
+# Every check that needs no VM and is no test. All of them run; the last line names the
+# ones that failed. Arguments: the packages that must also build for macOS.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+failed=()
+
+check() {
+	local name=$1
+	shift
+	echo "lint: $name"
+	"$@" || failed+=("$name")
+}
+
+formatted() {
+	local files
+	files=$(gofmt -l $(git ls-files '*.go'))
+	[ -z "$files" ] || { echo "gofmt wants: $files"; return 1; }
+}
+
+# The generated files must be those of the .proto files; the tree is left as it was.
+generated() {
+	local kept status=0
+	kept=$(mktemp -d)
+	cp -a api "$kept/"
+	tools/generate.sh && diff -r "$kept/api" api || status=1
+	rm -rf "$kept"
+	return $status
+}
+
+portable() {
+	GOOS=darwin CGO_ENABLED=0 go build -o /dev/null "$@" && GOOS=darwin CGO_ENABLED=0 go vet "$@"
+}
+
+check gofmt formatted
+check vet go vet ./...
+check 'vet (integration)' go vet -tags integration ./...
+check golangci-lint bin/tools/golangci-lint run ./...
+check 'generated code' generated
+check 'macOS' portable "$@"
+check 'go.mod' go mod tidy -diff
+
+if [ "${#failed[@]}" -gt 0 ]; then
+	echo "lint: FAILED: $(IFS=,; echo "${failed[*]}")" >&2
+	exit 1
+fi
+echo 'lint: ok'
