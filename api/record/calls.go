@@ -1,0 +1,67 @@
+package record
+
+import (
+	"context"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Get implements nodev1.RecordsService.
+func (c *Client) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Record, error) {
+	return call(ctx, c, nodev1.RecordsService.Get, req)
+}
+
+// List implements nodev1.RecordsService.
+func (c *Client) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.ListResponse, error) {
+	return call(ctx, c, nodev1.RecordsService.List, req)
+}
+
+// Ensure implements nodev1.RecordsService.
+func (c *Client) Ensure(ctx context.Context, req *nodev1.EnsureRequest) (*nodev1.Record, error) {
+	return call(ctx, c, nodev1.RecordsService.Ensure, req)
+}
+
+// Own implements nodev1.RecordsService.
+func (c *Client) Own(ctx context.Context, req *nodev1.OwnRequest) (*nodev1.Record, error) {
+	return call(ctx, c, nodev1.RecordsService.Own, req)
+}
+
+// Open implements nodev1.RecordsService.
+func (c *Client) Open(ctx context.Context, req *nodev1.OpenRequest) (*nodev1.Record, error) {
+	return call(ctx, c, nodev1.RecordsService.Open, req)
+}
+
+// Advance implements nodev1.RecordsService.
+func (c *Client) Advance(ctx context.Context, req *nodev1.AdvanceRequest) (*nodev1.Record, error) {
+	return call(ctx, c, nodev1.RecordsService.Advance, req)
+}
+
+// Commit implements nodev1.RecordsService.
+func (c *Client) Commit(ctx context.Context, req *nodev1.CommitRequest) (*nodev1.Record, error) {
+	return call(ctx, c, nodev1.RecordsService.Commit, req)
+}
+
+// Finish implements nodev1.RecordsService.
+func (c *Client) Finish(ctx context.Context, req *nodev1.FinishRequest) (*nodev1.Record, error) {
+	return call(ctx, c, nodev1.RecordsService.Finish, req)
+}
+
+// Disown implements nodev1.RecordsService.
+func (c *Client) Disown(ctx context.Context, req *nodev1.DisownRequest) (*nodev1.Record, error) {
+	return call(ctx, c, nodev1.RecordsService.Disown, req)
+}
+
+// Remove implements nodev1.RecordsService.
+func (c *Client) Remove(ctx context.Context, req *nodev1.RemoveRequest) (*nodev1.RemoveResponse, error) {
+	return call(ctx, c, nodev1.RecordsService.Remove, req)
+}
+
+// Trim implements nodev1.RecordsService.
+func (c *Client) Trim(ctx context.Context, req *nodev1.TrimRequest) (*nodev1.Record, error) {
+	return call(ctx, c, nodev1.RecordsService.Trim, req)
+}
+
+// Operation implements nodev1.RecordsService.
+func (c *Client) Operation(ctx context.Context, req *nodev1.OperationRequest) (*nodev1.OperationResponse, error) {
+	return call(ctx, c, nodev1.RecordsService.Operation, req)
+}

@@ -1,0 +1,161 @@
+package record
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/ttrpc"
+	"google.golang.org/grpc/status"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Bounds of a client that is not told otherwise.
+const (
+	connectTimeout = 5 * time.Second
+	callTimeout    = 10 * time.Second // of a call whose context has no deadline
+)
+
+// Client is a connection to the records that is made again when it breaks. Every call
+// is idempotent, so that one that broke midway is sent once more; after that it answers
+// Unavailable, naming the address, and never an older answer. Errors have errdefs'
+// classes, or are a *HeldError.
+type Client struct {
+	address string
+	dial    func(context.Context) (net.Conn, error)
+
+	mu     sync.Mutex
+	conn   *ttrpc.Client // nil: none yet, or broken
+	closed bool
+}
+
+var _ nodev1.RecordsService = (*Client)(nil)
+
+// Dial connects to godwitd's local socket.
+func Dial(ctx context.Context, socket string) (*Client, error) {
+	return connect(ctx, Local(socket))
+}
+
+// Local is Dial that connects with the first call.
+func Local(socket string) *Client {
+	var d net.Dialer
+	return newClient(socket, func(ctx context.Context) (net.Conn, error) { return d.DialContext(ctx, "unix", socket) })
+}
+
+// DialTLS connects to the controller, host:port.
+func DialTLS(ctx context.Context, address string, config *tls.Config) (*Client, error) {
+	return connect(ctx, Remote(address, config))
+}
+
+// Remote is DialTLS that connects with the first call. config holds the node's
+// certificate and verifies the controller's.
+func Remote(address string, config *tls.Config) *Client {
+	d := tls.Dialer{Config: config}
+	return newClient(address, func(ctx context.Context) (net.Conn, error) { return d.DialContext(ctx, "tcp", address) })
+}
+
+func newClient(address string, dial func(context.Context) (net.Conn, error)) *Client {
+	return &Client{address: address, dial: dial}
+}
+
+func connect(ctx context.Context, c *Client) (*Client, error) {
+	if _, err := c.get(ctx); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Address is what the client dials.
+func (c *Client) Address() string { return c.address }
+
+// Close ends the connection; calls under way and later ones answer Unavailable.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	if c.conn == nil {
+		return nil
+	}
+	return c.conn.Close()
+}
+
+// get answers the connection, made by one caller at a time.
+func (c *Client) get(ctx context.Context) (*ttrpc.Client, error) {
+	c.mu.Lock()
+	conn, closed := c.conn, c.closed
+	c.mu.Unlock()
+	if closed {
+		return nil, c.unavailable(net.ErrClosed)
+	}
+	if conn != nil {
+		return conn, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	raw, err := c.dial(ctx)
+	if err != nil {
+		return nil, c.unavailable(err)
+	}
+	return c.adopt(raw)
+}
+
+// adopt keeps the first of several connections made at once.
+func (c *Client) adopt(raw net.Conn) (*ttrpc.Client, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || c.conn != nil {
+		_ = raw.Close()
+		if c.closed {
+			return nil, c.unavailable(net.ErrClosed)
+		}
+		return c.conn, nil
+	}
+	var made *ttrpc.Client
+	made = ttrpc.NewClient(raw, ttrpc.WithOnClose(func() { c.drop(func() *ttrpc.Client { return made }) }))
+	c.conn = made
+	return made, nil
+}
+
+// drop forgets a broken connection. It is named by a function because the connection may
+// break before adopt, which holds the lock, knows it.
+func (c *Client) drop(broken func() *ttrpc.Client) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn == broken() {
+		c.conn = nil
+	}
+}
+
+func (c *Client) unavailable(err error) error {
+	return fmt.Errorf("reach controller at %s: %w: %w", c.address, err, errdefs.ErrUnavailable)
+}
+
+// call sends req, and once more if the connection breaks under it.
+func call[Q, R any](ctx context.Context, c *Client, method func(nodev1.RecordsService, context.Context, Q) (R, error), req Q) (R, error) {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+	}
+	var none R
+	var broke error
+	for range 2 {
+		conn, err := c.get(ctx)
+		if err != nil {
+			return none, err
+		}
+		resp, err := method(nodev1.NewRecordsClient(conn), ctx, req)
+		if _, answered := status.FromError(err); answered || ctx.Err() != nil {
+			return resp, FromWire(err)
+		}
+		_ = conn.Close()
+		c.drop(func() *ttrpc.Client { return conn })
+		broke = err
+	}
+	return none, c.unavailable(broke)
+}

@@ -1,0 +1,80 @@
+package record
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// HeldError says who holds a VM that a call wanted: its owner, and the open operation
+// if there is one. It is a FailedPrecondition.
+type HeldError struct {
+	Call   string
+	Record *nodev1.Record
+	text   string // as the server wrote it
+}
+
+// Error names the winner.
+func (e *HeldError) Error() string {
+	if e.text != "" {
+		return e.text
+	}
+	return fmt.Sprintf("%s: %s: %s", e.Call, e.Holder(), errdefs.ErrFailedPrecondition)
+}
+
+// Unwrap gives the class.
+func (e *HeldError) Unwrap() error { return errdefs.ErrFailedPrecondition }
+
+// Holder tells in words who holds the VM.
+func (e *HeldError) Holder() string {
+	rec := e.Record
+	if op := rec.GetOperation(); op != nil {
+		where := op.GetDestination()
+		if where == "" {
+			where = op.GetSource()
+		}
+		return fmt.Sprintf("operation %s (%s, node %s, %s) is open", op.GetId(), op.GetKind(), where, op.GetPhase())
+	}
+	switch owner := rec.GetOwner(); {
+	case owner.GetNode() != "":
+		return fmt.Sprintf("node %s owns it at generation %d", owner.GetNode(), rec.GetGeneration())
+	case owner.GetDigest() != "":
+		return fmt.Sprintf("snapshot %s owns it at generation %d", owner.GetDigest(), rec.GetGeneration())
+	default:
+		return fmt.Sprintf("nobody owns it at generation %d", rec.GetGeneration())
+	}
+}
+
+// ToWire makes err fit for ttrpc: the class as code, the record of a HeldError as detail.
+func ToWire(err error) error {
+	if err == nil {
+		return nil
+	}
+	var held *HeldError
+	if errors.As(err, &held) {
+		if st, serr := status.New(codes.FailedPrecondition, err.Error()).WithDetails(held.Record); serr == nil {
+			return st.Err()
+		}
+	}
+	return errgrpc.ToGRPC(err)
+}
+
+// FromWire undoes ToWire.
+func FromWire(err error) error {
+	st, ok := status.FromError(err)
+	if err == nil || !ok {
+		return err
+	}
+	for _, d := range st.Details() {
+		if rec, ok := d.(*nodev1.Record); ok {
+			return &HeldError{Record: rec, text: st.Message()}
+		}
+	}
+	return errgrpc.ToNative(err)
+}

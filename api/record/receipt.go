@@ -1,0 +1,40 @@
+package record
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+)
+
+// Receipt is the source's word on a hibernate: the snapshot is whole and the VM is
+// stopped. It travels as JSON in the operation.
+type Receipt struct {
+	Operation     string  `json:"operation"`
+	Attempt       uint32  `json:"attempt"`
+	Generation    uint64  `json:"generation"` // of the owner before
+	Digest        string  `json:"digest"`
+	Stopped       bool    `json:"stopped"`
+	PauseMS       float64 `json:"pause_ms,omitempty"`
+	DurableMS     float64 `json:"durable_ms,omitempty"`
+	RAMBytes      uint64  `json:"ram_bytes,omitempty"`
+	ResidentBytes uint64  `json:"resident_bytes,omitempty"`
+	PushedBytes   uint64  `json:"pushed_bytes,omitempty"`
+	TotalBytes    uint64  `json:"total_bytes,omitempty"`
+	VMM           string  `json:"vmm,omitempty"`
+}
+
+// String is the receipt as it is stored.
+func (r Receipt) String() string {
+	b, _ := json.Marshal(r) // of scalars: it cannot fail
+	return string(b)
+}
+
+// ParseReceipt reads what String wrote.
+func ParseReceipt(s string) (Receipt, error) {
+	var r Receipt
+	if err := json.Unmarshal([]byte(s), &r); err != nil {
+		return Receipt{}, fmt.Errorf("parse receipt %q: %w: %w", s, err, errdefs.ErrFailedPrecondition)
+	}
+	return r, nil
+}

@@ -1,0 +1,145 @@
+package controller
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/ttrpc"
+
+	"godwit.dev/godwit/api/record"
+)
+
+// handshakeTimeout bounds how long a connection may stay unauthenticated.
+const handshakeTimeout = 10 * time.Second
+
+// NewServer makes a ttrpc server whose services may answer plain errdefs errors: they
+// keep their class on the wire.
+func NewServer() (*ttrpc.Server, error) {
+	return ttrpc.NewServer(ttrpc.WithUnaryServerInterceptor(func(ctx context.Context, unmarshal ttrpc.Unmarshaler, _ *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
+		resp, err := method(ctx, unmarshal)
+		return resp, record.ToWire(err)
+	}))
+}
+
+// ServeLocal serves srv on a unix socket to root and this process' own user, until ctx
+// ends or the listener is closed.
+func ServeLocal(ctx context.Context, srv *ttrpc.Server, l net.Listener) error {
+	return serve(ctx, srv, l, func(ctx context.Context, conn net.Conn) (context.Context, net.Conn, error) {
+		return ctx, conn, sameUser(ctx, conn)
+	})
+}
+
+// ServeTLS serves srv to the other nodes. config must demand a client certificate; the
+// node it names is the peer of every call on that connection.
+func ServeTLS(ctx context.Context, srv *ttrpc.Server, l net.Listener, config *tls.Config) error {
+	if config.ClientAuth != tls.RequireAndVerifyClientCert || config.MinVersion < tls.VersionTLS13 {
+		return fmt.Errorf("serve records on %s: TLS 1.3 with client certificates is needed: %w", l.Addr(), errdefs.ErrInvalidArgument)
+	}
+	return serve(ctx, srv, l, func(ctx context.Context, conn net.Conn) (context.Context, net.Conn, error) {
+		secure := tls.Server(conn, config)
+		if err := secure.HandshakeContext(ctx); err != nil {
+			return ctx, conn, err
+		}
+		node, err := NodeOf(secure.ConnectionState().PeerCertificates[0])
+		return WithPeer(ctx, node), secure, err
+	})
+}
+
+// greet authenticates a connection and says under which context its calls run.
+type greet func(context.Context, net.Conn) (context.Context, net.Conn, error)
+
+// serve is ttrpc's accept loop with two differences: a slow handshake holds up nobody
+// else, and what it learns reaches the calls, through their context.
+func serve(ctx context.Context, srv *ttrpc.Server, l net.Listener, hello greet) error {
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for {
+		conn, err := l.Accept()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("accept on %s: %w", l.Addr(), err)
+		}
+		wg.Go(func() {
+			if err := admit(ctx, srv, conn, hello); err != nil {
+				slog.WarnContext(ctx, "connection refused", "from", conn.RemoteAddr().String(), "error", err)
+				_ = conn.Close()
+			}
+		})
+	}
+}
+
+func admit(ctx context.Context, srv *ttrpc.Server, conn net.Conn, hello greet) error {
+	bound, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	known, secure, err := hello(bound, conn)
+	if err != nil {
+		return err
+	}
+	if node, ok := Peer(known); ok {
+		ctx = WithPeer(ctx, node)
+	}
+	if err := srv.Serve(ctx, &single{conn: secure}); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	return nil
+}
+
+// single is a listener of one connection.
+type single struct{ conn net.Conn }
+
+func (s *single) Accept() (net.Conn, error) {
+	if s.conn == nil {
+		return nil, io.EOF
+	}
+	conn := s.conn
+	s.conn = nil
+	return conn, nil
+}
+
+func (*single) Close() error   { return nil }
+func (*single) Addr() net.Addr { return &net.UnixAddr{Net: "unix"} }
+
+// sameUser accepts root and the user that runs the daemon (N-47).
+func sameUser(ctx context.Context, conn net.Conn) error {
+	_, _, rootErr := ttrpc.UnixSocketRequireUidGid(0, -1).Handshake(ctx, conn)
+	if rootErr == nil {
+		return nil
+	}
+	_, _, err := ttrpc.UnixSocketRequireSameUser().Handshake(ctx, conn)
+	return err
+}
+
+// nodeScheme and nodePath are of the URI that names a node in its certificate.
+const (
+	nodeScheme = "godwit"
+	nodeHost   = "node"
+)
+
+// NodeURI is the name of a node in its certificate: godwit://node/NAME.
+func NodeURI(node string) *url.URL {
+	return &url.URL{Scheme: nodeScheme, Host: nodeHost, Path: "/" + node}
+}
+
+// NodeOf answers the node that a certificate names.
+func NodeOf(cert *x509.Certificate) (string, error) {
+	for _, u := range cert.URIs {
+		if u.Scheme == nodeScheme && u.Host == nodeHost && len(u.Path) > 1 {
+			return u.Path[1:], nil
+		}
+	}
+	return "", fmt.Errorf("certificate of %q names no node: %w", cert.Subject.CommonName, errdefs.ErrUnauthenticated)
+}

@@ -1,0 +1,180 @@
+// Package controller serves the records of all VMs: a call loads a record, makes one
+// transition and stores it by compare-and-swap. godwitd serves it on its local socket
+// and, on the node that holds the store, to the other nodes over mutual TLS.
+package controller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/google/uuid"
+
+	"godwit.dev/godwit/migrate/store"
+	"godwit.dev/godwit/migrate/transition"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Service implements nodev1.RecordsService on a store. It answers errors of errdefs'
+// classes; the server of NewServer puts them on the wire.
+type Service struct {
+	store store.Store
+	now   func() time.Time
+}
+
+var _ nodev1.RecordsService = (*Service)(nil)
+
+// New serves st.
+func New(st store.Store) *Service { return &Service{store: st, now: time.Now} }
+
+// conflictRetries bounds how often a call loses the compare-and-swap: each loss means
+// that another call has won, so that the bound is met only under a storm on one VM.
+const conflictRetries = 100
+
+// call is one request's transition, and the nodes that may make it.
+type call struct {
+	vm        *nodev1.VM
+	operation string
+	nodes     func(transition.State) []string // nil: any node of the cluster
+	do        func(transition.State) (transition.Change, error)
+}
+
+func (s *Service) update(ctx context.Context, c call) (*nodev1.Record, error) {
+	if err := transition.CheckVM(c.vm); err != nil {
+		return nil, err
+	}
+	for range conflictRetries {
+		rec, err := s.try(ctx, c)
+		if !errdefs.IsConflict(err) {
+			return rec, err
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("change record of VM %s/%s: %d conflicts in a row: %w", c.vm.GetNamespace(), c.vm.GetId(), conflictRetries, errdefs.ErrUnavailable)
+}
+
+func (s *Service) try(ctx context.Context, c call) (*nodev1.Record, error) {
+	state, err := s.store.Load(ctx, c.vm, c.operation)
+	if err != nil {
+		return nil, err
+	}
+	if c.nodes != nil {
+		if err := authorize(ctx, c.nodes(state)); err != nil {
+			return nil, err
+		}
+	}
+	change, err := c.do(state)
+	if err != nil {
+		return nil, err
+	}
+	if change.Record == state.Record {
+		return state.Record, nil
+	}
+	return s.store.Apply(ctx, c.vm, state.Record.GetVersion(), change)
+}
+
+// Get implements nodev1.RecordsService.
+func (s *Service) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Record, error) {
+	if err := transition.CheckVM(req.GetVm()); err != nil {
+		return nil, err
+	}
+	state, err := s.store.Load(ctx, req.GetVm(), "")
+	if err != nil {
+		return nil, err
+	}
+	if state.Record == nil {
+		return nil, fmt.Errorf("record of VM %s/%s: %w", req.GetVm().GetNamespace(), req.GetVm().GetId(), errdefs.ErrNotFound)
+	}
+	return state.Record, nil
+}
+
+// List implements nodev1.RecordsService.
+func (s *Service) List(ctx context.Context, _ *nodev1.ListRequest) (*nodev1.ListResponse, error) {
+	all, err := s.store.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &nodev1.ListResponse{Records: all}, nil
+}
+
+// Operation implements nodev1.RecordsService.
+func (s *Service) Operation(ctx context.Context, req *nodev1.OperationRequest) (*nodev1.OperationResponse, error) {
+	op, err := s.store.Operation(ctx, req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	return &nodev1.OperationResponse{Operation: op}, nil
+}
+
+// Ensure implements nodev1.RecordsService.
+func (s *Service) Ensure(ctx context.Context, req *nodev1.EnsureRequest) (*nodev1.Record, error) {
+	uid := uuid.NewString()
+	return s.update(ctx, call{vm: req.GetVm(), do: func(st transition.State) (transition.Change, error) {
+		return transition.Ensure(st, req, uid)
+	}})
+}
+
+// Own implements nodev1.RecordsService.
+func (s *Service) Own(ctx context.Context, req *nodev1.OwnRequest) (*nodev1.Record, error) {
+	return s.update(ctx, call{vm: req.GetVm(), nodes: only(req.GetNode()), do: func(st transition.State) (transition.Change, error) {
+		return transition.Own(st, req)
+	}})
+}
+
+// Disown implements nodev1.RecordsService.
+func (s *Service) Disown(ctx context.Context, req *nodev1.DisownRequest) (*nodev1.Record, error) {
+	return s.update(ctx, call{vm: req.GetVm(), nodes: only(req.GetNode()), do: func(st transition.State) (transition.Change, error) {
+		return transition.Disown(st, req)
+	}})
+}
+
+// Open implements nodev1.RecordsService.
+func (s *Service) Open(ctx context.Context, req *nodev1.OpenRequest) (*nodev1.Record, error) {
+	op := req.GetOperation()
+	return s.update(ctx, call{vm: req.GetVm(), operation: op.GetId(), nodes: only(op.GetSource(), op.GetDestination()), do: func(st transition.State) (transition.Change, error) {
+		return transition.Open(st, req, s.now())
+	}})
+}
+
+// Advance implements nodev1.RecordsService.
+func (s *Service) Advance(ctx context.Context, req *nodev1.AdvanceRequest) (*nodev1.Record, error) {
+	return s.update(ctx, call{vm: req.GetVm(), operation: req.GetOperation(), nodes: parties, do: func(st transition.State) (transition.Change, error) {
+		return transition.Advance(st, req)
+	}})
+}
+
+// Commit implements nodev1.RecordsService.
+func (s *Service) Commit(ctx context.Context, req *nodev1.CommitRequest) (*nodev1.Record, error) {
+	return s.update(ctx, call{vm: req.GetVm(), operation: req.GetOperation(), nodes: parties, do: func(st transition.State) (transition.Change, error) {
+		return transition.Commit(st, req, s.now())
+	}})
+}
+
+// Finish implements nodev1.RecordsService.
+func (s *Service) Finish(ctx context.Context, req *nodev1.FinishRequest) (*nodev1.Record, error) {
+	return s.update(ctx, call{vm: req.GetVm(), operation: req.GetOperation(), nodes: parties, do: func(st transition.State) (transition.Change, error) {
+		return transition.Finish(st, req, s.now())
+	}})
+}
+
+// Trim implements nodev1.RecordsService.
+func (s *Service) Trim(ctx context.Context, req *nodev1.TrimRequest) (*nodev1.Record, error) {
+	return s.update(ctx, call{vm: req.GetVm(), do: func(st transition.State) (transition.Change, error) {
+		return transition.Trim(st, req)
+	}})
+}
+
+// Remove implements nodev1.RecordsService.
+func (s *Service) Remove(ctx context.Context, req *nodev1.RemoveRequest) (*nodev1.RemoveResponse, error) {
+	_, err := s.update(ctx, call{vm: req.GetVm(), do: func(st transition.State) (transition.Change, error) {
+		return transition.Remove(st, req)
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return &nodev1.RemoveResponse{}, nil
+}

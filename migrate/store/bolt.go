@@ -1,0 +1,237 @@
+package store
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+	bolt "go.etcd.io/bbolt"
+	"google.golang.org/protobuf/proto"
+
+	"godwit.dev/godwit/migrate/transition"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Bolt is the store in one bbolt file. Every change is one fsynced transaction.
+//
+//	records     namespace NUL id        -> Record
+//	operations  operation id            -> Operation, open and closed
+//	closed      namespace NUL id NUL sequence -> operation id, oldest first
+type Bolt struct{ db *bolt.DB }
+
+var (
+	bucketRecords    = []byte("records")
+	bucketOperations = []byte("operations")
+	bucketClosed     = []byte("closed")
+)
+
+// lockTimeout bounds the wait for another process that has the file open.
+const lockTimeout = 5 * time.Second
+
+// Open opens the store at path and makes it and its directory, for the owner alone.
+func Open(path string) (*Bolt, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("make directory of store %s: %w", path, err)
+	}
+	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockTimeout})
+	if err != nil {
+		return nil, fmt.Errorf("open store %s: %w", path, err)
+	}
+	err = db.Update(func(tx *bolt.Tx) error {
+		for _, name := range [][]byte{bucketRecords, bucketOperations, bucketClosed} {
+			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		_ = db.Close()
+		return nil, fmt.Errorf("prepare store %s: %w", path, err)
+	}
+	return &Bolt{db: db}, nil
+}
+
+// Close waits for transactions under way.
+func (b *Bolt) Close() error { return b.db.Close() }
+
+func key(vm *nodev1.VM) []byte { return []byte(vm.GetNamespace() + "\x00" + vm.GetId()) }
+
+// Load implements Store.
+func (b *Bolt) Load(_ context.Context, vm *nodev1.VM, operation string) (transition.State, error) {
+	var s transition.State
+	err := b.db.View(func(tx *bolt.Tx) (err error) {
+		if s.Record, err = get[nodev1.Record](tx, bucketRecords, key(vm)); err != nil {
+			return err
+		}
+		s.Named, err = get[nodev1.Operation](tx, bucketOperations, []byte(operation))
+		return err
+	})
+	if err != nil {
+		return transition.State{}, fmt.Errorf("load record of VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
+	}
+	return s, nil
+}
+
+// Apply implements Store.
+func (b *Bolt) Apply(_ context.Context, vm *nodev1.VM, version uint64, change transition.Change) (*nodev1.Record, error) {
+	rec := proto.CloneOf(change.Record)
+	err := b.db.Update(func(tx *bolt.Tx) error {
+		now, err := get[nodev1.Record](tx, bucketRecords, key(vm))
+		if err != nil {
+			return err
+		}
+		if now.GetVersion() != version {
+			return fmt.Errorf("version is %d, not %d: %w", now.GetVersion(), version, errdefs.ErrConflict)
+		}
+		if change.Record == nil {
+			return remove(tx, vm)
+		}
+		// One sequence for all records: a removed and remade record repeats no version.
+		if rec.Version, err = tx.Bucket(bucketRecords).NextSequence(); err != nil {
+			return err
+		}
+		if err := put(tx, bucketRecords, key(vm), rec); err != nil {
+			return err
+		}
+		return putOperations(tx, rec, change.Closed)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("store record of VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
+	}
+	return rec, nil
+}
+
+func putOperations(tx *bolt.Tx, rec *nodev1.Record, closed *nodev1.Operation) error {
+	if closed != nil {
+		if err := put(tx, bucketOperations, []byte(closed.GetId()), closed); err != nil {
+			return err
+		}
+		return remember(tx, rec.GetVm(), closed.GetId())
+	}
+	op := rec.GetOperation()
+	if op == nil {
+		return nil
+	}
+	old, err := get[nodev1.Operation](tx, bucketOperations, []byte(op.GetId()))
+	if err != nil {
+		return err
+	}
+	if old != nil && (!proto.Equal(old.GetVm(), op.GetVm()) || transition.Settled(old.GetPhase())) {
+		return fmt.Errorf("operation id %s is taken: %w", op.GetId(), errdefs.ErrAlreadyExists)
+	}
+	return put(tx, bucketOperations, []byte(op.GetId()), op)
+}
+
+// remember adds id to the VM's history and forgets what is beyond Kept.
+func remember(tx *bolt.Tx, vm *nodev1.VM, id string) error {
+	bucket := tx.Bucket(bucketClosed)
+	seq, err := bucket.NextSequence()
+	if err != nil {
+		return err
+	}
+	if err := bucket.Put(binary.BigEndian.AppendUint64(prefix(vm), seq), []byte(id)); err != nil {
+		return err
+	}
+	keys := history(tx, vm)
+	return forget(tx, keys[:max(0, len(keys)-Kept)])
+}
+
+func prefix(vm *nodev1.VM) []byte { return append(key(vm), 0) }
+
+// history answers the keys of the VM's closed operations, oldest first.
+func history(tx *bolt.Tx, vm *nodev1.VM) (keys [][]byte) {
+	p := prefix(vm)
+	c := tx.Bucket(bucketClosed).Cursor()
+	for k, _ := c.Seek(p); len(k) == len(p)+8 && string(k[:len(p)]) == string(p); k, _ = c.Next() {
+		keys = append(keys, append([]byte(nil), k...))
+	}
+	return keys
+}
+
+func forget(tx *bolt.Tx, keys [][]byte) error {
+	for _, k := range keys {
+		id := append([]byte(nil), tx.Bucket(bucketClosed).Get(k)...)
+		if err := tx.Bucket(bucketOperations).Delete(id); err != nil {
+			return err
+		}
+		if err := tx.Bucket(bucketClosed).Delete(k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remove ends the record and the VM's history.
+func remove(tx *bolt.Tx, vm *nodev1.VM) error {
+	if err := tx.Bucket(bucketRecords).Delete(key(vm)); err != nil {
+		return err
+	}
+	return forget(tx, history(tx, vm))
+}
+
+// List implements Store.
+func (b *Bolt) List(context.Context) ([]*nodev1.Record, error) {
+	var all []*nodev1.Record
+	err := b.db.View(func(tx *bolt.Tx) error {
+		return tx.Bucket(bucketRecords).ForEach(func(k, v []byte) error {
+			rec := new(nodev1.Record)
+			if err := proto.Unmarshal(v, rec); err != nil {
+				return fmt.Errorf("decode %q: %w: %w", k, err, errdefs.ErrDataLoss)
+			}
+			all = append(all, rec)
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list records: %w", err)
+	}
+	return all, nil
+}
+
+// Operation implements Store.
+func (b *Bolt) Operation(_ context.Context, id string) (op *nodev1.Operation, err error) {
+	err = b.db.View(func(tx *bolt.Tx) error {
+		op, err = get[nodev1.Operation](tx, bucketOperations, []byte(id))
+		return err
+	})
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("load operation %s: %w", id, err)
+	case op == nil:
+		return nil, fmt.Errorf("operation %s: %w", id, errdefs.ErrNotFound)
+	}
+	return op, nil
+}
+
+// message is a pointer to T that is a protobuf message.
+type message[T any] interface {
+	*T
+	proto.Message
+}
+
+// get answers nil where there is nothing.
+func get[T any, M message[T]](tx *bolt.Tx, bucket, key []byte) (M, error) {
+	v := tx.Bucket(bucket).Get(key)
+	if v == nil {
+		return nil, nil
+	}
+	m := M(new(T))
+	if err := proto.Unmarshal(v, m); err != nil {
+		return nil, fmt.Errorf("decode %q: %w: %w", key, err, errdefs.ErrDataLoss)
+	}
+	return m, nil
+}
+
+func put(tx *bolt.Tx, bucket, key []byte, m proto.Message) error {
+	v, err := proto.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("encode %q: %w", key, err)
+	}
+	return tx.Bucket(bucket).Put(key, v)
+}

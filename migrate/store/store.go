@@ -1,0 +1,28 @@
+// Package store keeps the records and operations of the controller. A change is durable
+// when Apply returns, and applies only to the version it was made from.
+package store
+
+import (
+	"context"
+
+	"godwit.dev/godwit/migrate/transition"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Store is what the controller needs; package storetest says what each method promises.
+type Store interface {
+	// Load reads the record of vm and the operation with the given id in one view; what
+	// is not there is nil.
+	Load(ctx context.Context, vm *nodev1.VM, operation string) (transition.State, error)
+	// Apply makes change durable if the record of vm still has this version (0: none),
+	// else it answers ErrConflict. It answers the record with its new version.
+	Apply(ctx context.Context, vm *nodev1.VM, version uint64, change transition.Change) (*nodev1.Record, error)
+	// List answers all records, ordered by namespace and id.
+	List(ctx context.Context) ([]*nodev1.Record, error)
+	// Operation answers an open or closed operation, or ErrNotFound.
+	Operation(ctx context.Context, id string) (*nodev1.Operation, error)
+}
+
+// Kept is the number of closed operations that a store remembers of each VM.
+const Kept = 32

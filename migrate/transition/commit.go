@@ -1,0 +1,95 @@
+package transition
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
+
+	"godwit.dev/godwit/api/record"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Commit is the one commit point of an operation: the owner changes, once.
+func Commit(s State, req *nodev1.CommitRequest, now time.Time) (Change, error) {
+	call := fmt.Sprintf("commit operation %s of VM %s", req.GetOperation(), name(req.GetVm()))
+	op, err := current(s, req, call)
+	if err != nil {
+		return Change{}, err
+	}
+	if Committed(op.GetPhase()) {
+		if proto.Equal(s.Record.GetOwner(), req.GetOwner()) && s.Record.GetGeneration() == op.GetGeneration()+1 {
+			return keep(s)
+		}
+		return Change{}, held(s.Record, call+" once more")
+	}
+	if !slices.Contains(commits, op.GetPhase()) {
+		return Change{}, wrongPhase(call, op)
+	}
+	rec := edit(s)
+	op = rec.Operation
+	if req.GetReceipt() != "" {
+		op.Receipt = req.GetReceipt() // in one write with the owner (P-02)
+	}
+	if err := judge(rec, op, req.GetOwner(), call); err != nil {
+		return Change{}, err
+	}
+	op.Phase = committed
+	repository := ""
+	if req.GetOwner().GetDigest() != "" {
+		repository = op.GetRepository()
+		list(rec, op, now)
+	}
+	if op.GetKind() == nodev1.Kind_KIND_WAKE {
+		spend(rec, op.GetDigest())
+	}
+	own(rec, req.GetOwner(), repository)
+	return Change{Record: rec}, nil
+}
+
+// judge checks the new owner against the operation, and the source's vote.
+func judge(rec *nodev1.Record, op *nodev1.Operation, owner *nodev1.Owner, call string) error {
+	want := &nodev1.Owner{Node: op.GetDestination()}
+	if op.GetKind() == nodev1.Kind_KIND_HIBERNATE {
+		want = &nodev1.Owner{Digest: op.GetDigest()}
+	}
+	if !proto.Equal(owner, want) || proto.Size(want) == 0 {
+		return fmt.Errorf("%s: owner %v is not the operation's %v: %w", call, owner, want, errdefs.ErrFailedPrecondition)
+	}
+	if op.GetKind() == nodev1.Kind_KIND_WAKE {
+		return nil // the digest cannot run: it needs no vote
+	}
+	if op.GetPhase() != switching {
+		return wrongPhase(call, op)
+	}
+	if slices.Contains(rec.GetSpent(), op.GetDigest()) {
+		return fmt.Errorf("%s: snapshot %s was used before: %w", call, op.GetDigest(), errdefs.ErrFailedPrecondition)
+	}
+	return checkReceipt(op, call)
+}
+
+// checkReceipt wants the source's own word that this round's snapshot is whole and its
+// VM is stopped (P-01).
+func checkReceipt(op *nodev1.Operation, call string) error {
+	r, err := record.ParseReceipt(op.GetReceipt())
+	if err != nil {
+		return fmt.Errorf("%s: %w", call, err)
+	}
+	fits := r.Operation == op.GetId() && r.Attempt == op.GetAttempt() && r.Generation == op.GetGeneration() && r.Digest == op.GetDigest()
+	if !fits || !r.Stopped {
+		return fmt.Errorf("%s: receipt %s is not of this attempt, generation and digest with the VM stopped: %w", call, op.GetReceipt(), errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// list remembers the new snapshot for retention.
+func list(rec *nodev1.Record, op *nodev1.Operation, now time.Time) {
+	r, _ := record.ParseReceipt(op.GetReceipt()) // judged above
+	rec.Snapshots = append(rec.Snapshots, &nodev1.SnapshotRef{
+		Digest: op.GetDigest(), Repository: op.GetRepository(), Tag: op.GetTag(), Generation: op.GetGeneration(),
+		Operation: op.GetId(), CreatedUnixNano: now.UnixNano(), Bytes: r.TotalBytes,
+	})
+}

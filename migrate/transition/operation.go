@@ -1,0 +1,243 @@
+package transition
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// operationID fits a tag of a registry next to the generation.
+var operationID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+
+// Open starts an operation in phase Pending.
+func Open(s State, req *nodev1.OpenRequest, now time.Time) (Change, error) {
+	want := req.GetOperation()
+	if err := checkOpen(req); err != nil {
+		return Change{}, err
+	}
+	if s.Named != nil {
+		if sameOrder(s.Named, req) {
+			return keep(s)
+		}
+		return Change{}, fmt.Errorf("open operation %s on VM %s: the id is taken by a %s of VM %s: %w", want.GetId(), name(req.GetVm()), s.Named.GetKind(), name(s.Named.GetVm()), errdefs.ErrAlreadyExists)
+	}
+	call := fmt.Sprintf("open operation %s on VM %s", want.GetId(), name(req.GetVm()))
+	switch {
+	case s.Record == nil:
+		return Change{}, missing(req.GetVm())
+	case s.Record.GetOperation() != nil:
+		return Change{}, held(s.Record, call)
+	case s.Record.GetGeneration() != want.GetGeneration():
+		return Change{}, held(s.Record, fmt.Sprintf("%s at generation %d", call, want.GetGeneration()))
+	}
+	op := &nodev1.Operation{
+		Id: want.GetId(), Kind: want.GetKind(), Attempt: want.GetAttempt(), Phase: pending,
+		Source: want.GetSource(), Destination: want.GetDestination(), Generation: want.GetGeneration(),
+		Repository: want.GetRepository(), Tag: want.GetTag(), Digest: want.GetDigest(),
+		OpenedUnixNano: now.UnixNano(), Vm: proto.CloneOf(req.GetVm()),
+	}
+	if err := admit(s.Record, op, req.GetForceDigest(), call); err != nil {
+		return Change{}, err
+	}
+	rec := edit(s)
+	rec.Operation = op
+	return Change{Record: rec}, nil
+}
+
+func checkOpen(req *nodev1.OpenRequest) error {
+	op, wrong := req.GetOperation(), ""
+	switch {
+	case !operationID.MatchString(op.GetId()):
+		wrong = "id must match " + operationID.String()
+	case op.GetAttempt() == 0:
+		wrong = "attempt counts from 1"
+	case op.GetKind() == nodev1.Kind_KIND_HIBERNATE && (op.GetSource() == "" || op.GetDestination() != ""):
+		wrong = "a hibernate has a source and no destination"
+	case op.GetKind() == nodev1.Kind_KIND_HIBERNATE && op.GetDigest() != "":
+		wrong = "a hibernate has no digest before its capture" // R1: only this attempt's own counts
+	case op.GetKind() == nodev1.Kind_KIND_WAKE && (op.GetSource() != "" || op.GetDestination() == ""):
+		wrong = "a wake has a destination and no source"
+	case op.GetKind() == nodev1.Kind_KIND_MIGRATE && (op.GetSource() == "" || op.GetDestination() == "" || op.GetSource() == op.GetDestination()):
+		wrong = "a migrate has a source and another destination"
+	case op.GetKind() < nodev1.Kind_KIND_HIBERNATE || op.GetKind() > nodev1.Kind_KIND_MIGRATE:
+		wrong = "kind is unknown"
+	case op.GetPhase() > pending:
+		wrong = "an operation opens as Pending"
+	default:
+		return CheckVM(req.GetVm())
+	}
+	return fmt.Errorf("open operation %q on VM %s: %s: %w", op.GetId(), name(req.GetVm()), wrong, errdefs.ErrInvalidArgument)
+}
+
+// sameOrder reports whether a known operation is what req asks for once more.
+func sameOrder(op *nodev1.Operation, req *nodev1.OpenRequest) bool {
+	want := req.GetOperation()
+	return proto.Equal(op.GetVm(), req.GetVm()) && op.GetKind() == want.GetKind() &&
+		op.GetSource() == want.GetSource() && op.GetDestination() == want.GetDestination()
+}
+
+// admit judges an operation by the owner, and fills in what a wake restores.
+func admit(rec *nodev1.Record, op *nodev1.Operation, force, call string) error {
+	owner := rec.GetOwner()
+	if op.GetKind() != nodev1.Kind_KIND_WAKE {
+		if owner.GetNode() == "" || owner.GetNode() != op.GetSource() {
+			return held(rec, call)
+		}
+		return nil
+	}
+	if owner.GetDigest() == "" {
+		return held(rec, call) // force too: a node may run it (N-47)
+	}
+	if op.GetDigest() == "" {
+		op.Digest = owner.GetDigest()
+	}
+	forced := force != "" && force == op.GetDigest()
+	if force != "" && !forced {
+		return fmt.Errorf("%s: forced digest %s is not the wanted %s: %w", call, force, op.GetDigest(), errdefs.ErrInvalidArgument)
+	}
+	if op.GetDigest() != owner.GetDigest() && !forced {
+		return fmt.Errorf("%s: the VM's newest state is %s, not %s: %w", call, owner.GetDigest(), op.GetDigest(), errdefs.ErrFailedPrecondition)
+	}
+	if slices.Contains(rec.GetSpent(), op.GetDigest()) && !forced {
+		return fmt.Errorf("%s: snapshot %s is spent: %w", call, op.GetDigest(), errdefs.ErrFailedPrecondition)
+	}
+	locate(rec, op)
+	return nil
+}
+
+// locate says where the digest lies; what the record knows counts more than the caller.
+func locate(rec *nodev1.Record, op *nodev1.Operation) {
+	if op.GetDigest() == rec.GetOwner().GetDigest() {
+		op.Repository = rec.GetRepository()
+	}
+	for _, ref := range rec.GetSnapshots() {
+		if ref.GetDigest() == op.GetDigest() {
+			op.Repository, op.Tag = ref.GetRepository(), ref.GetTag()
+		}
+	}
+}
+
+// Advance moves the open operation to a later phase and stores its facts.
+func Advance(s State, req *nodev1.AdvanceRequest) (Change, error) {
+	call := fmt.Sprintf("advance operation %s of VM %s to %s", req.GetOperation(), name(req.GetVm()), req.GetPhase())
+	op, err := current(s, req, call)
+	if err != nil {
+		return Change{}, err
+	}
+	if Settled(op.GetPhase()) || op.GetPhase() != req.GetPhase() && !slices.Contains(advances[op.GetPhase()], req.GetPhase()) {
+		return Change{}, wrongPhase(call, op)
+	}
+	if req.GetPhase() == reverting && op.GetKind() == nodev1.Kind_KIND_HIBERNATE {
+		return Change{}, wrongPhase(call, op) // its new owner is a digest, which cannot fail to run
+	}
+	rec := edit(s)
+	turn := op.GetPhase() != req.GetPhase()
+	op = rec.Operation
+	op.Phase = req.GetPhase()
+	if err := facts(op, req, call); err != nil {
+		return Change{}, err
+	}
+	if turn && op.GetPhase() == reverting {
+		revert(rec)
+	}
+	if proto.Equal(rec, s.Record) {
+		return keep(s)
+	}
+	return Change{Record: rec}, nil
+}
+
+// revert is the way back of a destination that fenced itself before it ran anything: a
+// commit of its own, to the owner before, under a new generation.
+func revert(rec *nodev1.Record) {
+	op := rec.Operation
+	if op.GetKind() == nodev1.Kind_KIND_MIGRATE {
+		own(rec, &nodev1.Owner{Node: op.GetSource()}, "")
+		return
+	}
+	own(rec, &nodev1.Owner{Digest: op.GetDigest()}, op.GetRepository())
+	rec.Spent = slices.DeleteFunc(rec.Spent, func(d string) bool { return d == op.GetDigest() })
+}
+
+// facts are written once: a second value comes from another round (P-02).
+func facts(op *nodev1.Operation, req *nodev1.AdvanceRequest, call string) error {
+	for _, f := range []struct {
+		name, value string
+		field       *string
+	}{
+		{"digest", req.GetDigest(), &op.Digest},
+		{"repository", req.GetRepository(), &op.Repository},
+		{"tag", req.GetTag(), &op.Tag},
+		{"receipt", req.GetReceipt(), &op.Receipt},
+	} {
+		if f.value == "" || f.value == *f.field {
+			continue
+		}
+		if *f.field != "" {
+			return fmt.Errorf("%s: its %s is %q already: %w", call, f.name, *f.field, errdefs.ErrFailedPrecondition)
+		}
+		*f.field = f.value
+	}
+	if req.GetReason() != "" {
+		op.Reason = req.GetReason()
+	}
+	return nil
+}
+
+// Finish closes the operation in a settled phase.
+func Finish(s State, req *nodev1.FinishRequest, now time.Time) (Change, error) {
+	call := fmt.Sprintf("finish operation %s of VM %s as %s", req.GetOperation(), name(req.GetVm()), req.GetPhase())
+	op, err := current(s, req, call)
+	if err != nil {
+		return Change{}, err
+	}
+	if op.GetPhase() == req.GetPhase() && Settled(op.GetPhase()) {
+		return keep(s)
+	}
+	if !slices.Contains(settles[op.GetPhase()], req.GetPhase()) {
+		return Change{}, wrongPhase(call, op)
+	}
+	rec := edit(s)
+	closed := rec.Operation
+	rec.Operation = nil
+	closed.Phase, closed.ClosedUnixNano, closed.CleanupPending = req.GetPhase(), now.UnixNano(), req.GetCleanupPending()
+	if req.GetReason() != "" {
+		closed.Reason = req.GetReason()
+	}
+	return Change{Record: rec, Closed: closed}, nil
+}
+
+// ref is how a call names an operation (R10).
+type ref interface {
+	GetVm() *nodev1.VM
+	GetOperation() string
+	GetAttempt() uint32
+	GetGeneration() uint64
+}
+
+// current answers the operation that r names, open or closed, unless r is stale.
+func current(s State, r ref, call string) (*nodev1.Operation, error) {
+	switch op := s.Named; {
+	case s.Record == nil:
+		return nil, missing(r.GetVm())
+	case op == nil || !proto.Equal(op.GetVm(), r.GetVm()):
+		return nil, fmt.Errorf("%s: the VM has no such operation: %w", call, errdefs.ErrInvalidArgument)
+	case op.GetAttempt() != r.GetAttempt():
+		return nil, fmt.Errorf("%s: attempt %d is over, this is %d: %w", call, r.GetAttempt(), op.GetAttempt(), errdefs.ErrAborted)
+	case op.GetGeneration() != r.GetGeneration():
+		return nil, fmt.Errorf("%s: it was opened at generation %d, not %d: %w", call, op.GetGeneration(), r.GetGeneration(), errdefs.ErrFailedPrecondition)
+	case !Settled(op.GetPhase()) && s.Record.GetOperation().GetId() != op.GetId():
+		return nil, fmt.Errorf("%s: it is not the open one: %w", call, errdefs.ErrFailedPrecondition)
+	default:
+		return op, nil
+	}
+}
+
+func wrongPhase(call string, op *nodev1.Operation) error {
+	return fmt.Errorf("%s: it is in %s: %w", call, op.GetPhase(), errdefs.ErrFailedPrecondition)
+}

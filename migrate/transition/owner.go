@@ -1,0 +1,108 @@
+package transition
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Ensure makes the record with the given uid if there is none.
+func Ensure(s State, req *nodev1.EnsureRequest, uid string) (Change, error) {
+	if err := CheckVM(req.GetVm()); err != nil {
+		return Change{}, err
+	}
+	if s.Record != nil {
+		return keep(s)
+	}
+	return Change{Record: &nodev1.Record{Vm: proto.CloneOf(req.GetVm()), Uid: uid}}, nil
+}
+
+// Own claims a VM without owner for a fresh boot on a node.
+func Own(s State, req *nodev1.OwnRequest) (Change, error) {
+	rec, node := s.Record, req.GetNode()
+	switch {
+	case node == "":
+		return Change{}, fmt.Errorf("own VM %s: node is empty: %w", name(req.GetVm()), errdefs.ErrInvalidArgument)
+	case rec == nil:
+		return Change{}, missing(req.GetVm())
+	case rec.GetOperation() != nil:
+		return Change{}, held(rec, "own VM "+name(rec.GetVm()))
+	case rec.GetOwner().GetNode() == node && rec.GetGeneration() == req.GetGeneration()+1 && sameUID(rec, req.GetUid()):
+		return keep(s)
+	case rec.GetOwner().GetNode() != "" || rec.GetOwner().GetDigest() != "":
+		return Change{}, held(rec, "own VM "+name(rec.GetVm()))
+	}
+	if err := fresh(rec, "own", req.GetUid(), req.GetGeneration()); err != nil {
+		return Change{}, err
+	}
+	rec = edit(s)
+	own(rec, &nodev1.Owner{Node: node}, "")
+	return Change{Record: rec}, nil
+}
+
+// Disown ends the ownership of a node whose task is gone.
+func Disown(s State, req *nodev1.DisownRequest) (Change, error) {
+	rec, node := s.Record, req.GetNode()
+	switch {
+	case node == "":
+		return Change{}, fmt.Errorf("disown VM %s: node is empty: %w", name(req.GetVm()), errdefs.ErrInvalidArgument)
+	case rec == nil:
+		return Change{}, missing(req.GetVm())
+	case rec.GetOperation() != nil:
+		return Change{}, held(rec, "disown VM "+name(rec.GetVm()))
+	case free(rec) && rec.GetGeneration() == req.GetGeneration()+1 && sameUID(rec, req.GetUid()):
+		return keep(s)
+	case rec.GetOwner().GetNode() != node:
+		return Change{}, held(rec, fmt.Sprintf("disown VM %s of node %s", name(rec.GetVm()), node))
+	}
+	if err := fresh(rec, "disown", req.GetUid(), req.GetGeneration()); err != nil {
+		return Change{}, err
+	}
+	rec = edit(s)
+	own(rec, nil, "")
+	return Change{Record: rec}, nil
+}
+
+// Remove ends the record. A record that is not there is removed already.
+func Remove(s State, req *nodev1.RemoveRequest) (Change, error) {
+	rec := s.Record
+	switch {
+	case rec == nil:
+		return keep(s)
+	case !sameUID(rec, req.GetUid()):
+		return Change{}, fresh(rec, "remove", req.GetUid(), rec.GetGeneration())
+	case rec.GetOperation() != nil, rec.GetOwner().GetNode() != "":
+		return Change{}, held(rec, "remove VM "+name(rec.GetVm()))
+	case rec.GetOwner().GetDigest() != "" && !req.GetForce():
+		return Change{}, held(rec, "remove VM "+name(rec.GetVm())+" without force")
+	}
+	return Change{}, nil
+}
+
+// Trim drops a snapshot whose tag is gone from the list.
+func Trim(s State, req *nodev1.TrimRequest) (Change, error) {
+	rec, digest := s.Record, req.GetDigest()
+	if rec == nil {
+		return Change{}, missing(req.GetVm())
+	}
+	listed := func(ref *nodev1.SnapshotRef) bool { return ref.GetDigest() == digest }
+	if !slices.ContainsFunc(rec.GetSnapshots(), listed) {
+		return keep(s)
+	}
+	if digest == rec.GetOwner().GetDigest() || digest == rec.GetOperation().GetDigest() {
+		return Change{}, held(rec, fmt.Sprintf("trim snapshot %s of VM %s", digest, name(rec.GetVm())))
+	}
+	rec = edit(s)
+	rec.Snapshots = slices.DeleteFunc(rec.Snapshots, listed)
+	return Change{Record: rec}, nil
+}
+
+func free(rec *nodev1.Record) bool {
+	return rec.GetOwner().GetNode() == "" && rec.GetOwner().GetDigest() == ""
+}
+
+func sameUID(rec *nodev1.Record, uid string) bool { return uid == "" || uid == rec.GetUid() }

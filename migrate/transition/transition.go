@@ -1,0 +1,87 @@
+// Package transition holds every change that a VM's record can make, as pure functions:
+// a state and a request give a changed record or a typed error. Package controller
+// calls them between a load and a compare-and-swap; nothing here does IO.
+//
+// The tables of docs/controller.md describe it, and a test compares both.
+package transition
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
+
+	"godwit.dev/godwit/api/record"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// State is all that a transition looks at, read in one transaction.
+type State struct {
+	Record *nodev1.Record    // nil: the VM has none
+	Named  *nodev1.Operation // the operation that the call names, open or closed, of whatever VM; nil: unknown
+}
+
+// Change is what a transition comes to. A Change whose Record is the very one of the
+// State changes nothing; a nil Record removes it.
+type Change struct {
+	Record *nodev1.Record
+	Closed *nodev1.Operation // for the history
+}
+
+// maxSpent bounds the list of spent digests. Dropping the oldest is safe: a wake needs
+// the owning digest anyway, the list only gives the better answer.
+const maxSpent = 64
+
+func keep(s State) (Change, error) { return Change{Record: s.Record}, nil }
+
+// edit returns a copy of the record to change.
+func edit(s State) *nodev1.Record { return proto.CloneOf(s.Record) }
+
+// own moves the ownership: the only place where owner and generation change.
+func own(rec *nodev1.Record, owner *nodev1.Owner, repository string) {
+	rec.Owner = proto.CloneOf(owner)
+	rec.Generation++
+	rec.Repository = repository
+}
+
+func spend(rec *nodev1.Record, digest string) {
+	if slices.Contains(rec.Spent, digest) {
+		return
+	}
+	rec.Spent = append(rec.Spent, digest)
+	if over := len(rec.Spent) - maxSpent; over > 0 {
+		rec.Spent = slices.Clone(rec.Spent[over:])
+	}
+}
+
+func name(vm *nodev1.VM) string { return vm.GetNamespace() + "/" + vm.GetId() }
+
+// CheckVM refuses a VM without namespace or id.
+func CheckVM(vm *nodev1.VM) error {
+	if vm.GetNamespace() == "" || vm.GetId() == "" {
+		return fmt.Errorf("vm %q: namespace and id are needed: %w", name(vm), errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+func missing(vm *nodev1.VM) error {
+	return fmt.Errorf("record of VM %s: %w", name(vm), errdefs.ErrNotFound)
+}
+
+// held says that rec's owner or open operation stands in the way.
+func held(rec *nodev1.Record, call string) error {
+	return &record.HeldError{Call: call, Record: proto.CloneOf(rec)}
+}
+
+// fresh checks that a call which names no operation was made for this record as it is.
+func fresh(rec *nodev1.Record, call, uid string, generation uint64) error {
+	if uid != "" && uid != rec.GetUid() {
+		return fmt.Errorf("%s VM %s: its uid is %s, not %s: %w", call, name(rec.GetVm()), rec.GetUid(), uid, errdefs.ErrFailedPrecondition)
+	}
+	if generation != rec.GetGeneration() {
+		return held(rec, fmt.Sprintf("%s VM %s at generation %d", call, name(rec.GetVm()), generation))
+	}
+	return nil
+}
