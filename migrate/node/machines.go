@@ -1,0 +1,113 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/ttrpc"
+
+	"godwit.dev/godwit/api/config"
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// dialTimeout of a shim's socket. A shim that lives accepts at once.
+const dialTimeout = 2 * time.Second
+
+// Machines reaches the shims of this node's VMs. It keeps no connection: a shim may die
+// and be replaced by one that adopts its VM between any two calls.
+type Machines struct{ Config *config.Config }
+
+// call runs one call on the shim of vm. A VM without a shim is NotFound, one whose shim
+// does not answer Unavailable.
+func (m *Machines) call(ctx context.Context, vm *nodev1.VM, do func(machinev1.MachineService) error) error {
+	socket := m.Config.MachineSocket(vm.GetNamespace(), vm.GetId())
+	dial, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(dial, "unix", socket)
+	if err != nil {
+		var class error = errdefs.ErrUnavailable
+		if errors.Is(err, os.ErrNotExist) && !m.Known(vm) {
+			class = errdefs.ErrNotFound
+		}
+		return fmt.Errorf("shim of VM %s/%s: %w: %w", vm.GetNamespace(), vm.GetId(), class, err)
+	}
+	client := ttrpc.NewClient(conn)
+	defer client.Close()
+	if err := do(machinev1.NewMachineClient(client)); err != nil {
+		if errors.Is(err, ttrpc.ErrClosed) {
+			return fmt.Errorf("shim of VM %s/%s went away: %w", vm.GetNamespace(), vm.GetId(), errdefs.ErrUnavailable)
+		}
+		return errgrpc.ToNative(err)
+	}
+	return nil
+}
+
+// Known reports whether this node holds anything of the VM.
+func (m *Machines) Known(vm *nodev1.VM) bool {
+	_, err := os.Stat(m.Config.VMDir(vm.GetNamespace(), vm.GetId()))
+	return !errors.Is(err, os.ErrNotExist)
+}
+
+// List answers the VMs that this node holds something of.
+func (m *Machines) List() ([]*nodev1.VM, error) {
+	dirs, err := filepath.Glob(filepath.Join(m.Config.VMsDir(), "*", "*"))
+	if err != nil {
+		return nil, err
+	}
+	vms := make([]*nodev1.VM, 0, len(dirs))
+	for _, dir := range dirs {
+		vms = append(vms, &nodev1.VM{Namespace: filepath.Base(filepath.Dir(dir)), Id: filepath.Base(dir)})
+	}
+	return vms, nil
+}
+
+// Query answers what the shim knows.
+func (m *Machines) Query(ctx context.Context, vm *nodev1.VM) (resp *machinev1.QueryResponse, err error) {
+	err = m.call(ctx, vm, func(s machinev1.MachineService) error {
+		resp, err = s.Query(ctx, &machinev1.QueryRequest{})
+		return err
+	})
+	return resp, err
+}
+
+// Capture pauses the VM and pushes it.
+func (m *Machines) Capture(ctx context.Context, vm *nodev1.VM, req *machinev1.CaptureRequest) (resp *machinev1.CaptureResponse, err error) {
+	err = m.call(ctx, vm, func(s machinev1.MachineService) error {
+		resp, err = s.Capture(ctx, req)
+		return err
+	})
+	return resp, err
+}
+
+// Vote stops the VMM for good, or until Abort.
+func (m *Machines) Vote(ctx context.Context, vm *nodev1.VM, req *machinev1.VoteRequest) (resp *machinev1.VoteResponse, err error) {
+	err = m.call(ctx, vm, func(s machinev1.MachineService) error {
+		resp, err = s.Vote(ctx, req)
+		return err
+	})
+	return resp, err
+}
+
+// Abort gives the VM back to this node.
+func (m *Machines) Abort(ctx context.Context, vm *nodev1.VM, req *machinev1.AbortRequest) error {
+	return m.call(ctx, vm, func(s machinev1.MachineService) error {
+		_, err := s.Abort(ctx, req)
+		return err
+	})
+}
+
+// Release ends the VM on this node after the commit.
+func (m *Machines) Release(ctx context.Context, vm *nodev1.VM, req *machinev1.ReleaseRequest) error {
+	return m.call(ctx, vm, func(s machinev1.MachineService) error {
+		_, err := s.Release(ctx, req)
+		return err
+	})
+}

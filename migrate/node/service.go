@@ -1,0 +1,116 @@
+// Package node is the node service of godwitd: what the CLI asks of one node. It holds
+// no state of its own; what it says comes from the records, the shims and the engine.
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+
+	"godwit.dev/godwit/api/config"
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/version"
+)
+
+// Bounds of the questions that one answer is put together from.
+const (
+	queryTimeout   = time.Second
+	recordsTimeout = 3 * time.Second
+)
+
+// Engine runs the operations.
+type Engine interface {
+	Hibernate(ctx context.Context, req *nodev1.HibernateRequest) (*nodev1.StatusResponse, error)
+	Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.StatusResponse, error)
+	Status(ctx context.Context, operation string) (*nodev1.StatusResponse, error)
+}
+
+// Shims answers what runs here.
+type Shims interface {
+	List() ([]*nodev1.VM, error)
+	Query(ctx context.Context, vm *nodev1.VM) (*machinev1.QueryResponse, error)
+}
+
+// Snapshots is the store of snapshots as a person looks at it.
+type Snapshots interface {
+	Inspect(ctx context.Context, repository, digest string) (manifest, config json.RawMessage, err error)
+	DropTag(ctx context.Context, repository, tag string) error
+}
+
+// Service implements godwit.node.v1.Node.
+type Service struct {
+	Config    *config.Config
+	Records   nodev1.RecordsService
+	Engine    Engine
+	Shims     Shims
+	Snapshot  Snapshots
+	Reachable func(context.Context) error // the controller; nil error: it answers
+}
+
+var _ nodev1.NodeService = (*Service)(nil)
+
+// Info tells who this daemon is and whether it can do its work.
+func (s *Service) Info(ctx context.Context, _ *nodev1.InfoRequest) (*nodev1.InfoResponse, error) {
+	resp := &nodev1.InfoResponse{
+		Version: version.Version, Commit: version.Commit, Node: s.Config.Node,
+		Controller: s.Config.Controller.Address, Repository: s.Config.Registry.Repository,
+	}
+	if resp.Controller == "" {
+		resp.Controller = "self"
+	}
+	if s.Config.Registry.Layout != "" {
+		resp.Repository = s.Config.Registry.Layout
+	}
+	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
+	defer cancel()
+	if err := s.Reachable(ctx); err != nil {
+		resp.Error = err.Error()
+		return resp, nil
+	}
+	resp.ControllerReachable = true
+	return resp, nil
+}
+
+// Hibernate starts the operation and answers once it is durable.
+func (s *Service) Hibernate(ctx context.Context, req *nodev1.HibernateRequest) (*nodev1.StatusResponse, error) {
+	if err := s.checkOrder(req.GetVm()); err != nil {
+		return nil, errgrpc.ToGRPC(err)
+	}
+	resp, err := s.Engine.Hibernate(ctx, req)
+	return resp, errgrpc.ToGRPC(err)
+}
+
+// Wake starts the operation and answers once it is durable.
+func (s *Service) Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.StatusResponse, error) {
+	err := s.checkOrder(req.GetVm())
+	if err == nil && req.GetForce() && req.GetDigest() == "" {
+		err = fmt.Errorf("force: name the digest to restore: %w", errdefs.ErrInvalidArgument)
+	}
+	if err != nil {
+		return nil, errgrpc.ToGRPC(err)
+	}
+	resp, err := s.Engine.Wake(ctx, req)
+	return resp, errgrpc.ToGRPC(err)
+}
+
+// checkOrder refuses what no engine could do, before anything is written (S0-44).
+func (s *Service) checkOrder(vm *nodev1.VM) error {
+	if vm.GetNamespace() == "" || vm.GetId() == "" {
+		return fmt.Errorf("vm: namespace and id are needed: %w", errdefs.ErrInvalidArgument)
+	}
+	if !s.Config.HasStore() {
+		return fmt.Errorf("VM %s/%s: no registry.repository and no registry.layout is configured on node %s: %w", vm.GetNamespace(), vm.GetId(), s.Config.Node, errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// Status follows an operation, open or closed.
+func (s *Service) Status(ctx context.Context, req *nodev1.StatusRequest) (*nodev1.StatusResponse, error) {
+	resp, err := s.Engine.Status(ctx, req.GetOperation())
+	return resp, errgrpc.ToGRPC(err)
+}

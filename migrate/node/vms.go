@@ -1,0 +1,134 @@
+package node
+
+import (
+	"context"
+	"sort"
+
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"golang.org/x/sync/errgroup"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// queriesAtOnce bounds the shims that are asked at the same time.
+const queriesAtOnce = 16
+
+// VMs lists the VMs of this node and all that the controller knows. A controller or a
+// shim that does not answer is named in the warning and costs its part of the list only.
+func (s *Service) VMs(ctx context.Context, req *nodev1.VMsRequest) (*nodev1.VMsResponse, error) {
+	local, err := s.local(ctx)
+	if err != nil {
+		return nil, errgrpc.ToGRPC(err)
+	}
+	resp := &nodev1.VMsResponse{}
+	records, err := s.list(ctx)
+	if err != nil {
+		resp.Warning = "records: " + errgrpc.ToNative(err).Error()
+	}
+	byName := map[string]*nodev1.VMInfo{}
+	for _, rec := range records {
+		byName[key(rec.GetVm())] = recorded(rec)
+	}
+	for name, info := range local {
+		if known := byName[name]; known != nil {
+			join(known, info)
+			continue
+		}
+		byName[name] = info
+	}
+	for _, info := range byName {
+		if req.GetNamespace() == "" || req.GetNamespace() == info.GetVm().GetNamespace() {
+			resp.Vms = append(resp.Vms, info)
+		}
+	}
+	sort.Slice(resp.Vms, func(i, j int) bool { return key(resp.Vms[i].GetVm()) < key(resp.Vms[j].GetVm()) })
+	return resp, nil
+}
+
+func key(vm *nodev1.VM) string { return vm.GetNamespace() + "/" + vm.GetId() }
+
+func (s *Service) list(ctx context.Context) ([]*nodev1.Record, error) {
+	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
+	defer cancel()
+	resp, err := s.Records.List(ctx, &nodev1.ListRequest{})
+	return resp.GetRecords(), err
+}
+
+// local asks the shim of every VM of which this node holds something.
+func (s *Service) local(ctx context.Context) (map[string]*nodev1.VMInfo, error) {
+	vms, err := s.Shims.List()
+	if err != nil {
+		return nil, err
+	}
+	infos := make([]*nodev1.VMInfo, len(vms))
+	group := errgroup.Group{}
+	group.SetLimit(queriesAtOnce)
+	for i, vm := range vms {
+		group.Go(func() error {
+			infos[i] = s.query(ctx, vm)
+			return nil
+		})
+	}
+	_ = group.Wait() // query has no error: a silent shim is a status
+	byName := make(map[string]*nodev1.VMInfo, len(vms))
+	for i, vm := range vms {
+		byName[key(vm)] = infos[i]
+	}
+	return byName, nil
+}
+
+func (s *Service) query(ctx context.Context, vm *nodev1.VM) *nodev1.VMInfo {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	info := &nodev1.VMInfo{Vm: vm, Status: "unknown"}
+	q, err := s.Shims.Query(ctx, vm)
+	if err != nil {
+		info.Note = err.Error()
+		return info
+	}
+	return running(info, q)
+}
+
+// running fills in what a shim said.
+func running(info *nodev1.VMInfo, q *machinev1.QueryResponse) *nodev1.VMInfo {
+	info.Uid, info.Status, info.Generation = q.GetUid(), q.GetState(), q.GetGeneration()
+	info.Memory, info.Resident, info.Vcpus, info.Vmm = q.GetMemory(), q.GetResident(), q.GetVcpus(), q.GetVmm()
+	info.Addresses, info.Network, info.Pid = q.GetAddresses(), q.GetNetwork(), q.GetTaskPid()
+	return info
+}
+
+// statuses of a VM under an open operation (S0-18).
+var statuses = map[nodev1.Kind]string{
+	nodev1.Kind_KIND_HIBERNATE: "hibernating",
+	nodev1.Kind_KIND_WAKE:      "waking",
+	nodev1.Kind_KIND_MIGRATE:   "migrating",
+}
+
+// recorded is what the record alone says.
+func recorded(rec *nodev1.Record) *nodev1.VMInfo {
+	info := &nodev1.VMInfo{
+		Vm: rec.GetVm(), Uid: rec.GetUid(), Owner: rec.GetOwner(), Generation: rec.GetGeneration(), Operation: rec.GetOperation(),
+	}
+	switch {
+	case rec.GetOperation() != nil:
+		info.Status = statuses[rec.GetOperation().GetKind()]
+	case rec.GetOwner().GetDigest() != "":
+		info.Status = "hibernated"
+	case rec.GetOwner().GetNode() != "":
+		info.Status = "owned"
+	default:
+		info.Status = "stopped"
+	}
+	return info
+}
+
+// join adds what the shim says to what the record says. The record wins where both
+// speak, except for the state of a VM that this node owns.
+func join(known, local *nodev1.VMInfo) {
+	if known.GetOperation() == nil && known.GetOwner().GetNode() != "" {
+		known.Status = local.GetStatus()
+	}
+	known.Memory, known.Resident, known.Vcpus, known.Vmm = local.GetMemory(), local.GetResident(), local.GetVcpus(), local.GetVmm()
+	known.Addresses, known.Network, known.Pid, known.Note = local.GetAddresses(), local.GetNetwork(), local.GetPid(), local.GetNote()
+}
