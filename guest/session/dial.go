@@ -1,0 +1,188 @@
+package session
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// A hello is repeated until it is answered, first soon, then ever more slowly. A
+// stream that makes no progress for stallTime is brought together again.
+const (
+	helloMin  = 20 * time.Millisecond
+	helloMax  = 500 * time.Millisecond
+	redialMin = 5 * time.Millisecond
+	redialMax = 200 * time.Millisecond
+	stallTime = 2 * time.Second
+	graceTime = 200 * time.Millisecond // for the peer to hear that we closed
+)
+
+// DialFunc opens the channel once.
+type DialFunc func(ctx context.Context) (io.ReadWriteCloser, error)
+
+// Dial begins a session of the host. It returns at once; the session opens a channel
+// with dial, and a new one whenever that fails, until the Conn is closed or ended by
+// the guest.
+func Dial(dial DialFunc) *Conn {
+	var nonce [8]byte
+	_, _ = rand.Read(nonce[:]) // never fails
+	c := newConn(binary.LittleEndian.Uint64(nonce[:]))
+	ctx, cancel := context.WithCancel(context.Background())
+	h := &host{Conn: c, dial: dial}
+	c.onClose = func() { time.AfterFunc(graceTime, cancel) }
+	go func() {
+		defer cancel()
+		h.run(ctx)
+	}()
+	return c
+}
+
+// host keeps a session on a channel.
+type host struct {
+	*Conn
+	dial DialFunc
+}
+
+func (h *host) run(ctx context.Context) {
+	for wait := redialMin; !h.over(); {
+		ch, err := h.dial(ctx)
+		if err != nil {
+			if !sleep(ctx, wait) {
+				return
+			}
+			wait = min(2*wait, redialMax)
+			continue
+		}
+		began := time.Now()
+		h.use(ctx, newLink(ch))
+		if time.Since(began) > redialMax {
+			wait = redialMin
+		} else if !sleep(ctx, wait) { // a channel that fails at once
+			return
+		} else {
+			wait = min(2*wait, redialMax)
+		}
+	}
+}
+
+// over reports whether the session needs no channel any more.
+func (h *host) over() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.err != nil || h.finished || h.closed && h.link == nil
+}
+
+// use carries the session on l until the channel fails or the session is over.
+func (h *host) use(ctx context.Context, l *link) {
+	stop := context.AfterFunc(ctx, l.close)
+	defer stop()
+	hello := make(chan struct{})
+	go func() {
+		defer close(hello)
+		h.greet(l)
+	}()
+	_ = l.run(func(f frame) { h.obey(l, f) })
+	<-hello
+	l.detach(h.Conn)
+}
+
+// greet sends hellos until one is answered, and again when the stream stalls.
+func (h *host) greet(l *link) {
+	wait, padding := helloMin, 0
+	h.nextEpoch()
+	h.hello(l, padding)
+	for {
+		select {
+		case <-l.done:
+			return
+		case <-time.After(wait):
+		}
+		h.mu.Lock()
+		attached, stalled := h.link == l, h.stalled()
+		h.mu.Unlock()
+		switch {
+		case !attached:
+			wait, padding = min(2*wait, helloMax), frameSize
+			h.hello(l, padding)
+		case stalled:
+			h.nextEpoch()
+			h.hello(l, 0)
+			wait = stallTime
+		default:
+			wait = helloMax
+		}
+	}
+}
+
+// stalled reports that the peer owes a confirmation for too long.
+func (h *host) stalled() bool {
+	return len(h.out) > 0 && time.Since(h.progress) > stallTime && h.outLimit > h.outBase
+}
+
+func (h *host) nextEpoch() {
+	h.mu.Lock()
+	h.epoch++
+	h.mu.Unlock()
+}
+
+func (h *host) hello(l *link, padding int) {
+	h.mu.Lock()
+	f := h.stamp(typeHello)
+	f.seq = h.epoch
+	h.mu.Unlock()
+	l.control(f, padding)
+}
+
+// obey does what a frame from the guest says. Until our hello is answered everything
+// else may be left over from an earlier channel.
+func (h *host) obey(l *link, f frame) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if f.nonce != h.nonce || h.err != nil {
+		return
+	}
+	switch {
+	case f.version != Version:
+		h.end(fmt.Errorf("guest speaks session protocol %d, not %d: %w", f.version, Version, errdefs.ErrFailedPrecondition))
+	case f.kind == typeReset:
+		h.end(ErrReset)
+	case f.kind == typeHello && f.seq == h.epoch:
+		if !h.rewind(f.recv, f.limit) {
+			h.end(ErrReset)
+			break
+		}
+		l.attach(h.Conn)
+	case h.link != l:
+	case f.kind == typeFinish:
+		h.end(io.EOF)
+	case f.kind == typeData || f.kind == typeAck:
+		if !h.confirm(f.recv, f.limit) {
+			h.end(ErrReset)
+		} else if f.kind == typeData && h.accept(f) {
+			h.epoch++
+			hello := h.stamp(typeHello)
+			hello.seq = h.epoch
+			l.control(hello, 0)
+		}
+	}
+	if h.err != nil {
+		l.close()
+	}
+}
+
+// sleep waits and reports whether ctx is still alive.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

@@ -1,0 +1,125 @@
+package session
+
+import (
+	"bytes"
+	"encoding/binary"
+	"hash/crc32"
+)
+
+// A frame is a header of headerSize bytes and length bytes of payload, all numbers
+// little-endian:
+//
+//	0  magic    "GDWT"
+//	4  type     uint8
+//	5  version  uint8
+//	6  reserved uint16, zero
+//	8  nonce    uint64   the session
+//	16 seq      uint64   data: stream offset of the payload; hello: its number
+//	24 recv     uint64   next stream offset expected from the peer
+//	32 limit    uint64   the peer may send offsets below this
+//	40 length   uint32   of the payload
+//	44 crc32c   uint32   of the payload
+//	48 crc32c   uint32   of the header before this field
+const (
+	headerSize = 52
+	// maxPayload makes a full frame 32 KiB: the guest's kernel takes that much in one
+	// write to a virtio-serial port.
+	maxPayload = 32<<10 - headerSize
+	frameSize  = headerSize + maxPayload
+)
+
+// Version of the protocol. An endpoint speaks this one only.
+const Version = 1
+
+var (
+	magic      = []byte("GDWT")
+	castagnoli = crc32.MakeTable(crc32.Castagnoli)
+)
+
+type frameType uint8
+
+const (
+	typeHello  frameType = 1 // host: begin or go on; guest: the answer
+	typeData   frameType = 2
+	typeAck    frameType = 3 // recv and limit only
+	typeReset  frameType = 4 // this session cannot go on
+	typeFinish frameType = 5 // the peer has closed its end
+)
+
+type frame struct {
+	kind    frameType
+	version uint8
+	nonce   uint64
+	seq     uint64
+	recv    uint64
+	limit   uint64
+	payload []byte
+}
+
+// appendTo appends the frame's bytes to b.
+func (f *frame) appendTo(b []byte) []byte {
+	start := len(b)
+	b = append(b, magic...)
+	b = append(b, byte(f.kind), f.version, 0, 0)
+	for _, n := range []uint64{f.nonce, f.seq, f.recv, f.limit} {
+		b = binary.LittleEndian.AppendUint64(b, n)
+	}
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(f.payload)))
+	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(f.payload, castagnoli))
+	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
+	return append(b, f.payload...)
+}
+
+// decoder finds frames in a stream that may hold garbage and cut frames. It never
+// holds more than one frame and one read.
+type decoder struct {
+	buf []byte
+}
+
+// feed takes the next bytes of the channel.
+func (d *decoder) feed(b []byte) { d.buf = append(d.buf, b...) }
+
+// next returns the next whole frame, or false when more bytes are needed. The payload
+// is valid until the next feed.
+func (d *decoder) next() (frame, bool) {
+	for {
+		if i := bytes.Index(d.buf, magic); i > 0 {
+			d.buf = d.buf[i:]
+		} else if i < 0 {
+			d.buf = d.buf[max(0, len(d.buf)-len(magic)+1):]
+		}
+		if len(d.buf) < headerSize {
+			return frame{}, false
+		}
+		f, length, sum, ok := parseHeader(d.buf)
+		if ok && len(d.buf) < headerSize+length {
+			return frame{}, false
+		}
+		if ok {
+			f.payload = d.buf[headerSize : headerSize+length]
+			ok = crc32.Checksum(f.payload, castagnoli) == sum
+		}
+		if ok {
+			d.buf = d.buf[headerSize+length:]
+			return f, true
+		}
+		// A cut frame: a good one may begin inside what seemed to be its payload.
+		d.buf = d.buf[1:]
+	}
+}
+
+func parseHeader(b []byte) (f frame, length int, sum uint32, ok bool) {
+	le := binary.LittleEndian
+	if crc32.Checksum(b[:48], castagnoli) != le.Uint32(b[48:]) {
+		return f, 0, 0, false
+	}
+	n := le.Uint32(b[40:])
+	if n > maxPayload {
+		return f, 0, 0, false
+	}
+	f = frame{
+		kind: frameType(b[4]), version: b[5], nonce: le.Uint64(b[8:]),
+		seq: le.Uint64(b[16:]), recv: le.Uint64(b[24:]), limit: le.Uint64(b[32:]),
+	}
+	return f, int(n), le.Uint32(b[44:]), true
+}
