@@ -11,6 +11,7 @@ import (
 
 	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 )
 
 // finding is one line of doctor. Remedy is empty when all is well.
@@ -92,7 +93,7 @@ func checkDaemon(ctx context.Context, opts *options, cfg *config.Config) finding
 	info, err := node.Info(ctx, &nodev1.InfoRequest{})
 	switch {
 	case err != nil:
-		f.Detail, f.Remedy = native(err).Error(), "look at godwitd's log"
+		f.Detail, f.Remedy = record.FromWire(err).Error(), "look at godwitd's log"
 	case !info.GetControllerReachable():
 		f.Detail, f.Remedy = info.GetError(), "start the controller "+info.GetController()+", or mend controller.address"
 	default:

@@ -8,7 +8,6 @@ import (
 	"io"
 
 	"github.com/containerd/errdefs"
-	"github.com/containerd/errdefs/pkg/errgrpc"
 )
 
 // classes gives each error class its name in JSON and its exit code (docs/cli.md).
@@ -66,12 +65,4 @@ func printError(w io.Writer, output string, err error) {
 	class, code := classify(err)
 	shape := map[string]any{"error": map[string]any{"class": class, "message": err.Error(), "exit": code}}
 	_ = json.NewEncoder(w).Encode(shape)
-}
-
-// native gives an error of the daemon its class back.
-func native(err error) error {
-	if err == nil {
-		return nil
-	}
-	return errgrpc.ToNative(err)
 }

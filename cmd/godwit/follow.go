@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 )
 
 // pollInterval of an operation's status. A local call costs well under a millisecond.
@@ -33,7 +34,7 @@ func follow(cmd *cobra.Command, opts *options, node nodev1.NodeService, status *
 		var err error
 		if status, err = node.Status(ctx, &nodev1.StatusRequest{Operation: id}); err != nil {
 			shown.finish()
-			return fmt.Errorf("follow operation %s: %w", id, native(err))
+			return fmt.Errorf("follow operation %s: %w", id, record.FromWire(err))
 		}
 	}
 	shown.finish()

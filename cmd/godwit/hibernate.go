@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 )
 
 func newHibernate(opts *options) *cobra.Command {
@@ -28,7 +29,7 @@ func newHibernate(opts *options) *cobra.Command {
 			request.Vm = vm
 			status, err := node.Hibernate(cmd.Context(), request)
 			if err != nil {
-				return native(err)
+				return record.FromWire(err)
 			}
 			return follow(cmd, opts, node, status, detach)
 		},

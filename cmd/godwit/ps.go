@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 )
 
 func newPs(opts *options) *cobra.Command {
@@ -27,7 +28,7 @@ func newPs(opts *options) *cobra.Command {
 			}
 			resp, err := node.VMs(cmd.Context(), request)
 			if err != nil {
-				return native(err)
+				return record.FromWire(err)
 			}
 			if opts.output == "json" {
 				return printJSON(cmd.OutOrStdout(), resp)

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 )
 
 func newRm(opts *options) *cobra.Command {
@@ -29,7 +30,7 @@ func newRm(opts *options) *cobra.Command {
 			request.Vm = vm
 			resp, err := node.Forget(cmd.Context(), request)
 			if err != nil {
-				return native(err)
+				return record.FromWire(err)
 			}
 			if resp.GetWarning() != "" {
 				fmt.Fprintln(cmd.ErrOrStderr(), "godwit:", resp.GetWarning())

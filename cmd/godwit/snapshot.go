@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 )
 
 func newSnapshot(opts *options) *cobra.Command {
@@ -37,7 +38,7 @@ func newSnapshotLs(opts *options) *cobra.Command {
 			defer conn.Close()
 			resp, err := node.Snapshots(cmd.Context(), request)
 			if err != nil {
-				return native(err)
+				return record.FromWire(err)
 			}
 			if opts.output == "json" {
 				return printJSON(cmd.OutOrStdout(), resp)
@@ -88,7 +89,7 @@ func newSnapshotInspect(opts *options) *cobra.Command {
 			request.Digest = args[0]
 			resp, err := node.Inspect(cmd.Context(), request)
 			if err != nil {
-				return native(err)
+				return record.FromWire(err)
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), string(resp.GetJson()))
 			return err

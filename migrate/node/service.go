@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	"godwit.dev/godwit/api/config"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
@@ -42,7 +41,8 @@ type Snapshots interface {
 	DropTag(ctx context.Context, repository, tag string) error
 }
 
-// Service implements godwit.node.v1.Node.
+// Service implements godwit.node.v1.Node. It answers errors of errdefs' classes; the
+// server of package controller puts them on the wire.
 type Service struct {
 	Config    *config.Config
 	Records   nodev1.RecordsService
@@ -79,10 +79,9 @@ func (s *Service) Info(ctx context.Context, _ *nodev1.InfoRequest) (*nodev1.Info
 // Hibernate starts the operation and answers once it is durable.
 func (s *Service) Hibernate(ctx context.Context, req *nodev1.HibernateRequest) (*nodev1.StatusResponse, error) {
 	if err := s.checkOrder(req.GetVm()); err != nil {
-		return nil, errgrpc.ToGRPC(err)
+		return nil, err
 	}
-	resp, err := s.Engine.Hibernate(ctx, req)
-	return resp, errgrpc.ToGRPC(err)
+	return s.Engine.Hibernate(ctx, req)
 }
 
 // Wake starts the operation and answers once it is durable.
@@ -92,10 +91,9 @@ func (s *Service) Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.St
 		err = fmt.Errorf("force: name the digest to restore: %w", errdefs.ErrInvalidArgument)
 	}
 	if err != nil {
-		return nil, errgrpc.ToGRPC(err)
+		return nil, err
 	}
-	resp, err := s.Engine.Wake(ctx, req)
-	return resp, errgrpc.ToGRPC(err)
+	return s.Engine.Wake(ctx, req)
 }
 
 // checkOrder refuses what no engine could do, before anything is written (S0-44).
@@ -111,6 +109,5 @@ func (s *Service) checkOrder(vm *nodev1.VM) error {
 
 // Status follows an operation, open or closed.
 func (s *Service) Status(ctx context.Context, req *nodev1.StatusRequest) (*nodev1.StatusResponse, error) {
-	resp, err := s.Engine.Status(ctx, req.GetOperation())
-	return resp, errgrpc.ToGRPC(err)
+	return s.Engine.Status(ctx, req.GetOperation())
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/containerd/errdefs"
-	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -49,15 +48,15 @@ func (s *Service) Inspect(ctx context.Context, req *nodev1.InspectRequest) (*nod
 			return nil, err
 		}
 		if repository = holder(records, req.GetDigest()); repository == "" {
-			return nil, errgrpc.ToGRPC(fmt.Errorf("snapshot %s: no record knows it; name its repository: %w", req.GetDigest(), errdefs.ErrNotFound))
+			return nil, fmt.Errorf("snapshot %s: no record knows it; name its repository: %w", req.GetDigest(), errdefs.ErrNotFound)
 		}
 	}
 	manifest, config, err := s.Snapshot.Inspect(ctx, repository, req.GetDigest())
 	if err != nil {
-		return nil, errgrpc.ToGRPC(err)
+		return nil, err
 	}
 	data, err := json.MarshalIndent(map[string]json.RawMessage{"manifest": manifest, "config": config}, "", "  ")
-	return &nodev1.InspectResponse{Json: data}, errgrpc.ToGRPC(err)
+	return &nodev1.InspectResponse{Json: data}, err
 }
 
 func holder(records []*nodev1.Record, digest string) string {

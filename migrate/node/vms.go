@@ -4,7 +4,6 @@ import (
 	"context"
 	"sort"
 
-	"github.com/containerd/errdefs/pkg/errgrpc"
 	"golang.org/x/sync/errgroup"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
@@ -19,12 +18,12 @@ const queriesAtOnce = 16
 func (s *Service) VMs(ctx context.Context, req *nodev1.VMsRequest) (*nodev1.VMsResponse, error) {
 	local, err := s.local(ctx)
 	if err != nil {
-		return nil, errgrpc.ToGRPC(err)
+		return nil, err
 	}
 	resp := &nodev1.VMsResponse{}
 	records, err := s.list(ctx)
 	if err != nil {
-		resp.Warning = "records: " + errgrpc.ToNative(err).Error()
+		resp.Warning = "records: " + err.Error()
 	}
 	byName := map[string]*nodev1.VMInfo{}
 	for _, rec := range records {

@@ -1,0 +1,174 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+
+	"godwit.dev/godwit/api/config"
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// records is a Records service with a fixed content; calls it has not are nil panics,
+// which is what a test of "asks nothing else" wants.
+type records struct {
+	nodev1.RecordsService
+	list    []*nodev1.Record
+	err     error
+	removed []string
+}
+
+func (r *records) List(context.Context, *nodev1.ListRequest) (*nodev1.ListResponse, error) {
+	return &nodev1.ListResponse{Records: r.list}, r.err
+}
+
+func (r *records) Get(_ context.Context, req *nodev1.GetRequest) (*nodev1.Record, error) {
+	for _, rec := range r.list {
+		if key(rec.GetVm()) == key(req.GetVm()) {
+			return rec, r.err
+		}
+	}
+	return nil, fmt.Errorf("record: %w", errdefs.ErrNotFound)
+}
+
+func (r *records) Remove(_ context.Context, req *nodev1.RemoveRequest) (*nodev1.RemoveResponse, error) {
+	if !req.GetForce() {
+		return nil, fmt.Errorf("remove: %w", errdefs.ErrFailedPrecondition)
+	}
+	r.removed = append(r.removed, key(req.GetVm()))
+	return &nodev1.RemoveResponse{}, nil
+}
+
+type shims map[string]*machinev1.QueryResponse
+
+func (s shims) List() ([]*nodev1.VM, error) {
+	var vms []*nodev1.VM
+	for id := range s {
+		vms = append(vms, &nodev1.VM{Namespace: "default", Id: id})
+	}
+	return vms, nil
+}
+
+func (s shims) Query(_ context.Context, vm *nodev1.VM) (*machinev1.QueryResponse, error) {
+	if q := s[vm.GetId()]; q != nil {
+		return q, nil
+	}
+	return nil, fmt.Errorf("shim: %w", errdefs.ErrUnavailable)
+}
+
+type snapshots struct {
+	dropped []string
+	err     error
+}
+
+func (*snapshots) Inspect(context.Context, string, string) (json.RawMessage, json.RawMessage, error) {
+	return json.RawMessage(`{"m":1}`), json.RawMessage(`{"c":2}`), nil
+}
+
+func (s *snapshots) DropTag(_ context.Context, repository, tag string) error {
+	s.dropped = append(s.dropped, repository+":"+tag)
+	return s.err
+}
+
+func vm(id string) *nodev1.VM { return &nodev1.VM{Namespace: "default", Id: id} }
+
+func statusOf(resp *nodev1.VMsResponse) map[string]string {
+	got := map[string]string{}
+	for _, info := range resp.GetVms() {
+		got[info.GetVm().GetId()] = info.GetStatus()
+	}
+	return got
+}
+
+// S0-18: the list shows what is under way; the record wins over the shim, except for
+// the state of a VM that this node owns.
+func TestVMsJoinsRecordsAndShims(t *testing.T) {
+	s := &Service{
+		Records: &records{list: []*nodev1.Record{
+			{Vm: vm("here"), Owner: &nodev1.Owner{Node: "a"}},
+			{Vm: vm("asleep"), Owner: &nodev1.Owner{Digest: "sha256:1"}},
+			{Vm: vm("leaving"), Owner: &nodev1.Owner{Node: "a"}, Operation: &nodev1.Operation{Kind: nodev1.Kind_KIND_HIBERNATE}},
+			{Vm: vm("there"), Owner: &nodev1.Owner{Node: "b"}},
+			{Vm: vm("gone")},
+		}},
+		Shims: shims{"here": {State: "running", Memory: 1 << 20}, "leaving": {State: "paused"}, "silent": nil, "asleep": {State: "stopped"}},
+	}
+	resp, err := s.VMs(t.Context(), &nodev1.VMsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"here": "running", "asleep": "hibernated", "leaving": "hibernating", "there": "owned", "gone": "stopped", "silent": "unknown",
+	}
+	if diff := cmp.Diff(want, statusOf(resp)); diff != "" {
+		t.Errorf("VMs (-want +got):\n%s", diff)
+	}
+}
+
+func TestVMsWithoutController(t *testing.T) {
+	s := &Service{Records: &records{err: errors.New("controller is away")}, Shims: shims{"here": {State: "running"}}}
+	resp, err := s.VMs(t.Context(), &nodev1.VMsRequest{Namespace: "default"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := statusOf(resp)["here"]; got != "running" || resp.GetWarning() == "" {
+		t.Errorf("VMs without a controller = %q, warning %q; want the local VM and a warning", got, resp.GetWarning())
+	}
+}
+
+// S0-44: without a place for snapshots, hibernate and wake are refused at once.
+func TestOrdersNeedAStore(t *testing.T) {
+	s := &Service{Config: &config.Config{Node: "a"}} // an engine that is asked would panic
+	if _, err := s.Hibernate(t.Context(), &nodev1.HibernateRequest{Vm: vm("x")}); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("Hibernate without a store = %v, want FailedPrecondition", err)
+	}
+	if _, err := s.Wake(t.Context(), &nodev1.WakeRequest{Vm: vm("x")}); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("Wake without a store = %v, want FailedPrecondition", err)
+	}
+	s.Config.Registry.Layout = "/somewhere"
+	if _, err := s.Wake(t.Context(), &nodev1.WakeRequest{Vm: vm("x"), Force: true}); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("Wake by force without a digest = %v, want InvalidArgument", err)
+	}
+	if _, err := s.Hibernate(t.Context(), &nodev1.HibernateRequest{Vm: &nodev1.VM{Id: "x"}}); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("Hibernate without a namespace = %v, want InvalidArgument", err)
+	}
+}
+
+// R4: a tag that cannot be dropped is a warning; the record has ended.
+func TestForget(t *testing.T) {
+	rec := &nodev1.Record{Vm: vm("x"), Uid: "u", Snapshots: []*nodev1.SnapshotRef{{Digest: "sha256:1", Repository: "r", Tag: "g1-a"}}}
+	recs, snaps := &records{list: []*nodev1.Record{rec}}, &snapshots{err: errors.New("403")}
+	s := &Service{Records: recs, Snapshot: snaps}
+	if _, err := s.Forget(t.Context(), &nodev1.ForgetRequest{Vm: vm("x")}); !errdefs.IsFailedPrecondition(err) || len(snaps.dropped) != 0 {
+		t.Errorf("Forget of a VM with state = %v, dropped %v; want FailedPrecondition and nothing dropped", err, snaps.dropped)
+	}
+	resp, err := s.Forget(t.Context(), &nodev1.ForgetRequest{Vm: vm("x"), Force: true})
+	if err != nil || resp.GetWarning() == "" {
+		t.Errorf("Forget with a registry that refuses = %v, warning %q; want success with a warning", err, resp.GetWarning())
+	}
+	if diff := cmp.Diff([]string{"r:g1-a"}, snaps.dropped); diff != "" {
+		t.Errorf("dropped (-want +got):\n%s", diff)
+	}
+}
+
+func TestInspectFindsTheRepository(t *testing.T) {
+	rec := &nodev1.Record{Vm: vm("x"), Snapshots: []*nodev1.SnapshotRef{{Digest: "sha256:1", Repository: "r"}}}
+	s := &Service{Records: &records{list: []*nodev1.Record{rec}}, Snapshot: &snapshots{}}
+	resp, err := s.Inspect(t.Context(), &nodev1.InspectRequest{Digest: "sha256:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]map[string]int
+	if err := json.Unmarshal(resp.GetJson(), &got); err != nil || got["manifest"]["m"] != 1 || got["config"]["c"] != 2 {
+		t.Errorf("Inspect = %s, %v", resp.GetJson(), err)
+	}
+	if _, err := s.Inspect(t.Context(), &nodev1.InspectRequest{Digest: "sha256:2"}); !errdefs.IsNotFound(err) {
+		t.Errorf("Inspect of an unknown digest = %v, want NotFound", err)
+	}
+}
