@@ -1,0 +1,142 @@
+package bundle
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/config"
+)
+
+// Prefix of all annotations that godwit reads.
+const Prefix = "godwit.dev/"
+
+// criPrefix marks containers that belong to a Kubernetes pod.
+const criPrefix = "io.kubernetes.cri."
+
+// MaxVCPUs of a VM.
+const MaxVCPUs = 240
+
+type annotations struct {
+	memory       uint64 // bytes, 0: not set
+	vcpus        int
+	vmm          string
+	image        string
+	writableSize int64
+	copyVolumes  bool
+	honoured     map[string]string
+}
+
+var readers = map[string]func(*annotations, string) error{
+	"memory": func(a *annotations, v string) error {
+		n, err := sizeBetween(v, config.MinVM, config.MaxVM)
+		a.memory = uint64(n)
+		return err
+	},
+	"vcpus": func(a *annotations, v string) error {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 1 || n > MaxVCPUs {
+			return fmt.Errorf("%q is not a number between 1 and %d: %w", v, MaxVCPUs, errdefs.ErrInvalidArgument)
+		}
+		a.vcpus = n
+		return nil
+	},
+	"writable-size": func(a *annotations, v string) error {
+		n, err := sizeBetween(v, 64<<20, 16<<40)
+		a.writableSize = int64(n)
+		return err
+	},
+	"vmm": func(a *annotations, v string) error {
+		a.vmm = v
+		return oneOf(v, "qemu", "cloud-hypervisor")
+	},
+	"volumes": func(a *annotations, v string) error {
+		a.copyVolumes = true
+		return oneOf(v, "copy")
+	},
+	"image": func(a *annotations, v string) error {
+		a.image = v
+		if v == "" {
+			return fmt.Errorf("it is empty: name the image or leave the annotation out: %w", errdefs.ErrInvalidArgument)
+		}
+		return nil
+	},
+	"os": func(_ *annotations, v string) error {
+		if v != "linux" {
+			return fmt.Errorf("%q: this build runs container images with Linux only: %w", v, errdefs.ErrNotImplemented)
+		}
+		return nil
+	},
+}
+
+// Known returns the names of the annotations that godwit reads, sorted.
+func Known() []string {
+	var all []string
+	for name := range readers {
+		all = append(all, Prefix+name)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func readAnnotations(all map[string]string) (annotations, error) {
+	var a annotations
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		if strings.HasPrefix(key, criPrefix) {
+			return a, fmt.Errorf("annotation %s: pods are not supported, run the container by ctr or nerdctl: %w", key, errdefs.ErrNotImplemented)
+		}
+		name, ours := strings.CutPrefix(key, Prefix)
+		if !ours {
+			continue
+		}
+		read, known := readers[name]
+		if !known {
+			return a, fmt.Errorf("annotation %s is unknown; known are %s: %w", key, strings.Join(Known(), ", "), errdefs.ErrInvalidArgument)
+		}
+		if err := read(&a, all[key]); err != nil {
+			return a, fmt.Errorf("annotation %s: %w", key, err)
+		}
+		if a.honoured == nil {
+			a.honoured = make(map[string]string)
+		}
+		a.honoured[key] = all[key]
+	}
+	return a, nil
+}
+
+// ownAnnotations are those that a container object on another node needs; the others
+// are this host's business and may hold its paths.
+func (b *Bundle) ownAnnotations() map[string]string {
+	own := make(map[string]string)
+	for key, value := range b.Annotations {
+		if strings.HasPrefix(key, Prefix) {
+			own[key] = value
+		}
+	}
+	if len(own) == 0 {
+		return nil
+	}
+	return own
+}
+
+func oneOf(v string, allowed ...string) error {
+	if slices.Contains(allowed, v) {
+		return nil
+	}
+	return fmt.Errorf("%q is not one of %s: %w", v, strings.Join(allowed, ", "), errdefs.ErrInvalidArgument)
+}
+
+func sizeBetween(v string, low, high config.Size) (config.Size, error) {
+	n, err := config.ParseSize(v)
+	if err != nil {
+		return 0, err
+	}
+	if n < low || n > high {
+		return 0, fmt.Errorf("%s is not between %s and %s: %w", v, low, high, errdefs.ErrInvalidArgument)
+	}
+	return n, nil
+}

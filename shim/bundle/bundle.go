@@ -1,0 +1,145 @@
+// Package bundle reads the OCI bundle that containerd made for a task and splits it:
+// what describes the VM goes into a spec.Spec without host paths, what only this host
+// honours (hooks, network namespace, cgroup path, sources of bind mounts) stays here.
+// Whatever a VM cannot honour is refused by name, so that nothing is dropped unseen.
+package bundle
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/api/spec"
+)
+
+// Bundle of one task.
+type Bundle struct {
+	Dir       string
+	Namespace string // containerd's
+	ID        string // the container's
+	// Spec has size, annotations and container filled; UID, VMM, kernel, disks and NICs
+	// are the shim's to add. No host path is in it.
+	Spec *spec.Spec
+	// NetNS is the path of the network namespace, empty where the task brings none.
+	NetNS string
+	// HostNetwork: the task asked for the host's network, not for a namespace.
+	HostNetwork bool
+	CgroupsPath string // as given, for the host's cgroup of the task
+	VMM         string // "qemu", "cloud-hypervisor", or empty: the config decides
+	// WritableSize of the writable disk in bytes.
+	WritableSize int64
+	Terminal     bool
+	Hooks        Hooks
+	// Annotations of the container, for the state that hooks get.
+	Annotations map[string]string
+	// Copies are the bind mounts; their content is read when the guest boots, because a
+	// createRuntime hook may still write it.
+	Copies Copies
+	// Notes say what was accepted and is not applied as it would be in a container on
+	// the host. The shim logs them once.
+	Notes []string
+}
+
+// Load reads dir/config.json. Errors of class InvalidArgument and NotImplemented name
+// the field of config.json and the remedy.
+func Load(dir, namespace, id string, cfg *config.Config) (*Bundle, error) {
+	path := filepath.Join(dir, "config.json")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read bundle: %w", err)
+	}
+	oci := new(specs.Spec)
+	if err := json.Unmarshal(data, oci); err != nil {
+		return nil, fmt.Errorf("read %s: %w: %w", path, err, errdefs.ErrInvalidArgument)
+	}
+	b, err := parse(oci, namespace, id, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("read bundle of %s: %w", id, err)
+	}
+	b.Dir = dir
+	return b, nil
+}
+
+// parse takes oci apart; oci becomes part of the result.
+func parse(oci *specs.Spec, namespace, id string, cfg *config.Config) (*Bundle, error) {
+	b := &Bundle{Namespace: namespace, ID: id, Annotations: oci.Annotations}
+	own, err := readAnnotations(oci.Annotations)
+	if err != nil {
+		return nil, err
+	}
+	for _, check := range []func(*specs.Spec) error{refusePlatforms, refuseProcess, refuseLinux, refuseResources} {
+		if err := check(oci); err != nil {
+			return nil, err
+		}
+	}
+	if b.Hooks, err = readHooks(oci.Hooks); err != nil {
+		return nil, err
+	}
+	if err := b.readNamespaces(oci); err != nil {
+		return nil, err
+	}
+	if err := b.readMounts(oci, own.copyVolumes); err != nil {
+		return nil, err
+	}
+	memory, err := memorySize(own.memory, oci, cfg)
+	if err != nil {
+		return nil, err
+	}
+	vcpus, err := vcpuCount(own.vcpus, oci)
+	if err != nil {
+		return nil, err
+	}
+	b.VMM, b.Terminal, b.CgroupsPath = own.vmm, oci.Process.Terminal, oci.Linux.CgroupsPath
+	if b.WritableSize = own.writableSize; b.WritableSize == 0 {
+		b.WritableSize = int64(cfg.VM.WritableSize)
+	}
+	b.stripHost(oci)
+	b.Spec = &spec.Spec{
+		Version: spec.Version, Namespace: namespace, ID: id,
+		Memory: memory, VCPUs: vcpus, Annotations: own.honoured,
+		Container: &spec.Container{OCI: oci, Image: own.image},
+	}
+	return b, nil
+}
+
+// stripHost removes what means something on this host alone, so that the Spec fits
+// every node, and notes what a VM replaces.
+func (b *Bundle) stripHost(oci *specs.Spec) {
+	oci.Hooks = nil
+	oci.Root = &specs.Root{Path: "rootfs", Readonly: oci.Root != nil && oci.Root.Readonly}
+	oci.Annotations = b.ownAnnotations()
+	l, p := oci.Linux, oci.Process
+	l.CgroupsPath = ""
+	if l.Seccomp != nil {
+		b.note("seccomp profile is not applied: the VM's own kernel stands between the workload and the host")
+		l.Seccomp = nil
+	}
+	if p.ApparmorProfile != "" {
+		b.note("AppArmor profile %s is not applied: it would confine a process of the host", p.ApparmorProfile)
+		p.ApparmorProfile = ""
+	}
+	if p.SelinuxLabel != "" || l.MountLabel != "" {
+		b.note("SELinux labels are not applied: they would confine a process of the host")
+		p.SelinuxLabel, l.MountLabel = "", ""
+	}
+	if l.Resources == nil {
+		return
+	}
+	if len(l.Resources.Devices) > 0 {
+		b.note("device rules are not applied: the guest has the VM's own devices only")
+		l.Resources.Devices = nil
+	}
+	if c := l.Resources.CPU; c != nil && (c.Cpus != "" || c.Mems != "") {
+		b.note("cpuset is not applied in the guest: it numbers the host's CPUs")
+		c.Cpus, c.Mems = "", ""
+	}
+}
+
+func (b *Bundle) note(format string, args ...any) {
+	b.Notes = append(b.Notes, fmt.Sprintf(format, args...))
+}

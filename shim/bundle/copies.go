@@ -1,0 +1,195 @@
+package bundle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"github.com/containerd/errdefs"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+)
+
+const (
+	// MaxCopies bounds the content of all bind mounts of a container.
+	MaxCopies = 256 << 20
+	// MaxCopiedFiles bounds their number.
+	MaxCopiedFiles = 20_000
+	// batchBytes and batchFiles keep a message well below the 4 MiB of ttrpc.
+	batchBytes = 1 << 20
+	batchFiles = 2_000
+)
+
+// Copy is a bind mount that the guest gets as a copy.
+type Copy struct {
+	Source      string // on this host, without symbolic links
+	Destination string // in the container, clean
+	ReadOnly    bool
+}
+
+// Copies of one container.
+type Copies []Copy
+
+// measure refuses what is too much to copy, or cannot be copied, before anything
+// starts.
+func (cs Copies) measure() error {
+	var size int64
+	var count int
+	for _, c := range cs {
+		err := c.walk(func(name string, info fs.FileInfo) error {
+			count++
+			if info.Mode().IsRegular() {
+				size += info.Size()
+			}
+			if size > MaxCopies || count > MaxCopiedFiles {
+				return fmt.Errorf("mount %s: %s brings the bind mounts over %d MiB or %d files, the most that is copied into a VM: put the data into the image: %w",
+					c.Destination, c.Source, MaxCopies>>20, MaxCopiedFiles, errdefs.ErrResourceExhausted)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// walk calls fn for the source and everything in it, parents first, in the order of
+// names. name is relative to Source.
+func (c Copy) walk(fn func(name string, info fs.FileInfo) error) error {
+	return filepath.WalkDir(c.Source, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return fmt.Errorf("mount %s: %w", c.Destination, err)
+		}
+		info, err := d.Info()
+		if err != nil {
+			return fmt.Errorf("mount %s: %w", c.Destination, err)
+		}
+		if t := info.Mode().Type(); t != 0 && t != fs.ModeDir && t != fs.ModeSymlink {
+			return refused("mount "+c.Destination, p+" is neither a file, a directory nor a symbolic link")
+		}
+		name, err := filepath.Rel(c.Source, p)
+		if err != nil {
+			return fmt.Errorf("mount %s: %w", c.Destination, err)
+		}
+		return fn(name, info)
+	})
+}
+
+// Only returns the copies for these destinations, such as the files that a wake into
+// other addresses renews.
+func (cs Copies) Only(destinations ...string) Copies {
+	return slices.DeleteFunc(slices.Clone(cs), func(c Copy) bool { return !slices.Contains(destinations, c.Destination) })
+}
+
+var errStop = errors.New("stop")
+
+// Requests reads the sources and yields messages for the agent's Copy, to be sent in
+// this order. It ends with the first error.
+func (cs Copies) Requests(ctx context.Context) iter.Seq2[*agentv1.CopyRequest, error] {
+	return func(yield func(*agentv1.CopyRequest, error) bool) {
+		b := batch{yield: yield}
+		for _, c := range cs {
+			err := c.walk(func(name string, info fs.FileInfo) error {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				return b.add(c, name, info)
+			})
+			if errors.Is(err, errStop) {
+				return
+			}
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+		}
+		if len(b.files) > 0 {
+			yield(&agentv1.CopyRequest{Files: b.files}, nil)
+		}
+	}
+}
+
+// batch gathers entries until they fill a message.
+type batch struct {
+	yield func(*agentv1.CopyRequest, error) bool
+	files []*agentv1.File
+	size  int
+	total int64
+}
+
+func (b *batch) add(c Copy, name string, info fs.FileInfo) error {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return fmt.Errorf("mount %s: stat %s: %w", c.Destination, name, errdefs.ErrInternal)
+	}
+	f := &agentv1.File{
+		Path: path.Join(c.Destination, filepath.ToSlash(name)), Mode: st.Mode, Uid: st.Uid, Gid: st.Gid,
+		MtimeUnixNano: info.ModTime().UnixNano(),
+	}
+	source := filepath.Join(c.Source, name)
+	switch {
+	case info.Mode()&fs.ModeSymlink != 0:
+		link, err := os.Readlink(source)
+		if err != nil {
+			return fmt.Errorf("mount %s: %w", c.Destination, err)
+		}
+		f.Link = link
+	case info.Mode().IsRegular():
+		return b.content(c, source, f)
+	}
+	return b.push(f)
+}
+
+// content splits a file over as many entries as it needs. The file may change while
+// it is read; what is read is one prefix of it, bounded as a whole.
+func (b *batch) content(c Copy, source string, first *agentv1.File) error {
+	in, err := os.Open(source)
+	if err != nil {
+		return fmt.Errorf("mount %s: %w", c.Destination, err)
+	}
+	defer in.Close()
+	for offset := uint64(0); ; {
+		data := make([]byte, batchBytes)
+		n, err := io.ReadFull(in, data)
+		end := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+		if err != nil && !end {
+			return fmt.Errorf("mount %s: %w", c.Destination, err)
+		}
+		if b.total += int64(n); b.total > MaxCopies {
+			return fmt.Errorf("mount %s: %s grew over %d MiB: %w", c.Destination, c.Source, MaxCopies>>20, errdefs.ErrResourceExhausted)
+		}
+		if n > 0 || offset == 0 {
+			f := &agentv1.File{
+				Path: first.Path, Mode: first.Mode, Uid: first.Uid, Gid: first.Gid, MtimeUnixNano: first.MtimeUnixNano,
+				Data: data[:n:n], Append: offset > 0, Offset: offset,
+			}
+			if err := b.push(f); err != nil {
+				return err
+			}
+		}
+		if end {
+			return nil
+		}
+		offset += uint64(n)
+	}
+}
+
+func (b *batch) push(f *agentv1.File) error {
+	if len(b.files) > 0 && (b.size+len(f.Data) > batchBytes || len(b.files) >= batchFiles) {
+		if !b.yield(&agentv1.CopyRequest{Files: b.files}, nil) {
+			return errStop
+		}
+		b.files, b.size = nil, 0
+	}
+	b.files, b.size = append(b.files, f), b.size+len(f.Data)
+	return nil
+}

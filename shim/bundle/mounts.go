@@ -1,0 +1,96 @@
+package bundle
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// guestTypes are made by the guest's own kernel.
+var guestTypes = []string{"proc", "sysfs", "tmpfs", "devpts", "mqueue", "cgroup", "cgroup2"}
+
+// hostViews are what the host's kernel tells about itself; a copy of it means nothing.
+var hostViews = []string{"/proc", "/sys", "/dev"}
+
+// readMounts leaves in oci the mounts that the guest makes and collects the bind
+// mounts as copies.
+func (b *Bundle) readMounts(oci *specs.Spec, copyVolumes bool) error {
+	var kept []specs.Mount
+	for _, m := range oci.Mounts {
+		if !path.IsAbs(m.Destination) {
+			return fmt.Errorf("mounts: destination %q is not an absolute path: %w", m.Destination, errdefs.ErrInvalidArgument)
+		}
+		if err := refuseMount(m); err != nil {
+			return err
+		}
+		if !isBind(m) {
+			kept = append(kept, m)
+			continue
+		}
+		c, err := readCopy(m, copyVolumes)
+		if err != nil {
+			return err
+		}
+		b.Copies = append(b.Copies, c)
+		if c.ReadOnly {
+			oci.Linux.ReadonlyPaths = append(oci.Linux.ReadonlyPaths, c.Destination)
+		} else {
+			b.note("mount %s is a copy: what the container writes there stays in the VM", c.Destination)
+		}
+	}
+	oci.Mounts = kept
+	return b.Copies.measure()
+}
+
+func isBind(m specs.Mount) bool {
+	return m.Type == "bind" || slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind")
+}
+
+func refuseMount(m specs.Mount) error {
+	field := "mount " + m.Destination
+	if len(m.UIDMappings)+len(m.GIDMappings) > 0 || slices.ContainsFunc(m.Options, func(o string) bool {
+		return o == "idmap" || o == "ridmap"
+	}) {
+		return refused(field, "id-mapped mounts are not made in the guest")
+	}
+	if slices.Contains(m.Options, "tmpcopyup") {
+		return refused(field, "option tmpcopyup is not known in the guest")
+	}
+	if !isBind(m) && !slices.Contains(guestTypes, m.Type) {
+		return refused(field, fmt.Sprintf("type %q is not made in the guest, which knows %s and copies of bind mounts", m.Type, strings.Join(guestTypes, ", ")))
+	}
+	return nil
+}
+
+func readCopy(m specs.Mount, copyVolumes bool) (Copy, error) {
+	c := Copy{Source: m.Source, Destination: path.Clean(m.Destination), ReadOnly: slices.Contains(m.Options, "ro") || slices.Contains(m.Options, "rro")}
+	field := "mount " + m.Destination
+	source, err := filepath.EvalSymlinks(m.Source)
+	if err != nil {
+		return c, fmt.Errorf("%s: %w: %w", field, err, errdefs.ErrNotFound)
+	}
+	for _, view := range hostViews {
+		if source == view || strings.HasPrefix(source, view+"/") {
+			return c, refused(field, fmt.Sprintf("%s belongs to the host's kernel; the guest has its own", m.Source))
+		}
+	}
+	info, err := os.Stat(source)
+	if err != nil {
+		return c, fmt.Errorf("%s: %w", field, err)
+	}
+	switch {
+	case info.Mode().IsRegular():
+	case !info.IsDir():
+		return c, refused(field, fmt.Sprintf("%s is neither a file nor a directory", m.Source))
+	case !c.ReadOnly && !copyVolumes:
+		return c, refused(field, fmt.Sprintf("a VM cannot write to directory %s of the host: mount it read-only, or set annotation %svolumes=copy to give the VM a copy of its own", m.Source, Prefix))
+	}
+	c.Source = source
+	return c, nil
+}

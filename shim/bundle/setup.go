@@ -1,0 +1,69 @@
+package bundle
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+
+	"github.com/containerd/errdefs"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/api/spec"
+)
+
+// Setup derives the agent's first request from a Spec whose disks are filled in. The
+// bind mounts follow it: Copies.Requests.
+func Setup(s *spec.Spec) (*agentv1.SetupRequest, error) {
+	c := s.Container
+	if c == nil || c.OCI == nil || c.OCI.Linux == nil {
+		return nil, fmt.Errorf("set up VM %s: its Spec has no container: %w", s.ID, errdefs.ErrInvalidArgument)
+	}
+	l := c.OCI.Linux
+	r := &agentv1.SetupRequest{
+		Hostname:          c.OCI.Hostname,
+		ReadOnlyRoot:      c.OCI.Root != nil && c.OCI.Root.Readonly,
+		MaskedPaths:       l.MaskedPaths,
+		ReadOnlyPaths:     l.ReadonlyPaths,
+		Sysctl:            maps.Clone(l.Sysctl),
+		RootfsPropagation: l.RootfsPropagation,
+	}
+	if name := c.OCI.Domainname; name != "" {
+		if r.Sysctl == nil {
+			r.Sysctl = make(map[string]string)
+		}
+		r.Sysctl["kernel.domainname"] = name
+	}
+	for _, id := range c.Layers {
+		d, err := disk(s, id)
+		if err != nil {
+			return nil, err
+		}
+		r.Layers = append(r.Layers, d)
+	}
+	if c.Writable != "" {
+		d, err := disk(s, c.Writable)
+		if err != nil {
+			return nil, err
+		}
+		r.Writable = d
+	}
+	for _, m := range c.OCI.Mounts {
+		r.Mounts = append(r.Mounts, &agentv1.Mount{Type: m.Type, Source: m.Source, Target: m.Destination, Options: m.Options})
+	}
+	if l.Resources != nil {
+		data, err := json.Marshal(l.Resources)
+		if err != nil {
+			return nil, fmt.Errorf("set up VM %s: %w", s.ID, err)
+		}
+		r.Resources = data
+	}
+	return r, nil
+}
+
+func disk(s *spec.Spec, id string) (*agentv1.Disk, error) {
+	d := s.Disk(id)
+	if d == nil {
+		return nil, fmt.Errorf("set up VM %s: its Spec has no disk %q: %w", s.ID, id, errdefs.ErrInvalidArgument)
+	}
+	return &agentv1.Disk{Serial: d.Serial, Type: d.Type, ReadOnly: d.ReadOnly}, nil
+}
