@@ -1,0 +1,182 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/guest/session"
+
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/ttrpc"
+)
+
+// Options of Connect. The zero value is usable.
+type Options struct {
+	// Dial opens the agent's channel; nil: connect to the unix socket. VSock returns
+	// one for Cloud Hypervisor's hybrid vsock.
+	Dial func(ctx context.Context, path string) (net.Conn, error)
+	// BootTimeout bounds the wait for the first answer; 0: 60s.
+	BootTimeout time.Duration
+	// Console is the path of the VM's console log; a BootError shows its end.
+	Console string
+	// Gone is closed when the VM has ended; calls then fail with Unavailable. May be nil.
+	Gone <-chan struct{}
+	Log  *slog.Logger // nil: slog.Default
+}
+
+// Agent is a connection to godwit-init. Its calls survive the loss of the channel and,
+// because every request is idempotent, of the session: they are issued again until
+// ctx ends. Errors have errdefs classes. Agent implements agentv1.AgentService.
+type Agent struct {
+	opts Options
+	life context.Context
+	stop context.CancelFunc
+
+	mu      sync.Mutex
+	path    string
+	channel net.Conn // the current one, nil if none
+	conn    *session.Conn
+	client  *ttrpc.Client
+}
+
+var _ agentv1.AgentService = (*Agent)(nil)
+
+// Connect returns once the agent has answered. On failure it returns a *BootError, or
+// ctx's error, and leaves nothing behind.
+func Connect(ctx context.Context, socket string, opts Options) (*Agent, error) {
+	if opts.Dial == nil {
+		opts.Dial = dialUnix
+	}
+	if opts.BootTimeout == 0 {
+		opts.BootTimeout = 60 * time.Second
+	}
+	if opts.Log == nil {
+		opts.Log = slog.Default()
+	}
+	a := &Agent{opts: opts, path: socket}
+	a.life, a.stop = context.WithCancel(context.WithoutCancel(ctx))
+	if opts.Gone != nil {
+		go func() {
+			select {
+			case <-opts.Gone:
+				a.Close()
+			case <-a.life.Done():
+			}
+		}()
+	}
+	boot, cancel := context.WithTimeout(ctx, opts.BootTimeout)
+	defer cancel()
+	if _, err := a.Info(boot, &agentv1.InfoRequest{}); err != nil {
+		a.Close()
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("connect agent %s: %w", socket, context.Cause(ctx))
+		}
+		return nil, newBootError(opts, err)
+	}
+	return a, nil
+}
+
+// Move makes the agent go on over another socket, of the VM's next incarnation.
+func (a *Agent) Move(socket string) {
+	a.mu.Lock()
+	a.path = socket
+	ch := a.channel
+	a.mu.Unlock()
+	if ch != nil {
+		ch.Close()
+	}
+}
+
+// Close ends the connection; calls in flight fail with ErrUnavailable. It may be
+// called more than once.
+func (a *Agent) Close() error {
+	a.stop()
+	a.mu.Lock()
+	client := a.client
+	a.client, a.conn = nil, nil
+	a.mu.Unlock()
+	if client != nil {
+		client.Close()
+	}
+	return nil
+}
+
+// dial opens the channel of a session.
+func (a *Agent) dial(ctx context.Context) (io.ReadWriteCloser, error) {
+	a.mu.Lock()
+	path := a.path
+	a.mu.Unlock()
+	ch, err := a.opts.Dial(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	a.channel = ch
+	moved := a.path != path
+	a.mu.Unlock()
+	if moved {
+		ch.Close()
+	}
+	return ch, nil
+}
+
+// session returns the client of the current session, a new one if there is none.
+func (a *Agent) session() (agentv1.AgentService, *ttrpc.Client, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.life.Err() != nil {
+		return nil, nil, errGone
+	}
+	if a.client == nil {
+		a.conn = session.Dial(a.dial)
+		a.client = ttrpc.NewClient(a.conn)
+	}
+	return agentv1.NewAgentClient(a.client), a.client, nil
+}
+
+// drop forgets a client whose session has ended.
+func (a *Agent) drop(client *ttrpc.Client) {
+	a.mu.Lock()
+	if a.client == client {
+		a.client, a.conn = nil, nil
+	}
+	a.mu.Unlock()
+	client.Close()
+}
+
+// call issues one request until it is answered. It waits a little before a new
+// session: one that is refused at once must not spin.
+func call[Q, R any](ctx context.Context, a *Agent, do func(agentv1.AgentService, context.Context, *Q) (*R, error), req *Q) (*R, error) {
+	for {
+		svc, client, err := a.session()
+		if err != nil {
+			return nil, err
+		}
+		resp, err := do(svc, ctx, req)
+		if err == nil {
+			return resp, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if !errors.Is(err, ttrpc.ErrClosed) && !errors.Is(err, session.ErrReset) {
+			return nil, errgrpc.ToNative(err)
+		}
+		a.drop(client)
+		a.opts.Log.InfoContext(ctx, "agent session lost", "err", err)
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-a.life.Done():
+			return nil, errGone
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}

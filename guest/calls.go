@@ -1,0 +1,92 @@
+package guest
+
+import (
+	"context"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+)
+
+// Info implements agentv1.AgentService.
+func (a *Agent) Info(ctx context.Context, r *agentv1.InfoRequest) (*agentv1.InfoResponse, error) {
+	return call(ctx, a, agentv1.AgentService.Info, r)
+}
+
+// Copy implements agentv1.AgentService.
+func (a *Agent) Copy(ctx context.Context, r *agentv1.CopyRequest) (*agentv1.CopyResponse, error) {
+	return call(ctx, a, agentv1.AgentService.Copy, r)
+}
+
+// Wait implements agentv1.AgentService.
+func (a *Agent) Wait(ctx context.Context, r *agentv1.WaitRequest) (*agentv1.WaitResponse, error) {
+	return call(ctx, a, agentv1.AgentService.Wait, r)
+}
+
+// ConfigureNetwork implements agentv1.AgentService.
+func (a *Agent) ConfigureNetwork(ctx context.Context, r *agentv1.ConfigureNetworkRequest) (*agentv1.ConfigureNetworkResponse, error) {
+	return call(ctx, a, agentv1.AgentService.ConfigureNetwork, r)
+}
+
+// Restored implements agentv1.AgentService.
+func (a *Agent) Restored(ctx context.Context, r *agentv1.RestoredRequest) (*agentv1.RestoredResponse, error) {
+	return call(ctx, a, agentv1.AgentService.Restored, r)
+}
+
+// Start implements agentv1.AgentService.
+func (a *Agent) Start(ctx context.Context, r *agentv1.StartRequest) (*agentv1.StartResponse, error) {
+	return call(ctx, a, agentv1.AgentService.Start, r)
+}
+
+// Kill implements agentv1.AgentService.
+func (a *Agent) Kill(ctx context.Context, r *agentv1.KillRequest) (*agentv1.KillResponse, error) {
+	return call(ctx, a, agentv1.AgentService.Kill, r)
+}
+
+// Remove implements agentv1.AgentService.
+func (a *Agent) Remove(ctx context.Context, r *agentv1.RemoveRequest) (*agentv1.RemoveResponse, error) {
+	return call(ctx, a, agentv1.AgentService.Remove, r)
+}
+
+// Processes implements agentv1.AgentService.
+func (a *Agent) Processes(ctx context.Context, r *agentv1.ProcessesRequest) (*agentv1.ProcessesResponse, error) {
+	return call(ctx, a, agentv1.AgentService.Processes, r)
+}
+
+// Read implements agentv1.AgentService.
+func (a *Agent) Read(ctx context.Context, r *agentv1.ReadRequest) (*agentv1.ReadResponse, error) {
+	return call(ctx, a, agentv1.AgentService.Read, r)
+}
+
+// Write implements agentv1.AgentService.
+func (a *Agent) Write(ctx context.Context, r *agentv1.WriteRequest) (*agentv1.WriteResponse, error) {
+	return call(ctx, a, agentv1.AgentService.Write, r)
+}
+
+// CloseStdin implements agentv1.AgentService.
+func (a *Agent) CloseStdin(ctx context.Context, r *agentv1.CloseStdinRequest) (*agentv1.CloseStdinResponse, error) {
+	return call(ctx, a, agentv1.AgentService.CloseStdin, r)
+}
+
+// Resize implements agentv1.AgentService.
+func (a *Agent) Resize(ctx context.Context, r *agentv1.ResizeRequest) (*agentv1.ResizeResponse, error) {
+	return call(ctx, a, agentv1.AgentService.Resize, r)
+}
+
+// Stats implements agentv1.AgentService.
+func (a *Agent) Stats(ctx context.Context, r *agentv1.StatsRequest) (*agentv1.StatsResponse, error) {
+	return call(ctx, a, agentv1.AgentService.Stats, r)
+}
+
+// Update implements agentv1.AgentService.
+func (a *Agent) Update(ctx context.Context, r *agentv1.UpdateRequest) (*agentv1.UpdateResponse, error) {
+	return call(ctx, a, agentv1.AgentService.Update, r)
+}
+
+// Sync implements agentv1.AgentService.
+func (a *Agent) Sync(ctx context.Context, r *agentv1.SyncRequest) (*agentv1.SyncResponse, error) {
+	return call(ctx, a, agentv1.AgentService.Sync, r)
+}
+
+// Shutdown implements agentv1.AgentService.
+func (a *Agent) Shutdown(ctx context.Context, r *agentv1.ShutdownRequest) (*agentv1.ShutdownResponse, error) {
+	return call(ctx, a, agentv1.AgentService.Shutdown, r)
+}
