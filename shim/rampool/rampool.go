@@ -1,0 +1,64 @@
+// Package rampool mounts the tmpfs that the RAM files of a node's VMs lie in. It is
+// godwit's own, so that its size is a bound that admission can count against.
+package rampool
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// Mount makes dir a mounted tmpfs of size bytes, 0 for half of the host's memory,
+// unless a tmpfs or hugetlbfs is mounted there. godwitd calls it at start, and a shim
+// on a node without one.
+// Like: mount -t tmpfs -o size=$size,mode=0700,nosuid,nodev,noexec godwit-ram $dir
+func Mount(dir string, size uint64) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("ram_dir: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Clean(dir)+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("ram_dir: %w", err)
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("ram_dir: lock %s: %w", lock.Name(), err)
+	}
+	if mounted, err := pool(dir); mounted || err != nil {
+		return err
+	}
+	options := "mode=0700"
+	if size > 0 {
+		options += fmt.Sprintf(",size=%d", size)
+	}
+	if err := unix.Mount("godwit-ram", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, options); err != nil {
+		return fmt.Errorf("mount a tmpfs on %s (ram_dir): %w", dir, err)
+	}
+	return nil
+}
+
+// pool reports whether a file system for RAM is mounted on dir itself. Another file
+// system on it is refused: RAM would go to a disk.
+func pool(dir string) (bool, error) {
+	var own, parent unix.Stat_t
+	if err := unix.Stat(dir, &own); err != nil {
+		return false, fmt.Errorf("ram_dir %s: %w", dir, err)
+	}
+	if err := unix.Stat(filepath.Dir(filepath.Clean(dir)), &parent); err != nil {
+		return false, fmt.Errorf("ram_dir %s: %w", dir, err)
+	}
+	if own.Dev == parent.Dev {
+		return false, nil
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return false, fmt.Errorf("ram_dir %s: %w", dir, err)
+	}
+	if fs.Type != unix.TMPFS_MAGIC && fs.Type != unix.HUGETLBFS_MAGIC {
+		return false, fmt.Errorf("ram_dir %s: a file system of type %#x is mounted there; unmount it, or name another directory: %w", dir, fs.Type, errdefs.ErrFailedPrecondition)
+	}
+	return true, nil
+}
