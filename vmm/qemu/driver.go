@@ -1,0 +1,191 @@
+// Package qemu runs VMs with QEMU (7.2 or newer), under KVM or under TCG on machines
+// without it. It implements vmm.Driver; the shim starts VMs with it and adopts them.
+//
+// QEMU gets everything as descriptors, is spoken to over QMP alone, and outlives its
+// maker. docs/vmm.md says why its command line is what it is.
+package qemu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/vmm"
+	"godwit.dev/godwit/vmm/qemu/qmp"
+)
+
+// Name of this VMM in vmm.Facts and spec.VMM.
+const Name = "qemu"
+
+// cleanupTimeout bounds what is undone after a failure.
+const cleanupTimeout = 10 * time.Second
+
+// Driver starts VMs with one QEMU binary.
+type Driver struct {
+	Binary    string // path, or name in PATH; empty: qemu-system-x86_64
+	DataDir   string // firmware (-L); empty: the binary's own
+	ModuleDir string // loadable modules, for a QEMU outside its place; empty: the binary's own
+	Accel     string // "kvm", "tcg"; empty or "auto": kvm where it works
+	Log       *slog.Logger
+
+	host host
+}
+
+var _ vmm.Driver = (*Driver)(nil)
+
+// New checks d and fills in its defaults. It does not look at the binary: Probe does.
+func New(d Driver) (*Driver, error) {
+	if d.Binary == "" {
+		d.Binary = "qemu-system-x86_64"
+	}
+	if d.Log == nil {
+		d.Log = slog.Default()
+	}
+	if d.host == (host{}) {
+		d.host = host{kvm: "/dev/kvm", modules: "/sys/module"}
+	}
+	switch d.Accel {
+	case "", "auto", "kvm", "tcg":
+	default:
+		return nil, fmt.Errorf("accel %q: use auto, kvm or tcg: %w", d.Accel, errdefs.ErrInvalidArgument)
+	}
+	return &d, nil
+}
+
+// Start makes a VM that has not executed an instruction; it is killed if ctx ends first.
+func (d *Driver) Start(ctx context.Context, cfg vmm.Config) (_ vmm.Machine, err error) {
+	p := vmm.Process{Dir: cfg.Dir, Control: filepath.Join(cfg.Dir, "qmp.sock"), Agent: cfg.Agent, Memory: cfg.Memory}
+	if err := check(cfg, p.Control); err != nil {
+		return nil, fmt.Errorf("start VM %s: %w", cfg.Name, err)
+	}
+	accel, _, err := d.accel()
+	if err != nil {
+		return nil, fmt.Errorf("start VM %s: %w", cfg.Name, err)
+	}
+	proc, err := d.launch(cfg, accel, p.Control)
+	if err != nil {
+		return nil, fmt.Errorf("start VM %s: %w", cfg.Name, err)
+	}
+	p.PID, p.StartTime = proc.pid, proc.start
+	m, err := d.attach(ctx, p, proc)
+	if err == nil {
+		m.log.Debug("VM started", "pid", p.PID, "accel", accel)
+		return m, nil
+	}
+	return nil, fmt.Errorf("start VM %s: %w%s", cfg.Name, err, logTail(cfg.Dir))
+}
+
+// Adopt connects to the VM of p. NotFound if its process is gone; while the shim that
+// had it is still connected, Adopt waits until ctx ends.
+func (d *Driver) Adopt(ctx context.Context, p vmm.Process) (vmm.Machine, error) {
+	proc, err := hold(p.PID, -1)
+	if err != nil {
+		return nil, fmt.Errorf("adopt VM: %w", err)
+	}
+	if proc.start != p.StartTime {
+		return nil, errors.Join(
+			fmt.Errorf("adopt VM: pid %d belongs to another process now: %w", p.PID, errdefs.ErrNotFound),
+			proc.pidfd.Close())
+	}
+	m, err := d.connect(ctx, p, proc)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("adopt VM: %w", err), proc.pidfd.Close())
+	}
+	return m, nil
+}
+
+// launch starts the process; its files are closed here in any case.
+func (d *Driver) launch(cfg vmm.Config, accel, control string) (_ *process, err error) {
+	binary, err := exec.LookPath(d.Binary)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errdefs.ErrNotFound, err)
+	}
+	log, err := os.OpenFile(logPath(cfg.Dir), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errdefs.ErrInvalidArgument, err)
+	}
+	defer log.Close()
+	f, err := openFiles(cfg, control)
+	if err != nil {
+		return nil, err
+	}
+	l := launch{args: d.line(cfg, accel, f), fds: f.passed, log: log, netns: cfg.NetNS, cgroup: cfg.Cgroup}
+	l.args[0] = binary
+	if d.ModuleDir != "" {
+		l.env = []string{"QEMU_MODULE_DIR=" + d.ModuleDir}
+	}
+	proc, err := l.start()
+	if err != nil {
+		return nil, errors.Join(err, f.Close(), removeSockets(control, cfg.Agent))
+	}
+	if err := f.Close(); err != nil {
+		d.Log.Warn("close files passed to QEMU", "vm", cfg.Name, "error", err)
+	}
+	return proc, nil
+}
+
+// attach makes the Machine of a process just started, or ends the process.
+func (d *Driver) attach(ctx context.Context, p vmm.Process, proc *process) (*Machine, error) {
+	m, err := d.connect(ctx, p, proc)
+	if err == nil {
+		if err = m.prepare(ctx); err == nil {
+			return m, nil
+		}
+	}
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	if m != nil {
+		return nil, errors.Join(err, m.Kill(undo))
+	}
+	err = errors.Join(err, proc.kill(), proc.gone(undo))
+	proc.status()
+	return nil, errors.Join(err, proc.pidfd.Close(), removeSockets(p.Control, p.Agent))
+}
+
+func (d *Driver) connect(ctx context.Context, p vmm.Process, proc *process) (*Machine, error) {
+	m := newMachine(d.Log, p, proc)
+	client, err := qmp.Dial(ctx, p.Control, m.handle)
+	if err != nil {
+		return nil, err
+	}
+	m.qmp = client
+	if m.info.NICs, err = m.listNICs(ctx); err != nil {
+		return nil, errors.Join(err, client.Close())
+	}
+	go m.watch()
+	return m, nil
+}
+
+func logPath(dir string) string { return filepath.Join(dir, "qemu.log") }
+
+// logTail is the end of what QEMU had to say, for an error's text.
+func logTail(dir string) string {
+	const most = 512
+	f, err := os.Open(logPath(dir))
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	if size, err := f.Seek(0, unix.SEEK_END); err == nil && size > most {
+		_, err = f.Seek(-most, unix.SEEK_END)
+		if err != nil {
+			return ""
+		}
+	} else if _, err := f.Seek(0, unix.SEEK_SET); err != nil {
+		return ""
+	}
+	tail := make([]byte, most)
+	n, _ := f.Read(tail)
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (QEMU: %q)", tail[:n])
+}

@@ -1,0 +1,160 @@
+package qemu
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"godwit.dev/godwit/vmm"
+)
+
+// DefaultMachine is the full name, never the alias: an alias means another machine in
+// another version of QEMU, and device state fits one machine only.
+const DefaultMachine = "pc-q35-7.2"
+
+// opt joins name and key=value pairs as QEMU's option parser reads them.
+func opt(first string, pairs ...string) string {
+	var b strings.Builder
+	b.WriteString(escape(first))
+	for i := 0; i < len(pairs); i += 2 {
+		if b.Len() > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(pairs[i] + "=" + escape(pairs[i+1]))
+	}
+	return b.String()
+}
+
+func escape(s string) string { return strings.ReplaceAll(s, ",", ",,") }
+
+// line is QEMU's command line. Its order and every addr= are the same on each node.
+func (d *Driver) line(cfg vmm.Config, accel string, f *files) []string {
+	machine, cpu := facts(cfg.Machine, cfg.CPU, accel)
+	args := []string{
+		d.Binary,
+		"-no-user-config", "-nodefaults", "-display", "none", "-S",
+		"-name", opt("", "guest", cfg.Name, "debug-threads", "on"),
+		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
+		// Core dumps and page merging would show the guest's memory to others.
+		"-machine", opt(machine, "memory-backend", "ram", "dump-guest-core", "off", "mem-merge", "off",
+			"sata", "off", "smbus", "off", "vmport", "off"),
+		"-accel", accelerator(accel),
+		"-cpu", cpu,
+		"-smp", opt(strconv.Itoa(cfg.VCPUs), "sockets", "1", "cores", strconv.Itoa(cfg.VCPUs), "threads", "1"),
+		"-m", opt("", "size", strconv.FormatUint(cfg.Memory>>20, 10)+"M"),
+		"-object", opt("memory-backend-file", "id", "ram", "size", strconv.FormatUint(cfg.Memory, 10),
+			"mem-path", f.ram, "share", "on"),
+		"-rtc", "base=utc",
+		// A VM is never silently booted again, and a panic is not a power-off.
+		"-action", "reboot=shutdown,shutdown=poweroff,panic=exit-failure",
+		"-device", "pvpanic",
+		"-chardev", opt("socket", "id", "qmp", "fd", f.qmp, "server", "on", "wait", "off"),
+		"-mon", "chardev=qmp,mode=control",
+		"-chardev", opt("socket", "id", "agent", "fd", f.agent, "server", "on", "wait", "off"),
+		"-device", opt("virtio-serial-pci", "id", "serial", "addr", addr(serialSlot), "disable-legacy", "on", "max_ports", "2"),
+		"-device", "virtserialport,bus=serial.0,nr=1,chardev=agent,name=agent",
+		"-object", "rng-random,id=rng,filename=/dev/urandom",
+		"-device", opt("virtio-rng-pci", "rng", "rng", "addr", addr(rngSlot), "disable-legacy", "on"),
+	}
+	if d.DataDir != "" {
+		args = append(args, "-L", d.DataDir)
+	}
+	args = append(args, console(f)...)
+	args = append(args, bootLine(cfg)...)
+	args = append(args, f.sets...)
+	for i, disk := range cfg.Disks {
+		args = append(args, diskLine(disk, f.disks[i], cfg.Kernel == "" && !cfg.Incoming)...)
+	}
+	for slot := FirstNICSlot; slot <= LastNICSlot; slot++ {
+		args = append(args, "-device", opt("pcie-root-port", "id", port(slot), "addr", addr(slot),
+			"chassis", strconv.Itoa(slot), "slot", strconv.Itoa(slot)))
+	}
+	for i, nic := range cfg.NICs {
+		args = append(args, nicLine(nic, f.taps[i])...)
+	}
+	return args
+}
+
+func bootLine(cfg vmm.Config) []string {
+	if cfg.Incoming {
+		return []string{"-incoming", "defer"}
+	}
+	var args []string
+	if cfg.Kernel != "" {
+		args = append(args, "-kernel", cfg.Kernel, "-append", cfg.Cmdline)
+	}
+	if cfg.Initrd != "" {
+		args = append(args, "-initrd", cfg.Initrd)
+	}
+	return args
+}
+
+func console(f *files) []string {
+	if f.console == "" {
+		return []string{"-serial", "null"}
+	}
+	return []string{
+		"-chardev", opt("file", "id", "console", "path", f.console, "append", "on"),
+		"-serial", "chardev:console",
+	}
+}
+
+func diskLine(disk vmm.Disk, source blockSource, bootable bool) []string {
+	readOnly := "off"
+	if disk.ReadOnly {
+		readOnly = "on"
+	}
+	device := []string{"drive", diskID(disk.ID), "id", "dev-" + diskID(disk.ID),
+		"addr", addr(disk.Slot), "serial", disk.Serial, "disable-legacy", "on"}
+	if bootable {
+		device = append(device, "bootindex", strconv.Itoa(disk.Slot))
+	}
+	// Locks would be taken on the open file description, which the caller shares and
+	// the next incarnation on this node needs.
+	return []string{
+		"-blockdev", opt("", "driver", source.driver, "node-name", diskID(disk.ID), "filename", source.path,
+			"cache.direct", "off", "discard", "unmap", "aio", "threads", "locking", "off",
+			"read-only", readOnly, "auto-read-only", "off"),
+		"-device", opt("virtio-blk-pci", device...),
+	}
+}
+
+func nicLine(nic vmm.NIC, fd string) []string {
+	return []string{
+		"-netdev", opt("tap", "id", tapID(nic.ID), "fd", fd, "vhost", "off"),
+		// romfile empty: the boot ROM is a file that not every node has, and a block of
+		// RAM in the device state. host_mtu: a guest with another MTU than its network
+		// stalls.
+		"-device", opt("virtio-net-pci", "id", nicID(nic.ID), "netdev", tapID(nic.ID), "bus", port(nic.Slot), "addr", "0",
+			"mac", nic.MAC, "host_mtu", strconv.Itoa(nic.MTU), "romfile", ""),
+	}
+}
+
+// Prefixes keep the caller's ids apart from each other and from ours.
+func diskID(id string) string { return "disk-" + id }
+func nicID(id string) string  { return "nic-" + id }
+func tapID(id string) string  { return "tap-" + id }
+func port(slot int) string    { return "port" + strconv.Itoa(slot) }
+func addr(slot int) string    { return fmt.Sprintf("0x%02x", slot) }
+
+// facts fills in the defaults of machine and CPU model.
+func facts(machine, cpu, accel string) (string, string) {
+	if machine == "" {
+		machine = DefaultMachine
+	}
+	if cpu == "" {
+		cpu = "max"
+		if accel == "kvm" {
+			cpu = "host"
+		}
+	}
+	return machine, cpu
+}
+
+func accelerator(accel string) string {
+	if accel == "tcg" {
+		// Its cache of translated code is the VMM's own memory, charged to the task.
+		return "tcg,tb-size=256"
+	}
+	return accel
+}

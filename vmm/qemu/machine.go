@@ -1,0 +1,124 @@
+package qemu
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/vmm"
+	"godwit.dev/godwit/vmm/qemu/qmp"
+)
+
+// commandTimeout bounds a command under a context without a deadline: a monitor that
+// hangs is an error, never a wait for ever.
+const commandTimeout = 30 * time.Second
+
+// Machine is one QEMU process.
+type Machine struct {
+	log    *slog.Logger
+	qmp    *qmp.Client
+	proc   *process
+	events chan vmm.Event
+	done   chan struct{}
+
+	mu       sync.Mutex // guards what follows
+	info     vmm.Process
+	exit     vmm.Exit
+	shutdown shutdown // what QEMU said about its end
+	saved    []byte   // device state of this pause
+	waiters  map[*waiter]struct{}
+	detached bool
+}
+
+var _ vmm.Machine = (*Machine)(nil)
+
+func newMachine(log *slog.Logger, p vmm.Process, proc *process) *Machine {
+	return &Machine{
+		log: log.With("vmm", Name, "pid", p.PID), proc: proc, info: p,
+		events: make(chan vmm.Event, 64), done: make(chan struct{}),
+		waiters: map[*waiter]struct{}{},
+	}
+}
+
+// execute runs a QMP command; see qmp.Client.Execute.
+func (m *Machine) execute(ctx context.Context, command string, args, result any) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	return m.qmp.Execute(ctx, command, args, result)
+}
+
+func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, commandTimeout)
+}
+
+// status is QEMU's word for what the VM does: running, paused, prelaunch, inmigrate...
+func (m *Machine) status(ctx context.Context) (string, error) {
+	var s struct {
+		Status string `json:"status"`
+	}
+	err := m.execute(ctx, "query-status", nil, &s)
+	return s.Status, err
+}
+
+// Resume lets the vCPUs run.
+func (m *Machine) Resume(ctx context.Context) error {
+	status, err := m.status(ctx)
+	if err != nil {
+		return fmt.Errorf("resume VM: %w", err)
+	}
+	switch status {
+	case "running":
+		return nil
+	case "inmigrate":
+		// QEMU would take it for "run as soon as the state is there".
+		return fmt.Errorf("resume VM: its state is not loaded: %w", errdefs.ErrFailedPrecondition)
+	}
+	m.setState(nil)
+	if err := m.execute(ctx, "cont", nil, nil); err != nil {
+		return fmt.Errorf("resume VM: %w", err)
+	}
+	return nil
+}
+
+// Pause stops the vCPUs and waits for the requests that devices are working on.
+func (m *Machine) Pause(ctx context.Context) error {
+	if err := m.execute(ctx, "stop", nil, nil); err != nil {
+		return fmt.Errorf("pause VM: %w", err)
+	}
+	return nil
+}
+
+// Kill ends the process and waits until it is gone.
+func (m *Machine) Kill(ctx context.Context) error {
+	select {
+	case <-m.done:
+		return nil
+	default:
+	}
+	if err := m.proc.kill(); err != nil {
+		return fmt.Errorf("kill VM: %w", err)
+	}
+	select {
+	case <-m.done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("kill VM: process %d does not end: %w", m.proc.pid, ctx.Err())
+	}
+}
+
+// Process is what Adopt needs.
+func (m *Machine) Process() vmm.Process {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.info
+	p.NICs = slices.Clone(p.NICs)
+	return p
+}

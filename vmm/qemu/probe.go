@@ -1,0 +1,102 @@
+package qemu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/vmm"
+)
+
+// Device state of DefaultMachine needs this version or a newer one.
+const minMajor, minMinor = 7, 2
+
+// probeTimeout bounds "qemu --version" under a context without a deadline.
+const probeTimeout = 10 * time.Second
+
+var versionLine = regexp.MustCompile(`^QEMU emulator version ((\d+)\.(\d+)(?:\.\d+)*)`)
+
+// host is where the kernel shows what it has; tests put other files there.
+type host struct{ kvm, modules string }
+
+// Probe asks the binary for its version and looks at KVM.
+func (d *Driver) Probe(ctx context.Context) (vmm.Facts, error) {
+	binary, err := exec.LookPath(d.Binary)
+	if err != nil {
+		return vmm.Facts{}, fmt.Errorf("find QEMU %s: install qemu-system-x86 or set vmm.qemu: %w: %w",
+			d.Binary, errdefs.ErrNotFound, err)
+	}
+	version, err := d.version(ctx, binary)
+	if err != nil {
+		return vmm.Facts{}, fmt.Errorf("probe %s: %w", binary, err)
+	}
+	accel, reason, err := d.accel()
+	if err != nil {
+		return vmm.Facts{}, fmt.Errorf("probe %s: %w", binary, err)
+	}
+	machine, cpu := facts("", "", accel)
+	return vmm.Facts{Name: Name, Version: version, Machine: machine, CPU: cpu, Accel: accel, Reason: reason}, nil
+}
+
+func (d *Driver) version(ctx context.Context, binary string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, binary, "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("it does not run, reinstall it: %w: %w", errdefs.ErrFailedPrecondition, err)
+	}
+	found := versionLine.FindSubmatch(out)
+	if found == nil {
+		return "", fmt.Errorf("%.80q is no version of QEMU, set vmm.qemu to one: %w", out, errdefs.ErrFailedPrecondition)
+	}
+	major, errMajor := strconv.Atoi(string(found[2]))
+	minor, errMinor := strconv.Atoi(string(found[3]))
+	if err := errors.Join(errMajor, errMinor); err != nil {
+		return "", fmt.Errorf("version %s: %w: %w", found[1], errdefs.ErrFailedPrecondition, err)
+	}
+	if major < minMajor || major == minMajor && minor < minMinor {
+		return "", fmt.Errorf("version %s is too old, install %d.%d or newer: %w",
+			found[1], minMajor, minMinor, errdefs.ErrFailedPrecondition)
+	}
+	return string(found[1]), nil
+}
+
+// accel decides between KVM and TCG, and says why.
+func (d *Driver) accel() (accel, reason string, err error) {
+	if d.Accel == "tcg" {
+		return "tcg", "configured", nil
+	}
+	missing := d.kvmMissing()
+	switch {
+	case missing == nil:
+		return "kvm", "KVM works", nil
+	case d.Accel == "kvm":
+		return "", "", fmt.Errorf("KVM does not work here, load kvm_intel or kvm_amd or set vmm.accel to tcg: %w: %w",
+			errdefs.ErrFailedPrecondition, missing)
+	}
+	return "tcg", missing.Error(), nil
+}
+
+// kvmMissing says what KVM lacks. That /dev/kvm opens is not enough: a KVM that needs
+// guests made for it accepts a VM and then never runs its kernel.
+func (d *Driver) kvmMissing() error {
+	f, err := os.OpenFile(d.host.kvm, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	f.Close()
+	for _, module := range []string{"kvm_intel", "kvm_amd"} {
+		if _, err := os.Stat(filepath.Join(d.host.modules, module)); err == nil {
+			return nil
+		}
+	}
+	return errors.New("neither kvm_intel nor kvm_amd is loaded")
+}

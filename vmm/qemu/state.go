@@ -1,0 +1,222 @@
+package qemu
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/vmm/qemu/qmp"
+)
+
+// stateFile names the pipe in QEMU.
+const stateFile = "state"
+
+const (
+	stateMagic = "QEVM"
+	maxState   = 64 << 20 // device state is below 1 MiB; RAM in it would be a fault
+)
+
+// pollInterval is how often QEMU is asked when no event has told.
+const pollInterval = 50 * time.Millisecond
+
+// prepare sets what every save and load needs: RAM, a shared file, stays out of the
+// state, and QEMU tells when it is through.
+func (m *Machine) prepare(ctx context.Context) error {
+	err := m.execute(ctx, "migrate-set-capabilities", map[string]any{
+		"capabilities": []map[string]any{
+			{"capability": "x-ignore-shared", "state": true},
+			{"capability": "events", "state": true},
+		},
+	}, nil)
+	if err != nil {
+		return err
+	}
+	return m.execute(ctx, "migrate-set-parameters", map[string]any{"max-bandwidth": int64(1) << 40}, nil)
+}
+
+// SaveState writes the device state at the file's present offset. The VM must be paused;
+// it can be saved again, and resumed, afterwards.
+func (m *Machine) SaveState(ctx context.Context, to *os.File) error {
+	state, err := m.state(ctx)
+	if err != nil {
+		return fmt.Errorf("save state: %w", err)
+	}
+	if _, err := to.Write(state); err != nil {
+		return fmt.Errorf("save state: %w", err)
+	}
+	return nil
+}
+
+func (m *Machine) state(ctx context.Context) ([]byte, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	status, err := m.status(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case status == "running" || status == "inmigrate":
+		return nil, fmt.Errorf("VM is %s, not paused: %w", status, errdefs.ErrFailedPrecondition)
+	case status == "postmigrate" && m.lastState() != nil:
+		// QEMU saves once per pause. Nothing has run since: it would be the same again.
+		return m.lastState(), nil
+	}
+	// A pipe, not the file: newer versions refuse a plain file for fd:.
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	var state bytes.Buffer
+	copied := make(chan error, 1)
+	go func() {
+		n, err := io.Copy(&state, io.LimitReader(r, maxState))
+		if n == maxState {
+			err = fmt.Errorf("more than %d bytes: %w", maxState, errdefs.ErrOutOfRange)
+		}
+		copied <- errors.Join(err, r.Close())
+	}()
+	err = m.transfer(ctx, "migrate", w)
+	if err != nil {
+		r.SetReadDeadline(time.Now()) // QEMU may hold its end for ever
+	}
+	if err = errors.Join(err, <-copied); err != nil {
+		return nil, err
+	}
+	if err := m.settle(ctx, "finish-migrate"); err != nil {
+		return nil, err
+	}
+	m.setState(state.Bytes())
+	return state.Bytes(), nil
+}
+
+func (m *Machine) lastState() []byte {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.saved
+}
+
+// setState remembers the state of this pause; nil forgets it.
+func (m *Machine) setState(state []byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.saved = state
+}
+
+// LoadState gives the VM, started as Incoming, its device state from the file's present
+// offset on. It is paused afterwards.
+func (m *Machine) LoadState(ctx context.Context, from *os.File) error {
+	if err := m.loadState(ctx, from); err != nil {
+		return fmt.Errorf("load state: %w", err)
+	}
+	return nil
+}
+
+func (m *Machine) loadState(ctx context.Context, from *os.File) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	if status, err := m.status(ctx); err != nil {
+		return err
+	} else if status != "inmigrate" {
+		return fmt.Errorf("VM is %s, it was not started as incoming: %w", status, errdefs.ErrFailedPrecondition)
+	}
+	// QEMU waits for ever for the first byte of an empty file.
+	magic := make([]byte, len(stateMagic))
+	if _, err := io.ReadFull(from, magic); err != nil || string(magic) != stateMagic {
+		return fmt.Errorf("%s holds no device state of QEMU: %w", from.Name(), errors.Join(errdefs.ErrInvalidArgument, err))
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	copied := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(w, io.MultiReader(bytes.NewReader(magic), from))
+		copied <- errors.Join(err, w.Close())
+	}()
+	err = m.transfer(ctx, "migrate-incoming", r)
+	w.SetWriteDeadline(time.Now()) // QEMU does not read what follows the state's end
+	if copyErr := <-copied; err != nil {
+		return fmt.Errorf("%w%s", errors.Join(err, copyErr), logTail(m.Process().Dir))
+	}
+	return m.settle(ctx, "inmigrate")
+}
+
+// transfer runs command on end, which is closed here, until QEMU is through with it.
+func (m *Machine) transfer(ctx context.Context, command string, end *os.File) error {
+	w := m.expect(func(e qmp.Event) bool { return e.Name == "MIGRATION" })
+	defer m.unexpect(w)
+	err := m.qmp.SendFile(ctx, stateFile, end)
+	if err = errors.Join(err, end.Close()); err != nil {
+		return err
+	}
+	if err := m.qmp.Execute(ctx, command, map[string]any{"uri": "fd:" + stateFile}, nil); err != nil {
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+		defer cancel()
+		return errors.Join(err, m.closeFile(undo, stateFile))
+	}
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for {
+		over, err := m.transferred(ctx)
+		if over || err != nil {
+			return err
+		}
+		select {
+		case <-w.got:
+		case <-tick.C:
+		case <-m.qmp.Done():
+			return m.qmp.Err()
+		case <-ctx.Done():
+			return fmt.Errorf("QEMU is not through: %w", ctx.Err())
+		}
+	}
+}
+
+func (m *Machine) transferred(ctx context.Context) (bool, error) {
+	var info struct {
+		Status string          `json:"status"`
+		Reason json.RawMessage `json:"error-desc"`
+	}
+	if err := m.qmp.Execute(ctx, "query-migrate", nil, &info); err != nil {
+		return false, err
+	}
+	switch info.Status {
+	case "completed":
+		return true, nil
+	case "failed", "cancelled":
+		return true, fmt.Errorf("QEMU says %s: %s: %w", info.Status, info.Reason, errdefs.ErrFailedPrecondition)
+	}
+	return false, nil
+}
+
+// settle waits until the VM has left a passing status: QEMU says completed a moment
+// before it has done so.
+func (m *Machine) settle(ctx context.Context, passing string) error {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		if status, err := m.status(ctx); err != nil || status != passing {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("VM stays %s: %w", passing, ctx.Err())
+		}
+	}
+}
+
+// closeFile drops what SendFile gave; QEMU has already if a command took it.
+func (m *Machine) closeFile(ctx context.Context, name string) error {
+	err := m.execute(ctx, "closefd", map[string]any{"fdname": name}, nil)
+	if refused := (*qmp.Error)(nil); errors.As(err, &refused) {
+		return nil
+	}
+	return err
+}
