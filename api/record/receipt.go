@@ -7,8 +7,9 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Receipt is the source's word on a hibernate: the snapshot is whole and the VM is
-// stopped. It travels as JSON in the operation.
+// Receipt is a node's word on its side of an operation: for a hibernate that the snapshot
+// is whole and the VM stopped, for a wake how long it took. It travels as JSON in the
+// operation.
 type Receipt struct {
 	Operation     string  `json:"operation"`
 	Attempt       uint32  `json:"attempt"`
@@ -17,6 +18,7 @@ type Receipt struct {
 	Stopped       bool    `json:"stopped"`
 	PauseMS       float64 `json:"pause_ms,omitempty"`
 	DurableMS     float64 `json:"durable_ms,omitempty"`
+	WakeMS        float64 `json:"wake_ms,omitempty"` // from the order to a VM that runs
 	RAMBytes      uint64  `json:"ram_bytes,omitempty"`
 	ResidentBytes uint64  `json:"resident_bytes,omitempty"`
 	PushedBytes   uint64  `json:"pushed_bytes,omitempty"`

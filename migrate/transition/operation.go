@@ -40,6 +40,7 @@ func Open(s State, req *nodev1.OpenRequest, now time.Time) (Change, error) {
 		Id: want.GetId(), Kind: want.GetKind(), Attempt: want.GetAttempt(), Phase: pending,
 		Source: want.GetSource(), Destination: want.GetDestination(), Generation: want.GetGeneration(),
 		Repository: want.GetRepository(), Tag: want.GetTag(), Digest: want.GetDigest(),
+		EndExecs: want.GetEndExecs(), Stdio: want.GetStdio(), Cni: want.GetCni(),
 		OpenedUnixNano: now.UnixNano(), Vm: proto.CloneOf(req.GetVm()),
 	}
 	if err := admit(s.Record, op, req.GetForceDigest(), call); err != nil {
@@ -143,6 +144,9 @@ func Advance(s State, req *nodev1.AdvanceRequest) (Change, error) {
 	if err := facts(op, req, call); err != nil {
 		return Change{}, err
 	}
+	if turn && req.GetReason() != "" { // the first reason counts: what follows is its echo
+		op.Reason = req.GetReason()
+	}
 	if turn && op.GetPhase() == reverting {
 		revert(rec)
 	}
@@ -183,9 +187,7 @@ func facts(op *nodev1.Operation, req *nodev1.AdvanceRequest, call string) error 
 		}
 		*f.field = f.value
 	}
-	if req.GetReason() != "" {
-		op.Reason = req.GetReason()
-	}
+	op.Cancelled = op.GetCancelled() || req.GetCancelled() && op.GetPhase() == aborting
 	return nil
 }
 
@@ -206,7 +208,7 @@ func Finish(s State, req *nodev1.FinishRequest, now time.Time) (Change, error) {
 	closed := rec.Operation
 	rec.Operation = nil
 	closed.Phase, closed.ClosedUnixNano, closed.CleanupPending = req.GetPhase(), now.UnixNano(), req.GetCleanupPending()
-	if req.GetReason() != "" {
+	if closed.GetReason() == "" {
 		closed.Reason = req.GetReason()
 	}
 	return Change{Record: rec, Closed: closed}, nil

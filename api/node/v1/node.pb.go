@@ -281,6 +281,10 @@ type Operation struct {
 	Receipt        string                 `protobuf:"bytes,14,opt,name=receipt,proto3" json:"receipt,omitempty"` // JSON of the node's receipt {digest, vm stopped, generation, figures}
 	Vm             *VM                    `protobuf:"bytes,15,opt,name=vm,proto3" json:"vm,omitempty"`
 	CleanupPending bool                   `protobuf:"varint,16,opt,name=cleanup_pending,json=cleanupPending,proto3" json:"cleanup_pending,omitempty"`
+	Cancelled      bool                   `protobuf:"varint,17,opt,name=cancelled,proto3" json:"cancelled,omitempty"`               // the abort was ordered, nothing failed
+	EndExecs       bool                   `protobuf:"varint,18,opt,name=end_execs,json=endExecs,proto3" json:"end_execs,omitempty"` // of the order, as the fields below: a restart needs them
+	Stdio          string                 `protobuf:"bytes,19,opt,name=stdio,proto3" json:"stdio,omitempty"`
+	Cni            bool                   `protobuf:"varint,20,opt,name=cni,proto3" json:"cni,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -423,6 +427,34 @@ func (x *Operation) GetVm() *VM {
 func (x *Operation) GetCleanupPending() bool {
 	if x != nil {
 		return x.CleanupPending
+	}
+	return false
+}
+
+func (x *Operation) GetCancelled() bool {
+	if x != nil {
+		return x.Cancelled
+	}
+	return false
+}
+
+func (x *Operation) GetEndExecs() bool {
+	if x != nil {
+		return x.EndExecs
+	}
+	return false
+}
+
+func (x *Operation) GetStdio() string {
+	if x != nil {
+		return x.Stdio
+	}
+	return ""
+}
+
+func (x *Operation) GetCni() bool {
+	if x != nil {
+		return x.Cni
 	}
 	return false
 }
@@ -936,6 +968,7 @@ type AdvanceRequest struct {
 	Receipt       string                 `protobuf:"bytes,8,opt,name=receipt,proto3" json:"receipt,omitempty"`
 	Reason        string                 `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`
 	Generation    uint64                 `protobuf:"varint,10,opt,name=generation,proto3" json:"generation,omitempty"` // of the owner before the operation
+	Cancelled     bool                   `protobuf:"varint,11,opt,name=cancelled,proto3" json:"cancelled,omitempty"`   // with phase Aborting: by order
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1038,6 +1071,13 @@ func (x *AdvanceRequest) GetGeneration() uint64 {
 		return x.Generation
 	}
 	return 0
+}
+
+func (x *AdvanceRequest) GetCancelled() bool {
+	if x != nil {
+		return x.Cancelled
+	}
+	return false
 }
 
 type CommitRequest struct {
@@ -2702,7 +2742,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x02id\x18\x02 \x01(\tR\x02id\"3\n" +
 	"\x05Owner\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
-	"\x06digest\x18\x02 \x01(\tR\x06digest\"\x83\x04\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\"\xe6\x04\n" +
 	"\tOperation\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12(\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x14.godwit.node.v1.KindR\x04kind\x12\x18\n" +
@@ -2724,7 +2764,11 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x10closed_unix_nano\x18\r \x01(\x03R\x0eclosedUnixNano\x12\x18\n" +
 	"\areceipt\x18\x0e \x01(\tR\areceipt\x12\"\n" +
 	"\x02vm\x18\x0f \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12'\n" +
-	"\x0fcleanup_pending\x18\x10 \x01(\bR\x0ecleanupPending\"\xcf\x02\n" +
+	"\x0fcleanup_pending\x18\x10 \x01(\bR\x0ecleanupPending\x12\x1c\n" +
+	"\tcancelled\x18\x11 \x01(\bR\tcancelled\x12\x1b\n" +
+	"\tend_execs\x18\x12 \x01(\bR\bendExecs\x12\x14\n" +
+	"\x05stdio\x18\x13 \x01(\tR\x05stdio\x12\x10\n" +
+	"\x03cni\x18\x14 \x01(\bR\x03cni\"\xcf\x02\n" +
 	"\x06Record\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12+\n" +
@@ -2770,7 +2814,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\vOpenRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x127\n" +
 	"\toperation\x18\x02 \x01(\v2\x19.godwit.node.v1.OperationR\toperation\x12!\n" +
-	"\fforce_digest\x18\x03 \x01(\tR\vforceDigest\"\xb5\x02\n" +
+	"\fforce_digest\x18\x03 \x01(\tR\vforceDigest\"\xd3\x02\n" +
 	"\x0eAdvanceRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x18\n" +
@@ -2786,7 +2830,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\n" +
 	" \x01(\x04R\n" +
-	"generation\"\xd2\x01\n" +
+	"generation\x12\x1c\n" +
+	"\tcancelled\x18\v \x01(\bR\tcancelled\"\xd2\x01\n" +
 	"\rCommitRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x18\n" +

@@ -1,0 +1,197 @@
+// Package engine drives the operations of one node: hibernate at the VM's node, wake at
+// its destination. An operation is a straight list of steps; which one is next follows
+// from the record alone, so that a restarted engine goes on where the last one stopped.
+package engine
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"godwit.dev/godwit/api/record"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Machines orders the shims of this node's VMs. Every call is idempotent for its ref.
+// NotFound means that nothing of the VM is left on this node, a shim that does not
+// answer is Unavailable.
+type Machines interface {
+	Capture(ctx context.Context, vm *nodev1.VM, req *machinev1.CaptureRequest) (*machinev1.CaptureResponse, error)
+	Vote(ctx context.Context, vm *nodev1.VM, req *machinev1.VoteRequest) (*machinev1.VoteResponse, error)
+	Abort(ctx context.Context, vm *nodev1.VM, req *machinev1.AbortRequest) error
+	Release(ctx context.Context, vm *nodev1.VM, req *machinev1.ReleaseRequest) error
+}
+
+// Observer asks the shims.
+type Observer interface {
+	Query(ctx context.Context, vm *nodev1.VM) (*machinev1.QueryResponse, error)
+}
+
+// Restore is what a wake orders of Tasks.
+type Restore struct {
+	Intent     record.Intent
+	Repository string
+	Stdio      string // log URI; empty: as configured
+	CNI        bool
+}
+
+// Tasks makes this node's containerd tasks.
+type Tasks interface {
+	// Create makes container, network and task, CREATED, restored and paused. A task
+	// that the same intent has made before is a success.
+	Create(ctx context.Context, vm *nodev1.VM, order Restore) error
+	// Start lets the VM run, after its shim has committed; started before, it succeeds.
+	Start(ctx context.Context, vm *nodev1.VM) error
+	// Running reports whether the task has been started and not ended.
+	Running(ctx context.Context, vm *nodev1.VM) (bool, error)
+	// Undo removes what Create of this order made, and no other task.
+	Undo(ctx context.Context, vm *nodev1.VM, order Restore) error
+}
+
+// Leavings are what containerd holds of a VM that has left this node.
+type Leavings interface {
+	// Hibernated ends them, and marks the container with the digest.
+	Hibernated(ctx context.Context, vm *nodev1.VM, digest string) error
+}
+
+// Snapshots is the store of snapshots.
+type Snapshots interface {
+	// Exists answers false only if the store said so.
+	Exists(ctx context.Context, repository, digest string) (bool, error)
+	// DropTag deletes a tag; one that is not there is deleted.
+	DropTag(ctx context.Context, repository, tag string) error
+}
+
+// Parts are what the engine works on.
+type Parts struct {
+	Records   nodev1.RecordsService
+	Machines  Machines
+	Observer  Observer
+	Tasks     Tasks
+	Leavings  Leavings
+	Snapshots Snapshots
+	Events    Events
+}
+
+// Options of an engine. Zero durations and Keep take the defaults.
+type Options struct {
+	Node       string
+	Repository func(*nodev1.Record) string // where a VM's snapshots go; empty: nowhere
+
+	Operation time.Duration // an operation up to its commit
+	Abort     time.Duration // one try of the rollback
+	Step      time.Duration // one try of a step after the commit
+	RetryMin  time.Duration // between tries, doubled up to RetryMax
+	RetryMax  time.Duration
+	Keep      int // newest snapshots of a VM whose tags stay
+}
+
+// Defaults of Options.
+const (
+	DefaultOperation = 10 * time.Minute
+	DefaultAbort     = 30 * time.Second
+	DefaultStep      = 2 * time.Minute
+	DefaultRetryMin  = 100 * time.Millisecond
+	DefaultRetryMax  = 10 * time.Second
+	DefaultKeep      = 1
+)
+
+func (o Options) withDefaults() Options {
+	for _, d := range []struct {
+		value    *time.Duration
+		fallback time.Duration
+	}{
+		{&o.Operation, DefaultOperation}, {&o.Abort, DefaultAbort}, {&o.Step, DefaultStep},
+		{&o.RetryMin, DefaultRetryMin}, {&o.RetryMax, DefaultRetryMax},
+	} {
+		if *d.value <= 0 {
+			*d.value = d.fallback
+		}
+	}
+	if o.Keep <= 0 {
+		o.Keep = DefaultKeep
+	}
+	return o
+}
+
+// Engine of one node. It lives until Close; an operation outlives the call that ordered
+// it (H38), and the engine: Resume takes it up again.
+type Engine struct {
+	Parts
+	opts Options
+
+	life  context.Context // of the engine's own work, ended by Close
+	close context.CancelFunc
+	wg    sync.WaitGroup
+
+	mu   sync.Mutex
+	runs map[string]*run // by operation id
+}
+
+// New returns an engine that works until Close. Call Resume next.
+func New(parts Parts, opts Options) *Engine {
+	life, cancel := context.WithCancel(context.Background())
+	return &Engine{Parts: parts, opts: opts.withDefaults(), life: life, close: cancel, runs: map[string]*run{}}
+}
+
+// Close stops between two steps and waits. What was begun stays open in the records.
+func (e *Engine) Close() {
+	e.mu.Lock()
+	e.close()
+	e.mu.Unlock()
+	e.wg.Wait()
+}
+
+// Resume takes up the open operations of this node.
+func (e *Engine) Resume(ctx context.Context) error {
+	all, err := e.Records.List(ctx, &nodev1.ListRequest{})
+	if err != nil {
+		return err
+	}
+	for _, rec := range all.GetRecords() {
+		if e.drives(rec.GetOperation()) {
+			e.start(rec.GetOperation())
+		}
+	}
+	return nil
+}
+
+// drives reports whether this node's engine takes the steps of op.
+func (e *Engine) drives(op *nodev1.Operation) bool {
+	switch op.GetKind() {
+	case nodev1.Kind_KIND_HIBERNATE:
+		return op.GetSource() == e.opts.Node
+	case nodev1.Kind_KIND_WAKE:
+		return op.GetDestination() == e.opts.Node
+	default:
+		return false
+	}
+}
+
+// start drives op in the background, once.
+func (e *Engine) start(op *nodev1.Operation) *run {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if r := e.runs[op.GetId()]; r != nil || e.life.Err() != nil {
+		return r
+	}
+	r := &run{vm: op.GetVm(), id: op.GetId(), kind: op.GetKind(), done: make(chan struct{})}
+	e.runs[r.id] = r
+	e.wg.Go(func() {
+		defer close(r.done)
+		e.drive(e.life, r)
+		e.mu.Lock()
+		delete(e.runs, r.id)
+		e.mu.Unlock()
+	})
+	return r
+}
+
+// running answers the run of an operation, nil if there is none.
+func (e *Engine) running(id string) *run {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.runs[id]
+}

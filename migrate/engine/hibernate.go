@@ -1,0 +1,111 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/record"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// hibernate: the VM stays paused from capture to release, or runs on after abort.
+var hibernate = map[nodev1.Phase]step{
+	nodev1.Phase_PHASE_PENDING:      {name: "begin", do: begin},
+	nodev1.Phase_PHASE_TRANSFERRING: {name: "capture", do: capture},
+	nodev1.Phase_PHASE_SWITCHING:    {name: "vote", do: vote},
+	nodev1.Phase_PHASE_COMMITTED:    {name: "release", do: release},
+	nodev1.Phase_PHASE_CLEANING:     {name: "clean up", do: tidy},
+	nodev1.Phase_PHASE_ABORTING:     {name: "give back", do: giveBack},
+}
+
+// begin makes the phase durable before the first side effect.
+func begin(ctx context.Context, e *Engine, rec *nodev1.Record) error {
+	return e.advance(ctx, rec.GetOperation(), &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_TRANSFERRING})
+}
+
+func capture(ctx context.Context, e *Engine, rec *nodev1.Record) error {
+	op := rec.GetOperation()
+	resp, err := e.Machines.Capture(ctx, op.GetVm(), &machinev1.CaptureRequest{
+		Ref: ref(op), Repository: op.GetRepository(), Tag: op.GetTag(), EndExecs: op.GetEndExecs(),
+	})
+	if err != nil {
+		return err
+	}
+	if resp.GetDigest() == "" {
+		return fmt.Errorf("the shim named no digest: %w", errdefs.ErrInternal)
+	}
+	figures := record.Receipt{
+		Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Digest: resp.GetDigest(),
+		PauseMS: resp.GetPauseMs(), DurableMS: resp.GetDurableMs(), RAMBytes: resp.GetRamBytes(),
+		ResidentBytes: resp.GetResidentBytes(), PushedBytes: resp.GetPushedBytes(), TotalBytes: resp.GetTotalBytes(),
+	}
+	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_SWITCHING, Digest: resp.GetDigest(), Receipt: figures.String()})
+}
+
+// vote has the VMM stopped for good, and commits with the receipt that says so (P-01).
+func vote(ctx context.Context, e *Engine, rec *nodev1.Record) error {
+	op := rec.GetOperation()
+	resp, err := e.Machines.Vote(ctx, op.GetVm(), &machinev1.VoteRequest{Ref: ref(op)})
+	if err != nil {
+		return err
+	}
+	if resp.GetDigest() != op.GetDigest() {
+		return fmt.Errorf("the shim votes for %q, captured was %s: %w", resp.GetDigest(), op.GetDigest(), errdefs.ErrFailedPrecondition)
+	}
+	receipt, err := record.ParseReceipt(op.GetReceipt())
+	if err != nil {
+		return err
+	}
+	receipt.Stopped = true
+	return e.commit(ctx, op, &nodev1.Owner{Digest: op.GetDigest()}, receipt.String())
+}
+
+// release destroys the VM here; the digest owns it (R3).
+func release(ctx context.Context, e *Engine, rec *nodev1.Record) error {
+	op := rec.GetOperation()
+	err := e.Machines.Release(ctx, op.GetVm(), &machinev1.ReleaseRequest{Ref: ref(op), Digest: op.GetDigest()})
+	if err != nil && !errdefs.IsNotFound(err) { // gone is released (H27)
+		return err
+	}
+	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_CLEANING})
+}
+
+// tidy ends what containerd holds, and drops the tags of older snapshots in a pass of
+// its own (S0-16); a tag that stays does not hold up success (R4).
+func tidy(ctx context.Context, e *Engine, rec *nodev1.Record) error {
+	op := rec.GetOperation()
+	if err := e.Leavings.Hibernated(ctx, op.GetVm(), op.GetDigest()); err != nil {
+		return err
+	}
+	err := e.retain(ctx, rec)
+	if err != nil {
+		e.Events.Event(ctx, Event{Type: CleanupPending, Operation: op.GetId(), VM: op.GetVm(), Kind: op.GetKind(), Err: err})
+	}
+	return e.finish(ctx, op, nodev1.Phase_PHASE_SUCCEEDED, "", err != nil)
+}
+
+// giveBack lets the VM run on at this node (P-22). A shim that has forgotten the
+// operation, because it has ended it itself, refuses; what it says of itself counts.
+func giveBack(ctx context.Context, e *Engine, rec *nodev1.Record) error {
+	op := rec.GetOperation()
+	err := e.Machines.Abort(ctx, op.GetVm(), &machinev1.AbortRequest{Ref: ref(op), Reason: op.GetReason()})
+	if errdefs.IsFailedPrecondition(err) {
+		if q, qerr := e.Observer.Query(ctx, op.GetVm()); qerr == nil && q.GetRecord() == recordOwn {
+			err = nil
+		}
+	}
+	if err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
+	return e.unwound(ctx, op)
+}
+
+// Node records that the engine looks for, as the shims write them.
+const (
+	recordOwn    = "OWN"
+	recordFenced = "FENCED"
+)

@@ -1,0 +1,104 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+	"github.com/google/uuid"
+
+	"godwit.dev/godwit/api/record"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Hibernate opens the operation and answers once it is durable.
+func (e *Engine) Hibernate(ctx context.Context, req *nodev1.HibernateRequest) (*nodev1.StatusResponse, error) {
+	return e.order(ctx, req.GetVm(), req.GetOperation(), "", func(rec *nodev1.Record, op *nodev1.Operation) error {
+		op.Kind, op.Source, op.EndExecs = nodev1.Kind_KIND_HIBERNATE, e.opts.Node, req.GetEndExecs()
+		op.Repository = e.opts.Repository(rec)
+		op.Tag = fmt.Sprintf("g%d-%s", rec.GetGeneration(), op.GetId())
+		if op.GetRepository() == "" {
+			return fmt.Errorf("hibernate VM %s/%s: node %s has no registry and no layout to put it: %w", req.GetVm().GetNamespace(), req.GetVm().GetId(), e.opts.Node, errdefs.ErrFailedPrecondition)
+		}
+		return nil
+	})
+}
+
+// Wake opens the operation and answers once it is durable.
+func (e *Engine) Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.StatusResponse, error) {
+	force := ""
+	if req.GetForce() {
+		force = req.GetDigest()
+	}
+	return e.order(ctx, req.GetVm(), req.GetOperation(), force, func(_ *nodev1.Record, op *nodev1.Operation) error {
+		op.Kind, op.Destination, op.Digest = nodev1.Kind_KIND_WAKE, e.opts.Node, req.GetDigest()
+		op.Stdio, op.Cni = req.GetStdio(), req.GetCni()
+		return nil
+	})
+}
+
+// order opens an operation on the record as it stands, and drives it. An opposite
+// operation that this node drives is waited for, within ctx (P-03).
+func (e *Engine) order(ctx context.Context, vm *nodev1.VM, id, force string, fill func(*nodev1.Record, *nodev1.Operation) error) (*nodev1.StatusResponse, error) {
+	if id == "" {
+		id = uuid.NewString()
+	}
+	for {
+		rec, err := e.Records.Get(ctx, &nodev1.GetRequest{Vm: vm})
+		if err != nil {
+			return nil, err
+		}
+		op := &nodev1.Operation{Id: id, Attempt: 1, Generation: rec.GetGeneration()}
+		if err := fill(rec, op); err != nil {
+			return nil, err
+		}
+		rec, err = e.Records.Open(ctx, &nodev1.OpenRequest{Vm: vm, Operation: op, ForceDigest: force})
+		if err == nil {
+			return e.opened(ctx, rec, id)
+		}
+		var held *record.HeldError
+		if !errors.As(err, &held) {
+			return nil, err
+		}
+		other := held.Record.GetOperation()
+		r := e.running(other.GetId())
+		if r == nil || other.GetKind() == op.GetKind() {
+			return nil, err
+		}
+		select {
+		case <-r.done:
+		case <-ctx.Done():
+			return nil, errors.Join(ctx.Err(), err)
+		}
+	}
+}
+
+func (e *Engine) opened(ctx context.Context, rec *nodev1.Record, id string) (*nodev1.StatusResponse, error) {
+	op := rec.GetOperation()
+	if op.GetId() != id { // known and settled before
+		return e.Status(ctx, id)
+	}
+	if op.GetPhase() == nodev1.Phase_PHASE_PENDING {
+		e.Events.Event(ctx, Event{Type: Opened, Operation: id, VM: op.GetVm(), Kind: op.GetKind()})
+	}
+	e.start(op)
+	return describe(op), nil
+}
+
+// Cancel ends an operation that is not committed; the step under way is cut short.
+func (e *Engine) Cancel(ctx context.Context, id, reason string) (*nodev1.StatusResponse, error) {
+	resp, err := e.Records.Operation(ctx, &nodev1.OperationRequest{Id: id})
+	if err != nil {
+		return nil, err
+	}
+	err = e.advance(ctx, resp.GetOperation(), &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_ABORTING, Reason: reason, Cancelled: true})
+	if err != nil {
+		return nil, fmt.Errorf("cancel operation %s: %w", id, err)
+	}
+	if r := e.running(id); r != nil {
+		r.cut()
+	}
+	return e.Status(ctx, id)
+}

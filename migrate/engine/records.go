@@ -1,0 +1,54 @@
+package engine
+
+import (
+	"context"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// ref names the operation to a shim (R10).
+func ref(op *nodev1.Operation) *machinev1.Ref {
+	return &machinev1.Ref{Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration()}
+}
+
+func (e *Engine) advance(ctx context.Context, op *nodev1.Operation, req *nodev1.AdvanceRequest) error {
+	req.Vm, req.Operation, req.Attempt, req.Generation = op.GetVm(), op.GetId(), op.GetAttempt(), op.GetGeneration()
+	_, err := e.Records.Advance(ctx, req)
+	return records(err)
+}
+
+func (e *Engine) commit(ctx context.Context, op *nodev1.Operation, owner *nodev1.Owner, receipt string) error {
+	_, err := e.Records.Commit(ctx, &nodev1.CommitRequest{
+		Vm: op.GetVm(), Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Owner: owner, Receipt: receipt,
+	})
+	if err == nil {
+		e.Events.Event(ctx, Event{Type: Committed, Operation: op.GetId(), VM: op.GetVm(), Kind: op.GetKind()})
+	}
+	return records(err)
+}
+
+// finish settles op; reason counts if no earlier one is known.
+func (e *Engine) finish(ctx context.Context, op *nodev1.Operation, phase nodev1.Phase, reason string, pending bool) error {
+	_, err := e.Records.Finish(ctx, &nodev1.FinishRequest{
+		Vm: op.GetVm(), Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(),
+		Phase: phase, Reason: reason, CleanupPending: pending,
+	})
+	if err != nil {
+		return records(err)
+	}
+	if op.GetReason() != "" {
+		reason = op.GetReason()
+	}
+	e.Events.Event(ctx, Event{Type: settled[phase], Operation: op.GetId(), VM: op.GetVm(), Kind: op.GetKind(), Reason: reason, Receipt: op.GetReceipt()})
+	return nil
+}
+
+// unwound settles an operation whose rollback is done.
+func (e *Engine) unwound(ctx context.Context, op *nodev1.Operation) error {
+	phase := nodev1.Phase_PHASE_FAILED
+	if op.GetCancelled() {
+		phase = nodev1.Phase_PHASE_ABORTED
+	}
+	return e.finish(ctx, op, phase, "", false)
+}

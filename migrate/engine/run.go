@@ -1,0 +1,203 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// run is an operation under way. It holds nothing that a restart would miss.
+type run struct {
+	vm   *nodev1.VM
+	id   string
+	kind nodev1.Kind
+	done chan struct{}
+
+	mu        sync.Mutex
+	step      string
+	waiting   string // why nothing happens
+	interrupt context.CancelFunc
+}
+
+func (r *run) enter(step string, interrupt context.CancelFunc) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.step, r.interrupt = step, interrupt
+}
+
+func (r *run) wait(reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waiting = reason
+}
+
+func (r *run) look() (step, waiting string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.step, r.waiting
+}
+
+// cut ends the step under way.
+func (r *run) cut() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.interrupt != nil {
+		r.interrupt()
+	}
+}
+
+// StepError says which step of which operation on which VM went wrong. It keeps the
+// class of its cause (S0-45).
+type StepError struct {
+	Step      string
+	VM        *nodev1.VM
+	Operation string
+	Err       error
+}
+
+func (e *StepError) Error() string {
+	return fmt.Sprintf("%s VM %s/%s (operation %s): %v", e.Step, e.VM.GetNamespace(), e.VM.GetId(), e.Operation, e.Err)
+}
+
+// Unwrap gives the cause.
+func (e *StepError) Unwrap() error { return e.Err }
+
+// step moves the operation of rec on, or fails. Taken twice it does its work once.
+type step struct {
+	name string
+	do   func(ctx context.Context, e *Engine, rec *nodev1.Record) error
+	// patient: before the commit, a store or a daemon that is out of reach is asked
+	// again until the deadline, for nothing waits paused meanwhile (R5).
+	patient bool
+}
+
+// next is the decision: the step that follows from the record (S0-09).
+func next(op *nodev1.Operation) (step, error) {
+	s, ok := map[nodev1.Kind]map[nodev1.Phase]step{
+		nodev1.Kind_KIND_HIBERNATE: hibernate,
+		nodev1.Kind_KIND_WAKE:      wake,
+	}[op.GetKind()][op.GetPhase()]
+	if !ok {
+		return step{}, fmt.Errorf("operation %s: %s in %s: %w", op.GetId(), op.GetKind(), op.GetPhase(), errdefs.ErrNotImplemented)
+	}
+	return s, nil
+}
+
+// drive takes steps until the operation is settled or ctx ends.
+func (e *Engine) drive(ctx context.Context, r *run) {
+	pause := e.opts.RetryMin
+	for ctx.Err() == nil {
+		settled, err := e.turn(ctx, r)
+		if settled {
+			return
+		}
+		if err == nil {
+			r.wait("")
+			pause = e.opts.RetryMin
+			continue
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		r.wait(err.Error())
+		e.Events.Event(ctx, Event{Type: Retrying, Operation: r.id, VM: r.vm, Kind: r.kind, Err: err})
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, e.opts.RetryMax)
+	}
+}
+
+// turn reads the record and takes the step that it asks for.
+func (e *Engine) turn(ctx context.Context, r *run) (settled bool, err error) {
+	rec, err := e.Records.Get(ctx, &nodev1.GetRequest{Vm: r.vm})
+	if errdefs.IsNotFound(err) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	op := rec.GetOperation()
+	if op.GetId() != r.id {
+		return true, nil
+	}
+	s, err := next(op)
+	if err != nil {
+		return false, err
+	}
+	bound, cancel := e.bound(ctx, op)
+	defer cancel()
+	r.enter(s.name, cancel)
+	if err = s.do(bound, e, rec); err == nil || ctx.Err() != nil {
+		return false, err
+	}
+	err = &StepError{Step: s.name, VM: op.GetVm(), Operation: op.GetId(), Err: err}
+	if !abortable(op.GetPhase()) || bound.Err() == nil && retryable(s, err) {
+		return false, err
+	}
+	return false, e.giveUp(ctx, op, err)
+}
+
+// bound is the deadline of a step (S0-55): the operation's before the commit, its own
+// after it and for a rollback.
+func (e *Engine) bound(ctx context.Context, op *nodev1.Operation) (context.Context, context.CancelFunc) {
+	switch {
+	case abortable(op.GetPhase()):
+		return context.WithDeadline(ctx, time.Unix(0, op.GetOpenedUnixNano()).Add(e.opts.Operation))
+	case op.GetPhase() == nodev1.Phase_PHASE_ABORTING:
+		return context.WithTimeout(ctx, e.opts.Abort)
+	default:
+		return context.WithTimeout(ctx, e.opts.Step)
+	}
+}
+
+// abortable reports whether the commit is still ahead.
+func abortable(p nodev1.Phase) bool {
+	return p >= nodev1.Phase_PHASE_PENDING && p <= nodev1.Phase_PHASE_SWITCHING
+}
+
+// recordsError marks an error of the records: whether a change was made is open, and
+// the next turn reads what is true.
+type recordsError struct{ error }
+
+func (e recordsError) Unwrap() error { return e.error }
+
+func records(err error) error {
+	if err == nil {
+		return nil
+	}
+	return recordsError{err}
+}
+
+// transient errors may pass by themselves (N-37); all others are final.
+func transient(err error) bool {
+	return errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || errdefs.IsResourceExhausted(err) || errdefs.IsConflict(err)
+}
+
+func retryable(s step, err error) bool {
+	return transient(err) && (s.patient || errors.As(err, new(recordsError)))
+}
+
+// giveUp turns an operation that cannot be finished to its rollback. If the record has
+// moved on meanwhile (committed, or aborted by order), that counts.
+func (e *Engine) giveUp(ctx context.Context, op *nodev1.Operation, cause error) error {
+	ctx, cancel := context.WithTimeout(ctx, e.opts.Abort)
+	defer cancel()
+	err := e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_ABORTING, Reason: cause.Error()})
+	switch {
+	case err == nil:
+		e.Events.Event(ctx, Event{Type: Aborting, Operation: op.GetId(), VM: op.GetVm(), Kind: op.GetKind(), Err: cause})
+		return nil
+	case errdefs.IsFailedPrecondition(err) || errdefs.IsAborted(err):
+		return nil
+	default:
+		return errors.Join(cause, err)
+	}
+}
