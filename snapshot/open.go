@@ -1,0 +1,163 @@
+package snapshot
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	digest "github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/store"
+)
+
+// Snapshot is one that has been opened: manifest, config and index are verified and fit
+// each other.
+type Snapshot struct {
+	Digest digest.Digest
+	Config *Config
+
+	store     store.Store
+	parts     *contents
+	index     *format.Index
+	indexBlob []byte
+}
+
+// Open reads manifest, config and index of the snapshot with that digest and refuses it
+// unless they are whole, of this format and, if want is not nil, of that step of that
+// operation of that VM. Classes: NotFound (the store says so), InvalidArgument,
+// NotImplemented (a newer format), FailedPrecondition (another VM's or operation's),
+// DataLoss, and those of the store.
+func Open(ctx context.Context, st store.Store, d digest.Digest, want *Ref) (*Snapshot, error) {
+	s, err := open(ctx, st, d, want)
+	if err != nil {
+		return nil, fmt.Errorf("open snapshot %s: %w", d, err)
+	}
+	return s, nil
+}
+
+func open(ctx context.Context, st store.Store, d digest.Digest, want *Ref) (*Snapshot, error) {
+	parts, err := openManifest(ctx, st, d)
+	if err != nil {
+		return nil, err
+	}
+	if want != nil {
+		if err := parts.ref.match(*want); err != nil {
+			return nil, err
+		}
+	}
+	s := &Snapshot{Digest: d, store: st, parts: parts}
+	data, err := s.read(ctx, "config", parts.config)
+	if err != nil {
+		return nil, err
+	}
+	if s.Config, err = parseConfig(data); err != nil {
+		return nil, err
+	}
+	if err := s.Config.Ref.match(parts.ref); err != nil {
+		return nil, fmt.Errorf("config and annotations differ: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	if s.indexBlob, err = s.read(ctx, "index", parts.index); err != nil {
+		return nil, err
+	}
+	if s.index, err = format.Decode(s.indexBlob); err != nil {
+		return nil, err
+	}
+	return s, s.check()
+}
+
+func openManifest(ctx context.Context, st store.Store, d digest.Digest) (*contents, error) {
+	if err := store.CheckDigest(d); err != nil {
+		return nil, err
+	}
+	data, err := store.Read(ctx, st, store.Manifest(d.String()), maxManifest)
+	if err != nil {
+		return nil, err
+	}
+	return parseManifest(data)
+}
+
+func (s *Snapshot) read(ctx context.Context, what string, d v1.Descriptor) ([]byte, error) {
+	data, err := store.ReadBlob(ctx, s.store, d.Digest, d.Size)
+	if err != nil {
+		return nil, lost(what, d, err)
+	}
+	return data, nil
+}
+
+// lost: a blob that a stored manifest lists and the store does not have is no answer to
+// whether the snapshot exists.
+func lost(what string, d v1.Descriptor, err error) error {
+	if errdefs.IsNotFound(err) {
+		return fmt.Errorf("%s %s is missing from the store (%v): %w", what, d.Digest, err, errdefs.ErrDataLoss)
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// check compares manifest, config and index with each other.
+func (s *Snapshot) check() error {
+	if len(s.parts.packs) != len(s.index.Packs) {
+		return invalid("packs", "%d in the manifest, %d in the index", len(s.parts.packs), len(s.index.Packs))
+	}
+	for i, p := range s.index.Packs {
+		if d := packDescriptor(p); d.Digest != s.parts.packs[i].Digest || d.Size != s.parts.packs[i].Size {
+			return invalid("packs", "%d: %s in the manifest, %s in the index", i, s.parts.packs[i].Digest, d.Digest)
+		}
+	}
+	if len(s.Config.Spaces) != len(s.index.Spaces) {
+		return invalid("spaces", "%d in the config, %d in the index", len(s.Config.Spaces), len(s.index.Spaces))
+	}
+	for i, c := range s.Config.Spaces {
+		if x := s.index.Spaces[i]; x.Name != c.Name || x.Size != uint64(c.Size) {
+			return invalid("spaces", "%d: %s of %d bytes in the config, %s of %d in the index", i, c.Name, c.Size, x.Name, x.Size)
+		}
+	}
+	if len(s.Config.Disks) != len(s.parts.disks) {
+		return invalid("disks", "%d in the config, %d in the manifest", len(s.Config.Disks), len(s.parts.disks))
+	}
+	for i, c := range s.Config.Disks {
+		if d := s.parts.disks[i]; d.Digest != c.Digest || d.Size != c.Size {
+			return invalid("disks", "%s: %s in the config, %s in the manifest", c.ID, c.Digest, d.Digest)
+		}
+	}
+	return nil
+}
+
+// State writes the device state. After an error what w got must not be used.
+func (s *Snapshot) State(ctx context.Context, w io.Writer) error {
+	return s.copy(ctx, "state", s.parts.state, w)
+}
+
+// Disk writes the read-only disk of that digest. After an error what w got must not be
+// used.
+func (s *Snapshot) Disk(ctx context.Context, d digest.Digest, w io.Writer) error {
+	i := slices.IndexFunc(s.parts.disks, func(l v1.Descriptor) bool { return l.Digest == d })
+	if i < 0 {
+		return fmt.Errorf("snapshot %s: disk %s: not listed: %w", s.Digest, d, errdefs.ErrInvalidArgument)
+	}
+	return s.copy(ctx, "disk", s.parts.disks[i], w)
+}
+
+func (s *Snapshot) copy(ctx context.Context, what string, d v1.Descriptor, w io.Writer) error {
+	if err := store.Copy(ctx, s.store, d.Digest, d.Size, w); err != nil {
+		return fmt.Errorf("restore snapshot %s: %w", s.Digest, lost(what, d, err))
+	}
+	return nil
+}
+
+// Bytes returns the size of everything that a restore fetches, and of its pages when
+// they are unpacked.
+func (s *Snapshot) Bytes() (stored, pages uint64) {
+	for _, p := range s.index.Packs {
+		stored += p.Size
+	}
+	for _, sp := range s.index.Spaces {
+		for _, r := range sp.Runs {
+			pages += uint64(r.Count) * format.PageSize
+		}
+	}
+	return stored + uint64(s.parts.state.Size), pages
+}

@@ -1,0 +1,206 @@
+package snapshot
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	digest "github.com/opencontainers/go-digest"
+
+	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/store"
+)
+
+// world is a VM's files and a store.
+type world struct {
+	src  Source
+	opts Options
+	st   store.Store
+	dir  string // of the layout
+}
+
+const ramSize = 48 << 20
+
+func newWorld(t *testing.T, seed uint64) *world {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(seed, 1))
+	ram := sparse(t, rng, "ram", ramSize)
+	disk := sparse(t, rng, "rw", 9<<20+512) // its last page is partial
+	state := blobFile(t, "state", randomBytes(rng, 100_000))
+	base := randomBytes(rng, 300_000)
+	d := digest.FromBytes(base)
+	w := &world{dir: filepath.Join(t.TempDir(), "layout", "uid1")}
+	w.src = Source{
+		Spaces: []Space{{Name: "ram0", File: ram}, {Name: "disk0", Disk: "rw", File: disk}},
+		State:  state,
+		Disks:  []Disk{{ID: "layer0", Digest: d, File: blobFile(t, "base", base)}},
+	}
+	w.opts = Options{
+		Ref: Ref{VM: "default/vm1", UID: "uid1", Operation: "op1", Attempt: 1, Generation: 3},
+		Spec: &spec.Spec{
+			Version: spec.Version, Namespace: "default", ID: "vm1", UID: "uid1", Memory: ramSize, VCPUs: 1,
+			VMM: spec.VMM{Name: "qemu"},
+			Disks: []spec.Disk{
+				{ID: "layer0", Serial: "layer0", ReadOnly: true, Type: "erofs", Size: 300_000, Digest: d.String()},
+				{ID: "rw", Serial: "rw", Type: "ext4", Size: 9<<20 + 512},
+			},
+		},
+		Facts:  Facts{VMM: "qemu", Version: "7.2", Kernel: "6.18"},
+		Resume: json.RawMessage(`{"offset":7}`),
+	}
+	var err error
+	if w.st, err = store.NewLayout(w.dir); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func randomBytes(rng *rand.Rand, n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(rng.Uint32())
+	}
+	return b
+}
+
+func blobFile(t *testing.T, name string, data []byte) *os.File {
+	t.Helper()
+	f := emptyFile(t, name)
+	if _, err := f.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func emptyFile(t *testing.T, name string) *os.File {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// sparse makes a file of holes, zero pages, text, noise and repeated pages.
+func sparse(t *testing.T, rng *rand.Rand, name string, size int64) *os.File {
+	t.Helper()
+	f := emptyFile(t, name)
+	if err := f.Truncate(size); err != nil {
+		t.Fatal(err)
+	}
+	var last []byte
+	for off := int64(0); off < size; {
+		n := min(size-off, int64(1+rng.IntN(200))*format.PageSize)
+		var data []byte
+		switch rng.IntN(5) {
+		case 0: // a hole
+		case 1:
+			data = make([]byte, n)
+		case 2:
+			data = bytes.Repeat([]byte{byte(rng.Uint32()), 'a', 'b', byte(rng.Uint32())}, int(n)/4+1)[:n]
+		case 3:
+			data = randomBytes(rng, int(n))
+			last = data
+		case 4:
+			data = last[:min(int64(len(last)), n)]
+		}
+		if _, err := f.WriteAt(data, off); err != nil {
+			t.Fatal(err)
+		}
+		off += n
+	}
+	return f
+}
+
+func sumFile(t *testing.T, f *os.File) [32]byte {
+	t.Helper()
+	data, err := os.ReadFile(f.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sha256.Sum256(data)
+}
+
+// restored is what a restore gave.
+type restored struct {
+	snap             *Snapshot
+	ram, disk, table *os.File
+}
+
+func (w *world) restore(t *testing.T, d digest.Digest) restored {
+	t.Helper()
+	s, err := Open(t.Context(), w.st, d, &w.opts.Ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := restored{snap: s, ram: emptyFile(t, "ram"), disk: emptyFile(t, "disk"), table: emptyFile(t, "table")}
+	err = s.Fill(t.Context(), map[string]*os.File{"ram0": r.ram, "disk0": r.disk}, FillOptions{Table: r.table})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := sumFile(t, r.ram), sumFile(t, w.src.Spaces[0].File); got != want {
+		t.Error("RAM differs after a restore")
+	}
+	if got, want := sumFile(t, r.disk), sumFile(t, w.src.Spaces[1].File); got != want {
+		t.Error("disk differs after a restore")
+	}
+	return r
+}
+
+func TestRoundTrip(t *testing.T) {
+	for seed := range uint64(3) {
+		w := newWorld(t, seed)
+		receipt, err := Push(t.Context(), w.st, w.src, w.opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := w.restore(t, receipt.Digest)
+		var state, disk bytes.Buffer
+		if err := r.snap.State(t.Context(), &state); err != nil {
+			t.Error(err)
+		}
+		if err := r.snap.Disk(t.Context(), w.src.Disks[0].Digest, &disk); err != nil {
+			t.Error(err)
+		}
+		if sha256.Sum256(state.Bytes()) != sumFile(t, w.src.State) || digest.FromBytes(disk.Bytes()) != w.src.Disks[0].Digest {
+			t.Error("state or read-only disk differ after a restore")
+		}
+		t.Logf("%+v", receipt.Figures)
+	}
+}
+
+// N-11: a second push after a wake stores what changed, and is whole on its own.
+func TestSecondPushIsSmall(t *testing.T) {
+	w := newWorld(t, 7)
+	first, err := Push(t.Context(), w.st, w.src, w.opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := w.restore(t, first.Digest)
+	rng := rand.New(rand.NewPCG(9, 9))
+	if _, err := r.ram.WriteAt(randomBytes(rng, 10*format.PageSize), 4<<20); err != nil {
+		t.Fatal(err)
+	}
+	w.src.Spaces[0].File, w.src.Spaces[1].File = r.ram, r.disk
+	w.opts.Ref.Generation, w.opts.Ref.Operation = 4, "op2"
+	if w.opts.Parent, err = OpenTable(r.table); err != nil {
+		t.Fatal(err)
+	}
+	second, err := Push(t.Context(), w.st, w.src, w.opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if second.Figures.New != 10*format.PageSize {
+		t.Errorf("second push stored %d bytes of pages, want %d", second.Figures.New, 10*format.PageSize)
+	}
+	if second.Figures.Pushed*10 > first.Figures.Pushed {
+		t.Errorf("second push sent %d bytes, the first %d", second.Figures.Pushed, first.Figures.Pushed)
+	}
+	w.restore(t, second.Digest)
+}

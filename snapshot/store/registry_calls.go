@@ -1,0 +1,177 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	digest "github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+func (o Object) path() string {
+	if o.Manifest {
+		return "manifests/" + o.Name
+	}
+	return "blobs/" + o.Name
+}
+
+func (o Object) accept() http.Header {
+	if !o.Manifest {
+		return nil
+	}
+	return http.Header{"Accept": {v1.MediaTypeImageManifest}}
+}
+
+// Stat implements Store.
+func (r *Registry) Stat(ctx context.Context, o Object) (Info, error) {
+	resp, err := r.do(ctx, call{verb: "stat", object: o, method: http.MethodHead, url: o.path(), header: o.accept()})
+	if err != nil {
+		return Info{}, err
+	}
+	finish(resp)
+	info := Info{Digest: o.digest(), Size: resp.ContentLength}
+	if info.Digest == "" {
+		info.Digest = digest.Digest(resp.Header.Get("Docker-Content-Digest"))
+		if err := CheckDigest(info.Digest); err != nil {
+			return Info{}, fmt.Errorf("stat %s in %s: %w: %w", o, r.repo, err, errdefs.ErrUnavailable)
+		}
+	}
+	return info, nil
+}
+
+// Get implements Store. Redirects to a blob store are followed, without credentials.
+func (r *Registry) Get(ctx context.Context, o Object) (io.ReadCloser, error) {
+	resp, err := r.do(ctx, call{verb: "get", object: o, method: http.MethodGet, url: o.path(), header: o.accept()})
+	if err != nil {
+		return nil, err
+	}
+	return resp.Body, nil
+}
+
+// Put implements Store.
+func (r *Registry) Put(ctx context.Context, o Object, c Content) error {
+	if err := CheckDigest(c.Digest); err != nil {
+		return fmt.Errorf("put %s: %w", o, err)
+	}
+	if !o.Manifest {
+		return r.putBlob(ctx, o, c)
+	}
+	body, err := c.Open()
+	if err != nil {
+		return fmt.Errorf("put %s: %w", o, err)
+	}
+	resp, err := r.do(ctx, call{
+		verb: "put", object: o, method: http.MethodPut, url: o.path(),
+		header: http.Header{"Content-Type": {c.MediaType}}, body: body, size: c.Size,
+	})
+	if err != nil {
+		return err
+	}
+	finish(resp)
+	return nil
+}
+
+// putBlob opens a session and sends the whole blob in one request. A session that asks
+// to mount from another repository may end at once.
+func (r *Registry) putBlob(ctx context.Context, o Object, c Content) error {
+	resp, err := r.do(ctx, call{verb: "put", object: o, method: http.MethodPost, url: "blobs/uploads/" + r.mount(c)})
+	if err != nil {
+		return err
+	}
+	finish(resp)
+	if resp.StatusCode == http.StatusCreated {
+		return nil
+	}
+	to, err := resolveLocation(resp)
+	if err != nil {
+		return fmt.Errorf("put %s in %s: %w", o, r.repo, err)
+	}
+	// The session's own query belongs to the registry; the digest is added to it.
+	if to.RawQuery != "" {
+		to.RawQuery += "&"
+	}
+	to.RawQuery += "digest=" + url.QueryEscape(c.Digest.String())
+	body, err := c.Open()
+	if err != nil {
+		return fmt.Errorf("put %s: %w", o, err)
+	}
+	resp, err = r.do(ctx, call{
+		verb: "put", object: o, method: http.MethodPut, url: to.String(),
+		header: http.Header{"Content-Type": {"application/octet-stream"}}, body: body, size: c.Size,
+	})
+	if err != nil {
+		return err
+	}
+	finish(resp)
+	return nil
+}
+
+func (r *Registry) mount(c Content) string {
+	from, ok := strings.CutPrefix(c.From, r.repo.RegistryStr()+"/")
+	if !ok || from == r.repo.RepositoryStr() {
+		return ""
+	}
+	return "?" + url.Values{"mount": {c.Digest.String()}, "from": {from}}.Encode()
+}
+
+// Delete implements Store.
+func (r *Registry) Delete(ctx context.Context, tag string) error {
+	o := Manifest(tag)
+	resp, err := r.do(ctx, call{verb: "delete", object: o, method: http.MethodDelete, url: o.path()})
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	finish(resp)
+	return nil
+}
+
+// Tags implements Store.
+func (r *Registry) Tags(ctx context.Context) ([]string, error) {
+	var tags []string
+	next := "tags/list?n=1000"
+	for range maxTagPages {
+		resp, err := r.do(ctx, call{verb: "list tags of", object: Manifest(r.repo.RepositoryStr()), method: http.MethodGet, url: next})
+		if errdefs.IsNotFound(err) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		var page struct{ Tags []string }
+		err = json.NewDecoder(io.LimitReader(resp.Body, 8<<20)).Decode(&page)
+		finish(resp)
+		if err != nil {
+			return nil, fmt.Errorf("list tags of %s: %w: %w", r.repo, err, errdefs.ErrUnavailable)
+		}
+		tags = append(tags, page.Tags...)
+		if next = nextPage(resp); next == "" {
+			return tags, nil
+		}
+	}
+	return nil, fmt.Errorf("list tags of %s: more than %d pages: %w", r.repo, maxTagPages, errdefs.ErrResourceExhausted)
+}
+
+const maxTagPages = 1000
+
+// nextPage reads the Link header: <URL>; rel="next".
+func nextPage(resp *http.Response) string {
+	link := resp.Header.Get("Link")
+	target, rest, ok := strings.Cut(strings.TrimPrefix(link, "<"), ">")
+	if !ok || !strings.Contains(rest, `rel="next"`) {
+		return ""
+	}
+	u, err := resp.Request.URL.Parse(target)
+	if err != nil || u.Host != resp.Request.URL.Host {
+		return ""
+	}
+	return u.String()
+}

@@ -1,0 +1,115 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+)
+
+var errStalled = fmt.Errorf("no byte moved for %v: %w", stall, errdefs.ErrUnavailable)
+
+// statusError is a registry's refusal.
+type statusError struct {
+	code int
+	text string // of the answer, bounded; never of the request, which may hold credentials
+}
+
+func (e *statusError) Error() string {
+	return fmt.Sprintf("registry answered %d %s%s", e.code, http.StatusText(e.code), e.text)
+}
+
+// Unwrap returns the class.
+func (e *statusError) Unwrap() error {
+	return class(e.code, e.text)
+}
+
+// class of a status. 404 is left to the call, which knows what it asked for.
+func class(code int, text string) error {
+	quota := strings.Contains(strings.ToLower(text), "quota")
+	switch {
+	case code == http.StatusUnauthorized:
+		return errdefs.ErrUnauthenticated
+	case code == http.StatusRequestEntityTooLarge, code == http.StatusInsufficientStorage,
+		quota && (code == http.StatusForbidden || code == http.StatusPreconditionFailed || code == http.StatusConflict):
+		return errdefs.ErrResourceExhausted
+	case code == http.StatusForbidden:
+		return errdefs.ErrPermissionDenied
+	case code == http.StatusMethodNotAllowed, code == http.StatusNotImplemented:
+		return errdefs.ErrNotImplemented
+	case code == http.StatusTooManyRequests, code == http.StatusRequestTimeout, code >= 500:
+		return errdefs.ErrUnavailable
+	default:
+		return errdefs.ErrUnknown
+	}
+}
+
+func newStatus(resp *http.Response) *statusError {
+	e := &statusError{code: resp.StatusCode}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
+	if err != nil {
+		return e
+	}
+	var answer struct {
+		Errors []struct{ Code, Message string }
+	}
+	if json.Unmarshal(body, &answer) == nil {
+		for _, d := range answer.Errors {
+			e.text += fmt.Sprintf(": %.64q %.256q", d.Code, d.Message)
+		}
+	}
+	return e
+}
+
+// callError says what was asked and gives the error its class.
+func (r *Registry) callError(ctx context.Context, c call, err error) error {
+	what := fmt.Sprintf("%s %s in %s", c.verb, c.object, r.repo)
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
+	}
+	var refused *statusError
+	var shook *transport.Error
+	var asked *url.Error
+	switch {
+	case errors.As(err, &refused) && refused.code == http.StatusNotFound:
+		return fmt.Errorf("%s: %w: %w", what, err, notFound(c))
+	case errors.As(err, &refused):
+		return fmt.Errorf("%s: %w", what, err)
+	case errors.As(err, &shook):
+		return fmt.Errorf("%s: authenticate: registry answered %d: %w", what, shook.StatusCode, authClass(shook))
+	case errdefs.Resolve(err) != errdefs.ErrUnknown:
+		return fmt.Errorf("%s: %w", what, err)
+	case errors.As(err, &asked):
+		err = asked.Err // the address of an upload is a secret of its session
+	}
+	return fmt.Errorf("%s: %w: %w", what, err, errdefs.ErrUnavailable)
+}
+
+// notFound is the class of a 404. Only to a question is it an answer.
+func notFound(c call) error {
+	switch c.method {
+	case http.MethodGet, http.MethodHead, http.MethodDelete:
+		return errdefs.ErrNotFound
+	case http.MethodPost:
+		return errdefs.ErrFailedPrecondition // no such repository, and the registry does not make it
+	default:
+		if c.object.Manifest {
+			return errdefs.ErrAborted // a blob of it is gone: push again
+		}
+		return errdefs.ErrUnavailable // the upload's session is gone
+	}
+}
+
+func authClass(e *transport.Error) error {
+	if c := class(e.StatusCode, ""); c != errdefs.ErrUnknown {
+		return c
+	}
+	return errdefs.ErrUnavailable
+}

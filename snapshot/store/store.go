@@ -1,0 +1,189 @@
+// Package store keeps blobs and manifests of snapshots: in a repository of an OCI
+// registry or in an OCI layout directory. Every call that leaves the process on behalf
+// of a snapshot goes through Store.
+package store
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	digest "github.com/opencontainers/go-digest"
+)
+
+// Store is one repository. Its errors carry an errdefs class: NotFound only when the
+// store itself said that the object is not there, Unavailable for what may pass,
+// ResourceExhausted for a full one, Unauthenticated and PermissionDenied, DataLoss.
+type Store interface {
+	// Stat asks for an object without its bytes.
+	Stat(ctx context.Context, o Object) (Info, error)
+	// Get opens an object. Its bytes are not verified; see Read and Copy.
+	Get(ctx context.Context, o Object) (io.ReadCloser, error)
+	// Put stores an object. It exists afterwards, whole, or not at all.
+	Put(ctx context.Context, o Object, c Content) error
+	// Delete removes a tag. Deleting what is not there succeeds.
+	Delete(ctx context.Context, tag string) error
+	// Tags lists the tags. A repository that does not exist has none.
+	Tags(ctx context.Context) ([]string, error)
+}
+
+// Object is a blob, by digest, or a manifest, by digest or tag.
+type Object struct {
+	Manifest bool
+	Name     string
+}
+
+// Blob names a blob.
+func Blob(d digest.Digest) Object { return Object{Name: d.String()} }
+
+// Manifest names a manifest by digest or tag.
+func Manifest(name string) Object { return Object{Manifest: true, Name: name} }
+
+func (o Object) String() string {
+	if o.Manifest {
+		return "manifest " + o.Name
+	}
+	return "blob " + o.Name
+}
+
+// digest of the object, or "" for a tag.
+func (o Object) digest() digest.Digest {
+	if d := digest.Digest(o.Name); CheckDigest(d) == nil {
+		return d
+	}
+	return ""
+}
+
+// CheckDigest refuses everything but sha256, the one algorithm that all registries know.
+func CheckDigest(d digest.Digest) error {
+	if err := d.Validate(); err != nil || d.Algorithm() != digest.SHA256 {
+		return fmt.Errorf("digest %q: not sha256:<64 hex digits>: %w", d, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// Info of a stored object.
+type Info struct {
+	Digest digest.Digest
+	Size   int64
+}
+
+// Content is what Put stores. Open may be called more than once: a retry sends the
+// whole again.
+type Content struct {
+	Digest    digest.Digest
+	Size      int64
+	MediaType string // of a manifest
+	Open      func() (io.ReadCloser, error)
+	// From names a repository of the same store that may hold the blob already.
+	From string
+}
+
+// Bytes is the content of a buffer, which must not change until Put returns.
+func Bytes(data []byte) Content {
+	return Content{
+		Digest: digest.FromBytes(data), Size: int64(len(data)),
+		Open: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil },
+	}
+}
+
+// File is the content of size bytes of an open file.
+func File(f io.ReaderAt, d digest.Digest, size int64) Content {
+	return Content{
+		Digest: d, Size: size,
+		Open: func() (io.ReadCloser, error) { return io.NopCloser(io.NewSectionReader(f, 0, size)), nil },
+	}
+}
+
+// Config names a store. Credentials are not in it: they are read from the docker
+// configuration where the store is used.
+type Config struct {
+	// Repository is host/path of a registry, or LayoutPrefix and a directory.
+	Repository   string `json:"repository"`
+	PlainHTTP    bool   `json:"plainHTTP,omitempty"`
+	CAFile       string `json:"caFile,omitempty"`       // PEM, beside the system's
+	DockerConfig string `json:"dockerConfig,omitempty"` // directory of config.json; empty: the default places
+}
+
+// LayoutPrefix marks a repository that is an OCI layout directory.
+const LayoutPrefix = "oci-layout:"
+
+// Open returns the store of cfg with retries. Nothing is asked of it yet.
+func Open(cfg Config) (Store, error) {
+	if dir, ok := strings.CutPrefix(cfg.Repository, LayoutPrefix); ok {
+		return NewLayout(dir)
+	}
+	r, err := NewRegistry(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return Retry(r), nil
+}
+
+// Read returns an object whole, verified against its digest if it is named by one. More
+// than limit bytes are InvalidArgument.
+func Read(ctx context.Context, s Store, o Object, limit int64) ([]byte, error) {
+	body, err := s.Get(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	data, err := io.ReadAll(io.LimitReader(body, limit+1))
+	if err != nil {
+		return nil, readError(ctx, o, err)
+	}
+	if int64(len(data)) > limit {
+		return nil, fmt.Errorf("read %s: more than %d bytes: %w", o, limit, errdefs.ErrInvalidArgument)
+	}
+	if d := o.digest(); d != "" && digest.FromBytes(data) != d {
+		return nil, fmt.Errorf("read %s: %d bytes with another digest: %w", o, len(data), errdefs.ErrDataLoss)
+	}
+	return data, nil
+}
+
+// ReadBlob returns a blob of known size, verified. The caller has bounded size.
+func ReadBlob(ctx context.Context, s Store, d digest.Digest, size int64) ([]byte, error) {
+	buf := bytes.NewBuffer(make([]byte, 0, size))
+	if err := Copy(ctx, s, d, size, buf); err != nil {
+		return nil, err
+	}
+	return buf.Bytes(), nil
+}
+
+// Copy writes a blob to w and verifies size and digest. After an error what w got must
+// not be used.
+func Copy(ctx context.Context, s Store, d digest.Digest, size int64, w io.Writer) error {
+	o := Blob(d)
+	body, err := s.Get(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	h := sha256.New()
+	n, err := io.Copy(io.MultiWriter(h, w), io.LimitReader(body, size+1))
+	if err != nil {
+		return readError(ctx, o, err)
+	}
+	if n != size || digest.NewDigest(digest.SHA256, h) != d {
+		return fmt.Errorf("copy %s: %d bytes of %d, or another digest: %w", o, n, size, errdefs.ErrDataLoss)
+	}
+	return nil
+}
+
+// readError gives an error in the middle of a body its class.
+func readError(ctx context.Context, o Object, err error) error {
+	var classed interface{ Unwrap() error }
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("read %s: %w", o, context.Cause(ctx))
+	case errors.As(err, &classed) && errdefs.Resolve(err) != errdefs.ErrUnknown:
+		return fmt.Errorf("read %s: %w", o, err)
+	default:
+		return fmt.Errorf("read %s: %w: %w", o, err, errdefs.ErrUnavailable)
+	}
+}
