@@ -13,6 +13,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/api/spec"
 )
 
@@ -22,10 +23,10 @@ const optionsURL = "godwit.dev/config"
 // container loads the container object of the VM, or makes one from its Spec: no image,
 // no snapshotter, since the disks come out of the snapshot. Either way its runtime spec
 // names the namespace that was made for it.
-func (c *Client) container(ctx context.Context, vm *nodev1.VM, sp *spec.Spec, netns string) (containerd.Container, error) {
+func (c *Client) container(ctx context.Context, vm *nodev1.VM, sp *spec.Spec, netns string, intent record.Intent) (containerd.Container, error) {
 	container, err := c.containerd.LoadContainer(ctx, vm.GetId())
 	if err == nil {
-		return container, c.adapt(ctx, container, netns)
+		return container, c.adapt(ctx, container, netns, intent)
 	}
 	if !errdefs.IsNotFound(err) {
 		return nil, err
@@ -38,12 +39,12 @@ func (c *Client) container(ctx context.Context, vm *nodev1.VM, sp *spec.Spec, ne
 	return c.containerd.NewContainer(ctx, vm.GetId(),
 		containerd.WithSpec(runtimeSpec),
 		containerd.WithRuntime(c.config.Containerd.Runtime, options),
-		containerd.WithContainerLabels(map[string]string{LabelManaged: "true"}),
+		containerd.WithContainerLabels(map[string]string{LabelManaged: "true", labelNew: "true", labelOrder: orderMark(intent)}),
 	)
 }
 
 // adapt readies a container object that stayed behind for its VM's return.
-func (c *Client) adapt(ctx context.Context, container containerd.Container, netns string) error {
+func (c *Client) adapt(ctx context.Context, container containerd.Container, netns string, intent record.Intent) error {
 	return container.Update(ctx, func(ctx context.Context, _ *containerd.Client, obj *containers.Container) error {
 		var s specs.Spec
 		if err := typeurl.UnmarshalTo(obj.Spec, &s); err != nil {
@@ -55,8 +56,13 @@ func (c *Client) adapt(ctx context.Context, container containerd.Container, netn
 			return err
 		}
 		obj.Spec = any
-		delete(obj.Labels, LabelDigest)
-		delete(obj.Labels, labelStopped)
+		for _, label := range []string{LabelDigest, labelStopped, labelNew} {
+			delete(obj.Labels, label)
+		}
+		if obj.Labels == nil {
+			obj.Labels = map[string]string{}
+		}
+		obj.Labels[labelOrder] = orderMark(intent)
 		return nil
 	})
 }

@@ -24,26 +24,22 @@ func (c *Client) netnsPath(vm *nodev1.VM) string {
 }
 
 // network makes the namespace of a VM that had NICs and lets CNI fill it; a VM without
-// NICs gets an empty one from its shim. It answers the path, or "".
-func (c *Client) network(ctx context.Context, vm *nodev1.VM, sp *spec.Spec) (string, error) {
-	if len(sp.NICs) == 0 {
-		return "", nil
-	}
+// NICs gets an empty one from its shim.
+func (c *Client) network(ctx context.Context, vm *nodev1.VM, path string, nic spec.NIC) error {
 	plugins, err := c.cni()
 	if err != nil {
-		return "", err
+		return err
 	}
-	path := c.netnsPath(vm)
 	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
-		return "", err
+		return err
 	}
 	if err := network.NewNamespace(path); err != nil {
-		return "", fmt.Errorf("network namespace %s: %w", path, err)
+		return fmt.Errorf("network namespace %s: %w", path, err)
 	}
-	if err := setup(ctx, plugins, cniID(vm), path, sp.NICs[0]); err != nil {
-		return "", fmt.Errorf("CNI add (cni.conf_dir %s): %w", c.config.CNI.ConfDir, err)
+	if err := setup(ctx, plugins, cniID(vm), path, nic); err != nil {
+		return fmt.Errorf("CNI add (cni.conf_dir %s): %w", c.config.CNI.ConfDir, err)
 	}
-	return path, nil
+	return nil
 }
 
 // setup asks for the addresses and the MAC that the VM had, which a plugin may honour,

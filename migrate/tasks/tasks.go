@@ -6,6 +6,7 @@ package tasks
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -22,15 +23,21 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/migrate/engine"
 )
 
-// Labels of a container object. The first two are ours, the third is what keeps
-// containerd's restart monitor from waking a VM by accident.
+// Labels of a container object. labelStopped is what keeps containerd's restart monitor
+// from waking a VM by accident.
 const (
 	LabelDigest  = "godwit.dev/digest"  // the snapshot that owns the VM
 	LabelManaged = "godwit.dev/managed" // made by godwitd, not by a user
 	labelStopped = "containerd.io/restart.explicitly-stopped"
+
+	labelOrder = "godwit.dev/order" // operation/attempt that makes, or made, its task
+	labelNew   = "godwit.dev/new"   // the order made the container too
 )
+
+func orderMark(i record.Intent) string { return fmt.Sprintf("%s/%d", i.Operation, i.Attempt) }
 
 // undoTimeout bounds the removal of what a failed Create made.
 const undoTimeout = 30 * time.Second
@@ -40,48 +47,72 @@ type Client struct {
 	containerd *containerd.Client
 	config     *config.Config
 	configPath string
+	spec       SpecOf
 }
+
+// SpecOf answers the Spec that a snapshot holds.
+type SpecOf func(ctx context.Context, repository, digest string) (*spec.Spec, error)
 
 // New returns a client of the containerd that the config names. It does not wait for
 // it: containerd may start after godwitd, and restart under it.
-func New(cfg *config.Config, configPath string) (*Client, error) {
+func New(cfg *config.Config, configPath string, spec SpecOf) (*Client, error) {
 	c, err := containerd.New(cfg.Containerd.Address, containerd.WithTimeout(5*time.Second), containerd.WithDefaultRuntime(cfg.Containerd.Runtime))
 	if err != nil {
 		return nil, fmt.Errorf("connect to containerd at %s (containerd.address): %w: %w", cfg.Containerd.Address, errdefs.ErrUnavailable, err)
 	}
-	return &Client{containerd: c, config: cfg, configPath: configPath}, nil
+	return &Client{containerd: c, config: cfg, configPath: configPath, spec: spec}, nil
 }
 
 // Close the connection.
 func (c *Client) Close() error { return c.containerd.Close() }
 
 // Create makes container object, network and task of a VM that is to be restored here.
-// The task is CREATED and has not executed an instruction. On error nothing is left.
-func (c *Client) Create(ctx context.Context, vm *nodev1.VM, sp *spec.Spec, intent record.Intent, stdio string) (err error) {
+// The task is CREATED and has not executed an instruction. A task that the same order
+// has made before is a success. On error nothing is left.
+func (c *Client) Create(ctx context.Context, vm *nodev1.VM, order engine.Restore) (err error) {
 	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
 	defer func() {
 		if err != nil {
-			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
-			defer cancel()
-			_ = c.Undo(undo, vm)
 			err = fmt.Errorf("create task of VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
 		}
 	}()
-	if err := c.clear(ctx, vm); err != nil {
+	made, err := c.clear(ctx, vm, order.Intent)
+	if made || err != nil {
 		return err
 	}
-	netns, err := c.network(ctx, vm, sp)
+	sp, err := c.spec(ctx, order.Repository, order.Intent.Digest)
 	if err != nil {
 		return err
 	}
-	container, err := c.container(ctx, vm, sp, netns)
+	if err := c.create(ctx, vm, sp, order); err != nil {
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer cancel()
+		return errors.Join(err, c.Undo(undo, vm, order))
+	}
+	return nil
+}
+
+// create marks the container object with the order before anything else is made, so
+// that Undo knows what is whose.
+func (c *Client) create(ctx context.Context, vm *nodev1.VM, sp *spec.Spec, order engine.Restore) error {
+	creator, err := c.stdio(vm, order.Stdio, sp.Container != nil && sp.Container.OCI.Process.Terminal)
 	if err != nil {
 		return err
 	}
-	creator, err := c.stdio(vm, stdio, sp.Container != nil && sp.Container.OCI.Process.Terminal)
+	netns := ""
+	if len(sp.NICs) > 0 {
+		netns = c.netnsPath(vm)
+	}
+	container, err := c.container(ctx, vm, sp, netns, order.Intent)
 	if err != nil {
 		return err
 	}
+	if netns != "" {
+		if err := c.network(ctx, vm, netns, sp.NICs[0]); err != nil {
+			return err
+		}
+	}
+	intent := order.Intent
 	_, err = container.NewTask(ctx, creator, func(_ context.Context, _ *containerd.Client, info *containerd.TaskInfo) error {
 		info.Options = &machinev1.RestoreOptions{ConfigPath: c.configPath, Operation: intent.Operation, Attempt: intent.Attempt, Digest: intent.Digest}
 		return nil
@@ -122,26 +153,29 @@ func (c *Client) Running(ctx context.Context, vm *nodev1.VM) (bool, error) {
 	return status.Status == containerd.Running || status.Status == containerd.Paused, nil
 }
 
-// Undo removes what Create made: the task, the network, and the container object if
-// godwitd made it. What is not there is no error.
-func (c *Client) Undo(ctx context.Context, vm *nodev1.VM) error {
+// Undo removes what Create of this order made: the task, the network, and the container
+// object if it was not there before. A task of another order is left alone.
+func (c *Client) Undo(ctx context.Context, vm *nodev1.VM, order engine.Restore) error {
 	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
+	container, err := c.containerd.LoadContainer(ctx, vm.GetId())
+	if errdefs.IsNotFound(err) {
+		return c.release(ctx, vm)
+	}
+	if err != nil {
+		return err
+	}
+	labels, err := container.Labels(ctx)
+	if err != nil || labels[labelOrder] != orderMark(order.Intent) {
+		return err
+	}
 	if err := c.deleteTask(ctx, vm, true); err != nil {
 		return err
 	}
 	if err := c.release(ctx, vm); err != nil {
 		return err
 	}
-	container, err := c.containerd.LoadContainer(ctx, vm.GetId())
-	if errdefs.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	labels, err := container.Labels(ctx)
-	if err != nil || labels[LabelManaged] == "" || labels[LabelDigest] != "" {
-		return err
+	if labels[labelNew] == "" {
+		return c.stopped(ctx, container, order.Intent.Digest)
 	}
 	if err := container.Delete(ctx); err != nil && !errdefs.IsNotFound(err) {
 		return err
@@ -155,7 +189,7 @@ func (c *Client) Hibernated(ctx context.Context, vm *nodev1.VM, digest string) e
 	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
 	container, err := c.containerd.LoadContainer(ctx, vm.GetId())
 	if err == nil {
-		_, err = container.SetLabels(ctx, map[string]string{LabelDigest: digest, labelStopped: "true"})
+		err = c.stopped(ctx, container, digest)
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("label container %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
@@ -166,24 +200,45 @@ func (c *Client) Hibernated(ctx context.Context, vm *nodev1.VM, digest string) e
 	return c.release(ctx, vm)
 }
 
-// clear deletes a stopped task that stands in the way of a new one; a live one is an
-// error.
-func (c *Client) clear(ctx context.Context, vm *nodev1.VM) error {
-	task, err := c.task(ctx, vm)
+// stopped marks the container of a VM that a snapshot owns.
+func (c *Client) stopped(ctx context.Context, container containerd.Container, digest string) error {
+	_, err := container.SetLabels(ctx, map[string]string{LabelDigest: digest, labelStopped: "true", labelOrder: "", labelNew: ""})
+	return err
+}
+
+// clear deletes a stopped task that stands in the way of a new one. It reports whether
+// the task that stands there is what the order wants; any other live one is an error.
+func (c *Client) clear(ctx context.Context, vm *nodev1.VM, intent record.Intent) (made bool, err error) {
+	container, err := c.containerd.LoadContainer(ctx, vm.GetId())
 	if errdefs.IsNotFound(err) {
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return false, err
+	}
+	task, err := container.Task(ctx, nil)
+	if errdefs.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
 	}
 	status, err := task.Status(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
-	if status.Status != containerd.Stopped {
-		return fmt.Errorf("a task of that name is %s: %w", status.Status, errdefs.ErrAlreadyExists)
+	labels, err := container.Labels(ctx)
+	if err != nil {
+		return false, err
 	}
-	return c.deleteTask(ctx, vm, false)
+	switch {
+	case status.Status == containerd.Stopped:
+		return false, c.deleteTask(ctx, vm, false)
+	case labels[labelOrder] == orderMark(intent):
+		return true, nil
+	default:
+		return false, fmt.Errorf("a task of that name is %s: %w", status.Status, errdefs.ErrAlreadyExists)
+	}
 }
 
 func (c *Client) task(ctx context.Context, vm *nodev1.VM) (containerd.Task, error) {
