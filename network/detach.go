@@ -73,30 +73,83 @@ func (s *session) restore(ctx context.Context, link Link) error {
 	return errors.Join(errs...)
 }
 
-func (s *session) restoreAddresses(ctx context.Context, l netlink.Link, want []Address) (err error) {
+// restoreAddresses stops at the first that it cannot add: the order decides which
+// IPv4 address is the primary one of its network, and so what routes prefer.
+func (s *session) restoreAddresses(ctx context.Context, l netlink.Link, want []Address) error {
 	name := l.Attrs().Name
 	now, err := s.addresses(l)
 	if err != nil {
 		return fmt.Errorf("list addresses of %s: %w", name, err)
 	}
-	same := func(a Address) func(Address) bool {
-		return func(b Address) bool { return a.key() == b.key() }
-	}
-	for _, a := range slices.Backward(now) {
-		if !slices.ContainsFunc(want, same(a)) {
-			err = errors.Join(err, s.step(ctx, "remove address from", name, func() error {
-				return gone(s.nl.AddrDel(l, a.netlink()))
-			}))
+	remove, add := addressChanges(now, want)
+	for _, a := range remove {
+		err := s.step(ctx, "remove address from", name, func() error { return gone(s.nl.AddrDel(l, a.netlink())) })
+		if err != nil {
+			return err
 		}
 	}
-	for _, a := range want {
-		if !slices.ContainsFunc(now, same(a)) {
-			err = errors.Join(err, s.step(ctx, "restore address of", name, func() error {
-				return exists(s.nl.AddrAdd(l, a.netlink()))
-			}))
+	for _, a := range add {
+		err := s.step(ctx, "restore address of", name, func() error { return s.addAddress(l, a) })
+		if err != nil {
+			return err
 		}
 	}
-	return err
+	return nil
+}
+
+// addAddress skips duplicate address detection: the address was in use here until
+// now, and a route cannot name a tentative one as its source.
+func (s *session) addAddress(l netlink.Link, a Address) error {
+	sure := a
+	if a.Prefix.Addr().Is6() {
+		sure.Flags |= unix.IFA_F_NODAD
+	}
+	err := exists(s.nl.AddrAdd(l, sure.netlink()))
+	if err != nil || sure.Flags == a.Flags {
+		return err
+	}
+	return s.nl.AddrReplace(l, a.netlink())
+}
+
+// addressChanges says how now becomes want. IPv4 addresses stay as far as both lists
+// agree from the start; the kernel lists IPv6 ones newest first, so they are added
+// from the end.
+func addressChanges(now, want []Address) (remove, add []Address) {
+	now4, now6 := families(now)
+	want4, want6 := families(want)
+	same := 0
+	for same < min(len(now4), len(want4)) && now4[same].key() == want4[same].key() {
+		same++
+	}
+	for _, a := range slices.Backward(now4[same:]) {
+		remove = append(remove, a)
+	}
+	add = append(add, want4[same:]...)
+	has := func(list []Address, a Address) bool {
+		return slices.ContainsFunc(list, func(b Address) bool { return a.key() == b.key() })
+	}
+	for _, a := range now6 {
+		if !has(want6, a) {
+			remove = append(remove, a)
+		}
+	}
+	for _, a := range slices.Backward(want6) {
+		if !has(now6, a) {
+			add = append(add, a)
+		}
+	}
+	return remove, add
+}
+
+func families(all []Address) (v4, v6 []Address) {
+	for _, a := range all {
+		if a.Prefix.Addr().Is4() {
+			v4 = append(v4, a)
+		} else {
+			v6 = append(v6, a)
+		}
+	}
+	return v4, v6
 }
 
 // restoreRoutes runs after the addresses are back, which has made the kernel's own
