@@ -159,11 +159,11 @@ type Exit struct {
 
 // Process is what is written down so that another shim can adopt the VM.
 type Process struct {
-	PID       int    `json:"pid"`
-	StartTime uint64 `json:"startTime"` // field 22 of /proc/PID/stat: the pid was not reused
-	Dir       string `json:"dir"`
-	Control   string `json:"control"` // path of the VMM's control socket
-	Agent     string `json:"agent"`
-	Memory    uint64 `json:"memory"`
+	PID       int      `json:"pid"`
+	StartTime uint64   `json:"startTime"` // field 22 of /proc/PID/stat: the pid was not reused
+	Dir       string   `json:"dir"`
+	Control   string   `json:"control"` // path of the VMM's control socket
+	Agent     string   `json:"agent"`
+	Memory    uint64   `json:"memory"`
 	NICs      []string `json:"nics,omitempty"`
 }

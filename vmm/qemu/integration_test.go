@@ -1,0 +1,54 @@
+//go:build integration
+
+package qemu
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"godwit.dev/godwit/vmm/vmmtest"
+)
+
+// TestConformance runs the suite on real VMs, and on those of a second QEMU if
+// GODWIT_QEMU2 names one (with GODWIT_QEMU2_DATA and GODWIT_QEMU2_MODULES).
+func TestConformance(t *testing.T) {
+	drivers := map[string]Driver{"qemu": {}}
+	if second := os.Getenv("GODWIT_QEMU2"); second != "" {
+		drivers["second"] = Driver{Binary: second, DataDir: os.Getenv("GODWIT_QEMU2_DATA"), ModuleDir: os.Getenv("GODWIT_QEMU2_MODULES")}
+	}
+	for name, d := range drivers {
+		t.Run(name, func(t *testing.T) { vmmtest.Run(t, realEnv(t, d)) })
+	}
+}
+
+func realEnv(t *testing.T, d Driver) vmmtest.Env {
+	t.Helper()
+	driver, err := New(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	facts, err := driver.Probe(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%+v", facts)
+	dir, err := os.MkdirTemp("/dev/shm", "vmm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	guest := filepath.Join("..", "..", "bin", "guest")
+	modules := cmp.Or(os.Getenv("GODWIT_GUEST_MODULES"), filepath.Join(guest, "modules"))
+	initrd := filepath.Join(dir, "initrd")
+	if err := vmmtest.BuildInitrd(initrd, "/bin/busybox", modules); err != nil {
+		t.Fatal(err)
+	}
+	return vmmtest.Env{
+		Driver: driver, Kernel: cmp.Or(os.Getenv("GODWIT_GUEST_KERNEL"), filepath.Join(guest, "vmlinuz")), Initrd: initrd,
+		Memory: 256 << 20, VCPUs: 1, DiskSlot: FirstDiskSlot, NICSlot: FirstNICSlot,
+		Dir: dir, Tap: openTap, Still: 500 * time.Millisecond, Limit: time.Minute,
+	}
+}

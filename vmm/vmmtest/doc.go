@@ -1,0 +1,98 @@
+// Package vmmtest is the suite that every implementation of vmm.Driver passes: a list of
+// clauses, each of which starts its own VM with a guest made for it, and returns an error
+// that says what was wrong. The suite's own test runs each clause against a driver with
+// the one wrong answer that it is there for.
+package vmmtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"godwit.dev/godwit/vmm"
+)
+
+// Env is what a VMM is tested with.
+type Env struct {
+	Driver vmm.Driver
+	Kernel string
+	Initrd string // by BuildInitrd
+	Memory uint64
+	VCPUs  int
+	// DiskSlot and NICSlot are the first of each kind.
+	DiskSlot int
+	NICSlot  int
+	// Dir takes the VMs' directories. It is short: sockets lie below it.
+	Dir string
+	// Tap makes a tap for a NIC.
+	Tap func() (*os.File, error)
+	// Still is how long a guest must stay silent to count as stopped: several times its
+	// usual pause between two lines.
+	Still time.Duration
+	// Limit bounds each clause.
+	Limit time.Duration
+}
+
+// Detacher is a machine that can be left without ending it, as a shim that dies does.
+type Detacher interface{ Detach() error }
+
+// Clause is one promise of package vmm.
+type Clause struct {
+	Name  string
+	check func(ctx context.Context, b *bench) error
+}
+
+// Clauses is the whole suite.
+func Clauses() []Clause {
+	return []Clause{
+		{"start is inert until resume", startIsInert},
+		{"a failed start leaves nothing", failedStart},
+		{"pause stops the guest, resume goes on", pauseAndResume},
+		{"pause and resume are idempotent", idempotent},
+		{"save needs a paused VM", saveNeedsPause},
+		{"state is without RAM, the source resumes", saveAndResume},
+		{"state is loaded by an incoming VM only", loadNeedsIncoming},
+		{"what is no state is refused", loadGarbage},
+		{"state and RAM go on elsewhere", restore},
+		{"kill is idempotent and leaves nothing", kill},
+		{"power-off is a clean exit", powerOff},
+		{"reset ends the process", reset},
+		{"panic ends the process", panicked},
+		{"NIC is removed and added", nics},
+		{"NIC is added after a restore", nicAfterRestore},
+		{"unknown NIC is not found", unknownNIC},
+		{"another process adopts the VM", adopt},
+		{"a hanging VMM ends in an error", hang},
+	}
+}
+
+// Run runs each clause as a subtest.
+func Run(t *testing.T, env Env) {
+	for _, c := range Clauses() {
+		t.Run(c.Name, func(t *testing.T) {
+			if err := c.Check(t.Context(), env); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// Check runs the clause; its VMs are gone when it returns.
+func (c Clause) Check(ctx context.Context, env Env) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, env.Limit)
+	defer cancel()
+	b, err := newBench(env)
+	if err != nil {
+		return err
+	}
+	err = c.check(ctx, b)
+	if err != nil {
+		err = fmt.Errorf("%w%s", err, b.output())
+	}
+	if closeErr := b.close(); err == nil {
+		err = closeErr
+	}
+	return err
+}

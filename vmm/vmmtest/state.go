@@ -1,0 +1,271 @@
+package vmmtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/vmm"
+)
+
+// maxState is what device state may take: with RAM in it, it would be far larger.
+const maxState = 4 << 20
+
+func saveNeedsPause(ctx context.Context, b *bench) error {
+	v, err := b.start(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := v.Resume(ctx); err != nil {
+		return err
+	}
+	state, err := v.file("state", 0)
+	if err != nil {
+		return err
+	}
+	if err := v.SaveState(ctx, state); !errdefs.IsFailedPrecondition(err) {
+		return fmt.Errorf("save of a running VM: got %v, want FailedPrecondition", err)
+	}
+	_, err = v.guest.await(ctx, func(tick) bool { return true })
+	return err
+}
+
+func saveAndResume(ctx context.Context, b *bench) error {
+	v, err := b.boot(ctx, nil)
+	if err != nil {
+		return err
+	}
+	// A save may be wanted again in the same pause, and in another one.
+	for range 2 {
+		if err := v.Pause(ctx); err != nil {
+			return err
+		}
+		for range 2 {
+			if _, err := v.save(ctx); err != nil {
+				return err
+			}
+		}
+		if err := b.still(ctx, v); err != nil {
+			return err
+		}
+		if err := goesOn(ctx, v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// save gives the state, ready to be read.
+func (v *vm) save(ctx context.Context) (*os.File, error) {
+	state, err := v.file("state", 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := v.SaveState(ctx, state); err != nil {
+		return nil, err
+	}
+	size, err := state.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, err
+	}
+	if size == 0 || size > maxState {
+		return nil, fmt.Errorf("state has %d bytes", size)
+	}
+	_, err = state.Seek(0, io.SeekStart)
+	return state, err
+}
+
+func loadNeedsIncoming(ctx context.Context, b *bench) error {
+	v, err := b.start(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := v.Pause(ctx); err != nil {
+		return err
+	}
+	state, err := v.save(ctx)
+	if err != nil {
+		return err
+	}
+	if err := v.LoadState(ctx, state); !errdefs.IsFailedPrecondition(err) {
+		return fmt.Errorf("load into a VM not started as incoming: got %v, want FailedPrecondition", err)
+	}
+	w, err := b.start(ctx, incoming)
+	if err != nil {
+		return err
+	}
+	if err := w.Resume(ctx); !errdefs.IsFailedPrecondition(err) {
+		return fmt.Errorf("resume of an incoming VM: got %v, want FailedPrecondition", err)
+	}
+	return nil
+}
+
+func incoming(v *vm) error {
+	v.cfg.Incoming = true
+	v.cfg.Kernel, v.cfg.Initrd, v.cfg.Cmdline = "", "", ""
+	return nil
+}
+
+func loadGarbage(ctx context.Context, b *bench) error {
+	whole, err := b.start(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := whole.Pause(ctx); err != nil {
+		return err
+	}
+	saved, err := whole.save(ctx)
+	if err != nil {
+		return err
+	}
+	good, err := io.ReadAll(saved)
+	if err != nil {
+		return err
+	}
+	for name, bad := range map[string][]byte{
+		"empty": nil, "zeroes": make([]byte, 4096), "half": good[:len(good)/2],
+	} {
+		v, err := b.start(ctx, incoming)
+		if err != nil {
+			return err
+		}
+		state, err := v.file("state", 0)
+		if err != nil {
+			return err
+		}
+		if _, err := state.Write(bad); err != nil {
+			return err
+		}
+		if _, err := state.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		if err := v.LoadState(ctx, state); err == nil || ctx.Err() != nil {
+			return fmt.Errorf("%s state: got %v, want an error in time", name, err)
+		}
+		if err := v.Kill(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func restore(ctx context.Context, b *bench) error {
+	withNIC := func(v *vm) error {
+		nic, err := v.addNIC(b)
+		v.cfg.NICs = []vmm.NIC{nic}
+		return err
+	}
+	v, err := b.boot(ctx, withNIC)
+	if err != nil {
+		return err
+	}
+	w, at, err := b.move(ctx, v, withNIC)
+	if err != nil {
+		return err
+	}
+	if err := b.still(ctx, w); err != nil {
+		return err
+	}
+	if w.guest.last().N > 0 {
+		return errors.New("restored VM runs before it is resumed")
+	}
+	if err := w.Resume(ctx); err != nil {
+		return err
+	}
+	if err := continues(ctx, w, at); err != nil {
+		return err
+	}
+	return w.writesDisk(ctx)
+}
+
+// move saves v and restores it in another directory, with other sockets, disk and tap.
+func (b *bench) move(ctx context.Context, v *vm, change func(*vm) error) (*vm, tick, error) {
+	if err := v.Pause(ctx); err != nil {
+		return nil, tick{}, err
+	}
+	state, err := v.save(ctx)
+	if err != nil {
+		return nil, tick{}, err
+	}
+	w, err := b.start(ctx, func(w *vm) error {
+		if err := errors.Join(incoming(w), copyFile(w.cfg.RAM, v.cfg.RAM)); err != nil {
+			return err
+		}
+		if err := copyFile(w.cfg.Disks[0].File, v.cfg.Disks[0].File); err != nil || change == nil {
+			return err
+		}
+		return change(w)
+	})
+	if err != nil {
+		return nil, tick{}, err
+	}
+	if err := v.Kill(ctx); err != nil {
+		return nil, tick{}, err
+	}
+	// Its last lines may lie in the console yet.
+	v.cfg.Console.Close()
+	select {
+	case <-v.guest.ended:
+	case <-ctx.Done():
+		return nil, tick{}, fmt.Errorf("console of a killed VM stays open: %w", ctx.Err())
+	}
+	return w, v.guest.last(), w.LoadState(ctx, state)
+}
+
+// copyFile copies what is not a hole.
+func copyFile(to, from *os.File) error {
+	info, err := from.Stat()
+	if err != nil {
+		return err
+	}
+	buf := make([]byte, 1<<20)
+	zero := make([]byte, len(buf))
+	for off := int64(0); off < info.Size(); off += int64(len(buf)) {
+		n, err := from.ReadAt(buf, off)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		if bytes.Equal(buf[:n], zero[:n]) {
+			continue
+		}
+		if _, err := to.WriteAt(buf[:n], off); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// continues tells whether the guest goes on where it was: the line that it was about to
+// say may have been cut, none may be missing.
+func continues(ctx context.Context, w *vm, at tick) error {
+	if _, err := w.guest.await(ctx, func(t tick) bool { return t.N > at.N+2 }); err != nil {
+		return err
+	}
+	if first := w.guest.first(); first.Boot != at.Boot || first.N <= at.N || first.N > at.N+2 {
+		return fmt.Errorf("guest was at %v and goes on at %v", at, first)
+	}
+	return nil
+}
+
+// writesDisk tells whether the guest's next lines reach the disk of this VM.
+func (v *vm) writesDisk(ctx context.Context) error {
+	from := v.guest.last()
+	_, err := v.guest.await(ctx, func(t tick) bool {
+		block := make([]byte, 512)
+		if _, err := v.cfg.Disks[0].File.ReadAt(block, 0); err != nil {
+			return false
+		}
+		line, _, _ := bytes.Cut(block, []byte("\n"))
+		on, ok := parseTick(string(line))
+		return ok && on.Boot == from.Boot && on.N > from.N
+	})
+	if err != nil {
+		return fmt.Errorf("disk: %w", err)
+	}
+	return nil
+}
