@@ -118,10 +118,7 @@ func (e *Engine) drive(ctx context.Context, r *run) {
 // turn reads the record and takes the step that it asks for.
 func (e *Engine) turn(ctx context.Context, r *run) (settled bool, err error) {
 	rec, err := e.Records.Get(ctx, &nodev1.GetRequest{Vm: r.vm})
-	if errdefs.IsNotFound(err) {
-		return true, nil
-	}
-	if err != nil {
+	if err != nil { // NotFound too: a record under an operation cannot be removed
 		return false, err
 	}
 	op := rec.GetOperation()

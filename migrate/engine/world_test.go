@@ -1,0 +1,323 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/migrate/controller"
+	"godwit.dev/godwit/migrate/store"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+var vm = &nodev1.VM{Namespace: "default", Id: "web"}
+
+// States of a VM on a node.
+const (
+	gone    = ""
+	runs    = "running"
+	paused  = "paused"
+	stopped = "stopped" // its VMM, by the vote
+	created = "created"
+)
+
+// fault is what one call comes to. after lets the call have its effect and loses the
+// answer. A kill ends the engine in that moment.
+type fault struct {
+	call  int // counts from 1; 0: none
+	after bool
+	err   error
+	kill  func()
+}
+
+// world is one VM, its controller and its nodes. All parts of an engine count their
+// calls here, so that any one of them can fail.
+type world struct {
+	t       *testing.T
+	records nodev1.RecordsService
+
+	mu         sync.Mutex
+	state      map[string]string // of the VM, by node
+	ref        *machinev1.Ref    // of the capture at the source
+	digest     string            // that the capture answered
+	blobs      map[string]bool   // digests in the registry
+	dropped    []string          // tags
+	broken     []string          // violations
+	log        []string          // calls, in order
+	fault      fault
+	always     map[string]error // by name of the call
+	captures   int
+	waitInside chan struct{} // a capture that has begun waits until its context ends
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	st, err := store.Open(filepath.Join(t.TempDir(), "records.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() })
+	w := &world{t: t, records: controller.New(st), state: map[string]string{}, blobs: map[string]bool{}, always: map[string]error{}}
+	rec, err := w.records.Ensure(t.Context(), &nodev1.EnsureRequest{Vm: vm})
+	if err == nil {
+		_, err = w.records.Own(t.Context(), &nodev1.OwnRequest{Vm: vm, Node: "n1", Generation: rec.Generation})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.state["n1"] = runs
+	return w
+}
+
+// set is the only way to change the VM, and watches over I1 and I3.
+func (w *world) set(node, state string) {
+	w.state[node] = state
+	runners, copies := 0, len(w.blobs)
+	for _, s := range w.state {
+		if s == runs {
+			runners++
+		}
+		if s == runs || s == paused || s == stopped {
+			copies++
+		}
+	}
+	if runners > 1 {
+		w.broken = append(w.broken, fmt.Sprintf("I1: two runners: %v", w.state))
+	}
+	if copies == 0 {
+		w.broken = append(w.broken, fmt.Sprintf("I3: no copy: %v", w.state))
+	}
+}
+
+// do runs effect as the call named name of the engine, or fails it.
+func (w *world) do(ctx context.Context, name string, effect func() error) error {
+	w.mu.Lock()
+	w.log = append(w.log, name)
+	hit, f, constant := len(w.log) == w.fault.call, w.fault, w.always[name]
+	if errdefs.IsNotFound(f.err) && (name == "Release" || name == "Abort" || name == "Query") {
+		hit = false // a shim that says so tells the truth
+	}
+	w.mu.Unlock()
+	if constant != nil {
+		return fmt.Errorf("%s: %w", name, constant)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if hit && !f.after {
+		return f.strike(name)
+	}
+	w.mu.Lock()
+	err := effect()
+	w.mu.Unlock()
+	if hit {
+		return f.strike(name)
+	}
+	return err
+}
+
+func (f fault) strike(name string) error {
+	if f.kill != nil {
+		f.kill()
+		return context.Canceled
+	}
+	return fmt.Errorf("%s: %w", name, f.err)
+}
+
+func (w *world) engine(node string) *Engine {
+	n := &machine{world: w, node: node}
+	return New(Parts{
+		Records: &flaky{RecordsService: w.records, world: w}, Machines: n, Observer: n, Tasks: (*tasks)(n), Leavings: n, Snapshots: n, Events: Sinks{},
+	}, Options{
+		Node: node, Repository: func(rec *nodev1.Record) string { return "r/" + rec.Uid },
+		Operation: time.Minute, RetryMin: time.Millisecond, RetryMax: 5 * time.Millisecond,
+	})
+}
+
+// machine is what the engine of one node works on.
+type machine struct {
+	*world
+	node string
+}
+
+func stale(format string, args ...any) error {
+	return fmt.Errorf(format+": %w", append(args, errdefs.ErrFailedPrecondition)...)
+}
+
+func (n *machine) Capture(ctx context.Context, _ *nodev1.VM, req *machinev1.CaptureRequest) (resp *machinev1.CaptureResponse, err error) {
+	err = n.do(ctx, "Capture", func() error {
+		if n.waitInside != nil {
+			close(n.waitInside)
+			n.waitInside = nil
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		switch {
+		case n.state[n.node] == runs:
+			n.captures++
+			n.digest = fmt.Sprintf("sha256:%064d", n.captures)
+			n.ref = req.Ref
+			n.blobs[n.digest] = true
+			n.set(n.node, paused)
+		case n.ref.GetOperation() != req.Ref.Operation:
+			return stale("capture: VM is %s", n.state[n.node])
+		}
+		resp = &machinev1.CaptureResponse{Digest: n.digest, PauseMs: 12, TotalBytes: 4096}
+		return nil
+	})
+	return resp, err
+}
+
+func (n *machine) Vote(ctx context.Context, _ *nodev1.VM, req *machinev1.VoteRequest) (resp *machinev1.VoteResponse, err error) {
+	err = n.do(ctx, "Vote", func() error {
+		if n.ref.GetOperation() != req.Ref.Operation || n.state[n.node] != paused && n.state[n.node] != stopped {
+			return stale("vote: VM is %s", n.state[n.node])
+		}
+		n.set(n.node, stopped)
+		resp = &machinev1.VoteResponse{Digest: n.digest}
+		return nil
+	})
+	return resp, err
+}
+
+func (n *machine) Abort(ctx context.Context, _ *nodev1.VM, _ *machinev1.AbortRequest) error {
+	return n.do(ctx, "Abort", func() error {
+		if n.state[n.node] == gone {
+			return fmt.Errorf("abort: %w", errdefs.ErrNotFound)
+		}
+		n.ref = nil
+		n.set(n.node, runs)
+		return nil
+	})
+}
+
+func (n *machine) Release(ctx context.Context, _ *nodev1.VM, req *machinev1.ReleaseRequest) error {
+	return n.do(ctx, "Release", func() error {
+		if n.state[n.node] == runs || n.state[n.node] == paused {
+			n.broken = append(n.broken, "R3: release of a VM that has not voted")
+		}
+		if n.state[n.node] == gone {
+			return fmt.Errorf("release: %w", errdefs.ErrNotFound)
+		}
+		n.set(n.node, gone)
+		return nil
+	})
+}
+
+func (n *machine) Query(ctx context.Context, _ *nodev1.VM) (resp *machinev1.QueryResponse, err error) {
+	err = n.do(ctx, "Query", func() error {
+		if n.state[n.node] == gone {
+			return fmt.Errorf("query: %w", errdefs.ErrNotFound)
+		}
+		resp = &machinev1.QueryResponse{State: n.state[n.node], Record: "READY"}
+		if n.state[n.node] == runs {
+			resp.Record = "OWN"
+		}
+		return nil
+	})
+	return resp, err
+}
+
+func (n *machine) Hibernated(ctx context.Context, _ *nodev1.VM, _ string) error {
+	return n.do(ctx, "Hibernated", func() error { return nil })
+}
+
+func (n *machine) Exists(ctx context.Context, _, digest string) (there bool, err error) {
+	err = n.do(ctx, "Exists", func() error { there = n.blobs[digest]; return nil })
+	return there, err
+}
+
+func (n *machine) DropTag(ctx context.Context, _, tag string) error {
+	return n.do(ctx, "DropTag", func() error { n.dropped = append(n.dropped, tag); return nil })
+}
+
+// tasks is the same node as its containerd.
+type tasks machine
+
+func (k *tasks) Create(ctx context.Context, _ *nodev1.VM, order Restore) error {
+	return k.do(ctx, "Create", func() error {
+		if !k.blobs[order.Intent.Digest] {
+			return fmt.Errorf("create: %w", errdefs.ErrNotFound)
+		}
+		if k.state[k.node] == runs {
+			return fmt.Errorf("create: %w", errdefs.ErrAlreadyExists)
+		}
+		k.set(k.node, created)
+		return nil
+	})
+}
+
+// Start commits as a shim does, before the VM runs.
+func (k *tasks) Start(ctx context.Context, _ *nodev1.VM) error {
+	return k.do(ctx, "Start", func() error {
+		if k.state[k.node] == runs {
+			return nil
+		}
+		if k.state[k.node] != created {
+			return fmt.Errorf("start: %w", errdefs.ErrNotFound)
+		}
+		rec, err := k.records.Get(ctx, &nodev1.GetRequest{Vm: vm})
+		if err != nil {
+			return err
+		}
+		op := rec.GetOperation()
+		if _, err := k.records.Commit(ctx, &nodev1.CommitRequest{Vm: vm, Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Owner: &nodev1.Owner{Node: k.node}}); err != nil {
+			return err
+		}
+		k.set(k.node, runs)
+		return nil
+	})
+}
+
+func (k *tasks) Running(ctx context.Context, _ *nodev1.VM) (running bool, err error) {
+	err = k.do(ctx, "Running", func() error { running = k.state[k.node] == runs; return nil })
+	return running, err
+}
+
+func (k *tasks) Undo(ctx context.Context, _ *nodev1.VM, _ Restore) error {
+	return k.do(ctx, "Undo", func() error {
+		if k.state[k.node] == runs {
+			k.broken = append(k.broken, "undo of a VM that runs")
+		}
+		k.set(k.node, gone)
+		return nil
+	})
+}
+
+// flaky is the records as an engine reaches them.
+type flaky struct {
+	nodev1.RecordsService
+	world *world
+}
+
+func via[Q, R any](ctx context.Context, f *flaky, name string, method func(context.Context, Q) (R, error), req Q) (resp R, err error) {
+	failed := f.world.do(ctx, name, func() error { resp, err = method(context.WithoutCancel(ctx), req); return err })
+	return resp, failed
+}
+
+func (f *flaky) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Record, error) {
+	return via(ctx, f, "Get", f.RecordsService.Get, req)
+}
+
+func (f *flaky) Advance(ctx context.Context, req *nodev1.AdvanceRequest) (*nodev1.Record, error) {
+	return via(ctx, f, "Advance", f.RecordsService.Advance, req)
+}
+
+func (f *flaky) Commit(ctx context.Context, req *nodev1.CommitRequest) (*nodev1.Record, error) {
+	return via(ctx, f, "Commit", f.RecordsService.Commit, req)
+}
+
+func (f *flaky) Finish(ctx context.Context, req *nodev1.FinishRequest) (*nodev1.Record, error) {
+	return via(ctx, f, "Finish", f.RecordsService.Finish, req)
+}
+
+func (f *flaky) Trim(ctx context.Context, req *nodev1.TrimRequest) (*nodev1.Record, error) {
+	return via(ctx, f, "Trim", f.RecordsService.Trim, req)
+}
