@@ -1,0 +1,124 @@
+// Command probe is the workload of the tests: it keeps a nonce and a counter in memory
+// only, appends to a file, and tells all of it over the network, so that an observer can
+// say from outside whether a VM that woke is the one that fell asleep.
+package main
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"flag"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"godwit.dev/godwit/integration/images"
+)
+
+type probe struct {
+	nonce   string
+	journal *journal
+	counter atomic.Uint64
+	ballast []byte
+}
+
+func main() {
+	listen := flag.String("listen", ":8080", "address of the HTTP answers")
+	beacon := flag.String("beacon", "", "where UDP beacons go; empty: nowhere")
+	interval := flag.Duration("interval", 10*time.Millisecond, "between two beacons")
+	file := flag.String("file", "/data/journal", "file that grows by a line with every tenth beacon")
+	fill := flag.Int("fill", 0, "MiB of random memory to hold")
+	flag.Parse()
+	log.SetFlags(0)
+
+	p, err := newProbe(*file, *fill)
+	if err != nil {
+		log.Fatal(err)
+	}
+	go p.beat(*beacon, *interval)
+	log.Printf("probe: nonce %s", p.nonce)
+	log.Fatal(http.ListenAndServe(*listen, p))
+}
+
+func newProbe(file string, fill int) (*probe, error) {
+	nonce := make([]byte, 64)
+	if _, err := rand.Read(nonce); err != nil {
+		return nil, err
+	}
+	p := &probe{nonce: hex.EncodeToString(nonce), ballast: make([]byte, fill<<20)}
+	if _, err := rand.Read(p.ballast); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return nil, err
+	}
+	var err error
+	p.journal, err = openJournal(file, p.nonce[:16])
+	return p, err
+}
+
+// beat counts and tells. The counter grows with each round and not with time, so its
+// value after a wake is the one at the pause plus one.
+func (p *probe) beat(to string, interval time.Duration) {
+	var conn net.Conn
+	for range time.Tick(interval) {
+		n := p.counter.Add(1)
+		if n%10 == 0 {
+			p.journal.add()
+		}
+		if to == "" {
+			continue
+		}
+		if conn == nil {
+			var err error
+			if conn, err = net.Dial("udp", to); err != nil {
+				continue // no route yet: the next round tries again
+			}
+		}
+		msg, err := json.Marshal(images.Beacon{Nonce: p.nonce, Counter: n, Time: time.Now()})
+		if err != nil {
+			log.Fatal(err)
+		}
+		if _, err := conn.Write(msg); err != nil {
+			conn.Close()
+			conn = nil
+		}
+	}
+}
+
+func (p *probe) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	lines, err := p.journal.check()
+	s := images.ProbeState{
+		Nonce: p.nonce, PID: os.Getpid(), StartTime: startTime(), BootID: read("/proc/sys/kernel/random/boot_id"),
+		Counter: p.counter.Load(), FileLines: lines, FileOK: err == nil, Time: time.Now(),
+	}
+	if err != nil {
+		s.FileError = err.Error()
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if err := json.NewEncoder(w).Encode(s); err != nil {
+		log.Print(err)
+	}
+}
+
+// startTime is when this process started, in clock ticks since the boot of its kernel.
+func startTime() string {
+	_, rest, _ := strings.Cut(read("/proc/self/stat"), ") ")
+	if f := strings.Fields(rest); len(f) > 19 {
+		return f[19]
+	}
+	return ""
+}
+
+func read(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}

@@ -1,0 +1,128 @@
+package harness
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// controllerPort is where the first node serves the records to the others.
+const controllerPort = 7443
+
+// containerdConfig keeps a daemon away from every global path.
+const containerdConfig = `version = 3
+root = '%[1]s/root'
+state = '%[1]s/state'
+disabled_plugins = ['io.containerd.grpc.v1.cri', 'io.containerd.cri.v1.images', 'io.containerd.cri.v1.runtime', 'io.containerd.podsandbox.controller.v1.podsandbox', 'io.containerd.nri.v1.nri', 'io.containerd.tracing.processor.v1.otlp', 'io.containerd.internal.v1.tracing']
+[grpc]
+  address = '%[1]s/c.sock'
+[ttrpc]
+  address = '%[1]s/c.sock.ttrpc'
+[plugins.'io.containerd.internal.v1.opt']
+  path = '%[1]s/opt'
+[plugins.'io.containerd.shim.v1.manager']
+  socket_dir = '%[1]s/s'
+[plugins.'io.containerd.service.v1.diff-service']
+  default = ['walking']
+`
+
+// cniConfig joins containers to the node's bridge. The node's own range comes first; the
+// whole subnet is allowed on request, so that a VM can keep its address on any node.
+const cniConfig = `{
+  "cniVersion": "1.0.0",
+  "name": "godwit",
+  "plugins": [{
+    "type": "bridge", "bridge": "%s", "isGateway": false, "ipMasq": false,
+    "capabilities": {"ips": true, "mac": true},
+    "ipam": {
+      "type": "host-local",
+      "ranges": [[%s]],
+      "routes": [{"dst": "0.0.0.0/0"}]
+    }
+  }]
+}
+`
+
+// maxNodes have a range of their own in the CNI configuration.
+const maxNodes = 8
+
+// ranges of all nodes, the node's own first: host-local hands out the first free address
+// in this order and takes any of them on request.
+func ranges(own int) string {
+	var all []string
+	for i := range maxNodes {
+		third := 1 + (own+i)%maxNodes
+		all = append(all, fmt.Sprintf(`{"subnet": "%s", "rangeStart": "10.88.%d.10", "rangeEnd": "10.88.%d.250", "gateway": "%s"}`, subnet, third, third, Gateway))
+	}
+	return strings.Join(all, ",\n        ")
+}
+
+// inside is a path of the node's own file system as this process reaches it.
+func (n *Node) inside(path string) string { return filepath.Join(n.holder.proc("root"), path) }
+
+func (n *Node) writeConfig() error {
+	h := n.harness
+	files := map[string]string{
+		filepath.Join(n.Dir, "containerd.toml"):       fmt.Sprintf(containerdConfig, n.Dir) + h.opts.Containerd,
+		n.inside("/etc/cni/net.d/10-godwit.conflist"): fmt.Sprintf(cniConfig, bridge, ranges(n.index)),
+		n.Config:                     n.godwitConfig(),
+		n.inside("/etc/resolv.conf"): "nameserver " + Gateway + "\n",
+		filepath.Join(n.Dir, "docker", "config.json"):     h.opts.Registry.dockerConfig(),
+		filepath.Join(h.Dir, "log", n.Name+"-config.log"): n.godwitConfig(),
+	}
+	for path, text := range files {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			return fmt.Errorf("configure node %s: %w", n.Name, err)
+		}
+	}
+	return n.installCNI()
+}
+
+// installCNI links the plugins to where CNI's users look for them.
+func (n *Node) installCNI() error {
+	from := filepath.Join(n.harness.root, "bin", "tools", "cni")
+	plugins, err := os.ReadDir(from)
+	if err != nil {
+		return fmt.Errorf("find CNI plugins (make tools): %w", err)
+	}
+	to := n.inside("/opt/cni/bin")
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return err
+	}
+	for _, p := range plugins {
+		if err := os.Symlink(filepath.Join(from, p.Name()), filepath.Join(to, p.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *Node) godwitConfig() string {
+	h := n.harness
+	guest := filepath.Join(h.root, "bin", "guest")
+	var b strings.Builder
+	fmt.Fprintf(&b, "node = %q\nstate_dir = %q\nrun_dir = %q\nram_dir = %q\nram_size = \"4GiB\"\n",
+		n.Name, filepath.Join(n.Dir, "lib"), filepath.Join(n.Dir, "run"), filepath.Join(n.Dir, "ram"))
+	fmt.Fprintf(&b, "stdio_uri = \"file://%s/log/%s-{namespace}-{id}.log\"\n", h.Dir, n.Name)
+	if n.harness.opts.Config != nil {
+		// Top-level keys must come before the first table.
+		b.WriteString(h.opts.Config(n))
+	}
+	fmt.Fprintf(&b, "\n[vmm]\nkind = \"qemu\"\n[guest]\nkernel = %q\ninitrd = %q\n",
+		filepath.Join(guest, "vmlinuz"), filepath.Join(guest, "initramfs"))
+	fmt.Fprintf(&b, "[containerd]\naddress = %q\n[log]\nlevel = \"debug\"\n", n.Socket)
+	b.WriteString(h.opts.Registry.godwitConfig(h.Dir))
+	if h.opts.Nodes == 1 {
+		return b.String()
+	}
+	if n.index == 0 {
+		fmt.Fprintf(&b, "[controller]\nlisten = \"%s:%d\"\n", n.Address, controllerPort)
+	} else {
+		fmt.Fprintf(&b, "[controller]\naddress = \"%s:%d\"\n", nodeAddress(0), controllerPort)
+	}
+	return b.String()
+}

@@ -1,0 +1,100 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"godwit.dev/godwit/integration/images"
+)
+
+// startTimeout of a daemon on a busy machine.
+const startTimeout = 60 * time.Second
+
+// StartContainerd starts the node's containerd, also again after a Kill.
+func (n *Node) StartContainerd(ctx context.Context) error {
+	first := n.Containerd == nil
+	cmd := n.Command(context.WithoutCancel(ctx), "containerd", "--config", filepath.Join(n.Dir, "containerd.toml"))
+	p, err := n.harness.spawn(n.holder, n.Name+"-containerd.log", cmd)
+	if err != nil {
+		return err
+	}
+	n.Containerd = p
+	if first {
+		n.harness.onClose(func() error { return n.Containerd.Stop() })
+	}
+	return p.ready(ctx, startTimeout, func(ctx context.Context) error {
+		_, err := n.RunCtr(ctx, "version")
+		return err
+	})
+}
+
+// StartGodwitd starts the node's godwitd, also again after a Kill.
+func (n *Node) StartGodwitd(ctx context.Context) error {
+	first := n.Godwitd == nil
+	cmd := n.Command(context.WithoutCancel(ctx), "godwitd", "--config", n.Config)
+	p, err := n.harness.spawn(n.holder, n.Name+"-godwitd.log", cmd)
+	if err != nil {
+		return err
+	}
+	n.Godwitd = p
+	if first {
+		n.harness.onClose(func() error { return n.Godwitd.Stop() })
+	}
+	return p.ready(ctx, startTimeout, func(ctx context.Context) error {
+		_, err := n.RunGodwit(ctx, "ps")
+		return err
+	})
+}
+
+// startDaemons makes the cluster's certificates and starts every godwitd, the controller
+// first.
+func (h *Harness) startDaemons(ctx context.Context) error {
+	if !h.opts.Godwitd {
+		return nil
+	}
+	if err := h.certify(ctx); err != nil {
+		return err
+	}
+	for _, n := range h.nodes {
+		if err := n.StartGodwitd(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// importImages puts the images of the tests on the first node.
+func (h *Harness) importImages(ctx context.Context) error {
+	if !h.opts.Images {
+		return nil
+	}
+	probe, err := h.Build(ctx, "probe")
+	if err != nil {
+		return err
+	}
+	all, err := images.Standard(probe)
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(h.Dir, "images.tar")
+	if err := images.Write(file, all...); err != nil {
+		return err
+	}
+	defer os.Remove(file)
+	return h.nodes[0].Import(ctx, file, "")
+}
+
+// Import imports an image archive; an empty snapshotter is containerd's default.
+func (n *Node) Import(ctx context.Context, file, snapshotter string) error {
+	args := []string{"images", "import", "--local"}
+	if snapshotter != "" {
+		args = append(args, "--snapshotter", snapshotter)
+	}
+	if _, err := n.RunCtr(ctx, append(args, file)...); err != nil {
+		return fmt.Errorf("import %s: %w", filepath.Base(file), err)
+	}
+	return nil
+}

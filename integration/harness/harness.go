@@ -1,0 +1,213 @@
+// Package harness runs several nodes on one host: each has its own network, mount and
+// process namespaces, its own containerd and, if asked, its own godwitd; one L2 joins
+// them, with a real OCI registry on it. Tests call New, the demo calls Start.
+//
+// Nothing outlives the harness: a node's processes die with the process that made it,
+// and its mounts and links with the node.
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Options of Start. The zero value is one node with containerd and nothing else.
+type Options struct {
+	Nodes    int      // default 1
+	Registry Registry // default: none
+	Godwitd  bool     // start godwitd on every node; the first one is the controller
+	Images   bool     // import the images of package images on the first node
+	// Config is appended to every node's config.toml.
+	Config func(n *Node) string
+	// Containerd is appended to every containerd's config.toml.
+	Containerd string
+	Log        func(format string, args ...any) // default: nowhere
+}
+
+// Harness is a set of running nodes.
+type Harness struct {
+	Dir  string // short, absolute; everything lies in it
+	Door *Door  // in front of the registry; nil without one
+
+	opts  Options
+	root  string // of the repository
+	nodes []*Node
+	wire  *holder
+	undo  []func() error
+	once  sync.Once
+	err   error
+}
+
+// Start makes the nodes. On an error everything is taken back.
+func Start(ctx context.Context, opts Options) (_ *Harness, err error) {
+	if opts.Nodes == 0 {
+		opts.Nodes = 1
+	}
+	if opts.Log == nil {
+		opts.Log = func(string, ...any) {}
+	}
+	root, err := Root()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := workDir()
+	if err != nil {
+		return nil, err
+	}
+	h := &Harness{Dir: dir, opts: opts, root: root}
+	h.onClose(func() error { return os.RemoveAll(dir) })
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, h.logs(), h.Close())
+		}
+	}()
+	for _, step := range []func(context.Context) error{h.startWire, h.startRegistry, h.startNodes, h.startDaemons, h.importImages} {
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return h, nil
+}
+
+// New is Start for a test: it fails the test on an error, ends with it, and prints the
+// daemons' logs if the test failed.
+func New(t testing.TB, opts Options) *Harness {
+	t.Helper()
+	if opts.Log == nil {
+		opts.Log = t.Logf
+	}
+	h, err := Start(t.Context(), opts)
+	if err != nil {
+		t.Fatalf("start harness: %v", err)
+	}
+	stop := h.closeOnSignal()
+	t.Cleanup(func() {
+		stop()
+		if t.Failed() {
+			t.Log(h.logs())
+		}
+		if err := h.Close(); err != nil {
+			t.Errorf("close harness: %v", err)
+		}
+	})
+	return h
+}
+
+// Node answers a node by number, from 0.
+func (h *Harness) Node(i int) *Node { return h.nodes[i] }
+
+// Nodes answers all nodes.
+func (h *Harness) Nodes() []*Node { return h.nodes }
+
+// Close ends everything, the last started first. It is safe to call twice.
+func (h *Harness) Close() error {
+	h.once.Do(func() {
+		var errs []error
+		for i := len(h.undo) - 1; i >= 0; i-- {
+			errs = append(errs, h.undo[i]())
+		}
+		h.err = errors.Join(errs...)
+	})
+	return h.err
+}
+
+func (h *Harness) onClose(f func() error) { h.undo = append(h.undo, f) }
+
+// closeOnSignal makes an interrupt clean up before it ends the process.
+func (h *Harness) closeOnSignal() (stop func()) {
+	c, done := make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(c, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		select {
+		case <-c:
+			fmt.Fprintln(os.Stderr, "harness: interrupted:", h.Close())
+			os.Exit(130)
+		case <-done:
+		}
+	}()
+	return sync.OnceFunc(func() { signal.Stop(c); close(done) })
+}
+
+// Root is the top of the repository: the nearest directory above with a Makefile and a
+// go.mod. Programs are looked for in its bin directory.
+func Root() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		_, mod := os.Stat(filepath.Join(dir, "go.mod"))
+		_, mk := os.Stat(filepath.Join(dir, "Makefile"))
+		if mod == nil && mk == nil {
+			return dir, nil
+		}
+	}
+	return "", errors.New("find the repository: no go.mod beside a Makefile above the working directory")
+}
+
+// dirPrefix carries our process id, so that a later run can tell leftovers of a killed
+// one from a directory in use. The path is short: sockets allow 106 characters, and
+// containerd's socket directory 42.
+const dirPrefix = "/tmp/gw"
+
+func workDir() (string, error) {
+	old, err := filepath.Glob(dirPrefix + "[0-9]*-*")
+	if err != nil {
+		return "", err
+	}
+	for _, dir := range old {
+		pid, _, _ := strings.Cut(strings.TrimPrefix(dir, dirPrefix), "-")
+		if n, err := strconv.Atoi(pid); err == nil && errors.Is(unix.Kill(n, 0), unix.ESRCH) {
+			_ = os.RemoveAll(dir)
+		}
+	}
+	dir, err := os.MkdirTemp(filepath.Dir(dirPrefix), fmt.Sprintf("%s%d-", filepath.Base(dirPrefix), os.Getpid()))
+	if err != nil {
+		return "", err
+	}
+	return dir, os.MkdirAll(filepath.Join(dir, "log"), 0o755)
+}
+
+// Build builds a program of integration/cmd and answers its path.
+func (h *Harness) Build(ctx context.Context, name string) (string, error) {
+	out := filepath.Join(h.Dir, name)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", out, "./integration/cmd/"+name)
+	cmd.Dir = h.root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if b, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build %s: %w\n%s", name, err, b)
+	}
+	return out, nil
+}
+
+// Poll calls f until it answers nil; on timeout it answers f's last error.
+func Poll(ctx context.Context, timeout time.Duration, f func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := f(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("after %s: %w", timeout, err)
+		case <-tick.C:
+		}
+	}
+}

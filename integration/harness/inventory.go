@@ -1,0 +1,171 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Inventory is what a node holds that a VM may leave behind: processes, mounts, links,
+// network namespaces, CNI leases, RAM files, cgroups. Two of them are compared.
+type Inventory []string
+
+// Since answers what is here and was not there before.
+func (i Inventory) Since(before Inventory) Inventory {
+	var more Inventory
+	for _, item := range i {
+		if !slices.Contains(before, item) {
+			more = append(more, item)
+		}
+	}
+	return more
+}
+
+// Inventory lists what the node holds now.
+func (n *Node) Inventory(ctx context.Context) (Inventory, error) {
+	var all Inventory
+	for _, list := range []func(context.Context) ([]string, error){n.processes, n.mounts, n.links, n.files, cgroups} {
+		items, err := list(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("list what node %s holds: %w", n.Name, err)
+		}
+		all = append(all, items...)
+	}
+	slices.Sort(all)
+	return all, nil
+}
+
+// Clean waits until the node holds nothing more than before.
+func (n *Node) Clean(ctx context.Context, before Inventory) error {
+	return Poll(ctx, 15*time.Second, func(ctx context.Context) error {
+		now, err := n.Inventory(ctx)
+		if err != nil {
+			return err
+		}
+		if more := now.Since(before); len(more) > 0 {
+			return fmt.Errorf("node %s still holds:\n  %s", n.Name, strings.Join(more, "\n  "))
+		}
+		return nil
+	})
+}
+
+// CheckClean takes the inventory now and fails the test if the node holds more at the
+// test's end.
+func (n *Node) CheckClean(t testing.TB) {
+	t.Helper()
+	before, err := n.Inventory(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Clean(context.WithoutCancel(t.Context()), before); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// processes of the node by name and first argument, without its own daemons and the
+// harness' commands.
+func (n *Node) processes(context.Context) ([]string, error) {
+	own, err := os.Readlink(n.holder.proc("ns", "pid"))
+	if err != nil {
+		return nil, err
+	}
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, dir := range dirs {
+		if ns, err := os.Readlink(filepath.Join(dir, "ns", "pid")); err != nil || ns != own {
+			continue // gone, or of another node
+		}
+		line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+		if err != nil {
+			continue
+		}
+		args := strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
+		if name := filepath.Base(args[0]); len(line) > 0 && !slices.Contains([]string{"exe", "containerd", "godwitd", "ctr", "godwit", "ip"}, name) {
+			out = append(out, fmt.Sprintf("process %s %s", filepath.Base(dir), strings.Join(args[:min(len(args), 8)], " ")))
+		}
+	}
+	return out, nil
+}
+
+func (n *Node) mounts(context.Context) ([]string, error) {
+	data, err := os.ReadFile(n.holder.proc("mountinfo"))
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, line := range strings.Split(strings.TrimSpace(string(data)), "\n") {
+		if f := strings.Fields(line); len(f) > 4 {
+			out = append(out, "mount "+f[4])
+		}
+	}
+	return out, nil
+}
+
+func (n *Node) links(ctx context.Context) ([]string, error) {
+	text, err := n.Run(ctx, "ip", "-brief", "link")
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, line := range strings.Split(strings.TrimSpace(text), "\n") {
+		if f := strings.Fields(line); len(f) > 0 {
+			out = append(out, "link "+f[0])
+		}
+	}
+	return out, nil
+}
+
+// files that stand for a resource: named network namespaces, CNI leases and results,
+// RAM, and the sockets of shims.
+func (n *Node) files(context.Context) ([]string, error) {
+	var out []string
+	for _, dir := range []string{"/run/netns", "/var/run/netns", "/var/lib/cni", n.Dir + "/ram", n.Dir + "/s", n.Dir + "/run"} {
+		root := n.inside(dir)
+		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				if errors.Is(err, fs.ErrNotExist) {
+					return nil
+				}
+				return err
+			}
+			name := filepath.Base(path)
+			if !d.IsDir() && name != "lock" && !strings.HasPrefix(name, "last_reserved_ip") {
+				out = append(out, "file "+strings.TrimPrefix(path, n.holder.proc("root")))
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// cgroups that a runtime made: below a containerd namespace, in every hierarchy.
+func cgroups(context.Context) ([]string, error) {
+	var out []string
+	for _, pattern := range []string{"/sys/fs/cgroup/*/default/*", "/sys/fs/cgroup/default/*"} {
+		dirs, err := filepath.Glob(pattern)
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range dirs {
+			if info, err := os.Stat(d); err == nil && info.IsDir() {
+				out = append(out, "cgroup "+d)
+			}
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,115 @@
+package harness
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/base64"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+// Registry is the kind of registry on the wire.
+type Registry int
+
+// The kinds.
+const (
+	NoRegistry   Registry = iota
+	PlainHTTP             // no TLS, no credentials
+	TLSBasicAuth          // HTTPS with a CA of our own; User and Password are needed
+)
+
+// User and Password of TLSBasicAuth; the nodes have them in their docker configuration.
+const (
+	User     = "godwit"
+	Password = "bar-tailed"
+	// htpasswd is bcrypt of the password, made once: tests need no tool for it.
+	htpasswd = "godwit:$2a$05$Kmf4q8sOSVjLEFfbAMIq0.4VINBYhocnrrmnuXkaRGHmxsLihE0OW\n"
+)
+
+const (
+	registryPort = "5000"
+	// RegistryHost is the registry as nodes name it, Repository where snapshots go.
+	RegistryHost = Gateway + ":" + registryPort
+	Repository   = RegistryHost + "/godwit"
+	backend      = "127.0.0.1:5001" // distribution itself, on the wire's own loopback
+)
+
+func (r Registry) godwitConfig(dir string) string {
+	switch r {
+	case PlainHTTP:
+		return fmt.Sprintf("[registry]\nrepository = %q\nplain_http = true\n", Repository)
+	case TLSBasicAuth:
+		return fmt.Sprintf("[registry]\nrepository = %q\nca_file = %q\n", Repository, filepath.Join(dir, "ca.crt"))
+	}
+	return ""
+}
+
+func (r Registry) dockerConfig() string {
+	if r != TLSBasicAuth {
+		return "{}\n"
+	}
+	auth := base64.StdEncoding.EncodeToString([]byte(User + ":" + Password))
+	return fmt.Sprintf("{\"auths\": {%q: {\"auth\": %q}}}\n", RegistryHost, auth)
+}
+
+// startRegistry runs distribution on the wire, behind a door that counts and can fail.
+func (h *Harness) startRegistry(ctx context.Context) error {
+	kind := h.opts.Registry
+	if kind == NoRegistry {
+		return nil
+	}
+	config := fmt.Sprintf("version: 0.1\nlog: {level: info}\nstorage: {filesystem: {rootdirectory: %s/registry}, delete: {enabled: true}}\n"+
+		"http: {addr: '%s', relativeurls: true}\n", h.Dir, backend)
+	if kind == TLSBasicAuth {
+		if err := os.WriteFile(filepath.Join(h.Dir, "htpasswd"), []byte(htpasswd), 0o600); err != nil {
+			return err
+		}
+		config += fmt.Sprintf("auth: {htpasswd: {realm: godwit, path: %s/htpasswd}}\n", h.Dir)
+	}
+	file := filepath.Join(h.Dir, "registry.yml")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), h.lookPath("registry"), "serve", file)
+	cmd.Env = append(os.Environ(), "OTEL_TRACES_EXPORTER=none")
+	p, err := h.spawn(h.wire, "registry.log", cmd)
+	if err != nil {
+		return err
+	}
+	h.onClose(p.Stop)
+	if err := p.ready(ctx, startTimeout, func(ctx context.Context) error {
+		c, err := h.Dial(ctx, "tcp", backend)
+		if err == nil {
+			c.Close()
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	return h.openDoor(kind)
+}
+
+// openDoor listens where the nodes look for the registry.
+func (h *Harness) openDoor(kind Registry) error {
+	l, err := h.Listen(RegistryHost)
+	if err != nil {
+		return err
+	}
+	if kind == TLSBasicAuth {
+		cert, err := issue(filepath.Join(h.Dir, "ca.crt"), net.ParseIP(Gateway))
+		if err != nil {
+			return fmt.Errorf("make registry certificate: %w", err)
+		}
+		l = tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12})
+	}
+	h.Door = newDoor(backend, h.Dial)
+	server := &http.Server{Handler: h.Door, ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = server.Serve(l) }()
+	h.onClose(server.Close)
+	return nil
+}

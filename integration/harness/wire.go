@@ -1,0 +1,81 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os/exec"
+	"strings"
+)
+
+// The L2 that joins the nodes is one subnet: a VM keeps its address when it moves. Each
+// node hands out its own part of it and accepts the others' on request.
+const (
+	Gateway = "10.88.0.1" // the wire itself, where the registry listens
+	subnet  = "10.88.0.0/16"
+	bridge  = "gw0" // in every node; CNI joins containers to it
+)
+
+func nodeAddress(i int) string { return fmt.Sprintf("10.88.0.%d", i+2) }
+
+// startWire makes the namespace of the L2: a bridge that every node is joined to.
+func (h *Harness) startWire(ctx context.Context) error {
+	wire, err := startHolder()
+	if err != nil {
+		return fmt.Errorf("make wire: %w", err)
+	}
+	h.wire = wire
+	h.onClose(func() error { wire.close(); return nil })
+	return wire.ip(ctx,
+		"link set lo up",
+		"link add br0 type bridge",
+		"addr add "+Gateway+"/16 dev br0",
+		"link set br0 up")
+}
+
+// join connects a node's bridge to the wire.
+func (h *Harness) join(ctx context.Context, n *Node) error {
+	port := fmt.Sprintf("port%d", n.index)
+	if err := h.wire.ip(ctx,
+		fmt.Sprintf("link add %s type veth peer name eth0 netns %d", port, n.holder.pid()),
+		"link set "+port+" master br0 up"); err != nil {
+		return err
+	}
+	return n.holder.ip(ctx,
+		"link set lo up",
+		"link add "+bridge+" type bridge",
+		"link set eth0 master "+bridge+" up",
+		"addr add "+n.Address+"/16 dev "+bridge,
+		"link set "+bridge+" up",
+		"route add default via "+Gateway)
+}
+
+// ip runs ip(8) in the holder's network namespace alone: process ids in its arguments are
+// those of the host.
+func (h *holder) ip(ctx context.Context, commands ...string) error {
+	for _, c := range commands {
+		cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--net=" + h.proc("ns", "net"), "ip"}, strings.Fields(c)...)...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("ip %s: %w: %s", c, err, out)
+		}
+	}
+	return nil
+}
+
+// Listen listens on the wire.
+func (h *Harness) Listen(address string) (l net.Listener, err error) {
+	err = h.wire.enter(func() error { l, err = net.Listen("tcp4", address); return err })
+	return l, err
+}
+
+// ListenPacket opens a UDP socket on the wire.
+func (h *Harness) ListenPacket(address string) (c net.PacketConn, err error) {
+	err = h.wire.enter(func() error { c, err = net.ListenPacket("udp4", address); return err })
+	return c, err
+}
+
+// Dial connects from the wire; address must be an IP address with a port.
+func (h *Harness) Dial(ctx context.Context, network, address string) (c net.Conn, err error) {
+	err = h.wire.enter(func() error { c, err = (&net.Dialer{}).DialContext(ctx, network, address); return err })
+	return c, err
+}

@@ -1,0 +1,174 @@
+// Package images makes the container images of the tests without any registry: OCI
+// layouts in a tar file that `ctr images import` reads.
+package images
+
+import (
+	"archive/tar"
+	"bytes"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+// Names of the images; .test is reserved and names no registry.
+const (
+	Busybox      = "godwit.test/busybox:1"
+	Probe        = "godwit.test/probe:1"
+	NoEntrypoint = "godwit.test/noentrypoint:1"
+)
+
+// File of a layer. Mode carries the type: a directory, a symbolic link with Target, or a
+// regular file with Data.
+type File struct {
+	Name   string
+	Mode   fs.FileMode
+	Data   []byte
+	Target string
+}
+
+// Image is one image to be made.
+type Image struct {
+	Name   string
+	Layers [][]File
+	Config v1.Config
+}
+
+const busyboxPath = "/bin/busybox" // of Debian's busybox-static
+
+// applets that the tests call; each is a link to busybox.
+var applets = strings.Fields("sh cat echo ls sleep mkdir rm ln cp mv id env pwd stat head tail grep sed awk tr wc seq dd sync true false " +
+	"kill ps mount umount df free uname hostname date ip ping wget nc nslookup md5sum sha256sum touch chmod chown tee test yes od stty tty")
+
+func rootfs() ([]File, error) {
+	busybox, err := os.ReadFile(busyboxPath)
+	if err != nil {
+		return nil, fmt.Errorf("read busybox (Debian package busybox-static): %w", err)
+	}
+	files := []File{
+		{Name: "bin", Mode: fs.ModeDir | 0o755}, {Name: "etc", Mode: fs.ModeDir | 0o755},
+		{Name: "dev", Mode: fs.ModeDir | 0o755}, {Name: "proc", Mode: fs.ModeDir | 0o555}, {Name: "sys", Mode: fs.ModeDir | 0o555},
+		{Name: "run", Mode: fs.ModeDir | 0o755}, {Name: "root", Mode: fs.ModeDir | 0o700}, {Name: "tmp", Mode: fs.ModeDir | fs.ModeSticky | 0o777},
+		{Name: "etc/passwd", Mode: 0o644, Data: []byte("root:x:0:0:root:/root:/bin/sh\nguest:x:1000:1000:guest:/tmp:/bin/sh\n")},
+		{Name: "etc/group", Mode: 0o644, Data: []byte("root:x:0:\nguest:x:1000:\nstaff:x:50:guest\n")},
+		{Name: "bin/busybox", Mode: 0o755, Data: busybox},
+	}
+	for _, a := range applets {
+		files = append(files, File{Name: "bin/" + a, Mode: fs.ModeSymlink | 0o777, Target: "busybox"})
+	}
+	return files, nil
+}
+
+// Standard answers the images that most tests need. probe is the path of the built
+// workload.
+func Standard(probe string) ([]Image, error) {
+	base, err := rootfs()
+	if err != nil {
+		return nil, err
+	}
+	workload, err := os.ReadFile(probe)
+	if err != nil {
+		return nil, fmt.Errorf("read probe: %w", err)
+	}
+	env := []string{"PATH=/usr/local/bin:/usr/bin:/bin"}
+	layer := []File{{Name: "bin/probe", Mode: 0o755, Data: workload}, {Name: "data", Mode: fs.ModeDir | 0o755}}
+	return []Image{
+		{Name: Busybox, Layers: [][]File{base}, Config: v1.Config{Env: env, Cmd: []string{"/bin/sh"}}},
+		{Name: Probe, Layers: [][]File{base, layer}, Config: v1.Config{Env: env, Entrypoint: []string{"/bin/probe"}}},
+		{Name: NoEntrypoint, Layers: [][]File{base}, Config: v1.Config{Env: env}},
+	}, nil
+}
+
+// Write makes one tar file with an OCI layout that holds all images under their names.
+func Write(path string, all ...Image) error {
+	dir, err := os.MkdirTemp(filepath.Dir(path), "layout")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	idx := v1.ImageIndex(empty.Index)
+	for _, i := range all {
+		img, err := i.build()
+		if err != nil {
+			return fmt.Errorf("build image %s: %w", i.Name, err)
+		}
+		idx = mutate.AppendManifests(idx, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{
+			Annotations: map[string]string{"io.containerd.image.name": i.Name},
+			Platform:    &v1.Platform{OS: "linux", Architecture: "amd64"},
+		}})
+	}
+	if _, err := layout.Write(dir, idx); err != nil {
+		return fmt.Errorf("write layout: %w", err)
+	}
+	return archive(path, dir)
+}
+
+func (i Image) build() (v1.Image, error) {
+	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: "amd64", Config: i.Config})
+	if err != nil {
+		return nil, err
+	}
+	for _, files := range i.Layers {
+		data, err := layerTar(files)
+		if err != nil {
+			return nil, err
+		}
+		l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil })
+		if err != nil {
+			return nil, err
+		}
+		if img, err = mutate.AppendLayers(img, l); err != nil {
+			return nil, err
+		}
+	}
+	return img, nil
+}
+
+func layerTar(files []File) ([]byte, error) {
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	for _, f := range files {
+		h := &tar.Header{Name: f.Name, Mode: int64(f.Mode.Perm()), Size: int64(len(f.Data)), Typeflag: tar.TypeReg, Linkname: f.Target}
+		switch {
+		case f.Mode.IsDir():
+			h.Typeflag = tar.TypeDir
+		case f.Mode&fs.ModeSymlink != 0:
+			h.Typeflag = tar.TypeSymlink
+		}
+		if f.Mode&fs.ModeSticky != 0 {
+			h.Mode |= 0o1000
+		}
+		if err := w.WriteHeader(h); err != nil {
+			return nil, fmt.Errorf("tar %s: %w", f.Name, err)
+		}
+		if _, err := w.Write(f.Data); err != nil {
+			return nil, fmt.Errorf("tar %s: %w", f.Name, err)
+		}
+	}
+	return buf.Bytes(), w.Close()
+}
+
+func archive(path, dir string) (err error) {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	w := tar.NewWriter(f)
+	if err := w.AddFS(os.DirFS(dir)); err != nil {
+		f.Close()
+		return fmt.Errorf("tar %s: %w", dir, err)
+	}
+	if err := w.Close(); err != nil {
+		f.Close()
+		return err
+	}
+	return f.Close()
+}
