@@ -1,6 +1,7 @@
 package vmmtest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -270,7 +271,7 @@ func hang(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	if err := unix.Kill(v.Process().PID, unix.SIGSTOP); err != nil {
+	if err := freeze(ctx, v.Process().PID); err != nil {
 		return err
 	}
 	short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
@@ -286,4 +287,25 @@ func hang(ctx context.Context, b *bench) error {
 		return fmt.Errorf("pause of a hanging VMM: got %v, want DeadlineExceeded", err)
 	}
 	return v.Kill(ctx)
+}
+
+// freeze stops a process and waits until it has stopped.
+func freeze(ctx context.Context, pid int) error {
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		return err
+	}
+	for {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			return err
+		}
+		if _, state, ok := bytes.Cut(stat, []byte(") ")); ok && state[0] == 'T' {
+			return nil
+		}
+		select {
+		case <-time.After(time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("process %d does not stop: %w", pid, ctx.Err())
+		}
+	}
 }
