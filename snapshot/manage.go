@@ -1,0 +1,83 @@
+package snapshot
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+	digest "github.com/opencontainers/go-digest"
+
+	"godwit.dev/godwit/snapshot/store"
+)
+
+// Exists is the one question whether a snapshot is there: asked by digest, of the store
+// that a restore would use. An error is no answer.
+func Exists(ctx context.Context, st store.Store, d digest.Digest) (bool, error) {
+	if err := store.CheckDigest(d); err != nil {
+		return false, err
+	}
+	_, err := st.Stat(ctx, store.Manifest(d.String()))
+	switch {
+	case errdefs.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("ask for snapshot %s: %w", d, err)
+	}
+	return true, nil
+}
+
+// DeleteTag drops the root that keeps a snapshot from the store's garbage collection.
+// What is gone already was deleted.
+func DeleteTag(ctx context.Context, st store.Store, tag string) error {
+	if err := st.Delete(ctx, tag); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("delete tag %s: %w", tag, err)
+	}
+	return nil
+}
+
+// Listed is a tag of a repository. Err says why it is no snapshot that this build reads.
+type Listed struct {
+	Tag    string
+	Digest digest.Digest
+	Ref    Ref
+	Size   uint64 // of all blobs that its manifest lists
+	Err    error
+}
+
+// List reads the manifest behind every tag.
+func List(ctx context.Context, st store.Store) ([]Listed, error) {
+	tags, err := st.Tags(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list snapshots: %w", err)
+	}
+	var list []Listed
+	for _, tag := range tags {
+		data, err := store.Read(ctx, st, store.Manifest(tag), maxManifest)
+		if errdefs.IsNotFound(err) {
+			continue // deleted since
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list snapshots: %w", err)
+		}
+		l := Listed{Tag: tag, Digest: digest.FromBytes(data)}
+		parts, err := parseManifest(data)
+		if err != nil {
+			l.Err = err
+		} else {
+			l.Ref, l.Size = parts.ref, uint64(len(data))+parts.size()
+		}
+		list = append(list, l)
+	}
+	return list, nil
+}
+
+func (c *contents) size() uint64 {
+	n := c.config.Size + c.state.Size + c.index.Size
+	for _, d := range c.packs {
+		n += d.Size
+	}
+	for _, d := range c.disks {
+		n += d.Size
+	}
+	return uint64(n)
+}
