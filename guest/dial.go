@@ -8,11 +8,13 @@ import (
 	"net"
 	"strings"
 	"time"
+
+	"godwit.dev/godwit/guest/session"
 )
 
 // VSockPort is where godwit-init listens if the VM has a vsock and no virtio-serial
 // port named "agent".
-const VSockPort = 1024
+const VSockPort = session.VSockPort
 
 func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 	var d net.Dialer

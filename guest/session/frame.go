@@ -28,6 +28,9 @@ const (
 	frameSize  = headerSize + maxPayload
 )
 
+// VSockPort is where the guest listens if its channel is a vsock.
+const VSockPort = 1024
+
 // Version of the protocol. An endpoint speaks this one only.
 const Version = 1
 

@@ -1,0 +1,127 @@
+package agentd
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// children starts and reaps processes. Process 1 inherits every orphan of the guest,
+// so there is one wait for all.
+type children struct {
+	mu    sync.Mutex
+	ended map[int]func(status uint32, at time.Time)
+}
+
+func newChildren() *children {
+	c := &children{ended: make(map[int]func(uint32, time.Time))}
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, unix.SIGCHLD)
+	go func() {
+		for range signals {
+			c.reap()
+		}
+	}()
+	return c
+}
+
+// reap collects whatever has ended.
+func (c *children) reap() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		var ws unix.WaitStatus
+		pid, err := unix.Wait4(-1, &ws, unix.WNOHANG, nil)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || pid <= 0 {
+			return
+		}
+		if !ws.Exited() && !ws.Signaled() {
+			continue
+		}
+		if ended := c.ended[pid]; ended != nil {
+			delete(c.ended, pid)
+			ended(exitStatus(ws), time.Now())
+		}
+	}
+}
+
+func exitStatus(ws unix.WaitStatus) uint32 {
+	if ws.Signaled() {
+		return 128 + uint32(ws.Signal())
+	}
+	return uint32(ws.ExitStatus())
+}
+
+// self is this program, whatever the mount namespace.
+const self = "/proc/self/exe"
+
+// spawn starts a stage of this program with socket as descriptor 3. ended is called
+// once when it has ended, with c locked. joinPID, if not 0, is a process whose pid
+// namespace the child is born in.
+func (c *children) spawn(kind string, socket *os.File, clone uintptr, joinPID int, ended func(uint32, time.Time)) (pid int, err error) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return 0, fmt.Errorf("open null: %w", err)
+	}
+	defer null.Close()
+	attr := &syscall.ProcAttr{
+		Dir:   "/",
+		Files: []uintptr{null.Fd(), null.Fd(), 2, socket.Fd()},
+		Sys:   &syscall.SysProcAttr{Cloneflags: clone},
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	start := func() error {
+		pid, err = syscall.ForkExec(self, []string{"godwit-init", kind}, attr)
+		return err
+	}
+	if joinPID != 0 {
+		err = inPidNamespace(joinPID, start)
+	} else {
+		err = start()
+	}
+	if err != nil {
+		return 0, fmt.Errorf("start process: %w", err)
+	}
+	c.ended[pid] = ended
+	return pid, nil
+}
+
+// inPidNamespace runs start on a thread whose children are born in the namespace of
+// pid. The thread ends with it.
+func inPidNamespace(pid int, start func() error) error {
+	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/pid", pid))
+	if err != nil {
+		return fmt.Errorf("open pid namespace: %w", err)
+	}
+	defer ns.Close()
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread cannot be used again
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWPID); err != nil {
+			result <- fmt.Errorf("join pid namespace: %w", err)
+			return
+		}
+		result <- start()
+	}()
+	return <-result
+}
+
+// signal sends sig to a process that spawn started unless it has been reaped.
+func (c *children) signal(pid int, sig unix.Signal) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended[pid] == nil {
+		return unix.ESRCH
+	}
+	return unix.Kill(pid, sig)
+}

@@ -1,0 +1,133 @@
+package agentd
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/guest/inroot"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// copyFiles writes files as the container's init sees its root. What is read-only for
+// it is written through the agent's own mount of the root file system.
+func (s *Service) copyFiles(files []*agentv1.File) error {
+	if len(files) == 0 {
+		return nil
+	}
+	if s.init == nil || s.init.exited() {
+		return fmt.Errorf("copy files: the container's init does not run: %w", errdefs.ErrFailedPrecondition)
+	}
+	inside, err := inroot.Open(fmt.Sprintf("/proc/%d/root", s.init.pid))
+	if err != nil {
+		return err
+	}
+	defer inside.Close()
+	outside, err := inroot.Open(s.rootfs)
+	if err != nil {
+		return err
+	}
+	defer outside.Close()
+	for _, f := range files {
+		err := copyFile(inside, f)
+		if errors.Is(err, unix.EROFS) {
+			err = copyFile(outside, f)
+		}
+		if err != nil {
+			return fmt.Errorf("copy %s: %w", f.Path, err)
+		}
+	}
+	return nil
+}
+
+func copyFile(root *inroot.Root, f *agentv1.File) error {
+	switch f.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		d, err := root.MkdirAll(f.Path)
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		return adorn(inroot.Path(d), f)
+	case unix.S_IFLNK:
+		return copyLink(root, f)
+	case unix.S_IFREG, 0:
+		return copyRegular(root, f)
+	}
+	return fmt.Errorf("type of mode %o: %w", f.Mode, errdefs.ErrNotImplemented)
+}
+
+func copyLink(root *inroot.Root, f *agentv1.File) error {
+	dir, name, err := root.Parent(f.Path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	fd := int(dir.Fd())
+	if err := unix.Unlinkat(fd, name, 0); err != nil && err != unix.ENOENT {
+		return err
+	}
+	if err := unix.Symlinkat(f.Link, fd, name); err != nil {
+		return err
+	}
+	return unix.Fchownat(fd, name, int(f.Uid), int(f.Gid), unix.AT_SYMLINK_NOFOLLOW)
+}
+
+func copyRegular(root *inroot.Root, f *agentv1.File) error {
+	dir, _, err := root.Parent(f.Path)
+	if err != nil {
+		return err
+	}
+	dir.Close()
+	flags := unix.O_WRONLY | unix.O_CREAT | unix.O_NONBLOCK | unix.O_NOCTTY
+	if !f.Append {
+		flags |= unix.O_TRUNC
+	}
+	file, err := root.OpenFile(f.Path, flags, 0o600)
+	if errors.Is(err, os.ErrNotExist) {
+		// A dangling link, such as resolv.conf to a file of a service that is not
+		// there: the file takes its place.
+		if err = unlink(root, f.Path); err == nil {
+			file, err = root.OpenFile(f.Path, flags, 0o600)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if _, err := file.Seek(int64(f.Offset), io.SeekStart); err != nil {
+		return err
+	}
+	if _, err := file.Write(f.Data); err != nil {
+		return err
+	}
+	return adorn(inroot.Path(file), f)
+}
+
+func unlink(root *inroot.Root, path string) error {
+	dir, name, err := root.Parent(path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return unix.Unlinkat(int(dir.Fd()), name, 0)
+}
+
+// adorn sets owner, mode and time. The owner comes first: chown clears setuid.
+func adorn(path string, f *agentv1.File) error {
+	if err := unix.Chown(path, int(f.Uid), int(f.Gid)); err != nil {
+		return err
+	}
+	if err := unix.Chmod(path, f.Mode&0o7777); err != nil {
+		return err
+	}
+	if f.MtimeUnixNano == 0 {
+		return nil
+	}
+	return os.Chtimes(path, time.Time{}, time.Unix(0, f.MtimeUnixNano))
+}

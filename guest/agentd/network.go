@@ -1,0 +1,198 @@
+package agentd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+
+	"github.com/containerd/errdefs"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// ConfigureNetwork implements agentv1.AgentService.
+func (s *Service) ConfigureNetwork(_ context.Context, r *agentv1.ConfigureNetworkRequest) (*agentv1.ConfigureNetworkResponse, error) {
+	if err := s.opts.Ready(); err != nil {
+		return nil, err
+	}
+	return &agentv1.ConfigureNetworkResponse{}, configure(r.Nics)
+}
+
+// LoopbackUp brings lo up.
+func LoopbackUp() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find lo: %w", err)
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("bring lo up: %w", err)
+	}
+	return nil
+}
+
+func configure(nics []*agentv1.NIC) error {
+	for _, n := range nics {
+		if err := configureNIC(n); err != nil {
+			return fmt.Errorf("configure NIC %s: %w", n.Mac, err)
+		}
+	}
+	return nil
+}
+
+func configureNIC(n *agentv1.NIC) error {
+	link, err := findNIC(n.Mac)
+	if err != nil {
+		return err
+	}
+	if n.Name != "" && n.Name != link.Attrs().Name {
+		if err := netlink.LinkSetDown(link); err != nil {
+			return fmt.Errorf("take %s down: %w", link.Attrs().Name, err)
+		}
+		if err := netlink.LinkSetName(link, n.Name); err != nil {
+			return fmt.Errorf("rename %s to %s: %w", link.Attrs().Name, n.Name, err)
+		}
+		link.Attrs().Name = n.Name
+	}
+	if n.Mtu != 0 {
+		if err := netlink.LinkSetMTU(link, int(n.Mtu)); err != nil {
+			return fmt.Errorf("set mtu %d: %w", n.Mtu, err)
+		}
+	}
+	// The addresses are the host's to decide, IPv6's too.
+	conf := "/proc/sys/net/ipv6/conf/" + link.Attrs().Name
+	for name, value := range map[string]string{"accept_ra": "0", "accept_dad": "0"} {
+		if err := os.WriteFile(conf+"/"+name, []byte(value), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("set %s: %w", name, err)
+		}
+	}
+	if err := setAddresses(link, n.Addresses); err != nil {
+		return err
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return fmt.Errorf("bring up: %w", err)
+	}
+	return setRoutes(link, n.Routes)
+}
+
+func findNIC(mac string) (netlink.Link, error) {
+	want, err := net.ParseMAC(mac)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	for _, l := range links {
+		if l.Attrs().HardwareAddr.String() == want.String() {
+			return l, nil
+		}
+	}
+	return nil, fmt.Errorf("no such link: %w", errdefs.ErrNotFound)
+}
+
+// setAddresses replaces what is there. An address that stays is not touched: its
+// connections live on.
+func setAddresses(link netlink.Link, cidrs []string) error {
+	want := make(map[string]*netlink.Addr)
+	for _, c := range cidrs {
+		a, err := netlink.ParseAddr(c)
+		if err != nil {
+			return fmt.Errorf("address %q: %w: %w", c, err, errdefs.ErrInvalidArgument)
+		}
+		want[a.IPNet.String()] = a
+	}
+	have, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("list addresses: %w", err)
+	}
+	for _, a := range have {
+		if want[a.IPNet.String()] != nil || a.IP.IsLinkLocalUnicast() {
+			continue
+		}
+		if err := netlink.AddrDel(link, &a); err != nil {
+			return fmt.Errorf("remove address %s: %w", a.IPNet, err)
+		}
+	}
+	for _, c := range cidrs { // in order: the first is the source of new connections
+		a, _ := netlink.ParseAddr(c)
+		if a.IP.To4() == nil {
+			a.Flags = unix.IFA_F_NODAD
+		}
+		if err := netlink.AddrReplace(link, a); err != nil {
+			return fmt.Errorf("add address %s: %w", c, err)
+		}
+	}
+	return nil
+}
+
+// setRoutes replaces the routes that are not the kernel's own.
+func setRoutes(link netlink.Link, routes []*agentv1.Route) error {
+	var want []*netlink.Route
+	for _, r := range routes {
+		route, err := parseRoute(link, r)
+		if err != nil {
+			return err
+		}
+		want = append(want, route)
+	}
+	have, err := netlink.RouteList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("list routes: %w", err)
+	}
+	for _, r := range have {
+		if r.Protocol == unix.RTPROT_KERNEL {
+			continue
+		}
+		if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("remove route %s: %w", r, err)
+		}
+	}
+	// Routes on the link first: the gateways of the others are reached by them.
+	for _, direct := range []bool{true, false} {
+		for _, r := range want {
+			if (r.Gw == nil) != direct {
+				continue
+			}
+			if err := netlink.RouteReplace(r); err != nil {
+				return fmt.Errorf("add route %s: %w", r, err)
+			}
+		}
+	}
+	return nil
+}
+
+func parseRoute(link netlink.Link, r *agentv1.Route) (*netlink.Route, error) {
+	bad := func(field, value string) error {
+		return fmt.Errorf("route: %s %q: %w", field, value, errdefs.ErrInvalidArgument)
+	}
+	route := &netlink.Route{LinkIndex: link.Attrs().Index, Scope: netlink.Scope(r.Scope), Protocol: unix.RTPROT_STATIC}
+	if r.Gateway != "" {
+		if route.Gw = net.ParseIP(r.Gateway); route.Gw == nil {
+			return nil, bad("gateway", r.Gateway)
+		}
+	}
+	if r.Source != "" {
+		if route.Src = net.ParseIP(r.Source); route.Src == nil {
+			return nil, bad("source", r.Source)
+		}
+	}
+	if r.Destination != "" {
+		_, dst, err := net.ParseCIDR(r.Destination)
+		if err != nil {
+			return nil, bad("destination", r.Destination)
+		}
+		route.Dst = dst
+		return route, nil
+	}
+	zero := net.IPv4zero.To4()
+	if r.Family == "6" || route.Gw != nil && route.Gw.To4() == nil {
+		zero = net.IPv6zero
+	}
+	route.Dst = &net.IPNet{IP: zero, Mask: net.CIDRMask(0, 8*len(zero))}
+	return route, nil
+}

@@ -1,0 +1,276 @@
+package agentd
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/guest/stage"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// process is one process of the container, from Start to Remove.
+type process struct {
+	id       string
+	spec     *specs.Process
+	stdin    *input
+	stdout   *output
+	stderr   *output
+	done     chan struct{} // closed when it has ended
+	oomStart uint64
+
+	mu     sync.Mutex
+	pid    int
+	status uint32
+	at     time.Time
+	oom    bool
+	tty    *os.File
+	files  []*os.File    // our ends of the stdio
+	size   *unix.Winsize // asked for before there was a terminal
+}
+
+func newProcess(id string, spec *specs.Process) *process {
+	return &process{id: id, spec: spec, stdin: newInput(), stdout: newOutput(), stderr: newOutput(), done: make(chan struct{})}
+}
+
+func parseProcess(data []byte) (*specs.Process, error) {
+	p := new(specs.Process)
+	if err := json.Unmarshal(data, p); err != nil {
+		return nil, fmt.Errorf("read process: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	return p, nil
+}
+
+// ended records the exit.
+func (p *process) ended(status uint32, at time.Time, oom bool) {
+	p.mu.Lock()
+	p.status, p.at, p.oom = status, at, oom
+	p.mu.Unlock()
+	close(p.done)
+	p.stdin.stop()
+}
+
+func (p *process) exited() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (p *process) exit() *agentv1.WaitResponse {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return &agentv1.WaitResponse{ExitStatus: p.status, ExitedAtUnixNano: p.at.UnixNano(), Oom: p.oom}
+}
+
+func (p *process) info() *agentv1.Process {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return &agentv1.Process{
+		Id: p.id, Pid: uint32(p.pid), Exited: p.exited(), ExitStatus: p.status, Terminal: p.spec.Terminal,
+		StdinOffset: p.stdin.offset(), StdoutOffset: p.stdout.acknowledged(), StderrOffset: p.stderr.acknowledged(),
+	}
+}
+
+// streams are the ends of the process's stdio.
+type streams struct {
+	child  [3]*os.File
+	stdin  *os.File
+	output [2]*os.File
+}
+
+// openStreams makes pipes for what the host wants and /dev/null for the rest.
+func openStreams(r *agentv1.StartRequest) (s *streams, err error) {
+	s = new(streams)
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	for i, wanted := range []bool{r.Stdin, r.Stdout, r.Stderr} {
+		if !wanted {
+			if s.child[i], err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
+				return nil, fmt.Errorf("open stream: %w", err)
+			}
+			continue
+		}
+		rd, wr, err := pipe(i == 0)
+		if err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			s.child[0], s.stdin = rd, wr
+		} else {
+			s.child[i], s.output[i-1] = wr, rd
+		}
+	}
+	return s, nil
+}
+
+// pipe returns a pipe whose end of ours is non-blocking and whose other end blocks.
+func pipe(oursWrites bool) (rd, wr *os.File, err error) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		return nil, nil, fmt.Errorf("make pipe: %w", err)
+	}
+	ours := 0
+	if oursWrites {
+		ours = 1
+	}
+	if err := unix.SetNonblock(fds[ours], true); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("make pipe: %w", err), unix.Close(fds[0]), unix.Close(fds[1]))
+	}
+	return os.NewFile(uintptr(fds[0]), "pipe"), os.NewFile(uintptr(fds[1]), "pipe"), nil
+}
+
+func (s *streams) childFDs() []int {
+	var fds []int
+	for _, f := range s.child {
+		fds = append(fds, int(f.Fd()))
+	}
+	return fds
+}
+
+// closeChild closes the child's ends, without which no end of file is ever seen.
+func (s *streams) closeChild() {
+	for _, f := range s.child {
+		f.Close()
+	}
+}
+
+func (s *streams) closeOurs() {
+	for _, f := range []*os.File{s.stdin, s.output[0], s.output[1]} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+func (s *streams) close() {
+	for _, f := range s.child {
+		if f != nil {
+			f.Close()
+		}
+	}
+	s.closeOurs()
+}
+
+// connect starts carrying the streams.
+func (p *process) connect(s *streams) {
+	if s.stdin == nil {
+		p.stdin.stop()
+	} else {
+		go p.stdin.pump(s.stdin, false)
+		p.files = append(p.files, s.stdin)
+	}
+	for i, out := range []*output{p.stdout, p.stderr} {
+		if s.output[i] == nil {
+			out.end()
+			continue
+		}
+		go out.fill(s.output[i])
+		p.files = append(p.files, s.output[i])
+	}
+}
+
+// forget ends the streams: nobody reads them any more. A process that still writes
+// gets SIGPIPE.
+func (p *process) forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, f := range p.files {
+		f.Close()
+	}
+	p.stdout.discard()
+	p.stderr.discard()
+	p.stdin.stop()
+}
+
+// connectTerminal starts carrying a terminal, whose master is fd.
+func (p *process) connectTerminal(fd int) error {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return errors.Join(fmt.Errorf("use terminal: %w", err), unix.Close(fd))
+	}
+	tty := os.NewFile(uintptr(fd), "tty")
+	p.mu.Lock()
+	p.tty = tty
+	p.files = append(p.files, tty)
+	size := p.size
+	p.mu.Unlock()
+	p.stderr.end()
+	go p.stdin.pump(tty, true)
+	go p.stdout.fill(tty)
+	if size != nil {
+		return p.resize(*size)
+	}
+	return nil
+}
+
+// resize sets the terminal's size, or keeps it until there is one.
+func (p *process) resize(size unix.Winsize) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.tty == nil {
+		p.size = &size
+		return nil
+	}
+	raw, err := p.tty.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("resize terminal: %w", err)
+	}
+	var ioctl error
+	if err := raw.Control(func(fd uintptr) { ioctl = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &size) }); err != nil {
+		return nil // the terminal has ended
+	}
+	if ioctl != nil {
+		return fmt.Errorf("resize terminal: %w", ioctl)
+	}
+	return nil
+}
+
+// handshake leads a child from Process to the moment before exec. beforeExec is called
+// then. Afterwards the child is the container's process.
+func (p *process) handshake(pipe *stage.Pipe, join int, s *streams, beforeExec func() error) error {
+	var fds []int
+	if s != nil {
+		fds = s.childFDs()
+	}
+	if err := pipe.SendProcess(&stage.Process{Spec: p.spec, Join: join}, fds); err != nil {
+		return err
+	}
+	for {
+		event, err := pipe.Next()
+		if err != nil {
+			return err
+		}
+		switch event {
+		case stage.Console:
+			for _, fd := range pipe.TakeFDs() {
+				if err := p.connectTerminal(fd); err != nil {
+					return err
+				}
+			}
+		case stage.Exec:
+			if err := beforeExec(); err != nil {
+				return err
+			}
+			if err := pipe.SendGo(); err != nil {
+				return err
+			}
+		case stage.Done:
+			return nil
+		default:
+			return fmt.Errorf("start process: unexpected %q: %w", event, io.ErrUnexpectedEOF)
+		}
+	}
+}

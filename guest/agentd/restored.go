@@ -1,0 +1,77 @@
+package agentd
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+	"unsafe"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// minEntropy is what the host sends at least: the kernel's pool holds 32 bytes.
+const minEntropy = 32
+
+// Restored implements agentv1.AgentService.
+func (s *Service) Restored(_ context.Context, r *agentv1.RestoredRequest) (*agentv1.RestoredResponse, error) {
+	if len(r.Entropy) < minEntropy {
+		return nil, fmt.Errorf("restored: entropy of %d bytes, not %d: %w", len(r.Entropy), minEntropy, errdefs.ErrInvalidArgument)
+	}
+	if err := addEntropy(r.Entropy); err != nil {
+		return nil, err
+	}
+	if r.UnixNano > 0 {
+		ts := unix.NsecToTimespec(r.UnixNano)
+		if err := unix.ClockSettime(unix.CLOCK_REALTIME, &ts); err != nil {
+			return nil, fmt.Errorf("set clock: %w", err)
+		}
+	}
+	if r.SetNics {
+		if err := configure(r.Nics); err != nil {
+			return nil, err
+		}
+	}
+	s.setupMu.Lock()
+	err := s.copyFiles(r.Files)
+	s.setupMu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	id, uptime, err := boot()
+	if err != nil {
+		return nil, err
+	}
+	s.opts.Log("restored, generation %q, %s", r.Generation, time.Now().UTC().Format(time.RFC3339))
+	return &agentv1.RestoredResponse{BootId: id, UptimeMs: uptime, Processes: s.list()}, nil
+}
+
+// addEntropy credits data to the kernel's generator and makes it use it at once: a
+// restored VM must not repeat the numbers of its snapshot.
+func addEntropy(data []byte) error {
+	f, err := os.OpenFile("/dev/urandom", os.O_WRONLY, 0)
+	if err != nil {
+		return fmt.Errorf("add entropy: %w", err)
+	}
+	defer f.Close()
+	const most = 512
+	data = data[:min(len(data), most)]
+	pool := struct { // struct rand_pool_info
+		bits, size int32
+		buf        [most]byte
+	}{bits: int32(8 * len(data)), size: int32(len(data))}
+	copy(pool.buf[:], data)
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), unix.RNDADDENTROPY, uintptr(unsafe.Pointer(&pool))); errno != 0 {
+		return fmt.Errorf("add entropy: %w", errno)
+	}
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), rndReseedCRNG, 0); errno != 0 {
+		return fmt.Errorf("reseed: %w", errno)
+	}
+	return nil
+}
+
+// rndReseedCRNG is RNDRESEEDCRNG of linux/random.h.
+const rndReseedCRNG = 0x5207

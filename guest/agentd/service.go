@@ -1,0 +1,165 @@
+package agentd
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// Options of a Service.
+type Options struct {
+	Version string
+	// Dir is a directory for mount points, on a tmpfs.
+	Dir string
+	// CgroupRoot is where cgroup v2 is mounted.
+	CgroupRoot string
+	// Ready is called before the first Setup goes on: the boot loads what it needs for
+	// disks in the background.
+	Ready func() error
+	// Log takes a line for the console.
+	Log func(format string, args ...any)
+}
+
+// Service implements agentv1.AgentService for one container.
+type Service struct {
+	opts     Options
+	children *children
+	cgroup   cgroup
+
+	setupMu sync.Mutex // serialises Setup, Copy, Restored and Start of the init
+	setup   *agentv1.SetupRequest
+	rootfs  string
+	waiting *child   // the container's init until it has its process
+	init    *process // nil before Setup
+
+	mu        sync.Mutex
+	processes map[string]*process
+	starting  map[string]chan struct{} // closed when the start is over
+	sizes     map[string]unix.Winsize  // of terminals that do not exist yet
+}
+
+// New returns the service. The caller is process 1 of the guest.
+func New(opts Options) (*Service, error) {
+	cg, err := makeCgroup(opts.CgroupRoot)
+	if err != nil {
+		return nil, err
+	}
+	return &Service{
+		opts: opts, children: newChildren(), cgroup: cg,
+		processes: make(map[string]*process), starting: make(map[string]chan struct{}),
+		sizes: make(map[string]unix.Winsize),
+	}, nil
+}
+
+// Info implements agentv1.AgentService.
+func (s *Service) Info(context.Context, *agentv1.InfoRequest) (*agentv1.InfoResponse, error) {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return nil, fmt.Errorf("ask kernel version: %w", err)
+	}
+	id, uptime, err := boot()
+	if err != nil {
+		return nil, err
+	}
+	return &agentv1.InfoResponse{
+		BootId: id, Version: s.opts.Version, UptimeMs: uptime, Kernel: unix.ByteSliceToString(u.Release[:]),
+	}, nil
+}
+
+// boot says which boot of the kernel this is and how old.
+func boot() (id string, uptimeMS uint64, err error) {
+	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", 0, fmt.Errorf("read boot id: %w", err)
+	}
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		return "", 0, fmt.Errorf("read uptime: %w", err)
+	}
+	return strings.TrimSpace(string(data)), uint64(time.Duration(ts.Nano()).Milliseconds()), nil
+}
+
+// find returns a process that was started.
+func (s *Service) find(id string) (*process, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.processes[id]; p != nil {
+		return p, nil
+	}
+	return nil, fmt.Errorf("process %q: %w", id, errdefs.ErrNotFound)
+}
+
+// Wait implements agentv1.AgentService.
+func (s *Service) Wait(ctx context.Context, r *agentv1.WaitRequest) (*agentv1.WaitResponse, error) {
+	p, err := s.find(r.Id)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-p.done:
+		return p.exit(), nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Kill implements agentv1.AgentService.
+func (s *Service) Kill(_ context.Context, r *agentv1.KillRequest) (*agentv1.KillResponse, error) {
+	p, err := s.find(r.Id)
+	if err != nil {
+		return nil, err
+	}
+	if r.Signal > 64 {
+		return nil, fmt.Errorf("signal %d: %w", r.Signal, errdefs.ErrInvalidArgument)
+	}
+	sig := unix.Signal(r.Signal)
+	if r.All {
+		return &agentv1.KillResponse{}, s.cgroup.signalAll(sig)
+	}
+	err = s.children.signal(p.pid, sig)
+	if err == unix.ESRCH {
+		return nil, fmt.Errorf("process %q already finished: %w", r.Id, errdefs.ErrNotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("signal process %q: %w", r.Id, err)
+	}
+	return &agentv1.KillResponse{}, nil
+}
+
+// Remove implements agentv1.AgentService.
+func (s *Service) Remove(_ context.Context, r *agentv1.RemoveRequest) (*agentv1.RemoveResponse, error) {
+	p, err := s.find(r.Id)
+	if err != nil {
+		return nil, err
+	}
+	if !p.exited() {
+		return nil, fmt.Errorf("remove process %q: it runs: %w", r.Id, errdefs.ErrFailedPrecondition)
+	}
+	s.mu.Lock()
+	delete(s.processes, r.Id)
+	s.mu.Unlock()
+	p.forget()
+	return &agentv1.RemoveResponse{}, nil
+}
+
+// Processes implements agentv1.AgentService.
+func (s *Service) Processes(context.Context, *agentv1.ProcessesRequest) (*agentv1.ProcessesResponse, error) {
+	return &agentv1.ProcessesResponse{Processes: s.list()}, nil
+}
+
+func (s *Service) list() (list []*agentv1.Process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.processes {
+		list = append(list, p.info())
+	}
+	return list
+}

@@ -1,0 +1,176 @@
+package agentd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/guest/stage"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// Start implements agentv1.AgentService.
+func (s *Service) Start(ctx context.Context, r *agentv1.StartRequest) (*agentv1.StartResponse, error) {
+	p, err := s.once(ctx, r.Id, func() (*process, error) {
+		spec, err := parseProcess(r.Process)
+		if err != nil {
+			return nil, err
+		}
+		p := newProcess(r.Id, spec)
+		s.mu.Lock()
+		if size, ok := s.sizes[r.Id]; ok {
+			p.size = &size
+			delete(s.sizes, r.Id)
+		}
+		s.mu.Unlock()
+		if r.Id == "" {
+			return s.startInit(p.spec, p.size, r)
+		}
+		return p, s.startExec(p, r)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &agentv1.StartResponse{Pid: uint32(p.pid)}, nil
+}
+
+// once starts the process of an id unless it has been started, or another call is
+// about to; then it waits for that one's result.
+func (s *Service) once(ctx context.Context, id string, start func() (*process, error)) (*process, error) {
+	for {
+		s.mu.Lock()
+		p, busy := s.processes[id], s.starting[id]
+		if p == nil && busy == nil {
+			s.starting[id] = make(chan struct{})
+		}
+		s.mu.Unlock()
+		if p != nil {
+			return p, nil
+		}
+		if busy == nil {
+			break
+		}
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	p, err := start()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.starting[id])
+	delete(s.starting, id)
+	if err != nil {
+		return nil, err
+	}
+	s.processes[id] = p
+	return p, nil
+}
+
+// startInit gives the container's init its process.
+func (s *Service) startInit(spec *specs.Process, size *unix.Winsize, r *agentv1.StartRequest) (*process, error) {
+	s.setupMu.Lock()
+	defer s.setupMu.Unlock()
+	if s.waiting == nil {
+		return nil, fmt.Errorf("start the container's init: no container is set up, or it was tried before: %w", errdefs.ErrFailedPrecondition)
+	}
+	p, ch := s.init, s.waiting
+	s.waiting = nil // whatever happens, this child is used up
+	p.spec = spec
+	p.mu.Lock()
+	p.size = size
+	p.mu.Unlock()
+	resources, err := parseResources(s.setup.Resources)
+	if err != nil {
+		return nil, s.abandon(ch, p, err)
+	}
+	err = s.lead(ch, p, 0, r, func() error { return s.cgroup.apply(resources) })
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// startExec starts one more process in the container.
+func (s *Service) startExec(p *process, r *agentv1.StartRequest) error {
+	s.mu.Lock()
+	first := s.processes[""]
+	s.mu.Unlock()
+	if first == nil || first.exited() {
+		return fmt.Errorf("start process %q: the container's init does not run: %w", p.id, errdefs.ErrFailedPrecondition)
+	}
+	ch, err := s.children.spawnChild(stage.ArgExec, 0, first.pid, func(status uint32, at time.Time) {
+		s.ended(p, status, at)
+	})
+	if err != nil {
+		if first.exited() {
+			err = fmt.Errorf("%w: %w", err, errdefs.ErrFailedPrecondition)
+		}
+		return err
+	}
+	p.pid = ch.pid
+	return s.lead(ch, p, first.pid, r, func() error { return s.cgroup.join(ch.pid) })
+}
+
+// lead turns a child into its process, or ends it.
+func (s *Service) lead(ch *child, p *process, join int, r *agentv1.StartRequest, beforeExec func() error) error {
+	p.oomStart = s.cgroup.oomKills()
+	if err := adjustOOM(ch.pid, p.spec); err != nil {
+		return s.abandon(ch, p, err)
+	}
+	var st *streams
+	if !p.spec.Terminal {
+		var err error
+		if st, err = openStreams(r); err != nil {
+			return s.abandon(ch, p, err)
+		}
+	}
+	err := p.handshake(ch.pipe, join, st, beforeExec)
+	if st != nil {
+		st.closeChild()
+	}
+	if err != nil {
+		if st != nil {
+			st.closeOurs()
+		}
+		return s.abandon(ch, p, err)
+	}
+	ch.pipe.Close()
+	if st != nil {
+		p.connect(st)
+	} else if !r.Stdin {
+		p.stdin.stop()
+	}
+	return nil
+}
+
+// abandon ends a child that cannot become its process and gives the reason back.
+func (s *Service) abandon(ch *child, p *process, err error) error {
+	if kill := s.children.signal(ch.pid, unix.SIGKILL); kill != nil && kill != unix.ESRCH {
+		err = errors.Join(err, kill)
+	}
+	<-p.done
+	p.forget()
+	ch.pipe.Close()
+	return err
+}
+
+// adjustOOM sets the child's score before it is in the container.
+func adjustOOM(pid int, spec *specs.Process) error {
+	if spec.OOMScoreAdj == nil {
+		return nil
+	}
+	path := fmt.Sprintf("/proc/%d/oom_score_adj", pid)
+	if err := os.WriteFile(path, []byte(strconv.Itoa(*spec.OOMScoreAdj)), 0); err != nil {
+		return fmt.Errorf("set oomScoreAdj: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,140 @@
+package stage
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"syscall"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// Main runs a child of the given kind. It does not return unless something failed, and
+// the agent has been told. The caller has locked the main goroutine to the main
+// thread, whose credentials and namespaces exec keeps.
+func Main(kind string) int {
+	runtime.LockOSThread()
+	// Others in the container must not reach the agent's binary through our /proc entry.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return 1
+	}
+	unix.CloseOnExec(SocketFD)
+	pipe, err := NewPipe(os.NewFile(SocketFD, "stage"))
+	if err != nil {
+		return 1
+	}
+	if err := run(kind, pipe); err != nil {
+		_ = pipe.send(message{Error: toError(err)})
+	}
+	return 1
+}
+
+func run(kind string, pipe *Pipe) error {
+	var box *Container
+	if kind == ArgInit {
+		m, err := pipe.receive()
+		if err != nil || m.Container == nil {
+			return fmt.Errorf("read container: %w", orUnexpected(err))
+		}
+		box = m.Container
+		if err := box.make(); err != nil {
+			return err
+		}
+		if err := pipe.send(message{Event: Ready}); err != nil {
+			return err
+		}
+	}
+	m, err := pipe.receive()
+	if err != nil || m.Process == nil {
+		return fmt.Errorf("read process: %w", orUnexpected(err))
+	}
+	return m.Process.become(pipe, box)
+}
+
+func orUnexpected(err error) error {
+	if err != nil {
+		return err
+	}
+	return errdefs.ErrInternal
+}
+
+// become turns this process into the container's. box is nil for ArgExec.
+func (p *Process) become(pipe *Pipe, box *Container) error {
+	if err := refuse(p.Spec); err != nil {
+		return err
+	}
+	if box == nil {
+		if err := join(p.Join); err != nil {
+			return err
+		}
+	}
+	if err := p.stdio(pipe, box != nil); err != nil {
+		return err
+	}
+	if box != nil {
+		if err := ensureCwd(p.Spec.Cwd); err != nil {
+			return err
+		}
+		if err := box.seal(); err != nil {
+			return err
+		}
+	}
+	id, err := newIdentity(p.Spec)
+	if err != nil {
+		return err
+	}
+	if err := id.assume(); err != nil {
+		return err
+	}
+	path, err := lookPath(p.Spec)
+	if err != nil {
+		return err
+	}
+	if err := pipe.send(message{Event: Exec}); err != nil {
+		return err
+	}
+	if m, err := pipe.receive(); err != nil || m.Event != Go {
+		return fmt.Errorf("wait for the agent: %w", orUnexpected(err))
+	}
+	err = syscall.Exec(path, p.Spec.Args, id.env)
+	return classify(fmt.Errorf("exec %s: %w", path, err))
+}
+
+// classify gives errors of exec the class that a shell's 126 and 127 stand for.
+func classify(err error) error {
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return fmt.Errorf("%w: %w", err, errdefs.ErrNotFound)
+	case errors.Is(err, os.ErrPermission):
+		return fmt.Errorf("%w: %w", err, errdefs.ErrPermissionDenied)
+	case errors.Is(err, unix.ENOEXEC), errors.Is(err, unix.E2BIG):
+		return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	return err
+}
+
+// join enters the namespaces of the container's init, except that of pids, which the
+// agent has done before the fork.
+func join(pid int) error {
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("unshare fs: %w", err)
+	}
+	var fds []int
+	for _, ns := range []string{"ipc", "uts", "cgroup", "mnt"} { // mnt last: /proc goes with it
+		path := fmt.Sprintf("/proc/%d/ns/%s", pid, ns)
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("open %s: %w", path, err)
+		}
+		fds = append(fds, fd)
+	}
+	for _, fd := range fds {
+		if err := unix.Setns(fd, 0); err != nil {
+			return fmt.Errorf("join container: %w", err)
+		}
+		unix.Close(fd)
+	}
+	return nil
+}

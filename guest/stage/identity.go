@@ -1,0 +1,234 @@
+package stage
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/sys/capability"
+	"github.com/moby/sys/user"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// refuse names what a process asks for and this guest does not do.
+func refuse(p *specs.Process) error {
+	var what string
+	switch {
+	case p == nil || len(p.Args) == 0 || p.Args[0] == "":
+		return fmt.Errorf("process.args is empty: %w", errdefs.ErrInvalidArgument)
+	case !filepath.IsAbs(p.Cwd):
+		return fmt.Errorf("process.cwd %q is not absolute: %w", p.Cwd, errdefs.ErrInvalidArgument)
+	case p.ApparmorProfile != "":
+		what = "process.apparmorProfile"
+	case p.SelinuxLabel != "":
+		what = "process.selinuxLabel"
+	case p.Scheduler != nil:
+		what = "process.scheduler"
+	case p.IOPriority != nil:
+		what = "process.ioPriority"
+	case p.ExecCPUAffinity != nil:
+		what = "process.execCPUAffinity"
+	default:
+		return nil
+	}
+	return fmt.Errorf("%s in a guest: %w", what, errdefs.ErrNotImplemented)
+}
+
+// identity is who the process is, prepared while we are still root.
+type identity struct {
+	spec *specs.Process
+	env  []string
+	caps [5][]capability.Cap // effective, permitted, inheritable, bounding, ambient
+}
+
+func newIdentity(p *specs.Process) (*identity, error) {
+	id := &identity{spec: p, env: environment(p)}
+	if p.Capabilities == nil {
+		return id, nil
+	}
+	c := p.Capabilities
+	for i, names := range [][]string{c.Effective, c.Permitted, c.Inheritable, c.Bounding, c.Ambient} {
+		for _, name := range names {
+			v, err := parseCap(name)
+			if err != nil {
+				return nil, err
+			}
+			id.caps[i] = append(id.caps[i], v)
+		}
+	}
+	return id, nil
+}
+
+func parseCap(name string) (capability.Cap, error) {
+	for _, c := range capability.ListKnown() {
+		if strings.EqualFold(name, "CAP_"+c.String()) {
+			return c, nil
+		}
+	}
+	return 0, fmt.Errorf("process.capabilities: unknown %q: %w", name, errdefs.ErrInvalidArgument)
+}
+
+// environment is the process's, with HOME as its user's passwd entry says.
+func environment(p *specs.Process) []string {
+	for _, kv := range p.Env {
+		if strings.HasPrefix(kv, "HOME=") {
+			return p.Env
+		}
+	}
+	home := "/"
+	users, err := user.ParsePasswdFileFilter("/etc/passwd", func(u user.User) bool { return u.Uid == int(p.User.UID) })
+	if err == nil && len(users) > 0 && users[0].Home != "" {
+		home = users[0].Home
+	}
+	return append(p.Env[:len(p.Env):len(p.Env)], "HOME="+home)
+}
+
+// assume gives up root. It uses raw system calls where Go's would act on all threads:
+// only the one that execs counts.
+func (id *identity) assume() error {
+	p := id.spec
+	for _, r := range p.Rlimits {
+		n, ok := rlimits[r.Type]
+		if !ok {
+			return fmt.Errorf("process.rlimits: unknown %q: %w", r.Type, errdefs.ErrInvalidArgument)
+		}
+		if err := unix.Prlimit(0, n, &unix.Rlimit{Cur: r.Soft, Max: r.Hard}, nil); err != nil {
+			return fmt.Errorf("set %s: %w", r.Type, err)
+		}
+	}
+	if err := id.bound(); err != nil {
+		return err
+	}
+	// As root first: the user may not be allowed to enter, and after: only he may be.
+	first := unix.Chdir(p.Cwd)
+	if err := id.become(); err != nil {
+		return err
+	}
+	if first != nil {
+		if err := unix.Chdir(p.Cwd); err != nil {
+			return classify(fmt.Errorf("chdir to cwd (%q) set in config.json failed: %w", p.Cwd, err))
+		}
+	}
+	if p.User.Umask != nil {
+		unix.Umask(int(*p.User.Umask))
+	}
+	if p.NoNewPrivileges {
+		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+			return fmt.Errorf("set no_new_privileges: %w", err)
+		}
+	}
+	return nil
+}
+
+// bound drops from the bounding set what the process may never have.
+func (id *identity) bound() error {
+	if id.spec.Capabilities == nil {
+		return nil
+	}
+	last, err := capability.LastCap()
+	if err != nil {
+		return fmt.Errorf("find last capability: %w", err)
+	}
+	for c := capability.Cap(0); c <= last; c++ {
+		keep := false
+		for _, b := range id.caps[3] {
+			keep = keep || b == c
+		}
+		if keep {
+			continue
+		}
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err != nil {
+			return fmt.Errorf("drop %v from the bounding set: %w", c, err)
+		}
+	}
+	return nil
+}
+
+// become switches groups, user and capabilities.
+func (id *identity) become() error {
+	u := id.spec.User
+	if err := unix.Prctl(unix.PR_SET_KEEPCAPS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("keep capabilities: %w", err)
+	}
+	if err := setgroups(u.AdditionalGids); err != nil {
+		return fmt.Errorf("set groups: %w", err)
+	}
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESGID, uintptr(u.GID), uintptr(u.GID), uintptr(u.GID)); errno != 0 {
+		return fmt.Errorf("set gid %d: %w", u.GID, errno)
+	}
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(u.UID), uintptr(u.UID), uintptr(u.UID)); errno != 0 {
+		return fmt.Errorf("set uid %d: %w", u.UID, errno)
+	}
+	if err := unix.Prctl(unix.PR_SET_KEEPCAPS, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("keep capabilities: %w", err)
+	}
+	if id.spec.Capabilities == nil {
+		return nil
+	}
+	return id.capset()
+}
+
+func (id *identity) capset() error {
+	var data [2]unix.CapUserData
+	for _, c := range id.caps[0] {
+		data[c/32].Effective |= 1 << (c % 32)
+	}
+	for _, c := range id.caps[1] {
+		data[c/32].Permitted |= 1 << (c % 32)
+	}
+	for _, c := range id.caps[2] {
+		data[c/32].Inheritable |= 1 << (c % 32)
+	}
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	if err := unix.Capset(&hdr, &data[0]); err != nil {
+		return fmt.Errorf("set capabilities: %w", err)
+	}
+	for _, c := range id.caps[4] {
+		if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, uintptr(c), 0, 0); err != nil {
+			return fmt.Errorf("raise ambient capability %v: %w", c, err)
+		}
+	}
+	return nil
+}
+
+var rlimits = map[string]int{
+	"RLIMIT_AS": unix.RLIMIT_AS, "RLIMIT_CORE": unix.RLIMIT_CORE, "RLIMIT_CPU": unix.RLIMIT_CPU,
+	"RLIMIT_DATA": unix.RLIMIT_DATA, "RLIMIT_FSIZE": unix.RLIMIT_FSIZE, "RLIMIT_LOCKS": unix.RLIMIT_LOCKS,
+	"RLIMIT_MEMLOCK": unix.RLIMIT_MEMLOCK, "RLIMIT_MSGQUEUE": unix.RLIMIT_MSGQUEUE, "RLIMIT_NICE": unix.RLIMIT_NICE,
+	"RLIMIT_NOFILE": unix.RLIMIT_NOFILE, "RLIMIT_NPROC": unix.RLIMIT_NPROC, "RLIMIT_RSS": unix.RLIMIT_RSS,
+	"RLIMIT_RTPRIO": unix.RLIMIT_RTPRIO, "RLIMIT_RTTIME": unix.RLIMIT_RTTIME,
+	"RLIMIT_SIGPENDING": unix.RLIMIT_SIGPENDING, "RLIMIT_STACK": unix.RLIMIT_STACK,
+}
+
+// ensureCwd makes the working directory of a container's init.
+func ensureCwd(cwd string) error {
+	if err := os.MkdirAll(cwd, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("make cwd: %w", err)
+	}
+	return nil
+}
+
+// lookPath finds the executable in the process's own PATH, as its own user.
+func lookPath(p *specs.Process) (string, error) {
+	os.Clearenv()
+	for _, kv := range p.Env {
+		if v, ok := strings.CutPrefix(kv, "PATH="); ok {
+			os.Setenv("PATH", v)
+		}
+	}
+	path, err := exec.LookPath(p.Args[0])
+	switch {
+	case err == nil:
+		return path, nil
+	case errors.Is(err, exec.ErrNotFound):
+		return "", fmt.Errorf("%w: %w", err, errdefs.ErrNotFound)
+	case errors.Is(err, exec.ErrDot):
+		return "./" + path, nil
+	}
+	return "", classify(err)
+}

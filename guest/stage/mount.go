@@ -1,0 +1,162 @@
+package stage
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"godwit.dev/godwit/guest/inroot"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+var propagation = map[string]uintptr{
+	"private": unix.MS_PRIVATE, "rprivate": unix.MS_PRIVATE | unix.MS_REC,
+	"slave": unix.MS_SLAVE, "rslave": unix.MS_SLAVE | unix.MS_REC,
+	"shared": unix.MS_SHARED, "rshared": unix.MS_SHARED | unix.MS_REC,
+	"unbindable": unix.MS_UNBINDABLE, "runbindable": unix.MS_UNBINDABLE | unix.MS_REC,
+}
+
+// setFlags and clearFlags are the mount options that are flags.
+var setFlags = map[string]uintptr{
+	"ro": unix.MS_RDONLY, "nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV, "noexec": unix.MS_NOEXEC,
+	"sync": unix.MS_SYNCHRONOUS, "dirsync": unix.MS_DIRSYNC, "mand": unix.MS_MANDLOCK,
+	"noatime": unix.MS_NOATIME, "nodiratime": unix.MS_NODIRATIME, "relatime": unix.MS_RELATIME,
+	"strictatime": unix.MS_STRICTATIME, "silent": unix.MS_SILENT, "lazytime": unix.MS_LAZYTIME,
+	"bind": unix.MS_BIND, "rbind": unix.MS_BIND | unix.MS_REC, "nosymfollow": unix.MS_NOSYMFOLLOW,
+	"defaults": 0, "rw": 0,
+}
+
+var clearFlags = map[string]uintptr{
+	"rw": unix.MS_RDONLY, "suid": unix.MS_NOSUID, "dev": unix.MS_NODEV, "exec": unix.MS_NOEXEC,
+	"async": unix.MS_SYNCHRONOUS, "nomand": unix.MS_MANDLOCK, "atime": unix.MS_NOATIME,
+	"diratime": unix.MS_NODIRATIME, "norelatime": unix.MS_RELATIME, "nostrictatime": unix.MS_STRICTATIME,
+	"loud": unix.MS_SILENT, "nolazytime": unix.MS_LAZYTIME, "symfollow": unix.MS_NOSYMFOLLOW,
+}
+
+// options is what the option strings of a mount say.
+type options struct {
+	flags       uintptr
+	propagation []string
+	data        []string
+}
+
+func (m *Mount) options() (o options, err error) {
+	for _, s := range m.Options {
+		set, isSet := setFlags[s]
+		clear, isClear := clearFlags[s]
+		switch {
+		case isSet || isClear:
+			o.flags = o.flags&^clear | set
+		case propagation[s] != 0:
+			o.propagation = append(o.propagation, s)
+		case s == "tmpcopyup" || s == "idmap" || s == "ridmap" || strings.HasPrefix(s, "rro"):
+			return o, fmt.Errorf("mount %s: option %q in a guest: %w", m.Target, s, errdefs.ErrNotImplemented)
+		default:
+			o.data = append(o.data, s)
+		}
+	}
+	return o, nil
+}
+
+// mountable are the types that can be made in a guest.
+var mountable = []string{"proc", "sysfs", "tmpfs", "devpts", "mqueue", "cgroup", "cgroup2", "bind", "none", ""}
+
+// mount makes m below root, writable whatever it is to become.
+func (m *Mount) mount(dir string) error {
+	o, err := m.options()
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(mountable, m.Type) {
+		return fmt.Errorf("mount %s: type %q in a guest: %w", m.Target, m.Type, errdefs.ErrNotImplemented)
+	}
+	root, err := inroot.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	target, err := m.target(root, o)
+	if err != nil {
+		return fmt.Errorf("mount %s: %w", m.Target, err)
+	}
+	defer target.Close()
+	path := inroot.Path(target)
+	if o.flags&unix.MS_BIND != 0 {
+		err = m.bind(root, path, o)
+	} else {
+		kind := m.Type
+		if kind == "cgroup" {
+			kind, o.data = "cgroup2", nil
+		}
+		err = unix.Mount(m.Source, path, kind, o.flags&^unix.MS_RDONLY, strings.Join(o.data, ","))
+	}
+	if err != nil {
+		return fmt.Errorf("mount %s: %w", m.Target, err)
+	}
+	if len(o.propagation) == 0 {
+		return nil
+	}
+	// The descriptor names what was there before: open the mount itself.
+	made, err := root.OpenFile(m.Target, unix.O_PATH, 0)
+	if err != nil {
+		return fmt.Errorf("mount %s: %w", m.Target, err)
+	}
+	defer made.Close()
+	for _, p := range o.propagation {
+		if err := propagate(inroot.Path(made), p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// target opens the mount point, made if need be.
+func (m *Mount) target(root *inroot.Root, o options) (*os.File, error) {
+	if o.flags&unix.MS_BIND == 0 {
+		return root.MkdirAll(m.Target)
+	}
+	source, err := root.OpenFile(m.Source, unix.O_PATH, 0)
+	if err != nil {
+		return nil, fmt.Errorf("bind source: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	defer source.Close()
+	if fi, err := source.Stat(); err != nil || fi.IsDir() {
+		return root.MkdirAll(m.Target)
+	}
+	return root.Touch(m.Target)
+}
+
+// bind mounts a path of the root file system elsewhere in it.
+func (m *Mount) bind(root *inroot.Root, target string, o options) error {
+	source, err := root.OpenFile(m.Source, unix.O_PATH, 0)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	if err := unix.Mount(inroot.Path(source), target, "", unix.MS_BIND|o.flags&unix.MS_REC, ""); err != nil {
+		return err
+	}
+	extra := o.flags &^ (unix.MS_BIND | unix.MS_REC | unix.MS_RDONLY)
+	if extra == 0 {
+		return nil
+	}
+	made, err := root.OpenFile(m.Target, unix.O_PATH, 0)
+	if err != nil {
+		return err
+	}
+	defer made.Close()
+	return unix.Mount("", inroot.Path(made), "", unix.MS_BIND|unix.MS_REMOUNT|extra, "")
+}
+
+// seal makes a mount read-only that is to be. It runs inside the new root.
+func (m *Mount) seal() error {
+	o, err := m.options()
+	if err != nil || o.flags&unix.MS_RDONLY == 0 {
+		return err
+	}
+	return remountReadOnly(filepath.Clean(m.Target))
+}

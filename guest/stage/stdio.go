@@ -1,0 +1,98 @@
+package stage
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// stdio puts the process's streams on 0, 1 and 2, in a session of its own.
+func (p *Process) stdio(pipe *Pipe, init bool) error {
+	if _, err := unix.Setsid(); err != nil && err != unix.EPERM {
+		return fmt.Errorf("start session: %w", err)
+	}
+	if p.Spec.Terminal {
+		return p.terminal(pipe, init)
+	}
+	fds := pipe.TakeFDs()
+	if len(fds) != 3 {
+		return fmt.Errorf("process came with %d streams, not 3", len(fds))
+	}
+	for i, fd := range fds {
+		if err := unix.Dup3(fd, i, 0); err != nil {
+			return fmt.Errorf("set stream %d: %w", i, err)
+		}
+		unix.Close(fd)
+	}
+	// As with runc, /proc/self/fd/1 can be opened again by a process that is not root.
+	for i := range fds {
+		var st unix.Stat_t
+		if err := unix.Fstat(i, &st); err == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO {
+			_ = unix.Fchown(i, int(p.Spec.User.UID), int(p.Spec.User.GID))
+		}
+	}
+	return nil
+}
+
+// terminal makes a pty in the container's own devpts, gives its master to the agent
+// and the slave to the process.
+func (p *Process) terminal(pipe *Pipe, init bool) error {
+	master, err := os.OpenFile("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open terminal: %w", err)
+	}
+	defer master.Close()
+	fd := int(master.Fd())
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err != nil {
+		return fmt.Errorf("name terminal: %w", err)
+	}
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		return fmt.Errorf("unlock terminal: %w", err)
+	}
+	if size := p.Spec.ConsoleSize; size != nil {
+		ws := &unix.Winsize{Row: uint16(size.Height), Col: uint16(size.Width)}
+		if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, ws); err != nil {
+			return fmt.Errorf("size terminal: %w", err)
+		}
+	}
+	name := fmt.Sprintf("/dev/pts/%d", n)
+	slave, err := unix.Open(name, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open terminal %s: %w", name, err)
+	}
+	defer unix.Close(slave)
+	if err := unix.Fchown(slave, int(p.Spec.User.UID), -1); err != nil {
+		return fmt.Errorf("own terminal %s: %w", name, err)
+	}
+	if init {
+		if err := bindConsole(name); err != nil {
+			return err
+		}
+	}
+	if err := pipe.send(message{Event: Console}, fd); err != nil {
+		return err
+	}
+	if err := unix.IoctlSetInt(slave, unix.TIOCSCTTY, 0); err != nil {
+		return fmt.Errorf("control terminal %s: %w", name, err)
+	}
+	for i := range 3 {
+		if err := unix.Dup3(slave, i, 0); err != nil {
+			return fmt.Errorf("set stream %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// bindConsole makes the terminal of the container's init its /dev/console.
+func bindConsole(name string) error {
+	f, err := os.OpenFile("/dev/console", os.O_CREATE|os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, 0o666)
+	if err == nil {
+		f.Close()
+	}
+	if err := unix.Mount(name, "/dev/console", "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("make /dev/console: %w", err)
+	}
+	return nil
+}

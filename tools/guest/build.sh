@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Makes what container images are booted with, in bin/guest:
+#   vmlinuz    Debian's cloud kernel
+#   modules/   its lib/modules tree with modules.dep
+#   initramfs  godwit-init and the modules that it loads, in order
+#   version    what they were made of
+# KERNEL_DEB names a package that is already there; otherwise apt-get downloads it.
+# The same inputs give the same bytes.
+set -euo pipefail
+
+root=$(cd "$(dirname "$0")/../.." && pwd)
+out=$root/bin/guest
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+# In the order of need: what the agent's channel uses comes first.
+wanted=(virtio_pci virtio_console virtio_blk erofs overlay virtio_net virtio-rng
+	vmw_vsock_virtio_transport virtio_balloon)
+
+fetch() {
+	if [[ -n ${KERNEL_DEB:-} ]]; then
+		cp "$KERNEL_DEB" "$work/kernel.deb"
+		return
+	fi
+	local package
+	package=$(apt-cache depends linux-image-cloud-amd64 |
+		awk '/Depends: linux-image-/ {print $2; exit}')
+	[[ -n $package ]] || { echo "no linux-image-cloud-amd64 in apt's lists: apt-get update" >&2; exit 1; }
+	(cd "$work" && apt-get download "$package" && mv "$package"_*.deb kernel.deb)
+}
+
+# order prints the modules in loading order, each after what it needs.
+order() {
+	local name
+	for name in "${wanted[@]}"; do
+		modprobe -d "$work/deb" -S "$release" --show-depends "$name" |
+			awk '$1 == "insmod" {print $2}'
+	done | awk '!seen[$0]++'
+}
+
+mkdir -p "$out" "$work/deb" "$work/root/modules"
+fetch
+dpkg -x "$work/kernel.deb" "$work/deb"
+kernel=$(echo "$work"/deb/boot/vmlinuz-*)
+release=${kernel##*/vmlinuz-}
+depmod -b "$work/deb" "$release"
+
+order | while read -r path; do
+	cp "$path" "$work/root/modules/"
+	basename "$path"
+done >"$work/list"
+for name in "$work"/root/modules/*; do # some kernels compress them
+	case $name in
+	*.xz) xz -d "$name" ;;
+	*.zst) zstd -q -d --rm "$name" ;;
+	esac
+done
+sed -E 's/\.(xz|zst)$//' "$work/list" >"$work/root/modules/list"
+strip --strip-debug "$work"/root/modules/*.ko
+
+(cd "$root" && CGO_ENABLED=0 GOOS=linux go build -trimpath -ldflags '-s -w -buildid=' \
+	-o "$work/root/init" ./cmd/godwit-init)
+find "$work/root" -exec touch -h -d @0 {} +
+(cd "$work/root" && find . | LC_ALL=C sort |
+	cpio --quiet --reproducible -o -H newc -R 0:0) >"$work/cpio"
+lz4 -q -l -12 --favor-decSpeed "$work/cpio" "$work/initramfs"
+
+rm -rf "$out/modules"
+mkdir -p "$out/modules/lib"
+cp -a "$work/deb/lib/modules" "$out/modules/lib/"
+install -m 644 "$kernel" "$out/vmlinuz"
+install -m 644 "$work/initramfs" "$out/initramfs"
+{
+	echo "kernel $release"
+	echo "package $(dpkg-deb -f "$work/kernel.deb" Package) $(dpkg-deb -f "$work/kernel.deb" Version)"
+	(cd "$out" && sha256sum vmlinuz initramfs)
+} | tee "$out/version"
