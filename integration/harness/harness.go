@@ -71,7 +71,7 @@ func Start(ctx context.Context, opts Options) (_ *Harness, err error) {
 	h.onClose(func() error { return os.RemoveAll(dir) })
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, h.logs(), h.Close())
+			err = errors.Join(err, h.Logs(), h.Close())
 		}
 	}()
 	for _, step := range []func(context.Context) error{h.startWire, h.startRegistry, h.startNodes, h.startDaemons, h.importImages} {
@@ -97,7 +97,7 @@ func New(t testing.TB, opts Options) *Harness {
 	t.Cleanup(func() {
 		stop()
 		if t.Failed() {
-			t.Log(h.logs())
+			t.Log(h.Logs())
 		}
 		if err := h.Close(); err != nil {
 			t.Errorf("close harness: %v", err)

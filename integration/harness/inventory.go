@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Inventory is what a node holds that a VM may leave behind: processes, mounts, links,
@@ -97,6 +99,40 @@ func (n *Node) processes(context.Context) ([]string, error) {
 		}
 	}
 	return out, nil
+}
+
+// VMM answers the name and version of the one VMM that runs on the node.
+func (n *Node) VMM(ctx context.Context) (string, error) {
+	all, err := n.processes(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, item := range all {
+		program := strings.Fields(item)[2]
+		if name := filepath.Base(program); strings.HasPrefix(name, "qemu-system-") || name == "cloud-hypervisor" {
+			version, err := n.Run(ctx, program, "--version")
+			first, _, _ := strings.Cut(version, "\n")
+			return name + ": " + first, err
+		}
+	}
+	return "", fmt.Errorf("find the VMM on node %s: none runs", n.Name)
+}
+
+// RAM answers size and resident bytes of the RAM files on the node's tmpfs.
+func (n *Node) RAM() (size, resident uint64, err error) {
+	err = filepath.WalkDir(n.inside(n.Dir+"/ram"), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		var st unix.Stat_t
+		if err := unix.Stat(path, &st); err != nil {
+			return err
+		}
+		size += uint64(st.Size)
+		resident += uint64(st.Blocks) * 512
+		return nil
+	})
+	return size, resident, err
 }
 
 func (n *Node) mounts(context.Context) ([]string, error) {

@@ -17,7 +17,8 @@ type daemonLogs string
 
 func (l daemonLogs) Error() string { return string(l) }
 
-func (h *Harness) logs() error {
+// Logs answers the ends of all daemons' logs; nil if they wrote nothing.
+func (h *Harness) Logs() error {
 	var b strings.Builder
 	files, _ := filepath.Glob(filepath.Join(h.Dir, "log", "*"))
 	for _, f := range files {

@@ -1,0 +1,124 @@
+package demo
+
+import (
+	"encoding/json"
+	"net"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"godwit.dev/godwit/integration/images"
+)
+
+func p[T any](v T) *T { return &v }
+
+func good() Result {
+	return Result{
+		NonceSame: p(true), CounterBefore: p(uint64(100)), CounterAfter: p(uint64(101)), BootIDSame: p(true), FileOK: p(true),
+		Answers: p(true), RAMBytes: p(uint64(1)), ResidentBytes: p(uint64(1)), PushedBytes: p(uint64(1)), SecondPushedBytes: p(uint64(1)),
+		PauseMS: p(1.0), DurableMS: p(1.0), WakeMS: p(1.0), FirstAnswerMS: p(1.0), VMM: p("qemu"),
+	}
+}
+
+func TestCheckGood(t *testing.T) {
+	if wrong := good().Check(); len(wrong) > 0 {
+		t.Errorf("wrong: %v", wrong)
+	}
+}
+
+// Whatever was not measured fails, by its name.
+func TestCheckMissing(t *testing.T) {
+	typ := reflect.TypeFor[Result]()
+	for i := range typ.NumField() {
+		r := good()
+		reflect.ValueOf(&r).Elem().Field(i).SetZero()
+		name := typ.Field(i).Tag.Get("json")
+		if wrong := r.Check(); len(wrong) != 1 || !strings.HasPrefix(wrong[0], name) {
+			t.Errorf("without %s: %v", name, wrong)
+		}
+	}
+}
+
+func TestCheckWrong(t *testing.T) {
+	for name, change := range map[string]func(r *Result){
+		"other nonce":  func(r *Result) { r.NonceSame = p(false) },
+		"fresh boot":   func(r *Result) { r.BootIDSame = p(false) },
+		"torn file":    func(r *Result) { r.FileOK = p(false) },
+		"no answer":    func(r *Result) { r.Answers = p(false) },
+		"counter back": func(r *Result) { r.CounterAfter = p(uint64(99)) },
+		"counter same": func(r *Result) { r.CounterAfter = p(uint64(100)) },
+		"counter far":  func(r *Result) { r.CounterAfter = p(uint64(100 + maxGap + 1)) },
+		"pause < 0":    func(r *Result) { r.PauseMS = p(-1.0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := good()
+			change(&r)
+			if wrong := r.Check(); len(wrong) != 1 {
+				t.Errorf("wrong: %v", wrong)
+			}
+		})
+	}
+}
+
+// The file has these keys and no others; a missing figure is null.
+func TestWriteKeys(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "out", "demo.json")
+	if err := (Result{}).Write(path); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]any
+	if err := json.Unmarshal(data, &got); err != nil {
+		t.Fatal(err)
+	}
+	want := strings.Fields("nonce_same counter_before counter_after boot_id_same file_ok answers ram_bytes resident_bytes " +
+		"pushed_bytes second_pushed_bytes pause_ms durable_ms wake_ms first_answer_ms vmm")
+	if len(got) != len(want) {
+		t.Errorf("%d keys, want %d: %s", len(got), len(want), data)
+	}
+	for _, key := range want {
+		if v, ok := got[key]; !ok || v != nil {
+			t.Errorf("%s: %v, %t", key, v, ok)
+		}
+	}
+}
+
+// A VM that runs twice is seen: a counter told again, or told after a larger one.
+func TestWatcherSeesTwice(t *testing.T) {
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	w := watch(conn)
+	out, err := net.Dial("udp", conn.LocalAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	for _, c := range []uint64{1, 2, 3, 2, 4} {
+		w.mark("next")
+		b, err := json.Marshal(images.Beacon{Nonce: "n", Counter: c, Time: time.Now()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Write(b); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := w.after(t.Context(), "next"); err != nil || s.Counter != c || s.from != "127.0.0.1" {
+			t.Fatalf("beacon %d: %+v, %v", c, s, err)
+		}
+	}
+	if doubles, back := w.twice(); doubles != 1 || back != 1 {
+		t.Errorf("%d doubled, %d back; want 1 and 1", doubles, back)
+	}
+	if w.latest().Counter != 4 {
+		t.Errorf("latest %+v", w.latest())
+	}
+}
