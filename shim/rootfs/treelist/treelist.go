@@ -21,16 +21,27 @@ import (
 type fileID struct{ dev, ino uint64 }
 
 type lister struct {
-	root  string
 	out   *bufio.Writer
-	links map[fileID]string // first name of an inode with several
+	names map[fileID][]string // of the inodes with several names in the tree
 }
 
 // Write lists the tree at root. Names in skip, relative to root, are left out together
 // with what is below them, such as "proc".
 func Write(w io.Writer, root string, skip ...string) error {
-	l := &lister{root: root, out: bufio.NewWriter(w), links: make(map[fileID]string)}
-	err := filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+	l := &lister{out: bufio.NewWriter(w), names: make(map[fileID][]string)}
+	for _, visit := range []func(path, name string) error{l.count, l.line} {
+		if err := walk(root, skip, visit); err != nil {
+			return fmt.Errorf("list tree %s: %w", root, err)
+		}
+	}
+	if err := l.out.Flush(); err != nil {
+		return fmt.Errorf("list tree %s: %w", root, err)
+	}
+	return nil
+}
+
+func walk(root string, skip []string, visit func(path, name string) error) error {
+	return filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -38,19 +49,26 @@ func Write(w io.Writer, root string, skip ...string) error {
 		if err != nil {
 			return err
 		}
-		if slices.Contains(skip, name) {
-			if d.IsDir() {
-				return filepath.SkipDir
-			}
-			return nil
+		if !slices.Contains(skip, name) {
+			return visit(path, name)
 		}
-		return l.line(path, name)
+		if d.IsDir() {
+			return filepath.SkipDir
+		}
+		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("list tree %s: %w", root, err)
+}
+
+// count gathers the names of each inode. The kernel's own count is no measure: an
+// overlayfs tells that of a lower layer, names in it that are hidden included.
+func (l *lister) count(path, name string) error {
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return &os.PathError{Op: "lstat", Path: path, Err: err}
 	}
-	if err := l.out.Flush(); err != nil {
-		return fmt.Errorf("list tree %s: %w", root, err)
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR && st.Nlink > 1 {
+		id := fileID{uint64(st.Dev), st.Ino}
+		l.names[id] = append(l.names[id], name)
 	}
 	return nil
 }
@@ -61,14 +79,8 @@ func (l *lister) line(path, name string) error {
 		return &os.PathError{Op: "lstat", Path: path, Err: err}
 	}
 	fmt.Fprintf(l.out, "%q mode=%06o owner=%d:%d mtime=%d.%09d", name, st.Mode, st.Uid, st.Gid, st.Mtim.Sec, st.Mtim.Nsec)
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		if st.Nlink > 1 {
-			id := fileID{uint64(st.Dev), st.Ino}
-			if l.links[id] == "" {
-				l.links[id] = name
-			}
-			fmt.Fprintf(l.out, " links=%d same=%q", st.Nlink, l.links[id])
-		}
+	if names := l.names[fileID{uint64(st.Dev), st.Ino}]; len(names) > 1 {
+		fmt.Fprintf(l.out, " links=%d same=%q", len(names), names[0])
 	}
 	if err := l.content(path, &st); err != nil {
 		return err

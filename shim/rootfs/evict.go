@@ -1,0 +1,174 @@
+package rootfs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// lockPoll is how often a lock that another process holds is asked for again.
+const lockPoll = 20 * time.Millisecond
+
+// lock waits for the file lock of that name. It dies with the process.
+func (c *Cache) lock(ctx context.Context, name string) (unlock func(), err error) {
+	f, err := os.OpenFile(c.path("locks", name), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	tick := time.NewTicker(lockPoll)
+	defer tick.Stop()
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			f.Close()
+			return nil, &os.PathError{Op: "lock", Path: f.Name(), Err: err}
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, &os.PathError{Op: "lock", Path: f.Name(), Err: context.Cause(ctx)}
+		case <-tick.C:
+		}
+	}
+}
+
+// scratch makes a directory that cleanScratch of another process leaves alone while
+// this one lives.
+func (c *Cache) scratch() (dir string, release func() error, err error) {
+	unlock, err := c.lock(context.Background(), "tmp")
+	if err != nil {
+		return "", nil, err
+	}
+	defer unlock()
+	if dir, err = os.MkdirTemp(c.path("tmp"), "build-"); err != nil {
+		return "", nil, err
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return "", nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return "", nil, errors.Join(err, f.Close(), os.RemoveAll(dir))
+	}
+	return dir, func() error { return errors.Join(os.RemoveAll(dir), f.Close()) }, nil
+}
+
+// cleanScratch removes the directories that no living process holds.
+func (c *Cache) cleanScratch() error {
+	unlock, err := c.lock(context.Background(), "tmp")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	entries, err := os.ReadDir(c.path("tmp"))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		f, err := os.Open(c.path("tmp", e.Name()))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			err = os.RemoveAll(c.path("tmp", e.Name()))
+		}
+		if err := errors.Join(err, f.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type cached struct {
+	name string
+	size int64
+	used time.Time
+	free bool // no VM holds a link
+}
+
+// evict removes the disks that were used longest ago until the rest fits, and never
+// one that a VM holds. A disk that gets a user at this moment lives on by the user's
+// link.
+func (c *Cache) evict() error {
+	disks, err := c.list()
+	if err != nil {
+		return err
+	}
+	var total int64
+	for _, d := range disks {
+		total += d.size
+	}
+	slices.SortFunc(disks, func(a, b cached) int { return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.name, b.name)) })
+	removed := false
+	for _, d := range disks {
+		if total <= c.max {
+			break
+		}
+		if !d.free {
+			continue
+		}
+		if err := os.Remove(c.path("disks", d.name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		total, removed = total-d.size, true
+	}
+	if !removed {
+		return nil
+	}
+	return c.dropDangling()
+}
+
+func (c *Cache) list() ([]cached, error) {
+	entries, err := os.ReadDir(c.path("disks"))
+	if err != nil {
+		return nil, err
+	}
+	var disks []cached
+	for _, e := range entries {
+		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		d := cached{name: e.Name(), size: info.Size(), used: info.ModTime()}
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			d.size, d.free = st.Blocks*512, st.Nlink == 1
+		}
+		disks = append(disks, d)
+	}
+	return disks, nil
+}
+
+// dropDangling removes the chains whose disk is gone. One that is pointed at a new
+// disk at this moment is found by nobody and built again.
+func (c *Cache) dropDangling() error {
+	entries, err := os.ReadDir(c.path("chains"))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		link := c.path("chains", e.Name())
+		if _, err := os.Stat(link); !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}

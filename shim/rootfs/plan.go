@@ -1,0 +1,240 @@
+package rootfs
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/containerd/api/types"
+	"github.com/containerd/errdefs"
+)
+
+// Capabilities that the shim claims, so that containerd leaves these mounts to it.
+var (
+	MountTypes      = []string{"erofs", "loop", "ext4"}
+	MountTransforms = []string{"format", "mkdir", "mkfs"}
+)
+
+// AllowMounts is the value of the annotation containerd.io/runtime-allow-mounts, which
+// says the same to containerd before 2.4.
+const AllowMounts = "erofs,loop,ext4,format/*,mkdir/*,mkfs/*"
+
+// plan is what a list of mounts comes to.
+type plan struct {
+	// dirs are directories in overlayfs form, topmost first: upper first if it has
+	// content, then the chain.
+	upper string
+	dirs  []string
+	// unique: dirs are not immutable, so that their image is not looked up.
+	unique bool
+	// files are images that are used as they are, topmost first.
+	files        []image
+	writable     string // empty: in the VM's directory
+	writableSize int64  // 0: the config's
+}
+
+type image struct{ path, fsType string }
+
+// entry is one mount with the transforms taken off its type.
+type entry struct {
+	transforms []string
+	fsType     string
+	source     string
+	options    []string
+}
+
+func readPlan(mounts []*types.Mount) (*plan, error) {
+	var entries []entry
+	for i, m := range mounts {
+		parts := strings.Split(m.Type, "/")
+		e := entry{transforms: parts[:len(parts)-1], fsType: parts[len(parts)-1], source: m.Source, options: m.Options}
+		for _, t := range e.transforms {
+			if !slices.Contains(MountTransforms, t) {
+				return nil, fmt.Errorf("mount %d of type %q: transform %q is not known; known are %s: %w", i, m.Type, t, strings.Join(MountTransforms, ", "), errdefs.ErrNotImplemented)
+			}
+		}
+		entries = append(entries, e)
+	}
+	if len(entries) == 0 {
+		return nil, invalid("the task has no root file system mount: run it with a snapshotter (overlayfs, erofs, native, blockfile)")
+	}
+	last := entries[len(entries)-1]
+	if last.fsType == "overlay" {
+		return readOverlay(entries[:len(entries)-1], last)
+	}
+	if len(entries) > 1 {
+		return nil, invalid("%d mounts end with type %q and not with an overlay of them", len(entries), last.fsType)
+	}
+	return readSingle(last)
+}
+
+// readSingle takes a root file system that is one mount: a directory, or an image.
+func readSingle(e entry) (*plan, error) {
+	switch {
+	case e.fsType == "bind" || slices.Contains(e.options, "bind") || slices.Contains(e.options, "rbind"):
+		if !filepath.IsAbs(e.source) {
+			return nil, invalid("bind mount of %q: it is not an absolute path", e.source)
+		}
+		return &plan{dirs: []string{e.source}, unique: true}, nil
+	case e.fsType == "erofs" || e.fsType == "ext4":
+		img, err := readImage(e)
+		if err != nil {
+			return nil, err
+		}
+		return &plan{files: []image{img}}, nil
+	}
+	return nil, fmt.Errorf("mount of type %q cannot become a disk of a VM: use the snapshotter overlayfs, erofs, native or blockfile: %w", e.fsType, errdefs.ErrNotImplemented)
+}
+
+func readImage(e entry) (image, error) {
+	if !filepath.IsAbs(e.source) {
+		return image{}, invalid("%s image %q: it is not an absolute path", e.fsType, e.source)
+	}
+	for _, o := range e.options {
+		if strings.HasPrefix(o, "device=") {
+			return image{}, fmt.Errorf("erofs image %s has option %s: several devices of one file system are not joined in a VM; set max_unmerged_layers = 0 in containerd's erofs snapshotter: %w", e.source, o, errdefs.ErrNotImplemented)
+		}
+	}
+	return image{e.source, e.fsType}, nil
+}
+
+// readOverlay takes an overlay whose directories are on the host or in the mounts
+// before it.
+func readOverlay(before []entry, overlay entry) (*plan, error) {
+	var upper string
+	var lowers []string
+	for _, o := range overlay.options {
+		key, value, _ := strings.Cut(o, "=")
+		switch key {
+		case "upperdir":
+			upper = value
+		case "lowerdir":
+			var err error
+			if lowers, err = lowerNames(value, len(before)); err != nil {
+				return nil, err
+			}
+		case "workdir", "index", "ro", "rw", "xino", "volatile", "userxattr", "X-containerd.mkdir.path":
+		default:
+			return nil, fmt.Errorf("overlay option %q is not honoured in a VM: %w", o, errdefs.ErrNotImplemented)
+		}
+	}
+	if slices.Contains(overlay.options, "userxattr") {
+		return nil, fmt.Errorf("overlay option userxattr: its whiteouts mean nothing to the guest; run containerd as root: %w", errdefs.ErrNotImplemented)
+	}
+	if len(lowers) == 0 {
+		return nil, invalid("overlay without lowerdir")
+	}
+	p := new(plan)
+	for _, l := range lowers {
+		if i, ok := reference(l); ok {
+			img, err := readImage(before[i])
+			if err != nil {
+				return nil, err
+			}
+			if img.fsType != "erofs" && img.fsType != "ext4" {
+				return nil, fmt.Errorf("mount %d of type %q is a layer: only erofs and ext4 images become disks: %w", i, img.fsType, errdefs.ErrNotImplemented)
+			}
+			p.files = append(p.files, img)
+			continue
+		}
+		if !filepath.IsAbs(l) {
+			return nil, invalid("overlay lowerdir %q is not an absolute path", l)
+		}
+		p.dirs = append(p.dirs, l)
+	}
+	if len(p.files) > 0 && len(p.dirs) > 0 {
+		return nil, invalid("overlay joins images and directories as lowerdir")
+	}
+	return p, p.readUpper(before, upper)
+}
+
+var (
+	mountReference = regexp.MustCompile(`^\{\{\s*mount\s+(\d+)\s*\}\}`)
+	rangeReference = regexp.MustCompile(`^\{\{\s*overlay\s+(\d+)\s+(\d+)\s*\}\}$`)
+)
+
+const mark = "\x00"
+
+// lowerNames splits lowerdir; a mount of the list is given as a mark and its number.
+func lowerNames(value string, count int) ([]string, error) {
+	var names []string
+	for _, part := range strings.Split(value, ":") {
+		if !strings.Contains(part, "{{") {
+			names = append(names, part)
+			continue
+		}
+		from, to, err := references(part, count)
+		if err != nil {
+			return nil, err
+		}
+		step := 1
+		if from > to {
+			step = -1
+		}
+		for i := from; i != to+step; i += step {
+			names = append(names, mark+strconv.Itoa(i))
+		}
+	}
+	return names, nil
+}
+
+func references(part string, count int) (from, to int, err error) {
+	if m := rangeReference.FindStringSubmatch(part); m != nil {
+		from, _ = strconv.Atoi(m[1])
+		to, _ = strconv.Atoi(m[2])
+	} else if m := mountReference.FindStringSubmatch(part); m != nil && m[0] == part {
+		from, _ = strconv.Atoi(m[1])
+		to = from
+	} else {
+		return 0, 0, fmt.Errorf("overlay lowerdir %q: only {{ mount N }} and {{ overlay N M }} are known: %w", part, errdefs.ErrNotImplemented)
+	}
+	if from >= count || to >= count {
+		return 0, 0, invalid("overlay lowerdir %q names a mount that is not among the %d before it", part, count)
+	}
+	return from, to, nil
+}
+
+func reference(name string) (int, bool) {
+	number, ok := strings.CutPrefix(name, mark)
+	if !ok {
+		return 0, false
+	}
+	i, err := strconv.Atoi(number)
+	return i, err == nil
+}
+
+// readUpper decides where the writes go: to the image that upperdir lies in, or to a
+// new one beside it.
+func (p *plan) readUpper(before []entry, upper string) error {
+	if upper == "" {
+		return nil // a read-only view; the VM gets a disk of its own
+	}
+	m := mountReference.FindStringSubmatch(upper)
+	if m == nil {
+		if !filepath.IsAbs(upper) {
+			return invalid("overlay upperdir %q is not an absolute path", upper)
+		}
+		p.upper, p.writable = upper, filepath.Join(filepath.Dir(upper), writableName)
+		return nil
+	}
+	i, err := strconv.Atoi(m[1])
+	if err != nil || i >= len(before) {
+		return invalid("overlay upperdir %q names a mount that is not among the %d before it", upper, len(before))
+	}
+	if rest := upper[len(m[0]):]; rest != "/upper" {
+		return fmt.Errorf("overlay upperdir %q: the guest expects /upper in the writable disk: %w", upper, errdefs.ErrNotImplemented)
+	}
+	img, err := readImage(before[i])
+	if err != nil {
+		return err
+	}
+	if img.fsType != "ext4" {
+		return fmt.Errorf("mount %d of type %q is writable: only ext4 is: %w", i, img.fsType, errdefs.ErrNotImplemented)
+	}
+	p.writable = img.path
+	p.writableSize, err = mkfsSize(before[i])
+	return err
+}

@@ -1,0 +1,103 @@
+// Package rootfs turns the mounts that containerd hands to a task into the block files
+// of a VM: read-only ones that the node's VMs share, and one writable file of its own.
+// The guest joins them by overlayfs. Nothing stays mounted on the host.
+package rootfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/containerd/api/types"
+	"github.com/containerd/errdefs"
+)
+
+// MaxDisks is how many read-only disks a VM gets at most; what is below is merged.
+const MaxDisks = 20
+
+// Disk is one read-only block file.
+type Disk struct {
+	Path   string
+	Digest string // "sha256:<hex>" of the file
+	Size   int64  // bytes, a multiple of 512
+	Type   string // erofs, or ext4
+}
+
+// Layers are the disks of one root file system.
+type Layers struct {
+	Disks        []Disk // topmost first
+	Writable     string // path of an ext4 file with room for /upper and /work
+	WritableSize int64
+}
+
+// Paths say where Prepare may write.
+type Paths struct {
+	Cache *Cache
+	// Dir is the VM's own durable directory, on the file system of the cache. The links
+	// in it keep the disks of the cache; removing it frees them.
+	Dir string
+	// WritableSize of a writable disk that the mounts do not size themselves.
+	WritableSize int64
+}
+
+// writableName is the file beside an overlay's upperdir: containerd removes it with
+// the snapshot, and a second task of the same container finds its writes again.
+const writableName = "godwit-rw.ext4"
+
+// Prepare makes the block files for the mounts of a Create. Whatever it made for this
+// VM alone is removed again on failure; what it built stays in the cache.
+func Prepare(ctx context.Context, mounts []*types.Mount, dst Paths) (_ Layers, err error) {
+	p, err := readPlan(mounts)
+	if err != nil {
+		return Layers{}, fmt.Errorf("prepare root file system: %w", err)
+	}
+	linked := filepath.Join(dst.Dir, "layers")
+	if err := os.MkdirAll(linked, 0o700); err != nil {
+		return Layers{}, fmt.Errorf("prepare root file system: %w", err)
+	}
+	if p.writable == "" {
+		p.writable = filepath.Join(dst.Dir, writableName)
+	}
+	_, statErr := os.Lstat(p.writable)
+	defer func() {
+		if err == nil {
+			return
+		}
+		undo := os.RemoveAll(linked)
+		if errors.Is(statErr, fs.ErrNotExist) {
+			if e := os.Remove(p.writable); e != nil && !errors.Is(e, fs.ErrNotExist) {
+				undo = errors.Join(undo, e)
+			}
+		}
+		err = errors.Join(fmt.Errorf("prepare root file system: %w", err), undo)
+	}()
+	layers, err := p.build(ctx, dst.Cache, linked)
+	if err != nil {
+		return Layers{}, err
+	}
+	size := p.writableSize
+	if size == 0 {
+		size = dst.WritableSize
+	}
+	if layers.WritableSize, err = makeWritable(p.writable, size); err != nil {
+		return Layers{}, err
+	}
+	layers.Writable = p.writable
+	return layers, nil
+}
+
+// Release gives the cached disks of a VM free for eviction. It may be called twice.
+func Release(dir string) error {
+	if err := os.RemoveAll(filepath.Join(dir, "layers")); err != nil {
+		return fmt.Errorf("release disks: %w", err)
+	}
+	return nil
+}
+
+// invalid says that mounts do not make a root file system.
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
+}
