@@ -1,0 +1,107 @@
+package bundle
+
+import (
+	"crypto/rand"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
+)
+
+// receive applies the requests as the guest does and returns the files by path.
+func receive(t *testing.T, cs Copies) map[string]string {
+	t.Helper()
+	files := make(map[string]string)
+	for r, err := range cs.Requests(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := proto.Size(r); n > 4<<20-1024 {
+			t.Errorf("a message has %d bytes, ttrpc takes 4 MiB", n)
+		}
+		for _, f := range r.GetFiles() {
+			if f.GetAppend() && int(f.GetOffset()) != len(files[f.GetPath()]) {
+				t.Errorf("%s continues at %d after %d bytes", f.GetPath(), f.GetOffset(), len(files[f.GetPath()]))
+			}
+			files[f.GetPath()] += string(f.GetData()) + f.GetLink()
+		}
+	}
+	return files
+}
+
+func TestCopiesContent(t *testing.T) {
+	dir := t.TempDir()
+	big := make([]byte, 3*batchBytes+17)
+	if _, err := rand.Read(big); err != nil {
+		t.Fatal(err)
+	}
+	for name, data := range map[string][]byte{"a/b/small": []byte("s"), "a/big": big, "exact": big[:batchBytes], "empty": nil} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("a/big", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	b, err := load(t, generate(t, bind(dir, "/data/", "ro"), bind(filepath.Join(dir, "exact"), "/etc/hosts")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(b.Spec.Container.OCI.Linux.ReadonlyPaths, "/data") {
+		t.Error("a read-only mount is writable in the guest")
+	}
+	got := receive(t, b.Copies)
+	for path, want := range map[string]string{
+		"/data": "", "/data/a": "", "/data/a/b/small": "s", "/data/a/big": string(big), "/data/exact": string(big[:batchBytes]),
+		"/data/empty": "", "/data/link": "a/big", "/etc/hosts": string(big[:batchBytes]),
+	} {
+		if data, ok := got[path]; !ok || data != want {
+			t.Errorf("%s has %d bytes (there: %v), want %d", path, len(data), ok, len(want))
+		}
+	}
+	if only := receive(t, b.Copies.Only("/etc/hosts")); len(only) != 1 {
+		t.Errorf("Only gives %d files", len(only))
+	}
+}
+
+func TestCopiesStopEarly(t *testing.T) {
+	path := file(t, strings.Repeat("x", 3*batchBytes))
+	cs := Copies{{Source: path, Destination: "/x"}}
+	for _, err := range cs.Requests(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		break
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	var last error
+	for _, err := range cs.Requests(t.Context()) {
+		last = err
+	}
+	if last == nil {
+		t.Error("a source that is gone gives no error")
+	}
+}
+
+func TestCopiesRefuse(t *testing.T) {
+	huge := file(t, "")
+	if err := os.Truncate(huge, MaxCopies+1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := load(t, generate(t, bind(huge, "/huge", "ro"))); !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "/huge") {
+		t.Errorf("Load = %v, want ResourceExhausted naming the mount", err)
+	}
+	if _, err := load(t, generate(t, bind(t.TempDir(), "/d"), annotation(Prefix+"volumes", "copy"))); err != nil {
+		t.Errorf("volumes=copy: %v", err)
+	}
+}
