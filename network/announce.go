@@ -8,6 +8,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/api/spec"
@@ -22,6 +23,9 @@ var announceAt = []time.Duration{0, 50 * time.Millisecond, 150 * time.Millisecon
 // each IPv6 address, four times in 350 ms. It stops with an error when a tap goes
 // down, because then the VM may be running elsewhere.
 func (a *Attachment) Announce(ctx context.Context) error {
+	if len(a.links) == 0 {
+		return nil
+	}
 	start := time.Now()
 	for _, at := range announceAt {
 		timer := time.NewTimer(time.Until(start.Add(at)))
@@ -47,13 +51,18 @@ func (a *Attachment) announce(link Link) error {
 	if err != nil {
 		return err
 	}
-	if err := a.carrying(link.Tap); err != nil {
-		return err
-	}
+	// One lock round both: after Down has returned nothing more is sent (N-23).
 	if err := a.use(); err != nil {
 		return err
 	}
 	defer a.mu.Unlock()
+	tap, err := a.s.link(link.Tap)
+	if err != nil {
+		return err
+	}
+	if tap.Attrs().RawFlags&unix.IFF_UP == 0 {
+		return fmt.Errorf("tap %s is down: %w", link.Tap, errdefs.ErrFailedPrecondition)
+	}
 	iface, err := a.s.link(link.Interface)
 	if err != nil {
 		return err

@@ -33,6 +33,10 @@ func attach(ctx context.Context, path string, owner Owner, links []Link, fail fu
 	if err != nil {
 		return nil, err
 	}
+	// To flush an interface of the node would cut the node off.
+	if host, err := IsHost(path); err == nil && host {
+		return nil, fmt.Errorf("attach network of %s: namespace %q is the node's own: %w", owner.VM, path, errdefs.ErrFailedPrecondition)
+	}
 	s, err := openSession(path)
 	if err != nil {
 		return nil, fmt.Errorf("attach network of %s: %w", owner.VM, err)

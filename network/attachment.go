@@ -10,13 +10,12 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 )
 
 // Attachment is the wiring of one VM's NICs while a shim looks after it. Its methods
 // may be called at the same time; each may be called again.
 type Attachment struct {
-	mu    sync.Mutex // guards s.close against the calls that use s
+	mu    sync.Mutex // held while s is used: Close and Down wait for what is under way
 	shut  bool
 	s     *session
 	links []Link
@@ -96,19 +95,6 @@ func (a *Attachment) use() error {
 		return fmt.Errorf("use closed network attachment: %w", errdefs.ErrFailedPrecondition)
 	}
 	return nil
-}
-
-// carrying says whether the VM may talk through that tap.
-func (a *Attachment) carrying(tap string) error {
-	if err := a.use(); err != nil {
-		return err
-	}
-	defer a.mu.Unlock()
-	l, err := a.s.link(tap)
-	if err == nil && l.Attrs().RawFlags&unix.IFF_UP == 0 {
-		err = fmt.Errorf("tap %s is down: %w", tap, errdefs.ErrFailedPrecondition)
-	}
-	return err
 }
 
 // Close closes descriptors only: the wiring stays as it is, for a later Open.

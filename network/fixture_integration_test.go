@@ -123,6 +123,7 @@ func newFabric(t *testing.T, nodes, mtu int) fabric {
 			ip addr add 10.88.0.%d/24 brd + dev eth0
 			ip addr add 10.88.0.1%d/24 dev eth0 label eth0:x
 			ip addr add 192.168.7.%d/32 dev eth0 scope link
+			ip addr add 10.5.0.1 peer 10.5.0.2/32 dev eth0 scope link
 			ip addr add fd88::%d/64 dev eth0 nodad
 			ip route add default via 10.88.0.1 dev eth0 src 10.88.0.%d
 			ip route add 172.16.0.0/12 via 10.88.0.1 dev eth0 metric 77 mtu 1300

@@ -131,6 +131,14 @@ func TestReadRefuses(t *testing.T) {
 	}
 }
 
+func TestAttachRefusesTheHost(t *testing.T) {
+	for _, path := range []string{"", "/proc/self/ns/net"} {
+		if _, err := Attach(t.Context(), path, owner, nil); !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("Attach in %q: %v", path, err)
+		}
+	}
+}
+
 func TestReadNames(t *testing.T) {
 	ns := newNS(t, "n")
 	script(t, ns, `
