@@ -3,20 +3,18 @@ package controller
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
-	"net/url"
 	"sync"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"github.com/containerd/ttrpc"
 
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/migrate/pki"
 )
 
 // handshakeTimeout bounds how long a connection may stay unauthenticated.
@@ -39,23 +37,26 @@ func ServeLocal(ctx context.Context, srv *ttrpc.Server, l net.Listener) error {
 	})
 }
 
-// ServeTLS serves srv to the other nodes. config must demand a client certificate; the
-// node it names is the peer of every call on that connection.
-func ServeTLS(ctx context.Context, srv *ttrpc.Server, l net.Listener, config *tls.Config) error {
-	if config.ClientAuth != tls.RequireAndVerifyClientCert || config.MinVersion < tls.VersionTLS13 {
-		return fmt.Errorf("serve records on %s: TLS 1.3 with client certificates is needed: %w", l.Addr(), errdefs.ErrInvalidArgument)
-	}
+// ServeTLS serves srv to the other nodes; the node that a client's certificate names is
+// the peer of every call on that connection. With an authority, nodes may join here.
+func ServeTLS(ctx context.Context, srv *ttrpc.Server, l net.Listener, id *pki.Identity, authority *pki.Authority) error {
+	config := id.Server(authority != nil)
 	return serve(ctx, srv, l, func(ctx context.Context, conn net.Conn) (context.Context, net.Conn, error) {
 		secure := tls.Server(conn, config)
 		if err := secure.HandshakeContext(ctx); err != nil {
 			return ctx, conn, err
 		}
-		node, err := NodeOf(secure.ConnectionState().PeerCertificates[0])
+		state := secure.ConnectionState()
+		if state.NegotiatedProtocol == pki.JoinProtocol {
+			return ctx, nil, authority.Enroll(secure)
+		}
+		node, err := pki.NodeOf(state.PeerCertificates[0])
 		return WithPeer(ctx, node), secure, err
 	})
 }
 
-// greet authenticates a connection and says under which context its calls run.
+// greet authenticates a connection and says under which context its calls run; without
+// a connection there is nothing to serve.
 type greet func(context.Context, net.Conn) (context.Context, net.Conn, error)
 
 // serve is ttrpc's accept loop with two differences: a slow handshake holds up nobody
@@ -86,7 +87,7 @@ func admit(ctx context.Context, srv *ttrpc.Server, conn net.Conn, hello greet) e
 	bound, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	known, secure, err := hello(bound, conn)
-	if err != nil {
+	if err != nil || secure == nil {
 		return err
 	}
 	if node, ok := Peer(known); ok {
@@ -121,25 +122,4 @@ func sameUser(ctx context.Context, conn net.Conn) error {
 	}
 	_, _, err := ttrpc.UnixSocketRequireSameUser().Handshake(ctx, conn)
 	return err
-}
-
-// nodeScheme and nodePath are of the URI that names a node in its certificate.
-const (
-	nodeScheme = "godwit"
-	nodeHost   = "node"
-)
-
-// NodeURI is the name of a node in its certificate: godwit://node/NAME.
-func NodeURI(node string) *url.URL {
-	return &url.URL{Scheme: nodeScheme, Host: nodeHost, Path: "/" + node}
-}
-
-// NodeOf answers the node that a certificate names.
-func NodeOf(cert *x509.Certificate) (string, error) {
-	for _, u := range cert.URIs {
-		if u.Scheme == nodeScheme && u.Host == nodeHost && len(u.Path) > 1 {
-			return u.Path[1:], nil
-		}
-	}
-	return "", fmt.Errorf("certificate of %q names no node: %w", cert.Subject.CommonName, errdefs.ErrUnauthenticated)
 }
