@@ -33,8 +33,12 @@ build: ## build the programs into bin/
 	@mkdir -p bin
 	$(gobuild) -o bin/ ./cmd/...
 
-guest: ## build what container images are booted with into bin/guest/ (kernel, initramfs)
+guest: bin/guest/version ## build what container images are booted with into bin/guest/ (kernel, initramfs)
+
+# Made again only when something in it changed: the kernel package is downloaded.
+bin/guest/version: tools/guest/build.sh go.mod $(shell find cmd/godwit-init guest api -name '*.go' ! -name '*_test.go' 2>/dev/null)
 	tools/guest/build.sh
+	@touch $@
 
 setup: ## install the Debian packages that are missing (root)
 	tools/setup.sh
@@ -51,7 +55,7 @@ test: ## unit tests with the race detector: no root, no VM
 
 integration: setup tools build guest ## tests with real VMs, containerd and a registry (root)
 	@test "$$(id -u)" = 0 || { echo 'make integration needs root' >&2; exit 1; }
-	go test -tags integration -count=1 -p 1 -timeout 40m $(integration_pkgs)
+	tools/integration.sh $(integration_pkgs)
 
 test-all: ## make test and make integration, on a fresh machine too (root)
 	$(MAKE) --no-print-directory setup

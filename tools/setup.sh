@@ -7,7 +7,7 @@ set -euo pipefail
 go_wanted=1.26.8
 packages=(
 	qemu-system-x86 seabios ipxe-qemu # the VMM and the firmware it reads
-	busybox-static kmod cpio xz-utils zstd # guest: initramfs and modules
+	busybox-static kmod cpio xz-utils zstd lz4 binutils # guest: initramfs and modules
 	erofs-utils e2fsprogs # disks
 	iproute2 iptables util-linux # nodes on one host
 	gcc libc6-dev # the race detector

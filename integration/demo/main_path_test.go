@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The main job, from ctr run to the second wake (S1-01, S2-01, P-01).
+// The main job, from ctr run to the second wake (S1-01, S2-01).
 func TestMainJob(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
