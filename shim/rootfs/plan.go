@@ -12,15 +12,20 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Capabilities that the shim claims, so that containerd leaves these mounts to it.
+// What the shim does with mounts itself, so that containerd leaves them to it.
 var (
-	MountTypes      = []string{"erofs", "loop", "ext4"}
-	MountTransforms = []string{"format", "mkdir", "mkfs"}
+	mountTypes      = []string{"erofs", "loop", "ext4"}
+	mountTransforms = []string{"format", "mkdir", "mkfs"}
 )
 
-// AllowMounts is the value of the annotation containerd.io/runtime-allow-mounts, which
-// says the same to containerd before 2.4.
+// AllowMounts is the value of the annotation containerd.io/runtime-allow-mounts of
+// -info, which says to containerd before 2.4 what Capabilities says to later ones.
 const AllowMounts = "erofs,loop,ext4,format/*,mkdir/*,mkfs/*"
+
+// Capabilities is the extension of the answer to start.
+func Capabilities() *types.MountCapabilities {
+	return &types.MountCapabilities{Types: slices.Clone(mountTypes), Transforms: slices.Clone(mountTransforms)}
+}
 
 // plan is what a list of mounts comes to.
 type plan struct {
@@ -52,8 +57,8 @@ func readPlan(mounts []*types.Mount) (*plan, error) {
 		parts := strings.Split(m.Type, "/")
 		e := entry{transforms: parts[:len(parts)-1], fsType: parts[len(parts)-1], source: m.Source, options: m.Options}
 		for _, t := range e.transforms {
-			if !slices.Contains(MountTransforms, t) {
-				return nil, fmt.Errorf("mount %d of type %q: transform %q is not known; known are %s: %w", i, m.Type, t, strings.Join(MountTransforms, ", "), errdefs.ErrNotImplemented)
+			if !slices.Contains(mountTransforms, t) {
+				return nil, fmt.Errorf("mount %d of type %q: transform %q is not known; known are %s: %w", i, m.Type, t, strings.Join(mountTransforms, ", "), errdefs.ErrNotImplemented)
 			}
 		}
 		entries = append(entries, e)

@@ -10,9 +10,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/spec"
 )
 
 // MaxDisks is how many read-only disks a VM gets at most; what is below is merged.
@@ -87,6 +90,22 @@ func Prepare(ctx context.Context, mounts []*types.Mount, dst Paths) (_ Layers, e
 	}
 	layers.Writable = p.writable
 	return layers, nil
+}
+
+// Describe names the disks as every node and the guest know them: "layer0" is the
+// topmost read-only one, "rw" the writable one, each its own serial number. Slots are
+// the caller's. files holds the paths by disk.
+func (l Layers) Describe() (disks []spec.Disk, layers []string, writable string, files map[string]string) {
+	files = make(map[string]string)
+	for i, d := range l.Disks {
+		id := "layer" + strconv.Itoa(i)
+		disks = append(disks, spec.Disk{ID: id, Serial: id, ReadOnly: true, Type: d.Type, Size: d.Size, Digest: d.Digest})
+		layers, files[id] = append(layers, id), d.Path
+	}
+	const rw = "rw"
+	disks = append(disks, spec.Disk{ID: rw, Serial: rw, Type: "ext4", Size: l.WritableSize})
+	files[rw] = l.Writable
+	return disks, layers, rw, files
 }
 
 // Release gives the cached disks of a VM free for eviction. It may be called twice.
