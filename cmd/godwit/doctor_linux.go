@@ -17,7 +17,7 @@ func checkHost(ctx context.Context, cfg *config.Config) []finding {
 
 func checkQEMU(ctx context.Context, cfg *config.Config) finding {
 	f := finding{Check: "vmm qemu"}
-	driver, err := qemu.New(qemu.Options{Binary: cfg.VMM.QEMU, DataDir: cfg.VMM.DataDir, Accel: cfg.VMM.Accel})
+	driver, err := qemu.New(qemu.Driver{Binary: cfg.VMM.QEMU, DataDir: cfg.VMM.DataDir, Accel: cfg.VMM.Accel})
 	if err == nil {
 		facts, perr := driver.Probe(ctx)
 		if err = perr; err == nil {

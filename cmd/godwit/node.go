@@ -1,0 +1,130 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/spf13/cobra"
+
+	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/migrate/pki"
+)
+
+func newNode(opts *options) *cobra.Command {
+	cmd := &cobra.Command{Use: "node", Short: "Make a cluster, and let nodes join it"}
+	cmd.AddCommand(newNodeInit(opts), newNodeToken(opts), newNodeJoin(opts))
+	return cmd
+}
+
+func newNodeInit(opts *options) *cobra.Command {
+	var addresses []string
+	cmd := &cobra.Command{
+		Use:   "init",
+		Short: "Make the cluster's CA and the certificate of this, its first, node",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := config.Load(opts.config)
+			if err != nil {
+				return err
+			}
+			if len(addresses) == 0 {
+				addresses = own(cfg)
+			}
+			if err := pki.Init(cfg.PKIDir(), cfg.Node, addresses); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "node %s holds the cluster's CA in %s; let others join with: godwit node token NAME\n", cfg.Node, cfg.PKIDir())
+			return err
+		},
+	}
+	cmd.Flags().StringSliceVar(&addresses, "address", nil, "names or IPs of this node (default: host of controller.listen)")
+	return cmd
+}
+
+// own is the address that the configuration gives this node, if it gives one.
+func own(cfg *config.Config) []string {
+	host, _, err := net.SplitHostPort(cfg.Controller.Listen)
+	if ip := net.ParseIP(host); err != nil || host == "" || ip != nil && ip.IsUnspecified() {
+		return nil
+	}
+	return []string{host}
+}
+
+func newNodeToken(opts *options) *cobra.Command {
+	var valid time.Duration
+	cmd := &cobra.Command{
+		Use:   "token NAME",
+		Short: "Make a token with which the node of that name may join, once",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return fmt.Errorf("name the node that is to join: %w", errdefs.ErrInvalidArgument)
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cfg, err := config.Load(opts.config)
+			if err != nil {
+				return err
+			}
+			if valid <= 0 || valid > maxTokenLife {
+				return fmt.Errorf("--valid %s: more than 0 and at most %s: %w", valid, maxTokenLife, errdefs.ErrInvalidArgument)
+			}
+			authority, err := pki.OpenAuthority(cfg.PKIDir())
+			if err != nil {
+				return err
+			}
+			token, err := authority.Token(args[0], valid)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), token)
+			return err
+		},
+	}
+	cmd.Flags().DurationVar(&valid, "valid", time.Hour, "how long the token may be used")
+	return cmd
+}
+
+// maxTokenLife of a join token: whoever holds one can be that node.
+const maxTokenLife = 7 * 24 * time.Hour
+
+func newNodeJoin(opts *options) *cobra.Command {
+	var address string
+	var addresses []string
+	cmd := &cobra.Command{
+		Use:   "join TOKEN",
+		Short: "Get this node's certificate from the controller",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return fmt.Errorf("give the token of godwit node token: %w", errdefs.ErrInvalidArgument)
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cfg, err := config.Load(opts.config)
+			if err != nil {
+				return err
+			}
+			if address == "" {
+				address = cfg.Controller.Address
+			}
+			if address == "" {
+				return fmt.Errorf("name the controller in controller.address, or with --controller: %w", errdefs.ErrInvalidArgument)
+			}
+			node, err := pki.Join(cmd.Context(), cfg.PKIDir(), address, args[0], addresses)
+			if err != nil {
+				return err
+			}
+			if node != cfg.Node {
+				return fmt.Errorf("the token is of node %s, this one is %s (node): %w", node, cfg.Node, errdefs.ErrFailedPrecondition)
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "node %s has joined; its certificate lies in %s\n", node, cfg.PKIDir())
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&address, "controller", "", "host:port of the controller (default: controller.address)")
+	cmd.Flags().StringSliceVar(&addresses, "address", nil, "names or IPs of this node")
+	return cmd
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/migrate/node"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// shimBinary takes over the VM of a shim that died.
+const shimBinary = "containerd-shim-godwit-v1"
+
+// adopter starts a shim for every VM that an operation holds and whose own shim is
+// gone. Whether there is something to adopt is for that shim to say: it reads the VM's
+// journal and ends at once if nothing is owed.
+type adopter struct {
+	config     *config.Config
+	configPath string
+	machines   *node.Machines
+}
+
+func (a *adopter) adopt(ctx context.Context) error {
+	vms, err := a.machines.List()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, vm := range vms {
+		if _, err := a.machines.Query(ctx, vm); errdefs.IsUnavailable(err) {
+			errs = append(errs, a.start(ctx, vm))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// start runs the shim in a session of its own: it outlives this daemon as the VM does.
+func (a *adopter) start(ctx context.Context, vm *nodev1.VM) error {
+	log, err := os.OpenFile(filepath.Join(a.config.VMDir(vm.GetNamespace(), vm.GetId()), "adopt.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	args := []string{"-namespace", vm.GetNamespace(), "-id", vm.GetId()}
+	if a.configPath != "" {
+		args = append(args, "-config", a.configPath)
+	}
+	cmd := exec.Command(binary(), append(args, "adopt")...)
+	cmd.Stderr = log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	slog.InfoContext(ctx, "shim started to adopt VM", "vm", vm.GetNamespace()+"/"+vm.GetId(), "pid", cmd.Process.Pid)
+	go func() { _ = cmd.Wait() }() // its outcome is what the next Query says
+	return nil
+}
+
+// binary prefers the shim that was installed beside this daemon.
+func binary() string {
+	if self, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(self), shimBinary)
+		if _, err := os.Stat(beside); err == nil {
+			return beside
+		}
+	}
+	return shimBinary
+}

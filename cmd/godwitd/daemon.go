@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/api/config"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/migrate/controller"
+	"godwit.dev/godwit/migrate/engine"
+	"godwit.dev/godwit/migrate/node"
+	"godwit.dev/godwit/migrate/tasks"
+	"godwit.dev/godwit/shim/rampool"
+)
+
+// tendInterval is how often owed work is looked for: records that nothing is left of,
+// tags that could not be dropped, shims that died in an operation.
+const tendInterval = 15 * time.Second
+
+// daemon joins the parts of godwitd.
+type daemon struct {
+	config   *config.Config
+	metrics  *prometheus.Registry
+	records  nodev1.RecordsService
+	machines *node.Machines
+	tasks    *tasks.Client
+	engine   *engine.Engine
+	node     *node.Service
+	shims    *adopter
+	undo     []func() error
+}
+
+// newDaemon makes the parts. It asks nothing of controller, containerd or registry: they
+// may come later, and go.
+func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon, err error) {
+	d := &daemon{config: cfg, metrics: prometheus.NewRegistry(), machines: &node.Machines{Config: cfg}}
+	defer func() {
+		if err != nil {
+			d.close()
+		}
+	}()
+	for _, dir := range []string{cfg.StateDir, cfg.RunDir} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return nil, err
+		}
+	}
+	if err := d.only(); err != nil {
+		return nil, err
+	}
+	if err := rampool.Mount(cfg.RAMDir, uint64(cfg.RAMSize)); err != nil {
+		return nil, err
+	}
+	if err := d.openRecords(ctx); err != nil {
+		return nil, err
+	}
+	snapshots := &registry{config: cfg}
+	if d.tasks, err = tasks.New(cfg, path, snapshots.spec); err != nil {
+		return nil, err
+	}
+	d.undo = append(d.undo, d.tasks.Close)
+	counters, err := engine.NewMetrics(d.metrics)
+	if err != nil {
+		return nil, err
+	}
+	d.engine = engine.New(engine.Parts{
+		Records: d.records, Machines: d.machines, Observer: d.machines, Tasks: d.tasks, Leavings: d.tasks, Snapshots: snapshots,
+		Events: engine.Sinks{engine.Log{Logger: slog.Default()}, counters},
+	}, engine.Options{
+		Node: cfg.Node, Repository: snapshots.repository,
+		Operation: time.Duration(cfg.Timeouts.Operation), Abort: time.Duration(cfg.Timeouts.Abort),
+	})
+	d.undo = append(d.undo, func() error { d.engine.Close(); return nil })
+	d.shims = &adopter{config: cfg, configPath: path, machines: d.machines}
+	d.node = &node.Service{Config: cfg, Records: d.records, Engine: d.engine, Shims: d.machines, Snapshot: snapshots, Reachable: d.reachable}
+	return d, nil
+}
+
+// only refuses a second daemon on the same run_dir, which would unlink the first one's
+// socket.
+func (d *daemon) only() error {
+	lock, err := os.OpenFile(filepath.Join(d.config.RunDir, "godwitd.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	d.undo = append(d.undo, lock.Close)
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("another godwitd runs on run_dir %s: %w", d.config.RunDir, err)
+	}
+	return nil
+}
+
+// close undoes newDaemon in reverse order.
+func (d *daemon) close() {
+	for i := len(d.undo) - 1; i >= 0; i-- {
+		if err := d.undo[i](); err != nil {
+			slog.Warn("close part of the daemon", "error", err)
+		}
+	}
+	d.undo = nil
+}
+
+func (d *daemon) reachable(ctx context.Context) error {
+	_, err := d.records.List(ctx, &nodev1.ListRequest{})
+	return err
+}
+
+// serve answers until ctx ends or a listener fails.
+func (d *daemon) serve(ctx context.Context) error {
+	local, err := controller.NewServer()
+	if err != nil {
+		return err
+	}
+	nodev1.RegisterRecordsService(local, d.records)
+	nodev1.RegisterNodeService(local, d.node)
+	socket, err := listen(d.config.DaemonSocket())
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return controller.ServeLocal(ctx, local, socket) })
+	group.Go(func() error { return d.servePeers(ctx) })
+	group.Go(func() error { return d.serveMetrics(ctx) })
+	group.Go(func() error { d.tend(ctx); return nil })
+	slog.InfoContext(ctx, "godwitd serves", "socket", d.config.DaemonSocket(), "controller", d.config.Controller.Address)
+	return group.Wait()
+}
+
+// listen on a unix socket that only this user may connect to.
+func listen(path string) (net.Listener, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// tend does owed work at start and from time to time (P-20). What fails is tried again
+// at the next round: the controller may not be there yet.
+func (d *daemon) tend(ctx context.Context) {
+	tick := time.NewTicker(tendInterval)
+	defer tick.Stop()
+	for {
+		for name, work := range map[string]func(context.Context) error{
+			"adopt":     d.shims.adopt,
+			"resume":    d.engine.Resume,
+			"reconcile": func(ctx context.Context) error { return d.engine.Reconcile(ctx, d.machines.Known) },
+			"sweep":     d.engine.Sweep,
+		} {
+			if err := work(ctx); err != nil && ctx.Err() == nil {
+				slog.WarnContext(ctx, "owed work waits", "work", name, "error", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}

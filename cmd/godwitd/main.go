@@ -1,0 +1,52 @@
+// Command godwitd is the daemon of one node: it lists the node's VMs, drives their
+// operations and, where the configuration says so, holds the records of the cluster. It
+// may be killed and started again at any time; no VM notices.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/api/version"
+)
+
+func main() {
+	path := flag.String("config", "", "configuration (default: GODWIT_CONFIG, else /etc/godwit/config.toml)")
+	show := flag.Bool("version", false, "print version and commit")
+	flag.Parse()
+	if *show {
+		fmt.Println("godwitd", version.String())
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *path); err != nil && !errors.Is(err, context.Canceled) {
+		slog.ErrorContext(ctx, "godwitd ends", "error", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, path string) error {
+	cfg, err := config.Load(path)
+	if err != nil {
+		return err
+	}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(cfg.Log.Level)); err != nil {
+		return fmt.Errorf("log.level: %w", err)
+	}
+	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("node", cfg.Node))
+	d, err := newDaemon(ctx, cfg, path)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	return d.serve(ctx)
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+
+	"godwit.dev/godwit/migrate/pki"
+)
+
+// serveMetrics answers /metrics on the node's unix socket and, where configured, on
+// the loopback address that the configuration has checked.
+func (d *daemon) serveMetrics(ctx context.Context) error {
+	socket, err := listen(d.config.MetricsSocket())
+	if err != nil {
+		return err
+	}
+	listeners := []net.Listener{socket}
+	if address := d.config.Metrics.Address; address != "" {
+		l, err := d.listenMetrics(address)
+		if err != nil {
+			return errors.Join(err, socket.Close())
+		}
+		listeners = append(listeners, l)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(d.metrics, promhttp.HandlerOpts{}))
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	var group errgroup.Group
+	for _, l := range listeners {
+		group.Go(func() error {
+			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				return err
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// listenMetrics demands a node's certificate where the address is reached from outside.
+func (d *daemon) listenMetrics(address string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil || !d.config.MetricsTLS() {
+		return l, err
+	}
+	identity, err := pki.Load(d.files())
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("metrics.address: %w", err), l.Close())
+	}
+	return tls.NewListener(l, identity.Server(false)), nil
+}
