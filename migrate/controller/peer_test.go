@@ -1,0 +1,221 @@
+package controller_test
+
+import (
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/migrate/controller"
+	"godwit.dev/godwit/migrate/pki"
+	"godwit.dev/godwit/migrate/store"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// remote is a controller that other nodes reach.
+type remote struct {
+	address string
+	local   *record.Client
+	token   func(node string) string
+	stop    func()
+}
+
+func serveRemote(t *testing.T) *remote {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "pki")
+	if err := pki.Init(dir, "first", []string{"127.0.0.1"}); err != nil {
+		t.Fatal(err)
+	}
+	id, err := pki.Load(pki.In(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	authority, err := pki.OpenAuthority(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := store.Open(filepath.Join(t.TempDir(), "records.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() })
+	svc := controller.New(st)
+	srv, err := controller.NewServer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodev1.RegisterRecordsService(srv, svc)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = controller.ServeTLS(t.Context(), srv, l, id, authority) })
+	stop := sync.OnceFunc(func() { _ = srv.Close(); _ = l.Close(); wg.Wait() })
+	t.Cleanup(stop)
+	return &remote{
+		address: l.Addr().String(), local: dial(t, serveLocal(t, svc)), stop: stop,
+		token: func(node string) string {
+			text, err := authority.Token(node, time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return text
+		},
+	}
+}
+
+// join makes a node of the cluster and its client.
+func (r *remote) join(t *testing.T, node string) *record.Client {
+	t.Helper()
+	dir := t.TempDir()
+	if _, err := pki.Join(t.Context(), dir, r.address, r.token(node), nil); err != nil {
+		t.Fatal(err)
+	}
+	id, err := pki.Load(pki.In(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := record.DialTLS(t.Context(), r.address, id.Client())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// TestPeerActsOnlyForItself shows N-39: a node's calls are refused where another node is
+// meant, and change nothing.
+func TestPeerActsOnlyForItself(t *testing.T) {
+	r := serveRemote(t)
+	mine, rogue := r.join(t, "src"), r.join(t, "rogue")
+	seen := asleep(t, mine, "web", "sha256:aa") // src's own calls are accepted
+	if err := wake(t, r.local, seen, "dst", func() {}); err != nil {
+		t.Fatalf("local caller: %v", err)
+	}
+	ctx, vm := t.Context(), seen.Vm
+	g := seen.Generation + 1
+	if _, err := r.local.Open(ctx, &nodev1.OpenRequest{Vm: vm, Operation: &nodev1.Operation{Id: "h2", Kind: nodev1.Kind_KIND_HIBERNATE, Attempt: 1, Source: "dst", Generation: g}}); err != nil {
+		t.Fatal(err)
+	}
+	before, err := rogue.Get(ctx, &nodev1.GetRequest{Vm: vm})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := &nodev1.VM{Namespace: "default", Id: "fresh"}
+	if _, err := rogue.Ensure(ctx, &nodev1.EnsureRequest{Vm: other}); err != nil {
+		t.Fatal(err)
+	}
+	calls := map[string]func() error{
+		"own": func() error { _, err := rogue.Own(ctx, &nodev1.OwnRequest{Vm: other, Node: "src"}); return err },
+		"disown": func() error {
+			_, err := rogue.Disown(ctx, &nodev1.DisownRequest{Vm: vm, Node: "dst", Generation: g})
+			return err
+		},
+		"open": func() error {
+			_, err := rogue.Open(ctx, &nodev1.OpenRequest{Vm: other, Operation: &nodev1.Operation{Id: "x", Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Destination: "src"}})
+			return err
+		},
+		"advance": func() error {
+			_, err := rogue.Advance(ctx, &nodev1.AdvanceRequest{Vm: vm, Operation: "h2", Attempt: 1, Generation: g, Phase: nodev1.Phase_PHASE_ABORTING})
+			return err
+		},
+		"commit": func() error {
+			_, err := rogue.Commit(ctx, &nodev1.CommitRequest{Vm: vm, Operation: "h2", Attempt: 1, Generation: g, Owner: &nodev1.Owner{Digest: "sha256:bb"}})
+			return err
+		},
+		"finish": func() error {
+			_, err := rogue.Finish(ctx, &nodev1.FinishRequest{Vm: vm, Operation: "h2", Attempt: 1, Generation: g, Phase: nodev1.Phase_PHASE_FAILED})
+			return err
+		},
+	}
+	for name, call := range calls {
+		if err := call(); !errdefs.IsPermissionDenied(err) {
+			t.Errorf("%s: %v, want PermissionDenied", name, err)
+		}
+	}
+	after, err := rogue.Get(ctx, &nodev1.GetRequest{Vm: vm})
+	if err != nil || after.Version != before.Version {
+		t.Errorf("record changed from %v to %v (%v)", before, after, err)
+	}
+}
+
+// TestProxy serves a node's own socket from a controller that goes away and comes back
+// at no time with an old answer.
+func TestProxy(t *testing.T) {
+	r := serveRemote(t)
+	shim := dial(t, serveLocal(t, r.join(t, "src")))
+	seen := asleep(t, shim, "web", "sha256:aa")
+	err := wake(t, shim, &nodev1.Record{Vm: seen.Vm, Generation: seen.Generation}, "dst", func() {})
+	if !errdefs.IsPermissionDenied(err) {
+		t.Fatalf("through the proxy of src, for dst: %v", err)
+	}
+	r.stop()
+	_, err = shim.Get(t.Context(), &nodev1.GetRequest{Vm: seen.Vm})
+	if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), r.address) {
+		t.Fatalf("controller gone: %v, want Unavailable naming %s", err, r.address)
+	}
+}
+
+// TestClientReconnects ends the connection under a client.
+func TestClientReconnects(t *testing.T) {
+	st, err := store.Open(filepath.Join(t.TempDir(), "records.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() })
+	socket := filepath.Join(t.TempDir(), "s")
+	var client *record.Client
+	for range 3 {
+		srv, err := controller.NewServer()
+		if err != nil {
+			t.Fatal(err)
+		}
+		nodev1.RegisterRecordsService(srv, controller.New(st))
+		l, err := net.Listen("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = controller.ServeLocal(t.Context(), srv, l) })
+		if client == nil {
+			client = dial(t, socket)
+		}
+		if _, err := client.List(t.Context(), &nodev1.ListRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		_ = srv.Close()
+		_ = l.Close()
+		wg.Wait()
+	}
+	if _, err := client.List(t.Context(), &nodev1.ListRequest{}); !errdefs.IsUnavailable(err) {
+		t.Fatalf("without a server: %v", err)
+	}
+}
+
+// TestWithoutCertificate shows that the port answers nobody else.
+func TestWithoutCertificate(t *testing.T) {
+	r := serveRemote(t)
+	stranger := serveRemote(t)
+	dir := t.TempDir()
+	if _, err := pki.Join(t.Context(), dir, stranger.address, stranger.token("src"), nil); err != nil {
+		t.Fatal(err)
+	}
+	id, err := pki.Load(pki.In(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := id.Client()
+	config.VerifyConnection = nil // the stranger trusts everybody
+	c := record.Remote(r.address, config)
+	t.Cleanup(func() { _ = c.Close() })
+	if _, err := c.List(t.Context(), &nodev1.ListRequest{}); !errdefs.IsUnavailable(err) {
+		t.Fatalf("a node of another cluster: %v", err)
+	}
+}
