@@ -171,7 +171,7 @@ var nodes = []node{{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1,
 
 var links = map[string]string{
 	"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1",
-	"stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx",
+	"stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx", "core": "/proc/kcore",
 }
 
 // devices makes the default /dev nodes and links in the root.

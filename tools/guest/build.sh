@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes what container images are booted with, in bin/guest:
 #   vmlinuz    Debian's cloud kernel
-#   modules/   its lib/modules tree with modules.dep
+#   modules/   its lib/modules/VERSION with modules.dep
 #   initramfs  godwit-init and the modules that it loads, in order
 #   version    what they were made of
 # KERNEL_DEB names a package that is already there; otherwise apt-get downloads it.
@@ -33,7 +33,7 @@ order() {
 	local name
 	for name in "${wanted[@]}"; do
 		modprobe -d "$work/deb" -S "$release" --show-depends "$name" |
-			awk '$1 == "insmod" {print $2}'
+			awk '$1 == "insmod" && $2 !~ /arch/ {print $2}' # no accelerators of a CPU that may lack them
 	done | awk '!seen[$0]++'
 }
 
@@ -65,8 +65,7 @@ find "$work/root" -exec touch -h -d @0 {} +
 lz4 -q -l -12 --favor-decSpeed "$work/cpio" "$work/initramfs"
 
 rm -rf "$out/modules"
-mkdir -p "$out/modules/lib"
-cp -a "$work/deb/lib/modules" "$out/modules/lib/"
+cp -a "$work/deb/lib/modules/$release" "$out/modules"
 install -m 644 "$kernel" "$out/vmlinuz"
 install -m 644 "$work/initramfs" "$out/initramfs"
 {

@@ -1,0 +1,314 @@
+//go:build integration
+
+// Package agent tests godwit-init in real VMs, through the host's half of the agent.
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/vmm"
+	"godwit.dev/godwit/vmm/qemu"
+
+	"github.com/containerd/continuity/pkg/ext4"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// machine is a VM made by a test. Its RAM file and disk outlive its incarnations.
+type machine struct {
+	t      *testing.T
+	dir    string
+	driver *qemu.Driver
+	ram    *os.File
+	disks  []vmm.Disk
+	nics   []vmm.NIC
+	round  int
+
+	vm      vmm.Machine
+	console string
+	agent   *guest.Agent
+}
+
+const memory = 256 << 20
+
+// layer makes the erofs image of the tests: busybox and its links.
+func layer(t *testing.T, dir string) string {
+	t.Helper()
+	tree := filepath.Join(dir, "tree")
+	for _, d := range []string{"bin", "etc", "dev", "proc", "sys", "run", "tmp", "root", "data"} {
+		if err := os.MkdirAll(filepath.Join(tree, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(t, "cp", "/bin/busybox", filepath.Join(tree, "bin/busybox"))
+	run(t, "chroot", tree, "/bin/busybox", "--install", "-s", "/bin")
+	write(t, filepath.Join(tree, "etc/passwd"), "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000::/tmp:/bin/sh\n")
+	write(t, filepath.Join(tree, "etc/secret"), "not executable\n")
+	if err := os.Chmod(filepath.Join(tree, "tmp"), 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "layer.erofs")
+	run(t, "mkfs.erofs", path, tree)
+	return path
+}
+
+func run(t *testing.T, name string, args ...string) {
+	t.Helper()
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %v: %v: %s", name, args, err, out)
+	}
+}
+
+func write(t *testing.T, path, data string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(data), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newMachine makes the files of a VM.
+func newMachine(t *testing.T) *machine {
+	t.Helper()
+	driver, err := qemu.New(qemu.Driver{Accel: "tcg"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("/dev/shm", "agent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &machine{t: t, dir: dir, driver: driver, console: filepath.Join(dir, "console")}
+	t.Cleanup(m.close)
+	if m.ram, err = os.Create(filepath.Join(dir, "ram")); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.ram.Truncate(memory); err != nil {
+		t.Fatal(err)
+	}
+	rw := filepath.Join(dir, "rw.ext4")
+	if err := ext4.Create(rw, 256<<20, ext4.WithDir("/upper", 0o755, 0, 0), ext4.WithDir("/work", 0o755, 0, 0)); err != nil {
+		t.Fatal(err)
+	}
+	m.disk("layer0", layer(t, dir), true)
+	m.disk("rw", rw, false)
+	return m
+}
+
+func (m *machine) disk(id, path string, readOnly bool) {
+	m.t.Helper()
+	flags := os.O_RDWR
+	if readOnly {
+		flags = os.O_RDONLY
+	}
+	f, err := os.OpenFile(path, flags, 0)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.disks = append(m.disks, vmm.Disk{ID: id, Serial: id, Slot: qemu.FirstDiskSlot + len(m.disks), File: f, ReadOnly: readOnly})
+}
+
+// incarnation starts the VMM's next process, which has not run yet.
+func (m *machine) incarnation(incoming bool) {
+	m.t.Helper()
+	m.round++
+	dir := filepath.Join(m.dir, fmt.Sprint(m.round))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		m.t.Fatal(err)
+	}
+	console, err := os.OpenFile(m.console, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer console.Close()
+	boot := guestDir(m.t)
+	vm, err := m.driver.Start(m.t.Context(), vmm.Config{
+		Name: m.t.Name(), Dir: dir, Memory: memory, VCPUs: 1, RAM: m.ram, Disks: m.disks, NICs: m.nics,
+		Kernel: filepath.Join(boot, "vmlinuz"), Initrd: filepath.Join(boot, "initramfs"),
+		Cmdline: "console=ttyS0 quiet panic=-1", Agent: m.socket(), Console: console, Incoming: incoming,
+	})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.vm = vm
+}
+
+func guestDir(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs("../../bin/guest")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "initramfs")); err != nil {
+		t.Fatalf("make guest first: %v", err)
+	}
+	return dir
+}
+
+func (m *machine) socket() string { return filepath.Join(m.dir, fmt.Sprint(m.round), "agent.sock") }
+
+// boot starts the VM and its agent.
+func (m *machine) boot() *machine {
+	m.t.Helper()
+	m.incarnation(false)
+	m.resume()
+	m.connect()
+	return m
+}
+
+func (m *machine) resume() {
+	m.t.Helper()
+	if err := m.vm.Resume(m.t.Context()); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func (m *machine) connect() {
+	m.t.Helper()
+	a, err := guest.Connect(m.t.Context(), m.socket(), guest.Options{BootTimeout: 60 * time.Second, Console: m.console, Gone: m.vm.Done()})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.agent = a
+}
+
+// move saves the VM, kills its process and restores it in a new one. before and after
+// are called before the state is loaded and after the VM runs again.
+func (m *machine) move(before, after func()) {
+	m.t.Helper()
+	ctx := m.t.Context()
+	state, err := os.Create(filepath.Join(m.dir, "state"))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer state.Close()
+	if err := m.vm.Pause(ctx); err != nil {
+		m.t.Fatal(err)
+	}
+	if err := m.vm.SaveState(ctx, state); err != nil {
+		m.t.Fatal(err)
+	}
+	if err := m.vm.Kill(ctx); err != nil {
+		m.t.Fatal(err)
+	}
+	if _, err := state.Seek(0, 0); err != nil {
+		m.t.Fatal(err)
+	}
+	m.incarnation(true)
+	before()
+	if err := m.vm.LoadState(ctx, state); err != nil {
+		m.t.Fatal(err)
+	}
+	m.resume()
+	after()
+}
+
+func (m *machine) close() {
+	if m.agent != nil {
+		m.agent.Close()
+	}
+	if m.vm != nil {
+		if err := m.vm.Kill(context.Background()); err != nil { // t.Context is over
+			m.t.Error(err)
+		}
+	}
+	if m.t.Failed() {
+		log, _ := os.ReadFile(m.console)
+		m.t.Logf("console: %s", log)
+	}
+	os.RemoveAll(m.dir)
+}
+
+// setup makes the container with the mounts of every OCI spec.
+func (m *machine) setup(change func(*agentv1.SetupRequest)) *machine {
+	m.t.Helper()
+	r := &agentv1.SetupRequest{
+		Layers:   []*agentv1.Disk{{Serial: "layer0", Type: "erofs", ReadOnly: true}},
+		Writable: &agentv1.Disk{Serial: "rw", Type: "ext4"},
+		Hostname: "box",
+		Mounts: []*agentv1.Mount{
+			{Type: "proc", Source: "proc", Target: "/proc", Options: []string{"nosuid", "noexec", "nodev"}},
+			{Type: "tmpfs", Source: "tmpfs", Target: "/dev", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
+			{Type: "devpts", Source: "devpts", Target: "/dev/pts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
+			{Type: "tmpfs", Source: "shm", Target: "/dev/shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=65536k"}},
+			{Type: "mqueue", Source: "mqueue", Target: "/dev/mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
+			{Type: "sysfs", Source: "sysfs", Target: "/sys", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
+			{Type: "cgroup", Source: "cgroup", Target: "/sys/fs/cgroup", Options: []string{"ro", "nosuid", "noexec", "nodev"}},
+		},
+		MaskedPaths:   []string{"/proc/kcore", "/sys/firmware"},
+		ReadOnlyPaths: []string{"/proc/sys"},
+	}
+	if change != nil {
+		change(r)
+	}
+	if _, err := m.agent.Setup(m.t.Context(), r); err != nil {
+		m.t.Fatal(err)
+	}
+	return m
+}
+
+func process(args ...string) *specs.Process {
+	return &specs.Process{Args: args, Cwd: "/", Env: []string{"PATH=/usr/bin:/bin"}}
+}
+
+// start starts a process with all streams.
+func (m *machine) start(id string, p *specs.Process) error {
+	data, err := json.Marshal(p)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	_, err = m.agent.Start(m.t.Context(), &agentv1.StartRequest{Id: id, Process: data, Stdin: true, Stdout: true, Stderr: true})
+	return err
+}
+
+// init starts a container that stays.
+func (m *machine) init() *machine {
+	m.t.Helper()
+	if err := m.start("", process("sleep", "100000")); err != nil {
+		m.t.Fatal(err)
+	}
+	return m
+}
+
+// result of a process that has run to its end.
+type result struct {
+	guest.Exit
+	Out, Err string
+}
+
+// exec runs a process to its end with in as its stdin.
+func (m *machine) exec(id string, p *specs.Process, in string) (result, error) {
+	if err := m.start(id, p); err != nil {
+		return result{}, err
+	}
+	return m.finish(id, in), nil
+}
+
+func (m *machine) finish(id, in string) result {
+	m.t.Helper()
+	ctx := m.t.Context()
+	s := m.agent.NewStreams(id, guest.Offsets{})
+	var out, errs bytes.Buffer
+	done := make(chan error, 3)
+	go func() { done <- s.CopyStdin(ctx, bytes.NewBufferString(in)) }()
+	go func() { done <- s.CopyStdout(ctx, &out) }()
+	go func() { done <- s.CopyStderr(ctx, &errs) }()
+	e, err := m.agent.WaitExit(ctx, id)
+	if err != nil {
+		m.t.Errorf("wait %s: %v", id, err)
+	}
+	for range 3 {
+		if err := <-done; err != nil {
+			m.t.Errorf("streams of %s: %v", id, err)
+		}
+	}
+	return result{e, out.String(), errs.String()}
+}
