@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"godwit.dev/godwit/integration/images"
@@ -49,21 +50,40 @@ func (n *Node) StartGodwitd(ctx context.Context) error {
 	})
 }
 
-// startDaemons makes the cluster's certificates and starts every godwitd, the controller
-// first.
+// startDaemons starts the first node as the controller and lets the others join it.
 func (h *Harness) startDaemons(ctx context.Context) error {
 	if !h.opts.Godwitd {
 		return nil
 	}
-	if err := h.certify(ctx); err != nil {
-		return err
-	}
-	for _, n := range h.nodes {
+	for i, n := range h.nodes {
+		enter := n.initCluster
+		if i > 0 {
+			enter = n.joinCluster
+		}
+		if err := enter(ctx); err != nil {
+			return err
+		}
 		if err := n.StartGodwitd(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// initCluster makes the cluster's CA and the node's certificate.
+func (n *Node) initCluster(ctx context.Context) error {
+	_, err := n.RunGodwit(ctx, "node", "init")
+	return err
+}
+
+// joinCluster brings the node's certificate from the first node, which must run.
+func (n *Node) joinCluster(ctx context.Context) error {
+	token, err := n.harness.nodes[0].RunGodwit(ctx, "node", "token", n.Name)
+	if err != nil {
+		return err
+	}
+	_, err = n.RunGodwit(ctx, "node", "join", "--address", n.Address, strings.TrimSpace(token))
+	return err
 }
 
 // importImages puts the images of the tests on the first node.

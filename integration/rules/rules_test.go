@@ -34,9 +34,9 @@ var mayImport = map[string]struct {
 	"snapshot":    {[]string{"api"}, "a snapshot is made of what it is given"},
 	"guest":       {[]string{"api"}, "the agent's two halves meet in its protocol alone"},
 	"shim":        {[]string{"vmm", "network", "snapshot", "guest", "api"}, "a shim knows its one VM and asks the record through a client"},
-	"migrate":     {[]string{"api"}, "the hand-over declares the interfaces it needs and cmd joins them"},
+	"migrate":     {[]string{"network", "api"}, "the hand-over declares the interfaces it needs and cmd joins them; a task's namespace alone is made by network"},
 	"cmd":         {[]string{"shim", "migrate", "vmm", "network", "snapshot", "guest", "api"}, "wiring"},
-	"integration": {[]string{"api"}, "tests of whole programs see what users see"},
+	"integration": {[]string{"shim", "migrate", "vmm", "network", "snapshot", "guest", "api"}, "tests may join what they like, but run programs as users do"},
 }
 
 type goPackage struct {
