@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -247,5 +248,20 @@ func TestStandardDevicesAreAccepted(t *testing.T) {
 	_, err := load(t, generate(t, edit(func(s *specs.Spec) { s.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/null", Type: "c"}} })))
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+func TestDocumentationNamesEveryAnnotation(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "annotations.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var documented []string
+	for _, m := range regexp.MustCompile("(?m)^\\| `("+Prefix+"[a-z-]+)` \\|").FindAllStringSubmatch(string(page), -1) {
+		documented = append(documented, m[1])
+	}
+	slices.Sort(documented)
+	if d := cmp.Diff(Known(), documented); d != "" {
+		t.Errorf("annotations of the code and of docs/annotations.md (-code +page):\n%s", d)
 	}
 }
