@@ -80,6 +80,7 @@ func asleep(t *testing.T, c nodev1.RecordsService, id, digest string) *nodev1.Re
 	must(c.Advance(ctx, &nodev1.AdvanceRequest{Vm: vm, Operation: op, Attempt: 1, Generation: g, Phase: nodev1.Phase_PHASE_SWITCHING, Digest: digest}))
 	must(c.Commit(ctx, &nodev1.CommitRequest{Vm: vm, Operation: op, Attempt: 1, Generation: g, Owner: &nodev1.Owner{Digest: digest},
 		Receipt: record.Receipt{Operation: op, Attempt: 1, Generation: g, Digest: digest, Stopped: true}.String()}))
+	must(c.Advance(ctx, &nodev1.AdvanceRequest{Vm: vm, Operation: op, Attempt: 1, Generation: g, Phase: nodev1.Phase_PHASE_CLEANING}))
 	return must(c.Finish(ctx, &nodev1.FinishRequest{Vm: vm, Operation: op, Attempt: 1, Generation: g, Phase: nodev1.Phase_PHASE_SUCCEEDED}))
 }
 

@@ -131,14 +131,11 @@ func Advance(s State, req *nodev1.AdvanceRequest) (Change, error) {
 	if err != nil {
 		return Change{}, err
 	}
-	if Settled(op.GetPhase()) || op.GetPhase() != req.GetPhase() && !slices.Contains(advances[op.GetPhase()], req.GetPhase()) {
+	turn := op.GetPhase() != req.GetPhase()
+	if Settled(op.GetPhase()) || turn && !may(advances, op, req.GetPhase()) {
 		return Change{}, wrongPhase(call, op)
 	}
-	if req.GetPhase() == reverting && op.GetKind() == nodev1.Kind_KIND_HIBERNATE {
-		return Change{}, wrongPhase(call, op) // its new owner is a digest, which cannot fail to run
-	}
 	rec := edit(s)
-	turn := op.GetPhase() != req.GetPhase()
 	op = rec.Operation
 	op.Phase = req.GetPhase()
 	if err := facts(op, req, call); err != nil {
@@ -201,7 +198,7 @@ func Finish(s State, req *nodev1.FinishRequest, now time.Time) (Change, error) {
 	if op.GetPhase() == req.GetPhase() && Settled(op.GetPhase()) {
 		return keep(s)
 	}
-	if !slices.Contains(settles[op.GetPhase()], req.GetPhase()) {
+	if !may(settles, op, req.GetPhase()) {
 		return Change{}, wrongPhase(call, op)
 	}
 	rec := edit(s)

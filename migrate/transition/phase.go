@@ -47,6 +47,16 @@ var (
 	commits = []nodev1.Phase{transferring, switching}
 )
 
+func may(table map[nodev1.Phase][]nodev1.Phase, op *nodev1.Operation, to nodev1.Phase) bool {
+	return slices.Contains(table[op.GetPhase()], to) && !never(op.GetKind(), op.GetPhase(), to)
+}
+
+// never is what the tables allow and a kind does not: a digest cannot fail to run, and a
+// hibernate has succeeded only once its source is released.
+func never(kind nodev1.Kind, from, to nodev1.Phase) bool {
+	return kind == nodev1.Kind_KIND_HIBERNATE && (to == reverting || to == lostAtDest || from == committed && to == succeeded)
+}
+
 // Committed reports whether the operation's new owner stands.
 func Committed(phase nodev1.Phase) bool {
 	return slices.Contains([]nodev1.Phase{committed, cleaning, succeeded, lostAtDest}, phase)

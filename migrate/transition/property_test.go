@@ -1,0 +1,171 @@
+package transition_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/migrate/transition"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// history drives one record with random calls, most of them wrong, and remembers what
+// may never happen again.
+type history struct {
+	rec    *nodev1.Record
+	ops    map[string]*nodev1.Operation
+	owners map[uint64]string // by generation
+	next   int
+}
+
+func (h *history) state(id string) transition.State {
+	s := transition.State{Record: h.rec, Named: h.ops[id]}
+	if h.rec.GetOperation().GetId() == id && id != "" {
+		s.Named = h.rec.GetOperation()
+	}
+	return s
+}
+
+// take applies a change and checks it against all that was before.
+func (h *history) take(t *rapid.T, change transition.Change, err error) {
+	if err != nil {
+		return
+	}
+	before, after := h.rec, change.Record
+	if after == nil {
+		t.Fatalf("record removed")
+	}
+	if change.Closed != nil {
+		h.ops[change.Closed.GetId()] = change.Closed
+	}
+	if op := after.GetOperation(); op != nil {
+		if old := h.ops[op.GetId()]; old != nil && transition.Settled(old.GetPhase()) {
+			t.Fatalf("settled operation %s came back", op.GetId())
+		}
+		h.ops[op.GetId()] = op
+	}
+	changed := !proto.Equal(before.GetOwner(), after.GetOwner())
+	if grown := after.GetGeneration() - before.GetGeneration(); changed && grown != 1 || !changed && grown != 0 {
+		t.Fatalf("owner %v to %v, generation %d to %d", before.GetOwner(), after.GetOwner(), before.GetGeneration(), after.GetGeneration())
+	}
+	if after.GetOwner().GetNode() != "" && after.GetOwner().GetDigest() != "" {
+		t.Fatalf("two owners: %v", after.GetOwner())
+	}
+	name := ownerName(after.GetOwner())
+	if old, ok := h.owners[after.GetGeneration()]; ok && old != name {
+		t.Fatalf("generation %d belonged to %s, now to %s", after.GetGeneration(), old, name)
+	}
+	h.owners[after.GetGeneration()] = name
+	if changed {
+		h.lawful(t, before, after)
+	}
+	h.rec = after
+}
+
+// lawful checks the ways in which an owner may change.
+func (h *history) lawful(t *rapid.T, before, after *nodev1.Record) {
+	op := after.GetOperation()
+	switch {
+	case op == nil: // Own and Disown
+		if (before.GetOwner().GetNode() == "") == (after.GetOwner().GetNode() == "") || before.GetOwner().GetDigest() != "" {
+			t.Fatalf("owner %v to %v without an operation", before.GetOwner(), after.GetOwner())
+		}
+	case op.GetPhase() == nodev1.Phase_PHASE_COMMITTED:
+		p := before.GetOperation().GetPhase()
+		if p != nodev1.Phase_PHASE_TRANSFERRING && p != nodev1.Phase_PHASE_SWITCHING {
+			t.Fatalf("commit from %s", p)
+		}
+	case op.GetPhase() != nodev1.Phase_PHASE_REVERTING:
+		t.Fatalf("owner changed by %s", op.GetPhase())
+	}
+}
+
+// TestAnyCallsInAnyOrder shows I2 and N-07 of the records: whatever is called, owners
+// change by the rules, generations never repeat and settled operations stay settled.
+func TestAnyCallsInAnyOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := &history{rec: &nodev1.Record{Vm: vm, Uid: "uid"}, ops: map[string]*nodev1.Operation{}, owners: map[uint64]string{0: "nobody"}}
+		t.Repeat(map[string]func(*rapid.T){
+			"own": func(t *rapid.T) {
+				c, err := transition.Own(h.state(""), &nodev1.OwnRequest{Vm: vm, Node: node(t), Generation: h.generation(t)})
+				h.take(t, c, err)
+			},
+			"disown": func(t *rapid.T) {
+				c, err := transition.Disown(h.state(""), &nodev1.DisownRequest{Vm: vm, Node: node(t), Generation: h.generation(t)})
+				h.take(t, c, err)
+			},
+			"open":    h.open,
+			"advance": h.advance,
+			"commit":  h.commit,
+			"finish": func(t *rapid.T) {
+				op := h.pick(t)
+				c, err := transition.Finish(h.state(op.GetId()), &nodev1.FinishRequest{Vm: vm, Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Phase: rapid.SampledFrom(finishes).Draw(t, "phase")}, now)
+				h.take(t, c, err)
+			},
+		})
+	})
+}
+
+func node(t *rapid.T) string { return rapid.SampledFrom([]string{"n1", "n2"}).Draw(t, "node") }
+
+func (h *history) generation(t *rapid.T) uint64 {
+	return h.rec.GetGeneration() - min(h.rec.GetGeneration(), rapid.Uint64Range(0, 1).Draw(t, "behind"))
+}
+
+// pick draws a known operation, open or closed.
+func (h *history) pick(t *rapid.T) *nodev1.Operation {
+	if op := h.rec.GetOperation(); op != nil && rapid.IntRange(0, 3).Draw(t, "other") > 0 {
+		return op
+	}
+	ids := slices.Sorted(maps.Keys(h.ops))
+	if len(ids) == 0 {
+		return nil // an operation that nobody knows
+	}
+	return h.ops[rapid.SampledFrom(ids).Draw(t, "operation")]
+}
+
+func (h *history) open(t *rapid.T) {
+	h.next++
+	op := &nodev1.Operation{Id: fmt.Sprintf("op%d", h.next), Attempt: 1, Generation: h.generation(t), Kind: rapid.SampledFrom([]nodev1.Kind{1, 2, 3}).Draw(t, "kind")}
+	if op.Kind != nodev1.Kind_KIND_WAKE {
+		op.Source = node(t)
+	}
+	if op.Kind != nodev1.Kind_KIND_HIBERNATE {
+		op.Destination = node(t)
+	}
+	c, err := transition.Open(h.state(op.Id), &nodev1.OpenRequest{Vm: vm, Operation: op}, now)
+	h.take(t, c, err)
+}
+
+func (h *history) advance(t *rapid.T) {
+	op := h.pick(t)
+	req := &nodev1.AdvanceRequest{Vm: vm, Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Phase: rapid.SampledFrom(advances).Draw(t, "phase")}
+	if op.GetKind() == nodev1.Kind_KIND_HIBERNATE {
+		req.Digest = "sha256:" + op.GetId()
+	}
+	c, err := transition.Advance(h.state(op.GetId()), req)
+	h.take(t, c, err)
+}
+
+func (h *history) commit(t *rapid.T) {
+	op := h.pick(t)
+	owner := &nodev1.Owner{Node: op.GetDestination()}
+	if op.GetKind() == nodev1.Kind_KIND_HIBERNATE {
+		owner = &nodev1.Owner{Digest: op.GetDigest()}
+	}
+	if rapid.IntRange(0, 5).Draw(t, "wrong") == 0 {
+		owner = &nodev1.Owner{Node: node(t)}
+	}
+	receipt := record.Receipt{Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Digest: op.GetDigest(), Stopped: rapid.Bool().Draw(t, "stopped")}
+	c, err := transition.Commit(h.state(op.GetId()), &nodev1.CommitRequest{Vm: vm, Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Owner: owner, Receipt: receipt.String()}, now)
+	if err == nil && op.GetKind() != nodev1.Kind_KIND_WAKE && !receipt.Stopped && c.Record != h.rec {
+		t.Fatalf("commit of a source that has not voted")
+	}
+	h.take(t, c, err)
+}
