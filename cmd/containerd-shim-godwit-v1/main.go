@@ -1,0 +1,78 @@
+// Command containerd-shim-godwit-v1 is containerd's runtime shim for godwit: one
+// process for each VM, which serves containerd's task service and godwit's machine
+// service on one socket. The same binary is the worker that handles RAM pages, the
+// holder of a task's pid and the successor of a shim that died.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/containerd/v2/pkg/shim"
+
+	"godwit.dev/godwit/shim/adopt"
+	"godwit.dev/godwit/shim/holder"
+	"godwit.dev/godwit/shim/join"
+	"godwit.dev/godwit/snapshot/worker"
+)
+
+const name = "io.containerd.godwit.v1"
+
+func main() {
+	os.Exit(run(os.Args[1:]))
+}
+
+// run tells the roles of the binary apart. All that containerd may ask except start
+// is answered by its own library.
+func run(args []string) int {
+	switch role(args) {
+	case "start":
+		return report(start(context.Background(), args, os.Stdin, os.Stdout))
+	case "version":
+		printVersion(os.Stdout)
+		return 0
+	case join.Worker:
+		return worker.Main(context.Background(), os.Stdin, os.Stdout)
+	case holder.Subcommand:
+		return report(holder.Main(args[1:]))
+	case adopt.Subcommand:
+		return report(adopt.Main(context.Background(), args[1:]))
+	}
+	shim.RunShim(context.Background(), manager{}, func(c *shim.Config) {
+		// Children are waited for by those who start them.
+		c.NoReaper, c.NoSubreaper = true, true
+	})
+	return 0
+}
+
+// role is the subcommand of godwit's own roles, "start" or "version" wherever they
+// stand, or empty.
+func role(args []string) string {
+	if len(args) > 0 {
+		switch args[0] {
+		case join.Worker, holder.Subcommand, adopt.Subcommand:
+			return args[0]
+		}
+	}
+	for _, a := range args {
+		switch a {
+		case "start":
+			return "start"
+		case "delete":
+			return ""
+		case "-v", "--v", "-version", "--version":
+			return "version"
+		}
+	}
+	return ""
+}
+
+func report(err error) int {
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(os.Args[0]), err)
+	return 1
+}

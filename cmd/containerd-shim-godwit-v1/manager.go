@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	bootapi "github.com/containerd/containerd/api/runtime/bootstrap/v1"
+	"github.com/containerd/containerd/api/types"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	containerd "github.com/containerd/containerd/v2/pkg/shim"
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/api/version"
+	"godwit.dev/godwit/shim"
+	"godwit.dev/godwit/shim/join"
+	"godwit.dev/godwit/shim/rootfs"
+)
+
+// killed is the status of a task whose shim has died.
+const killed = 137
+
+// deleteBound keeps delete within what containerd grants it.
+const deleteBound = 4 * time.Second
+
+// manager answers what containerd asks of the binary beside start.
+type manager struct{}
+
+var _ containerd.Shim = manager{}
+
+func (manager) Name() string { return name }
+
+// Start is never called: start is done before containerd's library gets the arguments.
+func (manager) Start(context.Context, *bootapi.BootstrapParams) (*bootapi.BootstrapResult, error) {
+	return nil, fmt.Errorf("start: %w", errdefs.ErrNotImplemented)
+}
+
+// Stop cleans up after a shim that is gone: containerd calls it after every end of one,
+// ordinary ends too. A VM that an operation holds is not touched.
+func (manager) Stop(ctx context.Context, id string) (containerd.StopStatus, error) {
+	ctx, cancel := context.WithTimeout(ctx, deleteBound)
+	defer cancel()
+	status := containerd.StopStatus{ExitStatus: killed, ExitedAt: time.Now()}
+	ns, err := namespaces.NamespaceRequired(ctx)
+	if err != nil {
+		return status, err
+	}
+	bundle, err := bundleDir(ctx, id)
+	if err != nil {
+		return status, err
+	}
+	cfg, err := config.Load(shim.ConfigPath(bundle))
+	if err != nil {
+		return status, err
+	}
+	host, err := join.Host(cfg)
+	if err != nil {
+		return status, err
+	}
+	pid, err := shim.CleanUp(ctx, host, cfg.VMDir(ns, id))
+	status.Pid = pid
+	return status, err
+}
+
+// bundleDir is named by a flag, or is the working directory's neighbour of that id.
+func bundleDir(ctx context.Context, id string) (string, error) {
+	if opts, ok := ctx.Value(containerd.OptsKey{}).(containerd.Opts); ok && opts.BundlePath != "" {
+		return opts.BundlePath, nil
+	}
+	cwd, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(filepath.Dir(cwd), id), nil
+}
+
+// Info tells containerd before 2.4 which mounts to leave to the shim.
+func (manager) Info(_ context.Context, stdin io.Reader) (*types.RuntimeInfo, error) {
+	_, err := io.Copy(io.Discard, stdin)
+	if err != nil && !errors.Is(err, os.ErrClosed) {
+		return nil, err
+	}
+	return &types.RuntimeInfo{
+		Name:        name,
+		Version:     &types.RuntimeVersion{Version: version.Version, Revision: version.Commit},
+		Annotations: map[string]string{"containerd.io/runtime-allow-mounts": rootfs.AllowMounts},
+	}, nil
+}

@@ -1,0 +1,117 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/shim/proc"
+)
+
+// Adopt takes over the VM of a shim that died while an operation held it, and serves
+// the machine service until the VM is settled: given back to nobody, since its task is
+// gone for containerd, it ends with an abort; with a release it ends as it should.
+func Adopt(ctx context.Context, host *Host, namespace, id string) error {
+	vm, err := adopted(ctx, host, namespace, id)
+	if err != nil {
+		return fmt.Errorf("adopt VM %s/%s: %w", namespace, id, err)
+	}
+	defer vm.events.close()
+	if err := vm.serve(func() (*VM, error) { return vm, nil }); err != nil {
+		return fmt.Errorf("adopt VM %s/%s: %w", namespace, id, err)
+	}
+	select {
+	case <-vm.init.done:
+	case <-ctx.Done():
+		return errors.Join(ctx.Err(), vm.unserve())
+	}
+	// The one who ordered the end gets its answer first.
+	sleep(ctx, time.Second)
+	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
+	defer cancel()
+	j := vm.noted()
+	return errors.Join(vm.unserve(), Reclaim(bound, host, vm.dir, j), vm.disownAdopted(bound, j))
+}
+
+// disownAdopted gives up a VM that went back to this node and then ended.
+func (vm *VM) disownAdopted(ctx context.Context, j *Journal) error {
+	if j.Phase != Own {
+		return nil
+	}
+	return vm.disown(ctx, j.Generation, j.Spec.UID)
+}
+
+func adopted(ctx context.Context, host *Host, namespace, id string) (*VM, error) {
+	dir := host.Config.VMDir(namespace, id)
+	j, err := LoadJournal(dir)
+	if err != nil {
+		return nil, err
+	}
+	if j.Phase != Sending && j.Phase != Prepared {
+		return nil, fmt.Errorf("no operation holds it (%s): %w", j.Phase, errdefs.ErrFailedPrecondition)
+	}
+	if j.Shim.PID != 0 && j.Shim.Alive() {
+		return nil, fmt.Errorf("its shim, process %d, is alive: %w", j.Shim.PID, errdefs.ErrAlreadyExists)
+	}
+	if j.Process == nil {
+		return nil, fmt.Errorf("it has no VMM: %w", errdefs.ErrNotFound)
+	}
+	log := slog.Default().With("vm", namespace+"/"+id)
+	vm := &VM{
+		namespace: namespace, id: id, host: host, dir: dir, life: ctx, log: log, journal: j,
+		events: newEventQueue(ctx, nowhere{}, log), execs: map[string]*process{}, init: newProcess("", j.Stdio, nil),
+	}
+	self, err := proc.Find(os.Getpid())
+	if err != nil {
+		return nil, err
+	}
+	if err := vm.write(func(j *Journal) { j.Shim = self }); err != nil {
+		return nil, err
+	}
+	if len(j.Links) > 0 {
+		if vm.nics, err = host.Network.Open(ctx, j.NetNS, j.Links); err != nil {
+			return nil, err
+		}
+	}
+	return vm, vm.resumeHold(ctx, j)
+}
+
+// resumeHold puts the VM where the journal says it is: voted, with the VMM stopped, or
+// with a capture whose maker died, which is aborted.
+func (vm *VM) resumeHold(ctx context.Context, j *Journal) error {
+	ref := &machinev1.Ref{Operation: j.Operation, Attempt: j.Attempt, Generation: j.Generation}
+	c := &capture{ref: ref, done: make(chan struct{}), resp: &machinev1.CaptureResponse{Digest: j.Digest}, deadline: time.NewTimer(0)}
+	c.ctx, c.cancel = context.WithCancel(ctx)
+	c.deadline.Stop()
+	close(c.done)
+	vm.capture = c
+	id := proc.ID{PID: j.Process.PID, StartTime: j.Process.StartTime}
+	if j.Phase == Prepared {
+		if err := id.Stop(ctx); err != nil { // it is stopped already: this verifies it
+			return err
+		}
+		vm.machine, vm.state = newStopped(vm, id, *j.Process), Voted
+		return nil
+	}
+	m, err := vm.host.Driver.Adopt(ctx, *j.Process)
+	if err != nil {
+		return err
+	}
+	vm.machine, vm.state = m, Captured
+	agent, err := vm.host.Dial(ctx, m, consoleFile(vm.dir))
+	if err == nil {
+		vm.agent = agent
+	}
+	return err
+}
+
+// nowhere takes the events of a task that containerd does not know any more.
+type nowhere struct{}
+
+func (nowhere) Publish(context.Context, string, any) error { return nil }

@@ -1,0 +1,258 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/containerd/containerd/api/events"
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	"github.com/google/uuid"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"godwit.dev/godwit/api/config"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/shim/bundle"
+	"godwit.dev/godwit/shim/holder"
+	"godwit.dev/godwit/snapshot"
+)
+
+// creation is what the steps of one Create tell each other.
+type creation struct {
+	vm       *VM
+	req      *taskapi.CreateTaskRequest
+	join     func(*config.Config) (*Host, error)
+	intent   record.Intent
+	record   *nodev1.Record
+	decision record.Decision
+	snapshot *snapshot.Config // of a restore
+	next     *Journal
+	bundle   *bundle.Bundle
+	host     *Host
+}
+
+// create makes everything that the task needs and lets the guest execute nothing. On an
+// error nothing of it is left.
+func (vm *VM) create(ctx context.Context, r *taskapi.CreateTaskRequest, join func(*config.Config) (*Host, error)) (uint32, error) {
+	if err := vm.enter(Creating); err != nil {
+		return 0, err
+	}
+	c := &creation{vm: vm, req: r, join: join, next: &Journal{Bundle: r.GetBundle()}}
+	err := runSteps(ctx, new(undo), 30*time.Second, []step{
+		{"read configuration", c.configure},
+		{"read bundle", c.load},
+		{"clear what a crash left", c.clear},
+		{"decide", c.decide},
+		{"claim VM", c.claim},
+		{"open snapshot", c.open},
+		{"describe VM", c.describe},
+		{"write journal", c.journal},
+		{"serve machine socket", c.serve},
+		{"reserve RAM", c.reserve},
+		{"make disks", c.disks},
+		{"fill from snapshot", c.fill},
+		{"start holder", c.hold},
+		{"run hooks", c.hooks},
+	})
+	if err != nil {
+		vm.leave(Creating, New)
+		return 0, fmt.Errorf("create task %s: %w", vm.id, err)
+	}
+	for _, note := range c.bundle.Notes {
+		vm.log.Info("bundle", "note", note)
+	}
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	pid := vm.pid()
+	vm.events.send(&events.TaskCreate{
+		ContainerID: vm.id, Bundle: r.GetBundle(), Rootfs: r.GetRootfs(), Checkpoint: r.GetCheckpoint(), Pid: pid,
+		IO: &events.TaskIO{Stdin: r.GetStdin(), Stdout: r.GetStdout(), Stderr: r.GetStderr(), Terminal: r.GetTerminal()},
+	})
+	return pid, vm.to(Created)
+}
+
+func (c *creation) configure(context.Context, *undo) error {
+	if c.req.GetCheckpoint() != "" {
+		return fmt.Errorf("checkpoint %s: restoring containerd's checkpoints: %w", c.req.GetCheckpoint(), errdefs.ErrNotImplemented)
+	}
+	cfg, path, intent, err := readOptions(c.req.GetOptions())
+	if err != nil {
+		return err
+	}
+	host, err := c.join(cfg)
+	if err != nil {
+		return err
+	}
+	c.host, c.intent, c.next.Config = host, intent, path
+	c.vm.host, c.vm.dir = host, cfg.VMDir(c.vm.namespace, c.vm.id)
+	// delete is a process of its own, and is not told the options.
+	return saveConfigPath(c.req.GetBundle(), path)
+}
+
+func (c *creation) load(context.Context, *undo) (err error) {
+	c.bundle, err = bundle.Load(c.req.GetBundle(), c.vm.namespace, c.vm.id, c.host.Config)
+	if err != nil {
+		return err
+	}
+	if c.bundle.HostNetwork && c.host.Config.HostNetwork == "refuse" {
+		return fmt.Errorf("the task has no network namespace of its own, and host_network is \"refuse\": %w", errdefs.ErrInvalidArgument)
+	}
+	data, err := json.Marshal(c.bundle.Spec.Container.OCI.Process)
+	if err != nil {
+		return err
+	}
+	c.vm.bundle = c.bundle
+	c.vm.init = newProcess("", Stdio{
+		Stdin: c.req.GetStdin(), Stdout: c.req.GetStdout(), Stderr: c.req.GetStderr(), Terminal: c.req.GetTerminal(),
+	}, data)
+	return nil
+}
+
+// clear frees what an earlier incarnation left, and refuses to touch one that an
+// operation holds.
+func (c *creation) clear(ctx context.Context, _ *undo) error {
+	old, err := LoadJournal(c.vm.dir)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if old.Phase.Open() {
+		return fmt.Errorf("operation %s holds the VM's earlier task in %s: %w", old.Operation, old.Phase, errdefs.ErrFailedPrecondition)
+	}
+	if old.Phase == Fenced && c.intent.Set() && old.Operation == c.intent.Operation && c.intent.Attempt <= old.Attempt {
+		return fmt.Errorf("attempt %d of operation %s was given up here: %w", c.intent.Attempt, c.intent.Operation, errdefs.ErrFailedPrecondition)
+	}
+	c.vm.log.Info("clear what an earlier task left", "phase", old.Phase)
+	return Reclaim(ctx, c.host, c.vm.dir, old)
+}
+
+// decide is the way of every Create to the one decision of package record. Without
+// records there is nothing to ask.
+func (c *creation) decide(ctx context.Context, _ *undo) error {
+	if c.host.Records == nil {
+		d, err := record.Decide(nil, c.host.Config.Node, c.intent)
+		c.decision = d
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(c.host.Config.Timeouts.Daemon))
+	defer cancel()
+	rec, err := c.host.Records.Ensure(ctx, &nodev1.EnsureRequest{Vm: c.vm.name()})
+	if err != nil {
+		return unavailable(fmt.Errorf("ask the VM's record: %w", err))
+	}
+	c.record = rec
+	c.decision, err = record.Decide(rec, c.host.Config.Node, c.intent)
+	return err
+}
+
+// claim makes the VM this node's: for a boot in the record, for a restore by an open
+// operation. The shim opens the wake itself when nobody else has.
+func (c *creation) claim(ctx context.Context, u *undo) error {
+	if c.record == nil {
+		return nil
+	}
+	c.next.Generation = c.record.GetGeneration()
+	if c.decision.Action == record.Restore {
+		return c.wake(ctx, u)
+	}
+	if c.record.GetOwner().GetNode() == c.host.Config.Node {
+		return nil
+	}
+	rec, err := c.host.Records.Own(ctx, &nodev1.OwnRequest{
+		Vm: c.vm.name(), Node: c.host.Config.Node, Generation: c.record.GetGeneration(), Uid: c.record.GetUid(),
+	})
+	if err != nil {
+		return unavailable(err)
+	}
+	c.record, c.next.Generation = rec, rec.GetGeneration()
+	u.add("disown", func(ctx context.Context) error { return c.vm.disown(ctx, rec.GetGeneration(), rec.GetUid()) })
+	return nil
+}
+
+func (c *creation) wake(ctx context.Context, u *undo) error {
+	c.next.Digest, c.next.Repository = c.decision.Digest, c.decision.Repository
+	c.next.Operation, c.next.Attempt = c.intent.Operation, c.intent.Attempt
+	if c.intent.Operation != "" {
+		return nil
+	}
+	c.next.Operation, c.next.Attempt, c.next.Self = "wake-"+uuid.NewString(), 1, true
+	c.vm.log.Warn("a snapshot owns the VM: restore it instead of a boot", "digest", c.decision.Digest, "operation", c.next.Operation)
+	_, err := c.host.Records.Open(ctx, &nodev1.OpenRequest{Vm: c.vm.name(), Operation: &nodev1.Operation{
+		Id: c.next.Operation, Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Destination: c.host.Config.Node,
+		Digest: c.decision.Digest, Generation: c.record.GetGeneration(),
+	}})
+	if err != nil {
+		return unavailable(err)
+	}
+	j := *c.next
+	u.add("abort wake", func(ctx context.Context) error { return c.vm.abortWake(ctx, &j, "create failed") })
+	_, err = c.host.Records.Advance(ctx, c.vm.advance(c.next, nodev1.Phase_PHASE_TRANSFERRING, ""))
+	return unavailable(err)
+}
+
+// journal makes the first durable word on the VM; it names everything that the steps
+// after it make.
+func (c *creation) journal(_ context.Context, u *undo) error {
+	cfg := c.host.Config
+	c.next.RAM = cfg.RAMFile(c.vm.namespace, c.vm.id)
+	c.next.RunDir = cfg.VMRunDir(c.vm.namespace, c.vm.id)
+	c.next.Stdio = c.vm.init.stdio
+	c.next.Cgroup = cgroupDirs(c.bundle.CgroupsPath, c.vm.namespace, c.vm.id)
+	c.next.Phase = Own
+	if c.decision.Action == record.Restore {
+		c.next.Phase = Incoming
+	}
+	if err := os.MkdirAll(c.vm.dir, 0o700); err != nil {
+		return err
+	}
+	u.add("reclaim", func(ctx context.Context) error {
+		c.vm.mu.Lock()
+		j := c.vm.journal
+		c.vm.mu.Unlock()
+		return errors.Join(c.vm.unserve(), Reclaim(ctx, c.host, c.vm.dir, j))
+	})
+	c.vm.mu.Lock()
+	c.vm.journal = c.next
+	c.vm.mu.Unlock()
+	return c.vm.write(func(*Journal) {})
+}
+
+func (c *creation) serve(context.Context, *undo) error {
+	return c.vm.serve(func() (*VM, error) { return c.vm, nil })
+}
+
+func (c *creation) hold(ctx context.Context, _ *undo) error {
+	ns := holder.Namespace{Path: c.bundle.NetNS, New: c.bundle.NetNS == "" && !c.bundle.HostNetwork}
+	id, err := c.host.Hold(ctx, ns)
+	if err != nil {
+		return err
+	}
+	netns := c.bundle.NetNS
+	if ns.New {
+		netns = fmt.Sprintf("/proc/%d/ns/net", id.PID)
+	}
+	err = c.vm.write(func(j *Journal) { j.Holder, j.NetNS = id, netns })
+	if err != nil {
+		return errors.Join(err, id.Kill(context.WithoutCancel(ctx)))
+	}
+	return nil
+}
+
+func (c *creation) hooks(ctx context.Context, u *undo) error {
+	u.add("run poststop hooks", func(ctx context.Context) error {
+		return c.bundle.Hooks.Run(ctx, bundle.Poststop, c.vm.hookState(specs.StateStopped))
+	})
+	for _, kind := range []bundle.HookKind{bundle.Prestart, bundle.CreateRuntime} {
+		if err := c.bundle.Hooks.Run(ctx, kind, c.vm.hookState(specs.StateCreating)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

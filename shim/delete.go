@@ -1,0 +1,123 @@
+package shim
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/containerd/containerd/api/events"
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/containerd/v2/pkg/protobuf"
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"godwit.dev/godwit/shim/bundle"
+)
+
+// Delete forgets an exec, or frees all that the task has.
+func (s *Service) Delete(ctx context.Context, r *taskapi.DeleteRequest) (*taskapi.DeleteResponse, error) {
+	return on(s, r.GetID(), func(vm *VM) (*taskapi.DeleteResponse, error) {
+		var p *process
+		var err error
+		if r.GetExecID() != "" {
+			p, err = vm.removeExec(ctx, r.GetExecID())
+		} else {
+			p, err = vm.init, vm.delete(ctx)
+		}
+		if err != nil {
+			return nil, err
+		}
+		vm.mu.Lock()
+		defer vm.mu.Unlock()
+		at := protobuf.ToTimestamp(p.exitedAt)
+		vm.events.send(&events.TaskDelete{ContainerID: vm.id, ID: p.id, Pid: vm.pid(), ExitStatus: p.status, ExitedAt: at})
+		return &taskapi.DeleteResponse{Pid: vm.pid(), ExitStatus: p.status, ExitedAt: at}, nil
+	})
+}
+
+// delete frees what is left of a task that has ended or never ran. What cannot be
+// freed fails the call, so that it can be repeated.
+func (vm *VM) delete(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
+	defer cancel()
+	if vm.is(Created) {
+		vm.endCreated(ctx, 0) // H26: it never started, so it ended well
+	}
+	if err := vm.change(Stopped, Deleting); err != nil {
+		return fmt.Errorf("delete task %s: %w", vm.id, err)
+	}
+	if err := vm.free(ctx); err != nil {
+		vm.leave(Deleting, Stopped)
+		return fmt.Errorf("delete task %s: %w", vm.id, err)
+	}
+	vm.leave(Deleting, Deleted)
+	return nil
+}
+
+func (vm *VM) free(ctx context.Context) error {
+	vm.still()
+	vm.mu.Lock()
+	nics, all := vm.nics, vm.processes()
+	vm.mu.Unlock()
+	if nics != nil {
+		if err := nics.Close(); err != nil {
+			return err
+		}
+	}
+	for _, p := range all {
+		if p.pumps != nil {
+			p.pumps.streams.close()
+		}
+	}
+	if err := vm.unserve(); err != nil {
+		return err
+	}
+	j := vm.noted()
+	if err := Reclaim(ctx, vm.host, vm.dir, j); err != nil {
+		return err
+	}
+	if j.Phase == Own {
+		if err := vm.disown(ctx, j.Generation, j.Spec.UID); err != nil {
+			vm.log.Warn("give up ownership", "error", err)
+		}
+	}
+	if err := vm.bundle.Hooks.Run(ctx, bundle.Poststop, vm.hookState(specs.StateStopped)); err != nil {
+		vm.log.Warn("run hooks", "error", err)
+	}
+	return nil
+}
+
+func (vm *VM) is(s State) bool {
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	return vm.state == s
+}
+
+// Shutdown ends the shim if its task is gone or has ended. It refuses nothing: a shim
+// whose task runs stays.
+func (s *Service) Shutdown(ctx context.Context, _ *taskapi.ShutdownRequest) (*emptyResponse, error) {
+	vm, err := s.the()
+	if err != nil && !errdefs.IsNotFound(err) {
+		return nil, err
+	}
+	if vm == nil {
+		s.shutdown.Shutdown()
+		return &emptyResponse{}, nil
+	}
+	go s.leave(vm)
+	return &emptyResponse{}, nil
+}
+
+// leave ends the shim once its task has ended and its output has drained.
+func (s *Service) leave(vm *VM) {
+	select {
+	case <-vm.init.done:
+	case <-s.life.Done():
+		return
+	}
+	// A Delete under way is answered first.
+	for vm.is(Deleting) {
+		sleep(s.life, 10*time.Millisecond)
+	}
+	s.shutdown.Shutdown()
+}

@@ -1,0 +1,81 @@
+package shim
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/api/spec"
+)
+
+// baseCmdline is what every guest of ours is booted with.
+const baseCmdline = "console=ttyS0 quiet panic=-1"
+
+// GuestKernel describes the kernel and initramfs that cfg names.
+func GuestKernel(cfg *config.Config) (spec.Kernel, error) {
+	sum := sha256.New()
+	for _, path := range []string{cfg.Guest.Kernel, cfg.Guest.Initrd} {
+		if err := add(sum, path); err != nil {
+			return spec.Kernel{}, fmt.Errorf("guest kernel: %w: %w", err, errdefs.ErrNotFound)
+		}
+	}
+	cmdline := strings.TrimSpace(baseCmdline + " " + cfg.Guest.Cmdline)
+	return spec.Kernel{Digest: "sha256:" + hex.EncodeToString(sum.Sum(nil)), Cmdline: cmdline}, nil
+}
+
+func add(w io.Writer, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = io.Copy(w, f)
+	return err
+}
+
+// HostKernel is the release of the kernel that runs here.
+func HostKernel() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}
+
+// cpuFeatures lists what the host's CPU can do.
+func cpuFeatures() []string {
+	data, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(data)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "flags" {
+			return strings.Fields(value)
+		}
+	}
+	return nil
+}
+
+// older compares versions such as 7.2.9, number by number.
+func older(a, b string) bool {
+	x, y := strings.Split(a, "."), strings.Split(b, ".")
+	for i := range min(len(x), len(y)) {
+		m, err1 := strconv.Atoi(x[i])
+		n, err2 := strconv.Atoi(y[i])
+		if err1 != nil || err2 != nil {
+			return false
+		}
+		if m != n {
+			return m < n
+		}
+	}
+	return false
+}

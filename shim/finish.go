@@ -1,0 +1,135 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+)
+
+// endBound is how long the end of a VM may take in all.
+const endBound = 20 * time.Second
+
+// finish ends the VM after its init: the other processes first, the VMM next, init's
+// exit last.
+func (vm *VM) finish(status uint32, at time.Time) {
+	ctx, cancel := context.WithTimeout(vm.life, endBound)
+	defer cancel()
+	vm.endExecs(ctx)
+	vm.snapStats(ctx)
+	if agent := vm.guest(); agent != nil {
+		sync, cancel := context.WithTimeout(ctx, 5*time.Second)
+		if _, err := agent.Shutdown(sync, &agentv1.ShutdownRequest{}); err != nil {
+			vm.log.Debug("shut guest down", "error", err)
+		}
+		cancel()
+	}
+	vm.end(ctx, status, at)
+}
+
+// endExecs kills the execs that run and waits a little for their exits, which the
+// guest reports; what is left then ends with the VM.
+func (vm *VM) endExecs(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	vm.mu.Lock()
+	live := make([]*process, 0, len(vm.execs))
+	for _, p := range vm.execs {
+		if p.started && !p.exited {
+			live = append(live, p)
+		}
+	}
+	agent := vm.agent
+	vm.mu.Unlock()
+	for _, p := range live {
+		if _, err := agent.Kill(ctx, &agentv1.KillRequest{Id: p.id, Signal: 9, All: true}); err != nil {
+			vm.log.Debug("kill exec", "exec", p.id, "error", err)
+		}
+	}
+	for _, p := range live {
+		select {
+		case <-p.done:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// end kills the VMM, frees the RAM, and reports every exit, init's last. It is safe to
+// call from several ends at once: the first one's status counts.
+func (vm *VM) end(ctx context.Context, status uint32, at time.Time) {
+	vm.ending.Do(func() {
+		if err := vm.stopMachine(ctx); err != nil {
+			vm.log.Error("end VM", "error", err)
+		}
+		vm.mu.Lock()
+		defer vm.mu.Unlock()
+		for _, p := range vm.processes() {
+			if p.pumps != nil {
+				p.pumps.end()
+			}
+			s := status
+			if p.id != "" {
+				s = killed
+			}
+			vm.exit(p, s, at)
+		}
+		if err := vm.to(Stopped); err != nil {
+			vm.log.Error("end VM", "error", err)
+		}
+	})
+}
+
+// stopMachine ends the VMM and the talk with the guest, and gives its RAM back.
+func (vm *VM) stopMachine(ctx context.Context) error {
+	vm.mu.Lock()
+	machine, agent, j := vm.machine, vm.agent, vm.journal
+	vm.mu.Unlock()
+	var errs []error
+	if machine != nil {
+		errs = append(errs, machine.Kill(ctx))
+	}
+	if agent != nil {
+		agent.Close()
+	}
+	if j != nil {
+		errs = append(errs, removeFile(j.RAM))
+	}
+	return errors.Join(errs...)
+}
+
+// guard watches the VMM: its end is the end of the VM, whoever caused it.
+func (vm *VM) guard() {
+	<-vm.machine.Done()
+	exit := vm.machine.Exit()
+	status := uint32(killed)
+	if exit.Clean {
+		status = 0 // powered off from inside
+	}
+	vm.mu.Lock()
+	released := vm.state == Releasing
+	vm.mu.Unlock()
+	if released {
+		return // Release ends the task itself, with its own status
+	}
+	// init's own exit may be on its way: it was reported before the guest went down.
+	vm.log.Info("VMM ended", "status", exit.Status, "reason", exit.Reason)
+	ctx, cancel := context.WithTimeout(vm.life, endBound)
+	defer cancel()
+	select {
+	case <-vm.initDone():
+	case <-time.After(vm.grace(exit.Clean)):
+	}
+	vm.end(ctx, status, exit.At)
+}
+
+// grace is how long the VMM's end waits for the exit of init: finish is under way when
+// the guest was shut down in order.
+func (vm *VM) grace(clean bool) time.Duration {
+	if clean {
+		return 2 * time.Second
+	}
+	return 0
+}
+
+func (vm *VM) initDone() <-chan struct{} { return vm.init.done }

@@ -1,0 +1,121 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/shim/proc"
+)
+
+// voteBound is how long stopping the VMM for good may take.
+const voteBound = 10 * time.Second
+
+func (vm *VM) vmmID() proc.ID {
+	p := vm.noted().Process
+	return proc.ID{PID: p.PID, StartTime: p.StartTime}
+}
+
+// held answers the hold that ref names; vm.mu is held.
+func (vm *VM) held(call string, ref *machinev1.Ref) (*capture, error) {
+	if vm.capture == nil || !sameRef(vm.capture.ref, ref) {
+		return nil, fmt.Errorf("%s: operation %s, attempt %d, generation %d does not hold VM %s: %w",
+			call, ref.GetOperation(), ref.GetAttempt(), ref.GetGeneration(), vm.id, errdefs.ErrFailedPrecondition)
+	}
+	return vm.capture, nil
+}
+
+// vote stops the VMM, verifiably, silences its NICs and writes PREPARED. From then on
+// only the controller's word moves the VM.
+func (vm *VM) vote(ctx context.Context, ref *machinev1.Ref) (string, error) {
+	vm.mu.Lock()
+	c, err := vm.held("vote", ref)
+	voted := err == nil && vm.state == Voted
+	if err == nil && !voted {
+		err = vm.to(Voting)
+	}
+	vm.mu.Unlock()
+	if err != nil {
+		return "", err
+	}
+	if voted {
+		return c.resp.GetDigest(), nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, voteBound)
+	defer cancel()
+	err = vm.vmmID().Stop(ctx)
+	if err == nil && vm.nics != nil {
+		err = vm.nics.Down(ctx)
+	}
+	if err == nil {
+		err = vm.write(func(j *Journal) { j.Phase = Prepared })
+	}
+	if err != nil {
+		err = errors.Join(fmt.Errorf("vote for operation %s: %w", ref.GetOperation(), err), vm.vmmID().Continue())
+		vm.leave(Voting, Captured)
+		return "", err
+	}
+	c.deadline.Stop()
+	vm.leave(Voting, Voted)
+	return c.resp.GetDigest(), nil
+}
+
+// release ends the VM after the commit: its state is the snapshot's now. It can be
+// repeated from any point.
+func (vm *VM) release(ctx context.Context, ref *machinev1.Ref, digest string) error {
+	vm.mu.Lock()
+	j := vm.journal
+	if j.Phase == Released && j.Operation == ref.GetOperation() {
+		vm.mu.Unlock()
+		return nil
+	}
+	c, err := vm.held("release", ref)
+	switch {
+	case err != nil:
+	case c.resp.GetDigest() != digest:
+		err = fmt.Errorf("release VM %s to %s: its snapshot is %s: %w", vm.id, digest, c.resp.GetDigest(), errdefs.ErrFailedPrecondition)
+	case j.Phase != Prepared:
+		err = fmt.Errorf("release VM %s: it has not voted: %w", vm.id, errdefs.ErrFailedPrecondition)
+	case vm.state != Stopped: // the VMM may have died after the vote
+		err = vm.to(Releasing)
+	}
+	vm.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
+	defer cancel()
+	if err := vm.dispose(ctx); err != nil {
+		vm.leave(Releasing, Voted)
+		return fmt.Errorf("release VM %s: %w", vm.id, err)
+	}
+	vm.end(ctx, 0, time.Now())
+	return nil
+}
+
+// dispose destroys what the committed snapshot has made superfluous.
+func (vm *VM) dispose(ctx context.Context) error {
+	if err := vm.machine.Kill(ctx); err != nil {
+		return err
+	}
+	j := vm.noted()
+	if len(j.Links) > 0 {
+		if err := vm.host.Network.Detach(ctx, j.NetNS, j.Links); err != nil {
+			return err
+		}
+	}
+	errs := []error{removeFile(j.RAM), removeFile(tableFile(j))}
+	for i, d := range j.Spec.Disks {
+		if !d.ReadOnly {
+			errs = append(errs, removeFile(j.Disks[i].Path))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return vm.write(func(j *Journal) { j.Phase = Released })
+}

@@ -1,0 +1,115 @@
+// Package holder keeps a pid and a network namespace alive for a task. The pid that
+// containerd shows belongs to a small process that sleeps in the task's namespace, so
+// that hooks and CNI find /proc/PID/ns/net from Create to Delete.
+package holder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/shim/proc"
+)
+
+// Subcommand of the shim's binary that is the holder.
+const Subcommand = "holder"
+
+// Namespace says where the holder lives.
+type Namespace struct {
+	Path string // join this one
+	New  bool   // make one; otherwise, without a path, stay in the caller's
+}
+
+// Start starts a holder that runs binary and waits until it is where it shall be. Nobody has to
+// wait for its end.
+func Start(ctx context.Context, binary string, ns Namespace) (proc.ID, error) {
+	ready, w, err := os.Pipe()
+	if err != nil {
+		return proc.ID{}, fmt.Errorf("start holder: %w", err)
+	}
+	defer ready.Close()
+	args := []string{Subcommand}
+	if ns.Path != "" {
+		args = append(args, ns.Path)
+	}
+	cmd := exec.Command(binary, args...)
+	cmd.ExtraFiles = []*os.File{w}
+	cmd.Dir = "/"
+	cmd.Env = []string{"GOMAXPROCS=1"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if ns.New {
+		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNET
+	}
+	err = cmd.Start()
+	w.Close()
+	if err != nil {
+		return proc.ID{}, fmt.Errorf("start holder: %w", err)
+	}
+	id, err := proc.Find(cmd.Process.Pid)
+	if err == nil {
+		err = waitReady(ctx, ready)
+	}
+	go cmd.Wait() // reaps; ends with the holder
+	if err != nil {
+		return proc.ID{}, errors.Join(fmt.Errorf("start holder in %q: %w", ns.Path, err), cmd.Process.Kill())
+	}
+	return id, nil
+}
+
+func waitReady(ctx context.Context, ready *os.File) error {
+	stop := context.AfterFunc(ctx, func() { ready.Close() })
+	defer stop()
+	answer, err := io.ReadAll(ready)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		return err
+	}
+	if string(answer) != "ok" {
+		return fmt.Errorf("holder said %q", answer)
+	}
+	return nil
+}
+
+// Main is the holder. It ends by SIGKILL.
+func Main(args []string) error {
+	runtime.LockOSThread() // the main thread: /proc/PID/ns/net shows its namespace
+	ready := os.NewFile(3, "ready")
+	if len(args) > 0 {
+		if err := join(args[0]); err != nil {
+			fmt.Fprint(ready, err)
+			return err
+		}
+	}
+	signal.Ignore(syscall.SIGINT, syscall.SIGHUP, syscall.SIGTERM, syscall.SIGPIPE)
+	if _, err := ready.WriteString("ok"); err != nil {
+		return err
+	}
+	ready.Close()
+	for {
+		if err := unix.Pause(); err != nil && err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+func join(path string) error {
+	ns, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("join network namespace: %w", err)
+	}
+	defer ns.Close()
+	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("join network namespace %s: %w", path, err)
+	}
+	return nil
+}

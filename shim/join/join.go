@@ -1,0 +1,132 @@
+// Package join makes the host of a VM out of the real parts: QEMU, the network, the
+// cache of disks, the snapshot worker, the node's daemon.
+package join
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/network"
+	"godwit.dev/godwit/shim"
+	"godwit.dev/godwit/shim/holder"
+	"godwit.dev/godwit/shim/proc"
+	"godwit.dev/godwit/shim/rootfs"
+	"godwit.dev/godwit/snapshot/worker"
+	"godwit.dev/godwit/vmm"
+	"godwit.dev/godwit/vmm/qemu"
+
+	"time"
+)
+
+// Worker is the subcommand of the shim's binary that handles pages.
+const Worker = "worker"
+
+// Host is what cfg describes. It opens nothing and asks nobody.
+func Host(cfg *config.Config) (*shim.Host, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	driver, err := driver(cfg)
+	if err != nil {
+		return nil, err
+	}
+	h := &shim.Host{
+		Config: cfg, Driver: driver, Network: wires{}, Disks: &disks{cfg: cfg}, HostKernel: shim.HostKernel(),
+		Kernel: func() (spec.Kernel, error) { return shim.GuestKernel(cfg) },
+		Dial: func(ctx context.Context, m vmm.Machine, console string) (shim.Agent, error) {
+			return guest.Connect(ctx, m.Process().Agent, guest.Options{
+				BootTimeout: time.Duration(cfg.Timeouts.Boot), Console: console, Gone: m.Done(), Log: slog.Default(),
+			})
+		},
+		Hold: func(ctx context.Context, ns holder.Namespace) (proc.ID, error) { return holder.Start(ctx, self, ns) },
+		Snapshots: func(cgroup []string) shim.Snapshots {
+			return &worker.Client{Command: []string{self, Worker}, Cgroup: cgroup}
+		},
+	}
+	if cfg.UsesRecords() {
+		h.Records = record.Local(cfg.DaemonSocket())
+	}
+	return h, nil
+}
+
+// driver picks the VMM. QEMU is the one that is built.
+func driver(cfg *config.Config) (vmm.Driver, error) {
+	switch cfg.VMM.Kind {
+	case "", "auto", qemu.Name:
+		return qemu.New(qemu.Driver{Binary: cfg.VMM.QEMU, DataDir: cfg.VMM.DataDir, Accel: cfg.VMM.Accel, Log: slog.Default()})
+	}
+	return nil, fmt.Errorf("vmm.kind %q: %w", cfg.VMM.Kind, errdefs.ErrNotImplemented)
+}
+
+// wires is package network behind the shim's interfaces.
+type wires struct{}
+
+func (wires) Read(ctx context.Context, netns string) ([]network.Link, error) {
+	return network.Read(ctx, netns)
+}
+
+func (wires) Attach(ctx context.Context, netns string, owner network.Owner, links []network.Link) (shim.Attachment, error) {
+	a, err := network.Attach(ctx, netns, owner, links)
+	if err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+func (wires) Open(ctx context.Context, netns string, links []network.Link) (shim.Attachment, error) {
+	a, err := network.Open(ctx, netns, links)
+	if err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+func (wires) Detach(ctx context.Context, netns string, links []network.Link) error {
+	return network.Detach(ctx, netns, links)
+}
+
+// disks is package rootfs behind the shim's interface.
+type disks struct{ cfg *config.Config }
+
+func (d *disks) Prepare(ctx context.Context, req shim.DisksRequest) (*shim.DiskSet, error) {
+	cache, err := rootfs.OpenCache(d.cfg.CacheDir(), int64(d.cfg.Cache.MaxSize))
+	if err != nil {
+		return nil, err
+	}
+	l, err := rootfs.Prepare(ctx, req.Mounts, rootfs.Paths{Cache: cache, Dir: req.Dir, WritableSize: req.WritableSize})
+	if err != nil {
+		return nil, err
+	}
+	set := &shim.DiskSet{Writable: "rw"}
+	for i, disk := range l.Disks {
+		id := fmt.Sprintf("layer%d", i)
+		set.Layers = append(set.Layers, id)
+		set.Disks = append(set.Disks, spec.Disk{
+			ID: id, Serial: id, ReadOnly: true, Type: disk.Type, Size: disk.Size, Digest: disk.Digest,
+		})
+		set.Files = append(set.Files, shim.JournalDisk{ID: id, Path: disk.Path})
+	}
+	set.Disks = append(set.Disks, spec.Disk{ID: "rw", Serial: "rw", Type: "ext4", Size: l.WritableSize})
+	set.Files = append(set.Files, shim.JournalDisk{ID: "rw", Path: l.Writable})
+	return set, nil
+}
+
+func (d *disks) Cleanup(_ context.Context, dir string) error {
+	if err := rootfs.Release(dir); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(filepath.Clean(dir)); err != nil {
+		return fmt.Errorf("remove disks: %w", err)
+	}
+	return nil
+}

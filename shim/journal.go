@@ -1,0 +1,162 @@
+package shim
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/network"
+	"godwit.dev/godwit/shim/proc"
+	"godwit.dev/godwit/vmm"
+)
+
+// Phase of the journal is this node's own word on the VM, after a crash too.
+type Phase string
+
+// Phases. The first four are a source's, the others a destination's.
+const (
+	Own      Phase = "OWN"
+	Sending  Phase = "SENDING"  // a snapshot is being made; the VM is paused
+	Prepared Phase = "PREPARED" // voted; the VMM is stopped
+	Released Phase = "RELEASED"
+	Incoming Phase = "INCOMING" // a snapshot is being filled in
+	Ready    Phase = "READY"    // complete, and has not executed an instruction
+	Fenced   Phase = "FENCED"   // given up; this attempt never runs here
+)
+
+// Open reports whether an operation holds the VM, so that nobody but its controller
+// may end it.
+func (p Phase) Open() bool {
+	return p == Sending || p == Prepared || p == Incoming || p == Ready
+}
+
+// Journal is the durable record of a VM on its node: what it may do, and every resource
+// it has, each written before it is made.
+type Journal struct {
+	Version    int    `json:"version"`
+	Phase      Phase  `json:"phase"`
+	Generation uint64 `json:"generation"`
+	Operation  string `json:"operation,omitempty"`
+	Attempt    uint32 `json:"attempt,omitempty"`
+	Digest     string `json:"digest,omitempty"`
+	Repository string `json:"repository,omitempty"`
+	Self       bool   `json:"self,omitempty"` // the shim opened the operation and closes it
+
+	Spec    *spec.Spec     `json:"spec"`
+	Bundle  string         `json:"bundle"`
+	Config  string         `json:"config,omitempty"` // path of the node's configuration
+	Shim    proc.ID        `json:"shim"`
+	Holder  proc.ID        `json:"holder"`
+	Process *vmm.Process   `json:"process,omitempty"`
+	NetNS   string         `json:"netns,omitempty"`
+	Links   []network.Link `json:"links,omitempty"`
+	RAM     string         `json:"ram,omitempty"`
+	Disks   []JournalDisk  `json:"disks,omitempty"`
+	RunDir  string         `json:"runDir,omitempty"`
+	Cgroup  []string       `json:"cgroup,omitempty"`
+
+	Stdio  Stdio  `json:"stdio"`
+	Resume Resume `json:"resume"`
+	BootID string `json:"bootID,omitempty"`
+}
+
+// JournalDisk is a disk's file on this node.
+type JournalDisk struct {
+	ID   string `json:"id"`
+	Path string `json:"path"`
+}
+
+const journalVersion = 1
+
+// journalFile of a VM's directory.
+func journalFile(dir string) string { return filepath.Join(dir, "node.json") }
+
+// LoadJournal answers NotFound if there is none.
+func LoadJournal(dir string) (*Journal, error) {
+	data, err := os.ReadFile(journalFile(dir))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("read journal %s: %w", dir, errdefs.ErrNotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read journal: %w", err)
+	}
+	j := new(Journal)
+	if err := json.Unmarshal(data, j); err != nil {
+		return nil, fmt.Errorf("read journal %s: %w: %w", dir, err, errdefs.ErrDataLoss)
+	}
+	if j.Version != journalVersion {
+		return nil, fmt.Errorf("read journal %s: version %d, this build knows %d: %w", dir, j.Version, journalVersion, errdefs.ErrNotImplemented)
+	}
+	return j, nil
+}
+
+// store makes j durable in dir: a crash leaves the old or the new one, whole.
+func (j *Journal) store(dir string) error {
+	j.Version = journalVersion
+	data, err := json.Marshal(j)
+	if err != nil {
+		return fmt.Errorf("write journal: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("write journal: %w", err)
+	}
+	if err := replaceFile(journalFile(dir), data); err != nil {
+		return fmt.Errorf("write journal: %w", err)
+	}
+	return nil
+}
+
+func replaceFile(path string, data []byte) error {
+	tmp := path + ".tmp"
+	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return errors.Join(err, os.Remove(tmp))
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return errors.Join(err, os.Remove(tmp))
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// write changes the VM's journal and makes it durable; on an error the journal is as
+// before.
+func (vm *VM) write(change func(*Journal)) error {
+	vm.journalMu.Lock()
+	defer vm.journalMu.Unlock()
+	next := *vm.journal
+	change(&next)
+	if err := next.store(vm.dir); err != nil {
+		return err
+	}
+	vm.mu.Lock()
+	vm.journal = &next
+	vm.mu.Unlock()
+	return nil
+}
+
+// noted answers the journal as it is now. It is never changed in place.
+func (vm *VM) noted() *Journal {
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	return vm.journal
+}

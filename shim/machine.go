@@ -1,0 +1,166 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/containerd/v2/pkg/shim"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/ttrpc"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+)
+
+// machineService is godwit.machine.v1 for the VM that find answers.
+type machineService struct {
+	find func() (*VM, error)
+}
+
+func ask[R any](m *machineService, fn func(*VM) (R, error)) (R, error) {
+	vm, err := m.find()
+	var r R
+	if err == nil && vm.gone() {
+		err = fmt.Errorf("task is not created: %w", errdefs.ErrNotFound)
+	}
+	if err == nil {
+		r, err = fn(vm)
+	}
+	return r, errgrpc.ToGRPC(err)
+}
+
+// Query answers at any time.
+func (m *machineService) Query(context.Context, *machinev1.QueryRequest) (*machinev1.QueryResponse, error) {
+	return ask(m, func(vm *VM) (*machinev1.QueryResponse, error) {
+		vm.mu.Lock()
+		defer vm.mu.Unlock()
+		j := vm.journal
+		r := &machinev1.QueryResponse{
+			Namespace: vm.namespace, Id: vm.id, State: string(vm.state), Record: string(j.Phase), Generation: j.Generation,
+			Digest: j.Digest, Resident: resident(j.RAM), Network: vm.networkKind, Progress: vm.progress.get(), TaskPid: vm.pid(),
+		}
+		if j.Operation != "" {
+			r.Ref = &machinev1.Ref{Operation: j.Operation, Attempt: j.Attempt, Generation: j.Generation}
+		}
+		if s := j.Spec; s != nil {
+			r.Uid, r.Vmm, r.Memory, r.Vcpus = s.UID, s.VMM.Name, s.Memory, uint32(s.VCPUs)
+			for _, n := range s.NICs {
+				for _, a := range n.Addresses {
+					r.Addresses = append(r.Addresses, a.String())
+				}
+			}
+		}
+		if j.Process != nil && vm.state != Stopped {
+			r.VmmPid = uint32(j.Process.PID)
+		}
+		for _, p := range vm.execs {
+			if p.started && !p.exited {
+				r.Execs++
+			}
+		}
+		r.VmmVersion = vm.vmmVersion
+		return r, nil
+	})
+}
+
+// Capture makes the snapshot, or waits for the one that this attempt has begun.
+func (m *machineService) Capture(ctx context.Context, r *machinev1.CaptureRequest) (*machinev1.CaptureResponse, error) {
+	return ask(m, func(vm *VM) (*machinev1.CaptureResponse, error) {
+		c, fresh, err := vm.hold(r)
+		if err != nil {
+			return nil, err
+		}
+		if fresh {
+			go vm.work(c)
+		}
+		select {
+		case <-c.done:
+			return c.resp, c.err
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	})
+}
+
+// Vote stops the VMM and writes PREPARED.
+func (m *machineService) Vote(ctx context.Context, r *machinev1.VoteRequest) (*machinev1.VoteResponse, error) {
+	return ask(m, func(vm *VM) (*machinev1.VoteResponse, error) {
+		digest, err := vm.vote(ctx, r.GetRef())
+		return &machinev1.VoteResponse{Digest: digest}, err
+	})
+}
+
+// Abort gives a source its VM back, and ends a destination that has never run.
+func (m *machineService) Abort(ctx context.Context, r *machinev1.AbortRequest) (*machinev1.AbortResponse, error) {
+	return ask(m, func(vm *VM) (*machinev1.AbortResponse, error) {
+		vm.mu.Lock()
+		c, j, state := vm.capture, vm.journal, vm.state
+		vm.mu.Unlock()
+		ref := r.GetRef()
+		switch {
+		case c != nil && sameRef(c.ref, ref):
+			if err := vm.abort(c); err != nil {
+				return nil, err
+			}
+		case c != nil:
+			return nil, fmt.Errorf("abort operation %s: %s holds VM %s: %w", ref.GetOperation(), c.ref.GetOperation(), vm.id, errdefs.ErrFailedPrecondition)
+		case state == Created && j.Phase == Ready && j.Operation == ref.GetOperation() && j.Attempt == ref.GetAttempt():
+			vm.endCreated(ctx, killed)
+		}
+		vm.mu.Lock()
+		defer vm.mu.Unlock()
+		return &machinev1.AbortResponse{State: string(vm.state)}, nil
+	})
+}
+
+// Release ends the VM after the commit.
+func (m *machineService) Release(ctx context.Context, r *machinev1.ReleaseRequest) (*machinev1.ReleaseResponse, error) {
+	return ask(m, func(vm *VM) (*machinev1.ReleaseResponse, error) {
+		return &machinev1.ReleaseResponse{}, vm.release(ctx, r.GetRef(), r.GetDigest())
+	})
+}
+
+// serve answers godwitd on the VM's own socket, where it is found without containerd.
+func (vm *VM) serve(find func() (*VM, error)) error {
+	path := vm.host.Config.MachineSocket(vm.namespace, vm.id)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	if err := removeFile(path); err != nil {
+		return err
+	}
+	l, err := shim.NewSocket("unix://" + path)
+	if err != nil {
+		return err
+	}
+	server, err := ttrpc.NewServer(ttrpc.WithServerHandshaker(ttrpc.UnixSocketRequireSameUser()))
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	machinev1.RegisterMachineService(server, &machineService{find: find})
+	vm.mu.Lock()
+	vm.server = server
+	vm.mu.Unlock()
+	go func() {
+		if err := server.Serve(vm.life, l); err != nil && !errors.Is(err, ttrpc.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+			vm.log.Error("serve machine socket", "error", err)
+		}
+	}()
+	return nil
+}
+
+// unserve may be called more than once.
+func (vm *VM) unserve() error {
+	vm.mu.Lock()
+	server := vm.server
+	vm.server = nil
+	vm.mu.Unlock()
+	if server == nil {
+		return nil
+	}
+	return server.Close()
+}

@@ -1,0 +1,173 @@
+package shim
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/containerd/containerd/api/events"
+	"github.com/containerd/containerd/v2/pkg/protobuf"
+	"github.com/containerd/errdefs"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/guest"
+)
+
+// killed is the status of a process that ended with its VM.
+const killed = 137
+
+// drainBound is how long an exit waits for output that containerd does not read.
+const drainBound = 10 * time.Second
+
+// process is the task's init, whose id is empty, or an exec. vm.mu guards its fields.
+type process struct {
+	id       string
+	stdio    Stdio
+	config   []byte // JSON of specs.Process
+	pumps    *pumps
+	starting bool
+	started  bool
+	exited   bool
+	status   uint32
+	exitedAt time.Time
+	width    uint32 // of the terminal, where it was set before the start
+	height   uint32
+	done     chan struct{} // closed when exit status and output are out
+}
+
+func newProcess(id string, stdio Stdio, config []byte) *process {
+	return &process{id: id, stdio: stdio, config: config, done: make(chan struct{})}
+}
+
+// find answers the process of that exec id; vm.mu is held.
+func (vm *VM) find(execID string) (*process, error) {
+	if execID == "" {
+		return vm.init, nil
+	}
+	if p, ok := vm.execs[execID]; ok {
+		return p, nil
+	}
+	return nil, fmt.Errorf("exec %s of task %s: %w", execID, vm.id, errdefs.ErrNotFound)
+}
+
+// run starts p in the guest and lets its stdio flow.
+func (vm *VM) run(ctx context.Context, p *process, st *streams, from guest.Offsets) error {
+	_, err := vm.guest().Start(ctx, &agentv1.StartRequest{
+		Id: p.id, Process: p.config,
+		Stdin: st.stdin != nil, Stdout: st.stdout != nil, Stderr: st.stderr != nil,
+	})
+	if err != nil {
+		return err
+	}
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	p.started, p.pumps = true, newPumps(p.id, st, from)
+	return nil
+}
+
+// traffic is everything that asks the guest of its own accord: pumps and waits. It
+// stands still during a capture.
+type traffic struct {
+	cancel context.CancelFunc
+	ctx    context.Context
+}
+
+// flow starts the traffic of all live processes.
+func (vm *VM) flow() {
+	ctx, cancel := context.WithCancel(vm.life)
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	vm.traffic = traffic{cancel: cancel, ctx: ctx}
+	for _, p := range vm.processes() {
+		if p.started && !p.exited {
+			vm.flowOne(p)
+		}
+	}
+}
+
+// flowOne joins p to the traffic; vm.mu is held.
+func (vm *VM) flowOne(p *process) {
+	ctx, agent := vm.traffic.ctx, vm.agent
+	p.pumps.start(ctx, agent)
+	vm.watchers.Go(func() { vm.watch(ctx, agent, p) })
+}
+
+// still stops the traffic; it returns when nothing of ours asks the guest any more.
+func (vm *VM) still() {
+	vm.mu.Lock()
+	cancel, all := vm.traffic.cancel, vm.processes()
+	vm.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+	for _, p := range all {
+		if p.pumps != nil {
+			p.pumps.stop()
+		}
+	}
+	vm.watchers.Wait()
+}
+
+// processes are all of the task, init last; vm.mu is held.
+func (vm *VM) processes() []*process {
+	all := make([]*process, 0, len(vm.execs)+1)
+	for _, p := range vm.execs {
+		all = append(all, p)
+	}
+	return append(all, vm.init)
+}
+
+// watch waits for the end of p in the guest.
+func (vm *VM) watch(ctx context.Context, agent agentv1.AgentService, p *process) {
+	for ctx.Err() == nil {
+		r, err := agent.Wait(ctx, &agentv1.WaitRequest{Id: p.id})
+		if err != nil {
+			sleep(ctx, retryWait)
+			continue
+		}
+		if r.GetOom() {
+			vm.events.send(&events.TaskOOM{ContainerID: vm.id})
+		}
+		// Not in this goroutine: still may be waiting for it.
+		go vm.ended(p, r.GetExitStatus(), time.Unix(0, r.GetExitedAtUnixNano()))
+		return
+	}
+}
+
+// ended handles the end of one process that the guest has reported.
+func (vm *VM) ended(p *process, status uint32, at time.Time) {
+	p.pumps.end()
+	ctx, cancel := context.WithTimeout(vm.life, drainBound)
+	p.pumps.waitDrained(ctx)
+	cancel()
+	if p.id != "" {
+		vm.publishExit(p, status, at)
+		return
+	}
+	vm.finish(status, at)
+}
+
+// publishExit tells the world, once.
+func (vm *VM) publishExit(p *process, status uint32, at time.Time) {
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	vm.exit(p, status, at)
+}
+
+// exit is publishExit for a caller that holds vm.mu.
+func (vm *VM) exit(p *process, status uint32, at time.Time) {
+	if p.exited {
+		return
+	}
+	p.exited, p.status, p.exitedAt = true, status, at
+	id := p.id
+	if id == "" {
+		id = vm.id
+	}
+	if p.started || p.id == "" {
+		vm.events.send(&events.TaskExit{
+			ContainerID: vm.id, ID: id, Pid: vm.pid(), ExitStatus: status, ExitedAt: protobuf.ToTimestamp(at),
+		})
+	}
+	close(p.done)
+}

@@ -1,0 +1,238 @@
+package shim
+
+import (
+	"context"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/guest"
+)
+
+const (
+	readWait  = 10 * time.Second       // how long the guest may hold a Read open
+	drainWait = 200 * time.Millisecond // the same after the end of the process
+	retryWait = 200 * time.Millisecond // after a call that failed
+	chunk     = 64 << 10
+)
+
+// pumps carry the stdio of one process while the guest can be asked. They are stopped
+// before a capture and started again after it.
+type pumps struct {
+	id      string
+	streams *streams
+	ended   chan struct{} // closed at the end of the process
+	drained sync.WaitGroup
+
+	mu      sync.Mutex
+	offsets guest.Offsets
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+	input   chan []byte // from stdin; one reader for the life of the process
+	outputs int
+	done    map[agentv1.Stream]bool
+}
+
+func newPumps(id string, st *streams, from guest.Offsets) *pumps {
+	p := &pumps{id: id, streams: st, offsets: from, ended: make(chan struct{}), done: map[agentv1.Stream]bool{}}
+	for _, w := range []io.Writer{st.stdout, st.stderr} {
+		if w != nil {
+			p.drained.Add(1)
+		}
+	}
+	if st.stdin != nil && !from.StdinDone {
+		p.input = make(chan []byte)
+		go p.readStdin()
+	}
+	return p
+}
+
+// readStdin ends with the stream: at its end of file or when it is closed.
+func (p *pumps) readStdin() {
+	defer close(p.input)
+	for {
+		buf := make([]byte, chunk)
+		n, err := p.streams.stdin.Read(buf)
+		if n > 0 {
+			select {
+			case p.input <- buf[:n]:
+			case <-p.ended:
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// start lets the streams flow through agent until stop.
+func (p *pumps) start(ctx context.Context, agent agentv1.AgentService) {
+	ctx, cancel := context.WithCancel(ctx)
+	p.mu.Lock()
+	p.cancel = cancel
+	p.mu.Unlock()
+	if p.streams.stdout != nil {
+		p.running.Go(func() { p.output(ctx, agent, agentv1.Stream_STREAM_STDOUT, p.streams.stdout, &p.offsets.Stdout) })
+	}
+	if p.streams.stderr != nil {
+		p.running.Go(func() { p.output(ctx, agent, agentv1.Stream_STREAM_STDERR, p.streams.stderr, &p.offsets.Stderr) })
+	}
+	if p.input != nil {
+		p.running.Go(func() { p.feed(ctx, agent) })
+	}
+}
+
+// stop returns when nothing moves any more; what was under way counts or does not, as
+// the offsets tell.
+func (p *pumps) stop() guest.Offsets {
+	p.mu.Lock()
+	cancel := p.cancel
+	p.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+	p.running.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.offsets
+}
+
+// end says that the process is gone: outputs drain, then drained is done.
+func (p *pumps) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.ended:
+	default:
+		close(p.ended)
+	}
+}
+
+// output moves one stream. After the process has ended the stream counts as drained
+// with its end of file, or when the guest has nothing: a child of the process may hold
+// it open for ever, and what it still writes goes on flowing.
+func (p *pumps) output(ctx context.Context, agent agentv1.AgentService, stream agentv1.Stream, to io.Writer, offset *uint64) {
+	at := p.load(offset)
+	for ctx.Err() == nil {
+		over, wait := p.over(), readWait
+		if over {
+			wait = drainWait
+		}
+		r, err := p.read(ctx, agent, &agentv1.ReadRequest{Id: p.id, Stream: stream, Offset: at, WaitMs: uint32(wait.Milliseconds())}, over)
+		if errdefs.IsNotFound(err) {
+			p.drain(stream)
+			return
+		}
+		if err != nil {
+			if p.over() && ctx.Err() == nil {
+				p.drain(stream)
+			}
+			sleep(ctx, retryWait)
+			continue
+		}
+		if len(r.GetData()) > 0 {
+			if _, err := to.Write(r.GetData()); err != nil {
+				p.drain(stream) // nobody can read it any more
+				return
+			}
+			at = r.GetOffset() + uint64(len(r.GetData()))
+			p.save(offset, at)
+		}
+		if r.GetEof() {
+			p.drain(stream)
+			return
+		}
+		if over && len(r.GetData()) == 0 {
+			p.drain(stream)
+		}
+	}
+}
+
+// read is cut short when the process ends while the guest holds it open.
+func (p *pumps) read(ctx context.Context, agent agentv1.AgentService, req *agentv1.ReadRequest, over bool) (*agentv1.ReadResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, readWait+5*time.Second)
+	defer cancel()
+	if !over {
+		defer context.AfterFunc(p.untilEnd(ctx), cancel)()
+	}
+	r, err := agent.Read(ctx, req)
+	if err != nil && !over && p.over() {
+		return &agentv1.ReadResponse{Offset: req.GetOffset()}, nil // ask again, as over
+	}
+	return r, err
+}
+
+// untilEnd is a context that ends with the process, or with ctx.
+func (p *pumps) untilEnd(ctx context.Context) context.Context {
+	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	go func() {
+		defer cancel()
+		select {
+		case <-p.ended:
+		case <-ctx.Done():
+		}
+	}()
+	return out
+}
+
+func (p *pumps) over() bool {
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+func (p *pumps) drain(stream agentv1.Stream) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.done[stream] {
+		p.done[stream] = true
+		p.drained.Done()
+	}
+}
+
+// waitDrained returns when all output that the ended process has written is where
+// containerd wanted it, or at the end of ctx.
+func (p *pumps) waitDrained(ctx context.Context) {
+	done := make(chan struct{})
+	go func() {
+		p.drained.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		for _, s := range []agentv1.Stream{agentv1.Stream_STREAM_STDOUT, agentv1.Stream_STREAM_STDERR} {
+			if s == agentv1.Stream_STREAM_STDOUT && p.streams.stdout != nil || s == agentv1.Stream_STREAM_STDERR && p.streams.stderr != nil {
+				p.drain(s)
+			}
+		}
+	}
+}
+
+func (p *pumps) load(offset *uint64) uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return *offset
+}
+
+func (p *pumps) save(offset *uint64, at uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	*offset = at
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}

@@ -1,0 +1,112 @@
+package shim
+
+import (
+	"context"
+	"fmt"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/containerd/api/types/runc/options"
+	tasktypes "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/pkg/protobuf"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/typeurl/v2"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// State answers from what the shim knows, whatever the guest does.
+func (s *Service) State(_ context.Context, r *taskapi.StateRequest) (*taskapi.StateResponse, error) {
+	return on(s, r.GetID(), func(vm *VM) (*taskapi.StateResponse, error) {
+		vm.mu.Lock()
+		defer vm.mu.Unlock()
+		p, err := vm.find(r.GetExecID())
+		if err != nil {
+			return nil, err
+		}
+		out := &taskapi.StateResponse{
+			ID: vm.id, Bundle: vm.journal.Bundle, Pid: vm.pid(), Status: vm.status(p), ExecID: p.id,
+			Stdin: p.stdio.Stdin, Stdout: p.stdio.Stdout, Stderr: p.stdio.Stderr, Terminal: p.stdio.Terminal,
+		}
+		if p.id != "" {
+			out.ID = p.id
+		}
+		if p.exited {
+			out.ExitStatus, out.ExitedAt = p.status, protobuf.ToTimestamp(p.exitedAt)
+		}
+		return out, nil
+	})
+}
+
+// status of one process; vm.mu is held.
+func (vm *VM) status(p *process) tasktypes.Status {
+	switch {
+	case p.exited:
+		return tasktypes.Status_STOPPED
+	case p.id == "":
+		return vm.state.status()
+	case p.started:
+		return tasktypes.Status_RUNNING
+	}
+	return tasktypes.Status_CREATED
+}
+
+// Pids lists the task's processes under the one pid that the host has for them. It is
+// never empty: containerd would take the shim for a leaked one.
+func (s *Service) Pids(_ context.Context, r *taskapi.PidsRequest) (*taskapi.PidsResponse, error) {
+	return on(s, r.GetID(), func(vm *VM) (*taskapi.PidsResponse, error) {
+		vm.mu.Lock()
+		defer vm.mu.Unlock()
+		out := &taskapi.PidsResponse{Processes: []*tasktypes.ProcessInfo{{Pid: vm.pid()}}}
+		for _, p := range vm.execs {
+			if !p.started || p.exited {
+				continue
+			}
+			info, err := typeurl.MarshalAnyToProto(&options.ProcessDetails{ExecID: p.id})
+			if err != nil {
+				return nil, err
+			}
+			out.Processes = append(out.Processes, &tasktypes.ProcessInfo{Pid: vm.pid(), Info: info})
+		}
+		return out, nil
+	})
+}
+
+// Wait returns when the process has ended and its output is where it belongs.
+func (s *Service) Wait(ctx context.Context, r *taskapi.WaitRequest) (*taskapi.WaitResponse, error) {
+	return on(s, r.GetID(), func(vm *VM) (*taskapi.WaitResponse, error) {
+		vm.mu.Lock()
+		p, err := vm.find(r.GetExecID())
+		vm.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+		select {
+		case <-p.done:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		vm.mu.Lock()
+		defer vm.mu.Unlock()
+		return &taskapi.WaitResponse{ExitStatus: p.status, ExitedAt: protobuf.ToTimestamp(p.exitedAt)}, nil
+	})
+}
+
+// Checkpoint is not what hibernates a VM.
+func (s *Service) Checkpoint(context.Context, *taskapi.CheckpointTaskRequest) (*emptyResponse, error) {
+	return nil, errgrpc.ToGRPC(fmt.Errorf("checkpoint task: use godwit hibernate: %w", errdefs.ErrNotImplemented))
+}
+
+// Stats answers the guest's figures of now, or the last known.
+func (s *Service) Stats(ctx context.Context, r *taskapi.StatsRequest) (*taskapi.StatsResponse, error) {
+	return on(s, r.GetID(), func(vm *VM) (*taskapi.StatsResponse, error) {
+		stats, err := vm.metrics(ctx)
+		if err != nil {
+			return nil, err
+		}
+		any, err := typeurl.MarshalAny(stats)
+		if err != nil {
+			return nil, err
+		}
+		return &taskapi.StatsResponse{Stats: &anypb.Any{TypeUrl: any.GetTypeUrl(), Value: any.GetValue()}}, nil
+	})
+}

@@ -1,0 +1,69 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"godwit.dev/godwit/shim/proc"
+)
+
+// Reclaim frees everything that a journal names, and the journal last. It needs no
+// shim, may be repeated, and takes what is gone for done. An attempt of an operation
+// that it ends stays fenced: it never runs here.
+func Reclaim(ctx context.Context, host *Host, dir string, j *Journal) error {
+	if j == nil {
+		return nil
+	}
+	var errs []error
+	try := func(what string, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", what, err))
+		}
+	}
+	if p := j.Process; p != nil {
+		try("kill VMM", proc.ID{PID: p.PID, StartTime: p.StartTime}.Kill(ctx))
+	}
+	if j.NetNS != "" && len(j.Links) > 0 {
+		try("detach network", host.Network.Detach(ctx, j.NetNS, j.Links))
+	}
+	try("end holder", j.Holder.Kill(ctx))
+	try("free RAM", removeFile(j.RAM))
+	try("free disks", host.Disks.Cleanup(ctx, filepath.Join(dir, "disks")))
+	if j.RunDir != "" {
+		try("remove sockets", os.RemoveAll(j.RunDir))
+	}
+	try("remove cgroup", removeCgroup(j.Cgroup))
+	if len(errs) > 0 {
+		return fmt.Errorf("reclaim VM in %s: %w", dir, errors.Join(errs...))
+	}
+	if (j.Phase == Incoming || j.Phase == Ready || j.Phase == Fenced) && !j.Self {
+		fence := &Journal{Phase: Fenced, Operation: j.Operation, Attempt: j.Attempt, Digest: j.Digest, Generation: j.Generation}
+		return errors.Join(fence.store(dir), removeFile(stateFile(dir)))
+	}
+	return os.RemoveAll(dir)
+}
+
+// stateFile holds the device state between the fill and the load.
+func stateFile(dir string) string { return filepath.Join(dir, "state") }
+
+// consoleFile takes what the guest writes to its serial port.
+func consoleFile(dir string) string { return filepath.Join(dir, "console.log") }
+
+// configNote is where Create leaves the configuration's path for delete.
+const configNote = "godwit-config"
+
+func saveConfigPath(bundle, path string) error {
+	return os.WriteFile(filepath.Join(bundle, configNote), []byte(path), 0o600)
+}
+
+// ConfigPath is the configuration that the task of a bundle was made with.
+func ConfigPath(bundle string) string {
+	data, err := os.ReadFile(filepath.Join(bundle, configNote))
+	if err != nil {
+		return ""
+	}
+	return string(data)
+}

@@ -1,0 +1,93 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
+)
+
+func (vm *VM) name() *nodev1.VM { return &nodev1.VM{Namespace: vm.namespace, Id: vm.id} }
+
+// unavailable makes the failure to reach the record a class that callers retry; what
+// the record itself has answered keeps its own.
+func unavailable(err error) error {
+	var held *record.HeldError
+	if err == nil || errors.As(err, &held) {
+		return err
+	}
+	native := errgrpc.ToNative(err)
+	for _, class := range []func(error) bool{errdefs.IsFailedPrecondition, errdefs.IsInvalidArgument, errdefs.IsAborted, errdefs.IsNotFound, errdefs.IsAlreadyExists, errdefs.IsUnavailable} {
+		if class(native) {
+			return native
+		}
+	}
+	return fmt.Errorf("%w: %w", err, errdefs.ErrUnavailable)
+}
+
+// disown gives up a VM whose task is gone. Without records, or without the node's
+// daemon, there is nothing to give up: the node stays the owner and may boot it again.
+func (vm *VM) disown(ctx context.Context, generation uint64, uid string) error {
+	if vm.host.Records == nil {
+		return nil
+	}
+	_, err := vm.host.Records.Disown(ctx, &nodev1.DisownRequest{Vm: vm.name(), Node: vm.host.Config.Node, Generation: generation, Uid: uid})
+	var held *record.HeldError
+	if errors.As(err, &held) || errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) {
+		return nil // it belongs to somebody else now
+	}
+	return unavailable(err)
+}
+
+// generation answers the generation under which the open operation was opened.
+func (j *Journal) openedAt() uint64 { return j.Generation }
+
+func (vm *VM) advance(j *Journal, phase nodev1.Phase, reason string) *nodev1.AdvanceRequest {
+	return &nodev1.AdvanceRequest{
+		Vm: vm.name(), Operation: j.Operation, Attempt: j.Attempt, Generation: j.openedAt(), Phase: phase, Reason: reason,
+	}
+}
+
+// abortWake ends a wake that the shim opened and that has committed nothing.
+func (vm *VM) abortWake(ctx context.Context, j *Journal, reason string) error {
+	if _, err := vm.host.Records.Advance(ctx, vm.advance(j, nodev1.Phase_PHASE_ABORTING, reason)); err != nil {
+		return unavailable(err)
+	}
+	return vm.finishWake(ctx, j, nodev1.Phase_PHASE_FAILED, reason)
+}
+
+// revertWake gives the VM back to its snapshot after a commit, because nothing ran.
+func (vm *VM) revertWake(ctx context.Context, j *Journal, reason string) error {
+	if _, err := vm.host.Records.Advance(ctx, vm.advance(j, nodev1.Phase_PHASE_REVERTING, reason)); err != nil {
+		return unavailable(err)
+	}
+	return vm.finishWake(ctx, j, nodev1.Phase_PHASE_FAILED, reason)
+}
+
+func (vm *VM) finishWake(ctx context.Context, j *Journal, phase nodev1.Phase, reason string) error {
+	_, err := vm.host.Records.Finish(ctx, &nodev1.FinishRequest{
+		Vm: vm.name(), Operation: j.Operation, Attempt: j.Attempt, Generation: j.openedAt(), Phase: phase, Reason: reason,
+	})
+	return unavailable(err)
+}
+
+// commitWake asks for the claim once more before the VM runs: only the record's word
+// lets a restored VM execute. It answers the generation that the VM runs under.
+func (vm *VM) commitWake(ctx context.Context, j *Journal) (uint64, error) {
+	rec, err := vm.host.Records.Commit(ctx, &nodev1.CommitRequest{
+		Vm: vm.name(), Operation: j.Operation, Attempt: j.Attempt, Generation: j.openedAt(),
+		Owner: &nodev1.Owner{Node: vm.host.Config.Node},
+	})
+	if err != nil {
+		return 0, unavailable(err)
+	}
+	if rec.GetOwner().GetNode() != vm.host.Config.Node || rec.GetGeneration() != j.openedAt()+1 {
+		return 0, fmt.Errorf("VM %s/%s is owned by %v at generation %d: %w", vm.namespace, vm.id, rec.GetOwner(), rec.GetGeneration(), errdefs.ErrFailedPrecondition)
+	}
+	return rec.GetGeneration(), nil
+}

@@ -1,0 +1,151 @@
+package shim
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+func (s *starting) load(ctx context.Context, _ *undo) (err error) {
+	f, err := os.Open(stateFile(s.vm.dir))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return s.vm.machine.LoadState(ctx, f)
+}
+
+// commit asks for the claim once more and writes OWN before the VM may run: a node
+// that crashes in between knows that it is the owner.
+func (s *starting) commit(ctx context.Context, _ *undo) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(s.vm.host.Config.Timeouts.Daemon))
+	defer cancel()
+	generation, err := s.vm.commitWake(ctx, s.vm.noted())
+	if err != nil {
+		return err
+	}
+	s.committed = true
+	return s.vm.write(func(j *Journal) { j.Phase, j.Generation = Own, generation })
+}
+
+// prove shows that the guest is the one that went to sleep, gives it entropy, the time
+// and its addresses, and takes up its stdio where it was left.
+func (s *starting) prove(ctx context.Context, _ *undo) error {
+	vm, j := s.vm, s.vm.noted()
+	entropy := make([]byte, 64)
+	if _, err := rand.Read(entropy); err != nil {
+		return err
+	}
+	req := &agentv1.RestoredRequest{Entropy: entropy, UnixNano: time.Now().UnixNano(), Generation: fmt.Sprint(j.Generation)}
+	if s.readdress {
+		req.Nics, req.SetNics = agentNICs(j.Spec.NICs), true
+		for files, err := range vm.bundle.Copies.Only("/etc/hosts", "/etc/resolv.conf", "/etc/hostname").Requests(ctx) {
+			if err != nil {
+				return err
+			}
+			req.Files = append(req.Files, files.GetFiles()...)
+		}
+	}
+	r, err := vm.agent.Restored(ctx, req)
+	if err != nil {
+		return err
+	}
+	if r.GetBootId() != j.BootID || r.GetUptimeMs() < j.Resume.UptimeMS {
+		return fmt.Errorf("the guest is at boot %s, up %d ms; the snapshot is of boot %s, up %d ms: %w",
+			r.GetBootId(), r.GetUptimeMs(), j.BootID, j.Resume.UptimeMS, errdefs.ErrDataLoss)
+	}
+	if !hasInit(r.GetProcesses()) {
+		return fmt.Errorf("the restored guest has no init: %w", errdefs.ErrDataLoss)
+	}
+	if s.readdress {
+		if err := vm.nics.Up(ctx); err != nil {
+			return err
+		}
+	}
+	vm.mu.Lock()
+	vm.init.started, vm.init.pumps = true, newPumps("", s.streams, j.Resume.Init)
+	vm.mu.Unlock()
+	if vm.nics != nil {
+		go vm.announce()
+	}
+	err = vm.write(func(j *Journal) { j.Resume = Resume{} })
+	if err == nil && j.Self {
+		err = vm.settleWake(ctx, j)
+	}
+	return errors.Join(err, removeFile(stateFile(vm.dir)))
+}
+
+func hasInit(all []*agentv1.Process) bool {
+	for _, p := range all {
+		if p.GetId() == "" {
+			return true
+		}
+	}
+	return false
+}
+
+// settleWake closes a wake that the shim opened. The VM runs by now, so that a daemon
+// that cannot be reached is no failure: it will find the operation committed.
+func (vm *VM) settleWake(ctx context.Context, j *Journal) error {
+	before := *j
+	before.Generation--
+	if err := vm.finishWake(ctx, &before, nodev1.Phase_PHASE_SUCCEEDED, ""); err != nil {
+		vm.log.Warn("close operation", "operation", j.Operation, "error", err)
+		return nil
+	}
+	return vm.write(func(j *Journal) { j.Operation, j.Attempt, j.Self, j.Digest, j.Repository = "", 0, false, "", "" })
+}
+
+func (vm *VM) announce() {
+	ctx, cancel := context.WithTimeout(vm.life, 5*time.Second)
+	defer cancel()
+	if err := vm.nics.Announce(ctx); err != nil {
+		vm.log.Warn("announce", "error", err)
+	}
+}
+
+// giveUp ends a task whose Start failed: what was made is gone, and the record hears
+// whether the VM may have run here.
+func (s *starting) giveUp(ctx context.Context, cause error) error {
+	vm := s.vm
+	s.streams.close()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
+	defer cancel()
+	err := s.answer(ctx, cause.Error())
+	vm.end(ctx, killed, time.Now())
+	return err
+}
+
+func (s *starting) answer(ctx context.Context, reason string) error {
+	vm, j := s.vm, s.vm.noted()
+	if !vm.restored {
+		return nil
+	}
+	before := *j
+	if s.committed {
+		before.Generation--
+	}
+	if !s.ran { // fence first: this attempt never runs here, whatever is lost below
+		if err := vm.write(func(j *Journal) { j.Phase = Fenced }); err != nil {
+			return err
+		}
+	}
+	if !j.Self {
+		return nil // the engine that opened the operation sees the task end
+	}
+	switch {
+	case !s.committed:
+		return vm.abortWake(ctx, &before, reason)
+	case !s.ran:
+		return vm.revertWake(ctx, &before, reason)
+	}
+	return vm.finishWake(ctx, &before, nodev1.Phase_PHASE_LOST_AT_DEST, reason)
+}

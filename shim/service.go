@@ -1,0 +1,129 @@
+package shim
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/containerd/v2/pkg/shutdown"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/ttrpc"
+
+	"godwit.dev/godwit/api/config"
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+)
+
+// Service is containerd's task service, version 3, for one task, and godwit's machine
+// service for the same VM.
+type Service struct {
+	life     context.Context
+	shutdown shutdown.Service
+	events   *eventQueue
+	log      *slog.Logger
+	join     func(*config.Config) (*Host, error)
+
+	mu sync.Mutex
+	vm *VM
+}
+
+// NewService is ready for the Create of its task. join makes the host that the task's
+// configuration describes.
+func NewService(ctx context.Context, p Publisher, sd shutdown.Service, join func(*config.Config) (*Host, error)) *Service {
+	log := slog.Default()
+	s := &Service{life: ctx, shutdown: sd, events: newEventQueue(ctx, p, log), log: log, join: join}
+	sd.RegisterCallback(func(context.Context) error {
+		s.events.close()
+		return nil
+	})
+	return s
+}
+
+// RegisterTTRPC serves both services on containerd's socket.
+func (s *Service) RegisterTTRPC(server *ttrpc.Server) error {
+	taskapi.RegisterTTRPCTaskService(server, s)
+	machinev1.RegisterMachineService(server, &machineService{find: s.the})
+	return nil
+}
+
+// the answers the VM of this shim.
+func (s *Service) the() (*VM, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.vm == nil {
+		return nil, fmt.Errorf("task is not created: %w", errdefs.ErrNotFound)
+	}
+	return s.vm, nil
+}
+
+func (s *Service) get(id string) (*VM, error) {
+	vm, err := s.the()
+	if err == nil && vm.id != id {
+		err = fmt.Errorf("task %s: %w", id, errdefs.ErrNotFound)
+	}
+	if err == nil && vm.gone() {
+		err = fmt.Errorf("task %s is deleted: %w", id, errdefs.ErrNotFound)
+	}
+	return vm, err
+}
+
+// gone reports whether the task is not there for containerd any more, or not yet.
+func (vm *VM) gone() bool {
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	return vm.state == New || vm.state == Deleted
+}
+
+// on runs fn for the task of that id; errors leave as gRPC status.
+func on[R any](s *Service, id string, fn func(*VM) (R, error)) (R, error) {
+	vm, err := s.get(id)
+	if err != nil {
+		var none R
+		return none, errgrpc.ToGRPC(err)
+	}
+	r, err := fn(vm)
+	return r, errgrpc.ToGRPC(err)
+}
+
+// Create makes the task; see create.go.
+func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*taskapi.CreateTaskResponse, error) {
+	ns, err := namespaces.NamespaceRequired(ctx)
+	if err != nil {
+		return nil, errgrpc.ToGRPC(err)
+	}
+	s.mu.Lock()
+	if s.vm != nil {
+		s.mu.Unlock()
+		return nil, errgrpc.ToGRPC(fmt.Errorf("create task %s: this shim has task %s: %w", r.GetID(), s.vm.id, errdefs.ErrAlreadyExists))
+	}
+	vm := &VM{
+		namespace: ns, id: r.GetID(), life: s.life, events: s.events, state: New,
+		log: s.log.With("vm", ns+"/"+r.GetID()), execs: map[string]*process{},
+	}
+	s.vm = vm
+	s.mu.Unlock()
+	pid, err := vm.create(ctx, r, s.join)
+	if err != nil {
+		s.mu.Lock()
+		s.vm = nil
+		s.mu.Unlock()
+		vm.log.Error("create task", "error", err)
+		return nil, errgrpc.ToGRPC(err)
+	}
+	return &taskapi.CreateTaskResponse{Pid: pid}, nil
+}
+
+// Connect answers at any time, also for ids that are not known.
+func (s *Service) Connect(context.Context, *taskapi.ConnectRequest) (*taskapi.ConnectResponse, error) {
+	r := &taskapi.ConnectResponse{ShimPid: uint32(os.Getpid()), Version: "3"}
+	if vm, err := s.the(); err == nil {
+		vm.mu.Lock()
+		r.TaskPid = vm.pid()
+		vm.mu.Unlock()
+	}
+	return r, nil
+}

@@ -1,0 +1,176 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	runcio "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/process"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/fifo"
+)
+
+// Stdio names a process' streams as containerd gave them.
+type Stdio struct {
+	Stdin    string `json:"stdin,omitempty"`
+	Stdout   string `json:"stdout,omitempty"`
+	Stderr   string `json:"stderr,omitempty"`
+	Terminal bool   `json:"terminal,omitempty"`
+}
+
+// streams are the host's ends of a process' stdio. An absent one is nil.
+type streams struct {
+	stdin          io.ReadCloser
+	hold           io.Closer // a writer of our own: a client that detaches is no end of file
+	stdout, stderr io.Writer
+	closers        []io.Closer
+}
+
+// openStreams opens what s names: fifos, file:// and binary:// URIs.
+func openStreams(ctx context.Context, namespace, id string, s Stdio) (_ *streams, err error) {
+	st := &streams{}
+	defer func() {
+		if err != nil {
+			st.close()
+		}
+	}()
+	if err := st.openOutput(ctx, namespace, id, s); err != nil {
+		return nil, fmt.Errorf("open stdio of %q: %w", id, err)
+	}
+	if s.Stdin == "" {
+		return st, nil
+	}
+	in, err := fifo.OpenFifo(ctx, s.Stdin, syscall.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open stdin of %q: %w", id, err)
+	}
+	st.stdin = in
+	st.closers = append(st.closers, in)
+	if st.hold, err = fifo.OpenFifo(ctx, s.Stdin, syscall.O_WRONLY|syscall.O_NONBLOCK, 0); err != nil {
+		return nil, fmt.Errorf("open stdin of %q: %w", id, err)
+	}
+	st.closers = append(st.closers, st.hold)
+	return st, nil
+}
+
+func (st *streams) openOutput(ctx context.Context, namespace, id string, s Stdio) error {
+	u, err := url.Parse(s.Stdout)
+	if err != nil {
+		return fmt.Errorf("stdout %q: %w: %w", s.Stdout, err, errdefs.ErrInvalidArgument)
+	}
+	switch u.Scheme {
+	case "file":
+		f, err := openLogFile(u.Path)
+		if err != nil {
+			return err
+		}
+		st.stdout, st.stderr = f, f
+		st.closers = append(st.closers, f)
+		return nil
+	case "binary", "binary-v2":
+		return st.startLogger(namespace, id, u)
+	case "", "fifo":
+	default:
+		return fmt.Errorf("stdout %q: scheme %s: %w", s.Stdout, u.Scheme, errdefs.ErrNotImplemented)
+	}
+	if st.stdout, err = st.openSink(ctx, s.Stdout); err != nil {
+		return err
+	}
+	if !s.Terminal {
+		st.stderr, err = st.openSink(ctx, s.Stderr)
+	}
+	return err
+}
+
+// openSink opens one fifo, or plain file, for writing. Of a fifo a reading end stays
+// open too, so that a client may go and come back.
+func (st *streams) openSink(ctx context.Context, path string) (io.Writer, error) {
+	if path == "" {
+		return nil, nil
+	}
+	ok, err := fifo.IsFifo(path)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+		if err != nil {
+			return nil, err
+		}
+		st.closers = append(st.closers, f)
+		return f, nil
+	}
+	w, err := fifo.OpenFifo(ctx, path, syscall.O_WRONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	st.closers = append(st.closers, w)
+	r, err := fifo.OpenFifo(ctx, path, syscall.O_RDONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	st.closers = append(st.closers, r)
+	return w, nil
+}
+
+func openLogFile(path string) (*os.File, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	return os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+}
+
+// startLogger starts a logging program: it reads stdout from descriptor 3 and stderr
+// from 4, and closes 5 when it is ready.
+func (st *streams) startLogger(namespace, id string, u *url.URL) error {
+	var ends [3][2]*os.File
+	for i := range ends {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return fmt.Errorf("start logger: %w", err)
+		}
+		defer r.Close()
+		ends[i] = [2]*os.File{r, w}
+	}
+	out, errs, wait := ends[0], ends[1], ends[2]
+	cmd := runcio.NewBinaryCmd(u, id, namespace)
+	cmd.ExtraFiles = []*os.File{out[0], errs[0], wait[1]}
+	err := cmd.Start()
+	wait[1].Close()
+	if err != nil {
+		return errors.Join(fmt.Errorf("start logger %s: %w", u.Path, err), out[1].Close(), errs[1].Close())
+	}
+	st.stdout, st.stderr = out[1], errs[1]
+	// It ends by itself when both streams have ended.
+	st.closers = append(st.closers, out[1], errs[1])
+	go cmd.Wait()
+	n, err := wait[0].Read(make([]byte, 1))
+	if err != nil && err != io.EOF {
+		return fmt.Errorf("start logger %s: %w", u.Path, err)
+	}
+	if n == 0 && u.Scheme == "binary-v2" {
+		return fmt.Errorf("start logger %s: it ended before it was ready: %w", u.Path, errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// closeStdin makes what was written so far the end of stdin.
+func (st *streams) closeStdin() {
+	if st != nil && st.hold != nil {
+		st.hold.Close()
+	}
+}
+
+func (st *streams) close() {
+	if st == nil {
+		return
+	}
+	for _, c := range st.closers {
+		c.Close()
+	}
+}

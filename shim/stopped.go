@@ -1,0 +1,68 @@
+package shim
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/shim/proc"
+	"godwit.dev/godwit/vmm"
+)
+
+// stopped is the VMM of an adopted VM that has voted: its process is stopped and
+// answers nothing. It can be killed, or resumed, which takes it over first.
+type stopped struct {
+	vm   *VM
+	id   proc.ID
+	proc vmm.Process
+
+	once sync.Once
+	done chan struct{}
+}
+
+func newStopped(vm *VM, id proc.ID, p vmm.Process) *stopped {
+	return &stopped{vm: vm, id: id, proc: p, done: make(chan struct{})}
+}
+
+// Resume is called once the process is continued.
+func (s *stopped) Resume(ctx context.Context) error {
+	m, err := s.vm.host.Driver.Adopt(ctx, s.proc)
+	if err != nil {
+		return err
+	}
+	if err := m.Resume(ctx); err != nil {
+		return err
+	}
+	s.vm.mu.Lock()
+	s.vm.machine = m
+	s.vm.mu.Unlock()
+	return nil
+}
+
+func (s *stopped) Kill(ctx context.Context) error {
+	if err := s.id.Kill(ctx); err != nil {
+		return err
+	}
+	s.once.Do(func() { close(s.done) })
+	return nil
+}
+
+func (s *stopped) Done() <-chan struct{}    { return s.done }
+func (s *stopped) Events() <-chan vmm.Event { return nil }
+func (s *stopped) Exit() vmm.Exit           { return vmm.Exit{Status: killed, At: time.Now()} }
+func (s *stopped) Process() vmm.Process     { return s.proc }
+func (s *stopped) Pause(context.Context) error {
+	return nil // it was paused before it was stopped
+}
+func (s *stopped) SaveState(context.Context, *os.File) error { return s.no("save state") }
+func (s *stopped) LoadState(context.Context, *os.File) error { return s.no("load state") }
+func (s *stopped) AddNIC(context.Context, vmm.NIC) error     { return s.no("add NIC") }
+func (s *stopped) RemoveNIC(context.Context, string) error   { return s.no("remove NIC") }
+
+func (s *stopped) no(call string) error {
+	return fmt.Errorf("%s: the VMM is stopped: %w", call, errdefs.ErrFailedPrecondition)
+}

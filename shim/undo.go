@@ -1,0 +1,58 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// undo is what a multi-step operation has made so far.
+type undo struct {
+	steps []undoStep
+}
+
+type undoStep struct {
+	name string
+	fn   func(context.Context) error
+}
+
+func (u *undo) add(name string, fn func(context.Context) error) {
+	u.steps = append(u.steps, undoStep{name, fn})
+}
+
+// run takes everything back in reverse order. It goes on over errors, and over the end
+// of ctx, within a time of its own.
+func (u *undo) run(ctx context.Context, bound time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
+	defer cancel()
+	var errs []error
+	for _, s := range slices.Backward(u.steps) {
+		if err := s.fn(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("undo %s: %w", s.name, err))
+		}
+	}
+	u.steps = nil
+	return errors.Join(errs...)
+}
+
+// step of a multi-step operation.
+type step struct {
+	name string
+	fn   func(context.Context, *undo) error
+}
+
+// runSteps runs them in order; on an error everything made is taken back.
+func runSteps(ctx context.Context, u *undo, bound time.Duration, steps []step) error {
+	for _, s := range steps {
+		err := ctx.Err()
+		if err == nil {
+			err = s.fn(ctx, u)
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("%s: %w", s.name, err), u.run(ctx, bound))
+		}
+	}
+	return nil
+}

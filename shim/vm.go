@@ -1,0 +1,81 @@
+package shim
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	"github.com/containerd/ttrpc"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/shim/bundle"
+	"godwit.dev/godwit/vmm"
+)
+
+// VM is the one VM of a shim, and its task.
+type VM struct {
+	namespace, id string
+	host          *Host
+	dir           string // durable
+	bundle        *bundle.Bundle
+	log           *slog.Logger
+	events        *eventQueue
+	life          context.Context // ends with the shim
+
+	mu          sync.Mutex // guards what follows; never held over IO
+	state       State
+	journal     *Journal // replaced, never changed
+	machine     vmm.Machine
+	agent       Agent
+	nics        Attachment
+	init        *process
+	execs       map[string]*process
+	traffic     traffic
+	abortStart  context.CancelFunc // while Starting
+	capture     *capture           // while an operation holds the VM
+	stats       *agentv1.StatsResponse
+	restored    bool // this incarnation came from a snapshot
+	networkKind string
+	progress    progress
+	server      *ttrpc.Server // of the machine socket
+	vmmVersion  string
+
+	journalMu sync.Mutex // orders writes of the journal
+	watchers  sync.WaitGroup
+	ending    sync.Once
+}
+
+// Resume is what a snapshot says about the task in it.
+type Resume struct {
+	BootID   string        `json:"bootID"`
+	UptimeMS uint64        `json:"uptimeMS"`
+	Init     guest.Offsets `json:"init"`
+}
+
+// pid is what containerd shows: the holder's. vm.mu is held.
+func (vm *VM) pid() uint32 {
+	if vm.journal == nil {
+		return 0
+	}
+	return uint32(vm.journal.Holder.PID)
+}
+
+// guest answers the agent; nil before the boot.
+func (vm *VM) guest() Agent {
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	return vm.agent
+}
+
+func (vm *VM) spec() *spec.Spec { return vm.noted().Spec }
+
+// hookState is what OCI hooks get on stdin.
+func (vm *VM) hookState(status specs.ContainerState) specs.State {
+	return specs.State{
+		Version: specs.Version, ID: vm.id, Status: status, Pid: vm.noted().Holder.PID,
+		Bundle: vm.bundle.Dir, Annotations: vm.bundle.Annotations,
+	}
+}
