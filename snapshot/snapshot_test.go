@@ -3,6 +3,7 @@ package snapshot
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"math/rand/v2"
 	"os"
@@ -24,7 +25,7 @@ type world struct {
 	dir  string // of the layout
 }
 
-const ramSize = 48 << 20
+const ramSize = 24 << 20
 
 func newWorld(t *testing.T, seed uint64) *world {
 	t.Helper()
@@ -62,8 +63,8 @@ func newWorld(t *testing.T, seed uint64) *world {
 
 func randomBytes(rng *rand.Rand, n int) []byte {
 	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(rng.Uint32())
+	for i := 0; i+8 <= n; i += 8 {
+		binary.LittleEndian.PutUint64(b[i:], rng.Uint64())
 	}
 	return b
 }

@@ -69,14 +69,14 @@ func (c *Coder) Encode(codec Codec, raw []byte) ([]byte, Frame, error) {
 		stored, f.Codec = raw, Raw
 	}
 	f.Stored = uint32(len(stored))
-	f.BLAKE3 = blake3.Sum256(stored)
+	f.BLAKE3 = hash(stored)
 	return stored, f, nil
 }
 
 // Decode verifies stored bytes against their frame and returns the raw pages, valid
 // until the next call.
 func (c *Coder) Decode(f *Frame, stored []byte) ([]byte, error) {
-	if len(stored) != int(f.Stored) || blake3.Sum256(stored) != f.BLAKE3 {
+	if len(stored) != int(f.Stored) || hash(stored) != f.BLAKE3 {
 		return nil, fmt.Errorf("frame at %d: hash of its bytes differs: %w", f.Offset, errdefs.ErrDataLoss)
 	}
 	size := int(f.Pages) * PageSize
@@ -108,3 +108,5 @@ func (c *Coder) Decode(f *Frame, stored []byte) ([]byte, error) {
 	}
 	return raw, nil
 }
+
+func hash(stored []byte) [32]byte { return blake3.Sum256(stored) }

@@ -79,10 +79,14 @@ func (x *Index) appendTables(raw []byte) []byte {
 
 // Decode reads an index blob and validates it.
 func Decode(blob []byte) (*Index, error) {
-	raw, err := inflate(blob)
+	raw, err := inflate(blob, MaxIndex)
 	if err != nil {
 		return nil, err
 	}
+	return decodeRaw(raw)
+}
+
+func decodeRaw(raw []byte) (*Index, error) {
 	if len(raw) < headerSize || string(raw[:8]) != indexMagic {
 		return nil, invalid("no index: wrong magic or short")
 	}
@@ -111,18 +115,18 @@ func Decode(blob []byte) (*Index, error) {
 }
 
 // inflate decodes as a stream, so that a small blob cannot claim a large buffer.
-func inflate(blob []byte) ([]byte, error) {
-	dec, err := zstd.NewReader(bytes.NewReader(blob), zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(MaxIndex))
+func inflate(blob []byte, limit int64) ([]byte, error) {
+	dec, err := zstd.NewReader(bytes.NewReader(blob), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(uint64(limit)))
 	if err != nil {
 		return nil, invalid("zstd: %v", err)
 	}
 	defer dec.Close()
-	raw, err := io.ReadAll(io.LimitReader(dec, MaxIndex+1))
+	raw, err := io.ReadAll(io.LimitReader(dec, limit+1))
 	if err != nil {
 		return nil, invalid("zstd: %v", err)
 	}
-	if len(raw) > MaxIndex {
-		return nil, invalid("more than %d bytes", MaxIndex)
+	if int64(len(raw)) > limit {
+		return nil, invalid("more than %d bytes", limit)
 	}
 	return raw, nil
 }

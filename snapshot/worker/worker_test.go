@@ -3,9 +3,17 @@ package worker
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
 	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -142,5 +150,121 @@ func TestErrorsKeepTheirClass(t *testing.T) {
 	_, err = client().Open(t.Context(), OpenJob{Store: cfg, Digest: "../../etc/passwd"})
 	if !errdefs.IsInvalidArgument(err) {
 		t.Errorf("open of a path: %v, want InvalidArgument", err)
+	}
+}
+
+// N-31, S2-16: a worker that is killed anywhere leaves no manifest and no temporary
+// file, and the next attempt succeeds.
+func TestKillPush(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "uid1")
+	cfg := store.Config{Repository: store.LayoutPrefix + dir}
+	job := pushJob(t, cfg)
+	killed := errors.New("killed by the test")
+	for n := range 8 {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		lines := 0
+		_, err := client().Push(ctx, job, func(p Progress) {
+			if lines++; lines > n || p.Step == "commit" {
+				cancel(killed)
+			}
+		})
+		cancel(nil)
+		if !errors.Is(err, killed) {
+			continue // it was faster
+		}
+		noLeftovers(t, dir)
+	}
+	if _, err := client().Push(t.Context(), job, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func noLeftovers(t *testing.T, dir string) {
+	t.Helper()
+	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return nil
+		}
+		name, _ := filepath.Rel(dir, path)
+		hex, blob := strings.CutPrefix(name, "blobs/sha256/")
+		if !(blob && len(hex) == 64) && name != "oci-layout" && name != ".lock" {
+			t.Errorf("left behind: %s", name)
+		}
+		return nil
+	})
+}
+
+// The worker ends when its parent is gone, even where no signal tells it.
+func TestParentGone(t *testing.T) {
+	in, parent := io.Pipe()
+	out, done := io.Pipe()
+	block := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		parent.Close()
+		<-r.Context().Done()
+	}))
+	defer block.Close()
+	status := make(chan int, 1)
+	go func() {
+		status <- Main(t.Context(), in, done)
+		done.Close()
+	}()
+	cfg := store.Config{Repository: strings.TrimPrefix(block.URL, "http://") + "/p/uid1", PlainHTTP: true, DockerConfig: t.TempDir()}
+	data, err := json.Marshal(job{Open: &OpenJob{Store: cfg, Digest: digest.FromString("x")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parent.Write(append(data, '\n')); err != nil {
+		t.Fatal(err)
+	}
+	var l line
+	if err := json.NewDecoder(out).Decode(&l); err != nil || l.Error == nil || !errdefs.IsCanceled(l.Error) {
+		t.Errorf("answer %+v, %v, want canceled", l.Error, err)
+	}
+	if s := <-status; s != 1 {
+		t.Errorf("exit status %d", s)
+	}
+}
+
+func TestRefusesBadJob(t *testing.T) {
+	for _, in := range []string{"", "{}\n", "no json\n", `{"push":{}}` + "\n", `{"open":{"store":{"repository":"oci-layout:relative"}}}` + "\n"} {
+		var out bytes.Buffer
+		status := Main(t.Context(), strings.NewReader(in), &out)
+		var l line
+		if err := json.Unmarshal(out.Bytes(), &l); err != nil || status != 1 || !errdefs.IsInvalidArgument(l.Error) {
+			t.Errorf("job %q: status %d, answer %s", in, status, out.Bytes())
+		}
+	}
+}
+
+func TestWorkerThatDies(t *testing.T) {
+	c := &Client{Command: []string{"/bin/sh", "-c", "read job; echo bad luck >&2; exit 3"}}
+	_, err := c.Open(t.Context(), OpenJob{})
+	if !errdefs.IsInternal(err) || !strings.Contains(err.Error(), "bad luck") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := (&Client{Command: []string{"/nonexistent"}}).Open(t.Context(), OpenJob{}); err == nil {
+		t.Error("no worker, no error")
+	}
+	c = client()
+	c.Cgroup = []string{t.TempDir() + "/none"}
+	if _, err := c.Open(t.Context(), OpenJob{}); err == nil || !strings.Contains(err.Error(), "move worker") {
+		t.Errorf("cgroup that is not there: %v", err)
+	}
+}
+
+// Every class that an error can have comes back as itself.
+func TestClassesCross(t *testing.T) {
+	for name, class := range classes {
+		data, err := json.Marshal(newRemoteError(fmt.Errorf("deep: %w", fmt.Errorf("x: %w", class))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back remoteError
+		if err := json.Unmarshal(data, &back); err != nil {
+			t.Fatal(err)
+		}
+		if !errors.Is(&back, class) || back.Class != name {
+			t.Errorf("%s came back as %s", name, back.Class)
+		}
 	}
 }
