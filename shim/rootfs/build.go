@@ -135,10 +135,14 @@ func identity(path string) (string, error) {
 		st.Btime.Sec, st.Btime.Nsec, st.Ctime.Sec, st.Ctime.Nsec, st.Mtime.Sec, st.Mtime.Nsec, st.Size), nil
 }
 
-// checkUpper reports whether upperdir is empty. Content that only the overlay mount
-// which wrote it could read again is refused.
+// checkUpper reports whether upperdir is empty; it may be missing where containerd left
+// the mkdir to the shim. Content that only the overlay mount which wrote it could read
+// again is refused.
 func checkUpper(dir string) (empty bool, err error) {
 	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
 	if err != nil || len(entries) == 0 {
 		return err == nil, err
 	}

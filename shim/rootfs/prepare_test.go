@@ -1,6 +1,7 @@
 package rootfs
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -108,6 +109,58 @@ func TestPrepareFailsAtEachStep(t *testing.T) {
 			}
 			if n := entries(t, dst.Dir); n != map[bool]int{true: 1}[tt.before] {
 				t.Errorf("%d entries in the VM's directory", n)
+			}
+		})
+	}
+}
+
+// The erofs snapshotter's files are used as they are, in the order of its template.
+func TestPrepareErofsSnapshots(t *testing.T) {
+	dir := t.TempDir()
+	dst := Paths{Cache: openCache(t, dir, 1<<30), Dir: filepath.Join(dir, "vm"), WritableSize: 64 << 20}
+	snapshot := filepath.Join(dir, "5")
+	if err := os.Mkdir(snapshot, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var layers []*types.Mount
+	for _, name := range []string{"top", "middle", "bottom"} {
+		path := filepath.Join(dir, name+".erofs")
+		if err := os.WriteFile(path, bytes.Repeat([]byte(name[:1]), 8192), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		layers = append(layers, &types.Mount{Type: "erofs", Source: path, Options: []string{"ro", "loop"}})
+	}
+	rw := filepath.Join(snapshot, "rwlayer.img")
+	mkfs := &types.Mount{Type: "mkfs/ext4", Source: rw, Options: []string{"X-containerd.mkfs.fs=ext4", "X-containerd.mkfs.size=128MiB", "rw", "loop"}}
+	overlay := func(options ...string) *types.Mount {
+		return &types.Mount{Type: "format/mkdir/overlay", Source: "overlay", Options: options}
+	}
+	tests := []struct {
+		name, writable string
+		size           int64
+		mounts         []*types.Mount
+	}{
+		{"image for writes", rw, 128 << 20, append(append([]*types.Mount{mkfs}, layers...),
+			overlay("workdir={{ mount 0 }}/work", "upperdir={{ mount 0 }}/upper", "lowerdir={{ overlay 1 3 }}"))},
+		{"directory for writes", filepath.Join(snapshot, writableName), 64 << 20, append(append([]*types.Mount{}, layers...),
+			overlay("X-containerd.mkdir.path="+snapshot+"/fs:0755", "workdir="+snapshot+"/work", "upperdir="+snapshot+"/fs", "lowerdir={{ overlay 0 2 }}"))},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			l, err := Prepare(t.Context(), tt.mounts, dst)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if l.Writable != tt.writable || l.WritableSize != tt.size || len(l.Disks) != len(layers) {
+				t.Fatalf("layers = %+v", l)
+			}
+			for i, d := range l.Disks {
+				if d.Path != layers[i].Source || d.Size != 8192 || d.Type != "erofs" || d.Digest == "" {
+					t.Errorf("disk %d = %+v, want %s", i, d, layers[i].Source)
+				}
+			}
+			if info, err := os.Stat(l.Writable); err != nil || info.Size() != tt.size || info.Mode().Perm() != 0o600 {
+				t.Errorf("writable disk: %v, %v", info, err)
 			}
 		})
 	}

@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Every property that the list is there to compare changes it.
@@ -16,6 +19,8 @@ func TestListShowsEachDifference(t *testing.T) {
 		"name":     func(d string) error { return os.Rename(d+"/a", d+"/z") },
 		"new name": func(d string) error { return os.WriteFile(d+"/new", nil, 0o600) },
 		"link":     func(d string) error { return os.Link(d+"/a", d+"/hard") },
+		"mtime":    func(d string) error { return os.Chtimes(d+"/a", time.Time{}, time.Unix(1, 1)) },
+		"xattr":    func(d string) error { return unix.Setxattr(d+"/a", "user.x", []byte("1"), 0) },
 		"target":   func(d string) error { return os.Remove(d + "/l") },
 		"type": func(d string) error {
 			if err := os.Remove(d + "/l"); err != nil {
