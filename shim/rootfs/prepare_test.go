@@ -159,6 +159,9 @@ func TestPrepareErofsSnapshots(t *testing.T) {
 					t.Errorf("disk %d = %+v, want %s", i, d, layers[i].Source)
 				}
 			}
+			if path, err := Writable(tt.mounts); err != nil || path != l.Writable {
+				t.Errorf("Writable = %s, %v, want %s", path, err, l.Writable)
+			}
 			if info, err := os.Stat(l.Writable); err != nil || info.Size() != tt.size || info.Mode().Perm() != 0o600 {
 				t.Errorf("writable disk: %v, %v", info, err)
 			}

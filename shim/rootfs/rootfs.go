@@ -92,6 +92,20 @@ func Prepare(ctx context.Context, mounts []*types.Mount, dst Paths) (_ Layers, e
 	return layers, nil
 }
 
+// Writable returns where Prepare puts, or finds, the writable disk of these mounts;
+// empty means in the VM's own directory. A restore that leaves the disk elsewhere has
+// to replace or remove this one: the next task of the container would boot from it.
+func Writable(mounts []*types.Mount) (string, error) {
+	if len(mounts) == 0 {
+		return "", nil // a container made for a restore has no snapshot
+	}
+	p, err := readPlan(mounts)
+	if err != nil {
+		return "", fmt.Errorf("find writable disk: %w", err)
+	}
+	return p.writable, nil
+}
+
 // Describe names the disks as every node and the guest know them: "layer0" is the
 // topmost read-only one, "rw" the writable one, each its own serial number. Slots are
 // the caller's. files holds the paths by disk.
