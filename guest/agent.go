@@ -26,7 +26,8 @@ type Options struct {
 	BootTimeout time.Duration
 	// Console is the path of the VM's console log; a BootError shows its end.
 	Console string
-	// Gone is closed when the VM has ended; calls then fail with Unavailable. May be nil.
+	// Gone is closed when the VM has ended for good; calls then fail with Unavailable.
+	// Nil for a VM that is going to Move.
 	Gone <-chan struct{}
 	Log  *slog.Logger // nil: slog.Default
 }

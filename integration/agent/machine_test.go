@@ -173,7 +173,7 @@ func (m *machine) resume() {
 
 func (m *machine) connect() {
 	m.t.Helper()
-	a, err := guest.Connect(m.t.Context(), m.socket(), guest.Options{BootTimeout: 60 * time.Second, Console: m.console, Gone: m.vm.Done()})
+	a, err := guest.Connect(m.t.Context(), m.socket(), guest.Options{BootTimeout: 60 * time.Second, Console: m.console})
 	if err != nil {
 		m.t.Fatal(err)
 	}
