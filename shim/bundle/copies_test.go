@@ -27,6 +27,9 @@ func receive(t *testing.T, cs Copies) map[string]string {
 			if f.GetAppend() && int(f.GetOffset()) != len(files[f.GetPath()]) {
 				t.Errorf("%s continues at %d after %d bytes", f.GetPath(), f.GetOffset(), len(files[f.GetPath()]))
 			}
+			if !f.GetAppend() {
+				files[f.GetPath()] = ""
+			}
 			files[f.GetPath()] += string(f.GetData()) + f.GetLink()
 		}
 	}
