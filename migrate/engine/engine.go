@@ -85,7 +85,8 @@ type Options struct {
 	Step      time.Duration // one try of a step after the commit
 	RetryMin  time.Duration // between tries, doubled up to RetryMax
 	RetryMax  time.Duration
-	Keep      int // newest snapshots of a VM whose tags stay
+	Grace     time.Duration // a VM is missed for so long before its record is given up
+	Keep      int           // newest snapshots of a VM whose tags stay
 }
 
 // Defaults of Options.
@@ -95,6 +96,7 @@ const (
 	DefaultStep      = 2 * time.Minute
 	DefaultRetryMin  = 100 * time.Millisecond
 	DefaultRetryMax  = 10 * time.Second
+	DefaultGrace     = time.Minute
 	DefaultKeep      = 1
 )
 
@@ -104,7 +106,7 @@ func (o Options) withDefaults() Options {
 		fallback time.Duration
 	}{
 		{&o.Operation, DefaultOperation}, {&o.Abort, DefaultAbort}, {&o.Step, DefaultStep},
-		{&o.RetryMin, DefaultRetryMin}, {&o.RetryMax, DefaultRetryMax},
+		{&o.RetryMin, DefaultRetryMin}, {&o.RetryMax, DefaultRetryMax}, {&o.Grace, DefaultGrace},
 	} {
 		if *d.value <= 0 {
 			*d.value = d.fallback
@@ -127,13 +129,14 @@ type Engine struct {
 	wg    sync.WaitGroup
 
 	mu   sync.Mutex
-	runs map[string]*run // by operation id
+	runs map[string]*run      // by operation id
+	gone map[string]time.Time // records whose VM was not found, by version: when first
 }
 
 // New returns an engine that works until Close. Call Resume next.
 func New(parts Parts, opts Options) *Engine {
 	life, cancel := context.WithCancel(context.Background())
-	return &Engine{Parts: parts, opts: opts.withDefaults(), life: life, close: cancel, runs: map[string]*run{}}
+	return &Engine{Parts: parts, opts: opts.withDefaults(), life: life, close: cancel, runs: map[string]*run{}, gone: map[string]time.Time{}}
 }
 
 // Close stops between two steps and waits. What was begun stays open in the records.
@@ -158,8 +161,12 @@ func (e *Engine) Resume(ctx context.Context) error {
 	return nil
 }
 
-// drives reports whether this node's engine takes the steps of op.
+// drives reports whether this node's engine takes the steps of op. A shim takes those of
+// a wake that it opened itself, for a Create that nobody had announced.
 func (e *Engine) drives(op *nodev1.Operation) bool {
+	if !op.GetManaged() {
+		return false
+	}
 	switch op.GetKind() {
 	case nodev1.Kind_KIND_HIBERNATE:
 		return op.GetSource() == e.opts.Node

@@ -50,7 +50,7 @@ func (e *Engine) order(ctx context.Context, vm *nodev1.VM, id, force string, fil
 		if err != nil {
 			return nil, err
 		}
-		op := &nodev1.Operation{Id: id, Attempt: 1, Generation: rec.GetGeneration()}
+		op := &nodev1.Operation{Id: id, Attempt: 1, Generation: rec.GetGeneration(), Managed: true}
 		if err := fill(rec, op); err != nil {
 			return nil, err
 		}

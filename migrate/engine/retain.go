@@ -47,25 +47,3 @@ func (e *Engine) Sweep(ctx context.Context) error {
 	}
 	return errors.Join(errs...)
 }
-
-// Reconcile disowns the VMs that this node owns and nothing of which is left here:
-// their tasks were deleted while the records were out of reach.
-func (e *Engine) Reconcile(ctx context.Context, here func(*nodev1.VM) bool) error {
-	all, err := e.Records.List(ctx, &nodev1.ListRequest{})
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, rec := range all.GetRecords() {
-		if rec.GetOperation() != nil || rec.GetOwner().GetNode() != e.opts.Node || here(rec.GetVm()) {
-			continue
-		}
-		_, err := e.Records.Disown(ctx, &nodev1.DisownRequest{Vm: rec.GetVm(), Node: e.opts.Node, Generation: rec.GetGeneration(), Uid: rec.GetUid()})
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		e.Events.Event(ctx, Event{Type: Disowned, VM: rec.GetVm(), Reason: "nothing of the VM is left on its node"})
-	}
-	return errors.Join(errs...)
-}

@@ -61,6 +61,8 @@ func startTask(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	switch {
 	case err != nil && started == nil:
 		return records(err)
+	case err == nil && now.GetOperation().GetPhase() == nodev1.Phase_PHASE_COMMITTED && started == nil:
+		return e.ran(ctx, op)
 	case err == nil && now.GetOperation().GetPhase() != op.GetPhase():
 		return nil
 	case started != nil:
@@ -69,8 +71,9 @@ func startTask(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	return e.commit(ctx, op, &nodev1.Owner{Node: op.GetDestination()}, "")
 }
 
-// observe waits until the VM runs. After the commit there is no way back but a fence
-// that the destination wrote before it ran anything (R9).
+// observe looks after a Start that committed and whose answer was bad or lost. There is
+// no way back but a fence that the destination wrote before it ran anything; a VM that
+// may have run and is not running is lost (R9).
 func observe(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
 	running, err := e.Tasks.Running(ctx, op.GetVm())
@@ -89,8 +92,8 @@ func observe(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 		return err
 	case q.GetRecord() == recordFenced && mine:
 		return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_REVERTING, Reason: "the destination fenced itself before it ran the VM"})
-	case q.GetRecord() == recordOwn && q.GetGeneration() > op.GetGeneration() && q.GetState() == stateStopped:
-		return e.ran(ctx, op) // and has ended since
+	case q.GetRecord() == recordOwn && q.GetState() == stateStopped:
+		return e.finish(ctx, op, nodev1.Phase_PHASE_LOST_AT_DEST, "the VM ended at its destination after the commit", false)
 	}
 	if err := e.Tasks.Start(ctx, op.GetVm()); err != nil {
 		return err
@@ -98,7 +101,11 @@ func observe(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	return fmt.Errorf("started, not seen running: %w", errdefs.ErrUnavailable)
 }
 
-const stateStopped = "stopped"
+// States that the engine looks for, as the shims name them.
+const (
+	stateRunning = "running"
+	stateStopped = "stopped"
+)
 
 func (e *Engine) ran(ctx context.Context, op *nodev1.Operation) error {
 	receipt := record.Receipt{

@@ -285,6 +285,7 @@ type Operation struct {
 	EndExecs       bool                   `protobuf:"varint,18,opt,name=end_execs,json=endExecs,proto3" json:"end_execs,omitempty"` // of the order, as the fields below: a restart needs them
 	Stdio          string                 `protobuf:"bytes,19,opt,name=stdio,proto3" json:"stdio,omitempty"`
 	Cni            bool                   `protobuf:"varint,20,opt,name=cni,proto3" json:"cni,omitempty"`
+	Managed        bool                   `protobuf:"varint,21,opt,name=managed,proto3" json:"managed,omitempty"` // an engine drives it; else the shim that opened it does
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -455,6 +456,13 @@ func (x *Operation) GetStdio() string {
 func (x *Operation) GetCni() bool {
 	if x != nil {
 		return x.Cni
+	}
+	return false
+}
+
+func (x *Operation) GetManaged() bool {
+	if x != nil {
+		return x.Managed
 	}
 	return false
 }
@@ -2742,7 +2750,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x02id\x18\x02 \x01(\tR\x02id\"3\n" +
 	"\x05Owner\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
-	"\x06digest\x18\x02 \x01(\tR\x06digest\"\xe6\x04\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\"\x80\x05\n" +
 	"\tOperation\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12(\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x14.godwit.node.v1.KindR\x04kind\x12\x18\n" +
@@ -2768,7 +2776,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\tcancelled\x18\x11 \x01(\bR\tcancelled\x12\x1b\n" +
 	"\tend_execs\x18\x12 \x01(\bR\bendExecs\x12\x14\n" +
 	"\x05stdio\x18\x13 \x01(\tR\x05stdio\x12\x10\n" +
-	"\x03cni\x18\x14 \x01(\bR\x03cni\"\xcf\x02\n" +
+	"\x03cni\x18\x14 \x01(\bR\x03cni\x12\x18\n" +
+	"\amanaged\x18\x15 \x01(\bR\amanaged\"\xcf\x02\n" +
 	"\x06Record\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12+\n" +
