@@ -150,6 +150,9 @@ func (c *capture) inherited(x *format.Index) []*frame {
 		return nil
 	}
 	t := c.o.Parent
+	for i := range t.frames {
+		t.frames[i].used, t.frames[i].pack.used = false, false // it may have served an attempt before
+	}
 	for _, r := range c.readers {
 		for i := range r.places {
 			for _, p := range r.places[i] {

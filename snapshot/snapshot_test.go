@@ -8,8 +8,10 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	digest "github.com/opencontainers/go-digest"
 
 	"godwit.dev/godwit/api/spec"
@@ -42,7 +44,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 		Disks:  []Disk{{ID: "layer0", Digest: d, File: blobFile(t, "base", base)}},
 	}
 	w.opts = Options{
-		Ref: Ref{VM: "default/vm1", UID: "uid1", Operation: "op1", Attempt: 1, Generation: 3},
+		Ref: testRef(),
 		Spec: &spec.Spec{
 			Version: spec.Version, Namespace: "default", ID: "vm1", UID: "uid1", Memory: ramSize, VCPUs: 1,
 			VMM: spec.VMM{Name: "qemu"},
@@ -204,4 +206,108 @@ func TestSecondPushIsSmall(t *testing.T) {
 		t.Errorf("second push sent %d bytes, the first %d", second.Figures.Pushed, first.Figures.Pushed)
 	}
 	w.restore(t, second.Digest)
+}
+
+func testRef() Ref {
+	return Ref{VM: "default/vm1", UID: "uid1", Operation: "op1", Attempt: 1, Generation: 3}
+}
+
+// A pack that the store has lost is pushed again from the pages that are here; a store
+// that cannot say fails the push.
+func TestLostParentPack(t *testing.T) {
+	w := newWorld(t, 12)
+	noise := randomBytes(rand.New(rand.NewPCG(3, 3)), 20<<20) // more than one pack
+	if _, err := w.src.Spaces[0].File.WriteAt(noise, 0); err != nil {
+		t.Fatal(err)
+	}
+	first, err := Push(t.Context(), w.st, w.src, w.opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := w.restore(t, first.Digest)
+	w.src.Spaces[0].File, w.src.Spaces[1].File = r.ram, r.disk
+	if err := os.Remove(w.blob(packDescriptor(r.snap.index.Packs[0]).Digest)); err != nil {
+		t.Fatal(err)
+	}
+	w.opts.Ref.Operation = "op2"
+	if w.opts.Parent, err = OpenTable(r.table); err != nil {
+		t.Fatal(err)
+	}
+	second, err := Push(t.Context(), w.st, w.src, w.opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if second.Figures.New == 0 || second.Figures.New >= first.Figures.New {
+		t.Errorf("pages pushed again: %d of %d bytes", second.Figures.New, first.Figures.New)
+	}
+	w.restore(t, second.Digest)
+
+	if w.opts.Parent, err = OpenTable(r.table); err != nil {
+		t.Fatal(err)
+	}
+	f := &faulty{Store: w.st, fail: 2, err: errdefs.ErrUnavailable} // after the state
+	if _, err := Push(t.Context(), f, w.src, w.opts); !errdefs.IsUnavailable(err) {
+		t.Errorf("store that cannot say which packs it has: %v", err)
+	}
+}
+
+// A table whose writer was killed is no table.
+func TestUnfinishedTable(t *testing.T) {
+	f := emptyFile(t, "table")
+	if _, err := newTableWriter(f, "repo", []byte("index")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenTable(f); !errdefs.IsNotFound(err) {
+		t.Errorf("unfinished table: %v", err)
+	}
+}
+
+// A sum that collides, as a guest could arrange, never makes two pages one.
+func TestSumAloneDecidesNothing(t *testing.T) {
+	w := newWorld(t, 13)
+	first, err := Push(t.Context(), w.st, w.src, w.opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := w.restore(t, first.Digest)
+	table, err := OpenTable(r.table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := newHasher(table.key)
+	page := bytes.Repeat([]byte{1}, format.PageSize)
+	if f, _ := table.find(&h, table.entries[0].Sum, page); f != nil {
+		t.Error("the parent's page was found by its sum alone")
+	}
+	rd := &reader{capture: &capture{push: &push{src: w.src, config: &Config{Spaces: []SpaceInfo{{Size: ramSize}}}}}}
+	if same, err := rd.same(origin{page: 0}, page); err != nil || same {
+		t.Errorf("a page of another content is the same: %v, %v", same, err)
+	}
+}
+
+// Holes are not read: neither source nor destination gets a page that is not there.
+func TestSparseStaysSparse(t *testing.T) {
+	w := newWorld(t, 14)
+	ram := emptyFile(t, "ram")
+	if err := ram.Truncate(ramSize); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ram.WriteAt(bytes.Repeat([]byte{7}, 100), 5<<20); err != nil {
+		t.Fatal(err)
+	}
+	w.src.Spaces[0].File = ram
+	receipt, err := Push(t.Context(), w.st, w.src, w.opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := w.restore(t, receipt.Digest)
+	for name, f := range map[string]*os.File{"source": ram, "destination": r.ram} {
+		var st syscall.Stat_t
+		if err := syscall.Fstat(int(f.Fd()), &st); err != nil {
+			t.Fatal(err)
+		}
+		if st.Blocks*512 > 64<<10 {
+			t.Errorf("%s takes %d bytes for one page", name, st.Blocks*512)
+		}
+	}
 }
