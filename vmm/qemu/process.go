@@ -112,7 +112,7 @@ func (l launch) join(pid int) error {
 	}
 	for _, dir := range l.cgroup {
 		procs := filepath.Join(dir, "cgroup.procs")
-		if err := os.WriteFile(procs, []byte(strconv.Itoa(pid)), 0); err != nil {
+		if err := os.WriteFile(procs, []byte(strconv.Itoa(pid)), 0o600); err != nil {
 			return fmt.Errorf("join cgroup: %w: %w", errdefs.ErrFailedPrecondition, err)
 		}
 	}

@@ -74,7 +74,7 @@ func newClient(ctx context.Context, conn *net.UnixConn, onEvent func(Event)) (*C
 	select {
 	case <-greeted:
 	case <-c.done:
-		return nil, errors.Join(c.Err(), conn.Close())
+		return nil, errors.Join(c.Err(), c.Close())
 	case <-ctx.Done():
 		return nil, errors.Join(fmt.Errorf("no greeting: %w", ctx.Err()), c.Close())
 	}

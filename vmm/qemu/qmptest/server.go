@@ -1,0 +1,181 @@
+// Package qmptest is a QEMU for tests: it speaks QMP on a listener, keeps the few facts
+// that a monitor shows, has the real one's quirks, and goes wrong at call N.
+package qmptest
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+)
+
+// How a call goes wrong.
+const (
+	Refuse  = "refuse"  // an error is the answer
+	Hang    = "hang"    // there is no answer, nor any later one
+	Close   = "close"   // the connection ends
+	Garbage = "garbage" // the answer is no JSON
+	Exit    = "exit"    // Server.Exit is called
+)
+
+// Server is one fake QEMU. Its fields are set before Serve.
+type Server struct {
+	FailAt int    // number of the call that goes wrong; 0 is the greeting
+	How    string // empty: none goes wrong
+	Exit   func() // ends the process
+	Status string // as in query-status
+	NICs   []string
+	// Silent makes the guest ignore requests to eject a NIC.
+	Silent bool
+
+	calls     int
+	migration string
+	files     map[string]*os.File
+	ejecting  map[string]bool
+	netdevs   map[string]bool
+	out       *bufio.Writer
+}
+
+type call struct {
+	Execute   string         `json:"execute"`
+	Arguments map[string]any `json:"arguments"`
+	ID        any            `json:"id"`
+}
+
+type refusal struct {
+	Class string `json:"class"`
+	Desc  string `json:"desc"`
+}
+
+func refuse(format string, args ...any) *refusal {
+	return &refusal{"GenericError", fmt.Sprintf(format, args...)}
+}
+
+// Serve talks to one client after the other, as QEMU does, until l is closed.
+func (s *Server) Serve(l *net.UnixListener) error {
+	s.files, s.ejecting, s.netdevs = map[string]*os.File{}, map[string]bool{}, map[string]bool{}
+	for _, id := range s.NICs {
+		s.netdevs[strings.TrimPrefix(id, "nic-")] = true
+	}
+	for {
+		conn, err := l.AcceptUnix()
+		if err != nil {
+			return err
+		}
+		s.talk(conn)
+		conn.Close()
+	}
+}
+
+func (s *Server) talk(conn *net.UnixConn) {
+	s.out = bufio.NewWriter(conn)
+	if !s.goOn() {
+		return
+	}
+	s.send(map[string]any{"QMP": map[string]any{"version": map[string]any{}, "capabilities": []string{"oob"}}})
+	negotiated := false
+	var pending []byte
+	buf, oob := make([]byte, 4096), make([]byte, 64)
+	for {
+		n, oobn, _, _, err := conn.ReadMsgUnix(buf, oob)
+		if err != nil || n == 0 {
+			return
+		}
+		pending = append(pending, buf[:n]...)
+		file := received(oob[:oobn])
+		for {
+			var c call
+			rest, ok := next(pending, &c)
+			if !ok {
+				break
+			}
+			pending = rest
+			if !s.goOn() {
+				return
+			}
+			s.answer(c, file, negotiated || c.Execute == "qmp_capabilities")
+			negotiated = true
+		}
+	}
+}
+
+// next takes one line off pending.
+func next(pending []byte, c *call) ([]byte, bool) {
+	advance, line, err := bufio.ScanLines(pending, false)
+	if err != nil || advance == 0 || json.Unmarshal(line, c) != nil {
+		return pending, false
+	}
+	return pending[advance:], true
+}
+
+func received(oob []byte) *os.File {
+	messages, err := syscall.ParseSocketControlMessage(oob)
+	if err != nil || len(messages) == 0 {
+		return nil
+	}
+	fds, err := syscall.ParseUnixRights(&messages[0])
+	if err != nil || len(fds) == 0 {
+		return nil
+	}
+	return os.NewFile(uintptr(fds[0]), "received")
+}
+
+// goOn counts a call and tells whether the server goes on after it.
+func (s *Server) goOn() bool {
+	number := s.calls
+	s.calls++
+	if s.How == "" || number != s.FailAt {
+		return true
+	}
+	switch s.How {
+	case Hang:
+		select {}
+	case Close:
+		return false
+	case Exit:
+		s.Exit()
+		return false
+	case Garbage:
+		s.out.WriteString("garbage\n")
+		s.out.Flush()
+	}
+	return true
+}
+
+func (s *Server) answer(c call, file *os.File, negotiated bool) {
+	var result any = struct{}{}
+	var refused *refusal
+	switch {
+	case s.How == Refuse && s.calls-1 == s.FailAt:
+		refused = refuse("refused by the test")
+	case !negotiated:
+		refused = &refusal{"CommandNotFound", "expecting capabilities negotiation with 'qmp_capabilities'"}
+	default:
+		result, refused = s.execute(c, file)
+	}
+	if refused != nil {
+		if file != nil {
+			file.Close()
+		}
+		s.send(map[string]any{"id": c.ID, "error": refused})
+		return
+	}
+	s.send(map[string]any{"id": c.ID, "return": result})
+}
+
+func (s *Server) event(name string, data map[string]any) {
+	s.send(map[string]any{"event": name, "data": data, "timestamp": map[string]int{"seconds": 1, "microseconds": 2}})
+}
+
+// send writes one line. A client that is gone shows at the next read.
+func (s *Server) send(message any) {
+	line, err := json.Marshal(message)
+	if err != nil {
+		panic(err)
+	}
+	s.out.Write(append(line, '\n'))
+	s.out.Flush()
+}
