@@ -54,7 +54,8 @@ type world struct {
 	fault      fault
 	always     map[string]error // by name of the call
 	captures   int
-	waitInside chan struct{} // a capture that has begun waits until its context ends
+	startFails *machinev1.QueryResponse // a Start that commits, fails and leaves this
+	waitInside chan struct{}            // a capture that has begun waits until its context ends
 }
 
 func newWorld(t *testing.T) *world {
@@ -156,7 +157,9 @@ func (n *machine) Capture(ctx context.Context, _ *nodev1.VM, req *machinev1.Capt
 		if n.waitInside != nil {
 			close(n.waitInside)
 			n.waitInside = nil
+			n.mu.Unlock()
 			<-ctx.Done()
+			n.mu.Lock()
 			return ctx.Err()
 		}
 		switch {
@@ -216,6 +219,10 @@ func (n *machine) Query(ctx context.Context, _ *nodev1.VM) (resp *machinev1.Quer
 		if n.state[n.node] == gone {
 			return fmt.Errorf("query: %w", errdefs.ErrNotFound)
 		}
+		if n.startFails != nil {
+			resp = n.startFails
+			return nil
+		}
 		resp = &machinev1.QueryResponse{State: n.state[n.node], Record: "READY"}
 		if n.state[n.node] == runs {
 			resp.Record = "OWN"
@@ -270,6 +277,9 @@ func (k *tasks) Start(ctx context.Context, _ *nodev1.VM) error {
 		op := rec.GetOperation()
 		if _, err := k.records.Commit(ctx, &nodev1.CommitRequest{Vm: vm, Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Owner: &nodev1.Owner{Node: k.node}}); err != nil {
 			return err
+		}
+		if k.startFails != nil {
+			return fmt.Errorf("start: %w", errdefs.ErrInternal)
 		}
 		k.set(k.node, runs)
 		return nil
