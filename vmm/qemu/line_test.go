@@ -1,0 +1,104 @@
+package qemu
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"godwit.dev/godwit/vmm"
+)
+
+var update = flag.Bool("update", false, "write the golden files again")
+
+// TestLine compares whole command lines: what the guest sees of them is part of every
+// snapshot, so that a change is never made by accident.
+func TestLine(t *testing.T) {
+	tests := map[string]func(*Driver, *vmm.Config) string{
+		"boot-tcg": func(*Driver, *vmm.Config) string { return "tcg" },
+		"boot-kvm": func(d *Driver, c *vmm.Config) string {
+			d.DataDir = "/usr/share/other"
+			c.CPU, c.Console = "", nil
+			return "kvm"
+		},
+		"incoming": func(_ *Driver, c *vmm.Config) string {
+			c.Incoming, c.Machine, c.CPU = true, "pc-q35-8.0", "qemu64"
+			return "tcg"
+		},
+		"disk": func(_ *Driver, c *vmm.Config) string {
+			c.Kernel, c.Initrd, c.Cmdline, c.NICs = "", "", "", nil
+			return "tcg"
+		},
+	}
+	for name, change := range tests {
+		t.Run(name, func(t *testing.T) {
+			cfg := testConfig(t)
+			d := &Driver{Binary: "qemu-system-x86_64"}
+			accel := change(d, &cfg)
+			f, err := openFiles(cfg, filepath.Join(cfg.Dir, "qmp.sock"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			got := strings.Join(d.line(cfg, accel, f), "\n") + "\n"
+			golden := filepath.Join("testdata", name+".txt")
+			if *update {
+				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("line of %s (-want +got):\n%s", name, diff)
+			}
+		})
+	}
+}
+
+// TestSlotsFit: 20 read-only disks, a writable one and as many NICs as there are ports
+// fit, each at an address of its own.
+func TestSlotsFit(t *testing.T) {
+	cfg := testConfig(t)
+	disk, nic := cfg.Disks[1], cfg.NICs[0]
+	cfg.Disks, cfg.NICs = nil, nil
+	for i := range 21 {
+		disk.ID, disk.Slot = "d"+strconv.Itoa(i), FirstDiskSlot+i
+		cfg.Disks = append(cfg.Disks, disk)
+	}
+	for slot := FirstNICSlot; slot <= LastNICSlot; slot++ {
+		nic.ID, nic.Slot = "n"+strconv.Itoa(slot), slot
+		cfg.NICs = append(cfg.NICs, nic)
+	}
+	control := filepath.Join(cfg.Dir, "qmp.sock")
+	if err := check(cfg, control); err != nil {
+		t.Fatal(err)
+	}
+	f, err := openFiles(cfg, control)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var taken []string
+	for _, arg := range (&Driver{}).line(cfg, "tcg", f) {
+		_, rest, ok := strings.Cut(arg, ",addr=0x")
+		if !ok {
+			continue
+		}
+		slot, _, _ := strings.Cut(rest, ",")
+		if slices.Contains(taken, slot) {
+			t.Errorf("slot %s is taken twice", slot)
+		}
+		taken = append(taken, slot)
+	}
+	if len(taken) != 2+4+21 {
+		t.Errorf("%d devices have an address", len(taken))
+	}
+}
