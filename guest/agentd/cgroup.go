@@ -34,7 +34,7 @@ func makeCgroup(root string) (cgroup, error) {
 }
 
 func (c cgroup) write(name, value string) error {
-	if err := os.WriteFile(filepath.Join(string(c), name), []byte(value), 0); err != nil {
+	if err := os.WriteFile(filepath.Join(string(c), name), []byte(value), 0o644); err != nil {
 		return fmt.Errorf("set %s to %s: %w", name, value, err)
 	}
 	return nil

@@ -4,15 +4,26 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"sync"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
 )
+
+// TestMain keeps the suite short; -rapid.checks=N asks for more.
+func TestMain(m *testing.M) {
+	if err := flag.Set("rapid.checks", "20"); err != nil {
+		panic(err)
+	}
+	flag.Parse()
+	os.Exit(m.Run())
+}
 
 // lossy is a channel factory: every channel is a pipe between host and guest that
 // swallows some bytes at its start and is cut after some more, on each side.

@@ -1,0 +1,130 @@
+package agentd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+func TestOutputIsKeptUntilAcknowledged(t *testing.T) {
+	o := newOutput()
+	r, w := io.Pipe()
+	go o.fill(r)
+	if _, err := w.Write([]byte("0123456789")); err != nil {
+		t.Fatal(err)
+	}
+	steps := []struct {
+		offset uint64
+		max    int
+		want   string
+		at     uint64
+	}{
+		{0, 4, "0123", 0}, {0, 4, "0123", 0}, {4, 3, "456", 4}, {2, 100, "456789", 4}, {9, 100, "9", 9},
+	}
+	for _, s := range steps {
+		data, at, eof := o.read(t.Context(), s.offset, s.max, time.Minute)
+		if string(data) != s.want || at != s.at || eof {
+			t.Fatalf("read %d: %q at %d, eof %v", s.offset, data, at, eof)
+		}
+	}
+	if data, at, eof := o.read(t.Context(), 10, 1, 0); len(data) != 0 || at != 10 || eof {
+		t.Fatalf("%q %d %v", data, at, eof)
+	}
+	w.Close()
+	if _, at, eof := o.read(t.Context(), 10, 1, time.Minute); at != 10 || !eof {
+		t.Fatal("no end of file")
+	}
+}
+
+// The process blocks when the host does not read; memory is bounded.
+func TestOutputBackpressure(t *testing.T) {
+	o := newOutput()
+	r, w := io.Pipe()
+	go o.fill(r)
+	wrote := make(chan error, 1)
+	want := bytes.Repeat([]byte("x"), 3*outputSize)
+	go func() {
+		_, err := w.Write(want)
+		w.Close()
+		wrote <- err
+	}()
+	total := 0
+	for offset := uint64(0); ; {
+		data, at, eof := o.read(t.Context(), offset, readLimit, time.Minute)
+		if len(data) > outputSize {
+			t.Fatalf("%d bytes were kept", len(data))
+		}
+		total += len(data)
+		if offset = at + uint64(len(data)); eof {
+			break
+		}
+	}
+	if err := <-wrote; err != nil || total != len(want) {
+		t.Fatal(total, err)
+	}
+}
+
+type sink struct {
+	bytes.Buffer
+	closed chan struct{}
+	fail   error
+}
+
+func (s *sink) Write(b []byte) (int, error) {
+	if s.fail != nil {
+		return 0, s.fail
+	}
+	return s.Buffer.Write(b)
+}
+func (s *sink) Close() error { close(s.closed); return nil }
+
+func TestInputIsAcceptedOnce(t *testing.T) {
+	i := newInput()
+	s := &sink{closed: make(chan struct{})}
+	go i.pump(s, false)
+	for _, w := range []struct {
+		offset uint64
+		data   string
+		want   uint64
+	}{{0, "abc", 3}, {0, "abc", 3}, {1, "bcde", 5}, {5, "f", 6}, {2, "c", 6}} {
+		got, closed, err := i.write(t.Context(), w.offset, []byte(w.data))
+		if got != w.want || closed || err != nil {
+			t.Fatalf("%+v: %d %v %v", w, got, closed, err)
+		}
+	}
+	if _, _, err := i.write(t.Context(), 9, []byte("gap")); !errdefs.IsOutOfRange(err) {
+		t.Fatal(err)
+	}
+	// The end is in-band: bytes before it are still taken.
+	i.closeAfter(8)
+	if got, _, err := i.write(t.Context(), 6, []byte("gh")); got != 8 || err != nil {
+		t.Fatal(got, err)
+	}
+	<-s.closed
+	if s.String() != "abcdefgh" {
+		t.Fatal(s.String())
+	}
+}
+
+func TestInputOfProcessThatStoppedReading(t *testing.T) {
+	i := newInput()
+	ctx, cancel := context.WithCancel(t.Context())
+	if n, _, err := i.write(ctx, 0, make([]byte, 2*inputSize)); n != inputSize || err != nil {
+		t.Fatal(n, err)
+	}
+	cancel()
+	if _, _, err := i.write(ctx, inputSize, []byte("x")); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	s := &sink{closed: make(chan struct{}), fail: io.ErrClosedPipe}
+	i.pump(s, false)
+	<-s.closed
+	if _, closed, err := i.write(t.Context(), inputSize, []byte("x")); !closed || err != nil {
+		t.Fatal(closed, err)
+	}
+}

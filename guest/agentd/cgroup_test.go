@@ -1,0 +1,75 @@
+package agentd
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestResources(t *testing.T) {
+	tests := []struct {
+		name, json string
+		want       map[string]string
+		is         func(error) bool
+	}{
+		{"none", ``, map[string]string{}, nil},
+		{"memory", `{"memory":{"limit":1000,"swap":1500,"reservation":10}}`,
+			map[string]string{"memory.max": "1000", "memory.swap.max": "500", "memory.low": "10", "memory.oom.group": "1"}, nil},
+		{"unlimited", `{"memory":{"limit":-1},"pids":{"limit":-1}}`,
+			map[string]string{"memory.max": "max", "memory.oom.group": "1", "pids.max": "max"}, nil},
+		{"cpu", `{"cpu":{"shares":1024,"quota":50000,"period":100000,"cpus":"0"}}`,
+			map[string]string{"cpu.weight": "39", "cpu.max": "50000 100000", "cpuset.cpus": "0"}, nil},
+		{"unified wins", `{"memory":{"limit":5},"unified":{"memory.oom.group":"0","pids.max":"7"}}`,
+			map[string]string{"memory.max": "5", "memory.oom.group": "0", "pids.max": "7"}, nil},
+		{"empty parts", `{"blockIO":{},"network":{},"hugepageLimits":[{"pageSize":"2MB","limit":0}]}`, map[string]string{}, nil},
+		{"swap below limit", `{"memory":{"limit":10,"swap":5}}`, nil, errdefs.IsInvalidArgument},
+		{"blockIO", `{"blockIO":{"weight":5}}`, nil, errdefs.IsNotImplemented},
+		{"huge pages", `{"hugepageLimits":[{"pageSize":"2MB","limit":1}]}`, nil, errdefs.IsNotImplemented},
+		{"rdma", `{"rdma":{"x":{}}}`, nil, errdefs.IsNotImplemented},
+		{"unified path", `{"unified":{"../x.y":"1"}}`, nil, errdefs.IsInvalidArgument},
+		{"not json", `{`, nil, errdefs.IsInvalidArgument},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			r, err := parseResources([]byte(tt.json))
+			if err == nil {
+				err = cgroup(dir).apply(r)
+			}
+			if tt.is != nil {
+				if !tt.is(err) {
+					t.Fatal(err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := map[string]string{}
+			files, _ := filepath.Glob(filepath.Join(dir, "*"))
+			for _, f := range files {
+				data, _ := os.ReadFile(f)
+				got[filepath.Base(f)] = string(data)
+			}
+			if d := cmp.Diff(tt.want, got); d != "" {
+				t.Fatal(d)
+			}
+		})
+	}
+}
+
+func TestCgroupFiles(t *testing.T) {
+	dir := t.TempDir()
+	for name, data := range map[string]string{"memory.max": "max\n", "memory.current": "42\n", "memory.events": "low 0\noom_kill 3\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := cgroup(dir)
+	if c.value("memory.max") != 0 || c.value("memory.current") != 42 || c.value("none") != 0 || c.oomKills() != 3 {
+		t.Fatal("read wrongly")
+	}
+}
