@@ -19,7 +19,6 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/api/config"
-	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/api/spec"
@@ -112,9 +111,12 @@ func (c *Client) create(ctx context.Context, vm *nodev1.VM, sp *spec.Spec, order
 			return err
 		}
 	}
-	intent := order.Intent
+	options, err := record.Order(c.configPath, order.Intent)
+	if err != nil {
+		return err
+	}
 	_, err = container.NewTask(ctx, creator, func(_ context.Context, _ *containerd.Client, info *containerd.TaskInfo) error {
-		info.Options = &machinev1.RestoreOptions{ConfigPath: c.configPath, Operation: intent.Operation, Attempt: intent.Attempt, Digest: intent.Digest}
+		info.Options = options
 		return nil
 	})
 	return err
