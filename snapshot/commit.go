@@ -91,7 +91,7 @@ func (p *push) commit(ctx context.Context, c *capture, state v1.Descriptor) (Rec
 }
 
 func (p *push) putBytes(ctx context.Context, mediaType string, data []byte) (v1.Descriptor, error) {
-	c := store.Bytes(data)
+	c := store.Bytes(data, digest.FromBytes(data))
 	d := v1.Descriptor{MediaType: mediaType, Digest: c.Digest, Size: c.Size}
 	if err := p.store.Put(ctx, store.Blob(c.Digest), c); err != nil {
 		return d, err
@@ -120,7 +120,7 @@ func (p *push) putManifest(ctx context.Context, config v1.Descriptor, layers []v
 	if len(data) > maxManifest {
 		return Receipt{}, fmt.Errorf("manifest: %d bytes of at most %d: %w", len(data), maxManifest, errdefs.ErrResourceExhausted)
 	}
-	c := store.Bytes(data)
+	c := store.Bytes(data, digest.FromBytes(data))
 	c.MediaType = v1.MediaTypeImageManifest
 	if err := p.store.Put(ctx, store.Manifest(p.o.Tag), c); err != nil {
 		return Receipt{}, err

@@ -145,7 +145,7 @@ func (w *world) alter(t *testing.T, d digest.Digest, change func(*v1.Manifest, m
 		t.Fatal(err)
 	}
 	put := func(o *v1.Descriptor, b []byte) {
-		c := store.Bytes(b)
+		c := store.Bytes(b, digest.FromBytes(b))
 		o.Digest, o.Size = c.Digest, c.Size
 		if err := w.st.Put(t.Context(), store.Blob(c.Digest), c); err != nil {
 			t.Fatal(err)

@@ -97,7 +97,7 @@ func (k *packer) send() {
 	k.buf, k.count = nil, 0
 	k.uploads.Go(func() error {
 		p.Size, p.SHA256 = uint64(len(buf)), sha256.Sum256(buf)
-		c := store.Bytes(buf)
+		c := store.Bytes(buf, packDescriptor(p.Pack).Digest)
 		if err := k.store.Put(k.ctx, store.Blob(c.Digest), c); err != nil {
 			return err
 		}

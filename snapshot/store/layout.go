@@ -18,7 +18,6 @@ import (
 	digest "github.com/opencontainers/go-digest"
 	specs "github.com/opencontainers/image-spec/specs-go"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sys/unix"
 )
 
 // Layout is a repository in an OCI layout directory.
@@ -151,29 +150,6 @@ func (l *Layout) putBlob(ctx context.Context, o Object, c Content) error {
 	})
 }
 
-// write makes a file that appears whole or not at all: it has no name until its bytes
-// are on disk, so a killed process leaves nothing.
-func (l *Layout) write(path string, o Object, fill func(*os.File) error) error {
-	dir := filepath.Dir(path)
-	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return fileError("put", o, err)
-	}
-	f := os.NewFile(uintptr(fd), path)
-	defer f.Close()
-	if err := fill(f); err != nil {
-		return fileError("put", o, err)
-	}
-	if err := f.Sync(); err != nil {
-		return fileError("put", o, err)
-	}
-	err = unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
-	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return fileError("put", o, err)
-	}
-	return fileError("put", o, syncDir(dir))
-}
-
 // Delete implements Store. Blobs stay; Sweep removes those that no manifest lists.
 func (l *Layout) Delete(_ context.Context, tag string) error {
 	if _, err := os.Stat(filepath.Join(l.dir, v1.ImageIndexFile)); errors.Is(err, fs.ErrNotExist) {
@@ -265,23 +241,6 @@ func (l *Layout) update(o Object, change func(*v1.Index)) error {
 	return fileError("update", o, syncDir(l.dir))
 }
 
-func writeSynced(path string, data []byte) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	return errors.Join(err, f.Sync(), f.Close())
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
 type contextReader struct {
 	ctx context.Context
 	r   io.Reader
@@ -292,22 +251,4 @@ func (r contextReader) Read(p []byte) (int, error) {
 		return 0, context.Cause(r.ctx)
 	}
 	return r.r.Read(p)
-}
-
-// fileError gives an error of the file system its class.
-func fileError(verb string, o Object, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, fs.ErrNotExist) && (verb == "stat" || verb == "get"):
-		return fmt.Errorf("%s %s: %w: %w", verb, o, err, errdefs.ErrNotFound)
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
-		return fmt.Errorf("%s %s: %w: %w", verb, o, err, errdefs.ErrPermissionDenied)
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		return fmt.Errorf("%s %s: %w: %w", verb, o, err, errdefs.ErrResourceExhausted)
-	case errors.Is(err, unix.EIO), errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%s %s: %w: %w", verb, o, err, errdefs.ErrUnavailable)
-	default:
-		return fmt.Errorf("%s %s: %w", verb, o, err)
-	}
 }

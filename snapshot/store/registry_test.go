@@ -1,13 +1,13 @@
 package store
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -71,6 +71,8 @@ func newQuirky(t *testing.T) (*quirky, Config) {
 	return q, Config{Repository: strings.TrimPrefix(s.URL, "http://") + "/godwit/uid1", PlainHTTP: true, DockerConfig: t.TempDir()}
 }
 
+func bytesOf(s string) Content { return Bytes([]byte(s), digest.FromString(s)) }
+
 func open(t *testing.T, cfg Config) Store {
 	t.Helper()
 	r, err := NewRegistry(cfg)
@@ -82,7 +84,7 @@ func open(t *testing.T, cfg Config) Store {
 
 // pushAll makes the calls of a push: a blob, a question, a manifest.
 func pushAll(ctx context.Context, s Store) error {
-	c := Bytes([]byte("pack"))
+	c := bytesOf("pack")
 	if err := s.Put(ctx, Blob(c.Digest), c); err != nil {
 		return err
 	}
@@ -92,7 +94,7 @@ func pushAll(ctx context.Context, s Store) error {
 	if _, err := Read(ctx, s, Blob(c.Digest), 100); err != nil {
 		return err
 	}
-	m := Bytes([]byte(`{"schemaVersion":2,"mediaType":"` + v1.MediaTypeImageManifest + `","config":{"digest":"` + c.Digest.String() + `","size":4},"layers":[]}`))
+	m := bytesOf(`{"schemaVersion":2,"mediaType":"` + v1.MediaTypeImageManifest + `","config":{"digest":"` + c.Digest.String() + `","size":4},"layers":[]}`)
 	m.MediaType = v1.MediaTypeImageManifest
 	return s.Put(ctx, Manifest("t"), m)
 }
@@ -233,7 +235,7 @@ func TestCancel(t *testing.T) {
 func TestMount(t *testing.T) {
 	q, cfg := newQuirky(t)
 	r := open(t, cfg)
-	c := Bytes([]byte("pack"))
+	c := bytesOf("pack")
 	c.From = strings.Replace(cfg.Repository, "uid1", "golden", 1)
 	var query string
 	q.inner = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -256,7 +258,7 @@ func TestLayoutKeepsWholeBlobsOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, data := range map[string]string{"short": "pac", "other": "kcap", "long": "packs"} {
-		c := Bytes([]byte("pack"))
+		c := bytesOf("pack")
 		c.Open = func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(data)), nil }
 		if err := l.Put(t.Context(), Blob(c.Digest), c); !errdefs.IsDataLoss(err) {
 			t.Errorf("%s: %v", name, err)
@@ -281,7 +283,7 @@ func TestLayoutTagsAtOnce(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			c := Bytes(bytes.Repeat([]byte{byte(i)}, 10))
+			c := bytesOf(strings.Repeat(string(rune('a'+i)), 10))
 			c.MediaType = v1.MediaTypeImageManifest
 			if err := l.Put(t.Context(), Manifest(fmt.Sprint("t", i)), c); err != nil {
 				t.Error(err)
@@ -292,5 +294,25 @@ func TestLayoutTagsAtOnce(t *testing.T) {
 	l, _ := NewLayout(dir)
 	if tags, err := l.Tags(t.Context()); err != nil || len(tags) != 8 {
 		t.Errorf("tags %v, %v", tags, err)
+	}
+}
+
+// A blob that is there without being whole gives way to the whole one.
+func TestLayoutReplacesShortBlob(t *testing.T) {
+	l, err := NewLayout(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := bytesOf("pack")
+	for range 2 {
+		if err := l.Put(t.Context(), Blob(c.Digest), c); err != nil {
+			t.Fatal(err)
+		}
+		if data, err := Read(t.Context(), l, Blob(c.Digest), 10); err != nil || string(data) != "pack" {
+			t.Errorf("read: %q, %v", data, err)
+		}
+		if err := os.Truncate(l.blob(c.Digest), 1); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
