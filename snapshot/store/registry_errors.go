@@ -84,12 +84,10 @@ func (r *Registry) callError(ctx context.Context, c call, err error) error {
 		return fmt.Errorf("%s: %w", what, err)
 	case errors.As(err, &shook):
 		return fmt.Errorf("%s: authenticate: registry answered %d: %w", what, shook.StatusCode, authClass(shook))
-	case errdefs.Resolve(err) != errdefs.ErrUnknown:
-		return fmt.Errorf("%s: %w", what, err)
 	case errors.As(err, &asked):
 		err = asked.Err // the address of an upload is a secret of its session
 	}
-	return fmt.Errorf("%s: %w: %w", what, err, errdefs.ErrUnavailable)
+	return fmt.Errorf("%s: %w", what, classify(err))
 }
 
 // notFound is the class of a 404. Only to a question is it an answer.

@@ -316,3 +316,37 @@ func TestLayoutReplacesShortBlob(t *testing.T) {
 		}
 	}
 }
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// A timeout on the way is not the caller's deadline: it is tried again.
+func TestTimeoutIsUnavailable(t *testing.T) {
+	_, cfg := newQuirky(t)
+	r, err := NewRegistry(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := r.base
+	for _, cause := range []error{context.DeadlineExceeded, context.Canceled, os.ErrDeadlineExceeded} {
+		r.base = roundTripper(func(req *http.Request) (*http.Response, error) {
+			if req.Method == http.MethodPut {
+				return nil, cause
+			}
+			return base.RoundTrip(req)
+		})
+		<-r.client
+		r.client <- nil
+		err := pushAll(t.Context(), r)
+		if errdefs.Resolve(err) != errdefs.Resolve(errStalled) {
+			t.Errorf("%v: %v, want Unavailable", cause, err)
+		}
+		if strings.Contains(fmt.Sprint(err), "uploads/") {
+			t.Errorf("the session's address is told: %v", err)
+		}
+	}
+	if got := errdefs.Resolve(readError(t.Context(), Blob("x"), context.Canceled)); got != errdefs.Resolve(errStalled) {
+		t.Errorf("a body that stalls: %v, want Unavailable", got)
+	}
+}

@@ -177,13 +177,17 @@ func Copy(ctx context.Context, s Store, d digest.Digest, size int64, w io.Writer
 
 // readError gives an error in the middle of a body its class.
 func readError(ctx context.Context, o Object, err error) error {
-	var classed interface{ Unwrap() error }
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return fmt.Errorf("read %s: %w", o, context.Cause(ctx))
-	case errors.As(err, &classed) && errdefs.Resolve(err) != errdefs.ErrUnknown:
-		return fmt.Errorf("read %s: %w", o, err)
-	default:
-		return fmt.Errorf("read %s: %w: %w", o, err, errdefs.ErrUnavailable)
 	}
+	return fmt.Errorf("read %s: %w", o, classify(err))
+}
+
+// classify makes an error without a class Unavailable. A deadline or a cancellation that
+// is not the caller's is a timeout on the way.
+func classify(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errdefs.Resolve(err) == errdefs.ErrUnknown {
+		return fmt.Errorf("%v: %w", err, errdefs.ErrUnavailable)
+	}
+	return err
 }
