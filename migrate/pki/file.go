@@ -140,7 +140,7 @@ func readKey(path string) (crypto.Signer, error) {
 
 func missing(path string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s is not there (godwit node init or join makes it): %w", path, errdefs.ErrNotFound)
+		return fmt.Errorf("%s is not there (godwit node init or join makes it): %w: %w", path, errdefs.ErrNotFound, err)
 	}
 	return fmt.Errorf("read %s: %w", path, err)
 }

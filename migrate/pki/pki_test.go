@@ -1,11 +1,14 @@
 package pki_test
 
 import (
+	"bytes"
 	"crypto/tls"
+	"encoding/base64"
 	"errors"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -115,11 +118,11 @@ func TestJoinRefused(t *testing.T) {
 	dir, address := cluster(t)
 	otherDir, otherAddress := cluster(t)
 	good := token(t, dir, "second", time.Minute)
-	flip := func(s string, i int) string {
-		b := []byte(s)
-		b[i] ^= 1
-		return string(b)
+	data, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(good, "godwit1."))
+	if err != nil {
+		t.Fatal(err)
 	}
+	altered := "godwit1." + base64.RawURLEncoding.EncodeToString(bytes.Replace(data, []byte("second"), []byte("first"), 1))
 	tests := []struct {
 		name, address, token string
 		want                 error
@@ -129,7 +132,7 @@ func TestJoinRefused(t *testing.T) {
 		{"to another cluster", otherAddress, good, errdefs.ErrUnauthenticated},
 		{"no token", address, "hello", errdefs.ErrInvalidArgument},
 		{"cut", address, good[:len(good)/2], errdefs.ErrInvalidArgument},
-		{"altered MAC", address, flip(good, len(good)-8), errdefs.ErrUnauthenticated},
+		{"for another node than it was made for", address, altered, errdefs.ErrUnauthenticated},
 		{"nobody there", "127.0.0.1:1", good, errdefs.ErrUnavailable},
 	}
 	for _, tt := range tests {
@@ -173,6 +176,13 @@ func TestSignByFile(t *testing.T) {
 	handshake(t, dir, id)
 	if _, err := authority.Sign([]byte("junk"), "third"); !errdefs.IsInvalidArgument(err) {
 		t.Fatalf("junk: %v", err)
+	}
+}
+
+func TestNoAuthorityHere(t *testing.T) {
+	_, err := pki.OpenAuthority(t.TempDir())
+	if !errdefs.IsNotFound(err) || !errors.Is(err, os.ErrNotExist) {
+		t.Fatalf("error %v", err)
 	}
 }
 
