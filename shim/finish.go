@@ -93,7 +93,7 @@ func (vm *VM) stopMachine(ctx context.Context) error {
 		agent.Close()
 	}
 	if j != nil {
-		errs = append(errs, removeFile(j.RAM))
+		errs = append(errs, removeFile(j.RAM), removeFile(tableFile(j)))
 	}
 	return errors.Join(errs...)
 }

@@ -31,6 +31,7 @@ func Reclaim(ctx context.Context, host *Host, dir string, j *Journal) error {
 	}
 	try("end holder", j.Holder.Kill(ctx))
 	try("free RAM", removeFile(j.RAM))
+	try("free page table", removeFile(tableFile(j)))
 	try("free disks", host.Disks.Cleanup(ctx, filepath.Join(dir, "disks")))
 	if j.RunDir != "" {
 		try("remove sockets", os.RemoveAll(j.RunDir))

@@ -161,6 +161,7 @@ func (d *daemon) tend(ctx context.Context) {
 			"resume":    d.engine.Resume,
 			"reconcile": func(ctx context.Context) error { return d.engine.Reconcile(ctx, d.machines.Known) },
 			"sweep":     d.engine.Sweep,
+			"orphans":   d.tasks.Orphans,
 		} {
 			if err := work(ctx); err != nil && ctx.Err() == nil {
 				slog.WarnContext(ctx, "owed work waits", "work", name, "error", err)

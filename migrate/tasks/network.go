@@ -66,15 +66,19 @@ func setup(ctx context.Context, plugins gocni.CNI, id, path string, nic spec.NIC
 // Namespaces made by others are theirs to remove; their lease is not, once the VM has
 // left the node.
 func (c *Client) release(ctx context.Context, vm *nodev1.VM) error {
-	path := c.netnsPath(vm)
+	return c.giveBack(ctx, cniID(vm), c.netnsPath(vm))
+}
+
+// giveBack is release by the id that CNI knows.
+func (c *Client) giveBack(ctx context.Context, id, path string) error {
 	_, err := os.Stat(path)
 	made := err == nil
 	if !made {
 		path = ""
 	}
 	if plugins, err := c.cni(); err == nil {
-		if err := plugins.Remove(ctx, cniID(vm), path); err != nil {
-			return fmt.Errorf("CNI del of %s: %w", cniID(vm), err)
+		if err := plugins.Remove(ctx, id, path); err != nil {
+			return fmt.Errorf("CNI del of %s: %w", id, err)
 		}
 	} else if made {
 		return err
