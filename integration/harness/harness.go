@@ -193,20 +193,25 @@ func (h *Harness) Build(ctx context.Context, name string) (string, error) {
 	return out, nil
 }
 
-// Poll calls f until it answers nil; on timeout it answers f's last error.
+// Poll calls f until it answers nil; on timeout it answers the last error that was not
+// the timeout itself.
 func Poll(ctx context.Context, timeout time.Duration, f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
+	var last error
 	for {
 		err := f(ctx)
 		if err == nil {
 			return nil
 		}
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("after %s: %w", timeout, err)
+			return fmt.Errorf("after %s: %w", timeout, last)
 		case <-tick.C:
 		}
 	}

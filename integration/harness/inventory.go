@@ -44,9 +44,12 @@ func (n *Node) Inventory(ctx context.Context) (Inventory, error) {
 	return all, nil
 }
 
+// cleanTimeout is more than two rounds of godwitd's owed work.
+const cleanTimeout = 40 * time.Second
+
 // Clean waits until the node holds nothing more than before.
 func (n *Node) Clean(ctx context.Context, before Inventory) error {
-	return Poll(ctx, 15*time.Second, func(ctx context.Context) error {
+	return Poll(ctx, cleanTimeout, func(ctx context.Context) error {
 		now, err := n.Inventory(ctx)
 		if err != nil {
 			return err
@@ -177,7 +180,7 @@ func (n *Node) files(context.Context) ([]string, error) {
 				return err
 			}
 			name := filepath.Base(path)
-			if !d.IsDir() && name != "lock" && !strings.HasPrefix(name, "last_reserved_ip") {
+			if !d.IsDir() && name != "lock" && name != ".lock" && !strings.HasPrefix(name, "last_reserved_ip") {
 				out = append(out, "file "+strings.TrimPrefix(path, n.holder.proc("root")))
 			}
 			return nil

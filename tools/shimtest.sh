@@ -1,0 +1,30 @@
+#!/bin/bash
+# Runs containerd's conformance suites on the built shim, as often as the argument says,
+# in a mount namespace of its own with a configuration of its own.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+[ "$(id -u)" = 0 ] || { echo 'shimtest: needs root' >&2; exit 1; }
+if [ -z "${SHIMTEST_INSIDE:-}" ]; then
+	exec env SHIMTEST_INSIDE=1 unshare --mount --propagation private "$0" "$@"
+fi
+root=$PWD
+work=$(mktemp -d /tmp/gst.XXXXXX)
+trap 'umount "$work/ram" 2>/dev/null; rm -rf "$work"' EXIT
+mkdir -p out
+cat >"$work/config.toml" <<TOML
+node = "shimtest"
+state_dir = "$work/lib"
+run_dir = "$work/run"
+ram_dir = "$work/ram"
+ram_size = "4GiB"
+[vmm]
+kind = "qemu"
+[guest]
+kernel = "$root/bin/guest/vmlinuz"
+initrd = "$root/bin/guest/initramfs"
+TOML
+cd tools/shimtest
+CGO_ENABLED=0 go build -trimpath -o "$work/testbin" ./testbin
+go test -c -o "$work/shim.test" .
+GODWIT_CONFIG=$work/config.toml SHIMTEST_TESTBIN=$work/testbin SHIM_BINARY=$root/bin/containerd-shim-godwit-v1 PATH=$root/bin:$PATH \
+	"$work/shim.test" -test.v -test.count="$1" -test.timeout 60m 2>&1 | tee "$root/out/shimtest.log"
