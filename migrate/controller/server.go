@@ -48,6 +48,7 @@ func ServeTLS(ctx context.Context, srv *ttrpc.Server, l net.Listener, id *pki.Id
 		}
 		state := secure.ConnectionState()
 		if state.NegotiatedProtocol == pki.JoinProtocol {
+			defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 			return ctx, nil, authority.Enroll(secure)
 		}
 		node, err := pki.NodeOf(state.PeerCertificates[0])

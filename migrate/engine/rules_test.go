@@ -292,6 +292,16 @@ func TestTagThatStays(t *testing.T) {
 	if op := resp.GetOperation(); err != nil || op.Phase != nodev1.Phase_PHASE_SUCCEEDED || !op.CleanupPending || len(w.record().Snapshots) != 2 {
 		t.Fatalf("operation %v, record %v", op, w.record())
 	}
+	pending := func() bool {
+		status, err := e.Status(t.Context(), "h1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return status.GetOperation().GetCleanupPending()
+	}
+	if !pending() {
+		t.Fatal("status does not say that cleanup is pending")
+	}
 	if err := e.Sweep(t.Context()); !errdefs.IsPermissionDenied(err) {
 		t.Fatalf("sweep: %v", err)
 	}
@@ -299,8 +309,8 @@ func TestTagThatStays(t *testing.T) {
 	if err := e.Sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if rec := w.record(); len(rec.Snapshots) != 1 || rec.Snapshots[0].Digest != rec.Owner.Digest || len(w.dropped) != 1 {
-		t.Fatalf("record %v, dropped %v", rec, w.dropped)
+	if rec := w.record(); len(rec.Snapshots) != 1 || rec.Snapshots[0].Digest != rec.Owner.Digest || len(w.dropped) != 1 || pending() {
+		t.Fatalf("record %v, dropped %v, pending %v", rec, w.dropped, pending())
 	}
 }
 
@@ -420,5 +430,24 @@ func TestMetrics(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("metrics (-want +got):\n%s", diff)
+	}
+}
+
+// TestErrorsSayWhere is S0-45, and pins which classes are tried again (N-37).
+func TestErrorsSayWhere(t *testing.T) {
+	for class, again := range map[error]bool{
+		errdefs.ErrUnavailable: true, errdefs.ErrResourceExhausted: true, errdefs.ErrConflict: true, context.DeadlineExceeded: true,
+		errdefs.ErrNotFound: false, errdefs.ErrInvalidArgument: false, errdefs.ErrFailedPrecondition: false, errdefs.ErrAborted: false,
+		errdefs.ErrDataLoss: false, errdefs.ErrInternal: false, errdefs.ErrPermissionDenied: false, errdefs.ErrNotImplemented: false,
+	} {
+		err := error(&StepError{Step: "capture", VM: vm, Operation: "op", Err: class})
+		if !errors.Is(err, class) || transient(err) != again {
+			t.Errorf("%v: class lost, or tried again: %v", err, transient(err))
+		}
+		for _, part := range []string{"capture", "default/web", "op"} {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%v does not name %s", err, part)
+			}
+		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/containerd/errdefs"
+
 	"godwit.dev/godwit/api/record"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -19,6 +21,9 @@ func (e *Engine) Status(ctx context.Context, id string) (*nodev1.StatusResponse,
 		return nil, err
 	}
 	status := describe(resp.GetOperation())
+	if resp.GetOperation().GetCleanupPending() {
+		status.Operation.CleanupPending = e.owesCleanup(ctx, status.GetOperation().GetVm())
+	}
 	if status.GetSettled() || !e.drives(resp.GetOperation()) {
 		return status, nil
 	}
@@ -34,6 +39,13 @@ func (e *Engine) Status(ctx context.Context, id string) (*nodev1.StatusResponse,
 		status.Step, status.Done, status.Total = p.GetStep(), p.GetDone(), p.GetTotal()
 	}
 	return status, nil
+}
+
+// owesCleanup reports whether snapshots that an operation could not drop are still
+// listed (S0-54). The operation itself stays as it was settled.
+func (e *Engine) owesCleanup(ctx context.Context, vm *nodev1.VM) bool {
+	rec, err := e.Records.Get(ctx, &nodev1.GetRequest{Vm: vm})
+	return err != nil && !errdefs.IsNotFound(err) || len(rec.GetSnapshots()) > e.opts.Keep
 }
 
 // describe is what the durable operation alone says.
