@@ -23,7 +23,7 @@ func TestGoldenManifest(t *testing.T) {
 		Facts:   Facts{VMM: "qemu", Version: "7.2.0", Machine: "pc-q35-7.2", Accel: "kvm", CPU: "host", Features: []string{"avx2"}, Kernel: "6.18.0"},
 		Spec:    w.opts.Spec,
 		Resume:  json.RawMessage(`{"offset":7}`),
-		Spaces:  []SpaceInfo{{Name: "ram0", Size: ramSize}, {Name: "disk0", Disk: "rw", Size: 9<<20 + 512}},
+		Spaces:  []SpaceInfo{{Name: "ram0", Size: ramSize}, {Name: "disk0", Disk: "rw", Size: 1<<20 + 512}},
 		Disks:   []DiskInfo{{ID: "layer0", Digest: w.src.Disks[0].Digest, Size: 300_000}},
 		Figures: Figures{RAM: ramSize, Resident: 8192, New: 4096},
 	}

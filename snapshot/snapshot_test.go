@@ -27,14 +27,14 @@ type world struct {
 	dir  string // of the layout
 }
 
-const ramSize = 24 << 20
+const ramSize = 6 << 20
 
 func newWorld(t *testing.T, seed uint64) *world {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, 1))
 	ram := sparse(t, rng, "ram", ramSize)
-	disk := sparse(t, rng, "rw", 9<<20+512) // its last page is partial
-	state := blobFile(t, "state", randomBytes(rng, 100_000))
+	disk := sparse(t, rng, "rw", 1<<20+512) // its last page is partial
+	state := blobFile(t, "state", randomBytes(rng, 10_000))
 	base := randomBytes(rng, 300_000)
 	d := digest.FromBytes(base)
 	w := &world{dir: filepath.Join(t.TempDir(), "layout", "uid1")}
@@ -50,7 +50,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 			VMM: spec.VMM{Name: "qemu"},
 			Disks: []spec.Disk{
 				{ID: "layer0", Serial: "layer0", ReadOnly: true, Type: "erofs", Size: 300_000, Digest: d.String()},
-				{ID: "rw", Serial: "rw", Type: "ext4", Size: 9<<20 + 512},
+				{ID: "rw", Serial: "rw", Type: "ext4", Size: 1<<20 + 512},
 			},
 		},
 		Facts:  Facts{VMM: "qemu", Version: "7.2", Kernel: "6.18"},
@@ -99,7 +99,7 @@ func sparse(t *testing.T, rng *rand.Rand, name string, size int64) *os.File {
 	}
 	var last []byte
 	for off := int64(0); off < size; {
-		n := min(size-off, int64(1+rng.IntN(200))*format.PageSize)
+		n := min(size-off, int64(1+rng.IntN(60))*format.PageSize)
 		var data []byte
 		switch rng.IntN(5) {
 		case 0: // a hole
@@ -187,7 +187,7 @@ func TestSecondPushIsSmall(t *testing.T) {
 	}
 	r := w.restore(t, first.Digest)
 	rng := rand.New(rand.NewPCG(9, 9))
-	if _, err := r.ram.WriteAt(randomBytes(rng, 10*format.PageSize), 4<<20); err != nil {
+	if _, err := r.ram.WriteAt(randomBytes(rng, 10*format.PageSize), 3<<20); err != nil {
 		t.Fatal(err)
 	}
 	w.src.Spaces[0].File, w.src.Spaces[1].File = r.ram, r.disk
@@ -202,7 +202,7 @@ func TestSecondPushIsSmall(t *testing.T) {
 	if second.Figures.New != 10*format.PageSize {
 		t.Errorf("second push stored %d bytes of pages, want %d", second.Figures.New, 10*format.PageSize)
 	}
-	if second.Figures.Pushed*10 > first.Figures.Pushed {
+	if second.Figures.Pushed*4 > first.Figures.Pushed {
 		t.Errorf("second push sent %d bytes, the first %d", second.Figures.Pushed, first.Figures.Pushed)
 	}
 	w.restore(t, second.Digest)
@@ -216,10 +216,8 @@ func testRef() Ref {
 // that cannot say fails the push.
 func TestLostParentPack(t *testing.T) {
 	w := newWorld(t, 12)
-	noise := randomBytes(rand.New(rand.NewPCG(3, 3)), 20<<20) // more than one pack
-	if _, err := w.src.Spaces[0].File.WriteAt(noise, 0); err != nil {
-		t.Fatal(err)
-	}
+	noise := randomBytes(rand.New(rand.NewPCG(3, 3)), 18<<20) // more than one pack
+	w.src.Spaces[0].File, w.opts.Spec.Memory = blobFile(t, "ram", noise), uint64(len(noise))
 	first, err := Push(t.Context(), w.st, w.src, w.opts)
 	if err != nil {
 		t.Fatal(err)
@@ -292,7 +290,7 @@ func TestSparseStaysSparse(t *testing.T) {
 	if err := ram.Truncate(ramSize); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ram.WriteAt(bytes.Repeat([]byte{7}, 100), 5<<20); err != nil {
+	if _, err := ram.WriteAt(bytes.Repeat([]byte{7}, 100), 3<<20); err != nil {
 		t.Fatal(err)
 	}
 	w.src.Spaces[0].File = ram

@@ -27,9 +27,6 @@ type Layout struct {
 
 var _ Store = (*Layout)(nil)
 
-// maxManifest is what registries agree to take; a layout need not be laxer.
-const maxManifest = 4 << 20
-
 // maxLayoutIndex bounds index.json: about 100000 tags.
 const maxLayoutIndex = 64 << 20
 
