@@ -31,7 +31,7 @@ const cleanupTimeout = 10 * time.Second
 // Driver starts VMs with one QEMU binary.
 type Driver struct {
 	Binary    string // path, or name in PATH; empty: qemu-system-x86_64
-	DataDir   string // firmware (-L); empty: the binary's own
+	DataDir   string // firmware (-L), several with a colon between; empty: the binary's own
 	ModuleDir string // loadable modules, for a QEMU outside its place; empty: the binary's own
 	Accel     string // "kvm", "tcg"; empty or "auto": kvm where it works
 	Log       *slog.Logger

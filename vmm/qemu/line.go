@@ -2,6 +2,7 @@ package qemu
 
 import (
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -56,8 +57,8 @@ func (d *Driver) line(cfg vmm.Config, accel string, f *files) []string {
 		"-object", "rng-random,id=rng,filename=/dev/urandom",
 		"-device", opt("virtio-rng-pci", "rng", "rng", "addr", addr(rngSlot), "disable-legacy", "on"),
 	}
-	if d.DataDir != "" {
-		args = append(args, "-L", d.DataDir)
+	for _, dir := range filepath.SplitList(d.DataDir) {
+		args = append(args, "-L", dir)
 	}
 	args = append(args, console(f)...)
 	args = append(args, bootLine(cfg)...)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -29,7 +28,7 @@ func (m *Machine) AddNIC(ctx context.Context, nic vmm.NIC) error {
 	}
 	err := m.execute(ctx, "device_add", map[string]any{
 		"driver": "virtio-net-pci", "id": nicID(nic.ID), "netdev": tapID(nic.ID),
-		"bus": port(nic.Slot), "addr": "0", "mac": nic.MAC, "host_mtu": strconv.Itoa(nic.MTU), "romfile": "",
+		"bus": port(nic.Slot), "addr": "0", "mac": nic.MAC, "host_mtu": nic.MTU, "romfile": "",
 	}, nil)
 	if err != nil {
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)

@@ -78,7 +78,7 @@ func (b *bench) config() (v *vm, err error) {
 	}
 	v.disk = filepath.Join(dir, "disk")
 	v.cfg = vmm.Config{
-		Name: name, Dir: dir, Memory: b.env.Memory, VCPUs: b.env.VCPUs,
+		Name: name, Dir: dir, Memory: b.env.Memory, VCPUs: b.env.VCPUs, CPU: b.env.CPU,
 		Kernel: b.env.Kernel, Initrd: b.env.Initrd, Cmdline: "console=ttyS0 quiet",
 		Agent: filepath.Join(dir, "agent.sock"),
 	}
@@ -126,6 +126,10 @@ func (v *vm) addNIC(b *bench) (vmm.NIC, error) {
 
 // start makes a VM that does not run yet; change may alter its config.
 func (b *bench) start(ctx context.Context, change func(*vm) error) (*vm, error) {
+	return b.startWith(ctx, b.env.Driver, change)
+}
+
+func (b *bench) startWith(ctx context.Context, driver vmm.Driver, change func(*vm) error) (*vm, error) {
 	v, err := b.config()
 	if err != nil {
 		return nil, err
@@ -135,7 +139,7 @@ func (b *bench) start(ctx context.Context, change func(*vm) error) (*vm, error) 
 			return nil, err
 		}
 	}
-	m, err := b.env.Driver.Start(ctx, v.cfg)
+	m, err := driver.Start(ctx, v.cfg)
 	if err != nil {
 		return nil, err
 	}

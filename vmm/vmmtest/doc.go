@@ -17,10 +17,13 @@ import (
 // Env is what a VMM is tested with.
 type Env struct {
 	Driver vmm.Driver
-	Kernel string
-	Initrd string // by BuildInitrd
-	Memory uint64
-	VCPUs  int
+	// Destination is what restores elsewhere are done with; nil: Driver.
+	Destination vmm.Driver
+	CPU         string // vmm.Config's
+	Kernel      string
+	Initrd      string // by BuildInitrd
+	Memory      uint64
+	VCPUs       int
 	// DiskSlot and NICSlot are the first of each kind.
 	DiskSlot int
 	NICSlot  int
@@ -44,6 +47,9 @@ type Clause struct {
 	check func(ctx context.Context, b *bench) error
 }
 
+// Elsewhere names the clause that restores on Env.Destination.
+const Elsewhere = "state and RAM go on elsewhere"
+
 // Clauses is the whole suite.
 func Clauses() []Clause {
 	return []Clause{
@@ -55,7 +61,7 @@ func Clauses() []Clause {
 		{"state is without RAM, the source resumes", saveAndResume},
 		{"state is loaded by an incoming VM only", loadNeedsIncoming},
 		{"what is no state is refused", loadGarbage},
-		{"state and RAM go on elsewhere", restore},
+		{Elsewhere, restore},
 		{"kill is idempotent and leaves nothing", kill},
 		{"power-off is a clean exit", powerOff},
 		{"reset ends the process", reset},

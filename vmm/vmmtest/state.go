@@ -192,7 +192,11 @@ func (b *bench) move(ctx context.Context, v *vm, change func(*vm) error) (*vm, t
 	if err != nil {
 		return nil, tick{}, err
 	}
-	w, err := b.start(ctx, func(w *vm) error {
+	driver := b.env.Destination
+	if driver == nil {
+		driver = b.env.Driver
+	}
+	w, err := b.startWith(ctx, driver, func(w *vm) error {
 		if err := errors.Join(incoming(w), copyFile(w.cfg.RAM, v.cfg.RAM)); err != nil {
 			return err
 		}

@@ -121,6 +121,9 @@ func (s *Server) nic(c call) (any, *refusal) {
 		if !s.netdevs[nic] || slices.Contains(s.NICs, id) {
 			return nil, refuse("Duplicate device ID '%s', or no netdev", id)
 		}
+		if _, ok := c.Arguments["host_mtu"].(float64); !ok {
+			return nil, refuse("Parameter 'host_mtu' expects uint64") // since 10.0
+		}
 		s.NICs = append(s.NICs, id)
 	case "device_del":
 		return s.eject(id)
