@@ -63,7 +63,7 @@ func (vm *VM) startExec(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	st, err := openStreams(vm.life, vm.namespace, id, p.stdio)
+	st, err := openStreams(vm.namespace, id, p.stdio)
 	if err == nil {
 		if err = vm.run(ctx, p, st, guest.Offsets{}); err != nil {
 			st.close()

@@ -64,9 +64,13 @@ func (vm *VM) end(ctx context.Context, status uint32, at time.Time) {
 		}
 		vm.mu.Lock()
 		defer vm.mu.Unlock()
+		if vm.traffic.cancel != nil {
+			vm.traffic.cancel()
+		}
 		for _, p := range vm.processes() {
 			if p.pumps != nil {
 				p.pumps.end()
+				p.pumps.streams.close()
 			}
 			s := status
 			if p.id != "" {

@@ -2,7 +2,7 @@ package shim
 
 import (
 	"context"
-	"io"
+	"os"
 	"sync"
 	"time"
 
@@ -38,7 +38,7 @@ type pumps struct {
 
 func newPumps(id string, st *streams, from guest.Offsets) *pumps {
 	p := &pumps{id: id, streams: st, offsets: from, ended: make(chan struct{}), done: map[agentv1.Stream]bool{}}
-	for _, w := range []io.Writer{st.stdout, st.stderr} {
+	for _, w := range []*os.File{st.stdout, st.stderr} {
 		if w != nil {
 			p.drained.Add(1)
 		}
@@ -115,7 +115,9 @@ func (p *pumps) end() {
 // output moves one stream. After the process has ended the stream counts as drained
 // with its end of file, or when the guest has nothing: a child of the process may hold
 // it open for ever, and what it still writes goes on flowing.
-func (p *pumps) output(ctx context.Context, agent agentv1.AgentService, stream agentv1.Stream, to io.Writer, offset *uint64) {
+func (p *pumps) output(ctx context.Context, agent agentv1.AgentService, stream agentv1.Stream, to *os.File, offset *uint64) {
+	_ = to.SetWriteDeadline(time.Time{}) // a plain file has none
+	defer context.AfterFunc(ctx, func() { _ = to.SetWriteDeadline(time.Now()) })()
 	at := p.load(offset)
 	for ctx.Err() == nil {
 		over, wait := p.over(), readWait
@@ -135,15 +137,17 @@ func (p *pumps) output(ctx context.Context, agent agentv1.AgentService, stream a
 			continue
 		}
 		if len(r.GetData()) > 0 {
-			if _, err := to.Write(r.GetData()); err != nil {
+			n, err := to.Write(r.GetData())
+			at = r.GetOffset() + uint64(n)
+			p.save(offset, at)
+			if err != nil && ctx.Err() == nil {
 				p.drain(stream) // nobody can read it any more
 				return
 			}
-			at = r.GetOffset() + uint64(len(r.GetData()))
-			p.save(offset, at)
 		}
-		if r.GetEof() {
+		if r.GetEof() && ctx.Err() == nil {
 			p.drain(stream)
+			to.Close() // the client's end of file
 			return
 		}
 		if over && len(r.GetData()) == 0 {

@@ -98,7 +98,7 @@ func (s *starting) steps() []step {
 }
 
 func (s *starting) open(context.Context, *undo) (err error) {
-	s.streams, err = openStreams(s.vm.life, s.vm.namespace, s.vm.id, s.vm.init.stdio)
+	s.streams, err = openStreams(s.vm.namespace, s.vm.id, s.vm.init.stdio)
 	return err
 }
 

@@ -1,7 +1,6 @@
 package shim
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,7 +11,6 @@ import (
 
 	runcio "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/process"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/fifo"
 )
 
 // Stdio names a process' streams as containerd gave them.
@@ -23,99 +21,71 @@ type Stdio struct {
 	Terminal bool   `json:"terminal,omitempty"`
 }
 
-// streams are the host's ends of a process' stdio. An absent one is nil.
+// streams are the host's ends of a process' stdio. An absent one is nil. They are all
+// files that can be interrupted by a deadline or by Close.
 type streams struct {
-	stdin          io.ReadCloser
-	hold           io.Closer // a writer of our own: a client that detaches is no end of file
-	stdout, stderr io.Writer
-	closers        []io.Closer
+	stdin          *os.File
+	hold           *os.File // a writer of our own: a client that detaches is no end of file
+	stdout, stderr *os.File
 }
 
 // openStreams opens what s names: fifos, file:// and binary:// URIs.
-func openStreams(ctx context.Context, namespace, id string, s Stdio) (_ *streams, err error) {
+func openStreams(namespace, id string, s Stdio) (_ *streams, err error) {
 	st := &streams{}
 	defer func() {
 		if err != nil {
 			st.close()
+			err = fmt.Errorf("open stdio of %q: %w", id, err)
 		}
 	}()
-	if err := st.openOutput(ctx, namespace, id, s); err != nil {
-		return nil, fmt.Errorf("open stdio of %q: %w", id, err)
+	if err := st.openOutput(namespace, id, s); err != nil || s.Stdin == "" {
+		return st, err
 	}
-	if s.Stdin == "" {
-		return st, nil
+	if st.stdin, err = os.OpenFile(s.Stdin, os.O_RDONLY|syscall.O_NONBLOCK, 0); err != nil {
+		return nil, err
 	}
-	in, err := fifo.OpenFifo(ctx, s.Stdin, syscall.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open stdin of %q: %w", id, err)
-	}
-	st.stdin = in
-	st.closers = append(st.closers, in)
-	if st.hold, err = fifo.OpenFifo(ctx, s.Stdin, syscall.O_WRONLY|syscall.O_NONBLOCK, 0); err != nil {
-		return nil, fmt.Errorf("open stdin of %q: %w", id, err)
-	}
-	st.closers = append(st.closers, st.hold)
-	return st, nil
+	st.hold, err = os.OpenFile(s.Stdin, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+	return st, err
 }
 
-func (st *streams) openOutput(ctx context.Context, namespace, id string, s Stdio) error {
+func (st *streams) openOutput(namespace, id string, s Stdio) error {
 	u, err := url.Parse(s.Stdout)
 	if err != nil {
 		return fmt.Errorf("stdout %q: %w: %w", s.Stdout, err, errdefs.ErrInvalidArgument)
 	}
 	switch u.Scheme {
 	case "file":
-		f, err := openLogFile(u.Path)
-		if err != nil {
-			return err
+		if st.stdout, err = openLogFile(u.Path); err == nil {
+			st.stderr, err = openLogFile(u.Path)
 		}
-		st.stdout, st.stderr = f, f
-		st.closers = append(st.closers, f)
-		return nil
+		return err
 	case "binary", "binary-v2":
 		return st.startLogger(namespace, id, u)
 	case "", "fifo":
 	default:
 		return fmt.Errorf("stdout %q: scheme %s: %w", s.Stdout, u.Scheme, errdefs.ErrNotImplemented)
 	}
-	if st.stdout, err = st.openSink(ctx, s.Stdout); err != nil {
+	if st.stdout, err = openSink(s.Stdout); err != nil || s.Terminal {
 		return err
 	}
-	if !s.Terminal {
-		st.stderr, err = st.openSink(ctx, s.Stderr)
-	}
+	st.stderr, err = openSink(s.Stderr)
 	return err
 }
 
-// openSink opens one fifo, or plain file, for writing. Of a fifo a reading end stays
-// open too, so that a client may go and come back.
-func (st *streams) openSink(ctx context.Context, path string) (io.Writer, error) {
+// openSink opens one fifo, or plain file. A fifo is opened for reading too, so that a
+// client may go and come back.
+func openSink(path string) (*os.File, error) {
 	if path == "" {
 		return nil, nil
 	}
-	ok, err := fifo.IsFifo(path)
+	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
-	if !ok {
-		f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
-		if err != nil {
-			return nil, err
-		}
-		st.closers = append(st.closers, f)
-		return f, nil
+	if info.Mode().Type() == os.ModeNamedPipe {
+		return os.OpenFile(path, os.O_RDWR|syscall.O_NONBLOCK, 0)
 	}
-	w, err := fifo.OpenFifo(ctx, path, syscall.O_WRONLY, 0)
-	if err != nil {
-		return nil, err
-	}
-	st.closers = append(st.closers, w)
-	r, err := fifo.OpenFifo(ctx, path, syscall.O_RDONLY, 0)
-	if err != nil {
-		return nil, err
-	}
-	st.closers = append(st.closers, r)
-	return w, nil
+	return os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
 }
 
 func openLogFile(path string) (*os.File, error) {
@@ -147,7 +117,6 @@ func (st *streams) startLogger(namespace, id string, u *url.URL) error {
 	}
 	st.stdout, st.stderr = out[1], errs[1]
 	// It ends by itself when both streams have ended.
-	st.closers = append(st.closers, out[1], errs[1])
 	go cmd.Wait()
 	n, err := wait[0].Read(make([]byte, 1))
 	if err != nil && err != io.EOF {
@@ -166,11 +135,14 @@ func (st *streams) closeStdin() {
 	}
 }
 
+// close may be called more than once. It interrupts whoever uses the files.
 func (st *streams) close() {
 	if st == nil {
 		return
 	}
-	for _, c := range st.closers {
-		c.Close()
+	for _, f := range []*os.File{st.stdin, st.hold, st.stdout, st.stderr} {
+		if f != nil {
+			f.Close()
+		}
 	}
 }
