@@ -91,8 +91,9 @@ func (o *Options) defaults() {
 	}
 }
 
-// Push captures src into st. On error no manifest was stored, and what was uploaded is
-// referred to by nothing.
+// Push captures src into st. On error there is no snapshot: nothing refers to what was
+// uploaded. Only where the store took the manifest and its answer was lost does a tag
+// stay behind, whose digest nobody was told; the next attempt of the operation moves it.
 func Push(ctx context.Context, st store.Store, src Source, o Options) (Receipt, error) {
 	o.defaults()
 	config, err := newConfig(src, o)
