@@ -14,6 +14,7 @@ import (
 
 	"godwit.dev/godwit/integration/harness"
 	"godwit.dev/godwit/integration/images"
+	"godwit.dev/godwit/integration/observer"
 )
 
 const (
@@ -32,7 +33,7 @@ const (
 type demo struct {
 	h      *harness.Harness
 	out    io.Writer
-	watch  *watcher
+	watch  *observer.Watcher
 	result Result
 	failed []string // checks beside the figures
 }
@@ -57,7 +58,7 @@ func Run(ctx context.Context, out io.Writer) (_ Result, err error) {
 		return Result{}, err
 	}
 	defer conn.Close()
-	d.watch = watch(conn)
+	d.watch = observer.Watch(conn)
 	if err := d.mainJob(ctx); err != nil {
 		return d.result, err
 	}
@@ -94,7 +95,7 @@ func (d *demo) mainJob(ctx context.Context) error {
 	if err := d.wake(ctx, a, address, before, second); err != nil {
 		return err
 	}
-	if doubles, back := d.watch.twice(); doubles+back > 0 {
+	if doubles, back := d.watch.Twice(); doubles+back > 0 {
 		d.fail("the VM was seen twice: %d beacons doubled, %d out of order", doubles, back)
 	}
 	return d.remove(ctx, a, emptyA)
@@ -113,16 +114,16 @@ func (d *demo) boot(ctx context.Context, n *harness.Node) (images.ProbeState, st
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	d.say("node %s: ctr run --cni --runtime %s (a nonce and a counter in memory, a growing file)", n.Name, runtimeName)
-	d.watch.mark("boot")
+	d.watch.Mark("boot")
 	beacon := net.JoinHostPort(harness.Gateway, beaconPort)
 	if _, err := n.RunCtr(ctx, "run", "-d", "--cni", "--runtime", runtimeName, images.Probe, vm, "/bin/probe", "-beacon", beacon); err != nil {
 		return images.ProbeState{}, "", err
 	}
-	sign, err := d.watch.after(ctx, "boot")
+	sign, err := d.watch.After(ctx, "boot")
 	if err != nil {
 		return images.ProbeState{}, "", err
 	}
-	state, err := d.ask(ctx, sign.from)
+	state, err := observer.Ask(ctx, d.h.Dial, sign.From)
 	if err != nil {
 		return images.ProbeState{}, "", err
 	}
@@ -134,8 +135,8 @@ func (d *demo) boot(ctx context.Context, n *harness.Node) (images.ProbeState, st
 		return images.ProbeState{}, "", err
 	}
 	d.result.VMM = &vmm
-	d.say("node %s: the VM runs at %s (%s), nonce %s.., pid %d", n.Name, sign.from, vmm, state.Nonce[:8], state.PID)
-	return state, sign.from, pause(ctx, settle)
+	d.say("node %s: the VM runs at %s (%s), nonce %s.., pid %d", n.Name, sign.From, vmm, state.Nonce[:8], state.PID)
+	return state, sign.From, observer.Pause(ctx, settle)
 }
 
 // sleep hibernates the VM and checks that the node holds nothing of it.
@@ -155,11 +156,11 @@ func (d *demo) sleep(ctx context.Context, n *harness.Node, empty harness.Invento
 	if !ok {
 		return errors.New("hibernate came back without a manifest in the registry")
 	}
-	last := d.watch.latest()
-	if err := pause(ctx, quiet); err != nil {
+	last := d.watch.Latest()
+	if err := observer.Pause(ctx, quiet); err != nil {
 		return err
 	}
-	if again := d.watch.latest(); again.Counter != last.Counter {
+	if again := d.watch.Latest(); again.Counter != last.Counter {
 		d.fail("the VM was heard while it slept")
 	}
 	if err := d.empty(ctx, n, empty); err != nil {
@@ -171,7 +172,7 @@ func (d *demo) sleep(ctx context.Context, n *harness.Node, empty harness.Invento
 		d.say("node %s: asleep again; pushed %s, the first time %s", n.Name, mib(&pushed), mib(d.result.PushedBytes))
 		return nil
 	}
-	paused, durable := ms(push.LastBlob.Sub(last.at)), ms(push.Manifest.Sub(push.LastBlob))
+	paused, durable := ms(push.LastBlob.Sub(last.At)), ms(push.Manifest.Sub(push.LastBlob))
 	d.result.RAMBytes, d.result.ResidentBytes, d.result.PushedBytes = &size, &resident, &pushed
 	d.result.CounterBefore, d.result.PauseMS, d.result.DurableMS = &last.Counter, &paused, &durable
 	d.say("node %s: asleep at counter %d; pushed %s of %s resident; nothing of it is left but the stopped container", n.Name, last.Counter, mib(&pushed), mib(&resident))
@@ -182,17 +183,17 @@ func (d *demo) sleep(ctx context.Context, n *harness.Node, empty harness.Invento
 func (d *demo) wake(ctx context.Context, n *harness.Node, address string, before images.ProbeState, r round) error {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
-	asleep := d.watch.latest()
+	asleep := d.watch.Latest()
 	mark := "wake on " + n.Name
 	d.say("node %s: godwit wake %s", n.Name, vm)
-	d.watch.mark(mark)
+	d.watch.Mark(mark)
 	start := time.Now()
 	answer := make(chan answered, 1)
-	go func() { s, err := d.ask(ctx, address); answer <- answered{s, err, time.Now()} }()
+	go func() { s, err := observer.Ask(ctx, d.h.Dial, address); answer <- answered{s, err, time.Now()} }()
 	if _, err := n.RunGodwit(ctx, "wake", vm); err != nil {
 		return err
 	}
-	sign, err := d.watch.after(ctx, mark)
+	sign, err := d.watch.After(ctx, mark)
 	if err != nil {
 		return err
 	}
@@ -207,17 +208,17 @@ func (d *demo) wake(ctx context.Context, n *harness.Node, address string, before
 	if sign.Counter <= asleep.Counter || sign.Counter > asleep.Counter+maxGap {
 		d.fail("on node %s the counter went from %d to %d", n.Name, asleep.Counter, sign.Counter)
 	}
-	d.say("node %s: awake at counter %d, at the same address, after %.0f ms", n.Name, sign.Counter, ms(sign.at.Sub(start)))
+	d.say("node %s: awake at counter %d, at the same address, after %.0f ms", n.Name, sign.Counter, ms(sign.At.Sub(start)))
 	if r == second {
 		if !sameProcess || !sameBoot || !whole {
 			d.fail("back on node %s: same process %t, same boot %t, file whole %t (%s)", n.Name, sameProcess, sameBoot, whole, after.FileError)
 		}
 		return nil
 	}
-	answers, woke, told := true, ms(sign.at.Sub(start)), ms(got.at.Sub(start))
+	answers, woke, told := true, ms(sign.At.Sub(start)), ms(got.at.Sub(start))
 	d.result.NonceSame, d.result.BootIDSame, d.result.FileOK, d.result.Answers = &sameProcess, &sameBoot, &whole, &answers
 	d.result.CounterAfter, d.result.WakeMS, d.result.FirstAnswerMS = &sign.Counter, &woke, &told
-	return pause(ctx, settle)
+	return observer.Pause(ctx, settle)
 }
 
 type answered struct {

@@ -1,4 +1,4 @@
-package demo
+package observer
 
 import (
 	"context"
@@ -12,26 +12,26 @@ import (
 	"godwit.dev/godwit/integration/images"
 )
 
-// sighting is a beacon as it arrived on the wire.
-type sighting struct {
+// Sighting is a beacon as it arrived on the wire.
+type Sighting struct {
 	images.Beacon
-	at   time.Time
-	from string // IP address of the guest
+	At   time.Time
+	From string // IP address of the guest
 }
 
-// watcher listens for the beacons of a guest on the wire.
-type watcher struct {
+// Watcher listens for the beacons of a guest on the wire.
+type Watcher struct {
 	mu      sync.Mutex
-	last    sighting
-	first   map[string]sighting // by mark: the first one after it
+	last    Sighting
+	first   map[string]Sighting // by mark: the first one after it
 	seen    map[string]bool     // nonce and counter
 	doubles int
 	back    int // beacons with a smaller counter than one before
 }
 
-// watch reads until the socket is closed.
-func watch(conn net.PacketConn) *watcher {
-	w := &watcher{first: map[string]sighting{}, seen: map[string]bool{}}
+// Watch reads until the socket is closed.
+func Watch(conn net.PacketConn) *Watcher {
+	w := &Watcher{first: map[string]Sighting{}, seen: map[string]bool{}}
 	go func() {
 		buf := make([]byte, 2048)
 		for {
@@ -44,13 +44,13 @@ func watch(conn net.PacketConn) *watcher {
 				continue // no beacon: somebody else's datagram
 			}
 			host, _, _ := net.SplitHostPort(from.String())
-			w.add(sighting{Beacon: b, at: time.Now(), from: host})
+			w.add(Sighting{Beacon: b, At: time.Now(), From: host})
 		}
 	}()
 	return w
 }
 
-func (w *watcher) add(s sighting) {
+func (w *Watcher) add(s Sighting) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	key := fmt.Sprint(s.Nonce, s.Counter)
@@ -62,47 +62,48 @@ func (w *watcher) add(s sighting) {
 	}
 	w.seen[key], w.last = true, s
 	for mark, old := range w.first {
-		if old.at.IsZero() {
+		if old.At.IsZero() {
 			w.first[mark] = s
 		}
 	}
 }
 
-// mark makes the next beacon be kept under a name.
-func (w *watcher) mark(name string) {
+// Mark makes the next beacon be kept under a name.
+func (w *Watcher) Mark(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.first[name] = sighting{}
+	w.first[name] = Sighting{}
 }
 
-// after waits for the first beacon after a mark.
-func (w *watcher) after(ctx context.Context, mark string) (sighting, error) {
+// After waits for the first beacon after a mark.
+func (w *Watcher) After(ctx context.Context, mark string) (Sighting, error) {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		w.mu.Lock()
 		s := w.first[mark]
 		w.mu.Unlock()
-		if !s.at.IsZero() {
+		if !s.At.IsZero() {
 			return s, nil
 		}
 		select {
 		case <-ctx.Done():
-			return sighting{}, fmt.Errorf("wait for a beacon of the guest: %w", ctx.Err())
+			return Sighting{}, fmt.Errorf("wait for a beacon of the guest: %w", ctx.Err())
 		case <-tick.C:
 		}
 	}
 }
 
-func (w *watcher) latest() sighting {
+// Latest answers the last beacon heard.
+func (w *Watcher) Latest() Sighting {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.last
 }
 
-// twice reports beacons that two running copies of one VM, or one that ran again from an
+// Twice reports beacons that two running copies of one VM, or one that ran again from an
 // older state, would have sent.
-func (w *watcher) twice() (doubles, back int) {
+func (w *Watcher) Twice() (doubles, back int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.doubles, w.back

@@ -1,4 +1,6 @@
-package demo
+// Package observer sees the probe from outside: by its beacons on the wire and by its
+// answers over HTTP. What it says comes from the guest, never from godwit.
+package observer
 
 import (
 	"context"
@@ -13,10 +15,13 @@ import (
 
 const probePort = "8080"
 
-// ask polls the guest over HTTP from the wire until it answers.
-func (d *demo) ask(ctx context.Context, address string) (images.ProbeState, error) {
+// Dial connects to a guest.
+type Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+// Ask polls the guest over HTTP until it answers.
+func Ask(ctx context.Context, dial Dial, address string) (images.ProbeState, error) {
 	client := &http.Client{
-		Transport: &http.Transport{DialContext: d.h.Dial, DisableKeepAlives: true},
+		Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true},
 		Timeout:   time.Second,
 	}
 	url := "http://" + net.JoinHostPort(address, probePort)
@@ -25,7 +30,7 @@ func (d *demo) ask(ctx context.Context, address string) (images.ProbeState, erro
 		if err == nil {
 			return state, nil
 		}
-		if wait := pause(ctx, 10*time.Millisecond); wait != nil {
+		if wait := Pause(ctx, 10*time.Millisecond); wait != nil {
 			return images.ProbeState{}, fmt.Errorf("ask the guest at %s: %w", address, err)
 		}
 	}
@@ -48,8 +53,8 @@ func get(ctx context.Context, client *http.Client, url string) (images.ProbeStat
 	return state, json.NewDecoder(resp.Body).Decode(&state)
 }
 
-// pause waits for d, or for the end of ctx, which is an error.
-func pause(ctx context.Context, d time.Duration) error {
+// Pause waits for d, or for the end of ctx, which is an error.
+func Pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
