@@ -147,7 +147,7 @@ func (l *Layout) putBlob(ctx context.Context, o Object, c Content) error {
 	})
 }
 
-// Delete implements Store. Blobs stay; Sweep removes those that no manifest lists.
+// Delete implements Store. Blobs stay: a push under way may count on them.
 func (l *Layout) Delete(_ context.Context, tag string) error {
 	if _, err := os.Stat(filepath.Join(l.dir, v1.ImageIndexFile)); errors.Is(err, fs.ErrNotExist) {
 		return nil
