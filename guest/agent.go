@@ -13,6 +13,7 @@ import (
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/guest/session"
 
+	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/ttrpc"
 )
@@ -43,8 +44,13 @@ type Agent struct {
 	mu      sync.Mutex
 	path    string
 	channel net.Conn // the current one, nil if none
-	conn    *session.Conn
-	client  *ttrpc.Client
+	current *peer    // nil before the first call and after a loss
+}
+
+// peer is one session and the client on it.
+type peer struct {
+	conn   *session.Conn
+	client *ttrpc.Client
 }
 
 var _ agentv1.AgentService = (*Agent)(nil)
@@ -100,11 +106,11 @@ func (a *Agent) Move(socket string) {
 func (a *Agent) Close() error {
 	a.stop()
 	a.mu.Lock()
-	client := a.client
-	a.client, a.conn = nil, nil
+	p := a.current
+	a.current = nil
 	a.mu.Unlock()
-	if client != nil {
-		client.Close()
+	if p != nil {
+		p.client.Close()
 	}
 	return nil
 }
@@ -128,39 +134,39 @@ func (a *Agent) dial(ctx context.Context) (io.ReadWriteCloser, error) {
 	return ch, nil
 }
 
-// session returns the client of the current session, a new one if there is none.
-func (a *Agent) session() (agentv1.AgentService, *ttrpc.Client, error) {
+// session returns the current session, a new one if there is none.
+func (a *Agent) session() (*peer, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.life.Err() != nil {
-		return nil, nil, errGone
+		return nil, errGone
 	}
-	if a.client == nil {
-		a.conn = session.Dial(a.dial)
-		a.client = ttrpc.NewClient(a.conn)
+	if a.current == nil {
+		conn := session.Dial(a.dial)
+		a.current = &peer{conn: conn, client: ttrpc.NewClient(conn)}
 	}
-	return agentv1.NewAgentClient(a.client), a.client, nil
+	return a.current, nil
 }
 
-// drop forgets a client whose session has ended.
-func (a *Agent) drop(client *ttrpc.Client) {
+// drop forgets a session that has ended.
+func (a *Agent) drop(p *peer) {
 	a.mu.Lock()
-	if a.client == client {
-		a.client, a.conn = nil, nil
+	if a.current == p {
+		a.current = nil
 	}
 	a.mu.Unlock()
-	client.Close()
+	p.client.Close()
 }
 
 // call issues one request until it is answered. It waits a little before a new
 // session: one that is refused at once must not spin.
 func call[Q, R any](ctx context.Context, a *Agent, do func(agentv1.AgentService, context.Context, *Q) (*R, error), req *Q) (*R, error) {
 	for {
-		svc, client, err := a.session()
+		p, err := a.session()
 		if err != nil {
 			return nil, err
 		}
-		resp, err := do(svc, ctx, req)
+		resp, err := do(agentv1.NewAgentClient(p.client), ctx, req)
 		if err == nil {
 			return resp, nil
 		}
@@ -170,7 +176,10 @@ func call[Q, R any](ctx context.Context, a *Agent, do func(agentv1.AgentService,
 		if !errors.Is(err, ttrpc.ErrClosed) && !errors.Is(err, session.ErrReset) {
 			return nil, errgrpc.ToNative(err)
 		}
-		a.drop(client)
+		a.drop(p)
+		if end := p.conn.Err(); errdefs.IsFailedPrecondition(end) {
+			return nil, end // another protocol: a new session would end the same way
+		}
 		a.opts.Log.InfoContext(ctx, "agent session lost", "err", err)
 		select {
 		case <-time.After(20 * time.Millisecond):

@@ -19,12 +19,6 @@ const namespaces = unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | un
 type child struct {
 	pid  int
 	pipe *stage.Pipe
-	exit chan exit // holds the end if it comes before the process is known
-}
-
-type exit struct {
-	status uint32
-	at     time.Time
 }
 
 // spawnChild starts a stage. What it ends with goes to ended.
@@ -83,6 +77,5 @@ func (s *Service) makeContainer(box *stage.Container) (*child, error) {
 // ended is called by children for every process of the container, with children
 // locked.
 func (s *Service) ended(p *process, status uint32, at time.Time) {
-	oom := status == 128+uint32(unix.SIGKILL) && s.cgroup.oomKills() > p.oomStart
-	p.ended(status, at, oom)
+	p.ended(status, at, s.cgroup.oomKills())
 }

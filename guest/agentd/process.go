@@ -19,15 +19,15 @@ import (
 
 // process is one process of the container, from Start to Remove.
 type process struct {
-	id       string
-	spec     *specs.Process
-	stdin    *input
-	stdout   *output
-	stderr   *output
-	done     chan struct{} // closed when it has ended
-	oomStart uint64
+	id     string
+	spec   *specs.Process
+	stdin  *input
+	stdout *output
+	stderr *output
+	done   chan struct{} // closed when it has ended
 
 	mu     sync.Mutex
+	kills  uint64 // for memory, in the cgroup, before it began
 	pid    int
 	status uint32
 	at     time.Time
@@ -49,10 +49,11 @@ func parseProcess(data []byte) (*specs.Process, error) {
 	return p, nil
 }
 
-// ended records the exit.
-func (p *process) ended(status uint32, at time.Time, oom bool) {
+// ended records the exit. kills is what the cgroup has counted by now.
+func (p *process) ended(status uint32, at time.Time, kills uint64) {
 	p.mu.Lock()
-	p.status, p.at, p.oom = status, at, oom
+	p.status, p.at = status, at
+	p.oom = status == 128+uint32(unix.SIGKILL) && kills > p.kills
 	p.mu.Unlock()
 	close(p.done)
 	p.stdin.stop()
@@ -248,7 +249,7 @@ func (p *process) handshake(pipe *stage.Pipe, join int, s *streams, beforeExec f
 	if err := pipe.SendProcess(&stage.Process{Spec: p.spec, Join: join}, fds); err != nil {
 		return err
 	}
-	for {
+	for gone := false; ; {
 		event, err := pipe.Next()
 		if err != nil {
 			return err
@@ -267,7 +268,11 @@ func (p *process) handshake(pipe *stage.Pipe, join int, s *streams, beforeExec f
 			if err := pipe.SendGo(); err != nil {
 				return err
 			}
+			gone = true
 		case stage.Done:
+			if !gone {
+				return fmt.Errorf("start process: it was killed before exec: %w", errdefs.ErrUnavailable)
+			}
 			return nil
 		default:
 			return fmt.Errorf("start process: unexpected %q: %w", event, io.ErrUnexpectedEOF)

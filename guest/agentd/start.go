@@ -122,7 +122,9 @@ func (s *Service) startExec(p *process, r *agentv1.StartRequest) error {
 
 // lead turns a child into its process, or ends it.
 func (s *Service) lead(ch *child, p *process, join int, r *agentv1.StartRequest, beforeExec func() error) error {
-	p.oomStart = s.cgroup.oomKills()
+	p.mu.Lock()
+	p.kills = s.cgroup.oomKills()
+	p.mu.Unlock()
 	if err := adjustOOM(ch.pid, p.spec); err != nil {
 		return s.abandon(ch, p, err)
 	}

@@ -139,6 +139,13 @@ func (c *Conn) Close() error {
 	return nil
 }
 
+// Err returns why the session has ended, or nil.
+func (c *Conn) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
 // end lets reads finish with err once what has arrived is read. It is called with the
 // lock held.
 func (c *Conn) end(err error) {

@@ -94,6 +94,9 @@ func (m *Mount) mount(dir string) error {
 		}
 		err = unix.Mount(m.Source, path, kind, o.flags&^unix.MS_RDONLY, strings.Join(o.data, ","))
 	}
+	if err == unix.EINVAL {
+		return fmt.Errorf("mount %s: options %v: %w: %w", m.Target, m.Options, err, errdefs.ErrInvalidArgument)
+	}
 	if err != nil {
 		return fmt.Errorf("mount %s: %w", m.Target, err)
 	}

@@ -5,7 +5,7 @@
 #   initramfs  godwit-init and the modules that it loads, in order
 #   version    what they were made of
 # KERNEL_DEB names a package that is already there; otherwise apt-get downloads it.
-# The same inputs give the same bytes.
+# VERSION is what godwit-init says it is. The same inputs give the same bytes.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -57,7 +57,8 @@ done
 sed -E 's/\.(xz|zst)$//' "$work/list" >"$work/root/modules/list"
 strip --strip-debug "$work"/root/modules/*.ko
 
-(cd "$root" && CGO_ENABLED=0 GOOS=linux go build -trimpath -ldflags '-s -w -buildid=' \
+version=${VERSION:-$(git -C "$root" describe --always 2>/dev/null || echo unknown)}
+(cd "$root" && CGO_ENABLED=0 GOOS=linux go build -trimpath -ldflags "-s -w -buildid= -X main.version=$version" \
 	-o "$work/root/init" ./cmd/godwit-init)
 find "$work/root" -exec touch -h -d @0 {} +
 (cd "$work/root" && find . | LC_ALL=C sort |
@@ -69,6 +70,7 @@ cp -a "$work/deb/lib/modules/$release" "$out/modules"
 install -m 644 "$kernel" "$out/vmlinuz"
 install -m 644 "$work/initramfs" "$out/initramfs"
 {
+	echo "godwit-init $version"
 	echo "kernel $release"
 	echo "package $(dpkg-deb -f "$work/kernel.deb" Package) $(dpkg-deb -f "$work/kernel.deb" Version)"
 	(cd "$out" && sha256sum vmlinuz initramfs)
