@@ -22,7 +22,7 @@ func (v *vm) nicSeen(ctx context.Context, want bool) error {
 	return nil
 }
 
-// bootWithNIC boots a VM with a NIC and removes it.
+// bootAndRemove boots a VM with a NIC and removes the NIC.
 func (b *bench) bootAndRemove(ctx context.Context) (*vm, vmm.NIC, error) {
 	var nic vmm.NIC
 	v, err := b.boot(ctx, func(v *vm) (err error) {
