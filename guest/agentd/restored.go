@@ -36,7 +36,10 @@ func (s *Service) Restored(_ context.Context, r *agentv1.RestoredRequest) (*agen
 		}
 	}
 	s.setupMu.Lock()
-	err := s.copyFiles(r.Files)
+	var err error
+	if s.init == nil || !s.init.exited() { // nobody reads them otherwise
+		err = s.copyFiles(r.Files)
+	}
 	s.setupMu.Unlock()
 	if err != nil {
 		return nil, err
