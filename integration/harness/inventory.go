@@ -195,7 +195,7 @@ func (n *Node) files(context.Context) ([]string, error) {
 // cgroups that a runtime made: below a containerd namespace, in every hierarchy.
 func cgroups(context.Context) ([]string, error) {
 	var out []string
-	for _, pattern := range []string{"/sys/fs/cgroup/*/default/*", "/sys/fs/cgroup/default/*"} {
+	for _, pattern := range []string{"/sys/fs/cgroup/*/default/*", "/sys/fs/cgroup/*/godwit/default/*", "/sys/fs/cgroup/default/*", "/sys/fs/cgroup/godwit/default/*"} {
 		dirs, err := filepath.Glob(pattern)
 		if err != nil {
 			return nil, err
