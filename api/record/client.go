@@ -132,7 +132,7 @@ func (c *Client) drop(broken func() *ttrpc.Client) {
 }
 
 func (c *Client) unavailable(err error) error {
-	return fmt.Errorf("reach controller at %s: %w: %w", c.address, err, errdefs.ErrUnavailable)
+	return fmt.Errorf("reach godwitd at %s: %v; does it run there?: %w", c.address, err, errdefs.ErrUnavailable)
 }
 
 // call sends req, and once more if the connection breaks under it.

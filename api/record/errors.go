@@ -3,6 +3,7 @@ package record
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
@@ -62,8 +63,32 @@ func ToWire(err error) error {
 			return st.Err()
 		}
 	}
-	return errgrpc.ToGRPC(err)
+	return errgrpc.ToGRPC(Plain(err))
 }
+
+// Plain is err with its one class, which its text ends with, in one line. On the wire every further
+// class that an error wraps becomes a line of its own at the user's end.
+func Plain(err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := status.FromError(err); ok {
+		err = errgrpc.ToNative(err) // a status has its class in its code
+	}
+	e := &plain{text: strings.ReplaceAll(err.Error(), "\n", "; "), class: errdefs.Resolve(err)}
+	if end := ": " + e.class.Error(); e.class != errdefs.ErrUnknown && !strings.HasSuffix(e.text, end) {
+		e.text += end
+	}
+	return e
+}
+
+type plain struct {
+	text  string
+	class error
+}
+
+func (e *plain) Error() string { return e.text }
+func (e *plain) Unwrap() error { return e.class }
 
 // FromWire undoes ToWire.
 func FromWire(err error) error {
