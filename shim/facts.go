@@ -22,9 +22,9 @@ const baseCmdline = "console=ttyS0 quiet panic=-1"
 // GuestKernel describes the kernel and initramfs that cfg names.
 func GuestKernel(cfg *config.Config) (spec.Kernel, error) {
 	sum := sha256.New()
-	for _, path := range []string{cfg.Guest.Kernel, cfg.Guest.Initrd} {
-		if err := add(sum, path); err != nil {
-			return spec.Kernel{}, fmt.Errorf("guest kernel: %w: %w", err, errdefs.ErrNotFound)
+	for _, f := range []struct{ key, path string }{{"guest.kernel", cfg.Guest.Kernel}, {"guest.initrd", cfg.Guest.Initrd}} {
+		if err := add(sum, f.path); err != nil {
+			return spec.Kernel{}, fmt.Errorf("%s: %v; install godwit's guest, or set the key: %w", f.key, err, errdefs.ErrFailedPrecondition)
 		}
 	}
 	cmdline := strings.TrimSpace(baseCmdline + " " + cfg.Guest.Cmdline)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/containerd/containerd/v2/pkg/shim"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/ttrpc"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
@@ -30,7 +29,7 @@ func ask[R any](m *machineService, fn func(*VM) (R, error)) (R, error) {
 	if err == nil {
 		r, err = fn(vm)
 	}
-	return r, errgrpc.ToGRPC(err)
+	return r, wire(err)
 }
 
 // Query answers at any time.

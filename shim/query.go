@@ -9,7 +9,6 @@ import (
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/pkg/protobuf"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/typeurl/v2"
 	"google.golang.org/protobuf/types/known/anypb"
 )
@@ -93,7 +92,7 @@ func (s *Service) Wait(ctx context.Context, r *taskapi.WaitRequest) (*taskapi.Wa
 
 // Checkpoint is not what hibernates a VM.
 func (s *Service) Checkpoint(context.Context, *taskapi.CheckpointTaskRequest) (*emptyResponse, error) {
-	return nil, errgrpc.ToGRPC(fmt.Errorf("checkpoint task: use godwit hibernate: %w", errdefs.ErrNotImplemented))
+	return nil, wire(fmt.Errorf("checkpoint task: use godwit hibernate: %w", errdefs.ErrNotImplemented))
 }
 
 // Stats answers the guest's figures of now, or the last known.

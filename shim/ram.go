@@ -9,6 +9,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/api/config"
 )
 
 // reserveRAM makes the RAM file of a VM, of size bytes without content. Admission goes
@@ -29,8 +31,8 @@ func reserveRAM(path string, size uint64) (err error) {
 		return fmt.Errorf("reserve RAM: %w", err)
 	}
 	if used+size > total {
-		return fmt.Errorf("reserve RAM: %d bytes wanted, %d of %d bytes in %s are free: %w",
-			size, total-min(used, total), total, dir, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("reserve RAM: %s wanted, %s of %s in %s are free; ask for less (godwit.dev/memory), end a VM, or raise ram_size: %w",
+			config.Size(size), config.Size(total-min(used, total)), config.Size(total), dir, errdefs.ErrResourceExhausted)
 	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {

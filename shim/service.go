@@ -16,6 +16,7 @@ import (
 
 	"godwit.dev/godwit/api/config"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/api/record"
 )
 
 // Service is containerd's task service, version 3, for one task, and godwit's machine
@@ -78,27 +79,30 @@ func (vm *VM) gone() bool {
 	return vm.state == New || vm.state == Deleted
 }
 
+// wire is err as a gRPC status, which is what ttrpc carries.
+func wire(err error) error { return errgrpc.ToGRPC(record.Plain(err)) }
+
 // on runs fn for the task of that id; errors leave as gRPC status.
 func on[R any](s *Service, id string, fn func(*VM) (R, error)) (R, error) {
 	vm, err := s.get(id)
 	if err != nil {
 		var none R
-		return none, errgrpc.ToGRPC(err)
+		return none, wire(err)
 	}
 	r, err := fn(vm)
-	return r, errgrpc.ToGRPC(err)
+	return r, wire(err)
 }
 
 // Create makes the task; see create.go.
 func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*taskapi.CreateTaskResponse, error) {
 	ns, err := namespaces.NamespaceRequired(ctx)
 	if err != nil {
-		return nil, errgrpc.ToGRPC(err)
+		return nil, wire(err)
 	}
 	s.mu.Lock()
 	if s.vm != nil {
 		s.mu.Unlock()
-		return nil, errgrpc.ToGRPC(fmt.Errorf("create task %s: this shim has task %s: %w", r.GetID(), s.vm.id, errdefs.ErrAlreadyExists))
+		return nil, wire(fmt.Errorf("create task %s: this shim has task %s: %w", r.GetID(), s.vm.id, errdefs.ErrAlreadyExists))
 	}
 	vm := &VM{
 		namespace: ns, id: r.GetID(), life: s.life, events: s.events, state: New,
@@ -112,7 +116,7 @@ func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*ta
 		s.vm = nil
 		s.mu.Unlock()
 		vm.log.Error("create task", "error", err)
-		return nil, errgrpc.ToGRPC(err)
+		return nil, wire(err)
 	}
 	return &taskapi.CreateTaskResponse{Pid: pid}, nil
 }
