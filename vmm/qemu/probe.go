@@ -31,8 +31,8 @@ type host struct{ kvm, modules string }
 func (d *Driver) Probe(ctx context.Context) (vmm.Facts, error) {
 	binary, err := exec.LookPath(d.Binary)
 	if err != nil {
-		return vmm.Facts{}, fmt.Errorf("find QEMU %s: install qemu-system-x86 or set vmm.qemu: %w: %w",
-			d.Binary, errdefs.ErrNotFound, err)
+		return vmm.Facts{}, fmt.Errorf("find QEMU %s: install qemu-system-x86 or set vmm.qemu: %v: %w",
+			d.Binary, err, errdefs.ErrFailedPrecondition)
 	}
 	version, err := d.version(ctx, binary)
 	if err != nil {

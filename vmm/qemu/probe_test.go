@@ -53,7 +53,7 @@ func TestProbeWithoutBinary(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Probe(t.Context()); !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), "install") {
+	if _, err := d.Probe(t.Context()); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "install") {
 		t.Errorf("got %v", err)
 	}
 }
