@@ -1,11 +1,12 @@
 #!/bin/bash
 # Runs containerd's conformance suites on the built shim, as often as the argument says,
-# in a mount namespace of its own with a configuration of its own.
+# in mount and process namespaces of its own (an interrupted run leaves no VM) with a
+# configuration of its own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ "$(id -u)" = 0 ] || { echo 'shimtest: needs root' >&2; exit 1; }
 if [ -z "${SHIMTEST_INSIDE:-}" ]; then
-	exec env SHIMTEST_INSIDE=1 unshare --mount --propagation private "$0" "$@"
+	exec env SHIMTEST_INSIDE=1 unshare --mount --propagation private --pid --fork --kill-child --mount-proc "$0" "$@"
 fi
 root=$PWD
 work=$(mktemp -d /tmp/gst.XXXXXX)
