@@ -40,9 +40,8 @@ type Conn struct {
 
 	err      error // why reads end, after in is empty
 	closed   bool
-	finished bool      // the peer was told that we closed
-	epoch    uint64    // number of the last hello that was obeyed or sent
-	progress time.Time // when the peer last confirmed something, or owed nothing
+	finished bool   // the peer was told that we closed
+	epoch    uint64 // number of the last hello that was obeyed or sent
 	deadline [2]time.Time
 	timers   [2]*time.Timer
 	onClose  func()
@@ -105,9 +104,6 @@ func (c *Conn) Write(b []byte) (int, error) {
 			return written, os.ErrDeadlineExceeded
 		}
 		n := min(window-len(c.out), len(b)-written)
-		if len(c.out) == 0 {
-			c.progress = time.Now()
-		}
 		c.out = append(c.out, b[written:written+n]...)
 		written += n
 		if n > 0 {
@@ -170,7 +166,6 @@ func (c *Conn) confirm(recv, limit uint64) bool {
 		return false
 	}
 	if recv > c.outBase {
-		c.progress = time.Now()
 		c.out = c.out[recv-c.outBase:]
 		c.outBase = recv
 		c.outSent = max(c.outSent, recv)

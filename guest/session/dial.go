@@ -11,14 +11,16 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// A hello is repeated until it is answered, first soon, then ever more slowly. A
-// stream that makes no progress for stallTime is brought together again.
+// A hello is repeated until it is answered, first soon, then ever more slowly. A guest
+// that has not been heard for quietMin is asked again, since it cannot know that its
+// last words were lost; while that brings nothing, ever more rarely.
 const (
 	helloMin  = 20 * time.Millisecond
 	helloMax  = 500 * time.Millisecond
 	redialMin = 5 * time.Millisecond
 	redialMax = 200 * time.Millisecond
-	stallTime = 2 * time.Second
+	quietMin  = time.Second
+	quietMax  = 30 * time.Second
 	graceTime = 200 * time.Millisecond // for the peer to hear that we closed
 )
 
@@ -46,6 +48,10 @@ func Dial(dial DialFunc) *Conn {
 type host struct {
 	*Conn
 	dial DialFunc
+
+	// Guarded by the Conn's lock.
+	asking bool      // a hello of this epoch is not answered yet
+	heard  time.Time // when a frame of the stream came last
 }
 
 func (h *host) run(ctx context.Context) {
@@ -91,11 +97,10 @@ func (h *host) use(ctx context.Context, l *link) {
 	l.detach(h.Conn)
 }
 
-// greet sends hellos until one is answered, and again when the stream stalls.
+// greet sends hellos until one is answered, and again when the guest is quiet.
 func (h *host) greet(l *link) {
-	wait, padding := helloMin, 0
-	h.nextEpoch()
-	h.hello(l, padding)
+	wait, quiet, padding, asked := helloMin, quietMin, 0, time.Now()
+	h.ask(l)
 	for {
 		select {
 		case <-l.done:
@@ -103,31 +108,34 @@ func (h *host) greet(l *link) {
 		case <-time.After(wait):
 		}
 		h.mu.Lock()
-		attached, stalled := h.link == l, h.stalled()
+		attached, asking, heard := h.link == l, h.asking, h.heard
 		h.mu.Unlock()
+		if heard.After(asked) {
+			quiet = quietMin
+		}
 		switch {
 		case !attached:
-			wait, padding = min(2*wait, helloMax), frameSize
+			padding = frameSize // completes a frame that the channel has cut
+			fallthrough
+		case asking:
+			wait = min(2*wait, helloMax)
 			h.hello(l, padding)
-		case stalled:
-			h.nextEpoch()
-			h.hello(l, 0)
-			wait = stallTime
+		case time.Since(asked) > quiet && time.Since(heard) > quiet:
+			wait, padding, quiet, asked = helloMin, 0, min(2*quiet, quietMax), time.Now()
+			h.ask(l)
 		default:
 			wait = helloMax
 		}
 	}
 }
 
-// stalled reports that the peer owes a confirmation for too long.
-func (h *host) stalled() bool {
-	return len(h.out) > 0 && time.Since(h.progress) > stallTime && h.outLimit > h.outBase
-}
-
-func (h *host) nextEpoch() {
+// ask begins a new epoch: the answer to its hello brings the ends together.
+func (h *host) ask(l *link) {
 	h.mu.Lock()
 	h.epoch++
+	h.asking = true
 	h.mu.Unlock()
+	h.hello(l, 0)
 }
 
 func (h *host) hello(l *link, padding int) {
@@ -156,15 +164,18 @@ func (h *host) obey(l *link, f frame) {
 			h.end(ErrReset)
 			break
 		}
+		h.asking = false
 		l.attach(h.Conn)
 	case h.link != l:
 	case f.kind == typeFinish:
 		h.end(io.EOF)
 	case f.kind == typeData || f.kind == typeAck:
+		h.heard = time.Now()
 		if !h.confirm(f.recv, f.limit) {
 			h.end(ErrReset)
-		} else if f.kind == typeData && h.accept(f) {
-			h.epoch++
+		} else if f.kind == typeData && h.accept(f) && !h.asking {
+			h.epoch++ // greet repeats it if it is lost
+			h.asking = true
 			hello := h.stamp(typeHello)
 			hello.seq = h.epoch
 			l.control(hello, 0)

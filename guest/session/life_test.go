@@ -167,3 +167,58 @@ func TestDialFailuresAreWaitedOut(t *testing.T) {
 	l.guest.Close()
 	l.wg.Wait()
 }
+
+// What follows a lost answer is lost with it: the repeated hello brings it again, though
+// it belongs to the same epoch (N-19).
+func TestRepeatedHelloBringsLostDataAgain(t *testing.T) {
+	g := NewListener()
+	defer g.Close()
+	host, guest := net.Pipe()
+	defer host.Close()
+	go func() { _ = g.Serve(guest) }()
+	hello := frame{kind: typeHello, version: Version, nonce: 7, seq: 1, limit: window}
+	var d decoder
+	next := func(kind frameType) frame {
+		t.Helper()
+		_ = host.SetReadDeadline(time.Now().Add(10 * time.Second))
+		buf := make([]byte, frameSize)
+		for {
+			if f, ok := d.next(); ok {
+				if f.kind == kind {
+					return f
+				}
+				continue
+			}
+			n, err := host.Read(buf)
+			if err != nil {
+				t.Fatalf("wait for frame %d: %v", kind, err)
+			}
+			d.feed(buf[:n])
+		}
+	}
+	if _, err := host.Write(hello.appendTo(nil)); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := g.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write([]byte("words")); err != nil {
+		t.Fatal(err)
+	}
+	next(typeData) // the host never saw it, nor the answer before it
+	if _, err := host.Write(hello.appendTo(nil)); err != nil {
+		t.Fatal(err)
+	}
+	if f := next(typeData); f.seq != 0 || string(f.payload) != "words" {
+		t.Errorf("after a repeated hello came %d %q, want 0 \"words\"", f.seq, f.payload)
+	}
+	// One that was overtaken changes nothing.
+	ack := frame{kind: typeAck, version: Version, nonce: 7, recv: 5, limit: window}
+	if _, err := host.Write(hello.appendTo(ack.appendTo(nil))); err != nil {
+		t.Fatal(err)
+	}
+	if f := next(typeHello); f.seq != 1 {
+		t.Errorf("an overtaken hello was answered with %d", f.seq)
+	}
+}

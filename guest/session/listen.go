@@ -146,19 +146,22 @@ func (g *Listener) session(f frame) *Conn {
 	return c
 }
 
-// resume attaches the session to the channel that the hello came on. A repeated hello
-// is answered and changes nothing.
+// resume attaches the session to the channel that the hello came on and sends again
+// what the host does not have. A repeated hello does the same: what followed the first
+// answer may be lost with it. Only one that has been overtaken, so that what it asks
+// for is forgotten, changes nothing.
 func (c *Conn) resume(l *link, f frame, answer *frame) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil || c.closed {
 		return false
 	}
-	if f.seq > c.epoch || c.link != l {
-		if !c.rewind(f.recv, f.limit) {
-			c.end(ErrReset)
-			return false
-		}
+	fresh := f.seq > c.epoch || c.link != l
+	if (fresh || f.recv >= c.outBase) && !c.rewind(f.recv, f.limit) {
+		c.end(ErrReset)
+		return false
+	}
+	if fresh {
 		c.epoch = f.seq
 	}
 	*answer = c.stamp(typeHello)
