@@ -15,11 +15,11 @@ const cgroupRoot = "/sys/fs/cgroup"
 // controllers of cgroup v1 that account for a VM; limits are the guest's affair.
 var controllers = []string{"cpu,cpuacct", "memory", "pids"}
 
-// cgroupDirs names the host's cgroup of a task: where path says, which may have
+// CgroupDirs names the host's cgroup of a task: where path says, which may have
 // systemd's form slice:prefix:name, else below godwit's own.
-func cgroupDirs(path, namespace, id string) []string {
+func CgroupDirs(path, namespace, id string) []string {
 	if path == "" {
-		path = filepath.Join("/godwit", namespace, id)
+		path = filepath.Join("/godwit", namespace+"."+id)
 	}
 	if parts := strings.Split(path, ":"); len(parts) == 3 {
 		path = filepath.Join("/", parts[0], parts[1]+"-"+parts[2]+".scope")

@@ -19,6 +19,7 @@ import (
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/shim/bundle"
 	"godwit.dev/godwit/shim/holder"
+	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/snapshot"
 )
 
@@ -43,7 +44,8 @@ func (vm *VM) create(ctx context.Context, r *taskapi.CreateTaskRequest, join fun
 		return 0, err
 	}
 	c := &creation{vm: vm, req: r, join: join, next: &Journal{Bundle: r.GetBundle()}}
-	err := runSteps(ctx, new(undo), 30*time.Second, []step{
+	begun := time.Now()
+	err := runSteps(ctx, new(undo), undoBound, []step{
 		{"read configuration", c.configure},
 		{"read bundle", c.load},
 		{"clear what a crash left", c.clear},
@@ -60,6 +62,9 @@ func (vm *VM) create(ctx context.Context, r *taskapi.CreateTaskRequest, join fun
 		{"run hooks", c.hooks},
 	})
 	if err != nil {
+		if vm.restored {
+			vm.observe(time.Since(begun), true) // a failed wake, and a failed create
+		}
 		vm.leave(Creating, New)
 		return 0, fmt.Errorf("create task %s: %w", vm.id, err)
 	}
@@ -89,7 +94,7 @@ func (c *creation) configure(context.Context, *undo) error {
 		return err
 	}
 	c.host, c.intent, c.next.Config = host, intent, path
-	c.vm.host, c.vm.dir = host, cfg.VMDir(c.vm.namespace, c.vm.id)
+	c.vm.host, c.vm.dir = host, host.Config.VMDir(c.vm.namespace, c.vm.id)
 	// delete is a process of its own, and is not told the options.
 	return saveConfigPath(c.req.GetBundle(), path)
 }
@@ -204,14 +209,16 @@ func (c *creation) journal(_ context.Context, u *undo) error {
 	c.next.RAM = cfg.RAMFile(c.vm.namespace, c.vm.id)
 	c.next.RunDir = cfg.VMRunDir(c.vm.namespace, c.vm.id)
 	c.next.Stdio = c.vm.init.stdio
-	c.next.Cgroup = cgroupDirs(c.bundle.CgroupsPath, c.vm.namespace, c.vm.id)
+	c.next.Cgroup = c.host.Cgroup(c.bundle.CgroupsPath, c.vm.namespace, c.vm.id)
 	c.next.Phase = Own
 	if c.decision.Action == record.Restore {
 		c.next.Phase = Incoming
 	}
-	if err := os.MkdirAll(c.vm.dir, 0o700); err != nil {
+	self, err := proc.Find(os.Getpid())
+	if err != nil {
 		return err
 	}
+	c.next.Shim = self
 	u.add("reclaim", func(ctx context.Context) error {
 		c.vm.mu.Lock()
 		j := c.vm.journal

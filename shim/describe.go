@@ -13,7 +13,6 @@ import (
 
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/api/spec"
-	"godwit.dev/godwit/shim/rampool"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/worker"
 	"godwit.dev/godwit/vmm"
@@ -142,7 +141,7 @@ func compatible(was, is snapshot.Facts) error {
 
 func (c *creation) reserve(context.Context, *undo) error {
 	cfg := c.host.Config
-	if err := rampool.Mount(cfg.RAMDir, uint64(cfg.RAMSize)); err != nil {
+	if err := c.host.Pool(cfg.RAMDir, uint64(cfg.RAMSize)); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(c.next.RunDir, 0o700); err != nil {

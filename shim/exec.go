@@ -77,18 +77,26 @@ func (vm *VM) startExec(ctx context.Context, id string) error {
 	} else {
 		vm.exit(p, 255, time.Now()) // no event: it was never started
 	}
-	agent, width, height := vm.agent, p.width, p.height
 	vm.mu.Unlock()
 	if err != nil {
 		return fmt.Errorf("start exec %s: %w", id, err)
 	}
-	if width > 0 {
-		_, err := agent.Resize(ctx, &agentv1.ResizeRequest{Id: id, Width: width, Height: height})
-		if err != nil {
-			vm.log.Debug("resize terminal", "exec", id, "error", err)
-		}
-	}
+	vm.resize(ctx, p)
 	return nil
+}
+
+// resize gives a terminal the size that was set before its process ran.
+func (vm *VM) resize(ctx context.Context, p *process) {
+	vm.mu.Lock()
+	agent, width, height := vm.agent, p.width, p.height
+	vm.mu.Unlock()
+	if width == 0 {
+		return
+	}
+	_, err := agent.Resize(ctx, &agentv1.ResizeRequest{Id: p.id, Width: width, Height: height})
+	if err != nil {
+		vm.log.Debug("resize terminal", "exec", p.id, "error", err)
+	}
 }
 
 // claimExec makes the caller the one that starts the exec.

@@ -87,8 +87,8 @@ func (c *creation) fillJob(j *Journal, files *openFiles) (*worker.FillJob, error
 	writable := 0
 	for i, d := range j.Spec.Disks {
 		if d.ReadOnly {
-			if _, err := os.Stat(j.Disks[i].Path); err == nil {
-				continue
+			if c.host.Disks.Link(d.Digest, j.Disks[i].Path) == nil {
+				continue // the node has it
 			}
 			f, err := files.open(j.Disks[i].Path+partial, fresh)
 			if err != nil {

@@ -31,6 +31,10 @@ type Host struct {
 	Dial func(ctx context.Context, m vmm.Machine, console string) (Agent, error)
 	// Hold starts the process whose pid the task shows.
 	Hold func(ctx context.Context, ns holder.Namespace) (proc.ID, error)
+	// Pool makes sure that RAM files have a tmpfs to lie in.
+	Pool func(dir string, size uint64) error
+	// Cgroup names the directories of a task's cgroup on the host.
+	Cgroup func(path, namespace, id string) []string
 	// Kernel describes what container images are booted with.
 	Kernel func() (spec.Kernel, error)
 	// HostKernel is the host's, part of a snapshot's facts.
@@ -63,6 +67,8 @@ type Attachment interface {
 // Disks turns containerd's mounts into block files.
 type Disks interface {
 	Prepare(ctx context.Context, req DisksRequest) (*DiskSet, error)
+	// Link makes path a read-only disk that the node has already, by its digest.
+	Link(digest, path string) error
 	Cleanup(ctx context.Context, dir string) error
 }
 

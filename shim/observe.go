@@ -15,8 +15,11 @@ type Observation struct {
 	Failed  bool    `json:"failed,omitempty"`
 }
 
-// startsFile takes one line of JSON for each start.
-const startsFile = "starts.jsonl"
+// startsFile takes one line of JSON for each start, up to maxStarts bytes.
+const (
+	startsFile = "starts.jsonl"
+	maxStarts  = 1 << 20
+)
 
 func (vm *VM) observe(took time.Duration, failed bool) {
 	mode := "boot"
@@ -28,7 +31,11 @@ func (vm *VM) observe(took time.Duration, failed bool) {
 	if err != nil {
 		return
 	}
-	f, err := os.OpenFile(filepath.Join(vm.host.Config.StateDir, startsFile), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	path := filepath.Join(vm.host.Config.StateDir, startsFile)
+	if info, err := os.Stat(path); err == nil && info.Size() > maxStarts {
+		_ = os.Rename(path, path+".old") // the loser of a race finds nothing to move
+	}
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		vm.log.Warn("note start", "error", err)
 		return

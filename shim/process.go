@@ -72,8 +72,9 @@ type traffic struct {
 	ctx    context.Context
 }
 
-// flow starts the traffic of all live processes.
+// flow starts the traffic of all live processes; what flowed already starts anew.
 func (vm *VM) flow() {
+	vm.still()
 	ctx, cancel := context.WithCancel(vm.life)
 	vm.mu.Lock()
 	defer vm.mu.Unlock()

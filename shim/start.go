@@ -247,7 +247,11 @@ func (s *starting) setup(ctx context.Context, _ *undo) error {
 }
 
 func (s *starting) init(ctx context.Context, _ *undo) error {
-	return s.vm.run(ctx, s.vm.init, s.streams, guest.Offsets{})
+	if err := s.vm.run(ctx, s.vm.init, s.streams, guest.Offsets{}); err != nil {
+		return err
+	}
+	s.vm.resize(ctx, s.vm.init)
+	return nil
 }
 
 // openFiles are closed once the VMM has its own.

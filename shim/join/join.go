@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -19,12 +21,11 @@ import (
 	"godwit.dev/godwit/shim"
 	"godwit.dev/godwit/shim/holder"
 	"godwit.dev/godwit/shim/proc"
+	"godwit.dev/godwit/shim/rampool"
 	"godwit.dev/godwit/shim/rootfs"
 	"godwit.dev/godwit/snapshot/worker"
 	"godwit.dev/godwit/vmm"
 	"godwit.dev/godwit/vmm/qemu"
-
-	"time"
 )
 
 // Worker is the subcommand of the shim's binary that handles pages.
@@ -42,6 +43,7 @@ func Host(cfg *config.Config) (*shim.Host, error) {
 	}
 	h := &shim.Host{
 		Config: cfg, Driver: driver, Network: wires{}, Disks: &disks{cfg: cfg}, HostKernel: shim.HostKernel(),
+		Pool: rampool.Mount, Cgroup: shim.CgroupDirs,
 		Kernel: func() (spec.Kernel, error) { return shim.GuestKernel(cfg) },
 		Dial: func(ctx context.Context, m vmm.Machine, console string) (shim.Agent, error) {
 			return guest.Connect(ctx, m.Process().Agent, guest.Options{
@@ -119,6 +121,15 @@ func (d *disks) Prepare(ctx context.Context, req shim.DisksRequest) (*shim.DiskS
 	set.Disks = append(set.Disks, spec.Disk{ID: "rw", Serial: "rw", Type: "ext4", Size: l.WritableSize})
 	set.Files = append(set.Files, shim.JournalDisk{ID: "rw", Path: l.Writable})
 	return set, nil
+}
+
+// Link takes the disk from the cache: its files are immutable, named by their digest.
+func (d *disks) Link(digest, path string) error {
+	name := strings.Replace(digest, ":", "-", 1) + ".erofs"
+	if filepath.Base(name) != name {
+		return fmt.Errorf("disk %q: %w", digest, errdefs.ErrInvalidArgument)
+	}
+	return os.Link(filepath.Join(d.cfg.CacheDir(), "disks", name), path)
 }
 
 func (d *disks) Cleanup(_ context.Context, dir string) error {

@@ -1,0 +1,280 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/containerd/v2/pkg/shutdown"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"godwit.dev/godwit/api/config"
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/network"
+	"godwit.dev/godwit/shim/holder"
+	"godwit.dev/godwit/shim/proc"
+	"godwit.dev/godwit/vmm"
+)
+
+var errFake = errors.New("failed on purpose")
+
+// faults counts the calls of all fakes and fails one of them.
+type faults struct {
+	mu     sync.Mutex
+	n      int
+	failAt int // 0: none
+	name   string
+}
+
+func (f *faults) call(name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.n++
+	if f.n == f.failAt {
+		f.name = name
+		return fmt.Errorf("%s: %w", name, errFake)
+	}
+	return nil
+}
+
+// arm makes the n-th call from now on fail.
+func (f *faults) arm(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.n, f.failAt, f.name = 0, n, ""
+}
+
+func (f *faults) fired() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.name
+}
+
+// world is a node whose VMM, guest, network, store and records are fakes.
+type world struct {
+	*faults
+	t       *testing.T
+	cfg     *config.Config
+	agent   *fakeAgent
+	net     *fakeNetwork
+	records *fakeRecords
+	store   *fakeStore
+	machine *fakeMachine
+	events  *recorder
+	links   []network.Link
+	procs   []proc.ID
+	service *Service
+	stop    context.CancelFunc
+}
+
+func newWorld(t *testing.T) *world {
+	dir, err := os.MkdirTemp("", "gs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &faults{}
+	cfg := config.Default()
+	cfg.Node, cfg.StateDir, cfg.RunDir, cfg.RAMDir = "a", filepath.Join(dir, "s"), filepath.Join(dir, "r"), filepath.Join(dir, "m")
+	for _, d := range []string{cfg.StateDir, cfg.RunDir, cfg.RAMDir} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := &world{
+		faults: f, t: t, cfg: cfg, agent: newFakeAgent(f), net: &fakeNetwork{faults: f}, records: newFakeRecords(f), store: &fakeStore{faults: f},
+		links: []network.Link{{Interface: "eth0", Tap: "tap0", NIC: spec.NIC{Name: "eth0", MAC: "02:00:00:00:00:01", MTU: 1500}, Found: network.Found{MTU: 1500}}},
+	}
+	w.restart()
+	t.Cleanup(func() {
+		f.arm(0)
+		for _, p := range w.procs {
+			_ = p.Kill(context.Background())
+		}
+		w.stop()
+		os.RemoveAll(dir)
+	})
+	return w
+}
+
+// restart is a new shim process on the same node.
+func (w *world) restart() {
+	ctx := namespaces.WithNamespace(context.Background(), "ns")
+	ctx, sd := shutdown.WithShutdown(ctx)
+	w.stop = sd.Shutdown
+	w.events = &recorder{}
+	w.service = NewService(ctx, w.events, sd, func(*config.Config) (*Host, error) { return w.host(), nil })
+}
+
+func (w *world) host() *Host {
+	w.net.links = w.links
+	return &Host{
+		Config: w.cfg, Driver: w, Network: w.net, Disks: &fakeDisks{w.faults}, Records: w.records, HostKernel: "test",
+		Snapshots: func([]string) Snapshots { return w.store },
+		Dial: func(context.Context, vmm.Machine, string) (Agent, error) {
+			return w.agent, w.call("dial")
+		},
+		Hold: func(context.Context, holder.Namespace) (proc.ID, error) {
+			if err := w.call("hold"); err != nil {
+				return proc.ID{}, err
+			}
+			return w.process()
+		},
+		Pool:   func(string, uint64) error { return w.call("pool") },
+		Cgroup: func(string, string, string) []string { return nil },
+		Kernel: func() (spec.Kernel, error) { return spec.Kernel{Digest: "sha256:0"}, w.call("kernel") },
+	}
+}
+
+// process starts something that lives until it is killed.
+func (w *world) process() (proc.ID, error) {
+	cmd := exec.Command("sleep", "600")
+	if err := cmd.Start(); err != nil {
+		return proc.ID{}, err
+	}
+	id, err := proc.Find(cmd.Process.Pid)
+	w.procs = append(w.procs, id)
+	go cmd.Wait()
+	return id, err
+}
+
+func (w *world) Probe(context.Context) (vmm.Facts, error) {
+	return vmm.Facts{Name: "fake", Version: "1.0", Machine: "m1", CPU: "max", Accel: "none"}, w.call("probe")
+}
+
+func (w *world) Start(_ context.Context, cfg vmm.Config) (vmm.Machine, error) {
+	if err := w.call("start VMM"); err != nil {
+		return nil, err
+	}
+	id, err := w.process()
+	if err != nil {
+		return nil, err
+	}
+	w.machine = newFakeMachine(w.faults, id, cfg)
+	return w.machine, nil
+}
+
+func (w *world) Adopt(_ context.Context, p vmm.Process) (vmm.Machine, error) {
+	w.machine = newFakeMachine(w.faults, proc.ID{PID: p.PID, StartTime: p.StartTime}, vmm.Config{Dir: p.Dir})
+	return w.machine, w.call("adopt")
+}
+
+// bundle writes a config.json and answers the request of a Create.
+func (w *world) bundle() *taskapi.CreateTaskRequest {
+	dir := w.t.TempDir()
+	oci := &specs.Spec{
+		Version: specs.Version, Process: &specs.Process{Args: []string{"/bin/true"}, Cwd: "/"}, Root: &specs.Root{Path: "rootfs"},
+		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.MountNamespace}, {Type: specs.NetworkNamespace}}},
+	}
+	data, err := json.Marshal(oci)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), data, 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	return &taskapi.CreateTaskRequest{ID: "vm", Bundle: dir}
+}
+
+func ctxNS(t *testing.T) context.Context { return namespaces.WithNamespace(t.Context(), "ns") }
+
+func (w *world) create() error {
+	_, err := w.service.Create(ctxNS(w.t), w.bundle())
+	return err
+}
+
+func (w *world) start() error {
+	_, err := w.service.Start(ctxNS(w.t), &taskapi.StartRequest{ID: "vm"})
+	return err
+}
+
+func (w *world) delete() error {
+	_, err := w.service.Delete(ctxNS(w.t), &taskapi.DeleteRequest{ID: "vm"})
+	return err
+}
+
+func (w *world) must(what string, err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatalf("%s: %v", what, err)
+	}
+}
+
+func (w *world) running() *world {
+	w.t.Helper()
+	w.must("create", w.create())
+	w.must("start", w.start())
+	return w
+}
+
+func (w *world) machineService() *machineService { return &machineService{find: w.service.the} }
+
+func (w *world) ref() *machinev1.Ref {
+	return &machinev1.Ref{Operation: "op1", Attempt: 1, Generation: w.records.rec.GetGeneration()}
+}
+
+func (w *world) capture() (*machinev1.CaptureResponse, error) {
+	return w.machineService().Capture(w.t.Context(), &machinev1.CaptureRequest{Ref: w.ref(), Repository: "r", Tag: "t"})
+}
+
+// asleep hibernates the VM as the engine does, and starts a new shim.
+func (w *world) asleep() *world {
+	w.t.Helper()
+	w.running()
+	r, err := w.capture()
+	w.must("capture", err)
+	_, err = w.machineService().Vote(w.t.Context(), &machinev1.VoteRequest{Ref: w.ref()})
+	w.must("vote", err)
+	ref := w.ref()
+	w.records.sleep(r.GetDigest())
+	_, err = w.machineService().Release(w.t.Context(), &machinev1.ReleaseRequest{Ref: ref, Digest: r.GetDigest()})
+	w.must("release", err)
+	w.must("delete", w.delete())
+	w.nothingLeft()
+	w.restart()
+	return w
+}
+
+// nothingLeft looks at what a VM takes on its node.
+func (w *world) nothingLeft() {
+	w.t.Helper()
+	for _, p := range w.procs {
+		if !eventually(func() bool { return !p.Alive() }) {
+			w.t.Errorf("process %d lives", p.PID)
+		}
+	}
+	if w.net.attached {
+		w.t.Error("network is attached")
+	}
+	if entries, _ := filepath.Glob(filepath.Join(w.cfg.RAMDir, "[^.]*")); len(entries) > 0 {
+		w.t.Errorf("RAM files %v are left", entries)
+	}
+	if _, err := os.Stat(w.cfg.VMRunDir("ns", "vm")); err == nil {
+		w.t.Error("run directory is left")
+	}
+	if j, err := LoadJournal(w.cfg.VMDir("ns", "vm")); err == nil && j.Phase != Fenced {
+		w.t.Errorf("journal is left: %s", j.Phase)
+	}
+	if _, err := os.Stat(filepath.Join(w.cfg.VMDir("ns", "vm"), "disks")); err == nil {
+		w.t.Error("disks are left")
+	}
+}
+
+// eventually polls what another process or goroutine brings about.
+func eventually(ok func() bool) bool {
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
+		if ok() {
+			return true
+		}
+	}
+	return false
+}

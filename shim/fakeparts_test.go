@@ -1,0 +1,346 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/network"
+	vmproc "godwit.dev/godwit/shim/proc"
+	"godwit.dev/godwit/snapshot"
+	"godwit.dev/godwit/snapshot/worker"
+	"godwit.dev/godwit/vmm"
+)
+
+// recorder is containerd's side of the events.
+type recorder struct {
+	mu     sync.Mutex
+	topics []string
+}
+
+func (r *recorder) Publish(_ context.Context, topic string, _ any) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.topics = append(r.topics, topic)
+	return nil
+}
+
+func (r *recorder) all() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]string(nil), r.topics...)
+}
+
+// fakeMachine is a real process that does nothing, under a VMM's interface.
+type fakeMachine struct {
+	vmm.Machine
+	*faults
+	id   vmproc.ID
+	cfg  vmm.Config
+	done chan struct{}
+	once sync.Once
+	mu   sync.Mutex
+	runs bool
+}
+
+func newFakeMachine(f *faults, id vmproc.ID, cfg vmm.Config) *fakeMachine {
+	return &fakeMachine{faults: f, id: id, cfg: cfg, done: make(chan struct{})}
+}
+
+func (m *fakeMachine) set(runs bool) { m.mu.Lock(); m.runs = runs; m.mu.Unlock() }
+
+func (m *fakeMachine) running() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.runs }
+
+func (m *fakeMachine) Resume(context.Context) error {
+	err := m.call("resume")
+	if err == nil {
+		m.set(true)
+	}
+	return err
+}
+
+func (m *fakeMachine) Pause(context.Context) error {
+	err := m.call("pause")
+	if err == nil {
+		m.set(false)
+	}
+	return err
+}
+
+func (m *fakeMachine) Kill(ctx context.Context) error {
+	m.set(false)
+	err := m.id.Kill(ctx)
+	m.once.Do(func() { close(m.done) })
+	return err
+}
+
+func (m *fakeMachine) SaveState(_ context.Context, f *os.File) error {
+	if err := m.call("save state"); err != nil {
+		return err
+	}
+	_, err := f.WriteString("state")
+	return err
+}
+
+func (m *fakeMachine) LoadState(context.Context, *os.File) error { return m.call("load state") }
+func (m *fakeMachine) Done() <-chan struct{}                     { return m.done }
+func (m *fakeMachine) Exit() vmm.Exit                            { return vmm.Exit{Status: 137, At: time.Now()} }
+func (m *fakeMachine) Process() vmm.Process {
+	return vmm.Process{PID: m.id.PID, StartTime: m.id.StartTime, Dir: m.cfg.Dir}
+}
+
+type fakeNetwork struct {
+	*faults
+	links    []network.Link
+	attached bool
+	up       bool
+}
+
+func (n *fakeNetwork) Read(context.Context, string) ([]network.Link, error) {
+	return n.links, n.call("read network")
+}
+
+func (n *fakeNetwork) Attach(context.Context, string, network.Owner, []network.Link) (Attachment, error) {
+	if err := n.call("attach network"); err != nil {
+		return nil, err
+	}
+	n.attached = true
+	return n, nil
+}
+
+func (n *fakeNetwork) Open(context.Context, string, []network.Link) (Attachment, error) {
+	return n, nil
+}
+func (n *fakeNetwork) Detach(context.Context, string, []network.Link) error {
+	n.attached = false
+	return nil
+}
+func (n *fakeNetwork) Taps() []*os.File               { return []*os.File{nil} }
+func (n *fakeNetwork) Announce(context.Context) error { return nil }
+func (n *fakeNetwork) Close() error                   { return nil }
+func (n *fakeNetwork) Up(context.Context) error {
+	err := n.call("link up")
+	n.up = err == nil
+	return err
+}
+func (n *fakeNetwork) Down(context.Context) error {
+	err := n.call("link down")
+	n.up = err != nil
+	return err
+}
+
+type fakeDisks struct{ *faults }
+
+func (d *fakeDisks) Prepare(_ context.Context, r DisksRequest) (*DiskSet, error) {
+	if err := d.call("prepare disks"); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(r.Dir, "rw.img")
+	err := os.WriteFile(path, []byte("disk"), 0o600)
+	return &DiskSet{
+		Disks: []spec.Disk{{ID: "rw", Serial: "rw", Type: "ext4", Size: 4}}, Writable: "rw", Files: []JournalDisk{{ID: "rw", Path: path}},
+	}, err
+}
+
+func (d *fakeDisks) Link(string, string) error                   { return os.ErrNotExist }
+func (d *fakeDisks) Cleanup(_ context.Context, dir string) error { return os.RemoveAll(dir) }
+
+// fakeStore holds one snapshot.
+type fakeStore struct {
+	*faults
+	config *snapshot.Config
+	block  chan struct{} // if set, Push waits for it
+}
+
+func (s *fakeStore) Push(ctx context.Context, j worker.PushJob, _ func(worker.Progress)) (snapshot.Receipt, error) {
+	if s.block != nil {
+		select {
+		case <-s.block:
+		case <-ctx.Done():
+			return snapshot.Receipt{}, ctx.Err()
+		}
+	}
+	if err := s.call("push"); err != nil {
+		return snapshot.Receipt{}, err
+	}
+	s.config = &snapshot.Config{Ref: j.Ref, Facts: j.Facts, Spec: j.Spec, Resume: json.RawMessage(j.Resume)}
+	return snapshot.Receipt{Digest: "sha256:" + hexDigest, Captured: time.Now(), Durable: time.Now()}, nil
+}
+
+const hexDigest = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
+
+func (s *fakeStore) Open(context.Context, worker.OpenJob) (*worker.Opened, error) {
+	return &worker.Opened{Config: s.config}, s.call("open snapshot")
+}
+
+func (s *fakeStore) Fill(context.Context, worker.FillJob, func(worker.Progress)) error {
+	return s.call("fill")
+}
+
+// fakeRecords is one record, with the transitions that a shim asks for.
+type fakeRecords struct {
+	nodev1.RecordsService
+	*faults
+	mu    sync.Mutex
+	rec   *nodev1.Record
+	phase nodev1.Phase // of the last operation
+}
+
+func newFakeRecords(f *faults) *fakeRecords {
+	return &fakeRecords{faults: f, rec: &nodev1.Record{Vm: &nodev1.VM{Namespace: "ns", Id: "vm"}, Uid: "uid", Owner: &nodev1.Owner{}}}
+}
+
+// sleep is the commit of a hibernate.
+func (r *fakeRecords) sleep(digest string) {
+	r.rec.Owner, r.rec.Repository = &nodev1.Owner{Digest: digest}, "r"
+	r.rec.Generation++
+}
+
+func (r *fakeRecords) do(name string, change func() error) (*nodev1.Record, error) {
+	if err := r.call(name); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := change(); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return proto.CloneOf(r.rec), nil
+}
+
+func (r *fakeRecords) own(o *nodev1.Owner) error { r.rec.Owner = o; r.rec.Generation++; return nil }
+
+func (r *fakeRecords) Ensure(context.Context, *nodev1.EnsureRequest) (*nodev1.Record, error) {
+	return r.do("ensure", func() error { return nil })
+}
+
+func (r *fakeRecords) Own(_ context.Context, q *nodev1.OwnRequest) (*nodev1.Record, error) {
+	return r.do("own", func() error { return r.own(&nodev1.Owner{Node: q.GetNode()}) })
+}
+
+func (r *fakeRecords) Disown(_ context.Context, q *nodev1.DisownRequest) (*nodev1.Record, error) {
+	return r.do("disown", func() error {
+		if r.rec.GetGeneration() != q.GetGeneration() {
+			return errdefs.ErrFailedPrecondition
+		}
+		return r.own(&nodev1.Owner{})
+	})
+}
+
+func (r *fakeRecords) Open(_ context.Context, q *nodev1.OpenRequest) (*nodev1.Record, error) {
+	return r.do("open operation", func() error { r.rec.Operation = q.GetOperation(); return nil })
+}
+
+func (r *fakeRecords) Advance(_ context.Context, q *nodev1.AdvanceRequest) (*nodev1.Record, error) {
+	return r.do("advance", func() error {
+		if r.rec.GetOperation().GetId() != q.GetOperation() || r.rec.GetOperation().GetGeneration() != q.GetGeneration() {
+			return errdefs.ErrFailedPrecondition
+		}
+		r.phase = q.GetPhase()
+		if r.phase == nodev1.Phase_PHASE_REVERTING {
+			return r.own(&nodev1.Owner{Digest: r.rec.GetOperation().GetDigest()})
+		}
+		return nil
+	})
+}
+
+func (r *fakeRecords) Commit(_ context.Context, q *nodev1.CommitRequest) (*nodev1.Record, error) {
+	return r.do("commit", func() error {
+		if r.rec.GetOperation().GetId() != q.GetOperation() || r.rec.GetGeneration() != q.GetGeneration() {
+			return errdefs.ErrFailedPrecondition
+		}
+		return r.own(q.GetOwner())
+	})
+}
+
+func (r *fakeRecords) Finish(_ context.Context, q *nodev1.FinishRequest) (*nodev1.Record, error) {
+	return r.do("finish", func() error { r.rec.Operation, r.phase = nil, q.GetPhase(); return nil })
+}
+
+// fakeAgent is a guest with an init that runs until it is killed.
+type fakeAgent struct {
+	agentv1.AgentService
+	*faults
+	mu    sync.Mutex
+	exits map[string]chan uint32
+	boot  string
+}
+
+func newFakeAgent(f *faults) *fakeAgent {
+	return &fakeAgent{faults: f, exits: map[string]chan uint32{}, boot: "boot-1"}
+}
+
+func (a *fakeAgent) Close() error { return nil }
+func (a *fakeAgent) Info(context.Context, *agentv1.InfoRequest) (*agentv1.InfoResponse, error) {
+	return &agentv1.InfoResponse{BootId: a.boot, UptimeMs: 1000}, a.call("info")
+}
+func (a *fakeAgent) Setup(context.Context, *agentv1.SetupRequest) (*agentv1.SetupResponse, error) {
+	return &agentv1.SetupResponse{}, a.call("setup")
+}
+func (a *fakeAgent) ConfigureNetwork(context.Context, *agentv1.ConfigureNetworkRequest) (*agentv1.ConfigureNetworkResponse, error) {
+	return &agentv1.ConfigureNetworkResponse{}, a.call("configure network")
+}
+func (a *fakeAgent) Restored(context.Context, *agentv1.RestoredRequest) (*agentv1.RestoredResponse, error) {
+	return &agentv1.RestoredResponse{BootId: a.boot, UptimeMs: 2000, Processes: []*agentv1.Process{{}}}, a.call("restored")
+}
+func (a *fakeAgent) Start(_ context.Context, r *agentv1.StartRequest) (*agentv1.StartResponse, error) {
+	if err := a.call("start process"); err != nil {
+		return nil, err
+	}
+	a.exit(r.GetId())
+	return &agentv1.StartResponse{Pid: 2}, nil
+}
+
+func (a *fakeAgent) exit(id string) chan uint32 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.exits[id] == nil {
+		a.exits[id] = make(chan uint32, 1)
+	}
+	return a.exits[id]
+}
+
+func (a *fakeAgent) Wait(ctx context.Context, r *agentv1.WaitRequest) (*agentv1.WaitResponse, error) {
+	ch := a.exit(r.GetId())
+	select {
+	case status := <-ch:
+		ch <- status // for the next one who asks
+		return &agentv1.WaitResponse{ExitStatus: status, ExitedAtUnixNano: time.Now().UnixNano()}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (a *fakeAgent) Kill(_ context.Context, r *agentv1.KillRequest) (*agentv1.KillResponse, error) {
+	select {
+	case a.exit(r.GetId()) <- 128 + r.GetSignal():
+	default:
+	}
+	return &agentv1.KillResponse{}, nil
+}
+
+func (a *fakeAgent) Stats(context.Context, *agentv1.StatsRequest) (*agentv1.StatsResponse, error) {
+	return &agentv1.StatsResponse{MemoryCurrent: 42}, nil
+}
+func (a *fakeAgent) Shutdown(context.Context, *agentv1.ShutdownRequest) (*agentv1.ShutdownResponse, error) {
+	return &agentv1.ShutdownResponse{}, nil
+}
+func (a *fakeAgent) Remove(context.Context, *agentv1.RemoveRequest) (*agentv1.RemoveResponse, error) {
+	return &agentv1.RemoveResponse{}, nil
+}
+func (a *fakeAgent) Resize(context.Context, *agentv1.ResizeRequest) (*agentv1.ResizeResponse, error) {
+	return &agentv1.ResizeResponse{}, nil
+}
+func (a *fakeAgent) Update(context.Context, *agentv1.UpdateRequest) (*agentv1.UpdateResponse, error) {
+	return &agentv1.UpdateResponse{}, nil
+}

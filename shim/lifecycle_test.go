@@ -1,0 +1,318 @@
+package shim
+
+import (
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/google/go-cmp/cmp"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// failEach runs try with its first call failing, then its second, until none fails.
+func failEach(t *testing.T, prepare func(*world), try func(*world) error, check func(*testing.T, *world, string)) {
+	for n := 1; ; n++ {
+		w := newWorld(t)
+		prepare(w)
+		w.arm(n)
+		err := try(w)
+		name := w.fired()
+		w.arm(0)
+		if name == "" {
+			w.must("without a fault", err)
+			if n < 4 {
+				t.Fatalf("only %d calls could fail: the test sees nothing", n-1)
+			}
+			return
+		}
+		t.Run(name, func(t *testing.T) {
+			w.t = t
+			if err == nil {
+				t.Log("a failure that does not matter") // check says what must hold
+			}
+			check(t, w, name)
+		})
+	}
+}
+
+// N-14 for a boot: a Create that fails at any call leaves nothing, and the next one
+// succeeds.
+func TestCreateFailsAtEachCall(t *testing.T) {
+	failEach(t, func(*world) {}, (*world).create, func(t *testing.T, w *world, _ string) {
+		w.nothingLeft()
+		if w.records.rec.GetOwner().GetNode() != "" {
+			t.Error("the record says that this node owns the VM")
+		}
+		w.must("create again", w.create())
+	})
+}
+
+// N-14 for a restore: the snapshot owns the VM afterwards, no operation stays open.
+func TestRestoreCreateFailsAtEachCall(t *testing.T) {
+	failEach(t, func(w *world) { w.asleep() }, (*world).create, func(t *testing.T, w *world, _ string) {
+		w.nothingLeft()
+		if w.records.rec.GetOwner().GetDigest() == "" || w.records.rec.GetOperation() != nil {
+			t.Errorf("record is %v", w.records.rec)
+		}
+		w.must("create again", w.create())
+	})
+}
+
+// A Start that fails leaves a task that has ended and can be deleted.
+func TestStartFailsAtEachCall(t *testing.T) {
+	failEach(t, func(w *world) { w.must("create", w.create()) }, (*world).start, func(t *testing.T, w *world, _ string) {
+		w.must("delete", w.delete())
+		w.nothingLeft()
+	})
+}
+
+// A thaw that fails before the guest ran gives the VM back to its snapshot; after that
+// it is lost here, and never silently asleep and running.
+func TestThawFailsAtEachCall(t *testing.T) {
+	failEach(t, func(w *world) { w.asleep(); w.must("create", w.create()) }, (*world).start, func(t *testing.T, w *world, name string) {
+		if vm, err := w.service.the(); err != nil || vm.is(Running) {
+			return // closing the operation failed: the VM runs, the record is committed
+		}
+		ran := w.records.phase == nodev1.Phase_PHASE_LOST_AT_DEST
+		if asleep := w.records.rec.GetOwner().GetDigest() != ""; asleep == ran {
+			t.Errorf("%s failed: asleep %v, phase %v", name, asleep, w.records.phase)
+		}
+		if w.records.rec.GetOperation() != nil {
+			t.Error("the operation is open")
+		}
+		w.must("delete", w.delete())
+		w.nothingLeft()
+	})
+}
+
+// N-20: a guest that is not the one that went to sleep fails the restore.
+func TestRestoreRefusesAnotherBoot(t *testing.T) {
+	w := newWorld(t).asleep()
+	w.must("create", w.create())
+	w.agent.boot = "boot-2"
+	if err := errgrpc.ToNative(w.start()); !errdefs.IsDataLoss(err) {
+		t.Errorf("start = %v, want data loss", err)
+	}
+}
+
+// P-22, R8: a capture that fails anywhere leaves the VM running as before, and the next
+// one succeeds.
+func TestCaptureFailsAtEachCall(t *testing.T) {
+	capture := func(w *world) error { _, err := w.capture(); return err }
+	failEach(t, func(w *world) { w.running() }, capture, func(t *testing.T, w *world, name string) {
+		vm, err := w.service.the()
+		w.must("find", err)
+		if !vm.is(Running) || !w.machine.running() || !w.net.up || vm.noted().Phase != Own {
+			t.Fatalf("%s failed: VM is %s, journal %s", name, vm.state, vm.noted().Phase)
+		}
+		_, err = w.capture()
+		w.must("capture again", err)
+	})
+}
+
+// The vote stops the VMM's process for real; an abort lets it go on (H05).
+func TestVoteStopsAndAbortContinues(t *testing.T) {
+	w := newWorld(t).running()
+	_, err := w.capture()
+	w.must("capture", err)
+	if w.machine.running() {
+		t.Error("captured VM runs")
+	}
+	_, err = w.machineService().Vote(t.Context(), &machinev1.VoteRequest{Ref: w.ref()})
+	w.must("vote", err)
+	vm, _ := w.service.the()
+	if j, err := LoadJournal(vm.dir); err != nil || j.Phase != Prepared {
+		t.Errorf("journal after the vote: %v, %v", j, err)
+	}
+	if w.net.up {
+		t.Error("tap is up after the vote")
+	}
+	if state := processState(t, w.machine.id.PID); state != 'T' {
+		t.Errorf("VMM is %c after the vote", state)
+	}
+	r, err := w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
+	w.must("abort", err)
+	if r.GetState() != string(Running) || !w.machine.running() || !w.net.up {
+		t.Errorf("after the abort VM is %s", r.GetState())
+	}
+	if state := processState(t, w.machine.id.PID); state == 'T' {
+		t.Error("VMM is stopped after the abort")
+	}
+}
+
+func processState(t *testing.T, pid int) byte {
+	t.Helper()
+	data, err := os.ReadFile(procStat(pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := len(data) - 1; i >= 0; i-- {
+		if data[i] == ')' {
+			return data[i+2]
+		}
+	}
+	return 0
+}
+
+// H02, H34, N-08: while an operation holds the VM, changing calls are refused and
+// reading ones answer.
+func TestHeldVM(t *testing.T) {
+	w := newWorld(t).running()
+	_, err := w.capture()
+	w.must("capture", err)
+	s, ctx := w.service, ctxNS(t)
+	for name, call := range map[string]func() error{
+		"kill":   func() error { _, err := s.Kill(ctx, &taskapi.KillRequest{ID: "vm", Signal: 9}); return err },
+		"exec":   func() error { _, err := s.Exec(ctx, &taskapi.ExecProcessRequest{ID: "vm", ExecID: "e"}); return err },
+		"pause":  func() error { _, err := s.Pause(ctx, &taskapi.PauseRequest{ID: "vm"}); return err },
+		"update": func() error { _, err := s.Update(ctx, &taskapi.UpdateTaskRequest{ID: "vm"}); return err },
+		"delete": w.delete,
+		"resize": func() error { _, err := s.ResizePty(ctx, &taskapi.ResizePtyRequest{ID: "vm"}); return err },
+		"start":  w.start,
+	} {
+		if err := errgrpc.ToNative(call()); !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("%s = %v, want failed precondition", name, err)
+		}
+	}
+	for name, call := range map[string]func() error{
+		"state": func() error { _, err := s.State(ctx, &taskapi.StateRequest{ID: "vm"}); return err },
+		"pids":  func() error { _, err := s.Pids(ctx, &taskapi.PidsRequest{ID: "vm"}); return err },
+		"stats": func() error { _, err := s.Stats(ctx, &taskapi.StatsRequest{ID: "vm"}); return err },
+		"connect": func() error {
+			_, err := s.Connect(ctx, &taskapi.ConnectRequest{ID: "vm"})
+			return err
+		},
+	} {
+		if err := call(); err != nil {
+			t.Errorf("%s = %v", name, err)
+		}
+	}
+}
+
+// H04, R10: the same order answers the same, another or stale one touches nothing.
+func TestCaptureIsIdempotentAndFenced(t *testing.T) {
+	w := newWorld(t).running()
+	a, err := w.capture()
+	w.must("capture", err)
+	b, err := w.capture()
+	w.must("capture again", err)
+	if a.GetDigest() != b.GetDigest() {
+		t.Errorf("digests %s and %s", a.GetDigest(), b.GetDigest())
+	}
+	stale := w.ref()
+	stale.Attempt = 7
+	m := w.machineService()
+	for name, call := range map[string]func() error{
+		"vote":    func() error { _, err := m.Vote(t.Context(), &machinev1.VoteRequest{Ref: stale}); return err },
+		"abort":   func() error { _, err := m.Abort(t.Context(), &machinev1.AbortRequest{Ref: stale}); return err },
+		"release": func() error { _, err := m.Release(t.Context(), &machinev1.ReleaseRequest{Ref: stale}); return err },
+		"release before the vote": func() error {
+			_, err := m.Release(t.Context(), &machinev1.ReleaseRequest{Ref: w.ref(), Digest: a.GetDigest()})
+			return err
+		},
+	} {
+		if err := errgrpc.ToNative(call()); !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("%s = %v, want failed precondition", name, err)
+		}
+	}
+	if vm, _ := w.service.the(); !vm.is(Captured) {
+		t.Errorf("VM is %s", vm.state)
+	}
+}
+
+// An abort in the middle of the transfer ends it and the VM runs on.
+func TestAbortDuringCapture(t *testing.T) {
+	w := newWorld(t).running()
+	w.store.block = make(chan struct{})
+	done := make(chan error, 1)
+	go func() { _, err := w.capture(); done <- err }()
+	vm, _ := w.service.the()
+	if !eventually(func() bool { return vm.noted().Phase == Sending && !w.machine.running() }) {
+		t.Fatal("capture does not begin")
+	}
+	_, err := w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
+	w.must("abort", err)
+	if err := <-done; err == nil {
+		t.Error("aborted capture succeeded")
+	}
+	if !vm.is(Running) || !w.machine.running() {
+		t.Errorf("VM is %s", vm.state)
+	}
+}
+
+// H06: Release ends the task with status 0; the events of a life come once, in order.
+func TestEventsOfALife(t *testing.T) {
+	w := newWorld(t)
+	events := w.events
+	w.asleep()
+	want := []string{"/tasks/create", "/tasks/start", "/tasks/exit", "/tasks/delete"}
+	if !eventually(func() bool { return len(events.all()) == len(want) }) || !cmp.Equal(want, events.all()) {
+		t.Error(cmp.Diff(want, events.all()))
+	}
+}
+
+// S2-11, N-13: a restored task is CREATED until Start, and a second Start succeeds.
+func TestThawOnce(t *testing.T) {
+	w := newWorld(t).asleep()
+	w.must("create", w.create())
+	vm, _ := w.service.the()
+	if !vm.is(Created) || vm.noted().Phase != Ready {
+		t.Fatalf("VM is %s, journal %s", vm.state, vm.noted().Phase)
+	}
+	w.must("start", w.start())
+	w.must("start again", w.start())
+	if got := w.records.rec; got.GetOwner().GetNode() != "a" || got.GetGeneration() != 3 || got.GetOperation() != nil {
+		t.Errorf("record is %v", got)
+	}
+}
+
+// H26: a restored task that is deleted before it ran gives the snapshot back.
+func TestDeleteOfAThawThatNeverCame(t *testing.T) {
+	w := newWorld(t).asleep()
+	w.must("create", w.create())
+	w.must("delete", w.delete())
+	w.nothingLeft()
+	if w.records.rec.GetOwner().GetDigest() == "" || w.records.rec.GetOperation() != nil {
+		t.Errorf("record is %v", w.records.rec)
+	}
+}
+
+// H27, and delete's own rule: a dead VM is cleaned up, one that an operation holds is
+// not touched.
+func TestCleanUpObeysTheJournal(t *testing.T) {
+	w := newWorld(t).running()
+	dir := w.cfg.VMDir("ns", "vm")
+	_, err := w.capture()
+	w.must("capture", err)
+	if _, err := CleanUp(t.Context(), w.host(), dir); err != nil {
+		t.Fatal(err)
+	}
+	if !w.machine.id.Alive() {
+		t.Fatal("cleanup killed a VM that an operation holds")
+	}
+	_, err = w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
+	w.must("abort", err)
+	if _, err := CleanUp(t.Context(), w.host(), dir); err != nil {
+		t.Fatal(err)
+	}
+	w.nothingLeft()
+	if _, err := CleanUp(t.Context(), w.host(), dir); err != nil {
+		t.Errorf("second cleanup: %v", err)
+	}
+}
+
+// A daemon that cannot be reached fails the Create as Unavailable: nothing boots.
+func TestCreateWithoutTheRecordIsUnavailable(t *testing.T) {
+	w := newWorld(t)
+	w.arm(1)
+	if err := errgrpc.ToNative(w.create()); !errdefs.IsUnavailable(err) {
+		t.Errorf("create = %v, want unavailable", err)
+	}
+}
+
+func procStat(pid int) string { return "/proc/" + strconv.Itoa(pid) + "/stat" }
