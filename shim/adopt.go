@@ -10,13 +10,15 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	agentv1 "godwit.dev/godwit/api/agent/v1"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/guest"
 	"godwit.dev/godwit/shim/proc"
 )
 
 // Adopt takes over the VM of a shim that died while an operation held it, and serves
-// the machine service until the VM is settled: given back to nobody, since its task is
-// gone for containerd, it ends with an abort; with a release it ends as it should.
+// the machine service until the VM ends: by a release, or, when an abort has let it run
+// on without a task that containerd knows, by its own end or by another operation.
 func Adopt(ctx context.Context, host *Host, namespace, id string) error {
 	vm, err := adopted(ctx, host, namespace, id)
 	if err != nil {
@@ -104,11 +106,43 @@ func (vm *VM) resumeHold(ctx context.Context, j *Journal) error {
 		return err
 	}
 	vm.machine, vm.state = m, Captured
-	agent, err := vm.host.Dial(ctx, m, consoleFile(vm.dir))
-	if err == nil {
-		vm.agent = agent
+	go vm.guard()
+	return nil
+}
+
+// rejoin finds the guest's init again after an adopted VM runs on: its exit is the
+// task's. Its output goes where it went if that is still there.
+func (vm *VM) rejoin(ctx context.Context) error {
+	vm.mu.Lock()
+	machine, known := vm.machine, vm.init.started
+	vm.mu.Unlock()
+	if known {
+		return nil
 	}
-	return err
+	agent, err := vm.host.Dial(ctx, machine, consoleFile(vm.dir))
+	if err != nil {
+		return err
+	}
+	all, err := agent.Processes(ctx, &agentv1.ProcessesRequest{})
+	if err != nil {
+		return errors.Join(err, agent.Close())
+	}
+	st, err := openStreams(vm.namespace, vm.id, vm.init.stdio)
+	if err != nil {
+		vm.log.Warn("stdio of the adopted task is gone", "error", err)
+		st = &streams{}
+	}
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	vm.agent = agent
+	for _, p := range all.GetProcesses() {
+		if p.GetId() == "" {
+			vm.init.started, vm.init.pumps = true, newPumps("", st, guest.Offsets{
+				Stdin: p.GetStdinOffset(), Stdout: p.GetStdoutOffset(), Stderr: p.GetStderrOffset(),
+			})
+		}
+	}
+	return nil
 }
 
 // nowhere takes the events of a task that containerd does not know any more.

@@ -245,6 +245,9 @@ func (vm *VM) thawSource(c *capture, from State) error {
 		return err
 	}
 	err = errors.Join(err, vm.wakeMachine(ctx, from == Voted))
+	if err == nil {
+		err = vm.rejoin(ctx)
+	}
 	if err != nil {
 		err = fmt.Errorf("thaw VM %s: %w", vm.id, err)
 		vm.end(ctx, killed, time.Now())

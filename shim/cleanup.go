@@ -2,6 +2,7 @@ package shim
 
 import (
 	"context"
+	"time"
 
 	"github.com/containerd/errdefs"
 )
@@ -20,5 +21,14 @@ func CleanUp(ctx context.Context, host *Host, dir string) (pid int, err error) {
 	if j.Phase.Open() {
 		return j.Holder.PID, nil
 	}
-	return j.Holder.PID, Reclaim(ctx, host, dir, j)
+	if err := Reclaim(ctx, host, dir, j); err != nil || j.Phase != Own || host.Records == nil {
+		return j.Holder.PID, err
+	}
+	// The VM is gone; the node gives it up if its daemon answers at once. If not, it
+	// stays the owner, and may boot it again.
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	vm := &VM{namespace: j.Spec.Namespace, id: j.Spec.ID, host: host}
+	_ = vm.disown(ctx, j.Generation, j.Spec.UID)
+	return j.Holder.PID, nil
 }

@@ -335,6 +335,9 @@ func (a *fakeAgent) Stats(context.Context, *agentv1.StatsRequest) (*agentv1.Stat
 func (a *fakeAgent) Shutdown(context.Context, *agentv1.ShutdownRequest) (*agentv1.ShutdownResponse, error) {
 	return &agentv1.ShutdownResponse{}, nil
 }
+func (a *fakeAgent) Processes(context.Context, *agentv1.ProcessesRequest) (*agentv1.ProcessesResponse, error) {
+	return &agentv1.ProcessesResponse{Processes: []*agentv1.Process{{}}}, a.call("processes")
+}
 func (a *fakeAgent) Remove(context.Context, *agentv1.RemoveRequest) (*agentv1.RemoveResponse, error) {
 	return &agentv1.RemoveResponse{}, nil
 }

@@ -104,8 +104,11 @@ func (vm *VM) stopMachine(ctx context.Context) error {
 
 // guard watches the VMM: its end is the end of the VM, whoever caused it.
 func (vm *VM) guard() {
-	<-vm.machine.Done()
-	exit := vm.machine.Exit()
+	vm.mu.Lock()
+	machine := vm.machine
+	vm.mu.Unlock()
+	<-machine.Done()
+	exit := machine.Exit()
 	status := uint32(killed)
 	if exit.Clean {
 		status = 0 // powered off from inside

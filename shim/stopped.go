@@ -40,6 +40,7 @@ func (s *stopped) Resume(ctx context.Context) error {
 	s.vm.mu.Lock()
 	s.vm.machine = m
 	s.vm.mu.Unlock()
+	go s.vm.guard()
 	return nil
 }
 
