@@ -1,0 +1,184 @@
+package shim
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/snapshot"
+)
+
+// The table leads from New to Deleted, every state in it is reachable, and none but
+// Deleted is an end.
+func TestTransitions(t *testing.T) {
+	seen := map[State]bool{New: true}
+	for queue := []State{New}; len(queue) > 0; queue = queue[1:] {
+		for _, next := range transitions[queue[0]] {
+			if !seen[next] {
+				seen[next] = true
+				queue = append(queue, next)
+			}
+		}
+	}
+	for s, next := range transitions {
+		if !seen[s] {
+			t.Errorf("%s cannot be reached", s)
+		}
+		if len(next) == 0 && s != Deleted {
+			t.Errorf("%s is a dead end", s)
+		}
+		for _, n := range next {
+			if _, ok := transitions[n]; !ok {
+				t.Errorf("%s leads to the unknown %s", s, n)
+			}
+		}
+	}
+}
+
+// A changing call that a state does not admit is FailedPrecondition and leaves the
+// state as it is (H02, H03).
+func TestCallsByState(t *testing.T) {
+	ctx := ctxNS(t)
+	calls := map[string]func(*Service) error{
+		"start":  func(s *Service) error { _, err := s.Start(ctx, &taskapi.StartRequest{ID: "vm"}); return err },
+		"pause":  func(s *Service) error { _, err := s.Pause(ctx, &taskapi.PauseRequest{ID: "vm"}); return err },
+		"resume": func(s *Service) error { _, err := s.Resume(ctx, &taskapi.ResumeRequest{ID: "vm"}); return err },
+		"exec": func(s *Service) error {
+			_, err := s.Exec(ctx, &taskapi.ExecProcessRequest{ID: "vm", ExecID: "e"})
+			return err
+		},
+		"update": func(s *Service) error { _, err := s.Update(ctx, &taskapi.UpdateTaskRequest{ID: "vm"}); return err },
+		"delete": func(s *Service) error { _, err := s.Delete(ctx, &taskapi.DeleteRequest{ID: "vm"}); return err },
+		"capture": func(s *Service) error {
+			m := &machineService{find: s.the}
+			_, err := m.Capture(ctx, &machinev1.CaptureRequest{Ref: &machinev1.Ref{Operation: "o", Attempt: 1, Generation: 1}, Repository: "r"})
+			return err
+		},
+	}
+	admitted := map[State][]string{
+		Created:  {"start", "delete"},
+		Running:  {"pause", "exec", "update", "capture"},
+		Paused:   {"resume"},
+		Captured: {}, Voted: {}, Starting: {}, Aborting: {}, Releasing: {},
+	}
+	for state, ok := range admitted {
+		for name, call := range calls {
+			if slices.Contains(ok, name) {
+				continue
+			}
+			t.Run(string(state)+"/"+name, func(t *testing.T) {
+				w := newWorld(t)
+				w.must("create", w.create())
+				vm, _ := w.service.the()
+				vm.mu.Lock()
+				vm.state = state
+				vm.mu.Unlock()
+				if err := errgrpc.ToNative(call(w.service)); !errdefs.IsFailedPrecondition(err) {
+					t.Errorf("= %v, want failed precondition", err)
+				}
+				if !vm.is(state) {
+					t.Errorf("state is %s afterwards", vm.state)
+				}
+			})
+		}
+	}
+}
+
+// S1-23: what write has answered for is there after a crash; a half-written successor
+// is not looked at.
+func TestJournalSurvivesACrash(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := LoadJournal(dir); !errdefs.IsNotFound(err) {
+		t.Fatalf("load of nothing = %v", err)
+	}
+	if err := (&Journal{Phase: Prepared, Operation: "o"}).store(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(journalFile(dir)+".tmp", []byte(`{"version":1,"phase":"OW`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j, err := LoadJournal(dir)
+	if err != nil || j.Phase != Prepared || j.Operation != "o" {
+		t.Errorf("load = %+v, %v", j, err)
+	}
+	if err := os.WriteFile(journalFile(dir), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LoadJournal(dir); !errdefs.IsDataLoss(err) {
+		t.Errorf("load of a torn journal = %v, want data loss", err)
+	}
+}
+
+// P-19: what does not fit is named.
+func TestCompatible(t *testing.T) {
+	was := snapshot.Facts{VMM: "qemu", Version: "7.2.9", Machine: "pc-q35-7.2", Accel: "tcg", CPU: "max", Features: []string{"avx2"}}
+	fits := was
+	fits.Version, fits.Features, fits.Kernel = "10.0.1", []string{"avx", "avx2"}, "6.18"
+	if err := compatible(was, fits); err != nil {
+		t.Error(err)
+	}
+	for name, change := range map[string]func(*snapshot.Facts){
+		"VMM":          func(f *snapshot.Facts) { f.VMM = "cloud-hypervisor" },
+		"machine":      func(f *snapshot.Facts) { f.Machine = "pc-q35-10.0" },
+		"acceleration": func(f *snapshot.Facts) { f.Accel = "kvm" },
+		"CPU model":    func(f *snapshot.Facts) { f.CPU = "host" },
+		"older":        func(f *snapshot.Facts) { f.Version = "7.1" },
+		"avx2":         func(f *snapshot.Facts) { f.Features = nil },
+	} {
+		is := was
+		change(&is)
+		err := compatible(was, is)
+		if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Admission goes by declared sizes and says both numbers.
+func TestAdmission(t *testing.T) {
+	dir := t.TempDir()
+	total, _, err := ramUse(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := reserveRAM(filepath.Join(dir, "a"), total/2); err != nil {
+		t.Fatal(err)
+	}
+	err = reserveRAM(filepath.Join(dir, "b"), total)
+	if !errdefs.IsResourceExhausted(err) {
+		t.Fatalf("reserve over the size = %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "b")); err == nil {
+		t.Error("a refused VM has a RAM file")
+	}
+}
+
+// H20: an abort ends a VM that was brought here and never ran; the attempt is fenced.
+func TestAbortOfAVMThatNeverRan(t *testing.T) {
+	w := newWorld(t).asleep()
+	w.must("create", w.create())
+	vm, _ := w.service.the()
+	j := vm.noted()
+	_, err := w.machineService().Abort(context.Background(), &machinev1.AbortRequest{Ref: &machinev1.Ref{Operation: j.Operation, Attempt: j.Attempt}})
+	w.must("abort", err)
+	r, err := w.service.Wait(ctxNS(t), &taskapi.WaitRequest{ID: "vm"})
+	if err != nil || r.GetExitStatus() != killed {
+		t.Errorf("wait = %v, %v", r, err)
+	}
+	if _, err := w.service.Kill(ctxNS(t), &taskapi.KillRequest{ID: "vm", Signal: 9}); !errdefs.IsNotFound(errgrpc.ToNative(err)) {
+		t.Errorf("kill = %v, want not found", err)
+	}
+	if err := errgrpc.ToNative(w.start()); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("start = %v, want failed precondition", err)
+	}
+	w.must("delete", w.delete())
+	w.nothingLeft()
+}
