@@ -85,7 +85,7 @@ func (c *creation) configure(context.Context, *undo) error {
 	if c.req.GetCheckpoint() != "" {
 		return fmt.Errorf("checkpoint %s: restoring containerd's checkpoints: %w", c.req.GetCheckpoint(), errdefs.ErrNotImplemented)
 	}
-	cfg, path, intent, err := readOptions(c.req.GetOptions())
+	cfg, path, intent, err := readOptions(c.req.GetOptions(), c.req.GetBundle())
 	if err != nil {
 		return err
 	}

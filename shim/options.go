@@ -2,6 +2,8 @@ package shim
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 
 	runtimeoptions "github.com/containerd/containerd/api/types/runtimeoptions/v1"
 	"github.com/containerd/errdefs"
@@ -14,7 +16,7 @@ import (
 
 // readOptions answers which configuration a Create names and what its caller wants
 // restored. Options meant for another runtime say nothing to us.
-func readOptions(any *anypb.Any) (cfg *config.Config, path string, intent record.Intent, err error) {
+func readOptions(any *anypb.Any, bundle string) (cfg *config.Config, path string, intent record.Intent, err error) {
 	runtime := new(runtimeoptions.Options)
 	order, err := record.OrderOf(any)
 	switch {
@@ -29,8 +31,11 @@ func readOptions(any *anypb.Any) (cfg *config.Config, path string, intent record
 		}
 		path = runtime.GetConfigPath()
 		if path == "" && len(runtime.GetConfigBody()) > 0 {
-			cfg, err = config.Parse("config_body", runtime.GetConfigBody())
-			return cfg, "", intent, err
+			// delete, a process of its own, must find it too.
+			path = filepath.Join(bundle, "godwit.toml")
+			if err := os.WriteFile(path, runtime.GetConfigBody(), 0o600); err != nil {
+				return nil, "", intent, fmt.Errorf("keep configuration: %w", err)
+			}
 		}
 	}
 	cfg, err = config.Load(path)

@@ -1,0 +1,74 @@
+package shim
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/containerd/containerd/api/types/runc/options"
+	runtimeoptions "github.com/containerd/containerd/api/types/runtimeoptions/v1"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"godwit.dev/godwit/api/record"
+)
+
+type optionsCase struct {
+	options proto.Message
+	node    string
+	intent  record.Intent
+	fails   bool
+}
+
+// order makes the options as containerd hands them on.
+func (c optionsCase) order(t *testing.T, file string) *anypb.Any {
+	t.Helper()
+	var any *anypb.Any
+	var err error
+	switch {
+	case c.intent.Set():
+		any, err = record.Order(file, c.intent)
+	case c.options != nil:
+		any, err = anypb.New(c.options)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return any
+}
+
+func TestReadOptions(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "c.toml")
+	if err := os.WriteFile(file, []byte("node = \"from-file\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GODWIT_CONFIG", file)
+	for name, c := range map[string]optionsCase{
+		"none":            {nil, "from-file", record.Intent{}, false},
+		"another runtime": {&options.Options{BinaryName: "runc"}, "from-file", record.Intent{}, false},
+		"path":            {&runtimeoptions.Options{ConfigPath: file}, "from-file", record.Intent{}, false},
+		"body":            {&runtimeoptions.Options{ConfigBody: []byte("node = \"from-body\"\n")}, "from-body", record.Intent{}, false},
+		"missing path":    {&runtimeoptions.Options{ConfigPath: file + "x"}, "", record.Intent{}, true},
+		"bad body":        {&runtimeoptions.Options{ConfigBody: []byte("colour = 1\n")}, "", record.Intent{}, true},
+		"restore": {nil, "from-file", record.Intent{Operation: "o", Attempt: 2, Digest: "d"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			any := c.order(t, file)
+			cfg, path, intent, err := readOptions(any, dir)
+			if (err != nil) != c.fails {
+				t.Fatalf("err = %v", err)
+			}
+			if err != nil {
+				return
+			}
+			if cfg.Node != c.node || intent != c.intent {
+				t.Errorf("node %s, intent %+v", cfg.Node, intent)
+			}
+			// delete reads the same configuration from what Create left.
+			if err := saveConfigPath(dir, path); err != nil || ConfigPath(dir) != path {
+				t.Errorf("kept path %q, %v", ConfigPath(dir), err)
+			}
+		})
+	}
+}
