@@ -51,7 +51,7 @@ func TestReadOptions(t *testing.T) {
 		"body":            {&runtimeoptions.Options{ConfigBody: []byte("node = \"from-body\"\n")}, "from-body", record.Intent{}, false},
 		"missing path":    {&runtimeoptions.Options{ConfigPath: file + "x"}, "", record.Intent{}, true},
 		"bad body":        {&runtimeoptions.Options{ConfigBody: []byte("colour = 1\n")}, "", record.Intent{}, true},
-		"restore": {nil, "from-file", record.Intent{Operation: "o", Attempt: 2, Digest: "d"}, false},
+		"restore":         {nil, "from-file", record.Intent{Operation: "o", Attempt: 2, Digest: "d"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			any := c.order(t, file)
