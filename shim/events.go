@@ -4,30 +4,49 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/containerd/containerd/api/events"
 	"github.com/containerd/containerd/v2/core/runtime"
+	"github.com/containerd/errdefs"
 )
 
-// Publisher takes events in the order in which they are given.
+// Publisher takes events in the order in which they are given. An Unavailable error
+// means that the event may be given again.
 type Publisher interface {
 	Publish(ctx context.Context, topic string, event any) error
 }
 
+const (
+	// maxEvents bounds what is kept for a containerd that does not answer.
+	maxEvents = 2048
+	// eventRetry is the pause between two tries at the same event.
+	eventRetry = time.Second
+	// eventsClose is how long the end of the shim waits for a slow containerd.
+	eventsClose = 5 * time.Second
+)
+
 // eventQueue publishes from one goroutine, so that a slow containerd neither blocks a
-// call nor changes the order.
+// call nor changes the order. While containerd is away, for a restart, the queue waits
+// with its first event.
 type eventQueue struct {
 	publisher Publisher
 	log       *slog.Logger
-	mu        sync.Mutex
-	waiting   []any
 	wake      chan struct{}
+	closing   chan struct{}
 	done      chan struct{}
-	closed    bool
+
+	mu      sync.Mutex
+	waiting []any
+	closed  bool
+	away    bool // the last try found nobody
 }
 
 func newEventQueue(ctx context.Context, p Publisher, log *slog.Logger) *eventQueue {
-	q := &eventQueue{publisher: p, log: log, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	q := &eventQueue{
+		publisher: p, log: log, wake: make(chan struct{}, 1),
+		closing: make(chan struct{}), done: make(chan struct{}),
+	}
 	go q.run(context.WithoutCancel(ctx))
 	return q
 }
@@ -38,46 +57,91 @@ func (q *eventQueue) send(event any) {
 	if q.closed {
 		return
 	}
+	if len(q.waiting) == maxEvents {
+		q.log.Error("drop oldest event: containerd takes none", "topic", topic(q.waiting[0]))
+		q.waiting = q.waiting[1:]
+	}
 	q.waiting = append(q.waiting, event)
-	q.signal()
-}
-
-func (q *eventQueue) signal() {
 	select {
 	case q.wake <- struct{}{}:
 	default:
 	}
 }
 
-// close returns when what was sent has been published.
+// close returns when what was sent has been published, at once if containerd is away,
+// and after a bound in any case: nobody waits for a shim that is asked to leave.
 func (q *eventQueue) close() {
 	q.mu.Lock()
-	q.closed = true
-	q.signal()
+	if !q.closed {
+		q.closed = true
+		close(q.closing)
+	}
+	away := q.away
 	q.mu.Unlock()
-	<-q.done
+	if away {
+		return
+	}
+	t := time.NewTimer(eventsClose)
+	defer t.Stop()
+	select {
+	case <-q.done:
+	case <-t.C:
+	}
 }
 
 func (q *eventQueue) run(ctx context.Context) {
 	defer close(q.done)
-	for range q.wake {
-		q.mu.Lock()
-		batch, closed := q.waiting, q.closed
-		q.waiting = nil
-		q.mu.Unlock()
-		for _, e := range batch {
-			q.publish(ctx, e)
-		}
-		if closed {
+	for {
+		event, closed := q.take()
+		switch {
+		case event != nil:
+			if q.publish(ctx, event) {
+				continue
+			}
+			if closed {
+				q.log.Error("drop events: containerd is away", "first", topic(event))
+				return
+			}
+			select {
+			case <-time.After(eventRetry):
+			case <-q.closing:
+			}
+		case closed:
 			return
+		default:
+			select {
+			case <-q.wake:
+			case <-q.closing:
+			}
 		}
 	}
 }
 
-func (q *eventQueue) publish(ctx context.Context, event any) {
-	if err := q.publisher.Publish(ctx, topic(event), event); err != nil {
-		q.log.Error("publish event", "topic", topic(event), "error", err)
+// take removes the first event, or answers nil.
+func (q *eventQueue) take() (event any, closed bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.waiting) > 0 {
+		event, q.waiting = q.waiting[0], q.waiting[1:]
 	}
+	return event, q.closed
+}
+
+// publish reports whether the event is done with. One that found nobody is the first
+// again.
+func (q *eventQueue) publish(ctx context.Context, event any) bool {
+	err := q.publisher.Publish(ctx, topic(event), event)
+	away := errdefs.IsUnavailable(err)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if err != nil && !(away && q.away) { // told once, not with every try
+		q.log.Error("publish event", "topic", topic(event), "again", away, "error", err)
+	}
+	q.away = away
+	if away {
+		q.waiting = append([]any{event}, q.waiting...)
+	}
+	return !away
 }
 
 func topic(event any) string {

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/containerd/containerd/api/events"
+	eventsapi "github.com/containerd/containerd/api/services/ttrpc/events/v1"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/ttrpc"
+	"google.golang.org/protobuf/types/known/emptypb"
+)
+
+// fakeContainerd takes events on a socket, and can go away and come back.
+type fakeContainerd struct {
+	path   string
+	server *ttrpc.Server
+
+	mu     sync.Mutex
+	refuse error
+	topics []string
+}
+
+func (f *fakeContainerd) Forward(_ context.Context, r *eventsapi.ForwardRequest) (*emptypb.Empty, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.refuse != nil {
+		return nil, errgrpc.ToGRPC(f.refuse)
+	}
+	f.topics = append(f.topics, r.GetEnvelope().GetNamespace()+" "+r.GetEnvelope().GetTopic())
+	return &emptypb.Empty{}, nil
+}
+
+func (f *fakeContainerd) start(t *testing.T) {
+	t.Helper()
+	l, err := net.Listen("unix", f.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.server, err = ttrpc.NewServer(); err != nil {
+		t.Fatal(err)
+	}
+	eventsapi.RegisterTTRPCEventsService(f.server, f)
+	go func() { _ = f.server.Serve(context.WithoutCancel(t.Context()), l) }()
+}
+
+// TestForwarder: an event reaches a containerd that has restarted in between; one that
+// it refuses fails as such, and is not Unavailable.
+func TestForwarder(t *testing.T) {
+	c := &fakeContainerd{path: filepath.Join(t.TempDir(), "c.sock")}
+	c.start(t)
+	f, err := newForwarder(c.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.client.Close()
+	ctx := namespaces.WithNamespace(t.Context(), "ns")
+	send := func(topic string) error { return f.Publish(ctx, topic, &events.TaskCreate{}) }
+	if err := send("/one"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c.start(t)
+	if err := send("/two"); err != nil {
+		t.Fatalf("after a restart: %v", err)
+	}
+	c.refuse = errdefs.ErrInvalidArgument
+	if err := send("/three"); !errdefs.IsInvalidArgument(err) || errdefs.IsUnavailable(err) {
+		t.Errorf("a refused event: %v", err)
+	}
+	if err := c.server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if len(c.topics) != 2 || c.topics[0] != "ns /one" || c.topics[1] != "ns /two" {
+		t.Errorf("containerd got %q", c.topics)
+	}
+}
+
+// TestForwarderAway: without containerd the event may be given again.
+func TestForwarderAway(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "c.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	l.Close() // nobody listens any more: refused at once
+	f, err := newForwarder(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.client.Close()
+	err = f.Publish(namespaces.WithNamespace(t.Context(), "ns"), "/one", &events.TaskCreate{})
+	if !errdefs.IsUnavailable(err) {
+		t.Errorf("without containerd: %v", err)
+	}
+}
