@@ -1,0 +1,86 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	bootapi "github.com/containerd/containerd/api/runtime/bootstrap/v1"
+	"github.com/containerd/containerd/api/types"
+	"google.golang.org/protobuf/proto"
+)
+
+func TestParseStart(t *testing.T) {
+	args := []string{"-namespace", "ns", "-address", "/c.sock", "-publish-binary", "/c", "-id", "vm", "start"}
+	dir := "/short"
+	mine, err := proto.Marshal(&bootapi.BootstrapParams{InstanceID: "vm", SocketDir: &dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := proto.Marshal(&bootapi.BootstrapParams{InstanceID: "another", SocketDir: &dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		stdin string
+		dir   string
+	}{
+		"parameters of this instance": {string(mine), dir},
+		"of another":                  {string(other), "/run/containerd/s"},
+		"nothing":                     {"", "/run/containerd/s"},
+		"what is no message":          {"\xff\xff", "/run/containerd/s"},
+	} {
+		b, err := parseStart(args, strings.NewReader(c.stdin))
+		if err != nil || b.namespace != "ns" || b.id != "vm" || b.address != "/c.sock" || b.socketDir != c.dir || b.debug {
+			t.Errorf("%s: %+v, %v", name, b, err)
+		}
+	}
+	if _, err := parseStart([]string{"-id", "vm", "start"}, strings.NewReader("")); err == nil {
+		t.Error("start without a namespace")
+	}
+}
+
+// The answer is what containerd 2.2 reads, and holds for 2.4 which mounts to leave.
+func TestAnswer(t *testing.T) {
+	var out bytes.Buffer
+	if err := answer(&out, "unix:///s/x"); err != nil {
+		t.Fatal(err)
+	}
+	if proto.Unmarshal(out.Bytes(), &bootapi.BootstrapResult{}) == nil {
+		t.Error("the answer parses as a message: a daemon would not look for JSON")
+	}
+	var old struct {
+		Version           int
+		Address, Protocol string
+	}
+	if err := json.Unmarshal(out.Bytes(), &old); err != nil || old.Version != 3 || old.Address != "unix:///s/x" || old.Protocol != "ttrpc" {
+		t.Errorf("answer %s: %+v, %v", out.String(), old, err)
+	}
+	var full bootapi.BootstrapResult
+	if err := json.Unmarshal(out.Bytes(), &full); err != nil {
+		t.Fatal(err)
+	}
+	found, err := full.FindExtension(&types.MountCapabilities{})
+	if !found || err != nil {
+		t.Errorf("mount capabilities: %v, %v", found, err)
+	}
+}
+
+func TestRole(t *testing.T) {
+	for args, want := range map[string]string{
+		"-namespace n -id x start":            "start",
+		"-namespace n -id x delete":           "",
+		"-v":                                  "version",
+		"-info":                               "",
+		"-namespace n -id x":                  "",
+		"worker":                              "worker",
+		"holder /run/netns/x":                 "holder",
+		"adopt -namespace n -id start":        "adopt",
+		"-namespace n -id x -bundle b delete": "",
+	} {
+		if got := role(strings.Fields(args)); got != want {
+			t.Errorf("role of %q = %q, want %q", args, got, want)
+		}
+	}
+}
