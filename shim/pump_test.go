@@ -1,0 +1,78 @@
+package shim
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/guest"
+)
+
+// talker is a guest process that has written text and ended its stream.
+type talker struct {
+	agentv1.AgentService
+	text  []byte
+	chunk int
+}
+
+func (g *talker) Read(ctx context.Context, r *agentv1.ReadRequest) (*agentv1.ReadResponse, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	from := int(r.GetOffset())
+	to := min(from+g.chunk, len(g.text))
+	return &agentv1.ReadResponse{Data: g.text[from:to], Offset: uint64(from), Eof: to == len(g.text)}, nil
+}
+
+// N-19: however often the pumps are stopped and started again, also by another shim,
+// every byte arrives once and in order.
+func TestOutputSurvivesStops(t *testing.T) {
+	text := bytes.Repeat([]byte("0123456789abcdef"), 4096)
+	path := filepath.Join(t.TempDir(), "out")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g := &talker{text: text, chunk: 97}
+	var from guest.Offsets
+	for from.Stdout < uint64(len(text)) {
+		st, err := openStreams("ns", "vm", Stdio{Stdout: path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := newPumps("", st, from)
+		p.start(t.Context(), g)
+		before := from.Stdout
+		if !eventually(func() bool { return p.load(&p.offsets.Stdout) > before }) {
+			t.Fatal("no byte arrives")
+		}
+		from = p.stop()
+		st.close()
+	}
+	got, err := os.ReadFile(path)
+	if err != nil || !bytes.Equal(got, text) {
+		t.Errorf("%d bytes arrived of %d, %v", len(got), len(text), err)
+	}
+}
+
+// A client that does not read stops neither a capture nor an end.
+func TestStopInterruptsABlockedClient(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	p := newPumps("", &streams{stdout: w}, guest.Offsets{})
+	p.start(t.Context(), &talker{text: make([]byte, 1<<20), chunk: 64 << 10})
+	if !eventually(func() bool { return p.load(&p.offsets.Stdout) > 0 }) {
+		t.Fatal("no byte arrives")
+	}
+	at := p.stop().Stdout
+	p.streams.close()
+	var got bytes.Buffer
+	if _, err := got.ReadFrom(r); err != nil || uint64(got.Len()) != at {
+		t.Errorf("%d bytes arrived, the offset says %d, %v", got.Len(), at, err)
+	}
+}
