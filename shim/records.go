@@ -44,7 +44,7 @@ func (vm *VM) disown(ctx context.Context, generation uint64, uid string) error {
 	return unavailable(err)
 }
 
-// generation answers the generation under which the open operation was opened.
+// openedAt is the generation under which the open operation was opened.
 func (j *Journal) openedAt() uint64 { return j.Generation }
 
 func (vm *VM) advance(j *Journal, phase nodev1.Phase, reason string) *nodev1.AdvanceRequest {
