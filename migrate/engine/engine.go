@@ -34,7 +34,6 @@ type Restore struct {
 	Intent     record.Intent
 	Repository string
 	Stdio      string // log URI; empty: as configured
-	CNI        bool
 }
 
 // Tasks makes this node's containerd tasks.

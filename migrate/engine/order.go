@@ -34,7 +34,7 @@ func (e *Engine) Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.Sta
 	}
 	return e.order(ctx, req.GetVm(), req.GetOperation(), force, func(_ *nodev1.Record, op *nodev1.Operation) error {
 		op.Kind, op.Destination, op.Digest = nodev1.Kind_KIND_WAKE, e.opts.Node, req.GetDigest()
-		op.Stdio, op.Cni = req.GetStdio(), req.GetCni()
+		op.Stdio = req.GetStdio()
 		return nil
 	})
 }

@@ -27,7 +27,7 @@ var wake = map[nodev1.Phase]step{
 func restore(op *nodev1.Operation) Restore {
 	return Restore{
 		Intent:     record.Intent{Operation: op.GetId(), Attempt: op.GetAttempt(), Digest: op.GetDigest()},
-		Repository: op.GetRepository(), Stdio: op.GetStdio(), CNI: op.GetCni(),
+		Repository: op.GetRepository(), Stdio: op.GetStdio(),
 	}
 }
 

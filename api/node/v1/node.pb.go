@@ -284,7 +284,6 @@ type Operation struct {
 	Cancelled      bool                   `protobuf:"varint,17,opt,name=cancelled,proto3" json:"cancelled,omitempty"`               // the abort was ordered, nothing failed
 	EndExecs       bool                   `protobuf:"varint,18,opt,name=end_execs,json=endExecs,proto3" json:"end_execs,omitempty"` // of the order, as the fields below: a restart needs them
 	Stdio          string                 `protobuf:"bytes,19,opt,name=stdio,proto3" json:"stdio,omitempty"`
-	Cni            bool                   `protobuf:"varint,20,opt,name=cni,proto3" json:"cni,omitempty"`
 	Managed        bool                   `protobuf:"varint,21,opt,name=managed,proto3" json:"managed,omitempty"` // an engine drives it; else the shim that opened it does
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -451,13 +450,6 @@ func (x *Operation) GetStdio() string {
 		return x.Stdio
 	}
 	return ""
-}
-
-func (x *Operation) GetCni() bool {
-	if x != nil {
-		return x.Cni
-	}
-	return false
 }
 
 func (x *Operation) GetManaged() bool {
@@ -2007,7 +1999,6 @@ type WakeRequest struct {
 	Digest        string                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"` // must be the owner's, unless force
 	Force         bool                   `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
 	Stdio         string                 `protobuf:"bytes,5,opt,name=stdio,proto3" json:"stdio,omitempty"` // log URI; empty: as configured
-	Cni           bool                   `protobuf:"varint,6,opt,name=cni,proto3" json:"cni,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2075,13 +2066,6 @@ func (x *WakeRequest) GetStdio() string {
 		return x.Stdio
 	}
 	return ""
-}
-
-func (x *WakeRequest) GetCni() bool {
-	if x != nil {
-		return x.Cni
-	}
-	return false
 }
 
 type StatusRequest struct {
@@ -2750,7 +2734,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x02id\x18\x02 \x01(\tR\x02id\"3\n" +
 	"\x05Owner\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
-	"\x06digest\x18\x02 \x01(\tR\x06digest\"\x80\x05\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\"\xee\x04\n" +
 	"\tOperation\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12(\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x14.godwit.node.v1.KindR\x04kind\x12\x18\n" +
@@ -2775,8 +2759,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x0fcleanup_pending\x18\x10 \x01(\bR\x0ecleanupPending\x12\x1c\n" +
 	"\tcancelled\x18\x11 \x01(\bR\tcancelled\x12\x1b\n" +
 	"\tend_execs\x18\x12 \x01(\bR\bendExecs\x12\x14\n" +
-	"\x05stdio\x18\x13 \x01(\tR\x05stdio\x12\x10\n" +
-	"\x03cni\x18\x14 \x01(\bR\x03cni\x12\x18\n" +
+	"\x05stdio\x18\x13 \x01(\tR\x05stdio\x12\x18\n" +
 	"\amanaged\x18\x15 \x01(\bR\amanaged\"\xcf\x02\n" +
 	"\x06Record\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
@@ -2919,14 +2902,13 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x10HibernateRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x1b\n" +
-	"\tend_execs\x18\x03 \x01(\bR\bendExecs\"\xa5\x01\n" +
+	"\tend_execs\x18\x03 \x01(\bR\bendExecs\"\x93\x01\n" +
 	"\vWakeRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x16\n" +
 	"\x06digest\x18\x03 \x01(\tR\x06digest\x12\x14\n" +
 	"\x05force\x18\x04 \x01(\bR\x05force\x12\x14\n" +
-	"\x05stdio\x18\x05 \x01(\tR\x05stdio\x12\x10\n" +
-	"\x03cni\x18\x06 \x01(\bR\x03cni\"-\n" +
+	"\x05stdio\x18\x05 \x01(\tR\x05stdio\"-\n" +
 	"\rStatusRequest\x12\x1c\n" +
 	"\toperation\x18\x01 \x01(\tR\toperation\"\xee\x01\n" +
 	"\x0eStatusResponse\x127\n" +
