@@ -155,7 +155,8 @@ func (vm *VM) giveBack(ctx context.Context) error {
 	return nil
 }
 
-// CloseIO ends stdin behind what was written to it.
+// CloseIO ends stdin behind what was written to it. A client may be so fast that the
+// process does not run yet.
 func (s *Service) CloseIO(_ context.Context, r *taskapi.CloseIORequest) (*emptyResponse, error) {
 	return on(s, r.GetID(), func(vm *VM) (*emptyResponse, error) {
 		vm.mu.Lock()
@@ -164,8 +165,11 @@ func (s *Service) CloseIO(_ context.Context, r *taskapi.CloseIORequest) (*emptyR
 		if err != nil {
 			return nil, err
 		}
-		if r.GetStdin() && p.pumps != nil {
-			p.pumps.streams.closeStdin()
+		if r.GetStdin() {
+			p.noStdin = true
+			if p.pumps != nil {
+				p.pumps.streams.closeStdin()
+			}
 		}
 		return &emptyResponse{}, nil
 	})

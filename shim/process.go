@@ -28,6 +28,7 @@ type process struct {
 	starting bool
 	started  bool
 	exited   bool
+	noStdin  bool // CloseIO came; perhaps before there was anything to close
 	status   uint32
 	exitedAt time.Time
 	width    uint32 // of the terminal, where it was set before the start
@@ -62,6 +63,9 @@ func (vm *VM) run(ctx context.Context, p *process, st *streams, from guest.Offse
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	p.started, p.pumps = true, newPumps(p.id, st, from)
+	if p.noStdin {
+		st.closeStdin()
+	}
 	return nil
 }
 
