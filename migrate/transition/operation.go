@@ -40,7 +40,7 @@ func Open(s State, req *nodev1.OpenRequest, now time.Time) (Change, error) {
 		Id: want.GetId(), Kind: want.GetKind(), Attempt: want.GetAttempt(), Phase: pending,
 		Source: want.GetSource(), Destination: want.GetDestination(), Generation: want.GetGeneration(),
 		Repository: want.GetRepository(), Tag: want.GetTag(), Digest: want.GetDigest(),
-		EndExecs: want.GetEndExecs(), Stdio: want.GetStdio(), Cni: want.GetCni(), Managed: want.GetManaged(),
+		EndExecs: want.GetEndExecs(), Stdio: want.GetStdio(), Managed: want.GetManaged(),
 		OpenedUnixNano: now.UnixNano(), Vm: proto.CloneOf(req.GetVm()),
 	}
 	if err := admit(s.Record, op, req.GetForceDigest(), call); err != nil {
