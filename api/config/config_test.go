@@ -194,3 +194,20 @@ func TestDocumentationNamesEveryKey(t *testing.T) {
 		t.Errorf("keys of Config and of docs/configuration.md (-code +page):\n%s", d)
 	}
 }
+
+// Another process has to read the same file, whatever its environment.
+func TestPathIsAbsolute(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	if got := Path("a.toml"); got != filepath.Join(dir, "a.toml") {
+		t.Errorf("Path of a relative name = %q", got)
+	}
+	t.Setenv(PathVariable, "b.toml")
+	if got := Path(""); got != filepath.Join(dir, "b.toml") {
+		t.Errorf("Path of the environment's name = %q", got)
+	}
+	t.Setenv(PathVariable, "")
+	if got := Path(""); got != "" {
+		t.Errorf("Path of the default = %q", got)
+	}
+}

@@ -24,9 +24,7 @@ const (
 // config.d/*.toml beside it in the order of their names, each over what came before.
 // Only the default file may be missing.
 func Load(path string) (*Config, error) {
-	if path == "" {
-		path = os.Getenv(PathVariable)
-	}
+	path = Path(path)
 	explicit := path != ""
 	if !explicit {
 		path = DefaultPath
@@ -48,6 +46,19 @@ func Load(path string) (*Config, error) {
 		return nil, err
 	}
 	return finish(path, c)
+}
+
+// Path is the absolute path of the file that Load takes for path; empty if that is
+// the default one. It is what another process, with other environment and working
+// directory, has to be given.
+func Path(path string) string {
+	if path == "" {
+		path = os.Getenv(PathVariable)
+	}
+	if abs, err := filepath.Abs(path); err == nil && path != "" {
+		return abs
+	}
+	return path
 }
 
 // Parse reads one TOML text; name stands for its file in errors.

@@ -43,7 +43,7 @@ func run(ctx context.Context, path string) error {
 		return fmt.Errorf("log.level: %w", err)
 	}
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("node", cfg.Node))
-	d, err := newDaemon(ctx, cfg, path)
+	d, err := newDaemon(ctx, cfg, config.Path(path))
 	if err != nil {
 		return err
 	}
