@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -25,6 +24,9 @@ func Adopt(ctx context.Context, host *Host, namespace, id string) error {
 		return fmt.Errorf("adopt VM %s/%s: %w", namespace, id, err)
 	}
 	defer vm.events.close()
+	if vm.noted().Phase == Fenced {
+		return vm.bury(ctx)
+	}
 	if err := vm.serve(func() (*VM, error) { return vm, nil }); err != nil {
 		return fmt.Errorf("adopt VM %s/%s: %w", namespace, id, err)
 	}
@@ -49,32 +51,35 @@ func (vm *VM) disownAdopted(ctx context.Context, j *Journal) error {
 	return vm.disown(ctx, j.Generation, j.Spec.UID)
 }
 
+// adoptable wants a VM whose shim is dead: one that an operation holds, or held.
+func adoptable(j *Journal) error {
+	switch {
+	case j.Shim.PID != 0 && j.Shim.Alive():
+		return fmt.Errorf("its shim, process %d, is alive: %w", j.Shim.PID, errdefs.ErrAlreadyExists)
+	case j.Phase.destination():
+		return nil
+	case j.Phase != Sending && j.Phase != Prepared:
+		return fmt.Errorf("no operation holds it (%s): %w", j.Phase, errdefs.ErrFailedPrecondition)
+	case j.Process == nil:
+		return fmt.Errorf("it has no VMM: %w", errdefs.ErrNotFound)
+	}
+	return nil
+}
+
 func adopted(ctx context.Context, host *Host, namespace, id string) (*VM, error) {
 	dir := host.Config.VMDir(namespace, id)
-	j, err := LoadJournal(dir)
+	j, err := take(dir, adoptable)
 	if err != nil {
 		return nil, err
-	}
-	if j.Phase != Sending && j.Phase != Prepared {
-		return nil, fmt.Errorf("no operation holds it (%s): %w", j.Phase, errdefs.ErrFailedPrecondition)
-	}
-	if j.Shim.PID != 0 && j.Shim.Alive() {
-		return nil, fmt.Errorf("its shim, process %d, is alive: %w", j.Shim.PID, errdefs.ErrAlreadyExists)
-	}
-	if j.Process == nil {
-		return nil, fmt.Errorf("it has no VMM: %w", errdefs.ErrNotFound)
 	}
 	log := slog.Default().With("vm", namespace+"/"+id)
 	vm := &VM{
 		namespace: namespace, id: id, host: host, dir: dir, life: ctx, log: log, journal: j,
 		events: newEventQueue(ctx, nowhere{}, log), execs: map[string]*process{}, init: newProcess("", j.Stdio, nil),
 	}
-	self, err := proc.Find(os.Getpid())
-	if err != nil {
-		return nil, err
-	}
-	if err := vm.write(func(j *Journal) { j.Shim = self }); err != nil {
-		return nil, err
+	if j.Phase == Fenced {
+		vm.state = Stopped
+		return vm, nil
 	}
 	if len(j.Links) > 0 {
 		if vm.nics, err = host.Network.Open(ctx, j.NetNS, j.Links); err != nil {
@@ -95,10 +100,16 @@ func (vm *VM) resumeHold(ctx context.Context, j *Journal) error {
 	vm.capture = c
 	id := proc.ID{PID: j.Process.PID, StartTime: j.Process.StartTime}
 	if j.Phase == Prepared {
-		if err := id.Stop(ctx); err != nil { // it is stopped already: this verifies it
+		// It is stopped already: this verifies it. One that is gone runs even less.
+		if err := id.Stop(ctx); err != nil && id.Alive() {
 			return err
 		}
 		vm.machine, vm.state = newStopped(vm, id, *j.Process), Voted
+		return nil
+	}
+	if !id.Alive() { // it died with its shim: an end like any other
+		vm.machine, vm.state = newStopped(vm, id, *j.Process), Captured
+		vm.end(ctx, killed, time.Now())
 		return nil
 	}
 	m, err := vm.host.Driver.Adopt(ctx, *j.Process)

@@ -220,6 +220,11 @@ func (vm *VM) abort(c *capture) error {
 	case Running:
 		vm.mu.Unlock()
 		return nil
+	case Stopped: // its VMM died meanwhile: there is nothing to give back
+		vm.mu.Unlock()
+		return vm.write(func(j *Journal) {
+			j.Phase, j.Operation, j.Attempt, j.Digest, j.Repository = Own, "", 0, "", ""
+		})
 	default:
 		err = fmt.Errorf("abort operation %s: VM %s is %s: %w", c.ref.GetOperation(), vm.id, from, errdefs.ErrFailedPrecondition)
 	}

@@ -121,21 +121,30 @@ func (c *creation) load(context.Context, *undo) (err error) {
 // clear frees what an earlier incarnation left, and refuses to touch one that an
 // operation holds.
 func (c *creation) clear(ctx context.Context, _ *undo) error {
-	old, err := LoadJournal(c.vm.dir)
+	old, err := take(c.vm.dir, func(old *Journal) error { return c.clearable(ctx, old) })
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if old.Phase.Open() {
+	c.vm.log.Info("clear what an earlier task left", "phase", old.Phase)
+	return Reclaim(ctx, c.host, c.vm.dir, old)
+}
+
+// clearable also ends the successor of a shim that does nothing but answer for a fence:
+// the journal is this task's from here on.
+func (c *creation) clearable(ctx context.Context, old *Journal) error {
+	if old.Phase.Open() && (!old.Phase.destination() || old.Shim.Alive()) {
 		return fmt.Errorf("operation %s holds the VM's earlier task in %s: %w", old.Operation, old.Phase, errdefs.ErrFailedPrecondition)
 	}
 	if old.Phase == Fenced && c.intent.Set() && old.Operation == c.intent.Operation && c.intent.Attempt <= old.Attempt {
 		return fmt.Errorf("attempt %d of operation %s was given up here: %w", c.intent.Attempt, c.intent.Operation, errdefs.ErrFailedPrecondition)
 	}
-	c.vm.log.Info("clear what an earlier task left", "phase", old.Phase)
-	return Reclaim(ctx, c.host, c.vm.dir, old)
+	if old.Phase == Fenced && old.Shim.PID != os.Getpid() {
+		return old.Shim.Kill(ctx)
+	}
+	return nil
 }
 
 // decide is the way of every Create to the one decision of package record. Without

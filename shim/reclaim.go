@@ -17,6 +17,18 @@ func Reclaim(ctx context.Context, host *Host, dir string, j *Journal) error {
 	if j == nil {
 		return nil
 	}
+	if err := free(ctx, host, dir, j); err != nil {
+		return err
+	}
+	if j.Phase.destination() && !j.Self {
+		fence := &Journal{Phase: Fenced, Operation: j.Operation, Attempt: j.Attempt, Digest: j.Digest, Generation: j.Generation}
+		return errors.Join(fence.store(dir), removeFile(stateFile(dir)))
+	}
+	return os.RemoveAll(dir)
+}
+
+// free is Reclaim that keeps the journal.
+func free(ctx context.Context, host *Host, dir string, j *Journal) error {
 	var errs []error
 	try := func(what string, err error) {
 		if err != nil {
@@ -40,11 +52,7 @@ func Reclaim(ctx context.Context, host *Host, dir string, j *Journal) error {
 	if len(errs) > 0 {
 		return fmt.Errorf("reclaim VM in %s: %w", dir, errors.Join(errs...))
 	}
-	if (j.Phase == Incoming || j.Phase == Ready || j.Phase == Fenced) && !j.Self {
-		fence := &Journal{Phase: Fenced, Operation: j.Operation, Attempt: j.Attempt, Digest: j.Digest, Generation: j.Generation}
-		return errors.Join(fence.store(dir), removeFile(stateFile(dir)))
-	}
-	return os.RemoveAll(dir)
+	return nil
 }
 
 // stateFile holds the device state between the fill and the load.

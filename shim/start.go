@@ -199,6 +199,11 @@ func (s *starting) thaw(ctx context.Context, _ *undo) error {
 			return err
 		}
 	}
+	select {
+	case <-s.vm.machine.Done(): // it died before it was told to run
+		return fmt.Errorf("the VMM ended: %w", errdefs.ErrAborted)
+	default:
+	}
 	s.ran = true
 	return s.vm.machine.Resume(ctx)
 }

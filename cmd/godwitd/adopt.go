@@ -18,7 +18,10 @@ import (
 )
 
 // shimBinary takes over the VM of a shim that died.
-const shimBinary = "containerd-shim-godwit-v1"
+const (
+	shimBinary = "containerd-shim-godwit-v1"
+	adoptRole  = "adopt" // its first argument
+)
 
 // adopter starts a shim for every VM that an operation holds and whose own shim is
 // gone. Whether there is something to adopt is for that shim to say: it reads the VM's
@@ -50,18 +53,22 @@ func (a *adopter) start(ctx context.Context, vm *nodev1.VM) error {
 		return err
 	}
 	defer log.Close()
-	args := []string{"-namespace", vm.GetNamespace(), "-id", vm.GetId()}
+	args := []string{adoptRole, "-namespace", vm.GetNamespace(), "-id", vm.GetId()}
 	if a.configPath != "" {
 		args = append(args, "-config", a.configPath)
 	}
-	cmd := exec.Command(binary(), append(args, "adopt")...)
+	cmd := exec.Command(binary(), args...)
 	cmd.Stderr = log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
 	slog.InfoContext(ctx, "shim started to adopt VM", "vm", vm.GetNamespace()+"/"+vm.GetId(), "pid", cmd.Process.Pid)
-	go func() { _ = cmd.Wait() }() // its outcome is what the next Query says
+	go func() { // its outcome is what the next Query says
+		if err := cmd.Wait(); err != nil {
+			slog.InfoContext(ctx, "shim did not adopt VM", "vm", vm.GetNamespace()+"/"+vm.GetId(), "error", err, "log", log.Name())
+		}
+	}()
 	return nil
 }
 

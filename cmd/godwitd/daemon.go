@@ -156,15 +156,9 @@ func (d *daemon) tend(ctx context.Context) {
 	tick := time.NewTicker(tendInterval)
 	defer tick.Stop()
 	for {
-		for name, work := range map[string]func(context.Context) error{
-			"adopt":     d.shims.adopt,
-			"resume":    d.engine.Resume,
-			"reconcile": func(ctx context.Context) error { return d.engine.Reconcile(ctx, d.machines.Known) },
-			"sweep":     d.engine.Sweep,
-			"orphans":   d.tasks.Orphans,
-		} {
-			if err := work(ctx); err != nil && ctx.Err() == nil {
-				slog.WarnContext(ctx, "owed work waits", "work", name, "error", err)
+		for _, w := range d.owed() {
+			if err := w.do(ctx); err != nil && ctx.Err() == nil {
+				slog.WarnContext(ctx, "owed work waits", "work", w.name, "error", err)
 			}
 		}
 		select {
@@ -172,5 +166,23 @@ func (d *daemon) tend(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
+	}
+}
+
+// work is one kind of what may be owed.
+type work struct {
+	name string
+	do   func(context.Context) error
+}
+
+// owed is done in this order: operations need the shims that answer for their VMs, and
+// only what no operation holds is missed or left over.
+func (d *daemon) owed() []work {
+	return []work{
+		{"adopt", d.shims.adopt},
+		{"resume", d.engine.Resume},
+		{"reconcile", func(ctx context.Context) error { return d.engine.Reconcile(ctx, d.machines.Known) }},
+		{"sweep", d.engine.Sweep},
+		{"orphans", d.tasks.Orphans},
 	}
 }

@@ -1,0 +1,155 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/shim/proc"
+)
+
+// askInterval is how often a fence asks whether its operation is over.
+const askInterval = 500 * time.Millisecond
+
+// A destination whose shim died before it wrote OWN has executed nothing, and nobody
+// can make it: it is fenced and freed at once. The fence answers for the attempt as long
+// as its operation is open, since the engine may need that word to take a commit back;
+// after that the record refuses the attempt, and nothing needs to stay.
+
+// destination reports whether j is that of a VM that came from a snapshot and has not
+// run, or never will.
+func (p Phase) destination() bool { return p == Incoming || p == Ready || p == Fenced }
+
+// take makes this process the one that settles what a dead shim has left in dir, if may
+// allows it. It fences a destination in the same write.
+func take(dir string, may func(*Journal) error) (*Journal, error) {
+	unlock, err := lockDir(filepath.Dir(dir))
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	j, err := LoadJournal(dir)
+	if err != nil {
+		return nil, err
+	}
+	self, err := proc.Find(os.Getpid())
+	if err != nil {
+		return nil, err
+	}
+	if err := may(j); err != nil {
+		return nil, err
+	}
+	if j.Phase.destination() {
+		j.Phase = Fenced
+	}
+	j.Shim = self
+	return j, j.store(dir)
+}
+
+// lockDir orders those who take journals in dir. The lock dies with its process and is
+// held for one read and one write.
+func lockDir(dir string) (unlock func(), err error) {
+	f, err := os.Open(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("lock %s: %w", dir, errdefs.ErrNotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	for {
+		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX); err != unix.EINTR {
+			break
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), f.Close())
+	}
+	return func() { f.Close() }, nil
+}
+
+// bury frees the VM of a fenced journal and answers for the fence until its operation
+// is over.
+func (vm *VM) bury(ctx context.Context) error {
+	j := vm.noted()
+	bound, cancel := context.WithTimeout(ctx, undoBound)
+	defer cancel()
+	if err := free(bound, vm.host, vm.dir, j); err != nil {
+		return err
+	}
+	if err := removeFile(stateFile(vm.dir)); err != nil {
+		return err
+	}
+	if j.Self {
+		if err := vm.giveUpWake(bound, j); err != nil {
+			return err
+		}
+		return vm.forget()
+	}
+	if err := vm.serve(func() (*VM, error) { return vm, nil }); err != nil {
+		return err
+	}
+	for ctx.Err() == nil {
+		if op, err := vm.openWake(ctx, j); err == nil && op == nil {
+			break
+		}
+		sleep(ctx, askInterval)
+	}
+	return errors.Join(ctx.Err(), vm.unserve(), vm.forget())
+}
+
+// openWake answers the operation of j from the record, nil if it is over.
+func (vm *VM) openWake(ctx context.Context, j *Journal) (*nodev1.Operation, error) {
+	if vm.host.Records == nil {
+		return nil, nil
+	}
+	rec, err := vm.host.Records.Get(ctx, &nodev1.GetRequest{Vm: vm.name()})
+	if errdefs.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	if op := rec.GetOperation(); op.GetId() == j.Operation && op.GetAttempt() == j.Attempt {
+		return op, nil
+	}
+	return nil, nil
+}
+
+// giveUpWake closes a wake that the dead shim had opened itself: nothing ran.
+func (vm *VM) giveUpWake(ctx context.Context, j *Journal) error {
+	op, err := vm.openWake(ctx, j)
+	if op == nil || err != nil {
+		return err
+	}
+	opened := *j
+	opened.Generation = op.GetGeneration()
+	const reason = "the shim died before the VM ran"
+	if p := op.GetPhase(); p == nodev1.Phase_PHASE_COMMITTED || p == nodev1.Phase_PHASE_REVERTING {
+		return vm.revertWake(ctx, &opened, reason)
+	}
+	return vm.abortWake(ctx, &opened, reason)
+}
+
+// forget removes the fence, unless a later task has cleared it.
+func (vm *VM) forget() error {
+	unlock, err := lockDir(filepath.Dir(vm.dir))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	now, err := LoadJournal(vm.dir)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil || now.Phase != Fenced || now.Shim != vm.noted().Shim {
+		return err
+	}
+	return errors.Join(os.RemoveAll(vm.dir), os.RemoveAll(vm.host.Config.VMRunDir(vm.namespace, vm.id)))
+}
