@@ -50,7 +50,7 @@ func newDoor(backend string, dial func(ctx context.Context, network, address str
 }
 
 // SetFault decides the fate of the requests from now on; n counts them from 1. nil lets
-// all pass.
+// all pass. f is called for several requests at once, and holds one by not returning.
 func (d *Door) SetFault(f func(n int, r *http.Request) Fault) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -66,14 +66,16 @@ func (d *Door) Take() []Exchange {
 	return log
 }
 
+// next asks outside the lock: a fault may hold its request for as long as it likes.
 func (d *Door) next(r *http.Request) Fault {
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	d.seen++
-	if d.fault == nil {
+	n, fault := d.seen, d.fault
+	d.mu.Unlock()
+	if fault == nil {
 		return Fault{}
 	}
-	return d.fault(d.seen, r)
+	return fault(n, r)
 }
 
 func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {

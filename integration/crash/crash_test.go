@@ -1,0 +1,254 @@
+//go:build integration
+
+// Package crash kills every program of godwit at every step of a hibernate and of a
+// wake, with real VMs, and looks from outside what came of the VM (N-35, S0-11, H38).
+package crash
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"godwit.dev/godwit/integration/harness"
+)
+
+// victim is what is killed.
+type victim string
+
+const (
+	shimProcess victim = "shim"
+	vmmProcess  victim = "vmm"
+	worker      victim = "worker"
+	daemon      victim = "godwitd"
+	containerds victim = "containerd"
+	controller  victim = "controller" // the godwitd that keeps the records
+)
+
+// outcome is what an observer sees once everything has settled.
+type outcome string
+
+const (
+	runs   outcome = "runs"   // on b, as if nothing had been ordered or as was ordered
+	sleeps outcome = "sleeps" // the snapshot owns it
+	lost   outcome = "lost"   // the VMM died while its node owned the VM
+)
+
+// scene is a point of an operation, and what each death there comes to.
+type scene struct {
+	kind, point string
+	reach       func(*act, context.Context) error
+	comes       map[victim]outcome
+}
+
+func scenes() []scene {
+	return []scene{
+		{"hibernate", "while packs are pushed", (*act).pushing, map[victim]outcome{
+			shimProcess: runs, vmmProcess: lost, worker: runs, daemon: sleeps, containerds: sleeps, controller: sleeps}},
+		{"hibernate", "manifest held", (*act).naming, map[victim]outcome{
+			shimProcess: runs, vmmProcess: lost, worker: runs, daemon: sleeps, containerds: sleeps}},
+		{"hibernate", "manifest written", (*act).pushed, map[victim]outcome{
+			shimProcess: runs, vmmProcess: lost, worker: runs, daemon: sleeps, containerds: sleeps, controller: sleeps}},
+		{"hibernate", "voted", (*act).voted, map[victim]outcome{
+			shimProcess: sleeps, vmmProcess: sleeps, daemon: sleeps, containerds: sleeps, controller: sleeps}},
+		{"hibernate", "committed", (*act).committed, map[victim]outcome{
+			shimProcess: sleeps, vmmProcess: sleeps, daemon: sleeps, containerds: sleeps, controller: sleeps}},
+		{"hibernate", "clean up", (*act).cleaning, map[victim]outcome{
+			shimProcess: sleeps, daemon: sleeps, containerds: sleeps}},
+		{"wake", "while packs are pulled", (*act).pulling, map[victim]outcome{
+			shimProcess: sleeps, worker: sleeps, daemon: runs, containerds: "", controller: runs}},
+		{"wake", "ready", (*act).ready, map[victim]outcome{
+			shimProcess: sleeps, daemon: runs, containerds: runs}},
+		{"wake", "loaded", (*act).loaded, map[victim]outcome{
+			shimProcess: sleeps, vmmProcess: "", daemon: "", containerds: runs}},
+		{"wake", "committed", (*act).owned, map[victim]outcome{
+			shimProcess: sleeps, vmmProcess: lost, daemon: runs, containerds: runs, controller: runs}},
+		{"wake", "runs", (*act).running, map[victim]outcome{
+			shimProcess: lost, vmmProcess: lost, daemon: runs, containerds: runs}},
+	}
+}
+
+// selection is what runs without GODWIT_CRASH=full: one death of each kind of process,
+// on both sides of both commits.
+var selection = []string{
+	"hibernate/manifest written/shim", "hibernate/voted/godwitd", "hibernate/committed/vmm",
+	"wake/while packs are pulled/worker", "wake/committed/shim",
+}
+
+// TestCrash is the matrix. All cases share two nodes, and the VM as long as it lives:
+// each one shows that the last one left everything in order.
+func TestCrash(t *testing.T) {
+	full := os.Getenv("GODWIT_CRASH") == "full"
+	var w *world
+	for _, s := range scenes() {
+		for _, v := range []victim{shimProcess, vmmProcess, worker, daemon, containerds, controller} {
+			want, ok := s.comes[v]
+			name := s.kind + "/" + s.point + "/" + string(v)
+			if !ok || !full && !slices.Contains(selection, name) {
+				continue
+			}
+			if w == nil {
+				w = newWorld(t)
+			}
+			if !t.Run(name, func(t *testing.T) {
+				if err := w.play(t, s, v, want); err != nil {
+					t.Fatal(errors.Join(err, w.Logs(), w.successors()))
+				}
+			}) { // the next case does not pay for this one
+				w.Close()
+				w = nil
+			}
+		}
+	}
+	if w == nil {
+		return
+	}
+	if err := w.end(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// play brings the VM to the point, kills, starts again what had been started by hand,
+// and judges.
+func (w *world) play(t *testing.T, s scene, v victim, want outcome) error {
+	ctx := t.Context()
+	if err := w.awake(ctx); err != nil {
+		return fmt.Errorf("before: %w", err)
+	}
+	if s.kind == "wake" {
+		if err := w.hibernate(ctx); err != nil {
+			return fmt.Errorf("before: %w", err)
+		}
+	}
+	a := w.order(s.kind)
+	defer a.letGo()
+	if err := s.reach(a, ctx); err != nil {
+		return fmt.Errorf("reach the point: %w", err)
+	}
+	if err := a.kill(ctx, v); err != nil {
+		return err
+	}
+	killed := time.Now()
+	a.letGo()
+	if err := a.restart(ctx, v); err != nil {
+		return err
+	}
+	got, err := a.judge(ctx, want)
+	t.Logf("%s after %.1f s: %v", got, time.Since(killed).Seconds(), err)
+	if got != want && want != "" {
+		return fmt.Errorf("the VM %s, want %s: %w", got, want, err)
+	}
+	if doubled := w.watch.doubled(); len(doubled) > 0 {
+		return fmt.Errorf("the VM ran twice: %s", strings.Join(doubled, ", "))
+	}
+	return w.goOn(ctx, got)
+}
+
+func (a *act) kill(ctx context.Context, v victim) (err error) {
+	var pid int
+	switch v {
+	case shimProcess:
+		pid, err = a.shim()
+	case vmmProcess:
+		pid, err = a.vmm()
+	case worker:
+		pid, err = workerPID(a.b)
+	case daemon:
+		return a.b.Godwitd.Kill()
+	case containerds:
+		return a.b.Containerd.Kill()
+	case controller:
+		return a.a.Godwitd.Kill()
+	}
+	if err != nil {
+		return err
+	}
+	return kill(ctx, pid)
+}
+
+func (a *act) restart(ctx context.Context, v victim) error {
+	switch v {
+	case daemon:
+		return a.b.StartGodwitd(ctx)
+	case containerds:
+		return a.b.StartContainerd(ctx)
+	case controller:
+		return a.a.StartGodwitd(ctx)
+	}
+	return nil
+}
+
+// judge waits until no operation is open and answers what became of the VM. err is what
+// the operation says of itself, and must be there if it did not do what was ordered.
+func (a *act) judge(ctx context.Context, want outcome) (outcome, error) {
+	info, err := a.settled(ctx)
+	if err != nil {
+		return "is not settled", err
+	}
+	told := a.godwit(ctx, a.kind, "--operation", a.id, a.vm) // the same call once more
+	var run *harness.RunError
+	switch errors.As(told, &run); {
+	case told != nil && (run == nil || len(reason(run.Stderr)) < 10):
+		return "is not explained", told
+	case info.GetOwner().GetDigest() != "":
+		if err := a.silent(ctx); err != nil {
+			return "runs though it sleeps", err
+		}
+		if a.kind == "wake" && told == nil {
+			return "sleeps after a good wake", nil
+		}
+		return sleeps, told
+	}
+	if a.kind == "hibernate" && told == nil {
+		return "is awake after a good hibernate", nil
+	}
+	// Whether it runs is for the guest to say; one that is lost says nothing.
+	if want == lost {
+		if err := a.silent(ctx); err == nil {
+			return lost, told
+		}
+	}
+	if err := a.same(ctx, time.Now()); err != nil {
+		return lost, errors.Join(told, err)
+	}
+	return runs, told
+}
+
+// reason is what an error says beside the operation's name and its class.
+func reason(stderr string) string {
+	_, rest, _ := strings.Cut(stderr, ": ")
+	return strings.TrimSuffix(strings.TrimSpace(rest), "aborted")
+}
+
+// goOn shows that nothing is left of the crash: the VM sleeps and wakes once more, or
+// its name is free.
+func (w *world) goOn(ctx context.Context, got outcome) error {
+	switch got {
+	case lost:
+		return w.remove(ctx)
+	case runs:
+		if err := w.hibernate(ctx); err != nil {
+			return fmt.Errorf("hibernate after all: %w", err)
+		}
+	case sleeps:
+		if err := w.clean(ctx); err != nil {
+			return err
+		}
+	}
+	if err := w.wake(ctx); err != nil {
+		return fmt.Errorf("wake after all: %w", err)
+	}
+	return nil
+}
+
+// end removes the VM that the last case has left.
+func (w *world) end(ctx context.Context) error {
+	if w.nonce == "" {
+		return nil
+	}
+	return w.remove(ctx)
+}

@@ -1,0 +1,294 @@
+//go:build integration
+
+package crash
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/integration/harness"
+)
+
+// act is one operation, brought to a named point and held there by what surrounds it:
+// a registry that does not answer, a process that is stopped. No program knows of it.
+type act struct {
+	*world
+	kind, id string
+	holds    []func() // what lets everything go on
+	daemon   func()   // lets b's godwitd go on, where a point has stopped it
+}
+
+func (w *world) order(kind string) *act {
+	w.orders++
+	return &act{world: w, kind: kind, id: fmt.Sprintf("%s-%d", kind, w.orders)}
+}
+
+// begin orders the operation and returns once it is durable.
+func (a *act) begin(ctx context.Context) error {
+	return a.godwit(ctx, a.kind, "--detach", "--operation", a.id, a.vm)
+}
+
+// letGo ends every hold. It may be called twice.
+func (a *act) letGo() {
+	for _, f := range a.holds {
+		f()
+	}
+	a.Door.SetFault(nil)
+}
+
+// gate holds all requests that match, from the first one on.
+func (a *act) gate(match func(*http.Request) bool) (reached <-chan struct{}, open func()) {
+	first, opened := make(chan struct{}), make(chan struct{})
+	once := sync.OnceFunc(func() { close(first) })
+	a.Door.SetFault(func(_ int, r *http.Request) harness.Fault {
+		if match(r) {
+			once()
+			<-opened
+		}
+		return harness.Fault{}
+	})
+	open = sync.OnceFunc(func() { close(opened) })
+	a.holds = append(a.holds, open)
+	return first, open
+}
+
+// heldAt begins the operation and waits until the registry is asked for what matches.
+func (a *act) heldAt(ctx context.Context, match func(*http.Request) bool) (open func(), err error) {
+	reached, open := a.gate(match)
+	if err := a.begin(ctx); err != nil {
+		return nil, err
+	}
+	select {
+	case <-reached:
+		return open, nil
+	case <-time.After(runBound):
+		info, _ := a.record(ctx)
+		return nil, fmt.Errorf("the operation did not get to the registry: %v", info.GetOperation())
+	}
+}
+
+// stop holds a process until letGo, or until the answer is called.
+func (a *act) stop(ctx context.Context, pid int) (resume func(), err error) {
+	resume, err = stop(ctx, pid)
+	if resume != nil {
+		a.holds = append(a.holds, resume)
+	}
+	return resume, err
+}
+
+func (a *act) shim() (int, error) { return hostPID(a.b, note(a.b, a.vm).Shim.PID) }
+func (a *act) vmm() (int, error)  { return hostPID(a.b, note(a.b, a.vm).Process.PID) }
+
+func writes(r *http.Request, path string) bool {
+	return slices.Contains([]string{http.MethodPost, http.MethodPut, http.MethodPatch}, r.Method) && strings.Contains(r.URL.Path, path)
+}
+
+func (a *act) pushing(ctx context.Context) error {
+	_, err := a.heldAt(ctx, func(r *http.Request) bool { return writes(r, "/blobs/") })
+	return err
+}
+
+func (a *act) naming(ctx context.Context) error {
+	_, err := a.heldAt(ctx, func(r *http.Request) bool { return writes(r, "/manifests/") })
+	return err
+}
+
+// afterManifest matches the worker's own look at the manifest that it has written.
+func afterManifest() func(*http.Request) bool {
+	var named atomic.Bool
+	return func(r *http.Request) bool {
+		if writes(r, "/manifests/") {
+			named.Store(true)
+		}
+		return named.Load() && r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/manifests/")
+	}
+}
+
+func (a *act) pushed(ctx context.Context) error {
+	_, err := a.heldAt(ctx, afterManifest())
+	return err
+}
+
+// voted: a frozen VMM holds up the vote until the daemon, which would commit next, is
+// stopped.
+func (a *act) voted(ctx context.Context) error {
+	open, err := a.heldAt(ctx, afterManifest())
+	if err != nil {
+		return err
+	}
+	pid, err := a.vmm()
+	if err != nil {
+		return err
+	}
+	thaw, err := freeze(pid)
+	if err != nil {
+		return err
+	}
+	open()
+	if err = a.phase(ctx, nodev1.Phase_PHASE_SWITCHING); err == nil {
+		a.daemon, err = a.stop(ctx, a.b.Godwitd.PID())
+	}
+	if terr := thaw(); err == nil {
+		err = terr
+	}
+	if err != nil {
+		return err
+	}
+	return a.journaled(ctx, "PREPARED")
+}
+
+// committed: the shim, which has voted, hears nothing of the commit.
+func (a *act) committed(ctx context.Context) error {
+	if err := a.voted(ctx); err != nil {
+		return err
+	}
+	return a.commitWithout(ctx)
+}
+
+// commitWithout stops the shim once it has said all it has to say, and lets the daemon
+// go on to the commit.
+func (a *act) commitWithout(ctx context.Context) error {
+	pid, err := a.shim()
+	if err != nil {
+		return err
+	}
+	if err := idle(ctx, pid); err != nil {
+		return err
+	}
+	if _, err := a.stop(ctx, pid); err != nil {
+		return err
+	}
+	a.daemon()
+	return a.phase(ctx, nodev1.Phase_PHASE_COMMITTED)
+}
+
+// idle waits until no thread of a process has had anything to do for a while.
+func idle(ctx context.Context, pid int) error {
+	calm := 0
+	return harness.Poll(ctx, 10*time.Second, func(context.Context) error {
+		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		calm++
+		for _, t := range tasks {
+			if data, rerr := os.ReadFile(t); rerr == nil && !strings.Contains(string(data), ") S ") {
+				calm = 0
+			}
+		}
+		if err == nil && calm < 5 {
+			err = fmt.Errorf("process %d is at work", pid)
+		}
+		return err
+	})
+}
+
+// cleaning: containerd does not answer the daemon, which wants the stopped task gone.
+func (a *act) cleaning(ctx context.Context) error {
+	open, err := a.heldAt(ctx, afterManifest())
+	if err != nil {
+		return err
+	}
+	if _, err := a.stop(ctx, a.b.Containerd.PID()); err != nil {
+		return err
+	}
+	open()
+	return a.phase(ctx, nodev1.Phase_PHASE_CLEANING)
+}
+
+func (a *act) incoming(r *http.Request) bool {
+	return r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/blobs/") && note(a.b, a.vm).Phase == "INCOMING"
+}
+
+func (a *act) pulling(ctx context.Context) error {
+	_, err := a.heldAt(ctx, a.incoming)
+	return err
+}
+
+// ready: the task is created, and the daemon, which would start it, is stopped.
+func (a *act) ready(ctx context.Context) error {
+	open, err := a.heldAt(ctx, a.incoming)
+	if err != nil {
+		return err
+	}
+	if a.daemon, err = a.stop(ctx, a.b.Godwitd.PID()); err != nil {
+		return err
+	}
+	open()
+	if err := a.journaled(ctx, "READY"); err != nil {
+		return err
+	}
+	return harness.Poll(ctx, 20*time.Second, func(ctx context.Context) error {
+		out, err := a.b.RunCtr(ctx, "tasks", "ls")
+		if err == nil && !strings.Contains(out, "CREATED") {
+			err = fmt.Errorf("the task is not created: %s", out)
+		}
+		return err
+	})
+}
+
+// loaded: the task is started by hand, and its shim waits for the daemon's word.
+func (a *act) loaded(ctx context.Context) error {
+	if err := a.ready(ctx); err != nil {
+		return err
+	}
+	client, err := containerd.New(a.b.Socket)
+	if err != nil {
+		return err
+	}
+	inNamespace := namespaces.WithNamespace(ctx, "default")
+	container, err := client.LoadContainer(inNamespace, a.vm)
+	if err != nil {
+		return errors.Join(err, client.Close())
+	}
+	task, err := container.Task(inNamespace, nil)
+	if err != nil {
+		return errors.Join(err, client.Close())
+	}
+	go func() { // whatever it answers: the point is that the shim has been asked
+		defer client.Close()
+		_ = task.Start(inNamespace)
+	}()
+	if err := harness.Poll(ctx, 20*time.Second, func(context.Context) error { _, err := a.vmm(); return err }); err != nil {
+		return err
+	}
+	pid, err := a.shim()
+	if err != nil {
+		return err
+	}
+	return idle(ctx, pid)
+}
+
+// owned: the record says that the VM is b's, and the shim does not know it yet.
+func (a *act) owned(ctx context.Context) error {
+	if err := a.loaded(ctx); err != nil {
+		return err
+	}
+	return a.commitWithout(ctx)
+}
+
+// running: the VM is heard, and containerd does not tell the daemon that it runs.
+func (a *act) running(ctx context.Context) error {
+	if err := a.loaded(ctx); err != nil {
+		return err
+	}
+	begun := time.Now()
+	if _, err := a.stop(ctx, a.b.Containerd.PID()); err != nil {
+		return err
+	}
+	a.daemon()
+	if err := a.same(ctx, begun); err != nil {
+		return err
+	}
+	return a.phase(ctx, nodev1.Phase_PHASE_COMMITTED)
+}

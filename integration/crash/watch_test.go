@@ -1,0 +1,89 @@
+//go:build integration
+
+package crash
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/integration/images"
+)
+
+// sign is a beacon of the guest as it arrived on the wire.
+type sign struct {
+	images.Beacon
+	at time.Time
+}
+
+// watcher hears the guest. What it hears is the only proof that a VM runs, and that no
+// second one does.
+type watcher struct {
+	mu    sync.Mutex
+	last  sign
+	seen  map[string]bool
+	wrong []string // beacons of a second runner, or of an older state that ran again
+}
+
+// watch reads until the socket is closed.
+func watch(conn net.PacketConn) *watcher {
+	w := &watcher{seen: map[string]bool{}}
+	go func() {
+		buf := make([]byte, 2048)
+		for {
+			n, _, err := conn.ReadFrom(buf)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			var b images.Beacon
+			if err == nil && json.Unmarshal(buf[:n], &b) == nil {
+				w.add(sign{b, time.Now()})
+			}
+		}
+	}()
+	return w
+}
+
+func (w *watcher) add(s sign) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	key := fmt.Sprint(s.Nonce, s.Counter)
+	switch {
+	case w.seen[key]:
+		w.wrong = append(w.wrong, fmt.Sprintf("%s../%d came twice", s.Nonce[:8], s.Counter))
+	case s.Nonce == w.last.Nonce && s.Counter < w.last.Counter:
+		w.wrong = append(w.wrong, fmt.Sprintf("%s../%d came after %d", s.Nonce[:8], s.Counter, w.last.Counter))
+	}
+	w.seen[key], w.last = true, s
+}
+
+func (w *watcher) latest() sign {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.last
+}
+
+// doubled answers what a second runner said, once.
+func (w *watcher) doubled() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	wrong := w.wrong
+	w.wrong = nil
+	return wrong
+}
+
+// next waits for a beacon later than since.
+func (w *watcher) next(ctx context.Context, since time.Time) (s sign, err error) {
+	err = harness.Poll(ctx, runBound, func(context.Context) error {
+		if s = w.latest(); !s.at.After(since) {
+			return fmt.Errorf("no beacon of the guest since %s", since.Format(time.TimeOnly))
+		}
+		return nil
+	})
+	return s, err
+}

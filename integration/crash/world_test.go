@@ -1,0 +1,240 @@
+//go:build integration
+
+package crash
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/integration/images"
+)
+
+const (
+	runtimeName = "io.containerd.godwit.v1"
+	beaconPort  = "9999"
+
+	runBound    = time.Minute      // from a boot or a wake to the first beacon
+	settleBound = time.Minute      // from the restart of what was killed to no open operation
+	quiet       = time.Second      // a VM that sleeps is not heard for so long
+	callBound   = 90 * time.Second // one command that nothing disturbs
+)
+
+// world is two nodes: a keeps the records and is asked, b has the VM and is hurt.
+type world struct {
+	*harness.Harness
+	a, b   *harness.Node
+	watch  *watcher
+	vm     string
+	empty  harness.Inventory // of b before the first VM
+	nonce  string            // of the VM that is there; empty: none
+	orders int
+}
+
+func newWorld(t *testing.T) *world {
+	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true})
+	w := &world{Harness: h, a: h.Node(0), b: h.Node(1), vm: filepath.Base(h.Dir)}
+	tar := filepath.Join(h.Dir, "probe.tar")
+	w.a.Ctr(t, "images", "export", tar, images.Probe)
+	if err := w.b.Import(t.Context(), tar, ""); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := h.ListenPacket(net.JoinHostPort(harness.Gateway, beaconPort))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	w.watch = watch(conn)
+	if w.empty, err = w.b.Inventory(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// awake makes sure that the VM runs on b, in a network that a wake has made: the lease
+// of ctr's own is lost when its task is, with every runtime.
+func (w *world) awake(ctx context.Context) error {
+	if w.nonce != "" {
+		return nil
+	}
+	begun := time.Now()
+	beacon := net.JoinHostPort(harness.Gateway, beaconPort)
+	if err := w.ctr(ctx, "run", "-d", "--cni", "--runtime", runtimeName, images.Probe, w.vm, "/bin/probe", "-beacon", beacon); err != nil {
+		return err
+	}
+	s, err := w.watch.next(ctx, begun)
+	if err != nil {
+		return err
+	}
+	w.nonce = s.Nonce
+	if err := w.hibernate(ctx); err != nil {
+		return err
+	}
+	return w.wake(ctx)
+}
+
+// hibernate puts the VM to sleep, undisturbed, and looks what it left on the node.
+func (w *world) hibernate(ctx context.Context) error {
+	if err := w.godwit(ctx, "hibernate", w.vm); err != nil {
+		return err
+	}
+	if err := w.silent(ctx); err != nil {
+		return err
+	}
+	return w.clean(ctx)
+}
+
+// wake wakes the VM, undisturbed: the one that fell asleep.
+func (w *world) wake(ctx context.Context) error {
+	begun := time.Now()
+	if err := w.godwit(ctx, "wake", w.vm); err != nil {
+		return err
+	}
+	return w.same(ctx, begun)
+}
+
+// same waits for the guest to be heard and compares it with the one that is known.
+func (w *world) same(ctx context.Context, since time.Time) error {
+	s, err := w.watch.next(ctx, since)
+	if err == nil && s.Nonce != w.nonce {
+		err = fmt.Errorf("VM %s is another one: nonce %s.., was %s..", w.vm, s.Nonce[:8], w.nonce[:8])
+	}
+	return err
+}
+
+// silent checks that nothing runs.
+func (w *world) silent(ctx context.Context) error {
+	before := w.watch.latest()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(quiet):
+	}
+	if now := w.watch.latest(); now.Counter != before.Counter {
+		return fmt.Errorf("VM %s is heard at counter %d while it must not run", w.vm, now.Counter)
+	}
+	return nil
+}
+
+// remove ends what is left of a VM that was lost, as a user of containerd does.
+func (w *world) remove(ctx context.Context) error {
+	for _, args := range [][]string{{"task", "rm", "--force", w.vm}, {"container", "rm", w.vm}} {
+		if err := w.ctr(ctx, args...); err != nil && !strings.Contains(err.Error(), "not found") {
+			return err
+		}
+	}
+	w.nonce = ""
+	return w.clean(ctx)
+}
+
+// clean waits until b holds nothing of the VM. Cgroups of others are the host's.
+func (w *world) clean(ctx context.Context) error {
+	return harness.Poll(ctx, settleBound, func(ctx context.Context) error {
+		now, err := w.b.Inventory(ctx)
+		if err != nil {
+			return err
+		}
+		more := slices.DeleteFunc(now.Since(w.empty), func(item string) bool {
+			return strings.HasPrefix(item, "cgroup ") && filepath.Base(item) != w.vm
+		})
+		if dirs, _ := filepath.Glob(filepath.Join(w.b.Dir, "lib", "vms", "*", "*")); len(dirs) > 0 {
+			more = append(more, dirs...)
+		}
+		if len(more) > 0 {
+			return fmt.Errorf("node b still holds:\n  %s", strings.Join(more, "\n  "))
+		}
+		return nil
+	})
+}
+
+// record is what the keeper of the records says of the VM.
+func (w *world) record(ctx context.Context) (*nodev1.VMInfo, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	out, err := w.a.RunGodwit(ctx, "ps", "-o", "json")
+	if err != nil {
+		return nil, err
+	}
+	var all nodev1.VMsResponse
+	if err := protojson.Unmarshal([]byte(out), &all); err != nil {
+		return nil, err
+	}
+	for _, info := range all.GetVms() {
+		if info.GetVm().GetId() == w.vm {
+			return info, nil
+		}
+	}
+	return nil, fmt.Errorf("VM %s has no record: %s", w.vm, out)
+}
+
+// phase waits until the open operation is in want.
+func (w *world) phase(ctx context.Context, want nodev1.Phase) error {
+	return harness.Poll(ctx, 20*time.Second, func(ctx context.Context) error {
+		info, err := w.record(ctx)
+		if err == nil && info.GetOperation().GetPhase() != want {
+			err = fmt.Errorf("operation %s is in %s, not %s", info.GetOperation().GetId(), info.GetOperation().GetPhase(), want)
+		}
+		return err
+	})
+}
+
+// journaled waits until b's journal is in want.
+func (w *world) journaled(ctx context.Context, want string) error {
+	return harness.Poll(ctx, 20*time.Second, func(context.Context) error {
+		if p := note(w.b, w.vm).Phase; p != want {
+			return fmt.Errorf("the journal is in %q, not %s", p, want)
+		}
+		return nil
+	})
+}
+
+// settled waits until no operation is open.
+func (w *world) settled(ctx context.Context) (info *nodev1.VMInfo, err error) {
+	err = harness.Poll(ctx, settleBound, func(ctx context.Context) error {
+		if info, err = w.record(ctx); err != nil {
+			return err
+		}
+		if op := info.GetOperation(); op != nil {
+			return fmt.Errorf("operation %s is still open, in %s: %s", op.GetId(), op.GetPhase(), op.GetReason())
+		}
+		return nil
+	})
+	return info, err
+}
+
+func (w *world) ctr(ctx context.Context, args ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, callBound)
+	defer cancel()
+	_, err := w.b.RunCtr(ctx, args...)
+	return err
+}
+
+func (w *world) godwit(ctx context.Context, args ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, callBound)
+	defer cancel()
+	_, err := w.b.RunGodwit(ctx, args...)
+	return errors.Join(err, ctx.Err())
+}
+
+// successors answers what the shims that adopt wrote.
+func (w *world) successors() error {
+	files, _ := filepath.Glob(filepath.Join(w.b.Dir, "lib", "vms", "*", "*", "*.log"))
+	var all []error
+	for _, f := range files {
+		if data, err := os.ReadFile(f); err == nil {
+			all = append(all, fmt.Errorf("--- %s\n%s", f, data[max(0, len(data)-4000):]))
+		}
+	}
+	return errors.Join(all...)
+}
