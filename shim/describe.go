@@ -167,6 +167,14 @@ func (c *creation) disks(ctx context.Context, _ *undo) error {
 	if err != nil {
 		return err
 	}
+	for _, d := range set.Disks {
+		if d.ID != set.Writable {
+			continue
+		}
+		if err := c.bundle.FitCopies(d.Size); err != nil {
+			return err
+		}
+	}
 	return c.vm.write(func(j *Journal) {
 		s := j.Spec.Clone()
 		s.Disks = slices.Clone(set.Disks)

@@ -40,6 +40,7 @@ type Bundle struct {
 	// Copies are the bind mounts; their content is read when the guest boots, because a
 	// createRuntime hook may still write it.
 	Copies Copies
+	copied int64 // bytes of them that go to the writable disk
 	// Notes say what was accepted and is not applied as it would be in a container on
 	// the host. The shim logs them once.
 	Notes []string

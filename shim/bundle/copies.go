@@ -11,9 +11,11 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 )
@@ -39,11 +41,13 @@ type Copy struct {
 type Copies []Copy
 
 // measure refuses what is too much to copy, or cannot be copied, before anything
-// starts.
-func (cs Copies) measure() error {
-	var size int64
+// starts. It returns how many bytes of it go to the writable disk: those that no mount
+// of the guest takes.
+func (cs Copies) measure(mounts []specs.Mount) (int64, error) {
+	var size, disk int64
 	var count int
 	for _, c := range cs {
+		before := size
 		err := c.walk(func(name string, info fs.FileInfo) error {
 			count++
 			if info.Mode().IsRegular() {
@@ -56,10 +60,18 @@ func (cs Copies) measure() error {
 			return nil
 		})
 		if err != nil {
-			return err
+			return 0, err
+		}
+		if !slices.ContainsFunc(mounts, func(m specs.Mount) bool { return inside(c.Destination, m.Destination) }) {
+			disk += size - before
 		}
 	}
-	return nil
+	return disk, nil
+}
+
+func inside(name, dir string) bool {
+	dir = path.Clean(dir)
+	return name == dir || strings.HasPrefix(name, strings.TrimSuffix(dir, "/")+"/")
 }
 
 // walk calls fn for the source and everything in it, parents first, in the order of

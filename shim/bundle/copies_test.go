@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -106,5 +107,43 @@ func TestCopiesRefuse(t *testing.T) {
 	}
 	if _, err := load(t, generate(t, bind(t.TempDir(), "/d"), annotation(Prefix+"volumes", "copy"))); err != nil {
 		t.Errorf("volumes=copy: %v", err)
+	}
+}
+
+// TestFitCopies: copies that are larger than the writable disk are refused before a
+// guest boots; those that a tmpfs of the guest takes do not count.
+func TestFitCopies(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(file, 2<<20); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		destination string
+		mounts      []specs.Mount
+		disk        int64
+		fits        bool
+	}{
+		"larger disk":      {destination: "/data/file", disk: 3 << 20, fits: true},
+		"same size":        {destination: "/data/file", disk: 2 << 20},
+		"in a tmpfs":       {destination: "/tmp/a/file", mounts: []specs.Mount{{Destination: "/tmp/"}}, disk: 1 << 20, fits: true},
+		"beside the tmpfs": {destination: "/tmpfile", mounts: []specs.Mount{{Destination: "/tmp"}}, disk: 1 << 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := &Bundle{Copies: Copies{{Source: file, Destination: c.destination}}}
+			var err error
+			if b.copied, err = b.Copies.measure(c.mounts); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.FitCopies(c.disk); (err == nil) != c.fits || err != nil && !errdefs.IsResourceExhausted(err) {
+				t.Errorf("copies of 2 MiB for a disk of %d: %v", c.disk, err)
+			}
+		})
+	}
+	if err := new(Bundle).FitCopies(0); err != nil {
+		t.Errorf("no copies: %v", err)
 	}
 }

@@ -45,7 +45,9 @@ func (b *Bundle) readMounts(oci *specs.Spec, copyVolumes bool) error {
 		}
 	}
 	oci.Mounts = kept
-	return b.Copies.measure()
+	var err error
+	b.copied, err = b.Copies.measure(kept)
+	return err
 }
 
 func isBind(m specs.Mount) bool {
@@ -93,4 +95,14 @@ func readCopy(m specs.Mount, copyVolumes bool) (Copy, error) {
 	}
 	c.Source = source
 	return c, nil
+}
+
+// FitCopies refuses bind mounts that cannot fit a writable disk of that size, before
+// the guest finds out.
+func (b *Bundle) FitCopies(disk int64) error {
+	if b.copied == 0 || b.copied < disk {
+		return nil
+	}
+	return fmt.Errorf("bind mounts of %d MiB are copied to the VM's writable disk, which has %d MiB: put the data into the image or make the disk larger: %w",
+		b.copied>>20, disk>>20, errdefs.ErrResourceExhausted)
 }
