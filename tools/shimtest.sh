@@ -1,6 +1,7 @@
 #!/bin/bash
-# Runs containerd's conformance suites on the built shim, as often as the argument says,
-# in mount and process namespaces of its own (an interrupted run leaves no VM) with a
+# Runs containerd's conformance suites on the built shim, as often as the first argument
+# says, with the root file systems of the second (overlay or block; both without it), in
+# mount and process namespaces of its own (an interrupted run leaves no VM) with a
 # configuration of its own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -9,6 +10,7 @@ if [ -z "${SHIMTEST_INSIDE:-}" ]; then
 	exec env SHIMTEST_INSIDE=1 unshare --mount --propagation private --pid --fork --kill-child --mount-proc "$0" "$@"
 fi
 root=$PWD
+count=${1:-1} mode=${2:-}
 work=$(mktemp -d /tmp/gst.XXXXXX)
 trap 'umount "$work/ram" 2>/dev/null; rm -rf "$work"' EXIT
 mkdir -p out
@@ -27,5 +29,11 @@ TOML
 cd tools/shimtest
 CGO_ENABLED=0 go build -trimpath -o "$work/testbin" ./testbin
 go test -c -o "$work/shim.test" .
+go build -trimpath -o "$work/report" ./report
+log=$root/out/shimtest${mode:+-$mode}.log
+status=0
 GODWIT_CONFIG=$work/config.toml SHIMTEST_TESTBIN=$work/testbin SHIM_BINARY=$root/bin/containerd-shim-godwit-v1 PATH=$root/bin:$PATH \
-	"$work/shim.test" -test.v -test.count="$1" -test.timeout 60m 2>&1 | tee "$root/out/shimtest.log"
+	"$work/shim.test" -test.v -test.run "^TestShim$/^${mode:-.*}$" -test.count="$count" -test.timeout "$((20 * count))m" 2>&1 |
+	tee "$log" | grep --line-buffered -E '^ *--- |leaked shim|^panic' || status=1
+"$work/report" -runs "$count" -mode "$mode" -out "${log%.log}.json" <"$log" || status=1
+exit $status
