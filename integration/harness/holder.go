@@ -39,25 +39,20 @@ func hold() error {
 		return err
 	}
 	fmt.Println("ready")
-	go func() {
-		for {
-			var status unix.WaitStatus
-			if _, err := unix.Wait4(-1, &status, unix.WNOTHREAD, nil); errors.Is(err, unix.ECHILD) {
-				waitForChild()
-			}
-		}
-	}()
+	go reap()
 	_, err := io.Copy(io.Discard, os.Stdin)
 	return err
 }
 
-// waitForChild blocks until some child of this process has changed state; without any,
-// it looks again when the next one was orphaned to us.
-func waitForChild() {
-	var info unix.Siginfo
-	if err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOWAIT, nil); errors.Is(err, unix.ECHILD) {
-		ts := unix.Timespec{Nsec: 20e6}
-		_ = unix.Nanosleep(&ts, nil)
+// reap takes whatever is orphaned to this process, to any of its threads; without a
+// child it looks again a little later.
+func reap() {
+	for {
+		var status unix.WaitStatus
+		if _, err := unix.Wait4(-1, &status, 0, nil); errors.Is(err, unix.ECHILD) {
+			ts := unix.Timespec{Nsec: 20e6}
+			_ = unix.Nanosleep(&ts, nil)
+		}
 	}
 }
 
