@@ -39,6 +39,9 @@ func TestCaptureAndExecs(t *testing.T) {
 	if err != nil || r.GetExitStatus() != killed {
 		t.Errorf("wait for the exec = %v, %v", r, err)
 	}
+	if vm, _ := s.the(); !vm.is(Captured) || vm.init.exited {
+		t.Error("the end of the execs was more than that")
+	}
 	if _, err := s.Delete(ctx, &taskapi.DeleteRequest{ID: "vm", ExecID: "shell"}); err != nil {
 		t.Errorf("delete of the ended exec = %v", err)
 	}

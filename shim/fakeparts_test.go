@@ -322,9 +322,15 @@ func (a *fakeAgent) Wait(ctx context.Context, r *agentv1.WaitRequest) (*agentv1.
 }
 
 func (a *fakeAgent) Kill(_ context.Context, r *agentv1.KillRequest) (*agentv1.KillResponse, error) {
-	select {
-	case a.exit(r.GetId()) <- 128 + r.GetSignal():
-	default:
+	ids := []string{r.GetId()}
+	if r.GetAll() && r.GetId() != "" {
+		ids = append(ids, "") // all that the container has
+	}
+	for _, id := range ids {
+		select {
+		case a.exit(id) <- 128 + r.GetSignal():
+		default:
+		}
 	}
 	return &agentv1.KillResponse{}, nil
 }

@@ -121,7 +121,7 @@ func (s *Service) Kill(_ context.Context, r *agentv1.KillRequest) (*agentv1.Kill
 		return nil, fmt.Errorf("signal %d: %w", r.Signal, errdefs.ErrInvalidArgument)
 	}
 	sig := unix.Signal(r.Signal)
-	if r.All {
+	if r.All && r.Id == "" {
 		return &agentv1.KillResponse{}, s.cgroup.signalAll(sig)
 	}
 	err = s.children.signal(p.pid, sig)

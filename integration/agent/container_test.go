@@ -213,6 +213,34 @@ func TestManyExecs(t *testing.T) {
 	}
 }
 
+// "All" is of the container: a further process that is killed with it takes no other
+// process along, least of all init.
+func TestKillExecAlone(t *testing.T) {
+	m := newMachine(t).boot().setup(nil).init()
+	if err := m.start("victim", process("sleep", "1000")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.agent.Kill(t.Context(), &agentv1.KillRequest{Id: "victim", Signal: 9, All: true}); err != nil {
+		t.Fatal(err)
+	}
+	w, err := m.agent.Wait(t.Context(), &agentv1.WaitRequest{Id: "victim"})
+	if err != nil || w.ExitStatus != 137 {
+		t.Fatalf("%+v %v", w, err)
+	}
+	if r, err := m.exec("after", process("echo", "alive"), ""); err != nil || r.Out != "alive\n" {
+		t.Fatalf("%+v %v", r, err)
+	}
+	all, err := m.agent.Processes(t.Context(), &agentv1.ProcessesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range all.Processes {
+		if p.Id == "" && p.Exited {
+			t.Error("init ended with the exec")
+		}
+	}
+}
+
 func TestFilesAndReadOnlyRoot(t *testing.T) {
 	big := bytes.Repeat([]byte("0123456789abcdef"), 400<<10) // 6.25 MiB: more than a message
 	m := newMachine(t).boot().setup(func(r *agentv1.SetupRequest) {
