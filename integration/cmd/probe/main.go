@@ -5,6 +5,7 @@ package main
 
 import (
 	"crypto/rand"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"flag"
@@ -25,6 +26,7 @@ type probe struct {
 	journal *journal
 	counter atomic.Uint64
 	ballast []byte
+	soft    []byte
 }
 
 func main() {
@@ -33,6 +35,7 @@ func main() {
 	interval := flag.Duration("interval", 10*time.Millisecond, "between two beacons")
 	file := flag.String("file", "/data/journal", "file that grows by a line with every tenth beacon")
 	fill := flag.Int("fill", 0, "MiB of random memory to hold")
+	soft := flag.Int("soft", 0, "MiB of memory to hold whose pages differ and compress well")
 	flag.Parse()
 	log.SetFlags(0)
 
@@ -40,6 +43,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	p.soft = softMemory(*soft << 20)
 	go p.beat(*beacon, *interval)
 	log.Printf("probe: nonce %s", p.nonce)
 	log.Fatal(http.ListenAndServe(*listen, p))
@@ -60,6 +64,15 @@ func newProbe(file string, fill int) (*probe, error) {
 	var err error
 	p.journal, err = openJournal(file, p.nonce[:16])
 	return p, err
+}
+
+// softMemory has a number in every 64 bytes and nothing else, like a table of the kernel.
+func softMemory(size int) []byte {
+	m := make([]byte, size)
+	for at := 0; at < size; at += 64 {
+		binary.LittleEndian.PutUint64(m[at:], uint64(at))
+	}
+	return m
 }
 
 // beat counts and tells. The counter grows with each round and not with time, so its

@@ -45,6 +45,19 @@ func TestProbeTells(t *testing.T) {
 	}
 }
 
+// Soft memory has no two equal pages: one page stored for many would spoil a measurement.
+func TestSoftMemory(t *testing.T) {
+	seen := map[string]bool{}
+	m := softMemory(1 << 20)
+	for at := 0; at < len(m); at += 4096 {
+		page := string(m[at : at+4096])
+		if seen[page] {
+			t.Fatalf("the page at %d stands twice", at)
+		}
+		seen[page] = true
+	}
+}
+
 // A checker that cannot see damage proves nothing.
 func TestJournalSeesDamage(t *testing.T) {
 	for name, damage := range map[string]func(t *testing.T, path string){
