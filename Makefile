@@ -11,6 +11,7 @@ SYSCONFDIR ?= /etc
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 COUNT   ?= 1
 FUZZTIME ?= 30s
+BENCH_ROUNDS ?= 7
 
 export GOTOOLCHAIN := local
 
@@ -73,8 +74,10 @@ lint: setup $(tools)/.lint $(tools)/.generate ## formatting, vet, linters, gener
 generate: $(tools)/.generate ## make the Go code of the .proto files again
 	tools/generate.sh
 
-bench: ## performance figures into out/bench.json
-	tools/notyet.sh bench
+bench: setup tools build guest ## performance figures into out/bench.json, from BENCH_ROUNDS rounds (root)
+	@mkdir -p out bin/integration
+	$(gobuild) -o bin/integration/bench ./integration/cmd/bench
+	bin/integration/bench -rounds $(BENCH_ROUNDS) -out out/bench.json
 
 shimtest: setup tools build guest ## containerd's own conformance suites on the shim, COUNT times (root)
 	tools/shimtest.sh $(COUNT)

@@ -1,0 +1,186 @@
+// Package bench measures godwit beside what it is built from: bare QEMU, zstd, ctr
+// without a guest. What it says was shown by the guest, the wire or the kernel; every
+// figure has one value a round, and its baseline is measured in the same round.
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/integration/images"
+	"godwit.dev/godwit/integration/observer"
+	"godwit.dev/godwit/vmm"
+)
+
+const (
+	runtimeName = "io.containerd.godwit.v1"
+	mark        = "godwit-bench-up" // the line that ends a boot
+	beaconPort  = "9999"
+	stepTimeout = 5 * time.Minute
+)
+
+// warmup is the round that fills caches and finds the sizes; its values are dropped.
+const warmup = -1
+
+// Options of Run.
+type Options struct {
+	Rounds int
+	Log    io.Writer
+	// Self is the command that measures the agent inside the node, AgentMain; the root of
+	// the repository is added to it.
+	Self []string
+}
+
+type bench struct {
+	Options
+	h       *harness.Harness
+	node    *harness.Node
+	watch   *observer.Watcher
+	facts   vmm.Facts
+	bare    string // initramfs
+	ballast map[int]int
+	result  *Result
+	round   int
+}
+
+// Run measures everything. The result is there after an error too: what is missing in it
+// is null. Nothing is left behind.
+func Run(ctx context.Context, o Options) (_ *Result, err error) {
+	b := &bench{Options: o, result: newResult(o.Rounds), ballast: map[int]int{}}
+	begun := time.Now()
+	defer func() {
+		b.result.Seconds = time.Since(begun).Seconds()
+		b.result.Machine.LoadAfter = load()
+	}()
+	if b.facts, err = b.identify(ctx); err != nil {
+		return b.result, err
+	}
+	b.say("one node with containerd and godwitd, a registry, %d rounds after one to warm up", o.Rounds)
+	b.h, err = harness.Start(ctx, harness.Options{
+		Registry: harness.PlainHTTP, Godwitd: true, Images: true,
+		// A busy machine spoils the figures; it should not end the run as well.
+		Config: func(*harness.Node) string { return "timeouts = {boot = '4m'}\n" },
+	})
+	if err != nil {
+		return b.result, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.h.Logs())
+		}
+		err = errors.Join(err, b.h.Close())
+	}()
+	b.node = b.h.Node(0)
+	if b.bare, err = bareInitramfs(b.h.Dir); err != nil {
+		return b.result, err
+	}
+	conn, err := b.h.ListenPacket(net.JoinHostPort(harness.Gateway, beaconPort))
+	if err != nil {
+		return b.result, err
+	}
+	defer conn.Close()
+	b.watch = observer.Watch(conn)
+	for b.round = warmup; b.round < o.Rounds; b.round++ {
+		begun := time.Now()
+		if err := b.one(ctx); err != nil {
+			return b.result, fmt.Errorf("round %d: %w", b.round+1, err)
+		}
+		b.say("round %d of %d took %s", b.round+1, o.Rounds, time.Since(begun).Round(time.Second))
+	}
+	return b.result, nil
+}
+
+// one is a round: each figure beside its baseline, in turns.
+func (b *bench) one(ctx context.Context) error {
+	steps := []func(context.Context) error{b.ctrRun, b.bareBoot}
+	if b.round%2 == 0 { // neither always profits from what the other has warmed
+		steps[0], steps[1] = steps[1], steps[0]
+	}
+	steps = append(steps, b.exec, b.agent)
+	for _, mib := range sizes {
+		steps = append(steps, func(ctx context.Context) error { return b.sleep(ctx, mib) })
+	}
+	for _, step := range steps {
+		bounded, cancel := context.WithTimeout(ctx, stepTimeout)
+		err := step(bounded)
+		cancel()
+		if err != nil {
+			return err
+		}
+	}
+	b.derive()
+	return nil
+}
+
+// derive computes what compares two values of this round.
+func (b *bench) derive() {
+	v := func(name string) float64 { return b.value(name) }
+	b.note("start.extra", v("start.ctr_run")-v("start.bare"))
+	b.note("exec.ratio", (v("exec.ctr")-v("exec.ctr_only"))/v("exec.bare"))
+	for i, mib := range sizes {
+		b.note(sleepName(mib, "hibernate_ratio"), v(sleepName(mib, "hibernate_rate"))/v(sleepName(mib, "compress_rate")))
+		b.note(sleepName(mib, "wake_ratio"), v(sleepName(mib, "wake_rate"))/v(sleepName(mib, "expand_rate")))
+		if i > 0 {
+			b.note(sleepName(mib, "pause_ratio"), v(sleepName(mib, "pause"))/v(sleepName(sizes[0], "pause")))
+		}
+	}
+}
+
+// note keeps a value of this round.
+func (b *bench) note(name string, v float64) {
+	if b.round != warmup {
+		b.result.figure(name).set(b.round, v)
+	}
+}
+
+// value is NaN for what this round has not measured.
+func (b *bench) value(name string) float64 {
+	if b.round != warmup {
+		if v := b.result.figure(name).Raw[b.round]; v != nil {
+			return *v
+		}
+	}
+	return nan
+}
+
+func (b *bench) say(format string, args ...any) { fmt.Fprintf(b.Log, "bench: "+format+"\n", args...) }
+
+// name of a VM of this round.
+func (b *bench) name(kind string) string { return fmt.Sprintf("%s-%d", kind, b.round+1) }
+
+// remove ends a VM as a user of containerd does, and its record.
+func (b *bench) remove(ctx context.Context, vm string) error {
+	for _, args := range [][]string{{"task", "rm", "--force", vm}, {"container", "rm", vm}} {
+		if _, err := b.node.RunCtr(ctx, args...); err != nil {
+			return err
+		}
+	}
+	return b.forget(ctx, vm)
+}
+
+// forget removes the record of a VM whose container is gone, and what the registry has.
+func (b *bench) forget(ctx context.Context, vm string) error {
+	if _, err := b.node.RunGodwit(ctx, "rm", vm); err != nil {
+		return err
+	}
+	return os.RemoveAll(filepath.Join(b.h.Dir, "registry/docker/registry/v2"))
+}
+
+// ctrRun times a container from the command to its first output.
+func (b *bench) ctrRun(ctx context.Context) error {
+	vm := b.name("start")
+	first, _, err := b.timed(ctx, "ctr", "--address", b.node.Socket, "run", "--rm", "--runtime", runtimeName,
+		images.Busybox, vm, "/bin/echo", mark)
+	if err != nil {
+		return err
+	}
+	b.note("start.ctr_run", ms(first))
+	return b.forget(ctx, vm)
+}

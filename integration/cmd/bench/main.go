@@ -1,0 +1,70 @@
+// Command bench measures godwit and writes what it found. It ends with 1 if any figure
+// is missing; no figure is ever too slow. It cleans up also when interrupted.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"godwit.dev/godwit/integration/bench"
+)
+
+// agentArg makes the program measure the agent alone; it calls itself so in the node.
+const agentArg = "agent"
+
+// limit is far above what a run needs; a machine that takes longer is stuck.
+const limit = 40 * time.Minute
+
+func main() {
+	out := flag.String("out", "out/bench.json", "file for the measurements")
+	rounds := flag.Int("rounds", 7, "rounds that count; published medians are of at least 7")
+	flag.Parse()
+	os.Exit(run(*out, *rounds, flag.Args()))
+}
+
+func run(out string, rounds int, args []string) int {
+	interrupted, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	ctx, cancel := context.WithTimeout(interrupted, limit)
+	defer cancel()
+	if len(args) == 2 && args[0] == agentArg {
+		return report(bench.AgentMain(ctx, args[1], os.Stdout))
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return report(err)
+	}
+	if rounds < 1 || len(args) > 0 {
+		return report(errors.New("want -rounds of at least 1 and no arguments"))
+	}
+	result, err := bench.Run(ctx, bench.Options{Rounds: rounds, Log: os.Stdout, Self: []string{self, agentArg}})
+	if interrupted.Err() != nil {
+		fmt.Fprintln(os.Stderr, "bench: interrupted; everything is cleaned up")
+		return 130
+	}
+	fmt.Println()
+	err = errors.Join(err, result.Table(os.Stdout), result.Write(out))
+	if missing := result.Check(); len(missing) > 0 {
+		err = errors.Join(err, errors.New(strings.Join(missing, "\n")))
+	}
+	if err != nil {
+		return report(err)
+	}
+	fmt.Printf("\nbench: %d rounds in %.0f s; %s\n", rounds, result.Seconds, out)
+	return 0
+}
+
+func report(err error) int {
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(os.Stderr, "\n%v\nbench: FAILED\n", err)
+	return 1
+}
