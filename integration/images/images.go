@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -26,13 +27,19 @@ const (
 	NoEntrypoint = "godwit.test/noentrypoint:1"
 )
 
-// File of a layer. Mode carries the type: a directory, a symbolic link with Target, or a
-// regular file with Data.
+// File of a layer. Mode carries the type: a directory, a symbolic link with Target, a
+// character device with Major and Minor, a named pipe, or a regular file with Data. Link
+// makes it one more name of an earlier file.
 type File struct {
-	Name   string
-	Mode   fs.FileMode
-	Data   []byte
-	Target string
+	Name         string
+	Mode         fs.FileMode
+	Data         []byte
+	Target       string
+	Link         string
+	UID, GID     int
+	ModTime      time.Time
+	Xattrs       map[string]string
+	Major, Minor int64
 }
 
 // Image is one image to be made.
@@ -136,16 +143,7 @@ func layerTar(files []File) ([]byte, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
 	for _, f := range files {
-		h := &tar.Header{Name: f.Name, Mode: int64(f.Mode.Perm()), Size: int64(len(f.Data)), Typeflag: tar.TypeReg, Linkname: f.Target}
-		switch {
-		case f.Mode.IsDir():
-			h.Typeflag = tar.TypeDir
-		case f.Mode&fs.ModeSymlink != 0:
-			h.Typeflag = tar.TypeSymlink
-		}
-		if f.Mode&fs.ModeSticky != 0 {
-			h.Mode |= 0o1000
-		}
+		h := f.header()
 		if err := w.WriteHeader(h); err != nil {
 			return nil, fmt.Errorf("tar %s: %w", f.Name, err)
 		}
@@ -154,6 +152,38 @@ func layerTar(files []File) ([]byte, error) {
 		}
 	}
 	return buf.Bytes(), w.Close()
+}
+
+func (f File) header() *tar.Header {
+	h := &tar.Header{
+		Name: f.Name, Mode: int64(f.Mode.Perm()), Size: int64(len(f.Data)), Typeflag: tar.TypeReg, Linkname: f.Target,
+		Uid: f.UID, Gid: f.GID, ModTime: f.ModTime, Devmajor: f.Major, Devminor: f.Minor,
+	}
+	switch {
+	case f.Link != "":
+		h.Typeflag, h.Linkname = tar.TypeLink, f.Link
+	case f.Mode.IsDir():
+		h.Typeflag = tar.TypeDir
+	case f.Mode&fs.ModeSymlink != 0:
+		h.Typeflag = tar.TypeSymlink
+	case f.Mode&fs.ModeCharDevice != 0:
+		h.Typeflag = tar.TypeChar
+	case f.Mode&fs.ModeNamedPipe != 0:
+		h.Typeflag = tar.TypeFifo
+	}
+	if f.Mode&fs.ModeSticky != 0 {
+		h.Mode |= 0o1000
+	}
+	if f.Mode&fs.ModeSetuid != 0 {
+		h.Mode |= 0o4000
+	}
+	for name, value := range f.Xattrs {
+		if h.PAXRecords == nil {
+			h.PAXRecords = map[string]string{}
+		}
+		h.PAXRecords["SCHILY.xattr."+name] = value
+	}
+	return h
 }
 
 func archive(path, dir string) (err error) {

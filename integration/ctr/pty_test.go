@@ -1,0 +1,104 @@
+//go:build integration
+
+package ctr
+
+import (
+	"context"
+	"os"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/integration/harness"
+)
+
+// terminal is a ctr on a pseudo-terminal.
+type terminal struct {
+	*command
+	master *os.File
+}
+
+// onTerminal starts ctr as a user at a terminal of the given size does.
+func onTerminal(t *testing.T, n *harness.Node, rows, columns uint16, args ...string) *terminal {
+	t.Helper()
+	master, slave, err := openPTY()
+	if err != nil {
+		t.Fatal(err)
+	}
+	term := &terminal{&command{stdout: &output{}, errs: &output{}, done: make(chan struct{})}, master}
+	term.resize(t, rows, columns)
+	ctx, cancel := context.WithCancel(t.Context())
+	cmd := n.Command(ctx, "ctr", append([]string{"--address", n.Socket}, args...)...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	term.cmd = cmd
+	err = n.Enter(cmd.Start)
+	slave.Close()
+	if err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		// EIO at the end of the other side.
+		_, _ = term.stdout.readFrom(master)
+	}()
+	go func() {
+		_ = cmd.Wait()
+		<-read
+		close(term.done)
+	}()
+	t.Cleanup(func() { cancel(); <-term.done; master.Close() })
+	return term
+}
+
+func (o *output) readFrom(f *os.File) (int64, error) {
+	buf := make([]byte, 4096)
+	for {
+		n, err := f.Read(buf)
+		if err != nil {
+			return 0, err
+		}
+		_, _ = o.Write(buf[:n])
+	}
+}
+
+func (c *terminal) resize(t *testing.T, rows, columns uint16) {
+	t.Helper()
+	if err := unix.IoctlSetWinsize(int(c.master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *terminal) types(t *testing.T, text string) {
+	t.Helper()
+	if _, err := c.master.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func openPTY() (master, slave *os.File, err error) {
+	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, &os.PathError{Op: "open", Path: "/dev/ptmx", Err: err}
+	}
+	master = os.NewFile(uintptr(fd), "/dev/ptmx")
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		master.Close()
+		return nil, nil, os.NewSyscallError("unlock pty", err)
+	}
+	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err != nil {
+		master.Close()
+		return nil, nil, os.NewSyscallError("number of pty", err)
+	}
+	slave, err = os.OpenFile("/dev/pts/"+strconv.Itoa(number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		master.Close()
+		return nil, nil, err
+	}
+	return master, slave, nil
+}

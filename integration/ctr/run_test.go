@@ -1,0 +1,83 @@
+//go:build integration
+
+package ctr
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/integration/images"
+)
+
+// ctr run --rm: output, exit codes, stdin, a terminal; and nothing is left.
+func TestRun(t *testing.T) {
+	h := harness.New(t, harness.Options{Images: true})
+	n := h.Node(0)
+	n.CheckClean(t)
+	t.Run("output and exit code", func(t *testing.T) {
+		ctr(t, n, nil, script("codes", "echo out; echo err >&2; exit 42")...).want(t, result{"out\n", "err\n", 42})
+	})
+	t.Run("exit codes", func(t *testing.T) {
+		// Two VMs at a time: the machine has two processors.
+		for _, pair := range [][2]int{{0, 1}, {127, 255}} {
+			var running []*command
+			for _, code := range pair {
+				running = append(running, start(t, n, nil, script(fmt.Sprintf("code%d", code), fmt.Sprintf("exit %d", code))...))
+			}
+			for i, c := range running {
+				c.wait(t).want(t, result{"", "", pair[i]})
+			}
+		}
+	})
+	t.Run("stdin", func(t *testing.T) {
+		data := bytes.Repeat([]byte("godwit, 16 bytes"), 1<<16)
+		got := ctr(t, n, bytes.NewReader(data), append(runArgs(), images.Busybox, "cat", "cat")...)
+		if got.code != 0 || sha256.Sum256([]byte(got.out)) != sha256.Sum256(data) {
+			t.Errorf("exit code %d, %d of %d bytes came back; stderr %q", got.code, len(got.out), len(data), got.errs)
+		}
+	})
+	t.Run("program not found", func(t *testing.T) {
+		got := ctr(t, n, nil, append(runArgs(), images.Busybox, "nothing", "/bin/nothing")...)
+		got.want(t, result{"", "/bin/nothing", 1})
+		t.Log(got.errs)
+	})
+	t.Run("terminal", func(t *testing.T) { testTerminal(t, n) })
+	if out := n.Ctr(t, "containers", "ls", "-q"); out != "" {
+		t.Errorf("containers left: %s", out)
+	}
+}
+
+func testTerminal(t *testing.T, n *harness.Node) {
+	term := onTerminal(t, n, 40, 100, append(runArgs("-t"), images.Busybox, "term", "sh")...)
+	term.stdout.says(t, "# ")
+	term.types(t, "stty size; tty\n")
+	term.stdout.says(t, "40 100\r")
+	term.stdout.says(t, "/dev/pts/0\r")
+	term.resize(t, 50, 120)
+	err := harness.Poll(t.Context(), stepTimeout, func(context.Context) error {
+		term.types(t, "stty size\n")
+		if out := term.stdout.String(); !strings.Contains(out, "50 120\r") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("the guest does not see the new size: %v", err)
+	}
+	// In a shell of its own: one that is between two commands keeps a ctrl-C for later.
+	term.types(t, "sh -c 'echo begin; exec sleep 1000'\n")
+	term.stdout.says(t, "\nbegin\r")
+	term.types(t, "\x03")
+	term.types(t, "echo code $?\n")
+	term.stdout.says(t, "code 130\r")
+	term.types(t, "exit 7\n")
+	if got := term.wait(t); got.code != 7 {
+		t.Errorf("exit code %d, want 7: %s", got.code, got.out)
+	}
+}
