@@ -1,6 +1,7 @@
 package record
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -47,9 +48,18 @@ func (e *HeldError) Holder() string {
 		return fmt.Sprintf("node %s owns it at generation %d", owner.GetNode(), rec.GetGeneration())
 	case owner.GetDigest() != "":
 		return fmt.Sprintf("snapshot %s owns it at generation %d", owner.GetDigest(), rec.GetGeneration())
+	case rec.GetLost() != "":
+		return fmt.Sprintf("nobody owns it at generation %d, and %s", rec.GetGeneration(), LostText(rec))
 	default:
 		return fmt.Sprintf("nobody owns it at generation %d", rec.GetGeneration())
 	}
+}
+
+// LostText says what an operation that lost the VM has left, and what to do about it.
+func LostText(rec *nodev1.Record) string {
+	vm := rec.GetVm().GetNamespace() + "/" + rec.GetVm().GetId()
+	return fmt.Sprintf("it was lost after snapshot %s: restore that by godwit wake --digest %s --force %s, or give it up by godwit rm --force %s",
+		rec.GetLost(), rec.GetLost(), vm, vm)
 }
 
 // ToWire makes err fit for ttrpc: the class as code, the record of a HeldError as detail.
@@ -80,6 +90,28 @@ func Plain(err error) error {
 		e.text += end
 	}
 	return e
+}
+
+// Class names the class of err, for a record; ClassOf undoes it, with nil for no class.
+func Class(err error) string {
+	if class := errdefs.Resolve(err); class != nil && class != errdefs.ErrUnknown {
+		return class.Error()
+	}
+	return ""
+}
+
+// ClassOf answers the class that Class has named.
+func ClassOf(name string) error {
+	for _, class := range []error{
+		errdefs.ErrInvalidArgument, errdefs.ErrNotFound, errdefs.ErrAlreadyExists, errdefs.ErrFailedPrecondition, errdefs.ErrConflict,
+		errdefs.ErrAborted, errdefs.ErrUnavailable, errdefs.ErrPermissionDenied, errdefs.ErrUnauthenticated, errdefs.ErrResourceExhausted,
+		errdefs.ErrDataLoss, errdefs.ErrNotImplemented, errdefs.ErrOutOfRange, errdefs.ErrInternal, context.DeadlineExceeded,
+	} {
+		if class.Error() == name {
+			return class
+		}
+	}
+	return nil
 }
 
 type plain struct {

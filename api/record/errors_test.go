@@ -1,6 +1,7 @@
 package record
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -37,6 +38,17 @@ func TestErrorsCrossTheWire(t *testing.T) {
 	}
 	if err := ToWire(Plain(nil)); err != nil {
 		t.Errorf("no error became %v", err)
+	}
+}
+
+func TestClassIsKept(t *testing.T) {
+	for _, class := range []error{errdefs.ErrUnavailable, errdefs.ErrDataLoss, errdefs.ErrUnauthenticated, context.DeadlineExceeded} {
+		if got := ClassOf(Class(fmt.Errorf("a: %w", class))); !errors.Is(got, class) {
+			t.Errorf("%v became %v", class, got)
+		}
+	}
+	if got := ClassOf(Class(errors.New("a"))); got != nil {
+		t.Errorf("no class became %v", got)
 	}
 }
 

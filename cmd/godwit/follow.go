@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/cheggaaa/pb/v3"
@@ -53,7 +54,28 @@ func outcome(status *nodev1.StatusResponse) error {
 	if !status.GetSettled() || op.GetPhase() == nodev1.Phase_PHASE_SUCCEEDED {
 		return nil
 	}
-	return fmt.Errorf("operation %s %s: %s: %w", op.GetId(), lower(op.GetPhase().String(), "PHASE_"), op.GetReason(), errdefs.ErrAborted)
+	class := record.ClassOf(op.GetClass())
+	if class == nil || lost(op.GetPhase()) {
+		class = errdefs.ErrAborted
+	}
+	return fmt.Errorf("operation %s %s: %s; %s: %w", op.GetId(), lower(op.GetPhase().String(), "PHASE_"),
+		strings.TrimSuffix(op.GetReason(), ": "+class.Error()), after(op), class)
+}
+
+// after says where an operation that was undone has left the VM.
+func after(op *nodev1.Operation) string {
+	switch {
+	case lost(op.GetPhase()):
+		return "the VM has ended; its last snapshot is kept (godwit snapshot ls)"
+	case op.GetKind() == nodev1.Kind_KIND_HIBERNATE:
+		return "node " + op.GetSource() + " owns the VM as before"
+	default:
+		return "its snapshot owns the VM as before"
+	}
+}
+
+func lost(p nodev1.Phase) bool {
+	return p == nodev1.Phase_PHASE_LOST_AT_DEST || p == nodev1.Phase_PHASE_LOST_AT_SRC
 }
 
 func summary(w io.Writer, status *nodev1.StatusResponse) error {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"godwit.dev/godwit/api/record"
+
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
@@ -187,7 +189,7 @@ func retryable(s step, err error) bool {
 func (e *Engine) giveUp(ctx context.Context, op *nodev1.Operation, cause error) error {
 	ctx, cancel := context.WithTimeout(ctx, e.opts.Abort)
 	defer cancel()
-	err := e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_ABORTING, Reason: cause.Error()})
+	err := e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_ABORTING, Reason: cause.Error(), Class: record.Class(cause)})
 	switch {
 	case err == nil:
 		e.Events.Event(ctx, Event{Type: Aborting, Operation: op.GetId(), VM: op.GetVm(), Kind: op.GetKind(), Err: cause})

@@ -31,7 +31,7 @@ func Open(s State, req *nodev1.OpenRequest, now time.Time) (Change, error) {
 	switch {
 	case s.Record == nil:
 		return Change{}, missing(req.GetVm())
-	case s.Record.GetOperation() != nil:
+	case s.Record.GetOperation() != nil && !overtakes(s.Record.GetOperation(), want):
 		return Change{}, held(s.Record, call)
 	case s.Record.GetGeneration() != want.GetGeneration():
 		return Change{}, held(s.Record, fmt.Sprintf("%s at generation %d", call, want.GetGeneration()))
@@ -47,8 +47,20 @@ func Open(s State, req *nodev1.OpenRequest, now time.Time) (Change, error) {
 		return Change{}, err
 	}
 	rec := edit(s)
+	closed := rec.Operation
 	rec.Operation = op
-	return Change{Record: rec}, nil
+	if closed != nil {
+		closed.Phase, closed.ClosedUnixNano, closed.CleanupPending = succeeded, now.UnixNano(), true
+	}
+	return Change{Record: rec, Closed: closed}, nil
+}
+
+// overtakes reports whether a wake may close the hibernate before it: the digest owns the
+// VM, and what its source still owes is its own cleanup, for which nobody waits if the
+// source is gone. On the source itself the wake comes after it.
+func overtakes(open, want *nodev1.Operation) bool {
+	return want.GetKind() == nodev1.Kind_KIND_WAKE && open.GetKind() == nodev1.Kind_KIND_HIBERNATE &&
+		(open.GetPhase() == committed || open.GetPhase() == cleaning) && open.GetSource() != want.GetDestination()
 }
 
 func checkOpen(req *nodev1.OpenRequest) error {
@@ -92,8 +104,11 @@ func admit(rec *nodev1.Record, op *nodev1.Operation, force, call string) error {
 		}
 		return nil
 	}
-	if owner.GetDigest() == "" {
-		return held(rec, call) // force too: a node may run it (N-47)
+	if owner.GetNode() != "" {
+		return held(rec, call) // force too: the node may run it (N-47)
+	}
+	if free(rec) && (force == "" || !known(rec, force)) {
+		return held(rec, call)
 	}
 	if op.GetDigest() == "" {
 		op.Digest = owner.GetDigest()
@@ -110,6 +125,12 @@ func admit(rec *nodev1.Record, op *nodev1.Operation, force, call string) error {
 	}
 	locate(rec, op)
 	return nil
+}
+
+// known reports whether digest is of a hibernate of this VM.
+func known(rec *nodev1.Record, digest string) bool {
+	listed := func(ref *nodev1.SnapshotRef) bool { return ref.GetDigest() == digest }
+	return digest == rec.GetLost() || slices.Contains(rec.GetSpent(), digest) || slices.ContainsFunc(rec.GetSnapshots(), listed)
 }
 
 // locate says where the digest lies; what the record knows counts more than the caller.
@@ -142,7 +163,7 @@ func Advance(s State, req *nodev1.AdvanceRequest) (Change, error) {
 		return Change{}, err
 	}
 	if turn && req.GetReason() != "" { // the first reason counts: what follows is its echo
-		op.Reason = req.GetReason()
+		op.Reason, op.Class = req.GetReason(), req.GetClass()
 	}
 	if turn && op.GetPhase() == reverting {
 		revert(rec)
@@ -205,10 +226,25 @@ func Finish(s State, req *nodev1.FinishRequest, now time.Time) (Change, error) {
 	closed := rec.Operation
 	rec.Operation = nil
 	closed.Phase, closed.ClosedUnixNano, closed.CleanupPending = req.GetPhase(), now.UnixNano(), req.GetCleanupPending()
+	if closed.GetPhase() == lostAtDest || closed.GetPhase() == lostAtSrc {
+		rec.Lost = newest(rec, closed)
+	}
 	if closed.GetReason() == "" {
 		closed.Reason = req.GetReason()
 	}
 	return Change{Record: rec, Closed: closed}, nil
+}
+
+// newest is the snapshot that is left of a VM which op has lost: the one that op was to
+// restore, else the last one taken. Empty: there is none.
+func newest(rec *nodev1.Record, op *nodev1.Operation) string {
+	if op.GetKind() == nodev1.Kind_KIND_WAKE {
+		return op.GetDigest()
+	}
+	if refs := rec.GetSnapshots(); len(refs) > 0 {
+		return refs[len(refs)-1].GetDigest()
+	}
+	return ""
 }
 
 // ref is how a call names an operation (R10).

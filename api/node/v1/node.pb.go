@@ -285,6 +285,7 @@ type Operation struct {
 	EndExecs       bool                   `protobuf:"varint,18,opt,name=end_execs,json=endExecs,proto3" json:"end_execs,omitempty"` // of the order, as the fields below: a restart needs them
 	Stdio          string                 `protobuf:"bytes,19,opt,name=stdio,proto3" json:"stdio,omitempty"`
 	Managed        bool                   `protobuf:"varint,21,opt,name=managed,proto3" json:"managed,omitempty"` // an engine drives it; else the shim that opened it does
+	Class          string                 `protobuf:"bytes,23,opt,name=class,proto3" json:"class,omitempty"`      // of errdefs, of the reason
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -459,17 +460,27 @@ func (x *Operation) GetManaged() bool {
 	return false
 }
 
+func (x *Operation) GetClass() string {
+	if x != nil {
+		return x.Class
+	}
+	return ""
+}
+
 type Record struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
-	Uid           string                 `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
-	Owner         *Owner                 `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`
-	Generation    uint64                 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
-	Operation     *Operation             `protobuf:"bytes,5,opt,name=operation,proto3" json:"operation,omitempty"`   // open; absent: none
-	Version       uint64                 `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`      // of the record, for compare-and-swap
-	Repository    string                 `protobuf:"bytes,7,opt,name=repository,proto3" json:"repository,omitempty"` // of the owning digest
-	Spent         []string               `protobuf:"bytes,8,rep,name=spent,proto3" json:"spent,omitempty"`           // digests that a wake has used up
-	Snapshots     []*SnapshotRef         `protobuf:"bytes,9,rep,name=snapshots,proto3" json:"snapshots,omitempty"`   // whose tags stand, oldest first
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Vm         *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Uid        string                 `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	Owner      *Owner                 `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`
+	Generation uint64                 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
+	Operation  *Operation             `protobuf:"bytes,5,opt,name=operation,proto3" json:"operation,omitempty"`   // open; absent: none
+	Version    uint64                 `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`      // of the record, for compare-and-swap
+	Repository string                 `protobuf:"bytes,7,opt,name=repository,proto3" json:"repository,omitempty"` // of the owning digest
+	Spent      []string               `protobuf:"bytes,8,rep,name=spent,proto3" json:"spent,omitempty"`           // digests that a wake has used up
+	Snapshots  []*SnapshotRef         `protobuf:"bytes,9,rep,name=snapshots,proto3" json:"snapshots,omitempty"`   // whose tags stand, oldest first
+	// Of an operation that lost the VM: its newest snapshot. While it stands, nobody boots
+	// the VM fresh; a wake by force, or the record's end, clears it.
+	Lost          string `protobuf:"bytes,10,opt,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -565,6 +576,13 @@ func (x *Record) GetSnapshots() []*SnapshotRef {
 		return x.Snapshots
 	}
 	return nil
+}
+
+func (x *Record) GetLost() string {
+	if x != nil {
+		return x.Lost
+	}
+	return ""
 }
 
 // SnapshotRef is a snapshot that a hibernate of this VM has committed.
@@ -969,6 +987,7 @@ type AdvanceRequest struct {
 	Reason        string                 `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`
 	Generation    uint64                 `protobuf:"varint,10,opt,name=generation,proto3" json:"generation,omitempty"` // of the owner before the operation
 	Cancelled     bool                   `protobuf:"varint,11,opt,name=cancelled,proto3" json:"cancelled,omitempty"`   // with phase Aborting: by order
+	Class         string                 `protobuf:"bytes,12,opt,name=class,proto3" json:"class,omitempty"`            // of errdefs, of the reason
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1078,6 +1097,13 @@ func (x *AdvanceRequest) GetCancelled() bool {
 		return x.Cancelled
 	}
 	return false
+}
+
+func (x *AdvanceRequest) GetClass() string {
+	if x != nil {
+		return x.Class
+	}
+	return ""
 }
 
 type CommitRequest struct {
@@ -2734,7 +2760,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x02id\x18\x02 \x01(\tR\x02id\"3\n" +
 	"\x05Owner\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
-	"\x06digest\x18\x02 \x01(\tR\x06digest\"\xee\x04\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\"\x84\x05\n" +
 	"\tOperation\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12(\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x14.godwit.node.v1.KindR\x04kind\x12\x18\n" +
@@ -2760,7 +2786,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\tcancelled\x18\x11 \x01(\bR\tcancelled\x12\x1b\n" +
 	"\tend_execs\x18\x12 \x01(\bR\bendExecs\x12\x14\n" +
 	"\x05stdio\x18\x13 \x01(\tR\x05stdio\x12\x18\n" +
-	"\amanaged\x18\x15 \x01(\bR\amanaged\"\xcf\x02\n" +
+	"\amanaged\x18\x15 \x01(\bR\amanaged\x12\x14\n" +
+	"\x05class\x18\x17 \x01(\tR\x05class\"\xe3\x02\n" +
 	"\x06Record\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12+\n" +
@@ -2774,7 +2801,9 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"repository\x18\a \x01(\tR\n" +
 	"repository\x12\x14\n" +
 	"\x05spent\x18\b \x03(\tR\x05spent\x129\n" +
-	"\tsnapshots\x18\t \x03(\v2\x1b.godwit.node.v1.SnapshotRefR\tsnapshots\"\xd7\x01\n" +
+	"\tsnapshots\x18\t \x03(\v2\x1b.godwit.node.v1.SnapshotRefR\tsnapshots\x12\x12\n" +
+	"\x04lost\x18\n" +
+	" \x01(\tR\x04lost\"\xd7\x01\n" +
 	"\vSnapshotRef\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x1e\n" +
 	"\n" +
@@ -2806,7 +2835,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\vOpenRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x127\n" +
 	"\toperation\x18\x02 \x01(\v2\x19.godwit.node.v1.OperationR\toperation\x12!\n" +
-	"\fforce_digest\x18\x03 \x01(\tR\vforceDigest\"\xd3\x02\n" +
+	"\fforce_digest\x18\x03 \x01(\tR\vforceDigest\"\xe9\x02\n" +
 	"\x0eAdvanceRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x18\n" +
@@ -2823,7 +2852,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"generation\x18\n" +
 	" \x01(\x04R\n" +
 	"generation\x12\x1c\n" +
-	"\tcancelled\x18\v \x01(\bR\tcancelled\"\xd2\x01\n" +
+	"\tcancelled\x18\v \x01(\bR\tcancelled\x12\x14\n" +
+	"\x05class\x18\f \x01(\tR\x05class\"\xd2\x01\n" +
 	"\rCommitRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x18\n" +
