@@ -32,7 +32,10 @@ func (e *Engine) Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.Sta
 	if req.GetForce() {
 		force = req.GetDigest()
 	}
-	return e.order(ctx, req.GetVm(), req.GetOperation(), force, func(_ *nodev1.Record, op *nodev1.Operation) error {
+	return e.order(ctx, req.GetVm(), req.GetOperation(), force, func(rec *nodev1.Record, op *nodev1.Operation) error {
+		if force != "" { // a digest that the record has forgotten lies where the VM's others do
+			op.Repository = e.opts.Repository(rec)
+		}
 		op.Kind, op.Destination, op.Digest = nodev1.Kind_KIND_WAKE, e.opts.Node, req.GetDigest()
 		op.Stdio = req.GetStdio()
 		return nil
