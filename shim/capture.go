@@ -58,6 +58,9 @@ func (vm *VM) hold(req *machinev1.CaptureRequest) (*capture, bool, error) {
 	return c, true, nil
 }
 
+// remedy for a state that is in the way.
+var remedy = map[State]string{Paused: "; let it run first (ctr task resume)"}
+
 // capturable is the preflight: it names what is in the way and changes nothing. vm.mu
 // is held.
 func (vm *VM) capturable(req *machinev1.CaptureRequest) error {
@@ -65,7 +68,7 @@ func (vm *VM) capturable(req *machinev1.CaptureRequest) error {
 	case req.GetRef().GetOperation() == "" || req.GetRepository() == "":
 		return fmt.Errorf("operation and repository are needed: %w", errdefs.ErrInvalidArgument)
 	case vm.state != Running:
-		return fmt.Errorf("it is %s, not running: %w", vm.state, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("it is %s, not running%s: %w", vm.state, remedy[vm.state], errdefs.ErrFailedPrecondition)
 	case vm.init.exited || !vm.init.started:
 		return fmt.Errorf("it has no init: %w", errdefs.ErrFailedPrecondition)
 	case vm.host.Records != nil && req.GetRef().GetGeneration() != vm.journal.Generation:
@@ -76,7 +79,7 @@ func (vm *VM) capturable(req *machinev1.CaptureRequest) error {
 			return fmt.Errorf("exec %s is being created: %w", id, errdefs.ErrFailedPrecondition)
 		}
 		if !p.exited && !req.GetEndExecs() {
-			return fmt.Errorf("exec %s runs: end it, or ask for execs to be ended: %w", id, errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("exec %s runs: end it, or have execs ended (--end-execs): %w", id, errdefs.ErrFailedPrecondition)
 		}
 	}
 	return nil
