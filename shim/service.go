@@ -116,9 +116,19 @@ func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*ta
 		s.vm = nil
 		s.mu.Unlock()
 		vm.log.Error("create task", "error", err)
-		return nil, wire(err)
+		return nil, wire(implemented(err))
 	}
 	return &taskapi.CreateTaskResponse{Pid: pid}, nil
+}
+
+// implemented keeps containerd from taking a refusal by Create for a shim of an older
+// API: it would go on with that one, tell the user of nothing but its absence, and not
+// shut the shim down.
+func implemented(err error) error {
+	if errdefs.IsNotImplemented(err) {
+		return fmt.Errorf("%s: %w", err, errdefs.ErrInvalidArgument)
+	}
+	return err
 }
 
 // Connect answers at any time, also for ids that are not known.
