@@ -145,7 +145,8 @@ func (n *Node) mounts(context.Context) ([]string, error) {
 	}
 	var out []string
 	for _, line := range strings.Split(strings.TrimSpace(string(data)), "\n") {
-		if f := strings.Fields(line); len(f) > 4 {
+		// The RAM pool is the node's own and stays; what lies in it is listed.
+		if f := strings.Fields(line); len(f) > 4 && f[4] != n.Dir+"/ram" {
 			out = append(out, "mount "+f[4])
 		}
 	}
