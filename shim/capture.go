@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -195,35 +196,29 @@ func (vm *VM) push(c *capture, state *os.File, resume Resume) (snapshot.Receipt,
 	return vm.host.Snapshots(j.Cgroup).Push(c.ctx, job, vm.progress.note)
 }
 
-// silent thaws a VM whose controller has not come back in time. After the vote it does
-// nothing: then the controller alone decides.
+// silent thaws a VM whose controller has not come back in time. From the vote on it
+// does nothing: then the controller alone decides.
 func (vm *VM) silent(c *capture) {
-	vm.mu.Lock()
-	mine := vm.capture == c && (vm.state == Capturing || vm.state == Captured)
-	vm.mu.Unlock()
-	if !mine {
-		return
-	}
 	vm.log.Warn("the operation's controller is silent: thaw", "operation", c.ref.GetOperation())
-	if err := vm.abort(c); err != nil {
-		vm.log.Error("thaw", "error", err)
+	if err := vm.abort(c, Captured); err != nil {
+		vm.log.Warn("thaw", "error", err)
 	}
 }
 
-// abort gives the VM back to the node, from any point of the operation.
-func (vm *VM) abort(c *capture) error {
+// abort gives the VM back to the node, from one of the states that the caller may end.
+func (vm *VM) abort(c *capture, allowed ...State) error {
 	c.cancel()
 	<-c.done // a capture under way takes itself back
 	vm.mu.Lock()
 	from := vm.state
 	var err error
-	switch from {
-	case Captured, Voted:
-		err = vm.to(Aborting)
-	case Running:
+	switch {
+	case vm.capture != c: // aborted before
 		vm.mu.Unlock()
 		return nil
-	case Stopped: // its VMM died meanwhile: there is nothing to give back
+	case slices.Contains(allowed, from):
+		err = vm.to(Aborting)
+	case from == Stopped: // its VMM died meanwhile: there is nothing to give back
 		vm.mu.Unlock()
 		return vm.write(func(j *Journal) {
 			j.Phase, j.Operation, j.Attempt, j.Digest, j.Repository = Own, "", 0, "", ""

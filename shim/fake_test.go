@@ -34,9 +34,28 @@ type faults struct {
 	n      int
 	failAt int // 0: none
 	name   string
+	hooks  map[string]func() error
+}
+
+// at runs fn in the middle of every call of that name; its error is the call's.
+func (f *faults) at(name string, fn func() error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.hooks == nil {
+		f.hooks = map[string]func() error{}
+	}
+	f.hooks[name] = fn
 }
 
 func (f *faults) call(name string) error {
+	f.mu.Lock()
+	hook := f.hooks[name]
+	f.mu.Unlock()
+	if hook != nil {
+		if err := hook(); err != nil {
+			return err
+		}
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.n++

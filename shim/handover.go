@@ -56,6 +56,7 @@ func (vm *VM) vote(ctx context.Context, ref *machinev1.Ref) (string, error) {
 	}
 	if err != nil {
 		err = errors.Join(fmt.Errorf("vote for operation %s: %w", ref.GetOperation(), err), vm.vmmID().Continue())
+		c.deadline.Reset(time.Duration(vm.host.Config.Timeouts.Operation)) // it may have passed unheard
 		vm.leave(Voting, Captured)
 		return "", err
 	}

@@ -102,7 +102,7 @@ func (m *machineService) Abort(ctx context.Context, r *machinev1.AbortRequest) (
 		ref := r.GetRef()
 		switch {
 		case c != nil && sameRef(c.ref, ref):
-			if err := vm.abort(c); err != nil {
+			if err := vm.abort(c, Captured, Voted); err != nil {
 				return nil, err
 			}
 		case c != nil:
