@@ -79,7 +79,7 @@ func (r *Registry) callError(ctx context.Context, c call, err error) error {
 	var asked *url.Error
 	switch {
 	case errors.As(err, &refused) && refused.code == http.StatusNotFound:
-		return fmt.Errorf("%s: %w: %w", what, err, notFound(c))
+		return fmt.Errorf("%s: %v: %w", what, err, notFound(c)) // one class: the first one crosses the wire
 	case errors.As(err, &refused):
 		return fmt.Errorf("%s: %w", what, err)
 	case errors.As(err, &shook):

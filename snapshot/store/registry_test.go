@@ -157,7 +157,7 @@ func TestRegistryNotFound(t *testing.T) {
 	for n, want := range map[int]error{2: errdefs.ErrFailedPrecondition, 3: errdefs.ErrUnavailable, 6: errdefs.ErrAborted} {
 		q, cfg := newQuirky(t)
 		q.at, q.do = n, answer(404, "")
-		if err := pushAll(t.Context(), open(t, cfg)); !errors.Is(err, want) {
+		if err := pushAll(t.Context(), open(t, cfg)); errdefs.Resolve(err) != want { // as it crosses the wire
 			t.Errorf("404 to %s: %v, want %v", q.requests()[n-1], err, want)
 		}
 	}
