@@ -115,7 +115,7 @@ func (s *starting) attach(ctx context.Context, u *undo) error {
 	}
 	if len(links) == 0 {
 		if len(j.Spec.NICs) > 0 {
-			return fmt.Errorf("the VM has %d NICs, its namespace no interface: %w", len(j.Spec.NICs), errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("the VM has %d NICs, its namespace no interface: wake it with godwit wake, or run it with a network (ctr run --cni): %w", len(j.Spec.NICs), errdefs.ErrFailedPrecondition)
 		}
 		vm.networkIs("loopback")
 		return nil
