@@ -42,13 +42,15 @@ type Harness struct {
 	Dir  string // short, absolute; everything lies in it
 	Door *Door  // in front of the registry; nil without one
 
-	opts  Options
-	root  string // of the repository
-	nodes []*Node
-	wire  *holder
-	undo  []func() error
-	once  sync.Once
-	err   error
+	opts   Options
+	root   string // of the repository
+	nodes  []*Node
+	wire   *holder
+	plug   func() error // opens the registry's port
+	unplug func() error
+	undo   []func() error
+	once   sync.Once
+	err    error
 }
 
 // Start makes the nodes. On an error everything is taken back.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -96,20 +97,75 @@ func (h *Harness) startRegistry(ctx context.Context) error {
 
 // openDoor listens where the nodes look for the registry.
 func (h *Harness) openDoor(kind Registry) error {
-	l, err := h.Listen(RegistryHost)
-	if err != nil {
-		return err
-	}
+	var secure *tls.Config
 	if kind == TLSBasicAuth {
 		cert, err := issue(filepath.Join(h.Dir, "ca.crt"), net.ParseIP(Gateway))
 		if err != nil {
 			return fmt.Errorf("make registry certificate: %w", err)
 		}
-		l = tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12})
+		secure = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 	}
 	h.Door = newDoor(backend, h.Dial)
-	server := &http.Server{Handler: h.Door, ReadHeaderTimeout: 10 * time.Second}
-	go func() { _ = server.Serve(l) }()
-	h.onClose(server.Close)
+	h.plug = func() error {
+		l, err := h.Listen(RegistryHost)
+		if err != nil {
+			return err
+		}
+		if secure != nil {
+			l = tls.NewListener(l, secure)
+		}
+		server := &http.Server{Handler: h.Door, ReadHeaderTimeout: 10 * time.Second}
+		go func() { _ = server.Serve(l) }()
+		h.unplug = server.Close
+		return nil
+	}
+	h.onClose(func() error { return h.unplug() })
+	h.unplug = func() error { return nil }
+	return h.plug()
+}
+
+// Unplug closes the registry's port and all connections to it, until Plug.
+func (h *Harness) Unplug() error { return h.unplug() }
+
+// Plug undoes Unplug.
+func (h *Harness) Plug() error { return h.plug() }
+
+// Blob is the file that the registry keeps a blob or a manifest in.
+func (h *Harness) Blob(digest string) string {
+	algorithm, hex, _ := strings.Cut(digest, ":")
+	return filepath.Join(h.Dir, "registry/docker/registry/v2/blobs", algorithm, hex[:2], hex, "data")
+}
+
+// Plant puts a blob or a manifest into a repository behind the registry's back.
+func (h *Harness) Plant(repository, digest string, data []byte, manifest bool) error {
+	algorithm, hex, _ := strings.Cut(digest, ":")
+	kind := "_layers"
+	if manifest {
+		kind = "_manifests/revisions"
+	}
+	link := filepath.Join(h.repository(repository), kind, algorithm, hex, "link")
+	for path, content := range map[string][]byte{h.Blob(digest): data, link: []byte(digest)} {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, content, 0o644); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+// repository is the directory that the registry keeps a repository in.
+func (h *Harness) repository(name string) string {
+	return filepath.Join(h.Dir, "registry/docker/registry/v2/repositories", strings.TrimPrefix(name, RegistryHost+"/"))
+}
+
+// Manifests answers the digests of all manifests in a repository of the registry, tagged
+// or not.
+func (h *Harness) Manifests(repository string) ([]string, error) {
+	files, err := filepath.Glob(filepath.Join(h.repository(repository), "_manifests/revisions/sha256/*/link"))
+	for i, f := range files {
+		files[i] = "sha256:" + filepath.Base(filepath.Dir(f))
+	}
+	return files, err
 }

@@ -1,0 +1,198 @@
+//go:build integration
+
+package badinput
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/integration/images"
+)
+
+// zeroes is a digest that no snapshot has.
+var zeroes = "sha256:" + strings.Repeat("0", 64)
+
+// A wake that cannot be done leaves the VM asleep, to be woken from the good digest; and
+// whatever is tried at once or out of turn, one VM runs.
+func TestWakeRefused(t *testing.T) {
+	s := newSite(t, 2)
+	a, b := s.Node(0), s.Node(1)
+	a.CheckClean(t)
+	b.CheckClean(t)
+	g := s.run(t, a, "sleeper")
+	good := g.hibernate(t, a)
+	ok := t.Run("unknown digest", func(t *testing.T) { unknown(t, g, good) }) &&
+		t.Run("damaged", func(t *testing.T) { damaged(t, g, good) }) &&
+		t.Run("altered", func(t *testing.T) { altered(t, g, good) }) &&
+		t.Run("registry down", func(t *testing.T) { away(t, g, good) }) &&
+		t.Run("good digest", func(t *testing.T) { g.wake(t, b, "--digest", good) }) &&
+		t.Run("awake already", func(t *testing.T) { awake(t, g) }) &&
+		t.Run("ctr run of one that sleeps", func(t *testing.T) { runAsleep(t, g) }) &&
+		t.Run("both nodes at once", func(t *testing.T) { race(t, g) })
+	if !ok {
+		return
+	}
+	g.remove(t, a)
+	b.Ctr(t, "container", "rm", g.id)
+	godwitFails(t, a, "wake", g.id).want(t, "NotFound", "default/sleeper")
+}
+
+// unknown: a digest that is not the VM's, and one that nobody has.
+func unknown(t *testing.T, g *guest, good string) {
+	b := g.Node(1)
+	godwitFails(t, b, "wake", "--digest", zeroes, g.id).want(t, "FailedPrecondition", g.id, zeroes, good)
+	godwitFails(t, b, "wake", "--digest", "g1-latest", g.id).want(t, "FailedPrecondition", g.id, "g1-latest", good)
+	godwitFails(t, b, "wake", "--force", "--digest", zeroes, g.id).want(t, "NotFound", g.id, zeroes, harness.Repository)
+	godwitFails(t, b, "wake", "--force", g.id).want(t, "InvalidArgument", "digest")
+	g.sleepsStill(t, good)
+}
+
+// away: nobody answers at the registry; the wake says so and waits, until it is told
+// otherwise or its time is over.
+func away(t *testing.T, g *guest, good string) {
+	b := g.Node(1)
+	g.Door.SetFault(func(int, *http.Request) harness.Fault { return harness.Fault{Status: 403} })
+	defer g.Door.SetFault(nil)
+	godwitFails(t, b, "wake", g.id).want(t, "PermissionDenied", g.id, "403", harness.RegistryHost)
+	g.sleepsStill(t, good)
+}
+
+// awake: the VM runs on b. Nobody gets it a second time.
+func awake(t *testing.T, g *guest) {
+	a, b := g.Node(0), g.Node(1)
+	for _, n := range g.Nodes() {
+		godwitFails(t, n, "wake", g.id).want(t, "FailedPrecondition", g.id, "node b")
+	}
+	godwitFails(t, a, "hibernate", g.id).want(t, "FailedPrecondition", g.id, "node b")
+	godwitFails(t, a, "rm", "--force", g.id).want(t, "FailedPrecondition", g.id, "node b")
+	ctrFails(t, a, "task", "start", g.id).want(t, "FailedPrecondition", g.id, "node b")
+	a.Ctr(t, "container", "rm", g.id)
+	args := g.runArgs()
+	args[1] = "--rm" // for -d: the container goes when it fails
+	ctrFails(t, a, args...).want(t, "FailedPrecondition", g.id, "node b")
+	g.runsOn(t, b)
+}
+
+// runAsleep: ctr run of a name whose newest state sleeps restores that state, and says so.
+func runAsleep(t *testing.T, g *guest) {
+	a, b := g.Node(0), g.Node(1)
+	digest := g.hibernate(t, b)
+	g.watch.Mark("run")
+	a.Ctr(t, g.runArgs()...)
+	g.heard(t, "run")
+	g.runsOn(t, a)
+	log, err := os.ReadFile(filepath.Join(g.Dir, "log", "a-containerd.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(log), "a snapshot owns the VM") || !strings.Contains(string(log), digest) {
+		t.Error("the log of the node does not say that the VM was restored instead of booted")
+	}
+	g.hibernate(t, a)
+	// Its network was ctr's to make: without one the VM is not let into the void.
+	ctrFails(t, a, "task", "start", "-d", g.id).want(t, "FailedPrecondition", g.id, "interface", "godwit wake")
+	a.Ctr(t, "task", "rm", "--force", g.id)
+	g.sleeps(t)
+}
+
+// race: wake on both nodes at once, five times: exactly one runs (I1), the other one
+// learns who.
+func race(t *testing.T, g *guest) {
+	for i := range 5 {
+		type answer struct {
+			out string
+			err error
+		}
+		answers := make([]chan answer, len(g.Nodes()))
+		g.watch.Mark("race")
+		for i, n := range g.Nodes() {
+			answers[i] = make(chan answer, 1)
+			go func() {
+				ctx, cancel := context.WithTimeout(t.Context(), stepTimeout)
+				defer cancel()
+				out, err := n.RunGodwit(ctx, "-o", "json", "wake", g.id)
+				answers[i] <- answer{out, err}
+			}()
+		}
+		var winner *harness.Node
+		var lost refusal
+		for i, n := range g.Nodes() {
+			if a := <-answers[i]; a.err != nil {
+				lost = cliRefusal(t, a.out, a.err)
+			} else if winner != nil {
+				t.Fatal("both nodes woke it")
+			} else {
+				winner = n
+			}
+		}
+		if winner == nil {
+			t.Fatalf("round %d: neither node woke it: %+v", i, lost)
+		}
+		lost.want(t, "FailedPrecondition", g.id, "node "+winner.Name)
+		g.heard(t, "race")
+		g.runsOn(t, winner)
+		for _, n := range g.Nodes() {
+			if vmm, err := n.VMM(t.Context()); n != winner && err == nil {
+				t.Fatalf("round %d: %s won, and on %s runs %s", i, winner.Name, n.Name, vmm)
+			}
+		}
+		if i < 4 || winner != g.Node(0) {
+			g.hibernate(t, winner)
+		}
+	}
+	if v, _ := look(t, g.Node(0), g.id); v.Owner.Node == "" {
+		g.wake(t, g.Node(0))
+	}
+}
+
+// sleepsStill checks that the failed wakes have changed nothing and left nothing.
+func (g *guest) sleepsStill(t *testing.T, good string) {
+	t.Helper()
+	if digest := g.sleeps(t); digest != good {
+		t.Fatalf("the VM is %s now, it was %s", digest, good)
+	}
+	for _, n := range g.Nodes() {
+		if vmm, err := n.VMM(t.Context()); err == nil {
+			t.Errorf("%s runs on node %s", vmm, n.Name)
+		}
+	}
+}
+
+// ctr task start of a container whose VM sleeps wakes the VM.
+func TestTaskStartOfSleeper(t *testing.T) {
+	h := harness.New(t, harness.Options{Registry: harness.PlainHTTP, Godwitd: true, Images: true})
+	n := h.Node(0)
+	n.CheckClean(t)
+	asked := 0
+	ask := func() (s images.ProbeState) {
+		t.Helper()
+		asked++
+		id := fmt.Sprintf("ask%d", asked)
+		out := n.Ctr(t, "task", "exec", "--exec-id", id, "plain", "sh", "-c", "until wget -qO- http://127.0.0.1:8080; do sleep 0.1; done")
+		if err := json.Unmarshal([]byte(out), &s); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return s
+	}
+	n.Ctr(t, "run", "-d", "--runtime", runtimeName, images.Probe, "plain", "/bin/probe")
+	before := ask()
+	n.Godwit(t, "hibernate", "plain")
+	n.Ctr(t, "task", "start", "-d", "plain")
+	after := ask()
+	if after.Nonce != before.Nonce || after.BootID != before.BootID || after.PID != before.PID || after.Counter <= before.Counter || !after.FileOK {
+		t.Errorf("ctr task start made another one: %+v, it was %+v", after, before)
+	}
+	if v, _ := look(t, n, "plain"); v.Owner.Node != "a" || v.Status != "running" || v.Op != nil {
+		t.Errorf("the record says %+v", v)
+	}
+	n.Ctr(t, "task", "rm", "--force", "plain")
+	n.Ctr(t, "container", "rm", "plain")
+	n.Godwit(t, "rm", "plain")
+}
