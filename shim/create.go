@@ -112,6 +112,8 @@ func (c *creation) load(context.Context, *undo) (err error) {
 		return err
 	}
 	c.vm.bundle = c.bundle
+	c.vm.mu.Lock()
+	defer c.vm.mu.Unlock()
 	c.vm.init = newProcess("", Stdio{
 		Stdin: c.req.GetStdin(), Stdout: c.req.GetStdout(), Stderr: c.req.GetStderr(), Terminal: c.req.GetTerminal(),
 	}, data)

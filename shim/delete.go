@@ -8,7 +8,6 @@ import (
 	"github.com/containerd/containerd/api/events"
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/v2/pkg/protobuf"
-	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"godwit.dev/godwit/shim/bundle"
@@ -94,12 +93,12 @@ func (vm *VM) is(s State) bool {
 }
 
 // Shutdown ends the shim if its task is gone or has ended. It refuses nothing: a shim
-// whose task runs stays.
-func (s *Service) Shutdown(ctx context.Context, _ *taskapi.ShutdownRequest) (*emptyResponse, error) {
-	vm, err := s.the()
-	if err != nil && !errdefs.IsNotFound(err) {
-		return nil, err
-	}
+// whose task runs stays, and one whose task is being created stays if that succeeds.
+func (s *Service) Shutdown(context.Context, *taskapi.ShutdownRequest) (*emptyResponse, error) {
+	s.mu.Lock()
+	vm := s.vm
+	s.asked = true
+	s.mu.Unlock()
 	if vm == nil {
 		s.shutdown.Shutdown()
 		return &emptyResponse{}, nil
@@ -111,7 +110,18 @@ func (s *Service) Shutdown(ctx context.Context, _ *taskapi.ShutdownRequest) (*em
 // leave ends the shim once its task has ended and its output has drained.
 func (s *Service) leave(vm *VM) {
 	select {
-	case <-vm.init.done:
+	case <-vm.created:
+	case <-s.life.Done():
+		return
+	}
+	vm.mu.Lock()
+	init, failed := vm.init, vm.state == New
+	vm.mu.Unlock()
+	if failed {
+		return // Create itself ends the shim
+	}
+	select {
+	case <-init.done:
 	case <-s.life.Done():
 		return
 	}

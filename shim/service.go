@@ -28,8 +28,9 @@ type Service struct {
 	log      *slog.Logger
 	join     func(*config.Config) (*Host, error)
 
-	mu sync.Mutex
-	vm *VM
+	mu    sync.Mutex
+	vm    *VM
+	asked bool // to shut down
 }
 
 // NewService is ready for the Create of its task. join makes the host that the task's
@@ -72,11 +73,12 @@ func (s *Service) get(id string) (*VM, error) {
 	return vm, err
 }
 
-// gone reports whether the task is not there for containerd any more, or not yet.
+// gone reports whether the task is not there for containerd any more, or not yet: until
+// Create has written the journal there is nothing to answer from.
 func (vm *VM) gone() bool {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	return vm.state == New || vm.state == Deleted
+	return vm.state == New || vm.state == Deleted || vm.journal == nil || vm.init == nil
 }
 
 // wire is err as a gRPC status, which is what ttrpc carries.
@@ -100,22 +102,27 @@ func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*ta
 		return nil, wire(err)
 	}
 	s.mu.Lock()
-	if s.vm != nil {
+	if other := s.vm; other != nil {
 		s.mu.Unlock()
-		return nil, wire(fmt.Errorf("create task %s: this shim has task %s: %w", r.GetID(), s.vm.id, errdefs.ErrAlreadyExists))
+		return nil, wire(fmt.Errorf("create task %s: this shim has task %s: %w", r.GetID(), other.id, errdefs.ErrAlreadyExists))
 	}
 	vm := &VM{
 		namespace: ns, id: r.GetID(), life: s.life, events: s.events, state: New,
-		log: s.log.With("vm", ns+"/"+r.GetID()), execs: map[string]*process{},
+		log: s.log.With("vm", ns+"/"+r.GetID()), execs: map[string]*process{}, created: make(chan struct{}),
 	}
 	s.vm = vm
 	s.mu.Unlock()
 	pid, err := vm.create(ctx, r, s.join)
+	close(vm.created)
 	if err != nil {
 		s.mu.Lock()
 		s.vm = nil
+		asked := s.asked
 		s.mu.Unlock()
 		vm.log.Error("create task", "error", err)
+		if asked { // nobody comes back for it
+			s.shutdown.Shutdown()
+		}
 		return nil, wire(implemented(err))
 	}
 	return &taskapi.CreateTaskResponse{Pid: pid}, nil

@@ -44,7 +44,7 @@ func (vm *VM) snapStats(ctx context.Context) *agentv1.StatsResponse {
 // metrics are of the type that the host's collectors understand. Memory and CPU are
 // those of the container, pids too; CPU is what the whole VMM has used on the host.
 func (vm *VM) metrics(ctx context.Context) (any, error) {
-	if vm.is(Created) || vm.is(Starting) {
+	if vm.is(Creating) || vm.is(Created) || vm.is(Starting) {
 		return nil, fmt.Errorf("stats of VM %s, which has not started: %w", vm.id, errdefs.ErrFailedPrecondition)
 	}
 	g := vm.snapStats(ctx)

@@ -24,6 +24,7 @@ type VM struct {
 	log           *slog.Logger
 	events        *eventQueue
 	life          context.Context // ends with the shim
+	created       chan struct{}   // closed when Create is over
 
 	mu          sync.Mutex // guards what follows; never held over IO
 	state       State
