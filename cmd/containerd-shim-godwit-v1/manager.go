@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -54,6 +55,9 @@ func (manager) Stop(ctx context.Context, id string) (containerd.StopStatus, erro
 	if err != nil {
 		return status, err
 	}
+	if err := removeSocket(bundle); err != nil {
+		return status, err
+	}
 	cfg, err := config.Load(shim.ConfigPath(bundle))
 	if err != nil {
 		return status, err
@@ -65,6 +69,28 @@ func (manager) Stop(ctx context.Context, id string) (containerd.StopStatus, erro
 	pid, err := shim.CleanUp(ctx, host, cfg.VMDir(ns, id))
 	status.Pid = pid
 	return status, err
+}
+
+// removeSocket removes the socket that a killed shim has left; containerd keeps its
+// address in the bundle.
+func removeSocket(bundle string) error {
+	data, err := os.ReadFile(filepath.Join(bundle, "bootstrap.json"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var served struct {
+		Address string `json:"address"`
+	}
+	if json.Unmarshal(data, &served) != nil || served.Address == "" || containerd.CanConnect(served.Address) {
+		return nil
+	}
+	if err := containerd.RemoveSocket(served.Address); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove socket of dead shim: %w", err)
+	}
+	return nil
 }
 
 // bundleDir is named by a flag, or is the working directory's neighbour of that id.

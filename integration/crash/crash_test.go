@@ -54,7 +54,7 @@ func scenes() []scene {
 		{"hibernate", "manifest written", (*act).pushed, map[victim]outcome{
 			shimProcess: runs, vmmProcess: lost, worker: runs, daemon: sleeps, containerds: sleeps, controller: sleeps}},
 		{"hibernate", "voted", (*act).voted, map[victim]outcome{
-			shimProcess: sleeps, vmmProcess: sleeps, daemon: sleeps, containerds: sleeps, controller: sleeps}},
+			shimProcess: "", vmmProcess: sleeps, daemon: sleeps, containerds: sleeps, controller: sleeps}},
 		{"hibernate", "committed", (*act).committed, map[victim]outcome{
 			shimProcess: sleeps, vmmProcess: sleeps, daemon: sleeps, containerds: sleeps, controller: sleeps}},
 		{"hibernate", "clean up", (*act).cleaning, map[victim]outcome{
@@ -66,7 +66,7 @@ func scenes() []scene {
 		{"wake", "loaded", (*act).loaded, map[victim]outcome{
 			shimProcess: sleeps, vmmProcess: "", daemon: "", containerds: runs}},
 		{"wake", "committed", (*act).owned, map[victim]outcome{
-			shimProcess: sleeps, vmmProcess: lost, daemon: runs, containerds: runs, controller: runs}},
+			shimProcess: sleeps, vmmProcess: sleeps, daemon: runs, containerds: runs, controller: runs}},
 		{"wake", "runs", (*act).running, map[victim]outcome{
 			shimProcess: lost, vmmProcess: lost, daemon: runs, containerds: runs}},
 	}

@@ -147,7 +147,14 @@ func (a *act) voted(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return a.journaled(ctx, "PREPARED")
+	if err := a.journaled(ctx, "PREPARED"); err != nil {
+		return err
+	}
+	shim, err := a.shim()
+	if err != nil {
+		return err
+	}
+	return idle(ctx, shim) // it has said so
 }
 
 // committed: the shim, which has voted, hears nothing of the commit.
@@ -255,11 +262,21 @@ func (a *act) loaded(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, client.Close())
 	}
-	go func() { // whatever it answers: the point is that the shim has been asked
+	answer := make(chan error, 1) // the point is reached before there is any
+	go func() {
 		defer client.Close()
-		_ = task.Start(inNamespace)
+		answer <- task.Start(inNamespace)
 	}()
-	if err := harness.Poll(ctx, 20*time.Second, func(context.Context) error { _, err := a.vmm(); return err }); err != nil {
+	err = harness.Poll(ctx, 20*time.Second, func(context.Context) error {
+		_, err := a.vmm()
+		select {
+		case early := <-answer:
+			return fmt.Errorf("start answers %w before the VMM runs: %w", early, err)
+		default:
+			return err
+		}
+	})
+	if err != nil {
 		return err
 	}
 	pid, err := a.shim()

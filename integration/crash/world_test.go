@@ -135,7 +135,11 @@ func (w *world) remove(ctx context.Context) error {
 		}
 	}
 	w.nonce = ""
-	return w.clean(ctx)
+	if err := w.clean(ctx); err != nil {
+		return err
+	}
+	// The record ends once the node has said that nothing is left there.
+	return harness.Poll(ctx, 2*settleBound, func(ctx context.Context) error { return w.godwit(ctx, "rm", "--force", w.vm) })
 }
 
 // clean waits until b holds nothing of the VM. Cgroups of others are the host's.
