@@ -13,8 +13,11 @@ import (
 )
 
 const (
-	readWait  = 10 * time.Second       // how long the guest may hold a Read open
-	drainWait = 200 * time.Millisecond // the same after the end of the process
+	readWait = 10 * time.Second // how long the guest may hold a Read open
+	// drainWait is the same after the end of the process. It passes only where a child
+	// holds the stream open, so it can be long: a guest on a busy machine may not have
+	// looked into the pipe yet.
+	drainWait = time.Second
 	retryWait = 200 * time.Millisecond // after a call that failed
 	chunk     = 64 << 10
 )
