@@ -5,6 +5,7 @@ package record
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/containerd/errdefs"
 
@@ -26,6 +27,9 @@ type Intent struct {
 	Operation string // id of the open wake
 	Attempt   uint32
 	Digest    string
+	// Left is what the container is marked with: the snapshot that its VM was put into
+	// when it left this node. Whoever knows of none leaves it empty.
+	Left string
 }
 
 // Set reports whether the caller asked for a restore.
@@ -46,7 +50,7 @@ func Decide(rec *nodev1.Record, node string, intent Intent) (Decision, error) {
 		if intent.Set() {
 			return Decision{}, fmt.Errorf("restore %s: no record names it as the VM's owner: %w", intent.Digest, errdefs.ErrFailedPrecondition)
 		}
-		return Decision{Action: Boot}, nil
+		return boot(nil, "without records", intent)
 	}
 	vm := rec.GetVm().GetNamespace() + "/" + rec.GetVm().GetId()
 	if op := rec.GetOperation(); op != nil {
@@ -61,10 +65,31 @@ func Decide(rec *nodev1.Record, node string, intent Intent) (Decision, error) {
 	case intent.Set():
 		return Decision{}, fmt.Errorf("restore VM %s from %s: no snapshot owns it: %w", vm, intent.Digest, errdefs.ErrFailedPrecondition)
 	case owner.GetNode() == "" || owner.GetNode() == node:
-		return Decision{Action: Boot}, nil
+		return boot(rec, vm, intent)
 	default:
 		return Decision{}, fmt.Errorf("create VM %s: node %s owns it: %w", vm, owner.GetNode(), errdefs.ErrFailedPrecondition)
 	}
+}
+
+// boot is a fresh one, which is refused while it would take the place of a state that
+// sleeps somewhere: one that an operation has lost, or one that these records, empty ones
+// perhaps, do not know (S1-02).
+func boot(rec *nodev1.Record, vm string, intent Intent) (Decision, error) {
+	switch {
+	case rec.GetLost() != "":
+		return Decision{}, fmt.Errorf("create VM %s: %s: %w", vm, LostText(rec), errdefs.ErrFailedPrecondition)
+	case intent.Left != "" && !knows(rec, intent.Left):
+		return Decision{}, fmt.Errorf("create VM %s: it was left in snapshot %s, which the records of this node do not know: are they lost, or is [controller] missing in the configuration? To give that state up, delete the container and make it anew: %w",
+			vm, intent.Left, errdefs.ErrFailedPrecondition)
+	}
+	return Decision{Action: Boot}, nil
+}
+
+// knows reports whether digest is a snapshot of the VM of rec, past or present.
+func knows(rec *nodev1.Record, digest string) bool {
+	return slices.Contains(rec.GetSpent(), digest) || slices.ContainsFunc(rec.GetSnapshots(), func(ref *nodev1.SnapshotRef) bool {
+		return ref.GetDigest() == digest
+	})
 }
 
 func decideOpen(vm string, rec *nodev1.Record, op *nodev1.Operation, node string, intent Intent) (Decision, error) {

@@ -1,0 +1,56 @@
+package record
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// S1-02: a Create boots fresh only if no state of the VM sleeps anywhere, as far as
+// records and container know.
+func TestDecide(t *testing.T) {
+	const a, b = "sha256:aa", "sha256:bb"
+	vm := &nodev1.VM{Namespace: "default", Id: "web"}
+	wake := &nodev1.Operation{Id: "op", Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Destination: "n1", Digest: a, Phase: nodev1.Phase_PHASE_TRANSFERRING}
+	snapshots := []*nodev1.SnapshotRef{{Digest: a}}
+	for name, c := range map[string]struct {
+		rec    *nodev1.Record
+		intent Intent
+		want   Decision
+		text   string // of the refusal
+	}{
+		"no records":                 {want: Decision{Action: Boot}},
+		"no records, marked":         {intent: Intent{Left: a}, text: a},
+		"no records, ordered":        {intent: Intent{Digest: a}, text: a},
+		"nobody":                     {rec: &nodev1.Record{Vm: vm}, want: Decision{Action: Boot}},
+		"this node":                  {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Node: "n1"}}, want: Decision{Action: Boot}},
+		"another node":               {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Node: "n2"}}, text: "n2"},
+		"a snapshot":                 {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Digest: a}}, want: Decision{Action: Restore, Digest: a, Lost: true}},
+		"another snapshot":           {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Digest: a}}, intent: Intent{Digest: b}, text: a},
+		"lost":                       {rec: &nodev1.Record{Vm: vm, Lost: a}, text: "godwit wake --digest " + a + " --force default/web"},
+		"lost, owner still named":    {rec: &nodev1.Record{Vm: vm, Lost: a, Owner: &nodev1.Owner{Node: "n1"}}, text: "godwit rm --force default/web"},
+		"lost, woken by force":       {rec: &nodev1.Record{Vm: vm, Lost: a, Operation: wake}, intent: Intent{Operation: "op", Attempt: 1, Digest: a, Left: a}, want: Decision{Action: Restore, Digest: a}},
+		"marked, empty records":      {rec: &nodev1.Record{Vm: vm}, intent: Intent{Left: a}, text: a},
+		"marked, a snapshot owns":    {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Digest: b}}, intent: Intent{Left: a}, want: Decision{Action: Restore, Digest: b, Lost: true}},
+		"marked, used up since":      {rec: &nodev1.Record{Vm: vm, Spent: []string{a}}, intent: Intent{Left: a}, want: Decision{Action: Boot}},
+		"marked, listed":             {rec: &nodev1.Record{Vm: vm, Snapshots: snapshots}, intent: Intent{Left: a}, want: Decision{Action: Boot}},
+		"marked with one of another": {rec: &nodev1.Record{Vm: vm, Snapshots: snapshots, Spent: []string{a}}, intent: Intent{Left: b}, text: b},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := Decide(c.rec, "n1", c.intent)
+			if c.text != "" {
+				if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), c.text) || got.Action != Refuse {
+					t.Fatalf("%v, %v; want a refusal that names %s", got, err, c.text)
+				}
+				return
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" || err != nil {
+				t.Errorf("%v, (-want +got):\n%s", err, diff)
+			}
+		})
+	}
+}
