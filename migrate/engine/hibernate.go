@@ -67,11 +67,15 @@ func vote(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 // release destroys the VM here; the digest owns it (R3).
 func release(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
-	err := e.Machines.Release(ctx, op.GetVm(), &machinev1.ReleaseRequest{Ref: ref(op), Digest: op.GetDigest()})
+	err := e.Machines.Release(ctx, op.GetVm(), releaseOf(op))
 	if err != nil && !errdefs.IsNotFound(err) { // gone is released (H27)
 		return err
 	}
 	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_CLEANING})
+}
+
+func releaseOf(op *nodev1.Operation) *machinev1.ReleaseRequest {
+	return &machinev1.ReleaseRequest{Ref: ref(op), Digest: op.GetDigest()}
 }
 
 // tidy ends what containerd holds, and drops the tags of older snapshots in a pass of
@@ -108,4 +112,7 @@ func giveBack(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 const (
 	recordOwn    = "OWN"
 	recordFenced = "FENCED"
+
+	recordPrepared = "PREPARED"
+	recordReleased = "RELEASED"
 )

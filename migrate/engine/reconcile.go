@@ -26,6 +26,9 @@ func (e *Engine) Reconcile(ctx context.Context, here func(*nodev1.VM) bool) erro
 	for _, rec := range all.GetRecords() {
 		mine, orphan := e.concerns(rec)
 		if !mine {
+			if here(rec.GetVm()) && !e.drives(rec.GetOperation()) {
+				errs = append(errs, e.overtaken(ctx, rec.GetVm()))
+			}
 			continue
 		}
 		if here(rec.GetVm()) {

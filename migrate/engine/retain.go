@@ -8,13 +8,13 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// retain drops the tags of all but the newest Keep snapshots; the owner's and the open
-// operation's always stay.
+// retain drops the tags of all but the newest Keep snapshots; the owner's, the open
+// operation's and that of a VM which was lost always stay.
 func (e *Engine) retain(ctx context.Context, rec *nodev1.Record) error {
 	refs := rec.GetSnapshots()
 	var errs []error
 	for _, ref := range refs[:max(0, len(refs)-e.opts.Keep)] {
-		if ref.GetDigest() == rec.GetOwner().GetDigest() || ref.GetDigest() == rec.GetOperation().GetDigest() {
+		if d := ref.GetDigest(); d == rec.GetOwner().GetDigest() || d == rec.GetOperation().GetDigest() || d == rec.GetLost() {
 			continue
 		}
 		if err := e.drop(ctx, rec.GetVm(), ref); err != nil {

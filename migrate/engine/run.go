@@ -21,6 +21,8 @@ type run struct {
 	kind nodev1.Kind
 	done chan struct{}
 
+	released *nodev1.Operation // drive's own: a hibernate closed by a wake elsewhere, and released
+
 	mu        sync.Mutex
 	step      string
 	waiting   string // why nothing happens
@@ -125,7 +127,7 @@ func (e *Engine) turn(ctx context.Context, r *run) (settled bool, err error) {
 	}
 	op := rec.GetOperation()
 	if op.GetId() != r.id {
-		return true, nil
+		return e.settled(ctx, r, rec)
 	}
 	s, err := next(op)
 	if err != nil {

@@ -227,6 +227,9 @@ func (n *machine) Query(ctx context.Context, _ *nodev1.VM) (resp *machinev1.Quer
 		if n.state[n.node] == runs {
 			resp.Record = "OWN"
 		}
+		if n.state[n.node] == stopped {
+			resp.Record, resp.Ref = recordPrepared, n.ref
+		}
 		return nil
 	})
 	return resp, err

@@ -112,7 +112,9 @@ func putOperations(tx *bolt.Tx, rec *nodev1.Record, closed *nodev1.Operation) er
 		if err := put(tx, bucketOperations, []byte(closed.GetId()), closed); err != nil {
 			return err
 		}
-		return remember(tx, rec.GetVm(), closed.GetId())
+		if err := remember(tx, rec.GetVm(), closed.GetId()); err != nil {
+			return err
+		}
 	}
 	op := rec.GetOperation()
 	if op == nil {

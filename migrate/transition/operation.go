@@ -226,7 +226,7 @@ func Finish(s State, req *nodev1.FinishRequest, now time.Time) (Change, error) {
 	closed := rec.Operation
 	rec.Operation = nil
 	closed.Phase, closed.ClosedUnixNano, closed.CleanupPending = req.GetPhase(), now.UnixNano(), req.GetCleanupPending()
-	if closed.GetPhase() == lostAtDest || closed.GetPhase() == lostAtSrc {
+	if lost := closed.GetPhase() == lostAtDest || closed.GetPhase() == lostAtSrc; lost && rec.GetOwner().GetDigest() == "" {
 		rec.Lost = newest(rec, closed)
 	}
 	if closed.GetReason() == "" {

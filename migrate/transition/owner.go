@@ -21,7 +21,9 @@ func Ensure(s State, req *nodev1.EnsureRequest, uid string) (Change, error) {
 	return Change{Record: &nodev1.Record{Vm: proto.CloneOf(req.GetVm()), Uid: uid}}, nil
 }
 
-// Own claims a VM without owner for a fresh boot on a node.
+// Own claims a VM for a fresh boot on a node: one without owner, or one that the node
+// owns already and whose last task is over. That is a new claim, under a new generation,
+// so that nothing which was meant for the last task ends it.
 func Own(s State, req *nodev1.OwnRequest) (Change, error) {
 	rec, node := s.Record, req.GetNode()
 	switch {
@@ -33,7 +35,7 @@ func Own(s State, req *nodev1.OwnRequest) (Change, error) {
 		return Change{}, held(rec, "own VM "+name(rec.GetVm()))
 	case rec.GetOwner().GetNode() == node && rec.GetGeneration() == req.GetGeneration()+1 && sameUID(rec, req.GetUid()):
 		return keep(s)
-	case rec.GetOwner().GetNode() != "" || rec.GetOwner().GetDigest() != "":
+	case rec.GetOwner().GetNode() != node && !free(rec), rec.GetLost() != "":
 		return Change{}, held(rec, "own VM "+name(rec.GetVm()))
 	}
 	if err := fresh(rec, "own", req.GetUid(), req.GetGeneration()); err != nil {
@@ -77,7 +79,7 @@ func Remove(s State, req *nodev1.RemoveRequest) (Change, error) {
 		return Change{}, fresh(rec, "remove", req.GetUid(), rec.GetGeneration())
 	case rec.GetOperation() != nil, rec.GetOwner().GetNode() != "":
 		return Change{}, held(rec, "remove VM "+name(rec.GetVm()))
-	case rec.GetOwner().GetDigest() != "" && !req.GetForce():
+	case (rec.GetOwner().GetDigest() != "" || rec.GetLost() != "") && !req.GetForce():
 		return Change{}, held(rec, "remove VM "+name(rec.GetVm())+" without force")
 	}
 	return Change{}, nil
@@ -93,7 +95,7 @@ func Trim(s State, req *nodev1.TrimRequest) (Change, error) {
 	if !slices.ContainsFunc(rec.GetSnapshots(), listed) {
 		return keep(s)
 	}
-	if digest == rec.GetOwner().GetDigest() || digest == rec.GetOperation().GetDigest() {
+	if digest == rec.GetOwner().GetDigest() || digest == rec.GetOperation().GetDigest() || digest == rec.GetLost() {
 		return Change{}, held(rec, fmt.Sprintf("trim snapshot %s of VM %s", digest, name(rec.GetVm())))
 	}
 	rec = edit(s)
