@@ -81,7 +81,10 @@ func (vm *VM) kill(ctx context.Context, execID string, signal uint32, all bool) 
 	if err == nil {
 		err = vm.killable(p, signal)
 	}
-	state, agent, abort := vm.state, vm.agent, vm.abortStart
+	state, agent := vm.state, vm.agent
+	if err == nil && state == Starting {
+		vm.abortStart() // under the lock: Start looks at it there before it succeeds
+	}
 	vm.mu.Unlock()
 	if err != nil {
 		return err
@@ -89,10 +92,11 @@ func (vm *VM) kill(ctx context.Context, execID string, signal uint32, all bool) 
 	const sigkill = 9
 	switch {
 	case state == Created:
-		vm.endCreated(ctx, 128+signal)
+		if !vm.endCreated(ctx, 128+signal) {
+			return vm.kill(ctx, execID, signal, all) // a Start was faster
+		}
 		return nil
 	case state == Starting:
-		abort()
 		return nil
 	case state == Paused:
 		vm.end(ctx, killed, time.Now())
@@ -132,12 +136,19 @@ func (vm *VM) killable(p *process, signal uint32) error {
 	return fmt.Errorf("signal %d while VM %s is %s: %w", signal, vm.id, vm.state, errdefs.ErrFailedPrecondition)
 }
 
-// endCreated ends a task whose guest has never run.
-func (vm *VM) endCreated(ctx context.Context, status uint32) {
+// endCreated ends a task whose guest has never run; false says that the task is not one.
+// The state keeps a Start away before the fence is written.
+func (vm *VM) endCreated(ctx context.Context, status uint32) bool {
+	if err := vm.enterFrom(Created, Ending); err != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
+	defer cancel()
 	if err := vm.giveBack(ctx); err != nil {
 		vm.log.Error("give back wake", "error", err)
 	}
 	vm.end(ctx, status, time.Now())
+	return true
 }
 
 // giveBack closes the wake that a task which never ran has open.

@@ -141,10 +141,17 @@ func syncDir(dir string) error {
 // write changes the VM's journal and makes it durable; on an error the journal is as
 // before.
 func (vm *VM) write(change func(*Journal)) error {
+	return vm.update(func(j *Journal) error { change(j); return nil })
+}
+
+// update is write for a change that depends on what the journal says.
+func (vm *VM) update(change func(*Journal) error) error {
 	vm.journalMu.Lock()
 	defer vm.journalMu.Unlock()
 	next := *vm.journal
-	change(&next)
+	if err := change(&next); err != nil {
+		return err
+	}
 	if err := next.store(vm.dir); err != nil {
 		return err
 	}

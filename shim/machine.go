@@ -108,7 +108,9 @@ func (m *machineService) Abort(ctx context.Context, r *machinev1.AbortRequest) (
 		case c != nil:
 			return nil, fmt.Errorf("abort operation %s: %s holds VM %s: %w", ref.GetOperation(), c.ref.GetOperation(), vm.id, errdefs.ErrFailedPrecondition)
 		case state == Created && j.Phase == Ready && j.Operation == ref.GetOperation() && j.Attempt == ref.GetAttempt():
-			vm.endCreated(ctx, killed)
+			if !vm.endCreated(ctx, killed) {
+				return nil, fmt.Errorf("abort operation %s: VM %s starts, or ends: %w", ref.GetOperation(), vm.id, errdefs.ErrFailedPrecondition)
+			}
 		}
 		vm.mu.Lock()
 		defer vm.mu.Unlock()

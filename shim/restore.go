@@ -24,8 +24,16 @@ func (s *starting) load(ctx context.Context, _ *undo) (err error) {
 }
 
 // commit asks for the claim once more and writes OWN before the VM may run: a node
-// that crashes in between knows that it is the owner.
+// that crashes in between knows that it is the owner. From here on the caller's patience
+// does not count: a VM that runs is not killed because containerd starts again.
 func (s *starting) commit(ctx context.Context, _ *undo) error {
+	if !s.detach() {
+		return fmt.Errorf("the caller of Start is gone: %w", context.Canceled)
+	}
+	s.late = time.AfterFunc(time.Duration(s.vm.host.Config.Timeouts.Boot), s.abort)
+	if err := s.ready(s.vm.noted()); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(s.vm.host.Config.Timeouts.Daemon))
 	defer cancel()
 	generation, err := s.vm.commitWake(ctx, s.vm.noted())
@@ -33,7 +41,19 @@ func (s *starting) commit(ctx context.Context, _ *undo) error {
 		return err
 	}
 	s.committed = true
-	return s.vm.write(func(j *Journal) { j.Phase, j.Generation = Own, generation })
+	return s.vm.update(func(j *Journal) error {
+		err := s.ready(j)
+		j.Phase, j.Generation = Own, generation
+		return err
+	})
+}
+
+// ready refuses a journal that does not let the VM run: a fence stays.
+func (s *starting) ready(j *Journal) error {
+	if j.Phase != Ready {
+		return fmt.Errorf("VM %s is %s here, not %s: %w", s.vm.id, j.Phase, Ready, errdefs.ErrFailedPrecondition)
+	}
+	return nil
 }
 
 // prove shows that the guest is the one that went to sleep, gives it entropy, the time

@@ -25,9 +25,11 @@ const undoBound = 30 * time.Second
 // startInit boots the VM, or thaws a restored one, and lets init run. A restored VM
 // that runs already has been thawed: that is success. After a failure the task has
 // ended and holds nothing but its name.
-func (vm *VM) startInit(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
+func (vm *VM) startInit(caller context.Context) error {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(caller))
 	defer cancel()
+	r := &starting{vm: vm, abort: cancel, detach: context.AfterFunc(caller, cancel)}
+	defer r.release()
 	vm.mu.Lock()
 	if vm.restored && vm.state == Running {
 		vm.mu.Unlock()
@@ -42,19 +44,11 @@ func (vm *VM) startInit(ctx context.Context) error {
 		return err
 	}
 	begun := time.Now()
-	r := &starting{vm: vm}
 	err = runSteps(ctx, new(undo), undoBound, r.steps())
 	vm.observe(time.Since(begun), err != nil)
 	if err != nil {
 		err = errors.Join(fmt.Errorf("start task %s: %w", vm.id, err), r.giveUp(ctx, err))
 		vm.log.Error("start task", "error", err)
-		return err
-	}
-	vm.mu.Lock()
-	vm.events.send(&events.TaskStart{ContainerID: vm.id, Pid: vm.pid()})
-	err = vm.to(Running)
-	vm.mu.Unlock()
-	if err != nil {
 		return err
 	}
 	vm.flow()
@@ -72,6 +66,32 @@ type starting struct {
 	readdress bool // the guest had other addresses
 	ran       bool // the guest may have executed something
 	committed bool // the record says that the VM is this node's
+
+	abort  context.CancelFunc
+	detach func() bool // from the caller's context; false: that has ended
+	late   *time.Timer // aborts what goes on without the caller
+}
+
+func (s *starting) release() {
+	s.detach()
+	if s.late != nil {
+		s.late.Stop()
+	}
+}
+
+// run makes the task a running one, unless somebody has killed it up to now.
+func (s *starting) run(ctx context.Context, _ *undo) error {
+	vm := s.vm
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := vm.to(Running); err != nil {
+		return err
+	}
+	vm.events.send(&events.TaskStart{ContainerID: vm.id, Pid: vm.pid()})
+	return nil
 }
 
 func (s *starting) steps() []step {
@@ -87,6 +107,7 @@ func (s *starting) steps() []step {
 			{"thaw", s.thaw},
 			{"meet guest", s.meet},
 			{"prove the guest", s.prove},
+			{"run", s.run},
 		}...)
 	}
 	return append(boot, []step{
@@ -94,6 +115,7 @@ func (s *starting) steps() []step {
 		{"meet guest", s.meet},
 		{"set guest up", s.setup},
 		{"start init", s.init},
+		{"run", s.run},
 	}...)
 }
 

@@ -23,6 +23,7 @@ const (
 	New       State = "new"
 	Creating  State = "creating"
 	Created   State = "created"
+	Ending    State = "ending" // created, and ended before it ran
 	Starting  State = "starting"
 	Running   State = "running"
 	Pausing   State = "pausing"
@@ -42,7 +43,8 @@ const (
 var transitions = map[State][]State{
 	New:       {Creating},
 	Creating:  {Created, New},
-	Created:   {Starting, Stopped},
+	Created:   {Starting, Ending},
+	Ending:    {Stopped},
 	Starting:  {Running, Stopped},
 	Running:   {Pausing, Capturing, Stopped},
 	Pausing:   {Paused, Running, Stopped},
@@ -110,7 +112,7 @@ func (vm *VM) frozen() bool {
 // status is what containerd is told.
 func (s State) status() task.Status {
 	switch s {
-	case New, Creating, Created, Starting:
+	case New, Creating, Created, Ending, Starting:
 		return task.Status_CREATED
 	case Pausing:
 		return task.Status_PAUSING
