@@ -83,7 +83,7 @@ shimtest: setup tools build guest ## containerd's own conformance suites on the 
 	tools/shimtest.sh $(COUNT)
 
 crash: setup tools build guest ## kill every program at every step (root)
-	go test -tags integration -count=$(COUNT) -p 1 -timeout 60m -run Crash $(integration_pkgs)
+	GODWIT_CRASH=full go test -tags integration -count=$(COUNT) -p 1 -timeout 60m -run Crash $(integration_pkgs)
 
 fuzz: ## run every fuzz target for FUZZTIME
 	tools/fuzz.sh $(FUZZTIME)
