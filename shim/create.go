@@ -152,6 +152,7 @@ func (c *creation) clearable(ctx context.Context, old *Journal) error {
 // decide is the way of every Create to the one decision of package record. Without
 // records there is nothing to ask.
 func (c *creation) decide(ctx context.Context, _ *undo) error {
+	c.intent.Left = c.bundle.Left
 	if c.host.Records == nil {
 		d, err := record.Decide(nil, c.host.Config.Node, c.intent)
 		c.decision = d
@@ -178,9 +179,8 @@ func (c *creation) claim(ctx context.Context, u *undo) error {
 	if c.decision.Action == record.Restore {
 		return c.wake(ctx, u)
 	}
-	if c.record.GetOwner().GetNode() == c.host.Config.Node {
-		return nil
-	}
+	// Also where this node owns the VM already: the claim of the task before may be given
+	// up at any moment.
 	rec, err := c.host.Records.Own(ctx, &nodev1.OwnRequest{
 		Vm: c.vm.name(), Node: c.host.Config.Node, Generation: c.record.GetGeneration(), Uid: c.record.GetUid(),
 	})

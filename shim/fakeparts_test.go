@@ -194,6 +194,8 @@ type fakeRecords struct {
 	mu    sync.Mutex
 	rec   *nodev1.Record
 	phase nodev1.Phase // of the last operation
+
+	refuseOwn bool
 }
 
 func newFakeRecords(f *faults) *fakeRecords {
@@ -225,7 +227,12 @@ func (r *fakeRecords) Ensure(context.Context, *nodev1.EnsureRequest) (*nodev1.Re
 }
 
 func (r *fakeRecords) Own(_ context.Context, q *nodev1.OwnRequest) (*nodev1.Record, error) {
-	return r.do("own", func() error { return r.own(&nodev1.Owner{Node: q.GetNode()}) })
+	return r.do("own", func() error {
+		if r.refuseOwn || r.rec.GetGeneration() != q.GetGeneration() {
+			return errdefs.ErrFailedPrecondition
+		}
+		return r.own(&nodev1.Owner{Node: q.GetNode()})
+	})
 }
 
 func (r *fakeRecords) Disown(_ context.Context, q *nodev1.DisownRequest) (*nodev1.Record, error) {

@@ -13,6 +13,14 @@ import (
 // Version is the schema that this build writes. It reads this one only.
 const Version = 1
 
+// AnnotationPrefix is that of all annotations that godwit reads. AnnotationDigest is none
+// for users: godwitd marks a container with the snapshot that its VM left in, so that no
+// Create boots it fresh even where the records have forgotten it.
+const (
+	AnnotationPrefix = "godwit.dev/"
+	AnnotationDigest = AnnotationPrefix + "digest"
+)
+
 // Spec describes one VM independently of the node that runs it: no host path, socket
 // or device number is in it.
 type Spec struct {

@@ -10,10 +10,11 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/api/spec"
 )
 
 // Prefix of all annotations that godwit reads.
-const Prefix = "godwit.dev/"
+const Prefix = spec.AnnotationPrefix
 
 // criPrefix marks containers that belong to a Kubernetes pod.
 const criPrefix = "io.kubernetes.cri."
@@ -90,7 +91,7 @@ func readAnnotations(all map[string]string) (annotations, error) {
 			return a, fmt.Errorf("annotation %s: pods are not supported, run the container by ctr or nerdctl: %w", key, errdefs.ErrNotImplemented)
 		}
 		name, ours := strings.CutPrefix(key, Prefix)
-		if !ours {
+		if !ours || key == spec.AnnotationDigest { // that one is this node's own mark
 			continue
 		}
 		read, known := readers[name]
@@ -113,7 +114,7 @@ func readAnnotations(all map[string]string) (annotations, error) {
 func (b *Bundle) ownAnnotations() map[string]string {
 	own := make(map[string]string)
 	for key, value := range b.Annotations {
-		if strings.HasPrefix(key, Prefix) {
+		if strings.HasPrefix(key, Prefix) && key != spec.AnnotationDigest {
 			own[key] = value
 		}
 	}

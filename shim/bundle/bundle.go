@@ -35,6 +35,8 @@ type Bundle struct {
 	WritableSize int64
 	Terminal     bool
 	Hooks        Hooks
+	// Left is the snapshot that the container's VM left in, as godwitd marked it.
+	Left string
 	// Annotations of the container, for the state that hooks get.
 	Annotations map[string]string
 	// Copies are the bind mounts; their content is read when the guest boots, because a
@@ -68,7 +70,7 @@ func Load(dir, namespace, id string, cfg *config.Config) (*Bundle, error) {
 
 // parse takes oci apart; oci becomes part of the result.
 func parse(oci *specs.Spec, namespace, id string, cfg *config.Config) (*Bundle, error) {
-	b := &Bundle{Namespace: namespace, ID: id, Annotations: oci.Annotations}
+	b := &Bundle{Namespace: namespace, ID: id, Annotations: oci.Annotations, Left: oci.Annotations[spec.AnnotationDigest]}
 	own, err := readAnnotations(oci.Annotations)
 	if err != nil {
 		return nil, err
