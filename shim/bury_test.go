@@ -1,0 +1,179 @@
+package shim
+
+import (
+	"net"
+	"os"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/ttrpc"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/shim/proc"
+)
+
+func (r *fakeRecords) set(change func(*nodev1.Record)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(r.rec)
+}
+
+// deadDestination is a restored VM, complete and not started, whose shim died.
+func deadDestination(t *testing.T, self bool) *world {
+	t.Helper()
+	w := newWorld(t).asleep()
+	w.must("create", w.create())
+	vm, _ := w.service.the()
+	w.must("unserve", vm.unserve())
+	w.must("forget shim", vm.write(func(j *Journal) { j.Shim, j.Self = proc.ID{}, self }))
+	if p := vm.noted().Phase; p != Ready {
+		t.Fatalf("journal is %s", p)
+	}
+	return w
+}
+
+func (w *world) gone() bool {
+	_, err := os.Stat(w.cfg.VMDir("ns", "vm"))
+	return os.IsNotExist(err)
+}
+
+// A wake that its shim opened is closed by the successor: the snapshot owns the VM, on
+// either side of the commit.
+func TestBuryClosesTheShimsOwnWake(t *testing.T) {
+	for name, commit := range map[string]func(*nodev1.Record){
+		"uncommitted": func(*nodev1.Record) {},
+		"committed": func(rec *nodev1.Record) {
+			rec.Owner, rec.Operation.Phase = &nodev1.Owner{Node: "a"}, nodev1.Phase_PHASE_COMMITTED
+			rec.Generation++
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := deadDestination(t, true)
+			w.records.set(commit)
+			w.must("adopt", Adopt(t.Context(), w.host(), "ns", "vm"))
+			w.nothingLeft()
+			if rec := w.records.rec; rec.GetOwner().GetDigest() == "" || rec.GetOperation() != nil || !w.gone() {
+				t.Errorf("record %v, journal gone: %t", rec, w.gone())
+			}
+		})
+	}
+}
+
+// While the engine's operation is open the fence answers for the attempt; after it
+// nothing is left.
+func TestBuryAnswersWhileTheOperationIsOpen(t *testing.T) {
+	w := deadDestination(t, false)
+	done := make(chan error, 1)
+	go func() { done <- Adopt(t.Context(), w.host(), "ns", "vm") }()
+	var q *machinev1.QueryResponse
+	if !eventually(func() bool { q = w.query(); return q != nil }) {
+		t.Fatal("nobody answers for the VM")
+	}
+	if op := w.records.rec.GetOperation().GetId(); q.GetRecord() != string(Fenced) || q.GetRef().GetOperation() != op {
+		t.Errorf("the fence says %s of operation %s, want %s", q.GetRecord(), q.GetRef().GetOperation(), op)
+	}
+	w.nothingLeftButTheFence()
+	w.records.set(func(rec *nodev1.Record) { rec.Operation = nil })
+	w.must("adopt", <-done)
+	if !w.gone() {
+		t.Error("the fence is left though its operation is over")
+	}
+	w.nothingLeft()
+}
+
+func (w *world) query() *machinev1.QueryResponse {
+	conn, err := net.Dial("unix", w.cfg.MachineSocket("ns", "vm"))
+	if err != nil {
+		return nil
+	}
+	client := ttrpc.NewClient(conn)
+	defer client.Close()
+	q, err := machinev1.NewMachineClient(client).Query(w.t.Context(), &machinev1.QueryRequest{})
+	if err != nil {
+		return nil
+	}
+	return q
+}
+
+func (w *world) nothingLeftButTheFence() {
+	w.t.Helper()
+	for _, p := range w.procs {
+		if p.Alive() {
+			w.t.Errorf("process %d lives", p.PID)
+		}
+	}
+	if j, err := LoadJournal(w.cfg.VMDir("ns", "vm")); err != nil || j.Phase != Fenced {
+		w.t.Errorf("journal %v, %v", j, err)
+	}
+}
+
+// A successor that the records do not answer waits, and stops with its context.
+func TestBuryWaitsForTheRecord(t *testing.T) {
+	w := deadDestination(t, true)
+	w.arm(1) // Get
+	if err := Adopt(t.Context(), w.host(), "ns", "vm"); !errdefs.IsUnavailable(err) {
+		t.Errorf("adopt = %v, want unavailable", err)
+	}
+	if w.gone() {
+		t.Error("the journal is gone though the wake is open")
+	}
+	j, err := LoadJournal(w.cfg.VMDir("ns", "vm"))
+	w.must("load journal", err)
+	j.Shim = proc.ID{} // that successor has ended
+	w.must("store journal", j.store(w.cfg.VMDir("ns", "vm")))
+	w.must("adopt again", Adopt(t.Context(), w.host(), "ns", "vm"))
+	w.nothingLeft()
+}
+
+// A later Create of the name clears what a dead destination left.
+func TestCreateClearsADeadDestination(t *testing.T) {
+	w := deadDestination(t, false)
+	w.records.set(func(rec *nodev1.Record) { rec.Operation = nil })
+	w.restart()
+	w.must("create", w.create())
+	w.must("start", w.start())
+}
+
+// The journal of a living shim is nobody else's.
+func TestTakeLeavesTheLiving(t *testing.T) {
+	w := newWorld(t).asleep()
+	w.must("create", w.create())
+	if err := Adopt(t.Context(), w.host(), "ns", "vm"); !errdefs.IsAlreadyExists(err) {
+		t.Errorf("adopt = %v", err)
+	}
+	w.restart()
+	if err := errgrpc.ToNative(w.create()); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("create = %v", err)
+	}
+}
+
+// A VMM that dies while its snapshot is being made ends the VM, and the operation can be
+// ended too.
+func TestAbortOfAnEndedVM(t *testing.T) {
+	w := newWorld(t).running()
+	_, err := w.capture()
+	w.must("capture", err)
+	w.must("kill", w.machine.Kill(t.Context()))
+	vm, _ := w.service.the()
+	<-vm.init.done
+	r, err := w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
+	w.must("abort", err)
+	if j := vm.noted(); r.GetState() != string(Stopped) || j.Phase != Own || j.Operation != "" {
+		t.Errorf("VM is %s, journal %s of operation %q", r.GetState(), j.Phase, j.Operation)
+	}
+	w.must("delete", w.delete())
+	w.nothingLeft()
+}
+
+// A VMM that is gone before it was told to run has not run.
+func TestThawOfADeadVMM(t *testing.T) {
+	w := newWorld(t).running()
+	vm, _ := w.service.the()
+	w.must("kill", w.machine.Kill(t.Context()))
+	s := &starting{vm: vm}
+	if err := s.thaw(t.Context(), nil); !errdefs.IsAborted(err) || s.ran {
+		t.Errorf("thaw = %v, ran %t", err, s.ran)
+	}
+}
