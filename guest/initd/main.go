@@ -59,7 +59,7 @@ func run(version string) error {
 	if err := channel.load(); err != nil {
 		return err
 	}
-	ready := sync.OnceValue(rest.load)
+	ready := sync.OnceValue(rest.loadUseful)
 	svc, err := agentd.New(agentd.Options{
 		Version: version, Dir: runDir, CgroupRoot: cgroupDir, Ready: ready, Log: console,
 	})
