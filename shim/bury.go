@@ -87,7 +87,7 @@ func (vm *VM) bury(ctx context.Context) error {
 		return err
 	}
 	if j.Self {
-		if err := vm.giveUpWake(bound, j); err != nil {
+		if err := vm.giveUpWake(bound, j, "the shim died before the VM ran"); err != nil {
 			return err
 		}
 		return vm.forget()
@@ -122,19 +122,43 @@ func (vm *VM) openWake(ctx context.Context, j *Journal) (*nodev1.Operation, erro
 	return nil, nil
 }
 
-// giveUpWake closes a wake that the dead shim had opened itself: nothing ran.
-func (vm *VM) giveUpWake(ctx context.Context, j *Journal) error {
-	op, err := vm.openWake(ctx, j)
-	if op == nil || err != nil {
+// giveUpWake closes a wake that a shim of this node had opened itself: nothing ran. The
+// record alone says whether it was committed: an answer may be lost. A commit that
+// arrives between the look and the abort is looked at once more.
+func (vm *VM) giveUpWake(ctx context.Context, j *Journal, reason string) error {
+	var err error
+	for range 2 {
+		var op *nodev1.Operation
+		if op, err = vm.openWake(ctx, j); op == nil || err != nil {
+			return err
+		}
+		opened := *j
+		opened.Generation = op.GetGeneration()
+		if p := op.GetPhase(); p == nodev1.Phase_PHASE_COMMITTED || p == nodev1.Phase_PHASE_REVERTING {
+			err = vm.revertWake(ctx, &opened, reason)
+		} else {
+			err = vm.abortWake(ctx, &opened, reason)
+		}
+		if !errdefs.IsFailedPrecondition(err) {
+			return err
+		}
+	}
+	return err
+}
+
+// fence makes the attempt of j one that never runs here, and closes the wake that the
+// shim had opened itself. What cannot be told to the record now stays in the journal,
+// for Delete or a successor to tell.
+func (vm *VM) fence(ctx context.Context, reason string) error {
+	j := vm.noted()
+	err := vm.write(func(j *Journal) { j.Phase = Fenced })
+	if !j.Self {
 		return err
 	}
-	opened := *j
-	opened.Generation = op.GetGeneration()
-	const reason = "the shim died before the VM ran"
-	if p := op.GetPhase(); p == nodev1.Phase_PHASE_COMMITTED || p == nodev1.Phase_PHASE_REVERTING {
-		return vm.revertWake(ctx, &opened, reason)
+	if e := vm.giveUpWake(ctx, j, reason); e != nil {
+		return errors.Join(err, e)
 	}
-	return vm.abortWake(ctx, &opened, reason)
+	return errors.Join(err, vm.write(func(j *Journal) { j.Operation, j.Attempt, j.Self = "", 0, false }))
 }
 
 // forget removes the fence, unless a later task has cleared it.

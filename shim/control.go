@@ -157,13 +157,7 @@ func (vm *VM) giveBack(ctx context.Context) error {
 	if j.Phase != Incoming && j.Phase != Ready {
 		return nil
 	}
-	if err := vm.write(func(j *Journal) { j.Phase = Fenced }); err != nil {
-		return err
-	}
-	if j.Self {
-		return vm.abortWake(ctx, j, "the task ended before it ran")
-	}
-	return nil
+	return vm.fence(ctx, "the task ended before it ran")
 }
 
 // CloseIO ends stdin behind what was written to it. A client may be so fast that the

@@ -234,7 +234,8 @@ func (c *creation) journal(_ context.Context, u *undo) error {
 		c.vm.mu.Lock()
 		j := c.vm.journal
 		c.vm.mu.Unlock()
-		return errors.Join(c.vm.unserve(), Reclaim(ctx, c.host, c.vm.dir, j))
+		// Without a fence: nothing of the attempt is left, and it may be made again.
+		return errors.Join(c.vm.unserve(), discard(ctx, c.host, c.vm.dir, j))
 	})
 	c.vm.mu.Lock()
 	c.vm.journal = c.next

@@ -71,6 +71,11 @@ func (vm *VM) free(ctx context.Context) error {
 	if err := vm.unserve(); err != nil {
 		return err
 	}
+	if j := vm.noted(); j.Phase == Fenced && j.Self { // the record was out of reach when the task ended
+		if err := vm.fence(ctx, "the task ended before it ran"); err != nil {
+			vm.log.Warn("give back wake", "error", err)
+		}
+	}
 	j := vm.noted()
 	if err := Reclaim(ctx, vm.host, vm.dir, j); err != nil {
 		return err

@@ -194,6 +194,7 @@ type fakeRecords struct {
 	mu    sync.Mutex
 	rec   *nodev1.Record
 	phase nodev1.Phase // of the last operation
+	lose  string       // the call that is obeyed and not answered
 
 	refuseOwn bool
 }
@@ -217,7 +218,14 @@ func (r *fakeRecords) do(name string, change func() error) (*nodev1.Record, erro
 	if err := change(); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
+	if r.lose == name {
+		return nil, fmt.Errorf("%s: the answer is lost: %w", name, errdefs.ErrUnavailable)
+	}
 	return proto.CloneOf(r.rec), nil
+}
+
+func (r *fakeRecords) Get(context.Context, *nodev1.GetRequest) (*nodev1.Record, error) {
+	return r.do("get", func() error { return nil })
 }
 
 func (r *fakeRecords) own(o *nodev1.Owner) error { r.rec.Owner = o; r.rec.Generation++; return nil }
@@ -253,7 +261,12 @@ func (r *fakeRecords) Advance(_ context.Context, q *nodev1.AdvanceRequest) (*nod
 		if r.rec.GetOperation().GetId() != q.GetOperation() || r.rec.GetOperation().GetGeneration() != q.GetGeneration() {
 			return errdefs.ErrFailedPrecondition
 		}
+		committed := r.rec.GetOperation().GetPhase() == nodev1.Phase_PHASE_COMMITTED
+		if committed != (q.GetPhase() == nodev1.Phase_PHASE_REVERTING) {
+			return errdefs.ErrFailedPrecondition
+		}
 		r.phase = q.GetPhase()
+		r.rec.Operation.Phase = r.phase
 		if r.phase == nodev1.Phase_PHASE_REVERTING {
 			return r.own(&nodev1.Owner{Digest: r.rec.GetOperation().GetDigest()})
 		}
@@ -266,6 +279,7 @@ func (r *fakeRecords) Commit(_ context.Context, q *nodev1.CommitRequest) (*nodev
 		if r.rec.GetOperation().GetId() != q.GetOperation() || r.rec.GetGeneration() != q.GetGeneration() {
 			return errdefs.ErrFailedPrecondition
 		}
+		r.rec.Operation.Phase = nodev1.Phase_PHASE_COMMITTED
 		return r.own(q.GetOwner())
 	})
 }

@@ -101,7 +101,7 @@ func TestFencedDuringStart(t *testing.T) {
 	if err := errgrpc.ToNative(w.start()); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("start = %v, want failed precondition", err)
 	}
-	if w.machine.running() || vm.noted().Phase != Fenced {
+	if w.machine.running() || vm.noted().Phase != Fenced || w.records.rec.GetOwner().GetDigest() == "" {
 		t.Errorf("journal %s, record %v", vm.noted().Phase, w.records.rec)
 	}
 }

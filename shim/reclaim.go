@@ -20,9 +20,22 @@ func Reclaim(ctx context.Context, host *Host, dir string, j *Journal) error {
 	if err := free(ctx, host, dir, j); err != nil {
 		return err
 	}
-	if j.Phase.destination() && !j.Self {
-		fence := &Journal{Phase: Fenced, Operation: j.Operation, Attempt: j.Attempt, Digest: j.Digest, Generation: j.Generation}
+	if j.Phase.destination() && j.Operation != "" {
+		fence := &Journal{
+			Phase: Fenced, Operation: j.Operation, Attempt: j.Attempt, Self: j.Self, Digest: j.Digest, Generation: j.Generation,
+		}
 		return errors.Join(fence.store(dir), removeFile(stateFile(dir)))
+	}
+	return os.RemoveAll(dir)
+}
+
+// discard is Reclaim that leaves no fence.
+func discard(ctx context.Context, host *Host, dir string, j *Journal) error {
+	if j == nil {
+		return nil
+	}
+	if err := free(ctx, host, dir, j); err != nil {
+		return err
 	}
 	return os.RemoveAll(dir)
 }

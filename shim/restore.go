@@ -40,7 +40,6 @@ func (s *starting) commit(ctx context.Context, _ *undo) error {
 	if err != nil {
 		return err
 	}
-	s.committed = true
 	return s.vm.update(func(j *Journal) error {
 		err := s.ready(j)
 		j.Phase, j.Generation = Own, generation
@@ -145,27 +144,17 @@ func (s *starting) giveUp(ctx context.Context, cause error) error {
 }
 
 func (s *starting) answer(ctx context.Context, reason string) error {
-	vm, j := s.vm, s.vm.noted()
+	vm := s.vm
 	if !vm.restored {
 		return nil
 	}
-	before := *j
-	if s.committed {
-		before.Generation--
+	if !s.ran { // this attempt never runs here, whatever is lost
+		return vm.fence(ctx, reason)
 	}
-	if !s.ran { // fence first: this attempt never runs here, whatever is lost below
-		if err := vm.write(func(j *Journal) { j.Phase = Fenced }); err != nil {
-			return err
-		}
-	}
+	j := *vm.noted()
 	if !j.Self {
 		return nil // the engine that opened the operation sees the task end
 	}
-	switch {
-	case !s.committed:
-		return vm.abortWake(ctx, &before, reason)
-	case !s.ran:
-		return vm.revertWake(ctx, &before, reason)
-	}
-	return vm.finishWake(ctx, &before, nodev1.Phase_PHASE_LOST_AT_DEST, reason)
+	j.Generation = s.opened
+	return vm.finishWake(ctx, &j, nodev1.Phase_PHASE_LOST_AT_DEST, reason)
 }

@@ -36,6 +36,7 @@ func (vm *VM) startInit(caller context.Context) error {
 		return nil
 	}
 	err := vm.to(Starting)
+	r.opened = vm.journal.Generation
 	if err == nil {
 		vm.abortStart = cancel
 	}
@@ -63,9 +64,9 @@ func (vm *VM) startInit(caller context.Context) error {
 type starting struct {
 	vm        *VM
 	streams   *streams
-	readdress bool // the guest had other addresses
-	ran       bool // the guest may have executed something
-	committed bool // the record says that the VM is this node's
+	readdress bool   // the guest had other addresses
+	ran       bool   // the guest may have executed something
+	opened    uint64 // the generation under which the wake was opened
 
 	abort  context.CancelFunc
 	detach func() bool // from the caller's context; false: that has ended

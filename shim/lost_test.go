@@ -1,0 +1,122 @@
+package shim
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/shim/proc"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// full makes every write of the journal fail until the answered function is called.
+func (w *world) full() (free func()) {
+	blocked := journalFile(w.cfg.VMDir("ns", "vm")) + ".tmp"
+	w.must("fill disk", os.MkdirAll(blocked+"/x", 0o700))
+	return func() { w.must("free disk", os.RemoveAll(blocked)) }
+}
+
+func (w *world) sleepsAgain() {
+	w.t.Helper()
+	if w.records.rec.GetOwner().GetDigest() == "" || w.records.rec.GetOperation() != nil || w.records.phase != nodev1.Phase_PHASE_FAILED {
+		w.t.Errorf("record is %v, the operation ended as %s", w.records.rec, w.records.phase)
+	}
+}
+
+// A wake whose commit lands and whose answer does not has run nothing: the record hears
+// it, and the snapshot owns the VM again. So with a node that cannot write OWN.
+func TestLostAnswerOfTheCommit(t *testing.T) {
+	for name, prepare := range map[string]func(*world) (after func()){
+		"answer lost": func(w *world) func() { w.records.lose = "commit"; return func() {} },
+		"disk full": func(w *world) (after func()) {
+			w.at("commit", func() error { after = w.full(); return nil })
+			return func() { after() }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t).asleep()
+			w.must("create", w.create())
+			after := prepare(w)
+			if err := w.start(); err == nil {
+				t.Fatal("start succeeded")
+			}
+			w.sleepsAgain()
+			w.at("commit", nil)
+			after()
+			w.must("delete", w.delete())
+			w.nothingLeft()
+		})
+	}
+}
+
+// While the record is out of reach, the fence of a wake that the shim opened itself
+// stays: Delete tells the record, or the successor does.
+func TestFenceStaysUntilTheRecordKnows(t *testing.T) {
+	for name, settle := range map[string]func(*world){
+		"delete": func(w *world) { w.must("delete", w.delete()) },
+		"successor": func(w *world) {
+			away := func() error { return errdefs.ErrUnavailable }
+			w.at("get", away)
+			w.must("delete", w.delete())
+			j, err := LoadJournal(w.cfg.VMDir("ns", "vm"))
+			if err != nil || j.Phase != Fenced || !j.Self || j.Shim != (proc.ID{}) {
+				w.t.Fatalf("fence is %+v, %v", j, err)
+			}
+			w.at("get", nil)
+			w.must("adopt", Adopt(w.t.Context(), w.host(), "ns", "vm"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t).asleep()
+			w.must("create", w.create())
+			w.at("commit", func() error { return errdefs.ErrUnavailable })
+			w.at("get", func() error { return errdefs.ErrUnavailable })
+			if err := w.start(); err == nil {
+				t.Fatal("start succeeded")
+			}
+			w.at("get", nil)
+			settle(w)
+			w.sleepsAgain()
+			w.nothingLeft()
+			if _, err := os.Stat(w.cfg.VMDir("ns", "vm")); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("the fence is left: %v", err)
+			}
+		})
+	}
+}
+
+// The engine tries an attempt again whose Create failed for a reason that passes: no
+// fence is in the way. One that was given up after its Create stays given up.
+func TestTheSameAttemptAgain(t *testing.T) {
+	w := newWorld(t).asleep()
+	w.records.rec.Operation = &nodev1.Operation{
+		Id: "op2", Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Destination: "a", Digest: w.records.rec.GetOwner().GetDigest(),
+		Generation: w.records.rec.GetGeneration(), Phase: nodev1.Phase_PHASE_TRANSFERRING,
+	}
+	order, err := record.Order("", record.Intent{Operation: "op2", Attempt: 1, Digest: w.records.rec.GetOwner().GetDigest()})
+	w.must("order", err)
+	create := func() error {
+		r := w.bundle()
+		r.Options = order
+		_, err := w.service.Create(ctxNS(t), r)
+		return err
+	}
+	for _, point := range []string{"open snapshot", "fill", "hold"} {
+		w.at(point, func() error { return errdefs.ErrUnavailable })
+		if err := create(); err == nil {
+			t.Fatalf("%s: create succeeded", point)
+		}
+		w.nothingLeft()
+		w.at(point, nil)
+	}
+	w.must("create again", create())
+	w.must("delete", w.delete())
+	w.restart()
+	if err := create(); err == nil {
+		t.Error("an attempt that was given up runs again")
+	}
+}
