@@ -67,6 +67,10 @@ func AgentMain(ctx context.Context, root string, out io.Writer) (err error) {
 
 // agentConfig makes the VM's files: RAM, an erofs layer with busybox, a writable disk.
 func agentConfig(ctx context.Context, root, dir string) (*vmm.Config, string, error) {
+	vmlinuz, initrd, cmdline, err := kernel(root)
+	if err != nil {
+		return nil, "", err
+	}
 	tree, layer, disk := filepath.Join(dir, "tree"), filepath.Join(dir, "layer"), filepath.Join(dir, "rw")
 	for _, d := range []string{"bin", "dev", "proc", "sys", "tmp"} {
 		if err := os.MkdirAll(filepath.Join(tree, d), 0o755); err != nil {
@@ -95,8 +99,7 @@ func agentConfig(ctx context.Context, root, dir string) (*vmm.Config, string, er
 	}
 	cfg := &vmm.Config{
 		Name: "agent", Dir: dir, Memory: agentRAM, VCPUs: 1, RAM: ram, Console: log, Agent: filepath.Join(dir, "agent.sock"),
-		Kernel: filepath.Join(root, "bin/guest/vmlinuz"), Initrd: filepath.Join(root, "bin/guest/initramfs"),
-		Cmdline: "console=ttyS0 quiet panic=-1",
+		Kernel: vmlinuz, Initrd: initrd, Cmdline: cmdline,
 	}
 	for i, path := range []string{layer, disk} {
 		f, err := os.OpenFile(path, os.O_RDWR, 0)

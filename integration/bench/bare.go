@@ -57,9 +57,13 @@ func (b *bench) bareBoot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	vmlinuz, _, cmdline, err := kernel(root)
+	if err != nil {
+		return err
+	}
 	cmd := b.node.Command(ctx, "qemu-system-x86_64", "-no-user-config", "-nodefaults", "-display", "none",
 		"-machine", b.facts.Machine, "-accel", b.facts.Accel, "-cpu", b.facts.CPU, "-smp", "1", "-m", "512",
-		"-kernel", filepath.Join(root, "bin/guest/vmlinuz"), "-initrd", b.bare, "-append", "console=ttyS0 quiet panic=-1",
+		"-kernel", vmlinuz, "-initrd", b.bare, "-append", cmdline,
 		"-serial", "stdio", "-no-reboot")
 	in, err := cmd.StdinPipe()
 	if err != nil {

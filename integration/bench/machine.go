@@ -12,7 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/shim"
 	"godwit.dev/godwit/vmm"
 	"godwit.dev/godwit/vmm/qemu"
 )
@@ -52,6 +54,16 @@ func (b *bench) identify(ctx context.Context) (vmm.Facts, error) {
 		}
 	}
 	return facts, nil
+}
+
+// kernel answers the paths and the command line that every VM here boots with, bare or
+// not: the ones that godwit uses.
+func kernel(root string) (vmlinuz, initrd, cmdline string, err error) {
+	cfg := &config.Config{Guest: config.Guest{
+		Kernel: filepath.Join(root, "bin/guest/vmlinuz"), Initrd: filepath.Join(root, "bin/guest/initramfs"), Cmdline: noBounce,
+	}}
+	k, err := shim.GuestKernel(cfg)
+	return cfg.Guest.Kernel, cfg.Guest.Initrd, k.Cmdline, err
 }
 
 // firstLine of what a program says; empty, which fails the check, if it says nothing.

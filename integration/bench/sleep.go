@@ -15,7 +15,7 @@ import (
 const (
 	beaconEvery = 5 * time.Millisecond
 	settle      = time.Second
-	noise       = 32 // MiB of random memory in every VM: what does not compress
+	noise       = 8 // MiB of random memory in every VM: what does not compress
 	mib         = 1 << 20
 )
 
