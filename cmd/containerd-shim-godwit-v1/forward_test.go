@@ -54,11 +54,7 @@ func (f *fakeContainerd) start(t *testing.T) {
 func TestForwarder(t *testing.T) {
 	c := &fakeContainerd{path: filepath.Join(t.TempDir(), "c.sock")}
 	c.start(t)
-	f, err := newForwarder(c.path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.client.Close()
+	f := newForwarder("unix://" + c.path)
 	ctx := namespaces.WithNamespace(t.Context(), "ns")
 	send := func(topic string) error { return f.Publish(ctx, topic, &events.TaskCreate{}) }
 	if err := send("/one"); err != nil {
@@ -83,22 +79,22 @@ func TestForwarder(t *testing.T) {
 	}
 }
 
-// TestForwarderAway: without containerd the event may be given again.
+// TestForwarderAway: without containerd the event may be given again, at once.
 func TestForwarderAway(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "c.sock")
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.(*net.UnixListener).SetUnlinkOnClose(false)
-	l.Close() // nobody listens any more: refused at once
-	f, err := newForwarder(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.client.Close()
-	err = f.Publish(namespaces.WithNamespace(t.Context(), "ns"), "/one", &events.TaskCreate{})
-	if !errdefs.IsUnavailable(err) {
+	c := &fakeContainerd{path: filepath.Join(t.TempDir(), "c.sock")}
+	f := newForwarder(c.path)
+	ctx := namespaces.WithNamespace(t.Context(), "ns")
+	if err := f.Publish(ctx, "/one", &events.TaskCreate{}); !errdefs.IsUnavailable(err) {
 		t.Errorf("without containerd: %v", err)
+	}
+	c.start(t)
+	if err := f.Publish(ctx, "/one", &events.TaskCreate{}); err != nil {
+		t.Errorf("with containerd: %v", err)
+	}
+	if err := c.server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Publish(ctx, "/two", &events.TaskCreate{}); !errdefs.IsUnavailable(err) {
+		t.Errorf("containerd has gone: %v", err)
 	}
 }

@@ -32,10 +32,7 @@ func newService(ic *plugin.InitContext) (any, error) {
 	}
 	// stderr is containerd's log of this shim by now.
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo})))
-	events, err := newForwarder(ic.Properties[plugins.PropertyTTRPCAddress])
-	if err != nil {
-		return nil, err
-	}
+	events := newForwarder(ic.Properties[plugins.PropertyTTRPCAddress])
 	return shim.NewService(ic.Context, events, sd.(shutdown.Service), join.Host), nil
 }
 
