@@ -137,6 +137,7 @@ func (c *Client) unavailable(err error) error {
 
 // call sends req, and once more if the connection breaks under it.
 func call[Q, R any](ctx context.Context, c *Client, method func(nodev1.RecordsService, context.Context, Q) (R, error), req Q) (R, error) {
+	outer := ctx
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, callTimeout)
@@ -150,8 +151,14 @@ func call[Q, R any](ctx context.Context, c *Client, method func(nodev1.RecordsSe
 			return none, err
 		}
 		resp, err := method(nodev1.NewRecordsClient(conn), ctx, req)
-		if _, answered := status.FromError(err); answered || ctx.Err() != nil {
+		if _, answered := status.FromError(err); answered {
 			return resp, FromWire(err)
+		}
+		if outer.Err() != nil {
+			return none, fmt.Errorf("ask godwitd at %s: %w", c.address, err)
+		}
+		if ctx.Err() != nil {
+			return none, c.unavailable(fmt.Errorf("no answer within %s", callTimeout))
 		}
 		_ = conn.Close()
 		c.drop(func() *ttrpc.Client { return conn })

@@ -86,8 +86,8 @@ func Plain(err error) error {
 		err = errgrpc.ToNative(err) // a status has its class in its code
 	}
 	e := &plain{text: strings.ReplaceAll(err.Error(), "\n", "; "), class: errdefs.Resolve(err)}
-	if end := ": " + e.class.Error(); e.class != errdefs.ErrUnknown && !strings.HasSuffix(e.text, end) {
-		e.text += end
+	if class := e.class.Error(); e.class != errdefs.ErrUnknown && !strings.HasSuffix(e.text, class) {
+		e.text += ": " + class
 	}
 	return e
 }
