@@ -31,7 +31,7 @@ func TestWakeRefused(t *testing.T) {
 	ok := t.Run("unknown digest", func(t *testing.T) { unknown(t, g, good) }) &&
 		t.Run("damaged", func(t *testing.T) { damaged(t, g, good) }) &&
 		t.Run("altered", func(t *testing.T) { altered(t, g, good) }) &&
-		t.Run("registry down", func(t *testing.T) { away(t, g, good) }) &&
+		t.Run("registry refuses", func(t *testing.T) { forbidden(t, g, good) }) &&
 		t.Run("good digest", func(t *testing.T) { g.wake(t, b, "--digest", good) }) &&
 		t.Run("awake already", func(t *testing.T) { awake(t, g) }) &&
 		t.Run("ctr run of one that sleeps", func(t *testing.T) { runAsleep(t, g) }) &&
@@ -54,9 +54,8 @@ func unknown(t *testing.T, g *guest, good string) {
 	g.sleepsStill(t, good)
 }
 
-// away: nobody answers at the registry; the wake says so and waits, until it is told
-// otherwise or its time is over.
-func away(t *testing.T, g *guest, good string) {
+// forbidden: the registry lets nobody in.
+func forbidden(t *testing.T, g *guest, good string) {
 	b := g.Node(1)
 	g.Door.SetFault(func(int, *http.Request) harness.Fault { return harness.Fault{Status: 403} })
 	defer g.Door.SetFault(nil)
