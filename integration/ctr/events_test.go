@@ -77,9 +77,7 @@ func checkEvents(t *testing.T, c *command, vm string, want ...string) {
 		if len(own[vm]) > 0 && own[vm][len(own[vm])-1] == "/tasks/exit" && e.process() != vm {
 			t.Errorf("event %+v after the VM's exit", e)
 		}
-		if e.topic != "/tasks/paused" && e.topic != "/tasks/resumed" {
-			own[e.process()] = append(own[e.process()], e.topic)
-		}
+		own[e.process()] = append(own[e.process()], e.topic)
 	}
 	for process, got := range own {
 		if process == vm && !slices.Equal(got, want) {

@@ -44,7 +44,9 @@ func TestTask(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, n) })
 	}
-	t.Run("events", func(t *testing.T) { checkEvents(t, events, "vm", "/tasks/create", "/tasks/start") })
+	t.Run("events", func(t *testing.T) {
+		checkEvents(t, events, "vm", "/tasks/create", "/tasks/start", "/tasks/paused", "/tasks/resumed")
+	})
 	t.Run("containerd restarted", func(t *testing.T) { testRestart(t, n) })
 	events = start(t, n, nil, "events")
 	t.Run("end", func(t *testing.T) { testEnd(t, n, events) })
