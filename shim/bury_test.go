@@ -177,3 +177,27 @@ func TestThawOfADeadVMM(t *testing.T) {
 		t.Errorf("thaw = %v, ran %t", err, s.ran)
 	}
 }
+
+// An adopted VM ends when its container is gone; one with a shim of its own does not.
+func TestEndIsForTheAdopted(t *testing.T) {
+	w := newWorld(t)
+	vm, m, _ := orphan(t, w, false)
+	if _, err := m.End(t.Context(), &machinev1.EndRequest{}); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
+		t.Errorf("end of a held VM = %v", err)
+	}
+	_, err := m.Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
+	w.must("abort", err)
+	if q, err := m.Query(t.Context(), &machinev1.QueryRequest{}); err != nil || !q.GetAdopted() {
+		t.Errorf("query = %v, %v", q, err)
+	}
+	_, err = m.End(t.Context(), &machinev1.EndRequest{})
+	w.must("end", err)
+	<-vm.init.done
+	w.must("reclaim", Reclaim(t.Context(), vm.host, vm.dir, vm.noted()))
+	w.nothingLeft()
+
+	other := newWorld(t).running()
+	if _, err := other.machineService().End(t.Context(), &machinev1.EndRequest{}); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
+		t.Errorf("end of a VM with a shim = %v", err)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/containerd/containerd/v2/pkg/shim"
 	"github.com/containerd/errdefs"
@@ -41,6 +42,7 @@ func (m *machineService) Query(context.Context, *machinev1.QueryRequest) (*machi
 		r := &machinev1.QueryResponse{
 			Namespace: vm.namespace, Id: vm.id, State: string(vm.state), Record: string(j.Phase), Generation: j.Generation,
 			Digest: j.Digest, Resident: resident(j.RAM), Network: vm.networkKind, Progress: vm.progress.get(), TaskPid: vm.pid(),
+			Adopted: vm.adopted,
 		}
 		if j.Operation != "" {
 			r.Ref = &machinev1.Ref{Operation: j.Operation, Attempt: j.Attempt, Generation: j.Generation}
@@ -122,6 +124,24 @@ func (m *machineService) Abort(ctx context.Context, r *machinev1.AbortRequest) (
 func (m *machineService) Release(ctx context.Context, r *machinev1.ReleaseRequest) (*machinev1.ReleaseResponse, error) {
 	return ask(m, func(vm *VM) (*machinev1.ReleaseResponse, error) {
 		return &machinev1.ReleaseResponse{}, vm.release(ctx, r.GetRef(), r.GetDigest())
+	})
+}
+
+// End ends an adopted VM that nobody wants any more; all others are containerd's to end.
+func (m *machineService) End(ctx context.Context, _ *machinev1.EndRequest) (*machinev1.EndResponse, error) {
+	return ask(m, func(vm *VM) (*machinev1.EndResponse, error) {
+		vm.mu.Lock()
+		err := vm.mutable()
+		if err == nil && !vm.adopted {
+			err = fmt.Errorf("end VM %s: containerd has its task: %w", vm.id, errdefs.ErrFailedPrecondition)
+		}
+		vm.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+		vm.log.Info("end an adopted VM whose container is gone")
+		vm.end(context.WithoutCancel(ctx), killed, time.Now())
+		return &machinev1.EndResponse{}, nil
 	})
 }
 

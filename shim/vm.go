@@ -42,6 +42,7 @@ type VM struct {
 	networkKind string
 	progress    progress
 	server      *ttrpc.Server // of the machine socket
+	adopted     bool          // its shim died: containerd has no task of it
 	vmmVersion  string
 
 	journalMu sync.Mutex // orders writes of the journal

@@ -30,6 +30,30 @@ type adopter struct {
 	config     *config.Config
 	configPath string
 	machines   *node.Machines
+	containers interface {
+		Has(ctx context.Context, vm *nodev1.VM) (bool, error)
+	}
+}
+
+// end ends the adopted VMs whose container object was removed: no shim hears of that.
+func (a *adopter) end(ctx context.Context) error {
+	vms, err := a.machines.List()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, vm := range vms {
+		q, err := a.machines.Query(ctx, vm)
+		if err != nil || !q.GetAdopted() || q.GetRef() != nil {
+			continue // an operation that holds it decides
+		}
+		if has, err := a.containers.Has(ctx, vm); has || err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		errs = append(errs, a.machines.End(ctx, vm))
+	}
+	return errors.Join(errs...)
 }
 
 func (a *adopter) adopt(ctx context.Context) error {

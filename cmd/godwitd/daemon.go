@@ -80,7 +80,7 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 		Operation: time.Duration(cfg.Timeouts.Operation), Abort: time.Duration(cfg.Timeouts.Abort),
 	})
 	d.undo = append(d.undo, func() error { d.engine.Close(); return nil })
-	d.shims = &adopter{config: cfg, configPath: path, machines: d.machines}
+	d.shims = &adopter{config: cfg, configPath: path, machines: d.machines, containers: d.tasks}
 	d.node = &node.Service{Config: cfg, Records: d.records, Engine: d.engine, Shims: d.machines, Snapshot: snapshots, Reachable: d.reachable}
 	return d, nil
 }
@@ -183,6 +183,7 @@ func (d *daemon) owed() []work {
 		{"resume", d.engine.Resume},
 		{"reconcile", func(ctx context.Context) error { return d.engine.Reconcile(ctx, d.machines.Known) }},
 		{"sweep", d.engine.Sweep},
+		{"end", d.shims.end},
 		{"orphans", d.tasks.Orphans},
 	}
 }

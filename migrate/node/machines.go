@@ -111,3 +111,11 @@ func (m *Machines) Release(ctx context.Context, vm *nodev1.VM, req *machinev1.Re
 		return err
 	})
 }
+
+// End ends a VM that runs on without a task that containerd knows.
+func (m *Machines) End(ctx context.Context, vm *nodev1.VM) error {
+	return m.call(ctx, vm, func(s machinev1.MachineService) error {
+		_, err := s.End(ctx, &machinev1.EndRequest{})
+		return err
+	})
+}

@@ -203,6 +203,7 @@ type QueryResponse struct {
 	Network       string                 `protobuf:"bytes,17,opt,name=network,proto3" json:"network,omitempty"` // what the network is: "cni", "loopback"
 	Progress      *Progress              `protobuf:"bytes,18,opt,name=progress,proto3" json:"progress,omitempty"`
 	TaskPid       uint32                 `protobuf:"varint,19,opt,name=task_pid,json=taskPid,proto3" json:"task_pid,omitempty"`
+	Adopted       bool                   `protobuf:"varint,20,opt,name=adopted,proto3" json:"adopted,omitempty"` // its shim died: containerd has no task of it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -368,6 +369,13 @@ func (x *QueryResponse) GetTaskPid() uint32 {
 		return x.TaskPid
 	}
 	return 0
+}
+
+func (x *QueryResponse) GetAdopted() bool {
+	if x != nil {
+		return x.Adopted
+	}
+	return false
 }
 
 type CaptureRequest struct {
@@ -802,6 +810,78 @@ func (*ReleaseResponse) Descriptor() ([]byte, []int) {
 	return file_machine_v1_machine_proto_rawDescGZIP(), []int{11}
 }
 
+type EndRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndRequest) Reset() {
+	*x = EndRequest{}
+	mi := &file_machine_v1_machine_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndRequest) ProtoMessage() {}
+
+func (x *EndRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_machine_v1_machine_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndRequest.ProtoReflect.Descriptor instead.
+func (*EndRequest) Descriptor() ([]byte, []int) {
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{12}
+}
+
+type EndResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndResponse) Reset() {
+	*x = EndResponse{}
+	mi := &file_machine_v1_machine_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndResponse) ProtoMessage() {}
+
+func (x *EndResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_machine_v1_machine_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndResponse.ProtoReflect.Descriptor instead.
+func (*EndResponse) Descriptor() ([]byte, []int) {
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{13}
+}
+
 // RestoreOptions are the options of a Task Create that restores for an open
 // operation, as godwitd makes it. A Create without them decides from the record alone.
 type RestoreOptions struct {
@@ -816,7 +896,7 @@ type RestoreOptions struct {
 
 func (x *RestoreOptions) Reset() {
 	*x = RestoreOptions{}
-	mi := &file_machine_v1_machine_proto_msgTypes[12]
+	mi := &file_machine_v1_machine_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -828,7 +908,7 @@ func (x *RestoreOptions) String() string {
 func (*RestoreOptions) ProtoMessage() {}
 
 func (x *RestoreOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_machine_v1_machine_proto_msgTypes[12]
+	mi := &file_machine_v1_machine_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -841,7 +921,7 @@ func (x *RestoreOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreOptions.ProtoReflect.Descriptor instead.
 func (*RestoreOptions) Descriptor() ([]byte, []int) {
-	return file_machine_v1_machine_proto_rawDescGZIP(), []int{12}
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RestoreOptions) GetConfigPath() string {
@@ -887,7 +967,7 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\x04step\x18\x01 \x01(\tR\x04step\x12\x12\n" +
 	"\x04done\x18\x02 \x01(\x04R\x04done\x12\x14\n" +
 	"\x05total\x18\x03 \x01(\x04R\x05total\"\x0e\n" +
-	"\fQueryRequest\"\x97\x04\n" +
+	"\fQueryRequest\"\xb1\x04\n" +
 	"\rQueryResponse\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x10\n" +
@@ -911,7 +991,8 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\x05execs\x18\x10 \x01(\rR\x05execs\x12\x18\n" +
 	"\anetwork\x18\x11 \x01(\tR\anetwork\x127\n" +
 	"\bprogress\x18\x12 \x01(\v2\x1b.godwit.machine.v1.ProgressR\bprogress\x12\x19\n" +
-	"\btask_pid\x18\x13 \x01(\rR\ataskPid\"\x89\x01\n" +
+	"\btask_pid\x18\x13 \x01(\rR\ataskPid\x12\x18\n" +
+	"\aadopted\x18\x14 \x01(\bR\aadopted\"\x89\x01\n" +
 	"\x0eCaptureRequest\x12(\n" +
 	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x1e\n" +
 	"\n" +
@@ -941,19 +1022,23 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\x0eReleaseRequest\x12(\n" +
 	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\"\x11\n" +
-	"\x0fReleaseResponse\"\x81\x01\n" +
+	"\x0fReleaseResponse\"\f\n" +
+	"\n" +
+	"EndRequest\"\r\n" +
+	"\vEndResponse\"\x81\x01\n" +
 	"\x0eRestoreOptions\x12\x1f\n" +
 	"\vconfig_path\x18\x01 \x01(\tR\n" +
 	"configPath\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x18\n" +
 	"\aattempt\x18\x03 \x01(\rR\aattempt\x12\x16\n" +
-	"\x06digest\x18\x04 \x01(\tR\x06digest2\x8e\x03\n" +
+	"\x06digest\x18\x04 \x01(\tR\x06digest2\xd4\x03\n" +
 	"\aMachine\x12J\n" +
 	"\x05Query\x12\x1f.godwit.machine.v1.QueryRequest\x1a .godwit.machine.v1.QueryResponse\x12P\n" +
 	"\aCapture\x12!.godwit.machine.v1.CaptureRequest\x1a\".godwit.machine.v1.CaptureResponse\x12G\n" +
 	"\x04Vote\x12\x1e.godwit.machine.v1.VoteRequest\x1a\x1f.godwit.machine.v1.VoteResponse\x12J\n" +
 	"\x05Abort\x12\x1f.godwit.machine.v1.AbortRequest\x1a .godwit.machine.v1.AbortResponse\x12P\n" +
-	"\aRelease\x12!.godwit.machine.v1.ReleaseRequest\x1a\".godwit.machine.v1.ReleaseResponseB,Z*godwit.dev/godwit/api/machine/v1;machinev1b\x06proto3"
+	"\aRelease\x12!.godwit.machine.v1.ReleaseRequest\x1a\".godwit.machine.v1.ReleaseResponse\x12D\n" +
+	"\x03End\x12\x1d.godwit.machine.v1.EndRequest\x1a\x1e.godwit.machine.v1.EndResponseB,Z*godwit.dev/godwit/api/machine/v1;machinev1b\x06proto3"
 
 var (
 	file_machine_v1_machine_proto_rawDescOnce sync.Once
@@ -967,7 +1052,7 @@ func file_machine_v1_machine_proto_rawDescGZIP() []byte {
 	return file_machine_v1_machine_proto_rawDescData
 }
 
-var file_machine_v1_machine_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_machine_v1_machine_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_machine_v1_machine_proto_goTypes = []any{
 	(*Ref)(nil),             // 0: godwit.machine.v1.Ref
 	(*Progress)(nil),        // 1: godwit.machine.v1.Progress
@@ -981,7 +1066,9 @@ var file_machine_v1_machine_proto_goTypes = []any{
 	(*AbortResponse)(nil),   // 9: godwit.machine.v1.AbortResponse
 	(*ReleaseRequest)(nil),  // 10: godwit.machine.v1.ReleaseRequest
 	(*ReleaseResponse)(nil), // 11: godwit.machine.v1.ReleaseResponse
-	(*RestoreOptions)(nil),  // 12: godwit.machine.v1.RestoreOptions
+	(*EndRequest)(nil),      // 12: godwit.machine.v1.EndRequest
+	(*EndResponse)(nil),     // 13: godwit.machine.v1.EndResponse
+	(*RestoreOptions)(nil),  // 14: godwit.machine.v1.RestoreOptions
 }
 var file_machine_v1_machine_proto_depIdxs = []int32{
 	0,  // 0: godwit.machine.v1.QueryResponse.ref:type_name -> godwit.machine.v1.Ref
@@ -995,13 +1082,15 @@ var file_machine_v1_machine_proto_depIdxs = []int32{
 	6,  // 8: godwit.machine.v1.Machine.Vote:input_type -> godwit.machine.v1.VoteRequest
 	8,  // 9: godwit.machine.v1.Machine.Abort:input_type -> godwit.machine.v1.AbortRequest
 	10, // 10: godwit.machine.v1.Machine.Release:input_type -> godwit.machine.v1.ReleaseRequest
-	3,  // 11: godwit.machine.v1.Machine.Query:output_type -> godwit.machine.v1.QueryResponse
-	5,  // 12: godwit.machine.v1.Machine.Capture:output_type -> godwit.machine.v1.CaptureResponse
-	7,  // 13: godwit.machine.v1.Machine.Vote:output_type -> godwit.machine.v1.VoteResponse
-	9,  // 14: godwit.machine.v1.Machine.Abort:output_type -> godwit.machine.v1.AbortResponse
-	11, // 15: godwit.machine.v1.Machine.Release:output_type -> godwit.machine.v1.ReleaseResponse
-	11, // [11:16] is the sub-list for method output_type
-	6,  // [6:11] is the sub-list for method input_type
+	12, // 11: godwit.machine.v1.Machine.End:input_type -> godwit.machine.v1.EndRequest
+	3,  // 12: godwit.machine.v1.Machine.Query:output_type -> godwit.machine.v1.QueryResponse
+	5,  // 13: godwit.machine.v1.Machine.Capture:output_type -> godwit.machine.v1.CaptureResponse
+	7,  // 14: godwit.machine.v1.Machine.Vote:output_type -> godwit.machine.v1.VoteResponse
+	9,  // 15: godwit.machine.v1.Machine.Abort:output_type -> godwit.machine.v1.AbortResponse
+	11, // 16: godwit.machine.v1.Machine.Release:output_type -> godwit.machine.v1.ReleaseResponse
+	13, // 17: godwit.machine.v1.Machine.End:output_type -> godwit.machine.v1.EndResponse
+	12, // [12:18] is the sub-list for method output_type
+	6,  // [6:12] is the sub-list for method input_type
 	6,  // [6:6] is the sub-list for extension type_name
 	6,  // [6:6] is the sub-list for extension extendee
 	0,  // [0:6] is the sub-list for field type_name
@@ -1018,7 +1107,7 @@ func file_machine_v1_machine_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_machine_v1_machine_proto_rawDesc), len(file_machine_v1_machine_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

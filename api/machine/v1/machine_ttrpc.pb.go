@@ -13,6 +13,7 @@ type MachineService interface {
 	Vote(context.Context, *VoteRequest) (*VoteResponse, error)
 	Abort(context.Context, *AbortRequest) (*AbortResponse, error)
 	Release(context.Context, *ReleaseRequest) (*ReleaseResponse, error)
+	End(context.Context, *EndRequest) (*EndResponse, error)
 }
 
 func RegisterMachineService(srv *ttrpc.Server, svc MachineService) {
@@ -52,6 +53,13 @@ func RegisterMachineService(srv *ttrpc.Server, svc MachineService) {
 					return nil, err
 				}
 				return svc.Release(ctx, &req)
+			},
+			"End": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req EndRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.End(ctx, &req)
 			},
 		},
 	})
@@ -102,6 +110,14 @@ func (c *machineClient) Abort(ctx context.Context, req *AbortRequest) (*AbortRes
 func (c *machineClient) Release(ctx context.Context, req *ReleaseRequest) (*ReleaseResponse, error) {
 	var resp ReleaseResponse
 	if err := c.client.Call(ctx, "godwit.machine.v1.Machine", "Release", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *machineClient) End(ctx context.Context, req *EndRequest) (*EndResponse, error) {
+	var resp EndResponse
+	if err := c.client.Call(ctx, "godwit.machine.v1.Machine", "End", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil
