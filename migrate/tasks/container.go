@@ -3,6 +3,9 @@ package tasks
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	runtimeoptions "github.com/containerd/containerd/api/types/runtimeoptions/v1"
 	containerd "github.com/containerd/containerd/v2/client"
@@ -45,36 +48,94 @@ func (c *Client) container(ctx context.Context, vm *nodev1.VM, sp *spec.Spec, ne
 
 // adapt readies a container object that stayed behind for its VM's return.
 func (c *Client) adapt(ctx context.Context, container containerd.Container, netns string, intent record.Intent) error {
-	return container.Update(ctx, func(ctx context.Context, _ *containerd.Client, obj *containers.Container) error {
-		var s specs.Spec
-		if err := typeurl.UnmarshalTo(obj.Spec, &s); err != nil {
-			return fmt.Errorf("runtime spec of container %s: %w", obj.ID, err)
-		}
-		setNetNS(&s, netns)
-		any, err := typeurl.MarshalAny(&s)
-		if err != nil {
-			return err
-		}
-		obj.Spec = any
-		for _, label := range []string{LabelDigest, labelStopped, labelNew} {
-			delete(obj.Labels, label)
-		}
-		if obj.Labels == nil {
-			obj.Labels = map[string]string{}
-		}
-		obj.Labels[labelOrder] = orderMark(intent)
-		return nil
+	return container.Update(ctx, func(_ context.Context, _ *containerd.Client, obj *containers.Container) error {
+		return ready(obj, netns, intent)
 	})
 }
 
-// runtimeSpec rebuilds the OCI spec of the container from the VM's Spec.
+// ready marks obj with the order. One that the same order has made, before godwitd was
+// restarted, stays new: Undo removes it.
+func ready(obj *containers.Container, netns string, intent record.Intent) error {
+	mark := orderMark(intent)
+	if obj.Labels[labelOrder] != mark {
+		delete(obj.Labels, labelNew)
+	}
+	delete(obj.Labels, LabelDigest)
+	delete(obj.Labels, labelStopped)
+	label(obj, labelOrder, mark)
+	return edit(obj, func(s *specs.Spec) {
+		setNetNS(s, netns)
+		delete(s.Annotations, spec.AnnotationDigest)
+	})
+}
+
+// stop marks obj as that of a VM which a snapshot owns: for people and containerd in its
+// labels, for the shim in its runtime spec.
+func stop(obj *containers.Container, digest string) error {
+	delete(obj.Labels, labelOrder)
+	delete(obj.Labels, labelNew)
+	label(obj, LabelDigest, digest)
+	label(obj, labelStopped, "true")
+	return edit(obj, func(s *specs.Spec) {
+		if s.Annotations == nil {
+			s.Annotations = map[string]string{}
+		}
+		s.Annotations[spec.AnnotationDigest] = digest
+	})
+}
+
+func label(obj *containers.Container, key, value string) {
+	if obj.Labels == nil {
+		obj.Labels = map[string]string{}
+	}
+	obj.Labels[key] = value
+}
+
+// edit changes the runtime spec of obj.
+func edit(obj *containers.Container, change func(*specs.Spec)) error {
+	var s specs.Spec
+	if err := typeurl.UnmarshalTo(obj.Spec, &s); err != nil {
+		return fmt.Errorf("runtime spec of container %s: %w", obj.ID, err)
+	}
+	change(&s)
+	any, err := typeurl.MarshalAny(&s)
+	if err != nil {
+		return fmt.Errorf("runtime spec of container %s: %w", obj.ID, err)
+	}
+	obj.Spec = any
+	return nil
+}
+
+// runtimeSpec rebuilds the OCI spec of the container from the VM's Spec, which came with
+// the snapshot: nothing in it may reach into this host (N-40). The shim of the node that
+// wrote it has taken such things out as well.
 func runtimeSpec(sp *spec.Spec, netns string) (*oci.Spec, error) {
 	if sp.Container == nil || sp.Container.OCI == nil {
 		return nil, fmt.Errorf("VM %s/%s is a VM disk: its wake through containerd: %w", sp.Namespace, sp.ID, errdefs.ErrNotImplemented)
 	}
 	s := sp.Clone().Container.OCI
+	if s.Process == nil || s.Linux == nil {
+		return nil, fmt.Errorf("spec of VM %s/%s: container has no process or no linux part: %w", sp.Namespace, sp.ID, errdefs.ErrInvalidArgument)
+	}
+	s.Hooks = nil
+	s.Root = &specs.Root{Path: "rootfs", Readonly: s.Root != nil && s.Root.Readonly}
+	s.Mounts = slices.DeleteFunc(s.Mounts, func(m specs.Mount) bool { return !madeInGuest(m) })
+	maps.DeleteFunc(s.Annotations, func(key, _ string) bool {
+		return !strings.HasPrefix(key, spec.AnnotationPrefix) || key == spec.AnnotationDigest
+	})
+	s.Linux.CgroupsPath, s.Linux.Devices, s.Linux.NetDevices, s.Linux.IntelRdt = "", nil, nil, nil
+	for i := range s.Linux.Namespaces {
+		s.Linux.Namespaces[i].Path = ""
+	}
 	setNetNS(s, netns)
 	return s, nil
+}
+
+// madeInGuest reports whether a mount takes nothing from the host. What was copied in
+// when the VM booted lies in it already.
+func madeInGuest(m specs.Mount) bool {
+	return slices.Contains([]string{"proc", "sysfs", "tmpfs", "devpts", "mqueue", "cgroup", "cgroup2"}, m.Type) &&
+		!slices.Contains(m.Options, "bind") && !slices.Contains(m.Options, "rbind")
 }
 
 // setNetNS puts the VM's network namespace in: the one at path, or a new one.

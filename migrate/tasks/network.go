@@ -2,6 +2,7 @@ package tasks
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -10,34 +11,63 @@ import (
 	"github.com/containerd/errdefs"
 	gocni "github.com/containerd/go-cni"
 
+	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/network"
 )
 
-// cniID is what ctr and nerdctl call a container towards CNI, so that either side can
-// give back the lease that the other one took.
-func cniID(vm *nodev1.VM) string { return vm.GetNamespace() + "-" + vm.GetId() }
-
-func (c *Client) netnsPath(vm *nodev1.VM) string {
-	return filepath.Join(c.config.RunDir, "netns", cniID(vm))
+// networks are the namespaces of VMs that wake here. What is made for a VM lies at a path
+// of its own, so that nothing of one VM is ever taken for another's (N-32).
+type networks struct {
+	dir     string                  // one folder for each of containerd's namespaces
+	plugins func() (leases, error)  // CNI, as configured now
+	add     func(path string) error // a network namespace
+	remove  func(path string) error
 }
 
-// network makes the namespace of a VM that had NICs and lets CNI fill it; a VM without
-// NICs gets an empty one from its shim.
-func (c *Client) network(ctx context.Context, vm *nodev1.VM, path string, nic spec.NIC) error {
-	plugins, err := c.cni()
+// leases are what is used of CNI.
+type leases interface {
+	Setup(ctx context.Context, id, path string, opts ...gocni.NamespaceOpts) (*gocni.Result, error)
+	Remove(ctx context.Context, id, path string, opts ...gocni.NamespaceOpts) error
+}
+
+func newNetworks(cfg *config.Config) *networks {
+	return &networks{
+		dir: filepath.Join(cfg.RunDir, "netns"), plugins: func() (leases, error) { return cni(cfg.CNI) },
+		add: network.NewNamespace, remove: network.DeleteNamespace,
+	}
+}
+
+// cniID is what ctr and nerdctl call a container towards CNI, so that either side can
+// give back the lease that the other one took. It is theirs, and the same for a/b-c and
+// a-b/c: docs/network.md warns of such names.
+func cniID(vm *nodev1.VM) string { return vm.GetNamespace() + "-" + vm.GetId() }
+
+func (n *networks) path(vm *nodev1.VM) string {
+	return filepath.Join(n.dir, vm.GetNamespace(), vm.GetId())
+}
+
+// connect makes the namespace of a VM that had NICs and lets CNI fill it; a VM without
+// NICs gets an empty one from its shim. The caller has seen that the VM has no task
+// here: a namespace that is there is what a dead godwitd made, and goes first.
+func (n *networks) connect(ctx context.Context, vm *nodev1.VM, nic spec.NIC) error {
+	plugins, err := n.plugins()
 	if err != nil {
 		return err
 	}
+	if err := n.undo(ctx, vm); err != nil {
+		return err
+	}
+	path := n.path(vm)
 	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
 		return err
 	}
-	if err := network.NewNamespace(path); err != nil {
+	if err := n.add(path); err != nil {
 		return fmt.Errorf("network namespace %s: %w", path, err)
 	}
 	if err := setup(ctx, plugins, cniID(vm), path, nic); err != nil {
-		return fmt.Errorf("CNI add (cni.conf_dir %s): %w", c.config.CNI.ConfDir, err)
+		return fmt.Errorf("CNI add: %w", err)
 	}
 	return nil
 }
@@ -45,7 +75,7 @@ func (c *Client) network(ctx context.Context, vm *nodev1.VM, path string, nic sp
 // setup asks for the addresses and the MAC that the VM had, which a plugin may honour,
 // ignore, or refuse because they are not its to give: then it gives what it likes, and
 // the guest is re-addressed.
-func setup(ctx context.Context, plugins gocni.CNI, id, path string, nic spec.NIC) error {
+func setup(ctx context.Context, plugins leases, id, path string, nic spec.NIC) error {
 	ips := make([]string, 0, len(nic.Addresses))
 	for _, prefix := range nic.Addresses {
 		ips = append(ips, prefix.Addr().String())
@@ -62,47 +92,52 @@ func setup(ctx context.Context, plugins gocni.CNI, id, path string, nic spec.NIC
 	return err
 }
 
-// release gives the CNI lease back and removes the namespace that network made.
-// Namespaces made by others are theirs to remove; their lease is not, once the VM has
-// left the node.
-func (c *Client) release(ctx context.Context, vm *nodev1.VM) error {
-	return c.giveBack(ctx, cniID(vm), c.netnsPath(vm))
-}
-
-// giveBack is release by the id that CNI knows.
-func (c *Client) giveBack(ctx context.Context, id, path string) error {
-	_, err := os.Stat(path)
-	made := err == nil
-	if !made {
-		path = ""
-	}
-	if plugins, err := c.cni(); err == nil {
-		if err := plugins.Remove(ctx, id, path); err != nil {
-			return fmt.Errorf("CNI del of %s: %w", id, err)
-		}
-	} else if made {
-		return err
-	}
-	if !made {
+// undo gives back what connect made, namespace and lease; if it made none, nothing.
+func (n *networks) undo(ctx context.Context, vm *nodev1.VM) error {
+	path := n.path(vm)
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if err := network.DeleteNamespace(path); err != nil {
+	plugins, err := n.plugins()
+	if err != nil {
+		return err
+	}
+	if err := plugins.Remove(ctx, cniID(vm), path); err != nil {
+		return fmt.Errorf("CNI del of %s: %w", cniID(vm), err)
+	}
+	if err := n.remove(path); err != nil {
 		return fmt.Errorf("delete network namespace %s: %w", path, err)
 	}
 	return nil
 }
 
+// release is undo for a VM that has left the node. A namespace made by others is theirs
+// to remove; its lease is not.
+func (n *networks) release(ctx context.Context, vm *nodev1.VM) error {
+	if _, err := os.Stat(n.path(vm)); err == nil {
+		return n.undo(ctx, vm)
+	}
+	plugins, err := n.plugins()
+	if err != nil {
+		return nil // no CNI, no lease
+	}
+	if err := plugins.Remove(ctx, cniID(vm), ""); err != nil {
+		return fmt.Errorf("CNI del of %s: %w", cniID(vm), err)
+	}
+	return nil
+}
+
 // cni reads the configuration anew for each use, as it may change under us.
-func (c *Client) cni() (gocni.CNI, error) {
+func cni(cfg config.CNI) (leases, error) {
 	plugins, err := gocni.New(
-		gocni.WithPluginConfDir(c.config.CNI.ConfDir),
-		gocni.WithPluginDir([]string{c.config.CNI.BinDir}),
+		gocni.WithPluginConfDir(cfg.ConfDir),
+		gocni.WithPluginDir([]string{cfg.BinDir}),
 		gocni.WithMinNetworkCount(2),
 		gocni.WithLoNetwork,
 		gocni.WithDefaultConf,
 	)
 	if err != nil {
-		return nil, fmt.Errorf("CNI configuration in %s (cni.conf_dir): %w: %w", c.config.CNI.ConfDir, errdefs.ErrFailedPrecondition, err)
+		return nil, fmt.Errorf("CNI configuration in %s (cni.conf_dir): %w: %w", cfg.ConfDir, errdefs.ErrFailedPrecondition, err)
 	}
 	return plugins, nil
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
@@ -47,6 +48,7 @@ type Client struct {
 	config     *config.Config
 	configPath string
 	spec       SpecOf
+	networks   *networks
 }
 
 // SpecOf answers the Spec that a snapshot holds.
@@ -59,7 +61,7 @@ func New(cfg *config.Config, configPath string, spec SpecOf) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to containerd at %s (containerd.address): %w: %w", cfg.Containerd.Address, errdefs.ErrUnavailable, err)
 	}
-	return &Client{containerd: c, config: cfg, configPath: configPath, spec: spec}, nil
+	return &Client{containerd: c, config: cfg, configPath: configPath, spec: spec, networks: newNetworks(cfg)}, nil
 }
 
 // Close the connection.
@@ -94,20 +96,20 @@ func (c *Client) Create(ctx context.Context, vm *nodev1.VM, order engine.Restore
 // create marks the container object with the order before anything else is made, so
 // that Undo knows what is whose.
 func (c *Client) create(ctx context.Context, vm *nodev1.VM, sp *spec.Spec, order engine.Restore) error {
-	creator, err := c.stdio(vm, order.Stdio, sp.Container != nil && sp.Container.OCI.Process.Terminal)
+	creator, err := c.stdio(vm, order.Stdio, terminal(sp))
 	if err != nil {
 		return err
 	}
 	netns := ""
 	if len(sp.NICs) > 0 {
-		netns = c.netnsPath(vm)
+		netns = c.networks.path(vm)
 	}
 	container, err := c.container(ctx, vm, sp, netns, order.Intent)
 	if err != nil {
 		return err
 	}
 	if netns != "" {
-		if err := c.network(ctx, vm, netns, sp.NICs[0]); err != nil {
+		if err := c.networks.connect(ctx, vm, sp.NICs[0]); err != nil {
 			return err
 		}
 	}
@@ -161,7 +163,7 @@ func (c *Client) Undo(ctx context.Context, vm *nodev1.VM, order engine.Restore) 
 	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
 	container, err := c.containerd.LoadContainer(ctx, vm.GetId())
 	if errdefs.IsNotFound(err) {
-		return c.release(ctx, vm)
+		return c.networks.undo(ctx, vm)
 	}
 	if err != nil {
 		return err
@@ -173,7 +175,7 @@ func (c *Client) Undo(ctx context.Context, vm *nodev1.VM, order engine.Restore) 
 	if err := c.deleteTask(ctx, vm, true); err != nil {
 		return err
 	}
-	if err := c.release(ctx, vm); err != nil {
+	if err := c.networks.undo(ctx, vm); err != nil {
 		return err
 	}
 	if labels[labelNew] == "" {
@@ -199,13 +201,14 @@ func (c *Client) Hibernated(ctx context.Context, vm *nodev1.VM, digest string) e
 	if err := c.deleteTask(ctx, vm, false); err != nil {
 		return fmt.Errorf("delete stopped task of VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
 	}
-	return c.release(ctx, vm)
+	return c.networks.release(ctx, vm)
 }
 
 // stopped marks the container of a VM that a snapshot owns.
 func (c *Client) stopped(ctx context.Context, container containerd.Container, digest string) error {
-	_, err := container.SetLabels(ctx, map[string]string{LabelDigest: digest, labelStopped: "true", labelOrder: "", labelNew: ""})
-	return err
+	return container.Update(ctx, func(_ context.Context, _ *containerd.Client, obj *containers.Container) error {
+		return stop(obj, digest)
+	})
 }
 
 // clear deletes a stopped task that stands in the way of a new one. It reports whether
@@ -281,6 +284,11 @@ func (c *Client) deleteTask(ctx context.Context, vm *nodev1.VM, kill bool) error
 		return nil
 	}
 	return err
+}
+
+func terminal(sp *spec.Spec) bool {
+	c := sp.Container
+	return c != nil && c.OCI != nil && c.OCI.Process != nil && c.OCI.Process.Terminal
 }
 
 // stdio of a task that no client is attached to: the log URI of the request, else the
