@@ -108,9 +108,11 @@ func (vm *VM) resumeHold(ctx context.Context, j *Journal) error {
 		vm.machine, vm.state = newStopped(vm, id, *j.Process), Voted
 		return nil
 	}
-	if !id.Alive() { // it died with its shim: an end like any other
+	if !id.Alive() { // it died with its shim: an end like any other, unless the snapshot is complete
 		vm.machine, vm.state = newStopped(vm, id, *j.Process), Captured
-		vm.end(ctx, killed, time.Now())
+		if j.Digest == "" {
+			vm.end(ctx, killed, time.Now())
+		}
 		return nil
 	}
 	m, err := vm.host.Driver.Adopt(ctx, *j.Process)

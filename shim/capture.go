@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -39,7 +38,7 @@ func sameRef(a, b *machinev1.Ref) bool {
 func (vm *VM) hold(req *machinev1.CaptureRequest) (*capture, bool, error) {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	if c := vm.capture; c != nil && vm.frozen() {
+	if c := vm.capture; c != nil && (vm.frozen() || vm.state == Stopped) {
 		if sameRef(c.ref, req.GetRef()) {
 			return c, false, nil
 		}
@@ -94,7 +93,7 @@ func (vm *VM) work(c *capture) {
 		err = fmt.Errorf("capture VM %s: %w", vm.id, err)
 		vm.log.Error("capture", "error", err)
 		if e := vm.enterFrom(Capturing, Aborting); e == nil {
-			err = errors.Join(err, vm.thawSource(c, Capturing))
+			err = errors.Join(err, vm.thawSource(c, Capturing, true))
 		}
 		c.err = err
 		return
@@ -194,87 +193,4 @@ func (vm *VM) push(c *capture, state *os.File, resume Resume) (snapshot.Receipt,
 		job.Spaces = append(job.Spaces, worker.Space{Name: diskSpace(len(job.Spaces) - 1), Disk: d.ID, File: worker.Open(f)})
 	}
 	return vm.host.Snapshots(j.Cgroup).Push(c.ctx, job, vm.progress.note)
-}
-
-// silent thaws a VM whose controller has not come back in time. From the vote on it
-// does nothing: then the controller alone decides.
-func (vm *VM) silent(c *capture) {
-	vm.log.Warn("the operation's controller is silent: thaw", "operation", c.ref.GetOperation())
-	if err := vm.abort(c, Captured); err != nil {
-		vm.log.Warn("thaw", "error", err)
-	}
-}
-
-// abort gives the VM back to the node, from one of the states that the caller may end.
-func (vm *VM) abort(c *capture, allowed ...State) error {
-	c.cancel()
-	<-c.done // a capture under way takes itself back
-	vm.mu.Lock()
-	from := vm.state
-	var err error
-	switch {
-	case vm.capture != c: // aborted before
-		vm.mu.Unlock()
-		return nil
-	case slices.Contains(allowed, from):
-		err = vm.to(Aborting)
-	case from == Stopped: // its VMM died meanwhile: there is nothing to give back
-		vm.mu.Unlock()
-		return vm.write(func(j *Journal) {
-			j.Phase, j.Operation, j.Attempt, j.Digest, j.Repository = Own, "", 0, "", ""
-		})
-	default:
-		err = fmt.Errorf("abort operation %s: VM %s is %s: %w", c.ref.GetOperation(), vm.id, from, errdefs.ErrFailedPrecondition)
-	}
-	vm.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	return vm.thawSource(c, from)
-}
-
-// thawSource takes the VM from Aborting to Running. The record says OWN first: a crash
-// in between must not leave a VM that nobody may run. A VM that cannot be resumed is
-// in an unknown state and ends.
-func (vm *VM) thawSource(c *capture, from State) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(vm.life), time.Duration(vm.host.Config.Timeouts.Abort))
-	defer cancel()
-	c.deadline.Stop()
-	err := vm.write(func(j *Journal) {
-		j.Phase, j.Operation, j.Attempt, j.Digest, j.Repository = Own, "", 0, "", ""
-	})
-	if err != nil && from == Voted {
-		vm.leave(Aborting, Voted)
-		return err
-	}
-	err = errors.Join(err, vm.wakeMachine(ctx, from == Voted))
-	if err == nil {
-		err = vm.rejoin(ctx)
-	}
-	if err != nil {
-		err = fmt.Errorf("thaw VM %s: %w", vm.id, err)
-		vm.end(ctx, killed, time.Now())
-		return err
-	}
-	vm.progress.clear()
-	vm.mu.Lock()
-	vm.capture = nil
-	err = vm.to(Running)
-	vm.mu.Unlock()
-	vm.flow()
-	return err
-}
-
-func (vm *VM) wakeMachine(ctx context.Context, stopped bool) error {
-	if stopped {
-		if err := vm.vmmID().Continue(); err != nil {
-			return err
-		}
-	}
-	if vm.nics != nil {
-		if err := vm.nics.Up(ctx); err != nil {
-			return err
-		}
-	}
-	return vm.machine.Resume(ctx)
 }

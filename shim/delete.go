@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/containerd/api/events"
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/v2/pkg/protobuf"
+	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"godwit.dev/godwit/shim/bundle"
@@ -42,7 +43,7 @@ func (vm *VM) delete(ctx context.Context) error {
 	if vm.is(Created) {
 		vm.endCreated(ctx, 0) // H26: it never started, so it ended well
 	}
-	if err := vm.change(Stopped, Deleting); err != nil {
+	if err := vm.enterDeleting(); err != nil {
 		return fmt.Errorf("delete task %s: %w", vm.id, err)
 	}
 	if err := vm.free(ctx); err != nil {
@@ -51,6 +52,23 @@ func (vm *VM) delete(ctx context.Context) error {
 	}
 	vm.leave(Deleting, Deleted)
 	return nil
+}
+
+// enterDeleting refuses a VM that has ended while an operation held it: the operation
+// decides what comes of its snapshot (H34).
+func (vm *VM) enterDeleting() error {
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	if err := vm.mutable(); err != nil {
+		return err
+	}
+	if p := vm.journal.Phase; vm.capture != nil && (p == Sending || p == Prepared) {
+		return fmt.Errorf("operation %s holds VM %s (%s): %w", vm.journal.Operation, vm.id, p, errdefs.ErrFailedPrecondition)
+	}
+	if vm.state != Stopped {
+		return fmt.Errorf("VM %s is %s, not %s: %w", vm.id, vm.state, Stopped, errdefs.ErrFailedPrecondition)
+	}
+	return vm.to(Deleting)
 }
 
 func (vm *VM) free(ctx context.Context) error {
@@ -80,7 +98,7 @@ func (vm *VM) free(ctx context.Context) error {
 	if err := Reclaim(ctx, vm.host, vm.dir, j); err != nil {
 		return err
 	}
-	if j.Phase == Own {
+	if j.Phase == Own || j.Phase == Sending { // the latter where a thaw could not be written
 		if err := vm.disown(ctx, j.Generation, j.Spec.UID); err != nil {
 			vm.log.Warn("give up ownership", "error", err)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -34,20 +35,27 @@ func (vm *VM) held(call string, ref *machinev1.Ref) (*capture, error) {
 func (vm *VM) vote(ctx context.Context, ref *machinev1.Ref) (string, error) {
 	vm.mu.Lock()
 	c, err := vm.held("vote", ref)
-	voted := err == nil && vm.state == Voted
-	if err == nil && !voted {
+	state := vm.state
+	if err == nil && state != Voted && state != Stopped {
 		err = vm.to(Voting)
 	}
 	vm.mu.Unlock()
-	if err != nil {
+	switch {
+	case err != nil:
 		return "", err
-	}
-	if voted {
+	case state == Voted:
 		return c.resp.GetDigest(), nil
+	case state == Stopped:
+		return vm.voteDead(c)
 	}
 	ctx, cancel := context.WithTimeout(ctx, voteBound)
 	defer cancel()
-	err = vm.vmmID().Stop(ctx)
+	if err = complete(c); err == nil {
+		err = vm.vmmID().Stop(ctx)
+	}
+	if errors.Is(err, os.ErrProcessDone) {
+		err = nil // what is gone runs even less
+	}
 	if err == nil && vm.nics != nil {
 		err = vm.nics.Down(ctx)
 	}
@@ -62,6 +70,41 @@ func (vm *VM) vote(ctx context.Context, ref *machinev1.Ref) (string, error) {
 	}
 	c.deadline.Stop()
 	vm.leave(Voting, Voted)
+	return c.resp.GetDigest(), nil
+}
+
+// complete wants the snapshot that a vote is for.
+func complete(c *capture) error {
+	select {
+	case <-c.done:
+		if c.resp.GetDigest() != "" {
+			return nil
+		}
+	default:
+	}
+	return fmt.Errorf("operation %s has no snapshot of the VM: %w", c.ref.GetOperation(), errdefs.ErrFailedPrecondition)
+}
+
+// voteDead votes for a VM whose VMM died while the operation held it. It was paused
+// since its state was saved, so that a complete snapshot is the VM, exactly.
+func (vm *VM) voteDead(c *capture) (string, error) {
+	err := complete(c)
+	if err == nil {
+		err = vm.update(func(j *Journal) error {
+			switch j.Phase {
+			case Sending:
+				j.Phase = Prepared
+			case Prepared, Released:
+			default:
+				return fmt.Errorf("VM %s is %s: %w", vm.id, j.Phase, errdefs.ErrFailedPrecondition)
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		return "", fmt.Errorf("vote for operation %s: %w", c.ref.GetOperation(), err)
+	}
+	c.deadline.Stop()
 	return c.resp.GetDigest(), nil
 }
 

@@ -82,6 +82,10 @@ func (vm *VM) flow() {
 	ctx, cancel := context.WithCancel(vm.life)
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
+	if vm.frozen() { // an operation was faster
+		cancel()
+		return
+	}
 	vm.traffic = traffic{cancel: cancel, ctx: ctx}
 	for _, p := range vm.processes() {
 		if p.started && !p.exited {

@@ -1,0 +1,175 @@
+package shim
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// mendPause lies between two tries at what a thaw could not do at once.
+const mendPause = time.Second
+
+// silent thaws a VM whose controller has not come back in time. From the vote on it
+// does nothing: then the controller alone decides.
+func (vm *VM) silent(c *capture) {
+	vm.log.Warn("the operation's controller is silent: thaw", "operation", c.ref.GetOperation())
+	if err := vm.abort(c, Captured); err != nil {
+		vm.log.Warn("thaw", "error", err)
+	}
+}
+
+// abort gives the VM back to the node, from one of the states that the caller may end.
+func (vm *VM) abort(c *capture, allowed ...State) error {
+	c.cancel()
+	<-c.done // a capture under way takes itself back
+	ordered := slices.Contains(allowed, Voted)
+	vm.mu.Lock()
+	from := vm.state
+	var err error
+	switch {
+	case vm.capture != c: // aborted before
+		vm.mu.Unlock()
+		return nil
+	case slices.Contains(allowed, from):
+		err = vm.to(Aborting)
+	case from == Stopped:
+		vm.mu.Unlock()
+		return vm.bereave(c, ordered)
+	default:
+		err = fmt.Errorf("abort operation %s: VM %s is %s: %w", c.ref.GetOperation(), vm.id, from, errdefs.ErrFailedPrecondition)
+	}
+	vm.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return vm.thawSource(c, from, ordered)
+}
+
+// bereave ends the hold on a VM whose VMM died meanwhile: there is nothing to give back.
+func (vm *VM) bereave(c *capture, ordered bool) error {
+	err := vm.update(func(j *Journal) error {
+		if j.Phase == Released || j.Phase == Prepared && !ordered {
+			return fmt.Errorf("abort operation %s: VM %s is %s: %w", c.ref.GetOperation(), vm.id, j.Phase, errdefs.ErrFailedPrecondition)
+		}
+		j.keep()
+		return nil
+	})
+	if err == nil {
+		vm.drop()
+	}
+	return err
+}
+
+// keep says that the VM is this node's and that no operation holds it.
+func (j *Journal) keep() {
+	j.Phase, j.Operation, j.Attempt, j.Digest, j.Repository = Own, "", 0, "", ""
+}
+
+func (vm *VM) drop() {
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	vm.capture = nil
+}
+
+// thawSource takes the VM from Aborting to Running. The record says OWN first: a crash
+// in between must not leave a VM that nobody may run. Where it cannot be written, a VM
+// that has voted stays, and so does one that nobody has ordered to be thawed; another
+// runs on under SENDING, which a successor aborts. A VM that cannot be resumed is in an
+// unknown state and ends; whatever else goes wrong is tried again while it runs.
+func (vm *VM) thawSource(c *capture, from State, ordered bool) error {
+	bound := time.Duration(vm.host.Config.Timeouts.Abort)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(vm.life), bound)
+	defer cancel()
+	c.deadline.Stop()
+	noted := vm.write((*Journal).keep)
+	if noted != nil && (from == Voted || !ordered) {
+		if from != Voted {
+			c.deadline.Reset(bound)
+		}
+		vm.leave(Aborting, from)
+		return noted
+	}
+	up, err := vm.wakeMachine(ctx, from == Voted)
+	if err != nil {
+		err = fmt.Errorf("thaw VM %s: %w", vm.id, err)
+		vm.drop() // it may have run: nobody votes for its snapshot any more
+		vm.end(ctx, killed, time.Now())
+		return err
+	}
+	met := vm.rejoin(ctx)
+	vm.progress.clear()
+	vm.mu.Lock()
+	vm.capture = nil
+	err = vm.to(Running)
+	vm.mu.Unlock()
+	vm.flow()
+	vm.mend("write journal", noted, vm.noteThaw(c))
+	vm.mend("set links up", up, func(ctx context.Context) error { return vm.nics.Up(ctx) })
+	vm.mend("meet guest", met, vm.meetAgain)
+	return err
+}
+
+// wakeMachine answers what of the network failed beside what makes the VM run.
+func (vm *VM) wakeMachine(ctx context.Context, stopped bool) (up, err error) {
+	if stopped {
+		if err := vm.vmmID().Continue(); err != nil {
+			return nil, err
+		}
+	}
+	if vm.nics != nil {
+		up = vm.nics.Up(ctx)
+	}
+	return up, vm.machine.Resume(ctx)
+}
+
+// mend tries again what has failed with err, as a part of the VM's traffic: the next
+// capture, and the end, make it superfluous.
+func (vm *VM) mend(what string, err error, again func(context.Context) error) {
+	if err == nil {
+		return
+	}
+	vm.log.Error("thaw: try again while the VM runs", "what", what, "error", err)
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	ctx := vm.traffic.ctx
+	if ctx == nil || ctx.Err() != nil {
+		return
+	}
+	vm.watchers.Go(func() {
+		for sleep(ctx, mendPause); ctx.Err() == nil; sleep(ctx, mendPause) {
+			if err := again(ctx); err == nil {
+				vm.log.Info("thaw: done", "what", what)
+				return
+			}
+		}
+	})
+}
+
+// noteThaw writes OWN unless another operation has come.
+func (vm *VM) noteThaw(c *capture) func(context.Context) error {
+	return func(context.Context) error {
+		return vm.write(func(j *Journal) {
+			if j.Phase == Sending && j.Operation == c.ref.GetOperation() && j.Attempt == c.ref.GetAttempt() {
+				j.keep()
+			}
+		})
+	}
+}
+
+// meetAgain is rejoin for a VM whose traffic flows without its init.
+func (vm *VM) meetAgain(ctx context.Context) error {
+	bound, cancel := context.WithTimeout(ctx, time.Duration(vm.host.Config.Timeouts.Boot))
+	defer cancel()
+	if err := vm.rejoin(bound); err != nil {
+		return err
+	}
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	if ctx.Err() == nil && vm.init.started {
+		vm.flowOne(vm.init)
+	}
+	return nil
+}

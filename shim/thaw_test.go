@@ -1,0 +1,163 @@
+package shim
+
+import (
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+
+	"godwit.dev/godwit/shim/proc"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+)
+
+// A capture that is given back to a node with a full disk runs on, and the journal says
+// so once there is room. After the vote, or where nobody has ordered it, the VM stays.
+func TestThawOnAFullDisk(t *testing.T) {
+	abort := func(w *world) error {
+		_, err := w.machineService().Abort(w.t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
+		return err
+	}
+	for name, c := range map[string]struct {
+		vote  bool
+		thaw  func(*world) error
+		stays State
+	}{
+		"aborted": {thaw: abort, stays: Running},
+		"voted":   {vote: true, thaw: abort, stays: Voted},
+		"silence": {thaw: func(w *world) error { vm, _ := w.service.the(); vm.silent(vm.capture); return errFake }, stays: Captured},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t).running()
+			vm, _ := w.service.the()
+			_, err := w.capture()
+			w.must("capture", err)
+			if c.vote {
+				_, err := w.machineService().Vote(t.Context(), &machinev1.VoteRequest{Ref: w.ref()})
+				w.must("vote", err)
+			}
+			free := w.full()
+			err = c.thaw(w)
+			if !vm.is(c.stays) || w.machine.running() != (c.stays == Running) || (err == nil) != (c.stays == Running) {
+				t.Fatalf("thaw = %v, VM is %s", err, vm.state)
+			}
+			free()
+			if c.stays != Running {
+				w.must("abort", abort(w))
+			}
+			if !eventually(func() bool { j, err := LoadJournal(vm.dir); return err == nil && j.Phase == Own }) {
+				t.Error("the journal never says OWN")
+			}
+			_, err = w.capture()
+			w.must("capture again", err)
+		})
+	}
+}
+
+// A VM whose taps stay down, or whose guest does not answer the successor, runs on, and
+// gets both when they work again.
+func TestThawMends(t *testing.T) {
+	t.Run("links", func(t *testing.T) {
+		w := newWorld(t).running()
+		_, err := w.capture()
+		w.must("capture", err)
+		w.net.up = false
+		w.at("link up", func() error { return errFake })
+		_, err = w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
+		w.must("abort", err)
+		w.at("link up", nil)
+		vm, _ := w.service.the()
+		up := make(chan struct{})
+		w.at("link up", func() error { close(up); return nil })
+		<-up
+		if !vm.is(Running) {
+			t.Errorf("VM is %s", vm.state)
+		}
+	})
+	t.Run("guest", func(t *testing.T) {
+		w := newWorld(t)
+		vm, m, _ := orphan(t, w, false)
+		w.at("processes", func() error { return errFake })
+		_, err := m.Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
+		w.must("abort", err)
+		if !vm.is(Running) {
+			t.Fatalf("VM is %s", vm.state)
+		}
+		w.at("processes", nil)
+		w.agent.exit("") <- 0
+		<-vm.init.done
+	})
+}
+
+// The VMM dies after the snapshot is complete: the guest was paused all the while, so the
+// operation ends as if it lived, and until then nobody deletes the task.
+func TestVMMDiesAfterTheCapture(t *testing.T) {
+	for name, vote := range map[string]bool{"captured": false, "voted": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t).running()
+			vm, _ := w.service.the()
+			r, err := w.capture()
+			w.must("capture", err)
+			m := w.machineService()
+			if vote {
+				_, err := m.Vote(t.Context(), &machinev1.VoteRequest{Ref: w.ref()})
+				w.must("vote", err)
+			}
+			w.must("kill VMM", w.machine.Kill(t.Context()))
+			if !eventually(func() bool { return vm.is(Stopped) }) {
+				t.Fatal("the end of the VMM is not seen")
+			}
+			if err := errgrpc.ToNative(w.delete()); !errdefs.IsFailedPrecondition(err) {
+				t.Errorf("delete = %v", err)
+			}
+			if again, err := w.capture(); err != nil || again.GetDigest() != r.GetDigest() {
+				t.Errorf("capture again = %v, %v", again, err)
+			}
+			v, err := m.Vote(t.Context(), &machinev1.VoteRequest{Ref: w.ref()})
+			if err != nil || v.GetDigest() != r.GetDigest() {
+				t.Fatalf("vote = %v, %v", v, err)
+			}
+			vm.silent(vm.capture)
+			if j, _ := LoadJournal(vm.dir); j.Phase != Prepared {
+				t.Fatalf("journal is %s", j.Phase)
+			}
+			_, err = m.Release(t.Context(), &machinev1.ReleaseRequest{Ref: w.ref(), Digest: r.GetDigest()})
+			w.must("release", err)
+			w.must("delete", w.delete())
+			w.nothingLeft()
+		})
+	}
+}
+
+// Shim and VMM die after the snapshot is complete: the successor votes for it.
+func TestAdoptVotesForADeadVMM(t *testing.T) {
+	w := newWorld(t).running()
+	old, _ := w.service.the()
+	r, err := w.capture()
+	w.must("capture", err)
+	w.must("forget", old.write(func(j *Journal) { j.Shim = proc.ID{} }))
+	w.must("unserve", old.unserve())
+	w.must("kill VMM", w.machine.id.Kill(t.Context()))
+	vm, err := adopted(old.life, w.host(), "ns", "vm")
+	w.must("adopt", err)
+	m := &machineService{find: func() (*VM, error) { return vm, nil }}
+	v, err := m.Vote(t.Context(), &machinev1.VoteRequest{Ref: w.ref()})
+	if err != nil || v.GetDigest() != r.GetDigest() || vm.noted().Phase != Prepared {
+		t.Fatalf("vote = %v, %v; journal %s", v, err, vm.noted().Phase)
+	}
+	_, err = m.Release(t.Context(), &machinev1.ReleaseRequest{Ref: w.ref(), Digest: r.GetDigest()})
+	w.must("release", err)
+}
+
+// A snapshot that is not complete gets no vote.
+func TestNoVoteWithoutASnapshot(t *testing.T) {
+	w := newWorld(t)
+	vm, m, _ := orphan(t, w, false)
+	vm.capture.resp.Digest = ""
+	if _, err := m.Vote(t.Context(), &machinev1.VoteRequest{Ref: w.ref()}); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
+		t.Errorf("vote = %v", err)
+	}
+	if !vm.is(Captured) || vm.noted().Phase != Sending {
+		t.Errorf("VM is %s, journal %s", vm.state, vm.noted().Phase)
+	}
+}
