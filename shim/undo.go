@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 )
@@ -46,10 +47,11 @@ type step struct {
 // runSteps runs them in order; on an error everything made is taken back.
 func runSteps(ctx context.Context, u *undo, bound time.Duration, steps []step) error {
 	for _, s := range steps {
-		err := ctx.Err()
+		err, begun := ctx.Err(), time.Now()
 		if err == nil {
 			err = s.fn(ctx, u)
 		}
+		slog.Debug("step", "name", s.name, "took", time.Since(begun), "failed", err != nil)
 		if err != nil {
 			return errors.Join(fmt.Errorf("%s: %w", s.name, err), u.run(ctx, bound))
 		}

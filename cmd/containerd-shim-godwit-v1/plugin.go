@@ -8,9 +8,11 @@ import (
 
 	"github.com/containerd/containerd/v2/pkg/shutdown"
 	"github.com/containerd/containerd/v2/plugins"
+	"github.com/containerd/errdefs"
 	"github.com/containerd/plugin"
 	"github.com/containerd/plugin/registry"
 
+	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/api/version"
 	"godwit.dev/godwit/shim"
 	"godwit.dev/godwit/shim/join"
@@ -31,9 +33,20 @@ func newService(ic *plugin.InitContext) (any, error) {
 		return nil, err
 	}
 	// stderr is containerd's log of this shim by now.
-	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo})))
+	level := new(slog.LevelVar)
+	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
 	events := newForwarder(ic.Properties[plugins.PropertyTTRPCAddress])
-	return shim.NewService(ic.Context, events, sd.(shutdown.Service), join.Host), nil
+	return shim.NewService(ic.Context, events, sd.(shutdown.Service), hostAt(level)), nil
+}
+
+// hostAt makes the log as talkative as the configuration says, once that is read.
+func hostAt(level *slog.LevelVar) func(*config.Config) (*shim.Host, error) {
+	return func(cfg *config.Config) (*shim.Host, error) {
+		if err := level.UnmarshalText([]byte(cfg.Log.Level)); err != nil {
+			return nil, fmt.Errorf("log.level: %w: %w", err, errdefs.ErrInvalidArgument)
+		}
+		return join.Host(cfg)
+	}
 }
 
 func printVersion(w io.Writer) {
