@@ -24,6 +24,23 @@ type event struct {
 	Status  uint32 `json:"exit_status"`
 }
 
+// watchEvents starts `ctr events` and waits until it sees what happens.
+func watchEvents(t *testing.T, n *harness.Node) *command {
+	t.Helper()
+	c := start(t, n, nil, "events")
+	err := harness.Poll(t.Context(), stepTimeout, func(context.Context) error {
+		n.Ctr(t, "namespaces", "label", "default", "seen=yes")
+		if !strings.Contains(c.stdout.String(), "/namespaces/update") {
+			return errors.New("no event of the label")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 // eventsOf a VM, in order.
 func eventsOf(t *testing.T, c *command, vm string) []event {
 	t.Helper()

@@ -89,7 +89,7 @@ func testFlags(t *testing.T, n *harness.Node, dir string) {
 // A limit holds in the guest, its victim is told as such, and a volume that is a copy
 // stays one.
 func testOOM(t *testing.T, n *harness.Node, dir string) {
-	events := start(t, n, nil, "events")
+	events := watchEvents(t, n)
 	got := ctr(t, n, nil, append(runArgs("--memory-limit", strconv.Itoa(32<<20), "--annotation", "godwit.dev/volumes=copy",
 		"--mount", "type=bind,src="+dir+",dst=/vol,options=rbind:rw"),
 		images.Busybox, "oom", "sh", "-c", "cat /vol/file; echo guest >/vol/file; cat /vol/file; exec tail /dev/zero")...)

@@ -123,7 +123,7 @@ func testInFlight(t *testing.T, n *harness.Node) {
 // A grandchild that holds stdout does not hold up the exit, and what it writes still
 // arrives: ctr waits for it, as with any runtime.
 func testGrandchild(t *testing.T, n *harness.Node) {
-	events := start(t, n, nil, "events")
+	events := watchEvents(t, n)
 	c := start(t, n, nil, execArgs("vm", "parent", "(until [ -e /tmp/gate ]; do sleep 0.1; done; echo later) & echo soon; exit 3")...)
 	err := harness.Poll(t.Context(), stepTimeout, func(context.Context) error {
 		for _, e := range eventsOf(t, events, "vm") {

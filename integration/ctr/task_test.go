@@ -28,7 +28,7 @@ func TestTask(t *testing.T) {
 	h := harness.New(t, harness.Options{Images: true})
 	n := h.Node(0)
 	n.CheckClean(t)
-	events := start(t, n, nil, "events")
+	events := watchEvents(t, n)
 	detached(t, n, images.Busybox, "vm", "sh", "-c", echo)
 	for _, c := range []struct {
 		name string
@@ -48,7 +48,7 @@ func TestTask(t *testing.T) {
 		checkEvents(t, events, "vm", "/tasks/create", "/tasks/start", "/tasks/paused", "/tasks/resumed")
 	})
 	t.Run("containerd restarted", func(t *testing.T) { testRestart(t, n) })
-	events = start(t, n, nil, "events")
+	events = watchEvents(t, n)
 	t.Run("end", func(t *testing.T) { testEnd(t, n, events) })
 	t.Run("created and paused", func(t *testing.T) { testCreated(t, n) })
 }
