@@ -195,6 +195,9 @@ func (c *Config) validate() error {
 	case len(c.Disks) > maxDisks:
 		return invalid("disks", "%d", len(c.Disks))
 	}
+	if err := c.Spec.Check(); err != nil {
+		return fmt.Errorf("snapshot: %w", err)
+	}
 	for _, d := range c.Spec.Disks {
 		if !diskID.MatchString(d.ID) {
 			return invalid("spec.disks", "id %q", d.ID)
