@@ -267,7 +267,7 @@ func (a *act) loaded(ctx context.Context) error {
 		defer client.Close()
 		answer <- task.Start(inNamespace)
 	}()
-	err = harness.Poll(ctx, 20*time.Second, func(context.Context) error {
+	err = harness.Poll(ctx, runBound, func(context.Context) error {
 		_, err := a.vmm()
 		select {
 		case early := <-answer:
