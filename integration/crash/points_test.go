@@ -17,6 +17,7 @@ import (
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/integration/harness"
@@ -262,20 +263,15 @@ func (a *act) loaded(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, client.Close())
 	}
-	answer := make(chan error, 1) // the point is reached before there is any
-	go func() {
+	seen, stop := context.WithCancel(inNamespace)
+	defer stop()
+	go func() { // its answer is not waited for: the point lies before it
 		defer client.Close()
-		answer <- task.Start(inNamespace)
-	}()
-	err = harness.Poll(ctx, runBound, func(context.Context) error {
-		_, err := a.vmm()
-		select {
-		case early := <-answer:
-			return fmt.Errorf("start answers %w before the VMM runs: %w", early, err)
-		default:
-			return err
+		for errdefs.IsFailedPrecondition(task.Start(inNamespace)) && seen.Err() == nil {
+			time.Sleep(10 * time.Millisecond) // containerd lists the task while it is being created
 		}
-	})
+	}()
+	err = harness.Poll(ctx, runBound, func(context.Context) error { _, err := a.vmm(); return err })
 	if err != nil {
 		return err
 	}
