@@ -41,7 +41,6 @@ func TestStream(t *testing.T) {
 	n.Ctr(t, "task", "kill", "-s", "SIGKILL", "vm")
 	ctr(t, n, nil, "task", "delete", "--force", "vm")
 	n.Ctr(t, "container", "rm", "vm")
-	n.Godwit(t, "rm", "vm")
 }
 
 func testLoopback(t *testing.T, h *harness.Harness, n *harness.Node) {
