@@ -24,6 +24,7 @@ const (
 	mark        = "godwit-bench-up" // the line that ends a boot
 	beaconPort  = "9999"
 	stepTimeout = 5 * time.Minute
+	maxUnlike   = 1.15 // times as resident as another VM that is still called equal
 )
 
 // warmup is the round that fills caches and finds the sizes; its values are dropped.
@@ -146,11 +147,14 @@ func (b *bench) derive() {
 	for i, mib := range sizes {
 		b.note(sleepName(mib, "hibernate_ratio"), v(sleepName(mib, "hibernate_rate"))/v(sleepName(mib, "compress_rate")))
 		b.note(sleepName(mib, "wake_ratio"), v(sleepName(mib, "wake_rate"))/v(sleepName(mib, "expand_rate")))
-		if i > 0 {
+		if i > 0 && alike(v(sleepName(mib, "resident")), v(sleepName(sizes[0], "resident"))) {
 			b.note(sleepName(mib, "pause_ratio"), v(sleepName(mib, "pause"))/v(sleepName(sizes[0], "pause")))
 		}
 	}
 }
+
+// alike reports whether two VMs are so equally resident that their pauses compare.
+func alike(a, b float64) bool { return a <= b*maxUnlike && b <= a*maxUnlike }
 
 // note keeps a value of this round.
 func (b *bench) note(name string, v float64) {

@@ -130,6 +130,13 @@ func TestDerive(t *testing.T) {
 	b.note("start.bare", 2400)
 	b.note(sleepName(sizes[0], "pause"), 200)
 	b.note(sleepName(sizes[1], "pause"), 220)
+	b.note(sleepName(sizes[0], "resident"), 100)
+	b.note(sleepName(sizes[1], "resident"), 120)
+	b.derive()
+	if f := b.result.figure(sleepName(sizes[1], "pause_ratio")); f.Raw[1] != nil {
+		t.Errorf("pauses of unequal VMs were compared: %v", *f.Raw[1])
+	}
+	b.note(sleepName(sizes[1], "resident"), 110)
 	b.derive()
 	for name, want := range map[string]float64{"start.extra": 100, sleepName(sizes[1], "pause_ratio"): 1.1} {
 		if v := b.result.figure(name).Raw[1]; v == nil || *v != want {
