@@ -2,7 +2,6 @@ package shim
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -64,7 +63,10 @@ func (vm *VM) change(from, next State) error {
 	vm.mu.Lock()
 	err := vm.mutable()
 	vm.mu.Unlock()
-	return errors.Join(err, vm.enterFrom(from, next))
+	if err != nil {
+		return err
+	}
+	return vm.enterFrom(from, next)
 }
 
 // Kill signals a process. SIGKILL for init always works: if the guest does not answer,
