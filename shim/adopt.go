@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -24,23 +25,61 @@ func Adopt(ctx context.Context, host *Host, namespace, id string) error {
 		return fmt.Errorf("adopt VM %s/%s: %w", namespace, id, err)
 	}
 	defer vm.events.close()
-	if vm.noted().Phase == Fenced {
+	switch vm.noted().Phase {
+	case Fenced:
 		return vm.bury(ctx)
+	case Released:
+		return Reclaim(ctx, host, vm.dir, vm.noted())
 	}
 	if err := vm.serve(func() (*VM, error) { return vm, nil }); err != nil {
 		return fmt.Errorf("adopt VM %s/%s: %w", namespace, id, err)
 	}
-	select {
-	case <-vm.init.done:
-	case <-ctx.Done():
-		return errors.Join(ctx.Err(), vm.unserve())
+	if err := vm.over(ctx); err != nil {
+		return errors.Join(err, vm.unserve())
 	}
 	// The one who ordered the end gets its answer first.
 	sleep(ctx, time.Second)
 	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
 	defer cancel()
 	j := vm.noted()
+	if mine, err := vm.mine(); err != nil || !mine {
+		return errors.Join(err, vm.unserve())
+	}
 	return errors.Join(vm.unserve(), Reclaim(bound, host, vm.dir, j), vm.disownAdopted(bound, j))
+}
+
+// over waits for the end of the VM, and of the operation that has its snapshot.
+func (vm *VM) over(ctx context.Context) error {
+	select {
+	case <-vm.init.done:
+	case <-ctx.Done():
+	}
+	for ctx.Err() == nil && vm.owed() {
+		sleep(ctx, 100*time.Millisecond)
+	}
+	return ctx.Err()
+}
+
+func (vm *VM) owed() bool {
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	p := vm.journal.Phase
+	return vm.capture != nil && vm.journal.Digest != "" && (p == Sending || p == Prepared)
+}
+
+// mine reports whether the journal still names this process: a Create may have taken
+// the VM over, and what lies there is another task's then.
+func (vm *VM) mine() (bool, error) {
+	unlock, err := lockDir(filepath.Dir(vm.dir))
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	now, err := LoadJournal(vm.dir)
+	if errdefs.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil && now.Shim == vm.noted().Shim, err
 }
 
 // disownAdopted gives up a VM that went back to this node and then ended.
@@ -51,18 +90,18 @@ func (vm *VM) disownAdopted(ctx context.Context, j *Journal) error {
 	return vm.disown(ctx, j.Generation, j.Spec.UID)
 }
 
-// adoptable wants a VM whose shim is dead: one that an operation holds, or held.
+// adoptable wants a VM whose shim is dead and that is not containerd's to end: an
+// operation holds it, or held it, or an earlier successor ran it. It marks the journal.
 func adoptable(j *Journal) error {
 	switch {
 	case j.Shim.PID != 0 && j.Shim.Alive():
 		return fmt.Errorf("its shim, process %d, is alive: %w", j.Shim.PID, errdefs.ErrAlreadyExists)
-	case j.Phase.destination():
-		return nil
-	case j.Phase != Sending && j.Phase != Prepared:
+	case j.Phase == Own && !j.Adopted:
 		return fmt.Errorf("no operation holds it (%s): %w", j.Phase, errdefs.ErrFailedPrecondition)
-	case j.Process == nil:
+	case j.Process == nil && !j.Phase.destination() && j.Phase != Released:
 		return fmt.Errorf("it has no VMM: %w", errdefs.ErrNotFound)
 	}
+	j.Adopted = true
 	return nil
 }
 
@@ -78,16 +117,39 @@ func adopted(ctx context.Context, host *Host, namespace, id string) (*VM, error)
 		events: newEventQueue(ctx, nowhere{}, log), execs: map[string]*process{}, init: newProcess("", j.Stdio, nil),
 		adopted: true,
 	}
-	if j.Phase == Fenced {
+	if j.Phase == Fenced || j.Phase == Released {
 		vm.state = Stopped
 		return vm, nil
 	}
-	if len(j.Links) > 0 {
+	if len(j.Links) > 0 && vm.vmmID().Alive() { // a dead VMM's namespace may be gone, after a reboot of the host
 		if vm.nics, err = host.Network.Open(ctx, j.NetNS, j.Links); err != nil {
 			return nil, err
 		}
 	}
+	if j.Phase == Own {
+		return vm, vm.resumeOwn(ctx, j)
+	}
 	return vm, vm.resumeHold(ctx, j)
+}
+
+// resumeOwn takes over a VM that runs on after an abort and whose last successor died,
+// perhaps before it had let the VM go on.
+func (vm *VM) resumeOwn(ctx context.Context, j *Journal) error {
+	id := vm.vmmID()
+	vm.machine, vm.state = newStopped(vm, id, *j.Process), Running
+	if !id.Alive() {
+		vm.end(ctx, killed, time.Now())
+		return nil
+	}
+	up, err := vm.wakeMachine(ctx, true)
+	if err != nil {
+		return err
+	}
+	met := vm.rejoin(ctx)
+	vm.flow()
+	vm.mend("set links up", up, func(ctx context.Context) error { return vm.nics.Up(ctx) })
+	vm.mend("meet guest", met, vm.meetAgain)
+	return nil
 }
 
 // resumeHold puts the VM where the journal says it is: voted, with the VMM stopped, or

@@ -18,7 +18,7 @@ func CleanUp(ctx context.Context, host *Host, dir string) (pid int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if j.Phase.Open() {
+	if j.Phase.Open() || j.Adopted {
 		return j.Holder.PID, nil
 	}
 	if err := Reclaim(ctx, host, dir, j); err != nil || j.Phase != Own || host.Records == nil {

@@ -134,8 +134,8 @@ func (c *creation) clear(ctx context.Context, _ *undo) error {
 	return Reclaim(ctx, c.host, c.vm.dir, old)
 }
 
-// clearable also ends the successor of a shim that does nothing but answer for a fence:
-// the journal is this task's from here on.
+// clearable also ends the successor of a shim that does nothing any more but answer for
+// a fence or free what is left: the journal is this task's from here on.
 func (c *creation) clearable(ctx context.Context, old *Journal) error {
 	if old.Phase.Open() && (!old.Phase.destination() || old.Shim.Alive()) {
 		return fmt.Errorf("operation %s holds the VM's earlier task in %s: %w", old.Operation, old.Phase, errdefs.ErrFailedPrecondition)
@@ -143,10 +143,13 @@ func (c *creation) clearable(ctx context.Context, old *Journal) error {
 	if old.Phase == Fenced && c.intent.Set() && old.Operation == c.intent.Operation && c.intent.Attempt <= old.Attempt {
 		return fmt.Errorf("attempt %d of operation %s was given up here: %w", c.intent.Attempt, c.intent.Operation, errdefs.ErrFailedPrecondition)
 	}
-	if old.Phase == Fenced && old.Shim.PID != os.Getpid() {
-		return old.Shim.Kill(ctx)
+	if old.Shim.PID == os.Getpid() || !old.Shim.Alive() {
+		return nil
 	}
-	return nil
+	if p := old.Process; old.Phase == Own && p != nil && (proc.ID{PID: p.PID, StartTime: p.StartTime}).Alive() {
+		return fmt.Errorf("the VM runs on here without a task of containerd, under process %d: %w", old.Shim.PID, errdefs.ErrFailedPrecondition)
+	}
+	return old.Shim.Kill(ctx)
 }
 
 // decide is the way of every Create to the one decision of package record. Without

@@ -119,7 +119,7 @@ func (n *fakeNetwork) Attach(context.Context, string, network.Owner, []network.L
 }
 
 func (n *fakeNetwork) Open(context.Context, string, []network.Link) (Attachment, error) {
-	return n, nil
+	return n, n.call("open network")
 }
 func (n *fakeNetwork) Detach(context.Context, string, []network.Link) error {
 	n.attached = false

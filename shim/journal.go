@@ -45,7 +45,8 @@ type Journal struct {
 	Attempt    uint32 `json:"attempt,omitempty"`
 	Digest     string `json:"digest,omitempty"`
 	Repository string `json:"repository,omitempty"`
-	Self       bool   `json:"self,omitempty"` // the shim opened the operation and closes it
+	Self       bool   `json:"self,omitempty"`    // the shim opened the operation and closes it
+	Adopted    bool   `json:"adopted,omitempty"` // its first shim died: containerd has no task of it
 
 	Spec    *spec.Spec     `json:"spec"`
 	Bundle  string         `json:"bundle"`
