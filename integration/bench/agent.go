@@ -32,7 +32,8 @@ const agentRAM = 512 * mib
 // AgentMain boots a VM of its own, without containerd and shim, and times the agent.
 // root is the repository: the working directory is the node's.
 func AgentMain(ctx context.Context, root string, out io.Writer) (err error) {
-	dir, err := os.MkdirTemp("/dev/shm", "bench")
+	// The node's own tmpfs, which ends with the node.
+	dir, err := os.MkdirTemp("/run", "bench")
 	if err != nil {
 		return err
 	}
