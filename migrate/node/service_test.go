@@ -96,6 +96,7 @@ func TestVMsJoinsRecordsAndShims(t *testing.T) {
 			{Vm: vm("leaving"), Owner: &nodev1.Owner{Node: "a"}, Operation: &nodev1.Operation{Kind: nodev1.Kind_KIND_HIBERNATE}},
 			{Vm: vm("there"), Owner: &nodev1.Owner{Node: "b"}},
 			{Vm: vm("gone")},
+			{Vm: vm("lost"), Lost: "sha256:2"},
 		}},
 		Shims: shims{"here": {State: "running", Memory: 1 << 20}, "leaving": {State: "paused"}, "silent": nil, "asleep": {State: "stopped"}},
 	}
@@ -104,7 +105,7 @@ func TestVMsJoinsRecordsAndShims(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]string{
-		"here": "running", "asleep": "hibernated", "leaving": "hibernating", "there": "owned", "gone": "stopped", "silent": "unknown",
+		"here": "running", "asleep": "hibernated", "leaving": "hibernating", "there": "owned", "gone": "stopped", "lost": "lost", "silent": "unknown",
 	}
 	if diff := cmp.Diff(want, statusOf(resp)); diff != "" {
 		t.Errorf("VMs (-want +got):\n%s", diff)

@@ -8,6 +8,7 @@ import (
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 )
 
 // queriesAtOnce bounds the shims that are asked at the same time.
@@ -116,6 +117,8 @@ func recorded(rec *nodev1.Record) *nodev1.VMInfo {
 		info.Status = "hibernated"
 	case rec.GetOwner().GetNode() != "":
 		info.Status = "owned"
+	case rec.GetLost() != "":
+		info.Status, info.Note = "lost", record.LostText(rec)
 	default:
 		info.Status = "stopped"
 	}

@@ -1718,7 +1718,7 @@ type VMInfo struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
 	Uid           string                 `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
-	Status        string                 `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"` // created running paused hibernating hibernated waking stopped unknown
+	Status        string                 `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"` // created running paused hibernating hibernated waking stopped lost unknown
 	Owner         *Owner                 `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
 	Generation    uint64                 `protobuf:"varint,5,opt,name=generation,proto3" json:"generation,omitempty"`
 	Operation     *Operation             `protobuf:"bytes,6,opt,name=operation,proto3" json:"operation,omitempty"`
