@@ -1,13 +1,18 @@
 package shim
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/containerd/cgroups/v3"
+	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/shim/proc"
 )
 
 const cgroupRoot = "/sys/fs/cgroup"
@@ -48,6 +53,40 @@ func makeCgroup(dirs []string) error {
 		}
 	}
 	return nil
+}
+
+// absent answers the directories that are not there: a cgroup that Create finds is not
+// the VM's alone.
+func absent(dirs []string) []string {
+	var out []string
+	for _, d := range dirs {
+		if _, err := os.Stat(d); errors.Is(err, os.ErrNotExist) {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// emptyCgroup kills what runs in the directories: a VMM that was started and, its shim
+// being killed, never written down.
+func emptyCgroup(ctx context.Context, dirs []string) error {
+	var errs []error
+	for _, d := range dirs {
+		data, err := os.ReadFile(filepath.Join(d, "cgroup.procs"))
+		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
+			errs = append(errs, fmt.Errorf("empty cgroup: %w", err))
+		}
+		for _, field := range strings.Fields(string(data)) {
+			pid, err := strconv.Atoi(field)
+			if err != nil || pid <= 1 || pid == os.Getpid() { // 0 is a process of another pid namespace
+				continue
+			}
+			if id, err := proc.Find(pid); err == nil {
+				errs = append(errs, id.Kill(ctx))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // removeCgroup removes the directories themselves; their parents may be others'.

@@ -224,6 +224,7 @@ func (c *creation) journal(_ context.Context, u *undo) error {
 	c.next.RunDir = cfg.VMRunDir(c.vm.namespace, c.vm.id)
 	c.next.Stdio = c.vm.init.stdio
 	c.next.Cgroup = c.host.Cgroup(c.bundle.CgroupsPath, c.vm.namespace, c.vm.id)
+	c.next.Private = absent(c.next.Cgroup)
 	c.next.Phase = Own
 	if c.decision.Action == record.Restore {
 		c.next.Phase = Incoming

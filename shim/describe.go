@@ -42,6 +42,7 @@ func (c *creation) describe(ctx context.Context, _ *undo) error {
 	if s.Kernel, err = c.host.Kernel(); err != nil {
 		return err
 	}
+	c.vm.vmmVersion = facts.Version
 	s.VMM = spec.VMM{Name: facts.Name, Machine: facts.Machine, CPU: facts.CPU}
 	s.UID = c.record.GetUid()
 	if s.UID == "" {
@@ -72,6 +73,7 @@ func (c *creation) open(ctx context.Context, _ *undo) error {
 	if err != nil {
 		return err
 	}
+	c.vm.vmmVersion = facts.Version
 	if err := compatible(cfg.Facts, factsOf(facts, c.host.HostKernel)); err != nil {
 		return fmt.Errorf("restore snapshot %s: %w", c.decision.Digest, err)
 	}
@@ -158,6 +160,9 @@ func (c *creation) disks(ctx context.Context, _ *undo) error {
 		return err
 	}
 	if c.snapshot != nil {
+		if err := c.host.Disks.Forget(c.req.GetRootfs()); err != nil {
+			return err
+		}
 		return c.vm.write(func(j *Journal) { j.Disks = restoredDisks(j.Spec, dir) })
 	}
 	set, err := c.host.Disks.Prepare(ctx, DisksRequest{

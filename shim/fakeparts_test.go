@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
 
@@ -152,6 +153,14 @@ func (d *fakeDisks) Prepare(_ context.Context, r DisksRequest) (*DiskSet, error)
 	}, err
 }
 
+func (d *fakeDisks) Forget(mounts []*types.Mount) error {
+	for _, m := range mounts {
+		if err := os.Remove(m.GetSource()); err != nil {
+			return err
+		}
+	}
+	return d.call("forget disk")
+}
 func (d *fakeDisks) Link(string, string) error                   { return os.ErrNotExist }
 func (d *fakeDisks) Cleanup(_ context.Context, dir string) error { return os.RemoveAll(dir) }
 

@@ -70,6 +70,9 @@ type Disks interface {
 	// Link makes path a read-only disk that the node has already, by its digest.
 	Link(digest, path string) error
 	Cleanup(ctx context.Context, dir string) error
+	// Forget removes the writable disk that an earlier task left beside these mounts: the
+	// VM has its own from the snapshot, and the next fresh task would boot from the old.
+	Forget(mounts []*types.Mount) error
 }
 
 // DisksRequest of a fresh boot.

@@ -60,6 +60,7 @@ type Journal struct {
 	Disks   []JournalDisk  `json:"disks,omitempty"`
 	RunDir  string         `json:"runDir,omitempty"`
 	Cgroup  []string       `json:"cgroup,omitempty"`
+	Private []string       `json:"private,omitempty"` // those of Cgroup that hold this VM alone
 
 	Stdio  Stdio  `json:"stdio"`
 	Resume Resume `json:"resume"`
@@ -128,10 +129,17 @@ func replaceFile(path string, data []byte) error {
 	if err := os.Rename(tmp, path); err != nil {
 		return errors.Join(err, os.Remove(tmp))
 	}
-	return syncDir(filepath.Dir(path))
+	if err := syncDir(filepath.Dir(path)); err != nil {
+		return fmt.Errorf("%w: %w", errUnsynced, err)
+	}
+	return nil
 }
 
-func syncDir(dir string) error {
+// errUnsynced says that a file has its new content, which a crash may take back.
+var errUnsynced = errors.New("replaced and not synced")
+
+// syncDir is a variable for the tests.
+var syncDir = func(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err
@@ -139,8 +147,9 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// write changes the VM's journal and makes it durable; on an error the journal is as
-// before.
+// write changes the VM's journal and makes it durable. On an error the journal is as
+// before; where the new one had its name already and could not be made durable, the old
+// one is written back as well as the disk takes it.
 func (vm *VM) write(change func(*Journal)) error {
 	return vm.update(func(j *Journal) error { change(j); return nil })
 }
@@ -154,6 +163,11 @@ func (vm *VM) update(change func(*Journal) error) error {
 		return err
 	}
 	if err := next.store(vm.dir); err != nil {
+		if errors.Is(err, errUnsynced) {
+			if e := vm.journal.store(vm.dir); e != nil && !errors.Is(e, errUnsynced) {
+				err = errors.Join(err, e)
+			}
+		}
 		return err
 	}
 	vm.mu.Lock()

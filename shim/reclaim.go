@@ -61,6 +61,7 @@ func free(ctx context.Context, host *Host, dir string, j *Journal) error {
 	if j.RunDir != "" {
 		try("remove sockets", os.RemoveAll(j.RunDir))
 	}
+	try("empty cgroup", emptyCgroup(ctx, j.Private))
 	try("remove cgroup", removeCgroup(j.Cgroup))
 	if len(errs) > 0 {
 		return fmt.Errorf("reclaim VM in %s: %w", dir, errors.Join(errs...))

@@ -167,7 +167,12 @@ func (s *starting) attach(ctx context.Context, u *undo) error {
 	vm.mu.Lock()
 	vm.nics = a
 	vm.mu.Unlock()
-	u.add("close network", func(context.Context) error { return a.Close() })
+	u.add("detach network", func(ctx context.Context) error {
+		vm.mu.Lock()
+		vm.nics = nil
+		vm.mu.Unlock()
+		return errors.Join(a.Close(), vm.host.Network.Detach(ctx, j.NetNS, links))
+	})
 	vm.networkIs("cni")
 	return nil
 }

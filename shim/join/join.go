@@ -4,6 +4,7 @@ package join
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/api/config"
@@ -130,6 +132,17 @@ func (d *disks) Link(digest, path string) error {
 		return fmt.Errorf("disk %q: %w", digest, errdefs.ErrInvalidArgument)
 	}
 	return os.Link(filepath.Join(d.cfg.CacheDir(), "disks", name), path)
+}
+
+func (d *disks) Forget(mounts []*types.Mount) error {
+	path, err := rootfs.Writable(mounts)
+	if err != nil || path == "" {
+		return nil // no task of ours has ever booted from such mounts
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove stale writable disk: %w", err)
+	}
+	return nil
 }
 
 func (d *disks) Cleanup(_ context.Context, dir string) error {

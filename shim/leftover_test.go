@@ -1,0 +1,83 @@
+package shim
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/containerd/containerd/api/types"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+)
+
+// A journal whose directory could not be synced is the old one again, in memory and on
+// disk.
+func TestUnsyncedJournalIsTakenBack(t *testing.T) {
+	w := newWorld(t).running()
+	vm, _ := w.service.the()
+	real := syncDir
+	t.Cleanup(func() { syncDir = real })
+	syncDir = func(string) error { return errFake }
+	if err := vm.write(func(j *Journal) { j.Phase = Prepared }); !errors.Is(err, errFake) {
+		t.Errorf("write = %v", err)
+	}
+	if j, err := LoadJournal(vm.dir); err != nil || j.Phase != Own || vm.noted().Phase != Own {
+		t.Errorf("journal is %v, %v; in memory %s", j, err, vm.noted().Phase)
+	}
+}
+
+// A VMM that was started and never written down is found in the VM's own cgroup; what
+// runs in one that Create found there is not the VM's.
+func TestEmptyCgroup(t *testing.T) {
+	w := newWorld(t)
+	own, shared := filepath.Join(t.TempDir(), "own"), t.TempDir()
+	if got := absent([]string{own, shared}); len(got) != 1 || got[0] != own {
+		t.Fatalf("the VM's own are %v", got)
+	}
+	id, err := w.process()
+	w.must("start process", err)
+	w.must("make cgroup", makeCgroup([]string{own}))
+	pids := strconv.Itoa(os.Getpid()) + "\n0\n" + strconv.Itoa(id.PID) + "\n"
+	w.must("write", os.WriteFile(filepath.Join(own, "cgroup.procs"), []byte(pids), 0o600))
+	_ = Reclaim(t.Context(), w.host(), filepath.Join(t.TempDir(), "vm"), &Journal{Phase: Own, Private: []string{own}})
+	if id.Alive() {
+		t.Error("a process in the cgroup lives")
+	}
+	w.must("empty what is gone", emptyCgroup(t.Context(), []string{filepath.Join(own, "x")}))
+}
+
+// A Start that fails gives the network back at once, not with the Delete.
+func TestFailedStartDetaches(t *testing.T) {
+	w := newWorld(t)
+	w.must("create", w.create())
+	w.at("resume", func() error { return errFake })
+	if err := w.start(); err == nil {
+		t.Fatal("start succeeded")
+	}
+	if w.net.attached {
+		t.Error("the network is attached")
+	}
+	w.must("delete", w.delete())
+	w.nothingLeft()
+}
+
+// A restore removes the disk that an earlier task of the container has left, and Query
+// names the VMM's version.
+func TestRestoreForgetsTheOldDisk(t *testing.T) {
+	w := newWorld(t).asleep()
+	old := filepath.Join(t.TempDir(), "rw.ext4")
+	w.must("write", os.WriteFile(old, []byte("old"), 0o600))
+	r := w.bundle()
+	r.Rootfs = []*types.Mount{{Source: old}}
+	_, err := w.service.Create(ctxNS(t), r)
+	w.must("create", err)
+	if _, err := os.Stat(old); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the next fresh task would boot from the old disk: %v", err)
+	}
+	q, err := w.machineService().Query(t.Context(), &machinev1.QueryRequest{})
+	if err != nil || q.GetVmmVersion() != "1.0" {
+		t.Errorf("query = %v, %v", q, err)
+	}
+}
