@@ -70,23 +70,8 @@ func altered(t *testing.T, g *guest, good string) {
 		class  string
 		words  []string
 	}{
-		{"path in a disk name", config(func(c map[string]any) {
-			const path = "../../etc/shadow"
-			for _, key := range []string{"disks", "spaces"} {
-				for _, d := range c[key].([]any) {
-					d := d.(map[string]any)
-					if d["disk"] == "rw" {
-						d["disk"] = path
-					}
-				}
-			}
-			for _, d := range c["spec"].(map[string]any)["disks"].([]any) {
-				d := d.(map[string]any)
-				if d["id"] == "rw" {
-					d["id"] = path
-				}
-			}
-		}), "InvalidArgument", []string{"spec.disks", "../../etc/shadow"}},
+		{"path in a disk name", config(func(c map[string]any) { rename(c, "rw", "../../etc/shadow") }),
+			"InvalidArgument", []string{"disk", "../../etc/shadow"}},
 		{"newer snapshot", func(_ *testing.T, _ *guest, m *v1.Manifest) {
 			m.ArtifactType = "application/vnd.godwit.snapshot.v2"
 		}, "NotImplemented", []string{"artifactType", "snapshot.v2", "snapshot.v1"}},
@@ -112,6 +97,25 @@ func altered(t *testing.T, g *guest, good string) {
 			g.sleepsStill(t, good)
 		})
 	}
+}
+
+// rename replaces a string wherever it stands in a JSON document.
+func rename(doc any, from, to string) any {
+	switch v := doc.(type) {
+	case map[string]any:
+		for key := range v {
+			v[key] = rename(v[key], from, to)
+		}
+	case []any:
+		for i := range v {
+			v[i] = rename(v[i], from, to)
+		}
+	case string:
+		if v == from {
+			return to
+		}
+	}
+	return doc
 }
 
 // manifest reads the manifest of a snapshot from the registry's files.
