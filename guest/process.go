@@ -99,7 +99,6 @@ func (s *Streams) copyOut(ctx context.Context, stream agentv1.Stream, at *uint64
 		n, err := w.Write(r.Data)
 		s.mu.Lock()
 		*at = r.Offset + uint64(n)
-		offset = *at
 		s.mu.Unlock()
 		if err != nil {
 			return err

@@ -92,15 +92,15 @@ func (vm *VM) kill(ctx context.Context, execID string, signal uint32, all bool) 
 		return err
 	}
 	const sigkill = 9
-	switch {
-	case state == Created:
+	switch state {
+	case Created:
 		if !vm.endCreated(ctx, 128+signal) {
 			return vm.kill(ctx, execID, signal, all) // a Start was faster
 		}
 		return nil
-	case state == Starting:
+	case Starting:
 		return nil
-	case state == Paused:
+	case Paused:
 		vm.end(ctx, killed, time.Now())
 		return nil
 	}

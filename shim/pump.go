@@ -35,7 +35,6 @@ type pumps struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 	input   chan []byte // from stdin; one reader for the life of the process
-	outputs int
 	done    map[agentv1.Stream]bool
 }
 

@@ -117,7 +117,7 @@ func (st *streams) startLogger(namespace, id string, u *url.URL) error {
 	}
 	st.stdout, st.stderr = out[1], errs[1]
 	// It ends by itself when both streams have ended.
-	go cmd.Wait()
+	go func() { _ = cmd.Wait() }()
 	n, err := wait[0].Read(make([]byte, 1))
 	if err != nil && err != io.EOF {
 		return fmt.Errorf("start logger %s: %w", u.Path, err)

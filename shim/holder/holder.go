@@ -28,20 +28,26 @@ type Namespace struct {
 	New  bool   // make one; otherwise, without a path, stay in the caller's
 }
 
-// Start starts a holder that runs binary and waits until it is where it shall be. Nobody has to
-// wait for its end.
-func Start(ctx context.Context, binary string, ns Namespace) (proc.ID, error) {
+// Start starts a holder that runs binary, waits until it is where it shall be, and has it
+// written down by note. The holder stays only if that succeeds: one that nobody knows, its
+// starter being killed, ends by itself. Nobody has to wait for its end.
+func Start(ctx context.Context, binary string, ns Namespace, note func(proc.ID) error) error {
 	ready, w, err := os.Pipe()
 	if err != nil {
-		return proc.ID{}, fmt.Errorf("start holder: %w", err)
+		return fmt.Errorf("start holder: %w", err)
 	}
 	defer ready.Close()
+	r, stay, err := os.Pipe()
+	if err != nil {
+		return errors.Join(fmt.Errorf("start holder: %w", err), w.Close())
+	}
+	defer stay.Close()
 	args := []string{Subcommand}
 	if ns.Path != "" {
 		args = append(args, ns.Path)
 	}
 	cmd := exec.Command(binary, args...)
-	cmd.ExtraFiles = []*os.File{w}
+	cmd.ExtraFiles = []*os.File{w, r}
 	cmd.Dir = "/"
 	cmd.Env = []string{"GOMAXPROCS=1"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -50,14 +56,15 @@ func Start(ctx context.Context, binary string, ns Namespace) (proc.ID, error) {
 	}
 	err = cmd.Start()
 	w.Close()
+	r.Close()
 	if err != nil {
-		return proc.ID{}, fmt.Errorf("start holder: %w", err)
+		return fmt.Errorf("start holder: %w", err)
 	}
 	id, err := proc.Find(cmd.Process.Pid)
 	if err == nil {
 		err = waitReady(ctx, ready)
 	}
-	go cmd.Wait() // reaps; ends with the holder
+	go func() { _ = cmd.Wait() }() // reaps; ends with the holder
 	if err != nil {
 		return proc.ID{}, errors.Join(fmt.Errorf("start holder in %q: %w", ns.Path, err), cmd.Process.Kill())
 	}
