@@ -1,0 +1,52 @@
+//go:build integration
+
+package badinput
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/integration/images"
+)
+
+// S1-02: with the records lost, a container whose VM sleeps is not booted fresh; with
+// them back, it wakes.
+func TestLostRecords(t *testing.T) {
+	h := harness.New(t, harness.Options{Registry: harness.PlainHTTP, Godwitd: true, Images: true})
+	n := h.Node(0)
+	n.CheckClean(t)
+	records := filepath.Join(n.Dir, "lib", "records.db")
+	swap := func(from, to string) {
+		t.Helper()
+		if err := n.Godwitd.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := n.Run(t.Context(), "mv", from, to); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if err := n.StartGodwitd(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.Ctr(t, "run", "-d", "--runtime", runtimeName, images.Probe, "plain", "/bin/probe")
+	n.Godwit(t, "hibernate", "plain")
+	v, _ := look(t, n, "plain")
+	swap(records, records+".aside")
+	_, err := n.RunCtr(t.Context(), "task", "start", "-d", "plain")
+	if err == nil || !strings.Contains(err.Error(), v.Owner.Digest) {
+		t.Errorf("ctr task start with empty records: %v; want a refusal that names %s", err, v.Owner.Digest)
+	}
+	if vmm, err := n.VMM(t.Context()); err == nil {
+		t.Errorf("%s runs", vmm)
+	}
+	swap(records+".aside", records)
+	n.Ctr(t, "task", "start", "-d", "plain")
+	if v, _ := look(t, n, "plain"); v.Owner.Node != "a" || v.Status != "running" {
+		t.Errorf("the record says %+v", v)
+	}
+	n.Ctr(t, "task", "rm", "--force", "plain")
+	n.Ctr(t, "container", "rm", "plain")
+	n.Godwit(t, "rm", "plain")
+}
