@@ -253,19 +253,13 @@ func (c *creation) serve(context.Context, *undo) error {
 
 func (c *creation) hold(ctx context.Context, _ *undo) error {
 	ns := holder.Namespace{Path: c.bundle.NetNS, New: c.bundle.NetNS == "" && !c.bundle.HostNetwork}
-	id, err := c.host.Hold(ctx, ns)
-	if err != nil {
-		return err
-	}
-	netns := c.bundle.NetNS
-	if ns.New {
-		netns = fmt.Sprintf("/proc/%d/ns/net", id.PID)
-	}
-	err = c.vm.write(func(j *Journal) { j.Holder, j.NetNS = id, netns })
-	if err != nil {
-		return errors.Join(err, id.Kill(context.WithoutCancel(ctx)))
-	}
-	return nil
+	return c.host.Hold(ctx, ns, func(id proc.ID) error {
+		netns := c.bundle.NetNS
+		if ns.New {
+			netns = fmt.Sprintf("/proc/%d/ns/net", id.PID)
+		}
+		return c.vm.write(func(j *Journal) { j.Holder, j.NetNS = id, netns })
+	})
 }
 
 func (c *creation) hooks(ctx context.Context, u *undo) error {

@@ -142,11 +142,18 @@ func (w *world) host() *Host {
 		Dial: func(context.Context, vmm.Machine, string) (Agent, error) {
 			return w.agent, w.call("dial")
 		},
-		Hold: func(context.Context, holder.Namespace) (proc.ID, error) {
+		Hold: func(ctx context.Context, _ holder.Namespace, note func(proc.ID) error) error {
 			if err := w.call("hold"); err != nil {
-				return proc.ID{}, err
+				return err
 			}
-			return w.process()
+			id, err := w.process()
+			if err == nil {
+				err = note(id)
+			}
+			if err != nil {
+				return errors.Join(err, id.Kill(ctx))
+			}
+			return nil
 		},
 		Pool:   func(string, uint64) error { return w.call("pool") },
 		Cgroup: func(string, string, string) []string { return nil },

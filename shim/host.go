@@ -29,8 +29,8 @@ type Host struct {
 	Records   nodev1.RecordsService // nil where the node keeps no records
 	// Dial connects to the agent behind a VMM's socket.
 	Dial func(ctx context.Context, m vmm.Machine, console string) (Agent, error)
-	// Hold starts the process whose pid the task shows.
-	Hold func(ctx context.Context, ns holder.Namespace) (proc.ID, error)
+	// Hold starts the process whose pid the task shows; it stays once note has it durable.
+	Hold func(ctx context.Context, ns holder.Namespace, note func(proc.ID) error) error
 	// Pool makes sure that RAM files have a tmpfs to lie in.
 	Pool func(dir string, size uint64) error
 	// Cgroup names the directories of a task's cgroup on the host.

@@ -64,11 +64,17 @@ func Start(ctx context.Context, binary string, ns Namespace, note func(proc.ID) 
 	if err == nil {
 		err = waitReady(ctx, ready)
 	}
+	if err == nil {
+		err = note(id)
+	}
+	if err == nil {
+		_, err = stay.WriteString("stay")
+	}
 	go func() { _ = cmd.Wait() }() // reaps; ends with the holder
 	if err != nil {
-		return proc.ID{}, errors.Join(fmt.Errorf("start holder in %q: %w", ns.Path, err), cmd.Process.Kill())
+		return errors.Join(fmt.Errorf("start holder in %q: %w", ns.Path, err), id.Kill(context.WithoutCancel(ctx)))
 	}
-	return id, nil
+	return nil
 }
 
 func waitReady(ctx context.Context, ready *os.File) error {
@@ -90,7 +96,7 @@ func waitReady(ctx context.Context, ready *os.File) error {
 // Main is the holder. It ends by SIGKILL.
 func Main(args []string) error {
 	runtime.LockOSThread() // the main thread: /proc/PID/ns/net shows its namespace
-	ready := os.NewFile(3, "ready")
+	ready, stay := os.NewFile(3, "ready"), os.NewFile(4, "stay")
 	if len(args) > 0 {
 		if err := join(args[0]); err != nil {
 			fmt.Fprint(ready, err)
@@ -102,6 +108,9 @@ func Main(args []string) error {
 		return err
 	}
 	ready.Close()
+	if word, err := io.ReadAll(stay); err != nil || len(word) == 0 {
+		return fmt.Errorf("nobody has written the holder down: %w", errors.Join(err, io.ErrUnexpectedEOF))
+	}
 	for {
 		if err := unix.Pause(); err != nil && err != unix.EINTR {
 			return err

@@ -52,7 +52,9 @@ func Host(cfg *config.Config) (*shim.Host, error) {
 				BootTimeout: time.Duration(cfg.Timeouts.Boot), Console: console, Gone: m.Done(), Log: slog.Default(),
 			})
 		},
-		Hold: func(ctx context.Context, ns holder.Namespace) (proc.ID, error) { return holder.Start(ctx, self, ns) },
+		Hold: func(ctx context.Context, ns holder.Namespace, note func(proc.ID) error) error {
+			return holder.Start(ctx, self, ns, note)
+		},
 		Snapshots: func(cgroup []string) shim.Snapshots {
 			return &worker.Client{Command: []string{self, Worker}, Cgroup: cgroup}
 		},
