@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
@@ -74,7 +75,8 @@ func TestForwarder(t *testing.T) {
 	if err := c.server.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if len(c.topics) != 2 || c.topics[0] != "ns /one" || c.topics[1] != "ns /two" {
+	// A containerd that dies with an event in hand gets it again from the next one.
+	if got := slices.Compact(c.topics); !slices.Equal(got, []string{"ns /one", "ns /two"}) {
 		t.Errorf("containerd got %q", c.topics)
 	}
 }
