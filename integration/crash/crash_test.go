@@ -49,11 +49,11 @@ type scene struct {
 func scenes() []scene {
 	return []scene{
 		{"hibernate", "while packs are pushed", (*act).pushing, map[victim]outcome{
-			shimProcess: runs, vmmProcess: lost, worker: runs, daemon: sleeps, containerds: sleeps, controller: sleeps}},
+			shimProcess: runs, vmmProcess: sleeps, worker: runs, daemon: sleeps, containerds: sleeps, controller: sleeps}},
 		{"hibernate", "manifest held", (*act).naming, map[victim]outcome{
-			shimProcess: runs, vmmProcess: lost, worker: runs, daemon: sleeps, containerds: sleeps}},
+			shimProcess: runs, vmmProcess: sleeps, worker: runs, daemon: sleeps, containerds: sleeps}},
 		{"hibernate", "manifest written", (*act).pushed, map[victim]outcome{
-			shimProcess: runs, vmmProcess: lost, worker: runs, daemon: sleeps, containerds: sleeps, controller: sleeps}},
+			shimProcess: runs, vmmProcess: sleeps, worker: runs, daemon: sleeps, containerds: sleeps, controller: sleeps}},
 		{"hibernate", "voted", (*act).voted, map[victim]outcome{
 			shimProcess: kept, vmmProcess: sleeps, daemon: sleeps, containerds: sleeps, controller: sleeps}},
 		{"hibernate", "committed", (*act).committed, map[victim]outcome{
