@@ -5,6 +5,8 @@ import (
 	"io"
 	"sync"
 	"time"
+
+	"godwit.dev/godwit/guest/queue"
 )
 
 // outputSize bounds what is kept of a stream that the host has not confirmed. When it
@@ -14,8 +16,8 @@ const outputSize = 1 << 20
 // output is one stream of a process towards the host.
 type output struct {
 	mu      sync.Mutex
-	data    []byte // from base on
-	base    uint64 // confirmed by the host
+	data    queue.Bytes // from base on
+	base    uint64      // confirmed by the host
 	eof     bool
 	dropped bool          // nobody reads any more
 	changed chan struct{} // closed and replaced at every change
@@ -37,7 +39,7 @@ func (o *output) fill(r io.ReadCloser) {
 		n, err := r.Read(buf[:min(len(buf), o.room())])
 		o.mu.Lock()
 		if !o.dropped {
-			o.data = append(o.data, buf[:n]...)
+			o.data.Append(buf[:n])
 		}
 		o.eof = err != nil // a terminal without a process gives EIO
 		if n > 0 || o.eof {
@@ -54,7 +56,7 @@ func (o *output) fill(r io.ReadCloser) {
 func (o *output) room() int {
 	for {
 		o.mu.Lock()
-		n, changed := outputSize-len(o.data), o.changed
+		n, changed := outputSize-o.data.Len(), o.changed
 		o.mu.Unlock()
 		if n > 0 {
 			return n
@@ -76,7 +78,7 @@ func (o *output) discard() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.dropped = true
-	o.data = nil
+	o.data = queue.Bytes{}
 	o.wake()
 }
 
@@ -111,15 +113,12 @@ func (o *output) take(offset uint64, max int) (data []byte, at uint64, eof bool,
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if offset > o.base {
-		n := min(offset-o.base, uint64(len(o.data)))
-		o.data = o.data[n:]
+		n := min(offset-o.base, uint64(o.data.Len()))
+		o.data.Drop(int(n))
 		o.base += n
-		if len(o.data) == 0 {
-			o.data = nil
-		}
 		o.wake()
 	}
-	n := min(len(o.data), max)
-	data = append([]byte(nil), o.data[:n]...)
-	return data, o.base, o.eof && n == len(o.data), o.changed
+	n := min(o.data.Len(), max)
+	data = append([]byte(nil), o.data.Held()[:n]...)
+	return data, o.base, o.eof && n == o.data.Len(), o.changed
 }

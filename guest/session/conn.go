@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"godwit.dev/godwit/guest/queue"
+
 	"github.com/containerd/errdefs"
 )
 
@@ -28,15 +30,15 @@ type Conn struct {
 	changed *sync.Cond // any field below
 	link    *link      // nil while there is no channel
 
-	out      []byte // bytes from outBase on that the peer has not confirmed
+	out      queue.Bytes // bytes from outBase on that the peer has not confirmed
 	outBase  uint64
-	outSent  uint64 // sent on this link; outBase <= outSent <= outBase+len(out)
+	outSent  uint64 // sent on this link; outBase <= outSent <= outBase+out.Len()
 	outLimit uint64 // granted by the peer
 
-	in     []byte // received, not yet read
-	inNext uint64 // next offset expected
-	told   uint64 // limit last told to the peer
-	ackDue bool   // something arrived since a frame was sent
+	in     queue.Bytes // received, not yet read
+	inNext uint64      // next offset expected
+	told   uint64      // limit last told to the peer
+	ackDue bool        // something arrived since a frame was sent
 
 	err      error // why reads end, after in is empty
 	closed   bool
@@ -66,12 +68,9 @@ func (c *Conn) Read(b []byte) (int, error) {
 		switch {
 		case c.closed:
 			return 0, net.ErrClosed
-		case len(c.in) > 0:
-			n := copy(b, c.in)
-			c.in = c.in[n:]
-			if len(c.in) == 0 {
-				c.in = nil // lets go of a grown array
-			}
+		case c.in.Len() > 0:
+			n := copy(b, c.in.Held())
+			c.in.Drop(n)
 			// Tell the peer in large steps; it may be waiting for room.
 			if c.granted()-c.told >= window/4 {
 				c.ackDue = true
@@ -103,8 +102,8 @@ func (c *Conn) Write(b []byte) (int, error) {
 		case c.expired(forWrite):
 			return written, os.ErrDeadlineExceeded
 		}
-		n := min(window-len(c.out), len(b)-written)
-		c.out = append(c.out, b[written:written+n]...)
+		n := min(window-c.out.Len(), len(b)-written)
+		c.out.Append(b[written : written+n])
 		written += n
 		if n > 0 {
 			c.wake()
@@ -125,7 +124,7 @@ func (c *Conn) Close() error {
 		return nil
 	}
 	c.closed = true
-	c.in = nil
+	c.in = queue.Bytes{}
 	c.wake()
 	onClose := c.onClose
 	c.mu.Unlock()
@@ -148,7 +147,7 @@ func (c *Conn) end(err error) {
 	if c.err == nil {
 		c.err = err
 	}
-	c.out = nil
+	c.out = queue.Bytes{}
 	c.wake()
 }
 
@@ -162,16 +161,13 @@ func (c *Conn) wake() {
 
 // confirm drops what the peer has. It reports whether the peer's view fits ours.
 func (c *Conn) confirm(recv, limit uint64) bool {
-	if recv > c.outBase+uint64(len(c.out)) {
+	if recv > c.outBase+uint64(c.out.Len()) {
 		return false
 	}
 	if recv > c.outBase {
-		c.out = c.out[recv-c.outBase:]
+		c.out.Drop(int(recv - c.outBase))
 		c.outBase = recv
 		c.outSent = max(c.outSent, recv)
-		if len(c.out) == 0 {
-			c.out = nil
-		}
 		c.wake()
 	}
 	if limit > c.outLimit {
@@ -204,7 +200,7 @@ func (c *Conn) accept(f frame) (gap bool) {
 		return f.seq > c.inNext
 	}
 	if !c.closed {
-		c.in = append(c.in, f.payload[c.inNext-f.seq:]...)
+		c.in.Append(f.payload[c.inNext-f.seq:])
 	}
 	c.inNext = end
 	c.wake()
@@ -212,7 +208,7 @@ func (c *Conn) accept(f frame) (gap bool) {
 }
 
 // granted is the first offset that the peer may not send yet.
-func (c *Conn) granted() uint64 { return c.inNext - uint64(len(c.in)) + window }
+func (c *Conn) granted() uint64 { return c.inNext - uint64(c.in.Len()) + window }
 
 // take returns the next data frame to send, or false.
 func (c *Conn) take() (frame, bool) {
@@ -224,13 +220,13 @@ func (c *Conn) take() (frame, bool) {
 	if c.outLimit > c.outSent {
 		room = c.outLimit - c.outSent
 	}
-	n := min(uint64(len(c.out))-from, room, maxPayload)
+	n := min(uint64(c.out.Len())-from, room, maxPayload)
 	if n == 0 {
 		return frame{}, false
 	}
 	f := c.stamp(typeData)
 	f.seq = c.outSent
-	f.payload = c.out[from : from+n]
+	f.payload = c.out.Held()[from : from+n]
 	c.outSent += n
 	return f, true
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"hash/crc32"
+
+	"godwit.dev/godwit/guest/queue"
 )
 
 // A frame is a header of headerSize bytes and length bytes of payload, all numbers
@@ -76,38 +78,39 @@ func (f *frame) appendTo(b []byte) []byte {
 // decoder finds frames in a stream that may hold garbage and cut frames. It never
 // holds more than one frame and one read.
 type decoder struct {
-	buf []byte
+	buf queue.Bytes
 }
 
 // feed takes the next bytes of the channel.
-func (d *decoder) feed(b []byte) { d.buf = append(d.buf, b...) }
+func (d *decoder) feed(b []byte) { d.buf.Append(b) }
 
 // next returns the next whole frame, or false when more bytes are needed. The payload
 // is valid until the next feed.
 func (d *decoder) next() (frame, bool) {
 	for {
-		if i := bytes.Index(d.buf, magic); i > 0 {
-			d.buf = d.buf[i:]
-		} else if i < 0 {
-			d.buf = d.buf[max(0, len(d.buf)-len(magic)+1):]
+		if i := bytes.Index(d.buf.Held(), magic); i >= 0 {
+			d.buf.Drop(i)
+		} else {
+			d.buf.Drop(max(0, d.buf.Len()-len(magic)+1))
 		}
-		if len(d.buf) < headerSize {
+		held := d.buf.Held()
+		if len(held) < headerSize {
 			return frame{}, false
 		}
-		f, length, sum, ok := parseHeader(d.buf)
-		if ok && len(d.buf) < headerSize+length {
+		f, length, sum, ok := parseHeader(held)
+		if ok && len(held) < headerSize+length {
 			return frame{}, false
 		}
 		if ok {
-			f.payload = d.buf[headerSize : headerSize+length]
+			f.payload = held[headerSize : headerSize+length]
 			ok = crc32.Checksum(f.payload, castagnoli) == sum
 		}
 		if ok {
-			d.buf = d.buf[headerSize+length:]
+			d.buf.Drop(headerSize + length)
 			return f, true
 		}
 		// A cut frame: a good one may begin inside what seemed to be its payload.
-		d.buf = d.buf[1:]
+		d.buf.Drop(1)
 	}
 }
 

@@ -83,8 +83,8 @@ func FuzzDecoder(f *testing.F) {
 			d.feed(b[:min(len(b), readSize)])
 			for _, ok := d.next(); ok; _, ok = d.next() {
 			}
-			if len(d.buf) > frameSize+readSize {
-				t.Fatalf("round %d holds %d bytes", i, len(d.buf))
+			if d.buf.Len() > frameSize+readSize {
+				t.Fatalf("round %d holds %d bytes", i, d.buf.Len())
 			}
 		}
 	})
