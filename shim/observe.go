@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Observation is one start, for godwitd's metrics: a restore counts as a restore,
-// whatever the VM's Spec says about its first boot.
+// Observation is one start; nothing reads the file yet (docs/metrics.md). A restore
+// counts as a restore, whatever the VM's Spec says about its first boot.
 type Observation struct {
 	Mode    string  `json:"mode"` // boot or restore
 	Seconds float64 `json:"seconds"`

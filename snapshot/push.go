@@ -51,7 +51,7 @@ type Options struct {
 	Resume json.RawMessage
 	Parent *Table // pages that the store has already; nil: none
 
-	Codec       format.Codec // default: S2
+	Codec       format.Codec // 0: S2; Raw is taken for a frame that hardly shrinks
 	Memory      int64        // of pack buffers; default 256 MiB
 	Concurrency int          // uploads at once; default 4
 	Progress    func(Progress)

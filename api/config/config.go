@@ -9,7 +9,7 @@ type Config struct {
 	Node     string `toml:"node"`      // name of this node; default: the host name
 	StateDir string `toml:"state_dir"` // durable state; default /var/lib/godwit
 	RunDir   string `toml:"run_dir"`   // sockets; default /run/godwit
-	RAMDir   string `toml:"ram_dir"`   // RAM files, a tmpfs that godwitd mounts; default /run/godwit/ram
+	RAMDir   string `toml:"ram_dir"`   // RAM files, a tmpfs that godwitd mounts; default run_dir/ram
 	RAMSize  Size   `toml:"ram_size"`  // of that tmpfs; 0: half of the host's memory
 
 	HostNetwork string   `toml:"host_network"` // "loopback" (default) or "refuse"
@@ -31,7 +31,7 @@ type Config struct {
 
 // VMM picks the VMM.
 type VMM struct {
-	Kind    string `toml:"kind"`     // auto (default), qemu, cloud-hypervisor
+	Kind    string `toml:"kind"`     // auto (default), qemu, cloud-hypervisor (not built)
 	QEMU    string `toml:"qemu"`     // binary; default qemu-system-x86_64 in PATH
 	DataDir string `toml:"data_dir"` // QEMU's -L, if its firmware is elsewhere
 	Accel   string `toml:"accel"`    // auto (default), kvm, tcg
