@@ -9,10 +9,12 @@ import (
 	"strings"
 )
 
-// quiet keeps the kernel from giving an interface IPv6 addresses of its own accord:
-// the guest has them. Mode 1 is IN6_ADDR_GEN_MODE_NONE.
+// quiet keeps the kernel from using an interface itself: the guest has its MAC and its
+// addresses. Without IPv6 it sends no listener reports either, which would draw the
+// guest's MAC back to a node that the guest has left; they come up to a second late.
+// Mode 1 is IN6_ADDR_GEN_MODE_NONE.
 var quiet = []struct{ name, value string }{
-	{"addr_gen_mode", "1"}, {"accept_ra", "0"}, {"autoconf", "0"},
+	{"disable_ipv6", "1"}, {"addr_gen_mode", "1"}, {"accept_ra", "0"}, {"autoconf", "0"},
 }
 
 func sysctlPath(iface, name string) string {
@@ -37,7 +39,7 @@ func (s *session) readSysctls(iface string) (map[string]string, error) {
 	return found, err
 }
 
-// silence makes an interface quiet. Like: ip link set $iface addrgenmode none
+// silence makes an interface quiet. Like: sysctl -w net.ipv6.conf.$iface.disable_ipv6=1
 func (s *session) silence(ctx context.Context, iface string) error {
 	for _, q := range quiet {
 		err := s.step(ctx, "set "+q.name+" of", iface, func() error {
