@@ -195,7 +195,7 @@ func TestInventorySees(t *testing.T) {
 	}
 	for _, args := range [][]string{
 		{"ip", "tuntap", "add", "tap0", "mode", "tap"}, {"ip", "netns", "add", "left"},
-		{"mount", "-t", "tmpfs", "tmpfs", n.Dir + "/ram"}, {"touch", n.Dir + "/ram/file"},
+		{"mkdir", n.Dir + "/left"}, {"mount", "-t", "tmpfs", "tmpfs", n.Dir + "/left"}, {"mkdir", "-p", n.Dir + "/ram"}, {"touch", n.Dir + "/ram/file"},
 	} {
 		if _, err := n.Run(t.Context(), args[0], args[1:]...); err != nil {
 			t.Fatal(err)
@@ -206,7 +206,7 @@ func TestInventorySees(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := strings.Join(after.Since(before), "\n")
-	for _, want := range []string{"sleep 1000", "link tap0", "file /run/netns/left", "mount " + n.Dir + "/ram", "file " + n.Dir + "/ram/file"} {
+	for _, want := range []string{"sleep 1000", "link tap0", "file /run/netns/left", "mount " + n.Dir + "/left", "file " + n.Dir + "/ram/file"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("inventory misses %q:\n%s", want, got)
 		}
