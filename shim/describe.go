@@ -90,6 +90,8 @@ func (c *creation) genuine(cfg *snapshot.Config) error {
 	switch {
 	case cfg.Spec == nil || cfg.Spec.Version != spec.Version:
 		return fmt.Errorf("restore snapshot %s: its Spec has a version that this build does not know: %w", digest, errdefs.ErrNotImplemented)
+	case cfg.Spec.VMM != spec.VMM{Name: cfg.Facts.VMM, Machine: cfg.Facts.Machine, CPU: cfg.Facts.CPU}:
+		return fmt.Errorf("restore snapshot %s: its Spec names VMM %v, its facts %v: %w", digest, cfg.Spec.VMM, cfg.Facts, errdefs.ErrInvalidArgument)
 	case cfg.Ref.VM != vm || cfg.Spec.Namespace+"/"+cfg.Spec.ID != vm:
 		return mismatch(digest, "VM", cfg.Ref.VM, vm)
 	case cfg.Ref.UID != c.record.GetUid() || cfg.Spec.UID != c.record.GetUid():

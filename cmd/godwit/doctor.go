@@ -27,7 +27,7 @@ func newDoctor(opts *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "Tell what this host can run, and why not",
-		Args:  cobra.NoArgs,
+		Args:  check(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			findings := diagnose(cmd.Context(), opts)
 			if err := report(cmd, opts, findings); err != nil {

@@ -13,9 +13,7 @@ import (
 )
 
 func newNode(opts *options) *cobra.Command {
-	cmd := &cobra.Command{Use: "node", Short: "Make a cluster, and let nodes join it"}
-	cmd.AddCommand(newNodeInit(opts), newNodeToken(opts), newNodeJoin(opts))
-	return cmd
+	return group("node", "Make a cluster, and let nodes join it", newNodeInit(opts), newNodeToken(opts), newNodeJoin(opts))
 }
 
 func newNodeInit(opts *options) *cobra.Command {
@@ -23,7 +21,7 @@ func newNodeInit(opts *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init",
 		Short: "Make the cluster's CA and the certificate of this, its first, node",
-		Args:  cobra.NoArgs,
+		Args:  check(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := config.Load(opts.config)
 			if err != nil {

@@ -15,7 +15,7 @@ func newPs(opts *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ps",
 		Short: "List the VMs of this node and those that sleep",
-		Args:  cobra.NoArgs,
+		Args:  check(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			node, conn, err := opts.dial(cmd.Context())
 			if err != nil {

@@ -42,6 +42,8 @@ func newRoot(opts *options) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "godwit",
 		Short:         "Run VMs under containerd that sleep in a registry and wake on any node",
+		Args:          check(cobra.NoArgs),
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(*cobra.Command, []string) error {
@@ -96,6 +98,34 @@ func (o *options) vm(arg string) (*nodev1.VM, error) {
 		return nil, fmt.Errorf("VM %q: write ID, or NAMESPACE/ID: %w", arg, errdefs.ErrInvalidArgument)
 	}
 	return &nodev1.VM{Namespace: namespace, Id: id}, nil
+}
+
+// check makes what cobra finds wrong with the arguments an InvalidArgument.
+func check(args cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, got []string) error {
+		if err := args(cmd, got); err != nil {
+			return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+		}
+		return nil
+	}
+}
+
+// group is a command that only holds others: alone, or with a word that is none of
+// them, it is refused.
+func group(use, short string, verbs ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: use, Short: short,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			names := make([]string, 0, len(verbs))
+			for _, v := range verbs {
+				names = append(names, v.Name())
+			}
+			said := strings.Join(append([]string{cmd.CommandPath()}, args...), " ")
+			return fmt.Errorf("%s: name one of %s: %w", said, strings.Join(names, ", "), errdefs.ErrInvalidArgument)
+		},
+	}
+	cmd.AddCommand(verbs...)
+	return cmd
 }
 
 // oneVM is the argument check of the verbs that take one VM.

@@ -12,16 +12,14 @@ import (
 )
 
 func newSnapshot(opts *options) *cobra.Command {
-	cmd := &cobra.Command{Use: "snapshot", Short: "Look at snapshots"}
-	cmd.AddCommand(newSnapshotLs(opts), newSnapshotInspect(opts))
-	return cmd
+	return group("snapshot", "Look at snapshots", newSnapshotLs(opts), newSnapshotInspect(opts))
 }
 
 func newSnapshotLs(opts *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls [VM]",
 		Short: "List the snapshots of a VM, or of all VMs that the controller knows",
-		Args:  cobra.MaximumNArgs(1),
+		Args:  check(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			request := &nodev1.SnapshotsRequest{}
 			if len(args) == 1 {

@@ -15,7 +15,7 @@ func newVersion(opts *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Show version, commit and protocol versions",
-		Args:  cobra.NoArgs,
+		Args:  check(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := map[string]any{
 				"version": version.Version, "commit": version.Commit, "go": runtime.Version(),

@@ -21,6 +21,7 @@ import (
 	"godwit.dev/godwit/migrate/node"
 	"godwit.dev/godwit/migrate/tasks"
 	"godwit.dev/godwit/shim/rampool"
+	"godwit.dev/godwit/shim/starts"
 )
 
 // tendInterval is how often owed work is looked for: records that nothing is left of,
@@ -68,6 +69,14 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 		return nil, err
 	}
 	d.undo = append(d.undo, d.tasks.Close)
+	started, err := newStartTimes(starts.File(cfg.StateDir))
+	if err != nil {
+		return nil, err
+	}
+	d.undo = append(d.undo, started.reader.Close)
+	if err := d.metrics.Register(started); err != nil {
+		return nil, err
+	}
 	counters, err := engine.NewMetrics(d.metrics)
 	if err != nil {
 		return nil, err

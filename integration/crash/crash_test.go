@@ -76,8 +76,8 @@ func scenes() []scene {
 // selection is what runs without GODWIT_CRASH=full: one death of each kind of process,
 // on both sides of both commits.
 var selection = []string{
-	"hibernate/manifest written/shim", "hibernate/voted/godwitd", "hibernate/committed/vmm",
-	"wake/while packs are pulled/worker", "wake/committed/shim",
+	"hibernate/manifest written/shim", "hibernate/voted/godwitd", "hibernate/voted/containerd", "hibernate/committed/vmm",
+	"wake/while packs are pulled/worker", "wake/committed/shim", "wake/committed/containerd",
 }
 
 // TestCrash is the matrix. All cases share two nodes, and the VM as long as it lives:

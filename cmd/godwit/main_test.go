@@ -1,0 +1,99 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// A mistake in the command line is InvalidArgument, in the one shape of errors, and
+// never a success that did nothing.
+func TestMistakes(t *testing.T) {
+	for _, args := range []string{
+		"foo", "node", "node foo", "snapshot", "snapshot foo", "ps extra", "version extra", "snapshot ls a b", "snapshot inspect",
+		"hibernate", "hibernate a b", "wake a/b/c", "wake /b", "rm", "node token", "node join", "--nope", "ps --nope", "-o yaml ps",
+	} {
+		for _, output := range []string{"text", "json"} {
+			t.Run(output+" "+args, func(t *testing.T) {
+				var stdout, stderr bytes.Buffer
+				words := strings.Fields(args)
+				if output == "json" && !strings.Contains(args, "-o ") {
+					words = append([]string{"-o", "json"}, words...)
+				}
+				if got := run(t.Context(), words, &stdout, &stderr); got != 2 {
+					t.Errorf("exit code %d, want 2; stdout %q, stderr %q", got, &stdout, &stderr)
+				}
+				if stdout.Len() > 0 {
+					t.Errorf("stdout %q", &stdout)
+				}
+				if words[0] != "-o" || words[1] != "json" {
+					return
+				}
+				var shape struct {
+					Error struct {
+						Class, Message string
+						Exit           int
+					}
+				}
+				if err := json.Unmarshal(stderr.Bytes(), &shape); err != nil || shape.Error.Class != "InvalidArgument" || shape.Error.Exit != 2 || shape.Error.Message == "" {
+					t.Errorf("stderr %q: %v", &stderr, err)
+				}
+			})
+		}
+	}
+}
+
+// Without a daemon every verb that needs it says so, and how to get one.
+func TestNoDaemon(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "none.sock")
+	for _, args := range []string{"ps", "hibernate x", "wake x", "rm x", "snapshot ls", "snapshot inspect sha256:0"} {
+		var stdout, stderr bytes.Buffer
+		if got := run(t.Context(), append([]string{"--socket", socket}, strings.Fields(args)...), &stdout, &stderr); got != 6 {
+			t.Errorf("%s: exit code %d, want 6; stderr %q", args, got, &stderr)
+		}
+		if !strings.Contains(stderr.String(), socket) {
+			t.Errorf("%s: stderr %q does not name the socket", args, &stderr)
+		}
+	}
+}
+
+// docs/cli.md names every verb, every flag, and every class with its exit code.
+func TestDocumentation(t *testing.T) {
+	data, err := os.ReadFile("../../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(data)
+	var walk func(*cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		if !cmd.HasSubCommands() && cmd.Name() != "help" && cmd.Parent() != nil && cmd.Parent().Name() != "completion" && !strings.Contains(text, cmd.CommandPath()) {
+			t.Errorf("docs/cli.md does not name %q", cmd.CommandPath())
+		}
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if f.Name != "help" && !strings.Contains(text, "--"+f.Name) && (f.Shorthand == "" || !strings.Contains(text, "-"+f.Shorthand)) {
+				t.Errorf("docs/cli.md does not name --%s of %q", f.Name, cmd.CommandPath())
+			}
+		})
+		for _, sub := range cmd.Commands() {
+			walk(sub)
+		}
+	}
+	walk(newRoot(&options{}))
+	for _, c := range classes {
+		row := fmt.Sprintf("| %d |", c.exit)
+		found := false
+		for line := range strings.Lines(text) {
+			found = found || strings.HasPrefix(line, row) && strings.Contains(line, c.name)
+		}
+		if !found {
+			t.Errorf("docs/cli.md has no row %q with %s", row, c.name)
+		}
+	}
+}
