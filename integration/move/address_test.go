@@ -1,0 +1,117 @@
+//go:build integration
+
+// Package move wakes VMs where something is different from where they slept.
+package move
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/integration/images"
+	"godwit.dev/godwit/integration/observer"
+)
+
+const (
+	vm      = "traveller"
+	beacons = "9999"
+	bound   = 2 * time.Minute
+)
+
+func after(t *testing.T, w *observer.Watcher, mark string) observer.Sighting {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	sign, err := w.After(ctx, mark)
+	if err != nil {
+		t.Fatalf("no sign of the VM after %q: %v", mark, err)
+	}
+	return sign
+}
+
+func ask(t *testing.T, h *harness.Harness, address string) images.ProbeState {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	state, err := observer.Ask(ctx, h.Dial, address)
+	if err != nil {
+		t.Fatalf("ask the VM at %s: %v", address, err)
+	}
+	return state
+}
+
+// told are the addresses that godwit ps names for the VM.
+func told(t *testing.T, n *harness.Node) []string {
+	t.Helper()
+	var list struct {
+		VMs []struct {
+			VM        struct{ ID string }
+			Addresses []string
+		}
+	}
+	if err := json.Unmarshal([]byte(n.Godwit(t, "ps", "-o", "json")), &list); err != nil {
+		t.Fatal(err)
+	}
+	for _, info := range list.VMs {
+		if info.VM.ID == vm {
+			return info.Addresses
+		}
+	}
+	return nil
+}
+
+// A VM wakes where the network gives it another address: the guest has it before its
+// workload goes on, tools show it (S0-59), the old one is silent, and nothing else of
+// the VM has changed.
+func TestWakeAtAnotherAddress(t *testing.T) {
+	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true})
+	a, b := h.Node(0), h.Node(1)
+	a.CheckClean(t)
+	b.CheckClean(t)
+	conn, err := h.ListenPacket(net.JoinHostPort(harness.Gateway, beacons))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	watch := observer.Watch(conn)
+	// b's plugin gives addresses of its own range, whatever it is asked for.
+	if _, err := b.Run(t.Context(), "sed", "-i", `/"capabilities"/d`, "/etc/cni/net.d/10-godwit.conflist"); err != nil {
+		t.Fatal(err)
+	}
+	watch.Mark("boot")
+	a.Ctr(t, "run", "-d", "--cni", "--runtime", "io.containerd.godwit.v1", images.Probe, vm, "/bin/probe", "-beacon", net.JoinHostPort(harness.Gateway, beacons))
+	booted := after(t, watch, "boot")
+	before := ask(t, h, booted.From)
+	a.Godwit(t, "hibernate", vm)
+
+	watch.Mark("wake")
+	b.Godwit(t, "wake", vm)
+	woken := after(t, watch, "wake")
+	if woken.From == booted.From || !strings.HasPrefix(woken.From, "10.88.2.") {
+		t.Errorf("woke at %s, was at %s; want an address of node b", woken.From, booted.From)
+	}
+	now := ask(t, h, woken.From)
+	if now.Nonce != before.Nonce || now.PID != before.PID || now.StartTime != before.StartTime || now.BootID != before.BootID || !now.FileOK || now.Counter <= before.Counter {
+		t.Errorf("the VM is another one: %+v, was %+v", now, before)
+	}
+	if got := told(t, b); len(got) == 0 || !strings.HasPrefix(got[0], woken.From+"/") {
+		t.Errorf("godwit ps says %v, want %s", got, woken.From)
+	}
+	quiet, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if _, err := observer.Ask(quiet, h.Dial, booted.From); err == nil {
+		t.Errorf("the VM still answers at %s", booted.From)
+	}
+	if doubles, back := watch.Twice(); doubles+back > 0 {
+		t.Errorf("seen twice: %d doubled, %d out of order", doubles, back)
+	}
+	b.Ctr(t, "task", "rm", "--force", vm)
+	for _, n := range []*harness.Node{b, a} {
+		n.Ctr(t, "container", "rm", vm)
+	}
+	b.Godwit(t, "rm", vm, "--force")
+}
