@@ -24,7 +24,7 @@ integration_pkgs = $(shell grep -rl --include='*_test.go' '^//go:build integrati
 # What runs on the operator's machine: no Linux needed.
 portable = ./cmd/godwit ./api/...
 
-.PHONY: help build install uninstall test integration test-all lint generate guest demo bench \
+.PHONY: qemu2 help build install uninstall test integration test-all lint generate guest demo bench \
 	shimtest crash fuzz clean package kvmhost setup tools
 
 help: ## list the targets
@@ -56,7 +56,7 @@ test: ## unit tests with the race detector: no root, no VM
 
 integration: setup tools build guest ## tests with real VMs, containerd and a registry (root)
 	@test "$$(id -u)" = 0 || { echo 'make integration needs root' >&2; exit 1; }
-	tools/integration.sh $(integration_pkgs)
+	status=0; tools/integration.sh $(integration_pkgs) || status=1; tools/qemu2.sh || status=1; exit $$status
 
 test-all: ## make test and make integration, on a fresh machine too (root)
 	$(MAKE) --no-print-directory setup
@@ -73,6 +73,9 @@ lint: setup $(tools)/.lint $(tools)/.generate ## formatting, vet, linters, gener
 
 generate: $(tools)/.generate ## make the Go code of the .proto files again
 	tools/generate.sh
+
+qemu2: setup build guest ## the VMM suite on a newer QEMU from backports, and moves between both (root)
+	tools/qemu2.sh
 
 bench: setup tools build guest ## performance figures into out/bench.json, from BENCH_ROUNDS rounds (root)
 	@mkdir -p out bin/integration
