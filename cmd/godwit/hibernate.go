@@ -16,23 +16,14 @@ func newHibernate(opts *options) *cobra.Command {
 		Long: "Pause the VM, push its RAM, disks and device state, commit the snapshot as the VM's\n" +
 			"owner, and only then end it on this node. A failure before the commit lets the VM go on.",
 		Args: oneVM,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			vm, err := opts.vm(args[0])
-			if err != nil {
-				return err
-			}
-			node, conn, err := opts.dial(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
+		RunE: opts.onVM(func(cmd *cobra.Command, node nodev1.NodeService, vm *nodev1.VM) error {
 			request.Vm = vm
 			status, err := node.Hibernate(cmd.Context(), request)
 			if err != nil {
 				return record.FromWire(err)
 			}
 			return follow(cmd, opts, node, status, detach)
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&request.EndExecs, "end-execs", false, "end processes started by exec (exit 137) instead of refusing")
 	cmd.Flags().StringVar(&request.Operation, "operation", "", "id of the operation, to repeat the same call safely")

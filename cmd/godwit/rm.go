@@ -17,16 +17,7 @@ func newRm(opts *options) *cobra.Command {
 		Long: "A VM that runs is refused: end its task first. A VM that sleeps is refused too, unless\n" +
 			"--force gives its state up.",
 		Args: oneVM,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			vm, err := opts.vm(args[0])
-			if err != nil {
-				return err
-			}
-			node, conn, err := opts.dial(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
+		RunE: opts.onVM(func(cmd *cobra.Command, node nodev1.NodeService, vm *nodev1.VM) error {
 			request.Vm = vm
 			resp, err := node.Forget(cmd.Context(), request)
 			if err != nil {
@@ -40,7 +31,7 @@ func newRm(opts *options) *cobra.Command {
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s/%s removed\n", vm.GetNamespace(), vm.GetId())
 			return err
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&request.Force, "force", false, "give up the state of a VM that sleeps")
 	cmd.Flags().BoolVar(&request.KeepSnapshots, "keep-snapshots", false, "leave the snapshots in the registry")

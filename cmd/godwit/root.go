@@ -100,6 +100,22 @@ func (o *options) vm(arg string) (*nodev1.VM, error) {
 	return &nodev1.VM{Namespace: namespace, Id: id}, nil
 }
 
+// onVM is the body of a verb that takes one VM: do gets the daemon and the VM's name.
+func (o *options) onVM(do func(*cobra.Command, nodev1.NodeService, *nodev1.VM) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		vm, err := o.vm(args[0])
+		if err != nil {
+			return err
+		}
+		node, conn, err := o.dial(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		return do(cmd, node, vm)
+	}
+}
+
 // check makes what cobra finds wrong with the arguments an InvalidArgument.
 func check(args cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, got []string) error {

@@ -16,23 +16,14 @@ func newWake(opts *options) *cobra.Command {
 		Long: "Claim the VM for this node, restore it from the snapshot that owns it, and let it run.\n" +
 			"A failure before the commit leaves it asleep, to be woken here or elsewhere.",
 		Args: oneVM,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			vm, err := opts.vm(args[0])
-			if err != nil {
-				return err
-			}
-			node, conn, err := opts.dial(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
+		RunE: opts.onVM(func(cmd *cobra.Command, node nodev1.NodeService, vm *nodev1.VM) error {
 			request.Vm = vm
 			status, err := node.Wake(cmd.Context(), request)
 			if err != nil {
 				return record.FromWire(err)
 			}
 			return follow(cmd, opts, node, status, detach)
-		},
+		}),
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&request.Digest, "digest", "", "refuse unless this snapshot owns the VM")
