@@ -306,7 +306,7 @@ func TestCleanUpObeysTheJournal(t *testing.T) {
 	}
 }
 
-// A daemon that cannot be reached fails the Create as Unavailable: nothing boots.
+// S1-09: a daemon that cannot be reached fails the Create as Unavailable: nothing boots.
 func TestCreateWithoutTheRecordIsUnavailable(t *testing.T) {
 	w := newWorld(t)
 	w.arm(1)

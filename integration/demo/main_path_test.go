@@ -8,7 +8,9 @@ import (
 	"time"
 )
 
-// The main job, from ctr run to the second wake (S1-01, S2-01).
+// The main job, from ctr run to the second wake (S1-01, S2-01): on a node that never had
+// the VM (S1-16), by the one restore core (S2-03), without first-boot set-up (S2-09), with
+// disks and RAM of one pause (N-17).
 func TestMainJob(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()

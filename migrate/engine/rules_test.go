@@ -204,6 +204,8 @@ func TestStoreErrorIsRetried(t *testing.T) {
 	}
 }
 
+// TestSnapshotNotThere is S1-07 and S1-03: intent without a snapshot fails, naming the
+// digest, and makes nothing.
 func TestSnapshotNotThere(t *testing.T) {
 	w := asleep(t)
 	w.mu.Lock()
