@@ -1,14 +1,13 @@
 package bench
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strconv"
 	"text/tabwriter"
 	"time"
+
+	"godwit.dev/godwit/integration/harness"
 )
 
 // Result is out/bench.json.
@@ -79,17 +78,7 @@ func (r *Result) Check() []string {
 // Write stores the result where nobody sees half of it.
 func (r *Result) Write(path string) error {
 	r.Complete = len(r.Check()) == 0
-	data, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	if err := os.WriteFile(path+".new", append(data, '\n'), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return harness.WriteResult(path, r)
 }
 
 // Table prints medians and spreads for people.

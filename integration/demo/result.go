@@ -1,12 +1,11 @@
 package demo
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"text/tabwriter"
+
+	"godwit.dev/godwit/integration/harness"
 )
 
 // Result is out/demo.json. All of it was measured from outside: by what the guest told,
@@ -79,17 +78,7 @@ func (r Result) Check() []string {
 
 // Write stores the result where nobody sees half of it.
 func (r Result) Write(path string) error {
-	data, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	if err := os.WriteFile(path+".new", append(data, '\n'), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return harness.WriteResult(path, r)
 }
 
 // Table prints the result for people.
