@@ -183,6 +183,12 @@ func TestManage(t *testing.T) {
 	if ok, err := Exists(t.Context(), layout(t, filepath.Join(t.TempDir(), "unmounted")), receipt.Digest); ok || !errdefs.IsUnavailable(err) {
 		t.Errorf("exists in a layout that is not there: %v, %v, want Unavailable", ok, err)
 	}
+	if err := Accepts(t.Context(), w.st); err != nil {
+		t.Errorf("a store that takes blobs: %v", err)
+	}
+	if err := Accepts(t.Context(), &faulty{Store: w.st, fail: 1, err: errdefs.ErrPermissionDenied}); !errdefs.IsPermissionDenied(err) {
+		t.Errorf("a store that takes nothing: %v", err)
+	}
 	for range 2 { // the second time it is gone already
 		if err := DeleteTag(t.Context(), w.st, receipt.Tag); err != nil {
 			t.Error(err)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	digest "github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"godwit.dev/godwit/snapshot/store"
 )
@@ -24,6 +25,16 @@ func Exists(ctx context.Context, st store.Store, d digest.Digest) (bool, error) 
 		return false, fmt.Errorf("ask for snapshot %s: %w", d, err)
 	}
 	return true, nil
+}
+
+// Accepts has the store take the image spec's empty blob, two bytes: a store that cannot
+// be reached, refuses these credentials or is full says so before a VM is paused for it.
+func Accepts(ctx context.Context, st store.Store) error {
+	empty := v1.DescriptorEmptyJSON
+	if err := st.Put(ctx, store.Blob(empty.Digest), store.Bytes(empty.Data, empty.Digest)); err != nil {
+		return fmt.Errorf("ask the store to take a blob: %w", err)
+	}
+	return nil
 }
 
 // DeleteTag drops the root that keeps a snapshot from the store's garbage collection.

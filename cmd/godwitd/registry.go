@@ -45,6 +45,15 @@ func (r *registry) Exists(ctx context.Context, repository, dgst string) (bool, e
 	return snapshot.Exists(ctx, st, digest.Digest(dgst))
 }
 
+// Accepts implements engine.Snapshots.
+func (r *registry) Accepts(ctx context.Context, repository string) error {
+	st, err := r.open(repository)
+	if err != nil {
+		return err
+	}
+	return snapshot.Accepts(ctx, st)
+}
+
 // DropTag implements engine.Snapshots and node.Snapshots.
 func (r *registry) DropTag(ctx context.Context, repository, tag string) error {
 	st, err := r.open(repository)

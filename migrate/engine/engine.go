@@ -59,6 +59,8 @@ type Leavings interface {
 type Snapshots interface {
 	// Exists answers false only if the store said so.
 	Exists(ctx context.Context, repository, digest string) (bool, error)
+	// Accepts fails if the store takes nothing now.
+	Accepts(ctx context.Context, repository string) error
 	// DropTag deletes a tag; one that is not there is deleted.
 	DropTag(ctx context.Context, repository, tag string) error
 }

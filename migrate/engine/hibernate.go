@@ -22,8 +22,13 @@ var hibernate = map[nodev1.Phase]step{
 	nodev1.Phase_PHASE_ABORTING:     {name: "give back", do: giveBack},
 }
 
-// begin makes the phase durable before the first side effect.
+// begin makes the phase durable before the first side effect. A store that takes
+// nothing is found out here, while the VM still runs, and not by the capture of a paused
+// one.
 func begin(ctx context.Context, e *Engine, rec *nodev1.Record) error {
+	if err := e.Snapshots.Accepts(ctx, rec.GetOperation().GetRepository()); err != nil {
+		return err
+	}
 	return e.advance(ctx, rec.GetOperation(), &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_TRANSFERRING})
 }
 
@@ -92,7 +97,7 @@ func tidy(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	return e.finish(ctx, op, nodev1.Phase_PHASE_SUCCEEDED, "", err != nil)
 }
 
-// giveBack lets the VM run on at this node (P-22). A shim that has forgotten the
+// giveBack lets the VM run on at this node. A shim that has forgotten the
 // operation, because it has ended it itself, refuses; what it says of itself counts.
 func giveBack(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()

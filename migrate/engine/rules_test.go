@@ -277,6 +277,30 @@ func TestNowhereToPutIt(t *testing.T) {
 	}
 }
 
+// TestStoreThatTakesNothing is found out before the VM is paused (S0-45: with its class).
+func TestStoreThatTakesNothing(t *testing.T) {
+	w := newWorld(t)
+	e := w.start("n1")
+	w.broke("Accepts", errdefs.ErrPermissionDenied)
+	if err := w.hibernate(e, "op"); err != nil {
+		t.Fatal(err)
+	}
+	if op := w.settle("op"); op.Phase != nodev1.Phase_PHASE_FAILED || op.Class != record.Class(errdefs.ErrPermissionDenied) {
+		t.Fatalf("operation %v", op)
+	}
+	if w.captures != 0 || w.state["n1"] != runs {
+		t.Fatalf("%d captures, the VM is %s", w.captures, w.state["n1"])
+	}
+	w.broke("Accepts", nil)
+	if err := w.hibernate(e, "again"); err != nil {
+		t.Fatal(err)
+	}
+	if op := w.settle("again"); op.Phase != nodev1.Phase_PHASE_SUCCEEDED {
+		t.Fatalf("operation %v", op)
+	}
+	w.check("again")
+}
+
 // TestTagThatStays is R4, S0-49 and S0-54.
 func TestTagThatStays(t *testing.T) {
 	w := asleep(t)

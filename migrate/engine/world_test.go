@@ -244,6 +244,15 @@ func (n *machine) Exists(ctx context.Context, _, digest string) (there bool, err
 	return there, err
 }
 
+func (n *machine) Accepts(ctx context.Context, _ string) error {
+	return n.do(ctx, "Accepts", func() error {
+		if n.state[n.node] != runs {
+			n.broken = append(n.broken, "the store is asked while the VM waits")
+		}
+		return nil
+	})
+}
+
 func (n *machine) DropTag(ctx context.Context, _, tag string) error {
 	return n.do(ctx, "DropTag", func() error { n.dropped = append(n.dropped, tag); return nil })
 }
