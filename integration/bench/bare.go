@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/vmm/qemu"
 )
 
 // execs are repeated within a round; the round's value is their median.
@@ -62,7 +63,7 @@ func (b *bench) bareBoot(ctx context.Context) error {
 		return err
 	}
 	cmd := b.node.Command(ctx, "qemu-system-x86_64", "-no-user-config", "-nodefaults", "-display", "none",
-		"-machine", b.facts.Machine, "-accel", b.facts.Accel, "-cpu", b.facts.CPU, "-smp", "1", "-m", "512",
+		"-machine", b.facts.Machine, "-accel", b.facts.Accel, "-cpu", qemu.Model(b.facts.CPU, b.facts.Accel), "-smp", "1", "-m", "512",
 		"-kernel", vmlinuz, "-initrd", b.bare, "-append", cmdline,
 		"-serial", "stdio", "-no-reboot")
 	in, err := cmd.StdinPipe()
