@@ -19,6 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/vmm"
+	"godwit.dev/godwit/vmm/kvm"
+	"godwit.dev/godwit/vmm/process"
 	"godwit.dev/godwit/vmm/qemu/qmp"
 )
 
@@ -36,7 +38,7 @@ type Driver struct {
 	Accel     string // "kvm", "tcg"; empty or "auto": kvm where it works
 	Log       *slog.Logger
 
-	host host
+	host kvm.Host
 }
 
 var _ vmm.Driver = (*Driver)(nil)
@@ -49,8 +51,8 @@ func New(d Driver) (*Driver, error) {
 	if d.Log == nil {
 		d.Log = slog.Default()
 	}
-	if d.host == (host{}) {
-		d.host = host{kvm: "/dev/kvm", modules: "/sys/module"}
+	if d.host == (kvm.Host{}) {
+		d.host = kvm.Default
 	}
 	switch d.Accel {
 	case "", "auto", "kvm", "tcg":
@@ -74,7 +76,7 @@ func (d *Driver) Start(ctx context.Context, cfg vmm.Config) (_ vmm.Machine, err 
 	if err != nil {
 		return nil, fmt.Errorf("start VM %s: %w", cfg.Name, err)
 	}
-	p.PID, p.StartTime = proc.pid, proc.start
+	p.PID, p.StartTime = proc.PID, proc.StartTime
 	m, err := d.attach(ctx, p, proc)
 	if err == nil {
 		m.log.Debug("VM started", "pid", p.PID, "accel", accel)
@@ -86,24 +88,19 @@ func (d *Driver) Start(ctx context.Context, cfg vmm.Config) (_ vmm.Machine, err 
 // Adopt connects to the VM of p. NotFound if its process is gone; while the shim that
 // had it is still connected, Adopt waits until ctx ends.
 func (d *Driver) Adopt(ctx context.Context, p vmm.Process) (vmm.Machine, error) {
-	proc, err := hold(p.PID, -1)
+	proc, err := process.Adopt(p.PID, p.StartTime)
 	if err != nil {
 		return nil, fmt.Errorf("adopt VM: %w", err)
 	}
-	if proc.start != p.StartTime {
-		return nil, errors.Join(
-			fmt.Errorf("adopt VM: pid %d belongs to another process now: %w", p.PID, errdefs.ErrNotFound),
-			proc.pidfd.Close())
-	}
 	m, err := d.connect(ctx, p, proc)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("adopt VM: %w", err), proc.pidfd.Close())
+		return nil, errors.Join(fmt.Errorf("adopt VM: %w", err), proc.Close())
 	}
 	return m, nil
 }
 
 // launch starts the process; its files are closed here in any case.
-func (d *Driver) launch(cfg vmm.Config, accel, control string) (_ *process, err error) {
+func (d *Driver) launch(cfg vmm.Config, accel, control string) (_ *process.Process, err error) {
 	binary, err := exec.LookPath(d.Binary)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errdefs.ErrNotFound, err)
@@ -117,14 +114,14 @@ func (d *Driver) launch(cfg vmm.Config, accel, control string) (_ *process, err 
 	if err != nil {
 		return nil, err
 	}
-	l := launch{args: d.line(cfg, accel, f), fds: f.passed, log: log, netns: cfg.NetNS, cgroup: cfg.Cgroup}
-	l.args[0] = binary
+	l := process.Launch{Args: d.line(cfg, accel, f), FDs: f.FDs(), Log: log, NetNS: cfg.NetNS, Cgroup: cfg.Cgroup}
+	l.Args[0] = binary
 	if d.ModuleDir != "" {
-		l.env = []string{"QEMU_MODULE_DIR=" + d.ModuleDir}
+		l.Env = []string{"QEMU_MODULE_DIR=" + d.ModuleDir}
 	}
-	proc, err := l.start()
+	proc, err := l.Start()
 	if err != nil {
-		return nil, errors.Join(err, f.Close(), removeSockets(control, cfg.Agent))
+		return nil, errors.Join(err, f.Close(), process.RemoveSockets(control, cfg.Agent))
 	}
 	if err := f.Close(); err != nil {
 		d.Log.Warn("close files passed to QEMU", "vm", cfg.Name, "error", err)
@@ -133,7 +130,7 @@ func (d *Driver) launch(cfg vmm.Config, accel, control string) (_ *process, err 
 }
 
 // attach makes the Machine of a process just started, or ends the process.
-func (d *Driver) attach(ctx context.Context, p vmm.Process, proc *process) (*Machine, error) {
+func (d *Driver) attach(ctx context.Context, p vmm.Process, proc *process.Process) (*Machine, error) {
 	m, err := d.connect(ctx, p, proc)
 	if err == nil {
 		if err = m.prepare(ctx); err == nil {
@@ -145,12 +142,12 @@ func (d *Driver) attach(ctx context.Context, p vmm.Process, proc *process) (*Mac
 	if m != nil {
 		return nil, errors.Join(err, m.Kill(undo))
 	}
-	err = errors.Join(err, proc.kill(), proc.gone(undo))
-	proc.status()
-	return nil, errors.Join(err, proc.pidfd.Close(), removeSockets(p.Control, p.Agent))
+	err = errors.Join(err, proc.Kill(), proc.Gone(undo))
+	proc.Status()
+	return nil, errors.Join(err, proc.Close(), process.RemoveSockets(p.Control, p.Agent))
 }
 
-func (d *Driver) connect(ctx context.Context, p vmm.Process, proc *process) (*Machine, error) {
+func (d *Driver) connect(ctx context.Context, p vmm.Process, proc *process.Process) (*Machine, error) {
 	m := newMachine(d.Log, p, proc)
 	client, err := qmp.Dial(ctx, p.Control, m.handle)
 	if err != nil {

@@ -3,7 +3,6 @@ package qemu
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"strconv"
 
@@ -11,15 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/vmm"
+	"godwit.dev/godwit/vmm/process"
 )
-
-// firstFD is the number that the first passed file has in QEMU.
-const firstFD = 3
 
 // files are the descriptors that QEMU gets, and how its command line names them.
 // Everything else of ours is close-on-exec.
 type files struct {
-	passed []int // duplicates, ours to close
+	process.Files
 
 	ram     string
 	qmp     string
@@ -41,19 +38,19 @@ func openFiles(cfg vmm.Config, control string) (_ *files, err error) {
 			err = errors.Join(err, f.Close())
 		}
 	}()
-	ram, err := f.pass(cfg.RAM)
+	ram, err := f.Pass(cfg.RAM)
 	if err != nil {
 		return nil, fmt.Errorf("pass RAM: %w", err)
 	}
 	f.ram = "/proc/self/fd/" + ram
-	if f.qmp, err = f.listen(control); err != nil {
+	if f.qmp, err = f.Listen(control); err != nil {
 		return nil, err
 	}
-	if f.agent, err = f.listen(cfg.Agent); err != nil {
-		return nil, errors.Join(err, removeSockets(control))
+	if f.agent, err = f.Listen(cfg.Agent); err != nil {
+		return nil, errors.Join(err, process.RemoveSockets(control))
 	}
 	if err = f.devices(cfg); err != nil {
-		return nil, errors.Join(err, removeSockets(control, cfg.Agent))
+		return nil, errors.Join(err, process.RemoveSockets(control, cfg.Agent))
 	}
 	return f, nil
 }
@@ -74,7 +71,7 @@ func (f *files) devices(cfg vmm.Config) error {
 		f.disks = append(f.disks, source)
 	}
 	for _, nic := range cfg.NICs {
-		tap, err := f.pass(nic.Tap)
+		tap, err := f.Pass(nic.Tap)
 		if err != nil {
 			return fmt.Errorf("pass tap of NIC %s: %w", nic.ID, err)
 		}
@@ -83,31 +80,9 @@ func (f *files) devices(cfg vmm.Config) error {
 	return nil
 }
 
-// Close closes what is ours, in any state; the sockets' files stay.
-func (f *files) Close() error {
-	var errs []error
-	for _, fd := range f.passed {
-		errs = append(errs, unix.Close(fd))
-	}
-	f.passed = nil
-	return errors.Join(errs...)
-}
-
-// pass takes a duplicate of file and returns its number in QEMU.
-func (f *files) pass(file *os.File) (string, error) {
-	fd, err := control(file, func(fd int) (int, error) {
-		return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-	})
-	if err != nil {
-		return "", fmt.Errorf("%w: %w", errdefs.ErrInvalidArgument, err)
-	}
-	f.passed = append(f.passed, fd)
-	return strconv.Itoa(firstFD + len(f.passed) - 1), nil
-}
-
 // set passes file as a set of one, which QEMU opens by name as often as it likes.
 func (f *files) set(file *os.File, mode int) (string, error) {
-	flags, err := control(file, func(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0) })
+	flags, err := process.Control(file, func(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0) })
 	if err != nil {
 		return "", fmt.Errorf("read flags: %w: %w", errdefs.ErrInvalidArgument, err)
 	}
@@ -117,7 +92,7 @@ func (f *files) set(file *os.File, mode int) (string, error) {
 		}
 		defer file.Close()
 	}
-	fd, err := f.pass(file)
+	fd, err := f.Pass(file)
 	if err != nil {
 		return "", err
 	}
@@ -130,7 +105,7 @@ func reopen(file *os.File, flags, mode int) (*os.File, error) {
 	if flags&unix.O_ACCMODE != unix.O_RDWR {
 		return nil, fmt.Errorf("access mode %d, need %d: %w", flags&unix.O_ACCMODE, mode, errdefs.ErrInvalidArgument)
 	}
-	again, err := control(file, func(fd int) (*os.File, error) {
+	again, err := process.Control(file, func(fd int) (*os.File, error) {
 		return os.OpenFile("/proc/self/fd/"+strconv.Itoa(fd), mode|flags&unix.O_APPEND, 0)
 	})
 	if err != nil {
@@ -154,44 +129,4 @@ func (f *files) disk(disk vmm.Disk) (blockSource, error) {
 	}
 	path, err := f.set(disk.File, mode)
 	return blockSource{driver, path}, err
-}
-
-// listen makes the socket here and not in QEMU, so that nobody waits for it to appear.
-func (f *files) listen(path string) (string, error) {
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
-	if err != nil {
-		return "", fmt.Errorf("listen on %s: %w: %w", path, errdefs.ErrFailedPrecondition, err)
-	}
-	l.SetUnlinkOnClose(false)
-	defer l.Close()
-	file, err := l.File()
-	if err != nil {
-		return "", errors.Join(fmt.Errorf("listen on %s: %w", path, err), removeSockets(path))
-	}
-	defer file.Close()
-	fd, err := f.pass(file)
-	if err != nil {
-		return "", errors.Join(err, removeSockets(path))
-	}
-	return fd, nil
-}
-
-func removeSockets(paths ...string) error {
-	var errs []error
-	for _, path := range paths {
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// control calls do with the descriptor, which stays as it is: Fd would make it blocking.
-func control[T any](file *os.File, do func(fd int) (T, error)) (value T, err error) {
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return value, err
-	}
-	ctlErr := raw.Control(func(fd uintptr) { value, err = do(int(fd)) })
-	return value, errors.Join(ctlErr, err)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/vmm"
+	"godwit.dev/godwit/vmm/process"
 	"godwit.dev/godwit/vmm/qemu/qmp"
 )
 
@@ -22,7 +23,7 @@ const commandTimeout = 30 * time.Second
 type Machine struct {
 	log    *slog.Logger
 	qmp    *qmp.Client
-	proc   *process
+	proc   *process.Process
 	events chan vmm.Event
 	done   chan struct{}
 
@@ -37,7 +38,7 @@ type Machine struct {
 
 var _ vmm.Machine = (*Machine)(nil)
 
-func newMachine(log *slog.Logger, p vmm.Process, proc *process) *Machine {
+func newMachine(log *slog.Logger, p vmm.Process, proc *process.Process) *Machine {
 	return &Machine{
 		log: log.With("vmm", Name, "pid", p.PID), proc: proc, info: p,
 		events: make(chan vmm.Event, 64), done: make(chan struct{}),
@@ -103,14 +104,14 @@ func (m *Machine) Kill(ctx context.Context) error {
 		return nil
 	default:
 	}
-	if err := m.proc.kill(); err != nil {
+	if err := m.proc.Kill(); err != nil {
 		return fmt.Errorf("kill VM: %w", err)
 	}
 	select {
 	case <-m.done:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("kill VM: process %d does not end: %w", m.proc.pid, ctx.Err())
+		return fmt.Errorf("kill VM: process %d does not end: %w", m.proc.PID, ctx.Err())
 	}
 }
 

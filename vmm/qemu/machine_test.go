@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/vmm"
+	"godwit.dev/godwit/vmm/process"
 	"godwit.dev/godwit/vmm/qemu/qmptest"
 )
 
@@ -273,8 +274,8 @@ func TestInheritsNothingElse(t *testing.T) {
 	m := startFake(t, fakeQEMU(t, "works", 0), cfg)
 	dir := "/proc/" + strconv.Itoa(m.Process().PID)
 	// RAM, two sockets, console, two disks, tap. The fake itself, a Go program, has more.
-	const last = firstFD + 7 - 1
-	for fd, want := range map[int]string{firstFD: "ram", firstFD + 3: "console", firstFD + 4: "layer0", last: "tap"} {
+	const last = process.FirstFD + 7 - 1
+	for fd, want := range map[int]string{process.FirstFD: "ram", process.FirstFD + 3: "console", process.FirstFD + 4: "layer0", last: "tap"} {
 		got, err := os.Readlink(filepath.Join(dir, "fd", strconv.Itoa(fd)))
 		if err != nil || filepath.Base(got) != want {
 			t.Errorf("descriptor %d: %s, %v, want %s", fd, got, err, want)

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"time"
@@ -23,9 +21,6 @@ const minMajor, minMinor = 7, 2
 const probeTimeout = 10 * time.Second
 
 var versionLine = regexp.MustCompile(`^QEMU emulator version ((\d+)\.(\d+)(?:\.\d+)*)`)
-
-// host is where the kernel shows what it has; tests put other files there.
-type host struct{ kvm, modules string }
 
 // Probe asks the binary for its version and looks at KVM.
 func (d *Driver) Probe(ctx context.Context) (vmm.Facts, error) {
@@ -74,7 +69,7 @@ func (d *Driver) accel() (accel, reason string, err error) {
 	if d.Accel == "tcg" {
 		return "tcg", "configured", nil
 	}
-	missing := d.kvmMissing()
+	missing := d.host.Missing()
 	switch {
 	case missing == nil:
 		return "kvm", "KVM works", nil
@@ -83,20 +78,4 @@ func (d *Driver) accel() (accel, reason string, err error) {
 			errdefs.ErrFailedPrecondition, missing)
 	}
 	return "tcg", missing.Error(), nil
-}
-
-// kvmMissing says what KVM lacks. That /dev/kvm opens is not enough: a KVM that needs
-// guests made for it accepts a VM and then never runs its kernel.
-func (d *Driver) kvmMissing() error {
-	f, err := os.OpenFile(d.host.kvm, os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	f.Close()
-	for _, module := range []string{"kvm_intel", "kvm_amd"} {
-		if _, err := os.Stat(filepath.Join(d.host.modules, module)); err == nil {
-			return nil
-		}
-	}
-	return errors.New("neither kvm_intel nor kvm_amd is loaded")
 }

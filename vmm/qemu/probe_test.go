@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/vmm/kvm"
 )
 
 func script(t *testing.T, text string) string {
@@ -80,9 +82,9 @@ func TestProbeKVM(t *testing.T) {
 			if err := os.Mkdir(filepath.Join(dir, tt.module), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			h := host{kvm: filepath.Join(dir, "kvm"), modules: dir}
+			h := kvm.Host{Device: filepath.Join(dir, "kvm"), Modules: dir}
 			if tt.device {
-				if err := os.WriteFile(h.kvm, nil, 0o600); err != nil {
+				if err := os.WriteFile(h.Device, nil, 0o600); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"godwit.dev/godwit/vmm"
+	"godwit.dev/godwit/vmm/process"
 	"godwit.dev/godwit/vmm/qemu/qmp"
 )
 
@@ -61,7 +62,7 @@ func (m *Machine) Detach() error {
 	m.mu.Lock()
 	m.detached = true
 	m.mu.Unlock()
-	return errors.Join(m.qmp.Close(), m.proc.pidfd.Close())
+	return errors.Join(m.qmp.Close(), m.proc.Close())
 }
 
 // handle runs on the connection's reader: it must not block.
@@ -120,7 +121,7 @@ func translate(e qmp.Event) (vmm.Event, bool) {
 
 // watch waits for the end of the process, then cleans up after it.
 func (m *Machine) watch() {
-	if err := m.proc.wait(); err != nil {
+	if err := m.proc.Wait(); err != nil {
 		m.mu.Lock()
 		detached := m.detached
 		m.mu.Unlock()
@@ -133,15 +134,15 @@ func (m *Machine) watch() {
 	// The socket of a dead process ends: all that QEMU said is read by then.
 	<-m.qmp.Done()
 	m.mu.Lock()
-	m.exit = exitOf(m.shutdown.Reason, m.proc.status())
+	m.exit = exitOf(m.shutdown.Reason, m.proc.Status())
 	m.exit.At = at
 	info := m.info
 	m.mu.Unlock()
-	if err := errors.Join(m.qmp.Close(), removeSockets(info.Control, info.Agent)); err != nil {
+	if err := errors.Join(m.qmp.Close(), process.RemoveSockets(info.Control, info.Agent)); err != nil {
 		m.log.Warn("remove sockets of VMM", "error", err)
 	}
 	// Kill may still hold the pidfd: closing it waits for nobody and breaks nothing.
-	if err := m.proc.pidfd.Close(); err != nil {
+	if err := m.proc.Close(); err != nil {
 		m.log.Warn("close pidfd of VMM", "error", err)
 	}
 	close(m.events)

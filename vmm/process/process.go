@@ -1,0 +1,153 @@
+// Package process starts and holds the processes that run VMs. They get everything as
+// descriptors, live in sessions of their own and outlive who started them; a pidfd holds
+// them, so that a reused pid is never taken for one.
+package process
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// Process is a VMM, ours or an adopted one, held by a pidfd: the pid may be reused, the
+// descriptor always means this process.
+type Process struct {
+	PID       int
+	StartTime uint64 // field 22 of /proc/PID/stat
+
+	pidfd *os.File // non-blocking, so that waiting costs no thread
+}
+
+// Adopt holds the process of that pid. NotFound if it is gone, and if the pid belongs to
+// one that was started at another time.
+func Adopt(pid int, start uint64) (*Process, error) {
+	p, err := Hold(pid, -1)
+	if err != nil {
+		return nil, err
+	}
+	if p.StartTime != start {
+		return nil, errors.Join(fmt.Errorf("pid %d belongs to another process now: %w", pid, errdefs.ErrNotFound), p.Close())
+	}
+	return p, nil
+}
+
+// reap ends a child that nobody else knows yet.
+func reap(pid int) error {
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		return err
+	}
+	for {
+		var status unix.WaitStatus
+		_, err := unix.Wait4(pid, &status, 0, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.ECHILD):
+			return nil // somebody waits for every child of this process
+		case err != nil || status.Exited() || status.Signaled():
+			return err
+		}
+	}
+}
+
+func closePidfd(fd int) error {
+	if fd < 0 {
+		return nil
+	}
+	return unix.Close(fd)
+}
+
+// Hold takes over pidfd, also on error; -1 opens one.
+func Hold(pid, pidfd int) (*Process, error) {
+	var err error
+	if pidfd < 0 {
+		if pidfd, err = unix.PidfdOpen(pid, 0); err != nil {
+			return nil, fmt.Errorf("open process %d: %w: %w", pid, errdefs.ErrNotFound, err)
+		}
+	}
+	if err := unix.SetNonblock(pidfd, true); err != nil {
+		return nil, errors.Join(fmt.Errorf("open process %d: %w", pid, err), unix.Close(pidfd))
+	}
+	start, err := startTime(pid)
+	if err != nil {
+		return nil, errors.Join(err, unix.Close(pidfd))
+	}
+	return &Process{PID: pid, StartTime: start, pidfd: os.NewFile(uintptr(pidfd), "pidfd")}, nil
+}
+
+// startTime is field 22 of /proc/PID/stat. The name, field 2, may hold anything.
+func startTime(pid int) (uint64, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, fmt.Errorf("read start time of %d: %w: %w", pid, errdefs.ErrNotFound, err)
+	}
+	fields := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:])
+	if len(fields) < 20 {
+		return 0, fmt.Errorf("read start time of %d: %q: %w", pid, data, errdefs.ErrInternal)
+	}
+	return strconv.ParseUint(string(fields[19]), 10, 64)
+}
+
+// Wait returns when the process is gone, or with an error when p was closed.
+func (p *Process) Wait() error {
+	raw, err := p.pidfd.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Read(func(fd uintptr) bool {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		return n > 0 && err == nil
+	})
+}
+
+// Kill sends SIGKILL; the process may be gone already.
+func (p *Process) Kill() error {
+	_, err := Control(p.pidfd, func(fd int) (struct{}, error) {
+		return struct{}{}, unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+	})
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, os.ErrClosed) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("kill process %d: %w", p.PID, err)
+	}
+	return nil
+}
+
+// Status reaps the process that Wait has seen end. It is -1 when the process is not our
+// child, or when somebody waits for every child of this one, as shims do.
+func (p *Process) Status() int {
+	var status unix.WaitStatus
+	for {
+		pid, err := unix.Wait4(p.PID, &status, unix.WNOHANG, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil || pid != p.PID:
+			return -1
+		case status.Signaled():
+			return 128 + int(status.Signal())
+		case status.Exited():
+			return status.ExitStatus()
+		}
+	}
+}
+
+// Gone waits for the end of the process within ctx.
+func (p *Process) Gone(ctx context.Context) error {
+	done := make(chan error, 1)
+	go func() { done <- p.Wait() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("process %d does not end: %w", p.PID, ctx.Err())
+	}
+}
+
+// Close lets go of the process. A Wait that is going on returns an error.
+func (p *Process) Close() error { return p.pidfd.Close() }
