@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/api/version"
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/vmm"
@@ -73,8 +74,6 @@ type JournalDisk struct {
 	Path string `json:"path"`
 }
 
-const journalVersion = 1
-
 // journalFile of a VM's directory.
 func journalFile(dir string) string { return filepath.Join(dir, "node.json") }
 
@@ -91,15 +90,15 @@ func LoadJournal(dir string) (*Journal, error) {
 	if err := json.Unmarshal(data, j); err != nil {
 		return nil, fmt.Errorf("read journal %s: %w: %w", dir, err, errdefs.ErrDataLoss)
 	}
-	if j.Version != journalVersion {
-		return nil, fmt.Errorf("read journal %s: version %d, this build knows %d: %w", dir, j.Version, journalVersion, errdefs.ErrNotImplemented)
+	if j.Version != version.Journal {
+		return nil, fmt.Errorf("read journal %s: version %d, this build knows %d: %w", dir, j.Version, version.Journal, errdefs.ErrNotImplemented)
 	}
 	return j, nil
 }
 
 // store makes j durable in dir: a crash leaves the old or the new one, whole.
 func (j *Journal) store(dir string) error {
-	j.Version = journalVersion
+	j.Version = version.Journal
 	data, err := json.Marshal(j)
 	if err != nil {
 		return fmt.Errorf("write journal: %w", err)

@@ -17,6 +17,7 @@ import (
 	digest "github.com/opencontainers/go-digest"
 
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/api/version"
 	"godwit.dev/godwit/snapshot/format"
 )
 
@@ -121,7 +122,7 @@ const (
 )
 
 // ConfigVersion that this build writes. It reads this one only.
-const ConfigVersion = 1
+const ConfigVersion = version.Snapshot
 
 // Bounds of blobs that are read into memory.
 const (

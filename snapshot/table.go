@@ -16,6 +16,7 @@ import (
 	"github.com/zeebo/blake3"
 	"github.com/zeebo/xxh3"
 
+	"godwit.dev/godwit/api/version"
 	"godwit.dev/godwit/snapshot/format"
 	"godwit.dev/godwit/snapshot/store"
 )
@@ -56,7 +57,7 @@ type tableHeader struct {
 }
 
 const (
-	tableVersion = 1
+	tableVersion = version.Table
 	tableHeaderN = 64
 	entrySize    = 32
 	maxEntries   = 1 << 30

@@ -8,10 +8,12 @@ import (
 	"net/netip"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"godwit.dev/godwit/api/version"
 )
 
 // Version is the schema that this build writes. It reads this one only.
-const Version = 1
+const Version = version.Spec
 
 // AnnotationPrefix is that of all annotations that godwit reads. AnnotationDigest is none
 // for users: godwitd marks a container with the snapshot that its VM left in, so that no

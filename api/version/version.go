@@ -1,5 +1,15 @@
-// Package version names the build of the program it is linked into.
+// Package version names the build of the program it is linked into, and the version of
+// every protocol and format that this build speaks. It is the one table of them: what
+// encodes or decodes takes its number from here, and every program prints all of it.
 package version
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+)
 
 // Version and Commit are set by the linker (see the Makefile).
 var (
@@ -7,5 +17,51 @@ var (
 	Commit  = "unknown"
 )
 
-// String is what the programs print for their version.
-func String() string { return Version + " " + Commit }
+// Protocols between running programs, and formats that outlive one. A number changes
+// when a reader of the old one would go wrong; docs/compatibility.md has the rules.
+const (
+	Agent   = 1 // godwit.agent.v1: shim and guest
+	Session = 1 // the frames below it
+	Machine = 1 // godwit.machine.v1: godwitd and shim
+	Node    = 1 // godwit.node.v1: command line, daemons and records
+
+	Journal  = 1 // node.json of a VM on its node
+	Records  = 1 // records.db of the controller
+	Spec     = 1 // the description of a VM, in journal and snapshot
+	Snapshot = 1 // manifest and config of a snapshot
+	Index    = 1 // its index of pages, with frames and packs
+	Table    = 1 // the page table beside a RAM file
+)
+
+// Known is a protocol or format with the version that this build writes.
+type Known struct {
+	Name    string
+	Version int
+}
+
+// All lists every protocol, then every format.
+func All() []Known {
+	return []Known{
+		{"agent", Agent}, {"session", Session}, {"machine", Machine}, {"node", Node},
+		{"journal", Journal}, {"records", Records}, {"spec", Spec}, {"snapshot", Snapshot}, {"index", Index}, {"table", Table},
+	}
+}
+
+// Write prints what program it is, as text or as one JSON document.
+func Write(w io.Writer, program string, asJSON bool) error {
+	if asJSON {
+		numbers := map[string]int{}
+		for _, k := range All() {
+			numbers[k.Name] = k.Version
+		}
+		return json.NewEncoder(w).Encode(map[string]any{
+			"program": program, "version": Version, "commit": Commit, "go": runtime.Version(), "protocols": numbers,
+		})
+	}
+	var numbers []string
+	for _, k := range All() {
+		numbers = append(numbers, fmt.Sprintf("%s v%d", k.Name, k.Version))
+	}
+	_, err := fmt.Fprintf(w, "%s %s (%s, %s)\nprotocols: %s\n", program, Version, Commit, runtime.Version(), strings.Join(numbers, ", "))
+	return err
+}

@@ -9,9 +9,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/containerd/containerd/v2/pkg/shim"
 
+	"godwit.dev/godwit/api/version"
 	"godwit.dev/godwit/shim/adopt"
 	"godwit.dev/godwit/shim/holder"
 	"godwit.dev/godwit/shim/join"
@@ -31,8 +33,7 @@ func run(args []string) int {
 	case "start":
 		return report(start(context.Background(), args, os.Stdin, os.Stdout))
 	case "version":
-		printVersion(os.Stdout)
-		return 0
+		return report(version.Write(os.Stdout, name, slices.Contains(args, "-json") || slices.Contains(args, "--json")))
 	case join.Worker:
 		return worker.Main(context.Background(), os.Stdin, os.Stdout)
 	case holder.Subcommand:

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 
@@ -13,7 +12,6 @@ import (
 	"github.com/containerd/plugin/registry"
 
 	"godwit.dev/godwit/api/config"
-	"godwit.dev/godwit/api/version"
 	"godwit.dev/godwit/shim"
 	"godwit.dev/godwit/shim/join"
 )
@@ -47,8 +45,4 @@ func hostAt(level *slog.LevelVar) func(*config.Config) (*shim.Host, error) {
 		}
 		return join.Host(cfg)
 	}
-}
-
-func printVersion(w io.Writer) {
-	fmt.Fprintf(w, "%s %s\n", name, version.String())
 }

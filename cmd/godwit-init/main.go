@@ -5,13 +5,12 @@ package main
 import (
 	"os"
 	"runtime"
+	"slices"
 
+	"godwit.dev/godwit/api/version"
 	"godwit.dev/godwit/guest/initd"
 	"godwit.dev/godwit/guest/stage"
 )
-
-// version is set by the linker.
-var version = "unknown"
 
 func init() {
 	// A stage must stay on the main thread, whose namespaces exec keeps.
@@ -24,9 +23,15 @@ func main() {
 	if len(os.Args) == 2 && (os.Args[1] == stage.ArgInit || os.Args[1] == stage.ArgExec) {
 		os.Exit(stage.Main(os.Args[1]))
 	}
+	if len(os.Args) > 1 && (os.Args[1] == "-version" || os.Args[1] == "--version") {
+		if version.Write(os.Stdout, "godwit-init", slices.Contains(os.Args[2:], "-json") || slices.Contains(os.Args[2:], "--json")) != nil {
+			os.Exit(1)
+		}
+		return
+	}
 	if os.Getpid() != 1 {
 		_, _ = os.Stderr.WriteString("godwit-init runs as process 1 of a guest\n")
 		os.Exit(2)
 	}
-	initd.Main(version)
+	initd.Main(version.Version)
 }

@@ -19,10 +19,13 @@ import (
 
 func main() {
 	path := flag.String("config", "", "configuration (default: GODWIT_CONFIG, else /etc/godwit/config.toml)")
-	show := flag.Bool("version", false, "print version and commit")
+	show := flag.Bool("version", false, "print version, commit and the versions of protocols and formats")
+	asJSON := flag.Bool("json", false, "with -version: as JSON")
 	flag.Parse()
 	if *show {
-		fmt.Println("godwitd", version.String())
+		if err := version.Write(os.Stdout, "godwitd", *asJSON); err != nil {
+			os.Exit(1)
+		}
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

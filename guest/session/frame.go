@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 
+	"godwit.dev/godwit/api/version"
 	"godwit.dev/godwit/guest/queue"
 )
 
@@ -34,7 +35,7 @@ const (
 const VSockPort = 1024
 
 // Version of the protocol. An endpoint speaks this one only.
-const Version = 1
+const Version = version.Session
 
 var (
 	magic      = []byte("GDWT")

@@ -8,10 +8,12 @@ import (
 	"regexp"
 
 	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/version"
 )
 
 // Version of the index that this build writes. It reads this one only.
-const Version = 1
+const Version = version.Index
 
 // Sizes of the format. A reader refuses what exceeds the bounds before it allocates.
 const (

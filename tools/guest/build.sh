@@ -58,7 +58,7 @@ sed -E 's/\.(xz|zst)$//' "$work/list" >"$work/root/modules/list"
 strip --strip-debug "$work"/root/modules/*.ko
 
 version=${VERSION:-$(git -C "$root" describe --always 2>/dev/null || echo unknown)}
-(cd "$root" && CGO_ENABLED=0 GOOS=linux go build -trimpath -ldflags "-s -w -buildid= -X main.version=$version" \
+(cd "$root" && CGO_ENABLED=0 GOOS=linux go build -trimpath -ldflags "-s -w -buildid= -X godwit.dev/godwit/api/version.Version=$version" \
 	-o "$work/root/init" ./cmd/godwit-init)
 find "$work/root" -exec touch -h -d @0 {} +
 (cd "$work/root" && find . | LC_ALL=C sort |
