@@ -47,6 +47,7 @@ func Start(ctx context.Context, binary string, ns Namespace, note func(proc.ID) 
 		args = append(args, ns.Path)
 	}
 	cmd := exec.Command(binary, args...)
+	cmd.Args[0] = os.Args[0] // what ps shows, also where binary is a link of /proc
 	cmd.ExtraFiles = []*os.File{w, r}
 	cmd.Dir = "/"
 	cmd.Env = []string{"GOMAXPROCS=1"}

@@ -33,12 +33,12 @@ import (
 // Worker is the subcommand of the shim's binary that handles pages.
 const Worker = "worker"
 
+// self is the very file that this shim runs: by its path another version may lie there
+// after an upgrade, or nothing.
+const self = "/proc/self/exe"
+
 // Host is what cfg describes. It opens nothing and asks nobody.
 func Host(cfg *config.Config) (*shim.Host, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
 	driver, err := driver(cfg)
 	if err != nil {
 		return nil, err

@@ -116,6 +116,7 @@ func (c *Client) run(ctx context.Context, j job, files fileList, notify func(Pro
 
 func (c *Client) exchange(ctx context.Context, data []byte, files fileList, notify func(Progress)) (line, error) {
 	cmd := exec.CommandContext(ctx, c.Command[0], c.Command[1:]...)
+	cmd.Args[0] = os.Args[0] // what ps shows, also where the command is a link of /proc
 	cmd.ExtraFiles = files
 	cmd.Env = append(os.Environ(), c.Env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
