@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/containerd/errdefs"
 	bolt "go.etcd.io/bbolt"
 	"google.golang.org/protobuf/proto"
 
+	"godwit.dev/godwit/api/version"
 	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -22,12 +24,15 @@ import (
 //	records     namespace NUL id        -> Record
 //	operations  operation id            -> Operation, open and closed
 //	closed      namespace NUL id NUL sequence -> operation id, oldest first
+//	meta        "version" -> decimal number of this format
 type Bolt struct{ db *bolt.DB }
 
 var (
 	bucketRecords    = []byte("records")
 	bucketOperations = []byte("operations")
 	bucketClosed     = []byte("closed")
+	bucketMeta       = []byte("meta")
+	keyVersion       = []byte("version")
 )
 
 // lockTimeout bounds the wait for another process that has the file open.
@@ -42,19 +47,27 @@ func Open(path string) (*Bolt, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open store %s: %w", path, err)
 	}
-	err = db.Update(func(tx *bolt.Tx) error {
-		for _, name := range [][]byte{bucketRecords, bucketOperations, bucketClosed} {
-			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
+	if err := db.Update(prepare); err != nil {
 		_ = db.Close()
 		return nil, fmt.Errorf("prepare store %s: %w", path, err)
 	}
 	return &Bolt{db: db}, nil
+}
+
+// prepare makes what is missing, and refuses a store of another version before it has
+// changed anything in it. The first builds wrote no version: theirs is 1.
+func prepare(tx *bolt.Tx) error {
+	if meta := tx.Bucket(bucketMeta); meta != nil {
+		if v := string(meta.Get(keyVersion)); v != strconv.Itoa(version.Records) {
+			return fmt.Errorf("version %.20q, this build knows %d: %w", v, version.Records, errdefs.ErrNotImplemented)
+		}
+	}
+	for _, name := range [][]byte{bucketRecords, bucketOperations, bucketClosed, bucketMeta} {
+		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+			return err
+		}
+	}
+	return tx.Bucket(bucketMeta).Put(keyVersion, []byte(strconv.Itoa(version.Records)))
 }
 
 // Close waits for transactions under way.
