@@ -75,7 +75,7 @@ func (vm *VM) capturable(req *machinev1.CaptureRequest) error {
 		return fmt.Errorf("generation %d is stale, the VM runs under %d: %w", req.GetRef().GetGeneration(), vm.journal.Generation, errdefs.ErrFailedPrecondition)
 	}
 	for id, p := range vm.execs {
-		if p.starting || !p.started && !p.exited {
+		if p.starting != nil || !p.started && !p.exited {
 			return fmt.Errorf("exec %s is being created: %w", id, errdefs.ErrFailedPrecondition)
 		}
 		if !p.exited && !req.GetEndExecs() {

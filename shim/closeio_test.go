@@ -19,7 +19,9 @@ func TestEarlyCloseIO(t *testing.T) {
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := w.service.Exec(ctxNS(t), &taskapi.ExecProcessRequest{ID: "vm", ExecID: "cat", Stdin: fifo})
+	req := execRequest("cat")
+	req.Stdin = fifo
+	_, err := w.service.Exec(ctxNS(t), req)
 	w.must("exec", err)
 	_, err = w.service.CloseIO(ctxNS(t), &taskapi.CloseIORequest{ID: "vm", ExecID: "cat", Stdin: true})
 	w.must("close stdin", err)
@@ -29,7 +31,7 @@ func TestEarlyCloseIO(t *testing.T) {
 	st, err := openStreams("ns", "cat", p.stdio)
 	w.must("open stdio", err)
 	defer st.close()
-	w.must("run", vm.run(t.Context(), p, st, guest.Offsets{}))
+	w.must("run", vm.run(t.Context(), p, st, guest.Offsets{}, func() {}))
 	if _, err := st.hold.Write([]byte("x")); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("stdin is still open: %v", err)
 	}

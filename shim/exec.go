@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/containerd/containerd/api/events"
@@ -12,24 +13,47 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/shim/bundle"
 )
 
 // Exec notes a further process; Start runs it.
 func (s *Service) Exec(_ context.Context, r *taskapi.ExecProcessRequest) (*emptyResponse, error) {
 	return on(s, r.GetID(), func(vm *VM) (*emptyResponse, error) {
-		vm.mu.Lock()
-		defer vm.mu.Unlock()
-		if _, ok := vm.execs[r.GetExecID()]; ok || r.GetExecID() == "" {
-			return nil, fmt.Errorf("exec %q of task %s: %w", r.GetExecID(), vm.id, errdefs.ErrAlreadyExists)
+		if r.GetExecID() == "" {
+			return nil, fmt.Errorf("exec in task %s: it has no id: %w", vm.id, errdefs.ErrInvalidArgument)
 		}
-		if err := vm.execable(); err != nil {
+		process, notes, err := bundle.ExecProcess(r.GetSpec().GetValue(), r.GetTerminal())
+		if err != nil {
+			return nil, fmt.Errorf("exec %s of task %s: %w", r.GetExecID(), vm.id, err)
+		}
+		if err := vm.addExec(r, process); err != nil {
 			return nil, err
 		}
-		stdio := Stdio{Stdin: r.GetStdin(), Stdout: r.GetStdout(), Stderr: r.GetStderr(), Terminal: r.GetTerminal()}
-		vm.execs[r.GetExecID()] = newProcess(r.GetExecID(), stdio, r.GetSpec().GetValue())
-		vm.events.send(&events.TaskExecAdded{ContainerID: vm.id, ExecID: r.GetExecID()})
+		for _, note := range notes {
+			vm.log.Info("exec", "exec", r.GetExecID(), "note", note)
+		}
 		return &emptyResponse{}, nil
 	})
+}
+
+func (vm *VM) addExec(r *taskapi.ExecProcessRequest, config []byte) error {
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	if _, ok := vm.execs[r.GetExecID()]; ok {
+		return fmt.Errorf("exec %q of task %s: %w", r.GetExecID(), vm.id, errdefs.ErrAlreadyExists)
+	}
+	if err := vm.execable(); err != nil {
+		return err
+	}
+	stdio := Stdio{Stdin: r.GetStdin(), Stdout: r.GetStdout(), Stderr: r.GetStderr(), Terminal: r.GetTerminal()}
+	p := newProcess(r.GetExecID(), stdio, config)
+	// The guest may not have forgotten an earlier exec of that id, or not know yet that
+	// one it was told to start is not wanted.
+	vm.incarnation++
+	p.guest = p.id + "#" + strconv.FormatUint(vm.incarnation, 10)
+	vm.execs[p.id] = p
+	vm.events.send(&events.TaskExecAdded{ContainerID: vm.id, ExecID: p.id})
+	return nil
 }
 
 // execable says whether the guest may start something; vm.mu is held.
@@ -63,37 +87,71 @@ func (vm *VM) startExec(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
+	asked := false
 	st, err := openStreams(vm.namespace, id, p.stdio)
 	if err == nil {
-		if err = vm.run(ctx, p, st, guest.Offsets{}); err != nil {
+		asked = true
+		err = vm.run(ctx, p, st, guest.Offsets{}, func() {
+			vm.events.send(&events.TaskExecStarted{ContainerID: vm.id, ExecID: id, Pid: vm.pid()})
+			vm.flowOne(p)
+		})
+		if err != nil {
 			st.close()
 		}
 	}
 	vm.mu.Lock()
-	p.starting = false
-	if err == nil {
-		vm.events.send(&events.TaskExecStarted{ContainerID: vm.id, ExecID: id, Pid: vm.pid()})
-		vm.flowOne(p)
-	} else {
+	close(p.starting)
+	p.starting = nil
+	if err != nil {
 		vm.exit(p, 255, time.Now()) // no event: it was never started
 	}
 	vm.mu.Unlock()
 	if err != nil {
+		if asked {
+			go vm.disavow(p)
+		}
 		return fmt.Errorf("start exec %s: %w", id, err)
 	}
 	vm.resize(ctx, p)
 	return nil
 }
 
-// resize gives a terminal the size that was set before its process ran.
+// disavow ends a process that the guest may have started, or still start, for a caller
+// who got no answer.
+func (vm *VM) disavow(p *process) {
+	ctx, cancel := context.WithTimeout(vm.life, guestBound)
+	defer cancel()
+	agent := vm.guest()
+	if _, err := agent.Kill(ctx, &agentv1.KillRequest{Id: p.guest, Signal: sigkill}); err != nil {
+		return // there is none
+	}
+	if _, err := agent.Wait(ctx, &agentv1.WaitRequest{Id: p.guest}); err == nil {
+		vm.forgetExec(ctx, p)
+	}
+}
+
+// forgetExec lets the guest free what it keeps of an exec that has ended.
+func (vm *VM) forgetExec(ctx context.Context, p *process) {
+	_, err := vm.guest().Remove(ctx, &agentv1.RemoveRequest{Id: p.guest})
+	if err != nil && !errdefs.IsNotFound(err) && !errors.Is(err, context.DeadlineExceeded) {
+		vm.log.Debug("forget exec", "exec", p.id, "error", err)
+	}
+}
+
+// resize tells the guest the size of a terminal, if one was set. Whoever comes last
+// tells the size that was set last.
 func (vm *VM) resize(ctx context.Context, p *process) {
+	p.sizing.Lock()
+	defer p.sizing.Unlock()
 	vm.mu.Lock()
 	agent, width, height := vm.agent, p.width, p.height
 	vm.mu.Unlock()
 	if width == 0 {
 		return
 	}
-	_, err := agent.Resize(ctx, &agentv1.ResizeRequest{Id: p.id, Width: width, Height: height})
+	ctx, cancel := context.WithTimeout(ctx, guestBound)
+	defer cancel()
+	_, err := agent.Resize(ctx, &agentv1.ResizeRequest{Id: p.guest, Width: width, Height: height})
 	if err != nil {
 		vm.log.Debug("resize terminal", "exec", p.id, "error", err)
 	}
@@ -110,10 +168,10 @@ func (vm *VM) claimExec(id string) (*process, error) {
 	if err := vm.execable(); err != nil {
 		return nil, err
 	}
-	if p.starting || p.started || p.exited {
+	if p.starting != nil || p.started || p.exited {
 		return nil, fmt.Errorf("start exec %s: it was started before: %w", id, errdefs.ErrFailedPrecondition)
 	}
-	p.starting = true
+	p.starting = make(chan struct{})
 	return p, nil
 }
 
@@ -121,7 +179,7 @@ func (vm *VM) claimExec(id string) (*process, error) {
 func (vm *VM) removeExec(ctx context.Context, id string) (*process, error) {
 	vm.mu.Lock()
 	p, err := vm.find(id)
-	if err == nil && (p.starting || p.started && !p.exited) {
+	if err == nil && (p.starting != nil || p.started && !p.exited) {
 		err = fmt.Errorf("delete exec %s, which runs: %w", id, errdefs.ErrFailedPrecondition)
 	}
 	if err != nil {
@@ -129,7 +187,8 @@ func (vm *VM) removeExec(ctx context.Context, id string) (*process, error) {
 		return nil, err
 	}
 	delete(vm.execs, id)
-	agent, ask := vm.agent, p.started && vm.state == Running
+	ask := p.started && vm.state == Running
+	vm.exit(p, 0, time.Now()) // one that never ran: nobody waits for it for ever
 	vm.mu.Unlock()
 	if p.pumps != nil {
 		p.pumps.stop()
@@ -138,10 +197,7 @@ func (vm *VM) removeExec(ctx context.Context, id string) (*process, error) {
 	if ask {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		_, err := agent.Remove(ctx, &agentv1.RemoveRequest{Id: id})
-		if err != nil && !errdefs.IsNotFound(err) && !errors.Is(err, context.DeadlineExceeded) {
-			vm.log.Debug("forget exec", "exec", id, "error", err)
-		}
+		vm.forgetExec(ctx, p)
 	}
 	return p, nil
 }

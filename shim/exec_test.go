@@ -16,7 +16,7 @@ import (
 func TestCaptureAndExecs(t *testing.T) {
 	w := newWorld(t).running()
 	s, ctx := w.service, ctxNS(t)
-	_, err := s.Exec(ctx, &taskapi.ExecProcessRequest{ID: "vm", ExecID: "shell"})
+	_, err := s.Exec(ctx, execRequest("shell"))
 	w.must("exec", err)
 	refused := func(when string) {
 		t.Helper()
@@ -53,7 +53,7 @@ func TestExecClasses(t *testing.T) {
 	w := newWorld(t).running()
 	s, ctx := w.service, ctxNS(t)
 	add := func() error {
-		_, err := s.Exec(ctx, &taskapi.ExecProcessRequest{ID: "vm", ExecID: "e"})
+		_, err := s.Exec(ctx, execRequest("e"))
 		return errgrpc.ToNative(err)
 	}
 	kill := func(id string) error {

@@ -16,6 +16,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/shutdown"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"godwit.dev/godwit/api/config"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
@@ -209,6 +210,11 @@ func (w *world) bundle() *taskapi.CreateTaskRequest {
 		w.t.Fatal(err)
 	}
 	return &taskapi.CreateTaskRequest{ID: "vm", Bundle: dir}
+}
+
+// execRequest is an exec of a shell.
+func execRequest(id string) *taskapi.ExecProcessRequest {
+	return &taskapi.ExecProcessRequest{ID: "vm", ExecID: id, Spec: &anypb.Any{Value: []byte(`{"args":["/bin/sh"],"cwd":"/"}`)}}
 }
 
 func ctxNS(t *testing.T) context.Context { return namespaces.WithNamespace(t.Context(), "ns") }

@@ -304,6 +304,23 @@ type fakeAgent struct {
 	mu    sync.Mutex
 	exits map[string]chan uint32
 	boot  string
+	said  []string // what it was asked of processes, in order
+	oom   bool     // of every exit
+}
+
+func (a *fakeAgent) note(format string, args ...any) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.said = append(a.said, fmt.Sprintf(format, args...))
+}
+
+// heard answers what was asked of processes since the last time.
+func (a *fakeAgent) heard() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	said := a.said
+	a.said = nil
+	return said
 }
 
 func newFakeAgent(f *faults) *fakeAgent {
@@ -324,6 +341,7 @@ func (a *fakeAgent) Restored(context.Context, *agentv1.RestoredRequest) (*agentv
 	return &agentv1.RestoredResponse{BootId: a.boot, UptimeMs: 2000, Processes: []*agentv1.Process{{}}}, a.call("restored")
 }
 func (a *fakeAgent) Start(_ context.Context, r *agentv1.StartRequest) (*agentv1.StartResponse, error) {
+	a.note("start %q", r.GetId())
 	if err := a.call("start process"); err != nil {
 		return nil, err
 	}
@@ -345,13 +363,17 @@ func (a *fakeAgent) Wait(ctx context.Context, r *agentv1.WaitRequest) (*agentv1.
 	select {
 	case status := <-ch:
 		ch <- status // for the next one who asks
-		return &agentv1.WaitResponse{ExitStatus: status, ExitedAtUnixNano: time.Now().UnixNano()}, nil
+		return &agentv1.WaitResponse{ExitStatus: status, ExitedAtUnixNano: time.Now().UnixNano(), Oom: a.oom}, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
 
 func (a *fakeAgent) Kill(_ context.Context, r *agentv1.KillRequest) (*agentv1.KillResponse, error) {
+	a.note("kill %q %d", r.GetId(), r.GetSignal())
+	if r.GetSignal() == 28 { // SIGWINCH ends nobody
+		return &agentv1.KillResponse{}, nil
+	}
 	ids := []string{r.GetId()}
 	if r.GetAll() && r.GetId() != "" {
 		ids = append(ids, "") // all that the container has
@@ -377,9 +399,11 @@ func (a *fakeAgent) Processes(context.Context, *agentv1.ProcessesRequest) (*agen
 func (a *fakeAgent) Remove(context.Context, *agentv1.RemoveRequest) (*agentv1.RemoveResponse, error) {
 	return &agentv1.RemoveResponse{}, nil
 }
-func (a *fakeAgent) Resize(context.Context, *agentv1.ResizeRequest) (*agentv1.ResizeResponse, error) {
+func (a *fakeAgent) Resize(_ context.Context, r *agentv1.ResizeRequest) (*agentv1.ResizeResponse, error) {
+	a.note("resize %q %d", r.GetId(), r.GetWidth())
 	return &agentv1.ResizeResponse{}, nil
 }
-func (a *fakeAgent) Update(context.Context, *agentv1.UpdateRequest) (*agentv1.UpdateResponse, error) {
+func (a *fakeAgent) Update(_ context.Context, r *agentv1.UpdateRequest) (*agentv1.UpdateResponse, error) {
+	a.note("update %s", r.GetResources())
 	return &agentv1.UpdateResponse{}, nil
 }

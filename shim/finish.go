@@ -43,7 +43,7 @@ func (vm *VM) endExecs(ctx context.Context) {
 	agent := vm.agent
 	vm.mu.Unlock()
 	for _, p := range live {
-		if _, err := agent.Kill(ctx, &agentv1.KillRequest{Id: p.id, Signal: 9}); err != nil {
+		if _, err := agent.Kill(ctx, &agentv1.KillRequest{Id: p.guest, Signal: 9}); err != nil {
 			vm.log.Debug("kill exec", "exec", p.id, "error", err)
 		}
 	}

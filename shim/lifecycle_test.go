@@ -168,7 +168,7 @@ func TestHeldVM(t *testing.T) {
 	s, ctx := w.service, ctxNS(t)
 	for name, call := range map[string]func() error{
 		"kill":   func() error { _, err := s.Kill(ctx, &taskapi.KillRequest{ID: "vm", Signal: 9}); return err },
-		"exec":   func() error { _, err := s.Exec(ctx, &taskapi.ExecProcessRequest{ID: "vm", ExecID: "e"}); return err },
+		"exec":   func() error { _, err := s.Exec(ctx, execRequest("e")); return err },
 		"pause":  func() error { _, err := s.Pause(ctx, &taskapi.PauseRequest{ID: "vm"}); return err },
 		"update": func() error { _, err := s.Update(ctx, &taskapi.UpdateTaskRequest{ID: "vm"}); return err },
 		"delete": w.delete,

@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/containerd/containerd/api/events"
@@ -22,10 +23,11 @@ const drainBound = 10 * time.Second
 // process is the task's init, whose id is empty, or an exec. vm.mu guards its fields.
 type process struct {
 	id       string
+	guest    string // its id in the guest, where none is used twice
 	stdio    Stdio
 	config   []byte // JSON of specs.Process
 	pumps    *pumps
-	starting bool
+	starting chan struct{} // not nil while a Start is under way; closed at its end
 	started  bool
 	exited   bool
 	noStdin  bool // CloseIO came; perhaps before there was anything to close
@@ -34,10 +36,12 @@ type process struct {
 	width    uint32 // of the terminal, where it was set before the start
 	height   uint32
 	done     chan struct{} // closed when exit status and output are out
+
+	sizing sync.Mutex // orders the sizes that the guest is told
 }
 
 func newProcess(id string, stdio Stdio, config []byte) *process {
-	return &process{id: id, stdio: stdio, config: config, done: make(chan struct{})}
+	return &process{id: id, guest: id, stdio: stdio, config: config, done: make(chan struct{})}
 }
 
 // find answers the process of that exec id; vm.mu is held.
@@ -51,10 +55,12 @@ func (vm *VM) find(execID string) (*process, error) {
 	return nil, fmt.Errorf("exec %s of task %s: %w", execID, vm.id, errdefs.ErrNotFound)
 }
 
-// run starts p in the guest and lets its stdio flow.
-func (vm *VM) run(ctx context.Context, p *process, st *streams, from guest.Offsets) error {
+// run starts p in the guest and lets its stdio flow. then is called in the moment in
+// which p is a process that runs, with vm.mu held.
+func (vm *VM) run(ctx context.Context, p *process, st *streams, from guest.Offsets, then func()) error {
+	vm.resize(ctx, p) // its first look at a terminal shows the right size
 	_, err := vm.guest().Start(ctx, &agentv1.StartRequest{
-		Id: p.id, Process: p.config,
+		Id: p.guest, Process: p.config,
 		Stdin: st.stdin != nil, Stdout: st.stdout != nil, Stderr: st.stderr != nil,
 	})
 	if err != nil {
@@ -62,10 +68,14 @@ func (vm *VM) run(ctx context.Context, p *process, st *streams, from guest.Offse
 	}
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	p.started, p.pumps = true, newPumps(p.id, st, from)
+	if p.exited { // with its VM, which was faster than the answer
+		return fmt.Errorf("the VM has ended: %w", errdefs.ErrFailedPrecondition)
+	}
+	p.started, p.pumps = true, newPumps(p.guest, st, from)
 	if p.noStdin {
 		st.closeStdin()
 	}
+	then()
 	return nil
 }
 
@@ -129,17 +139,28 @@ func (vm *VM) processes() []*process {
 // watch waits for the end of p in the guest.
 func (vm *VM) watch(ctx context.Context, agent agentv1.AgentService, p *process) {
 	for ctx.Err() == nil {
-		r, err := agent.Wait(ctx, &agentv1.WaitRequest{Id: p.id})
+		r, err := agent.Wait(ctx, &agentv1.WaitRequest{Id: p.guest})
 		if err != nil {
 			sleep(ctx, retryWait)
 			continue
 		}
 		if r.GetOom() {
-			vm.events.send(&events.TaskOOM{ContainerID: vm.id})
+			vm.tellOOM()
 		}
 		// Not in this goroutine: still may be waiting for it.
 		go vm.ended(p, r.GetExitStatus(), time.Unix(0, r.GetExitedAtUnixNano()))
 		return
+	}
+}
+
+// tellOOM says once that the container has met its limit: the kernel takes all of its
+// processes, and each of them tells.
+func (vm *VM) tellOOM() {
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	if !vm.oom {
+		vm.oom = true
+		vm.events.send(&events.TaskOOM{ContainerID: vm.id})
 	}
 }
 

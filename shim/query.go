@@ -28,6 +28,9 @@ func (s *Service) State(_ context.Context, r *taskapi.StateRequest) (*taskapi.St
 		}
 		if p.id != "" {
 			out.ID = p.id
+			if !p.started {
+				out.Pid = 0
+			}
 		}
 		if p.exited {
 			out.ExitStatus, out.ExitedAt = p.status, protobuf.ToTimestamp(p.exitedAt)
@@ -36,13 +39,14 @@ func (s *Service) State(_ context.Context, r *taskapi.StateRequest) (*taskapi.St
 	})
 }
 
-// status of one process; vm.mu is held.
+// status of one process; a pause holds all of them. vm.mu is held.
 func (vm *VM) status(p *process) tasktypes.Status {
+	task := vm.state.status()
 	switch {
 	case p.exited:
 		return tasktypes.Status_STOPPED
-	case p.id == "":
-		return vm.state.status()
+	case p.id == "", task == tasktypes.Status_PAUSING, task == tasktypes.Status_PAUSED:
+		return task
 	case p.started:
 		return tasktypes.Status_RUNNING
 	}

@@ -52,7 +52,7 @@ func TestCallsByState(t *testing.T) {
 		"pause":  func(s *Service) error { _, err := s.Pause(ctx, &taskapi.PauseRequest{ID: "vm"}); return err },
 		"resume": func(s *Service) error { _, err := s.Resume(ctx, &taskapi.ResumeRequest{ID: "vm"}); return err },
 		"exec": func(s *Service) error {
-			_, err := s.Exec(ctx, &taskapi.ExecProcessRequest{ID: "vm", ExecID: "e"})
+			_, err := s.Exec(ctx, execRequest("e"))
 			return err
 		},
 		"update": func(s *Service) error { _, err := s.Update(ctx, &taskapi.UpdateTaskRequest{ID: "vm"}); return err },
@@ -64,7 +64,7 @@ func TestCallsByState(t *testing.T) {
 		},
 	}
 	admitted := map[State][]string{
-		Created:  {"start", "delete"},
+		Created:  {"start", "delete", "update"},
 		Running:  {"pause", "exec", "update", "capture"},
 		Paused:   {"resume"},
 		Captured: {}, Voted: {}, Starting: {}, Aborting: {}, Releasing: {},

@@ -38,12 +38,13 @@ func (vm *VM) startInit(caller context.Context) error {
 	err := vm.to(Starting)
 	r.opened = vm.journal.Generation
 	if err == nil {
-		vm.abortStart = cancel
+		vm.abortStart, vm.startOver = cancel, make(chan struct{})
 	}
 	vm.mu.Unlock()
 	if err != nil {
 		return err
 	}
+	defer close(vm.startOver)
 	begun := time.Now()
 	err = runSteps(ctx, new(undo), undoBound, r.steps())
 	vm.observe(time.Since(begun), err != nil)
@@ -280,7 +281,7 @@ func (s *starting) setup(ctx context.Context, _ *undo) error {
 }
 
 func (s *starting) init(ctx context.Context, _ *undo) error {
-	if err := s.vm.run(ctx, s.vm.init, s.streams, guest.Offsets{}); err != nil {
+	if err := s.vm.run(ctx, s.vm.init, s.streams, guest.Offsets{}, func() {}); err != nil {
 		return err
 	}
 	s.vm.resize(ctx, s.vm.init)

@@ -36,9 +36,13 @@ type VM struct {
 	execs       map[string]*process
 	traffic     traffic
 	abortStart  context.CancelFunc // while Starting
+	startOver   chan struct{}      // closed when the Start that has begun is over
 	capture     *capture           // while an operation holds the VM
 	stats       *agentv1.StatsResponse
-	restored    bool // this incarnation came from a snapshot
+	oom         bool      // the container has met its memory limit
+	signals     []pending // that came while the VM was paused
+	incarnation uint64    // execs so far
+	restored    bool      // this incarnation came from a snapshot
 	networkKind string
 	progress    progress
 	server      *ttrpc.Server // of the machine socket

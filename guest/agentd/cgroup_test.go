@@ -25,6 +25,7 @@ func TestResources(t *testing.T) {
 		{"unified wins", `{"memory":{"limit":5},"unified":{"memory.oom.group":"0","pids.max":"7"}}`,
 			map[string]string{"memory.max": "5", "memory.oom.group": "0", "pids.max": "7"}, nil},
 		{"empty parts", `{"blockIO":{},"network":{},"hugepageLimits":[{"pageSize":"2MB","limit":0}]}`, map[string]string{}, nil},
+		{"swap without limit", `{"memory":{"swap":5}}`, nil, errdefs.IsInvalidArgument},
 		{"swap below limit", `{"memory":{"limit":10,"swap":5}}`, nil, errdefs.IsInvalidArgument},
 		{"blockIO", `{"blockIO":{"weight":5}}`, nil, errdefs.IsNotImplemented},
 		{"huge pages", `{"hugepageLimits":[{"pageSize":"2MB","limit":1}]}`, nil, errdefs.IsNotImplemented},
@@ -71,5 +72,22 @@ func TestCgroupFiles(t *testing.T) {
 	c := cgroup(dir)
 	if c.value("memory.max") != 0 || c.value("memory.current") != 42 || c.value("none") != 0 || c.oomKills() != 3 {
 		t.Fatal("read wrongly")
+	}
+}
+
+// A limit below what is in use is refused where the client wants that looked at.
+func TestCheckBeforeUpdate(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "memory.current"), []byte("1000\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for limit, ok := range map[string]bool{"999": false, "1000": true, "-1": true} {
+		r, err := parseResources([]byte(`{"memory":{"limit":` + limit + `,"checkBeforeUpdate":true}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cgroup(dir).apply(r); ok != (err == nil) || !ok && !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("limit %s: %v", limit, err)
+		}
 	}
 }

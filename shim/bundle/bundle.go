@@ -43,6 +43,8 @@ type Bundle struct {
 	// createRuntime hook may still write it.
 	Copies Copies
 	copied int64 // bytes of them that go to the writable disk
+	// cpus and mems are the cpuset that was asked for and noted.
+	cpus, mems string
 	// Notes say what was accepted and is not applied as it would be in a container on
 	// the host. The shim logs them once.
 	Notes []string
@@ -139,6 +141,7 @@ func (b *Bundle) stripHost(oci *specs.Spec) {
 	}
 	if c := l.Resources.CPU; c != nil && (c.Cpus != "" || c.Mems != "") {
 		b.note("cpuset is not applied in the guest: it numbers the host's CPUs")
+		b.cpus, b.mems = c.Cpus, c.Mems
 		c.Cpus, c.Mems = "", ""
 	}
 }

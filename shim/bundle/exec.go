@@ -1,0 +1,33 @@
+package bundle
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// ExecProcess reads the process of an exec as a client has given it and answers the one
+// that the guest is to run, with the notes on what is not applied. The task's word on
+// the terminal counts.
+func ExecProcess(data []byte, terminal bool) (process []byte, notes []string, err error) {
+	p := new(specs.Process)
+	if err := json.Unmarshal(data, p); err != nil {
+		return nil, nil, fmt.Errorf("read process: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	if err := refuseProcess(&specs.Spec{Process: p}); err != nil {
+		return nil, nil, err
+	}
+	if p.ApparmorProfile != "" {
+		notes = append(notes, fmt.Sprintf("AppArmor profile %s is not applied: it would confine a process of the host", p.ApparmorProfile))
+		p.ApparmorProfile = ""
+	}
+	if p.SelinuxLabel != "" {
+		notes = append(notes, "SELinux label is not applied: it would confine a process of the host")
+		p.SelinuxLabel = ""
+	}
+	p.Terminal = terminal
+	process, err = json.Marshal(p)
+	return process, notes, err
+}

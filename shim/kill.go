@@ -1,0 +1,181 @@
+package shim
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+)
+
+const (
+	sigkill   = uint32(unix.SIGKILL)
+	maxSignal = 64
+)
+
+// pending is a signal for a paused VM, whose processes get it when they run again, as
+// those of a frozen container do.
+type pending struct {
+	process *process
+	signal  uint32
+	all     bool
+}
+
+// Kill signals a process. SIGKILL for init always works: if the guest does not answer,
+// the VM goes.
+func (s *Service) Kill(ctx context.Context, r *taskapi.KillRequest) (*emptyResponse, error) {
+	return on(s, r.GetID(), func(vm *VM) (*emptyResponse, error) {
+		if r.GetSignal() > maxSignal {
+			return nil, fmt.Errorf("signal %d: there is none of that number: %w", r.GetSignal(), errdefs.ErrInvalidArgument)
+		}
+		return &emptyResponse{}, vm.kill(ctx, r.GetExecID(), r.GetSignal(), r.GetAll())
+	})
+}
+
+func (vm *VM) kill(ctx context.Context, execID string, signal uint32, all bool) error {
+	for {
+		vm.mu.Lock()
+		p, err := vm.find(execID)
+		if err == nil {
+			err = vm.killable(p)
+		}
+		if err != nil {
+			vm.mu.Unlock()
+			return err
+		}
+		act := vm.reach(p, signal, all)
+		vm.mu.Unlock()
+		again, err := act(ctx)
+		if !again {
+			return err
+		}
+	}
+}
+
+// killable says whether p is there to be signalled; vm.mu is held.
+func (vm *VM) killable(p *process) error {
+	if p.exited {
+		return fmt.Errorf("process already finished: %w", errdefs.ErrNotFound)
+	}
+	if err := vm.mutable(); err != nil {
+		return err
+	}
+	if p.id != "" && !p.started && p.starting == nil {
+		return fmt.Errorf("exec %s is not started: %w", p.id, errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// reach answers how a signal gets to p from the state of now; what it answers may have
+// to be asked for again. vm.mu is held.
+func (vm *VM) reach(p *process, signal uint32, all bool) func(context.Context) (again bool, err error) {
+	fatal := p.id == "" && signal == sigkill
+	wait := func(over <-chan struct{}) func(context.Context) (bool, error) {
+		return func(ctx context.Context) (bool, error) {
+			select {
+			case <-over:
+				return true, nil
+			case <-ctx.Done():
+				return false, ctx.Err()
+			}
+		}
+	}
+	done := func(context.Context) (bool, error) { return false, nil }
+	switch vm.state {
+	case Created:
+		if !ends(signal) {
+			return done
+		}
+		return func(ctx context.Context) (bool, error) { return !vm.endCreated(ctx, 128+signal), nil }
+	case Starting:
+		if fatal {
+			vm.abortStart() // under the lock: Start looks at it there before it succeeds
+			return done
+		}
+		return wait(vm.startOver)
+	case Pausing, Paused, Resuming:
+		if fatal {
+			return func(ctx context.Context) (bool, error) {
+				vm.end(context.WithoutCancel(ctx), killed, time.Now())
+				return false, nil
+			}
+		}
+		if next := (pending{p, signal, all}); !slices.Contains(vm.signals, next) {
+			vm.signals = append(vm.signals, next)
+		}
+		return done
+	case Running:
+		if p.starting != nil {
+			return wait(p.starting)
+		}
+		agent := vm.agent
+		return func(ctx context.Context) (bool, error) { return false, vm.signal(ctx, agent, pending{p, signal, all}) }
+	}
+	err := fmt.Errorf("signal %d while VM %s is %s: %w", signal, vm.id, vm.state, errdefs.ErrFailedPrecondition)
+	return func(context.Context) (bool, error) { return false, err }
+}
+
+// signal has the guest deliver it.
+func (vm *VM) signal(ctx context.Context, agent agentv1.AgentService, s pending) error {
+	bound, cancel := context.WithTimeout(ctx, guestBound)
+	defer cancel()
+	_, err := agent.Kill(bound, &agentv1.KillRequest{Id: s.process.guest, Signal: s.signal, All: s.all})
+	if err != nil && s.signal == sigkill && s.process.id == "" && !errdefs.IsNotFound(err) {
+		vm.log.Warn("guest does not answer: kill the VM", "error", err)
+		vm.end(context.WithoutCancel(ctx), killed, time.Now())
+		return nil
+	}
+	return err
+}
+
+// deliver gives the signals that came during a pause to their processes.
+func (vm *VM) deliver(ctx context.Context) {
+	vm.mu.Lock()
+	signals, agent := vm.signals, vm.agent
+	vm.signals = nil
+	vm.mu.Unlock()
+	for _, s := range signals {
+		if err := vm.signal(ctx, agent, s); err != nil && !errdefs.IsNotFound(err) {
+			vm.log.Warn("deliver signal after a pause", "signal", s.signal, "exec", s.process.id, "error", err)
+		}
+	}
+}
+
+// ends says whether a process without a handler ends with a signal: a task that was
+// created only does so then.
+func ends(signal uint32) bool {
+	switch unix.Signal(signal) {
+	case 0, unix.SIGCHLD, unix.SIGCONT, unix.SIGURG, unix.SIGWINCH, unix.SIGSTOP, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU:
+		return false
+	}
+	return true
+}
+
+// endCreated ends a task whose guest has never run; false says that the task is not one.
+// The state keeps a Start away before the fence is written.
+func (vm *VM) endCreated(ctx context.Context, status uint32) bool {
+	if err := vm.enterFrom(Created, Ending); err != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
+	defer cancel()
+	if err := vm.giveBack(ctx); err != nil {
+		vm.log.Error("give back wake", "error", err)
+	}
+	vm.end(ctx, status, time.Now())
+	return true
+}
+
+// giveBack closes the wake that a task which never ran has open.
+func (vm *VM) giveBack(ctx context.Context) error {
+	j := vm.noted()
+	if j.Phase != Incoming && j.Phase != Ready {
+		return nil
+	}
+	return vm.fence(ctx, "the task ended before it ran")
+}

@@ -1,0 +1,70 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/shim/bundle"
+)
+
+// Update changes the container's limits, in the guest if it runs. The size of the VM
+// stays as it is: what is beyond it is refused by name.
+func (s *Service) Update(ctx context.Context, r *taskapi.UpdateTaskRequest) (*emptyResponse, error) {
+	return on(s, r.GetID(), func(vm *VM) (*emptyResponse, error) {
+		if err := vm.updateLimits(ctx, r); err != nil {
+			return nil, fmt.Errorf("update task %s: %w", vm.id, err)
+		}
+		return &emptyResponse{}, nil
+	})
+}
+
+func (vm *VM) updateLimits(ctx context.Context, r *taskapi.UpdateTaskRequest) error {
+	vm.mu.Lock()
+	err, state, agent, j := vm.mutable(), vm.state, vm.agent, vm.journal
+	vm.mu.Unlock()
+	if err == nil && state != Running && state != Created {
+		err = fmt.Errorf("VM is %s: %w", state, errdefs.ErrFailedPrecondition)
+	}
+	if err != nil {
+		return err
+	}
+	change, err := vm.bundle.ReadUpdate(r.GetResources().GetValue(), r.GetAnnotations(), j.Spec)
+	if err != nil || change == nil {
+		return err
+	}
+	if state == Running {
+		data, err := json.Marshal(change)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(ctx, guestBound)
+		defer cancel()
+		if _, err := agent.Update(ctx, &agentv1.UpdateRequest{Resources: data}); err != nil {
+			return err
+		}
+	}
+	return vm.noteLimits(change, state)
+}
+
+// noteLimits keeps the limits in the Spec, where Start finds them.
+func (vm *VM) noteLimits(change *specs.LinuxResources, state State) error {
+	return vm.update(func(j *Journal) error {
+		if state == Created && !vm.is(Created) {
+			return fmt.Errorf("VM has been started meanwhile: %w", errdefs.ErrFailedPrecondition)
+		}
+		sp := j.Spec.Clone()
+		if sp.Container == nil || sp.Container.OCI == nil || sp.Container.OCI.Linux == nil {
+			return nil
+		}
+		l := sp.Container.OCI.Linux
+		l.Resources = bundle.MergeResources(l.Resources, change)
+		j.Spec = sp
+		return nil
+	})
+}
