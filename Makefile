@@ -44,11 +44,11 @@ bin/guest/version: tools/guest/build.sh go.mod $(shell find cmd/godwit-init gues
 setup: ## install the Debian packages that are missing (root)
 	tools/setup.sh
 
-tools: $(tools)/.containerd $(tools)/.registry $(tools)/.cni ## build containerd, ctr, the registry and the CNI plugins into bin/tools/
+tools: $(tools)/.containerd $(tools)/.containerd23 $(tools)/.registry $(tools)/.cni ## build containerd (two releases), ctr, the registry and the CNI plugins into bin/tools/
 
 $(tools)/.%: tools/%/go.mod tools/%/go.sum
-	@mkdir -p $(tools)/cni
-	cd tools/$* && CGO_ENABLED=0 GOBIN=$(CURDIR)/$(tools)/$(if $(filter cni,$*),cni) go install -trimpath -tags no_btrfs tool
+	@mkdir -p $(tools)/cni $(tools)/containerd23
+	cd tools/$* && CGO_ENABLED=0 GOBIN=$(CURDIR)/$(tools)/$(filter cni containerd23,$*) go install -trimpath -tags no_btrfs tool
 	@touch $@
 
 test: ## unit tests with the race detector: no root, no VM

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -34,7 +35,33 @@ type Options struct {
 	Config func(n *Node) string
 	// Containerd is appended to every containerd's config.toml.
 	Containerd string
+	Release    Release                          // of containerd; default: what GODWIT_CONTAINERD says, else Newest
 	Log        func(format string, args ...any) // default: nowhere
+}
+
+// Release of containerd, with its ctr.
+type Release string
+
+// The releases that are built into bin/tools.
+const (
+	Newest  Release = "2.4.2"
+	LongRun Release = "2.3.7" // the one that is supported for years
+)
+
+// Releases are all of them.
+var Releases = []Release{LongRun, Newest}
+
+func (r Release) pick() (Release, error) {
+	if r == "" {
+		r = Release(os.Getenv("GODWIT_CONTAINERD"))
+	}
+	if r == "" {
+		r = Newest
+	}
+	if !slices.Contains(Releases, r) {
+		return "", fmt.Errorf("containerd %s is not one of %v", r, Releases)
+	}
+	return r, nil
 }
 
 // Harness is a set of running nodes.
@@ -63,6 +90,9 @@ func Start(ctx context.Context, opts Options) (_ *Harness, err error) {
 	}
 	root, err := Root()
 	if err != nil {
+		return nil, err
+	}
+	if opts.Release, err = opts.Release.pick(); err != nil {
 		return nil, err
 	}
 	dir, err := workDir()
@@ -174,6 +204,12 @@ func workDir() (string, error) {
 		pid, _, _ := strings.Cut(strings.TrimPrefix(dir, dirPrefix), "-")
 		if n, err := strconv.Atoi(pid); err == nil && errors.Is(unix.Kill(n, 0), unix.ESRCH) {
 			_ = os.RemoveAll(dir)
+			for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
+				left, _ := filepath.Glob(filepath.Join(root, filepath.Base(dir)+"-*"))
+				for _, cgroup := range left {
+					_ = removeTree(cgroup)
+				}
+			}
 		}
 	}
 	dir, err := os.MkdirTemp(filepath.Dir(dirPrefix), fmt.Sprintf("%s%d-", filepath.Base(dirPrefix), os.Getpid()))
@@ -182,6 +218,9 @@ func workDir() (string, error) {
 	}
 	return dir, os.MkdirAll(filepath.Join(dir, "log"), 0o755)
 }
+
+// cgroup names the cgroups of a node, or of the wire; see workDir for the process id in it.
+func (h *Harness) cgroup(node string) string { return filepath.Base(h.Dir) + "-" + node }
 
 // Build builds a program of integration/cmd and answers its path.
 func (h *Harness) Build(ctx context.Context, name string) (string, error) {

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -215,6 +216,50 @@ func TestInventorySees(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = sleep.Wait()
+}
+
+// Nodes share no cgroup, and leave none on the host.
+func TestCgroups(t *testing.T) {
+	h := New(t, Options{Nodes: 2})
+	a, b := h.Node(0), h.Node(1)
+	before, err := b.Inventory(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := hierarchies()
+	if err != nil || len(all) == 0 {
+		t.Fatalf("hierarchies: %v, %v", all, err)
+	}
+	for _, tree := range all {
+		dir := filepath.Join(tree.path, "default", "vm")
+		if _, err := a.Run(t.Context(), "mkdir", "-p", dir); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(filepath.Join(tree.path, h.cgroup("a"), "default", "vm")); err != nil {
+			t.Errorf("made in the node: %v", err)
+		}
+		if _, err := os.Stat(a.Cgroup(strings.TrimPrefix(dir, "/sys/fs/cgroup"))); err != nil {
+			t.Error(err)
+		}
+		after, err := b.Inventory(t.Context())
+		if more := after.Since(before); err != nil || len(more) > 0 {
+			t.Errorf("seen on the other node: %v, %v", more, err)
+		}
+		if after, err = a.Inventory(t.Context()); err != nil || !slices.Contains(after, "cgroup "+dir) {
+			t.Errorf("not seen on the node: %v, %v", after, err)
+		}
+		if err := removeTree(a.Cgroup(strings.TrimPrefix(filepath.Dir(dir), "/sys/fs/cgroup"))); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, tree := range all {
+		if _, err := os.Stat(filepath.Join(tree.path, h.cgroup("a"))); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("left on the host: %v", err)
+		}
+	}
 }
 
 // Close ends every process, also one that ignores SIGTERM, and removes all files.

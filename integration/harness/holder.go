@@ -15,16 +15,17 @@ import (
 )
 
 // holderEnv tells a program that imports this package to become the first process of a
-// node instead of running its main.
+// node instead of running its main. Its value names the node's cgroups.
 const holderEnv = "GODWIT_HARNESS_HOLDER"
 
 // The node's first process is this very program, started again: no other binary has to
 // be built or found, in tests and in the demo alike.
 func init() {
-	if os.Getenv(holderEnv) == "" {
+	name := os.Getenv(holderEnv)
+	if name == "" {
 		return
 	}
-	if err := hold(); err != nil {
+	if err := hold(name); err != nil {
 		fmt.Fprintln(os.Stderr, "holder:", err)
 		os.Exit(1)
 	}
@@ -34,8 +35,11 @@ func init() {
 // hold is process 1 of a node: it makes the private mounts, says so, reaps what is
 // orphaned, and ends with its stdin. The kernel then kills whatever else lives in the
 // node, so nothing survives the harness, however that one dies.
-func hold() error {
+func hold(name string) error {
 	if err := privateMounts(); err != nil {
+		return err
+	}
+	if err := ownCgroups(name); err != nil {
 		return err
 	}
 	fmt.Println("ready")
@@ -84,15 +88,16 @@ func privateMounts() error {
 
 // holder is a started first process and the namespaces it keeps.
 type holder struct {
+	name  string // of its cgroups
 	cmd   *exec.Cmd
 	stdin io.Closer
 	ns    []*os.File // in the order they are entered
 }
 
-// Like: unshare --net --mount --pid --fork
-func startHolder() (_ *holder, err error) {
+// Like: unshare --net --mount --pid --cgroup --fork
+func startHolder(name string) (_ *holder, err error) {
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), holderEnv+"=1")
+	cmd.Env = append(os.Environ(), holderEnv+"="+name)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID, Setpgid: true}
 	stdin, err := cmd.StdinPipe()
@@ -106,16 +111,16 @@ func startHolder() (_ *holder, err error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start holder (root needed): %w", err)
 	}
-	h := &holder{cmd: cmd, stdin: stdin}
+	h := &holder{name: name, cmd: cmd, stdin: stdin}
 	defer func() {
 		if err != nil {
-			h.close()
+			err = errors.Join(err, h.close())
 		}
 	}()
 	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
 		return nil, fmt.Errorf("start holder: it says %q: %w", line, err)
 	}
-	for _, name := range []string{"pid", "net", "mnt"} {
+	for _, name := range []string{"pid", "net", "cgroup", "mnt"} {
 		f, err := os.Open(h.proc("ns", name))
 		if err != nil {
 			return nil, err
@@ -154,11 +159,12 @@ func (h *holder) enter(f func() error) error {
 }
 
 // close ends the node with all its processes.
-func (h *holder) close() {
+func (h *holder) close() error {
 	for _, f := range h.ns {
 		f.Close()
 	}
 	h.stdin.Close()
 	_ = h.cmd.Process.Kill()
 	_ = h.cmd.Wait() // process 1 is gone only after all others
+	return removeCgroups(h.name)
 }

@@ -33,7 +33,7 @@ func (i Inventory) Since(before Inventory) Inventory {
 // Inventory lists what the node holds now.
 func (n *Node) Inventory(ctx context.Context) (Inventory, error) {
 	var all Inventory
-	for _, list := range []func(context.Context) ([]string, error){n.processes, n.mounts, n.links, n.files, n.cgroups} {
+	for _, list := range []func(context.Context) ([]string, error){n.processes, n.mounts, n.links, n.files, func(context.Context) ([]string, error) { return n.cgroups() }} {
 		items, err := list(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("list what node %s holds: %w", n.Name, err)
@@ -171,7 +171,7 @@ func (n *Node) links(ctx context.Context) ([]string, error) {
 // RAM, and the sockets of shims.
 func (n *Node) files(context.Context) ([]string, error) {
 	var out []string
-	for _, dir := range []string{"/run/netns", "/var/run/netns", "/var/lib/cni", n.Dir + "/ram", n.Dir + "/s", n.Dir + "/run"} {
+	for _, dir := range []string{"/run/netns", "/var/run/netns", "/var/lib/cni", n.Dir + "/ram", n.Dir + "/s", "/run/containerd/s", n.Dir + "/run"} {
 		root := n.inside(dir)
 		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 			if err != nil {
@@ -191,45 +191,4 @@ func (n *Node) files(context.Context) ([]string, error) {
 		}
 	}
 	return out, nil
-}
-
-// cgroups that a runtime made: below a containerd namespace, in every hierarchy. They are
-// the whole host's: one that only processes of others live in is not the node's.
-func (n *Node) cgroups(context.Context) ([]string, error) {
-	var out []string
-	for _, pattern := range []string{"/sys/fs/cgroup/*/default/*", "/sys/fs/cgroup/*/godwit/default/*", "/sys/fs/cgroup/default/*", "/sys/fs/cgroup/godwit/default/*"} {
-		dirs, err := filepath.Glob(pattern)
-		if err != nil {
-			return nil, err
-		}
-		for _, d := range dirs {
-			if info, err := os.Stat(d); err == nil && info.IsDir() && !n.foreign(d) {
-				out = append(out, "cgroup "+d)
-			}
-		}
-	}
-	return out, nil
-}
-
-// foreign says whether a cgroup has processes, none of which is of the node.
-func (n *Node) foreign(cgroup string) bool {
-	own, err := os.Readlink(n.holder.proc("ns", "pid"))
-	if err != nil {
-		return false
-	}
-	procs, err := os.ReadFile(filepath.Join(cgroup, "cgroup.procs"))
-	if err != nil {
-		return false
-	}
-	seen := false
-	for _, pid := range strings.Fields(string(procs)) {
-		switch ns, err := os.Readlink("/proc/" + pid + "/ns/pid"); {
-		case err != nil: // gone
-		case ns == own:
-			return false
-		default:
-			seen = true
-		}
-	}
-	return seen
 }

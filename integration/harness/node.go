@@ -37,7 +37,7 @@ func (h *Harness) startNodes(ctx context.Context) error {
 		if err := os.MkdirAll(filepath.Join(dir, "ram"), 0o755); err != nil {
 			return err
 		}
-		hold, err := startHolder()
+		hold, err := startHolder(h.cgroup(name))
 		if err != nil {
 			return fmt.Errorf("make node %s: %w", name, err)
 		}
@@ -46,7 +46,7 @@ func (h *Harness) startNodes(ctx context.Context) error {
 			Config: filepath.Join(dir, "config.toml"), Socket: filepath.Join(dir, "c.sock"),
 		}
 		h.nodes = append(h.nodes, n)
-		h.onClose(func() error { hold.close(); return nil })
+		h.onClose(hold.close)
 		if err := h.join(ctx, n); err != nil {
 			return fmt.Errorf("join node %s: %w", name, err)
 		}
@@ -162,7 +162,12 @@ func (n *Node) env() []string {
 
 func (h *Harness) path() string {
 	bin := filepath.Join(h.root, "bin")
-	return strings.Join([]string{bin, filepath.Join(bin, "tools"), "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}, ":")
+	tools := filepath.Join(bin, "tools")
+	own := tools
+	if h.opts.Release == LongRun {
+		own = filepath.Join(tools, "containerd23")
+	}
+	return strings.Join([]string{bin, own, tools, "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}, ":")
 }
 
 // lookPath finds a program as a node would; an unknown one is left for exec to refuse.

@@ -20,12 +20,12 @@ func nodeAddress(i int) string { return fmt.Sprintf("10.88.0.%d", i+2) }
 
 // startWire makes the namespace of the L2: a bridge that every node is joined to.
 func (h *Harness) startWire(ctx context.Context) error {
-	wire, err := startHolder()
+	wire, err := startHolder(h.cgroup("wire"))
 	if err != nil {
 		return fmt.Errorf("make wire: %w", err)
 	}
 	h.wire = wire
-	h.onClose(func() error { wire.close(); return nil })
+	h.onClose(wire.close)
 	return wire.ip(ctx,
 		"link set lo up",
 		"link add br0 type bridge",
