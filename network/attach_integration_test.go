@@ -38,7 +38,7 @@ func TestAttachAndDetach(t *testing.T) {
 		t.Errorf("addresses left for the host: %s", got)
 	}
 	tap := sh(t, ns, "ip", "-d", "link", "show", "tap0")
-	for _, want := range []string{"state DOWN", "alias godwit/test/vm1/g4/a2", "mtu 1500", links[0].NIC.MAC, "addrgenmode none", "vnet_hdr on", "persist on"} {
+	for _, want := range []string{"state DOWN", "alias godwit/test/vm1/n0a1b2c3d4e5f/g4/a2", "mtu 1500", links[0].NIC.MAC, "addrgenmode none", "vnet_hdr on", "persist on"} {
 		if !strings.Contains(tap, want) {
 			t.Errorf("tap lacks %q: %s", want, tap)
 		}
@@ -174,7 +174,7 @@ func TestAttachRepeated(t *testing.T) {
 	if _, err := Attach(t.Context(), f.nodes[0], owner, links); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("taps are held: %v", err)
 	}
-	if _, err := Attach(t.Context(), f.nodes[0], Owner{VM: "test/other"}, links); !errdefs.IsAlreadyExists(err) {
+	if _, err := Attach(t.Context(), f.nodes[0], Owner{Node: owner.Node, VM: "test/other"}, links); !errdefs.IsAlreadyExists(err) {
 		t.Errorf("another owner: %v", err)
 	}
 	if diff := cmp.Diff(wired, state(t, f.nodes[0])); diff != "" {

@@ -150,7 +150,7 @@ func (f fabric) attach(t *testing.T, node int, change ...func(*Link)) (*Attachme
 	return a, links
 }
 
-var owner = Owner{VM: "test/vm1", Generation: 4, Attempt: 2}
+var owner = Owner{Node: "0a1b2c3d4e5f", VM: "test/vm1", Generation: 4, Attempt: 2}
 
 func mustRead(t *testing.T, ns string) []Link {
 	t.Helper()

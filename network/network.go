@@ -10,6 +10,7 @@ import "godwit.dev/godwit/api/spec"
 
 // Owner tags every tap, so that a scan finds what no record knows.
 type Owner struct {
+	Node       string // of the host that has the tap: 12 hexadecimal digits
 	VM         string // namespace/id
 	Generation uint64
 	Attempt    uint32

@@ -4,9 +4,45 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 )
+
+// Namespaces lists the network namespaces of this host but the caller's own, by a path
+// each: those that a process lives in, and those that have a name in the file system.
+func Namespaces() ([]string, error) {
+	own, err := os.Stat("/proc/self/ns/net")
+	if err != nil {
+		return nil, fmt.Errorf("list network namespaces: %w", err)
+	}
+	paths, err := filepath.Glob("/proc/[0-9]*/ns/net")
+	if err != nil {
+		return nil, fmt.Errorf("list network namespaces: %w", err)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("list network namespaces: %w", err)
+	}
+	for _, line := range strings.Split(string(mounts), "\n") {
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[3], "net:[") {
+			paths = append(paths, f[4])
+		}
+	}
+	var out []string
+	seen := []os.FileInfo{own}
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		if err != nil || slices.ContainsFunc(seen, func(s os.FileInfo) bool { return os.SameFile(s, info) }) {
+			continue // gone meanwhile
+		}
+		seen, out = append(seen, info), append(out, path)
+	}
+	return out, nil
+}
 
 // Orphans deletes the taps of owners that known denies, and the redirects that lead
 // to them, and gives the owners it found (N-26). The addresses come back only with

@@ -2,6 +2,7 @@ package network
 
 import (
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -13,28 +14,40 @@ const (
 	aliasMax    = 255 // IFALIASZ less the final zero
 )
 
-// alias is what the owner's taps carry: godwit/<vm>/g<generation>/a<attempt>.
+// nodeID is what Owner.Node looks like.
+var nodeID = regexp.MustCompile(`^[0-9a-f]{12}$`)
+
+// alias is what the owner's taps carry: godwit/<vm>/n<node>/g<generation>/a<attempt>.
 func (o Owner) alias() (string, error) {
-	a := fmt.Sprintf("%s%s/g%d/a%d", aliasPrefix, o.VM, o.Generation, o.Attempt)
+	a := fmt.Sprintf("%s%s/n%s/g%d/a%d", aliasPrefix, o.VM, o.Node, o.Generation, o.Attempt)
 	if o.VM == "" || len(a) > aliasMax {
 		return "", fmt.Errorf("name owner %q: 1 to %d bytes wanted: %w", o.VM,
 			aliasMax-len(a)+len(o.VM), errdefs.ErrInvalidArgument)
 	}
+	if !nodeID.MatchString(o.Node) {
+		return "", fmt.Errorf("name owner %q: node %q is not 12 hexadecimal digits: %w", o.VM, o.Node, errdefs.ErrInvalidArgument)
+	}
 	return a, nil
 }
 
-// parseAlias is the reverse of alias; ok is false for a link that is not ours.
+// parseAlias is the reverse of alias; ok is false for a link that is not ours. Taps of
+// earlier versions name no node.
 func parseAlias(alias string) (o Owner, ok bool) {
 	rest, ours := strings.CutPrefix(alias, aliasPrefix)
-	// The VM's name has slashes of its own: the tags are the last two parts.
+	// The VM's name has slashes of its own: the tags are the last parts.
 	rest, attempt, ok1 := cutLast(rest, "/a")
 	vm, generation, ok2 := cutLast(rest, "/g")
 	g, err1 := strconv.ParseUint(generation, 10, 64)
 	a, err2 := strconv.ParseUint(attempt, 10, 32)
+	o = Owner{Generation: g, Attempt: uint32(a)}
+	if before, node, found := cutLast(vm, "/n"); found && nodeID.MatchString(node) {
+		vm, o.Node = before, node
+	}
+	o.VM = vm
 	if !ours || !ok1 || !ok2 || err1 != nil || err2 != nil || vm == "" {
 		return Owner{}, false
 	}
-	return Owner{VM: vm, Generation: g, Attempt: uint32(a)}, true
+	return o, true
 }
 
 func cutLast(s, sep string) (before, after string, ok bool) {

@@ -160,7 +160,7 @@ func (s *starting) attach(ctx context.Context, u *undo) error {
 	if err != nil {
 		return err
 	}
-	owner := network.Owner{VM: vm.namespace + "/" + vm.id, Generation: j.Generation, Attempt: j.Attempt}
+	owner := network.Owner{Node: vm.host.Config.NodeID(), VM: vm.namespace + "/" + vm.id, Generation: j.Generation, Attempt: j.Attempt}
 	a, err := vm.host.Network.Attach(ctx, j.NetNS, owner, links)
 	if err != nil {
 		return err

@@ -6,6 +6,12 @@ import (
 	"path/filepath"
 )
 
+// NodeID tells this node from others on the same host, in names that only the kernel keeps.
+func (c *Config) NodeID() string {
+	sum := sha256.Sum256([]byte(c.Node + "\x00" + c.StateDir))
+	return hex.EncodeToString(sum[:6])
+}
+
 // DaemonSocket is where godwitd serves the CLI and the node's shims.
 func (c *Config) DaemonSocket() string { return filepath.Join(c.RunDir, "godwitd.sock") }
 
