@@ -4,15 +4,21 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"sync"
 	"syscall"
+	"time"
 
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/migrate/node"
+	"godwit.dev/godwit/network"
+	"godwit.dev/godwit/shim/deaths"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -33,6 +39,42 @@ type adopter struct {
 	containers interface {
 		Has(ctx context.Context, vm *nodev1.VM) (bool, error)
 	}
+
+	mu    sync.Mutex
+	tried map[string]time.Time // when a shim was started at once, by the VM's name
+}
+
+// watch adopts a VM as soon as its shim has died; the rounds find what it misses. One
+// whose successors die too waits for the next round.
+func (a *adopter) watch(ctx context.Context) {
+	err := deaths.Watch(ctx, a.config.VMsDir(), func(namespace, id string) {
+		vm := &nodev1.VM{Namespace: namespace, Id: id}
+		if !a.first(namespace + "/" + id) {
+			return
+		}
+		if err := a.adoptOne(ctx, vm); err != nil && ctx.Err() == nil {
+			slog.WarnContext(ctx, "VM of a dead shim waits", "vm", namespace+"/"+id, "error", err)
+		}
+	})
+	if ctx.Err() == nil {
+		slog.WarnContext(ctx, "dead shims are found by rounds only", "error", err)
+	}
+}
+
+// first reports whether the VM was not tried within one round.
+func (a *adopter) first(vm string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := time.Now()
+	maps.DeleteFunc(a.tried, func(_ string, at time.Time) bool { return now.Sub(at) > tendInterval })
+	if _, tried := a.tried[vm]; tried {
+		return false
+	}
+	if a.tried == nil {
+		a.tried = map[string]time.Time{}
+	}
+	a.tried[vm] = now
+	return true
 }
 
 // end ends the adopted VMs whose container object was removed: no shim hears of that.
@@ -63,8 +105,37 @@ func (a *adopter) adopt(ctx context.Context) error {
 	}
 	var errs []error
 	for _, vm := range vms {
-		if _, err := a.machines.Query(ctx, vm); errdefs.IsUnavailable(err) {
-			errs = append(errs, a.start(ctx, vm))
+		errs = append(errs, a.adoptOne(ctx, vm))
+	}
+	return errors.Join(errs...)
+}
+
+func (a *adopter) adoptOne(ctx context.Context, vm *nodev1.VM) error {
+	if _, err := a.machines.Query(ctx, vm); errdefs.IsUnavailable(err) {
+		return a.start(ctx, vm)
+	}
+	return nil
+}
+
+// taps deletes those that stand for no VM of this node any more (N-26). A VM is written
+// down before its taps are made, and forgotten after they are gone.
+func (a *adopter) taps(ctx context.Context) error {
+	namespaces, err := network.Namespaces()
+	if err != nil {
+		return err
+	}
+	node := a.config.NodeID()
+	errs := []error{}
+	for _, path := range namespaces {
+		removed, err := network.Orphans(ctx, path, func(o network.Owner) bool {
+			ns, id, ok := strings.Cut(o.VM, "/")
+			return o.Node != node || !ok || a.machines.Known(&nodev1.VM{Namespace: ns, Id: id})
+		})
+		for _, o := range removed {
+			slog.WarnContext(ctx, "tap of a VM that is not here deleted", "vm", o.VM, "netns", path)
+		}
+		if err != nil && !errdefs.IsNotFound(err) { // the namespace may have gone meanwhile
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)

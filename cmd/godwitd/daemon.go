@@ -140,6 +140,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	group.Go(func() error { return d.servePeers(ctx) })
 	group.Go(func() error { return d.serveMetrics(ctx) })
 	group.Go(func() error { d.tend(ctx); return nil })
+	group.Go(func() error { d.shims.watch(ctx); return nil })
 	slog.InfoContext(ctx, "godwitd serves", "socket", d.config.DaemonSocket(), "controller", d.config.Controller.Address)
 	return group.Wait()
 }
@@ -194,5 +195,6 @@ func (d *daemon) owed() []work {
 		{"sweep", d.engine.Sweep},
 		{"end", d.shims.end},
 		{"orphans", d.tasks.Orphans},
+		{"taps", d.shims.taps},
 	}
 }

@@ -116,6 +116,35 @@ func (id ID) Kill(ctx context.Context) error {
 	}
 }
 
+// Wait returns when the process is gone, or with an error when ctx ends. It costs no
+// thread, however many are waited for.
+func (id ID) Wait(ctx context.Context) error {
+	fd, err := id.open()
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := unix.SetNonblock(fd, true); err != nil { // for the runtime's poller
+		return errors.Join(fmt.Errorf("wait for process %d: %w", id.PID, err), unix.Close(fd))
+	}
+	file := os.NewFile(uintptr(fd), "pidfd")
+	defer file.Close()
+	defer context.AfterFunc(ctx, func() { file.Close() })()
+	raw, err := file.SyscallConn()
+	if err == nil {
+		err = raw.Read(func(fd uintptr) bool {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+			return n > 0 && err == nil
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("wait for process %d: %w", id.PID, errors.Join(err, ctx.Err()))
+	}
+	return nil
+}
+
 // Stop sends SIGSTOP and returns when every thread is stopped: from then on the process
 // executes nothing.
 func (id ID) Stop(ctx context.Context) error {

@@ -1,0 +1,175 @@
+// Package deaths tells when the shim of one of a node's VMs has ended and left its
+// journal: at once, where a look from time to time would come seconds later.
+package deaths
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"godwit.dev/godwit/shim/proc"
+)
+
+// journalName is the file that names a VM's shim; each write replaces it.
+const journalName = "node.json"
+
+// watcher knows which shims are waited for.
+type watcher struct {
+	dir  string
+	died func(namespace, id string)
+	wait sync.WaitGroup
+
+	mu      sync.Mutex
+	watched map[string]proc.ID // by the VM's directory; one that died stays until it is another
+}
+
+// Watch calls died for each VM below dir, a directory for each namespace and in it one
+// for each VM, whose journal names a process that has ended: once for each process, and
+// at the same time as for others. Watch returns when ctx ends, or when the kernel grants
+// no more watches.
+func Watch(ctx context.Context, dir string, died func(namespace, id string)) error {
+	err := watch(ctx, dir, died)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return fmt.Errorf("watch shims: %w", err)
+}
+
+func watch(ctx context.Context, dir string, died func(namespace, id string)) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	w := &watcher{dir: dir, died: died, watched: map[string]proc.ID{}}
+	defer w.wait.Wait()
+	defer cancel()
+	t, err := newTree()
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	defer context.AfterFunc(ctx, t.close)()
+	for err = w.scan(ctx, t); err == nil; {
+		var changed []string
+		if changed, err = t.next(); err == nil {
+			err = w.handle(ctx, t, changed)
+		}
+	}
+	return err
+}
+
+// handle looks at what has changed: a journal, the directory of a VM, or more than that.
+func (w *watcher) handle(ctx context.Context, t *tree, changed []string) error {
+	for _, path := range changed {
+		rel, err := filepath.Rel(w.dir, path)
+		if err != nil {
+			return err
+		}
+		switch strings.Count(rel, "/") {
+		case 0: // a namespace, or, after an overflow, everything
+			err = w.scan(ctx, t)
+		case 1:
+			err = w.enter(ctx, t, path)
+		case 2:
+			if filepath.Base(path) == journalName {
+				w.look(ctx, filepath.Dir(path))
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// enter puts the directory of a VM under watch, and then looks: what comes later is an
+// event.
+func (w *watcher) enter(ctx context.Context, t *tree, vm string) error {
+	if err := t.add(vm); err != nil {
+		return err
+	}
+	w.look(ctx, vm)
+	return nil
+}
+
+// scan enters every VM, and forgets those that are gone.
+func (w *watcher) scan(ctx context.Context, t *tree) error {
+	if err := t.add(w.dir); err != nil {
+		return err
+	}
+	namespaces, err := filepath.Glob(filepath.Join(w.dir, "*"))
+	if err != nil {
+		return err
+	}
+	for _, ns := range namespaces {
+		if err := t.add(ns); err != nil {
+			return err
+		}
+		vms, err := filepath.Glob(filepath.Join(ns, "*"))
+		if err != nil {
+			return err
+		}
+		for _, vm := range vms {
+			if err := w.enter(ctx, t, vm); err != nil {
+				return err
+			}
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	maps.DeleteFunc(w.watched, func(dir string, _ proc.ID) bool { _, err := os.Stat(dir); return err != nil })
+	return nil
+}
+
+// look begins to wait for the shim that the journal in dir names, unless it does so
+// already.
+func (w *watcher) look(ctx context.Context, dir string) {
+	id, err := shimOf(dir)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err != nil || w.watched[dir] == id {
+		return
+	}
+	w.watched[dir] = id
+	w.wait.Go(func() {
+		if id.Wait(ctx) != nil {
+			return
+		}
+		// A task that was deleted has no journal, one that was taken over another shim.
+		now, err := shimOf(dir)
+		if err == nil && now == id {
+			w.died(filepath.Base(filepath.Dir(dir)), filepath.Base(dir))
+			return
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if err != nil && w.watched[dir] == id {
+			delete(w.watched, dir)
+		}
+	})
+}
+
+// shimOf answers the process that a journal names. A fence that outlived its VM names
+// none.
+func shimOf(dir string) (proc.ID, error) {
+	data, err := os.ReadFile(filepath.Join(dir, journalName))
+	if err != nil {
+		return proc.ID{}, err
+	}
+	var journal struct {
+		Shim proc.ID `json:"shim"`
+	}
+	if err := json.Unmarshal(data, &journal); err != nil {
+		return proc.ID{}, err
+	}
+	if journal.Shim.PID == 0 {
+		return proc.ID{}, errors.New("no shim")
+	}
+	return journal.Shim, nil
+}
