@@ -20,6 +20,7 @@ func (a *Agent) Setup(ctx context.Context, r *agentv1.SetupRequest) (*agentv1.Se
 			Layers: r.Layers, Writable: r.Writable, Mounts: r.Mounts, Hostname: r.Hostname,
 			ReadOnlyRoot: r.ReadOnlyRoot, MaskedPaths: r.MaskedPaths, ReadOnlyPaths: r.ReadOnlyPaths,
 			Sysctl: r.Sysctl, Resources: r.Resources, RootfsPropagation: r.RootfsPropagation,
+			Seccomp: r.Seccomp, Copies: r.Copies, Personality: r.Personality,
 		})
 		head.Files = batches[0]
 		batches, r = batches[1:], head

@@ -259,6 +259,7 @@ func (s *starting) setup(ctx context.Context, _ *undo) error {
 	if err != nil {
 		return err
 	}
+	req.Copies = s.vm.bundle.Copies.Mounts()
 	if _, err := agent.Setup(ctx, req); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
 func TestResources(t *testing.T) {
@@ -70,6 +71,11 @@ func TestCgroupFiles(t *testing.T) {
 		}
 	}
 	c := cgroup(dir)
+	lower, check := int64(41), true
+	err := c.apply(&specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &lower, CheckBeforeUpdate: &check}})
+	if !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("a limit below what is in use: %v", err)
+	}
 	if c.value("memory.max") != 0 || c.value("memory.current") != 42 || c.value("none") != 0 || c.oomKills() != 3 {
 		t.Fatal("read wrongly")
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/guest/stage"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -36,6 +37,8 @@ type Service struct {
 
 	setupMu sync.Mutex // serialises Setup, Copy, Restored and Start of the init
 	setup   *agentv1.SetupRequest
+	filter  *stage.Seccomp // of every process; written once, before the first Start
+	persona uint64
 	rootfs  string
 	waiting *child   // the container's init until it has its process
 	init    *process // nil before Setup

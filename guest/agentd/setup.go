@@ -26,6 +26,9 @@ func (s *Service) Setup(_ context.Context, r *agentv1.SetupRequest) (*agentv1.Se
 		}
 		return nil, fmt.Errorf("set up container: it has been set up otherwise: %w", errdefs.ErrFailedPrecondition)
 	}
+	if err := refuseUnknown(r); err != nil {
+		return nil, err
+	}
 	if _, err := parseResources(r.Resources); err != nil {
 		return nil, err
 	}
@@ -48,8 +51,22 @@ func (s *Service) Setup(_ context.Context, r *agentv1.SetupRequest) (*agentv1.Se
 	if err != nil {
 		return nil, errors.Join(err, root.unmount())
 	}
+	if f := r.Seccomp; f != nil {
+		s.filter = &stage.Seccomp{Program: f.Program, Flags: f.Flags}
+	}
+	s.persona = r.Personality
 	s.setup, s.waiting = proto.CloneOf(r), ch
 	return &agentv1.SetupResponse{}, nil
+}
+
+// refuseUnknown keeps a guest that is older than the shim from running a container
+// with less than was asked for.
+func refuseUnknown(r proto.Message) error {
+	if n := len(r.ProtoReflect().GetUnknown()); n > 0 {
+		return fmt.Errorf("%s asks for what this guest does not know (%d bytes): its initramfs is older than the shim: %w",
+			r.ProtoReflect().Descriptor().Name(), n, errdefs.ErrNotImplemented)
+	}
+	return nil
 }
 
 func describe(dir string, r *agentv1.SetupRequest) *stage.Container {
@@ -59,6 +76,9 @@ func describe(dir string, r *agentv1.SetupRequest) *stage.Container {
 	}
 	for _, m := range r.Mounts {
 		c.Mounts = append(c.Mounts, stage.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options})
+	}
+	for _, m := range r.Copies {
+		c.Copies = append(c.Copies, stage.Mount{Target: m.Target, Options: m.Options})
 	}
 	return c
 }

@@ -18,6 +18,9 @@ import (
 
 // Start implements agentv1.AgentService.
 func (s *Service) Start(ctx context.Context, r *agentv1.StartRequest) (*agentv1.StartResponse, error) {
+	if err := refuseUnknown(r); err != nil {
+		return nil, err
+	}
 	p, err := s.once(ctx, r.Id, func() (*process, error) {
 		spec, err := parseProcess(r.Process)
 		if err != nil {
@@ -135,7 +138,8 @@ func (s *Service) lead(ch *child, p *process, join int, r *agentv1.StartRequest,
 			return s.abandon(ch, p, err)
 		}
 	}
-	err := p.handshake(ch.pipe, join, st, beforeExec)
+	proc := &stage.Process{Spec: p.spec, Join: join, Personality: s.persona, Seccomp: s.filter}
+	err := p.handshake(ch.pipe, proc, st, beforeExec)
 	if st != nil {
 		st.closeChild()
 	}

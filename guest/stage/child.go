@@ -62,7 +62,7 @@ func orUnexpected(err error) error {
 
 // become turns this process into the container's. box is nil for ArgExec.
 func (p *Process) become(pipe *Pipe, box *Container) error {
-	if err := refuse(p.Spec); err != nil {
+	if err := CheckProcess(p.Spec); err != nil {
 		return err
 	}
 	if box == nil {
@@ -81,7 +81,7 @@ func (p *Process) become(pipe *Pipe, box *Container) error {
 			return err
 		}
 	}
-	id, err := newIdentity(p.Spec)
+	id, err := newIdentity(p)
 	if err != nil {
 		return err
 	}
@@ -97,6 +97,9 @@ func (p *Process) become(pipe *Pipe, box *Container) error {
 	}
 	if m, err := pipe.receive(); err != nil || m.Event != Go {
 		return fmt.Errorf("wait for the agent: %w", orUnexpected(err))
+	}
+	if err := id.confine(); err != nil {
+		return err
 	}
 	err = syscall.Exec(path, p.Spec.Args, id.env)
 	return classify(fmt.Errorf("exec %s: %w", path, err))

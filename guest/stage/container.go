@@ -90,6 +90,11 @@ func (c *Container) seal() error {
 			return err
 		}
 	}
+	for i := range c.Copies {
+		if err := c.Copies[i].cover(); err != nil {
+			return err
+		}
+	}
 	for _, path := range c.ReadOnly {
 		if err := readOnly(path); err != nil {
 			return err

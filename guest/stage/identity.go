@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -15,53 +14,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// refuse names what a process asks for and this guest does not do.
-func refuse(p *specs.Process) error {
-	var what string
-	switch {
-	case p == nil || len(p.Args) == 0 || p.Args[0] == "":
-		return fmt.Errorf("process.args is empty: %w", errdefs.ErrInvalidArgument)
-	case !filepath.IsAbs(p.Cwd):
-		return fmt.Errorf("process.cwd %q is not absolute: %w", p.Cwd, errdefs.ErrInvalidArgument)
-	case p.ApparmorProfile != "":
-		what = "process.apparmorProfile"
-	case p.SelinuxLabel != "":
-		what = "process.selinuxLabel"
-	case p.Scheduler != nil:
-		what = "process.scheduler"
-	case p.IOPriority != nil:
-		what = "process.ioPriority"
-	case p.ExecCPUAffinity != nil:
-		what = "process.execCPUAffinity"
-	default:
-		return nil
-	}
-	return fmt.Errorf("%s in a guest: %w", what, errdefs.ErrNotImplemented)
-}
-
 // identity is who the process is, prepared while we are still root.
 type identity struct {
-	spec *specs.Process
-	env  []string
-	caps [5][]capability.Cap // effective, permitted, inheritable, bounding, ambient
+	spec    *specs.Process
+	filter  *Seccomp
+	persona uint64
+	env     []string
+	final   [2]unix.CapUserData // set once the process is its user
+	caps    [5][]capability.Cap // effective, permitted, inheritable, bounding, ambient
 }
 
-func newIdentity(p *specs.Process) (*identity, error) {
-	id := &identity{spec: p, env: environment(p)}
-	if p.Capabilities == nil {
-		return id, nil
+func newIdentity(p *Process) (*identity, error) {
+	id := &identity{spec: p.Spec, filter: p.Seccomp, persona: p.Personality, env: environment(p.Spec)}
+	var err error
+	id.caps, err = readCapabilities(p.Spec.Capabilities)
+	return id, err
+}
+
+// readCapabilities answers the five sets: effective, permitted, inheritable, bounding,
+// ambient.
+func readCapabilities(c *specs.LinuxCapabilities) (sets [5][]capability.Cap, err error) {
+	if c == nil {
+		return sets, nil
 	}
-	c := p.Capabilities
 	for i, names := range [][]string{c.Effective, c.Permitted, c.Inheritable, c.Bounding, c.Ambient} {
 		for _, name := range names {
 			v, err := parseCap(name)
 			if err != nil {
-				return nil, err
+				return sets, err
 			}
-			id.caps[i] = append(id.caps[i], v)
+			sets[i] = append(sets[i], v)
 		}
 	}
-	return id, nil
+	return sets, nil
 }
 
 func parseCap(name string) (capability.Cap, error) {
@@ -93,13 +78,12 @@ func environment(p *specs.Process) []string {
 func (id *identity) assume() error {
 	p := id.spec
 	for _, r := range p.Rlimits {
-		n, ok := rlimits[r.Type]
-		if !ok {
-			return fmt.Errorf("process.rlimits: unknown %q: %w", r.Type, errdefs.ErrInvalidArgument)
-		}
-		if err := unix.Prlimit(0, n, &unix.Rlimit{Cur: r.Soft, Max: r.Hard}, nil); err != nil {
+		if err := unix.Prlimit(0, rlimits[r.Type], &unix.Rlimit{Cur: r.Soft, Max: r.Hard}, nil); err != nil {
 			return fmt.Errorf("set %s: %w", r.Type, err)
 		}
+	}
+	if err := id.personality(); err != nil {
+		return err
 	}
 	if err := id.bound(); err != nil {
 		return err
@@ -167,22 +151,17 @@ func (id *identity) become() error {
 	if err := unix.Prctl(unix.PR_SET_KEEPCAPS, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("keep capabilities: %w", err)
 	}
-	if id.spec.Capabilities == nil {
+	if id.spec.Capabilities == nil && !id.borrows() {
 		return nil
 	}
-	return id.capset()
-}
-
-func (id *identity) capset() error {
-	var data [2]unix.CapUserData
-	for _, c := range id.caps[0] {
-		data[c/32].Effective |= 1 << (c % 32)
+	var err error
+	if id.final, err = id.capabilities(); err != nil {
+		return err
 	}
-	for _, c := range id.caps[1] {
-		data[c/32].Permitted |= 1 << (c % 32)
-	}
-	for _, c := range id.caps[2] {
-		data[c/32].Inheritable |= 1 << (c % 32)
+	data := id.final
+	if id.borrows() {
+		data[0].Effective |= 1 << unix.CAP_SYS_ADMIN
+		data[0].Permitted |= 1 << unix.CAP_SYS_ADMIN
 	}
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	if err := unix.Capset(&hdr, &data[0]); err != nil {

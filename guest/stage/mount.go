@@ -37,6 +37,13 @@ var clearFlags = map[string]uintptr{
 	"loud": unix.MS_SILENT, "nolazytime": unix.MS_LAZYTIME, "symfollow": unix.MS_NOSYMFOLLOW,
 }
 
+// recursive are the options that act on the mounts below as well.
+var recursive = map[string]bool{
+	"rro": true, "rrw": true, "rnosuid": true, "rsuid": true, "rnodev": true, "rdev": true, "rnoexec": true,
+	"rexec": true, "rnodiratime": true, "rdiratime": true, "rrelatime": true, "rnorelatime": true, "rnoatime": true,
+	"ratime": true, "rstrictatime": true, "rnostrictatime": true, "rnosymfollow": true, "rsymfollow": true,
+}
+
 // options is what the option strings of a mount say.
 type options struct {
 	flags       uintptr
@@ -53,7 +60,7 @@ func (m *Mount) options() (o options, err error) {
 			o.flags = o.flags&^clear | set
 		case propagation[s] != 0:
 			o.propagation = append(o.propagation, s)
-		case s == "tmpcopyup" || s == "idmap" || s == "ridmap" || strings.HasPrefix(s, "rro"):
+		case s == "tmpcopyup" || s == "idmap" || s == "ridmap" || recursive[s]:
 			return o, fmt.Errorf("mount %s: option %q in a guest: %w", m.Target, s, errdefs.ErrNotImplemented)
 		default:
 			o.data = append(o.data, s)
@@ -153,6 +160,32 @@ func (m *Mount) bind(root *inroot.Root, target string, o options) error {
 	}
 	defer made.Close()
 	return unix.Mount("", inroot.Path(made), "", unix.MS_BIND|unix.MS_REMOUNT|extra, "")
+}
+
+// cover makes a path that was copied in a mount with options of its own.
+func (m *Mount) cover() error {
+	o, err := m.options()
+	if err != nil {
+		return err
+	}
+	if len(o.data) > 0 {
+		return fmt.Errorf("mount %s: unknown options %v: %w", m.Target, o.data, errdefs.ErrInvalidArgument)
+	}
+	path := filepath.Clean(m.Target)
+	if err := unix.Mount(path, path, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("mount %s: %w", m.Target, err)
+	}
+	if flags := o.flags &^ (unix.MS_BIND | unix.MS_REC); flags != 0 {
+		if err := unix.Mount("", path, "", unix.MS_BIND|unix.MS_REMOUNT|flags, ""); err != nil {
+			return fmt.Errorf("mount %s: options %v: %w", m.Target, m.Options, err)
+		}
+	}
+	for _, p := range o.propagation {
+		if err := propagate(path, p); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // seal makes a mount read-only that is to be. It runs inside the new root.

@@ -34,6 +34,7 @@ type Container struct {
 	Hostname     string
 	Sysctl       map[string]string
 	Mounts       []Mount
+	Copies       []Mount // paths to bind to themselves, once files have been copied in
 	Masked       []string
 	ReadOnly     []string
 	ReadOnlyRoot bool
@@ -45,7 +46,15 @@ type Container struct {
 type Process struct {
 	Spec *specs.Process
 	// Join is the pid of the container's init, for ArgExec.
-	Join int
+	Join        int
+	Personality uint64   // of personality(2); 0: the guest's own
+	Seccomp     *Seccomp // nil: no filter
+}
+
+// Seccomp is a filter that the process takes on last.
+type Seccomp struct {
+	Program []byte // array of struct sock_filter
+	Flags   uint32
 }
 
 // The messages of the agent, in order: Container (ArgInit only), Process, Go. The

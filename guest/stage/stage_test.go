@@ -125,7 +125,7 @@ func TestProtocolCarriesErrorsAndDescriptors(t *testing.T) {
 
 func TestRefusals(t *testing.T) {
 	ok := func() *specs.Process { return &specs.Process{Args: []string{"x"}, Cwd: "/"} }
-	if err := refuse(ok()); err != nil {
+	if err := CheckProcess(ok()); err != nil {
 		t.Fatal(err)
 	}
 	tests := map[string]struct {
@@ -142,7 +142,7 @@ func TestRefusals(t *testing.T) {
 	for name, tt := range tests {
 		p := ok()
 		tt.change(p)
-		if err := refuse(p); !tt.is(err) {
+		if err := CheckProcess(p); !tt.is(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

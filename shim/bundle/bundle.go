@@ -15,6 +15,8 @@ import (
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/guest/seccomp"
+	"godwit.dev/godwit/guest/stage"
 )
 
 // Bundle of one task.
@@ -104,6 +106,16 @@ func parse(oci *specs.Spec, namespace, id string, cfg *config.Config) (*Bundle, 
 		b.WritableSize = int64(cfg.VM.WritableSize)
 	}
 	b.stripHost(oci)
+	if err := stage.CheckProcess(oci.Process); err != nil {
+		return nil, err
+	}
+	if p := oci.Linux.Seccomp; p != nil {
+		f, err := seccomp.Compile(p)
+		if err != nil {
+			return nil, err
+		}
+		b.Notes = append(b.Notes, f.Notes...)
+	}
 	b.Spec = &spec.Spec{
 		Version: spec.Version, Namespace: namespace, ID: id,
 		Memory: memory, VCPUs: vcpus, Annotations: own.honoured,
@@ -120,30 +132,38 @@ func (b *Bundle) stripHost(oci *specs.Spec) {
 	oci.Annotations = b.ownAnnotations()
 	l, p := oci.Linux, oci.Process
 	l.CgroupsPath = ""
-	if l.Seccomp != nil {
-		b.note("seccomp profile is not applied: the VM's own kernel stands between the workload and the host")
-		l.Seccomp = nil
+	for _, note := range stripLabels(p) {
+		b.note("%s", note)
 	}
-	if p.ApparmorProfile != "" {
-		b.note("AppArmor profile %s is not applied: it would confine a process of the host", p.ApparmorProfile)
-		p.ApparmorProfile = ""
-	}
-	if p.SelinuxLabel != "" || l.MountLabel != "" {
-		b.note("SELinux labels are not applied: they would confine a process of the host")
-		p.SelinuxLabel, l.MountLabel = "", ""
+	if l.MountLabel != "" {
+		b.note("linux.mountLabel is not applied: it would label files of the host")
+		l.MountLabel = ""
 	}
 	if l.Resources == nil {
 		return
 	}
 	if len(l.Resources.Devices) > 0 {
 		b.note("device rules are not applied: the guest has the VM's own devices only")
-		l.Resources.Devices = nil
 	}
 	if c := l.Resources.CPU; c != nil && (c.Cpus != "" || c.Mems != "") {
 		b.note("cpuset is not applied in the guest: it numbers the host's CPUs")
 		b.cpus, b.mems = c.Cpus, c.Mems
 		c.Cpus, c.Mems = "", ""
 	}
+	l.Resources.Devices = nil
+}
+
+// stripLabels takes away what would confine a process of the host.
+func stripLabels(p *specs.Process) (notes []string) {
+	if p.ApparmorProfile != "" {
+		notes = append(notes, fmt.Sprintf("AppArmor profile %s is not applied: it would confine a process of the host", p.ApparmorProfile))
+		p.ApparmorProfile = ""
+	}
+	if p.SelinuxLabel != "" {
+		notes = append(notes, "SELinux label (process.selinuxLabel) is not applied: it would confine a process of the host")
+		p.SelinuxLabel = ""
+	}
+	return notes
 }
 
 func (b *Bundle) note(format string, args ...any) {

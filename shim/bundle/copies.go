@@ -35,6 +35,7 @@ type Copy struct {
 	Source      string // on this host, without symbolic links
 	Destination string // in the container, clean
 	ReadOnly    bool
+	Options     []string // of the mount that it becomes in the container, if any
 }
 
 // Copies of one container.
@@ -100,6 +101,16 @@ func (c Copy) walk(fn func(name string, info fs.FileInfo) error) error {
 // other addresses renews.
 func (cs Copies) Only(destinations ...string) Copies {
 	return slices.DeleteFunc(slices.Clone(cs), func(c Copy) bool { return !slices.Contains(destinations, c.Destination) })
+}
+
+// Mounts are the copies that are mounts of their own in the container.
+func (cs Copies) Mounts() (mounts []*agentv1.Mount) {
+	for _, c := range cs {
+		if len(c.Options) > 0 {
+			mounts = append(mounts, &agentv1.Mount{Target: c.Destination, Options: c.Options})
+		}
+	}
+	return mounts
 }
 
 var errStop = errors.New("stop")

@@ -59,8 +59,9 @@ func TestCopiesContent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Contains(b.Spec.Container.OCI.Linux.ReadonlyPaths, "/data") {
-		t.Error("a read-only mount is writable in the guest")
+	mounts := b.Copies.Mounts()
+	if len(mounts) != 1 || mounts[0].Target != "/data" || !slices.Contains(mounts[0].Options, "ro") {
+		t.Errorf("a read-only mount is writable in the guest: %v", mounts)
 	}
 	got := receive(t, b.Copies)
 	for path, want := range map[string]string{

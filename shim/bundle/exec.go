@@ -6,6 +6,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"godwit.dev/godwit/guest/stage"
 )
 
 // ExecProcess reads the process of an exec as a client has given it and answers the one
@@ -16,16 +18,9 @@ func ExecProcess(data []byte, terminal bool) (process []byte, notes []string, er
 	if err := json.Unmarshal(data, p); err != nil {
 		return nil, nil, fmt.Errorf("read process: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	if err := refuseProcess(&specs.Spec{Process: p}); err != nil {
+	notes = stripLabels(p)
+	if err := stage.CheckProcess(p); err != nil {
 		return nil, nil, err
-	}
-	if p.ApparmorProfile != "" {
-		notes = append(notes, fmt.Sprintf("AppArmor profile %s is not applied: it would confine a process of the host", p.ApparmorProfile))
-		p.ApparmorProfile = ""
-	}
-	if p.SelinuxLabel != "" {
-		notes = append(notes, "SELinux label is not applied: it would confine a process of the host")
-		p.SelinuxLabel = ""
 	}
 	p.Terminal = terminal
 	process, err = json.Marshal(p)

@@ -10,6 +10,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"godwit.dev/godwit/guest/stage"
 )
 
 // guestTypes are made by the guest's own kernel.
@@ -38,9 +40,7 @@ func (b *Bundle) readMounts(oci *specs.Spec, copyVolumes bool) error {
 			return err
 		}
 		b.Copies = append(b.Copies, c)
-		if c.ReadOnly {
-			oci.Linux.ReadonlyPaths = append(oci.Linux.ReadonlyPaths, c.Destination)
-		} else {
+		if !c.ReadOnly {
 			b.note("mount %s is a copy: what the container writes there stays in the VM", c.Destination)
 		}
 	}
@@ -59,20 +59,27 @@ func refuseMount(m specs.Mount) error {
 	if len(m.UIDMappings)+len(m.GIDMappings) > 0 || slices.ContainsFunc(m.Options, func(o string) bool {
 		return o == "idmap" || o == "ridmap"
 	}) {
-		return refused(field, "id-mapped mounts are not made in the guest")
+		return refused(field, "id-mapped mounts (uidMappings, gidMappings, idmap, ridmap) are not made in the guest")
 	}
 	if slices.Contains(m.Options, "tmpcopyup") {
 		return refused(field, "option tmpcopyup is not known in the guest")
 	}
-	if !isBind(m) && !slices.Contains(guestTypes, m.Type) {
+	if isBind(m) {
+		return nil // readCopy looks at its options
+	}
+	if !slices.Contains(guestTypes, m.Type) {
 		return refused(field, fmt.Sprintf("type %q is not made in the guest, which knows %s and copies of bind mounts", m.Type, strings.Join(guestTypes, ", ")))
 	}
-	return nil
+	return stage.CheckMount(stage.Mount{Type: m.Type, Source: m.Source, Target: m.Destination, Options: m.Options})
 }
 
 func readCopy(m specs.Mount, copyVolumes bool) (Copy, error) {
-	c := Copy{Source: m.Source, Destination: path.Clean(m.Destination), ReadOnly: slices.Contains(m.Options, "ro") || slices.Contains(m.Options, "rro")}
+	c := Copy{Source: m.Source, Destination: path.Clean(m.Destination)}
 	field := "mount " + m.Destination
+	var err error
+	if c.Options, c.ReadOnly, err = stage.CopyOptions(m.Destination, m.Options); err != nil {
+		return c, err
+	}
 	source, err := filepath.EvalSymlinks(m.Source)
 	if err != nil {
 		return c, fmt.Errorf("%s: %w: %w", field, err, errdefs.ErrNotFound)

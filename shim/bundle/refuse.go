@@ -2,11 +2,12 @@ package bundle
 
 import (
 	"fmt"
-	"path"
-	"slices"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"godwit.dev/godwit/guest/stage"
 )
 
 // refused says that a field is there which a VM cannot honour.
@@ -47,31 +48,29 @@ func refuseProcess(oci *specs.Spec) error {
 		}
 		return fmt.Errorf("process.args: %s has no entrypoint and the task names no command: %w", image, errdefs.ErrInvalidArgument)
 	}
-	if !path.IsAbs(p.Cwd) {
-		return fmt.Errorf("process.cwd: %q is not an absolute path: %w", p.Cwd, errdefs.ErrInvalidArgument)
-	}
-	return firstRefused([]rule{
-		{p.Scheduler != nil, "process.scheduler", "scheduling classes are not passed to the guest"},
-		{p.IOPriority != nil, "process.ioPriority", "I/O priorities are not passed to the guest"},
-		{p.ExecCPUAffinity != nil, "process.execCPUAffinity", "it numbers the host's CPUs"},
-		{p.CommandLine != "", "process.commandLine", "it is for Windows"},
-	})
+	return nil
 }
-
-// hostDevices are made by every Linux guest; a spec may name them.
-var hostDevices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"}
 
 func refuseLinux(oci *specs.Spec) error {
 	if oci.Linux == nil {
 		oci.Linux = new(specs.Linux)
 	}
 	l := oci.Linux
+	if v := oci.Version; v != "" && !strings.HasPrefix(v, "1.") {
+		return fmt.Errorf("ociVersion: %q: this build reads versions 1.x: %w", v, errdefs.ErrInvalidArgument)
+	}
 	for _, d := range l.Devices {
-		if !slices.Contains(hostDevices, d.Path) {
-			return refused("linux.devices "+d.Path, "a device of the host is not passed to a VM")
+		if !guestDevice(d) {
+			return refused("linux.devices "+d.Path, "a device of the host is not passed to a VM, whose own have mode 0666 and belong to root")
 		}
 	}
 	l.Devices = nil
+	if err := stage.CheckPropagation(l.RootfsPropagation); err != nil {
+		return err
+	}
+	if _, err := personality(l.Personality); err != nil {
+		return err
+	}
 	return firstRefused([]rule{
 		{len(l.UIDMappings) > 0, "linux.uidMappings", "user namespaces are not made in the guest"},
 		{len(l.GIDMappings) > 0, "linux.gidMappings", "user namespaces are not made in the guest"},
@@ -79,8 +78,36 @@ func refuseLinux(oci *specs.Spec) error {
 		{len(l.NetDevices) > 0, "linux.netDevices", "a device of the host is not passed to a VM"},
 		{l.IntelRdt != nil, "linux.intelRdt", "it is for processes of the host"},
 		{l.MemoryPolicy != nil, "linux.memoryPolicy", "it numbers the host's memory nodes"},
-		{l.Personality != nil && l.Personality.Domain != specs.PerLinux, "linux.personality", "only LINUX is run"},
 	})
+}
+
+// guestDevices are made by every guest; a spec may name them.
+var guestDevices = map[string][2]int64{
+	"/dev/null": {1, 3}, "/dev/zero": {1, 5}, "/dev/full": {1, 7}, "/dev/random": {1, 8}, "/dev/urandom": {1, 9}, "/dev/tty": {5, 0},
+}
+
+// guestDevice reports whether the guest's device of that name is what d describes.
+func guestDevice(d specs.LinuxDevice) bool {
+	n, ok := guestDevices[d.Path]
+	return ok && (d.Type == "c" || d.Type == "u") && d.Major == n[0] && d.Minor == n[1] &&
+		(d.FileMode == nil || d.FileMode.Perm() == 0o666) && (d.UID == nil || *d.UID == 0) && (d.GID == nil || *d.GID == 0)
+}
+
+const perLinux32 = 8
+
+// personality is what personality(2) takes.
+func personality(p *specs.LinuxPersonality) (uint64, error) {
+	switch {
+	case p == nil:
+		return 0, nil
+	case len(p.Flags) > 0:
+		return 0, refused("linux.personality.flags", "there are none that it could be")
+	case p.Domain == specs.PerLinux:
+		return 0, nil
+	case p.Domain == specs.PerLinux32:
+		return perLinux32, nil
+	}
+	return 0, fmt.Errorf("linux.personality.domain: %q is not LINUX or LINUX32: %w", p.Domain, errdefs.ErrInvalidArgument)
 }
 
 func refuseResources(oci *specs.Spec) error {
@@ -90,21 +117,41 @@ func refuseResources(oci *specs.Spec) error {
 	}
 	rules := []rule{
 		{len(r.Rdma) > 0, "linux.resources.rdma", "a VM has no RDMA device of the host"},
-		{r.Network != nil && (r.Network.ClassID != nil || len(r.Network.Priorities) > 0), "linux.resources.network", "the guest's packets carry no class of the host"},
+		{r.Network != nil && r.Network.ClassID != nil, "linux.resources.network.classID", "the guest's packets carry no class of the host"},
+		{r.Network != nil && len(r.Network.Priorities) > 0, "linux.resources.network.priorities", "the guest's packets carry no priority of the host"},
 	}
 	for _, h := range r.HugepageLimits {
 		rules = append(rules, rule{h.Limit != 0, "linux.resources.hugepageLimits " + h.Pagesize, "a VM has no huge pages of the host"})
 	}
 	if b := r.BlockIO; b != nil {
-		n := len(b.WeightDevice) + len(b.ThrottleReadBpsDevice) + len(b.ThrottleWriteBpsDevice) + len(b.ThrottleReadIOPSDevice) + len(b.ThrottleWriteIOPSDevice)
-		rules = append(rules, rule{n > 0, "linux.resources.blockIO", "it names devices of the host"})
+		const device, alone = "it names a device of the host", "a VM's disks are shared with nobody that they could be weighed against"
+		rules = append(rules,
+			rule{positive(b.Weight), "linux.resources.blockIO.weight", alone},
+			rule{positive(b.LeafWeight), "linux.resources.blockIO.leafWeight", alone},
+			rule{len(b.WeightDevice) > 0, "linux.resources.blockIO.weightDevice", device},
+			rule{len(b.ThrottleReadBpsDevice) > 0, "linux.resources.blockIO.throttleReadBpsDevice", device},
+			rule{len(b.ThrottleWriteBpsDevice) > 0, "linux.resources.blockIO.throttleWriteBpsDevice", device},
+			rule{len(b.ThrottleReadIOPSDevice) > 0, "linux.resources.blockIO.throttleReadIOPSDevice", device},
+			rule{len(b.ThrottleWriteIOPSDevice) > 0, "linux.resources.blockIO.throttleWriteIOPSDevice", device})
 	}
+	const unified = "the guest has cgroup v2, which knows none"
 	if c := r.CPU; c != nil {
-		rules = append(rules, rule{(c.RealtimeRuntime != nil && *c.RealtimeRuntime != 0) || (c.RealtimePeriod != nil && *c.RealtimePeriod != 0),
-			"linux.resources.cpu.realtime*", "the guest has cgroup v2, which knows none"})
+		rules = append(rules,
+			rule{positive(c.RealtimeRuntime), "linux.resources.cpu.realtimeRuntime", unified},
+			rule{positive(c.RealtimePeriod), "linux.resources.cpu.realtimePeriod", unified})
+	}
+	if m := r.Memory; m != nil {
+		rules = append(rules,
+			rule{positive(m.Kernel), "linux.resources.memory.kernel", unified},
+			rule{positive(m.KernelTCP), "linux.resources.memory.kernelTCP", unified},
+			rule{m.Swappiness != nil, "linux.resources.memory.swappiness", unified},
+			rule{m.DisableOOMKiller != nil && *m.DisableOOMKiller, "linux.resources.memory.disableOOMKiller", unified},
+			rule{m.UseHierarchy != nil && !*m.UseHierarchy, "linux.resources.memory.useHierarchy", "it is always so in cgroup v2"})
 	}
 	return firstRefused(rules)
 }
+
+func positive[N int64 | uint64 | uint16](n *N) bool { return n != nil && *n > 0 }
 
 // readNamespaces keeps the network namespace's path and refuses to join another
 // container: the namespaces of a VM are those of its own kernel.
@@ -112,6 +159,9 @@ func (b *Bundle) readNamespaces(oci *specs.Spec) error {
 	b.HostNetwork = true
 	present := make(map[specs.LinuxNamespaceType]bool)
 	for i, ns := range oci.Linux.Namespaces {
+		if present[ns.Type] {
+			return fmt.Errorf("linux.namespaces %s: it is there twice: %w", ns.Type, errdefs.ErrInvalidArgument)
+		}
 		present[ns.Type] = true
 		field := fmt.Sprintf("linux.namespaces %s", ns.Type)
 		switch ns.Type {

@@ -9,6 +9,7 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/guest/seccomp"
 )
 
 // Setup derives the agent's first request from a Spec whose disks are filled in. The
@@ -26,6 +27,17 @@ func Setup(s *spec.Spec) (*agentv1.SetupRequest, error) {
 		ReadOnlyPaths:     l.ReadonlyPaths,
 		Sysctl:            maps.Clone(l.Sysctl),
 		RootfsPropagation: l.RootfsPropagation,
+	}
+	var err error
+	if r.Personality, err = personality(l.Personality); err != nil {
+		return nil, err
+	}
+	if l.Seccomp != nil {
+		f, err := seccomp.Compile(l.Seccomp)
+		if err != nil {
+			return nil, err
+		}
+		r.Seccomp = &agentv1.Seccomp{Program: f.Program, Flags: f.Flags}
 	}
 	if name := c.OCI.Domainname; name != "" {
 		if r.Sysctl == nil {
