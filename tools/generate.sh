@@ -1,5 +1,6 @@
 #!/bin/bash
-# Makes the Go code of every .proto file under api/ again.
+# Makes the Go code of every .proto file under api/ again, and the client of Cloud
+# Hypervisor's API from its description.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH=$PWD/bin/tools:$PATH
@@ -7,3 +8,7 @@ while read -r proto; do
 	protoc -I api --go_out=. --go_opt=module=godwit.dev/godwit \
 		--go-ttrpc_out=. --go-ttrpc_opt=module=godwit.dev/godwit "$proto"
 done < <(find api -name '*.proto' | sort)
+
+hypervisor=vmm/cloudhypervisor/api
+rm -rf $hypervisor/client $hypervisor/models
+swagger -q generate client -f $hypervisor/api.yaml -t $hypervisor -A cloud-hypervisor

@@ -18,12 +18,13 @@ formatted() {
 	[ -z "$files" ] || { echo "gofmt wants: $files"; return 1; }
 }
 
-# The generated files must be those of the .proto files; the tree is left as it was.
+# The generated files must be those of their descriptions; the tree is left as it was.
 generated() {
 	local kept status=0
 	kept=$(mktemp -d)
-	cp -a api "$kept/"
-	tools/generate.sh && diff -r "$kept/api" api || status=1
+	cp -a --parents api vmm/cloudhypervisor/api "$kept/"
+	tools/generate.sh && diff -r "$kept/api" api &&
+		diff -r "$kept/vmm/cloudhypervisor/api" vmm/cloudhypervisor/api || status=1
 	rm -rf "$kept"
 	return $status
 }
@@ -35,6 +36,7 @@ portable() {
 check gofmt formatted
 check vet go vet ./...
 check 'vet (integration)' go vet -tags integration ./...
+check 'vet (kvmhost)' go vet -tags kvmhost ./vmm/...
 check golangci-lint bin/tools/golangci-lint run ./...
 check 'generated code' generated
 check 'macOS' portable "$@"

@@ -102,8 +102,9 @@ type Lifecycle interface {
 	Kill(ctx context.Context) error
 }
 
-// State saves and loads device state. RAM is not in it. After a failed LoadState the
-// machine can only be killed; after a failed SaveState it is paused as before.
+// State saves and loads device state. RAM is not in it. A VM that has never run may have
+// none to save. After a failed LoadState the machine can only be killed; after a failed
+// SaveState it is paused as before.
 type State interface {
 	SaveState(ctx context.Context, to *os.File) error
 	LoadState(ctx context.Context, from *os.File) error
@@ -164,6 +165,7 @@ type Process struct {
 	Dir       string   `json:"dir"`
 	Control   string   `json:"control"` // path of the VMM's control socket
 	Agent     string   `json:"agent"`
+	VSock     bool     `json:"vsock,omitempty"` // Agent is a hybrid vsock: a line asks for the port first
 	Memory    uint64   `json:"memory"`
 	NICs      []string `json:"nics,omitempty"`
 }

@@ -40,6 +40,6 @@ func realEnv(t *testing.T, d Driver) vmmtest.Env {
 	return vmmtest.Env{
 		Driver: driver, Kernel: cmp.Or(os.Getenv("GODWIT_GUEST_KERNEL"), filepath.Join(guest, "vmlinuz")), Initrd: initrd,
 		Memory: 256 << 20, VCPUs: 1, DiskSlot: FirstDiskSlot, NICSlot: FirstNICSlot,
-		Dir: dir, Tap: openTap, Still: 500 * time.Millisecond, Limit: time.Minute,
+		Dir: dir, Tap: vmmtest.OpenTap, Still: 500 * time.Millisecond, Limit: time.Minute,
 	}
 }

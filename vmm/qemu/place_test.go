@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"godwit.dev/godwit/vmm"
+	"godwit.dev/godwit/vmm/vmmtest"
 )
 
 // TestFullMachineInItsPlace starts a real QEMU with every slot taken, in a network
@@ -42,7 +43,7 @@ func TestFullMachineInItsPlace(t *testing.T) {
 		})
 	}
 	for slot := FirstNICSlot; slot <= LastNICSlot; slot++ {
-		tap, err := openTap()
+		tap, err := vmmtest.OpenTap()
 		if err != nil {
 			t.Fatal(err)
 		}

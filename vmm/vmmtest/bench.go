@@ -79,7 +79,7 @@ func (b *bench) config() (v *vm, err error) {
 	v.disk = filepath.Join(dir, "disk")
 	v.cfg = vmm.Config{
 		Name: name, Dir: dir, Memory: b.env.Memory, VCPUs: b.env.VCPUs, CPU: b.env.CPU,
-		Kernel: b.env.Kernel, Initrd: b.env.Initrd, Cmdline: "console=ttyS0 quiet",
+		Kernel: b.env.Kernel, Initrd: b.env.Initrd, Cmdline: "console=ttyS0 quiet " + b.env.Cmdline,
 		Agent: filepath.Join(dir, "agent.sock"),
 	}
 	disk, err := v.file("disk", 1<<20)

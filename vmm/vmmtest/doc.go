@@ -22,6 +22,7 @@ type Env struct {
 	CPU         string // vmm.Config's
 	Kernel      string
 	Initrd      string // by BuildInitrd
+	Cmdline     string // of the kernel, beside what the suite needs
 	Memory      uint64
 	VCPUs       int
 	// DiskSlot and NICSlot are the first of each kind.

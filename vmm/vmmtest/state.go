@@ -80,15 +80,22 @@ func (v *vm) save(ctx context.Context) (*os.File, error) {
 	return state, err
 }
 
-func loadNeedsIncoming(ctx context.Context, b *bench) error {
+// saved starts a VM, stops it at once, and saves it. It has to run first: some VMMs make
+// the devices then.
+func (b *bench) saved(ctx context.Context) (*vm, *os.File, error) {
 	v, err := b.start(ctx, nil)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	if err := v.Pause(ctx); err != nil {
-		return err
+	if err := errors.Join(v.Resume(ctx), v.Pause(ctx)); err != nil {
+		return nil, nil, err
 	}
 	state, err := v.save(ctx)
+	return v, state, err
+}
+
+func loadNeedsIncoming(ctx context.Context, b *bench) error {
+	v, state, err := b.saved(ctx)
 	if err != nil {
 		return err
 	}
@@ -112,14 +119,7 @@ func incoming(v *vm) error {
 }
 
 func loadGarbage(ctx context.Context, b *bench) error {
-	whole, err := b.start(ctx, nil)
-	if err != nil {
-		return err
-	}
-	if err := whole.Pause(ctx); err != nil {
-		return err
-	}
-	saved, err := whole.save(ctx)
+	_, saved, err := b.saved(ctx)
 	if err != nil {
 		return err
 	}

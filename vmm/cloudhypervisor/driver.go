@@ -1,0 +1,151 @@
+// Package cloudhypervisor runs VMs with Cloud Hypervisor (53 or newer) under KVM. It
+// implements vmm.Driver; the shim starts VMs with it and adopts them.
+//
+// The VMM gets its sockets and files as descriptors, is spoken to over its HTTP API
+// alone, is confined to the paths of its VM, and outlives its maker. docs/vmm.md says
+// why it is driven the way it is.
+package cloudhypervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/vmm"
+	"godwit.dev/godwit/vmm/kvm"
+	"godwit.dev/godwit/vmm/process"
+)
+
+// Name of this VMM in vmm.Facts and spec.VMM.
+const Name = "cloud-hypervisor"
+
+// cleanupTimeout bounds what is undone after a failure.
+const cleanupTimeout = 10 * time.Second
+
+// Driver starts VMs with one Cloud Hypervisor binary.
+type Driver struct {
+	Binary string // path, or name in PATH; empty: cloud-hypervisor
+	Log    *slog.Logger
+
+	host     kvm.Host
+	landlock func() bool
+}
+
+var _ vmm.Driver = (*Driver)(nil)
+
+// New fills in d's defaults. It does not look at the binary: Probe does.
+func New(d Driver) *Driver {
+	if d.Binary == "" {
+		d.Binary = "cloud-hypervisor"
+	}
+	if d.Log == nil {
+		d.Log = slog.Default()
+	}
+	if d.host == (kvm.Host{}) {
+		d.host = kvm.Default
+	}
+	if d.landlock == nil {
+		d.landlock = hasLandlock
+	}
+	return &d
+}
+
+// Start makes a VM that has not executed an instruction; it is killed if ctx ends first.
+func (d *Driver) Start(ctx context.Context, cfg vmm.Config) (vmm.Machine, error) {
+	m, err := d.start(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("start VM %s: %w", cfg.Name, err)
+	}
+	return m, nil
+}
+
+func (d *Driver) start(ctx context.Context, cfg vmm.Config) (*Machine, error) {
+	if err := check(cfg); err != nil {
+		return nil, err
+	}
+	if missing := d.host.Missing(); missing != nil {
+		return nil, fmt.Errorf("KVM does not work here: %w: %w", missing, errdefs.ErrFailedPrecondition)
+	}
+	f, err := openFiles(cfg)
+	if err != nil {
+		return nil, err
+	}
+	plan := d.plan(cfg, f)
+	m, err := d.launch(cfg, f, plan)
+	if err != nil {
+		return nil, errors.Join(err, f.Close(), plan.close(), cleanUp(cfg.Dir, cfg.Agent))
+	}
+	if err := f.Close(); err != nil {
+		d.Log.Warn("close files passed to the VMM", "vm", cfg.Name, "error", err)
+	}
+	if err = m.prepare(ctx); err == nil {
+		m.log.Debug("VM started", "vm", cfg.Name, "version", m.api.version)
+		return m, nil
+	}
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	return nil, errors.Join(fmt.Errorf("%w%s", err, logTail(cfg.Dir)), m.Kill(undo))
+}
+
+// launch starts the process, whose machine then watches it.
+func (d *Driver) launch(cfg vmm.Config, f *files, plan *plan) (_ *Machine, err error) {
+	binary, err := exec.LookPath(d.Binary)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errdefs.ErrNotFound, err)
+	}
+	events, err := openEvents(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	proc, err := process.Launch{
+		Args: []string{binary, "--api-socket", "fd=" + f.api, "--event-monitor", "fd=" + f.events, "--seccomp", "true"},
+		FDs:  f.FDs(), Out: f.console, Log: f.log, NetNS: cfg.NetNS, Cgroup: cfg.Cgroup, NoNewPrivs: true,
+	}.Start()
+	if err != nil {
+		return nil, errors.Join(err, events.Close())
+	}
+	m := newMachine(d.Log, vmm.Process{
+		PID: proc.PID, StartTime: proc.StartTime, Dir: cfg.Dir, Control: controlPath(cfg.Dir),
+		Agent: cfg.Agent, VSock: true, Memory: cfg.Memory,
+	}, proc)
+	m.plan = plan
+	m.follow(events)
+	return m, nil
+}
+
+// Adopt takes over the VM of p. NotFound if its process is gone.
+func (d *Driver) Adopt(ctx context.Context, p vmm.Process) (vmm.Machine, error) {
+	proc, err := process.Adopt(p.PID, p.StartTime)
+	if err != nil {
+		return nil, fmt.Errorf("adopt VM: %w", err)
+	}
+	m := newMachine(d.Log, p, proc)
+	if err := m.meet(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("adopt VM: %w", err), proc.Close())
+	}
+	events, err := openEvents(p.Dir)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("adopt VM: %w", err), proc.Close())
+	}
+	m.follow(events)
+	return m, nil
+}
+
+func controlPath(dir string) string { return filepath.Join(dir, "api.sock") }
+
+// logPath is where the VMM says what goes wrong.
+func logPath(dir string) string { return filepath.Join(dir, "cloud-hypervisor.log") }
+
+// cleanUp removes what a VM leaves in its directory, its log excepted.
+func cleanUp(dir, agent string) error {
+	return errors.Join(
+		process.RemoveSockets(controlPath(dir), agent, eventsPath(dir)),
+		removePayload(dir), removeScratch(dir),
+	)
+}

@@ -1,0 +1,166 @@
+package cloudhypervisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/vmm"
+	"godwit.dev/godwit/vmm/process"
+)
+
+// files are the descriptors that the VMM gets, and the names by which it opens some of
+// them again.
+type files struct {
+	process.Files
+
+	api    string // number
+	events string
+	ram    string // path
+	disks  []string
+
+	console *os.File // becomes its standard output; nil: none
+	null    *os.File
+	log     *os.File
+}
+
+// openFiles listens on the API's socket and gathers what cfg names. On error nothing
+// stays, the socket included.
+func openFiles(cfg vmm.Config) (_ *files, err error) {
+	f := new(files)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close(), cleanUp(cfg.Dir, cfg.Agent))
+		}
+	}()
+	// What an earlier incarnation that was killed has left is in the way.
+	if err := cleanUp(cfg.Dir, cfg.Agent); err != nil {
+		return nil, err
+	}
+	if f.api, err = f.Listen(controlPath(cfg.Dir)); err != nil {
+		return nil, err
+	}
+	if err := f.openLogs(cfg); err != nil {
+		return nil, err
+	}
+	if f.ram, err = f.path(cfg.RAM); err != nil {
+		return nil, fmt.Errorf("pass RAM: %w", err)
+	}
+	for _, disk := range cfg.Disks {
+		path, err := f.path(disk.File)
+		if err != nil {
+			return nil, fmt.Errorf("pass disk %s: %w", disk.ID, err)
+		}
+		f.disks = append(f.disks, path)
+	}
+	return f, linkPayload(cfg)
+}
+
+func (f *files) openLogs(cfg vmm.Config) error {
+	pipe, err := makeEvents(cfg.Dir)
+	if err != nil {
+		return err
+	}
+	defer pipe.Close()
+	if f.events, err = f.Pass(pipe); err != nil {
+		return fmt.Errorf("pass event monitor: %w", err)
+	}
+	if f.log, err = os.OpenFile(logPath(cfg.Dir), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600); err != nil {
+		return fmt.Errorf("open log: %w: %w", errdefs.ErrInvalidArgument, err)
+	}
+	if f.console = cfg.Console; f.console != nil {
+		return nil
+	}
+	if f.null, err = os.OpenFile(os.DevNull, os.O_WRONLY, 0); err != nil {
+		return err
+	}
+	f.console = f.null
+	return nil
+}
+
+// path passes file and returns the name under which the process opens it.
+func (f *files) path(file *os.File) (string, error) {
+	number, err := f.Pass(file)
+	return "/proc/self/fd/" + number, err
+}
+
+// Close closes what is ours; it may be called again.
+func (f *files) Close() error {
+	err := f.Files.Close()
+	for _, file := range []*os.File{f.null, f.log} {
+		if file != nil {
+			err = errors.Join(err, file.Close())
+		}
+	}
+	f.null, f.log = nil, nil
+	return err
+}
+
+// The VMM reads kernel and initramfs through links that are removed once it has booted:
+// a reset of the guest, which it answers with a boot of its own, then finds no kernel
+// and ends the process.
+const (
+	kernelLink = "kernel"
+	initrdLink = "initrd"
+)
+
+func linkPayload(cfg vmm.Config) error {
+	if cfg.Incoming {
+		return nil
+	}
+	for name, target := range map[string]string{kernelLink: cfg.Kernel, initrdLink: cfg.Initrd} {
+		if target == "" {
+			continue
+		}
+		target, err := filepath.Abs(target)
+		if err != nil {
+			return err
+		}
+		if err := os.Symlink(target, filepath.Join(cfg.Dir, name)); err != nil {
+			return fmt.Errorf("link %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func removePayload(dir string) error {
+	return process.RemoveSockets(filepath.Join(dir, kernelLink), filepath.Join(dir, initrdLink))
+}
+
+// Directories that a save and a restore use for a moment.
+const (
+	saveDir    = "save"
+	restoreDir = "restore"
+)
+
+func removeScratch(dir string) error {
+	return errors.Join(os.RemoveAll(filepath.Join(dir, saveDir)), os.RemoveAll(filepath.Join(dir, restoreDir)))
+}
+
+// tap is a duplicate of a tap that the caller closes whenever it likes.
+type tap struct {
+	nic vmm.NIC
+	fd  int
+}
+
+func holdTap(nic vmm.NIC) (tap, error) {
+	fd, err := process.Control(nic.Tap, func(fd int) (int, error) {
+		return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	})
+	if err != nil {
+		return tap{}, fmt.Errorf("pass tap of NIC %s: %w: %w", nic.ID, errdefs.ErrInvalidArgument, err)
+	}
+	return tap{nic: nic, fd: fd}, nil
+}
+
+func (t tap) close() error {
+	if err := unix.Close(t.fd); err != nil {
+		return fmt.Errorf("close tap %s: %w", strconv.Itoa(t.fd), err)
+	}
+	return nil
+}

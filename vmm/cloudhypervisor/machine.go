@@ -1,0 +1,232 @@
+package cloudhypervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/vmm"
+	"godwit.dev/godwit/vmm/process"
+)
+
+// commandTimeout bounds a call under a context without a deadline: a VMM that hangs is
+// an error, never a wait for ever.
+const commandTimeout = 30 * time.Second
+
+// Machine is one Cloud Hypervisor process.
+type Machine struct {
+	log    *slog.Logger
+	api    *client
+	proc   *process.Process
+	events chan vmm.Event
+	done   chan struct{}
+
+	// turn is held while the VM is changed: the VMM works on one call at a time, and
+	// parallel ones would only hide that one hangs.
+	turn chan struct{}
+	plan *plan // how the VM is made; nil once it is, and after Adopt; held with turn
+
+	mu       sync.Mutex // guards what follows
+	info     vmm.Process
+	exit     vmm.Exit
+	ending   ending
+	lost     bool // a call was not answered: the VM is in a state that nobody knows
+	waiters  map[*waiter]struct{}
+	detached bool
+	reader   chan struct{} // closed when no more events come
+	stop     func() error  // ends the reader
+}
+
+var _ vmm.Machine = (*Machine)(nil)
+
+// What vm.info calls the states of a VM.
+const (
+	stateCreated = "Created"
+	stateRunning = "Running"
+	statePaused  = "Paused"
+)
+
+func newMachine(log *slog.Logger, p vmm.Process, proc *process.Process) *Machine {
+	return &Machine{
+		log: log.With("vmm", Name, "pid", p.PID), api: newClient(p.Control), proc: proc, info: p,
+		events: make(chan vmm.Event, 64), done: make(chan struct{}), reader: make(chan struct{}),
+		turn: make(chan struct{}, 1), waiters: map[*waiter]struct{}{},
+	}
+}
+
+// prepare makes the VM of a process just started, unless it waits for its state.
+func (m *Machine) prepare(ctx context.Context) error {
+	if m.plan.err != nil {
+		return m.plan.err
+	}
+	return m.change(ctx, func(ctx context.Context) error {
+		if err := m.api.ping(ctx); err != nil {
+			return err
+		}
+		if m.plan.incoming {
+			return nil
+		}
+		if err := m.api.create(ctx, m.plan.vm); err != nil {
+			return err
+		}
+		for _, t := range m.plan.taps {
+			if err := m.api.addNet(ctx, netOf(t.nic), t.fd); err != nil {
+				return err
+			}
+			m.noteNIC(t.nic.ID, true)
+		}
+		err := m.plan.close()
+		m.plan = nil
+		return err
+	})
+}
+
+// meet asks an adopted VMM who it is and which NICs it has.
+func (m *Machine) meet(ctx context.Context) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	if err := m.api.ping(ctx); err != nil {
+		return err
+	}
+	info, err := m.api.info(ctx)
+	if errdefs.IsNotFound(err) {
+		return nil // it waits for a state that only its maker could load
+	}
+	if err != nil || info.State == stateCreated {
+		return err // before the boot no device is there to be asked for
+	}
+	m.info.NICs = nil
+	for id := range info.DeviceTree {
+		if nic, ok := strings.CutPrefix(id, nicID("")); ok {
+			m.info.NICs = append(m.info.NICs, nic)
+		}
+	}
+	slices.Sort(m.info.NICs)
+	return nil
+}
+
+// change runs calls that change the VM, one after the other. Once one of them was not
+// answered, all later ones fail: the caller kills the VM, it does not try again.
+func (m *Machine) change(ctx context.Context, calls func(context.Context) error) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	select {
+	case m.turn <- struct{}{}:
+		defer func() { <-m.turn }()
+	case <-ctx.Done():
+		return fmt.Errorf("another call is not answered: %w", ctx.Err())
+	}
+	m.mu.Lock()
+	lost := m.lost
+	m.mu.Unlock()
+	if lost {
+		return fmt.Errorf("an earlier call was not answered, the VM can only be killed: %w", errdefs.ErrUnavailable)
+	}
+	return calls(ctx)
+}
+
+// sent judges the outcome of a call that changes the VM.
+func (m *Machine) sent(err error) error {
+	if err != nil && !isRefusal(err) {
+		m.mu.Lock()
+		m.lost = true
+		m.mu.Unlock()
+	}
+	return err
+}
+
+func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, commandTimeout)
+}
+
+// state is what the VM does, empty before one exists.
+func (m *Machine) state(ctx context.Context) (string, error) {
+	info, err := m.api.info(ctx)
+	if errdefs.IsNotFound(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	return info.State, nil
+}
+
+// Resume lets the vCPUs run, for the first time too.
+func (m *Machine) Resume(ctx context.Context) error {
+	err := m.change(ctx, func(ctx context.Context) error {
+		state, err := m.state(ctx)
+		if err != nil {
+			return err
+		}
+		switch state {
+		case stateRunning:
+			return nil
+		case statePaused:
+			return m.sent(m.api.resume(ctx))
+		case stateCreated:
+			err := m.sent(m.api.boot(ctx))
+			if errors.Is(err, errdefs.ErrFailedPrecondition) {
+				err = fmt.Errorf("%w%s", err, logTail(m.Process().Dir))
+			}
+			return errors.Join(err, removePayload(m.Process().Dir))
+		}
+		return fmt.Errorf("VM is %q, its state is not loaded: %w", state, errdefs.ErrFailedPrecondition)
+	})
+	if err != nil {
+		return fmt.Errorf("resume VM: %w", err)
+	}
+	return nil
+}
+
+// Pause stops the vCPUs and waits for the requests that devices are working on. A VM
+// that has never run stands still as it is.
+func (m *Machine) Pause(ctx context.Context) error {
+	err := m.change(ctx, func(ctx context.Context) error {
+		state, err := m.state(ctx)
+		if err != nil || state != stateRunning {
+			return err
+		}
+		return m.sent(m.api.pause(ctx))
+	})
+	if err != nil {
+		return fmt.Errorf("pause VM: %w", err)
+	}
+	return nil
+}
+
+// Kill ends the process and waits until it is gone.
+func (m *Machine) Kill(ctx context.Context) error {
+	select {
+	case <-m.done:
+		return nil
+	default:
+	}
+	if err := m.proc.Kill(); err != nil {
+		return fmt.Errorf("kill VM: %w", err)
+	}
+	select {
+	case <-m.done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("kill VM: process %d does not end: %w", m.proc.PID, ctx.Err())
+	}
+}
+
+// Process is what Adopt needs.
+func (m *Machine) Process() vmm.Process {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.info
+	p.NICs = slices.Clone(p.NICs)
+	return p
+}

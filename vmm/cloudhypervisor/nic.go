@@ -1,0 +1,120 @@
+package cloudhypervisor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/vmm"
+)
+
+// ejectInterval is how often the VMM is asked whether a device is still there, because
+// events get lost.
+const ejectInterval = 200 * time.Millisecond
+
+func cutNIC(id string) (string, bool) { return strings.CutPrefix(id, nicID("")) }
+
+func (m *Machine) noteNIC(id string, there bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.info.NICs = slices.DeleteFunc(m.info.NICs, func(s string) bool { return s == id })
+	if there {
+		m.info.NICs = append(m.info.NICs, id)
+	}
+}
+
+// AddNIC plugs nic in. The guest sees it once it runs.
+func (m *Machine) AddNIC(ctx context.Context, nic vmm.NIC) error {
+	if err := checkNIC(nic); err != nil {
+		return fmt.Errorf("add: %w", err)
+	}
+	if slices.Contains(m.Process().NICs, nic.ID) {
+		return fmt.Errorf("add NIC %s: %w", nic.ID, errdefs.ErrAlreadyExists)
+	}
+	t, err := holdTap(nic)
+	if err != nil {
+		return fmt.Errorf("add: %w", err)
+	}
+	defer func() {
+		if err := t.close(); err != nil {
+			m.log.Warn("close tap", "error", err)
+		}
+	}()
+	err = m.change(ctx, func(ctx context.Context) error {
+		return m.sent(m.api.addNet(ctx, netOf(nic), t.fd))
+	})
+	if err != nil {
+		return fmt.Errorf("add NIC %s: %w", nic.ID, err)
+	}
+	m.noteNIC(nic.ID, true)
+	return nil
+}
+
+// RemoveNIC asks the guest to let go of the NIC and waits until it has. The VM must run.
+func (m *Machine) RemoveNIC(ctx context.Context, id string) error {
+	if !slices.Contains(m.Process().NICs, id) {
+		return fmt.Errorf("remove NIC %s: %w", id, errdefs.ErrNotFound)
+	}
+	if err := m.eject(ctx, nicID(id)); err != nil {
+		return fmt.Errorf("remove NIC %s: %w", id, err)
+	}
+	m.noteNIC(id, false)
+	return nil
+}
+
+func (m *Machine) eject(ctx context.Context, device string) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	w := m.expect(func(e event) bool { return e.is("vm", "device-removed") && e.Properties["id"] == device })
+	defer m.unexpect(w)
+	err := m.change(ctx, func(ctx context.Context) error {
+		state, err := m.state(ctx)
+		if err != nil {
+			return err
+		}
+		if state != stateRunning {
+			return fmt.Errorf("VM is %s, only a running guest can acknowledge: %w", state, errdefs.ErrFailedPrecondition)
+		}
+		err = m.sent(m.api.removeDevice(ctx, device))
+		if isRefusal(err) {
+			// It may be on its way out, asked for by an earlier call, or gone since.
+			m.log.Debug("NIC is not asked for again", "device", device, "error", err)
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return m.ejected(ctx, w, device)
+}
+
+// ejected waits until the guest has let go: the event says it, and the tree of devices
+// shows it.
+func (m *Machine) ejected(ctx context.Context, w *waiter, device string) error {
+	tick := time.NewTicker(ejectInterval)
+	defer tick.Stop()
+	for {
+		info, err := m.api.info(ctx)
+		if err != nil {
+			return err
+		}
+		_, there := info.DeviceTree[device]
+		_, plugged := info.DeviceTree["_virtio-pci-"+device]
+		if !there && !plugged {
+			return nil
+		}
+		select {
+		case <-w.got:
+		case <-tick.C:
+		case <-m.reader:
+			return fmt.Errorf("the VMM ended: %w", errdefs.ErrUnavailable)
+		case <-ctx.Done():
+			return fmt.Errorf("guest does not acknowledge: %w", ctx.Err())
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package cloudhypervisor
+
+import (
+	"errors"
+	"path/filepath"
+
+	"godwit.dev/godwit/vmm"
+	"godwit.dev/godwit/vmm/cloudhypervisor/api/models"
+)
+
+// plan is how a VM is made: its configuration, derived field by field from vmm.Config
+// and never from what a snapshot brings along, and the taps of its NICs.
+type plan struct {
+	vm       *models.VM
+	incoming bool
+	taps     []tap
+	err      error // of a tap that could not be held
+}
+
+func (d *Driver) plan(cfg vmm.Config, f *files) *plan {
+	p := &plan{incoming: cfg.Incoming}
+	p.vm = &models.VM{
+		Cpus:    &models.CPUs{BootVcpus: int64(cfg.VCPUs), MaxVcpus: int64(cfg.VCPUs), Nested: new(bool)},
+		Memory:  &models.Memory{Zones: []*models.Zone{{ID: ramZone, Size: cfg.Memory, File: f.ram, Shared: true}}},
+		Payload: payload(cfg),
+		Rng:     &models.Rng{ID: "rng", Src: "/dev/urandom", PciDeviceID: rngSlot},
+		Vsock:   &models.Vsock{ID: "vsock", Cid: guestCID, Socket: cfg.Agent, PciDeviceID: vsockSlot},
+		// Of its standard output it knows no more than that: neither a file that it would
+		// empty at each restore, nor input.
+		Serial:  &models.Console{Mode: "Tty"},
+		Console: &models.Console{Mode: "Off"},
+		Pvpanic: true,
+	}
+	if cfg.Console == nil {
+		p.vm.Serial.Mode = "Null"
+	}
+	for i, disk := range cfg.Disks {
+		p.vm.Disks = append(p.vm.Disks, &models.Disk{
+			ID: diskID(disk.ID), Path: f.disks[i], Readonly: disk.ReadOnly, Serial: disk.Serial,
+			ImageType: "Raw", PciDeviceID: int64(disk.Slot), // never looked for in what the guest writes
+		})
+	}
+	if d.landlock() {
+		p.vm.LandlockEnable = true
+		p.vm.LandlockRules = []*models.LandlockRule{{Path: cfg.Dir, Access: "rw"}}
+	}
+	for _, nic := range cfg.NICs {
+		t, err := holdTap(nic)
+		if err != nil {
+			p.err = errors.Join(p.err, err)
+			continue
+		}
+		p.taps = append(p.taps, t)
+	}
+	return p
+}
+
+// payload names what is booted. A restored VM has its kernel in its RAM; what it would
+// boot from after a reset is a name that nothing has.
+func payload(cfg vmm.Config) *models.Payload {
+	out := &models.Payload{Kernel: filepath.Join(cfg.Dir, kernelLink), Cmdline: cfg.Cmdline}
+	if cfg.Initrd != "" {
+		out.Initramfs = filepath.Join(cfg.Dir, initrdLink)
+	}
+	return out
+}
+
+// netOf is a NIC on a tap that goes beside the request.
+func netOf(nic vmm.NIC) *models.Net {
+	return &models.Net{
+		ID: nicID(nic.ID), Mac: nic.MAC, Mtu: int64(nic.MTU), NumQueues: 2, PciDeviceID: int64(nic.Slot),
+	}
+}
+
+// restored is the configuration of a VM to be restored with its NICs, and which
+// descriptor is whose.
+func (p *plan) restored() (*models.VM, []*models.NetFDs, []int) {
+	vm := *p.vm
+	vm.Net = nil
+	var owners []*models.NetFDs
+	var fds []int
+	for _, t := range p.taps {
+		n := netOf(t.nic)
+		n.Fds = []int64{-1} // the number of descriptors counts, not their numbers
+		vm.Net = append(vm.Net, n)
+		owners = append(owners, &models.NetFDs{ID: n.ID, NumFds: 1})
+		fds = append(fds, t.fd)
+	}
+	return &vm, owners, fds
+}
+
+// close lets go of the taps; it may be called again.
+func (p *plan) close() error {
+	var errs []error
+	for _, t := range p.taps {
+		errs = append(errs, t.close())
+	}
+	p.taps = nil
+	return errors.Join(errs...)
+}
+
+// ramZone is the one zone of RAM.
+const ramZone = "ram"
+
+// Prefixes keep the caller's ids apart from each other and from ours.
+func diskID(id string) string { return "disk-" + id }
+func nicID(id string) string  { return "nic-" + id }

@@ -1,0 +1,198 @@
+package cloudhypervisor
+
+import (
+	"errors"
+	"os"
+	"time"
+
+	"godwit.dev/godwit/vmm"
+)
+
+// ending is what the guest did to end the VM.
+type ending int
+
+const (
+	unknown ending = iota
+	poweredOff
+	reset
+	panicked
+)
+
+// waiter wants the events that match, each of them: it is made before the call that
+// causes them.
+type waiter struct {
+	match func(event) bool
+	got   chan event
+}
+
+func (m *Machine) expect(match func(event) bool) *waiter {
+	w := &waiter{match: match, got: make(chan event, 16)}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.waiters[w] = struct{}{}
+	return w
+}
+
+func (m *Machine) unexpect(w *waiter) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.waiters, w)
+}
+
+// Events gives hints; a slow reader loses some.
+func (m *Machine) Events() <-chan vmm.Event { return m.events }
+
+// Done is closed when the process is gone and what it left is removed.
+func (m *Machine) Done() <-chan struct{} { return m.done }
+
+// Exit is valid once Done is closed.
+func (m *Machine) Exit() vmm.Exit {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.exit
+}
+
+// Detach leaves the VM to whoever adopts it, as the end of this process would. Of m only
+// Process may be called afterwards; Done is never closed.
+func (m *Machine) Detach() error {
+	m.mu.Lock()
+	m.detached = true
+	m.mu.Unlock()
+	return errors.Join(m.stop(), m.proc.Close())
+}
+
+// follow begins to read what the VMM reports and to wait for its end.
+func (m *Machine) follow(events *os.File) {
+	m.stop = events.Close
+	go func() {
+		defer close(m.reader)
+		readEvents(events, m.handle)
+	}()
+	go m.watch()
+}
+
+// handle runs on the reader: it must not block.
+func (m *Machine) handle(e event) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for w := range m.waiters {
+		if w.match(e) {
+			select {
+			case w.got <- e:
+			default:
+			}
+		}
+	}
+	out := vmm.Event{Time: time.Now()}
+	switch {
+	case e.is("vm", "paused"):
+		out.Kind = vmm.Paused
+	case e.is("vm", "resumed"), e.is("vm", "booted"):
+		out.Kind = vmm.Resumed
+	case e.is("vm", "device-removed"):
+		id, ok := cutNIC(e.Properties["id"])
+		if !ok {
+			return
+		}
+		out.Kind, out.Device = vmm.DeviceRemoved, id
+	case e.is("vm", "rebooting"):
+		out.Kind = vmm.Reset
+		m.end(reset)
+	case e.is("guest", "panic"):
+		out.Kind, out.Reason = vmm.Panicked, e.Properties["event"]
+		m.end(panicked)
+	case e.is("vmm", "shutdown") && m.ending == unknown:
+		out.Kind, m.ending = vmm.PoweredOff, poweredOff
+	default:
+		return
+	}
+	select {
+	case m.events <- out:
+	default:
+	}
+}
+
+// end makes sure that a guest that was reset or has panicked does not go on. Without us
+// a reset ends the VMM too, since it finds no kernel; a panic waits for who adopts it.
+func (m *Machine) end(how ending) {
+	m.ending = how
+	if err := m.proc.Kill(); err != nil {
+		m.log.Error("kill VMM", "error", err)
+	}
+}
+
+// watch waits for the end of the process, then cleans up after it.
+func (m *Machine) watch() {
+	rotating := time.NewTicker(rotateInterval)
+	defer rotating.Stop()
+	gone := make(chan error, 1)
+	go func() { gone <- m.proc.Wait() }()
+	for waiting := true; waiting; {
+		select {
+		case <-rotating.C:
+			if err := rotate(logPath(m.Process().Dir)); err != nil {
+				m.log.Warn("rotate log of VMM", "error", err)
+			}
+		case err := <-gone:
+			if err != nil {
+				m.mu.Lock()
+				detached := m.detached
+				m.mu.Unlock()
+				if !detached {
+					m.log.Error("watch VMM", "error", err)
+				}
+				return
+			}
+			waiting = false
+		}
+	}
+	at := time.Now()
+	<-m.reader // the pipe of a dead process ends: all that it said is read
+	m.bury(at)
+}
+
+func (m *Machine) bury(at time.Time) {
+	m.mu.Lock()
+	m.exit = exitOf(m.ending, m.proc.Status())
+	m.exit.At = at
+	if m.exit.Clean && m.ending == unknown { // its last word was lost
+		select {
+		case m.events <- vmm.Event{Kind: vmm.PoweredOff, Time: at}:
+		default:
+		}
+	}
+	info := m.info
+	m.mu.Unlock()
+	m.turn <- struct{}{} // whoever still waits for an answer is told of its end by the socket
+	err := errors.Join(m.stop(), cleanUp(info.Dir, info.Agent))
+	if m.plan != nil {
+		err = errors.Join(err, m.plan.close())
+	}
+	<-m.turn
+	if err != nil {
+		m.log.Warn("clean up after VMM", "error", err)
+	}
+	// Kill may still hold the pidfd: closing it waits for nobody and breaks nothing.
+	if err := m.proc.Close(); err != nil {
+		m.log.Warn("close pidfd of VMM", "error", err)
+	}
+	close(m.events)
+	close(m.done)
+}
+
+// exitOf judges by what the guest did and by the exit status, -1 if unknown.
+func exitOf(how ending, status int) vmm.Exit {
+	switch {
+	case how == reset:
+		return vmm.Exit{Status: 1, Reason: "reset by the guest"}
+	case how == panicked:
+		return vmm.Exit{Status: 1, Reason: "guest panicked"}
+	case how == poweredOff && status <= 0, status == 0:
+		return vmm.Exit{Clean: true, Reason: "powered off by the guest"}
+	case status > 128:
+		return vmm.Exit{Status: status, Reason: "VMM killed by a signal"}
+	case status < 0:
+		return vmm.Exit{Status: 255, Reason: "VMM ended, status unknown"}
+	}
+	return vmm.Exit{Status: status, Reason: "VMM ended by itself"}
+}
