@@ -9,13 +9,10 @@ COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 PREFIX  ?= /usr/local
 SYSCONFDIR ?= /etc
 UNITDIR ?= $(PREFIX)/lib/systemd/system
-MANDIR ?= $(PREFIX)/share/man
-BASHDIR ?= $(PREFIX)/share/bash-completion/completions
-ZSHDIR  ?= $(PREFIX)/share/zsh/site-functions
-FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 COUNT   ?= 1
 FUZZTIME ?= 30s
 BENCH_ROUNDS ?= 7
+CASES   ?= all
 
 export GOTOOLCHAIN := local
 
@@ -28,7 +25,7 @@ integration_pkgs = $(shell grep -rl --include='*_test.go' '^//go:build integrati
 # What runs on the operator's machine: no Linux needed.
 portable = ./cmd/godwit ./api/...
 
-.PHONY: man qemu2 help build install uninstall test integration test-all lint generate guest demo bench \
+.PHONY: qemu2 help build install uninstall test integration test-all lint generate guest demo bench \
 	shimtest crash fuzz clean package kvmhost setup tools
 
 help: ## list the targets
@@ -42,7 +39,7 @@ guest: bin/guest/version ## build what container images are booted with into bin
 
 # Made again only when something in it changed: the kernel package is downloaded.
 bin/guest/version: tools/guest/build.sh go.mod $(shell find cmd/godwit-init guest api -name '*.go' ! -name '*_test.go' 2>/dev/null)
-	VERSION='$(VERSION)' tools/guest/build.sh
+	tools/guest/build.sh
 	@touch $@
 
 setup: ## install the Debian packages that are missing (root)
@@ -58,7 +55,7 @@ $(tools)/.%: tools/%/go.mod tools/%/go.sum
 test: ## unit tests with the race detector: no root, no VM
 	CGO_ENABLED=1 go test -race -timeout 5m ./...
 
-integration: setup tools package ## tests with real VMs, containerd and a registry (root)
+integration: setup tools build guest ## tests with real VMs, containerd and a registry (root)
 	@test "$$(id -u)" = 0 || { echo 'make integration needs root' >&2; exit 1; }
 	status=0; tools/integration.sh $(integration_pkgs) || status=1; tools/qemu2.sh || status=1; exit $$status
 
@@ -72,10 +69,10 @@ demo: setup tools build guest ## two nodes: a VM sleeps in a registry and wakes 
 	$(gobuild) -o bin/integration/demo ./integration/cmd/demo
 	bin/integration/demo -out out/demo.json
 
-lint: setup $(tools)/.lint $(tools)/.generate ## formatting, vet, linters, generated code, portability, go.mod
+lint: setup $(tools)/.lint $(tools)/.generate $(tools)/.swagger ## formatting, vet, linters, generated code, portability, go.mod
 	tools/lint.sh $(portable)
 
-generate: $(tools)/.generate ## make the Go code of the .proto files again
+generate: $(tools)/.generate $(tools)/.swagger ## make the Go code of the .proto files and of the API description again
 	tools/generate.sh
 
 qemu2: setup build guest ## the VMM suite on a newer QEMU from backports, and moves between both (root)
@@ -95,40 +92,25 @@ crash: setup tools build guest ## kill every program at every step (root)
 fuzz: ## run every fuzz target for FUZZTIME
 	tools/fuzz.sh $(FUZZTIME)
 
-kvmhost: ## cases that need KVM
-	tools/notyet.sh kvmhost
+kvmhost: setup build guest ## CASES (all, smoke) that need KVM, inside a guest that offers it (root)
+	tools/kvmhost.sh $(CASES)
 
-package: setup build guest man $(tools)/.nfpm ## the Debian package into out/
-	tools/package.sh out
+package: ## Debian and RPM packages
+	tools/notyet.sh package
 
-man: build
-	@VERSION='$(VERSION)' tools/man.sh
-
-install: build guest man ## install programs, guest, manual, completions, unit and drop-ins; honours DESTDIR and PREFIX
+install: build guest ## install programs, guest, unit and drop-ins; honours DESTDIR and PREFIX
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/godwit $(DESTDIR)$(SYSCONFDIR)/godwit/config.d
 	install -m 0755 bin/containerd-shim-godwit-v1 bin/godwitd bin/godwit $(DESTDIR)$(PREFIX)/bin/
 	install -m 0644 bin/guest/vmlinuz bin/guest/initramfs $(DESTDIR)$(PREFIX)/share/godwit/
-	test -e $(DESTDIR)$(SYSCONFDIR)/godwit/config.toml || { \
-		sed 's|@PREFIX@|$(PREFIX)|g' packaging/config.toml >$(DESTDIR)$(SYSCONFDIR)/godwit/config.toml && \
-		chmod 0644 $(DESTDIR)$(SYSCONFDIR)/godwit/config.toml; }
+	test -e $(DESTDIR)$(SYSCONFDIR)/godwit/config.toml || \
+		sed 's|@PREFIX@|$(PREFIX)|g' packaging/config.toml >$(DESTDIR)$(SYSCONFDIR)/godwit/config.toml
 	install -d $(DESTDIR)$(UNITDIR) $(DESTDIR)$(SYSCONFDIR)/containerd/conf.d
 	sed 's|@PREFIX@|$(PREFIX)|g' packaging/godwitd.service >$(DESTDIR)$(UNITDIR)/godwitd.service
-	chmod 0644 $(DESTDIR)$(UNITDIR)/godwitd.service
 	install -m 0644 packaging/containerd-godwit.toml $(DESTDIR)$(SYSCONFDIR)/containerd/conf.d/godwit.toml
-	install -d $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(MANDIR)/man5 $(DESTDIR)$(MANDIR)/man8
-	install -m 0644 bin/share/man/*.1 $(DESTDIR)$(MANDIR)/man1/
-	install -m 0644 bin/share/man/*.5 $(DESTDIR)$(MANDIR)/man5/
-	install -m 0644 bin/share/man/*.8 $(DESTDIR)$(MANDIR)/man8/
-	install -d $(DESTDIR)$(BASHDIR) $(DESTDIR)$(ZSHDIR) $(DESTDIR)$(FISHDIR)
-	install -m 0644 bin/share/completion/bash $(DESTDIR)$(BASHDIR)/godwit
-	install -m 0644 bin/share/completion/zsh $(DESTDIR)$(ZSHDIR)/_godwit
-	install -m 0644 bin/share/completion/fish $(DESTDIR)$(FISHDIR)/godwit.fish
 
 uninstall: ## remove what install put there; configuration and state stay
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,containerd-shim-godwit-v1 godwitd godwit)
 	rm -f $(DESTDIR)$(UNITDIR)/godwitd.service $(DESTDIR)$(SYSCONFDIR)/containerd/conf.d/godwit.toml
-	rm -f $(addprefix $(DESTDIR)$(MANDIR)/,man1/godwit.1 man1/godwit-*.1 man5/godwit-*.5 man8/godwitd.8 man8/containerd-shim-godwit-v1.8)
-	rm -f $(DESTDIR)$(BASHDIR)/godwit $(DESTDIR)$(ZSHDIR)/_godwit $(DESTDIR)$(FISHDIR)/godwit.fish
 	rm -rf $(DESTDIR)$(PREFIX)/share/godwit
 
 clean: ## remove bin/ and out/
