@@ -177,7 +177,11 @@ func (vm *VM) resumeHold(ctx context.Context, j *Journal) error {
 		}
 		return nil
 	}
-	m, err := vm.host.Driver.Adopt(ctx, *j.Process)
+	driver, err := vm.driver(ctx)
+	if err != nil {
+		return err
+	}
+	m, err := driver.Adopt(ctx, *j.Process)
 	if err != nil {
 		return err
 	}

@@ -157,7 +157,11 @@ func (vm *VM) push(c *capture, state *os.File, resume Resume) (snapshot.Receipt,
 	files := &openFiles{}
 	defer files.close()
 	none := snapshot.Receipt{}
-	facts, err := vm.host.Driver.Probe(c.ctx)
+	driver, err := vm.driver(c.ctx)
+	if err != nil {
+		return none, err
+	}
+	facts, err := driver.Probe(c.ctx)
 	if err != nil {
 		return none, err
 	}

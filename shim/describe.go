@@ -31,12 +31,13 @@ func (c *creation) describe(ctx context.Context, _ *undo) error {
 		c.next.Spec = c.snapshot.Spec
 		return nil
 	}
-	facts, err := c.host.Driver.Probe(ctx)
+	driver, err := c.host.Driver(ctx, c.bundle.VMM)
 	if err != nil {
 		return err
 	}
-	if c.bundle.VMM != "" && c.bundle.VMM != facts.Name {
-		return fmt.Errorf("the VM wants %s, this node runs %s: %w", c.bundle.VMM, facts.Name, errdefs.ErrFailedPrecondition)
+	facts, err := driver.Probe(ctx)
+	if err != nil {
+		return err
 	}
 	s := c.bundle.Spec
 	if s.Kernel, err = c.host.Kernel(); err != nil {
@@ -69,7 +70,11 @@ func (c *creation) open(ctx context.Context, _ *undo) error {
 	if err := c.genuine(cfg); err != nil {
 		return err
 	}
-	facts, err := c.host.Driver.Probe(ctx)
+	driver, err := c.host.Driver(ctx, cfg.Facts.VMM)
+	if err != nil {
+		return fmt.Errorf("restore snapshot %s: %w", c.decision.Digest, err)
+	}
+	facts, err := driver.Probe(ctx)
 	if err != nil {
 		return err
 	}

@@ -138,7 +138,8 @@ func (w *world) restart() {
 func (w *world) host() *Host {
 	w.net.links = w.links
 	return &Host{
-		Config: w.cfg, Driver: w, Network: w.net, Disks: &fakeDisks{w.faults}, Records: w.records, HostKernel: "test",
+		Config: w.cfg, Network: w.net, Disks: &fakeDisks{w.faults}, Records: w.records, HostKernel: "test",
+		Driver:    func(context.Context, string) (vmm.Driver, error) { return w, nil },
 		Snapshots: func([]string) Snapshots { return w.store },
 		Dial: func(context.Context, vmm.Machine, string) (Agent, error) {
 			return w.agent, w.call("dial")

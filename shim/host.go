@@ -21,8 +21,9 @@ import (
 // Host is what a VM is made with. Package join fills it with the real ones, tests with
 // ones that fail.
 type Host struct {
-	Config    *config.Config
-	Driver    vmm.Driver
+	Config *config.Config
+	// Driver is that of the VMM of that name, or, for an empty one, of the node's choice.
+	Driver    func(ctx context.Context, name string) (vmm.Driver, error)
 	Network   Network
 	Disks     Disks
 	Snapshots func(cgroup []string) Snapshots
@@ -39,6 +40,11 @@ type Host struct {
 	Kernel func() (spec.Kernel, error)
 	// HostKernel is the host's, part of a snapshot's facts.
 	HostKernel string
+}
+
+// driver is that of the VM's VMM.
+func (vm *VM) driver(ctx context.Context) (vmm.Driver, error) {
+	return vm.host.Driver(ctx, vm.spec().VMM.Name)
 }
 
 // Agent is the guest.

@@ -209,7 +209,11 @@ func (s *starting) launch(ctx context.Context, u *undo) (err error) {
 	if err := makeCgroup(cfg.Cgroup); err != nil {
 		return err
 	}
-	m, err := vm.host.Driver.Start(ctx, *cfg)
+	driver, err := vm.driver(ctx)
+	if err != nil {
+		return err
+	}
+	m, err := driver.Start(ctx, *cfg)
 	if err != nil {
 		return err
 	}

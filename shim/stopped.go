@@ -30,7 +30,11 @@ func newStopped(vm *VM, id proc.ID, p vmm.Process) *stopped {
 
 // Resume is called once the process is continued.
 func (s *stopped) Resume(ctx context.Context) error {
-	m, err := s.vm.host.Driver.Adopt(ctx, s.proc)
+	driver, err := s.vm.driver(ctx)
+	if err != nil {
+		return err
+	}
+	m, err := driver.Adopt(ctx, s.proc)
 	if err != nil {
 		return err
 	}

@@ -31,10 +31,12 @@ type Config struct {
 
 // VMM picks the VMM.
 type VMM struct {
-	Kind    string `toml:"kind"`     // auto (default), qemu, cloud-hypervisor (not built)
-	QEMU    string `toml:"qemu"`     // binary; default qemu-system-x86_64 in PATH
-	DataDir string `toml:"data_dir"` // QEMU's -L, if its firmware is elsewhere
-	Accel   string `toml:"accel"`    // auto (default), kvm, tcg
+	Kind string `toml:"kind"` // auto (default), qemu, cloud-hypervisor
+	QEMU string `toml:"qemu"` // binary; default qemu-system-x86_64 in PATH
+	// CloudHypervisor is a binary; default cloud-hypervisor in PATH.
+	CloudHypervisor string `toml:"cloud_hypervisor"`
+	DataDir         string `toml:"data_dir"` // QEMU's -L, if its firmware is elsewhere
+	Accel           string `toml:"accel"`    // auto (default), kvm, tcg
 }
 
 // Guest is what container images are booted with.

@@ -15,7 +15,7 @@ func Default() *Config {
 		RunDir:      "/run/godwit",
 		HostNetwork: "loopback",
 		StdioURI:    "file:///var/log/godwit/{namespace}-{id}.log",
-		VMM:         VMM{Kind: "auto", QEMU: "qemu-system-x86_64", Accel: "auto"},
+		VMM:         VMM{Kind: "auto", QEMU: "qemu-system-x86_64", CloudHypervisor: "cloud-hypervisor", Accel: "auto"},
 		Guest:       Guest{Kernel: "/usr/share/godwit/vmlinuz", Initrd: "/usr/share/godwit/initramfs"},
 		VM:          VM{Memory: 512 << 20, WritableSize: 8 << 30},
 		Cache:       Cache{MaxSize: 20 << 30},

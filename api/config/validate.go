@@ -81,8 +81,10 @@ func (c *Config) validatePaths() error {
 	if len(c.Containerd.Address) > maxSocket {
 		return invalid("containerd.address", "a socket's path has at most %d bytes", maxSocket)
 	}
-	if c.VMM.QEMU == "" || (strings.Contains(c.VMM.QEMU, "/") && !filepath.IsAbs(c.VMM.QEMU)) {
-		return invalid("vmm.qemu", "%q is neither a program's name nor an absolute path", c.VMM.QEMU)
+	for key, program := range map[string]string{"vmm.qemu": c.VMM.QEMU, "vmm.cloud_hypervisor": c.VMM.CloudHypervisor} {
+		if program == "" || (strings.Contains(program, "/") && !filepath.IsAbs(program)) {
+			return invalid(key, "%q is neither a program's name nor an absolute path", program)
+		}
 	}
 	if c.Containerd.Runtime == "" {
 		return invalid("containerd.runtime", "name a runtime, such as io.containerd.godwit.v1")

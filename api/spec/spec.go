@@ -45,7 +45,7 @@ type Spec struct {
 }
 
 // VMM names what the device state was made by. Machine and CPU are QEMU's -machine
-// (always a versioned name) and -cpu; both are empty for Cloud Hypervisor.
+// (always a versioned name) and -cpu; Cloud Hypervisor has no machine, and CPU "host".
 type VMM struct {
 	Name    string `json:"name"` // "qemu" or "cloud-hypervisor"
 	Machine string `json:"machine,omitempty"`

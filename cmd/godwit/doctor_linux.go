@@ -7,12 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/vmm/cloudhypervisor"
 	"godwit.dev/godwit/vmm/qemu"
 )
 
 // checkHost looks at what only Linux has.
 func checkHost(ctx context.Context, cfg *config.Config) []finding {
-	return []finding{checkQEMU(ctx, cfg), checkCloudHypervisor(), checkRAM(cfg)}
+	return []finding{checkCloudHypervisor(ctx, cfg), checkQEMU(ctx, cfg), checkRAM(cfg)}
 }
 
 func checkQEMU(ctx context.Context, cfg *config.Config) finding {
@@ -25,12 +26,22 @@ func checkQEMU(ctx context.Context, cfg *config.Config) finding {
 			return f
 		}
 	}
-	f.Fatal, f.Detail, f.Remedy = true, err.Error(), "install QEMU >= 7.2 (qemu-system-x86), or set vmm.qemu"
+	f.Fatal = cfg.VMM.Kind != cloudhypervisor.Name
+	f.Detail, f.Remedy = err.Error(), "install QEMU >= 7.2 (qemu-system-x86), or set vmm.qemu"
 	return f
 }
 
-func checkCloudHypervisor() finding {
-	return finding{Check: "vmm cloud-hypervisor", Detail: "this build does not drive it yet", Remedy: "see docs/status.md"}
+// checkCloudHypervisor is fatal where nothing else is allowed: QEMU stands in for it.
+func checkCloudHypervisor(ctx context.Context, cfg *config.Config) finding {
+	f := finding{Check: "vmm cloud-hypervisor"}
+	facts, err := cloudhypervisor.New(cloudhypervisor.Driver{Binary: cfg.VMM.CloudHypervisor}).Probe(ctx)
+	if err == nil {
+		f.OK, f.Detail = true, fmt.Sprintf("version %s, %s (%s)", facts.Version, facts.Accel, facts.Reason)
+		return f
+	}
+	f.Fatal = cfg.VMM.Kind == cloudhypervisor.Name
+	f.Detail, f.Remedy = err.Error(), "install Cloud Hypervisor >= 53 on a host with KVM; without it VMs run in QEMU"
+	return f
 }
 
 // tmpfsMagic is TMPFS_MAGIC of linux/magic.h.

@@ -23,12 +23,10 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// shimBinary takes over the VM of a shim that died, and reads snapshots. Its first
-// argument is the role.
+// shimBinary takes over the VM of a shim that died.
 const (
 	shimBinary = "containerd-shim-godwit-v1"
-	adoptRole  = "adopt"
-	workerRole = "worker"
+	adoptRole  = "adopt" // its first argument
 )
 
 // adopter starts a shim for every VM that an operation holds and whose own shim is

@@ -1,4 +1,4 @@
-// Package join makes the host of a VM out of the real parts: QEMU, the network, the
+// Package join makes the host of a VM out of the real parts: the VMMs, the network, the
 // cache of disks, the snapshot worker, the node's daemon.
 package join
 
@@ -27,7 +27,6 @@ import (
 	"godwit.dev/godwit/shim/rootfs"
 	"godwit.dev/godwit/snapshot/worker"
 	"godwit.dev/godwit/vmm"
-	"godwit.dev/godwit/vmm/qemu"
 )
 
 // Worker is the subcommand of the shim's binary that handles pages.
@@ -39,18 +38,23 @@ const self = "/proc/self/exe"
 
 // Host is what cfg describes. It opens nothing and asks nobody.
 func Host(cfg *config.Config) (*shim.Host, error) {
-	driver, err := driver(cfg)
+	drivers, err := newDrivers(cfg)
 	if err != nil {
 		return nil, err
 	}
 	h := &shim.Host{
-		Config: cfg, Driver: driver, Network: wires{}, Disks: &disks{cfg: cfg}, HostKernel: shim.HostKernel(),
+		Config: cfg, Driver: drivers.pick, Network: wires{}, Disks: &disks{cfg: cfg}, HostKernel: shim.HostKernel(),
 		Pool: rampool.Mount, Cgroup: shim.CgroupDirs,
 		Kernel: func() (spec.Kernel, error) { return shim.GuestKernel(cfg) },
 		Dial: func(ctx context.Context, m vmm.Machine, console string) (shim.Agent, error) {
-			return guest.Connect(ctx, m.Process().Agent, guest.Options{
+			opts := guest.Options{
 				BootTimeout: time.Duration(cfg.Timeouts.Boot), Console: console, Gone: m.Done(), Log: slog.Default(),
-			})
+			}
+			p := m.Process()
+			if p.VSock {
+				opts.Dial = guest.VSock(guest.VSockPort)
+			}
+			return guest.Connect(ctx, p.Agent, opts)
 		},
 		Hold: func(ctx context.Context, ns holder.Namespace, note func(proc.ID) error) error {
 			return holder.Start(ctx, self, ns, note)
@@ -63,15 +67,6 @@ func Host(cfg *config.Config) (*shim.Host, error) {
 		h.Records = record.Local(cfg.DaemonSocket())
 	}
 	return h, nil
-}
-
-// driver picks the VMM. QEMU is the one that is built.
-func driver(cfg *config.Config) (vmm.Driver, error) {
-	switch cfg.VMM.Kind {
-	case "", "auto", qemu.Name:
-		return qemu.New(qemu.Driver{Binary: cfg.VMM.QEMU, DataDir: cfg.VMM.DataDir, Accel: cfg.VMM.Accel, Log: slog.Default()})
-	}
-	return nil, fmt.Errorf("vmm.kind %q: %w", cfg.VMM.Kind, errdefs.ErrNotImplemented)
 }
 
 // wires is package network behind the shim's interfaces.
