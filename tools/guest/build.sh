@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes what container images are booted with, in bin/guest:
-#   vmlinuz    Debian's cloud kernel
+#   vmlinuz    Debian's cloud kernel, unpacked: the VMM loads its ELF file, so that no guest
+#              spends its time and its RAM on it
 #   modules/   its lib/modules/VERSION with modules.dep
 #   initramfs  godwit-init and the modules that it loads, in order
 #   version    what they were made of
@@ -26,6 +27,26 @@ fetch() {
 		awk '/Depends: linux-image-/ {print $2; exit}')
 	[[ -n $package ]] || { echo "no linux-image-cloud-amd64 in apt's lists: apt-get update" >&2; exit 1; }
 	(cd "$work" && apt-get download "$package" && mv "$package"_*.deb kernel.deb)
+}
+
+# unpack takes the ELF file out of a bzImage: its header says where the packed kernel lies.
+unpack() {
+	local image=$1 sectors offset length magic
+	read_at() { od -An -v -t "u$2" -j "$1" -N "$2" "$image" | tr -d ' '; }
+	piece() { dd if="$image" bs=1M iflag=skip_bytes,count_bytes skip="$offset" count="$1" status=none; }
+	[[ $(od -An -c -j 514 -N 4 "$image" | tr -d ' ') == HdrS ]] || { echo "$image is no bzImage" >&2; return 1; }
+	sectors=$(read_at 497 1)
+	offset=$(($(read_at 584 4) + (sectors + 1) * 512))
+	length=$(($(read_at 588 4) - 4)) # its last word is the unpacked size
+	piece "$length" >"$work/packed"
+	magic=$(od -An -v -t x1 -N 4 "$work/packed" | tr -d ' ')
+	case $magic in
+	02214c18) lz4 -q -d -c "$work/packed" ;;
+	28b52ffd) zstd -q -d -c "$work/packed" ;;
+	fd377a58) xz -d -c "$work/packed" ;;
+	1f8b*) piece "$((length + 4))" | gzip -d -c ;; # gzip has that word itself
+	*) echo "$image is packed in a way that is not known: $magic" >&2; return 1 ;;
+	esac
 }
 
 # order prints the modules in loading order, each after what it needs.
@@ -55,7 +76,10 @@ for name in "$work"/root/modules/*; do # some kernels compress them
 	esac
 done
 sed -E 's/\.(xz|zst)$//' "$work/list" >"$work/root/modules/list"
-strip --strip-debug "$work"/root/modules/*.ko
+# Without types for BPF programs, which every load would check, and without signatures.
+for name in "$work"/root/modules/*.ko; do
+	objcopy --strip-debug --remove-section=.BTF --remove-section=.comment "$name"
+done
 
 version=${VERSION:-$(git -C "$root" describe --always 2>/dev/null || echo unknown)}
 (cd "$root" && CGO_ENABLED=0 GOOS=linux go build -trimpath -ldflags "-s -w -buildid= -X godwit.dev/godwit/api/version.Version=$version" \
@@ -67,7 +91,9 @@ lz4 -q -l -12 --favor-decSpeed "$work/cpio" "$work/initramfs"
 
 rm -rf "$out/modules"
 cp -a "$work/deb/lib/modules/$release" "$out/modules"
-install -m 644 "$kernel" "$out/vmlinuz"
+unpack "$kernel" >"$work/vmlinux"
+strip --strip-all -o "$work/vmlinuz" "$work/vmlinux" # and without what follows the ELF file
+install -m 644 "$work/vmlinuz" "$out/vmlinuz"
 install -m 644 "$work/initramfs" "$out/initramfs"
 {
 	echo "godwit-init $version"
