@@ -24,6 +24,15 @@ func (c *Config) PKIDir() string { return filepath.Join(c.StateDir, "pki") }
 // CAKey is the private key of the cluster's authority, on the node that made it only.
 func (c *Config) CAKey() string { return filepath.Join(c.PKIDir(), "ca.key") }
 
+// FactsFile is where the node's shims remember what they found out about its files; empty
+// without a state_dir.
+func (c *Config) FactsFile() string {
+	if c.StateDir == "" {
+		return ""
+	}
+	return filepath.Join(c.StateDir, "facts.json")
+}
+
 // CacheDir holds the read-only disks that the node's VMs share.
 func (c *Config) CacheDir() string { return filepath.Join(c.StateDir, "cache") }
 

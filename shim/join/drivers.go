@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/shim/memo"
 	"godwit.dev/godwit/vmm"
 	"godwit.dev/godwit/vmm/cloudhypervisor"
 	"godwit.dev/godwit/vmm/qemu"
@@ -27,7 +28,10 @@ type drivers struct {
 }
 
 func newDrivers(cfg *config.Config) (*drivers, error) {
-	q, err := qemu.New(qemu.Driver{Binary: cfg.VMM.QEMU, DataDir: cfg.VMM.DataDir, Accel: cfg.VMM.Accel, Log: slog.Default()})
+	q, err := qemu.New(qemu.Driver{
+		Binary: cfg.VMM.QEMU, DataDir: cfg.VMM.DataDir, Accel: cfg.VMM.Accel, Log: slog.Default(),
+		Remember: memo.Memo{Path: cfg.FactsFile()}.Of,
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -37,6 +37,9 @@ type Driver struct {
 	ModuleDir string // loadable modules, for a QEMU outside its place; empty: the binary's own
 	Accel     string // "kvm", "tcg"; empty or "auto": kvm where it works
 	Log       *slog.Logger
+	// Remember answers what find once found for the same files; nil: find is called. It
+	// keeps the binary's version, which every start needs and which takes a process.
+	Remember func(kind string, paths []string, find func() (string, error)) (string, error)
 
 	host kvm.Host
 }

@@ -29,7 +29,13 @@ func (d *Driver) Probe(ctx context.Context) (vmm.Facts, error) {
 		return vmm.Facts{}, fmt.Errorf("find QEMU %s: install qemu-system-x86 or set vmm.qemu: %v: %w",
 			d.Binary, err, errdefs.ErrFailedPrecondition)
 	}
-	version, err := d.version(ctx, binary)
+	find := func() (string, error) { return d.version(ctx, binary) }
+	var version string
+	if d.Remember != nil {
+		version, err = d.Remember("qemu version", []string{binary}, find)
+	} else {
+		version, err = find()
+	}
 	if err != nil {
 		return vmm.Facts{}, fmt.Errorf("probe %s: %w", binary, err)
 	}
