@@ -275,8 +275,10 @@ func (s *starting) setup(ctx context.Context, _ *undo) error {
 			return err
 		}
 	}
-	if _, err := agent.ConfigureNetwork(ctx, &agentv1.ConfigureNetworkRequest{Nics: agentNICs(sp.NICs)}); err != nil {
-		return err
+	if len(sp.NICs) > 0 {
+		if _, err := agent.ConfigureNetwork(ctx, &agentv1.ConfigureNetworkRequest{Nics: agentNICs(sp.NICs)}); err != nil {
+			return err
+		}
 	}
 	return s.vm.write(func(j *Journal) {
 		sp := j.Spec.Clone()

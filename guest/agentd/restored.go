@@ -31,7 +31,7 @@ func (s *Service) Restored(_ context.Context, r *agentv1.RestoredRequest) (*agen
 		}
 	}
 	if r.SetNics {
-		if err := configure(r.Nics); err != nil {
+		if err := s.configure(r.Nics); err != nil {
 			return nil, err
 		}
 	}

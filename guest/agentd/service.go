@@ -25,6 +25,11 @@ type Options struct {
 	// Ready is called before the first Setup goes on: the boot loads what it needs for
 	// disks in the background.
 	Ready func() error
+	// Network is called before a NIC is looked for: drivers of NICs come no earlier.
+	Network func() error
+	// Started is called in the background, once, a while after the container's init has
+	// started: the boot loads what no container waits for.
+	Started func()
 	// Log takes a line for the console.
 	Log func(format string, args ...any)
 }
@@ -35,6 +40,7 @@ type Service struct {
 	children *children
 	cgroup   cgroup
 
+	begun   sync.Once  // Started
 	setupMu sync.Mutex // serialises Setup, Copy, Restored and Start of the init
 	setup   *agentv1.SetupRequest
 	filter  *stage.Seccomp // of every process; written once, before the first Start

@@ -16,6 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// startedAfter leaves the processor to the container's first steps.
+const startedAfter = time.Second
+
 // Start implements agentv1.AgentService.
 func (s *Service) Start(ctx context.Context, r *agentv1.StartRequest) (*agentv1.StartResponse, error) {
 	if err := refuseUnknown(r); err != nil {
@@ -99,6 +102,7 @@ func (s *Service) startInit(spec *specs.Process, size *unix.Winsize, r *agentv1.
 	if err != nil {
 		return nil, err
 	}
+	s.begun.Do(func() { time.AfterFunc(startedAfter, s.opts.Started) })
 	return p, nil
 }
 

@@ -59,9 +59,19 @@ func run(version string) error {
 	if err := channel.load(); err != nil {
 		return err
 	}
-	ready := sync.OnceValue(rest.loadUseful)
+	eager, later := rest.part()
+	if !seeded() { // what the container does first may wait for it
+		eager = append(eager, rngModule)
+	}
+	ready := sync.OnceValue(eager.loadUseful)
 	svc, err := agentd.New(agentd.Options{
-		Version: version, Dir: runDir, CgroupRoot: cgroupDir, Ready: ready, Log: console,
+		Version: version, Dir: runDir, CgroupRoot: cgroupDir, Log: console,
+		Ready: ready, Network: sync.OnceValue(later.network().load),
+		Started: func() {
+			if err := later.loadUseful(); err != nil {
+				console("%v", err)
+			}
+		},
 	})
 	if err != nil {
 		return err
@@ -72,14 +82,16 @@ func run(version string) error {
 	go func() {
 		if err := ready(); err != nil {
 			failed <- err
-			return
-		}
-		if err := agentd.LoopbackUp(); err != nil {
-			failed <- err
 		}
 	}()
 	go func() { failed <- openChannel(listener, ready) }()
 	return <-failed
+}
+
+// seeded reports whether the kernel's generator needs no device any more.
+func seeded() bool {
+	_, err := unix.Getrandom(make([]byte, 1), unix.GRND_NONBLOCK)
+	return err == nil
 }
 
 // serve answers calls until the listener is closed.

@@ -40,10 +40,40 @@ func (m modules) split(last string) (first, rest modules) {
 // devices maps modules to the virtio device, by its number, that they are of no use
 // without. Every module costs a boot some milliseconds, without KVM some ten.
 var devices = map[string]string{
+	"failover.ko":                          netDevice,
+	"net_failover.ko":                      netDevice,
+	"virtio_net.ko":                        netDevice,
+	rngModule:                              "0x0004",
 	"virtio_balloon.ko":                    "0x0005",
 	"vsock.ko":                             "0x0013",
 	"vmw_vsock_virtio_transport_common.ko": "0x0013",
 	"vmw_vsock_virtio_transport.ko":        "0x0013",
+}
+
+const (
+	netDevice = "0x0001"
+	rngModule = "virtio-rng.ko"
+)
+
+// late reports whether a container starts without the module: it is loaded afterwards,
+// or by who needs it earlier.
+func late(name string) bool { return name == rngModule || devices[name] == netDevice }
+
+// part parts the list into what a container's start waits for and what it does not.
+func (m modules) part() (eager, later modules) {
+	for _, name := range m {
+		if late(name) {
+			later = append(later, name)
+		} else {
+			eager = append(eager, name)
+		}
+	}
+	return eager, later
+}
+
+// network are those that a NIC needs.
+func (m modules) network() modules {
+	return slices.DeleteFunc(slices.Clone(m), func(name string) bool { return devices[name] != netDevice })
 }
 
 // present answers the numbers of the virtio devices below a directory of sysfs. They
