@@ -14,7 +14,8 @@ import (
 	"godwit.dev/godwit/api/record"
 )
 
-// finding is one line of doctor. Remedy is empty when all is well.
+// finding is one line of doctor. Remedy is empty when all is well. What is not OK and not
+// Fatal costs speed or a feature.
 type finding struct {
 	Check  string `json:"check"`
 	OK     bool   `json:"ok"`
@@ -24,7 +25,8 @@ type finding struct {
 }
 
 func newDoctor(opts *options) *cobra.Command {
-	return &cobra.Command{
+	strict := false
+	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Tell what this host can run, and why not",
 		Args:  check(cobra.NoArgs),
@@ -33,14 +35,22 @@ func newDoctor(opts *options) *cobra.Command {
 			if err := report(cmd, opts, findings); err != nil {
 				return err
 			}
-			for _, f := range findings {
-				if f.Fatal {
-					return fmt.Errorf("%s: %s: %w", f.Check, f.Remedy, errdefs.ErrFailedPrecondition)
-				}
-			}
-			return nil
+			return verdict(findings, strict)
 		},
 	}
+	cmd.Flags().BoolVar(&strict, "strict", false, "fail on warnings too")
+	return cmd
+}
+
+// verdict fails for the first thing because of which no VM can run, or, if strict, for the
+// first that is not well.
+func verdict(findings []finding, strict bool) error {
+	for _, f := range findings {
+		if f.Fatal || strict && !f.OK {
+			return fmt.Errorf("%s: %s: %w", f.Check, f.Remedy, errdefs.ErrFailedPrecondition)
+		}
+	}
+	return nil
 }
 
 func report(cmd *cobra.Command, opts *options, findings []finding) error {
@@ -70,7 +80,8 @@ func diagnose(ctx context.Context, opts *options) []finding {
 	findings := []finding{{Check: "configuration", OK: true, Detail: "node " + cfg.Node}}
 	findings = append(findings, checkFile("guest kernel", cfg.Guest.Kernel, "guest.kernel"), checkFile("guest initramfs", cfg.Guest.Initrd, "guest.initrd"))
 	findings = append(findings, checkHost(ctx, cfg)...)
-	return append(findings, checkDaemon(ctx, opts, cfg))
+	findings = append(findings, checkKernel()...)
+	return append(findings, checkDaemon(ctx, opts, cfg)...)
 }
 
 func checkFile(check, path, key string) finding {
@@ -81,23 +92,38 @@ func checkFile(check, path, key string) finding {
 	return finding{Check: check, OK: true, Detail: fmt.Sprintf("%s, %s", path, mib(uint64(info.Size())))}
 }
 
-func checkDaemon(ctx context.Context, opts *options, cfg *config.Config) finding {
+// checkDaemon asks godwitd, and has it ask what it needs itself.
+func checkDaemon(ctx context.Context, opts *options, cfg *config.Config) []finding {
 	f := finding{Check: "godwitd"}
 	node, conn, err := opts.dial(ctx)
 	if err != nil {
 		f.Detail, f.Remedy = err.Error(), "start godwitd; without it VMs run, but none sleeps or wakes"
 		f.Fatal = cfg.UsesRecords()
-		return f
+		return []finding{f}
 	}
 	defer conn.Close()
-	info, err := node.Info(ctx, &nodev1.InfoRequest{})
-	switch {
-	case err != nil:
+	info, err := node.Info(ctx, &nodev1.InfoRequest{Check: true})
+	if err != nil {
 		f.Detail, f.Remedy = record.FromWire(err).Error(), "look at godwitd's log"
-	case !info.GetControllerReachable():
-		f.Detail, f.Remedy = info.GetError(), "start the controller "+info.GetController()+", or mend controller.address"
-	default:
-		f.OK, f.Detail = true, fmt.Sprintf("version %s, controller %s, snapshots in %s", info.GetVersion(), info.GetController(), dash(info.GetRepository()))
+		return []finding{f}
 	}
-	return f
+	f.OK, f.Detail = true, "version "+info.GetVersion()
+	return append([]finding{f}, told(info)...)
+}
+
+// told are the daemon's own findings.
+func told(info *nodev1.InfoResponse) []finding {
+	f := finding{Check: "controller", OK: info.GetControllerReachable(), Detail: info.GetController()}
+	if !f.OK {
+		f.Detail, f.Remedy = info.GetError(), "start the controller "+info.GetController()+", or mend controller.address"
+	}
+	all := []finding{f}
+	for _, c := range info.GetChecks() {
+		f := finding{Check: c.GetName(), OK: c.GetError() == "", Detail: c.GetDetail(), Remedy: c.GetRemedy()}
+		if !f.OK {
+			f.Detail = c.GetError()
+		}
+		all = append(all, f)
+	}
+	return all
 }

@@ -90,7 +90,13 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 	})
 	d.undo = append(d.undo, func() error { d.engine.Close(); return nil })
 	d.shims = &adopter{config: cfg, configPath: path, machines: d.machines, containers: d.tasks}
-	d.node = &node.Service{Config: cfg, Records: d.records, Engine: d.engine, Shims: d.machines, Snapshot: snapshots, Reachable: d.reachable}
+	d.node = &node.Service{
+		Config: cfg, Records: d.records, Engine: d.engine, Shims: d.machines, Snapshot: snapshots, Reachable: d.reachable,
+		Checks: []node.Check{
+			{Name: "containerd", Remedy: "start containerd, with the directory of " + shimBinary + " in its PATH", Ask: d.tasks.Runtime},
+			{Name: "store", Remedy: "see [registry] of the configuration: address, CA, credentials with the rights to pull and push", Ask: snapshots.probe},
+		},
+	}
 	return d, nil
 }
 

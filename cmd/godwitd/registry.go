@@ -54,6 +54,18 @@ func (r *registry) Accepts(ctx context.Context, repository string) error {
 	return snapshot.Accepts(ctx, st)
 }
 
+// probe asks for the rights that a hibernate needs, in a repository beside the VMs'.
+func (r *registry) probe(ctx context.Context) (string, error) {
+	repository := r.repository(&nodev1.Record{Uid: probed})
+	if repository == "" {
+		return "none is configured: no VM of this node can sleep", nil
+	}
+	return repository, r.Accepts(ctx, repository)
+}
+
+// probed is the repository of doctor's question.
+const probed = "doctor"
+
 // DropTag implements engine.Snapshots and node.Snapshots.
 func (r *registry) DropTag(ctx context.Context, repository, tag string) error {
 	st, err := r.open(repository)

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
 	"godwit.dev/godwit/integration/harness"
 	"godwit.dev/godwit/integration/images"
 )
@@ -28,7 +30,8 @@ func TestWakeRefused(t *testing.T) {
 	b.CheckClean(t)
 	g := s.run(t, a, "sleeper")
 	good := g.hibernate(t, a)
-	ok := t.Run("unknown digest", func(t *testing.T) { unknown(t, g, good) }) &&
+	ok := t.Run("looked at", func(t *testing.T) { looked(t, g, good) }) &&
+		t.Run("unknown digest", func(t *testing.T) { unknown(t, g, good) }) &&
 		t.Run("damaged", func(t *testing.T) { damaged(t, g, good) }) &&
 		t.Run("altered", func(t *testing.T) { altered(t, g, good) }) &&
 		t.Run("registry refuses", func(t *testing.T) { forbidden(t, g, good) }) &&
@@ -42,6 +45,33 @@ func TestWakeRefused(t *testing.T) {
 	g.remove(t, a)
 	b.Ctr(t, "container", "rm", g.id)
 	godwitFails(t, a, "wake", g.id).want(t, "NotFound", "default/sleeper")
+}
+
+// looked: the verbs that look at a snapshot agree about the one that owns the VM.
+func looked(t *testing.T, g *guest, good string) {
+	b := g.Node(1)
+	var list struct {
+		Snapshots []struct {
+			Digest, Repository string
+			Owner              bool
+		}
+	}
+	if err := json.Unmarshal([]byte(b.Godwit(t, "-o", "json", "snapshot", "ls", g.id)), &list); err != nil || len(list.Snapshots) != 1 ||
+		list.Snapshots[0].Digest != good || !list.Snapshots[0].Owner {
+		t.Errorf("snapshot ls: %v: %+v", err, list)
+	}
+	if table := b.Godwit(t, "snapshot", "ls"); !strings.Contains(table, good) || !strings.Contains(table, "owner") {
+		t.Errorf("snapshot ls of all VMs: %s", table)
+	}
+	var found struct {
+		Manifest v1.Manifest
+		Config   struct{ Spec struct{ ID string } }
+	}
+	if err := json.Unmarshal([]byte(b.Godwit(t, "snapshot", "inspect", good)), &found); err != nil || found.Config.Spec.ID != g.id ||
+		len(found.Manifest.Layers) != len(g.manifest(t, good).Layers) {
+		t.Errorf("snapshot inspect: %v: %+v", err, found)
+	}
+	godwitFails(t, b, "snapshot", "inspect", zeroes).want(t, "NotFound", zeroes)
 }
 
 // unknown: a digest that is not the VM's, and one that nobody has.

@@ -50,12 +50,19 @@ type Service struct {
 	Shims     Shims
 	Snapshot  Snapshots
 	Reachable func(context.Context) error // the controller; nil error: it answers
+	Checks    []Check                     // made for an Info that asks for them
+}
+
+// Check asks for one thing that the daemon needs, and says what it found.
+type Check struct {
+	Name, Remedy string
+	Ask          func(context.Context) (detail string, err error)
 }
 
 var _ nodev1.NodeService = (*Service)(nil)
 
 // Info tells who this daemon is and whether it can do its work.
-func (s *Service) Info(ctx context.Context, _ *nodev1.InfoRequest) (*nodev1.InfoResponse, error) {
+func (s *Service) Info(ctx context.Context, req *nodev1.InfoRequest) (*nodev1.InfoResponse, error) {
 	resp := &nodev1.InfoResponse{
 		Version: version.Version, Commit: version.Commit, Node: s.Config.Node,
 		Controller: s.Config.Controller.Address, Repository: s.Config.Registry.Repository,
@@ -66,6 +73,9 @@ func (s *Service) Info(ctx context.Context, _ *nodev1.InfoRequest) (*nodev1.Info
 	if s.Config.Registry.Layout != "" {
 		resp.Repository = s.Config.Registry.Layout
 	}
+	if req.GetCheck() {
+		resp.Checks = s.check(ctx)
+	}
 	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
 	defer cancel()
 	if err := s.Reachable(ctx); err != nil {
@@ -74,6 +84,24 @@ func (s *Service) Info(ctx context.Context, _ *nodev1.InfoRequest) (*nodev1.Info
 	}
 	resp.ControllerReachable = true
 	return resp, nil
+}
+
+// checkTimeout bounds one check: doctor is asked when something hangs.
+const checkTimeout = 5 * time.Second
+
+func (s *Service) check(ctx context.Context) []*nodev1.Check {
+	all := make([]*nodev1.Check, 0, len(s.Checks))
+	for _, c := range s.Checks {
+		bound, cancel := context.WithTimeout(ctx, checkTimeout)
+		detail, err := c.Ask(bound)
+		cancel()
+		found := &nodev1.Check{Name: c.Name, Detail: detail}
+		if err != nil {
+			found.Error, found.Remedy = err.Error(), c.Remedy
+		}
+		all = append(all, found)
+	}
+	return all
 }
 
 // Hibernate starts the operation and answers once it is durable.

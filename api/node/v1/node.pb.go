@@ -1588,6 +1588,7 @@ func (x *OperationResponse) GetOperation() *Operation {
 
 type InfoRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Check         bool                   `protobuf:"varint,1,opt,name=check,proto3" json:"check,omitempty"` // containerd and the store are asked too
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1622,6 +1623,13 @@ func (*InfoRequest) Descriptor() ([]byte, []int) {
 	return file_node_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
+func (x *InfoRequest) GetCheck() bool {
+	if x != nil {
+		return x.Check
+	}
+	return false
+}
+
 type InfoResponse struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
 	Version             string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
@@ -1631,6 +1639,7 @@ type InfoResponse struct {
 	Repository          string                 `protobuf:"bytes,5,opt,name=repository,proto3" json:"repository,omitempty"`
 	ControllerReachable bool                   `protobuf:"varint,6,opt,name=controller_reachable,json=controllerReachable,proto3" json:"controller_reachable,omitempty"`
 	Error               string                 `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
+	Checks              []*Check               `protobuf:"bytes,8,rep,name=checks,proto3" json:"checks,omitempty"`
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
@@ -1714,6 +1723,82 @@ func (x *InfoResponse) GetError() string {
 	return ""
 }
 
+func (x *InfoResponse) GetChecks() []*Check {
+	if x != nil {
+		return x.Checks
+	}
+	return nil
+}
+
+// Check is one thing that the daemon needs.
+type Check struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Detail        string                 `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
+	Error         string                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`   // empty: all is well
+	Remedy        string                 `protobuf:"bytes,4,opt,name=remedy,proto3" json:"remedy,omitempty"` // for an error
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Check) Reset() {
+	*x = Check{}
+	mi := &file_node_v1_node_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Check) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Check) ProtoMessage() {}
+
+func (x *Check) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Check.ProtoReflect.Descriptor instead.
+func (*Check) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Check) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Check) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *Check) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *Check) GetRemedy() string {
+	if x != nil {
+		return x.Remedy
+	}
+	return ""
+}
+
 type VMInfo struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
@@ -1736,7 +1821,7 @@ type VMInfo struct {
 
 func (x *VMInfo) Reset() {
 	*x = VMInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[22]
+	mi := &file_node_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1748,7 +1833,7 @@ func (x *VMInfo) String() string {
 func (*VMInfo) ProtoMessage() {}
 
 func (x *VMInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[22]
+	mi := &file_node_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1761,7 +1846,7 @@ func (x *VMInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMInfo.ProtoReflect.Descriptor instead.
 func (*VMInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *VMInfo) GetVm() *VM {
@@ -1871,7 +1956,7 @@ type VMsRequest struct {
 
 func (x *VMsRequest) Reset() {
 	*x = VMsRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[23]
+	mi := &file_node_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1883,7 +1968,7 @@ func (x *VMsRequest) String() string {
 func (*VMsRequest) ProtoMessage() {}
 
 func (x *VMsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[23]
+	mi := &file_node_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1896,7 +1981,7 @@ func (x *VMsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMsRequest.ProtoReflect.Descriptor instead.
 func (*VMsRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *VMsRequest) GetNamespace() string {
@@ -1916,7 +2001,7 @@ type VMsResponse struct {
 
 func (x *VMsResponse) Reset() {
 	*x = VMsResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[24]
+	mi := &file_node_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1928,7 +2013,7 @@ func (x *VMsResponse) String() string {
 func (*VMsResponse) ProtoMessage() {}
 
 func (x *VMsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[24]
+	mi := &file_node_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1941,7 +2026,7 @@ func (x *VMsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMsResponse.ProtoReflect.Descriptor instead.
 func (*VMsResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *VMsResponse) GetVms() []*VMInfo {
@@ -1969,7 +2054,7 @@ type HibernateRequest struct {
 
 func (x *HibernateRequest) Reset() {
 	*x = HibernateRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[25]
+	mi := &file_node_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1981,7 +2066,7 @@ func (x *HibernateRequest) String() string {
 func (*HibernateRequest) ProtoMessage() {}
 
 func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[25]
+	mi := &file_node_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1994,7 +2079,7 @@ func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HibernateRequest.ProtoReflect.Descriptor instead.
 func (*HibernateRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *HibernateRequest) GetVm() *VM {
@@ -2031,7 +2116,7 @@ type WakeRequest struct {
 
 func (x *WakeRequest) Reset() {
 	*x = WakeRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[26]
+	mi := &file_node_v1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2043,7 +2128,7 @@ func (x *WakeRequest) String() string {
 func (*WakeRequest) ProtoMessage() {}
 
 func (x *WakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[26]
+	mi := &file_node_v1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2056,7 +2141,7 @@ func (x *WakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakeRequest.ProtoReflect.Descriptor instead.
 func (*WakeRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{26}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WakeRequest) GetVm() *VM {
@@ -2103,7 +2188,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[27]
+	mi := &file_node_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2115,7 +2200,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[27]
+	mi := &file_node_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2128,7 +2213,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StatusRequest) GetOperation() string {
@@ -2153,7 +2238,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[28]
+	mi := &file_node_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2165,7 +2250,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[28]
+	mi := &file_node_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2178,7 +2263,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *StatusResponse) GetOperation() *Operation {
@@ -2246,7 +2331,7 @@ type Figures struct {
 
 func (x *Figures) Reset() {
 	*x = Figures{}
-	mi := &file_node_v1_node_proto_msgTypes[29]
+	mi := &file_node_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2258,7 +2343,7 @@ func (x *Figures) String() string {
 func (*Figures) ProtoMessage() {}
 
 func (x *Figures) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[29]
+	mi := &file_node_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2271,7 +2356,7 @@ func (x *Figures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Figures.ProtoReflect.Descriptor instead.
 func (*Figures) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Figures) GetPauseMs() float64 {
@@ -2341,7 +2426,7 @@ type ForgetRequest struct {
 
 func (x *ForgetRequest) Reset() {
 	*x = ForgetRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[30]
+	mi := &file_node_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2353,7 +2438,7 @@ func (x *ForgetRequest) String() string {
 func (*ForgetRequest) ProtoMessage() {}
 
 func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[30]
+	mi := &file_node_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2366,7 +2451,7 @@ func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetRequest.ProtoReflect.Descriptor instead.
 func (*ForgetRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ForgetRequest) GetVm() *VM {
@@ -2399,7 +2484,7 @@ type ForgetResponse struct {
 
 func (x *ForgetResponse) Reset() {
 	*x = ForgetResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[31]
+	mi := &file_node_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2411,7 +2496,7 @@ func (x *ForgetResponse) String() string {
 func (*ForgetResponse) ProtoMessage() {}
 
 func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[31]
+	mi := &file_node_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2424,7 +2509,7 @@ func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetResponse.ProtoReflect.Descriptor instead.
 func (*ForgetResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ForgetResponse) GetWarning() string {
@@ -2453,7 +2538,7 @@ type SnapshotInfo struct {
 
 func (x *SnapshotInfo) Reset() {
 	*x = SnapshotInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[32]
+	mi := &file_node_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2465,7 +2550,7 @@ func (x *SnapshotInfo) String() string {
 func (*SnapshotInfo) ProtoMessage() {}
 
 func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[32]
+	mi := &file_node_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2478,7 +2563,7 @@ func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotInfo.ProtoReflect.Descriptor instead.
 func (*SnapshotInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SnapshotInfo) GetVm() *VM {
@@ -2567,7 +2652,7 @@ type SnapshotsRequest struct {
 
 func (x *SnapshotsRequest) Reset() {
 	*x = SnapshotsRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[33]
+	mi := &file_node_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2579,7 +2664,7 @@ func (x *SnapshotsRequest) String() string {
 func (*SnapshotsRequest) ProtoMessage() {}
 
 func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[33]
+	mi := &file_node_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2592,7 +2677,7 @@ func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{33}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SnapshotsRequest) GetVm() *VM {
@@ -2612,7 +2697,7 @@ type SnapshotsResponse struct {
 
 func (x *SnapshotsResponse) Reset() {
 	*x = SnapshotsResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[34]
+	mi := &file_node_v1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2624,7 +2709,7 @@ func (x *SnapshotsResponse) String() string {
 func (*SnapshotsResponse) ProtoMessage() {}
 
 func (x *SnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[34]
+	mi := &file_node_v1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2637,7 +2722,7 @@ func (x *SnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*SnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{34}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *SnapshotsResponse) GetSnapshots() []*SnapshotInfo {
@@ -2664,7 +2749,7 @@ type InspectRequest struct {
 
 func (x *InspectRequest) Reset() {
 	*x = InspectRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[35]
+	mi := &file_node_v1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2676,7 +2761,7 @@ func (x *InspectRequest) String() string {
 func (*InspectRequest) ProtoMessage() {}
 
 func (x *InspectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[35]
+	mi := &file_node_v1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2689,7 +2774,7 @@ func (x *InspectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
 func (*InspectRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *InspectRequest) GetRepository() string {
@@ -2715,7 +2800,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[36]
+	mi := &file_node_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2727,7 +2812,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[36]
+	mi := &file_node_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2740,7 +2825,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *InspectResponse) GetJson() []byte {
@@ -2891,8 +2976,9 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x10OperationRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"L\n" +
 	"\x11OperationResponse\x127\n" +
-	"\toperation\x18\x01 \x01(\v2\x19.godwit.node.v1.OperationR\toperation\"\r\n" +
-	"\vInfoRequest\"\xdd\x01\n" +
+	"\toperation\x18\x01 \x01(\v2\x19.godwit.node.v1.OperationR\toperation\"#\n" +
+	"\vInfoRequest\x12\x14\n" +
+	"\x05check\x18\x01 \x01(\bR\x05check\"\x8c\x02\n" +
 	"\fInfoResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x16\n" +
 	"\x06commit\x18\x02 \x01(\tR\x06commit\x12\x12\n" +
@@ -2904,7 +2990,13 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"repository\x18\x05 \x01(\tR\n" +
 	"repository\x121\n" +
 	"\x14controller_reachable\x18\x06 \x01(\bR\x13controllerReachable\x12\x14\n" +
-	"\x05error\x18\a \x01(\tR\x05error\"\x96\x03\n" +
+	"\x05error\x18\a \x01(\tR\x05error\x12-\n" +
+	"\x06checks\x18\b \x03(\v2\x15.godwit.node.v1.CheckR\x06checks\"a\n" +
+	"\x05Check\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06detail\x18\x02 \x01(\tR\x06detail\x12\x14\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\x12\x16\n" +
+	"\x06remedy\x18\x04 \x01(\tR\x06remedy\"\x96\x03\n" +
 	"\x06VMInfo\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x16\n" +
@@ -3052,7 +3144,7 @@ func file_node_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_node_v1_node_proto_goTypes = []any{
 	(Kind)(0),                 // 0: godwit.node.v1.Kind
 	(Phase)(0),                // 1: godwit.node.v1.Phase
@@ -3078,21 +3170,22 @@ var file_node_v1_node_proto_goTypes = []any{
 	(*OperationResponse)(nil), // 21: godwit.node.v1.OperationResponse
 	(*InfoRequest)(nil),       // 22: godwit.node.v1.InfoRequest
 	(*InfoResponse)(nil),      // 23: godwit.node.v1.InfoResponse
-	(*VMInfo)(nil),            // 24: godwit.node.v1.VMInfo
-	(*VMsRequest)(nil),        // 25: godwit.node.v1.VMsRequest
-	(*VMsResponse)(nil),       // 26: godwit.node.v1.VMsResponse
-	(*HibernateRequest)(nil),  // 27: godwit.node.v1.HibernateRequest
-	(*WakeRequest)(nil),       // 28: godwit.node.v1.WakeRequest
-	(*StatusRequest)(nil),     // 29: godwit.node.v1.StatusRequest
-	(*StatusResponse)(nil),    // 30: godwit.node.v1.StatusResponse
-	(*Figures)(nil),           // 31: godwit.node.v1.Figures
-	(*ForgetRequest)(nil),     // 32: godwit.node.v1.ForgetRequest
-	(*ForgetResponse)(nil),    // 33: godwit.node.v1.ForgetResponse
-	(*SnapshotInfo)(nil),      // 34: godwit.node.v1.SnapshotInfo
-	(*SnapshotsRequest)(nil),  // 35: godwit.node.v1.SnapshotsRequest
-	(*SnapshotsResponse)(nil), // 36: godwit.node.v1.SnapshotsResponse
-	(*InspectRequest)(nil),    // 37: godwit.node.v1.InspectRequest
-	(*InspectResponse)(nil),   // 38: godwit.node.v1.InspectResponse
+	(*Check)(nil),             // 24: godwit.node.v1.Check
+	(*VMInfo)(nil),            // 25: godwit.node.v1.VMInfo
+	(*VMsRequest)(nil),        // 26: godwit.node.v1.VMsRequest
+	(*VMsResponse)(nil),       // 27: godwit.node.v1.VMsResponse
+	(*HibernateRequest)(nil),  // 28: godwit.node.v1.HibernateRequest
+	(*WakeRequest)(nil),       // 29: godwit.node.v1.WakeRequest
+	(*StatusRequest)(nil),     // 30: godwit.node.v1.StatusRequest
+	(*StatusResponse)(nil),    // 31: godwit.node.v1.StatusResponse
+	(*Figures)(nil),           // 32: godwit.node.v1.Figures
+	(*ForgetRequest)(nil),     // 33: godwit.node.v1.ForgetRequest
+	(*ForgetResponse)(nil),    // 34: godwit.node.v1.ForgetResponse
+	(*SnapshotInfo)(nil),      // 35: godwit.node.v1.SnapshotInfo
+	(*SnapshotsRequest)(nil),  // 36: godwit.node.v1.SnapshotsRequest
+	(*SnapshotsResponse)(nil), // 37: godwit.node.v1.SnapshotsResponse
+	(*InspectRequest)(nil),    // 38: godwit.node.v1.InspectRequest
+	(*InspectResponse)(nil),   // 39: godwit.node.v1.InspectResponse
 }
 var file_node_v1_node_proto_depIdxs = []int32{
 	0,  // 0: godwit.node.v1.Operation.kind:type_name -> godwit.node.v1.Kind
@@ -3118,63 +3211,64 @@ var file_node_v1_node_proto_depIdxs = []int32{
 	2,  // 20: godwit.node.v1.RemoveRequest.vm:type_name -> godwit.node.v1.VM
 	2,  // 21: godwit.node.v1.TrimRequest.vm:type_name -> godwit.node.v1.VM
 	4,  // 22: godwit.node.v1.OperationResponse.operation:type_name -> godwit.node.v1.Operation
-	2,  // 23: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
-	3,  // 24: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
-	4,  // 25: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
-	24, // 26: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
-	2,  // 27: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
-	2,  // 28: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
-	4,  // 29: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
-	31, // 30: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
-	2,  // 31: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
-	2,  // 32: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
-	2,  // 33: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
-	34, // 34: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
-	7,  // 35: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
-	8,  // 36: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
-	10, // 37: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
-	11, // 38: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
-	12, // 39: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
-	13, // 40: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
-	14, // 41: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
-	15, // 42: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
-	16, // 43: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
-	17, // 44: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
-	19, // 45: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
-	20, // 46: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
-	22, // 47: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
-	25, // 48: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
-	27, // 49: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
-	28, // 50: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
-	29, // 51: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
-	32, // 52: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
-	35, // 53: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
-	37, // 54: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
-	5,  // 55: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
-	9,  // 56: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
-	5,  // 57: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
-	5,  // 58: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
-	5,  // 59: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
-	5,  // 60: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
-	5,  // 61: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
-	5,  // 62: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
-	5,  // 63: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
-	18, // 64: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
-	5,  // 65: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
-	21, // 66: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
-	23, // 67: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
-	26, // 68: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
-	30, // 69: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
-	30, // 70: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
-	30, // 71: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
-	33, // 72: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
-	36, // 73: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
-	38, // 74: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
-	55, // [55:75] is the sub-list for method output_type
-	35, // [35:55] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	24, // 23: godwit.node.v1.InfoResponse.checks:type_name -> godwit.node.v1.Check
+	2,  // 24: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
+	3,  // 25: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
+	4,  // 26: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
+	25, // 27: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
+	2,  // 28: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
+	2,  // 29: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
+	4,  // 30: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
+	32, // 31: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
+	2,  // 32: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
+	2,  // 33: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
+	2,  // 34: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
+	35, // 35: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
+	7,  // 36: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
+	8,  // 37: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
+	10, // 38: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
+	11, // 39: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
+	12, // 40: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
+	13, // 41: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
+	14, // 42: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
+	15, // 43: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
+	16, // 44: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
+	17, // 45: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
+	19, // 46: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
+	20, // 47: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
+	22, // 48: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
+	26, // 49: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
+	28, // 50: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
+	29, // 51: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
+	30, // 52: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
+	33, // 53: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
+	36, // 54: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
+	38, // 55: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
+	5,  // 56: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
+	9,  // 57: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
+	5,  // 58: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
+	5,  // 59: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
+	5,  // 60: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
+	5,  // 61: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
+	5,  // 62: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
+	5,  // 63: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
+	5,  // 64: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
+	18, // 65: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
+	5,  // 66: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
+	21, // 67: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
+	23, // 68: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
+	27, // 69: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
+	31, // 70: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
+	31, // 71: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
+	31, // 72: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
+	34, // 73: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
+	37, // 74: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
+	39, // 75: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
+	56, // [56:76] is the sub-list for method output_type
+	36, // [36:56] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_node_v1_node_proto_init() }
@@ -3188,7 +3282,7 @@ func file_node_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_v1_node_proto_rawDesc), len(file_node_v1_node_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   37,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"compress/gzip"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/vmm/kvm"
+)
+
+func TestRights(t *testing.T) {
+	all := ^uint64(0)
+	for _, c := range []struct {
+		name      string
+		have      uint64
+		ok, fatal bool
+	}{
+		{"all", all, true, false},
+		{"none", 0, false, true},
+		{"no CAP_NET_ADMIN", all &^ (1 << unix.CAP_NET_ADMIN), false, true},
+		{"no CAP_SYS_RESOURCE", all &^ (1 << unix.CAP_SYS_RESOURCE), false, false},
+	} {
+		f := rights(c.have)
+		if f.OK != c.ok || f.Fatal != c.fatal || (f.Remedy == "") != c.ok {
+			t.Errorf("%s: %+v", c.name, f)
+		}
+		if missing, ok := strings.CutPrefix(c.name, "no "); ok && !strings.Contains(f.Detail, missing) {
+			t.Errorf("%s: %q does not name it", c.name, f.Detail)
+		}
+	}
+}
+
+func TestKVMAndDevices(t *testing.T) {
+	dir := t.TempDir()
+	host := kvm.Host{Device: filepath.Join(dir, "kvm"), Modules: dir}
+	if f := checkKVM(host); f.OK || f.Fatal || !strings.Contains(f.Detail, host.Device) {
+		t.Errorf("without a device: %+v", f)
+	}
+	if err := os.WriteFile(host.Device, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if f := checkKVM(host); f.OK || !strings.Contains(f.Detail, "kvm_intel") {
+		t.Errorf("without a module: %+v", f)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "kvm_amd"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if f := checkKVM(host); !f.OK {
+		t.Errorf("with both: %+v", f)
+	}
+	if f := checkDevice("d", filepath.Join(dir, "none")); f.OK || f.Remedy == "" {
+		t.Errorf("a device that is not there: %+v", f)
+	}
+}
+
+func TestCgroupVersions(t *testing.T) {
+	dir := t.TempDir()
+	if f := checkCgroup(dir); f.OK || f.Remedy == "" {
+		t.Errorf("nothing mounted: %+v", f)
+	}
+	for _, c := range []struct{ file, want string }{{"memory", "version 1"}, {"cgroup.controllers", "version 2"}} {
+		if err := os.WriteFile(filepath.Join(dir, c.file), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if f := checkCgroup(dir); !f.OK || f.Detail != c.want {
+			t.Errorf("%s: %+v", c.file, f)
+		}
+	}
+}
+
+// The self-test says what the kernel's own configuration says.
+func TestSoftDirty(t *testing.T) {
+	err := softDirty()
+	f, openErr := os.Open("/proc/config.gz")
+	if openErr != nil {
+		t.Skipf("self-test: %v; the kernel's configuration is not at hand: %v", err, openErr)
+	}
+	defer f.Close()
+	z, zErr := gzip.NewReader(f)
+	if zErr != nil {
+		t.Fatal(zErr)
+	}
+	config, zErr := io.ReadAll(z)
+	if zErr != nil {
+		t.Fatal(zErr)
+	}
+	if has := strings.Contains(string(config), "CONFIG_MEM_SOFT_DIRTY=y"); has != (err == nil) {
+		t.Errorf("configured: %v, self-test: %v", has, err)
+	}
+}
