@@ -50,6 +50,7 @@ type Agent struct {
 // peer is one session and the client on it.
 type peer struct {
 	conn   *session.Conn
+	guard  *guard
 	client *ttrpc.Client
 }
 
@@ -143,7 +144,8 @@ func (a *Agent) session() (*peer, error) {
 	}
 	if a.current == nil {
 		conn := session.Dial(a.dial)
-		a.current = &peer{conn: conn, client: ttrpc.NewClient(conn)}
+		g := newGuard(conn)
+		a.current = &peer{conn: conn, guard: g, client: ttrpc.NewClient(g)}
 	}
 	return a.current, nil
 }
@@ -158,10 +160,16 @@ func (a *Agent) drop(p *peer) {
 	p.client.Close()
 }
 
-// call issues one request until it is answered. It waits a little before a new
-// session: one that is refused at once must not spin.
+// A call waits before it asks in a new session: a guest that refuses every one at once
+// must not make the host spin.
+const (
+	againMin = 20 * time.Millisecond
+	againMax = time.Second
+)
+
+// call issues one request until it is answered, or answered with nonsense.
 func call[Q, R any](ctx context.Context, a *Agent, do func(agentv1.AgentService, context.Context, *Q) (*R, error), req *Q) (*R, error) {
-	for {
+	for wait := againMin; ; wait = min(2*wait, againMax) {
 		p, err := a.session()
 		if err != nil {
 			return nil, err
@@ -173,6 +181,10 @@ func call[Q, R any](ctx context.Context, a *Agent, do func(agentv1.AgentService,
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
+		if e := p.guard.nonsense(); e != nil { // not asked again: it would be no better
+			a.drop(p)
+			return nil, e
+		}
 		if !errors.Is(err, ttrpc.ErrClosed) && !errors.Is(err, session.ErrReset) {
 			return nil, errgrpc.ToNative(err)
 		}
@@ -182,7 +194,7 @@ func call[Q, R any](ctx context.Context, a *Agent, do func(agentv1.AgentService,
 		}
 		a.opts.Log.InfoContext(ctx, "agent session lost", "err", err)
 		select {
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(wait):
 		case <-a.life.Done():
 			return nil, errGone
 		case <-ctx.Done():

@@ -2,6 +2,8 @@ package guest
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -30,7 +32,10 @@ func newBootError(opts Options, err error) *BootError {
 
 // Error implements error.
 func (e *BootError) Error() string {
-	s := fmt.Sprintf("boot guest: no answer from its agent within %v: %v", e.Timeout, e.Err)
+	s := fmt.Sprintf("boot guest: no answer from its agent within %v (timeouts.boot): %v", e.Timeout, e.Err)
+	if !errors.Is(e.Err, context.DeadlineExceeded) {
+		s = fmt.Sprintf("boot guest: its agent does not answer: %v", e.Err)
+	}
 	if e.Console != "" {
 		s += fmt.Sprintf("; console log %s ends with %q", e.Console, e.Tail)
 	}
