@@ -85,6 +85,7 @@ type world struct {
 	*faults
 	t       *testing.T
 	cfg     *config.Config
+	guest   func(*fakeAgent) Agent // nil: agent as it is
 	agent   *fakeAgent
 	net     *fakeNetwork
 	records *fakeRecords
@@ -142,6 +143,9 @@ func (w *world) host() *Host {
 		Driver:    func(context.Context, string) (vmm.Driver, error) { return w, nil },
 		Snapshots: func([]string) Snapshots { return w.store },
 		Dial: func(context.Context, vmm.Machine, string) (Agent, error) {
+			if w.guest != nil {
+				return w.guest(w.agent), w.call("dial")
+			}
 			return w.agent, w.call("dial")
 		},
 		Hold: func(ctx context.Context, _ holder.Namespace, note func(proc.ID) error) error {

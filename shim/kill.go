@@ -125,12 +125,52 @@ func (vm *VM) signal(ctx context.Context, agent agentv1.AgentService, s pending)
 	bound, cancel := context.WithTimeout(ctx, guestBound)
 	defer cancel()
 	_, err := agent.Kill(bound, &agentv1.KillRequest{Id: s.process.guest, Signal: s.signal, All: s.all})
-	if err != nil && s.signal == sigkill && s.process.id == "" && !errdefs.IsNotFound(err) {
+	if s.signal != sigkill || s.process.id != "" {
+		return err
+	}
+	if err != nil && !errdefs.IsNotFound(err) {
 		vm.log.Warn("guest does not answer: kill the VM", "error", err)
 		vm.end(context.WithoutCancel(ctx), killed, time.Now())
 		return nil
 	}
+	vm.enforce()
 	return err
+}
+
+// killBound is how long a guest has to report the end of an init that it says is killed
+// or gone: draining output and stopping in order take up to 20 s. A variable for the
+// tests.
+var killBound = 30 * time.Second
+
+// enforce ends the VM of a guest that does not do what it was told. A guest that stands
+// still cannot: it gets its time when it runs again.
+func (vm *VM) enforce() {
+	vm.mu.Lock()
+	begun := vm.enforcing
+	vm.enforcing = true
+	vm.mu.Unlock()
+	if begun {
+		return
+	}
+	go func() {
+		for {
+			select {
+			case <-vm.init.done:
+				return
+			case <-vm.life.Done():
+				return
+			case <-time.After(killBound):
+			}
+			vm.mu.Lock()
+			runs := vm.state == Running && !vm.frozen()
+			vm.mu.Unlock()
+			if runs {
+				vm.log.Warn("guest does not end a process that was killed: kill the VM")
+				vm.end(context.WithoutCancel(vm.life), killed, time.Now())
+				return
+			}
+		}
+	}()
 }
 
 // deliver gives the signals that came during a pause to their processes.

@@ -165,7 +165,12 @@ func (p *pumps) read(ctx context.Context, agent agentv1.AgentService, req *agent
 	if !over {
 		defer context.AfterFunc(p.untilEnd(ctx), cancel)()
 	}
+	begun := time.Now()
 	r, err := agent.Read(ctx, req)
+	early := time.Since(begun) < time.Duration(req.GetWaitMs())*time.Millisecond/2
+	if err == nil && early && len(r.GetData()) == 0 && !r.GetEof() {
+		sleep(ctx, retryWait) // a guest that does not wait must not make the host spin
+	}
 	if err != nil && !over && p.over() {
 		return &agentv1.ReadResponse{Offset: req.GetOffset()}, nil // ask again, as over
 	}

@@ -115,10 +115,24 @@ func (s *starting) steps() []step {
 	return append(boot, []step{
 		{"boot", s.thaw},
 		{"meet guest", s.meet},
-		{"set guest up", s.setup},
-		{"start init", s.init},
+		{"set guest up", s.soon(s.setup)},
+		{"start init", s.soon(s.init)},
 		{"run", s.run},
 	}...)
+}
+
+// soon bounds a step that asks the guest: one that has said hello may still fall silent.
+func (s *starting) soon(fn func(context.Context, *undo) error) func(context.Context, *undo) error {
+	return func(ctx context.Context, u *undo) error {
+		bound := time.Duration(s.vm.host.Config.Timeouts.Boot)
+		soon, cancel := context.WithTimeout(ctx, bound)
+		defer cancel()
+		err := fn(soon, u)
+		if err != nil && soon.Err() != nil && ctx.Err() == nil {
+			err = fmt.Errorf("the guest did not answer within %v (timeouts.boot): %w", bound, err)
+		}
+		return err
+	}
 }
 
 func (s *starting) open(context.Context, *undo) (err error) {

@@ -36,6 +36,7 @@ type VM struct {
 	execs       map[string]*process
 	traffic     traffic
 	abortStart  context.CancelFunc // while Starting
+	enforcing   bool               // SIGKILL was sent to init
 	startOver   chan struct{}      // closed when the Start that has begun is over
 	capture     *capture           // while an operation holds the VM
 	stats       *agentv1.StatsResponse
