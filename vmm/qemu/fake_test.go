@@ -35,6 +35,7 @@ func runFake(how string, args []string) error {
 	if s.FailAt, err = strconv.Atoi(os.Getenv("FAKE_AT")); err != nil {
 		return err
 	}
+	s.Full, _ = strconv.Atoi(os.Getenv("FAKE_FULL"))
 	if how == "works" {
 		s.How = ""
 	}

@@ -27,7 +27,12 @@ type Machine struct {
 	events chan vmm.Event
 	done   chan struct{}
 
+	order sync.Mutex // of commands that start and stop the vCPUs
+
 	mu       sync.Mutex // guards what follows
+	held     bool       // Pause was called last: the VM is not to run by itself
+	waiting  bool       // for space on the host
+	stalls   int        // writes that found none
 	info     vmm.Process
 	exit     vmm.Exit
 	shutdown shutdown // what QEMU said about its end
@@ -71,6 +76,8 @@ func (m *Machine) status(ctx context.Context) (string, error) {
 
 // Resume lets the vCPUs run.
 func (m *Machine) Resume(ctx context.Context) error {
+	m.order.Lock()
+	defer m.order.Unlock()
 	status, err := m.status(ctx)
 	if err != nil {
 		return fmt.Errorf("resume VM: %w", err)
@@ -83,6 +90,7 @@ func (m *Machine) Resume(ctx context.Context) error {
 		return fmt.Errorf("resume VM: its state is not loaded: %w", errdefs.ErrFailedPrecondition)
 	}
 	m.setState(nil)
+	m.hold(false)
 	if err := m.execute(ctx, "cont", nil, nil); err != nil {
 		return fmt.Errorf("resume VM: %w", err)
 	}
@@ -91,10 +99,19 @@ func (m *Machine) Resume(ctx context.Context) error {
 
 // Pause stops the vCPUs and waits for the requests that devices are working on.
 func (m *Machine) Pause(ctx context.Context) error {
+	m.order.Lock()
+	defer m.order.Unlock()
+	m.hold(true)
 	if err := m.execute(ctx, "stop", nil, nil); err != nil {
 		return fmt.Errorf("pause VM: %w", err)
 	}
 	return nil
+}
+
+func (m *Machine) hold(held bool) {
+	m.mu.Lock()
+	m.held = held
+	m.mu.Unlock()
 }
 
 // Kill ends the process and waits until it is gone.

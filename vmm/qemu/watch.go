@@ -81,6 +81,9 @@ func (m *Machine) handle(e qmp.Event) {
 		// What does not decode leaves the reason empty: the exit is then not clean.
 		_ = json.Unmarshal(e.Data, &m.shutdown)
 	}
+	if device, ok := noSpace(e); ok {
+		m.stalled(device)
+	}
 	event, ok := translate(e)
 	if !ok {
 		return

@@ -21,6 +21,11 @@ func (s *Server) execute(c call, file *os.File) (any, *refusal) {
 		return struct{}{}, nil
 	case "cont":
 		s.turn("", "running", "RESUME")
+		if s.Full > 0 {
+			s.Full--
+			s.event("BLOCK_IO_ERROR", map[string]any{"node-name": "disk-rw", "operation": "write", "action": "stop", "nospace": true})
+			s.turn("running", "io-error", "STOP")
+		}
 		return struct{}{}, nil
 	case "getfd":
 		return s.getFD(c.Arguments["fdname"].(string), file)

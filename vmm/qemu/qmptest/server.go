@@ -31,6 +31,9 @@ type Server struct {
 	// Silent makes the guest ignore requests to eject a NIC.
 	Silent bool
 
+	// Full is how many times the disk is full when the VM is let run.
+	Full int
+
 	calls     int
 	migration string
 	files     map[string]*os.File

@@ -1,0 +1,90 @@
+package qemu
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"godwit.dev/godwit/vmm/qemu/qmp"
+)
+
+// QEMU stops a VM whose disk finds no space on the host, with the write kept, where an
+// error would damage the guest's file system. The VM goes on when the write fits.
+
+// fullRetry is the pause between two tries. A variable for the tests.
+var fullRetry = time.Second
+
+// statusIOError is QEMU's word for a VM that it stopped so.
+const statusIOError = "io-error"
+
+// noSpace reports whether QEMU says that it stopped the VM for want of space.
+func noSpace(e qmp.Event) (device string, ok bool) {
+	var data struct {
+		Action string `json:"action"`
+		Device string `json:"node-name"`
+		Full   bool   `json:"nospace"`
+	}
+	if e.Name != "BLOCK_IO_ERROR" || json.Unmarshal(e.Data, &data) != nil {
+		return "", false
+	}
+	return data.Device, data.Action == "stop" && data.Full
+}
+
+// stalled begins to wait for space, unless somebody does already; m.mu is held.
+func (m *Machine) stalled(device string) {
+	m.stalls++
+	if m.waiting {
+		return
+	}
+	m.waiting = true
+	m.log.Warn("the disk has no space on the host: the VM stands still until there is some", "disk", device)
+	go m.awaitSpace()
+}
+
+// awaitSpace lets the VM go on, again and again, until it stays running or is not to.
+func (m *Machine) awaitSpace() {
+	m.mu.Lock()
+	seen := m.stalls
+	m.mu.Unlock()
+	for {
+		select {
+		case <-m.done:
+			return
+		case <-time.After(fullRetry):
+		}
+		status := m.tryOn()
+		m.mu.Lock()
+		if status == "running" && m.stalls == seen || status != "running" && status != statusIOError {
+			m.waiting = false
+			m.mu.Unlock()
+			m.log.Info("the VM no longer waits for space on the host", "status", status)
+			return
+		}
+		seen = m.stalls
+		m.mu.Unlock()
+	}
+}
+
+// tryOn lets a stalled VM go on if it is to run, and answers what it did before that.
+func (m *Machine) tryOn() string {
+	m.order.Lock()
+	defer m.order.Unlock()
+	m.mu.Lock()
+	held := m.held || m.detached
+	m.mu.Unlock()
+	if held {
+		return "not to run"
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	defer cancel()
+	status, err := m.status(ctx)
+	if err != nil {
+		return err.Error()
+	}
+	if status == statusIOError {
+		if err := m.execute(ctx, "cont", nil, nil); err != nil {
+			m.log.Warn("let the VM go on", "error", err)
+		}
+	}
+	return status
+}

@@ -1,0 +1,57 @@
+package qemu
+
+import (
+	"testing"
+	"time"
+)
+
+// A VM that QEMU stopped because its disk is full on the host goes on by itself when
+// there is space, and not while it is to be paused.
+func TestFullDisk(t *testing.T) {
+	defer func(d time.Duration) { fullRetry = d }(fullRetry)
+	fullRetry = 10 * time.Millisecond
+	status := func(m *Machine) string {
+		s, err := m.status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	t.Run("space comes", func(t *testing.T) {
+		m := startFake(t, fakeQEMU(t, "works", 0, "FAKE_FULL=3"), testConfig(t))
+		if err := m.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the VM runs", func() bool { return status(m) == "running" })
+		eventually(t, "nobody waits", func() bool {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return !m.waiting
+		})
+	})
+	t.Run("paused meanwhile", func(t *testing.T) {
+		m := startFake(t, fakeQEMU(t, "works", 0, "FAKE_FULL=1000000"), testConfig(t))
+		if err := m.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		m.mu.Lock()
+		first := m.stalls
+		m.mu.Unlock()
+		eventually(t, "the VM is let on again and again", func() bool {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return m.stalls > first+3
+		})
+		if err := m.Pause(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "nobody waits", func() bool {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return !m.waiting
+		})
+		if s := status(m); s == "running" {
+			t.Errorf("a paused VM is %s", s)
+		}
+	})
+}
