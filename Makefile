@@ -45,7 +45,7 @@ bin/guest/version: tools/guest/build.sh go.mod $(shell find cmd/godwit-init gues
 setup: ## install the Debian packages that are missing (root)
 	tools/setup.sh
 
-tools: $(tools)/.containerd $(tools)/.containerd23 $(tools)/.registry $(tools)/.cni ## build containerd (two releases), ctr, the registry and the CNI plugins into bin/tools/
+tools: $(tools)/.containerd $(tools)/.containerd23 $(tools)/.registry $(tools)/.cni $(tools)/.nerdctl ## build containerd (two releases), ctr, nerdctl, the registry and the CNI plugins into bin/tools/
 
 $(tools)/.%: tools/%/go.mod tools/%/go.sum
 	@mkdir -p $(tools)/cni $(tools)/containerd23
