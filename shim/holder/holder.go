@@ -104,6 +104,12 @@ func Main(args []string) error {
 			return err
 		}
 	}
+	if os.Geteuid() == 0 { // a user's holder shows what that user sees anyway
+		if err := leaveRoot(); err != nil {
+			fmt.Fprint(ready, err)
+			return err
+		}
+	}
 	signal.Ignore(syscall.SIGINT, syscall.SIGHUP, syscall.SIGTERM, syscall.SIGPIPE)
 	if _, err := ready.WriteString("ok"); err != nil {
 		return err
