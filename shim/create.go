@@ -105,7 +105,7 @@ func (c *creation) load(context.Context, *undo) (err error) {
 		return err
 	}
 	if c.bundle.HostNetwork && c.host.Config.HostNetwork == "refuse" {
-		return fmt.Errorf("the task has no network namespace of its own, and host_network is \"refuse\": %w", errdefs.ErrInvalidArgument)
+		return fmt.Errorf("linux.namespaces network: the host's was asked for, such as by --net=host, and a VM cannot be in it: give it a network namespace, or set host_network = \"loopback\" to run it without a network: %w", errdefs.ErrInvalidArgument)
 	}
 	data, err := json.Marshal(c.bundle.Spec.Container.OCI.Process)
 	if err != nil {

@@ -205,7 +205,7 @@ func (w *world) bundle() *taskapi.CreateTaskRequest {
 	dir := w.t.TempDir()
 	oci := &specs.Spec{
 		Version: specs.Version, Process: &specs.Process{Args: []string{"/bin/true"}, Cwd: "/"}, Root: &specs.Root{Path: "rootfs"},
-		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.MountNamespace}, {Type: specs.NetworkNamespace}}},
+		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace}, {Type: specs.NetworkNamespace}}},
 	}
 	data, err := json.Marshal(oci)
 	if err != nil {

@@ -12,7 +12,7 @@ type Config struct {
 	RAMDir   string `toml:"ram_dir"`   // RAM files, a tmpfs that godwitd mounts; default run_dir/ram
 	RAMSize  Size   `toml:"ram_size"`  // of that tmpfs; 0: half of the host's memory
 
-	HostNetwork string   `toml:"host_network"` // "loopback" (default) or "refuse"
+	HostNetwork string   `toml:"host_network"` // "refuse" (default) or "loopback"
 	StdioURI    string   `toml:"stdio_uri"`    // of tasks that godwitd creates; default file:///var/log/godwit/{namespace}-{id}.log
 	VMM         VMM      `toml:"vmm"`
 	Guest       Guest    `toml:"guest"`

@@ -13,7 +13,7 @@ func Default() *Config {
 	return &Config{
 		StateDir:    "/var/lib/godwit",
 		RunDir:      "/run/godwit",
-		HostNetwork: "loopback",
+		HostNetwork: "refuse",
 		StdioURI:    "file:///var/log/godwit/{namespace}-{id}.log",
 		VMM:         VMM{Kind: "auto", QEMU: "qemu-system-x86_64", CloudHypervisor: "cloud-hypervisor", Accel: "auto"},
 		Guest:       Guest{Kernel: "/usr/share/godwit/vmlinuz", Initrd: "/usr/share/godwit/initramfs"},

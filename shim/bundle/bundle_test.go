@@ -217,6 +217,18 @@ func TestRefused(t *testing.T) {
 		{"tmpcopyup", oci.WithMounts([]specs.Mount{{Type: "tmpfs", Source: "tmpfs", Destination: "/data", Options: []string{"tmpcopyup"}}}), errdefs.IsNotImplemented, "tmpcopyup"},
 		{"container hook", edit(func(s *specs.Spec) { s.Hooks = &specs.Hooks{StartContainer: []specs.Hook{{Path: "/h"}}} }), errdefs.IsNotImplemented, "hooks.startContainer"},
 		{"relative hook", edit(func(s *specs.Spec) { s.Hooks = &specs.Hooks{Poststop: []specs.Hook{{Path: "h"}}} }), errdefs.IsInvalidArgument, "hooks.poststop[0].path"},
+		{"host pid", oci.WithHostNamespace(specs.PIDNamespace), errdefs.IsNotImplemented, "--pid=host"},
+		{"host ipc", oci.WithHostNamespace(specs.IPCNamespace), errdefs.IsNotImplemented, "--ipc=host"},
+		{"host uts", oci.WithHostNamespace(specs.UTSNamespace), errdefs.IsNotImplemented, "--uts=host"},
+		{"swappiness", edit(func(s *specs.Spec) { s.Linux.Resources.Memory = &specs.LinuxMemory{Swappiness: new(uint64)} }), errdefs.IsNotImplemented, "memory.swappiness"},
+		{"no OOM killer", edit(func(s *specs.Spec) {
+			yes := true
+			s.Linux.Resources.Memory = &specs.LinuxMemory{DisableOOMKiller: &yes}
+		}), errdefs.IsNotImplemented, "memory.disableOOMKiller"},
+		{"I/O weight", edit(func(s *specs.Spec) {
+			weight := uint16(100)
+			s.Linux.Resources.BlockIO = &specs.LinuxBlockIO{Weight: &weight}
+		}), errdefs.IsNotImplemented, "blockIO.weight"},
 		{"join pid", oci.WithLinuxNamespace(specs.LinuxNamespace{Type: specs.PIDNamespace, Path: "/proc/1/ns/pid"}), errdefs.IsNotImplemented, "linux.namespaces pid"},
 		{"user namespace", oci.WithUserNamespace([]specs.LinuxIDMapping{{Size: 1}}, nil), errdefs.IsNotImplemented, "user"},
 		{"host device", edit(func(s *specs.Spec) { s.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/kvm", Type: "c"}} }), errdefs.IsNotImplemented, "/dev/kvm"},
@@ -241,6 +253,10 @@ func TestHostNetwork(t *testing.T) {
 	b, err := load(t, generate(t, oci.WithHostNamespace(specs.NetworkNamespace)))
 	if err != nil || !b.HostNetwork {
 		t.Errorf("a spec without network namespace: %+v, %v", b, err)
+	}
+	b, err = load(t, generate(t, edit(func(s *specs.Spec) { s.Linux.Namespaces = []specs.LinuxNamespace{{Type: specs.MountNamespace}} })))
+	if err != nil || b.HostNetwork {
+		t.Errorf("a spec that isolates nothing but mounts: %+v, %v", b, err)
 	}
 }
 

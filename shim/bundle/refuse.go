@@ -2,6 +2,7 @@ package bundle
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -61,7 +62,7 @@ func refuseLinux(oci *specs.Spec) error {
 	}
 	for _, d := range l.Devices {
 		if !guestDevice(d) {
-			return refused("linux.devices "+d.Path, "a device of the host is not passed to a VM, whose own have mode 0666 and belong to root")
+			return refused("linux.devices "+d.Path, "a device of the host is not passed to a VM, whose own have mode 0666 and belong to root: leave it out, and with --privileged add --security-opt privileged-without-host-devices")
 		}
 	}
 	l.Devices = nil
@@ -156,7 +157,6 @@ func positive[N int64 | uint64 | uint16](n *N) bool { return n != nil && *n > 0 
 // readNamespaces keeps the network namespace's path and refuses to join another
 // container: the namespaces of a VM are those of its own kernel.
 func (b *Bundle) readNamespaces(oci *specs.Spec) error {
-	b.HostNetwork = true
 	present := make(map[specs.LinuxNamespaceType]bool)
 	for i, ns := range oci.Linux.Namespaces {
 		if present[ns.Type] {
@@ -166,7 +166,7 @@ func (b *Bundle) readNamespaces(oci *specs.Spec) error {
 		field := fmt.Sprintf("linux.namespaces %s", ns.Type)
 		switch ns.Type {
 		case specs.NetworkNamespace:
-			b.HostNetwork, b.NetNS = false, ns.Path
+			b.NetNS = ns.Path
 			oci.Linux.Namespaces[i].Path = ""
 		case specs.PIDNamespace, specs.IPCNamespace, specs.UTSNamespace, specs.MountNamespace, specs.CgroupNamespace:
 			if ns.Path != "" {
@@ -178,9 +178,20 @@ func (b *Bundle) readNamespaces(oci *specs.Spec) error {
 			return refused(field, "it is not made in the guest")
 		}
 	}
-	for _, t := range []specs.LinuxNamespaceType{specs.PIDNamespace, specs.IPCNamespace, specs.UTSNamespace} {
-		if !present[t] {
-			b.note("the host's %s namespace was asked for; the container gets the guest's", t)
+	return b.refuseHostNamespaces(present)
+}
+
+// refuseHostNamespaces: a spec that isolates some things and leaves out others asks for
+// the host's. One that isolates nothing but mounts leaves it to the runtime.
+func (b *Bundle) refuseHostNamespaces(present map[specs.LinuxNamespaceType]bool) error {
+	kinds := []specs.LinuxNamespaceType{specs.PIDNamespace, specs.IPCNamespace, specs.UTSNamespace, specs.NetworkNamespace}
+	if !slices.ContainsFunc(kinds, func(t specs.LinuxNamespaceType) bool { return present[t] }) {
+		return nil
+	}
+	b.HostNetwork = !present[specs.NetworkNamespace]
+	for _, t := range kinds {
+		if t != specs.NetworkNamespace && !present[t] {
+			return refused(fmt.Sprintf("linux.namespaces %s", t), fmt.Sprintf("the host's was asked for, such as by --%s=host, and a VM has its own kernel's: leave it out", t))
 		}
 	}
 	return nil
