@@ -103,10 +103,11 @@ func (cs Copies) Only(destinations ...string) Copies {
 	return slices.DeleteFunc(slices.Clone(cs), func(c Copy) bool { return !slices.Contains(destinations, c.Destination) })
 }
 
-// Mounts are the copies that are mounts of their own in the container.
+// Mounts are the copies that are mounts of their own in the container: those with options,
+// and those that stay writable, whatever is read-only round them.
 func (cs Copies) Mounts() (mounts []*agentv1.Mount) {
 	for _, c := range cs {
-		if len(c.Options) > 0 {
+		if len(c.Options) > 0 || !c.ReadOnly {
 			mounts = append(mounts, &agentv1.Mount{Target: c.Destination, Options: c.Options})
 		}
 	}

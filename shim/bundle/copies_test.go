@@ -60,7 +60,10 @@ func TestCopiesContent(t *testing.T) {
 		t.Fatal(err)
 	}
 	mounts := b.Copies.Mounts()
-	if len(mounts) != 1 || mounts[0].Target != "/data" || !slices.Contains(mounts[0].Options, "ro") {
+	if len(mounts) != 2 || mounts[1].Target != "/etc/hosts" || slices.Contains(mounts[1].Options, "ro") {
+		t.Errorf("a writable file is no mount of its own, or read-only: %v", mounts)
+	}
+	if mounts[0].Target != "/data" || !slices.Contains(mounts[0].Options, "ro") {
 		t.Errorf("a read-only mount is writable in the guest: %v", mounts)
 	}
 	got := receive(t, b.Copies)
