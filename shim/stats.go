@@ -42,7 +42,9 @@ func (vm *VM) snapStats(ctx context.Context) *agentv1.StatsResponse {
 }
 
 // metrics are of the type that the host's collectors understand. Memory and CPU are
-// those of the container, pids too; CPU is what the whole VMM has used on the host.
+// those of the container, pids too; CPU is what the whole VMM has used on the host. Block
+// I/O has no entry, since a VM uses no device of the host, and is there because nerdctl
+// takes it for granted.
 func (vm *VM) metrics(ctx context.Context) (any, error) {
 	if vm.is(Creating) || vm.is(Created) || vm.is(Starting) {
 		return nil, fmt.Errorf("stats of VM %s, which has not started: %w", vm.id, errdefs.ErrFailedPrecondition)
@@ -56,8 +58,9 @@ func (vm *VM) metrics(ctx context.Context) (any, error) {
 		return &v2.Metrics{
 			Pids:         &v2.PidsStat{Current: g.GetPidsCurrent(), Limit: g.GetPidsLimit()},
 			CPU:          &v2.CPUStat{UsageUsec: cpu, UserUsec: g.GetCpuUserUsec(), SystemUsec: g.GetCpuSystemUsec()},
-			Memory:       memoryV2(g),
+			Memory:       memoryV2(g, vm.spec().Memory),
 			MemoryEvents: &v2.MemoryEvents{OomKill: g.GetOomKills()},
+			Io:           &v2.IOStat{},
 		}, nil
 	}
 	return &v1.Metrics{
@@ -65,25 +68,34 @@ func (vm *VM) metrics(ctx context.Context) (any, error) {
 		CPU: &v1.CPUStat{Usage: &v1.CPUUsage{
 			Total: cpu * 1000, User: g.GetCpuUserUsec() * 1000, Kernel: g.GetCpuSystemUsec() * 1000,
 		}},
-		Memory:           memoryV1(g),
+		Memory:           memoryV1(g, vm.spec().Memory),
 		MemoryOomControl: &v1.MemoryOomControl{OomKill: g.GetOomKills()},
+		Blkio:            &v1.BlkIOStat{},
 	}, nil
 }
 
-func memoryV2(g *agentv1.StatsResponse) *v2.MemoryStat {
+// memoryLimit is the container's, and without one the RAM of the VM.
+func memoryLimit(g *agentv1.StatsResponse, ram uint64) uint64 {
+	if limit := g.GetMemoryLimit(); limit > 0 {
+		return min(limit, ram)
+	}
+	return ram
+}
+
+func memoryV2(g *agentv1.StatsResponse, ram uint64) *v2.MemoryStat {
 	s := g.GetMemoryStat()
 	return &v2.MemoryStat{
-		Usage: g.GetMemoryCurrent(), UsageLimit: g.GetMemoryLimit(), MaxUsage: g.GetMemoryMaxUsage(),
+		Usage: g.GetMemoryCurrent(), UsageLimit: memoryLimit(g, ram), MaxUsage: g.GetMemoryMaxUsage(),
 		Anon: s["anon"], File: s["file"], KernelStack: s["kernel_stack"], Slab: s["slab"], Sock: s["sock"], Shmem: s["shmem"],
 		InactiveAnon: s["inactive_anon"], ActiveAnon: s["active_anon"], InactiveFile: s["inactive_file"], ActiveFile: s["active_file"],
 		Pgfault: s["pgfault"], Pgmajfault: s["pgmajfault"],
 	}
 }
 
-func memoryV1(g *agentv1.StatsResponse) *v1.MemoryStat {
+func memoryV1(g *agentv1.StatsResponse, ram uint64) *v1.MemoryStat {
 	s := g.GetMemoryStat()
 	return &v1.MemoryStat{
-		Usage: &v1.MemoryEntry{Usage: g.GetMemoryCurrent(), Limit: g.GetMemoryLimit(), Max: g.GetMemoryMaxUsage()},
+		Usage: &v1.MemoryEntry{Usage: g.GetMemoryCurrent(), Limit: memoryLimit(g, ram), Max: g.GetMemoryMaxUsage()},
 		RSS:   s["anon"], Cache: s["file"], InactiveFile: s["inactive_file"], ActiveFile: s["active_file"],
 		TotalRSS: s["anon"], TotalCache: s["file"], TotalInactiveFile: s["inactive_file"], TotalActiveFile: s["active_file"],
 		PgFault: s["pgfault"], PgMajFault: s["pgmajfault"],
