@@ -51,7 +51,10 @@ type Tasks interface {
 
 // Leavings are what containerd holds of a VM that has left this node.
 type Leavings interface {
-	// Hibernated ends them, and marks the container with the digest.
+	// Leaving marks the container with the digest, before its task ends: what restarts
+	// containers that have ended leaves this one asleep.
+	Leaving(ctx context.Context, vm *nodev1.VM, digest string) error
+	// Hibernated ends them, the container marked as by Leaving.
 	Hibernated(ctx context.Context, vm *nodev1.VM, digest string) error
 }
 

@@ -72,6 +72,9 @@ func vote(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 // release destroys the VM here; the digest owns it (R3).
 func release(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
+	if err := e.Leavings.Leaving(ctx, op.GetVm(), op.GetDigest()); err != nil {
+		return err
+	}
 	err := e.Machines.Release(ctx, op.GetVm(), releaseOf(op))
 	if err != nil && !errdefs.IsNotFound(err) { // gone is released (H27)
 		return err

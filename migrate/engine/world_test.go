@@ -235,6 +235,10 @@ func (n *machine) Query(ctx context.Context, _ *nodev1.VM) (resp *machinev1.Quer
 	return resp, err
 }
 
+func (n *machine) Leaving(ctx context.Context, _ *nodev1.VM, _ string) error {
+	return n.do(ctx, "Leaving", func() error { return nil })
+}
+
 func (n *machine) Hibernated(ctx context.Context, _ *nodev1.VM, _ string) error {
 	return n.do(ctx, "Hibernated", func() error { return nil })
 }

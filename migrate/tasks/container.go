@@ -76,12 +76,29 @@ func stop(obj *containers.Container, digest string) error {
 	delete(obj.Labels, labelNew)
 	label(obj, LabelDigest, digest)
 	label(obj, labelStopped, "true")
+	unwatch(obj)
 	return edit(obj, func(s *specs.Spec) {
 		if s.Annotations == nil {
 			s.Annotations = map[string]string{}
 		}
 		s.Annotations[spec.AnnotationDigest] = digest
 	})
+}
+
+// unwatch hides obj from the restart monitor, watch undoes it. Somebody who started the
+// container meanwhile has said what is wanted.
+func unwatch(obj *containers.Container) {
+	if wanted := obj.Labels[labelStatus]; wanted != "" {
+		label(obj, labelWanted, wanted)
+		delete(obj.Labels, labelStatus)
+	}
+}
+
+func watch(obj *containers.Container) {
+	if wanted := obj.Labels[labelWanted]; wanted != "" && obj.Labels[labelStatus] == "" {
+		label(obj, labelStatus, wanted)
+	}
+	delete(obj.Labels, labelWanted)
 }
 
 func label(obj *containers.Container, key, value string) {

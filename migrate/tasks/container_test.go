@@ -1,6 +1,7 @@
 package tasks
 
 import (
+	"maps"
 	"testing"
 
 	"github.com/containerd/containerd/v2/core/containers"
@@ -140,6 +141,41 @@ func TestMarksOfAContainer(t *testing.T) {
 	}
 	if diff := cmp.Diff(user, annotations(t, obj)); diff != "" {
 		t.Errorf("annotations of a VM that returns (-want +got):\n%s", diff)
+	}
+}
+
+// containerd's restart monitor sees the container of a VM that runs, and not that of one
+// that sleeps or is about to run; a status that somebody has set since then stays.
+func TestTheRestartMonitorSeesNoSleepingVM(t *testing.T) {
+	policy := map[string]string{"containerd.io/restart.policy": "always", labelStatus: "running"}
+	obj := object(t, maps.Clone(policy), nil)
+	order := record.Intent{Operation: "op", Attempt: 1}
+	for range 2 { // an operation may be repeated
+		if err := stop(obj, "sha256:aa"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, seen := obj.Labels[labelStatus]; seen {
+		t.Errorf("labels of a VM that sleeps: %v", obj.Labels)
+	}
+	if err := ready(obj, "", order); err != nil {
+		t.Fatal(err)
+	}
+	if _, seen := obj.Labels[labelStatus]; seen {
+		t.Errorf("labels of a VM that is about to run: %v", obj.Labels)
+	}
+	watch(obj)
+	policy[labelOrder] = orderMark(order)
+	if diff := cmp.Diff(policy, obj.Labels); diff != "" {
+		t.Errorf("labels of a VM that runs again (-want +got):\n%s", diff)
+	}
+	if err := stop(obj, "sha256:aa"); err != nil {
+		t.Fatal(err)
+	}
+	label(obj, labelStatus, "stopped")
+	watch(obj)
+	if obj.Labels[labelStatus] != "stopped" || obj.Labels[labelWanted] != "" {
+		t.Errorf("labels after somebody has set them: %v", obj.Labels)
 	}
 }
 

@@ -26,12 +26,15 @@ import (
 	"godwit.dev/godwit/migrate/engine"
 )
 
-// Labels of a container object. labelStopped is what keeps containerd's restart monitor
-// from waking a VM by accident.
+// Labels of a container object. containerd's restart monitor looks at containers with a
+// labelStatus and at no others, whatever their policy: a sleeping VM's is kept under
+// another name, or the monitor would wake it.
 const (
 	LabelDigest  = "godwit.dev/digest"  // the snapshot that owns the VM
 	LabelManaged = "godwit.dev/managed" // made by godwitd, not by a user
 	labelStopped = "containerd.io/restart.explicitly-stopped"
+	labelStatus  = "containerd.io/restart.status"
+	labelWanted  = "godwit.dev/restart-status" // labelStatus of a VM that sleeps
 
 	labelOrder = "godwit.dev/order" // operation/attempt that makes, or made, its task
 	labelNew   = "godwit.dev/new"   // the order made the container too
@@ -127,17 +130,45 @@ func (c *Client) create(ctx context.Context, vm *nodev1.VM, sp *spec.Spec, order
 // Start thaws the task; started before, it succeeds.
 func (c *Client) Start(ctx context.Context, vm *nodev1.VM) error {
 	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
-	task, err := c.task(ctx, vm)
+	err := c.start(ctx, vm)
+	if err == nil {
+		err = c.watched(ctx, vm)
+	}
 	if err != nil {
 		return fmt.Errorf("start task of VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
+	}
+	return nil
+}
+
+func (c *Client) start(ctx context.Context, vm *nodev1.VM) error {
+	task, err := c.task(ctx, vm)
+	if err != nil {
+		return err
 	}
 	if err := task.Start(ctx); err != nil && !errdefs.IsAlreadyExists(err) {
 		if status, serr := task.Status(ctx); serr == nil && status.Status == containerd.Running {
 			return nil
 		}
-		return fmt.Errorf("start task of VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
+		return err
 	}
 	return nil
+}
+
+// watched gives the container of a VM that runs again back to the restart monitor. No
+// earlier: it kills a task that is not yet what the label wants.
+func (c *Client) watched(ctx context.Context, vm *nodev1.VM) error {
+	container, err := c.containerd.LoadContainer(ctx, vm.GetId())
+	if err != nil {
+		return err
+	}
+	labels, err := container.Labels(ctx)
+	if err != nil || labels[labelWanted] == "" {
+		return err
+	}
+	return container.Update(ctx, func(_ context.Context, _ *containerd.Client, obj *containers.Container) error {
+		watch(obj)
+		return nil
+	})
 }
 
 // Running reports whether the task runs or is paused.
@@ -187,9 +218,9 @@ func (c *Client) Undo(ctx context.Context, vm *nodev1.VM, order engine.Restore) 
 	return nil
 }
 
-// Hibernated cleans up after a VM that left this node: the stopped task and the network
-// go; the container object stays, labelled with the digest that owns the VM now.
-func (c *Client) Hibernated(ctx context.Context, vm *nodev1.VM, digest string) error {
+// Leaving marks the container of a VM that a snapshot owns from now on, so that
+// containerd's restart monitor looks at it no more when its task ends.
+func (c *Client) Leaving(ctx context.Context, vm *nodev1.VM, digest string) error {
 	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
 	container, err := c.containerd.LoadContainer(ctx, vm.GetId())
 	if err == nil {
@@ -198,6 +229,16 @@ func (c *Client) Hibernated(ctx context.Context, vm *nodev1.VM, digest string) e
 	if err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("label container %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
 	}
+	return nil
+}
+
+// Hibernated cleans up after a VM that left this node: the stopped task and the network
+// go; the container object stays, labelled with the digest that owns the VM now.
+func (c *Client) Hibernated(ctx context.Context, vm *nodev1.VM, digest string) error {
+	if err := c.Leaving(ctx, vm, digest); err != nil {
+		return err
+	}
+	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
 	if err := c.deleteTask(ctx, vm, false); err != nil {
 		return fmt.Errorf("delete stopped task of VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
 	}
