@@ -70,8 +70,9 @@ func ready(obj *containers.Container, netns string, intent record.Intent) error 
 }
 
 // stop marks obj as that of a VM which a snapshot owns: for people and containerd in its
-// labels, for the shim in its runtime spec.
-func stop(obj *containers.Container, digest string) error {
+// labels, for the shim in its runtime spec. A namespace that godwitd made (netns) goes
+// with the VM, so the spec names it no more.
+func stop(obj *containers.Container, digest, netns string) error {
 	delete(obj.Labels, labelOrder)
 	delete(obj.Labels, labelNew)
 	label(obj, LabelDigest, digest)
@@ -82,7 +83,23 @@ func stop(obj *containers.Container, digest string) error {
 			s.Annotations = map[string]string{}
 		}
 		s.Annotations[spec.AnnotationDigest] = digest
+		if s.Linux == nil {
+			return
+		}
+		for i, ns := range s.Linux.Namespaces {
+			if ns.Type == specs.NetworkNamespace && ns.Path == netns {
+				s.Linux.Namespaces[i].Path = ""
+			}
+		}
 	})
+}
+
+// annotationNetworks is nerdctl's: the hooks of such a container make its network.
+const annotationNetworks = "nerdctl/networks"
+
+// connects reports whether the container of that spec makes its network by itself.
+func connects(s *specs.Spec) bool {
+	return s.Annotations[annotationNetworks] != "" && s.Hooks != nil && len(s.Hooks.CreateRuntime) > 0
 }
 
 // unwatch hides obj from the restart monitor, watch undoes it. Somebody who started the

@@ -124,7 +124,7 @@ func TestMarksOfAContainer(t *testing.T) {
 	order := record.Intent{Operation: "op", Attempt: 2, Digest: digest}
 	user := map[string]string{"user": "x"}
 	obj := object(t, map[string]string{"user": "x", labelOrder: "old/1", labelNew: "true"}, user)
-	if err := stop(obj, digest); err != nil {
+	if err := stop(obj, digest, "/own"); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(map[string]string{"user": "x", LabelDigest: digest, labelStopped: "true"}, obj.Labels); diff != "" {
@@ -144,6 +144,43 @@ func TestMarksOfAContainer(t *testing.T) {
 	}
 }
 
+// A namespace that was made for a wake is named by the container no longer than it is
+// there; one of the user's stays.
+func TestNamespaceGoesWithTheVM(t *testing.T) {
+	for path, want := range map[string]string{"/own": "", "/run/netns/mine": "/run/netns/mine"} {
+		obj := object(t, nil, nil)
+		if err := edit(obj, func(s *specs.Spec) { setNetNS(s, path) }); err != nil {
+			t.Fatal(err)
+		}
+		if err := stop(obj, "sha256:aa", "/own"); err != nil {
+			t.Fatal(err)
+		}
+		var s specs.Spec
+		if err := typeurl.UnmarshalTo(obj.Spec, &s); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(namespaceList(want)[1:], s.Linux.Namespaces); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", path, diff)
+		}
+	}
+}
+
+// A container of nerdctl's with hooks makes its network by itself; others do not.
+func TestNerdctlConnectsItsContainers(t *testing.T) {
+	networks := map[string]string{annotationNetworks: `["bridge"]`}
+	hooks := &specs.Hooks{CreateRuntime: []specs.Hook{{Path: "/bin/hook"}}}
+	for name, c := range map[string]struct {
+		spec specs.Spec
+		want bool
+	}{
+		"nerdctl": {specs.Spec{Annotations: networks, Hooks: hooks}, true}, "no hooks": {specs.Spec{Annotations: networks}, false}, "not nerdctl": {specs.Spec{Hooks: hooks}, false},
+	} {
+		if got := connects(&c.spec); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
 // containerd's restart monitor sees the container of a VM that runs, and not that of one
 // that sleeps or is about to run; a status that somebody has set since then stays.
 func TestTheRestartMonitorSeesNoSleepingVM(t *testing.T) {
@@ -151,7 +188,7 @@ func TestTheRestartMonitorSeesNoSleepingVM(t *testing.T) {
 	obj := object(t, maps.Clone(policy), nil)
 	order := record.Intent{Operation: "op", Attempt: 1}
 	for range 2 { // an operation may be repeated
-		if err := stop(obj, "sha256:aa"); err != nil {
+		if err := stop(obj, "sha256:aa", "/own"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -169,7 +206,7 @@ func TestTheRestartMonitorSeesNoSleepingVM(t *testing.T) {
 	if diff := cmp.Diff(policy, obj.Labels); diff != "" {
 		t.Errorf("labels of a VM that runs again (-want +got):\n%s", diff)
 	}
-	if err := stop(obj, "sha256:aa"); err != nil {
+	if err := stop(obj, "sha256:aa", "/own"); err != nil {
 		t.Fatal(err)
 	}
 	label(obj, labelStatus, "stopped")

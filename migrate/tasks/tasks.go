@@ -103,9 +103,9 @@ func (c *Client) create(ctx context.Context, vm *nodev1.VM, sp *spec.Spec, order
 	if err != nil {
 		return err
 	}
-	netns := ""
-	if len(sp.NICs) > 0 {
-		netns = c.networks.path(vm)
+	netns, err := c.namespace(ctx, vm, sp)
+	if err != nil {
+		return err
 	}
 	container, err := c.container(ctx, vm, sp, netns, order.Intent)
 	if err != nil {
@@ -125,6 +125,29 @@ func (c *Client) create(ctx context.Context, vm *nodev1.VM, sp *spec.Spec, order
 		return nil
 	})
 	return err
+}
+
+// namespace is the network namespace that is to be made for a VM: none where it has no
+// NIC, or where its container's own hooks fill an empty one.
+func (c *Client) namespace(ctx context.Context, vm *nodev1.VM, sp *spec.Spec) (string, error) {
+	if len(sp.NICs) == 0 {
+		return "", nil
+	}
+	container, err := c.containerd.LoadContainer(ctx, vm.GetId())
+	if errdefs.IsNotFound(err) {
+		return c.networks.path(vm), nil
+	}
+	if err != nil {
+		return "", err
+	}
+	s, err := container.Spec(ctx)
+	if err != nil {
+		return "", err
+	}
+	if connects(s) {
+		return "", nil
+	}
+	return c.networks.path(vm), nil
 }
 
 // Start thaws the task; started before, it succeeds.
@@ -210,7 +233,7 @@ func (c *Client) Undo(ctx context.Context, vm *nodev1.VM, order engine.Restore) 
 		return err
 	}
 	if labels[labelNew] == "" {
-		return c.stopped(ctx, container, order.Intent.Digest)
+		return c.stopped(ctx, container, order.Intent.Digest, c.networks.path(vm))
 	}
 	if err := container.Delete(ctx); err != nil && !errdefs.IsNotFound(err) {
 		return err
@@ -224,7 +247,7 @@ func (c *Client) Leaving(ctx context.Context, vm *nodev1.VM, digest string) erro
 	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
 	container, err := c.containerd.LoadContainer(ctx, vm.GetId())
 	if err == nil {
-		err = c.stopped(ctx, container, digest)
+		err = c.stopped(ctx, container, digest, c.networks.path(vm))
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("label container %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
@@ -246,9 +269,9 @@ func (c *Client) Hibernated(ctx context.Context, vm *nodev1.VM, digest string) e
 }
 
 // stopped marks the container of a VM that a snapshot owns.
-func (c *Client) stopped(ctx context.Context, container containerd.Container, digest string) error {
+func (c *Client) stopped(ctx context.Context, container containerd.Container, digest, netns string) error {
 	return container.Update(ctx, func(_ context.Context, _ *containerd.Client, obj *containers.Container) error {
-		return stop(obj, digest)
+		return stop(obj, digest, netns)
 	})
 }
 
