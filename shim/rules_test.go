@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
@@ -181,4 +182,18 @@ func TestAbortOfAVMThatNeverRan(t *testing.T) {
 	}
 	w.must("delete", w.delete())
 	w.nothingLeft()
+}
+
+// containerd's restart monitor kills a task that is CREATED where it should run, and looks
+// each ten seconds, so that it meets many a boot. It knows three states in which a task is
+// left alone.
+func TestTheRestartMonitorLeavesAStartAlone(t *testing.T) {
+	for state, want := range map[State]tasktypes.Status{
+		Created: tasktypes.Status_CREATED, Starting: tasktypes.Status_PAUSING, Running: tasktypes.Status_RUNNING,
+		Capturing: tasktypes.Status_RUNNING, Stopped: tasktypes.Status_STOPPED,
+	} {
+		if got := state.status(); got != want {
+			t.Errorf("%s is told as %s, want %s", state, got, want)
+		}
+	}
 }

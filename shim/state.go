@@ -112,9 +112,11 @@ func (vm *VM) frozen() bool {
 // status is what containerd is told.
 func (s State) status() task.Status {
 	switch s {
-	case New, Creating, Created, Ending, Starting:
+	case New, Creating, Created, Ending:
 		return task.Status_CREATED
-	case Pausing:
+	case Pausing, Starting:
+		// A boot takes long enough for containerd's restart monitor to come by: it kills
+		// a task that is CREATED where it should run, and leaves one that is PAUSING alone.
 		return task.Status_PAUSING
 	case Paused, Resuming:
 		return task.Status_PAUSED
