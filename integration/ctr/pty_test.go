@@ -5,7 +5,6 @@ package ctr
 import (
 	"context"
 	"os"
-	"strconv"
 	"syscall"
 	"testing"
 
@@ -23,7 +22,7 @@ type terminal struct {
 // onTerminal starts ctr as a user at a terminal of the given size does.
 func onTerminal(t *testing.T, n *harness.Node, rows, columns uint16, args ...string) *terminal {
 	t.Helper()
-	master, slave, err := openPTY()
+	master, slave, err := harness.OpenPTY()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,27 +77,4 @@ func (c *terminal) types(t *testing.T, text string) {
 	if _, err := c.master.WriteString(text); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func openPTY() (master, slave *os.File, err error) {
-	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, &os.PathError{Op: "open", Path: "/dev/ptmx", Err: err}
-	}
-	master = os.NewFile(uintptr(fd), "/dev/ptmx")
-	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		master.Close()
-		return nil, nil, os.NewSyscallError("unlock pty", err)
-	}
-	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err != nil {
-		master.Close()
-		return nil, nil, os.NewSyscallError("number of pty", err)
-	}
-	slave, err = os.OpenFile("/dev/pts/"+strconv.Itoa(number), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		master.Close()
-		return nil, nil, err
-	}
-	return master, slave, nil
 }
