@@ -10,6 +10,8 @@ packages=(
 	busybox-static kmod cpio xz-utils zstd lz4 binutils # guest: initramfs and modules
 	erofs-utils e2fsprogs # disks
 	iproute2 iptables util-linux # nodes on one host
+	systemd man-db # what checks the unit and the manual of the package
+	tini # what nerdctl run --init starts
 	gcc libc6-dev # the race detector
 	protobuf-compiler # generated code
 	python3 python3-zstandard jq # readers of the formats that are not ours
