@@ -65,9 +65,11 @@ func (p *plan) packs() []int {
 	return list
 }
 
-// frames returns the range of a pack's frames.
-func (p *plan) frames(pack int) (first, end int) {
-	f := p.index.Frames
+func (p *plan) frames(pack int) (first, end int) { return packFrames(p.index, pack) }
+
+// packFrames returns the range of a pack's frames.
+func packFrames(x *format.Index, pack int) (first, end int) {
+	f := x.Frames
 	first = sort.Search(len(f), func(i int) bool { return int(f[i].Pack) >= pack })
 	end = sort.Search(len(f), func(i int) bool { return int(f[i].Pack) > pack })
 	return first, end

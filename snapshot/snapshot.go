@@ -136,7 +136,7 @@ const (
 
 // Progress of a push or a fill.
 type Progress struct {
-	Step  string `json:"step"` // "capture", "upload", "commit"; "fill"
+	Step  string `json:"step"` // "capture", "upload", "commit"; "fill"; "verify"
 	Done  uint64 `json:"done"` // bytes
 	Total uint64 `json:"total"`
 }

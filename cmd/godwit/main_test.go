@@ -11,13 +11,15 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
 // A mistake in the command line is InvalidArgument, in the one shape of errors, and
 // never a success that did nothing.
 func TestMistakes(t *testing.T) {
 	for _, args := range []string{
-		"foo", "node", "node foo", "snapshot", "snapshot foo", "ps extra", "version extra", "snapshot ls a b", "snapshot inspect",
+		"foo", "node", "node foo", "snapshot", "snapshot foo", "ps extra", "version extra", "snapshot ls a b", "snapshot inspect", "snapshot verify",
 		"hibernate", "hibernate a b", "wake a/b/c", "wake /b", "rm", "node token", "node join", "--nope", "ps --nope", "-o yaml ps",
 	} {
 		for _, output := range []string{"text", "json"} {
@@ -53,7 +55,7 @@ func TestMistakes(t *testing.T) {
 // Without a daemon every verb that needs it says so, and how to get one.
 func TestNoDaemon(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "none.sock")
-	for _, args := range []string{"ps", "hibernate x", "wake x", "rm x", "snapshot ls", "snapshot inspect sha256:0"} {
+	for _, args := range []string{"ps", "hibernate x", "wake x", "rm x", "snapshot ls", "snapshot inspect sha256:0", "snapshot verify sha256:0"} {
 		var stdout, stderr bytes.Buffer
 		if got := run(t.Context(), append([]string{"--socket", socket}, strings.Fields(args)...), &stdout, &stderr); got != 6 {
 			t.Errorf("%s: exit code %d, want 6; stderr %q", args, got, &stderr)
@@ -94,6 +96,20 @@ func TestDocumentation(t *testing.T) {
 		}
 		if !found {
 			t.Errorf("docs/cli.md has no row %q with %s", row, c.name)
+		}
+	}
+}
+
+// A verdict names each bad part, and a bad part ends the command with DataLoss.
+func TestVerdict(t *testing.T) {
+	for _, output := range []string{"text", "json"} {
+		var out bytes.Buffer
+		if err := printVerdict(&out, output, "sha256:1", &nodev1.VerifyResponse{Packs: 2, Frames: 9, Bytes: 1 << 20}); err != nil {
+			t.Errorf("%s: a whole snapshot: %v", output, err)
+		}
+		err := printVerdict(&out, output, "sha256:1", &nodev1.VerifyResponse{Bad: []*nodev1.BadPart{{Part: "frame 3", Reason: "r"}}, More: 4})
+		if _, exit := classify(err); exit != 9 || !strings.Contains(err.Error(), "5 parts") || !strings.Contains(out.String(), "frame 3") {
+			t.Errorf("%s: %v, printed %s", output, err, &out)
 		}
 	}
 }

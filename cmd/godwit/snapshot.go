@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -12,7 +13,7 @@ import (
 )
 
 func newSnapshot(opts *options) *cobra.Command {
-	return group("snapshot", "Look at snapshots", newSnapshotLs(opts), newSnapshotInspect(opts))
+	return group("snapshot", "Look at snapshots", newSnapshotLs(opts), newSnapshotInspect(opts), newSnapshotVerify(opts))
 }
 
 func newSnapshotLs(opts *options) *cobra.Command {
@@ -72,12 +73,7 @@ func newSnapshotInspect(opts *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect DIGEST",
 		Short: "Show manifest and configuration of a snapshot as JSON",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return fmt.Errorf("name one digest: %w", errdefs.ErrInvalidArgument)
-			}
-			return nil
-		},
+		Args:  oneDigest,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			node, conn, err := opts.dial(cmd.Context())
 			if err != nil {
@@ -93,6 +89,60 @@ func newSnapshotInspect(opts *options) *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&request.Repository, "repository", "", "where it lies (default: as the record that knows it says)")
+	repositoryFlag(cmd, &request.Repository)
 	return cmd
+}
+
+func newSnapshotVerify(opts *options) *cobra.Command {
+	request := &nodev1.VerifyRequest{}
+	cmd := &cobra.Command{
+		Use:   "verify DIGEST",
+		Short: "Read a whole snapshot and name what a restore would refuse",
+		Args:  oneDigest,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			node, conn, err := opts.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			request.Digest = args[0]
+			resp, err := node.Verify(cmd.Context(), request)
+			if err != nil {
+				return record.FromWire(err)
+			}
+			return printVerdict(cmd.OutOrStdout(), opts.output, request.Digest, resp)
+		},
+	}
+	repositoryFlag(cmd, &request.Repository)
+	return cmd
+}
+
+// printVerdict says what was read, each bad part in a line, and ends with DataLoss if
+// there is one.
+func printVerdict(w io.Writer, output, digest string, v *nodev1.VerifyResponse) error {
+	if output == "json" {
+		if err := printJSON(w, v); err != nil {
+			return err
+		}
+	} else {
+		for _, b := range v.GetBad() {
+			fmt.Fprintf(w, "%s: %s\n", b.GetPart(), b.GetReason())
+		}
+		fmt.Fprintf(w, "%d packs, %d frames, %s read\n", v.GetPacks(), v.GetFrames(), mib(v.GetBytes()))
+	}
+	if n := len(v.GetBad()) + int(v.GetMore()); n > 0 {
+		return fmt.Errorf("snapshot %s: %d parts are bad: %w", digest, n, errdefs.ErrDataLoss)
+	}
+	return nil
+}
+
+func oneDigest(_ *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("name one digest: %w", errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+func repositoryFlag(cmd *cobra.Command, repository *string) {
+	cmd.Flags().StringVar(repository, "repository", "", "where it lies (default: as the record that knows it says)")
 }

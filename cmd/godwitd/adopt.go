@@ -23,10 +23,12 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// shimBinary takes over the VM of a shim that died.
+// shimBinary takes over the VM of a shim that died, and reads snapshots. Its first
+// argument is the role.
 const (
 	shimBinary = "containerd-shim-godwit-v1"
-	adoptRole  = "adopt" // its first argument
+	adoptRole  = "adopt"
+	workerRole = "worker"
 )
 
 // adopter starts a shim for every VM that an operation holds and whose own shim is

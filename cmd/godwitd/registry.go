@@ -12,6 +12,7 @@ import (
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/store"
+	"godwit.dev/godwit/snapshot/worker"
 )
 
 // registry is where this node's snapshots lie, as engine, tasks and node service ask
@@ -32,8 +33,12 @@ func (r *registry) repository(rec *nodev1.Record) string {
 }
 
 func (r *registry) open(repository string) (store.Store, error) {
+	return store.Open(r.store(repository))
+}
+
+func (r *registry) store(repository string) store.Config {
 	cfg := r.config.Registry
-	return store.Open(store.Config{Repository: repository, PlainHTTP: cfg.PlainHTTP, CAFile: cfg.CAFile, DockerConfig: cfg.DockerConfig})
+	return store.Config{Repository: repository, PlainHTTP: cfg.PlainHTTP, CAFile: cfg.CAFile, DockerConfig: cfg.DockerConfig}
 }
 
 // Exists implements engine.Snapshots.
@@ -111,3 +116,19 @@ func (r *registry) Inspect(ctx context.Context, repository, dgst string) (manife
 
 // manifestLimit is what registries take at most.
 const manifestLimit = 4 << 20
+
+// Verify implements node.Snapshots. A process of its own reads the snapshot: it needs
+// more memory than a daemon has, and the bytes are foreign.
+func (r *registry) Verify(ctx context.Context, repository, dgst string) (*nodev1.VerifyResponse, error) {
+	cfg := r.config
+	w := worker.Client{Command: []string{binary(), workerRole}}
+	v, err := w.Verify(ctx, worker.VerifyJob{Store: r.store(repository), Digest: digest.Digest(dgst), Memory: int64(cfg.Worker.Memory)}, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp := &nodev1.VerifyResponse{Packs: uint32(v.Packs), Frames: uint32(v.Frames), Bytes: v.Bytes, More: uint32(v.More)}
+	for _, b := range v.Bad {
+		resp.Bad = append(resp.Bad, &nodev1.BadPart{Part: b.Part, Reason: b.Reason})
+	}
+	return resp, nil
+}

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
@@ -32,10 +33,15 @@ func damaged(t *testing.T, g *guest, good string) {
 		t.Run(c.name, func(t *testing.T) {
 			undo := replace(t, g.Blob(c.blob), c.change)
 			got := godwitFails(t, g.Node(1), "wake", g.id)
+			verdict := godwitFails(t, g.Node(1), "snapshot", "verify", good)
 			undo()
 			got.want(t, "DataLoss", append(c.words, good, g.id)...)
+			verdict.want(t, "DataLoss", good)
 			g.sleepsStill(t, good)
 		})
+	}
+	if out, err := g.Node(1).RunGodwit(t.Context(), "snapshot", "verify", good); err != nil || !strings.Contains(out, "frames") {
+		t.Errorf("verify the whole snapshot: %v: %s", err, out)
 	}
 }
 

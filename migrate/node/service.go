@@ -39,6 +39,7 @@ type Shims interface {
 type Snapshots interface {
 	Inspect(ctx context.Context, repository, digest string) (manifest, config json.RawMessage, err error)
 	DropTag(ctx context.Context, repository, tag string) error
+	Verify(ctx context.Context, repository, digest string) (*nodev1.VerifyResponse, error)
 }
 
 // Service implements godwit.node.v1.Node. It answers errors of errdefs' classes; the

@@ -63,8 +63,9 @@ func (s shims) Query(_ context.Context, vm *nodev1.VM) (*machinev1.QueryResponse
 }
 
 type snapshots struct {
-	dropped []string
-	err     error
+	dropped  []string
+	verified []string
+	err      error
 }
 
 func (*snapshots) Inspect(context.Context, string, string) (json.RawMessage, json.RawMessage, error) {
@@ -74,6 +75,11 @@ func (*snapshots) Inspect(context.Context, string, string) (json.RawMessage, jso
 func (s *snapshots) DropTag(_ context.Context, repository, tag string) error {
 	s.dropped = append(s.dropped, repository+":"+tag)
 	return s.err
+}
+
+func (s *snapshots) Verify(_ context.Context, repository, digest string) (*nodev1.VerifyResponse, error) {
+	s.verified = append(s.verified, repository+"@"+digest)
+	return &nodev1.VerifyResponse{Packs: 1}, s.err
 }
 
 func vm(id string) *nodev1.VM { return &nodev1.VM{Namespace: "default", Id: id} }
@@ -171,5 +177,14 @@ func TestInspectFindsTheRepository(t *testing.T) {
 	}
 	if _, err := s.Inspect(t.Context(), &nodev1.InspectRequest{Digest: "sha256:2"}); !errdefs.IsNotFound(err) {
 		t.Errorf("Inspect of an unknown digest = %v, want NotFound", err)
+	}
+	if _, err := s.Verify(t.Context(), &nodev1.VerifyRequest{Digest: "sha256:1"}); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Verify(t.Context(), &nodev1.VerifyRequest{Digest: "sha256:2", Repository: "other"}); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]string{"r@sha256:1", "other@sha256:2"}, s.Snapshot.(*snapshots).verified); diff != "" {
+		t.Errorf("verified (-want +got):\n%s", diff)
 	}
 }

@@ -41,15 +41,9 @@ func (s *Service) Snapshots(ctx context.Context, req *nodev1.SnapshotsRequest) (
 
 // Inspect answers manifest and configuration of one snapshot.
 func (s *Service) Inspect(ctx context.Context, req *nodev1.InspectRequest) (*nodev1.InspectResponse, error) {
-	repository := req.GetRepository()
-	if repository == "" {
-		records, err := s.list(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if repository = holder(records, req.GetDigest()); repository == "" {
-			return nil, fmt.Errorf("snapshot %s: no record knows it; name its repository: %w", req.GetDigest(), errdefs.ErrNotFound)
-		}
+	repository, err := s.repositoryOf(ctx, req)
+	if err != nil {
+		return nil, err
 	}
 	manifest, config, err := s.Snapshot.Inspect(ctx, repository, req.GetDigest())
 	if err != nil {
@@ -57,6 +51,34 @@ func (s *Service) Inspect(ctx context.Context, req *nodev1.InspectRequest) (*nod
 	}
 	data, err := json.MarshalIndent(map[string]json.RawMessage{"manifest": manifest, "config": config}, "", "  ")
 	return &nodev1.InspectResponse{Json: data}, err
+}
+
+// Verify has a whole snapshot read.
+func (s *Service) Verify(ctx context.Context, req *nodev1.VerifyRequest) (*nodev1.VerifyResponse, error) {
+	repository, err := s.repositoryOf(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return s.Snapshot.Verify(ctx, repository, req.GetDigest())
+}
+
+// repositoryOf a snapshot: as the request says, or the record that knows it.
+func (s *Service) repositoryOf(ctx context.Context, req interface {
+	GetRepository() string
+	GetDigest() string
+}) (string, error) {
+	if r := req.GetRepository(); r != "" {
+		return r, nil
+	}
+	records, err := s.list(ctx)
+	if err != nil {
+		return "", err
+	}
+	r := holder(records, req.GetDigest())
+	if r == "" {
+		return "", fmt.Errorf("snapshot %s: no record knows it; name its repository: %w", req.GetDigest(), errdefs.ErrNotFound)
+	}
+	return r, nil
 }
 
 func holder(records []*nodev1.Record, digest string) string {

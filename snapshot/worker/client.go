@@ -61,6 +61,19 @@ func (c *Client) Open(ctx context.Context, j OpenJob) (*Opened, error) {
 	return l.Opened, err
 }
 
+// Verify reads a snapshot whole. A snapshot that is wrong is a verdict, no error; one
+// whose manifest, config or index is wrong is an error of Open's classes.
+func (c *Client) Verify(ctx context.Context, j VerifyJob, notify func(Progress)) (snapshot.Verdict, error) {
+	l, err := c.run(ctx, job{Verify: &j}, nil, notify)
+	if err == nil && l.Verdict == nil {
+		err = errAnswer
+	}
+	if err != nil {
+		return snapshot.Verdict{}, err
+	}
+	return *l.Verdict, nil
+}
+
 // Fill writes the snapshot into the job's files. After an error they must not be used.
 func (c *Client) Fill(ctx context.Context, j FillJob, notify func(Progress)) error {
 	files := fileList{}

@@ -54,6 +54,14 @@ type Opened struct {
 	Pages  uint64           `json:"pages"`  // bytes of pages that are not zero
 }
 
+// VerifyJob reads a snapshot whole and keeps nothing of it.
+type VerifyJob struct {
+	Store  store.Config  `json:"store"`
+	Digest digest.Digest `json:"digest"`
+
+	Memory int64 `json:"memory,omitempty"`
+}
+
 // FillJob writes a snapshot into files of the node. Spaces must hold no data; a file
 // that is empty gets its size.
 type FillJob struct {
@@ -117,6 +125,8 @@ type job struct {
 	Push *PushJob `json:"push,omitempty"`
 	Open *OpenJob `json:"open,omitempty"`
 	Fill *FillJob `json:"fill,omitempty"`
+
+	Verify *VerifyJob `json:"verify,omitempty"`
 }
 
 // line is one on stdout.
@@ -125,5 +135,6 @@ type line struct {
 	Receipt  *snapshot.Receipt `json:"receipt,omitempty"`
 	Opened   *Opened           `json:"opened,omitempty"`
 	Filled   *struct{}         `json:"filled,omitempty"`
+	Verdict  *snapshot.Verdict `json:"verdict,omitempty"`
 	Error    *remoteError      `json:"error,omitempty"`
 }

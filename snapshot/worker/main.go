@@ -77,6 +77,8 @@ func (j *job) run(ctx context.Context, notify func(Progress)) (line, error) {
 		return j.Open.run(ctx)
 	case j.Fill != nil:
 		return j.Fill.run(ctx, notify)
+	case j.Verify != nil:
+		return j.Verify.run(ctx, notify)
 	}
 	return line{}, fmt.Errorf("worker: job without a kind: %w", errdefs.ErrInvalidArgument)
 }
@@ -121,6 +123,21 @@ func (j *OpenJob) run(ctx context.Context) (line, error) {
 	o := &Opened{Config: s.Config}
 	o.Stored, o.Pages = s.Bytes()
 	return line{Opened: o}, nil
+}
+
+func (j *VerifyJob) run(ctx context.Context, notify func(Progress)) (line, error) {
+	st, err := store.Open(j.Store)
+	if err != nil {
+		return line{}, err
+	}
+	s, err := snapshot.Open(ctx, st, j.Digest, nil)
+	if err != nil {
+		return line{}, err
+	}
+	verdict, err := s.Verify(ctx, snapshot.VerifyOptions{
+		Memory: j.Memory, Progress: func(p snapshot.Progress) { notify(Progress{Progress: p}) },
+	})
+	return line{Verdict: &verdict}, err
 }
 
 func (j *FillJob) run(ctx context.Context, notify func(Progress)) (line, error) {

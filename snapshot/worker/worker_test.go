@@ -112,6 +112,10 @@ func roundTrip(t *testing.T, cfg store.Config) {
 	if opened.Config.Ref != job.Ref || opened.Pages != 3<<20 {
 		t.Errorf("opened %+v, %d bytes of pages", opened.Config.Ref, opened.Pages)
 	}
+	verdict, err := c.Verify(t.Context(), VerifyJob{Store: cfg, Digest: receipt.Digest}, nil)
+	if err != nil || len(verdict.Bad) != 0 || verdict.Frames != 3<<20/(64<<10) {
+		t.Errorf("verdict %+v, %v", verdict, err)
+	}
 	fill := FillJob{
 		Store: cfg, Digest: receipt.Digest, Want: &job.Ref,
 		Spaces: []Space{{Name: "ram0", File: file(t, nil)}}, State: file(t, nil), Table: file(t, nil),

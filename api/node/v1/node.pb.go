@@ -2835,6 +2835,186 @@ func (x *InspectResponse) GetJson() []byte {
 	return nil
 }
 
+type VerifyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Repository    string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"` // empty: that of the record which knows the digest
+	Digest        string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyRequest) Reset() {
+	*x = VerifyRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyRequest) ProtoMessage() {}
+
+func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
+func (*VerifyRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *VerifyRequest) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *VerifyRequest) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+type VerifyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Packs         uint32                 `protobuf:"varint,1,opt,name=packs,proto3" json:"packs,omitempty"`
+	Frames        uint32                 `protobuf:"varint,2,opt,name=frames,proto3" json:"frames,omitempty"` // decoded
+	Bytes         uint64                 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`   // read
+	Bad           []*BadPart             `protobuf:"bytes,4,rep,name=bad,proto3" json:"bad,omitempty"`
+	More          uint32                 `protobuf:"varint,5,opt,name=more,proto3" json:"more,omitempty"` // bad parts beyond those named
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyResponse) Reset() {
+	*x = VerifyResponse{}
+	mi := &file_node_v1_node_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyResponse) ProtoMessage() {}
+
+func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
+func (*VerifyResponse) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *VerifyResponse) GetPacks() uint32 {
+	if x != nil {
+		return x.Packs
+	}
+	return 0
+}
+
+func (x *VerifyResponse) GetFrames() uint32 {
+	if x != nil {
+		return x.Frames
+	}
+	return 0
+}
+
+func (x *VerifyResponse) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *VerifyResponse) GetBad() []*BadPart {
+	if x != nil {
+		return x.Bad
+	}
+	return nil
+}
+
+func (x *VerifyResponse) GetMore() uint32 {
+	if x != nil {
+		return x.More
+	}
+	return 0
+}
+
+type BadPart struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Part          string                 `protobuf:"bytes,1,opt,name=part,proto3" json:"part,omitempty"` // "frame 17 at 4096 of pack sha256:..."
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BadPart) Reset() {
+	*x = BadPart{}
+	mi := &file_node_v1_node_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BadPart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BadPart) ProtoMessage() {}
+
+func (x *BadPart) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BadPart.ProtoReflect.Descriptor instead.
+func (*BadPart) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *BadPart) GetPart() string {
+	if x != nil {
+		return x.Part
+	}
+	return ""
+}
+
+func (x *BadPart) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 var File_node_v1_node_proto protoreflect.FileDescriptor
 
 const file_node_v1_node_proto_rawDesc = "" +
@@ -3086,7 +3266,21 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"repository\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\"%\n" +
 	"\x0fInspectResponse\x12\x12\n" +
-	"\x04json\x18\x01 \x01(\fR\x04json*Q\n" +
+	"\x04json\x18\x01 \x01(\fR\x04json\"G\n" +
+	"\rVerifyRequest\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x01 \x01(\tR\n" +
+	"repository\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\"\x93\x01\n" +
+	"\x0eVerifyResponse\x12\x14\n" +
+	"\x05packs\x18\x01 \x01(\rR\x05packs\x12\x16\n" +
+	"\x06frames\x18\x02 \x01(\rR\x06frames\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x12)\n" +
+	"\x03bad\x18\x04 \x03(\v2\x17.godwit.node.v1.BadPartR\x03bad\x12\x12\n" +
+	"\x04more\x18\x05 \x01(\rR\x04more\"5\n" +
+	"\aBadPart\x12\x12\n" +
+	"\x04part\x18\x01 \x01(\tR\x04part\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason*Q\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eKIND_HIBERNATE\x10\x01\x12\r\n" +
@@ -3120,7 +3314,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x06Disown\x12\x1d.godwit.node.v1.DisownRequest\x1a\x16.godwit.node.v1.Record\x12G\n" +
 	"\x06Remove\x12\x1d.godwit.node.v1.RemoveRequest\x1a\x1e.godwit.node.v1.RemoveResponse\x12;\n" +
 	"\x04Trim\x12\x1b.godwit.node.v1.TrimRequest\x1a\x16.godwit.node.v1.Record\x12P\n" +
-	"\tOperation\x12 .godwit.node.v1.OperationRequest\x1a!.godwit.node.v1.OperationResponse2\xcd\x04\n" +
+	"\tOperation\x12 .godwit.node.v1.OperationRequest\x1a!.godwit.node.v1.OperationResponse2\x96\x05\n" +
 	"\x04Node\x12A\n" +
 	"\x04Info\x12\x1b.godwit.node.v1.InfoRequest\x1a\x1c.godwit.node.v1.InfoResponse\x12>\n" +
 	"\x03VMs\x12\x1a.godwit.node.v1.VMsRequest\x1a\x1b.godwit.node.v1.VMsResponse\x12M\n" +
@@ -3129,7 +3323,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x06Status\x12\x1d.godwit.node.v1.StatusRequest\x1a\x1e.godwit.node.v1.StatusResponse\x12G\n" +
 	"\x06Forget\x12\x1d.godwit.node.v1.ForgetRequest\x1a\x1e.godwit.node.v1.ForgetResponse\x12P\n" +
 	"\tSnapshots\x12 .godwit.node.v1.SnapshotsRequest\x1a!.godwit.node.v1.SnapshotsResponse\x12J\n" +
-	"\aInspect\x12\x1e.godwit.node.v1.InspectRequest\x1a\x1f.godwit.node.v1.InspectResponseB&Z$godwit.dev/godwit/api/node/v1;nodev1b\x06proto3"
+	"\aInspect\x12\x1e.godwit.node.v1.InspectRequest\x1a\x1f.godwit.node.v1.InspectResponse\x12G\n" +
+	"\x06Verify\x12\x1d.godwit.node.v1.VerifyRequest\x1a\x1e.godwit.node.v1.VerifyResponseB&Z$godwit.dev/godwit/api/node/v1;nodev1b\x06proto3"
 
 var (
 	file_node_v1_node_proto_rawDescOnce sync.Once
@@ -3144,7 +3339,7 @@ func file_node_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_node_v1_node_proto_goTypes = []any{
 	(Kind)(0),                 // 0: godwit.node.v1.Kind
 	(Phase)(0),                // 1: godwit.node.v1.Phase
@@ -3186,6 +3381,9 @@ var file_node_v1_node_proto_goTypes = []any{
 	(*SnapshotsResponse)(nil), // 37: godwit.node.v1.SnapshotsResponse
 	(*InspectRequest)(nil),    // 38: godwit.node.v1.InspectRequest
 	(*InspectResponse)(nil),   // 39: godwit.node.v1.InspectResponse
+	(*VerifyRequest)(nil),     // 40: godwit.node.v1.VerifyRequest
+	(*VerifyResponse)(nil),    // 41: godwit.node.v1.VerifyResponse
+	(*BadPart)(nil),           // 42: godwit.node.v1.BadPart
 }
 var file_node_v1_node_proto_depIdxs = []int32{
 	0,  // 0: godwit.node.v1.Operation.kind:type_name -> godwit.node.v1.Kind
@@ -3224,51 +3422,54 @@ var file_node_v1_node_proto_depIdxs = []int32{
 	2,  // 33: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
 	2,  // 34: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
 	35, // 35: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
-	7,  // 36: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
-	8,  // 37: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
-	10, // 38: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
-	11, // 39: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
-	12, // 40: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
-	13, // 41: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
-	14, // 42: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
-	15, // 43: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
-	16, // 44: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
-	17, // 45: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
-	19, // 46: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
-	20, // 47: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
-	22, // 48: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
-	26, // 49: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
-	28, // 50: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
-	29, // 51: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
-	30, // 52: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
-	33, // 53: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
-	36, // 54: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
-	38, // 55: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
-	5,  // 56: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
-	9,  // 57: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
-	5,  // 58: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
-	5,  // 59: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
-	5,  // 60: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
-	5,  // 61: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
-	5,  // 62: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
-	5,  // 63: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
-	5,  // 64: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
-	18, // 65: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
-	5,  // 66: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
-	21, // 67: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
-	23, // 68: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
-	27, // 69: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
-	31, // 70: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
-	31, // 71: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
-	31, // 72: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
-	34, // 73: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
-	37, // 74: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
-	39, // 75: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
-	56, // [56:76] is the sub-list for method output_type
-	36, // [36:56] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	42, // 36: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
+	7,  // 37: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
+	8,  // 38: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
+	10, // 39: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
+	11, // 40: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
+	12, // 41: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
+	13, // 42: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
+	14, // 43: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
+	15, // 44: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
+	16, // 45: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
+	17, // 46: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
+	19, // 47: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
+	20, // 48: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
+	22, // 49: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
+	26, // 50: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
+	28, // 51: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
+	29, // 52: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
+	30, // 53: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
+	33, // 54: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
+	36, // 55: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
+	38, // 56: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
+	40, // 57: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
+	5,  // 58: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
+	9,  // 59: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
+	5,  // 60: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
+	5,  // 61: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
+	5,  // 62: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
+	5,  // 63: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
+	5,  // 64: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
+	5,  // 65: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
+	5,  // 66: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
+	18, // 67: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
+	5,  // 68: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
+	21, // 69: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
+	23, // 70: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
+	27, // 71: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
+	31, // 72: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
+	31, // 73: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
+	31, // 74: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
+	34, // 75: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
+	37, // 76: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
+	39, // 77: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
+	41, // 78: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
+	58, // [58:79] is the sub-list for method output_type
+	37, // [37:58] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_node_v1_node_proto_init() }
@@ -3282,7 +3483,7 @@ func file_node_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_v1_node_proto_rawDesc), len(file_node_v1_node_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   38,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -228,6 +228,7 @@ type NodeService interface {
 	Forget(context.Context, *ForgetRequest) (*ForgetResponse, error)
 	Snapshots(context.Context, *SnapshotsRequest) (*SnapshotsResponse, error)
 	Inspect(context.Context, *InspectRequest) (*InspectResponse, error)
+	Verify(context.Context, *VerifyRequest) (*VerifyResponse, error)
 }
 
 func RegisterNodeService(srv *ttrpc.Server, svc NodeService) {
@@ -288,6 +289,13 @@ func RegisterNodeService(srv *ttrpc.Server, svc NodeService) {
 					return nil, err
 				}
 				return svc.Inspect(ctx, &req)
+			},
+			"Verify": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req VerifyRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Verify(ctx, &req)
 			},
 		},
 	})
@@ -362,6 +370,14 @@ func (c *nodeClient) Snapshots(ctx context.Context, req *SnapshotsRequest) (*Sna
 func (c *nodeClient) Inspect(ctx context.Context, req *InspectRequest) (*InspectResponse, error) {
 	var resp InspectResponse
 	if err := c.client.Call(ctx, "godwit.node.v1.Node", "Inspect", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *nodeClient) Verify(ctx context.Context, req *VerifyRequest) (*VerifyResponse, error) {
+	var resp VerifyResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Node", "Verify", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil
