@@ -9,6 +9,10 @@ COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 PREFIX  ?= /usr/local
 SYSCONFDIR ?= /etc
 UNITDIR ?= $(PREFIX)/lib/systemd/system
+MANDIR ?= $(PREFIX)/share/man
+BASHDIR ?= $(PREFIX)/share/bash-completion/completions
+ZSHDIR  ?= $(PREFIX)/share/zsh/site-functions
+FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 COUNT   ?= 1
 FUZZTIME ?= 30s
 BENCH_ROUNDS ?= 7
@@ -25,7 +29,7 @@ integration_pkgs = $(shell grep -rl --include='*_test.go' '^//go:build integrati
 # What runs on the operator's machine: no Linux needed.
 portable = ./cmd/godwit ./api/...
 
-.PHONY: qemu2 help build install uninstall test integration test-all lint generate guest demo bench \
+.PHONY: man qemu2 help build install uninstall test integration test-all lint generate guest demo bench \
 	shimtest crash fuzz clean package kvmhost setup tools
 
 help: ## list the targets
@@ -39,7 +43,7 @@ guest: bin/guest/version ## build what container images are booted with into bin
 
 # Made again only when something in it changed: the kernel package is downloaded.
 bin/guest/version: tools/guest/build.sh go.mod $(shell find cmd/godwit-init guest api -name '*.go' ! -name '*_test.go' 2>/dev/null)
-	tools/guest/build.sh
+	VERSION='$(VERSION)' tools/guest/build.sh
 	@touch $@
 
 setup: ## install the Debian packages that are missing (root)
@@ -55,7 +59,7 @@ $(tools)/.%: tools/%/go.mod tools/%/go.sum
 test: ## unit tests with the race detector: no root, no VM
 	CGO_ENABLED=1 go test -race -timeout 5m ./...
 
-integration: setup tools build guest ## tests with real VMs, containerd and a registry (root)
+integration: setup tools package ## tests with real VMs, containerd and a registry (root)
 	@test "$$(id -u)" = 0 || { echo 'make integration needs root' >&2; exit 1; }
 	status=0; tools/integration.sh $(integration_pkgs) || status=1; tools/qemu2.sh || status=1; exit $$status
 
@@ -95,22 +99,37 @@ fuzz: ## run every fuzz target for FUZZTIME
 kvmhost: setup build guest ## CASES (all, smoke) that need KVM, inside a guest that offers it (root)
 	tools/kvmhost.sh $(CASES)
 
-package: ## Debian and RPM packages
-	tools/notyet.sh package
+package: setup build guest man $(tools)/.nfpm ## the Debian package into out/
+	tools/package.sh out
 
-install: build guest ## install programs, guest, unit and drop-ins; honours DESTDIR and PREFIX
+man: build
+	@VERSION='$(VERSION)' tools/man.sh
+
+install: build guest man ## install programs, guest, manual, completions, unit and drop-ins; honours DESTDIR and PREFIX
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/godwit $(DESTDIR)$(SYSCONFDIR)/godwit/config.d
 	install -m 0755 bin/containerd-shim-godwit-v1 bin/godwitd bin/godwit $(DESTDIR)$(PREFIX)/bin/
 	install -m 0644 bin/guest/vmlinuz bin/guest/initramfs $(DESTDIR)$(PREFIX)/share/godwit/
-	test -e $(DESTDIR)$(SYSCONFDIR)/godwit/config.toml || \
-		sed 's|@PREFIX@|$(PREFIX)|g' packaging/config.toml >$(DESTDIR)$(SYSCONFDIR)/godwit/config.toml
+	test -e $(DESTDIR)$(SYSCONFDIR)/godwit/config.toml || { \
+		sed 's|@PREFIX@|$(PREFIX)|g' packaging/config.toml >$(DESTDIR)$(SYSCONFDIR)/godwit/config.toml && \
+		chmod 0644 $(DESTDIR)$(SYSCONFDIR)/godwit/config.toml; }
 	install -d $(DESTDIR)$(UNITDIR) $(DESTDIR)$(SYSCONFDIR)/containerd/conf.d
 	sed 's|@PREFIX@|$(PREFIX)|g' packaging/godwitd.service >$(DESTDIR)$(UNITDIR)/godwitd.service
+	chmod 0644 $(DESTDIR)$(UNITDIR)/godwitd.service
 	install -m 0644 packaging/containerd-godwit.toml $(DESTDIR)$(SYSCONFDIR)/containerd/conf.d/godwit.toml
+	install -d $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(MANDIR)/man5 $(DESTDIR)$(MANDIR)/man8
+	install -m 0644 bin/share/man/*.1 $(DESTDIR)$(MANDIR)/man1/
+	install -m 0644 bin/share/man/*.5 $(DESTDIR)$(MANDIR)/man5/
+	install -m 0644 bin/share/man/*.8 $(DESTDIR)$(MANDIR)/man8/
+	install -d $(DESTDIR)$(BASHDIR) $(DESTDIR)$(ZSHDIR) $(DESTDIR)$(FISHDIR)
+	install -m 0644 bin/share/completion/bash $(DESTDIR)$(BASHDIR)/godwit
+	install -m 0644 bin/share/completion/zsh $(DESTDIR)$(ZSHDIR)/_godwit
+	install -m 0644 bin/share/completion/fish $(DESTDIR)$(FISHDIR)/godwit.fish
 
 uninstall: ## remove what install put there; configuration and state stay
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,containerd-shim-godwit-v1 godwitd godwit)
 	rm -f $(DESTDIR)$(UNITDIR)/godwitd.service $(DESTDIR)$(SYSCONFDIR)/containerd/conf.d/godwit.toml
+	rm -f $(addprefix $(DESTDIR)$(MANDIR)/,man1/godwit.1 man1/godwit-*.1 man5/godwit-*.5 man8/godwitd.8 man8/containerd-shim-godwit-v1.8)
+	rm -f $(DESTDIR)$(BASHDIR)/godwit $(DESTDIR)$(ZSHDIR)/_godwit $(DESTDIR)$(FISHDIR)/godwit.fish
 	rm -rf $(DESTDIR)$(PREFIX)/share/godwit
 
 clean: ## remove bin/ and out/

@@ -24,6 +24,11 @@ type options struct {
 	output    string
 }
 
+// verbs make the subcommands.
+var verbs = []func(*options) *cobra.Command{
+	newPs, newHibernate, newWake, newRm, newSnapshot, newNode, newDoctor, newVersion,
+}
+
 // run is main without the process: it answers the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	opts := &options{}
@@ -65,8 +70,9 @@ func newRoot(opts *options) *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	})
-	root.AddCommand(newPs(opts), newHibernate(opts), newWake(opts), newRm(opts), newSnapshot(opts),
-		newNode(opts), newDoctor(opts), newVersion(opts))
+	for _, verb := range verbs {
+		root.AddCommand(verb(opts))
+	}
 	return root
 }
 

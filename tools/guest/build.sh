@@ -4,6 +4,7 @@
 #              spends its time and its RAM on it
 #   modules/   its lib/modules/VERSION with modules.dep
 #   initramfs  godwit-init and the modules that it loads, in order
+#   copyright  of the kernel and its modules
 #   version    what they were made of
 # KERNEL_DEB names a package that is already there; otherwise apt-get downloads it.
 # VERSION is what godwit-init says it is. The same inputs give the same bytes.
@@ -95,9 +96,11 @@ unpack "$kernel" >"$work/vmlinux"
 strip --strip-all -o "$work/vmlinuz" "$work/vmlinux" # and without what follows the ELF file
 install -m 644 "$work/vmlinuz" "$out/vmlinuz"
 install -m 644 "$work/initramfs" "$out/initramfs"
+install -m 644 "$work"/deb/usr/share/doc/*/copyright "$out/copyright" # the kernel's, for whoever ships it
 {
 	echo "godwit-init $version"
 	echo "kernel $release"
 	echo "package $(dpkg-deb -f "$work/kernel.deb" Package) $(dpkg-deb -f "$work/kernel.deb" Version)"
+	echo "source $(dpkg-deb -f "$work/kernel.deb" Built-Using)" # the signed kernel is of another's source
 	(cd "$out" && sha256sum vmlinuz initramfs)
 } | tee "$out/version"

@@ -1,0 +1,59 @@
+//go:build integration
+
+package install
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// make install puts down what the package has, below PREFIX; it keeps a configuration that
+// is there, and make uninstall leaves that alone.
+func TestMakeInstall(t *testing.T) {
+	top, deb := built(t)
+	dir := t.TempDir()
+	args := []string{"--no-print-directory", "DESTDIR=" + dir, "PREFIX=/opt/godwit"}
+	command(t, top, "make", append(args, "install")...)
+
+	listed := map[string]bool{}
+	for _, line := range strings.Split(command(t, "", "bash", "-c", `dpkg-deb --fsys-tarfile "$1" | tar -t`, "-", deb), "\n") {
+		listed[strings.TrimSuffix(filepath.Base(line), ".gz")] = true
+	}
+	found := tree(t, dir)
+	for _, file := range found {
+		if !listed[filepath.Base(file)] {
+			t.Errorf("the package lacks %s", file)
+		}
+	}
+	if len(found) < 30 { // three programs, the guest, unit, drop-in, configuration, manual, completions
+		t.Errorf("%d files are installed: %v", len(found), found)
+	}
+	conf := filepath.Join(dir, config)
+	text, err := os.ReadFile(conf)
+	if err != nil || !strings.Contains(string(text), `"/opt/godwit/share/godwit/vmlinuz"`) {
+		t.Errorf("the configuration names another kernel: %v\n%s", err, text)
+	}
+	unit, err := os.ReadFile(filepath.Join(dir, "/opt/godwit/lib/systemd/system/godwitd.service"))
+	if err != nil || !strings.Contains(string(unit), "ExecStart=/opt/godwit/bin/godwitd ") {
+		t.Errorf("the unit starts another program: %v\n%s", err, unit)
+	}
+	if out := command(t, "", filepath.Join(dir, "/opt/godwit/bin/godwit"), "version"); !strings.HasPrefix(out, "godwit ") {
+		t.Errorf("godwit version: %s", out)
+	}
+
+	if err := os.WriteFile(conf, []byte("# mine\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	command(t, top, "make", append(args, "install")...)
+	command(t, top, "make", append(args, "uninstall")...)
+	if d := cmp.Diff([]string{config}, tree(t, dir)); d != "" {
+		t.Errorf("left by make uninstall (-want +got):\n%s", d)
+	}
+	if text, err := os.ReadFile(conf); err != nil || string(text) != "# mine\n" {
+		t.Errorf("the configuration is not the administrator's: %v\n%s", err, text)
+	}
+}
