@@ -29,7 +29,7 @@ integration_pkgs = $(shell grep -rl --include='*_test.go' '^//go:build integrati
 # What runs on the operator's machine: no Linux needed.
 portable = ./cmd/godwit ./api/...
 
-.PHONY: man qemu2 help build install uninstall test integration test-all lint generate guest demo bench \
+.PHONY: upgrade man qemu2 help build install uninstall test integration test-all lint generate guest demo bench \
 	shimtest crash fuzz clean package kvmhost setup tools
 
 help: ## list the targets
@@ -61,7 +61,7 @@ test: ## unit tests with the race detector: no root, no VM
 
 integration: setup tools package ## tests with real VMs, containerd and a registry (root)
 	@test "$$(id -u)" = 0 || { echo 'make integration needs root' >&2; exit 1; }
-	status=0; tools/integration.sh $(integration_pkgs) || status=1; tools/qemu2.sh || status=1; exit $$status
+	status=0; tools/integration.sh $(integration_pkgs) || status=1; tools/qemu2.sh || status=1; tools/upgrade.sh || status=1; exit $$status
 
 test-all: ## make test and make integration, on a fresh machine too (root)
 	$(MAKE) --no-print-directory setup
@@ -81,6 +81,9 @@ generate: $(tools)/.generate $(tools)/.swagger ## make the Go code of the .proto
 
 qemu2: setup build guest ## the VMM suite on a newer QEMU from backports, and moves between both (root)
 	tools/qemu2.sh
+
+upgrade: setup tools package ## VMs of the release before under the programs of the package (root)
+	tools/upgrade.sh
 
 bench: setup tools build guest ## performance figures into out/bench.json, from BENCH_ROUNDS rounds (root)
 	@mkdir -p out bin/integration

@@ -104,6 +104,9 @@ func (n *Node) installCNI() error {
 func (n *Node) godwitConfig() string {
 	h := n.harness
 	guest := filepath.Join(h.root, "bin", "guest")
+	if h.opts.Programs != "" {
+		guest = filepath.Join(h.opts.Programs, "guest")
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "node = %q\nstate_dir = %q\nrun_dir = %q\nram_dir = %q\nram_size = \"4GiB\"\n",
 		n.Name, filepath.Join(n.Dir, "lib"), filepath.Join(n.Dir, "run"), filepath.Join(n.Dir, "ram"))

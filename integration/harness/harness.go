@@ -31,6 +31,9 @@ type Options struct {
 	Registry Registry // default: none
 	Godwitd  bool     // start godwitd on every node; the first one is the controller
 	Images   bool     // import the images of package images on the first node
+	// Programs is a directory with programs of godwit, and guest/ with kernel and initramfs,
+	// that take the place of those in the repository's bin.
+	Programs string
 	// Config is appended to every node's config.toml.
 	Config func(n *Node) string
 	// Containerd is appended to every containerd's config.toml.

@@ -167,7 +167,11 @@ func (h *Harness) path() string {
 	if h.opts.Release == LongRun {
 		own = filepath.Join(tools, "containerd23")
 	}
-	return strings.Join([]string{bin, own, tools, "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}, ":")
+	programs := bin
+	if h.opts.Programs != "" {
+		programs = h.opts.Programs
+	}
+	return strings.Join([]string{programs, own, tools, "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}, ":")
 }
 
 // lookPath finds a program as a node would; an unknown one is left for exec to refuse.
