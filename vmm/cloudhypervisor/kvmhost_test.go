@@ -4,11 +4,13 @@ package cloudhypervisor
 
 import (
 	"cmp"
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"godwit.dev/godwit/vmm"
 	"godwit.dev/godwit/vmm/vmmtest"
 )
 
@@ -34,15 +36,34 @@ func realEnv(t *testing.T) vmmtest.Env {
 	if err := vmmtest.BuildInitrd(initrd, "/bin/busybox", modules); err != nil {
 		t.Fatal(err)
 	}
-	env := vmmtest.Env{
+	return vmmtest.Env{
 		Driver: driver, Kernel: cmp.Or(os.Getenv("GODWIT_GUEST_KERNEL"), filepath.Join(guest, "vmlinuz")), Initrd: initrd,
 		Memory: 256 << 20, VCPUs: 1, DiskSlot: FirstDiskSlot, NICSlot: FirstNICSlot,
 		Dir: dir, Tap: vmmtest.OpenTap, Still: 500 * time.Millisecond, Limit: time.Minute,
+	}.Here()
+}
+
+// TestConversationWithTheRealOne is TestConversation on the real one.
+func TestConversationWithTheRealOne(t *testing.T) {
+	env := realEnv(t)
+	ram, err := os.Create(filepath.Join(env.Dir, "ram"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	if os.Getenv("GODWIT_GROUND") == "nested" {
-		// A guest of a guest without KVM: every line takes a second, timers are coarse.
-		env.Cmdline, env.Memory = "mitigations=off tsc=reliable", 128<<20
-		env.Still, env.Limit = 3*time.Second, 4*time.Minute
+	defer ram.Close()
+	if err := ram.Truncate(int64(env.Memory)); err != nil {
+		t.Fatal(err)
 	}
-	return env
+	m, err := env.Driver.Start(t.Context(), vmm.Config{
+		Name: "conversation", Dir: env.Dir, Memory: env.Memory, VCPUs: 1, RAM: ram, Agent: filepath.Join(env.Dir, "agent.sock"), Incoming: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := m.Kill(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	converse(t, m.Process().Control, env.Dir)
 }

@@ -41,5 +41,5 @@ func realEnv(t *testing.T, d Driver) vmmtest.Env {
 		Driver: driver, Kernel: cmp.Or(os.Getenv("GODWIT_GUEST_KERNEL"), filepath.Join(guest, "vmlinuz")), Initrd: initrd,
 		Memory: 256 << 20, VCPUs: 1, DiskSlot: FirstDiskSlot, NICSlot: FirstNICSlot,
 		Dir: dir, Tap: vmmtest.OpenTap, Still: 500 * time.Millisecond, Limit: time.Minute,
-	}
+	}.Here()
 }

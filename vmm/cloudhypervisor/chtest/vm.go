@@ -49,6 +49,9 @@ func (s *Server) handle(method, call string, body []byte, in *withFiles) (int, a
 	case "vm.create":
 		return s.create(body)
 	case "vm.boot":
+		if s.vm.state == "" {
+			return 404, refusal("VM is not created")
+		}
 		status, out := s.turn("Created", "Running", "booting", "booted")
 		if s.Then != "" {
 			_, _ = io.WriteString(s.Events, s.Then)
@@ -159,6 +162,13 @@ func (s *Server) restore(body []byte, in *withFiles) (int, any) {
 	if !decode(body, &request) {
 		return 400, refusal("invalid JSON")
 	}
+	total := 0
+	for _, n := range request.NetFDs {
+		total += n.Num
+	}
+	if total != len(in.files) { // seen before anything else
+		return 400, refusal(fmt.Sprintf("Number of expected FDs: %d, received: %d", total, len(in.files)))
+	}
 	if s.vm.state != "" {
 		return 500, refusal("VM is already created")
 	}
@@ -172,12 +182,8 @@ func (s *Server) restore(body []byte, in *withFiles) (int, any) {
 	if err != nil || string(saved) != string(state(config.Memory.Zones[0].Size)) {
 		return 500, refusal("The VM could not be restored", "state.json")
 	}
-	total := 0
-	for _, n := range request.NetFDs {
-		total += n.Num
-	}
-	if total != len(in.files) || len(request.NetFDs) != len(config.Net) {
-		return 400, refusal(fmt.Sprintf("%d descriptors, %d declared, %d NICs", len(in.files), total, len(config.Net)))
+	if len(request.NetFDs) != len(config.Net) {
+		return 500, refusal(fmt.Sprintf("%d NICs have descriptors, the VM has %d", len(request.NetFDs), len(config.Net)))
 	}
 	for i, n := range config.Net {
 		if len(n.FDs) != 1 || request.NetFDs[i].ID != n.ID {
