@@ -17,6 +17,7 @@ COUNT   ?= 1
 FUZZTIME ?= 30s
 BENCH_ROUNDS ?= 7
 CASES   ?= all
+VMM     ?= qemu
 
 export GOTOOLCHAIN := local
 
@@ -68,10 +69,10 @@ test-all: ## make test and make integration, on a fresh machine too (root)
 	$(MAKE) --no-print-directory test
 	$(MAKE) --no-print-directory integration
 
-demo: setup tools build guest ## two nodes: a VM sleeps in a registry and wakes on the other node (root)
+demo: setup tools build guest ## two nodes: a VM sleeps in a registry and wakes on the other node, in the VMM called VMM (root)
 	@mkdir -p out bin/integration
 	$(gobuild) -o bin/integration/demo ./integration/cmd/demo
-	bin/integration/demo -out out/demo.json
+	GODWIT_VMM=$(VMM) bin/integration/demo -out out/demo.json
 
 lint: setup $(tools)/.lint $(tools)/.generate $(tools)/.swagger ## formatting, vet, linters, generated code, portability, go.mod
 	tools/lint.sh $(portable)
@@ -99,7 +100,7 @@ crash: setup tools build guest ## kill every program at every step (root)
 fuzz: ## run every fuzz target for FUZZTIME
 	tools/fuzz.sh $(FUZZTIME)
 
-kvmhost: setup build guest ## CASES (all, smoke) that need KVM, inside a guest that offers it (root)
+kvmhost: setup tools build guest ## CASES (all, smoke, demo, qemu) that need KVM, inside a guest that offers it (root)
 	tools/kvmhost.sh $(CASES)
 
 package: setup build guest man $(tools)/.nfpm ## the Debian package into out/

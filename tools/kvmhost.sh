@@ -21,11 +21,21 @@ die() { echo "kvmhost: $*" >&2; exit 1; }
 
 # Every VMM that is there, and the pattern of its cases.
 cases() {
-	local some=TestConformance
-	[ "$which" = all ] || some='TestConformance/^(start_is|pause_stops|state_and|NIC_is_added)'
-	if [ -n "$(cloud_hypervisor)" ]; then
-		echo "cloudhypervisor $some"
-	fi
+	local some='TestConformance/^(start_is|pause_stops|state_and|NIC_is_added)'
+	case $which in
+	smoke | demo | qemu | all) ;;
+	*) die "cases $which: use all, smoke, demo or qemu" ;;
+	esac
+	case $which in all | qemu) echo 'suite qemu TestConformance' ;; esac
+	[ -n "$(cloud_hypervisor)" ] || return 0
+	case $which in
+	smoke) echo "suite cloudhypervisor $some" ;;
+	demo) echo 'demo cloud-hypervisor' ;;
+	all)
+		echo 'suite cloudhypervisor TestConformance'
+		echo 'demo cloud-hypervisor'
+		;;
+	esac
 }
 
 cloud_hypervisor() { command -v "${GODWIT_CLOUD_HYPERVISOR:-cloud-hypervisor}" || true; }
@@ -56,7 +66,8 @@ kernel() {
 	mkdir -p "$init"/{bin,dev,proc,sys,root,modules}
 	cp /bin/busybox "$init/bin/"
 	install -m 755 tools/kvmhost/init.sh "$init/init"
-	ordered "$top" virtio_pci virtio_blk irqbypass kvm kvm_amd tun | while read -r module; do
+	ordered "$top" virtio_pci virtio_blk irqbypass kvm kvm_amd tun overlay bridge veth \
+		cls_u32 act_mirred sch_ingress af_packet loop erofs | while read -r module; do
 		cp "$top/$module" "$init/modules/"
 		basename "${module%.xz}"
 	done >"$work/list"
@@ -70,20 +81,52 @@ disk() {
 	root=$work/root
 	mkdir -p "$root"/{bin,dev,proc,sys,tmp,run,usr/local/bin,ground/modules}
 	cp /bin/busybox "$root/bin/"
-	cp tools/kvmhost/cases.sh "$root/ground/"
+	cp tools/kvmhost/{cases,ground}.sh "$root/ground/"
 	cp "$work/cases" "$root/ground/cases"
 	cp bin/guest/vmlinuz "$root/ground/"
 	cp bin/guest/modules/modules.dep "$root/ground/modules/"
 	ordered bin/guest/modules virtio_pci virtio_blk virtio_net virtio_console virtio-rng pvpanic-mmio pvpanic-pci |
 		(cd bin/guest/modules && xargs cp --parents -t "$root/ground/modules")
-	while read -r name _; do
-		CGO_ENABLED=0 go test -c -trimpath -tags kvmhost -o "$root/ground/$name.test" "./vmm/$name"
+	while read -r kind name _; do
+		case $kind in
+		suite)
+			CGO_ENABLED=0 go test -c -trimpath -tags kvmhost,integration -o "$root/ground/$name.test" "./vmm/$name"
+			[ "$name" != qemu ] || inner_qemu
+			;;
+		demo) repository ;;
+		esac
 	done <"$work/cases"
 	if [ -n "$(cloud_hypervisor)" ]; then
 		install -m 755 "$(cloud_hypervisor)" "$root/usr/local/bin/cloud-hypervisor"
 		libraries "$(cloud_hypervisor)"
 	fi
-	mkfs.ext4 -q -d "$root" "$work/root.img" 512M
+	mkfs.ext4 -q -d "$root" "$work/root.img" 1G
+}
+
+# inner_qemu copies the QEMU of the ground into it, with the firmware that it reads.
+inner_qemu() {
+	mkdir -p "$root/usr/share/qemu"
+	install -D -m 755 "$qemu/usr/bin/qemu-system-x86_64" "$root/usr/bin/qemu-system-x86_64"
+	libraries "$qemu/usr/bin/qemu-system-x86_64"
+	cp "$qemu"/usr/share/seabios/bios-256k.bin "$qemu"/usr/share/qemu/{kvmvapic,linuxboot_dma,pvh}.bin "$root/usr/share/qemu/"
+}
+
+# repository copies what the demo needs: its own tree has programs alone.
+repository() {
+	local program to=$root/repo
+	mkdir -p "$to"/bin/{guest,integration,tools/cni} "$root"/{etc,opt,var,usr/bin,usr/sbin,root}
+	touch "$to/go.mod" "$to/Makefile"
+	for program in demo probe; do
+		CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$to/bin/integration/$program" "./integration/cmd/$program"
+	done
+	cp bin/{containerd-shim-godwit-v1,godwitd,godwit} "$to/bin/"
+	cp bin/tools/{containerd,ctr,registry} "$to/bin/tools/"
+	cp bin/tools/cni/{bridge,host-local,loopback} "$to/bin/tools/cni/"
+	cp bin/guest/{vmlinuz,initramfs} "$to/bin/guest/"
+	for program in ip nsenter; do
+		install -m 755 "$(readlink -f "$(command -v $program)")" "$root/usr/bin/$program"
+		libraries "$(command -v $program)"
+	done
 }
 
 # ticks is the time that QEMU has worked, in hundredths of a second.
@@ -149,9 +192,9 @@ result() {
 	mkdir -p out
 	passed=$(grep -c '^ *--- PASS: .*/' "$work/console" || true)
 	failed=$(grep -c '^ *--- FAIL: .*/' "$work/console" || true)
-	jq -n --arg vmms "$(awk '{ print $1 }' "$work/cases")" --arg skipped "${skipped[*]-}" --argjson passed "$passed" \
+	jq -n --arg vmms "$(awk '{ print $1, $2 }' "$work/cases")" --arg skipped "${skipped[*]-}" --argjson passed "$passed" \
 		--argjson failed "$failed" --argjson void "$void" --argjson seconds "$SECONDS" --arg which "$which" \
-		'{cases: $which, vmms: ($vmms | split("\n")), passed: $passed, failed: $failed, skipped: ($skipped | split(" ")), void_starts: $void, seconds: $seconds}' >out/kvmhost.json
+		'{cases: $which, run: ($vmms | split("\n")), passed: $passed, failed: $failed, skipped: ($skipped | split(" ")), void_starts: $void, seconds: $seconds}' >out/kvmhost.json
 	cp "$work/console" out/kvmhost.log
 }
 

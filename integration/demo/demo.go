@@ -25,9 +25,15 @@ const (
 	quiet = time.Second
 	// settle is how long the guest runs before it is put to sleep.
 	settle = 2 * time.Second
-	// stepTimeout bounds a boot or a wake on a machine without KVM.
-	stepTimeout = 2 * time.Minute
 )
+
+// stepTimeout bounds a boot or a wake on a machine without KVM.
+func stepTimeout() time.Duration {
+	if harness.Nested() {
+		return 6 * time.Minute
+	}
+	return 2 * time.Minute
+}
 
 // demo is one run.
 type demo struct {
@@ -111,7 +117,7 @@ const (
 
 // boot starts the VM and answers what it tells, and its address.
 func (d *demo) boot(ctx context.Context, n *harness.Node) (images.ProbeState, string, error) {
-	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout())
 	defer cancel()
 	d.say("node %s: ctr run --cni --runtime %s (a nonce and a counter in memory, a growing file)", n.Name, runtimeName)
 	d.watch.Mark("boot")
@@ -141,7 +147,7 @@ func (d *demo) boot(ctx context.Context, n *harness.Node) (images.ProbeState, st
 
 // sleep hibernates the VM and checks that the node holds nothing of it.
 func (d *demo) sleep(ctx context.Context, n *harness.Node, empty harness.Inventory, r round) error {
-	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout())
 	defer cancel()
 	size, resident, err := n.RAM()
 	if err != nil {
@@ -181,7 +187,7 @@ func (d *demo) sleep(ctx context.Context, n *harness.Node, empty harness.Invento
 
 // wake wakes the VM on a node and compares it with what it was.
 func (d *demo) wake(ctx context.Context, n *harness.Node, address string, before images.ProbeState, r round) error {
-	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout())
 	defer cancel()
 	asleep := d.watch.Latest()
 	mark := "wake on " + n.Name
@@ -229,7 +235,7 @@ type answered struct {
 
 // remove ends the VM as a user of containerd does, and its record.
 func (d *demo) remove(ctx context.Context, n *harness.Node, empty harness.Inventory) error {
-	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout())
 	defer cancel()
 	d.say("node %s: ctr task rm --force, ctr container rm, godwit rm", n.Name)
 	for _, args := range [][]string{{"task", "rm", "--force", vm}, {"container", "rm", vm}} {

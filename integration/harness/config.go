@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -115,8 +116,11 @@ func (n *Node) godwitConfig() string {
 		// Top-level keys must come before the first table.
 		b.WriteString(h.opts.Config(n))
 	}
-	fmt.Fprintf(&b, "\n[vmm]\nkind = \"qemu\"\n[guest]\nkernel = %q\ninitrd = %q\n",
-		filepath.Join(guest, "vmlinuz"), filepath.Join(guest, "initramfs"))
+	fmt.Fprintf(&b, "\n[vmm]\nkind = %q\n[guest]\nkernel = %q\ninitrd = %q\n",
+		cmp.Or(os.Getenv("GODWIT_VMM"), "qemu"), filepath.Join(guest, "vmlinuz"), filepath.Join(guest, "initramfs"))
+	if Nested() {
+		fmt.Fprintf(&b, "cmdline = \"mitigations=off tsc=reliable\"\n[timeouts]\nboot = \"4m\"\n")
+	}
 	fmt.Fprintf(&b, "[containerd]\naddress = %q\n[log]\nlevel = \"debug\"\n", n.Socket)
 	b.WriteString(h.opts.Registry.godwitConfig(h.Dir))
 	if h.opts.Nodes == 1 {

@@ -1,5 +1,6 @@
 // Command demo shows godwit's main job and writes what it measured. It ends with 1 if
-// any check fails, and cleans up also when interrupted.
+// any check fails, with 2 if the VMM that GODWIT_VMM names does not run here, and cleans
+// up also when interrupted.
 package main
 
 import (
@@ -13,10 +14,11 @@ import (
 	"time"
 
 	"godwit.dev/godwit/integration/demo"
+	"godwit.dev/godwit/vmm/cloudhypervisor"
 )
 
 // limit is far above what the demo needs; a machine that takes longer is stuck.
-const limit = 10 * time.Minute
+const limit = 30 * time.Minute
 
 func main() {
 	out := flag.String("out", "out/demo.json", "file for the measurements")
@@ -29,6 +31,12 @@ func run(out string) int {
 	defer stop()
 	ctx, cancel := context.WithTimeout(interrupted, limit)
 	defer cancel()
+	if os.Getenv("GODWIT_VMM") == cloudhypervisor.Name {
+		if _, err := cloudhypervisor.New(cloudhypervisor.Driver{}).Probe(ctx); err != nil {
+			fmt.Fprintf(os.Stderr, "demo: not run: %v\n", err)
+			return 2
+		}
+	}
 	start := time.Now()
 	result, err := demo.Run(ctx, os.Stdout)
 	if interrupted.Err() != nil {
