@@ -1,0 +1,222 @@
+//go:build integration
+
+package crash
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/containerd/v2/pkg/oci"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/ttrpc"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/integration/images"
+)
+
+const (
+	taskID   = "vm"
+	netns    = "vmns" // of all tasks in turn: what one leaves there, the next one finds
+	asked    = 33     // what init ends with when it is asked to
+	initText = `trap "exit 33" TERM; sleep 100000 & wait`
+)
+
+// lives is one node on which tasks are born and die.
+type lives struct {
+	*harness.Harness
+	n      *harness.Node
+	empty  harness.Inventory
+	client *containerd.Client
+	seen   *recorder
+	hook   string // program that OCI hooks run
+}
+
+func newLives(t *testing.T) *lives {
+	h := harness.New(t, harness.Options{Registry: harness.PlainHTTP, Godwitd: true, Images: true})
+	l := &lives{Harness: h, n: h.Node(0), hook: filepath.Join(h.Dir, "hook")}
+	// A hook says that it was reached, and waits while its gate is there.
+	script := fmt.Sprintf("#!/bin/sh\n[ -e %[1]s-gate-$1 ] || exit 0\n: >%[1]s-at-$1\nwhile [ -e %[1]s-gate-$1 ]; do sleep 0.02; done\n", l.hook)
+	if err := os.WriteFile(l.hook, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{
+		"netns add " + netns,
+		"link add out type veth peer name eth0 netns " + netns,
+		"link set out master gw0 up",
+		"-n " + netns + " addr add 10.88.9.9/16 dev eth0",
+		"-n " + netns + " link set eth0 up",
+	} {
+		if _, err := l.n.Run(t.Context(), "ip", strings.Fields(command)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.meet(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.client.Close() })
+	var err error
+	if l.empty, err = l.n.Inventory(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// meet connects to containerd, again after it was killed, and listens to its events.
+func (l *lives) meet(ctx context.Context) error {
+	if l.client != nil {
+		l.client.Close()
+	}
+	client, err := containerd.New(l.n.Socket, containerd.WithDefaultNamespace("default"))
+	if err != nil {
+		return err
+	}
+	l.client = client
+	if l.seen == nil {
+		l.seen = &recorder{}
+	}
+	return l.seen.listen(ctx, client)
+}
+
+// container makes the container object of the next task.
+func (l *lives) container(ctx context.Context) (containerd.Container, error) {
+	image, err := l.client.GetImage(ctx, images.Busybox)
+	if err != nil {
+		return nil, err
+	}
+	return l.client.NewContainer(ctx, taskID,
+		containerd.WithRuntime(runtimeName, nil), containerd.WithNewSnapshot(taskID, image),
+		containerd.WithNewSpec(oci.WithDefaultPathEnv, oci.WithProcessArgs("sh", "-c", initText),
+			oci.WithMaskedPaths(nil), oci.WithReadonlyPaths(nil), // for the way to panic
+			oci.WithAnnotations(map[string]string{"godwit.dev/memory": "96MiB"}),
+			oci.WithLinuxNamespace(specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: "/run/netns/" + netns}),
+			func(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
+				run := func(kind string) []specs.Hook { return []specs.Hook{{Path: l.hook, Args: []string{"hook", kind}}} }
+				s.Hooks = &specs.Hooks{CreateRuntime: run("createRuntime"), Poststart: run("poststart"), Poststop: run("poststop")}
+				return nil
+			}))
+}
+
+// shim finds the shim of the task, written down or not.
+func (l *lives) shim() (int, error) {
+	return l.find("the shim", func(args []string) bool {
+		return strings.HasPrefix(filepath.Base(args[0]), "containerd-shim-godwit") && len(args) > 1 && args[1] == "-namespace" && slices.Contains(args, taskID) && !slices.Contains(args, "start") && !slices.Contains(args, "delete")
+	})
+}
+
+// vmm finds the VMM of the task, written down or not.
+func (l *lives) vmm() (int, error) {
+	return l.find("the VMM", func(args []string) bool { return strings.HasPrefix(filepath.Base(args[0]), "qemu-system-") })
+}
+
+func (l *lives) find(what string, is func(args []string) bool) (int, error) {
+	all, err := inside(l.n)
+	if err != nil {
+		return 0, err
+	}
+	for _, pid := range all {
+		line, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+		if args := strings.Split(string(line), "\x00"); err == nil && is(args) {
+			return pid, nil
+		}
+	}
+	return 0, fmt.Errorf("find %s on node %s: none runs", what, l.n.Name)
+}
+
+// direct calls the shim's task service past containerd.
+func (l *lives) direct(ctx context.Context, do func(context.Context, taskapi.TTRPCTaskService) error) error {
+	sockets, err := filepath.Glob(filepath.Join(l.n.Dir, "s", "*"))
+	if err != nil || len(sockets) != 1 {
+		return fmt.Errorf("find the shim's socket: %v, %w", sockets, err)
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", sockets[0])
+	if err != nil {
+		return err
+	}
+	client := ttrpc.NewClient(conn)
+	defer client.Close()
+	return do(namespaces.WithNamespace(ctx, "default"), taskapi.NewTTRPCTaskClient(client))
+}
+
+// task answers the task that containerd lists; nil if there is none. One whose state is
+// not known is an error.
+func (l *lives) task(ctx context.Context) (containerd.Task, containerd.Status, error) {
+	container, err := l.client.LoadContainer(ctx, taskID)
+	if err != nil {
+		return nil, containerd.Status{}, err
+	}
+	task, err := container.Task(ctx, nil)
+	if errdefs.IsNotFound(err) {
+		return nil, containerd.Status{}, nil
+	}
+	if err != nil {
+		return nil, containerd.Status{}, err
+	}
+	status, err := task.Status(ctx)
+	if errdefs.IsNotFound(err) {
+		return nil, containerd.Status{}, nil
+	}
+	if err == nil && status.Status == containerd.Unknown {
+		err = errors.New("the task's state is unknown")
+	}
+	return task, status, err
+}
+
+// clean waits until nothing of the task is left on the node.
+func (l *lives) clean(ctx context.Context) error {
+	return harness.Poll(ctx, settleBound, func(ctx context.Context) error {
+		now, err := l.n.Inventory(ctx)
+		if err != nil {
+			return err
+		}
+		more := now.Since(l.empty)
+		journals, _ := filepath.Glob(filepath.Join(l.n.Dir, "lib", "vms", "*", "*"))
+		more = append(more, journals...)
+		links, err := l.n.Run(ctx, "ip", "-n", netns, "-brief", "address")
+		if err != nil {
+			return err
+		}
+		if n := strings.Count(strings.TrimSpace(links), "\n"); n != 1 || !strings.Contains(links, "10.88.9.9/16") {
+			more = append(more, "in the task's namespace: "+links)
+		}
+		if len(more) > 0 {
+			return fmt.Errorf("node %s still holds:\n  %s", l.n.Name, strings.Join(more, "\n  "))
+		}
+		return nil
+	})
+}
+
+// gated makes the hooks of a kind wait; the answer lets them go.
+func (l *lives) gated(kind string) (open func(), err error) {
+	gate := l.hook + "-gate-" + kind
+	if err := os.Remove(l.hook + "-at-" + kind); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	return func() { _ = os.Remove(gate) }, os.WriteFile(gate, nil, 0o600)
+}
+
+// atHook waits until a hook of that kind waits.
+func (l *lives) atHook(ctx context.Context, kind string) error {
+	return harness.Poll(ctx, runBound, func(context.Context) error {
+		_, err := os.Stat(l.hook + "-at-" + kind)
+		return err
+	})
+}
+
+// short is a context for one call that nothing disturbs.
+func short(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, 30*time.Second)
+}
