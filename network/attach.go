@@ -42,7 +42,7 @@ func attach(ctx context.Context, path string, owner Owner, links []Link, fail fu
 		return nil, fmt.Errorf("attach network of %s: %w", owner.VM, err)
 	}
 	s.fail = fail
-	a := &Attachment{s: s, links: slices.Clone(links)}
+	a := &Attachment{s: s, links: slices.Clone(links), sinks: map[string]*os.File{}}
 	if err := a.claim(ctx, alias); err != nil {
 		a.Close()
 		return nil, fmt.Errorf("attach network of %s: %w", owner.VM, err)
@@ -65,18 +65,33 @@ func attach(ctx context.Context, path string, owner Owner, links []Link, fail fu
 // claim opens all taps or none.
 func (a *Attachment) claim(ctx context.Context, alias string) error {
 	var made []string
-	for _, l := range a.links {
-		tap, fresh, err := a.s.claim(ctx, l, alias)
+	claim := func(name string, flags uint16) (*os.File, error) {
+		tap, fresh, err := a.s.claim(ctx, name, flags, alias)
 		if err != nil {
 			for _, name := range made {
 				err = errors.Join(err, a.s.deleteTap(name))
 			}
+			return nil, err
+		}
+		if fresh {
+			made = append(made, name)
+		}
+		return tap, nil
+	}
+	for _, l := range a.links {
+		tap, err := claim(l.Tap, tapFlags)
+		if err != nil {
 			return err
 		}
 		a.taps = append(a.taps, tap)
-		if fresh {
-			made = append(made, l.Tap)
+		if l.Sink == "" {
+			continue
 		}
+		sink, err := claim(l.Sink, sinkFlags)
+		if err != nil {
+			return err
+		}
+		a.sinks[l.Sink] = sink
 	}
 	return nil
 }
@@ -106,6 +121,11 @@ func (s *session) wire(ctx context.Context, link Link) error {
 	err = s.step(ctx, "set up", link.Interface, func() error { return s.nl.LinkSetUp(iface) })
 	if err != nil {
 		return err
+	}
+	if link.Sink != "" {
+		if err := s.drain(ctx, link, iface, tap); err != nil {
+			return err
+		}
 	}
 	if err := s.redirect(ctx, iface, tap); err != nil {
 		return err

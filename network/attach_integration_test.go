@@ -74,6 +74,7 @@ func TestAttachFailsAtEachStep(t *testing.T) {
 		ip link set net1 up
 		ip link set net1 down
 		ip addr add 10.77.0.2/24 dev net1`) // down, with an address; its first up gave it a queue
+	sure(t, ns)
 	before := state(t, ns)
 	links := mustRead(t, ns)
 	if len(links) != 2 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -20,6 +21,7 @@ type Attachment struct {
 	s     *session
 	links []Link
 	taps  []*os.File
+	sinks map[string]*os.File // by name
 }
 
 // Open takes an Attachment over from a shim that died. It changes nothing and opens
@@ -29,7 +31,7 @@ func Open(ctx context.Context, netnsPath string, links []Link) (*Attachment, err
 	if err != nil {
 		return nil, err
 	}
-	a := &Attachment{s: s, links: slices.Clone(links)}
+	a := &Attachment{s: s, links: slices.Clone(links), sinks: map[string]*os.File{}}
 	for _, l := range links {
 		_, _, err := s.pair(l)
 		if err = errors.Join(err, ctx.Err()); err != nil {
@@ -106,7 +108,7 @@ func (a *Attachment) Close() error {
 	}
 	a.shut = true
 	a.s.close()
-	return closeAll(a.taps)
+	return errors.Join(closeAll(a.taps), closeAll(slices.Collect(maps.Values(a.sinks))))
 }
 
 // Detach takes the wiring back, as the function of that name, and closes a.

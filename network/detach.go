@@ -29,7 +29,11 @@ func Detach(ctx context.Context, netnsPath string, links []Link) error {
 // detach does all it can, and fences first.
 func (s *session) detach(ctx context.Context, links []Link) (err error) {
 	for _, l := range links {
-		err = errors.Join(err, s.step(ctx, "delete tap", l.Tap, func() error { return s.deleteTap(l.Tap) }))
+		for _, tap := range []string{l.Tap, l.Sink} {
+			if tap != "" {
+				err = errors.Join(err, s.step(ctx, "delete tap", tap, func() error { return s.deleteTap(tap) }))
+			}
+		}
 	}
 	for _, l := range slices.Backward(links) {
 		err = errors.Join(err, s.restore(ctx, l))

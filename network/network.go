@@ -19,8 +19,9 @@ type Owner struct {
 // Link is one interface of the namespace that has its tap. It is durable: the shim
 // writes it down before Attach changes anything, and Detach needs nothing else.
 type Link struct {
-	Interface string   `json:"interface"` // in the namespace: "eth0"
-	Tap       string   `json:"tap"`       // "tap0"
-	NIC       spec.NIC `json:"nic"`       // as the guest has it; Read fills it as found
-	Found     Found    `json:"found"`     // what Detach puts back; only Read writes it
+	Interface string   `json:"interface"`      // in the namespace: "eth0"
+	Tap       string   `json:"tap"`            // "tap0"
+	Sink      string   `json:"sink,omitempty"` // tap that gets the guest's DHCP, see Serve: "dhcp0"; empty: none
+	NIC       spec.NIC `json:"nic"`            // as the guest has it; Read fills it as found
+	Found     Found    `json:"found"`          // what Detach puts back; only Read writes it
 }

@@ -84,7 +84,7 @@ func (s *session) orphan(tap netlink.Link, all []netlink.Link) error {
 		} else if q == nil || l.Attrs().Index == tap.Attrs().Index {
 			continue
 		}
-		targets, err := s.redirects(l)
+		targets, err := s.redirects(l, nil)
 		if err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/containerd/errdefs"
 	"github.com/vishvananda/netlink"
@@ -16,6 +17,12 @@ import (
 //	tc filter add dev $from parent ffff: prio 1 protocol all u32 match u32 0 0 \
 //	  action mirred egress redirect dev $to
 func (s *session) redirect(ctx context.Context, from, to netlink.Link) error {
+	return s.redirectSome(ctx, from, to, nil)
+}
+
+// redirectSome does so with the frames that have all of keys. The filters of one
+// interface are asked in the order in which they were made.
+func (s *session) redirectSome(ctx context.Context, from, to netlink.Link, keys []netlink.TcU32Key) error {
 	name, index := from.Attrs().Name, from.Attrs().Index
 	err := s.step(ctx, "add ingress qdisc to", name, func() error {
 		err := s.nl.QdiscAdd(&netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{
@@ -29,7 +36,7 @@ func (s *session) redirect(ctx context.Context, from, to netlink.Link) error {
 		return err
 	}
 	// The kernel takes the same filter twice, and would send every frame twice.
-	there, err := s.redirects(from)
+	there, err := s.redirects(from, keys)
 	if err != nil {
 		return err
 	}
@@ -39,17 +46,21 @@ func (s *session) redirect(ctx context.Context, from, to netlink.Link) error {
 		return fmt.Errorf("redirect %s: it has ingress filters already: %w", name, errdefs.ErrFailedPrecondition)
 	}
 	return s.step(ctx, "redirect", name, func() error {
-		return s.nl.FilterAdd(&netlink.U32{
+		f := &netlink.U32{
 			FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: netlink.MakeHandle(0xffff, 0),
 				Priority: 1, Protocol: unix.ETH_P_ALL},
 			Actions: []netlink.Action{netlink.NewMirredAction(to.Attrs().Index)},
-		})
+		}
+		if keys != nil { // nil: the library matches all
+			f.Sel = &netlink.TcU32Sel{Flags: netlink.TC_U32_TERMINAL, Nkeys: uint8(len(keys)), Keys: keys}
+		}
+		return s.nl.FilterAdd(f)
 	})
 }
 
-// redirects lists where the ingress filters of l send frames; 0 stands for a filter
-// that does something else.
-func (s *session) redirects(l netlink.Link) ([]int, error) {
+// redirects lists where the ingress filters of l with these keys send frames, nil for
+// those that match all; 0 stands for a filter that does something else.
+func (s *session) redirects(l netlink.Link, keys []netlink.TcU32Key) ([]int, error) {
 	filters, err := dump(func() ([]netlink.Filter, error) {
 		return s.nl.FilterList(l, netlink.MakeHandle(0xffff, 0))
 	})
@@ -61,6 +72,9 @@ func (s *session) redirects(l netlink.Link) ([]int, error) {
 		u, ok := f.(*netlink.U32)
 		if ok && u.Sel == nil { // the hash table that comes with the filter
 			continue
+		}
+		if ok && (keys == nil && drains(u.Sel.Keys) || keys != nil && !slices.Equal(u.Sel.Keys, keys)) {
+			continue // it leads to a sink, or is not the one asked for
 		}
 		target := 0
 		if ok && len(u.Actions) == 1 {

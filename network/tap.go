@@ -14,9 +14,12 @@ import (
 // frame. The kernel insists on the same queue kind at every opening.
 const tapFlags = unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR
 
+// sinkFlags: a sink is read by us, who have no use for virtio's header.
+const sinkFlags = unix.IFF_TAP | unix.IFF_NO_PI
+
 // openTap attaches a new descriptor to the tap of that name in the namespace, making
 // the tap first if there is none. A tap made here lives as long as the descriptor.
-func (s *session) openTap(name string) (tap *os.File, err error) {
+func (s *session) openTap(name string, flags uint16) (tap *os.File, err error) {
 	err = within(s.ns, func() error {
 		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 		if err != nil {
@@ -24,7 +27,7 @@ func (s *session) openTap(name string) (tap *os.File, err error) {
 		}
 		req, err := unix.NewIfreq(name)
 		if err == nil {
-			req.SetUint16(tapFlags)
+			req.SetUint16(flags)
 			err = unix.IoctlIfreq(fd, unix.TUNSETIFF, req)
 		}
 		if err != nil {
@@ -41,16 +44,16 @@ func (s *session) openTap(name string) (tap *os.File, err error) {
 	return tap, err
 }
 
-// claim opens a link's tap for the owner and leaves it down. made says that it was
-// not there before; a claim that fails leaves none of its own.
-func (s *session) claim(ctx context.Context, link Link, alias string) (tap *os.File, made bool, err error) {
-	l, err := s.link(link.Tap)
+// claim opens a tap for the owner and leaves it down. made says that it was not there
+// before; a claim that fails leaves none of its own.
+func (s *session) claim(ctx context.Context, name string, flags uint16, alias string) (tap *os.File, made bool, err error) {
+	l, err := s.link(name)
 	if made = errdefs.IsNotFound(err); err != nil && !made {
 		return nil, false, err
 	}
 	if !made {
 		if l.Type() != "tuntap" || l.Attrs().Alias != alias {
-			return nil, false, fmt.Errorf("claim tap %s: it is %q's: %w", link.Tap,
+			return nil, false, fmt.Errorf("claim tap %s: it is %q's: %w", name,
 				l.Attrs().Alias, errdefs.ErrAlreadyExists)
 		}
 	}
@@ -60,25 +63,25 @@ func (s *session) claim(ctx context.Context, link Link, alias string) (tap *os.F
 			tap = nil
 		}
 	}()
-	err = s.step(ctx, "open tap", link.Tap, func() (err error) {
-		tap, err = s.openTap(link.Tap)
+	err = s.step(ctx, "open tap", name, func() (err error) {
+		tap, err = s.openTap(name, flags)
 		return err
 	})
 	if err != nil {
 		return nil, false, err
 	}
-	if l, err = s.link(link.Tap); err != nil {
+	if l, err = s.link(name); err != nil {
 		return tap, made, err
 	}
 	if !made {
-		return tap, false, s.step(ctx, "set down", link.Tap, func() error { return s.nl.LinkSetDown(l) })
+		return tap, false, s.step(ctx, "set down", name, func() error { return s.nl.LinkSetDown(l) })
 	}
 	// Owner first, so that no tap without one outlives us.
-	err = s.step(ctx, "set alias of", link.Tap, func() error { return s.nl.LinkSetAlias(l, alias) })
+	err = s.step(ctx, "set alias of", name, func() error { return s.nl.LinkSetAlias(l, alias) })
 	if err != nil {
 		return tap, made, err
 	}
-	return tap, made, s.step(ctx, "keep tap", link.Tap, func() error { return control(tap, unix.TUNSETPERSIST, 1) })
+	return tap, made, s.step(ctx, "keep tap", name, func() error { return control(tap, unix.TUNSETPERSIST, 1) })
 }
 
 func control(f *os.File, request uint, value int) error {
