@@ -12,7 +12,12 @@ import (
 )
 
 // startTimeout of a daemon on a busy machine.
-const startTimeout = 60 * time.Second
+func startTimeout() time.Duration {
+	if Nested() {
+		return 5 * time.Minute
+	}
+	return time.Minute
+}
 
 // StartContainerd starts the node's containerd, also again after a Kill.
 func (n *Node) StartContainerd(ctx context.Context) error {
@@ -26,7 +31,7 @@ func (n *Node) StartContainerd(ctx context.Context) error {
 	if first {
 		n.harness.onClose(func() error { return n.Containerd.Stop() })
 	}
-	return p.ready(ctx, startTimeout, func(ctx context.Context) error {
+	return p.ready(ctx, startTimeout(), func(ctx context.Context) error {
 		_, err := n.RunCtr(ctx, "version")
 		return err
 	})
@@ -44,7 +49,7 @@ func (n *Node) StartGodwitd(ctx context.Context) error {
 	if first {
 		n.harness.onClose(func() error { return n.Godwitd.Stop() })
 	}
-	return p.ready(ctx, startTimeout, func(ctx context.Context) error {
+	return p.ready(ctx, startTimeout(), func(ctx context.Context) error {
 		_, err := n.RunGodwit(ctx, "ps")
 		return err
 	})

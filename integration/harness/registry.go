@@ -83,7 +83,7 @@ func (h *Harness) startRegistry(ctx context.Context) error {
 		return err
 	}
 	h.onClose(p.Stop)
-	if err := p.ready(ctx, startTimeout, func(ctx context.Context) error {
+	if err := p.ready(ctx, startTimeout(), func(ctx context.Context) error {
 		c, err := h.Dial(ctx, "tcp", backend)
 		if err == nil {
 			c.Close()
