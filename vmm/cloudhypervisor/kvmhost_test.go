@@ -43,6 +43,20 @@ func realEnv(t *testing.T) vmmtest.Env {
 	}.Here()
 }
 
+// TestMoreRAM: RAM beyond the hole below 4 GiB is two ranges of the one file; two vCPUs.
+func TestMoreRAM(t *testing.T) {
+	env := realEnv(t)
+	env.Memory, env.VCPUs = 4<<30, 2
+	for _, c := range vmmtest.Clauses() {
+		if c.Name != vmmtest.Elsewhere {
+			continue
+		}
+		if err := c.Check(t.Context(), env); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestConversationWithTheRealOne is TestConversation on the real one.
 func TestConversationWithTheRealOne(t *testing.T) {
 	env := realEnv(t)

@@ -223,25 +223,10 @@ func (b *bench) move(ctx context.Context, v *vm, change func(*vm) error) (*vm, t
 
 // copyFile copies what is not a hole.
 func copyFile(to, from *os.File) error {
-	info, err := from.Stat()
-	if err != nil {
+	return extents(from, func(off, length int64) error {
+		_, err := io.Copy(io.NewOffsetWriter(to, off), io.NewSectionReader(from, off, length))
 		return err
-	}
-	buf := make([]byte, 1<<20)
-	zero := make([]byte, len(buf))
-	for off := int64(0); off < info.Size(); off += int64(len(buf)) {
-		n, err := from.ReadAt(buf, off)
-		if err != nil && !errors.Is(err, io.EOF) {
-			return err
-		}
-		if bytes.Equal(buf[:n], zero[:n]) {
-			continue
-		}
-		if _, err := to.WriteAt(buf[:n], off); err != nil {
-			return err
-		}
-	}
-	return nil
+	})
 }
 
 // continues tells whether the guest goes on where it was: the line that it was about to
