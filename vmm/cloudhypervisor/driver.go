@@ -144,8 +144,10 @@ func logPath(dir string) string { return filepath.Join(dir, "cloud-hypervisor.lo
 
 // cleanUp removes what a VM leaves in its directory, its log excepted.
 func cleanUp(dir, agent string) error {
-	return errors.Join(
-		process.RemoveSockets(controlPath(dir), agent, eventsPath(dir)),
-		removePayload(dir), removeScratch(dir),
-	)
+	return errors.Join(process.RemoveSockets(controlPath(dir)), cleanRest(dir, agent))
+}
+
+// cleanRest removes all of it but the API's socket.
+func cleanRest(dir, agent string) error {
+	return errors.Join(process.RemoveSockets(agent, eventsPath(dir)), removePayload(dir), removeScratch(dir))
 }

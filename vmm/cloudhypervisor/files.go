@@ -33,16 +33,17 @@ type files struct {
 // stays, the socket included.
 func openFiles(cfg vmm.Config) (_ *files, err error) {
 	f := new(files)
+	// Who listens on the API's socket has the directory: another VM that has it is left
+	// alone.
+	if f.api, err = f.Listen(controlPath(cfg.Dir)); err != nil {
+		return nil, err
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, f.Close(), cleanUp(cfg.Dir, cfg.Agent))
 		}
 	}()
-	// What an earlier incarnation that was killed has left is in the way.
-	if err := cleanUp(cfg.Dir, cfg.Agent); err != nil {
-		return nil, err
-	}
-	if f.api, err = f.Listen(controlPath(cfg.Dir)); err != nil {
+	if err := cleanRest(cfg.Dir, cfg.Agent); err != nil { // of one that was killed
 		return nil, err
 	}
 	if err := f.openLogs(cfg); err != nil {

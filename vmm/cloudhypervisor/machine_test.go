@@ -344,6 +344,27 @@ func TestAdopt(t *testing.T) {
 	close(m.done) // for the cleanup: it is the adopter's now
 }
 
+// TestDirectoryInUse: a second VM in the directory of the first is refused, and the first
+// one goes on; what a dead one has left but its socket is no obstacle.
+func TestDirectoryInUse(t *testing.T) {
+	f, cfg := fakeVMM(t, "works", 0), testConfig(t)
+	for _, name := range []string{"agent.sock", "events", kernelLink} {
+		if err := os.WriteFile(filepath.Join(cfg.Dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := startFake(t, f, cfg)
+	if _, err := f.Start(t.Context(), cfg); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("second start: got %v, want FailedPrecondition", err)
+	}
+	if err := m.Resume(t.Context()); err != nil {
+		t.Errorf("the first one: %v", err)
+	}
+	if _, err := os.Lstat(filepath.Join(cfg.Dir, "events")); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestTooOld: what answers the ping with an older version gets no VM.
 func TestTooOld(t *testing.T) {
 	f, cfg := fakeVMM(t, "works", 0, "FAKE_VERSION=52.9.1"), testConfig(t)
