@@ -35,6 +35,13 @@ func (s *site) testCommands(t *testing.T) {
 	t.Run("ports", s.testPorts)
 	t.Run("pause", s.testPause)
 	t.Run("cp", s.testCopy)
+	t.Run("no two share a VM", func(t *testing.T) {
+		for flag, word := range map[string]string{"--net": "eth0", "--pid": "linux.namespaces pid", "--ipc": "linux.namespaces ipc"} {
+			if r := s.nerdctl(t, "run", "--rm", "--runtime", runtimeName, flag, "container:web", images.Busybox, "true"); r.code == 0 || !strings.Contains(r.errs, word) {
+				t.Errorf("%s container:web: %+v", flag, r)
+			}
+		}
+	})
 	t.Run("update", func(t *testing.T) {
 		s.ok(t, "update", "--memory", "120m", "--pids-limit", "70", "web")
 		if got := s.sh(t, "web", "cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/pids.max"); got != "125829120\n70\n" {
@@ -85,6 +92,9 @@ func (s *site) testExec(t *testing.T) {
 	got := s.ok(t, "exec", "-e", "A=b c", "-w", "/tmp", "-u", "guest", "web", "sh", "-c", `echo "$A $PWD $(id -un) $(id -gn)"`)
 	if got != "b c /tmp guest guest\n" {
 		t.Errorf("exec -e -w -u: %q", got)
+	}
+	if got := s.sh(t, "web", "grep Seccomp: /proc/self/status; ulimit -Hn"); got != "Seccomp:\t2\n524288\n" {
+		t.Errorf("nerdctl's seccomp profile and the limit of open files: %q", got)
 	}
 	if r := s.start(t, strings.NewReader("through stdin"), "exec", "-i", "web", "cat").wait(t); r.out != "through stdin" {
 		t.Errorf("exec -i: %+v", r)

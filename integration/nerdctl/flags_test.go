@@ -50,6 +50,7 @@ func (s *site) testFlags(t *testing.T) {
 		// containerd's default set with bit 12 (NET_ADMIN) and without bit 27 (MKNOD).
 		{"capabilities", "grep CapBnd /proc/1/status", "CapBnd:\t00000000a00435fb\n"},
 		{"no new privileges", "grep NoNewPrivs /proc/1/status", "NoNewPrivs:\t1\n"},
+		{"no seccomp", "grep Seccomp: /proc/1/status", "Seccomp:\t0\n"},
 		{"open files", "ulimit -Sn; ulimit -Hn", "2000\n3000\n"},
 		{"core", "ulimit -c", "0\n"},
 		{"OOM score", "cat /proc/1/oom_score_adj", "100\n"},
