@@ -15,6 +15,49 @@ import (
 	"godwit.dev/godwit/integration/images"
 )
 
+// check is a script in a container and what it must say.
+type check struct{ name, script, want string }
+
+func (s *site) checks(t *testing.T, name string, all []check) {
+	for _, c := range all {
+		t.Run(c.name, func(t *testing.T) {
+			if diff := cmp.Diff(c.want, s.sh(t, name, c.script)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// flagChecks are what the flags of testFlags mean in the guest.
+var flagChecks = []check{
+	{"user and groups", "id", "uid=1000(guest) gid=50(staff) groups=20,50(staff)\n"},
+	{"umask", "umask", "0077\n"},
+	{"workdir", "pwd", "/srv/work\n"},
+	{"init's workdir", "readlink /proc/1/cwd", "/srv/work\n"},
+	// containerd's default set with bit 12 (NET_ADMIN) and without bit 27 (MKNOD).
+	{"capabilities", "grep CapBnd /proc/1/status", "CapBnd:\t00000000a00435fb\n"},
+	{"no new privileges", "grep NoNewPrivs /proc/1/status", "NoNewPrivs:\t1\n"},
+	{"no seccomp", "grep Seccomp: /proc/1/status", "Seccomp:\t0\n"},
+	{"open files", "ulimit -Sn; ulimit -Hn", "2000\n3000\n"},
+	{"core", "ulimit -c", "0\n"},
+	{"OOM score", "cat /proc/1/oom_score_adj", "100\n"},
+	{"environment", `echo "$PLAIN,$FROM_FILE,$ALSO,$HOSTNAME"`, "1,two words,x=y,guest\n"},
+	{"read-only root", "touch /x 2>&1; touch /srv/x 2>&1; true", "touch: /x: Read-only file system\ntouch: /srv/x: Read-only file system\n"},
+	{"tmpfs", "touch /scratch/x && df -k /scratch | awk 'NR==2 {print $2}'", "1024\n"},
+	{"tmpfs mode", "stat -c %a /scratch", "1777\n"},
+	{"mount", "df -k /more | awk 'NR==2 {print $2}'", "3072\n"},
+	{"shm", "df -k /dev/shm | awk 'NR==2 {print $2}'", "2048\n"},
+	{"bind", "cat /shared/file; touch /shared/x 2>&1; true", "shared\ntouch: /shared/x: Read-only file system\n"},
+	{"memory", "cd /sys/fs/cgroup; cat memory.max memory.swap.max memory.low", "104857600\n52428800\n52428800\n"},
+	{"cpu", "cd /sys/fs/cgroup; cat cpu.max cpu.weight; nproc", "150000 100000\n20\n2\n"},
+	{"pids", "cat /sys/fs/cgroup/pids.max", "60\n"},
+	{"hostname", "hostname; cat /etc/hostname /proc/sys/kernel/domainname", "guest\nguest\nexample\n"},
+	{"DNS", "cat /etc/resolv.conf", "search s.example\nnameserver 192.0.2.1\noptions ndots:3\n"},
+	{"hosts", "grep -v '^#' /etc/hosts | tr -s '\\t ' ' '", "127.0.0.1 localhost localhost.localdomain\n::1 localhost localhost.localdomain\n192.0.2.9 other\n10.4.0.77 guest.example guest flags\n"},
+	{"address", "ip -4 -o addr show eth0 | awk '{print $4}'; cat /sys/class/net/eth0/address", "10.4.0.77/24\n02:00:00:00:00:77\n"},
+	{"sysctl", "cat /proc/sys/net/core/somaxconn /proc/sys/kernel/msgmax", "77\n9000\n"},
+}
+
 // Every flag is what the guest sees: one VM with all of them, asked from inside.
 func (s *site) testFlags(t *testing.T) {
 	shared := t.TempDir()
@@ -42,40 +85,7 @@ func (s *site) testFlags(t *testing.T) {
 		"--entrypoint", "sh", images.Busybox, "-c", "trap 'echo stopped; exit 3' USR1; echo up; while :; do sleep 0.1; done",
 	}
 	s.detached(t, "flags", flags...)
-	for _, c := range []struct{ name, script, want string }{
-		{"user and groups", "id", "uid=1000(guest) gid=50(staff) groups=20,50(staff)\n"},
-		{"umask", "umask", "0077\n"},
-		{"workdir", "pwd", "/srv/work\n"},
-		{"init's workdir", "readlink /proc/1/cwd", "/srv/work\n"},
-		// containerd's default set with bit 12 (NET_ADMIN) and without bit 27 (MKNOD).
-		{"capabilities", "grep CapBnd /proc/1/status", "CapBnd:\t00000000a00435fb\n"},
-		{"no new privileges", "grep NoNewPrivs /proc/1/status", "NoNewPrivs:\t1\n"},
-		{"no seccomp", "grep Seccomp: /proc/1/status", "Seccomp:\t0\n"},
-		{"open files", "ulimit -Sn; ulimit -Hn", "2000\n3000\n"},
-		{"core", "ulimit -c", "0\n"},
-		{"OOM score", "cat /proc/1/oom_score_adj", "100\n"},
-		{"environment", `echo "$PLAIN,$FROM_FILE,$ALSO,$HOSTNAME"`, "1,two words,x=y,guest\n"},
-		{"read-only root", "touch /x 2>&1; touch /srv/x 2>&1; true", "touch: /x: Read-only file system\ntouch: /srv/x: Read-only file system\n"},
-		{"tmpfs", "touch /scratch/x && df -k /scratch | awk 'NR==2 {print $2}'", "1024\n"},
-		{"tmpfs mode", "stat -c %a /scratch", "1777\n"},
-		{"mount", "df -k /more | awk 'NR==2 {print $2}'", "3072\n"},
-		{"shm", "df -k /dev/shm | awk 'NR==2 {print $2}'", "2048\n"},
-		{"bind", "cat /shared/file; touch /shared/x 2>&1; true", "shared\ntouch: /shared/x: Read-only file system\n"},
-		{"memory", "cd /sys/fs/cgroup; cat memory.max memory.swap.max memory.low", "104857600\n52428800\n52428800\n"},
-		{"cpu", "cd /sys/fs/cgroup; cat cpu.max cpu.weight; nproc", "150000 100000\n20\n2\n"},
-		{"pids", "cat /sys/fs/cgroup/pids.max", "60\n"},
-		{"hostname", "hostname; cat /etc/hostname /proc/sys/kernel/domainname", "guest\nguest\nexample\n"},
-		{"DNS", "cat /etc/resolv.conf", "search s.example\nnameserver 192.0.2.1\noptions ndots:3\n"},
-		{"hosts", "grep -v '^#' /etc/hosts | tr -s '\\t ' ' '", "127.0.0.1 localhost localhost.localdomain\n::1 localhost localhost.localdomain\n192.0.2.9 other\n10.4.0.77 guest.example guest flags\n"},
-		{"address", "ip -4 -o addr show eth0 | awk '{print $4}'; cat /sys/class/net/eth0/address", "10.4.0.77/24\n02:00:00:00:00:77\n"},
-		{"sysctl", "cat /proc/sys/net/core/somaxconn /proc/sys/kernel/msgmax", "77\n9000\n"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			if diff := cmp.Diff(c.want, s.sh(t, "flags", c.script)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-		})
-	}
+	s.checks(t, "flags", flagChecks)
 	t.Run("writable below a read-only root", func(t *testing.T) {
 		s.ok(t, "exec", "-u", "0", "flags", "sh", "-c", "echo x >/data/x && echo 192.0.2.8 more >>/etc/hosts && echo new >/etc/hostname")
 	})
@@ -106,17 +116,11 @@ func (s *site) testIsolated(t *testing.T) {
 	capabilities := regexp.MustCompile(`CapEff:.*\n`).FindString(string(own))
 	s.detached(t, "isolated", "--net", "none", "--privileged", "--security-opt", "privileged-without-host-devices",
 		"--init", "--init-binary", "tini-static", images.Busybox, "sleep", "100000")
-	for _, c := range []struct{ name, script, want string }{
+	s.checks(t, "isolated", []check{
 		{"network", "ls /sys/class/net; ip -4 -o addr | awk '{print $4}'", "lo\n127.0.0.1/8\n"},
 		{"capabilities", "grep CapEff /proc/1/status", capabilities},
 		{"writable views", "touch /sys/fs/cgroup/cgroup.procs && mount -o remount,rw /sys && echo 1 >/proc/sys/vm/overcommit_memory && echo well", "well\n"},
 		{"devices", "ls /dev | tr '\\n' ' '", "core fd full mqueue null ptmx pts random shm stderr stdin stdout tty urandom zero "},
 		{"init", "tr '\\0' ' ' </proc/1/cmdline", "/sbin/tini-static -- sleep 100000 "},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			if diff := cmp.Diff(c.want, s.sh(t, "isolated", c.script)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-		})
-	}
+	})
 }
