@@ -10,7 +10,7 @@ die() { echo "package: $*" >&2; exit 1; }
 # debian_version makes of what git says one that dpkg orders rightly: a commit after a
 # tag is newer than it, one before any tag older than every release.
 debian_version() {
-	local said=$1
+	local said=${1/-rc/\~rc} # a candidate is older than its release
 	if [[ $said =~ ^v([0-9][0-9a-z.~]*)(-([0-9]+)-g([0-9a-f]+))?(-dirty)?$ ]]; then
 		echo "${BASH_REMATCH[1]}${BASH_REMATCH[3]:++${BASH_REMATCH[3]}.g${BASH_REMATCH[4]}}${BASH_REMATCH[5]:++dirty}"
 		return
