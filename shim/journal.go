@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/containerd/errdefs"
 
@@ -104,12 +105,28 @@ func (j *Journal) store(dir string) error {
 		return fmt.Errorf("write journal: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("write journal: %w", err)
+		return fmt.Errorf("write journal: %w", refusedByDisk(err))
 	}
 	if err := replaceFile(journalFile(dir), data); err != nil {
-		return fmt.Errorf("write journal: %w", err)
+		return fmt.Errorf("write journal: %w", refusedByDisk(err))
 	}
 	return nil
+}
+
+// isFull reports whether a file system had no room.
+func isFull(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
+// refusedByDisk gives the error of a write into state_dir its class.
+func refusedByDisk(err error) error {
+	switch {
+	case isFull(err):
+		return fmt.Errorf("make room in state_dir: %w: %w", err, errdefs.ErrResourceExhausted)
+	case errors.Is(err, syscall.EROFS):
+		return fmt.Errorf("make state_dir writable: %w: %w", err, errdefs.ErrFailedPrecondition)
+	}
+	return err
 }
 
 func replaceFile(path string, data []byte) error {

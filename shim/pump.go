@@ -142,6 +142,10 @@ func (p *pumps) output(ctx context.Context, agent agentv1.AgentService, stream a
 			n, err := to.Write(r.GetData())
 			at = r.GetOffset() + uint64(n)
 			p.save(offset, at)
+			if isFull(err) && !p.over() {
+				sleep(ctx, retryWait) // a log file: it goes on when there is space
+				continue
+			}
 			if err != nil && ctx.Err() == nil {
 				p.drain(stream) // nobody can read it any more
 				return

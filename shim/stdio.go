@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	runcio "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/process"
 	"github.com/containerd/errdefs"
@@ -35,6 +36,9 @@ func openStreams(namespace, id string, s Stdio) (_ *streams, err error) {
 	defer func() {
 		if err != nil {
 			st.close()
+			if errors.Is(err, os.ErrNotExist) {
+				err = fmt.Errorf("%w: %w", err, errdefs.ErrNotFound)
+			}
 			err = fmt.Errorf("open stdio of %q: %w", id, err)
 		}
 	}()
@@ -95,6 +99,10 @@ func openLogFile(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 }
 
+// loggerBound is how long a logging program may take until it is ready. A variable for
+// the tests.
+var loggerBound = 10 * time.Second
+
 // startLogger starts a logging program: it reads stdout from descriptor 3 and stderr
 // from 4, and closes 5 when it is ready.
 func (st *streams) startLogger(namespace, id string, u *url.URL) error {
@@ -118,7 +126,14 @@ func (st *streams) startLogger(namespace, id string, u *url.URL) error {
 	st.stdout, st.stderr = out[1], errs[1]
 	// It ends by itself when both streams have ended.
 	go func() { _ = cmd.Wait() }()
+	if err := wait[0].SetReadDeadline(time.Now().Add(loggerBound)); err != nil {
+		return fmt.Errorf("start logger: %w", err)
+	}
 	n, err := wait[0].Read(make([]byte, 1))
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		_ = cmd.Process.Kill()
+		return fmt.Errorf("start logger %s: it was not ready after %v, and did not close descriptor 5: %w", u.Path, loggerBound, errdefs.ErrFailedPrecondition)
+	}
 	if err != nil && err != io.EOF {
 		return fmt.Errorf("start logger %s: %w", u.Path, err)
 	}

@@ -3,6 +3,7 @@
 package badinput
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -45,6 +46,10 @@ func TestCreateRefused(t *testing.T) {
 			class: "InvalidArgument", words: []string{"ram_sice", ".toml", "unknown"}},
 		{name: "host network", config: map[string]string{"node = ": "host_network = \"refuse\"\nnode = \"a\""}, flags: []string{"--net-host"},
 			class: "InvalidArgument", words: []string{"network namespace", "host_network"}},
+		{name: "full state_dir", config: map[string]string{"state_dir = ": `state_dir = "` + stateOn(t, n, "size=4k") + `"`},
+			class: "ResourceExhausted", words: []string{"state_dir", "no space left"}},
+		{name: "read-only state_dir", config: map[string]string{"state_dir = ": `state_dir = "` + stateOn(t, n, "ro") + `"`},
+			class: "FailedPrecondition", words: []string{"state_dir", "read-only file system"}},
 		{name: "configuration missing", flags: []string{"--runtime-config-path", "/nowhere/config.toml"},
 			class: "NotFound", words: []string{"/nowhere/config.toml"}},
 	} {
@@ -89,6 +94,21 @@ func TestCreateRefused(t *testing.T) {
 			t.Errorf("output %q", out)
 		}
 	})
+}
+
+// stateOn makes a directory on a file system of its own, with these options.
+func stateOn(t *testing.T, n *harness.Node, options string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if _, err := n.Run(t.Context(), "mount", "-t", "tmpfs", "-o", options, "state", dir); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := n.Run(context.WithoutCancel(t.Context()), "umount", dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
 }
 
 // changed writes a configuration with lines replaced by what they begin with.
