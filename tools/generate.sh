@@ -12,3 +12,4 @@ done < <(find api -name '*.proto' | sort)
 hypervisor=vmm/cloudhypervisor/api
 rm -rf $hypervisor/client $hypervisor/models
 swagger -q generate client -f $hypervisor/api.yaml -t $hypervisor -A cloud-hypervisor
+go run ./api/agent/lean/gen

@@ -1,5 +1,11 @@
 // Command godwit-init is process 1 of a guest that was booted from a container image,
 // and, started by itself, the stage between fork and exec of a container's process.
+//
+// It does not ask cgroups for the number of processors: it is in none that limits them,
+// and asking costs each process of a container some milliseconds without KVM.
+//
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
 package main
 
 import (

@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	agentv1 "godwit.dev/godwit/api/agent/v1"
+	agentv1 "godwit.dev/godwit/api/agent/lean"
 	"godwit.dev/godwit/guest/inroot"
 
 	"github.com/containerd/errdefs"

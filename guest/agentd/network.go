@@ -7,7 +7,7 @@ import (
 	"net"
 	"os"
 
-	agentv1 "godwit.dev/godwit/api/agent/v1"
+	agentv1 "godwit.dev/godwit/api/agent/lean"
 
 	"github.com/containerd/errdefs"
 	"github.com/vishvananda/netlink"

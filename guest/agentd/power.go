@@ -5,7 +5,7 @@ import (
 	"os"
 	"time"
 
-	agentv1 "godwit.dev/godwit/api/agent/v1"
+	agentv1 "godwit.dev/godwit/api/agent/lean"
 
 	"golang.org/x/sys/unix"
 )

@@ -7,7 +7,7 @@ import (
 	"time"
 	"unsafe"
 
-	agentv1 "godwit.dev/godwit/api/agent/v1"
+	agentv1 "godwit.dev/godwit/api/agent/lean"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"

@@ -1,6 +1,7 @@
 package agentd
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,12 +9,11 @@ import (
 	"path/filepath"
 	"strings"
 
-	agentv1 "godwit.dev/godwit/api/agent/v1"
+	agentv1 "godwit.dev/godwit/api/agent/lean"
 	"godwit.dev/godwit/guest/stage"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
-	"google.golang.org/protobuf/proto"
 )
 
 // Setup implements agentv1.AgentService.
@@ -21,7 +21,7 @@ func (s *Service) Setup(_ context.Context, r *agentv1.SetupRequest) (*agentv1.Se
 	s.setupMu.Lock()
 	defer s.setupMu.Unlock()
 	if s.setup != nil {
-		if proto.Equal(s.setup, r) {
+		if bytes.Equal(s.setup.AppendTo(nil), r.AppendTo(nil)) {
 			return &agentv1.SetupResponse{}, nil
 		}
 		return nil, fmt.Errorf("set up container: it has been set up otherwise: %w", errdefs.ErrFailedPrecondition)
@@ -58,18 +58,18 @@ func (s *Service) Setup(_ context.Context, r *agentv1.SetupRequest) (*agentv1.Se
 		s.filter = &stage.Seccomp{Program: f.Program, Flags: f.Flags}
 	}
 	s.persona = r.Personality
-	s.setup, s.waiting = proto.CloneOf(r), ch
+	s.setup, s.waiting = r, ch
 	return &agentv1.SetupResponse{}, nil
 }
 
 // refuseUnknown keeps a guest that is older than the shim from running a container
 // with less than was asked for.
-func refuseUnknown(r proto.Message) error {
-	if n := len(r.ProtoReflect().GetUnknown()); n > 0 {
-		return fmt.Errorf("%s asks for what this guest does not know (%d bytes): its initramfs is older than the shim: %w",
-			r.ProtoReflect().Descriptor().Name(), n, errdefs.ErrNotImplemented)
+func refuseUnknown(r interface{ Unknown() bool }) error {
+	if !r.Unknown() {
+		return nil
 	}
-	return nil
+	name := strings.TrimPrefix(fmt.Sprintf("%T", r), "*lean.")
+	return fmt.Errorf("%s asks for what this guest does not know: its initramfs is older than the shim: %w", name, errdefs.ErrNotImplemented)
 }
 
 func describe(dir string, r *agentv1.SetupRequest) *stage.Container {

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	agentv1 "godwit.dev/godwit/api/agent/v1"
+	agentv1 "godwit.dev/godwit/api/agent/lean"
 	"godwit.dev/godwit/guest/stage"
 
 	"github.com/containerd/errdefs"

@@ -3,7 +3,7 @@ package agentd
 import (
 	"context"
 
-	agentv1 "godwit.dev/godwit/api/agent/v1"
+	agentv1 "godwit.dev/godwit/api/agent/lean"
 )
 
 // Stats implements agentv1.AgentService.

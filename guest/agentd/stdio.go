@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	agentv1 "godwit.dev/godwit/api/agent/v1"
+	agentv1 "godwit.dev/godwit/api/agent/lean"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"

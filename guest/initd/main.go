@@ -2,19 +2,16 @@ package initd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"runtime/debug"
 	"sync"
 
-	agentv1 "godwit.dev/godwit/api/agent/v1"
+	agentv1 "godwit.dev/godwit/api/agent/lean"
 	"godwit.dev/godwit/guest/agentd"
+	"godwit.dev/godwit/guest/serve"
 	"godwit.dev/godwit/guest/session"
 
-	"github.com/containerd/errdefs"
-	"github.com/containerd/errdefs/pkg/errgrpc"
-	"github.com/containerd/ttrpc"
 	"golang.org/x/sys/unix"
 )
 
@@ -78,7 +75,10 @@ func run(version string) error {
 	}
 	failed := make(chan error, 3)
 	listener := session.NewListener()
-	go serve(svc, listener, failed)
+	server := &serve.Server{Service: agentv1.Service, Handlers: agentv1.Handlers(svc), Log: console}
+	go func() {
+		failed <- fmt.Errorf("serve agent: %w", server.Serve(context.Background(), listener))
+	}()
 	go func() {
 		if err := ready(); err != nil {
 			failed <- err
@@ -92,30 +92,4 @@ func run(version string) error {
 func seeded() bool {
 	_, err := unix.Getrandom(make([]byte, 1), unix.GRND_NONBLOCK)
 	return err == nil
-}
-
-// serve answers calls until the listener is closed.
-func serve(svc agentv1.AgentService, l *session.Listener, failed chan<- error) {
-	server, err := ttrpc.NewServer(ttrpc.WithUnaryServerInterceptor(intercept))
-	if err == nil {
-		agentv1.RegisterAgentService(server, svc)
-		err = server.Serve(context.Background(), l)
-	}
-	failed <- fmt.Errorf("serve agent: %w", err)
-}
-
-// intercept gives errors their class on the wire and keeps a panic of one call from
-// ending the guest.
-func intercept(ctx context.Context, decode ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (resp any, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			console("panic in %s: %v\n%s", info.FullMethod, p, debug.Stack())
-			err = errgrpc.ToGRPC(fmt.Errorf("%s: panic: %v: %w", info.FullMethod, p, errdefs.ErrInternal))
-		}
-	}()
-	resp, err = method(ctx, decode)
-	if err != nil && errors.Is(err, errdefs.ErrInternal) {
-		console("%s: %v", info.FullMethod, err)
-	}
-	return resp, errgrpc.ToGRPC(err)
 }

@@ -2,10 +2,9 @@ package session
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -31,9 +30,7 @@ type DialFunc func(ctx context.Context) (io.ReadWriteCloser, error)
 // with dial, and a new one whenever that fails, until the Conn is closed or ended by
 // the guest.
 func Dial(dial DialFunc) *Conn {
-	var nonce [8]byte
-	_, _ = rand.Read(nonce[:]) // never fails
-	c := newConn(binary.LittleEndian.Uint64(nonce[:]))
+	c := newConn(rand.Uint64())
 	ctx, cancel := context.WithCancel(context.Background())
 	h := &host{Conn: c, dial: dial}
 	c.onClose = func() { time.AfterFunc(graceTime, cancel) }
