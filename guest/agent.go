@@ -81,8 +81,16 @@ func Connect(ctx context.Context, socket string, opts Options) (*Agent, error) {
 	}
 	boot, cancel := context.WithTimeout(ctx, opts.BootTimeout)
 	defer cancel()
+	boot, give := context.WithCancelCause(boot)
+	defer give(nil)
+	if opts.Console != "" {
+		go watchPanic(boot, opts.Console, give)
+	}
 	if _, err := a.Info(boot, &agentv1.InfoRequest{}); err != nil {
 		a.Close()
+		if errors.Is(context.Cause(boot), errPanicked) {
+			err = errPanicked
+		}
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("connect agent %s: %w", socket, context.Cause(ctx))
 		}

@@ -339,3 +339,26 @@ func TestVSockHandshake(t *testing.T) {
 		l.Close()
 	}
 }
+
+// A kernel that panicked and does not end its VM is not waited for until timeouts.boot;
+// one that only takes long is, and the error names the key.
+func TestBootPanic(t *testing.T) {
+	console := filepath.Join(t.TempDir(), "console.log")
+	silent := func(context.Context, string) (net.Conn, error) {
+		host, guest := net.Pipe()
+		go func() { _, _ = io.Copy(io.Discard, guest) }()
+		return host, nil
+	}
+	if err := os.WriteFile(console, []byte("[    0.1] Kernel panic - not syncing: no memory\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Connect(t.Context(), "", Options{Dial: silent, BootTimeout: time.Hour, Console: console})
+	var boot *BootError
+	if !errors.As(err, &boot) || !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "no memory") {
+		t.Errorf("after a panic: %v", err)
+	}
+	_, err = Connect(t.Context(), "", Options{Dial: silent, BootTimeout: 10 * time.Millisecond})
+	if !errors.As(err, &boot) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "timeouts.boot") {
+		t.Errorf("a guest that never answers: %v", err)
+	}
+}

@@ -14,8 +14,10 @@ import (
 
 var errGone = fmt.Errorf("agent connection closed: %w", errdefs.ErrUnavailable)
 
-// BootError says that the guest's agent did not answer in time, or that the VM ended
-// before. Its class is DeadlineExceeded or Unavailable.
+var errPanicked = fmt.Errorf("the guest's kernel has panicked: %w", errdefs.ErrUnavailable)
+
+// BootError says that the guest's agent did not answer in time, or that the VM ended or
+// its kernel gave up before. Its class is DeadlineExceeded or Unavailable.
 type BootError struct {
 	Timeout time.Duration
 	Console string // path of the console log, may be empty
@@ -24,7 +26,7 @@ type BootError struct {
 }
 
 // consoleTail is how much of the console log an error shows.
-const consoleTail = 2 << 10
+const consoleTail = 4 << 10
 
 func newBootError(opts Options, err error) *BootError {
 	return &BootError{Timeout: opts.BootTimeout, Console: opts.Console, Tail: tail(opts.Console), Err: err}
@@ -33,7 +35,7 @@ func newBootError(opts Options, err error) *BootError {
 // Error implements error.
 func (e *BootError) Error() string {
 	s := fmt.Sprintf("boot guest: no answer from its agent within %v (timeouts.boot): %v", e.Timeout, e.Err)
-	if !errors.Is(e.Err, context.DeadlineExceeded) {
+	if !errors.Is(e.Err, context.DeadlineExceeded) { // the VM ended, or its kernel gave up
 		s = fmt.Sprintf("boot guest: its agent does not answer: %v", e.Err)
 	}
 	if e.Console != "" {

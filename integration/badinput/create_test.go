@@ -40,6 +40,8 @@ func TestCreateRefused(t *testing.T) {
 			class: "FailedPrecondition", words: []string{"guest.kernel", "/nowhere/vmlinuz"}},
 		{name: "initramfs missing", config: map[string]string{"initrd = ": `initrd = "/nowhere/initramfs"`},
 			class: "FailedPrecondition", words: []string{"guest.initrd", "/nowhere/initramfs"}},
+		{name: "kernel panic", config: map[string]string{"[containerd]": "cmdline = \"rdinit=/nowhere init=/nowhere\"\n[containerd]"},
+			class: "Unavailable", words: []string{"its agent does not answer", "Kernel panic", "console.log"}},
 		{name: "QEMU missing", config: map[string]string{"kind = ": "kind = \"qemu\"\nqemu = \"/nowhere/qemu\""},
 			class: "FailedPrecondition", words: []string{"vmm.qemu", "/nowhere/qemu"}},
 		{name: "unknown key", config: map[string]string{"ram_size = ": "ram_sice = \"4GiB\""},
