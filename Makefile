@@ -16,6 +16,7 @@ FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 COUNT   ?= 1
 FUZZTIME ?= 30s
 BENCH_ROUNDS ?= 7
+BENCH_ONLY ?=
 CASES   ?= all
 VMM     ?= qemu
 
@@ -86,10 +87,10 @@ qemu2: setup build guest ## the VMM suite on a newer QEMU from backports, and mo
 upgrade: setup tools package ## VMs of the release before under the programs of the package (root)
 	tools/upgrade.sh
 
-bench: setup tools build guest ## performance figures into out/bench.json, from BENCH_ROUNDS rounds (root)
+bench: setup tools build guest ## performance figures into out/bench.json, from BENCH_ROUNDS rounds, of the groups in BENCH_ONLY (root)
 	@mkdir -p out bin/integration
 	$(gobuild) -o bin/integration/bench ./integration/cmd/bench
-	bin/integration/bench -rounds $(BENCH_ROUNDS) -out out/bench.json
+	bin/integration/bench -rounds $(BENCH_ROUNDS) -only '$(BENCH_ONLY)' -out out/bench.json
 
 shimtest: setup tools build guest ## containerd's own conformance suites on the shim, COUNT times (root)
 	tools/shimtest.sh $(COUNT)

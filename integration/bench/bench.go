@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"godwit.dev/godwit/integration/harness"
@@ -33,6 +34,7 @@ const warmup = -1
 // Options of Run.
 type Options struct {
 	Rounds int
+	Groups []string // of figures; empty: all
 	Log    io.Writer
 	// Self is the command that measures the agent inside the node, AgentMain; the root of
 	// the repository is added to it.
@@ -55,7 +57,10 @@ type bench struct {
 // Run measures everything. The result is there after an error too: what is missing in it
 // is null. Nothing is left behind.
 func Run(ctx context.Context, o Options) (_ *Result, err error) {
-	b := &bench{Options: o, result: newResult(o.Rounds), ballast: map[int]int{}}
+	if len(o.Groups) == 0 {
+		o.Groups = Groups
+	}
+	b := &bench{Options: o, result: newResult(o.Rounds, o.Groups), ballast: map[int]int{}}
 	begun := time.Now()
 	defer func() {
 		b.result.Seconds = time.Since(begun).Seconds()
@@ -119,13 +124,24 @@ func (b *bench) configure(n *harness.Node) string {
 
 // one is a round: each figure beside its baseline, in turns.
 func (b *bench) one(ctx context.Context) error {
-	steps := []func(context.Context) error{b.ctrRun, b.bareBoot}
+	boots := []func(context.Context) error{b.ctrRun, b.bareBoot}
 	if b.round%2 == 0 { // neither always profits from what the other has warmed
-		steps[0], steps[1] = steps[1], steps[0]
+		boots[0], boots[1] = boots[1], boots[0]
 	}
-	steps = append(steps, b.exec, b.agent)
+	var steps []func(context.Context) error
+	if b.wants(startGroup) || b.wants(execGroup) {
+		steps = append(steps, boots...) // the bare VM runs the programs that exec compares with
+	}
+	if b.wants(execGroup) {
+		steps = append(steps, b.exec, b.agent)
+	}
+	if b.wants(fleetGroup) {
+		steps = append(steps, b.fleet)
+	}
 	for _, mib := range sizes {
-		steps = append(steps, func(ctx context.Context) error { return b.sleep(ctx, mib) })
+		if b.wants(sleepGroup) {
+			steps = append(steps, func(ctx context.Context) error { return b.sleep(ctx, mib) })
+		}
 	}
 	defer b.derive() // also of a round that was cut short
 	for _, step := range steps {
@@ -139,10 +155,13 @@ func (b *bench) one(ctx context.Context) error {
 	return nil
 }
 
+func (b *bench) wants(group string) bool { return slices.Contains(b.Groups, group) }
+
 // derive computes what compares two values of this round.
 func (b *bench) derive() {
 	v := func(name string) float64 { return b.value(name) }
 	b.note("start.extra", v("start.ctr_run")-v("start.bare"))
+	b.note("start.cycle_ratio", v("start.cycle")/v("start.bare"))
 	b.note("exec.ratio", (v("exec.ctr")-v("exec.ctr_only"))/v("exec.bare"))
 	for i, mib := range sizes {
 		b.note(sleepName(mib, "hibernate_ratio"), v(sleepName(mib, "hibernate_rate"))/v(sleepName(mib, "compress_rate")))
@@ -156,19 +175,17 @@ func (b *bench) derive() {
 // alike reports whether two VMs are so equally resident that their pauses compare.
 func alike(a, b float64) bool { return a <= b*maxUnlike && b <= a*maxUnlike }
 
-// note keeps a value of this round.
+// note keeps a value of this round, of a figure that is wanted.
 func (b *bench) note(name string, v float64) {
-	if b.round != warmup {
-		b.result.figure(name).set(b.round, v)
+	if f := b.result.figure(name); f != nil && b.round != warmup {
+		f.set(b.round, v)
 	}
 }
 
 // value is NaN for what this round has not measured.
 func (b *bench) value(name string) float64 {
-	if b.round != warmup {
-		if v := b.result.figure(name).Raw[b.round]; v != nil {
-			return *v
-		}
+	if f := b.result.figure(name); f != nil && b.round != warmup && f.Raw[b.round] != nil {
+		return *f.Raw[b.round]
 	}
 	return nan
 }
@@ -199,11 +216,12 @@ func (b *bench) forget(ctx context.Context, vm string) error {
 // ctrRun times a container from the command to its first output.
 func (b *bench) ctrRun(ctx context.Context) error {
 	vm := b.name("start")
-	first, _, err := b.timed(ctx, "ctr", "--address", b.node.Socket, "run", "--rm", "--runtime", runtimeName,
+	first, end, err := b.timed(ctx, "ctr", "--address", b.node.Socket, "run", "--rm", "--runtime", runtimeName,
 		images.Busybox, vm, "/bin/echo", mark)
 	if err != nil {
 		return err
 	}
 	b.note("start.ctr_run", ms(first))
+	b.note("start.cycle", ms(end))
 	return b.forget(ctx, vm)
 }

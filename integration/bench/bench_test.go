@@ -11,7 +11,7 @@ import (
 
 // full is a result with a value for everything.
 func full(rounds int) *Result {
-	r := newResult(rounds)
+	r := newResult(rounds, Groups)
 	r.Commit = "0"
 	r.Machine = Machine{CPUs: 1, Kernel: "k", GuestKernel: "g", VMM: "v", Accel: "tcg", Containerd: "c", Godwit: "w", Go: "go", LoadBefore: goal(0), LoadAfter: goal(1)}
 	for _, f := range r.Figures {
@@ -31,7 +31,7 @@ func TestCheckFull(t *testing.T) {
 // One missing value of one round fails, by its name, and is null in the file.
 func TestCheckMissing(t *testing.T) {
 	for i, name := range names() {
-		r := newResult(2)
+		r := newResult(2, Groups)
 		*r = *full(2)
 		f := r.Figures[i]
 		*f = Figure{Name: f.Name, Raw: make([]*float64, 2)}
@@ -56,7 +56,7 @@ func TestCheckUnknown(t *testing.T) {
 
 func names() []string {
 	var all []string
-	for _, f := range figures() {
+	for _, f := range figures(Groups) {
 		all = append(all, f.Name)
 	}
 	return all
@@ -103,7 +103,7 @@ func TestMedian(t *testing.T) {
 
 func TestWriteNull(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out", "bench.json")
-	if err := newResult(2).Write(path); err != nil {
+	if err := newResult(2, Groups).Write(path); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(path)
@@ -121,7 +121,7 @@ func TestWriteNull(t *testing.T) {
 
 // The figures that are compared within a round come from that round alone.
 func TestDerive(t *testing.T) {
-	b := &bench{result: newResult(2), round: 1}
+	b := &bench{result: newResult(2, Groups), round: 1}
 	b.note("start.ctr_run", 2500)
 	b.derive()
 	if f := b.result.figure("start.extra"); f.Raw[1] != nil {
@@ -192,5 +192,26 @@ func TestMark(t *testing.T) {
 	}
 	if _, err := s.Write([]byte(mark[4:] + "\n")); err != nil || s.at.IsZero() {
 		t.Errorf("the mark, in two pieces, is not seen: %v", err)
+	}
+}
+
+// Every figure belongs to a group, and a run of one group wants no figure of another.
+func TestGroups(t *testing.T) {
+	seen := 0
+	for _, g := range Groups {
+		for _, f := range figures([]string{g}) {
+			seen++
+			if f.group() != g {
+				t.Errorf("%s is in group %s, wanted for %s", f.Name, f.group(), g)
+			}
+		}
+	}
+	if all := len(figures(Groups)); seen != all {
+		t.Errorf("the groups have %d figures, there are %d", seen, all)
+	}
+	b := &bench{result: newResult(1, []string{startGroup}), round: 0}
+	b.note("exec.ctr", 1) // measured on the way, and not wanted
+	if got := b.value("exec.ctr"); got == got {
+		t.Errorf("a figure that is not wanted has the value %v", got)
 	}
 }

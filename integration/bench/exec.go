@@ -32,11 +32,11 @@ func (b *bench) exec(ctx context.Context) error {
 	}
 	b.note("exec.ctr", median(through))
 	b.note("exec.ctr_only", median(alone))
-	pid, err := b.shim()
+	pids, err := b.shims()
 	if err != nil {
 		return err
 	}
-	if err := b.noteMemory("rss.shim", pid); err != nil {
+	if err := b.noteMemory("rss.shim", pids...); err != nil {
 		return err
 	}
 	return b.remove(ctx, vm)

@@ -1,6 +1,10 @@
 package bench
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
 
 // sizes of RAM that a pause is compared at, in MiB. The first is what the others are
 // divided by.
@@ -9,6 +13,7 @@ var sizes = []int{256, 1024, 4096}
 // Goals. They are for the median on an idle machine and fail nothing.
 const (
 	startGoal  = 200 // ms more than bare QEMU
+	cycleGoal  = 1.3 // times bare QEMU's boot, from create to delete
 	pauseGoal  = 1.3 // times the pause at the smallest RAM
 	shimGoal   = 25  // MiB
 	daemonGoal = 40  // MiB
@@ -16,12 +21,40 @@ const (
 
 func goal(v float64) *float64 { return &v }
 
-// figures lists everything that a run must measure, so that what is missing shows.
-func figures() []*Figure {
+// The groups of figures that can be measured alone.
+const (
+	startGroup = "start"
+	execGroup  = "exec"
+	fleetGroup = "fleet"
+	sleepGroup = "sleep"
+)
+
+// Groups of figures.
+var Groups = []string{startGroup, execGroup, fleetGroup, sleepGroup}
+
+// group of a figure, by its name.
+func (f *Figure) group() string {
+	name, _, _ := strings.Cut(f.Name, ".")
+	switch {
+	case name == "rss" && strings.HasPrefix(f.Name, "rss.shim"):
+		return execGroup
+	case name == "rss":
+		return sleepGroup
+	case strings.HasPrefix(name, sleepGroup):
+		return sleepGroup
+	}
+	return name
+}
+
+// figures lists everything that a run of these groups must measure, so that what is
+// missing shows.
+func figures(groups []string) []*Figure {
 	all := []*Figure{
 		{Name: "start.ctr_run", Unit: "ms", Source: Guest, What: "ctr run to the container's first output"},
 		{Name: "start.bare", Unit: "ms", Source: Guest, What: "bare QEMU, same kernel, to its first user-space line"},
 		{Name: "start.extra", Unit: "ms", Source: Guest, What: "start.ctr_run - start.bare", Most: goal(startGoal)},
+		{Name: "start.cycle", Unit: "ms", Source: Tool, What: "ctr run --rm: from create to delete, its end"},
+		{Name: "start.cycle_ratio", Unit: "x", Source: Ratio, What: "start.cycle / start.bare", Most: goal(cycleGoal)},
 		{Name: "exec.ctr", Unit: "ms", Source: Guest, What: "ctr task exec to the end of a process that prints a line"},
 		{Name: "exec.ctr_only", Unit: "ms", Source: Tool, What: "ctr version: ctr and containerd without a guest"},
 		{Name: "exec.agent", Unit: "ms", Source: Guest, What: "agent: start a process, read its line, its exit, remove it"},
@@ -33,10 +66,21 @@ func figures() []*Figure {
 		{Name: "rss.godwitd", Unit: "MiB", Source: Kernel, What: "Rss of godwitd after hibernate and wake", Most: goal(daemonGoal)},
 		{Name: "rss.godwitd_pss", Unit: "MiB", Source: Kernel, What: "the same, shared pages divided (Pss)"},
 	}
+	all = append(all, fleetFigures()...)
 	for i, mib := range sizes {
 		all = append(all, sleepFigures(mib, i > 0)...)
 	}
-	return all
+	return slices.DeleteFunc(all, func(f *Figure) bool { return !slices.Contains(groups, f.group()) })
+}
+
+func fleetFigures() []*Figure {
+	vms := fmt.Sprintf("%d VMs of %d MiB run", fleetSize, fleetRAM)
+	return []*Figure{
+		{Name: "fleet.shim", Unit: "MiB", Source: Kernel, What: "Rss of the largest shim while " + vms, Most: goal(shimGoal)},
+		{Name: "fleet.shim_pss", Unit: "MiB", Source: Kernel, What: "the same, shared pages divided (Pss)"},
+		{Name: "fleet.godwitd", Unit: "MiB", Source: Kernel, What: "Rss of godwitd while " + vms, Most: goal(daemonGoal)},
+		{Name: "fleet.godwitd_pss", Unit: "MiB", Source: Kernel, What: "the same, shared pages divided (Pss)"},
+	}
 }
 
 func sleepFigures(mib int, compared bool) []*Figure {

@@ -42,28 +42,32 @@ func (b *bench) programs(foreign map[string]bool, f func(pid int, args []string)
 	return nil
 }
 
-// shim is the one that serves a task on the node.
-func (b *bench) shim() (int, error) {
-	found := 0
+// shims are those that serve a task on the node.
+func (b *bench) shims() ([]int, error) {
+	var found []int
 	err := b.programs(nil, func(pid int, args []string) {
 		if filepath.Base(args[0]) == "containerd-shim-godwit-v1" && len(args) > 1 && strings.HasPrefix(args[1], "-") {
-			found = pid
+			found = append(found, pid)
 		}
 	})
-	if err == nil && found == 0 {
+	if err == nil && len(found) == 0 {
 		err = errors.New("find the shim: none runs")
 	}
 	return found, err
 }
 
-// noteMemory notes Rss and Pss of a process in MiB.
-func (b *bench) noteMemory(name string, pid int) error {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
-	if err != nil {
-		return fmt.Errorf("read memory of process %d: %w", pid, err)
+// noteMemory notes Rss and Pss in MiB, each of the process that has most.
+func (b *bench) noteMemory(name string, pids ...int) error {
+	var rss, pss float64
+	for _, pid := range pids {
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+		if err != nil {
+			return fmt.Errorf("read memory of process %d: %w", pid, err)
+		}
+		rss, pss = max(rss, field(data, "Rss:")), max(pss, field(data, "Pss:"))
 	}
-	b.note(name, field(data, "Rss:")/1024)
-	b.note(name+"_pss", field(data, "Pss:")/1024)
+	b.note(name, rss/1024)
+	b.note(name+"_pss", pss/1024)
 	return nil
 }
 

@@ -35,8 +35,8 @@ type Machine struct {
 	LoadAfter   *float64 `json:"load_after"`  // the run itself keeps about one CPU busy
 }
 
-func newResult(rounds int) *Result {
-	r := &Result{Rounds: rounds, When: time.Now().UTC().Truncate(time.Second), Figures: figures()}
+func newResult(rounds int, groups []string) *Result {
+	r := &Result{Rounds: rounds, When: time.Now().UTC().Truncate(time.Second), Figures: figures(groups)}
 	for _, f := range r.Figures {
 		f.Raw = make([]*float64, rounds)
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -25,11 +26,12 @@ const limit = 40 * time.Minute
 func main() {
 	out := flag.String("out", "out/bench.json", "file for the measurements")
 	rounds := flag.Int("rounds", 7, "rounds that count; published medians are of at least 7")
+	only := flag.String("only", "", "groups of figures, with commas between: "+strings.Join(bench.Groups, ", ")+"; empty: all")
 	flag.Parse()
-	os.Exit(run(*out, *rounds, flag.Args()))
+	os.Exit(run(*out, *rounds, *only, flag.Args()))
 }
 
-func run(out string, rounds int, args []string) int {
+func run(out string, rounds int, only string, args []string) int {
 	interrupted, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	ctx, cancel := context.WithTimeout(interrupted, limit)
@@ -44,7 +46,11 @@ func run(out string, rounds int, args []string) int {
 	if rounds < 1 || len(args) > 0 {
 		return report(errors.New("want -rounds of at least 1 and no arguments"))
 	}
-	result, err := bench.Run(ctx, bench.Options{Rounds: rounds, Log: os.Stdout, Self: []string{self, agentArg}})
+	groups, err := split(only)
+	if err != nil {
+		return report(err)
+	}
+	result, err := bench.Run(ctx, bench.Options{Rounds: rounds, Groups: groups, Log: os.Stdout, Self: []string{self, agentArg}})
 	if interrupted.Err() != nil {
 		fmt.Fprintln(os.Stderr, "bench: interrupted; everything is cleaned up")
 		return 130
@@ -59,6 +65,20 @@ func run(out string, rounds int, args []string) int {
 	}
 	fmt.Printf("\nbench: %d rounds in %.0f s; %s\n", rounds, result.Seconds, out)
 	return 0
+}
+
+// split reads a list of groups.
+func split(only string) ([]string, error) {
+	if only == "" {
+		return nil, nil
+	}
+	groups := strings.Split(only, ",")
+	for _, g := range groups {
+		if !slices.Contains(bench.Groups, g) {
+			return nil, fmt.Errorf("-only %q: no such group, there are %s", g, strings.Join(bench.Groups, ", "))
+		}
+	}
+	return groups, nil
 }
 
 func report(err error) int {
