@@ -104,6 +104,10 @@ func (h *host) greet(l *link) {
 			return
 		case <-time.After(wait):
 		}
+		if l.unread() { // a guest that boots need not find one for every moment of it
+			wait = min(2*wait, helloMax)
+			continue
+		}
 		h.mu.Lock()
 		attached, asking, heard := h.link == l, h.asking, h.heard
 		h.mu.Unlock()

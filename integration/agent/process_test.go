@@ -81,7 +81,7 @@ func TestStartErrors(t *testing.T) {
 		{"not in PATH", `exec: "foo": executable file not found in $PATH`, process("foo"), errdefs.IsNotFound},
 		{"no such file", `exec: "/foo": stat /foo: no such file or directory`, process("/foo"), errdefs.IsNotFound},
 		{"not executable", `exec: "/etc/secret": permission denied`, process("/etc/secret"), errdefs.IsPermissionDenied},
-		{"no args", "process.args is empty", process(), errdefs.IsInvalidArgument},
+		{"no args", "process.args: it is empty", process(), errdefs.IsInvalidArgument},
 		{"no cwd", "chdir to cwd", &specs.Process{Args: []string{"/bin/true"}, Cwd: "/none"}, errdefs.IsNotFound},
 		{"apparmor", "process.apparmorProfile", &specs.Process{Args: []string{"/bin/true"}, Cwd: "/", ApparmorProfile: "x"}, errdefs.IsNotImplemented},
 		{"bad capability", "unknown", &specs.Process{Args: []string{"/bin/true"}, Cwd: "/", Capabilities: &specs.LinuxCapabilities{Bounding: []string{"CAP_NONE"}}}, errdefs.IsInvalidArgument},
