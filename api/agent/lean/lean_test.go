@@ -59,7 +59,7 @@ func scalar(f protoreflect.FieldDescriptor, round int) protoreflect.Value {
 	case protoreflect.BytesKind:
 		return protoreflect.ValueOfBytes([]byte(strings.Repeat("\x00\xff", n)))
 	}
-	return protoreflect.ValueOfString(strings.Repeat("ä", n))
+	return protoreflect.ValueOfString(strings.Repeat("\u00e4", n))
 }
 
 // Each message of the protocol is read and written as protobuf's own runtime does it:
