@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -125,6 +126,9 @@ func adopted(ctx context.Context, host *Host, namespace, id string) (*VM, error)
 		if vm.nics, err = host.Network.Open(ctx, j.NetNS, j.Links); err != nil {
 			return nil, err
 		}
+	}
+	if err := join(j.Cgroup, os.Getpid()); err != nil {
+		log.Warn("enter the cgroup of an adopted VM", "error", err)
 	}
 	if j.Phase == Own {
 		return vm, vm.resumeOwn(ctx, j)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,44 +16,140 @@ import (
 	"godwit.dev/godwit/shim/proc"
 )
 
+// The task's cgroup on the host holds what the VM costs: VMM, shim, holder and workers.
+// Its limit is that of the whole VM; the container's own limits hold inside the guest.
+
 const cgroupRoot = "/sys/fs/cgroup"
 
-// controllers of cgroup v1 that account for a VM; limits are the guest's affair.
-var controllers = []string{"cpu,cpuacct", "memory", "pids"}
+// controllers of cgroup v1 that account for a VM, and those of v2 that do.
+var (
+	controllers = []string{"cpu,cpuacct", "cpu", "cpuacct", "memory", "pids"}
+	delegated   = []string{"+cpu", "+memory", "+pids"}
+)
+
+const procsFile = "cgroup.procs"
 
 // CgroupDirs names the host's cgroup of a task: where path says, which may have
 // systemd's form slice:prefix:name, else below godwit's own.
 func CgroupDirs(path, namespace, id string) []string {
+	return cgroupDirs(cgroupRoot, cgroups.Mode() == cgroups.Unified, path, namespace, id)
+}
+
+func cgroupDirs(root string, unified bool, path, namespace, id string) []string {
 	if path == "" {
 		path = filepath.Join("/godwit", namespace+"."+id)
 	}
 	if parts := strings.Split(path, ":"); len(parts) == 3 {
-		path = filepath.Join("/", parts[0], parts[1]+"-"+parts[2]+".scope")
+		path = filepath.Join(slicePath(parts[0]), parts[1]+"-"+parts[2]+".scope")
 	}
 	path = filepath.Join("/", path) // no way out of the root
-	if cgroups.Mode() == cgroups.Unified {
-		return []string{filepath.Join(cgroupRoot, path)}
+	if unified {
+		return []string{filepath.Join(root, path)}
 	}
 	var dirs []string
 	for _, name := range controllers {
-		if _, err := os.Stat(filepath.Join(cgroupRoot, name)); err == nil {
-			dirs = append(dirs, filepath.Join(cgroupRoot, name, path))
-		} else if first, _, ok := strings.Cut(name, ","); ok {
-			if _, err := os.Stat(filepath.Join(cgroupRoot, first)); err == nil {
-				dirs = append(dirs, filepath.Join(cgroupRoot, first, path))
-			}
+		// One name may be a link to another: cpu is cpu,cpuacct where both are mounted as one.
+		at := filepath.Join(root, name)
+		if info, err := os.Lstat(at); err == nil && info.IsDir() {
+			dirs = append(dirs, filepath.Join(at, path))
 		}
 	}
 	return dirs
 }
 
+// slicePath is where systemd puts a slice: a-b.slice lies in a.slice.
+func slicePath(slice string) string {
+	name, ok := strings.CutSuffix(slice, ".slice")
+	if !ok || name == "-" {
+		return filepath.Join("/", strings.TrimPrefix(slice, "-.slice"))
+	}
+	path, parts := "/", strings.Split(name, "-")
+	for i := range parts {
+		path = filepath.Join(path, strings.Join(parts[:i+1], "-")+".slice")
+	}
+	return path
+}
+
+// makeCgroup makes the directories and, where controllers are handed down by hand, has
+// them there.
 func makeCgroup(dirs []string) error {
 	for _, d := range dirs {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return fmt.Errorf("make cgroup: %w", err)
 		}
+		for _, above := range slices.Backward(ancestors(d)) {
+			file := filepath.Join(above, "cgroup.subtree_control")
+			if _, err := os.Stat(file); err != nil {
+				break // cgroup v1
+			}
+			for _, c := range delegated { // each alone: a kernel may lack one
+				_ = os.WriteFile(file, []byte(c), 0)
+			}
+		}
 	}
 	return nil
+}
+
+// ancestors of a cgroup, the nearest first, up to the top of its hierarchy.
+func ancestors(dir string) (all []string) {
+	for at := filepath.Dir(dir); ; at = filepath.Dir(at) {
+		if _, err := os.Stat(filepath.Join(at, procsFile)); err != nil {
+			return all
+		}
+		all = append(all, at)
+	}
+}
+
+// limitMemory bounds what the cgroup takes. NotExist says that the host has no
+// controller for it.
+func limitMemory(dirs []string, bytes uint64) error {
+	for _, d := range dirs {
+		for _, name := range []string{"memory.max", "memory.limit_in_bytes"} {
+			err := os.WriteFile(filepath.Join(d, name), []byte(strconv.FormatUint(bytes, 10)), 0)
+			if err == nil {
+				return nil
+			}
+			if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrPermission) { // nothing can be made in a cgroup
+				return fmt.Errorf("limit memory of cgroup: %w", err)
+			}
+		}
+	}
+	return fmt.Errorf("limit memory of cgroup: no memory controller: %w", os.ErrNotExist)
+}
+
+// join puts a process into the cgroup.
+func join(dirs []string, pid int) error {
+	for _, d := range dirs {
+		if err := os.WriteFile(filepath.Join(d, procsFile), []byte(strconv.Itoa(pid)), 0o600); err != nil {
+			return fmt.Errorf("join cgroup: %w", err)
+		}
+	}
+	return nil
+}
+
+// leave puts a process that is in the cgroup at the top of the hierarchy. Where it came
+// from may be gone: containerd's own cgroup ends with its service.
+func leave(dirs []string, pid int) error {
+	var errs []error
+	for _, d := range dirs {
+		above := ancestors(d)
+		if len(above) == 0 || !slices.Contains(members(d), pid) {
+			continue
+		}
+		errs = append(errs, join(above[len(above)-1:], pid))
+	}
+	return errors.Join(errs...)
+}
+
+// members of one directory; 0 is a process of another pid namespace.
+func members(dir string) (pids []int) {
+	data, _ := os.ReadFile(filepath.Join(dir, procsFile))
+	for _, field := range strings.Fields(string(data)) {
+		if pid, err := strconv.Atoi(field); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
 
 // absent answers the directories that are not there: a cgroup that Create finds is not
@@ -68,17 +165,15 @@ func absent(dirs []string) []string {
 }
 
 // emptyCgroup kills what runs in the directories: a VMM that was started and, its shim
-// being killed, never written down.
+// being killed, never written down. The caller itself leaves.
 func emptyCgroup(ctx context.Context, dirs []string) error {
-	var errs []error
+	errs := []error{leave(dirs, os.Getpid())}
 	for _, d := range dirs {
-		data, err := os.ReadFile(filepath.Join(d, "cgroup.procs"))
-		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
+		if _, err := os.Stat(filepath.Join(d, procsFile)); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
 			errs = append(errs, fmt.Errorf("empty cgroup: %w", err))
 		}
-		for _, field := range strings.Fields(string(data)) {
-			pid, err := strconv.Atoi(field)
-			if err != nil || pid <= 1 || pid == os.Getpid() { // 0 is a process of another pid namespace
+		for _, pid := range members(d) {
+			if pid <= 1 || pid == os.Getpid() {
 				continue
 			}
 			if id, err := proc.Find(pid); err == nil {

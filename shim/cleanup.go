@@ -2,14 +2,21 @@ package shim
 
 import (
 	"context"
+	"errors"
+	"log/slog"
+	"os"
 	"time"
 
 	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"godwit.dev/godwit/shim/bundle"
 )
 
 // CleanUp frees what a VM has whose shim is gone, and answers the pid that its task
 // showed. While an operation holds the VM it touches nothing: the VM lives on, and
-// whoever adopts it obeys the record.
+// whoever adopts it obeys the record. The hooks that wait for the end of the container
+// run, unless the shim had come so far.
 func CleanUp(ctx context.Context, host *Host, dir string) (pid int, err error) {
 	j, err := LoadJournal(dir)
 	if errdefs.IsNotFound(err) {
@@ -21,8 +28,12 @@ func CleanUp(ctx context.Context, host *Host, dir string) (pid int, err error) {
 	if j.Phase.Open() || j.Adopted {
 		return j.Holder.PID, nil
 	}
-	if err := Reclaim(ctx, host, dir, j); err != nil || j.Phase != Own || host.Records == nil {
+	if err := Reclaim(ctx, host, dir, j); err != nil {
 		return j.Holder.PID, err
+	}
+	poststop(ctx, j)
+	if j.Phase != Own || host.Records == nil {
+		return j.Holder.PID, nil
 	}
 	// The VM is gone; the node gives it up if its daemon answers at once. If not, it
 	// stays the owner, and may boot it again.
@@ -31,4 +42,24 @@ func CleanUp(ctx context.Context, host *Host, dir string) (pid int, err error) {
 	vm := &VM{namespace: j.Spec.Namespace, id: j.Spec.ID, host: host}
 	_ = vm.disown(ctx, j.Generation, j.Spec.UID)
 	return j.Holder.PID, nil
+}
+
+// poststop runs the hooks of a bundle whose shim cannot. A failure is told: nothing can
+// be taken back.
+func poststop(ctx context.Context, j *Journal) {
+	if j.Spec == nil { // a fence, whose task is long gone
+		return
+	}
+	hooks, annotations, err := bundle.HooksOf(j.Bundle)
+	if errors.Is(err, os.ErrNotExist) {
+		return
+	}
+	if err == nil {
+		err = hooks.Run(ctx, bundle.Poststop, specs.State{
+			Version: specs.Version, ID: j.Spec.ID, Status: specs.StateStopped, Bundle: j.Bundle, Annotations: annotations,
+		})
+	}
+	if err != nil {
+		slog.Warn("run hooks", "vm", j.Spec.Namespace+"/"+j.Spec.ID, "error", err)
+	}
 }

@@ -57,6 +57,7 @@ func (vm *VM) create(ctx context.Context, r *taskapi.CreateTaskRequest, join fun
 		{"serve machine socket", c.serve},
 		{"reserve RAM", c.reserve},
 		{"make disks", c.disks},
+		{"enter cgroup", c.enter},
 		{"fill from snapshot", c.fill},
 		{"start holder", c.hold},
 		{"run hooks", c.hooks},

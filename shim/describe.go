@@ -43,7 +43,7 @@ func (c *creation) describe(ctx context.Context, _ *undo) error {
 	if s.Kernel, err = c.host.Kernel(); err != nil {
 		return err
 	}
-	c.vm.vmmVersion = facts.Version
+	c.vm.vmmVersion, c.vm.overhead = facts.Version, facts.Overhead
 	s.VMM = spec.VMM{Name: facts.Name, Machine: facts.Machine, CPU: facts.CPU}
 	s.UID = c.record.GetUid()
 	if s.UID == "" {
@@ -78,7 +78,7 @@ func (c *creation) open(ctx context.Context, _ *undo) error {
 	if err != nil {
 		return err
 	}
-	c.vm.vmmVersion = facts.Version
+	c.vm.vmmVersion, c.vm.overhead = facts.Version, facts.Overhead
 	if err := compatible(cfg.Facts, factsOf(facts, c.host.HostKernel)); err != nil {
 		return fmt.Errorf("restore snapshot %s: %w", c.decision.Digest, err)
 	}

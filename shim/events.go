@@ -130,7 +130,11 @@ func (q *eventQueue) take() (event any, closed bool) {
 // publish reports whether the event is done with. One that found nobody is the first
 // again.
 func (q *eventQueue) publish(ctx context.Context, event any) bool {
-	err := q.publisher.Publish(ctx, topic(event), event)
+	message := event
+	if s, ok := event.(starvation); ok {
+		message = s.TaskOOM
+	}
+	err := q.publisher.Publish(ctx, topic(event), message)
 	away := errdefs.IsUnavailable(err)
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -144,8 +148,16 @@ func (q *eventQueue) publish(ctx context.Context, event any) bool {
 	return !away
 }
 
+// starvation is an OOM of the VMM on its host, which is no event of the container.
+type starvation struct{ *events.TaskOOM }
+
+// StarvationTopic of the event that is published for it, which is a TaskOOM.
+const StarvationTopic = "/godwit/" + OutOfMemory
+
 func topic(event any) string {
 	switch event.(type) {
+	case starvation:
+		return StarvationTopic
 	case *events.TaskCreate:
 		return runtime.TaskCreateEventTopic
 	case *events.TaskStart:

@@ -88,7 +88,7 @@ func (vm *VM) startExec(ctx context.Context, id string) error {
 		return err
 	}
 	asked := false
-	st, err := openStreams(vm.namespace, id, p.stdio)
+	st, err := vm.open(id, p.stdio)
 	if err == nil {
 		asked = true
 		err = vm.run(ctx, p, st, guest.Offsets{}, func() {

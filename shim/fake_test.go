@@ -93,6 +93,8 @@ type world struct {
 	machine *fakeMachine
 	events  *recorder
 	links   []network.Link
+	cgroup  []string
+	hooks   *specs.Hooks
 	procs   []proc.ID
 	service *Service
 	stop    context.CancelFunc
@@ -162,7 +164,7 @@ func (w *world) host() *Host {
 			return nil
 		},
 		Pool:   func(string, uint64) error { return w.call("pool") },
-		Cgroup: func(string, string, string) []string { return nil },
+		Cgroup: func(string, string, string) []string { return w.cgroup },
 		Kernel: func() (spec.Kernel, error) { return spec.Kernel{Digest: "sha256:0"}, w.call("kernel") },
 	}
 }
@@ -204,7 +206,7 @@ func (w *world) Adopt(_ context.Context, p vmm.Process) (vmm.Machine, error) {
 func (w *world) bundle() *taskapi.CreateTaskRequest {
 	dir := w.t.TempDir()
 	oci := &specs.Spec{
-		Version: specs.Version, Process: &specs.Process{Args: []string{"/bin/true"}, Cwd: "/"}, Root: &specs.Root{Path: "rootfs"},
+		Version: specs.Version, Hooks: w.hooks, Annotations: map[string]string{"a": "b"}, Process: &specs.Process{Args: []string{"/bin/true"}, Cwd: "/"}, Root: &specs.Root{Path: "rootfs"},
 		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace}, {Type: specs.NetworkNamespace}}},
 	}
 	data, err := json.Marshal(oci)

@@ -43,9 +43,6 @@ func (c *creation) fill(ctx context.Context, _ *undo) (err error) {
 		return fmt.Errorf("its resume information: %w: %w", err, errdefs.ErrDataLoss)
 	}
 	j := c.vm.noted()
-	if err := makeCgroup(j.Cgroup); err != nil {
-		return err
-	}
 	files := &openFiles{}
 	defer files.close()
 	job, err := c.fillJob(j, files)

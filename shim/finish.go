@@ -5,7 +5,10 @@ import (
 	"errors"
 	"time"
 
+	"github.com/containerd/containerd/api/events"
+
 	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/vmm"
 )
 
 // endBound is how long the end of a VM may take in all.
@@ -120,7 +123,9 @@ func (vm *VM) guard() {
 		return // Release ends the task itself, with its own status
 	}
 	// init's own exit may be on its way: it was reported before the guest went down.
-	vm.log.Info("VMM ended", "status", exit.Status, "reason", exit.Reason)
+	if !vm.starved(exit) {
+		vm.log.Info("VMM ended", "status", exit.Status, "reason", exit.Reason)
+	}
 	ctx, cancel := context.WithTimeout(vm.life, endBound)
 	defer cancel()
 	select {
@@ -128,6 +133,27 @@ func (vm *VM) guard() {
 	case <-time.After(vm.grace(exit.Clean)):
 	}
 	vm.end(ctx, status, exit.At)
+}
+
+// OutOfMemory is why a VMM ended that the host killed at the limit of its cgroup, or for
+// lack of memory altogether. It is not the container's own limit, which the guest holds.
+const OutOfMemory = "vmm-out-of-memory"
+
+// starved reports, and tells, that the host has killed the VMM for its memory.
+func (vm *VM) starved(exit vmm.Exit) bool {
+	c := costOf(vm.noted().Private)
+	if exit.Clean || exit.Status >= 0 && exit.Status != killed || c.oomKills <= vm.oomKills {
+		return false
+	}
+	vm.log.Error("VMM ended", "status", exit.Status, "reason", OutOfMemory, "used", c.used, "limit", c.limit,
+		"remedy", "raise vm.overhead, or find what else takes the host's memory")
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	vm.endReason = OutOfMemory
+	if !vm.init.exited {
+		vm.events.send(starvation{&events.TaskOOM{ContainerID: vm.id}})
+	}
+	return true
 }
 
 // grace is how long the VMM's end waits for the exit of init: finish is under way when

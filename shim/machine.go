@@ -63,7 +63,7 @@ func (m *machineService) Query(context.Context, *machinev1.QueryRequest) (*machi
 				r.Execs++
 			}
 		}
-		r.VmmVersion = vm.vmmVersion
+		r.VmmVersion, r.Ended = vm.vmmVersion, vm.endReason
 		return r, nil
 	})
 }

@@ -61,8 +61,9 @@ func free(ctx context.Context, host *Host, dir string, j *Journal) error {
 	if j.RunDir != "" {
 		try("remove sockets", os.RemoveAll(j.RunDir))
 	}
+	try("leave cgroup", leave(j.Cgroup, os.Getpid()))
 	try("empty cgroup", emptyCgroup(ctx, j.Private))
-	try("remove cgroup", removeCgroup(j.Cgroup))
+	try("remove cgroup", removeCgroup(j.Private))
 	if len(errs) > 0 {
 		return fmt.Errorf("reclaim VM in %s: %w", dir, errors.Join(errs...))
 	}

@@ -136,8 +136,23 @@ func (s *starting) soon(fn func(context.Context, *undo) error) func(context.Cont
 }
 
 func (s *starting) open(context.Context, *undo) (err error) {
-	s.streams, err = openStreams(s.vm.namespace, s.vm.id, s.vm.init.stdio)
+	s.streams, err = s.vm.open(s.vm.id, s.vm.init.stdio)
 	return err
+}
+
+// open is openStreams for a process of the VM. A logging program outlives the task: it
+// is no part of the task's cgroup.
+func (vm *VM) open(id string, stdio Stdio) (*streams, error) {
+	st, err := openStreams(vm.namespace, id, stdio)
+	if err != nil {
+		return nil, err
+	}
+	if st.logger != 0 {
+		if err := leave(vm.noted().Cgroup, st.logger); err != nil {
+			vm.log.Warn("move logger out of the task's cgroup", "error", err)
+		}
+	}
+	return st, nil
 }
 
 // attach reads what CNI has made in the namespace and puts a tap behind each interface.
@@ -220,9 +235,7 @@ func (s *starting) launch(ctx context.Context, u *undo) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := makeCgroup(cfg.Cgroup); err != nil {
-		return err
-	}
+	vm.oomKills = costOf(vm.noted().Private).oomKills
 	driver, err := vm.driver(ctx)
 	if err != nil {
 		return err

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/containerd/cgroups/v3"
-	v1 "github.com/containerd/cgroups/v3/cgroup1/stats"
-	v2 "github.com/containerd/cgroups/v3/cgroup2/stats"
 	"github.com/containerd/errdefs"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
@@ -20,103 +18,119 @@ import (
 // statsBound is how long Stats waits for the guest; after it the last figures count.
 const statsBound = time.Second
 
-// snapStats asks the guest and remembers its answer. It never fails: the guest may be
-// frozen, hung or gone.
-func (vm *VM) snapStats(ctx context.Context) *agentv1.StatsResponse {
+// snapStats asks the guest for figures that are not older than the call, and remembers
+// them. It never fails: the guest may be frozen, hung or gone.
+func (vm *VM) snapStats(ctx context.Context) {
 	vm.mu.Lock()
-	agent, last, ask := vm.agent, vm.stats, vm.state == Running && vm.agent != nil
+	agent, ask := vm.agent, vm.state == Running && vm.agent != nil
 	vm.mu.Unlock()
 	if !ask {
-		return last
+		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, statsBound)
 	defer cancel()
-	r, err := agent.Stats(ctx, &agentv1.StatsRequest{})
-	if err != nil {
-		return last
+	if r, err := agent.Stats(ctx, &agentv1.StatsRequest{}); err == nil {
+		vm.mu.Lock()
+		vm.stats, vm.silentStats = r, false
+		vm.mu.Unlock()
 	}
-	vm.mu.Lock()
-	vm.stats = r
-	vm.mu.Unlock()
-	return r
 }
 
-// metrics are of the type that the host's collectors understand. Memory and CPU are
-// those of the container, pids too; CPU is what the whole VMM has used on the host. Block
-// I/O has no entry, since a VM uses no device of the host, and is there because nerdctl
-// takes it for granted.
-func (vm *VM) metrics(ctx context.Context) (any, error) {
-	if vm.is(Creating) || vm.is(Created) || vm.is(Starting) {
-		return nil, fmt.Errorf("stats of VM %s, which has not started: %w", vm.id, errdefs.ErrFailedPrecondition)
+// guestStats are those of now if the guest answers as it should, else the last ones.
+// One question is under way at a time, whoever asks; a guest that let one wait is not
+// waited for again until it has answered.
+func (vm *VM) guestStats(ctx context.Context) *agentv1.StatsResponse {
+	stopped := vm.vmmStopped()
+	vm.mu.Lock()
+	if vm.state != Running || vm.agent == nil || stopped {
+		defer vm.mu.Unlock()
+		return vm.stats
 	}
-	g := vm.snapStats(ctx)
+	if vm.asking == nil {
+		vm.asking = make(chan struct{})
+		go vm.askStats(vm.agent, vm.asking)
+	}
+	answered, wait := vm.asking, !vm.silentStats
+	vm.mu.Unlock()
+	if wait {
+		t := time.NewTimer(statsBound)
+		defer t.Stop()
+		select {
+		case <-answered:
+		case <-t.C:
+			vm.mu.Lock()
+			vm.silentStats = true
+			vm.mu.Unlock()
+		case <-ctx.Done():
+		}
+	}
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	return vm.stats
+}
+
+func (vm *VM) askStats(agent agentv1.AgentService, answered chan struct{}) {
+	ctx, cancel := context.WithTimeout(vm.life, guestBound)
+	defer cancel()
+	r, err := agent.Stats(ctx, &agentv1.StatsRequest{})
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	vm.silentStats = err != nil
+	if err == nil {
+		vm.stats = r
+	}
+	vm.asking = nil
+	close(answered)
+}
+
+// metrics are of the type that the host's collectors understand. They work in every
+// state from Created on, also after the end, when the figures are the last ones.
+func (vm *VM) metrics(ctx context.Context) (any, error) {
+	if vm.is(Creating) {
+		return nil, fmt.Errorf("stats of VM %s, which is being created: %w", vm.id, errdefs.ErrFailedPrecondition)
+	}
+	g := vm.guestStats(ctx)
 	if g == nil {
 		g = &agentv1.StatsResponse{}
 	}
-	cpu := max(g.GetCpuUsageUsec(), vm.hostCPU())
+	j := vm.noted()
+	c := costOf(j.Private)
+	c.cpu = max(c.cpu, g.GetCpuUsageUsec(), vm.hostCPU())
+	f := figures{guest: g, cost: c, ram: j.Spec.Memory}
 	if cgroups.Mode() == cgroups.Unified {
-		return &v2.Metrics{
-			Pids:         &v2.PidsStat{Current: g.GetPidsCurrent(), Limit: g.GetPidsLimit()},
-			CPU:          &v2.CPUStat{UsageUsec: cpu, UserUsec: g.GetCpuUserUsec(), SystemUsec: g.GetCpuSystemUsec()},
-			Memory:       memoryV2(g, vm.spec().Memory),
-			MemoryEvents: &v2.MemoryEvents{OomKill: g.GetOomKills()},
-			Io:           &v2.IOStat{},
-		}, nil
+		return f.v2(), nil
 	}
-	return &v1.Metrics{
-		Pids: &v1.PidsStat{Current: g.GetPidsCurrent(), Limit: g.GetPidsLimit()},
-		CPU: &v1.CPUStat{Usage: &v1.CPUUsage{
-			Total: cpu * 1000, User: g.GetCpuUserUsec() * 1000, Kernel: g.GetCpuSystemUsec() * 1000,
-		}},
-		Memory:           memoryV1(g, vm.spec().Memory),
-		MemoryOomControl: &v1.MemoryOomControl{OomKill: g.GetOomKills()},
-		Blkio:            &v1.BlkIOStat{},
-	}, nil
+	return f.v1(), nil
 }
 
-// memoryLimit is the container's, and without one the RAM of the VM.
-func memoryLimit(g *agentv1.StatsResponse, ram uint64) uint64 {
-	if limit := g.GetMemoryLimit(); limit > 0 {
-		return min(limit, ram)
-	}
-	return ram
-}
-
-func memoryV2(g *agentv1.StatsResponse, ram uint64) *v2.MemoryStat {
-	s := g.GetMemoryStat()
-	return &v2.MemoryStat{
-		Usage: g.GetMemoryCurrent(), UsageLimit: memoryLimit(g, ram), MaxUsage: g.GetMemoryMaxUsage(),
-		Anon: s["anon"], File: s["file"], KernelStack: s["kernel_stack"], Slab: s["slab"], Sock: s["sock"], Shmem: s["shmem"],
-		InactiveAnon: s["inactive_anon"], ActiveAnon: s["active_anon"], InactiveFile: s["inactive_file"], ActiveFile: s["active_file"],
-		Pgfault: s["pgfault"], Pgmajfault: s["pgmajfault"],
-	}
-}
-
-func memoryV1(g *agentv1.StatsResponse, ram uint64) *v1.MemoryStat {
-	s := g.GetMemoryStat()
-	return &v1.MemoryStat{
-		Usage: &v1.MemoryEntry{Usage: g.GetMemoryCurrent(), Limit: memoryLimit(g, ram), Max: g.GetMemoryMaxUsage()},
-		RSS:   s["anon"], Cache: s["file"], InactiveFile: s["inactive_file"], ActiveFile: s["active_file"],
-		TotalRSS: s["anon"], TotalCache: s["file"], TotalInactiveFile: s["inactive_file"], TotalActiveFile: s["active_file"],
-		PgFault: s["pgfault"], PgMajFault: s["pgmajfault"],
-	}
-}
-
-// hostCPU is what the VMM has used, in microseconds.
-func (vm *VM) hostCPU() uint64 {
+// procStats answers the fields of /proc/PID/stat behind the name, the state first.
+func (vm *VM) procStats() []string {
 	j := vm.noted()
 	if j.Process == nil {
-		return 0
+		return nil
 	}
 	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(j.Process.PID), "stat"))
 	if err != nil {
-		return 0
+		return nil
 	}
 	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
-	if len(fields) < 13 {
+	if len(fields) < 20 || fields[19] != strconv.FormatUint(j.Process.StartTime, 10) { // another process by now
+		return nil
+	}
+	return fields
+}
+
+// vmmStopped reports a VMM that executes nothing because it was stopped by a signal.
+func (vm *VM) vmmStopped() bool {
+	f := vm.procStats()
+	return len(f) > 0 && strings.EqualFold(f[0], "t")
+}
+
+// hostCPU is what the VMM itself has used, in microseconds, where no cgroup counts it.
+func (vm *VM) hostCPU() uint64 {
+	f := vm.procStats()
+	if len(f) == 0 {
 		return 0
 	}
-	user, _ := strconv.ParseUint(fields[11], 10, 64)
-	system, _ := strconv.ParseUint(fields[12], 10, 64)
-	return (user + system) * 10_000 // USER_HZ is 100
+	return (number(f[11]) + number(f[12])) * 10_000 // USER_HZ is 100
 }

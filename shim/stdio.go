@@ -28,6 +28,7 @@ type streams struct {
 	stdin          *os.File
 	hold           *os.File // a writer of our own: a client that detaches is no end of file
 	stdout, stderr *os.File
+	logger         int // process of the logging program; 0: none
 }
 
 // openStreams opens what s names: fifos, file:// and binary:// URIs.
@@ -123,7 +124,7 @@ func (st *streams) startLogger(namespace, id string, u *url.URL) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("start logger %s: %w", u.Path, err), out[1].Close(), errs[1].Close())
 	}
-	st.stdout, st.stderr = out[1], errs[1]
+	st.stdout, st.stderr, st.logger = out[1], errs[1], cmd.Process.Pid
 	// It ends by itself when both streams have ended.
 	go func() { _ = cmd.Wait() }()
 	if err := wait[0].SetReadDeadline(time.Now().Add(loggerBound)); err != nil {

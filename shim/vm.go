@@ -40,15 +40,20 @@ type VM struct {
 	startOver   chan struct{}      // closed when the Start that has begun is over
 	capture     *capture           // while an operation holds the VM
 	stats       *agentv1.StatsResponse
-	oom         bool      // the container has met its memory limit
-	signals     []pending // that came while the VM was paused
-	incarnation uint64    // execs so far
-	restored    bool      // this incarnation came from a snapshot
+	asking      chan struct{} // for them; closed when the guest has answered, or has not
+	silentStats bool          // it let the last one who asked wait
+	oom         bool          // the container has met its memory limit
+	signals     []pending     // that came while the VM was paused
+	incarnation uint64        // execs so far
+	restored    bool          // this incarnation came from a snapshot
 	networkKind string
 	progress    progress
 	server      *ttrpc.Server // of the machine socket
 	adopted     bool          // its shim died: containerd has no task of it
 	vmmVersion  string
+	overhead    uint64 // of the VMM, as its driver says
+	oomKills    uint64 // in the host's cgroup before the VMM was started
+	endReason   string // why the VMM ended by itself
 
 	journalMu sync.Mutex // orders writes of the journal
 	watchers  sync.WaitGroup
@@ -79,10 +84,12 @@ func (vm *VM) guest() Agent {
 
 func (vm *VM) spec() *spec.Spec { return vm.noted().Spec }
 
-// hookState is what OCI hooks get on stdin.
+// hookState is what OCI hooks get on stdin. A task that has stopped has no process: its
+// pid may be another's by then.
 func (vm *VM) hookState(status specs.ContainerState) specs.State {
-	return specs.State{
-		Version: specs.Version, ID: vm.id, Status: status, Pid: vm.noted().Holder.PID,
-		Bundle: vm.bundle.Dir, Annotations: vm.bundle.Annotations,
+	s := specs.State{Version: specs.Version, ID: vm.id, Status: status, Bundle: vm.bundle.Dir, Annotations: vm.bundle.Annotations}
+	if status != specs.StateStopped {
+		s.Pid = vm.noted().Holder.PID
 	}
+	return s
 }

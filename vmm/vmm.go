@@ -70,6 +70,8 @@ type Facts struct {
 	CPU     string `json:"cpu,omitempty"`   // model given to the guest
 	Accel   string `json:"accel,omitempty"` // "kvm" or "tcg"
 	Reason  string `json:"-"`               // why this acceleration, for doctor
+	// Overhead is the memory that the process may need beside the RAM of its VM, in bytes.
+	Overhead uint64 `json:"-"`
 }
 
 // Driver starts VMs of one kind of VMM.

@@ -51,6 +51,9 @@ type Guest struct {
 type VM struct {
 	Memory       Size `toml:"memory"`        // default 512MiB
 	WritableSize Size `toml:"writable_size"` // of the writable disk, sparse; default 8GiB
+	// Overhead is what VMM, shim and worker of a VM may use beside its RAM; 0: as much as
+	// they may need.
+	Overhead Size `toml:"overhead"`
 }
 
 // Cache of read-only disks on the node.

@@ -129,6 +129,9 @@ func (c *Config) validateSizes() error {
 	if c.RAMSize != 0 && (c.RAMSize < MinVM || c.RAMSize > 1<<50) {
 		return invalid("ram_size", "%s is not between %s and %s; 0 takes half of the host's memory", c.RAMSize, MinVM, Size(1<<50))
 	}
+	if o := c.VM.Overhead; o != 0 && (o < 64<<20 || o > MaxVM) {
+		return invalid("vm.overhead", "%s is not between %s and %s; 0 grants what a VM may need", o, Size(64<<20), MaxVM)
+	}
 	if n := c.Worker.Concurrency; n < 1 || n > 64 {
 		return invalid("worker.concurrency", "%d is not between 1 and 64", n)
 	}

@@ -2,6 +2,11 @@ package agentd
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 
 	agentv1 "godwit.dev/godwit/api/agent/lean"
 )
@@ -15,7 +20,40 @@ func (s *Service) Stats(context.Context, *agentv1.StatsRequest) (*agentv1.StatsR
 		CpuUsageUsec:   cpu["usage_usec"], CpuUserUsec: cpu["user_usec"], CpuSystemUsec: cpu["system_usec"],
 		PidsCurrent: s.cgroup.value("pids.current"), PidsLimit: s.cgroup.value("pids.max"),
 		OomKills: s.cgroup.oomKills(), MemoryStat: s.cgroup.table("memory.stat"),
+		CpuStat: cpu, Io: s.cgroup.io(),
 	}, nil
+}
+
+// io reads lines such as "254:16 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5 dios=6". A
+// kernel without the controller has none.
+func (c cgroup) io() (list []*agentv1.BlockIO) {
+	data, _ := os.ReadFile(filepath.Join(string(c), "io.stat"))
+	for line := range strings.Lines(string(data)) {
+		fields := strings.Fields(line)
+		b := &agentv1.BlockIO{}
+		if len(fields) < 2 {
+			continue
+		}
+		if _, err := fmt.Sscanf(fields[0], "%d:%d", &b.Major, &b.Minor); err != nil {
+			continue
+		}
+		for _, f := range fields[1:] {
+			key, value, _ := strings.Cut(f, "=")
+			n, _ := strconv.ParseUint(value, 10, 64)
+			switch key {
+			case "rbytes":
+				b.ReadBytes = n
+			case "wbytes":
+				b.WriteBytes = n
+			case "rios":
+				b.Reads = n
+			case "wios":
+				b.Writes = n
+			}
+		}
+		list = append(list, b)
+	}
+	return list
 }
 
 // Update implements agentv1.AgentService.

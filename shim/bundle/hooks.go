@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -58,8 +59,27 @@ func readHooks(h *specs.Hooks) (Hooks, error) {
 	return hooks, nil
 }
 
+// HooksOf reads the hooks of a bundle, and the annotations that they are told, for
+// whoever cleans up after a shim that died.
+func HooksOf(dir string) (Hooks, map[string]string, error) {
+	data, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	if err != nil {
+		return nil, nil, fmt.Errorf("read hooks: %w", err)
+	}
+	var oci struct {
+		Hooks       *specs.Hooks      `json:"hooks"`
+		Annotations map[string]string `json:"annotations"`
+	}
+	if err := json.Unmarshal(data, &oci); err != nil {
+		return nil, nil, fmt.Errorf("read hooks of %s: %w: %w", dir, err, errdefs.ErrInvalidArgument)
+	}
+	hooks, err := readHooks(oci.Hooks)
+	return hooks, oci.Annotations, err
+}
+
 // Run runs the hooks of one kind in their order, each with state as JSON on stdin. The
-// first failure ends it, but every poststop hook runs and their failures are joined.
+// first failure ends it, but of those that come when nothing can be taken back any more,
+// poststart and poststop, every one runs, and their failures are joined.
 func (h Hooks) Run(ctx context.Context, kind HookKind, state specs.State) error {
 	if len(h[kind]) == 0 {
 		return nil
@@ -72,7 +92,7 @@ func (h Hooks) Run(ctx context.Context, kind HookKind, state specs.State) error 
 	for i, hook := range h[kind] {
 		if err := runHook(ctx, hook, data); err != nil {
 			failed = append(failed, fmt.Errorf("run %s hook %d %s: %w", kind, i, hook.Path, err))
-			if kind != Poststop {
+			if kind == Prestart || kind == CreateRuntime {
 				break
 			}
 		}

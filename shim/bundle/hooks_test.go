@@ -38,7 +38,7 @@ func TestHooksFail(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "broken") || !strings.Contains(err.Error(), string(kind)) {
 			t.Errorf("%s: %v, want stderr in the error", kind, err)
 		}
-		if _, err := os.Stat(out); (err == nil) != (kind == Poststop) {
+		if _, err := os.Stat(out); (err == nil) != (kind == Poststart || kind == Poststop) {
 			t.Errorf("%s: the hook after a failed one ran: %v", kind, err == nil)
 		}
 	}

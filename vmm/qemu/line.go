@@ -166,7 +166,10 @@ func Model(cpu, accel string) string {
 func accelerator(accel string) string {
 	if accel == "tcg" {
 		// Its cache of translated code is the VMM's own memory, charged to the task.
-		return "tcg,tb-size=256"
+		return "tcg,tb-size=" + strconv.Itoa(translated)
 	}
 	return accel
 }
+
+// translated is the size of that cache in MiB.
+const translated = 256

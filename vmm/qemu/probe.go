@@ -44,7 +44,15 @@ func (d *Driver) Probe(ctx context.Context) (vmm.Facts, error) {
 		return vmm.Facts{}, fmt.Errorf("probe %s: %w", binary, err)
 	}
 	machine, cpu := facts("", "", accel)
-	return vmm.Facts{Name: Name, Version: version, Machine: machine, CPU: cpu, Accel: accel, Reason: reason}, nil
+	return vmm.Facts{Name: Name, Version: version, Machine: machine, CPU: cpu, Accel: accel, Reason: reason, Overhead: overhead(accel)}, nil
+}
+
+// overhead of a process: devices, buffers, threads; under TCG the translated code too.
+func overhead(accel string) uint64 {
+	if accel == "tcg" {
+		return 128<<20 + translated<<20
+	}
+	return 128 << 20
 }
 
 func (d *Driver) version(ctx context.Context, binary string) (string, error) {

@@ -2218,6 +2218,8 @@ type StatsResponse struct {
 	PidsLimit      uint64                 `protobuf:"varint,8,opt,name=pids_limit,json=pidsLimit,proto3" json:"pids_limit,omitempty"`
 	OomKills       uint64                 `protobuf:"varint,9,opt,name=oom_kills,json=oomKills,proto3" json:"oom_kills,omitempty"`
 	MemoryStat     map[string]uint64      `protobuf:"bytes,10,rep,name=memory_stat,json=memoryStat,proto3" json:"memory_stat,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // memory.stat of cgroup v2
+	CpuStat        map[string]uint64      `protobuf:"bytes,11,rep,name=cpu_stat,json=cpuStat,proto3" json:"cpu_stat,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`          // cpu.stat, for what is not named above
+	Io             []*BlockIO             `protobuf:"bytes,12,rep,name=io,proto3" json:"io,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -2322,6 +2324,105 @@ func (x *StatsResponse) GetMemoryStat() map[string]uint64 {
 	return nil
 }
 
+func (x *StatsResponse) GetCpuStat() map[string]uint64 {
+	if x != nil {
+		return x.CpuStat
+	}
+	return nil
+}
+
+func (x *StatsResponse) GetIo() []*BlockIO {
+	if x != nil {
+		return x.Io
+	}
+	return nil
+}
+
+// BlockIO is one line of io.stat.
+type BlockIO struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Major         uint64                 `protobuf:"varint,1,opt,name=major,proto3" json:"major,omitempty"`
+	Minor         uint64                 `protobuf:"varint,2,opt,name=minor,proto3" json:"minor,omitempty"`
+	ReadBytes     uint64                 `protobuf:"varint,3,opt,name=read_bytes,json=readBytes,proto3" json:"read_bytes,omitempty"`
+	WriteBytes    uint64                 `protobuf:"varint,4,opt,name=write_bytes,json=writeBytes,proto3" json:"write_bytes,omitempty"`
+	Reads         uint64                 `protobuf:"varint,5,opt,name=reads,proto3" json:"reads,omitempty"`
+	Writes        uint64                 `protobuf:"varint,6,opt,name=writes,proto3" json:"writes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BlockIO) Reset() {
+	*x = BlockIO{}
+	mi := &file_agent_v1_agent_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BlockIO) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BlockIO) ProtoMessage() {}
+
+func (x *BlockIO) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BlockIO.ProtoReflect.Descriptor instead.
+func (*BlockIO) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *BlockIO) GetMajor() uint64 {
+	if x != nil {
+		return x.Major
+	}
+	return 0
+}
+
+func (x *BlockIO) GetMinor() uint64 {
+	if x != nil {
+		return x.Minor
+	}
+	return 0
+}
+
+func (x *BlockIO) GetReadBytes() uint64 {
+	if x != nil {
+		return x.ReadBytes
+	}
+	return 0
+}
+
+func (x *BlockIO) GetWriteBytes() uint64 {
+	if x != nil {
+		return x.WriteBytes
+	}
+	return 0
+}
+
+func (x *BlockIO) GetReads() uint64 {
+	if x != nil {
+		return x.Reads
+	}
+	return 0
+}
+
+func (x *BlockIO) GetWrites() uint64 {
+	if x != nil {
+		return x.Writes
+	}
+	return 0
+}
+
 type UpdateRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Resources     []byte                 `protobuf:"bytes,1,opt,name=resources,proto3" json:"resources,omitempty"`
@@ -2331,7 +2432,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2343,7 +2444,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2356,7 +2457,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *UpdateRequest) GetResources() []byte {
@@ -2374,7 +2475,7 @@ type UpdateResponse struct {
 
 func (x *UpdateResponse) Reset() {
 	*x = UpdateResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_agent_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2386,7 +2487,7 @@ func (x *UpdateResponse) String() string {
 func (*UpdateResponse) ProtoMessage() {}
 
 func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_agent_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2399,7 +2500,7 @@ func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
 func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 type SyncRequest struct {
@@ -2410,7 +2511,7 @@ type SyncRequest struct {
 
 func (x *SyncRequest) Reset() {
 	*x = SyncRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_agent_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2422,7 +2523,7 @@ func (x *SyncRequest) String() string {
 func (*SyncRequest) ProtoMessage() {}
 
 func (x *SyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_agent_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2435,7 +2536,7 @@ func (x *SyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncRequest.ProtoReflect.Descriptor instead.
 func (*SyncRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{40}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 type SyncResponse struct {
@@ -2446,7 +2547,7 @@ type SyncResponse struct {
 
 func (x *SyncResponse) Reset() {
 	*x = SyncResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_agent_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2458,7 +2559,7 @@ func (x *SyncResponse) String() string {
 func (*SyncResponse) ProtoMessage() {}
 
 func (x *SyncResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_agent_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2471,7 +2572,7 @@ func (x *SyncResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncResponse.ProtoReflect.Descriptor instead.
 func (*SyncResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{41}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 type ShutdownRequest struct {
@@ -2482,7 +2583,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_agent_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2494,7 +2595,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_agent_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2507,7 +2608,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{42}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{43}
 }
 
 type ShutdownResponse struct {
@@ -2518,7 +2619,7 @@ type ShutdownResponse struct {
 
 func (x *ShutdownResponse) Reset() {
 	*x = ShutdownResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_agent_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2530,7 +2631,7 @@ func (x *ShutdownResponse) String() string {
 func (*ShutdownResponse) ProtoMessage() {}
 
 func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_agent_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2543,7 +2644,7 @@ func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownResponse.ProtoReflect.Descriptor instead.
 func (*ShutdownResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{43}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{44}
 }
 
 var File_agent_v1_agent_proto protoreflect.FileDescriptor
@@ -2694,7 +2795,7 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x05width\x18\x02 \x01(\rR\x05width\x12\x16\n" +
 	"\x06height\x18\x03 \x01(\rR\x06height\"\x10\n" +
 	"\x0eResizeResponse\"\x0e\n" +
-	"\fStatsRequest\"\xe4\x03\n" +
+	"\fStatsRequest\"\x92\x05\n" +
 	"\rStatsResponse\x12%\n" +
 	"\x0ememory_current\x18\x01 \x01(\x04R\rmemoryCurrent\x12!\n" +
 	"\fmemory_limit\x18\x02 \x01(\x04R\vmemoryLimit\x12(\n" +
@@ -2708,10 +2809,24 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\toom_kills\x18\t \x01(\x04R\boomKills\x12O\n" +
 	"\vmemory_stat\x18\n" +
 	" \x03(\v2..godwit.agent.v1.StatsResponse.MemoryStatEntryR\n" +
-	"memoryStat\x1a=\n" +
+	"memoryStat\x12F\n" +
+	"\bcpu_stat\x18\v \x03(\v2+.godwit.agent.v1.StatsResponse.CpuStatEntryR\acpuStat\x12(\n" +
+	"\x02io\x18\f \x03(\v2\x18.godwit.agent.v1.BlockIOR\x02io\x1a=\n" +
 	"\x0fMemoryStatEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"-\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\x1a:\n" +
+	"\fCpuStatEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xa3\x01\n" +
+	"\aBlockIO\x12\x14\n" +
+	"\x05major\x18\x01 \x01(\x04R\x05major\x12\x14\n" +
+	"\x05minor\x18\x02 \x01(\x04R\x05minor\x12\x1d\n" +
+	"\n" +
+	"read_bytes\x18\x03 \x01(\x04R\treadBytes\x12\x1f\n" +
+	"\vwrite_bytes\x18\x04 \x01(\x04R\n" +
+	"writeBytes\x12\x14\n" +
+	"\x05reads\x18\x05 \x01(\x04R\x05reads\x12\x16\n" +
+	"\x06writes\x18\x06 \x01(\x04R\x06writes\"-\n" +
 	"\rUpdateRequest\x12\x1c\n" +
 	"\tresources\x18\x01 \x01(\fR\tresources\"\x10\n" +
 	"\x0eUpdateResponse\"\r\n" +
@@ -2758,7 +2873,7 @@ func file_agent_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_agent_v1_agent_proto_goTypes = []any{
 	(Stream)(0),                      // 0: godwit.agent.v1.Stream
 	(*InfoRequest)(nil),              // 1: godwit.agent.v1.InfoRequest
@@ -2799,21 +2914,23 @@ var file_agent_v1_agent_proto_goTypes = []any{
 	(*ResizeResponse)(nil),           // 36: godwit.agent.v1.ResizeResponse
 	(*StatsRequest)(nil),             // 37: godwit.agent.v1.StatsRequest
 	(*StatsResponse)(nil),            // 38: godwit.agent.v1.StatsResponse
-	(*UpdateRequest)(nil),            // 39: godwit.agent.v1.UpdateRequest
-	(*UpdateResponse)(nil),           // 40: godwit.agent.v1.UpdateResponse
-	(*SyncRequest)(nil),              // 41: godwit.agent.v1.SyncRequest
-	(*SyncResponse)(nil),             // 42: godwit.agent.v1.SyncResponse
-	(*ShutdownRequest)(nil),          // 43: godwit.agent.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),         // 44: godwit.agent.v1.ShutdownResponse
-	nil,                              // 45: godwit.agent.v1.SetupRequest.SysctlEntry
-	nil,                              // 46: godwit.agent.v1.StatsResponse.MemoryStatEntry
+	(*BlockIO)(nil),                  // 39: godwit.agent.v1.BlockIO
+	(*UpdateRequest)(nil),            // 40: godwit.agent.v1.UpdateRequest
+	(*UpdateResponse)(nil),           // 41: godwit.agent.v1.UpdateResponse
+	(*SyncRequest)(nil),              // 42: godwit.agent.v1.SyncRequest
+	(*SyncResponse)(nil),             // 43: godwit.agent.v1.SyncResponse
+	(*ShutdownRequest)(nil),          // 44: godwit.agent.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),         // 45: godwit.agent.v1.ShutdownResponse
+	nil,                              // 46: godwit.agent.v1.SetupRequest.SysctlEntry
+	nil,                              // 47: godwit.agent.v1.StatsResponse.MemoryStatEntry
+	nil,                              // 48: godwit.agent.v1.StatsResponse.CpuStatEntry
 }
 var file_agent_v1_agent_proto_depIdxs = []int32{
 	3,  // 0: godwit.agent.v1.SetupRequest.layers:type_name -> godwit.agent.v1.Disk
 	3,  // 1: godwit.agent.v1.SetupRequest.writable:type_name -> godwit.agent.v1.Disk
 	4,  // 2: godwit.agent.v1.SetupRequest.mounts:type_name -> godwit.agent.v1.Mount
 	5,  // 3: godwit.agent.v1.SetupRequest.files:type_name -> godwit.agent.v1.File
-	45, // 4: godwit.agent.v1.SetupRequest.sysctl:type_name -> godwit.agent.v1.SetupRequest.SysctlEntry
+	46, // 4: godwit.agent.v1.SetupRequest.sysctl:type_name -> godwit.agent.v1.SetupRequest.SysctlEntry
 	7,  // 5: godwit.agent.v1.SetupRequest.seccomp:type_name -> godwit.agent.v1.Seccomp
 	4,  // 6: godwit.agent.v1.SetupRequest.copies:type_name -> godwit.agent.v1.Mount
 	5,  // 7: godwit.agent.v1.CopyRequest.files:type_name -> godwit.agent.v1.File
@@ -2824,48 +2941,50 @@ var file_agent_v1_agent_proto_depIdxs = []int32{
 	26, // 12: godwit.agent.v1.RestoredResponse.processes:type_name -> godwit.agent.v1.Process
 	26, // 13: godwit.agent.v1.ProcessesResponse.processes:type_name -> godwit.agent.v1.Process
 	0,  // 14: godwit.agent.v1.ReadRequest.stream:type_name -> godwit.agent.v1.Stream
-	46, // 15: godwit.agent.v1.StatsResponse.memory_stat:type_name -> godwit.agent.v1.StatsResponse.MemoryStatEntry
-	1,  // 16: godwit.agent.v1.Agent.Info:input_type -> godwit.agent.v1.InfoRequest
-	6,  // 17: godwit.agent.v1.Agent.Setup:input_type -> godwit.agent.v1.SetupRequest
-	9,  // 18: godwit.agent.v1.Agent.Copy:input_type -> godwit.agent.v1.CopyRequest
-	14, // 19: godwit.agent.v1.Agent.ConfigureNetwork:input_type -> godwit.agent.v1.ConfigureNetworkRequest
-	16, // 20: godwit.agent.v1.Agent.Restored:input_type -> godwit.agent.v1.RestoredRequest
-	18, // 21: godwit.agent.v1.Agent.Start:input_type -> godwit.agent.v1.StartRequest
-	20, // 22: godwit.agent.v1.Agent.Wait:input_type -> godwit.agent.v1.WaitRequest
-	22, // 23: godwit.agent.v1.Agent.Kill:input_type -> godwit.agent.v1.KillRequest
-	24, // 24: godwit.agent.v1.Agent.Remove:input_type -> godwit.agent.v1.RemoveRequest
-	27, // 25: godwit.agent.v1.Agent.Processes:input_type -> godwit.agent.v1.ProcessesRequest
-	29, // 26: godwit.agent.v1.Agent.Read:input_type -> godwit.agent.v1.ReadRequest
-	31, // 27: godwit.agent.v1.Agent.Write:input_type -> godwit.agent.v1.WriteRequest
-	33, // 28: godwit.agent.v1.Agent.CloseStdin:input_type -> godwit.agent.v1.CloseStdinRequest
-	35, // 29: godwit.agent.v1.Agent.Resize:input_type -> godwit.agent.v1.ResizeRequest
-	37, // 30: godwit.agent.v1.Agent.Stats:input_type -> godwit.agent.v1.StatsRequest
-	39, // 31: godwit.agent.v1.Agent.Update:input_type -> godwit.agent.v1.UpdateRequest
-	41, // 32: godwit.agent.v1.Agent.Sync:input_type -> godwit.agent.v1.SyncRequest
-	43, // 33: godwit.agent.v1.Agent.Shutdown:input_type -> godwit.agent.v1.ShutdownRequest
-	2,  // 34: godwit.agent.v1.Agent.Info:output_type -> godwit.agent.v1.InfoResponse
-	8,  // 35: godwit.agent.v1.Agent.Setup:output_type -> godwit.agent.v1.SetupResponse
-	10, // 36: godwit.agent.v1.Agent.Copy:output_type -> godwit.agent.v1.CopyResponse
-	15, // 37: godwit.agent.v1.Agent.ConfigureNetwork:output_type -> godwit.agent.v1.ConfigureNetworkResponse
-	17, // 38: godwit.agent.v1.Agent.Restored:output_type -> godwit.agent.v1.RestoredResponse
-	19, // 39: godwit.agent.v1.Agent.Start:output_type -> godwit.agent.v1.StartResponse
-	21, // 40: godwit.agent.v1.Agent.Wait:output_type -> godwit.agent.v1.WaitResponse
-	23, // 41: godwit.agent.v1.Agent.Kill:output_type -> godwit.agent.v1.KillResponse
-	25, // 42: godwit.agent.v1.Agent.Remove:output_type -> godwit.agent.v1.RemoveResponse
-	28, // 43: godwit.agent.v1.Agent.Processes:output_type -> godwit.agent.v1.ProcessesResponse
-	30, // 44: godwit.agent.v1.Agent.Read:output_type -> godwit.agent.v1.ReadResponse
-	32, // 45: godwit.agent.v1.Agent.Write:output_type -> godwit.agent.v1.WriteResponse
-	34, // 46: godwit.agent.v1.Agent.CloseStdin:output_type -> godwit.agent.v1.CloseStdinResponse
-	36, // 47: godwit.agent.v1.Agent.Resize:output_type -> godwit.agent.v1.ResizeResponse
-	38, // 48: godwit.agent.v1.Agent.Stats:output_type -> godwit.agent.v1.StatsResponse
-	40, // 49: godwit.agent.v1.Agent.Update:output_type -> godwit.agent.v1.UpdateResponse
-	42, // 50: godwit.agent.v1.Agent.Sync:output_type -> godwit.agent.v1.SyncResponse
-	44, // 51: godwit.agent.v1.Agent.Shutdown:output_type -> godwit.agent.v1.ShutdownResponse
-	34, // [34:52] is the sub-list for method output_type
-	16, // [16:34] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	47, // 15: godwit.agent.v1.StatsResponse.memory_stat:type_name -> godwit.agent.v1.StatsResponse.MemoryStatEntry
+	48, // 16: godwit.agent.v1.StatsResponse.cpu_stat:type_name -> godwit.agent.v1.StatsResponse.CpuStatEntry
+	39, // 17: godwit.agent.v1.StatsResponse.io:type_name -> godwit.agent.v1.BlockIO
+	1,  // 18: godwit.agent.v1.Agent.Info:input_type -> godwit.agent.v1.InfoRequest
+	6,  // 19: godwit.agent.v1.Agent.Setup:input_type -> godwit.agent.v1.SetupRequest
+	9,  // 20: godwit.agent.v1.Agent.Copy:input_type -> godwit.agent.v1.CopyRequest
+	14, // 21: godwit.agent.v1.Agent.ConfigureNetwork:input_type -> godwit.agent.v1.ConfigureNetworkRequest
+	16, // 22: godwit.agent.v1.Agent.Restored:input_type -> godwit.agent.v1.RestoredRequest
+	18, // 23: godwit.agent.v1.Agent.Start:input_type -> godwit.agent.v1.StartRequest
+	20, // 24: godwit.agent.v1.Agent.Wait:input_type -> godwit.agent.v1.WaitRequest
+	22, // 25: godwit.agent.v1.Agent.Kill:input_type -> godwit.agent.v1.KillRequest
+	24, // 26: godwit.agent.v1.Agent.Remove:input_type -> godwit.agent.v1.RemoveRequest
+	27, // 27: godwit.agent.v1.Agent.Processes:input_type -> godwit.agent.v1.ProcessesRequest
+	29, // 28: godwit.agent.v1.Agent.Read:input_type -> godwit.agent.v1.ReadRequest
+	31, // 29: godwit.agent.v1.Agent.Write:input_type -> godwit.agent.v1.WriteRequest
+	33, // 30: godwit.agent.v1.Agent.CloseStdin:input_type -> godwit.agent.v1.CloseStdinRequest
+	35, // 31: godwit.agent.v1.Agent.Resize:input_type -> godwit.agent.v1.ResizeRequest
+	37, // 32: godwit.agent.v1.Agent.Stats:input_type -> godwit.agent.v1.StatsRequest
+	40, // 33: godwit.agent.v1.Agent.Update:input_type -> godwit.agent.v1.UpdateRequest
+	42, // 34: godwit.agent.v1.Agent.Sync:input_type -> godwit.agent.v1.SyncRequest
+	44, // 35: godwit.agent.v1.Agent.Shutdown:input_type -> godwit.agent.v1.ShutdownRequest
+	2,  // 36: godwit.agent.v1.Agent.Info:output_type -> godwit.agent.v1.InfoResponse
+	8,  // 37: godwit.agent.v1.Agent.Setup:output_type -> godwit.agent.v1.SetupResponse
+	10, // 38: godwit.agent.v1.Agent.Copy:output_type -> godwit.agent.v1.CopyResponse
+	15, // 39: godwit.agent.v1.Agent.ConfigureNetwork:output_type -> godwit.agent.v1.ConfigureNetworkResponse
+	17, // 40: godwit.agent.v1.Agent.Restored:output_type -> godwit.agent.v1.RestoredResponse
+	19, // 41: godwit.agent.v1.Agent.Start:output_type -> godwit.agent.v1.StartResponse
+	21, // 42: godwit.agent.v1.Agent.Wait:output_type -> godwit.agent.v1.WaitResponse
+	23, // 43: godwit.agent.v1.Agent.Kill:output_type -> godwit.agent.v1.KillResponse
+	25, // 44: godwit.agent.v1.Agent.Remove:output_type -> godwit.agent.v1.RemoveResponse
+	28, // 45: godwit.agent.v1.Agent.Processes:output_type -> godwit.agent.v1.ProcessesResponse
+	30, // 46: godwit.agent.v1.Agent.Read:output_type -> godwit.agent.v1.ReadResponse
+	32, // 47: godwit.agent.v1.Agent.Write:output_type -> godwit.agent.v1.WriteResponse
+	34, // 48: godwit.agent.v1.Agent.CloseStdin:output_type -> godwit.agent.v1.CloseStdinResponse
+	36, // 49: godwit.agent.v1.Agent.Resize:output_type -> godwit.agent.v1.ResizeResponse
+	38, // 50: godwit.agent.v1.Agent.Stats:output_type -> godwit.agent.v1.StatsResponse
+	41, // 51: godwit.agent.v1.Agent.Update:output_type -> godwit.agent.v1.UpdateResponse
+	43, // 52: godwit.agent.v1.Agent.Sync:output_type -> godwit.agent.v1.SyncResponse
+	45, // 53: godwit.agent.v1.Agent.Shutdown:output_type -> godwit.agent.v1.ShutdownResponse
+	36, // [36:54] is the sub-list for method output_type
+	18, // [18:36] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_agent_v1_agent_proto_init() }
@@ -2879,7 +2998,7 @@ func file_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_v1_agent_proto_rawDesc), len(file_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   46,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -204,6 +204,7 @@ type QueryResponse struct {
 	Progress      *Progress              `protobuf:"bytes,18,opt,name=progress,proto3" json:"progress,omitempty"`
 	TaskPid       uint32                 `protobuf:"varint,19,opt,name=task_pid,json=taskPid,proto3" json:"task_pid,omitempty"`
 	Adopted       bool                   `protobuf:"varint,20,opt,name=adopted,proto3" json:"adopted,omitempty"` // its shim died: containerd has no task of it
+	Ended         string                 `protobuf:"bytes,21,opt,name=ended,proto3" json:"ended,omitempty"`      // why the VMM ended, where it did not end because of its task
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -376,6 +377,13 @@ func (x *QueryResponse) GetAdopted() bool {
 		return x.Adopted
 	}
 	return false
+}
+
+func (x *QueryResponse) GetEnded() string {
+	if x != nil {
+		return x.Ended
+	}
+	return ""
 }
 
 type CaptureRequest struct {
@@ -967,7 +975,7 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\x04step\x18\x01 \x01(\tR\x04step\x12\x12\n" +
 	"\x04done\x18\x02 \x01(\x04R\x04done\x12\x14\n" +
 	"\x05total\x18\x03 \x01(\x04R\x05total\"\x0e\n" +
-	"\fQueryRequest\"\xb1\x04\n" +
+	"\fQueryRequest\"\xc7\x04\n" +
 	"\rQueryResponse\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x10\n" +
@@ -992,7 +1000,8 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\anetwork\x18\x11 \x01(\tR\anetwork\x127\n" +
 	"\bprogress\x18\x12 \x01(\v2\x1b.godwit.machine.v1.ProgressR\bprogress\x12\x19\n" +
 	"\btask_pid\x18\x13 \x01(\rR\ataskPid\x12\x18\n" +
-	"\aadopted\x18\x14 \x01(\bR\aadopted\"\x89\x01\n" +
+	"\aadopted\x18\x14 \x01(\bR\aadopted\x12\x14\n" +
+	"\x05ended\x18\x15 \x01(\tR\x05ended\"\x89\x01\n" +
 	"\x0eCaptureRequest\x12(\n" +
 	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x1e\n" +
 	"\n" +
