@@ -107,7 +107,7 @@ func (vm *VM) startExec(ctx context.Context, id string) error {
 	}
 	vm.mu.Unlock()
 	if err != nil {
-		if asked {
+		if asked && (ctx.Err() != nil || errdefs.IsUnavailable(err)) {
 			go vm.disavow(p)
 		}
 		return fmt.Errorf("start exec %s: %w", id, err)
@@ -116,14 +116,21 @@ func (vm *VM) startExec(ctx context.Context, id string) error {
 	return nil
 }
 
-// disavow ends a process that the guest may have started, or still start, for a caller
-// who got no answer.
+// disavow ends a process that the guest may have started, or is about to start, for a
+// caller who got no answer.
 func (vm *VM) disavow(p *process) {
 	ctx, cancel := context.WithTimeout(vm.life, guestBound)
 	defer cancel()
 	agent := vm.guest()
-	if _, err := agent.Kill(ctx, &agentv1.KillRequest{Id: p.guest, Signal: sigkill}); err != nil {
-		return // there is none
+	for ctx.Err() == nil {
+		_, err := agent.Kill(ctx, &agentv1.KillRequest{Id: p.guest, Signal: sigkill})
+		if err == nil {
+			break
+		}
+		if !errdefs.IsNotFound(err) {
+			return
+		}
+		sleep(ctx, retryWait) // it may be on its way
 	}
 	if _, err := agent.Wait(ctx, &agentv1.WaitRequest{Id: p.guest}); err == nil {
 		vm.forgetExec(ctx, p)
