@@ -55,7 +55,7 @@ func (manager) Stop(ctx context.Context, id string) (containerd.StopStatus, erro
 	if err != nil {
 		return status, err
 	}
-	if err := removeSocket(bundle); err != nil {
+	if err := removeSocket(ctx, bundle); err != nil {
 		return status, err
 	}
 	cfg, err := config.Load(shim.ConfigPath(bundle))
@@ -71,9 +71,13 @@ func (manager) Stop(ctx context.Context, id string) (containerd.StopStatus, erro
 	return status, err
 }
 
+// dyingBound is how long a killed process may take to let go of its socket: containerd
+// hears of its end before it is over.
+const dyingBound = time.Second
+
 // removeSocket removes the socket that a killed shim has left; containerd keeps its
-// address in the bundle.
-func removeSocket(bundle string) error {
+// address in the bundle. One that is served on is another shim's by now.
+func removeSocket(ctx context.Context, bundle string) error {
 	data, err := os.ReadFile(filepath.Join(bundle, "bootstrap.json"))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -84,8 +88,17 @@ func removeSocket(bundle string) error {
 	var served struct {
 		Address string `json:"address"`
 	}
-	if json.Unmarshal(data, &served) != nil || served.Address == "" || containerd.CanConnect(served.Address) {
+	if json.Unmarshal(data, &served) != nil || served.Address == "" {
 		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, dyingBound)
+	defer cancel()
+	for containerd.CanConnect(served.Address) {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(10 * time.Millisecond):
+		}
 	}
 	if err := containerd.RemoveSocket(served.Address); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove socket of dead shim: %w", err)
