@@ -8,9 +8,8 @@ import (
 )
 
 // figures of a VM: those of the container in the guest, and what the VM costs its host.
-// CPU is all that the host has spent. Memory is the container's and, beside it, the own
-// cost of VMM and shim; the limit grows by the same, so that what lies between use and
-// limit is what the container may still take.
+// CPU is all that the host has spent. Memory is the container's and the own cost of VMM
+// and shim; the limit is what the user knows, that of the container.
 type figures struct {
 	guest *agentv1.StatsResponse
 	cost  cost
@@ -26,7 +25,7 @@ func (f figures) limit() uint64 {
 	if limit == 0 || limit > f.ram {
 		limit = f.ram
 	}
-	return limit + f.cost.own
+	return limit
 }
 
 func (f figures) v2() *v2.Metrics {

@@ -93,8 +93,8 @@ func TestStatsInEveryState(t *testing.T) {
 	}
 }
 
-// What lies between use and limit is what the container may still take, whatever the VM
-// costs beside it; a container without a limit has the RAM of its VM.
+// Use is the container's and what the VM costs beside it; the limit is the container's,
+// and of one that has none the RAM of its VM.
 func TestFigures(t *testing.T) {
 	g := &agentv1.StatsResponse{
 		MemoryCurrent: 30, MemoryLimit: 100, MemoryMaxUsage: 50, OomKills: 1, CpuUserUsec: 2,
@@ -102,10 +102,10 @@ func TestFigures(t *testing.T) {
 	}
 	f := figures{guest: g, cost: cost{own: 7, cpu: 9, perCPU: []uint64{4000, 5000}}, ram: 1000}
 	one, two := f.v1(), f.v2()
-	if m := one.Memory.Usage; m.Usage != 37 || m.Limit != 107 || m.Max != 57 {
+	if m := one.Memory.Usage; m.Usage != 37 || m.Limit != 100 || m.Max != 57 {
 		t.Errorf("v1 memory %v", m)
 	}
-	if m := two.Memory; m.Usage != 37 || m.UsageLimit != 107 || m.MaxUsage != 57 {
+	if m := two.Memory; m.Usage != 37 || m.UsageLimit != 100 || m.MaxUsage != 57 {
 		t.Errorf("v2 memory %v", m)
 	}
 	if c := one.CPU; c.Usage.Total != 9000 || c.Usage.User != 2000 || len(c.Usage.PerCPU) != 2 || c.Throttling.ThrottledPeriods != 4 {
@@ -124,7 +124,7 @@ func TestFigures(t *testing.T) {
 		t.Errorf("v2 I/O %v", e)
 	}
 	f.guest.MemoryLimit = 0
-	if got := f.v2().Memory.UsageLimit; got != 1007 {
+	if got := f.v2().Memory.UsageLimit; got != 1000 {
 		t.Errorf("limit without a limit %d", got)
 	}
 }
