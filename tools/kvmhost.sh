@@ -21,7 +21,7 @@ die() { echo "kvmhost: $*" >&2; exit 1; }
 
 # Every VMM that is there, and the pattern of its cases.
 cases() {
-	local some='Test(Conformance|ConversationWithTheRealOne)/^(start_is|pause_stops|state_and|NIC_is_added)'
+	local some='Test(Conformance|Confined|ConversationWithTheRealOne)/^(start_is|pause_stops|state_and|NIC_is_added)'
 	case $which in
 	smoke | demo | qemu | all) ;;
 	*) die "cases $which: use all, smoke, demo or qemu" ;;
@@ -32,7 +32,7 @@ cases() {
 	smoke) echo "suite cloudhypervisor $some" ;;
 	demo) echo 'demo cloud-hypervisor' ;;
 	all)
-		echo 'suite cloudhypervisor Test(Conformance|MoreRAM|ConversationWithTheRealOne)$'
+		echo 'suite cloudhypervisor Test(Conformance|MoreRAM|Confined|ConversationWithTheRealOne)$'
 		echo 'demo cloud-hypervisor'
 		;;
 	esac

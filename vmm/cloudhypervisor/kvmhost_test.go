@@ -4,7 +4,6 @@ package cloudhypervisor
 
 import (
 	"cmp"
-	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -60,24 +59,6 @@ func TestMoreRAM(t *testing.T) {
 // TestConversationWithTheRealOne is TestConversation on the real one.
 func TestConversationWithTheRealOne(t *testing.T) {
 	env := realEnv(t)
-	ram, err := os.Create(filepath.Join(env.Dir, "ram"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ram.Close()
-	if err := ram.Truncate(int64(env.Memory)); err != nil {
-		t.Fatal(err)
-	}
-	m, err := env.Driver.Start(t.Context(), vmm.Config{
-		Name: "conversation", Dir: env.Dir, Memory: env.Memory, VCPUs: 1, RAM: ram, Agent: filepath.Join(env.Dir, "agent.sock"), Incoming: true,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := m.Kill(context.Background()); err != nil {
-			t.Error(err)
-		}
-	}()
+	m := startReal(t, env, func(cfg *vmm.Config) { cfg.Incoming = true })
 	converse(t, m.Process().Control, env.Dir)
 }
