@@ -28,16 +28,18 @@ type drivers struct {
 }
 
 func newDrivers(cfg *config.Config) (*drivers, error) {
+	remember := memo.Memo{Path: cfg.FactsFile()}.Of
 	q, err := qemu.New(qemu.Driver{
-		Binary: cfg.VMM.QEMU, DataDir: cfg.VMM.DataDir, Accel: cfg.VMM.Accel, Log: slog.Default(),
-		Remember: memo.Memo{Path: cfg.FactsFile()}.Of,
+		Binary: cfg.VMM.QEMU, DataDir: cfg.VMM.DataDir, Accel: cfg.VMM.Accel, Log: slog.Default(), Remember: remember,
 	})
 	if err != nil {
 		return nil, err
 	}
 	d := &drivers{kind: cfg.VMM.Kind, table: map[string]vmm.Driver{
-		qemu.Name:            q,
-		cloudhypervisor.Name: cloudhypervisor.New(cloudhypervisor.Driver{Binary: cfg.VMM.CloudHypervisor, Log: slog.Default()}),
+		qemu.Name: q,
+		cloudhypervisor.Name: cloudhypervisor.New(cloudhypervisor.Driver{
+			Binary: cfg.VMM.CloudHypervisor, Log: slog.Default(), Remember: remember,
+		}),
 	}}
 	if d.kind == "" {
 		d.kind = auto

@@ -32,6 +32,9 @@ const cleanupTimeout = 10 * time.Second
 type Driver struct {
 	Binary string // path, or name in PATH; empty: cloud-hypervisor
 	Log    *slog.Logger
+	// Remember answers what find once found for the same files; nil: find is called. It
+	// keeps the binary's version, which every start needs and which takes a process.
+	Remember func(kind string, paths []string, find func() (string, error)) (string, error)
 
 	host     kvm.Host
 	landlock func() bool
@@ -46,6 +49,9 @@ func New(d Driver) *Driver {
 	}
 	if d.Log == nil {
 		d.Log = slog.Default()
+	}
+	if d.Remember == nil {
+		d.Remember = func(_ string, _ []string, find func() (string, error)) (string, error) { return find() }
 	}
 	if d.host == (kvm.Host{}) {
 		d.host = kvm.Default

@@ -34,13 +34,13 @@ func (d *Driver) Probe(ctx context.Context) (vmm.Facts, error) {
 		return vmm.Facts{}, fmt.Errorf("find Cloud Hypervisor %s: install version %d or newer, or set vmm.cloud_hypervisor: %v: %w",
 			d.Binary, minMajor, err, errdefs.ErrFailedPrecondition)
 	}
-	version, err := probeVersion(ctx, binary)
-	if err != nil {
-		return vmm.Facts{}, fmt.Errorf("probe %s: %w", binary, err)
-	}
 	if missing := d.host.Missing(); missing != nil {
 		return vmm.Facts{}, fmt.Errorf("probe %s: KVM does not work here, load kvm_intel or kvm_amd, or use QEMU: %w: %w",
 			binary, missing, errdefs.ErrFailedPrecondition)
+	}
+	version, err := d.Remember("cloud-hypervisor version", []string{binary}, func() (string, error) { return probeVersion(ctx, binary) })
+	if err != nil {
+		return vmm.Facts{}, fmt.Errorf("probe %s: %w", binary, err)
 	}
 	reason := "KVM works"
 	if !d.landlock() {
