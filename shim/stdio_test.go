@@ -155,3 +155,30 @@ func TestJournalOnABadDisk(t *testing.T) {
 		}
 	}
 }
+
+// A full disk under the journal refuses a hibernate by class and leaves the VM as it
+// was; with space it goes on.
+func TestCaptureOnAFullDisk(t *testing.T) {
+	w := newWorld(t).running()
+	real := syncDir
+	t.Cleanup(func() { syncDir = real })
+	syncDir = func(dir string) error { return &os.PathError{Op: "sync", Path: dir, Err: syscall.ENOSPC} }
+	_, err := w.capture()
+	if !errdefs.IsResourceExhausted(errgrpc.ToNative(err)) || !strings.Contains(err.Error(), "state_dir") {
+		t.Errorf("capture: %v", err)
+	}
+	vm, err := w.service.the()
+	if err != nil || !vm.is(Running) || vm.noted().Phase != Own {
+		t.Errorf("the VM is %v in %s, %v", vm.state, vm.noted().Phase, err)
+	}
+	if _, err := w.service.Pause(ctxNS(t), &taskapi.PauseRequest{ID: "vm"}); err != nil {
+		t.Errorf("pause needs no disk: %v", err)
+	}
+	if _, err := w.service.Resume(ctxNS(t), &taskapi.ResumeRequest{ID: "vm"}); err != nil {
+		t.Errorf("resume needs no disk: %v", err)
+	}
+	syncDir = real
+	if _, err := w.capture(); err != nil {
+		t.Errorf("capture with space: %v", err)
+	}
+}
