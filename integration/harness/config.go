@@ -15,7 +15,7 @@ const controllerPort = 7443
 const containerdConfig = `version = 3
 root = '%[1]s/root'
 state = '%[1]s/state'
-disabled_plugins = ['io.containerd.grpc.v1.cri', 'io.containerd.cri.v1.images', 'io.containerd.cri.v1.runtime', 'io.containerd.podsandbox.controller.v1.podsandbox', 'io.containerd.nri.v1.nri', 'io.containerd.tracing.processor.v1.otlp', 'io.containerd.internal.v1.tracing']
+disabled_plugins = [%[2]s'io.containerd.nri.v1.nri', 'io.containerd.tracing.processor.v1.otlp', 'io.containerd.internal.v1.tracing']
 [grpc]
   address = '%[1]s/c.sock'
 [ttrpc]
@@ -27,6 +27,18 @@ disabled_plugins = ['io.containerd.grpc.v1.cri', 'io.containerd.cri.v1.images', 
 [plugins.'io.containerd.service.v1.diff-service']
   default = ['walking']
 `
+
+// withoutCRI are the plugins that Kubernetes alone needs.
+const withoutCRI = "'io.containerd.grpc.v1.cri', 'io.containerd.cri.v1.images', 'io.containerd.cri.v1.runtime', 'io.containerd.podsandbox.controller.v1.podsandbox', "
+
+// containerdConfig is the file of the node's daemon.
+func (n *Node) containerdConfig() string {
+	without := withoutCRI
+	if n.harness.opts.CRI {
+		without = ""
+	}
+	return fmt.Sprintf(containerdConfig, n.Dir, without) + n.harness.opts.Containerd
+}
 
 // cniConfig joins containers to the node's bridge. The node's own range comes first; the
 // whole subnet is allowed on request, so that a VM can keep its address on any node.
@@ -65,7 +77,7 @@ func (n *Node) inside(path string) string { return filepath.Join(n.holder.proc("
 func (n *Node) writeConfig() error {
 	h := n.harness
 	files := map[string]string{
-		filepath.Join(n.Dir, "containerd.toml"):       fmt.Sprintf(containerdConfig, n.Dir) + h.opts.Containerd,
+		filepath.Join(n.Dir, "containerd.toml"):       n.containerdConfig(),
 		n.inside("/etc/cni/net.d/10-godwit.conflist"): fmt.Sprintf(cniConfig, bridge, ranges(n.index)),
 		n.Config:                     n.godwitConfig(),
 		n.inside("/etc/resolv.conf"): "nameserver " + Gateway + "\n",

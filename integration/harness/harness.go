@@ -36,6 +36,7 @@ type Options struct {
 	Programs string
 	// Config is appended to every node's config.toml.
 	Config func(n *Node) string
+	CRI    bool // containerd serves Kubernetes too
 	// Containerd is appended to every containerd's config.toml.
 	Containerd string
 	Release    Release                          // of containerd; default: what GODWIT_CONTAINERD says, else Newest
