@@ -41,6 +41,7 @@ var all = map[string]func() message{
 	"godwit.agent.v1.ResizeResponse":           func() message { return new(ResizeResponse) },
 	"godwit.agent.v1.StatsRequest":             func() message { return new(StatsRequest) },
 	"godwit.agent.v1.StatsResponse":            func() message { return new(StatsResponse) },
+	"godwit.agent.v1.BlockIO":                  func() message { return new(BlockIO) },
 	"godwit.agent.v1.UpdateRequest":            func() message { return new(UpdateRequest) },
 	"godwit.agent.v1.UpdateResponse":           func() message { return new(UpdateResponse) },
 	"godwit.agent.v1.SyncRequest":              func() message { return new(SyncRequest) },

@@ -1379,6 +1379,8 @@ type StatsResponse struct {
 	PidsLimit      uint64
 	OomKills       uint64
 	MemoryStat     map[string]uint64
+	CpuStat        map[string]uint64
+	Io             []*BlockIO
 	unknown        bool
 }
 
@@ -1394,6 +1396,10 @@ func (m *StatsResponse) AppendTo(b []byte) []byte {
 	b = AppendNumber(b, 8, uint64(m.PidsLimit))
 	b = AppendNumber(b, 9, uint64(m.OomKills))
 	b = appendMap(b, 10, m.MemoryStat, func(b []byte, v uint64) []byte { return AppendNumber(b, 2, v) })
+	b = appendMap(b, 11, m.CpuStat, func(b []byte, v uint64) []byte { return AppendNumber(b, 2, v) })
+	for _, x := range m.Io {
+		b = appendItem(b, 12, x.AppendTo(nil))
+	}
 	return b
 }
 
@@ -1421,6 +1427,15 @@ func (m *StatsResponse) Unmarshal(b []byte) error {
 			m.OomKills = uint64(v.Number)
 		case 10:
 			return takeEntry(&m.MemoryStat, v.Data, readNumber)
+		case 11:
+			return takeEntry(&m.CpuStat, v.Data, readNumber)
+		case 12:
+			x := new(BlockIO)
+			if err := x.Unmarshal(v.Data); err != nil {
+				return err
+			}
+			m.unknown = m.unknown || x.unknown
+			m.Io = append(m.Io, x)
 		default:
 			m.unknown = true
 		}
@@ -1430,6 +1445,54 @@ func (m *StatsResponse) Unmarshal(b []byte) error {
 
 // Unknown reports whether fields came that this build does not know.
 func (m *StatsResponse) Unknown() bool { return m.unknown }
+
+// BlockIO is a message of the protocol.
+type BlockIO struct {
+	Major      uint64
+	Minor      uint64
+	ReadBytes  uint64
+	WriteBytes uint64
+	Reads      uint64
+	Writes     uint64
+	unknown    bool
+}
+
+// AppendTo appends the message's bytes.
+func (m *BlockIO) AppendTo(b []byte) []byte {
+	b = AppendNumber(b, 1, uint64(m.Major))
+	b = AppendNumber(b, 2, uint64(m.Minor))
+	b = AppendNumber(b, 3, uint64(m.ReadBytes))
+	b = AppendNumber(b, 4, uint64(m.WriteBytes))
+	b = AppendNumber(b, 5, uint64(m.Reads))
+	b = AppendNumber(b, 6, uint64(m.Writes))
+	return b
+}
+
+// Unmarshal adds what b holds.
+func (m *BlockIO) Unmarshal(b []byte) error {
+	return Fields(b, func(field int, v Value) error {
+		switch field {
+		case 1:
+			m.Major = uint64(v.Number)
+		case 2:
+			m.Minor = uint64(v.Number)
+		case 3:
+			m.ReadBytes = uint64(v.Number)
+		case 4:
+			m.WriteBytes = uint64(v.Number)
+		case 5:
+			m.Reads = uint64(v.Number)
+		case 6:
+			m.Writes = uint64(v.Number)
+		default:
+			m.unknown = true
+		}
+		return nil
+	})
+}
+
+// Unknown reports whether fields came that this build does not know.
+func (m *BlockIO) Unknown() bool { return m.unknown }
 
 // UpdateRequest is a message of the protocol.
 type UpdateRequest struct {
