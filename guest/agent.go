@@ -45,6 +45,7 @@ type Agent struct {
 	path    string
 	channel net.Conn // the current one, nil if none
 	current *peer    // nil before the first call and after a loss
+	lanes   bool     // the guest has them; set by Connect
 }
 
 // peer is one session and the client on it.
@@ -52,6 +53,9 @@ type peer struct {
 	conn   *session.Conn
 	guard  *guard
 	client *ttrpc.Client
+
+	mu    sync.Mutex
+	lanes map[stream]*session.Lane
 }
 
 var _ agentv1.AgentService = (*Agent)(nil)
@@ -95,6 +99,9 @@ func Connect(ctx context.Context, socket string, opts Options) (*Agent, error) {
 			return nil, fmt.Errorf("connect agent %s: %w", socket, context.Cause(ctx))
 		}
 		return nil, newBootError(opts, err)
+	}
+	if p, err := a.session(); err == nil {
+		a.lanes = p.conn.Lanes()
 	}
 	return a, nil
 }
@@ -177,12 +184,17 @@ const (
 
 // call issues one request until it is answered, or answered with nonsense.
 func call[Q, R any](ctx context.Context, a *Agent, do func(agentv1.AgentService, context.Context, *Q) (*R, error), req *Q) (*R, error) {
+	return again(ctx, a, func(p *peer) (*R, error) { return do(agentv1.NewAgentClient(p.client), ctx, req) })
+}
+
+// again does what needs a session until one lasts for it.
+func again[R any](ctx context.Context, a *Agent, do func(*peer) (*R, error)) (*R, error) {
 	for wait := againMin; ; wait = min(2*wait, againMax) {
 		p, err := a.session()
 		if err != nil {
 			return nil, err
 		}
-		resp, err := do(agentv1.NewAgentClient(p.client), ctx, req)
+		resp, err := do(p)
 		if err == nil {
 			return resp, nil
 		}

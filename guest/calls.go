@@ -41,19 +41,9 @@ func (a *Agent) Kill(ctx context.Context, r *agentv1.KillRequest) (*agentv1.Kill
 	return call(ctx, a, agentv1.AgentService.Kill, r)
 }
 
-// Remove implements agentv1.AgentService.
-func (a *Agent) Remove(ctx context.Context, r *agentv1.RemoveRequest) (*agentv1.RemoveResponse, error) {
-	return call(ctx, a, agentv1.AgentService.Remove, r)
-}
-
 // Processes implements agentv1.AgentService.
 func (a *Agent) Processes(ctx context.Context, r *agentv1.ProcessesRequest) (*agentv1.ProcessesResponse, error) {
 	return call(ctx, a, agentv1.AgentService.Processes, r)
-}
-
-// Read implements agentv1.AgentService.
-func (a *Agent) Read(ctx context.Context, r *agentv1.ReadRequest) (*agentv1.ReadResponse, error) {
-	return call(ctx, a, agentv1.AgentService.Read, r)
 }
 
 // Write implements agentv1.AgentService.

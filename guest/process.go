@@ -81,7 +81,7 @@ func (s *Streams) CopyStderr(ctx context.Context, w io.Writer) error {
 // readWait is how long the guest holds a Read that has nothing to answer.
 const (
 	readWait = 60 * time.Second
-	readMax  = 256 << 10
+	readMax  = 1 << 20
 )
 
 func (s *Streams) copyOut(ctx context.Context, stream agentv1.Stream, at *uint64, w io.Writer) error {

@@ -19,7 +19,7 @@ func (p *pumps) feed(ctx context.Context, agent agentv1.AgentService) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-p.ended:
+		case <-p.alive.Done():
 			return
 		case data, ok := <-p.input:
 			if !ok {

@@ -72,7 +72,7 @@ func (vm *VM) end(ctx context.Context, status uint32, at time.Time) {
 		}
 		for _, p := range vm.processes() {
 			if p.pumps != nil {
-				p.pumps.end()
+				p.pumps.end(&agentv1.WaitResponse{Settled: true})
 				p.pumps.streams.close()
 			}
 			s := status

@@ -148,7 +148,7 @@ func (vm *VM) watch(ctx context.Context, agent agentv1.AgentService, p *process)
 			vm.tellOOM()
 		}
 		// Not in this goroutine: still may be waiting for it.
-		go vm.ended(p, r.GetExitStatus(), time.Unix(0, r.GetExitedAtUnixNano()))
+		go vm.ended(p, r)
 		return
 	}
 }
@@ -165,8 +165,9 @@ func (vm *VM) tellOOM() {
 }
 
 // ended handles the end of one process that the guest has reported.
-func (vm *VM) ended(p *process, status uint32, at time.Time) {
-	p.pumps.end()
+func (vm *VM) ended(p *process, r *agentv1.WaitResponse) {
+	status, at := r.GetExitStatus(), time.Unix(0, r.GetExitedAtUnixNano())
+	p.pumps.end(r)
 	ctx, cancel := context.WithTimeout(vm.life, drainBound)
 	p.pumps.waitDrained(ctx)
 	cancel()

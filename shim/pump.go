@@ -13,13 +13,11 @@ import (
 )
 
 const (
-	readWait = 10 * time.Second // how long the guest may hold a Read open
-	// drainWait is the same after the end of the process. It passes only where a child
-	// holds the stream open, so it can be long: a guest on a busy machine may not have
-	// looked into the pipe yet.
-	drainWait = time.Second
+	readWait  = 10 * time.Second       // how long a Read may wait
+	silence   = time.Second            // see dry
 	retryWait = 200 * time.Millisecond // after a call that failed
-	chunk     = 64 << 10
+	chunk     = 64 << 10               // of stdin
+	readMax   = 1 << 20                // of output
 )
 
 // pumps carry the stdio of one process while the guest can be asked. They are stopped
@@ -27,7 +25,9 @@ const (
 type pumps struct {
 	id      string
 	streams *streams
-	ended   chan struct{} // closed at the end of the process
+	alive   context.Context // ends with the process
+	die     context.CancelFunc
+	exit    *agentv1.WaitResponse // says where its output ends; set by then
 	drained sync.WaitGroup
 
 	mu      sync.Mutex
@@ -39,7 +39,8 @@ type pumps struct {
 }
 
 func newPumps(id string, st *streams, from guest.Offsets) *pumps {
-	p := &pumps{id: id, streams: st, offsets: from, ended: make(chan struct{}), done: map[agentv1.Stream]bool{}}
+	p := &pumps{id: id, streams: st, offsets: from, done: map[agentv1.Stream]bool{}}
+	p.alive, p.die = context.WithCancel(context.Background())
 	for _, w := range []*os.File{st.stdout, st.stderr} {
 		if w != nil {
 			p.drained.Add(1)
@@ -61,7 +62,7 @@ func (p *pumps) readStdin() {
 		if n > 0 {
 			select {
 			case p.input <- buf[:n]:
-			case <-p.ended:
+			case <-p.alive.Done():
 				return
 			}
 		}
@@ -103,30 +104,48 @@ func (p *pumps) stop() guest.Offsets {
 	return p.offsets
 }
 
-// end says that the process is gone: outputs drain, then drained is done.
-func (p *pumps) end() {
+// end says that the process is gone, and where its output ends: outputs drain, then
+// drained is done.
+func (p *pumps) end(exit *agentv1.WaitResponse) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	select {
-	case <-p.ended:
-	default:
-		close(p.ended)
+	if !p.over() {
+		p.exit = exit
+		p.die()
 	}
 }
 
-// output moves one stream. After the process has ended the stream counts as drained
-// with its end of file, or when the guest has nothing: a child of the process may hold
-// it open for ever, and what it still writes goes on flowing.
+// dry reports whether all that the ended process wrote to a stream has come, with at. A
+// guest of an earlier build does not know; there, silence is taken for it.
+func (p *pumps) dry(stream agentv1.Stream, at uint64, silent bool) bool {
+	switch {
+	case !p.exit.GetSettled():
+		return silent
+	case stream == agentv1.Stream_STREAM_STDOUT:
+		return at >= p.exit.GetStdoutEnd()
+	}
+	return at >= p.exit.GetStderrEnd()
+}
+
+// output moves one stream. Once the process has ended, the stream counts as drained where
+// its output ends: a child of the process may hold it open for ever, and what that still
+// writes goes on flowing.
 func (p *pumps) output(ctx context.Context, agent agentv1.AgentService, stream agentv1.Stream, to *os.File, offset *uint64) {
 	_ = to.SetWriteDeadline(time.Time{}) // a plain file has none
 	defer context.AfterFunc(ctx, func() { _ = to.SetWriteDeadline(time.Now()) })()
 	at := p.load(offset)
-	for ctx.Err() == nil {
-		over, wait := p.over(), readWait
-		if over {
-			wait = drainWait
+	for silent := false; ctx.Err() == nil; {
+		over := p.over()
+		if over && p.dry(stream, at, silent) {
+			p.drain(stream)
 		}
-		r, err := p.read(ctx, agent, &agentv1.ReadRequest{Id: p.id, Stream: stream, Offset: at, WaitMs: uint32(wait.Milliseconds())}, over)
+		wait := readWait
+		if over && !p.exit.GetSettled() {
+			wait = silence
+		}
+		r, err := p.read(ctx, agent, &agentv1.ReadRequest{
+			Id: p.id, Stream: stream, Offset: at, Max: readMax, WaitMs: uint32(wait.Milliseconds()),
+		}, over)
 		if errdefs.IsNotFound(err) {
 			p.drain(stream)
 			return
@@ -138,6 +157,7 @@ func (p *pumps) output(ctx context.Context, agent agentv1.AgentService, stream a
 			sleep(ctx, retryWait)
 			continue
 		}
+		silent = over && len(r.GetData()) == 0
 		if len(r.GetData()) > 0 {
 			n, err := to.Write(r.GetData())
 			at = r.GetOffset() + uint64(n)
@@ -156,18 +176,15 @@ func (p *pumps) output(ctx context.Context, agent agentv1.AgentService, stream a
 			to.Close() // the client's end of file
 			return
 		}
-		if over && len(r.GetData()) == 0 {
-			p.drain(stream)
-		}
 	}
 }
 
-// read is cut short when the process ends while the guest holds it open.
+// read is cut short when the process ends meanwhile: its end says where to stop.
 func (p *pumps) read(ctx context.Context, agent agentv1.AgentService, req *agentv1.ReadRequest, over bool) (*agentv1.ReadResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, readWait+5*time.Second)
 	defer cancel()
 	if !over {
-		defer context.AfterFunc(p.untilEnd(ctx), cancel)()
+		defer context.AfterFunc(p.alive, cancel)()
 	}
 	begun := time.Now()
 	r, err := agent.Read(ctx, req)
@@ -181,27 +198,7 @@ func (p *pumps) read(ctx context.Context, agent agentv1.AgentService, req *agent
 	return r, err
 }
 
-// untilEnd is a context that ends with the process, or with ctx.
-func (p *pumps) untilEnd(ctx context.Context) context.Context {
-	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	go func() {
-		defer cancel()
-		select {
-		case <-p.ended:
-		case <-ctx.Done():
-		}
-	}()
-	return out
-}
-
-func (p *pumps) over() bool {
-	select {
-	case <-p.ended:
-		return true
-	default:
-		return false
-	}
-}
+func (p *pumps) over() bool { return p.alive.Err() != nil }
 
 func (p *pumps) drain(stream agentv1.Stream) {
 	p.mu.Lock()

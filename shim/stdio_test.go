@@ -133,7 +133,7 @@ func TestFullLog(t *testing.T) {
 	if given {
 		t.Error("the output was given up")
 	}
-	p.end() // now nobody waits for it for ever
+	p.end(&agentv1.WaitResponse{Settled: true}) // now nobody waits for it for ever
 	if !eventually(func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()

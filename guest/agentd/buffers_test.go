@@ -4,17 +4,34 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"os"
+	"runtime"
 	"testing"
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/guest/session"
 )
 
+// carried is an output and the end that its process writes to.
+func carried(t *testing.T) (*output, *os.File) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.Close() })
+	o := newOutput(func() {})
+	o.carry(r, false)
+	return o, w
+}
+
 func TestOutputIsKeptUntilAcknowledged(t *testing.T) {
-	o := newOutput()
-	r, w := io.Pipe()
-	go o.fill(r)
+	o, w := carried(t)
 	if _, err := w.Write([]byte("0123456789")); err != nil {
 		t.Fatal(err)
 	}
@@ -43,9 +60,7 @@ func TestOutputIsKeptUntilAcknowledged(t *testing.T) {
 
 // The process blocks when the host does not read; memory is bounded.
 func TestOutputBackpressure(t *testing.T) {
-	o := newOutput()
-	r, w := io.Pipe()
-	go o.fill(r)
+	o, w := carried(t)
 	wrote := make(chan error, 1)
 	want := bytes.Repeat([]byte("x"), 3*outputSize)
 	go func() {
@@ -127,4 +142,79 @@ func TestInputOfProcessThatStoppedReading(t *testing.T) {
 	if _, closed, err := i.write(t.Context(), inputSize, []byte("x")); !closed || err != nil {
 		t.Fatal(closed, err)
 	}
+}
+
+// N-19: where a process's output ends is known at its exit, whoever has read how much,
+// and what comes later does not move it.
+func TestOutputSettles(t *testing.T) {
+	o, w := carried(t)
+	want := outputSize + 40000 // more than the buffer holds
+	if err := setPipeSize(w); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(make([]byte, want)); err != nil {
+		t.Fatal(err)
+	}
+	if got := o.settle(); got != uint64(want) {
+		t.Fatalf("output ends at %d, not %d", got, want)
+	}
+	o.read(t.Context(), 1000, 1, time.Minute)
+	if _, err := w.Write([]byte("later")); err != nil || o.settle() != uint64(want) {
+		t.Fatal(o.settle(), err)
+	}
+}
+
+func setPipeSize(w *os.File) error {
+	raw, err := w.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sized error
+	err = raw.Control(func(fd uintptr) { _, sized = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeSize) })
+	return errors.Join(err, sized)
+}
+
+// A lane sends each byte once until it is told to go back, nothing beyond its limit, and
+// says what is gone.
+func TestOutputAsLane(t *testing.T) {
+	o, w := carried(t)
+	if _, err := w.Write([]byte("0123456789")); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	for o.settle() != 10 || !o.over() {
+		runtime.Gosched()
+	}
+	next := func() string {
+		p := make([]byte, 100)
+		piece, ok := o.Next(p)
+		return fmt.Sprint(string(p[:piece.Len]), piece.At, piece.End, piece.Skip, piece.Gone, ok)
+	}
+	for _, step := range []struct {
+		want session.Want
+		say  string
+	}{
+		{session.Want{}, "0 false false false false"},
+		{session.Want{Limit: 4, Again: true}, "01230 false false false true"},
+		{session.Want{Limit: 4}, "4 false false false false"},
+		{session.Want{Have: 4, Limit: 100}, "4567894 true false false true"},
+		{session.Want{Have: 4, Limit: 100}, "10 false false false false"},
+		{session.Want{Have: 4, From: 8, Limit: 100, Again: true}, "898 true false false true"},
+		{session.Want{From: 2, Limit: 100, Again: true}, "4567894 true true false true"},
+	} {
+		o.Want(step.want)
+		if got := next(); got != step.say {
+			t.Fatalf("%+v: %s, not %s", step.want, got, step.say)
+		}
+	}
+	o.discard()
+	if got := next(); got != "0 false false true true" {
+		t.Fatal(got)
+	}
+}
+
+func (o *output) over() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.eof
 }

@@ -42,7 +42,7 @@ func (c *children) spawnChild(kind string, clone uintptr, joinPID int, ended fun
 
 // makeContainer starts the container's init up to where it waits for its process.
 func (s *Service) makeContainer(box *stage.Container) (*child, error) {
-	p := newProcess("", nil)
+	p := newProcess("", nil, s.opts.Poke)
 	var pid int
 	ch, err := s.children.spawnChild(stage.ArgInit, namespaces, 0, func(status uint32, at time.Time) {
 		s.ended(p, status, at)

@@ -2,28 +2,49 @@ package agentd
 
 import (
 	"context"
+	"errors"
 	"io"
+	"os"
 	"sync"
 	"time"
 
 	"godwit.dev/godwit/guest/queue"
+
+	"golang.org/x/sys/unix"
 )
 
-// outputSize bounds what is kept of a stream that the host has not confirmed. When it
-// is full the process blocks on its pipe.
-const outputSize = 1 << 20
+const (
+	// outputSize bounds what is kept of a stream that the host has not confirmed. When it
+	// is full the process blocks on its pipe.
+	outputSize = 1 << 20
+	// What one read of a pipe takes: more and more while there is as much.
+	stepMin = 4 << 10
+	stepMax = 256 << 10
+	// ttySize is what the kernel may hold between a process and the master of its terminal.
+	ttySize = 128 << 10
+)
 
-// output is one stream of a process towards the host.
+// output is one stream of a process towards the host, which takes it as a lane (lane.go)
+// or by calls of Read.
 type output struct {
+	poke func() // tells the session that there is more
+
 	mu      sync.Mutex
-	data    queue.Bytes // from base on
-	base    uint64      // confirmed by the host
+	data    queue.Ring // from base on
+	base    uint64     // confirmed by the host
+	step    int
 	eof     bool
 	dropped bool          // nobody reads any more
 	changed chan struct{} // closed and replaced at every change
+	file    *os.File      // nil where there is nothing to read
+	tty     bool
+	last    *uint64 // see settle
+	lane    lane
 }
 
-func newOutput() *output { return &output{changed: make(chan struct{})} }
+func newOutput(poke func()) *output {
+	return &output{poke: poke, step: stepMin, changed: make(chan struct{})}
+}
 
 // wake is called with the lock held.
 func (o *output) wake() {
@@ -31,38 +52,126 @@ func (o *output) wake() {
 	o.changed = make(chan struct{})
 }
 
-// fill reads r to its end; it stops reading while the buffer is full.
-func (o *output) fill(r io.ReadCloser) {
-	defer r.Close()
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := r.Read(buf[:min(len(buf), o.room())])
-		o.mu.Lock()
-		if !o.dropped {
-			o.data.Append(buf[:n])
-		}
-		o.eof = err != nil // a terminal without a process gives EIO
-		if n > 0 || o.eof {
-			o.wake()
-		}
-		o.mu.Unlock()
-		if err != nil {
-			return
-		}
-	}
+// carry reads f to its end; it stops reading while the buffer is full.
+func (o *output) carry(f *os.File, tty bool) {
+	o.mu.Lock()
+	o.file, o.tty = f, tty
+	o.mu.Unlock()
+	go o.fill(f)
 }
 
-// room waits until there is some.
-func (o *output) room() int {
+func (o *output) fill(f *os.File) {
+	defer f.Close()
+	raw, err := f.SyscallConn()
+	for err == nil {
+		o.await()
+		var end error
+		err = raw.Read(func(fd uintptr) bool {
+			end = o.readFrom(int(fd), outputSize)
+			return !errors.Is(end, unix.EAGAIN)
+		})
+		o.poke()
+		if end != nil {
+			break
+		}
+	}
+	o.end()
+	o.poke()
+}
+
+// readFrom takes what fd has, one read's worth; the buffer holds limit at most. The lock
+// is held meanwhile, so that a byte is always in the pipe or in the buffer.
+func (o *output) readFrom(fd, limit int) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n := min(o.step, limit-o.data.Len())
+	if n <= 0 {
+		return nil
+	}
+	space := o.data.Space(n)
+	n, err := unix.Read(fd, space)
+	if errors.Is(err, unix.EINTR) {
+		return nil
+	}
+	if err != nil { // a terminal without a process gives EIO
+		return err
+	}
+	if n == 0 {
+		return io.EOF
+	}
+	if n == o.step {
+		o.step = min(2*o.step, stepMax)
+	}
+	if !o.dropped {
+		o.data.Commit(n)
+	}
+	o.wake()
+	return nil
+}
+
+// await waits for room.
+func (o *output) await() {
 	for {
 		o.mu.Lock()
-		n, changed := outputSize-o.data.Len(), o.changed
+		full, changed := o.data.Len() >= outputSize, o.changed
 		o.mu.Unlock()
-		if n > 0 {
-			return n
+		if !full {
+			return
 		}
 		<-changed
 	}
+}
+
+// settle says where the output of a process that has ended does: all that it wrote lies
+// before. What others still write to the stream comes later.
+func (o *output) settle() uint64 {
+	o.sweep()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.last == nil {
+		last := o.base + uint64(o.data.Len()) + o.piped()
+		o.last = &last
+	}
+	return *o.last
+}
+
+// piped is what lies in the kernel; the lock is held.
+func (o *output) piped() (n uint64) {
+	if o.file == nil || o.tty || o.eof {
+		return 0
+	}
+	raw, err := o.file.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) { // fails where the stream has ended
+		if held, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ); err == nil {
+			n = uint64(held)
+		}
+	})
+	return n
+}
+
+// sweep takes what a terminal has, more than the buffer's size if need be: it does not
+// tell how much that is.
+func (o *output) sweep() {
+	o.mu.Lock()
+	file, needed := o.file, o.tty && !o.eof && o.last == nil
+	o.mu.Unlock()
+	if !needed {
+		return
+	}
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		for range ttySize / stepMin {
+			if o.readFrom(int(fd), outputSize+ttySize) != nil {
+				return
+			}
+		}
+	})
 }
 
 // end makes the stream end where it is.
@@ -78,7 +187,18 @@ func (o *output) discard() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.dropped = true
-	o.data = queue.Bytes{}
+	o.data = queue.Ring{}
+	o.wake()
+}
+
+// confirm drops what the host has; the lock is held.
+func (o *output) confirm(offset uint64) {
+	if offset <= o.base {
+		return
+	}
+	n := min(offset-o.base, uint64(o.data.Len()))
+	o.data.Drop(int(n))
+	o.base += n
 	o.wake()
 }
 
@@ -112,13 +232,8 @@ func (o *output) read(ctx context.Context, offset uint64, max int, wait time.Dur
 func (o *output) take(offset uint64, max int) (data []byte, at uint64, eof bool, changed <-chan struct{}) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if offset > o.base {
-		n := min(offset-o.base, uint64(o.data.Len()))
-		o.data.Drop(int(n))
-		o.base += n
-		o.wake()
-	}
-	n := min(o.data.Len(), max)
-	data = append([]byte(nil), o.data.Held()[:n]...)
+	o.confirm(offset)
+	data = make([]byte, min(o.data.Len(), max))
+	n := o.data.Copy(data, 0)
 	return data, o.base, o.eof && n == o.data.Len(), o.changed
 }

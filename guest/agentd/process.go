@@ -37,8 +37,8 @@ type process struct {
 	size   *unix.Winsize // asked for before there was a terminal
 }
 
-func newProcess(id string, spec *specs.Process) *process {
-	return &process{id: id, spec: spec, stdin: newInput(), stdout: newOutput(), stderr: newOutput(), done: make(chan struct{})}
+func newProcess(id string, spec *specs.Process, poke func()) *process {
+	return &process{id: id, spec: spec, stdin: newInput(), stdout: newOutput(poke), stderr: newOutput(poke), done: make(chan struct{})}
 }
 
 func parseProcess(data []byte) (*specs.Process, error) {
@@ -71,7 +71,10 @@ func (p *process) exited() bool {
 func (p *process) exit() *agentv1.WaitResponse {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return &agentv1.WaitResponse{ExitStatus: p.status, ExitedAtUnixNano: p.at.UnixNano(), Oom: p.oom}
+	return &agentv1.WaitResponse{
+		ExitStatus: p.status, ExitedAtUnixNano: p.at.UnixNano(), Oom: p.oom,
+		StdoutEnd: p.stdout.settle(), StderrEnd: p.stderr.settle(), Settled: true,
+	}
 }
 
 func (p *process) info() *agentv1.Process {
@@ -118,6 +121,10 @@ func openStreams(r *agentv1.StartRequest) (s *streams, err error) {
 	return s, nil
 }
 
+// pipeSize is what a process can write before it waits for the agent: each wait is a
+// switch between the two.
+const pipeSize = 1 << 20
+
 // pipe returns a pipe whose end of ours is non-blocking and whose other end blocks.
 func pipe(oursWrites bool) (rd, wr *os.File, err error) {
 	var fds [2]int
@@ -128,7 +135,11 @@ func pipe(oursWrites bool) (rd, wr *os.File, err error) {
 	if oursWrites {
 		ours = 1
 	}
-	if err := unix.SetNonblock(fds[ours], true); err != nil {
+	err = unix.SetNonblock(fds[ours], true)
+	if err == nil && !oursWrites {
+		_, err = unix.FcntlInt(uintptr(fds[ours]), unix.F_SETPIPE_SZ, pipeSize)
+	}
+	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("make pipe: %w", err), unix.Close(fds[0]), unix.Close(fds[1]))
 	}
 	return os.NewFile(uintptr(fds[0]), "pipe"), os.NewFile(uintptr(fds[1]), "pipe"), nil
@@ -179,7 +190,7 @@ func (p *process) connect(s *streams) {
 			out.end()
 			continue
 		}
-		go out.fill(s.output[i])
+		out.carry(s.output[i], false)
 		p.files = append(p.files, s.output[i])
 	}
 }
@@ -210,7 +221,7 @@ func (p *process) connectTerminal(fd int) error {
 	p.mu.Unlock()
 	p.stderr.end()
 	go p.stdin.pump(tty, true)
-	go p.stdout.fill(tty)
+	p.stdout.carry(tty, true)
 	if size != nil {
 		return p.resize(*size)
 	}

@@ -30,6 +30,8 @@ type Options struct {
 	// Started is called in the background, once, a while after the container's init has
 	// started: the boot loads what no container waits for.
 	Started func()
+	// Poke tells the session that a lane has something to send.
+	Poke func()
 	// Log takes a line for the console.
 	Log func(format string, args ...any)
 }

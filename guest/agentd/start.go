@@ -29,7 +29,7 @@ func (s *Service) Start(ctx context.Context, r *agentv1.StartRequest) (*agentv1.
 		if err != nil {
 			return nil, err
 		}
-		p := newProcess(r.Id, spec)
+		p := newProcess(r.Id, spec, s.opts.Poke)
 		s.mu.Lock()
 		if size, ok := s.sizes[r.Id]; ok {
 			p.size = &size

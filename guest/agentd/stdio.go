@@ -20,18 +20,9 @@ const (
 
 // Read implements agentv1.AgentService.
 func (s *Service) Read(ctx context.Context, r *agentv1.ReadRequest) (*agentv1.ReadResponse, error) {
-	p, err := s.find(r.Id)
+	out, err := s.stream(r.Id, r.Stream)
 	if err != nil {
 		return nil, err
-	}
-	var out *output
-	switch r.Stream {
-	case agentv1.Stream_STREAM_STDOUT:
-		out = p.stdout
-	case agentv1.Stream_STREAM_STDERR:
-		out = p.stderr
-	default:
-		return nil, fmt.Errorf("read stream %v: %w", r.Stream, errdefs.ErrInvalidArgument)
 	}
 	size := min(int(r.Max), readLimit)
 	if size <= 0 {
@@ -39,6 +30,21 @@ func (s *Service) Read(ctx context.Context, r *agentv1.ReadRequest) (*agentv1.Re
 	}
 	data, at, eof := out.read(ctx, r.Offset, size, time.Duration(r.WaitMs)*time.Millisecond)
 	return &agentv1.ReadResponse{Data: data, Offset: at, Eof: eof}, nil
+}
+
+// stream finds an output of a process.
+func (s *Service) stream(id string, stream agentv1.Stream) (*output, error) {
+	p, err := s.find(id)
+	if err != nil {
+		return nil, err
+	}
+	switch stream {
+	case agentv1.Stream_STREAM_STDOUT:
+		return p.stdout, nil
+	case agentv1.Stream_STREAM_STDERR:
+		return p.stderr, nil
+	}
+	return nil, fmt.Errorf("read stream %v: %w", stream, errdefs.ErrInvalidArgument)
 }
 
 // Write implements agentv1.AgentService.

@@ -46,6 +46,9 @@ func run(version string) error {
 	if err := mountEarly(); err != nil {
 		return err
 	}
+	if err := yieldToWorkload(); err != nil {
+		return err
+	}
 	list, err := readModules()
 	if err != nil {
 		return err
@@ -61,8 +64,9 @@ func run(version string) error {
 		eager = append(eager, rngModule)
 	}
 	ready := sync.OnceValue(eager.loadUseful)
+	listener := session.NewListener()
 	svc, err := agentd.New(agentd.Options{
-		Version: version, Dir: runDir, CgroupRoot: cgroupDir, Log: console,
+		Version: version, Dir: runDir, CgroupRoot: cgroupDir, Log: console, Poke: listener.Poke,
 		Ready: ready, Network: sync.OnceValue(later.network().load),
 		Started: func() {
 			if err := later.loadUseful(); err != nil {
@@ -73,8 +77,8 @@ func run(version string) error {
 	if err != nil {
 		return err
 	}
+	listener.Open = svc.Open
 	failed := make(chan error, 3)
-	listener := session.NewListener()
 	server := &serve.Server{Service: agentv1.Service, Handlers: agentv1.Handlers(svc), Log: console}
 	go func() {
 		failed <- fmt.Errorf("serve agent: %w", server.Serve(context.Background(), listener))

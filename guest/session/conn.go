@@ -40,6 +40,11 @@ type Conn struct {
 	told   uint64      // limit last told to the peer
 	ackDue bool        // something arrived since a frame was sent
 
+	features uint16           // of both ends, known after a hello
+	lanes    map[uint64]*Lane // of the host
+	laneKey  uint64
+	sources  sources // of the guest
+
 	err      error // why reads end, after in is empty
 	closed   bool
 	finished bool   // the peer was told that we closed
@@ -125,6 +130,9 @@ func (c *Conn) Close() error {
 	}
 	c.closed = true
 	c.in = queue.Bytes{}
+	for _, l := range c.lanes {
+		l.tell()
+	}
 	c.wake()
 	onClose := c.onClose
 	c.mu.Unlock()
@@ -148,6 +156,10 @@ func (c *Conn) end(err error) {
 		c.err = err
 	}
 	c.out = queue.Bytes{}
+	c.sources.hold()
+	for _, l := range c.lanes {
+		l.tell()
+	}
 	c.wake()
 }
 
@@ -243,14 +255,14 @@ func (c *Conn) pending() (frame, bool) {
 	if c.ackDue {
 		return c.stamp(typeAck), true
 	}
-	return frame{}, false
+	return c.wanting()
 }
 
 // stamp makes a frame that carries what this end has received.
 func (c *Conn) stamp(kind frameType) frame {
 	c.ackDue = false
 	c.told = c.granted()
-	return frame{kind: kind, version: Version, nonce: c.nonce, recv: c.inNext, limit: c.told}
+	return frame{kind: kind, version: Version, features: c.features, nonce: c.nonce, recv: c.inNext, limit: c.told}
 }
 
 // expired reports whether the deadline of a direction has passed.

@@ -139,10 +139,15 @@ func (h *host) ask(l *link) {
 	h.hello(l, 0)
 }
 
+func (h *host) greeting() frame {
+	f := h.stamp(typeHello)
+	f.seq, f.features = h.epoch, featureBulk
+	return f
+}
+
 func (h *host) hello(l *link, padding int) {
 	h.mu.Lock()
-	f := h.stamp(typeHello)
-	f.seq = h.epoch
+	f := h.greeting()
 	h.mu.Unlock()
 	l.control(f, padding)
 }
@@ -166,6 +171,8 @@ func (h *host) obey(l *link, f frame) {
 			break
 		}
 		h.asking = false
+		h.features = f.features & featureBulk
+		h.askAgain()
 		l.attach(h.Conn)
 	case h.link != l:
 	case f.kind == typeFinish:
@@ -174,17 +181,28 @@ func (h *host) obey(l *link, f frame) {
 		h.heard = time.Now()
 		if !h.confirm(f.recv, f.limit) {
 			h.end(ErrReset)
-		} else if f.kind == typeData && h.accept(f) && !h.asking {
-			h.epoch++ // greet repeats it if it is lost
-			h.asking = true
-			hello := h.stamp(typeHello)
-			hello.seq = h.epoch
-			l.control(hello, 0)
+		} else if f.kind == typeData && h.accept(f) {
+			h.gap(l)
+		}
+	case f.kind == typeBulk:
+		h.heard = time.Now()
+		if h.bulk(f) {
+			h.gap(l)
 		}
 	}
 	if h.err != nil {
 		l.close()
 	}
+}
+
+// gap says hello again, which brings the ends together. greet repeats it if it is lost.
+func (h *host) gap(l *link) {
+	if h.asking {
+		return
+	}
+	h.epoch++
+	h.asking = true
+	l.control(h.greeting(), 0)
 }
 
 // sleep waits and reports whether ctx is still alive.

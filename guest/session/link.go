@@ -83,9 +83,9 @@ func (l *link) batch(buf []byte) []byte {
 		return buf
 	}
 	if f, ok := c.pending(); ok {
-		buf = f.appendTo(buf)
+		return f.appendTo(buf)
 	}
-	return buf
+	return c.appendBulk(buf)
 }
 
 // control queues a frame that does not belong to the stream, after padding bytes that

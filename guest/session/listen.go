@@ -9,6 +9,10 @@ import (
 // Listener is the guest's end. It has at most one session: a hello with a new nonce
 // ends the one before, because a new host process knows nothing of it.
 type Listener struct {
+	// Open finds the source of a lane by the name that the host gave; nil if there is none.
+	// It is set before Serve.
+	Open func(name []byte) Source
+
 	mu      sync.Mutex
 	conn    *Conn // the current session, ended or not
 	link    *link // the newest channel
@@ -106,12 +110,32 @@ func (g *Listener) obey(l *link, f frame) {
 		} else if f.kind == typeData {
 			c.accept(f) // after a gap the host says hello
 		}
+	case typeWant:
+		c.want(f, g.Open)
 	}
+}
+
+// Poke says that a source has something to send.
+func (g *Listener) Poke() {
+	g.mu.Lock()
+	l := g.link
+	g.mu.Unlock()
+	if l != nil {
+		l.poke()
+	}
+}
+
+// features are what this end can do.
+func (g *Listener) features() uint16 {
+	if g.Open == nil {
+		return 0
+	}
+	return featureBulk
 }
 
 // greeted answers a hello: it goes on with the session, begins one, or refuses.
 func (g *Listener) greeted(l *link, f frame) {
-	answer := frame{kind: typeHello, version: Version, nonce: f.nonce, seq: f.seq, limit: window}
+	answer := frame{kind: typeHello, version: Version, features: g.features(), nonce: f.nonce, seq: f.seq, limit: window}
 	if f.version != Version {
 		l.control(answer, 0) // the host sees our version and gives up
 		return
@@ -163,9 +187,12 @@ func (c *Conn) resume(l *link, f frame, answer *frame) bool {
 	}
 	if fresh {
 		c.epoch = f.seq
+		c.sources.hold() // until the host says from where it wants them
 	}
+	features := answer.features
+	c.features = f.features & features
 	*answer = c.stamp(typeHello)
-	answer.seq = f.seq
+	answer.seq, answer.features = f.seq, features
 	l.attach(c)
 	return true
 }

@@ -98,6 +98,9 @@ func (p *Process) become(pipe *Pipe, box *Container) error {
 	if m, err := pipe.receive(); err != nil || m.Event != Go {
 		return fmt.Errorf("wait for the agent: %w", orUnexpected(err))
 	}
+	if err := Schedule(0, Normal); err != nil {
+		return err
+	}
 	if err := id.confine(); err != nil {
 		return err
 	}

@@ -839,6 +839,9 @@ type WaitResponse struct {
 	ExitStatus       uint32
 	ExitedAtUnixNano int64
 	Oom              bool
+	StdoutEnd        uint64
+	StderrEnd        uint64
+	Settled          bool
 	unknown          bool
 }
 
@@ -847,6 +850,9 @@ func (m *WaitResponse) AppendTo(b []byte) []byte {
 	b = AppendNumber(b, 1, uint64(m.ExitStatus))
 	b = AppendNumber(b, 2, uint64(m.ExitedAtUnixNano))
 	b = appendBool(b, 3, m.Oom)
+	b = AppendNumber(b, 4, uint64(m.StdoutEnd))
+	b = AppendNumber(b, 5, uint64(m.StderrEnd))
+	b = appendBool(b, 6, m.Settled)
 	return b
 }
 
@@ -860,6 +866,12 @@ func (m *WaitResponse) Unmarshal(b []byte) error {
 			m.ExitedAtUnixNano = int64(v.Number)
 		case 3:
 			m.Oom = v.Number != 0
+		case 4:
+			m.StdoutEnd = uint64(v.Number)
+		case 5:
+			m.StderrEnd = uint64(v.Number)
+		case 6:
+			m.Settled = v.Number != 0
 		default:
 			m.unknown = true
 		}

@@ -1327,8 +1327,13 @@ type WaitResponse struct {
 	ExitStatus       uint32                 `protobuf:"varint,1,opt,name=exit_status,json=exitStatus,proto3" json:"exit_status,omitempty"` // 128 + signal for a signal
 	ExitedAtUnixNano int64                  `protobuf:"varint,2,opt,name=exited_at_unix_nano,json=exitedAtUnixNano,proto3" json:"exited_at_unix_nano,omitempty"`
 	Oom              bool                   `protobuf:"varint,3,opt,name=oom,proto3" json:"oom,omitempty"` // the container's cgroup killed a process for memory
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// All that the process wrote lies before these offsets; what comes later was written by
+	// others that hold the streams.
+	StdoutEnd     uint64 `protobuf:"varint,4,opt,name=stdout_end,json=stdoutEnd,proto3" json:"stdout_end,omitempty"`
+	StderrEnd     uint64 `protobuf:"varint,5,opt,name=stderr_end,json=stderrEnd,proto3" json:"stderr_end,omitempty"`
+	Settled       bool   `protobuf:"varint,6,opt,name=settled,proto3" json:"settled,omitempty"` // they are known: not in a guest of an earlier build
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WaitResponse) Reset() {
@@ -1378,6 +1383,27 @@ func (x *WaitResponse) GetExitedAtUnixNano() int64 {
 func (x *WaitResponse) GetOom() bool {
 	if x != nil {
 		return x.Oom
+	}
+	return false
+}
+
+func (x *WaitResponse) GetStdoutEnd() uint64 {
+	if x != nil {
+		return x.StdoutEnd
+	}
+	return 0
+}
+
+func (x *WaitResponse) GetStderrEnd() uint64 {
+	if x != nil {
+		return x.StderrEnd
+	}
+	return 0
+}
+
+func (x *WaitResponse) GetSettled() bool {
+	if x != nil {
+		return x.Settled
 	}
 	return false
 }
@@ -2742,12 +2768,17 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\rStartResponse\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\rR\x03pid\"\x1d\n" +
 	"\vWaitRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"p\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\xc8\x01\n" +
 	"\fWaitResponse\x12\x1f\n" +
 	"\vexit_status\x18\x01 \x01(\rR\n" +
 	"exitStatus\x12-\n" +
 	"\x13exited_at_unix_nano\x18\x02 \x01(\x03R\x10exitedAtUnixNano\x12\x10\n" +
-	"\x03oom\x18\x03 \x01(\bR\x03oom\"G\n" +
+	"\x03oom\x18\x03 \x01(\bR\x03oom\x12\x1d\n" +
+	"\n" +
+	"stdout_end\x18\x04 \x01(\x04R\tstdoutEnd\x12\x1d\n" +
+	"\n" +
+	"stderr_end\x18\x05 \x01(\x04R\tstderrEnd\x12\x18\n" +
+	"\asettled\x18\x06 \x01(\bR\asettled\"G\n" +
 	"\vKillRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06signal\x18\x02 \x01(\rR\x06signal\x12\x10\n" +
