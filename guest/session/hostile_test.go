@@ -20,13 +20,15 @@ func (d deaf) Close() error {
 }
 
 // FuzzHost has the host obey any frames of a guest that knows the session: whatever they
-// say, neither end's buffers outgrow the window and no offset runs ahead of what it
-// counts.
+// say, neither the buffers of the session nor those of a lane outgrow their windows, and
+// no offset runs ahead of what it counts.
 func FuzzHost(f *testing.F) {
 	f.Add([]byte{1, 1, 0, 0, 0, 2, 1, 0, 0, 9})
 	f.Add([]byte{1, 1, 0, 0, 255, 3, 1, 0, 200, 0, 2, 1, 255, 255, 255})
+	f.Add([]byte{1, 0, 0, 4, 9, 7, 1, 4, 1, 0, 7, 255, 9, 1, 2, 7, 3, 4, 1, 1})
 	f.Fuzz(func(t *testing.T, script []byte) {
 		c := newConn(7)
+		lane, at := c.Lane([]byte("out"), 100), uint64(100)
 		h := &host{Conn: c, asking: true}
 		c.epoch = 1
 		l := newLink(deaf{make(chan struct{})})
@@ -41,20 +43,32 @@ func FuzzHost(f *testing.F) {
 				return base + uint64(b) - 4
 			}
 			fr := frame{
-				kind: frameType(script[0] % 7), version: Version, nonce: c.nonce,
+				kind: frameType(script[0] % 8), version: Version, nonce: c.nonce,
 				seq: near(script[2], c.inNext), recv: near(script[3], c.outSent), limit: near(script[4], c.outLimit),
 				payload: make([]byte, int(script[1])*128%maxPayload),
 			}
 			if fr.kind == typeHello && script[1]%2 == 0 {
 				fr.seq = h.epoch
 			}
+			if fr.kind == typeBulk {
+				fr.recv, fr.seq, fr.limit = uint64(script[3]%3), near(script[2], lane.next), uint64(script[4])
+			}
 			h.obey(l, fr)
+			if script[0] >= 128 { // now and then somebody reads
+				data, from, _, err := lane.take(at, 1+int(script[1])*100)
+				if err == nil && from < at {
+					t.Fatalf("read at %d, not from %d on", from, at)
+				}
+				at = from + uint64(len(data))
+			}
 			_ = l.batch(nil)
 			switch {
 			case c.in.Len() > window || c.out.Len() > window:
 				t.Fatalf("%d bytes in, %d out", c.in.Len(), c.out.Len())
 			case c.err == nil && (c.outSent < c.outBase || c.outSent > c.outBase+uint64(c.out.Len())):
 				t.Fatalf("sent %d of %d to %d", c.outSent, c.outBase, c.outBase+uint64(c.out.Len()))
+			case len(lane.data) > laneWindow:
+				t.Fatalf("a lane holds %d bytes", len(lane.data))
 			case c.inNext < uint64(c.in.Len()):
 				t.Fatalf("%d received, %d held", c.inNext, c.in.Len())
 			}
