@@ -160,6 +160,13 @@ func (s *site) testRedis(t *testing.T) {
 			}
 			wake.do()
 			s.redis(t, "GET only", "memory")
+			s.sh(t, "redis", "echo awake by "+wake.name+" >/proc/1/fd/1")
+			eventually(t, "the log goes on", func(context.Context) error {
+				if out := s.ok(t, "logs", "redis"); !strings.HasSuffix(out, "awake by "+wake.name+"\n") {
+					return fmt.Errorf("it says %q", out)
+				}
+				return nil
+			})
 			s.rounds(t)
 			s.redis(t, "GET only", "memory")
 			if again := s.sh(t, "redis", "cat /proc/sys/kernel/random/boot_id"); again != second {

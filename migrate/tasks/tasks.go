@@ -36,6 +36,8 @@ const (
 	labelStatus  = "containerd.io/restart.status"
 	labelWanted  = "godwit.dev/restart-status" // labelStatus of a VM that sleeps
 
+	labelLogURI = "nerdctl/log-uri" // where nerdctl logs reads
+
 	labelOrder = "godwit.dev/order" // operation/attempt that makes, or made, its task
 	labelNew   = "godwit.dev/new"   // the order made the container too
 )
@@ -99,13 +101,21 @@ func (c *Client) Create(ctx context.Context, vm *nodev1.VM, order engine.Restore
 // create marks the container object with the order before anything else is made, so
 // that Undo knows what is whose.
 func (c *Client) create(ctx context.Context, vm *nodev1.VM, sp *spec.Spec, order engine.Restore) error {
-	creator, err := c.stdio(vm, order.Stdio, terminal(sp))
+	left, err := c.remains(ctx, vm)
 	if err != nil {
 		return err
 	}
-	netns, err := c.namespace(ctx, vm, sp)
+	uri := order.Stdio
+	if uri == "" {
+		uri = left.logURI
+	}
+	creator, err := c.stdio(vm, uri, terminal(sp))
 	if err != nil {
 		return err
+	}
+	netns := ""
+	if len(sp.NICs) > 0 && !left.connects {
+		netns = c.networks.path(vm)
 	}
 	container, err := c.container(ctx, vm, sp, netns, order.Intent)
 	if err != nil {
@@ -127,27 +137,31 @@ func (c *Client) create(ctx context.Context, vm *nodev1.VM, sp *spec.Spec, order
 	return err
 }
 
-// namespace is the network namespace that is to be made for a VM: none where it has no
-// NIC, or where its container's own hooks fill an empty one.
-func (c *Client) namespace(ctx context.Context, vm *nodev1.VM, sp *spec.Spec) (string, error) {
-	if len(sp.NICs) == 0 {
-		return "", nil
-	}
+// remains is what the container object that a VM has left on this node does by itself: its
+// hooks fill an empty network namespace, and its output has a place. All of it is empty
+// where there is no such object.
+type remains struct {
+	connects bool
+	logURI   string
+}
+
+func (c *Client) remains(ctx context.Context, vm *nodev1.VM) (remains, error) {
 	container, err := c.containerd.LoadContainer(ctx, vm.GetId())
 	if errdefs.IsNotFound(err) {
-		return c.networks.path(vm), nil
+		return remains{}, nil
 	}
 	if err != nil {
-		return "", err
+		return remains{}, err
 	}
 	s, err := container.Spec(ctx)
 	if err != nil {
-		return "", err
+		return remains{}, err
 	}
-	if connects(s) {
-		return "", nil
+	labels, err := container.Labels(ctx)
+	if err != nil {
+		return remains{}, err
 	}
-	return c.networks.path(vm), nil
+	return remains{connects(s), labels[labelLogURI]}, nil
 }
 
 // Start thaws the task; started before, it succeeds.
