@@ -86,7 +86,7 @@ func (s *site) testTerminal(t *testing.T) {
 	exec := s.onTerminal(t, 25, 80, "exec", "-it", "shell", "sh")
 	exec.out.says(t, "/ # ")
 	exec.types(t, "tty; exit\n")
-	exec.out.says(t, "/dev/pts/1\r\n")
+	exec.out.says(t, "/dev/pts/1\r") // nerdctl may reset its terminal before the newline, which then adds to it
 	if r := exec.wait(t); r.code != 0 {
 		t.Errorf("exec -it: %+v", r)
 	}
@@ -99,7 +99,7 @@ func (s *site) testTerminal(t *testing.T) {
 	}
 	attach := s.onTerminal(t, 31, 77, "attach", "shell")
 	attach.types(t, "echo $here; exit 9\n")
-	if r := attach.wait(t); r.code != 9 || !strings.Contains(r.out, "kept\r\n") {
+	if r := attach.wait(t); r.code != 9 || !strings.Contains(r.out, "kept\r") {
 		t.Errorf("attach: %+v", r)
 	}
 	s.ok(t, "rm", "shell")
