@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/containerd/cgroups/v3"
 	"golang.org/x/sys/unix"
@@ -184,11 +185,24 @@ func emptyCgroup(ctx context.Context, dirs []string) error {
 	return errors.Join(errs...)
 }
 
+// busyBound is how long a cgroup whose processes have ended may be refused its removal.
+const (
+	busyBound = 2 * time.Second
+	busyPause = 5 * time.Millisecond
+)
+
 // removeCgroup removes the directories themselves; their parents may be others'.
 func removeCgroup(dirs []string) error {
 	var errs []error
 	for _, d := range dirs {
-		if err := os.Remove(d); err != nil && !errors.Is(err, os.ErrNotExist) {
+		err := os.Remove(d)
+		// A process that was killed is in it until its parent knows, which after the death
+		// of the shim is not this one.
+		for until := time.Now().Add(busyBound); errors.Is(err, unix.EBUSY) && time.Now().Before(until); {
+			time.Sleep(busyPause)
+			err = os.Remove(d)
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, fmt.Errorf("remove cgroup: %w", err))
 		}
 	}
