@@ -68,19 +68,16 @@ func (q *eventQueue) send(event any) {
 	}
 }
 
-// close returns when what was sent has been published, at once if containerd is away,
-// and after a bound in any case: nobody waits for a shim that is asked to leave.
+// close returns when what was sent has been published, or, after one more try, found
+// nobody: a containerd that was away may be the one that asks this shim to leave. It
+// returns after a bound in any case.
 func (q *eventQueue) close() {
 	q.mu.Lock()
 	if !q.closed {
 		q.closed = true
 		close(q.closing)
 	}
-	away := q.away
 	q.mu.Unlock()
-	if away {
-		return
-	}
 	t := time.NewTimer(eventsClose)
 	defer t.Stop()
 	select {
