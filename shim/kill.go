@@ -114,7 +114,17 @@ func (vm *VM) reach(p *process, signal uint32, all bool) func(context.Context) (
 			return wait(p.starting)
 		}
 		agent := vm.agent
-		return func(ctx context.Context) (bool, error) { return false, vm.signal(ctx, agent, pending{p, signal, all}) }
+		return func(ctx context.Context) (bool, error) {
+			err := vm.signal(ctx, agent, pending{p, signal, all})
+			if errdefs.IsUnavailable(err) { // the VM is about to end, and the process with it
+				ctx, cancel := context.WithTimeout(ctx, guestBound)
+				defer cancel()
+				if again, _ := wait(p.done)(ctx); again {
+					return true, nil
+				}
+			}
+			return false, err
+		}
 	}
 	err := fmt.Errorf("signal %d while VM %s is %s: %w", signal, vm.id, vm.state, errdefs.ErrFailedPrecondition)
 	return func(context.Context) (bool, error) { return false, err }
