@@ -21,6 +21,13 @@ import (
 // the machine service until the VM ends: by a release, or, when an abort has let it run
 // on without a task that containerd knows, by its own end or by another operation.
 func Adopt(ctx context.Context, host *Host, namespace, id string) error {
+	dir := host.Config.VMDir(namespace, id)
+	if _, err := take(dir, forgotten); err == nil {
+		if _, err := CleanUp(ctx, host, dir); err != nil {
+			return fmt.Errorf("clean up after VM %s/%s: %w", namespace, id, err)
+		}
+		return nil
+	}
 	vm, err := adopted(ctx, host, namespace, id)
 	if err != nil {
 		return fmt.Errorf("adopt VM %s/%s: %w", namespace, id, err)
@@ -89,6 +96,18 @@ func (vm *VM) disownAdopted(ctx context.Context, j *Journal) error {
 		return nil
 	}
 	return vm.disown(ctx, j.Generation, j.Spec.UID)
+}
+
+// forgotten wants a VM that no operation holds, and whose task containerd does not know
+// any more: after a restart of the host its bundle is gone.
+func forgotten(j *Journal) error {
+	if j.Phase != Own || j.Adopted || j.Shim.Alive() {
+		return fmt.Errorf("it has an owner: %w", errdefs.ErrFailedPrecondition)
+	}
+	if _, err := os.Stat(j.Bundle); !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("its task is containerd's to end: %w", errdefs.ErrFailedPrecondition)
+	}
+	return nil
 }
 
 // adoptable wants a VM whose shim is dead and that is not containerd's to end: an

@@ -65,6 +65,9 @@ func (vm *VM) end(ctx context.Context, status uint32, at time.Time) {
 		if err := vm.stopMachine(ctx); err != nil {
 			vm.log.Error("end VM", "error", err)
 		}
+		if err := noteEnd(vm.noted().Bundle, Ended{Status: status, At: at}); err != nil {
+			vm.log.Debug("note end", "error", err) // of an adopted VM, whose bundle is gone
+		}
 		vm.mu.Lock()
 		defer vm.mu.Unlock()
 		if vm.traffic.cancel != nil {

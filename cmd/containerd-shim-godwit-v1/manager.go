@@ -55,6 +55,9 @@ func (manager) Stop(ctx context.Context, id string) (containerd.StopStatus, erro
 	if err != nil {
 		return status, err
 	}
+	if end, err := shim.EndOf(bundle); err == nil {
+		status.ExitStatus, status.ExitedAt = int(end.Status), end.At
+	}
 	if err := removeSocket(ctx, bundle); err != nil {
 		return status, err
 	}
