@@ -129,6 +129,11 @@ func (l *lives) play(t *testing.T, b birth, v victim, want []uint32) error {
 			return fmt.Errorf("init ended with %v, want one of %v, and always the same", got, want)
 		}
 	}
+	if v == shimProcess && slices.Contains(codes, asked) {
+		// containerd says by itself of a task whose shim died that it has ended, though it may
+		// have been told before: with the same status, which is in the bundle.
+		all = slices.Compact(all)
+	}
 	return inOrder(all)
 }
 
@@ -140,6 +145,8 @@ func (b birth) told(v victim, want []uint32) []string {
 		return nil
 	case v == containerds && !survives(want):
 		return []string{"create"}
+	case v == containerds && b.point == "freed":
+		return []string{"create", "start", "exit"}
 	case b.call == "create" || b.point == "VMM launched" || b.point == "guest boots":
 		return []string{"create", "exit", "delete"}
 	}
