@@ -32,7 +32,7 @@ integration_pkgs = $(shell grep -rl --include='*_test.go' '^//go:build integrati
 portable = ./cmd/godwit ./api/...
 
 .PHONY: upgrade man qemu2 help build install uninstall test integration test-all lint generate guest demo bench \
-	shimtest crash fuzz clean package kvmhost setup tools
+	shimtest crash stress releases fuzz clean package kvmhost setup tools
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -97,6 +97,14 @@ shimtest: setup tools build guest ## containerd's own conformance suites on the 
 
 crash: setup tools build guest ## kill every program at every step (root)
 	GODWIT_CRASH=full go test -tags integration -count=$(COUNT) -p 1 -timeout 60m -run Crash $(integration_pkgs)
+
+stress: setup tools build guest ## 50 small VMs by 8 clients at once, COUNT times; nothing stays, no daemon grows (root)
+	GODWIT_STRESS=full go test -tags integration -count=$(COUNT) -v -timeout 60m -run TestDaemons ./integration/life
+
+releases: setup tools build guest ## the tests of ctr and of restarts on each release of containerd (root)
+	for release in 2.3.7 2.4.2; do \
+		GODWIT_CONTAINERD=$$release go test -tags integration -count=$(COUNT) -p 1 -timeout 30m ./integration/ctr ./integration/life; \
+	done
 
 fuzz: ## run every fuzz target for FUZZTIME
 	tools/fuzz.sh $(FUZZTIME)

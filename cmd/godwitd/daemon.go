@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -76,6 +77,11 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 	d.undo = append(d.undo, started.reader.Close)
 	if err := d.metrics.Register(started); err != nil {
 		return nil, err
+	}
+	for _, own := range []prometheus.Collector{collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
+		if err := d.metrics.Register(own); err != nil {
+			return nil, err
+		}
 	}
 	counters, err := engine.NewMetrics(d.metrics)
 	if err != nil {

@@ -95,6 +95,14 @@ func (n *Node) writeConfig() error {
 	return n.installCNI()
 }
 
+func (n *Node) containerdConfig() string {
+	text := fmt.Sprintf(containerdConfig, n.Dir)
+	if n.harness.opts.Debug {
+		text += fmt.Sprintf("[debug]\n  address = '%s/debug.sock'\n", n.Dir)
+	}
+	return text + n.harness.opts.Containerd
+}
+
 // installCNI links the plugins to where CNI's users look for them.
 func (n *Node) installCNI() error {
 	from := filepath.Join(n.harness.root, "bin", "tools", "cni")

@@ -37,6 +37,7 @@ type Options struct {
 	// Config is appended to every node's config.toml.
 	Config func(n *Node) string
 	CRI    bool // containerd serves Kubernetes too
+	Debug  bool // containerd serves its profiles on debug.sock in the node's directory
 	// Containerd is appended to every containerd's config.toml.
 	Containerd string
 	Release    Release                          // of containerd; default: what GODWIT_CONTAINERD says, else Newest

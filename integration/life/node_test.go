@@ -1,0 +1,236 @@
+//go:build integration
+
+// Package life tests what outlives a daemon and what must not outlive a VM: a containerd
+// that is restarted over running VMs, many VMs that come and go, taps that nobody owns, a
+// host that is started again.
+package life
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/containerd/v2/pkg/oci"
+	"github.com/containerd/ttrpc"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/integration/images"
+)
+
+const (
+	runtimeName = "io.containerd.godwit.v1"
+	// bound of what boots a VM, or waits for one, on a busy machine without KVM.
+	bound = 3 * time.Minute
+)
+
+// connect answers a client of the node's containerd that ends with the test.
+func connect(t *testing.T, n *harness.Node) *containerd.Client {
+	t.Helper()
+	client, err := containerd.New(n.Socket, containerd.WithDefaultNamespace("default"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+// create makes a task of little RAM that ends with code when it is asked to.
+func create(ctx context.Context, client *containerd.Client, id string, code int, memory string) (containerd.Task, error) {
+	image, err := client.GetImage(ctx, images.Busybox)
+	if err != nil {
+		return nil, err
+	}
+	script := fmt.Sprintf(`trap "exit %d" TERM; sleep 100000 & wait`, code)
+	box, err := client.NewContainer(ctx, id, containerd.WithRuntime(runtimeName, nil), containerd.WithNewSnapshot(id, image),
+		containerd.WithNewSpec(oci.WithDefaultPathEnv, oci.WithProcessArgs("sh", "-c", script),
+			oci.WithAnnotations(map[string]string{"godwit.dev/memory": memory})))
+	if err != nil {
+		return nil, err
+	}
+	return box.NewTask(ctx, cio.NullIO)
+}
+
+// load finds a task again.
+func load(ctx context.Context, client *containerd.Client, id string) (containerd.Task, error) {
+	box, err := client.LoadContainer(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return box.Task(ctx, nil)
+}
+
+// execute runs a program in a task and answers its exit code.
+func execute(ctx context.Context, task containerd.Task, id string, args ...string) (uint32, error) {
+	p, err := task.Exec(ctx, id, &specs.Process{Args: args, Cwd: "/", Env: []string{"PATH=/bin"}}, cio.NullIO)
+	if err != nil {
+		return 0, err
+	}
+	wait, err := p.Wait(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if err := p.Start(ctx); err != nil {
+		return 0, err
+	}
+	s := <-wait
+	if s.Error() != nil {
+		return 0, s.Error()
+	}
+	_, err = p.Delete(ctx)
+	return s.ExitCode(), err
+}
+
+// ask signals a task until it has ended: a shell that has not set its trap yet does not
+// hear SIGTERM.
+func ask(ctx context.Context, wait <-chan containerd.ExitStatus, kill func() error) (uint32, error) {
+	again := time.NewTicker(500 * time.Millisecond)
+	defer again.Stop()
+	for {
+		if err := kill(); err != nil {
+			return 0, err
+		}
+		select {
+		case s := <-wait:
+			return s.ExitCode(), s.Error()
+		case <-ctx.Done():
+			return 0, errors.New("the task does not end")
+		case <-again.C:
+		}
+	}
+}
+
+// remove ends a task, deletes it with its container, and checks what it ended with.
+func remove(ctx context.Context, client *containerd.Client, id string, code uint32) error {
+	task, err := load(ctx, client, id)
+	if err != nil {
+		return err
+	}
+	wait, err := task.Wait(ctx)
+	if err != nil {
+		return err
+	}
+	got, err := ask(ctx, wait, func() error {
+		status, err := task.Status(ctx)
+		if err != nil || status.Status == containerd.Stopped {
+			return err
+		}
+		if err := task.Kill(ctx, syscall.SIGTERM); err != nil && !strings.Contains(err.Error(), "not found") {
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	s, err := task.Delete(ctx)
+	if err != nil {
+		return err
+	}
+	if got != code || s.ExitCode() != code {
+		return fmt.Errorf("%s ended with %d, and %d at its deletion, want %d", id, got, s.ExitCode(), code)
+	}
+	box, err := client.LoadContainer(ctx, id)
+	if err != nil {
+		return err
+	}
+	return box.Delete(ctx, containerd.WithSnapshotCleanup)
+}
+
+// direct calls the task service of a shim past containerd.
+func direct(ctx context.Context, n *harness.Node, id string, do func(context.Context, taskapi.TTRPCTaskService) error) error {
+	data, err := os.ReadFile(filepath.Join(n.Dir, "state", "io.containerd.runtime.v2.task", "default", id, "bootstrap.json"))
+	if err != nil {
+		return err
+	}
+	_, rest, _ := bytes.Cut(data, []byte("unix://"))
+	path, _, _ := bytes.Cut(rest, []byte(`"`))
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", string(path))
+	if err != nil {
+		return err
+	}
+	client := ttrpc.NewClient(conn)
+	defer client.Close()
+	return do(namespaces.WithNamespace(ctx, "default"), taskapi.NewTTRPCTaskClient(client))
+}
+
+// usage of a daemon.
+type usage struct{ files, goroutines, kib int }
+
+// measure answers what both daemons of a node hold now.
+func measure(ctx context.Context, n *harness.Node) (map[string]usage, error) {
+	out := map[string]usage{}
+	for name, of := range map[string]struct {
+		pid          int
+		socket, path string
+		before       string // of the number of goroutines
+	}{
+		"containerd": {n.Containerd.PID(), filepath.Join(n.Dir, "debug.sock"), "/debug/pprof/goroutine?debug=1", "goroutine profile: total "},
+		"godwitd":    {n.Godwitd.PID(), filepath.Join(n.Dir, "run", "metrics.sock"), "/metrics", "\ngo_goroutines "},
+	} {
+		u, err := process(of.pid)
+		if err != nil {
+			return nil, err
+		}
+		text, err := get(ctx, fmt.Sprintf("/proc/%d/root%s", of.pid, of.socket), of.path)
+		if err != nil {
+			return nil, err
+		}
+		_, rest, _ := strings.Cut(text, of.before)
+		number, _, _ := strings.Cut(rest, "\n")
+		if u.goroutines, err = strconv.Atoi(number); err != nil {
+			return nil, fmt.Errorf("goroutines of %s: %w", name, err)
+		}
+		out[name] = u
+	}
+	return out, nil
+}
+
+func process(pid int) (u usage, err error) {
+	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		return u, err
+	}
+	u.files = len(files)
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return u, err
+	}
+	fields := strings.Fields(string(status))
+	u.kib, err = strconv.Atoi(fields[slices.Index(fields, "VmRSS:")+1])
+	return u, err
+}
+
+func get(ctx context.Context, socket, path string) (string, error) {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}
+	client := &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://daemon"+path, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	return string(data), err
+}
