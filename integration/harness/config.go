@@ -37,7 +37,11 @@ func (n *Node) containerdConfig() string {
 	if n.harness.opts.CRI {
 		without = ""
 	}
-	return fmt.Sprintf(containerdConfig, n.Dir, without) + n.harness.opts.Containerd
+	text := fmt.Sprintf(containerdConfig, n.Dir, without)
+	if n.harness.opts.Debug {
+		text += fmt.Sprintf("[debug]\n  address = '%s/debug.sock'\n", n.Dir)
+	}
+	return text + n.harness.opts.Containerd
 }
 
 // cniConfig joins containers to the node's bridge. The node's own range comes first; the
@@ -93,14 +97,6 @@ func (n *Node) writeConfig() error {
 		}
 	}
 	return n.installCNI()
-}
-
-func (n *Node) containerdConfig() string {
-	text := fmt.Sprintf(containerdConfig, n.Dir)
-	if n.harness.opts.Debug {
-		text += fmt.Sprintf("[debug]\n  address = '%s/debug.sock'\n", n.Dir)
-	}
-	return text + n.harness.opts.Containerd
 }
 
 // installCNI links the plugins to where CNI's users look for them.
