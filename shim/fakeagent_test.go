@@ -1,0 +1,121 @@
+package shim
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+)
+
+// fakeAgent is a guest with an init that runs until it is killed.
+type fakeAgent struct {
+	agentv1.AgentService
+	*faults
+	mu    sync.Mutex
+	exits map[string]chan uint32
+	boot  string
+	said  []string // what it was asked of processes, in order
+	oom   bool     // of every exit
+}
+
+func (a *fakeAgent) note(format string, args ...any) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.said = append(a.said, fmt.Sprintf(format, args...))
+}
+
+// heard answers what was asked of processes since the last time.
+func (a *fakeAgent) heard() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	said := a.said
+	a.said = nil
+	return said
+}
+
+func newFakeAgent(f *faults) *fakeAgent {
+	return &fakeAgent{faults: f, exits: map[string]chan uint32{}, boot: "boot-1"}
+}
+
+func (a *fakeAgent) Close() error { return nil }
+func (a *fakeAgent) Info(context.Context, *agentv1.InfoRequest) (*agentv1.InfoResponse, error) {
+	return &agentv1.InfoResponse{BootId: a.boot, UptimeMs: 1000}, a.call("info")
+}
+func (a *fakeAgent) Setup(context.Context, *agentv1.SetupRequest) (*agentv1.SetupResponse, error) {
+	return &agentv1.SetupResponse{}, a.call("setup")
+}
+func (a *fakeAgent) ConfigureNetwork(context.Context, *agentv1.ConfigureNetworkRequest) (*agentv1.ConfigureNetworkResponse, error) {
+	return &agentv1.ConfigureNetworkResponse{}, a.call("configure network")
+}
+func (a *fakeAgent) Restored(context.Context, *agentv1.RestoredRequest) (*agentv1.RestoredResponse, error) {
+	return &agentv1.RestoredResponse{BootId: a.boot, UptimeMs: 2000, Processes: []*agentv1.Process{{}}}, a.call("restored")
+}
+func (a *fakeAgent) Start(_ context.Context, r *agentv1.StartRequest) (*agentv1.StartResponse, error) {
+	a.note("start %q", r.GetId())
+	if err := a.call("start process"); err != nil {
+		return nil, err
+	}
+	a.exit(r.GetId())
+	return &agentv1.StartResponse{Pid: 2}, nil
+}
+
+func (a *fakeAgent) exit(id string) chan uint32 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.exits[id] == nil {
+		a.exits[id] = make(chan uint32, 1)
+	}
+	return a.exits[id]
+}
+
+func (a *fakeAgent) Wait(ctx context.Context, r *agentv1.WaitRequest) (*agentv1.WaitResponse, error) {
+	ch := a.exit(r.GetId())
+	select {
+	case status := <-ch:
+		ch <- status // for the next one who asks
+		return &agentv1.WaitResponse{ExitStatus: status, ExitedAtUnixNano: time.Now().UnixNano(), Oom: a.oom}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (a *fakeAgent) Kill(_ context.Context, r *agentv1.KillRequest) (*agentv1.KillResponse, error) {
+	a.note("kill %q %d", r.GetId(), r.GetSignal())
+	if r.GetSignal() == 28 { // SIGWINCH ends nobody
+		return &agentv1.KillResponse{}, nil
+	}
+	ids := []string{r.GetId()}
+	if r.GetAll() && r.GetId() != "" {
+		ids = append(ids, "") // all that the container has
+	}
+	for _, id := range ids {
+		select {
+		case a.exit(id) <- 128 + r.GetSignal():
+		default:
+		}
+	}
+	return &agentv1.KillResponse{}, nil
+}
+
+func (a *fakeAgent) Stats(context.Context, *agentv1.StatsRequest) (*agentv1.StatsResponse, error) {
+	return &agentv1.StatsResponse{MemoryCurrent: 42}, nil
+}
+func (a *fakeAgent) Shutdown(context.Context, *agentv1.ShutdownRequest) (*agentv1.ShutdownResponse, error) {
+	return &agentv1.ShutdownResponse{}, nil
+}
+func (a *fakeAgent) Processes(context.Context, *agentv1.ProcessesRequest) (*agentv1.ProcessesResponse, error) {
+	return &agentv1.ProcessesResponse{Processes: []*agentv1.Process{{}}}, a.call("processes")
+}
+func (a *fakeAgent) Remove(context.Context, *agentv1.RemoveRequest) (*agentv1.RemoveResponse, error) {
+	return &agentv1.RemoveResponse{}, nil
+}
+func (a *fakeAgent) Resize(_ context.Context, r *agentv1.ResizeRequest) (*agentv1.ResizeResponse, error) {
+	a.note("resize %q %d", r.GetId(), r.GetWidth())
+	return &agentv1.ResizeResponse{}, nil
+}
+func (a *fakeAgent) Update(_ context.Context, r *agentv1.UpdateRequest) (*agentv1.UpdateResponse, error) {
+	a.note("update %s", r.GetResources())
+	return &agentv1.UpdateResponse{}, nil
+}
