@@ -21,6 +21,10 @@ func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 	return d.DialContext(ctx, "unix", path)
 }
 
+// connectTimeout bounds one attempt: a guest that is slow after a restore needs its time,
+// and one that does not listen yet refuses at once.
+const connectTimeout = 20 * time.Second
+
 // VSock returns a Dial for a hybrid vsock: a unix socket that asks for the port first.
 func VSock(port uint32) func(ctx context.Context, path string) (net.Conn, error) {
 	return func(ctx context.Context, path string) (net.Conn, error) {
@@ -28,11 +32,15 @@ func VSock(port uint32) func(ctx context.Context, path string) (net.Conn, error)
 		if err != nil {
 			return nil, err
 		}
-		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(connectTimeout))
+		stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+		defer stop()
 		if err := connectVSock(c, port); err != nil {
 			return nil, errors.Join(fmt.Errorf("connect vsock %s port %d: %w", path, port, err), c.Close())
 		}
-		_ = c.SetDeadline(time.Time{})
+		if stop() {
+			_ = c.SetDeadline(time.Time{})
+		}
 		return c, nil
 	}
 }
