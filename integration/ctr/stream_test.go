@@ -25,6 +25,8 @@ const (
 	bulk = 64 << 20 // bytes of output
 	// shimMemory is more than a shim may use while nobody reads what it holds.
 	shimMemory = 96 << 20
+	// guestMemory is more than the guest may use for it.
+	guestMemory = 24 << 20
 )
 
 // Output arrives whole, whoever is slow and whoever ends first; and without --cni the
@@ -36,6 +38,10 @@ func TestStream(t *testing.T) {
 	detached(t, n, images.Busybox, "vm", "sleep", "100000")
 	t.Run("loopback", func(t *testing.T) { testLoopback(t, h, n) })
 	t.Run("slow reader", func(t *testing.T) { testSlow(t, n) })
+	t.Run("file URI", func(t *testing.T) { testFileURI(t, n) })
+	t.Run("binary URI", func(t *testing.T) { testBinaryURI(t, n) })
+	t.Run("reader vanishes", func(t *testing.T) { testVanish(t, n) })
+	t.Run("stdin", func(t *testing.T) { testStdin(t, n) })
 	t.Run("exit with output in flight", func(t *testing.T) { testInFlight(t, n) })
 	t.Run("grandchild holds stdout", func(t *testing.T) { testGrandchild(t, n) })
 	n.Ctr(t, "task", "kill", "-s", "SIGKILL", "vm")
@@ -71,7 +77,27 @@ func piped(t *testing.T, n *harness.Node, id, text string) (*exec.Cmd, io.ReadCl
 // A reader that stops loses nothing and does not make the shim grow.
 func testSlow(t *testing.T, n *harness.Node) {
 	sum := n.Ctr(t, execArgs("vm", "make", fmt.Sprintf("dd if=/dev/urandom of=/data bs=1M count=%d 2>/dev/null; sha256sum </data", bulk>>20))...)
-	cmd, out := piped(t, n, "slow", "cat /data")
+	free := available(t, n, "before")
+	passes := shareMiB(t) / (bulk >> 20)
+	cmd, out := piped(t, n, "slow", fmt.Sprintf("for i in $(seq %d); do cat /data; done", passes))
+	for pass := range passes {
+		slowPass(t, n, out, strings.Fields(sum)[0])
+		if now := available(t, n, fmt.Sprint("during", pass)); now < free-guestMemory {
+			t.Errorf("the guest had %d MiB and has %d MiB, pass %d", free>>20, now>>20, pass)
+		}
+	}
+	k, err := io.Copy(io.Discard, out)
+	if err != nil || k != 0 {
+		t.Errorf("%d more bytes, %v", k, err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// slowPass reads the data once.
+func slowPass(t *testing.T, n *harness.Node, out io.Reader, want string) {
+	t.Helper()
 	digest := sha256.New()
 	var read int64
 	for read < bulk {
@@ -87,14 +113,7 @@ func testSlow(t *testing.T, n *harness.Node) {
 			t.Errorf("the shim has %d MiB after %d MiB", rss>>20, read>>20)
 		}
 	}
-	k, err := io.Copy(digest, out)
-	if err != nil || k != 0 {
-		t.Errorf("%d more bytes, %v", k, err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Error(err)
-	}
-	if got, want := hex.EncodeToString(digest.Sum(nil)), strings.Fields(sum)[0]; got != want {
+	if got := hex.EncodeToString(digest.Sum(nil)); got != want {
 		t.Errorf("sha256 %s, want %s", got, want)
 	}
 }
