@@ -91,7 +91,7 @@ func TestDerivedConfig(t *testing.T) {
 		`"landlock_enable":true,"landlock_rules":[{"access":"rw","path":"DIR"}],`,
 		`"memory":{"size":0,"zones":[{"file":"/proc/self/fd/5","id":"ram","shared":true,"size":2097152}]},`,
 		`"net":[{"fds":[-1],"id":"nic-net0","mac":"52:54:00:00:00:01","mtu":1400,"num_queues":2,"pci_device_id":4}],`,
-		`"payload":{"cmdline":"console=ttyS0 a","initramfs":"DIR/initrd","kernel":"DIR/kernel"},"pvpanic":true,`,
+		`"payload":{"cmdline":"console=ttyS0 a","initramfs":"DIR/boot.initrd","kernel":"DIR/boot.kernel"},"pvpanic":true,`,
 		`"rng":{"id":"rng","pci_device_id":2,"src":"/dev/urandom"},"serial":{"mode":"Tty"},`,
 		`"vsock":{"cid":3,"id":"vsock","pci_device_id":1,"socket":"DIR/agent.sock"}}`,
 	}, ""), "DIR", cfg.Dir)

@@ -25,8 +25,12 @@ func startReal(t *testing.T, env vmmtest.Env, change func(*vmm.Config)) *Machine
 	if err := ram.Truncate(int64(env.Memory)); err != nil {
 		t.Fatal(err)
 	}
+	dir := filepath.Join(env.Dir, "vm")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	cfg := vmm.Config{
-		Name: t.Name(), Dir: env.Dir, Memory: env.Memory, VCPUs: 1, RAM: ram, Agent: filepath.Join(env.Dir, "agent.sock"),
+		Name: t.Name(), Dir: dir, Memory: env.Memory, VCPUs: 1, RAM: ram, Agent: filepath.Join(dir, "agent.sock"),
 		Kernel: env.Kernel, Initrd: env.Initrd, Cmdline: env.Cmdline,
 	}
 	if change != nil {

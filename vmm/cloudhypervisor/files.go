@@ -106,8 +106,8 @@ func (f *files) Close() error {
 // a reset of the guest, which it answers with a boot of its own, then finds no kernel
 // and ends the process.
 const (
-	kernelLink = "kernel"
-	initrdLink = "initrd"
+	kernelLink = "boot.kernel"
+	initrdLink = "boot.initrd"
 )
 
 func linkPayload(cfg vmm.Config) error {

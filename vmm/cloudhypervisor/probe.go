@@ -22,6 +22,9 @@ const minMajor = 53
 // cpuModel is what every guest gets: the host's features, which a snapshot records.
 const cpuModel = "host"
 
+// overhead of a process: it has a few MiB of its own; its devices and threads are few.
+const overhead = 128 << 20
+
 // probeTimeout bounds "cloud-hypervisor --version" under a context without a deadline.
 const probeTimeout = 10 * time.Second
 
@@ -46,7 +49,7 @@ func (d *Driver) Probe(ctx context.Context) (vmm.Facts, error) {
 	if !d.landlock() {
 		reason += ", the kernel has no landlock"
 	}
-	return vmm.Facts{Name: Name, Version: version, CPU: cpuModel, Accel: "kvm", Reason: reason}, nil
+	return vmm.Facts{Name: Name, Version: version, CPU: cpuModel, Accel: "kvm", Reason: reason, Overhead: overhead}, nil
 }
 
 func probeVersion(ctx context.Context, binary string) (string, error) {
