@@ -10,6 +10,7 @@ while read -r proto; do
 done < <(find api -name '*.proto' | sort)
 
 hypervisor=vmm/cloudhypervisor/api
+command -v swagger >/dev/null # before anything is removed
 rm -rf $hypervisor/client $hypervisor/models
 swagger -q generate client -f $hypervisor/api.yaml -t $hypervisor -A cloud-hypervisor
 go run ./api/agent/lean/gen
