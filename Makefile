@@ -63,7 +63,7 @@ test: ## unit tests with the race detector: no root, no VM
 
 integration: setup tools package ## tests with real VMs, containerd and a registry (root)
 	@test "$$(id -u)" = 0 || { echo 'make integration needs root' >&2; exit 1; }
-	status=0; tools/integration.sh $(integration_pkgs) || status=1; tools/qemu2.sh || status=1; tools/upgrade.sh || status=1; exit $$status
+	status=0; tools/integration.sh $(integration_pkgs) || status=1; tools/qemu2.sh || status=1; tools/upgrade.sh || status=1; tools/shimtest.sh || status=1; exit $$status
 
 test-all: ## make test and make integration, on a fresh machine too (root)
 	$(MAKE) --no-print-directory setup
