@@ -72,7 +72,7 @@ func both(t *testing.T, g *guest, n *harness.Node) {
 	begun, hold := make(chan struct{}), make(chan struct{})
 	once := make(chan struct{}, 1)
 	g.Door.SetFault(func(_ int, r *http.Request) harness.Fault {
-		if upload(r) {
+		if pack(r) { // what is asked before the pause is let through
 			select {
 			case once <- struct{}{}:
 				close(begun)
