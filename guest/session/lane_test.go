@@ -2,6 +2,7 @@ package session
 
 import (
 	"bytes"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 
 // tape is a source that ends: it keeps all that it was given.
 type tape struct {
+	mu          sync.Mutex
 	data        []byte
 	base        uint64 // what lies before was confirmed, and is gone
 	next, limit uint64
@@ -19,6 +21,8 @@ type tape struct {
 }
 
 func (s *tape) Want(w Want) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.limit = w.Limit
 	s.base = max(s.base, w.Have)
 	if w.Limit > 0 {
@@ -30,6 +34,8 @@ func (s *tape) Want(w Want) {
 }
 
 func (s *tape) Next(p []byte) (Piece, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.limit == 0 {
 		return Piece{}, false
 	}
@@ -151,7 +157,9 @@ func TestLaneGoesBack(t *testing.T) {
 		t.Fatalf("%d bytes at %d, end %v: %v", len(got), at, end, err)
 	}
 	// Also where that is beyond all that it may want at first.
+	src.mu.Lock()
 	src.data, src.base = numbered(2, 4*laneWindow), 3*laneWindow
+	src.mu.Unlock()
 	if got, at, _, err := host.Lane([]byte("s"), 0).Read(t.Context(), 0, 100, time.Minute); err != nil || at != 3*laneWindow || len(got) == 0 {
 		t.Fatalf("%d bytes at %d: %v", len(got), at, err)
 	}
