@@ -142,7 +142,7 @@ func adopted(ctx context.Context, host *Host, namespace, id string) (*VM, error)
 		return vm, nil
 	}
 	if len(j.Links) > 0 && vm.vmmID().Alive() { // a dead VMM's namespace may be gone, after a reboot of the host
-		if vm.nics, err = host.Network.Open(ctx, j.NetNS, j.Links); err != nil {
+		if vm.nics, err = host.Network.Open(ctx, j.netns(), j.Links); err != nil {
 			return nil, err
 		}
 	}

@@ -103,6 +103,7 @@ type fakeNetwork struct {
 	*faults
 	links    []network.Link
 	attached bool
+	detached string // the namespace that was given back last
 	up       bool
 }
 
@@ -121,8 +122,8 @@ func (n *fakeNetwork) Attach(context.Context, string, network.Owner, []network.L
 func (n *fakeNetwork) Open(context.Context, string, []network.Link) (Attachment, error) {
 	return n, n.call("open network")
 }
-func (n *fakeNetwork) Detach(context.Context, string, []network.Link) error {
-	n.attached = false
+func (n *fakeNetwork) Detach(_ context.Context, netns string, _ []network.Link) error {
+	n.attached, n.detached = false, netns
 	return nil
 }
 func (n *fakeNetwork) Taps() []*os.File               { return []*os.File{nil} }

@@ -147,10 +147,8 @@ func (vm *VM) dispose(ctx context.Context) error {
 		return err
 	}
 	j := vm.noted()
-	if len(j.Links) > 0 {
-		if err := vm.host.Network.Detach(ctx, j.NetNS, j.Links); err != nil {
-			return err
-		}
+	if err := detach(ctx, vm.host, j, j.Links); err != nil {
+		return err
 	}
 	errs := []error{removeFile(j.RAM), removeFile(tableFile(j))}
 	for i, d := range j.Spec.Disks {

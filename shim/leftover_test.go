@@ -10,6 +10,8 @@ import (
 	"github.com/containerd/containerd/api/types"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/shim/proc"
+	"godwit.dev/godwit/vmm"
 )
 
 // A journal whose directory could not be synced is the old one again, in memory and on
@@ -79,5 +81,46 @@ func TestRestoreForgetsTheOldDisk(t *testing.T) {
 	q, err := w.machineService().Query(t.Context(), &machinev1.QueryRequest{})
 	if err != nil || q.GetVmmVersion() != "1.0" {
 		t.Errorf("query = %v, %v", q, err)
+	}
+}
+
+// After a restart of the host the holder's pid is another process's, and /proc leads to
+// that one's network namespace: the host's own, as a rule, whose eth0 may have the same
+// index as the VM's had. What is in it is nobody's to mend.
+func TestReclaimTouchesNoNamespaceOfAReusedPid(t *testing.T) {
+	w := newWorld(t)
+	other, err := w.process()
+	w.must("start process", err)
+	ns := "/proc/" + strconv.Itoa(other.PID) + "/ns/net"
+	gone := proc.ID{PID: other.PID, StartTime: other.StartTime - 1}
+	for _, c := range []struct {
+		netns  string
+		holder proc.ID
+		vmm    *vmm.Process
+		want   string
+	}{
+		{ns, gone, nil, ""},
+		{ns, gone, &vmm.Process{PID: gone.PID, StartTime: gone.StartTime}, ""},
+		{ns, proc.ID{}, nil, ""},
+		{"/run/netns/a", proc.ID{}, nil, "/run/netns/a"},
+		// The process that the path names may be another by now; those of the VM are in it.
+		{"/proc/1/ns/net", other, nil, ns},
+		{"/proc/1/ns/net", gone, &vmm.Process{PID: other.PID, StartTime: other.StartTime}, ns},
+	} {
+		w.net.detached = ""
+		j := &Journal{Phase: Own, NetNS: c.netns, Holder: c.holder, Process: c.vmm, Links: w.links}
+		if err := detach(t.Context(), w.host(), j, j.Links); err != nil || w.net.detached != c.want {
+			t.Errorf("%s under holder %v, VMM %v: detached in %q, %v; want %q", c.netns, c.holder, c.vmm, w.net.detached, err, c.want)
+		}
+		if c.want == ns {
+			continue // free would end the process
+		}
+		w.net.detached = ""
+		if err := Reclaim(t.Context(), w.host(), filepath.Join(t.TempDir(), "vm"), j); err != nil || w.net.detached != c.want {
+			t.Errorf("reclaim with %s: detached in %q, %v; want %q", c.netns, w.net.detached, err, c.want)
+		}
+	}
+	if !other.Alive() {
+		t.Error("a process with the holder's pid was killed")
 	}
 }

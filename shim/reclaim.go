@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
+	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim/proc"
 )
 
@@ -51,9 +53,7 @@ func free(ctx context.Context, host *Host, dir string, j *Journal) error {
 	if p := j.Process; p != nil {
 		try("kill VMM", proc.ID{PID: p.PID, StartTime: p.StartTime}.Kill(ctx))
 	}
-	if j.NetNS != "" && len(j.Links) > 0 {
-		try("detach network", host.Network.Detach(ctx, j.NetNS, j.Links))
-	}
+	try("detach network", detach(ctx, host, j, j.Links))
 	try("end holder", j.Holder.Kill(ctx))
 	try("free RAM", removeFile(j.RAM))
 	try("free page table", removeFile(tableFile(j)))
@@ -68,6 +68,36 @@ func free(ctx context.Context, host *Host, dir string, j *Journal) error {
 		return fmt.Errorf("reclaim VM in %s: %w", dir, errors.Join(errs...))
 	}
 	return nil
+}
+
+// netns is a path of the network namespace that the VM is in; empty says that nothing
+// leads there any more. A path below /proc is believed for no longer than a process of
+// the VM lives, all of which are in that namespace: behind the pid of another one, after
+// a restart of the host say, may lie the host's own, with an interface of the same name.
+func (j *Journal) netns() string {
+	if !strings.HasPrefix(j.NetNS, "/proc/") {
+		return j.NetNS
+	}
+	ids := []proc.ID{j.Holder}
+	if p := j.Process; p != nil {
+		ids = append(ids, proc.ID{PID: p.PID, StartTime: p.StartTime})
+	}
+	for _, id := range ids {
+		if id.Alive() {
+			return fmt.Sprintf("/proc/%d/ns/net", id.PID)
+		}
+	}
+	return ""
+}
+
+// detach gives back what Attach has made of links. A namespace that nothing leads to has
+// taken it along.
+func detach(ctx context.Context, host *Host, j *Journal, links []network.Link) error {
+	netns := j.netns()
+	if netns == "" || len(links) == 0 {
+		return nil
+	}
+	return host.Network.Detach(ctx, netns, links)
 }
 
 // stateFile holds the device state between the fill and the load.

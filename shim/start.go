@@ -201,7 +201,7 @@ func (s *starting) attach(ctx context.Context, u *undo) error {
 		vm.mu.Lock()
 		vm.nics = nil
 		vm.mu.Unlock()
-		return errors.Join(a.Close(), vm.host.Network.Detach(ctx, j.NetNS, links))
+		return errors.Join(a.Close(), detach(ctx, vm.host, j, links))
 	})
 	vm.networkIs("cni")
 	return nil
