@@ -131,8 +131,7 @@ func (p *pumps) dry(stream agentv1.Stream, at uint64, silent bool) bool {
 // its output ends: a child of the process may hold it open for ever, and what that still
 // writes goes on flowing.
 func (p *pumps) output(ctx context.Context, agent agentv1.AgentService, stream agentv1.Stream, to *os.File, offset *uint64) {
-	_ = to.SetWriteDeadline(time.Time{}) // a plain file has none
-	defer context.AfterFunc(ctx, func() { _ = to.SetWriteDeadline(time.Now()) })()
+	defer interrupt(ctx, to)()
 	at := p.load(offset)
 	for silent := false; ctx.Err() == nil; {
 		over := p.over()
@@ -175,6 +174,22 @@ func (p *pumps) output(ctx context.Context, agent agentv1.AgentService, stream a
 			p.drain(stream)
 			to.Close() // the client's end of file
 			return
+		}
+	}
+}
+
+// interrupt ends writes to a stream with ctx, until the function that it returns has: no
+// later write is met.
+func interrupt(ctx context.Context, to *os.File) (end func()) {
+	_ = to.SetWriteDeadline(time.Time{}) // a plain file has none
+	done := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(done)
+		_ = to.SetWriteDeadline(time.Now())
+	})
+	return func() {
+		if !stop() {
+			<-done
 		}
 	}
 }

@@ -76,3 +76,33 @@ func TestStopInterruptsABlockedClient(t *testing.T) {
 		t.Errorf("%d bytes arrived, the offset says %d, %v", got.Len(), at, err)
 	}
 }
+
+// A stop that has just ended does not end what flows after it: its deadline is not set
+// late, on the writes of the next start (N-19).
+func TestStopReachesNoLaterStart(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan int, 1)
+	go func() {
+		var b bytes.Buffer
+		_, _ = b.ReadFrom(r)
+		got <- b.Len()
+	}()
+	text := make([]byte, 2<<20)
+	p := newPumps("", &streams{stdout: w}, guest.Offsets{})
+	for range 2000 {
+		p.start(t.Context(), &talker{text: text, chunk: 100})
+		p.stop()
+	}
+	p.start(t.Context(), &talker{text: text, chunk: 64 << 10})
+	defer p.stop()
+	defer p.streams.close()
+	if !eventually(func() bool { return p.load(&p.offsets.Stdout) == uint64(len(text)) }) {
+		t.Fatalf("the stream ended at %d", p.load(&p.offsets.Stdout))
+	}
+	if n := <-got; n != len(text) {
+		t.Errorf("%d bytes arrived of %d", n, len(text))
+	}
+}
