@@ -142,16 +142,14 @@ func search(list []span) []instruction {
 
 // call is what the rules of one call come to.
 func (p *profile) call(arch int, rules []rule) []instruction {
-	var code []instruction
-	for _, r := range rules {
-		if len(r.when) > 0 {
-			code = append(code, r.code(arch)...)
-		}
-	}
 	for _, r := range rules {
 		if len(r.when) == 0 {
-			return append(code, ret(r.ret)...)
+			return ret(r.ret)
 		}
+	}
+	var code []instruction
+	for _, r := range rules {
+		code = append(code, r.code(arch)...)
 	}
 	return append(code, ret(p.fallback)...)
 }

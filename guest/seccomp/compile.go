@@ -57,8 +57,9 @@ type profile struct {
 }
 
 // Compile refuses what it cannot honour, with the field's name below linux.seccomp.
-// Where several rules fit a call, one with conditions on arguments goes before one
-// without, and then the one that stands first.
+// Where several rules fit a call, it is as runc and libseccomp have it: one whose answer
+// is the default's says nothing, one without conditions on arguments goes before those
+// with, and then the one that stands first.
 func Compile(s *specs.LinuxSeccomp) (*Filter, error) {
 	if s.ListenerPath != "" || s.ListenerMetadata != "" {
 		return nil, fmt.Errorf("linux.seccomp.listenerPath, listenerMetadata: a listener on the host cannot serve a guest's calls: leave it out: %w", errdefs.ErrNotImplemented)
@@ -190,7 +191,7 @@ func (p *profile) add(field string, call specs.LinuxSyscall) error {
 	for _, name := range call.Names {
 		n, known := table()[name]
 		switch {
-		case known:
+		case known, ret == p.fallback:
 		case permissive(ret) && !permissive(p.fallback):
 			p.notes = append(p.notes, "seccomp: system call "+name+" is unknown, and so it stays forbidden")
 		default:
@@ -210,8 +211,10 @@ func (p *profile) add(field string, call specs.LinuxSyscall) error {
 }
 
 func (p *profile) put(arch, nr int, r rule) {
-	p.rules[arch][nr] = append(p.rules[arch][nr], r)
 	p.highest[arch] = max(p.highest[arch], nr)
+	if r.ret != p.fallback {
+		p.rules[arch][nr] = append(p.rules[arch][nr], r)
+	}
 }
 
 // multiplex gives a rule to the call's second way. The arguments lie in memory there,

@@ -199,6 +199,7 @@ func TestConditions(t *testing.T) {
 	}
 }
 
+// What libseccomp's filters answer to the same rules, added as runc adds them.
 func TestOrderOfRules(t *testing.T) {
 	arg := func(index uint, v uint64) specs.LinuxSeccompArg {
 		return specs.LinuxSeccompArg{Index: index, Op: specs.OpEqualTo, Value: v}
@@ -210,19 +211,29 @@ func TestOrderOfRules(t *testing.T) {
 		{Names: []string{"fcntl"}, Action: specs.ActAllow, Args: []specs.LinuxSeccompArg{arg(1, 3), arg(1, 4)}}, // either
 		{Names: []string{"futex"}, Action: specs.ActTrap},
 		{Names: []string{"futex"}, Action: specs.ActKill},
+		{Names: []string{"kill"}, Action: specs.ActAllow, Args: []specs.LinuxSeccompArg{arg(0, 1)}},
+		{Names: []string{"kill"}, Action: specs.ActErrno, ErrnoRet: &two},
+		{Names: []string{"dup", "frobnicate"}, Action: specs.ActErrno, Args: []specs.LinuxSeccompArg{arg(0, 1)}}, // as by default
+		{Names: []string{"dup"}, Action: specs.ActAllow},
+		{Names: []string{"tkill"}, Action: specs.ActErrno},
+		{Names: []string{"tkill"}, Action: specs.ActAllow, Args: []specs.LinuxSeccompArg{arg(0, 1)}},
 	}})
 	for _, tt := range []struct {
 		name string
 		args [6]uint64
 		want uint32
 	}{
-		{"ioctl", [6]uint64{1, 7}, retErrno | 2},
+		{"ioctl", [6]uint64{1, 7}, retAllow}, // the rule without conditions covers it
 		{"ioctl", [6]uint64{1, 8}, retAllow},
 		{"ioctl", [6]uint64{0, 7}, retAllow},
 		{"fcntl", [6]uint64{0, 3}, retAllow},
 		{"fcntl", [6]uint64{0, 4}, retAllow},
 		{"fcntl", [6]uint64{0, 5}, retErrno | eperm},
 		{"futex", [6]uint64{}, retTrap},
+		{"kill", [6]uint64{1}, retErrno | 2},
+		{"dup", [6]uint64{1}, retAllow},
+		{"tkill", [6]uint64{1}, retAllow},
+		{"tkill", [6]uint64{2}, retErrno | eperm},
 	} {
 		if got := run(t, f.Program, data{nr: uint32(table()[tt.name][amd64]), arch: auditAMD64, args: tt.args}); got != tt.want {
 			t.Errorf("%s%v: %#x, want %#x", tt.name, tt.args, got, tt.want)
