@@ -133,15 +133,15 @@ type request struct {
 }
 
 func parseRequest(message []byte) (q request, err error) {
-	err = lean.Fields(message, func(field int, v lean.Value) error {
-		switch field {
-		case 1:
+	err = lean.Fields(message, func(tag int, v lean.Value) error {
+		switch tag {
+		case 1<<lean.TypeBits | lean.Bytes:
 			q.service = string(v.Data)
-		case 2:
+		case 2<<lean.TypeBits | lean.Bytes:
 			q.method = string(v.Data)
-		case 3:
+		case 3<<lean.TypeBits | lean.Bytes:
 			q.payload = v.Data
-		case 4:
+		case 4<<lean.TypeBits | lean.Varint:
 			q.timeout = time.Duration(v.Number)
 		}
 		return nil

@@ -4,14 +4,17 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/dynamicpb"
+	"pgregory.net/rapid"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 )
@@ -145,16 +148,98 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-func FuzzSetupRequest(f *testing.F) {
-	f.Add([]byte("\x0a\x04\x0a\x02rw"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		m := new(SetupRequest)
-		if m.Unmarshal(b) != nil {
-			return
+// same has a message read as protobuf's own code reads it: the same fields, whether there
+// are others, and what is no message at all.
+func same(t interface {
+	Helper()
+	Fatalf(string, ...any)
+}, name protoreflect.FullName, b []byte) {
+	t.Helper()
+	kind, err := protoregistry.GlobalTypes.FindMessageByName(name)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	want, m := kind.New(), all[string(name)]()
+	theirs, ours := proto.Unmarshal(b, want.Interface()), m.Unmarshal(b)
+	switch {
+	case theirs != nil && (ours != nil || !utf8.Valid(b)): // we take any bytes for a string
+		return
+	case ours != nil && strings.Contains(ours.Error(), "field of type 3"): // a group: we take none
+		return
+	case (theirs == nil) != (ours == nil):
+		t.Fatalf("%s %x: %v, protobuf says %v", name, b, ours, theirs)
+	}
+	if unknown := drop(want); unknown != m.Unknown() {
+		t.Fatalf("%s %x: unknown fields: %v, protobuf says %v", name, b, m.Unknown(), unknown)
+	}
+	got := kind.New()
+	if err := proto.Unmarshal(m.AppendTo(nil), got.Interface()); err != nil {
+		t.Fatalf("%s %x: %v", name, b, err)
+	}
+	if !proto.Equal(want.Interface(), got.Interface()) {
+		t.Fatalf("%s %x (-protobuf +ours):\n%s", name, b, cmp.Diff(want.Interface(), got.Interface(), protocmp.Transform()))
+	}
+}
+
+// drop takes the unknown fields away and reports whether there were any.
+func drop(m protoreflect.Message) bool {
+	found := len(m.GetUnknown()) > 0
+	m.SetUnknown(nil)
+	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case f.IsMap() || f.Kind() != protoreflect.MessageKind:
+		case f.IsList():
+			for i := range v.List().Len() {
+				found = drop(v.List().Get(i).Message()) || found
+			}
+		default:
+			found = drop(v.Message()) || found
 		}
-		again := new(SetupRequest)
-		if err := again.Unmarshal(m.AppendTo(nil)); err != nil {
-			t.Errorf("what was written cannot be read: %v", err)
+		return true
+	})
+	return found
+}
+
+// anyFields draws a message of any fields, each of any type.
+func anyFields(t *rapid.T, deep int) (b []byte) {
+	for range rapid.IntRange(0, 6).Draw(t, "fields") {
+		field := protowire.Number(rapid.IntRange(1, 18).Draw(t, "field"))
+		switch kind := rapid.SampledFrom([]protowire.Type{0, 2, 2, 2, 1, 5}).Draw(t, "type"); {
+		case kind == protowire.VarintType:
+			b = protowire.AppendVarint(protowire.AppendTag(b, field, kind), rapid.Uint64().Draw(t, "number"))
+		case kind == protowire.Fixed64Type:
+			b = protowire.AppendFixed64(protowire.AppendTag(b, field, kind), 1)
+		case kind == protowire.Fixed32Type:
+			b = protowire.AppendFixed32(protowire.AppendTag(b, field, kind), 1)
+		case deep > 0 && rapid.Bool().Draw(t, "nested"):
+			b = protowire.AppendBytes(protowire.AppendTag(b, field, kind), anyFields(t, deep-1))
+		default:
+			b = protowire.AppendString(protowire.AppendTag(b, field, kind), rapid.StringN(0, 4, -1).Draw(t, "text"))
+		}
+	}
+	return b
+}
+
+// Any bytes mean to us what they mean to protobuf: fields that come twice, or with a type
+// that is not theirs, numbers that are too large, entries of maps that lack a part.
+func TestSameAsProtobuf(t *testing.T) {
+	messages := agentv1.File_agent_v1_agent_proto.Messages()
+	rapid.Check(t, func(t *rapid.T) {
+		b := anyFields(t, 2)
+		for i := range messages.Len() {
+			same(t, messages.Get(i).FullName(), b)
+		}
+	})
+}
+
+func FuzzSameAsProtobuf(f *testing.F) {
+	f.Add([]byte("\x0a\x04\x0a\x02rw"))
+	f.Add([]byte("\x4a\x06\x0a\x01a\x12\x01b"))
+	f.Add([]byte("\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"))
+	messages := agentv1.File_agent_v1_agent_proto.Messages()
+	f.Fuzz(func(t *testing.T, b []byte) {
+		for i := range messages.Len() {
+			same(t, messages.Get(i).FullName(), b)
 		}
 	})
 }

@@ -53,15 +53,15 @@ func (m *InfoResponse) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *InfoResponse) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
 			m.BootId = string(v.Data)
-		case 2:
+		case 2<<TypeBits | Bytes:
 			m.Version = string(v.Data)
-		case 3:
+		case 3<<TypeBits | Varint:
 			m.UptimeMs = uint64(v.Number)
-		case 4:
+		case 4<<TypeBits | Bytes:
 			m.Kernel = string(v.Data)
 		default:
 			m.unknown = true
@@ -91,13 +91,13 @@ func (m *Disk) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *Disk) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
 			m.Serial = string(v.Data)
-		case 2:
+		case 2<<TypeBits | Bytes:
 			m.Type = string(v.Data)
-		case 3:
+		case 3<<TypeBits | Varint:
 			m.ReadOnly = v.Number != 0
 		default:
 			m.unknown = true
@@ -131,15 +131,15 @@ func (m *Mount) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *Mount) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
 			m.Type = string(v.Data)
-		case 2:
+		case 2<<TypeBits | Bytes:
 			m.Source = string(v.Data)
-		case 3:
+		case 3<<TypeBits | Bytes:
 			m.Target = string(v.Data)
-		case 4:
+		case 4<<TypeBits | Bytes:
 			m.Options = append(m.Options, string(v.Data))
 		default:
 			m.unknown = true
@@ -181,25 +181,25 @@ func (m *File) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *File) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
 			m.Path = string(v.Data)
-		case 2:
+		case 2<<TypeBits | Varint:
 			m.Mode = uint32(v.Number)
-		case 3:
+		case 3<<TypeBits | Varint:
 			m.Uid = uint32(v.Number)
-		case 4:
+		case 4<<TypeBits | Varint:
 			m.Gid = uint32(v.Number)
-		case 5:
+		case 5<<TypeBits | Bytes:
 			m.Data = v.Data
-		case 6:
+		case 6<<TypeBits | Bytes:
 			m.Link = string(v.Data)
-		case 7:
+		case 7<<TypeBits | Varint:
 			m.Append = v.Number != 0
-		case 8:
+		case 8<<TypeBits | Varint:
 			m.Offset = uint64(v.Number)
-		case 9:
+		case 9<<TypeBits | Varint:
 			m.MtimeUnixNano = int64(v.Number)
 		default:
 			m.unknown = true
@@ -267,16 +267,16 @@ func (m *SetupRequest) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *SetupRequest) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
 			x := new(Disk)
 			if err := x.Unmarshal(v.Data); err != nil {
 				return err
 			}
 			m.unknown = m.unknown || x.unknown
 			m.Layers = append(m.Layers, x)
-		case 2:
+		case 2<<TypeBits | Bytes:
 			if m.Writable == nil {
 				m.Writable = new(Disk)
 			}
@@ -284,35 +284,35 @@ func (m *SetupRequest) Unmarshal(b []byte) error {
 				return err
 			}
 			m.unknown = m.unknown || m.Writable.unknown
-		case 3:
+		case 3<<TypeBits | Bytes:
 			x := new(Mount)
 			if err := x.Unmarshal(v.Data); err != nil {
 				return err
 			}
 			m.unknown = m.unknown || x.unknown
 			m.Mounts = append(m.Mounts, x)
-		case 4:
+		case 4<<TypeBits | Bytes:
 			x := new(File)
 			if err := x.Unmarshal(v.Data); err != nil {
 				return err
 			}
 			m.unknown = m.unknown || x.unknown
 			m.Files = append(m.Files, x)
-		case 5:
+		case 5<<TypeBits | Bytes:
 			m.Hostname = string(v.Data)
-		case 6:
+		case 6<<TypeBits | Varint:
 			m.ReadOnlyRoot = v.Number != 0
-		case 7:
+		case 7<<TypeBits | Bytes:
 			m.MaskedPaths = append(m.MaskedPaths, string(v.Data))
-		case 8:
+		case 8<<TypeBits | Bytes:
 			m.ReadOnlyPaths = append(m.ReadOnlyPaths, string(v.Data))
-		case 9:
-			return takeEntry(&m.Sysctl, v.Data, readString)
-		case 10:
+		case 9<<TypeBits | Bytes:
+			return takeEntry(&m.Sysctl, v.Data, Bytes, readString)
+		case 10<<TypeBits | Bytes:
 			m.Resources = v.Data
-		case 11:
+		case 11<<TypeBits | Bytes:
 			m.RootfsPropagation = string(v.Data)
-		case 12:
+		case 12<<TypeBits | Bytes:
 			if m.Seccomp == nil {
 				m.Seccomp = new(Seccomp)
 			}
@@ -320,14 +320,14 @@ func (m *SetupRequest) Unmarshal(b []byte) error {
 				return err
 			}
 			m.unknown = m.unknown || m.Seccomp.unknown
-		case 13:
+		case 13<<TypeBits | Bytes:
 			x := new(Mount)
 			if err := x.Unmarshal(v.Data); err != nil {
 				return err
 			}
 			m.unknown = m.unknown || x.unknown
 			m.Copies = append(m.Copies, x)
-		case 14:
+		case 14<<TypeBits | Varint:
 			m.Personality = uint64(v.Number)
 		default:
 			m.unknown = true
@@ -355,11 +355,11 @@ func (m *Seccomp) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *Seccomp) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
 			m.Program = v.Data
-		case 2:
+		case 2<<TypeBits | Varint:
 			m.Flags = uint32(v.Number)
 		default:
 			m.unknown = true
@@ -408,9 +408,9 @@ func (m *CopyRequest) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *CopyRequest) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
 			x := new(File)
 			if err := x.Unmarshal(v.Data); err != nil {
 				return err
@@ -462,9 +462,9 @@ func (m *Address) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *Address) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
 			m.Cidr = string(v.Data)
 		default:
 			m.unknown = true
@@ -498,17 +498,17 @@ func (m *Route) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *Route) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
 			m.Destination = string(v.Data)
-		case 2:
+		case 2<<TypeBits | Bytes:
 			m.Gateway = string(v.Data)
-		case 3:
+		case 3<<TypeBits | Bytes:
 			m.Source = string(v.Data)
-		case 4:
+		case 4<<TypeBits | Varint:
 			m.Scope = uint32(v.Number)
-		case 5:
+		case 5<<TypeBits | Bytes:
 			m.Family = string(v.Data)
 		default:
 			m.unknown = true
@@ -546,17 +546,17 @@ func (m *NIC) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *NIC) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
 			m.Mac = string(v.Data)
-		case 2:
+		case 2<<TypeBits | Bytes:
 			m.Name = string(v.Data)
-		case 3:
+		case 3<<TypeBits | Varint:
 			m.Mtu = uint32(v.Number)
-		case 4:
+		case 4<<TypeBits | Bytes:
 			m.Addresses = append(m.Addresses, string(v.Data))
-		case 5:
+		case 5<<TypeBits | Bytes:
 			x := new(Route)
 			if err := x.Unmarshal(v.Data); err != nil {
 				return err
@@ -589,9 +589,9 @@ func (m *ConfigureNetworkRequest) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *ConfigureNetworkRequest) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
 			x := new(NIC)
 			if err := x.Unmarshal(v.Data); err != nil {
 				return err
@@ -657,29 +657,29 @@ func (m *RestoredRequest) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *RestoredRequest) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
 			m.Entropy = v.Data
-		case 2:
+		case 2<<TypeBits | Varint:
 			m.UnixNano = int64(v.Number)
-		case 3:
+		case 3<<TypeBits | Bytes:
 			x := new(NIC)
 			if err := x.Unmarshal(v.Data); err != nil {
 				return err
 			}
 			m.unknown = m.unknown || x.unknown
 			m.Nics = append(m.Nics, x)
-		case 4:
+		case 4<<TypeBits | Varint:
 			m.SetNics = v.Number != 0
-		case 5:
+		case 5<<TypeBits | Bytes:
 			x := new(File)
 			if err := x.Unmarshal(v.Data); err != nil {
 				return err
 			}
 			m.unknown = m.unknown || x.unknown
 			m.Files = append(m.Files, x)
-		case 6:
+		case 6<<TypeBits | Bytes:
 			m.Generation = string(v.Data)
 		default:
 			m.unknown = true
@@ -711,13 +711,13 @@ func (m *RestoredResponse) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *RestoredResponse) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
 			m.BootId = string(v.Data)
-		case 2:
+		case 2<<TypeBits | Varint:
 			m.UptimeMs = uint64(v.Number)
-		case 3:
+		case 3<<TypeBits | Bytes:
 			x := new(Process)
 			if err := x.Unmarshal(v.Data); err != nil {
 				return err
@@ -756,17 +756,17 @@ func (m *StartRequest) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *StartRequest) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
 			m.Id = string(v.Data)
-		case 2:
+		case 2<<TypeBits | Bytes:
 			m.Process = v.Data
-		case 3:
+		case 3<<TypeBits | Varint:
 			m.Stdin = v.Number != 0
-		case 4:
+		case 4<<TypeBits | Varint:
 			m.Stdout = v.Number != 0
-		case 5:
+		case 5<<TypeBits | Varint:
 			m.Stderr = v.Number != 0
 		default:
 			m.unknown = true
@@ -792,9 +792,9 @@ func (m *StartResponse) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *StartResponse) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Varint:
 			m.Pid = uint32(v.Number)
 		default:
 			m.unknown = true
@@ -820,9 +820,9 @@ func (m *WaitRequest) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *WaitRequest) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
 			m.Id = string(v.Data)
 		default:
 			m.unknown = true
@@ -858,19 +858,19 @@ func (m *WaitResponse) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *WaitResponse) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Varint:
 			m.ExitStatus = uint32(v.Number)
-		case 2:
+		case 2<<TypeBits | Varint:
 			m.ExitedAtUnixNano = int64(v.Number)
-		case 3:
+		case 3<<TypeBits | Varint:
 			m.Oom = v.Number != 0
-		case 4:
+		case 4<<TypeBits | Varint:
 			m.StdoutEnd = uint64(v.Number)
-		case 5:
+		case 5<<TypeBits | Varint:
 			m.StderrEnd = uint64(v.Number)
-		case 6:
+		case 6<<TypeBits | Varint:
 			m.Settled = v.Number != 0
 		default:
 			m.unknown = true
@@ -900,13 +900,13 @@ func (m *KillRequest) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *KillRequest) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
 			m.Id = string(v.Data)
-		case 2:
+		case 2<<TypeBits | Varint:
 			m.Signal = uint32(v.Number)
-		case 3:
+		case 3<<TypeBits | Varint:
 			m.All = v.Number != 0
 		default:
 			m.unknown = true
@@ -953,9 +953,9 @@ func (m *RemoveRequest) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *RemoveRequest) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
 			m.Id = string(v.Data)
 		default:
 			m.unknown = true
@@ -1016,23 +1016,23 @@ func (m *Process) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *Process) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
 			m.Id = string(v.Data)
-		case 2:
+		case 2<<TypeBits | Varint:
 			m.Pid = uint32(v.Number)
-		case 3:
+		case 3<<TypeBits | Varint:
 			m.Exited = v.Number != 0
-		case 4:
+		case 4<<TypeBits | Varint:
 			m.ExitStatus = uint32(v.Number)
-		case 5:
+		case 5<<TypeBits | Varint:
 			m.Terminal = v.Number != 0
-		case 6:
+		case 6<<TypeBits | Varint:
 			m.StdinOffset = uint64(v.Number)
-		case 7:
+		case 7<<TypeBits | Varint:
 			m.StdoutOffset = uint64(v.Number)
-		case 8:
+		case 8<<TypeBits | Varint:
 			m.StderrOffset = uint64(v.Number)
 		default:
 			m.unknown = true
@@ -1081,9 +1081,9 @@ func (m *ProcessesResponse) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *ProcessesResponse) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
 			x := new(Process)
 			if err := x.Unmarshal(v.Data); err != nil {
 				return err
@@ -1122,17 +1122,17 @@ func (m *ReadRequest) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *ReadRequest) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
 			m.Id = string(v.Data)
-		case 2:
+		case 2<<TypeBits | Varint:
 			m.Stream = Stream(v.Number)
-		case 3:
+		case 3<<TypeBits | Varint:
 			m.Offset = uint64(v.Number)
-		case 4:
+		case 4<<TypeBits | Varint:
 			m.Max = uint32(v.Number)
-		case 5:
+		case 5<<TypeBits | Varint:
 			m.WaitMs = uint32(v.Number)
 		default:
 			m.unknown = true
@@ -1162,13 +1162,13 @@ func (m *ReadResponse) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *ReadResponse) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
 			m.Data = v.Data
-		case 2:
+		case 2<<TypeBits | Varint:
 			m.Offset = uint64(v.Number)
-		case 3:
+		case 3<<TypeBits | Varint:
 			m.Eof = v.Number != 0
 		default:
 			m.unknown = true
@@ -1198,13 +1198,13 @@ func (m *WriteRequest) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *WriteRequest) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
 			m.Id = string(v.Data)
-		case 2:
+		case 2<<TypeBits | Varint:
 			m.Offset = uint64(v.Number)
-		case 3:
+		case 3<<TypeBits | Bytes:
 			m.Data = v.Data
 		default:
 			m.unknown = true
@@ -1232,11 +1232,11 @@ func (m *WriteResponse) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *WriteResponse) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Varint:
 			m.Offset = uint64(v.Number)
-		case 2:
+		case 2<<TypeBits | Varint:
 			m.Closed = v.Number != 0
 		default:
 			m.unknown = true
@@ -1264,11 +1264,11 @@ func (m *CloseStdinRequest) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *CloseStdinRequest) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
 			m.Id = string(v.Data)
-		case 2:
+		case 2<<TypeBits | Varint:
 			m.Offset = uint64(v.Number)
 		default:
 			m.unknown = true
@@ -1319,13 +1319,13 @@ func (m *ResizeRequest) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *ResizeRequest) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
 			m.Id = string(v.Data)
-		case 2:
+		case 2<<TypeBits | Varint:
 			m.Width = uint32(v.Number)
-		case 3:
+		case 3<<TypeBits | Varint:
 			m.Height = uint32(v.Number)
 		default:
 			m.unknown = true
@@ -1417,31 +1417,31 @@ func (m *StatsResponse) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *StatsResponse) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Varint:
 			m.MemoryCurrent = uint64(v.Number)
-		case 2:
+		case 2<<TypeBits | Varint:
 			m.MemoryLimit = uint64(v.Number)
-		case 3:
+		case 3<<TypeBits | Varint:
 			m.MemoryMaxUsage = uint64(v.Number)
-		case 4:
+		case 4<<TypeBits | Varint:
 			m.CpuUsageUsec = uint64(v.Number)
-		case 5:
+		case 5<<TypeBits | Varint:
 			m.CpuUserUsec = uint64(v.Number)
-		case 6:
+		case 6<<TypeBits | Varint:
 			m.CpuSystemUsec = uint64(v.Number)
-		case 7:
+		case 7<<TypeBits | Varint:
 			m.PidsCurrent = uint64(v.Number)
-		case 8:
+		case 8<<TypeBits | Varint:
 			m.PidsLimit = uint64(v.Number)
-		case 9:
+		case 9<<TypeBits | Varint:
 			m.OomKills = uint64(v.Number)
-		case 10:
-			return takeEntry(&m.MemoryStat, v.Data, readNumber)
-		case 11:
-			return takeEntry(&m.CpuStat, v.Data, readNumber)
-		case 12:
+		case 10<<TypeBits | Bytes:
+			return takeEntry(&m.MemoryStat, v.Data, Varint, readNumber)
+		case 11<<TypeBits | Bytes:
+			return takeEntry(&m.CpuStat, v.Data, Varint, readNumber)
+		case 12<<TypeBits | Bytes:
 			x := new(BlockIO)
 			if err := x.Unmarshal(v.Data); err != nil {
 				return err
@@ -1482,19 +1482,19 @@ func (m *BlockIO) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *BlockIO) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Varint:
 			m.Major = uint64(v.Number)
-		case 2:
+		case 2<<TypeBits | Varint:
 			m.Minor = uint64(v.Number)
-		case 3:
+		case 3<<TypeBits | Varint:
 			m.ReadBytes = uint64(v.Number)
-		case 4:
+		case 4<<TypeBits | Varint:
 			m.WriteBytes = uint64(v.Number)
-		case 5:
+		case 5<<TypeBits | Varint:
 			m.Reads = uint64(v.Number)
-		case 6:
+		case 6<<TypeBits | Varint:
 			m.Writes = uint64(v.Number)
 		default:
 			m.unknown = true
@@ -1520,9 +1520,9 @@ func (m *UpdateRequest) AppendTo(b []byte) []byte {
 
 // Unmarshal adds what b holds.
 func (m *UpdateRequest) Unmarshal(b []byte) error {
-	return Fields(b, func(field int, v Value) error {
-		switch field {
-		case 1:
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
 			m.Resources = v.Data
 		default:
 			m.unknown = true

@@ -9,16 +9,17 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Wire types of a field.
+// A tag is a field's number and, in its TypeBits lowest bits, its type on the wire.
 const (
-	varint   = 0
-	fixed64  = 1
-	bytes    = 2
-	fixed32  = 5
-	typeBits = 3
+	Varint   = 0
+	Bytes    = 2
+	TypeBits = 3
+
+	fixed64 = 1
+	fixed32 = 5
 )
 
-// Value of a field: number or data, as its wire type says.
+// Value of a field: number or data, as its type says.
 type Value struct {
 	Number uint64
 	Data   []byte
@@ -26,19 +27,19 @@ type Value struct {
 
 var errCut = fmt.Errorf("agent message ends within a field: %w", errdefs.ErrInvalidArgument)
 
-// Fields calls do for every field of a message. A field of a type that do has not asked
-// for has the other part of its value empty.
-func Fields(b []byte, do func(field int, v Value) error) error {
+// Fields calls do for every field of a message. One whose type is not what its number
+// promises has a tag that nobody knows, as with protobuf.
+func Fields(b []byte, do func(tag int, v Value) error) error {
 	for len(b) > 0 {
 		tag, n := binary.Uvarint(b)
-		if n <= 0 || tag>>typeBits == 0 || tag>>typeBits > 1<<29-1 {
+		if n <= 0 || tag>>TypeBits == 0 || tag>>TypeBits > 1<<29-1 {
 			return fmt.Errorf("agent message has a bad field: %w", errdefs.ErrInvalidArgument)
 		}
-		v, rest, err := take(b[n:], int(tag&(1<<typeBits-1)))
+		v, rest, err := take(b[n:], int(tag&(1<<TypeBits-1)))
 		if err != nil {
 			return err
 		}
-		if err := do(int(tag>>typeBits), v); err != nil {
+		if err := do(int(tag), v); err != nil {
 			return err
 		}
 		b = rest
@@ -48,13 +49,13 @@ func Fields(b []byte, do func(field int, v Value) error) error {
 
 func take(b []byte, kind int) (v Value, rest []byte, err error) {
 	switch kind {
-	case varint:
+	case Varint:
 		number, n := binary.Uvarint(b)
 		if n <= 0 {
 			return v, nil, errCut
 		}
 		return Value{Number: number}, b[n:], nil
-	case bytes:
+	case Bytes:
 		size, n := binary.Uvarint(b)
 		if n <= 0 || size > uint64(len(b)-n) {
 			return v, nil, errCut
@@ -79,7 +80,7 @@ func AppendNumber(b []byte, field int, n uint64) []byte {
 	if n == 0 {
 		return b
 	}
-	return binary.AppendUvarint(binary.AppendUvarint(b, uint64(field<<typeBits|varint)), n)
+	return binary.AppendUvarint(binary.AppendUvarint(b, uint64(field<<TypeBits|Varint)), n)
 }
 
 func appendBool(b []byte, field int, v bool) []byte {
@@ -101,7 +102,7 @@ func appendString[S string | []byte](b []byte, field int, s S) []byte {
 
 // appendItem appends what is there also when it is empty: an item of a list.
 func appendItem[S string | []byte](b []byte, field int, s S) []byte {
-	b = binary.AppendUvarint(b, uint64(field<<typeBits|bytes))
+	b = binary.AppendUvarint(b, uint64(field<<TypeBits|Bytes))
 	b = binary.AppendUvarint(b, uint64(len(s)))
 	return append(b, s...)
 }
@@ -114,15 +115,15 @@ func appendMap[V any](b []byte, field int, m map[string]V, add func(b []byte, v 
 	return b
 }
 
-// takeEntry reads an entry of a map into m.
-func takeEntry[V any](m *map[string]V, data []byte, read func(Value) V) error {
+// takeEntry reads an entry of a map, whose values are of the type kind, into m.
+func takeEntry[V any](m *map[string]V, data []byte, kind int, read func(Value) V) error {
 	var key string
 	var val V
-	err := Fields(data, func(field int, v Value) error {
-		switch field {
-		case 1:
+	err := Fields(data, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
 			key = string(v.Data)
-		case 2:
+		case 2<<TypeBits | kind:
 			val = read(v)
 		}
 		return nil

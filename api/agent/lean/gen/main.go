@@ -86,7 +86,7 @@ func oneMessage(b *bytes.Buffer, m *protogen.Message) error {
 		}
 		fmt.Fprintf(&decl, "%s %s\n", f.GoName, c.kind)
 		fmt.Fprintf(&enc, "%s\n", c.encode)
-		fmt.Fprintf(&dec, "case %d:\n%s\n", f.Desc.Number(), c.decode)
+		fmt.Fprintf(&dec, "case %d<<TypeBits | %s:\n%s\n", f.Desc.Number(), wireType(f.Desc.Kind()), c.decode)
 	}
 	fmt.Fprintf(b, "// %s is a message of the protocol.\ntype %s struct {\n%sunknown bool\n}\n\n", name, name, &decl)
 	fmt.Fprintf(b, "// AppendTo appends the message's bytes.\nfunc (m *%s) AppendTo(b []byte) []byte {\n%sreturn b\n}\n\n", name, &enc)
@@ -94,10 +94,19 @@ func oneMessage(b *bytes.Buffer, m *protogen.Message) error {
 	if len(m.Fields) == 0 {
 		fmt.Fprint(b, "return Fields(b, func(int, Value) error {\nm.unknown = true\nreturn nil\n})\n}\n\n")
 	} else {
-		fmt.Fprintf(b, "return Fields(b, func(field int, v Value) error {\nswitch field {\n%sdefault:\nm.unknown = true\n}\nreturn nil\n})\n}\n\n", &dec)
+		fmt.Fprintf(b, "return Fields(b, func(tag int, v Value) error {\nswitch tag {\n%sdefault:\nm.unknown = true\n}\nreturn nil\n})\n}\n\n", &dec)
 	}
 	fmt.Fprintf(b, "// Unknown reports whether fields came that this build does not know.\nfunc (m *%s) Unknown() bool { return m.unknown }\n\n", name)
 	return nil
+}
+
+// wireType names the type on the wire of a kind that lean has code for.
+func wireType(k protoreflect.Kind) string {
+	switch k {
+	case protoreflect.StringKind, protoreflect.BytesKind, protoreflect.MessageKind:
+		return "Bytes"
+	}
+	return "Varint"
 }
 
 // code is Go for one field.
@@ -186,7 +195,7 @@ func mapCode(f *protogen.Field) (code, error) {
 	return code{
 		"map[string]" + kind,
 		fmt.Sprintf("b = appendMap(b, %d, m.%s, func(b []byte, v %s) []byte { return %s(b, 2, v) })", n, name, kind, add),
-		fmt.Sprintf("return takeEntry(&m.%s, v.Data, %s)", name, read),
+		fmt.Sprintf("return takeEntry(&m.%s, v.Data, %s, %s)", name, wireType(val), read),
 	}, nil
 }
 
