@@ -20,14 +20,14 @@ import (
 func (s *Service) Setup(_ context.Context, r *agentv1.SetupRequest) (*agentv1.SetupResponse, error) {
 	s.setupMu.Lock()
 	defer s.setupMu.Unlock()
+	if err := refuseUnknown(r); err != nil {
+		return nil, err
+	}
 	if s.setup != nil {
 		if bytes.Equal(s.setup.AppendTo(nil), r.AppendTo(nil)) {
 			return &agentv1.SetupResponse{}, nil
 		}
 		return nil, fmt.Errorf("set up container: it has been set up otherwise: %w", errdefs.ErrFailedPrecondition)
-	}
-	if err := refuseUnknown(r); err != nil {
-		return nil, err
 	}
 	if _, err := parseResources(r.Resources); err != nil {
 		return nil, err

@@ -59,10 +59,7 @@ func run(version string) error {
 	if err := channel.load(); err != nil {
 		return err
 	}
-	eager, later := rest.part()
-	if !seeded() { // what the container does first may wait for it
-		eager = append(eager, rngModule)
-	}
+	eager, later := rest.part(seeded())
 	ready := sync.OnceValue(eager.loadUseful)
 	listener := session.NewListener()
 	svc, err := agentd.New(agentd.Options{

@@ -59,10 +59,11 @@ const (
 // or by who needs it earlier.
 func late(name string) bool { return name == rngModule || devices[name] == netDevice }
 
-// part parts the list into what a container's start waits for and what it does not.
-func (m modules) part() (eager, later modules) {
+// part parts the list into what a container's start waits for and what it does not. It
+// waits for random numbers where the kernel has none yet.
+func (m modules) part(seeded bool) (eager, later modules) {
 	for _, name := range m {
-		if late(name) {
+		if late(name) && (seeded || name != rngModule) {
 			later = append(later, name)
 		} else {
 			eager = append(eager, name)

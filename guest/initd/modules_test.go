@@ -45,7 +45,7 @@ func TestUsefulModules(t *testing.T) {
 // order of each part stays.
 func TestParts(t *testing.T) {
 	all := modules{"virtio_blk.ko", "failover.ko", "net_failover.ko", "virtio_net.ko", "virtio-rng.ko", "virtio_balloon.ko"}
-	eager, later := all.part()
+	eager, later := all.part(true)
 	if diff := cmp.Diff(modules{"virtio_blk.ko", "virtio_balloon.ko"}, eager); diff != "" {
 		t.Errorf("eager (-want +got):\n%s", diff)
 	}
@@ -54,5 +54,16 @@ func TestParts(t *testing.T) {
 	}
 	if diff := cmp.Diff(modules{"failover.ko", "net_failover.ko", "virtio_net.ko"}, later.network()); diff != "" {
 		t.Errorf("network (-want +got):\n%s", diff)
+	}
+	eager, later = all.part(false)
+	if diff := cmp.Diff(modules{"virtio_blk.ko", "virtio-rng.ko", "virtio_balloon.ko"}, eager); diff != "" {
+		t.Errorf("without random numbers, eager (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(modules{"failover.ko", "net_failover.ko", "virtio_net.ko"}, later); diff != "" {
+		t.Errorf("without random numbers, later (-want +got):\n%s", diff)
+	}
+	// A kernel that has all built in has no list, and nothing to load.
+	if eager, later := (modules)(nil).part(false); len(eager)+len(later) > 0 {
+		t.Errorf("of no modules: eager %v, later %v", eager, later)
 	}
 }

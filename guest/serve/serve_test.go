@@ -124,6 +124,17 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// An error may quote any bytes, and many: its class and both ends of its text arrive.
+func TestErrorOfAnyText(t *testing.T) {
+	for _, quoted := range []string{"\xff\x80", strings.Repeat("x", 8<<20)} {
+		agent, _ := dial(t, &guest{err: fmt.Errorf("open %s: %w", quoted, errdefs.ErrNotFound)})
+		_, err := agent.Info(t.Context(), &agentv1.InfoRequest{})
+		if err = errgrpc.ToNative(err); !errdefs.IsNotFound(err) || !strings.HasPrefix(err.Error(), "open ") || !strings.HasSuffix(err.Error(), "not found") || len(err.Error()) > 32<<10 {
+			t.Errorf("%d bytes quoted: the host got %.100v", len(quoted), err)
+		}
+	}
+}
+
 // A call that waits keeps no other from being answered; its context ends with the time
 // that the host gave it, or with the connection.
 func TestWaiting(t *testing.T) {

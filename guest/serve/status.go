@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"strings"
 
 	"github.com/containerd/errdefs"
 
@@ -24,6 +25,19 @@ func appendResponse(b, payload []byte, err error) []byte {
 		return lean.AppendBytes(b, 2, payload)
 	}
 	status := lean.AppendNumber(nil, 1, codes[errdefs.Resolve(err)])
-	status = lean.AppendBytes(status, 2, []byte(err.Error()))
+	status = lean.AppendBytes(status, 2, []byte(text(err)))
 	return lean.AppendBytes(b, 1, status)
+}
+
+// maxText is what the host is told of an error at most.
+const maxText = 16 << 10
+
+// text of an error as protobuf takes it. It may quote what a program or a file is called:
+// any bytes, of any length. The host would take neither, and lose the class with the text.
+func text(err error) string {
+	s := err.Error()
+	if len(s) > maxText {
+		s = s[:maxText/2] + " ... " + s[len(s)-maxText/2:]
+	}
+	return strings.ToValidUTF8(s, "\ufffd")
 }
