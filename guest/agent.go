@@ -182,6 +182,14 @@ const (
 	againMax = time.Second
 )
 
+// native gives an error of the wire its class; one of our own has it, and would lose it.
+func native(err error) error {
+	if !errdefs.IsUnknown(errdefs.Resolve(err)) {
+		return err
+	}
+	return errgrpc.ToNative(err)
+}
+
 // call issues one request until it is answered, or answered with nonsense.
 func call[Q, R any](ctx context.Context, a *Agent, do func(agentv1.AgentService, context.Context, *Q) (*R, error), req *Q) (*R, error) {
 	return again(ctx, a, func(p *peer) (*R, error) { return do(agentv1.NewAgentClient(p.client), ctx, req) })
@@ -206,7 +214,7 @@ func again[R any](ctx context.Context, a *Agent, do func(*peer) (*R, error)) (*R
 			return nil, e
 		}
 		if !errors.Is(err, ttrpc.ErrClosed) && !errors.Is(err, session.ErrReset) {
-			return nil, errgrpc.ToNative(err)
+			return nil, native(err)
 		}
 		a.drop(p)
 		if end := p.conn.Err(); errdefs.IsFailedPrecondition(end) {

@@ -8,6 +8,7 @@ import (
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/guest/session"
 
+	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -32,11 +33,15 @@ func (a *Agent) Read(ctx context.Context, r *agentv1.ReadRequest) (*agentv1.Read
 		size = readDefault
 	}
 	return again(ctx, a, func(p *peer) (*agentv1.ReadResponse, error) {
-		lane, err := p.lane(stream{r.Id, r.Stream}, r.Offset)
+		from := stream{r.Id, r.Stream}
+		lane, err := p.lane(from, r.Offset)
 		if err != nil {
 			return nil, err
 		}
 		data, at, end, err := lane.Read(ctx, r.Offset, size, time.Duration(r.WaitMs)*time.Millisecond)
+		if errdefs.IsNotFound(err) { // it may come, and is asked for anew then
+			p.close(func(s stream) bool { return s == from && p.lanes[s] == lane })
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -62,23 +67,25 @@ func (p *peer) lane(s stream, offset uint64) (*session.Lane, error) {
 	return p.lanes[s], nil
 }
 
-// Remove implements agentv1.AgentService. Its streams end here, too.
+// Remove implements agentv1.AgentService. Its streams end here, too, unless the guest says
+// that the process runs.
 func (a *Agent) Remove(ctx context.Context, r *agentv1.RemoveRequest) (*agentv1.RemoveResponse, error) {
 	resp, err := call(ctx, a, agentv1.AgentService.Remove, r)
 	a.mu.Lock()
 	p := a.current
 	a.mu.Unlock()
-	if err == nil && p != nil {
-		p.close(r.Id)
+	if p != nil && !errdefs.IsFailedPrecondition(err) {
+		p.close(func(s stream) bool { return s.id == r.Id })
 	}
 	return resp, err
 }
 
-func (p *peer) close(id string) {
+// close closes lanes and forgets them.
+func (p *peer) close(which func(stream) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for s, l := range p.lanes {
-		if s.id == id {
+		if which(s) {
 			l.Close()
 			delete(p.lanes, s)
 		}
