@@ -216,6 +216,16 @@ func TestPlainASCII(t *testing.T) {
 	}
 }
 
+// A file that is longer than a few screens holds more than one thing.
+func TestFilesAreShort(t *testing.T) {
+	const most = 400
+	for name, data := range tracked(t) {
+		if n := bytes.Count(data, []byte("\n")); strings.HasSuffix(name, ".go") && n > most && !bytes.HasPrefix(data, []byte("// Code generated ")) {
+			t.Errorf("%s has %d lines, %d are the most", name, n, most)
+		}
+	}
+}
+
 // A registry's host or a path of one machine makes a test or a document true for its
 // author only.
 func TestNoHostsNoMachinePaths(t *testing.T) {
