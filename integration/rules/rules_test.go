@@ -259,6 +259,21 @@ func TestDocsNameEveryMakeTarget(t *testing.T) {
 	}
 }
 
+// The map of the repository has every package, by its path or by its last element.
+func TestMapHasEveryPackage(t *testing.T) {
+	page := string(tracked(t)["docs/architecture.md"])
+	for _, p := range packages(t) {
+		files := slices.Concat(p.GoFiles, p.CgoFiles)
+		if len(files) > 0 && isGenerated(t, p.Dir, files) {
+			continue
+		}
+		path := strings.TrimSuffix(strings.TrimPrefix(p.ImportPath, module+"/"), "/v1")
+		if !strings.Contains(page, "`"+filepath.Base(path)+"`") && !regexp.MustCompile("(?m)(^|`)"+regexp.QuoteMeta(path)+"(`| )").MatchString(page) {
+			t.Errorf("docs/architecture.md does not name %s", path)
+		}
+	}
+}
+
 func TestQuotedRequirementsExist(t *testing.T) {
 	files := tracked(t)
 	ids := strings.Fields(string(files["docs/requirements.txt"]))
