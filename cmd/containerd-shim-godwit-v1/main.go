@@ -1,7 +1,8 @@
 // Command containerd-shim-godwit-v1 is containerd's runtime shim for godwit: one
-// process for each VM, which serves containerd's task service and godwit's machine
-// service on one socket. The same binary is the worker that handles RAM pages, the
-// holder of a task's pid and the successor of a shim that died.
+// process for each VM, which serves containerd's task service on containerd's socket, and
+// godwit's machine service there and, for godwitd, on a socket in run_dir. The same
+// binary is the worker that handles RAM pages, the holder of a task's pid and the
+// successor of a shim that died.
 package main
 
 import (

@@ -4,9 +4,10 @@
 // 	protoc        v3.21.12
 // source: machine/v1/machine.proto
 
-// godwit.machine.v1 is served by the shim on its task socket: what godwitd asks of
-// one VM. Every call that changes something names (operation, attempt, generation);
-// a stale one is answered FailedPrecondition and touches nothing.
+// godwit.machine.v1 is served by the shim on a socket of its own, and on its task
+// socket: what godwitd asks of one VM. Every call that changes something names
+// (operation, attempt, generation); a stale one is answered FailedPrecondition and
+// touches nothing.
 
 package machinev1
 
@@ -188,7 +189,7 @@ type QueryResponse struct {
 	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
 	Uid           string                 `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
 	State         string                 `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`   // of the shim's state table
-	Record        string                 `protobuf:"bytes,5,opt,name=record,proto3" json:"record,omitempty"` // node record: OWN SENDING PREPARED RELEASED INCOMING READY FENCED
+	Record        string                 `protobuf:"bytes,5,opt,name=record,proto3" json:"record,omitempty"` // phase of the journal: OWN SENDING PREPARED RELEASED INCOMING READY FENCED
 	Ref           *Ref                   `protobuf:"bytes,6,opt,name=ref,proto3" json:"ref,omitempty"`
 	Generation    uint64                 `protobuf:"varint,7,opt,name=generation,proto3" json:"generation,omitempty"`
 	Digest        string                 `protobuf:"bytes,8,opt,name=digest,proto3" json:"digest,omitempty"`
