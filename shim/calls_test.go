@@ -2,7 +2,9 @@ package shim
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -157,6 +159,62 @@ func TestKillDuringAPauseThatHangs(t *testing.T) {
 	want := []string{"/tasks/create", "/tasks/start", "/tasks/exit"}
 	if !eventually(func() bool { return slices.Equal(w.events.all(), want) }) {
 		t.Errorf("events %v", w.events.all())
+	}
+}
+
+// A VMM that was too slow to pause in time may do so later: the pause is taken back as soon
+// as it answers. Until then the task is pausing, and no capture may begin.
+func TestPauseThatComesTooLate(t *testing.T) {
+	w := newWorld(t).running()
+	var hangs atomic.Bool
+	hangs.Store(true)
+	w.at("pause", func() error { w.machine.set(false); return context.DeadlineExceeded })
+	w.at("resume", func() error {
+		if hangs.Load() {
+			return context.DeadlineExceeded
+		}
+		return nil
+	})
+	_, err := w.service.Pause(ctxNS(t), &taskapi.PauseRequest{ID: "vm"})
+	if !errors.Is(errgrpc.ToNative(err), context.DeadlineExceeded) {
+		t.Errorf("pause = %v", err)
+	}
+	if got := w.status(""); got != tasktypes.Status_PAUSING {
+		t.Errorf("a task whose VMM hangs in a pause is %s", got)
+	}
+	if _, err := w.capture(); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
+		t.Errorf("capture = %v", err)
+	}
+	hangs.Store(false)
+	if !eventually(func() bool { return w.status("") == tasktypes.Status_RUNNING }) || !w.machine.running() {
+		t.Errorf("the task is %s, its VMM runs: %v", w.status(""), w.machine.running())
+	}
+	if slices.Contains(w.events.all(), "/tasks/paused") {
+		t.Error("a pause was told that has failed")
+	}
+}
+
+// A VMM that does not even die holds up nobody for ever.
+func TestKillOfAVMMThatDoesNotDie(t *testing.T) {
+	w := newWorld(t).running()
+	real := endBound
+	t.Cleanup(func() { endBound = real })
+	endBound = 50 * time.Millisecond
+	_, err := w.service.Pause(ctxNS(t), &taskapi.PauseRequest{ID: "vm"})
+	w.must("pause", err)
+	w.machine.mu.Lock()
+	w.machine.deaf = true
+	w.machine.mu.Unlock()
+	killed := make(chan error, 1)
+	go func() { killed <- w.kill("", 9) }()
+	select {
+	case err := <-killed:
+		w.must("kill", err)
+	case <-time.After(10 * time.Second):
+		t.Fatal("the kill waits")
+	}
+	if got := w.status(""); got != tasktypes.Status_STOPPED {
+		t.Errorf("the task is %s", got)
 	}
 }
 

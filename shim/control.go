@@ -34,12 +34,49 @@ func (s *Service) Pause(ctx context.Context, r *taskapi.PauseRequest) (*emptyRes
 		defer cancel()
 		err := vm.machine.Pause(ctx)
 		if err != nil {
-			vm.settle(Pausing, Running, nil)
-			vm.deliver(context.WithoutCancel(ctx))
+			vm.unpause()
 			return nil, fmt.Errorf("pause VM %s: %w", vm.id, err)
 		}
 		return &emptyResponse{}, vm.settle(Pausing, Paused, &events.TaskPaused{ContainerID: vm.id})
 	})
+}
+
+// unpauseBound is how long a Pause that failed waits to be taken back.
+const unpauseBound = time.Second
+
+// unpause takes back a Pause that failed: the VMM may have done it all the same, or do it
+// as soon as it answers again. Until it says that the VM runs the task is pausing, and
+// can be killed.
+func (vm *VM) unpause() {
+	ctx, cancel := context.WithTimeout(vm.life, unpauseBound)
+	defer cancel()
+	if vm.runOn(ctx) {
+		return
+	}
+	go func() {
+		for vm.is(Pausing) && vm.life.Err() == nil {
+			bound, cancel := context.WithTimeout(vm.life, guestBound)
+			over := vm.runOn(bound)
+			cancel()
+			if over {
+				return
+			}
+			sleep(vm.life, retryWait)
+		}
+	}()
+}
+
+// runOn is one try of unpause.
+func (vm *VM) runOn(ctx context.Context) bool {
+	if err := vm.machine.Resume(ctx); err != nil {
+		vm.log.Warn("take back a pause that failed", "error", err)
+		return false
+	}
+	if vm.settle(Pausing, Running, nil) == nil {
+		vm.deliver(vm.life)
+		vm.resizeAll(vm.life)
+	}
+	return true
 }
 
 // Resume undoes Pause. What came for the processes meanwhile reaches them.
@@ -51,13 +88,13 @@ func (s *Service) Resume(ctx context.Context, r *taskapi.ResumeRequest) (*emptyR
 		bound, cancel := context.WithTimeout(ctx, guestBound)
 		defer cancel()
 		if err := vm.machine.Resume(bound); err != nil {
-			vm.settle(Resuming, Paused, nil)
+			vm.leave(Resuming, Paused)
 			return nil, fmt.Errorf("resume VM %s: %w", vm.id, err)
 		}
 		if err := vm.settle(Resuming, Running, &events.TaskResumed{ContainerID: vm.id}); err != nil {
 			return nil, err
 		}
-		vm.deliver(ctx)
+		vm.deliver(context.WithoutCancel(ctx)) // the VM runs, however long the caller waits
 		vm.resizeAll(ctx)
 		return &emptyResponse{}, nil
 	})

@@ -51,6 +51,7 @@ type fakeMachine struct {
 	once sync.Once
 	mu   sync.Mutex
 	runs bool
+	deaf bool // to SIGKILL
 }
 
 func newFakeMachine(f *faults, id vmproc.ID, cfg vmm.Config) *fakeMachine {
@@ -78,6 +79,13 @@ func (m *fakeMachine) Pause(context.Context) error {
 }
 
 func (m *fakeMachine) Kill(ctx context.Context) error {
+	m.mu.Lock()
+	deaf := m.deaf
+	m.mu.Unlock()
+	if deaf {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	m.set(false)
 	err := m.id.Kill(ctx)
 	m.once.Do(func() { close(m.done) })

@@ -11,8 +11,8 @@ import (
 	"godwit.dev/godwit/vmm"
 )
 
-// endBound is how long the end of a VM may take in all.
-const endBound = 20 * time.Second
+// endBound is how long the end of a VM may take in all. A variable for the tests.
+var endBound = 20 * time.Second
 
 // finish ends the VM after its init: the other processes first, the VMM next, init's
 // exit last.
@@ -59,9 +59,13 @@ func (vm *VM) endExecs(ctx context.Context) {
 }
 
 // end kills the VMM, frees the RAM, and reports every exit, init's last. It is safe to
-// call from several ends at once: the first one's status counts.
+// call from several ends at once: the first one's status counts. A VMM that does not die,
+// such as one that waits for a disk in the kernel, holds up no caller for longer than the
+// bound; Delete asks for its end again.
 func (vm *VM) end(ctx context.Context, status uint32, at time.Time) {
 	vm.ending.Do(func() {
+		ctx, cancel := context.WithTimeout(ctx, endBound)
+		defer cancel()
 		if err := vm.stopMachine(ctx); err != nil {
 			vm.log.Error("end VM", "error", err)
 		}
