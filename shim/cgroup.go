@@ -165,6 +165,42 @@ func absent(dirs []string) []string {
 	return out
 }
 
+// alone answers those of a VM's private directories that no other VM of the node is in: one
+// that was made for the VM in dir may have been named by a later one too, which lives on.
+// As a rule nobody is left in them, and no journal is read.
+func alone(dir string, private []string) []string {
+	if len(strangers(private)) == 0 {
+		return private
+	}
+	vms, err := filepath.Glob(filepath.Join(filepath.Dir(filepath.Dir(dir)), "*", "*"))
+	if err != nil {
+		return private // the pattern has no brackets
+	}
+	private = slices.Clone(private)
+	for _, other := range vms {
+		if j, err := LoadJournal(other); other != dir && err == nil {
+			private = slices.DeleteFunc(private, func(d string) bool { return slices.Contains(j.Cgroup, d) })
+		}
+	}
+	return private
+}
+
+// strangers are the processes in the directories but the caller.
+func strangers(dirs []string) (ids []proc.ID) {
+	for _, d := range dirs {
+		for _, pid := range members(d) {
+			if pid <= 1 || pid == os.Getpid() {
+				continue
+			}
+			// One that is still a member once it has its name is no other process by now.
+			if id, err := proc.Find(pid); err == nil && slices.Contains(members(d), pid) {
+				ids = append(ids, id)
+			}
+		}
+	}
+	return ids
+}
+
 // emptyCgroup kills what runs in the directories: a VMM that was started and, its shim
 // being killed, never written down. The caller itself leaves.
 func emptyCgroup(ctx context.Context, dirs []string) error {
@@ -173,14 +209,9 @@ func emptyCgroup(ctx context.Context, dirs []string) error {
 		if _, err := os.Stat(filepath.Join(d, procsFile)); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
 			errs = append(errs, fmt.Errorf("empty cgroup: %w", err))
 		}
-		for _, pid := range members(d) {
-			if pid <= 1 || pid == os.Getpid() {
-				continue
-			}
-			if id, err := proc.Find(pid); err == nil {
-				errs = append(errs, id.Kill(ctx))
-			}
-		}
+	}
+	for _, id := range strangers(dirs) {
+		errs = append(errs, id.Kill(ctx))
 	}
 	return errors.Join(errs...)
 }

@@ -206,3 +206,28 @@ func TestStarvedVMM(t *testing.T) {
 		t.Errorf("the VMM ended for %q", vm.endReason)
 	}
 }
+
+// Two VMs may be given the same cgroup. The first one made it; its end is not the end of
+// the second.
+func TestReclaimSparesAnotherVMInTheCgroup(t *testing.T) {
+	w := newWorld(t)
+	first, second := w.cfg.VMDir("ns", "first"), w.cfg.VMDir("other", "second")
+	id, err := w.process()
+	w.must("start process", err)
+	root := t.TempDir()
+	files(t, root, map[string]string{"cgroup.procs": "", "vms/cgroup.procs": strconv.Itoa(id.PID)})
+	dirs := []string{filepath.Join(root, "vms")}
+	w.must("write journal", (&Journal{Phase: Own, Cgroup: dirs}).store(second))
+	j := &Journal{Phase: Own, Cgroup: dirs, Private: dirs}
+	w.must("write journal", j.store(first))
+	w.must("reclaim the first", Reclaim(t.Context(), w.host(), first, j))
+	if _, err := os.Stat(dirs[0]); err != nil || !id.Alive() {
+		t.Errorf("the second VM's process is alive: %v; its cgroup: %v", id.Alive(), err)
+	}
+	w.must("forget the second", os.RemoveAll(second))
+	w.must("write journal", j.store(first))
+	_ = Reclaim(t.Context(), w.host(), first, j) // a directory with a file in it stays
+	if id.Alive() {
+		t.Error("what a VM left in its own cgroup lives")
+	}
+}

@@ -62,8 +62,9 @@ func free(ctx context.Context, host *Host, dir string, j *Journal) error {
 		try("remove sockets", os.RemoveAll(j.RunDir))
 	}
 	try("leave cgroup", leave(j.Cgroup, os.Getpid()))
-	try("empty cgroup", emptyCgroup(ctx, j.Private))
-	try("remove cgroup", removeCgroup(j.Private))
+	private := alone(dir, j.Private)
+	try("empty cgroup", emptyCgroup(ctx, private))
+	try("remove cgroup", removeCgroup(private))
 	if len(errs) > 0 {
 		return fmt.Errorf("reclaim VM in %s: %w", dir, errors.Join(errs...))
 	}
