@@ -35,6 +35,7 @@ type fake struct {
 	resetAt  int
 	fail     error
 	block    chan struct{} // Wait blocks on it
+	open     func(name []byte) session.Source
 
 	stdout []byte // produced so far, all of it
 	stdin  []byte // accepted
@@ -57,6 +58,7 @@ func (f *fake) reboot(t *testing.T) {
 	}
 	agentv1.RegisterAgentService(server, f)
 	l := session.NewListener()
+	l.Open = f.open
 	f.mu.Lock()
 	old := f.listener
 	f.listener = l

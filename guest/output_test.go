@@ -63,11 +63,12 @@ func (l *lanes) open(name []byte) session.Source {
 	return l.byID[r.Id]
 }
 
-func (f *fake) rebootWith(t *testing.T, l *lanes) {
+// newFakeWith is a guest that has lanes.
+func newFakeWith(t *testing.T, l *lanes) *fake {
+	t.Helper()
+	f := &fake{block: make(chan struct{}), open: l.open}
 	f.reboot(t)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.listener.Open = l.open
+	return f
 }
 
 func read(t *testing.T, a *Agent, id string, at uint64) (*agentv1.ReadResponse, error) {
@@ -82,8 +83,7 @@ func TestOutputSurvivesSessions(t *testing.T) {
 	for i := range text {
 		text[i] = byte(i * i >> 9)
 	}
-	f, l := newFake(t), &lanes{byID: map[string]*written{"p": {text: text}}}
-	f.rebootWith(t, l)
+	f := newFakeWith(t, &lanes{byID: map[string]*written{"p": {text: text}}})
 	a := f.connect(t)
 	if !a.lanes {
 		t.Fatal("the guest has no lanes")
@@ -102,7 +102,7 @@ func TestOutputSurvivesSessions(t *testing.T) {
 			break
 		}
 		if round%4 == 1 && round < 20 {
-			f.rebootWith(t, l)
+			f.reboot(t)
 		}
 	}
 	if !bytes.Equal(got, text) {
@@ -112,9 +112,8 @@ func TestOutputSurvivesSessions(t *testing.T) {
 
 // A stream that was not there may come: that it was missing is not remembered.
 func TestMissingOutputIsAskedForAgain(t *testing.T) {
-	f, l := newFake(t), &lanes{byID: map[string]*written{}}
-	f.rebootWith(t, l)
-	a := f.connect(t)
+	l := &lanes{byID: map[string]*written{}}
+	a := newFakeWith(t, l).connect(t)
 	if _, err := read(t, a, "late", 0); !errdefs.IsNotFound(err) {
 		t.Fatalf("a stream that is not there: %v", err)
 	}
@@ -142,13 +141,12 @@ func (f *fake) Remove(ctx context.Context, r *agentv1.RemoveRequest) (*agentv1.R
 // The lanes of a process that is removed go, whatever becomes of the answer: each holds
 // as much as a megabyte.
 func TestRemoveClosesLanes(t *testing.T) {
-	f, l := newFake(t), &lanes{byID: map[string]*written{}}
+	l := &lanes{byID: map[string]*written{}}
 	ids := map[string]int{"runs": 1, "gone": 0, "slow": 0, "done": 0}
 	for id := range ids {
 		l.byID[id] = &written{text: []byte(id)}
 	}
-	f.rebootWith(t, l)
-	a := f.connect(t)
+	a := newFakeWith(t, l).connect(t)
 	for id, want := range ids {
 		if r, err := read(t, a, id, 0); err != nil || string(r.Data) != id {
 			t.Fatalf("%q, %v", r.GetData(), err)
