@@ -278,7 +278,11 @@ func (c *Conn) setDeadline(dir int, t time.Time) {
 		c.timers[dir].Stop()
 	}
 	if !t.IsZero() {
-		c.timers[dir] = time.AfterFunc(time.Until(t), c.changed.Broadcast)
+		c.timers[dir] = time.AfterFunc(time.Until(t), func() {
+			c.mu.Lock() // a reader is before its look at the clock, or waits
+			defer c.mu.Unlock()
+			c.changed.Broadcast()
+		})
 	}
 	c.changed.Broadcast()
 }
