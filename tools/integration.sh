@@ -1,13 +1,13 @@
 #!/bin/bash
-# Runs the integration tests of the given packages, one package at a time (they use the
-# machine's processors for real VMs). The whole output goes to out/integration.log; on
+# Runs the integration tests of the given packages, two at a time (a VM without KVM keeps one
+# processor busy). The whole output goes to out/integration.log; on
 # the terminal: each test's result, and everything about those that failed. A skipped
 # test fails the run: nothing of this ring may be missing silently.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p out
 log=out/integration.log
-go test -tags integration -count=1 -p 1 -v -timeout 40m "$@" >"$log" 2>&1 &
+go test -tags integration -count=1 -p 2 -v -timeout 40m "$@" >"$log" 2>&1 &
 runner=$!
 trap 'kill -INT "$runner" 2>/dev/null; wait "$runner"; exit 130' INT TERM
 tail -n +1 -f --pid="$runner" "$log" | grep --line-buffered -E '^(--- |ok |FAIL|panic:)'
