@@ -21,6 +21,10 @@ import (
 // dialTimeout of a shim's socket. A shim that lives accepts at once.
 const dialTimeout = 2 * time.Second
 
+// answerTimeout of a shim's word on its VM, which it has at hand: one that is stopped, or
+// hangs, holds up none of the node's other VMs. A variable for the tests.
+var answerTimeout = 5 * time.Second
+
 // Machines reaches the shims of this node's VMs. It keeps no connection: a shim may die
 // and be replaced by one that adopts its VM between any two calls.
 type Machines struct{ Config *config.Config }
@@ -44,6 +48,9 @@ func (m *Machines) call(ctx context.Context, vm *nodev1.VM, do func(machinev1.Ma
 	if err := do(machinev1.NewMachineClient(client)); err != nil {
 		if errors.Is(err, ttrpc.ErrClosed) {
 			return fmt.Errorf("shim of VM %s/%s went away: %w", vm.GetNamespace(), vm.GetId(), errdefs.ErrUnavailable)
+		}
+		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) { // the caller's: it has no status
+			return fmt.Errorf("ask shim of VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
 		}
 		return errgrpc.ToNative(err)
 	}
@@ -69,8 +76,11 @@ func (m *Machines) List() ([]*nodev1.VM, error) {
 	return vms, nil
 }
 
-// Query answers what the shim knows.
+// Query answers what the shim knows. One that does not answer in time is alive, which
+// DeadlineExceeded says.
 func (m *Machines) Query(ctx context.Context, vm *nodev1.VM) (resp *machinev1.QueryResponse, err error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
 	err = m.call(ctx, vm, func(s machinev1.MachineService) error {
 		resp, err = s.Query(ctx, &machinev1.QueryRequest{})
 		return err
