@@ -42,6 +42,7 @@ func TestStream(t *testing.T) {
 	t.Run("binary URI", func(t *testing.T) { testBinaryURI(t, n) })
 	t.Run("reader vanishes", func(t *testing.T) { testVanish(t, n) })
 	t.Run("stdin", func(t *testing.T) { testStdin(t, n) })
+	t.Run("empty stdin", func(t *testing.T) { testEmptyStdin(t, n) })
 	t.Run("exit with output in flight", func(t *testing.T) { testInFlight(t, n) })
 	t.Run("grandchild holds stdout", func(t *testing.T) { testGrandchild(t, n) })
 	n.Ctr(t, "task", "kill", "-s", "SIGKILL", "vm")
