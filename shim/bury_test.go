@@ -176,6 +176,7 @@ func TestThawOfADeadVMM(t *testing.T) {
 	if err := s.thaw(t.Context(), nil); !errdefs.IsAborted(err) || s.ran {
 		t.Errorf("thaw = %v, ran %t", err, s.ran)
 	}
+	<-vm.init.done // the end notes itself in the bundle
 }
 
 // An adopted VM ends when its container is gone; one with a shim of its own does not.

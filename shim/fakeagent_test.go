@@ -18,6 +18,7 @@ type fakeAgent struct {
 	boot  string
 	said  []string // what it was asked of processes, in order
 	oom   bool     // of every exit
+	text  []byte   // what every process writes
 }
 
 func (a *fakeAgent) note(format string, args ...any) {
@@ -79,6 +80,10 @@ func (a *fakeAgent) Wait(ctx context.Context, r *agentv1.WaitRequest) (*agentv1.
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+func (a *fakeAgent) Read(ctx context.Context, r *agentv1.ReadRequest) (*agentv1.ReadResponse, error) {
+	return (&talker{text: a.text, chunk: 64 << 10}).Read(ctx, r)
 }
 
 func (a *fakeAgent) Kill(_ context.Context, r *agentv1.KillRequest) (*agentv1.KillResponse, error) {

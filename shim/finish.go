@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/containerd/containerd/api/events"
@@ -21,6 +22,7 @@ func (vm *VM) finish(status uint32, at time.Time) {
 	defer cancel()
 	vm.endExecs(ctx)
 	vm.snapStats(ctx)
+	vm.rescue(ctx)
 	if agent := vm.guest(); agent != nil {
 		sync, cancel := context.WithTimeout(ctx, 5*time.Second)
 		if _, err := agent.Shutdown(sync, &agentv1.ShutdownRequest{}); err != nil {
@@ -39,7 +41,7 @@ func (vm *VM) endExecs(ctx context.Context) {
 	vm.mu.Lock()
 	live := make([]*process, 0, len(vm.execs))
 	for _, p := range vm.execs {
-		if p.started && !p.exited {
+		if p.started && !p.exited && p.pumps.reported() == nil { // else nobody reads what it wrote
 			live = append(live, p)
 		}
 	}
@@ -56,6 +58,25 @@ func (vm *VM) endExecs(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
+}
+
+// rescue takes the output that nobody has read yet from the guest.
+func (vm *VM) rescue(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, restBound)
+	defer cancel()
+	vm.mu.Lock()
+	agent, all := vm.agent, vm.processes()
+	vm.mu.Unlock()
+	if agent == nil {
+		return
+	}
+	var pulls sync.WaitGroup
+	for _, p := range all {
+		if p.pumps != nil {
+			pulls.Go(func() { p.pumps.rescue(ctx, agent) })
+		}
+	}
+	pulls.Wait()
 }
 
 // end kills the VMM, frees the RAM, and reports every exit, init's last. It is safe to
@@ -78,15 +99,18 @@ func (vm *VM) end(ctx context.Context, status uint32, at time.Time) {
 			vm.traffic.cancel()
 		}
 		for _, p := range vm.processes() {
-			if p.pumps != nil {
-				p.pumps.end(&agentv1.WaitResponse{Settled: true})
-				p.pumps.streams.close()
-			}
-			s := status
+			s, when := status, at
 			if p.id != "" {
 				s = killed
 			}
-			vm.exit(p, s, at)
+			if p.pumps != nil {
+				if r := p.pumps.reported(); r != nil && p.id != "" {
+					s, when = r.GetExitStatus(), time.Unix(0, r.GetExitedAtUnixNano())
+				}
+				p.pumps.end(&agentv1.WaitResponse{Settled: true})
+				p.pumps.leave()
+			}
+			vm.exit(p, s, when)
 		}
 		if err := vm.to(Stopped); err != nil {
 			vm.log.Error("end VM", "error", err)

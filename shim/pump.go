@@ -34,18 +34,17 @@ type pumps struct {
 	offsets guest.Offsets
 	cancel  context.CancelFunc
 	running sync.WaitGroup
-	input   chan []byte // from stdin; one reader for the life of the process
-	done    map[agentv1.Stream]bool
+	input   chan []byte             // from stdin; one reader for the life of the process
+	done    map[agentv1.Stream]bool // all that the ended process wrote is out, or never will be
+
+	finished map[agentv1.Stream]bool // nothing comes any more
+	kept     bool                    // see rescue
 }
 
 func newPumps(id string, st *streams, from guest.Offsets) *pumps {
-	p := &pumps{id: id, streams: st, offsets: from, done: map[agentv1.Stream]bool{}}
+	p := &pumps{id: id, streams: st, offsets: from, done: map[agentv1.Stream]bool{}, finished: map[agentv1.Stream]bool{}}
 	p.alive, p.die = context.WithCancel(context.Background())
-	for _, w := range []*os.File{st.stdout, st.stderr} {
-		if w != nil {
-			p.drained.Add(1)
-		}
-	}
+	p.drained.Add(len(p.sinks()))
 	if st.stdin != nil && !from.StdinDone {
 		p.input = make(chan []byte)
 		go p.readStdin()
@@ -76,13 +75,14 @@ func (p *pumps) readStdin() {
 func (p *pumps) start(ctx context.Context, agent agentv1.AgentService) {
 	ctx, cancel := context.WithCancel(ctx)
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.cancel = cancel
-	p.mu.Unlock()
-	if p.streams.stdout != nil {
-		p.running.Go(func() { p.output(ctx, agent, agentv1.Stream_STREAM_STDOUT, p.streams.stdout, &p.offsets.Stdout) })
+	if p.kept {
+		cancel()
+		return
 	}
-	if p.streams.stderr != nil {
-		p.running.Go(func() { p.output(ctx, agent, agentv1.Stream_STREAM_STDERR, p.streams.stderr, &p.offsets.Stderr) })
+	for _, s := range p.sinks() {
+		p.running.Go(func() { p.output(ctx, agent, s.stream, s.to, s.offset) })
 	}
 	if p.input != nil {
 		p.running.Go(func() { p.feed(ctx, agent) })
@@ -146,7 +146,7 @@ func (p *pumps) output(ctx context.Context, agent agentv1.AgentService, stream a
 			Id: p.id, Stream: stream, Offset: at, Max: readMax, WaitMs: uint32(wait.Milliseconds()),
 		}, over)
 		if errdefs.IsNotFound(err) {
-			p.drain(stream)
+			p.finish(stream)
 			return
 		}
 		if err != nil {
@@ -166,12 +166,12 @@ func (p *pumps) output(ctx context.Context, agent agentv1.AgentService, stream a
 				continue
 			}
 			if err != nil && ctx.Err() == nil {
-				p.drain(stream) // nobody can read it any more
+				p.finish(stream) // nobody can read it any more
 				return
 			}
 		}
 		if r.GetEof() && ctx.Err() == nil {
-			p.drain(stream)
+			p.finish(stream)
 			to.Close() // the client's end of file
 			return
 		}
@@ -235,10 +235,8 @@ func (p *pumps) waitDrained(ctx context.Context) {
 	select {
 	case <-done:
 	case <-ctx.Done():
-		for _, s := range []agentv1.Stream{agentv1.Stream_STREAM_STDOUT, agentv1.Stream_STREAM_STDERR} {
-			if s == agentv1.Stream_STREAM_STDOUT && p.streams.stdout != nil || s == agentv1.Stream_STREAM_STDERR && p.streams.stderr != nil {
-				p.drain(s)
-			}
+		for _, s := range p.sinks() {
+			p.drain(s.stream)
 		}
 	}
 }

@@ -45,7 +45,7 @@ func TestStream(t *testing.T) {
 	t.Run("empty stdin", func(t *testing.T) { testEmptyStdin(t, n) })
 	t.Run("exit with output in flight", func(t *testing.T) { testInFlight(t, n) })
 	t.Run("grandchild holds stdout", func(t *testing.T) { testGrandchild(t, n) })
-	n.Ctr(t, "task", "kill", "-s", "SIGKILL", "vm")
+	t.Run("VM ends before a reader comes", func(t *testing.T) { testLate(t, n) })
 	ctr(t, n, nil, "task", "delete", "--force", "vm")
 	n.Ctr(t, "container", "rm", "vm")
 }
@@ -133,6 +133,36 @@ func testInFlight(t *testing.T, n *harness.Node) {
 	var exit *exec.ExitError
 	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 9 {
 		t.Errorf("exec: %v, want exit code 9", err)
+	}
+	if got := fmt.Sprintf("%x", sha256.Sum256(data)); len(data) != size || got != strings.Fields(sum)[0] {
+		t.Errorf("%d bytes of sha256 %s, want %d of %s", len(data), got, size, sum)
+	}
+}
+
+// What an exec has written and nobody has read outlives its VM, and so does how it ended.
+// This is the end of the VM.
+func testLate(t *testing.T, n *harness.Node) {
+	const size = 900 << 10 // what a guest holds of a process that then ends
+	sum := n.Ctr(t, execArgs("vm", "latesum", fmt.Sprintf("head -c %d /data | sha256sum", size))...)
+	cmd, out := piped(t, n, "late", fmt.Sprintf("head -c %d /data; touch /tmp/written; exit 5", size))
+	n.Ctr(t, execArgs("vm", "written", "for i in $(seq 600); do [ -e /tmp/written ] && exit; sleep 0.1; done; exit 1")...)
+	n.Ctr(t, "task", "kill", "-s", "SIGKILL", "vm")
+	err := harness.Poll(t.Context(), stepTimeout, func(context.Context) error {
+		if list := n.Ctr(t, "task", "ls"); !strings.Contains(list, "STOPPED") {
+			return errors.New(list)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := io.ReadAll(out)
+	if err != nil {
+		t.Error(err)
+	}
+	var exit *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 5 {
+		t.Errorf("exec: %v, want exit code 5", err)
 	}
 	if got := fmt.Sprintf("%x", sha256.Sum256(data)); len(data) != size || got != strings.Fields(sum)[0] {
 		t.Errorf("%d bytes of sha256 %s, want %d of %s", len(data), got, size, sum)
