@@ -174,7 +174,7 @@ func (c *creation) disks(ctx context.Context, _ *undo) error {
 	}
 	set, err := c.host.Disks.Prepare(ctx, DisksRequest{
 		Namespace: c.vm.namespace, ID: c.vm.id, Mounts: c.req.GetRootfs(),
-		Dir: dir, Bundle: c.req.GetBundle(), WritableSize: c.bundle.WritableSize,
+		Dir: dir, Bundle: c.req.GetBundle(), WritableSize: c.bundle.WritableSize, Room: c.bundle.CopyRoom(),
 	})
 	if err != nil {
 		return err

@@ -88,6 +88,7 @@ type DisksRequest struct {
 	Dir           string // for the files of this VM alone
 	Bundle        string
 	WritableSize  int64
+	Room          int64 // beside what the disk is asked to have
 }
 
 // DiskSet is what a container's root file system is made of.

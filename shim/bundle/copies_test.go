@@ -147,6 +147,11 @@ func TestFitCopies(t *testing.T) {
 			}
 		})
 	}
+	for copied, room := range map[int64]int64{0: 0, 300: 0, 2 << 20: 128 << 20, 128 << 20: 128 << 20, 129 << 20: 256 << 20} {
+		if got := (&Bundle{copied: copied}).CopyRoom(); got != room {
+			t.Errorf("room for %d bytes: %d, want %d", copied, got, room)
+		}
+	}
 	if err := new(Bundle).FitCopies(0); err != nil {
 		t.Errorf("no copies: %v", err)
 	}

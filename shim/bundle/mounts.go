@@ -104,6 +104,18 @@ func readCopy(m specs.Mount, copyVolumes bool) (Copy, error) {
 	return c, nil
 }
 
+// roomStep is a group of blocks of the writable disk's file system.
+const roomStep = 128 << 20
+
+// CopyRoom is how much larger than asked for the writable disk is made, so that copies of
+// bind mounts do not fill what the container may write. Some small files do not count.
+func (b *Bundle) CopyRoom() int64 {
+	if b.copied < 1<<20 {
+		return 0
+	}
+	return (b.copied + roomStep - 1) / roomStep * roomStep
+}
+
 // FitCopies refuses bind mounts that cannot fit a writable disk of that size, before
 // the guest finds out.
 func (b *Bundle) FitCopies(disk int64) error {

@@ -104,7 +104,7 @@ func (d *disks) Prepare(ctx context.Context, req shim.DisksRequest) (*shim.DiskS
 	if err != nil {
 		return nil, err
 	}
-	l, err := rootfs.Prepare(ctx, req.Mounts, rootfs.Paths{Cache: cache, Dir: req.Dir, WritableSize: req.WritableSize})
+	l, err := rootfs.Prepare(ctx, req.Mounts, rootfs.Paths{Cache: cache, Dir: req.Dir, WritableSize: req.WritableSize, Room: req.Room})
 	if err != nil {
 		return nil, err
 	}

@@ -168,3 +168,19 @@ func TestPrepareErofsSnapshots(t *testing.T) {
 		})
 	}
 }
+
+// A disk that is made has the room beside its size; one that is there stays as it is.
+func TestPrepareWithRoom(t *testing.T) {
+	dir := t.TempDir()
+	mounts, dst := plain(t, dir), Paths{Cache: openCache(t, dir, 1<<30), Dir: filepath.Join(dir, "vm"), WritableSize: 64 << 20, Room: 128 << 20}
+	for range 2 {
+		l, err := Prepare(t.Context(), mounts, dst)
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(l.Writable)
+		if err != nil || l.WritableSize != 256<<20 || info.Size() != l.WritableSize {
+			t.Errorf("%d bytes, %v", l.WritableSize, err)
+		}
+	}
+}

@@ -44,6 +44,8 @@ type Paths struct {
 	Dir string
 	// WritableSize of a writable disk that the mounts do not size themselves.
 	WritableSize int64
+	// Room is added to the size, whoever gave it, of a writable disk that is made here.
+	Room int64
 }
 
 // writableName is the file beside an overlay's upperdir: containerd removes it with
@@ -85,11 +87,20 @@ func Prepare(ctx context.Context, mounts []*types.Mount, dst Paths) (_ Layers, e
 	if size == 0 {
 		size = dst.WritableSize
 	}
-	if layers.WritableSize, err = makeWritable(p.writable, size); err != nil {
+	if layers.WritableSize, err = makeWritable(p.writable, roomy(size, dst.Room)); err != nil {
 		return Layers{}, err
 	}
 	layers.Writable = p.writable
 	return layers, nil
+}
+
+// roomy adds room to the size of a disk; what has some ends with a whole group of blocks.
+func roomy(size, room int64) int64 {
+	const group = 128 << 20
+	if room == 0 {
+		return size
+	}
+	return (size + room + group - 1) / group * group
 }
 
 // Writable returns where Prepare puts, or finds, the writable disk of these mounts;
