@@ -43,6 +43,7 @@ func (c *creation) describe(ctx context.Context, _ *undo) error {
 	if s.Kernel, err = c.host.Kernel(); err != nil {
 		return err
 	}
+	s.Kernel.Cmdline += ticks(facts.Accel, s.VCPUs)
 	c.vm.vmmVersion, c.vm.overhead = facts.Version, facts.Overhead
 	s.VMM = spec.VMM{Name: facts.Name, Machine: facts.Machine, CPU: facts.CPU}
 	s.UID = c.record.GetUid()

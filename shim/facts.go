@@ -23,6 +23,16 @@ import (
 // a third of a second.
 const baseCmdline = "console=ttyS0 quiet panic=-1 no_timer_check cryptomgr.notests"
 
+// ticks is what the kernel is told beside that where several emulated CPUs share busy
+// ones: QEMU then loses an alarm now and again, and a CPU that waits for its one alarm
+// sleeps for ever. One that is woken by every tick misses one.
+func ticks(accel string, vcpus int) string {
+	if accel == "tcg" && vcpus > 1 {
+		return " nohz=off highres=off"
+	}
+	return ""
+}
+
 // GuestKernel describes the kernel and initramfs that cfg names.
 func GuestKernel(cfg *config.Config) (spec.Kernel, error) {
 	m := memo.Memo{Path: cfg.FactsFile()}
