@@ -1,5 +1,7 @@
 package cloudhypervisor
 
+import "godwit.dev/godwit/vmm"
+
 // PCI device numbers on the one bus. They are in every snapshot and never change.
 //
 //	 1      vsock (the agent's channel)
@@ -23,3 +25,5 @@ const (
 // guestCID is the guest's address on its vsock. Every VM has the same: the host's side is
 // a socket of its own, and the guest keeps the number across a restore.
 const guestCID = 3
+
+var slots = vmm.Slots{FirstDisk: FirstDiskSlot, LastDisk: LastDiskSlot, FirstNIC: FirstNICSlot, LastNIC: LastNICSlot}

@@ -68,7 +68,7 @@ func New(d Driver) (*Driver, error) {
 // Start makes a VM that has not executed an instruction; it is killed if ctx ends first.
 func (d *Driver) Start(ctx context.Context, cfg vmm.Config) (_ vmm.Machine, err error) {
 	p := vmm.Process{Dir: cfg.Dir, Control: filepath.Join(cfg.Dir, "qmp.sock"), Agent: cfg.Agent, Memory: cfg.Memory}
-	if err := check(cfg, p.Control); err != nil {
+	if err := cfg.Check(p.Control, slots); err != nil {
 		return nil, fmt.Errorf("start VM %s: %w", cfg.Name, err)
 	}
 	accel, _, err := d.accel()

@@ -78,7 +78,7 @@ func TestSlotsFit(t *testing.T) {
 		cfg.NICs = append(cfg.NICs, nic)
 	}
 	control := filepath.Join(cfg.Dir, "qmp.sock")
-	if err := check(cfg, control); err != nil {
+	if err := cfg.Check(control, slots); err != nil {
 		t.Fatal(err)
 	}
 	f, err := openFiles(cfg, control)

@@ -16,7 +16,7 @@ import (
 
 // AddNIC plugs nic in. The guest sees it once it runs.
 func (m *Machine) AddNIC(ctx context.Context, nic vmm.NIC) error {
-	if err := checkNIC(nic); err != nil {
+	if err := nic.Check(slots); err != nil {
 		return fmt.Errorf("add: %w", err)
 	}
 	if slices.Contains(m.Process().NICs, nic.ID) {

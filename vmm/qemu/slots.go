@@ -1,5 +1,7 @@
 package qemu
 
+import "godwit.dev/godwit/vmm"
+
 // The root bus of every VM, by PCI device number. The numbers are part of the device
 // state: they never change for a machine that has snapshots.
 //
@@ -23,3 +25,5 @@ const (
 	serialSlot = 1
 	rngSlot    = 2
 )
+
+var slots = vmm.Slots{FirstDisk: FirstDiskSlot, LastDisk: LastDiskSlot, FirstNIC: FirstNICSlot, LastNIC: LastNICSlot}

@@ -1,0 +1,116 @@
+package vmm
+
+import (
+	"fmt"
+	"net"
+	"path/filepath"
+	"regexp"
+
+	"github.com/containerd/errdefs"
+)
+
+const (
+	maxSocketPath = 107 // sun_path, less its final zero
+	maxSerial     = 20  // of virtio-blk
+	pageSize      = 2 << 20
+)
+
+// idPattern is what every VMM accepts of a caller's id; its own words are put before it.
+var idPattern = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,64}$`)
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf(format+": %w", append(args, errdefs.ErrInvalidArgument)...)
+}
+
+// Slots are where an implementation has room for devices, first and last ones included.
+type Slots struct{ FirstDisk, LastDisk, FirstNIC, LastNIC int }
+
+// Check refuses, with InvalidArgument, what a VMM would refuse later, with less to say, or
+// not at all. control is the path of the socket that the VMM is driven by.
+func (c Config) Check(control string, slots Slots) error {
+	for _, path := range []string{control, c.Agent} {
+		if !filepath.IsAbs(path) || len(path) > maxSocketPath {
+			return invalid("socket path %q: need an absolute one of at most %d bytes", path, maxSocketPath)
+		}
+	}
+	if c.VCPUs < 1 {
+		return invalid("%d vCPUs", c.VCPUs)
+	}
+	if err := c.checkRAM(); err != nil {
+		return err
+	}
+	seen, used := map[string]bool{}, map[int]bool{}
+	once := func(kind, id string, slot int) error {
+		if seen[kind+id] || used[slot] {
+			return invalid("%s %s: id or slot %d used twice", kind, id, slot)
+		}
+		seen[kind+id], used[slot] = true, true
+		return nil
+	}
+	for _, disk := range c.Disks {
+		if err := disk.check(slots); err != nil {
+			return err
+		}
+		if err := once("disk", disk.ID, disk.Slot); err != nil {
+			return err
+		}
+	}
+	for _, nic := range c.NICs {
+		if err := nic.Check(slots); err != nil {
+			return err
+		}
+		if err := once("NIC", nic.ID, nic.Slot); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c Config) checkRAM() error {
+	if c.RAM == nil {
+		return invalid("no RAM file")
+	}
+	if c.Memory == 0 || c.Memory%pageSize != 0 {
+		return invalid("memory %d: need a multiple of 2 MiB", c.Memory)
+	}
+	info, err := c.RAM.Stat()
+	if err != nil {
+		return fmt.Errorf("RAM file: %w: %w", errdefs.ErrInvalidArgument, err)
+	}
+	if uint64(info.Size()) != c.Memory {
+		return invalid("RAM file has %d bytes, memory is %d", info.Size(), c.Memory)
+	}
+	return nil
+}
+
+func (d Disk) check(slots Slots) error {
+	switch {
+	case !idPattern.MatchString(d.ID):
+		return invalid("disk id %q", d.ID)
+	case d.File == nil:
+		return invalid("disk %s: no file", d.ID)
+	case d.Slot < slots.FirstDisk || d.Slot > slots.LastDisk:
+		return invalid("disk %s: slot %d, disks have %d to %d", d.ID, d.Slot, slots.FirstDisk, slots.LastDisk)
+	case len(d.Serial) > maxSerial:
+		return invalid("disk %s: serial %q is longer than %d", d.ID, d.Serial, maxSerial)
+	}
+	return nil
+}
+
+// Check refuses a NIC, of a Config or to be added, as Config.Check does.
+func (n NIC) Check(slots Slots) error {
+	mac, err := net.ParseMAC(n.MAC)
+	switch {
+	case !idPattern.MatchString(n.ID):
+		return invalid("NIC id %q", n.ID)
+	case n.Tap == nil:
+		return invalid("NIC %s: no tap", n.ID)
+	case err != nil || len(mac) != 6:
+		return invalid("NIC %s: MAC %q", n.ID, n.MAC)
+	case n.Slot < slots.FirstNIC || n.Slot > slots.LastNIC:
+		return invalid("NIC %s: slot %d, NICs have %d to %d", n.ID, n.Slot, slots.FirstNIC, slots.LastNIC)
+	case n.MTU < 68 || n.MTU > 65535:
+		return invalid("NIC %s: MTU %d", n.ID, n.MTU)
+	}
+	return nil
+}
