@@ -36,7 +36,7 @@ copyright() {
 	echo 'vmlinuz and the modules in initramfs are the Linux kernel, GPL-2.0, of the'
 	sed -n 's/^package \(.*\) \(.*\)/Debian package \1 (\2), unpacked, and less debug symbols./p' bin/guest/version
 	sed -n 's/^source \(.*\)/Its source is the Debian source package \1,/p' bin/guest/version
-	echo 'which `apt-get source` gives, and https://snapshot.debian.org/ for good. Its terms:'
+	echo 'which `apt-get source` gives, and Debian keeps in its archive of snapshots for good. Its terms:'
 	sed 's/^/  /' bin/guest/copyright
 	echo
 	echo 'The programs, godwit-init in the initramfs too, are linked with the Go standard library'
