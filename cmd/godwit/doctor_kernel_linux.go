@@ -115,19 +115,30 @@ func softDirty() error {
 		return err
 	}
 	mem[0] = 2
-	pagemap, err := os.Open("/proc/self/pagemap")
+	bits, err := dirtyBits(mem, 2)
 	if err != nil {
 		return err
 	}
-	defer pagemap.Close()
-	var entries [16]byte
-	if _, err := pagemap.ReadAt(entries[:], int64(uintptr(unsafe.Pointer(&mem[0]))/uintptr(page)*8)); err != nil {
-		return err
-	}
-	written := binary.NativeEndian.Uint64(entries[:])&pagemapSoftDirty != 0
-	other := binary.NativeEndian.Uint64(entries[8:])&pagemapSoftDirty != 0
-	if !written || other {
+	if !bits[0] || bits[1] {
 		return fmt.Errorf("the kernel has no soft-dirty bits (CONFIG_MEM_SOFT_DIRTY)")
 	}
 	return nil
+}
+
+// dirtyBits are those of the first pages of a mapping.
+func dirtyBits(mem []byte, pages int) ([]bool, error) {
+	pagemap, err := os.Open("/proc/self/pagemap")
+	if err != nil {
+		return nil, err
+	}
+	defer pagemap.Close()
+	entries := make([]byte, 8*pages)
+	if _, err := pagemap.ReadAt(entries, int64(uintptr(unsafe.Pointer(&mem[0]))/uintptr(os.Getpagesize())*8)); err != nil {
+		return nil, err
+	}
+	bits := make([]bool, pages)
+	for i := range bits {
+		bits[i] = binary.NativeEndian.Uint64(entries[8*i:])&pagemapSoftDirty != 0
+	}
+	return bits, nil
 }

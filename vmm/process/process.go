@@ -151,3 +151,22 @@ func (p *Process) Gone(ctx context.Context) error {
 
 // Close lets go of the process. A Wait that is going on returns an error.
 func (p *Process) Close() error { return p.pidfd.Close() }
+
+// End kills the process and waits for done, which whoever waits for it closes when it is
+// gone and cleaned up after.
+func (p *Process) End(ctx context.Context, done <-chan struct{}) error {
+	select {
+	case <-done:
+		return nil
+	default:
+	}
+	if err := p.Kill(); err != nil {
+		return fmt.Errorf("kill VM: %w", err)
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("kill VM: process %d does not end: %w", p.PID, ctx.Err())
+	}
+}

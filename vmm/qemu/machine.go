@@ -115,22 +115,7 @@ func (m *Machine) hold(held bool) {
 }
 
 // Kill ends the process and waits until it is gone.
-func (m *Machine) Kill(ctx context.Context) error {
-	select {
-	case <-m.done:
-		return nil
-	default:
-	}
-	if err := m.proc.Kill(); err != nil {
-		return fmt.Errorf("kill VM: %w", err)
-	}
-	select {
-	case <-m.done:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("kill VM: process %d does not end: %w", m.proc.PID, ctx.Err())
-	}
-}
+func (m *Machine) Kill(ctx context.Context) error { return m.proc.End(ctx, m.done) }
 
 // Process is what Adopt needs.
 func (m *Machine) Process() vmm.Process {
