@@ -33,12 +33,22 @@ func (c Config) Check(control string, slots Slots) error {
 			return invalid("socket path %q: need an absolute one of at most %d bytes", path, maxSocketPath)
 		}
 	}
+	if c.Serial != "" && (c.Console != nil || !filepath.IsAbs(c.Serial) || len(c.Serial) > maxSocketPath) {
+		return invalid("serial socket %q: need an absolute path of at most %d bytes, and no console file beside it", c.Serial, maxSocketPath)
+	}
+	if c.Firmware != nil && c.Kernel != "" || c.NVRAM != nil && c.Firmware == nil {
+		return invalid("firmware beside a kernel, or its variables without it")
+	}
 	if c.VCPUs < 1 {
 		return invalid("%d vCPUs", c.VCPUs)
 	}
 	if err := c.checkRAM(); err != nil {
 		return err
 	}
+	return c.checkDevices(slots)
+}
+
+func (c Config) checkDevices(slots Slots) error {
 	seen, used := map[string]bool{}, map[int]bool{}
 	once := func(kind, id string, slot int) error {
 		if seen[kind+id] || used[slot] {

@@ -10,6 +10,7 @@ package vmm
 
 import (
 	"context"
+	"errors"
 	"os"
 	"time"
 )
@@ -26,7 +27,7 @@ type Config struct {
 	Memory  uint64 // bytes
 	VCPUs   int
 	RAM     *os.File // shared file of Memory bytes; the caller keeps and closes its own
-	Kernel  string   // path; not read when Incoming
+	Kernel  string   // path; read when Incoming only with Reboots, for what comes after a reset
 	Initrd  string
 	Cmdline string
 	Disks   []Disk
@@ -34,10 +35,25 @@ type Config struct {
 	// Agent is the path of the unix socket on which the VMM serves the guest's agent
 	// channel (virtio-serial port "agent", or hybrid vsock). The VMM makes it.
 	Agent string
-	// Console takes what the guest writes to its serial port.
+	// Firmware boots the VM instead of a kernel: UEFI code for this VMM. NVRAM is a file
+	// with its variables, which the guest writes, for a VMM that keeps them. Without
+	// Firmware and Kernel the VMM's own BIOS boots, where it has one.
+	Firmware *os.File
+	NVRAM    *os.File
+	// Console takes what the guest writes to its serial port. A file, which must be opened
+	// for appending, is cut when it grows too long. With Serial it is nil: that
+	// is the path of a unix socket, made by the VMM, that is the serial port both ways, for
+	// one client at a time. What the guest writes while there is none may be lost.
 	Console *os.File
+	Serial  string
+	// Reboots: a reset by the guest boots it again, in the same process.
+	Reboots bool
+	// HyperV shows the guest the interfaces that Windows knows best, where there is KVM.
+	HyperV bool
 	// Incoming makes a VM without content that waits for LoadState.
 	Incoming bool
+	// Track has the process hold a userfaultfd, by which RAM can be tracked, if it can be had.
+	Track bool
 	// Cgroup, if not empty, holds directories whose cgroup.procs takes the process
 	// before it allocates.
 	Cgroup []string
@@ -72,6 +88,9 @@ type Facts struct {
 	Reason  string `json:"-"`               // why this acceleration, for doctor
 	// Overhead is the memory that the process may need beside the RAM of its VM, in bytes.
 	Overhead uint64 `json:"-"`
+	// Single says why the state of a VM fits no other VM with disks of other sizes; empty
+	// where it does.
+	Single string `json:"-"`
 }
 
 // Driver starts VMs of one kind of VMM.
@@ -88,20 +107,32 @@ type Driver interface {
 // Machine is one running VM. Callers take the role they need.
 type Machine interface {
 	Lifecycle
+	Power
 	State
 	NICs
 	Watch
 }
 
+// ErrNotResumed is in an error of Resume that was met before anything was sent by which a
+// vCPU could run, as where the VMM had died: this call has run none.
+var ErrNotResumed = errors.New("no vCPU was told to run")
+
 // Lifecycle runs and stops the vCPUs. Resume of a running and Pause of a paused VM
 // succeed.
 type Lifecycle interface {
+	// Resume may have let vCPUs run if it fails, unless its error is ErrNotResumed.
 	Resume(ctx context.Context) error
 	// Pause returns when no vCPU runs and the devices have finished what they had begun.
 	Pause(ctx context.Context) error
 	// Kill ends the process and returns when it is gone and its sockets are removed.
 	// Killing what is gone succeeds.
 	Kill(ctx context.Context) error
+}
+
+// Power is the button that the guest sees. It decides itself what that means; one that
+// listens powers itself off.
+type Power interface {
+	PowerButton(ctx context.Context) error
 }
 
 // State saves and loads device state. RAM is not in it. A VM that has never run may have
@@ -114,10 +145,13 @@ type State interface {
 
 // NICs plugs and unplugs while the VM runs. RemoveNIC returns when the guest has
 // acknowledged the eject; DeadlineExceeded otherwise, and the NIC may be asked for
-// again.
+// again. Such a NIC goes whenever the guest acknowledges after all.
 type NICs interface {
 	AddNIC(ctx context.Context, nic NIC) error
 	RemoveNIC(ctx context.Context, id string) error
+	// Ejected reports whether the guest has no NIC of that id, and frees what the VMM may
+	// still hold of one that has gone unawaited: its tap can be opened then.
+	Ejected(ctx context.Context, id string) (bool, error)
 }
 
 // Watch tells what happens to the VM.
@@ -147,7 +181,7 @@ const (
 	Paused        EventKind = "paused"
 	Resumed       EventKind = "resumed"
 	PoweredOff    EventKind = "powered-off" // by the guest
-	Reset         EventKind = "reset"       // by the guest; the process ends: a VM is never silently booted again
+	Reset         EventKind = "reset"       // by the guest; the process ends, unless Config.Reboots
 	Panicked      EventKind = "panicked"
 	DeviceRemoved EventKind = "device-removed"
 )
@@ -168,6 +202,13 @@ type Process struct {
 	Control   string   `json:"control"` // path of the VMM's control socket
 	Agent     string   `json:"agent"`
 	VSock     bool     `json:"vsock,omitempty"` // Agent is a hybrid vsock: a line asks for the port first
+	Serial    string   `json:"serial,omitempty"`
+	Reboots   bool     `json:"reboots,omitempty"`
+	Work      string   `json:"work,omitempty"` // how the VMM names its own directory in Dir; empty: it has none
 	Memory    uint64   `json:"memory"`
 	NICs      []string `json:"nics,omitempty"`
+	// Console is the file that takes the guest's serial port, cut when it grows too long;
+	// empty if it is no file.
+	Console   string `json:"console,omitempty"`
+	Userfault int    `json:"userfault,omitempty"` // its descriptor that tracks RAM; 0: none
 }

@@ -23,8 +23,10 @@ func check(cfg vmm.Config) error {
 		return invalid("machine %q: Cloud Hypervisor has one machine", cfg.Machine)
 	case cfg.CPU != "" && cfg.CPU != cpuModel:
 		return invalid("CPU %q: Cloud Hypervisor gives its guests the host's", cfg.CPU)
-	case !cfg.Incoming && cfg.Kernel == "":
-		return invalid("no kernel")
+	case cfg.NVRAM != nil:
+		return invalid("Cloud Hypervisor keeps no variables of a firmware")
+	case (!cfg.Incoming || cfg.Reboots) && cfg.Kernel == "" && cfg.Firmware == nil:
+		return invalid("neither kernel nor firmware: Cloud Hypervisor has no BIOS of its own")
 	}
 	return cfg.Check(controlPath(cfg.Dir), slots)
 }

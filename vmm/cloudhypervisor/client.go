@@ -80,6 +80,11 @@ func (c *client) resume(ctx context.Context) error {
 	return failed("vm.resume", err)
 }
 
+func (c *client) powerButton(ctx context.Context) error {
+	_, err := c.ops.PowerButtonContext(ctx, operations.NewPowerButtonParamsWithTimeout(0))
+	return failed("vm.power-button", err)
+}
+
 // info is NotFound while there is no VM.
 func (c *client) info(ctx context.Context) (*models.Info, error) {
 	ok, err := c.ops.InfoContext(ctx, operations.NewInfoParamsWithTimeout(0))

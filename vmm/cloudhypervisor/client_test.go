@@ -1,6 +1,7 @@
 package cloudhypervisor
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 
+	"godwit.dev/godwit/vmm"
 	"godwit.dev/godwit/vmm/cloudhypervisor/api/models"
 )
 
@@ -68,7 +70,7 @@ func TestGate(t *testing.T) {
 func TestDerivedConfig(t *testing.T) {
 	cfg := testConfig(t)
 	d := fakeVMM(t, "works", 0).Driver
-	f, err := openFiles(cfg)
+	f, err := openFiles(cfg, os.DevNull)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,11 +92,11 @@ func TestDerivedConfig(t *testing.T) {
 		`{"id":"disk-rw","image_type":"Raw","path":"/proc/self/fd/7","pci_device_id":9,"serial":"rw"}],`,
 		`"landlock_enable":true,"landlock_rules":[{"access":"rw","path":"DIR"}],`,
 		`"memory":{"size":0,"zones":[{"file":"/proc/self/fd/5","id":"ram","shared":true,"size":2097152}]},`,
-		`"net":[{"fds":[-1],"id":"nic-net0","mac":"52:54:00:00:00:01","mtu":1400,"num_queues":2,"pci_device_id":4}],`,
+		`"net":[{"fds":[-1],"id":"nic-net0","mac":"52:54:00:00:00:01","num_queues":2,"pci_device_id":4}],`,
 		`"payload":{"cmdline":"console=ttyS0 a","initramfs":"DIR/boot.initrd","kernel":"DIR/boot.kernel"},"pvpanic":true,`,
 		`"rng":{"id":"rng","pci_device_id":2,"src":"/dev/urandom"},"serial":{"mode":"Tty"},`,
 		`"vsock":{"cid":3,"id":"vsock","pci_device_id":1,"socket":"DIR/agent.sock"}}`,
-	}, ""), "DIR", cfg.Dir)
+	}, ""), "DIR", f.work)
 	if diff := cmp.Diff(want, body); diff != "" {
 		t.Errorf("configuration (-want +got):\n%s", diff)
 	}
@@ -103,23 +105,46 @@ func TestDerivedConfig(t *testing.T) {
 	}
 }
 
-func TestRotate(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "log")
-	long := strings.Repeat("a", maxLog) + "the end"
-	for text, want := range map[string]string{"short": "", long: long[7:]} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Remove(path + ".1"); err != nil && !os.IsNotExist(err) {
-			t.Fatal(err)
-		}
-		if err := rotate(path); err != nil {
-			t.Fatal(err)
-		}
-		kept, _ := os.ReadFile(path + ".1")
-		now, err := os.ReadFile(path)
-		if err != nil || string(kept) != want || want == "" && string(now) != text || want != "" && len(now) > 0 {
-			t.Errorf("log of %d bytes: %d are kept aside, %d stay (%v)", len(text), len(kept), len(now), err)
-		}
+// TestVMDisk: the derived configurations of a VM that boots a system of its own.
+func TestVMDisk(t *testing.T) {
+	d := fakeVMM(t, "works", 0).Driver
+	for name, tt := range map[string]struct {
+		change  func(*vmm.Config)
+		payload string
+		hyperv  bool
+	}{
+		"kernel":  {func(c *vmm.Config) { c.Incoming = true }, `{"cmdline":"console=ttyS0 a","initramfs":"DIR/boot.initrd","kernel":"DIR/boot.kernel"}`, false},
+		"windows": {func(c *vmm.Config) { c.Kernel, c.Initrd, c.Firmware, c.HyperV = "", "", c.Disks[0].File, true }, `{"firmware":"/proc/self/fd/8"}`, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := testConfig(t)
+			cfg.Console, cfg.Serial, cfg.Reboots = nil, filepath.Join(cfg.Dir, "console.sock"), true
+			tt.change(&cfg)
+			f, err := openFiles(cfg, os.DevNull)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			p := d.plan(cfg, f)
+			defer p.close()
+			payload, err := json.Marshal(p.vm.Payload)
+			if want := strings.ReplaceAll(tt.payload, "DIR", f.work); err != nil || string(payload) != want {
+				t.Errorf("payload %s, %v, want %s", payload, err, want)
+			}
+			if p.vm.Serial.Mode != "Socket" || p.vm.Serial.Socket != f.work+"/"+serialSocket || p.vm.Cpus.KvmHyperv != tt.hyperv {
+				t.Errorf("serial %+v, CPUs %+v", p.vm.Serial, p.vm.Cpus)
+			}
+			// What it boots from is there for the reset of a woken VM too.
+			if _, err := os.Lstat(filepath.Join(workDir(cfg.Dir), kernelLink)); (err == nil) != (cfg.Kernel != "") {
+				t.Errorf("link to the kernel: %v", err)
+			}
+			if err := check(cfg); err != nil {
+				t.Error(err)
+			}
+			cfg.NVRAM = cfg.Firmware
+			if cfg.Firmware != nil && check(cfg) == nil {
+				t.Error("variables of a firmware are accepted")
+			}
+		})
 	}
 }

@@ -4,9 +4,10 @@ package cloudhypervisor
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -21,8 +22,8 @@ func startReal(t *testing.T, env vmmtest.Env, change func(*vmm.Config)) *Machine
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ram.Close()
-	if err := ram.Truncate(int64(env.Memory)); err != nil {
+	t.Cleanup(func() { ram.Close() })
+	if err := errors.Join(ram.Truncate(int64(env.Memory)), ram.Chown(env.User, -1)); err != nil {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(env.Dir, "vm")
@@ -51,30 +52,26 @@ func startReal(t *testing.T, env vmmtest.Env, change func(*vmm.Config)) *Machine
 // TestConfined (N-46): no thread that runs the guest or its devices gains rights or makes
 // calls beyond its filter, and files outside of the VM's directory are out of reach.
 func TestConfined(t *testing.T) {
-	m := startReal(t, realEnv(t), nil)
+	env, cgroup := realEnv(t), filepath.Join("/sys/fs/cgroup", filepath.Base(t.TempDir())+"-vmm")
+	if err := os.Mkdir(cgroup, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Remove(cgroup) })
+	var ram *os.File
+	m := startReal(t, env, func(c *vmm.Config) { ram, c.Cgroup, c.Track = c.RAM, []string{cgroup}, true })
 	if err := m.Resume(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", m.Process().PID))
-	if err != nil || len(threads) < 3 {
-		t.Fatalf("%d threads (%v)", len(threads), err)
+	pid := m.Process().PID
+	// The first thread does nothing but wait for the others, and has no filter.
+	if err := vmmtest.Confined(pid, env.User, func(thread string) bool { return thread != strconv.Itoa(pid) }); err != nil {
+		t.Error(err)
 	}
-	first := fmt.Sprintf("/proc/%[1]d/task/%[1]d/status", m.Process().PID)
-	for _, path := range threads {
-		status, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		wanted := []string{"NoNewPrivs:\t1\n", "Seccomp:\t2\n"}
-		if path == first {
-			wanted = wanted[:1] // it does nothing but wait for the others, and has no filter
-		}
-		for _, want := range wanted {
-			if !strings.Contains(string(status), want) {
-				name, _, _ := strings.Cut(string(status), "\n")
-				t.Errorf("%s is not confined: no %q", name, want)
-			}
-		}
+	if err := vmmtest.Observed(m.Process(), ram); err != nil {
+		t.Error(err)
+	}
+	if groups, err := os.ReadFile(filepath.Join(cgroup, "cgroup.procs")); err != nil || !strings.Contains(string(groups), strconv.Itoa(pid)) {
+		t.Errorf("it is not in its cgroup: %q, %v", groups, err)
 	}
 	if err := m.Pause(t.Context()); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"time"
@@ -38,6 +39,7 @@ type Driver struct {
 
 	host     kvm.Host
 	landlock func() bool
+	mtu      func(tap, mtu int) error
 }
 
 var _ vmm.Driver = (*Driver)(nil)
@@ -59,6 +61,9 @@ func New(d Driver) *Driver {
 	if d.landlock == nil {
 		d.landlock = hasLandlock
 	}
+	if d.mtu == nil {
+		d.mtu = setMTU
+	}
 	return &d
 }
 
@@ -78,14 +83,14 @@ func (d *Driver) start(ctx context.Context, cfg vmm.Config) (*Machine, error) {
 	if missing := d.host.Missing(); missing != nil {
 		return nil, fmt.Errorf("KVM does not work here: %w: %w", missing, errdefs.ErrFailedPrecondition)
 	}
-	f, err := openFiles(cfg)
+	f, err := openFiles(cfg, d.host.Device)
 	if err != nil {
 		return nil, err
 	}
 	plan := d.plan(cfg, f)
 	m, err := d.launch(cfg, f, plan)
 	if err != nil {
-		return nil, errors.Join(err, f.Close(), plan.close(), cleanUp(cfg.Dir, cfg.Agent))
+		return nil, errors.Join(err, f.Close(), plan.close(), cleanUp(cfg.Dir, cfg.Agent, cfg.Serial))
 	}
 	if err := f.Close(); err != nil {
 		d.Log.Warn("close files passed to the VMM", "vm", cfg.Name, "error", err)
@@ -105,22 +110,28 @@ func (d *Driver) launch(cfg vmm.Config, f *files, plan *plan) (_ *Machine, err e
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errdefs.ErrNotFound, err)
 	}
+	if f.asRoot != "" {
+		d.Log.Warn("Cloud Hypervisor runs as root", "vm", cfg.Name, "reason", f.asRoot)
+	}
 	events, err := openEvents(cfg.Dir)
 	if err != nil {
 		return nil, err
 	}
 	proc, err := process.Launch{
 		Args: []string{binary, "--api-socket", "fd=" + f.api, "--event-monitor", "fd=" + f.events, "--seccomp", "true"},
-		FDs:  f.FDs(), Out: f.console, Log: f.log, NetNS: cfg.NetNS, Cgroup: cfg.Cgroup, NoNewPrivs: true,
+		FDs:  f.FDs(), Out: f.console, Log: f.log, NetNS: cfg.NetNS, Cgroup: cfg.Cgroup, User: f.user,
+		Userfault: cfg.Track,
 	}.Start()
 	if err != nil {
 		return nil, errors.Join(err, events.Close())
 	}
+	proc.LogUntracked(d.Log, cfg.Name)
 	m := newMachine(d.Log, vmm.Process{
 		PID: proc.PID, StartTime: proc.StartTime, Dir: cfg.Dir, Control: controlPath(cfg.Dir),
-		Agent: cfg.Agent, VSock: true, Memory: cfg.Memory,
+		Work: f.work, Agent: cfg.Agent, VSock: true, Serial: cfg.Serial, Reboots: cfg.Reboots, Memory: cfg.Memory,
+		Console: process.LogPath(cfg.Console), Userfault: proc.Userfault,
 	}, proc)
-	m.plan = plan
+	m.plan, m.mtu = plan, d.mtu
 	m.follow(events)
 	return m, nil
 }
@@ -132,7 +143,8 @@ func (d *Driver) Adopt(ctx context.Context, p vmm.Process) (vmm.Machine, error) 
 		return nil, fmt.Errorf("adopt VM: %w", err)
 	}
 	m := newMachine(d.Log, p, proc)
-	if err := m.meet(ctx); err != nil {
+	m.mtu = d.mtu
+	if err := errors.Join(m.meet(ctx), m.publish()); err != nil {
 		return nil, errors.Join(fmt.Errorf("adopt VM: %w", err), proc.Close())
 	}
 	events, err := openEvents(p.Dir)
@@ -148,12 +160,18 @@ func controlPath(dir string) string { return filepath.Join(dir, "api.sock") }
 // logPath is where the VMM says what goes wrong.
 func logPath(dir string) string { return filepath.Join(dir, "cloud-hypervisor.log") }
 
+func logTail(dir string) string { return process.LogTail(logPath(dir), "Cloud Hypervisor") }
+
 // cleanUp removes what a VM leaves in its directory, its log excepted.
-func cleanUp(dir, agent string) error {
-	return errors.Join(process.RemoveSockets(controlPath(dir)), cleanRest(dir, agent))
+func cleanUp(dir, agent, serial string) error {
+	return errors.Join(process.RemoveSockets(controlPath(dir)), cleanRest(dir, agent, serial))
 }
 
 // cleanRest removes all of it but the API's socket.
-func cleanRest(dir, agent string) error {
-	return errors.Join(process.RemoveSockets(agent, eventsPath(dir)), removePayload(dir), removeScratch(dir))
+func cleanRest(dir, agent, serial string) error {
+	sockets := []string{agent, eventsPath(dir)}
+	if serial != "" {
+		sockets = append(sockets, serial)
+	}
+	return errors.Join(process.RemoveSockets(sockets...), os.RemoveAll(workDir(dir)))
 }

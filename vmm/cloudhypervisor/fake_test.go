@@ -34,7 +34,8 @@ func runFake(how string, args []string) error {
 	if err != nil {
 		return err
 	}
-	s := &chtest.Server{Version: os.Getenv("FAKE_VERSION"), How: how, FailAt: at, Silent: os.Getenv("FAKE_SILENT") != "", Lost: os.Getenv("FAKE_LOST") != ""}
+	late, _ := strconv.Atoi(os.Getenv("FAKE_LATE"))
+	s := &chtest.Server{Late: late, Version: os.Getenv("FAKE_VERSION"), How: how, FailAt: at, Silent: os.Getenv("FAKE_SILENT") != "", Lost: os.Getenv("FAKE_LOST") != ""}
 	if how == "works" {
 		s.How = ""
 	}
@@ -89,7 +90,8 @@ func fakeVMM(t *testing.T, how string, at int, env ...string) fake {
 	if err := os.Mkdir(filepath.Join(dir, "kvm_amd"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	d := New(Driver{Binary: binary, host: kvm.Host{Device: os.DevNull, Modules: dir}, landlock: func() bool { return true }})
+	d := New(Driver{Binary: binary, host: kvm.Host{Device: os.DevNull, Modules: dir}, landlock: func() bool { return true },
+		mtu: func(int, int) error { return nil }})
 	return fake{d, pidFile}
 }
 
@@ -124,7 +126,7 @@ func testConfig(t *testing.T) vmm.Config {
 	}
 	return vmm.Config{
 		Name: "default/a", Dir: dir, Memory: 2 << 20, VCPUs: 2, RAM: file("ram", 2<<20),
-		Kernel: "/boot/k", Initrd: "/boot/i", Cmdline: "console=ttyS0 a",
+		Kernel: file("kernel", 0).Name(), Initrd: file("initrd", 0).Name(), Cmdline: "console=ttyS0 a",
 		Disks: []vmm.Disk{
 			{ID: "layer0", Serial: "l0", Slot: 8, File: file("layer0", 4096), ReadOnly: true},
 			{ID: "rw", Serial: "rw", Slot: 9, File: file("rw", 4096)},

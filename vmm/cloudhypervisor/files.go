@@ -21,8 +21,13 @@ type files struct {
 
 	api    string // number
 	events string
-	ram    string // path
+	work   string // path
+	ram    string
 	disks  []string
+	user   process.User
+	asRoot string // why the process must be root's, though its RAM is not
+
+	firmware string // path
 
 	console *os.File // becomes its standard output; nil: none
 	null    *os.File
@@ -30,8 +35,8 @@ type files struct {
 }
 
 // openFiles listens on the API's socket and gathers what cfg names. On error nothing
-// stays, the socket included.
-func openFiles(cfg vmm.Config) (_ *files, err error) {
+// stays, the socket included. device is what the VMM opens of the host.
+func openFiles(cfg vmm.Config, device string) (_ *files, err error) {
 	f := new(files)
 	// Who listens on the API's socket has the directory: another VM that has it is left
 	// alone.
@@ -40,10 +45,10 @@ func openFiles(cfg vmm.Config) (_ *files, err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, f.Close(), cleanUp(cfg.Dir, cfg.Agent))
+			err = errors.Join(err, f.Close(), cleanUp(cfg.Dir, cfg.Agent, cfg.Serial))
 		}
 	}()
-	if err := cleanRest(cfg.Dir, cfg.Agent); err != nil { // of one that was killed
+	if err := cleanRest(cfg.Dir, cfg.Agent, cfg.Serial); err != nil { // of one that was killed
 		return nil, err
 	}
 	if err := f.openLogs(cfg); err != nil {
@@ -52,14 +57,63 @@ func openFiles(cfg vmm.Config) (_ *files, err error) {
 	if f.ram, err = f.path(cfg.RAM); err != nil {
 		return nil, fmt.Errorf("pass RAM: %w", err)
 	}
+	needs := process.Needs{RAM: cfg.RAM, Device: device}
 	for _, disk := range cfg.Disks {
 		path, err := f.path(disk.File)
 		if err != nil {
 			return nil, fmt.Errorf("pass disk %s: %w", disk.ID, err)
 		}
 		f.disks = append(f.disks, path)
+		if disk.ReadOnly {
+			needs.Read = append(needs.Read, disk.File)
+		} else {
+			needs.Write = append(needs.Write, disk.File)
+		}
 	}
-	return f, linkPayload(cfg)
+	if cfg.Firmware != nil {
+		if f.firmware, err = f.path(cfg.Firmware); err != nil {
+			return nil, fmt.Errorf("pass firmware: %w", err)
+		}
+		needs.Read = append(needs.Read, cfg.Firmware)
+	}
+	payload, err := openPayload(cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		for _, file := range payload {
+			file.Close()
+		}
+	}()
+	for _, file := range payload {
+		needs.Read = append(needs.Read, file)
+	}
+	if f.user, f.asRoot, err = needs.User(); err != nil {
+		return nil, err
+	}
+	return f, f.openWork(cfg, payload)
+}
+
+// openWork makes the VMM's own directory, with links to what it is to boot.
+func (f *files) openWork(cfg vmm.Config, payload map[string]*os.File) error {
+	work, err := makeWork(cfg.Dir, f.user)
+	if err != nil {
+		return err
+	}
+	defer work.Close()
+	if f.work, err = f.path(work); err != nil {
+		return fmt.Errorf("pass %s: %w", work.Name(), err)
+	}
+	for name, file := range payload {
+		target, err := f.path(file)
+		if err != nil {
+			return fmt.Errorf("pass %s: %w", file.Name(), err)
+		}
+		if err := os.Symlink(target, filepath.Join(work.Name(), name)); err != nil {
+			return fmt.Errorf("link %s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 func (f *files) openLogs(cfg vmm.Config) error {
@@ -71,7 +125,7 @@ func (f *files) openLogs(cfg vmm.Config) error {
 	if f.events, err = f.Pass(pipe); err != nil {
 		return fmt.Errorf("pass event monitor: %w", err)
 	}
-	if f.log, err = os.OpenFile(logPath(cfg.Dir), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600); err != nil {
+	if f.log, err = process.OpenLog(logPath(cfg.Dir)); err != nil {
 		return fmt.Errorf("open log: %w: %w", errdefs.ErrInvalidArgument, err)
 	}
 	if f.console = cfg.Console; f.console != nil {
@@ -104,43 +158,32 @@ func (f *files) Close() error {
 
 // The VMM reads kernel and initramfs through links that are removed once it has booted:
 // a reset of the guest, which it answers with a boot of its own, then finds no kernel
-// and ends the process.
+// and ends the process. Where a reset is to boot again they stay.
 const (
 	kernelLink = "boot.kernel"
 	initrdLink = "boot.initrd"
 )
 
-func linkPayload(cfg vmm.Config) error {
-	if cfg.Incoming {
-		return nil
-	}
-	for name, target := range map[string]string{kernelLink: cfg.Kernel, initrdLink: cfg.Initrd} {
-		if target == "" {
+func openPayload(cfg vmm.Config) (map[string]*os.File, error) {
+	files := map[string]*os.File{}
+	for name, path := range map[string]string{kernelLink: cfg.Kernel, initrdLink: cfg.Initrd} {
+		if path == "" || cfg.Incoming && !cfg.Reboots {
 			continue
 		}
-		target, err := filepath.Abs(target)
+		file, err := os.Open(path)
 		if err != nil {
-			return err
+			for _, other := range files {
+				other.Close()
+			}
+			return nil, fmt.Errorf("%w: %w", errdefs.ErrNotFound, err)
 		}
-		if err := os.Symlink(target, filepath.Join(cfg.Dir, name)); err != nil {
-			return fmt.Errorf("link %s: %w", name, err)
-		}
+		files[name] = file
 	}
-	return nil
+	return files, nil
 }
 
-func removePayload(dir string) error {
-	return process.RemoveSockets(filepath.Join(dir, kernelLink), filepath.Join(dir, initrdLink))
-}
-
-// Directories that a save and a restore use for a moment.
-const (
-	saveDir    = "save"
-	restoreDir = "restore"
-)
-
-func removeScratch(dir string) error {
-	return errors.Join(os.RemoveAll(filepath.Join(dir, saveDir)), os.RemoveAll(filepath.Join(dir, restoreDir)))
+func removePayload(home string) error {
+	return process.RemoveSockets(filepath.Join(home, kernelLink), filepath.Join(home, initrdLink))
 }
 
 // tap is a duplicate of a tap that the caller closes whenever it likes.

@@ -32,13 +32,15 @@ type Machine struct {
 	// parallel ones would only hide that one hangs.
 	turn chan struct{}
 	plan *plan // how the VM is made; nil once it is, and after Adopt; held with turn
+	mtu  func(tap, mtu int) error
+
+	waiters process.Waiters[event]
 
 	mu       sync.Mutex // guards what follows
 	info     vmm.Process
 	exit     vmm.Exit
 	ending   ending
 	lost     bool // a call was not answered: the VM is in a state that nobody knows
-	waiters  map[*waiter]struct{}
 	detached bool
 	reader   chan struct{} // closed when no more events come
 	stop     func() error  // ends the reader
@@ -57,7 +59,7 @@ func newMachine(log *slog.Logger, p vmm.Process, proc *process.Process) *Machine
 	return &Machine{
 		log: log.With("vmm", Name, "pid", p.PID), api: newClient(p.Control), proc: proc, info: p,
 		events: make(chan vmm.Event, 64), done: make(chan struct{}), reader: make(chan struct{}),
-		turn: make(chan struct{}, 1), waiters: map[*waiter]struct{}{},
+		turn: make(chan struct{}, 1),
 	}
 }
 
@@ -166,7 +168,7 @@ func (m *Machine) Resume(ctx context.Context) error {
 	err := m.change(ctx, func(ctx context.Context) error {
 		state, err := m.state(ctx)
 		if err != nil {
-			return err
+			return fmt.Errorf("%w: %w", vmm.ErrNotResumed, err)
 		}
 		switch state {
 		case stateRunning:
@@ -178,7 +180,11 @@ func (m *Machine) Resume(ctx context.Context) error {
 			if errors.Is(err, errdefs.ErrFailedPrecondition) {
 				err = fmt.Errorf("%w%s", err, logTail(m.Process().Dir))
 			}
-			return errors.Join(err, removePayload(m.Process().Dir))
+			if err = errors.Join(err, m.publish()); m.Process().Reboots {
+				return err
+			}
+			home, _ := m.home()
+			return errors.Join(err, removePayload(home))
 		}
 		return fmt.Errorf("VM is %q, its state is not loaded: %w", state, errdefs.ErrFailedPrecondition)
 	})
@@ -193,13 +199,27 @@ func (m *Machine) Resume(ctx context.Context) error {
 func (m *Machine) Pause(ctx context.Context) error {
 	err := m.change(ctx, func(ctx context.Context) error {
 		state, err := m.state(ctx)
-		if err != nil || state != stateRunning {
+		switch {
+		case err != nil:
 			return err
+		case state == "":
+			return fmt.Errorf("there is no VM: %w", errdefs.ErrFailedPrecondition)
+		case state != stateRunning:
+			return nil
 		}
 		return m.sent(m.api.pause(ctx))
 	})
 	if err != nil {
 		return fmt.Errorf("pause VM: %w", err)
+	}
+	return nil
+}
+
+// PowerButton is pressed once.
+func (m *Machine) PowerButton(ctx context.Context) error {
+	err := m.change(ctx, func(ctx context.Context) error { return m.sent(m.api.powerButton(ctx)) })
+	if err != nil {
+		return fmt.Errorf("press power button: %w", err)
 	}
 	return nil
 }

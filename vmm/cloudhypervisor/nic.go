@@ -10,6 +10,8 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/vmm"
+	"godwit.dev/godwit/vmm/cloudhypervisor/api/models"
+	"godwit.dev/godwit/vmm/process"
 )
 
 // ejectInterval is how often the VMM is asked whether a device is still there, because
@@ -44,6 +46,9 @@ func (m *Machine) AddNIC(ctx context.Context, nic vmm.NIC) error {
 			m.log.Warn("close tap", "error", err)
 		}
 	}()
+	if err := m.mtu(t.fd, nic.MTU); err != nil {
+		return fmt.Errorf("add NIC %s: %w", nic.ID, err)
+	}
 	err = m.change(ctx, func(ctx context.Context) error {
 		return m.sent(m.api.addNet(ctx, netOf(nic), t.fd))
 	})
@@ -52,6 +57,24 @@ func (m *Machine) AddNIC(ctx context.Context, nic vmm.NIC) error {
 	}
 	m.noteNIC(nic.ID, true)
 	return nil
+}
+
+// Ejected implements vmm.NICs.
+func (m *Machine) Ejected(ctx context.Context, id string) (bool, error) {
+	if !slices.Contains(m.Process().NICs, id) {
+		return true, nil
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	info, err := m.api.info(ctx)
+	if err != nil {
+		return false, fmt.Errorf("look for NIC %s: %w", id, err)
+	}
+	if plugged(info, nicID(id)) {
+		return false, nil
+	}
+	m.noteNIC(id, false)
+	return true, nil
 }
 
 // RemoveNIC asks the guest to let go of the NIC and waits until it has. The VM must run.
@@ -69,8 +92,8 @@ func (m *Machine) RemoveNIC(ctx context.Context, id string) error {
 func (m *Machine) eject(ctx context.Context, device string) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	w := m.expect(func(e event) bool { return e.is("vm", "device-removed") && e.Properties["id"] == device })
-	defer m.unexpect(w)
+	w := m.waiters.Expect(func(e event) bool { return e.is("vm", "device-removed") && e.Properties["id"] == device })
+	defer w.Close()
 	err := m.change(ctx, func(ctx context.Context) error {
 		state, err := m.state(ctx)
 		if err != nil {
@@ -93,9 +116,16 @@ func (m *Machine) eject(ctx context.Context, device string) error {
 	return m.ejected(ctx, w, device)
 }
 
+// plugged reports whether the tree of devices shows one, or its place on the bus.
+func plugged(info *models.Info, device string) bool {
+	_, there := info.DeviceTree[device]
+	_, placed := info.DeviceTree["_virtio-pci-"+device]
+	return there || placed
+}
+
 // ejected waits until the guest has let go: the event says it, and the tree of devices
 // shows it.
-func (m *Machine) ejected(ctx context.Context, w *waiter, device string) error {
+func (m *Machine) ejected(ctx context.Context, w *process.Waiter[event], device string) error {
 	tick := time.NewTicker(ejectInterval)
 	defer tick.Stop()
 	for {
@@ -103,13 +133,11 @@ func (m *Machine) ejected(ctx context.Context, w *waiter, device string) error {
 		if err != nil {
 			return err
 		}
-		_, there := info.DeviceTree[device]
-		_, plugged := info.DeviceTree["_virtio-pci-"+device]
-		if !there && !plugged {
+		if !plugged(info, device) {
 			return nil
 		}
 		select {
-		case <-w.got:
+		case <-w.Got:
 		case <-tick.C:
 		case <-m.reader:
 			return fmt.Errorf("the VMM ended: %w", errdefs.ErrUnavailable)

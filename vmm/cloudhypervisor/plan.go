@@ -6,6 +6,7 @@ import (
 
 	"godwit.dev/godwit/vmm"
 	"godwit.dev/godwit/vmm/cloudhypervisor/api/models"
+	"godwit.dev/godwit/vmm/process"
 )
 
 // plan is how a VM is made: its configuration, derived field by field from vmm.Config
@@ -14,26 +15,31 @@ type plan struct {
 	vm       *models.VM
 	incoming bool
 	taps     []tap
-	err      error // of a tap that could not be held
+	user     process.User
+	err      error // of a tap that cannot be had
 }
 
 func (d *Driver) plan(cfg vmm.Config, f *files) *plan {
-	p := &plan{incoming: cfg.Incoming}
+	p := &plan{incoming: cfg.Incoming, user: f.user}
 	p.vm = &models.VM{
 		Cpus:    &models.CPUs{BootVcpus: int64(cfg.VCPUs), MaxVcpus: int64(cfg.VCPUs), Nested: new(bool)},
 		Memory:  &models.Memory{Zones: []*models.Zone{{ID: ramZone, Size: cfg.Memory, File: f.ram, Shared: true}}},
-		Payload: payload(cfg),
+		Payload: payload(cfg, f),
 		Rng:     &models.Rng{ID: "rng", Src: "/dev/urandom", PciDeviceID: rngSlot},
-		Vsock:   &models.Vsock{ID: "vsock", Cid: guestCID, Socket: cfg.Agent, PciDeviceID: vsockSlot},
+		Vsock:   &models.Vsock{ID: "vsock", Cid: guestCID, Socket: filepath.Join(f.work, agentSocket), PciDeviceID: vsockSlot},
 		// Of its standard output it knows no more than that: neither a file that it would
 		// empty at each restore, nor input.
 		Serial:  &models.Console{Mode: "Tty"},
 		Console: &models.Console{Mode: "Off"},
 		Pvpanic: true,
 	}
-	if cfg.Console == nil {
+	switch {
+	case cfg.Serial != "":
+		p.vm.Serial = &models.Console{Mode: "Socket", Socket: filepath.Join(f.work, serialSocket)}
+	case cfg.Console == nil:
 		p.vm.Serial.Mode = "Null"
 	}
+	p.vm.Cpus.KvmHyperv = cfg.HyperV
 	for i, disk := range cfg.Disks {
 		p.vm.Disks = append(p.vm.Disks, &models.Disk{
 			ID: diskID(disk.ID), Path: f.disks[i], Readonly: disk.ReadOnly, Serial: disk.Serial,
@@ -42,7 +48,7 @@ func (d *Driver) plan(cfg vmm.Config, f *files) *plan {
 	}
 	if d.landlock() {
 		p.vm.LandlockEnable = true
-		p.vm.LandlockRules = []*models.LandlockRule{{Path: cfg.Dir, Access: "rw"}}
+		p.vm.LandlockRules = []*models.LandlockRule{{Path: f.work, Access: "rw"}}
 	}
 	for _, nic := range cfg.NICs {
 		t, err := holdTap(nic)
@@ -51,16 +57,20 @@ func (d *Driver) plan(cfg vmm.Config, f *files) *plan {
 			continue
 		}
 		p.taps = append(p.taps, t)
+		p.err = errors.Join(p.err, d.mtu(t.fd, nic.MTU))
 	}
 	return p
 }
 
 // payload names what is booted. A restored VM has its kernel in its RAM; what it would
 // boot from after a reset is a name that nothing has.
-func payload(cfg vmm.Config) *models.Payload {
-	out := &models.Payload{Kernel: filepath.Join(cfg.Dir, kernelLink), Cmdline: cfg.Cmdline}
+func payload(cfg vmm.Config, f *files) *models.Payload {
+	if f.firmware != "" {
+		return &models.Payload{Firmware: f.firmware}
+	}
+	out := &models.Payload{Kernel: filepath.Join(f.work, kernelLink), Cmdline: cfg.Cmdline}
 	if cfg.Initrd != "" {
-		out.Initramfs = filepath.Join(cfg.Dir, initrdLink)
+		out.Initramfs = filepath.Join(f.work, initrdLink)
 	}
 	return out
 }
@@ -68,7 +78,7 @@ func payload(cfg vmm.Config) *models.Payload {
 // netOf is a NIC on a tap that goes beside the request.
 func netOf(nic vmm.NIC) *models.Net {
 	return &models.Net{
-		ID: nicID(nic.ID), Mac: nic.MAC, Mtu: int64(nic.MTU), NumQueues: 2, PciDeviceID: int64(nic.Slot),
+		ID: nicID(nic.ID), Mac: nic.MAC, NumQueues: 2, PciDeviceID: int64(nic.Slot),
 	}
 }
 

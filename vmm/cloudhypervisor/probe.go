@@ -49,7 +49,10 @@ func (d *Driver) Probe(ctx context.Context) (vmm.Facts, error) {
 	if !d.landlock() {
 		reason += ", the kernel has no landlock"
 	}
-	return vmm.Facts{Name: Name, Version: version, CPU: cpuModel, Accel: "kvm", Reason: reason, Overhead: overhead}, nil
+	return vmm.Facts{
+		Name: Name, Version: version, CPU: cpuModel, Accel: "kvm", Reason: reason, Overhead: overhead,
+		Single: "its device state has the sizes of the disks in it",
+	}, nil
 }
 
 func probeVersion(ctx context.Context, binary string) (string, error) {

@@ -18,9 +18,6 @@ import (
 // state.json. Its config.json stays behind: that of a restore is derived anew.
 const (
 	stateMagic = "GWCHST01"
-	stateFile  = "state.json"
-	configFile = "config.json"
-	ramFile    = "memory-ranges"
 	maxState   = 64 << 20
 )
 
@@ -35,11 +32,15 @@ func (m *Machine) SaveState(ctx context.Context, to *os.File) error {
 	if err != nil {
 		return fmt.Errorf("save state: %w", err)
 	}
-	out := binary.LittleEndian.AppendUint64([]byte(stateMagic), uint64(len(state)))
-	if _, err := to.Write(append(out, state...)); err != nil {
+	if _, err := to.Write(frame(state)); err != nil {
 		return fmt.Errorf("save state: %w", err)
 	}
 	return nil
+}
+
+func frame(state []byte) []byte {
+	head := binary.LittleEndian.AppendUint64([]byte(stateMagic), uint64(len(state)))
+	return append(head, state...)
 }
 
 func (m *Machine) save(ctx context.Context) (_ []byte, err error) {
@@ -50,31 +51,22 @@ func (m *Machine) save(ctx context.Context) (_ []byte, err error) {
 	if now != statePaused {
 		return nil, fmt.Errorf("VM is %q, not paused: %w", now, errdefs.ErrFailedPrecondition)
 	}
-	dir, err := scratch(m.Process().Dir, saveDir)
-	if err != nil {
+	home, there := m.home()
+	if err := clearScratch(home); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if err := m.sent(m.api.snapshot(ctx, dir)); err != nil {
+	defer func() { err = errors.Join(err, clearScratch(home)) }()
+	if err := m.sent(m.api.snapshot(ctx, there)); err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(filepath.Join(dir, ramFile)); err == nil {
+	if _, err := os.Lstat(filepath.Join(home, ramFile)); err == nil {
 		return nil, fmt.Errorf("RAM is in the state: its file is no shared one with a name: %w", errdefs.ErrInternal)
 	}
-	state, err := os.ReadFile(filepath.Join(dir, stateFile))
+	state, err := take(filepath.Join(home, stateFile))
 	if err == nil && !json.Valid(state) {
 		err = fmt.Errorf("%s is no JSON: %w", stateFile, errdefs.ErrDataLoss)
 	}
 	return state, err
-}
-
-// scratch makes an empty directory in dir.
-func scratch(dir, name string) (string, error) {
-	path := filepath.Join(dir, name)
-	if err := os.RemoveAll(path); err != nil {
-		return "", err
-	}
-	return path, os.Mkdir(path, 0o700)
 }
 
 // LoadState gives the VM, started as Incoming, its device state from the file's present
@@ -106,18 +98,21 @@ func (m *Machine) load(ctx context.Context, from *os.File) (err error) {
 	if err != nil {
 		return err
 	}
-	dir, err := scratch(m.Process().Dir, restoreDir)
-	if err != nil {
+	home, there := m.home()
+	if err := clearScratch(home); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	defer func() { err = errors.Join(err, clearScratch(home)) }()
 	for name, data := range map[string][]byte{configFile: config, stateFile: state} {
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+		if err := give(filepath.Join(home, name), data, m.plan.user); err != nil {
 			return err
 		}
 	}
-	if err := m.sent(m.api.restore(ctx, dir, owners, fds)); err != nil {
+	if err := m.sent(m.api.restore(ctx, there, owners, fds)); err != nil {
 		return fmt.Errorf("%w%s", err, logTail(m.Process().Dir))
+	}
+	if err := m.publish(); err != nil {
+		return err
 	}
 	for _, t := range m.plan.taps {
 		m.noteNIC(t.nic.ID, true)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"godwit.dev/godwit/vmm"
+	"godwit.dev/godwit/vmm/process"
 )
 
 // ending is what the guest did to end the VM.
@@ -17,27 +18,6 @@ const (
 	reset
 	panicked
 )
-
-// waiter wants the events that match, each of them: it is made before the call that
-// causes them.
-type waiter struct {
-	match func(event) bool
-	got   chan event
-}
-
-func (m *Machine) expect(match func(event) bool) *waiter {
-	w := &waiter{match: match, got: make(chan event, 16)}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.waiters[w] = struct{}{}
-	return w
-}
-
-func (m *Machine) unexpect(w *waiter) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.waiters, w)
-}
 
 // Events gives hints; a slow reader loses some.
 func (m *Machine) Events() <-chan vmm.Event { return m.events }
@@ -73,16 +53,14 @@ func (m *Machine) follow(events *os.File) {
 
 // handle runs on the reader: it must not block.
 func (m *Machine) handle(e event) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for w := range m.waiters {
-		if w.match(e) {
-			select {
-			case w.got <- e:
-			default:
-			}
+	m.waiters.Tell(e)
+	if e.is("vm", "rebooted") {
+		if err := m.publish(); err != nil {
+			m.log.Error("move sockets of VMM", "error", err)
 		}
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	out := vmm.Event{Time: time.Now()}
 	switch {
 	case e.is("vm", "paused"):
@@ -97,7 +75,9 @@ func (m *Machine) handle(e event) {
 		out.Kind, out.Device = vmm.DeviceRemoved, id
 	case e.is("vm", "rebooting"):
 		out.Kind = vmm.Reset
-		m.end(reset)
+		if !m.info.Reboots {
+			m.end(reset)
+		}
 	case e.is("guest", "panic"):
 		out.Kind, out.Reason = vmm.Panicked, e.Properties["event"]
 		m.end(panicked)
@@ -123,28 +103,16 @@ func (m *Machine) end(how ending) {
 
 // watch waits for the end of the process, then cleans up after it.
 func (m *Machine) watch() {
-	rotating := time.NewTicker(rotateInterval)
-	defer rotating.Stop()
-	gone := make(chan error, 1)
-	go func() { gone <- m.proc.Wait() }()
-	for waiting := true; waiting; {
-		select {
-		case <-rotating.C:
-			if err := rotate(logPath(m.Process().Dir)); err != nil {
-				m.log.Warn("rotate log of VMM", "error", err)
-			}
-		case err := <-gone:
-			if err != nil {
-				m.mu.Lock()
-				detached := m.detached
-				m.mu.Unlock()
-				if !detached {
-					m.log.Error("watch VMM", "error", err)
-				}
-				return
-			}
-			waiting = false
+	p := m.Process()
+	warn := func(err error) { m.log.Warn("rotate log of VMM", "error", err) }
+	if err := m.proc.WaitRotating(warn, logPath(p.Dir), p.Console); err != nil {
+		m.mu.Lock()
+		detached := m.detached
+		m.mu.Unlock()
+		if !detached {
+			m.log.Error("watch VMM", "error", err)
 		}
+		return
 	}
 	at := time.Now()
 	<-m.reader // the pipe of a dead process ends: all that it said is read
@@ -164,7 +132,7 @@ func (m *Machine) bury(at time.Time) {
 	info := m.info
 	m.mu.Unlock()
 	m.turn <- struct{}{} // whoever still waits for an answer is told of its end by the socket
-	err := errors.Join(m.stop(), cleanUp(info.Dir, info.Agent))
+	err := errors.Join(m.stop(), cleanUp(info.Dir, info.Agent, info.Serial))
 	if m.plan != nil {
 		err = errors.Join(err, m.plan.close())
 	}
@@ -189,6 +157,8 @@ func exitOf(how ending, status int) vmm.Exit {
 		return vmm.Exit{Status: 1, Reason: "guest panicked"}
 	case how == poweredOff && status <= 0, status == 0:
 		return vmm.Exit{Clean: true, Reason: "powered off by the guest"}
+	case status == process.BusError:
+		return vmm.Exit{Status: status, Reason: process.NoRoom}
 	case status > 128:
 		return vmm.Exit{Status: status, Reason: "VMM killed by a signal"}
 	case status < 0:

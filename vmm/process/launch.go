@@ -22,12 +22,15 @@ type Launch struct {
 	FDs    []int    // numbered from FirstFD on
 	NetNS  string   // path; empty: the caller's
 	Cgroup []string
-	// NoNewPrivs keeps the process from ever gaining rights.
-	NoNewPrivs bool
+	User   User
+	// Userfault has the process hold a userfaultfd, by which its memory can be tracked. Where
+	// it cannot be had the process starts without; Process.Untracked says why.
+	Userfault bool
 }
 
 // Start runs the program on a thread that enters the network namespace and is thrown away. The
-// process has its own session and no death signal: it outlives the shim.
+// process has its own session, can never gain rights, and has no death signal: it outlives the
+// shim.
 func (l Launch) Start() (*Process, error) {
 	type result struct {
 		p   *Process
@@ -37,6 +40,13 @@ func (l Launch) Start() (*Process, error) {
 	go func() {
 		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
 		p, err := l.startHere()
+		if errors.Is(err, errSpoiled) {
+			l.Userfault = false
+			spoiled := err
+			if p, err = l.startHere(); err == nil {
+				p.Untracked = spoiled
+			}
+		}
 		done <- result{p, err}
 	}()
 	r := <-done
@@ -58,10 +68,9 @@ func (l Launch) startHere() (*Process, error) {
 	if out == nil {
 		out = l.Log
 	}
-	if l.NoNewPrivs { // of this thread, which is thrown away; inherited
-		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-			return nil, fmt.Errorf("set no new privileges: %w", err)
-		}
+	// Of this thread, which is thrown away; inherited.
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return nil, fmt.Errorf("set no new privileges: %w", err)
 	}
 	stdout, err := descriptor(out)
 	if err != nil {
@@ -78,20 +87,24 @@ func (l Launch) startHere() (*Process, error) {
 	pidfd := -1
 	// Traced, it stops at the exec: a moment before its first allocation to put it into
 	// its cgroups, of version 1 or 2.
-	attr.Sys = &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd, Ptrace: len(l.Cgroup) > 0}
+	attr.Sys = &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd, Ptrace: l.traced(), Credential: l.User.credential()}
 	pid, err := syscall.ForkExec(l.Args[0], l.Args, attr)
 	if err != nil {
 		return nil, fmt.Errorf("run %s: %w: %w", l.Args[0], errdefs.ErrFailedPrecondition, err)
 	}
-	if err := l.join(pid); err != nil {
+	fd, untracked, err := l.atExec(pid)
+	if err != nil {
 		return nil, errors.Join(err, reap(pid), closePidfd(pidfd))
 	}
 	p, err := Hold(pid, pidfd)
 	if err != nil {
 		return nil, errors.Join(err, reap(pid))
 	}
+	p.Userfault, p.Untracked = fd, untracked
 	return p, nil
 }
+
+func (l Launch) traced() bool { return len(l.Cgroup) > 0 || l.Userfault }
 
 func enter(netns string) error {
 	ns, err := os.Open(netns)
@@ -105,31 +118,36 @@ func enter(netns string) error {
 	return nil
 }
 
-// join puts the process, stopped at its exec, into the cgroups and lets it go.
-func (l Launch) join(pid int) error {
-	if len(l.Cgroup) == 0 {
-		return nil
+// atExec does what a process that is stopped at its exec needs, and lets it go: cgroups
+// first, so that what it gets is charged to them. A userfaultfd that cannot be had is no
+// error, unless the process is spoiled.
+func (l Launch) atExec(pid int) (fd int, untracked, err error) {
+	if !l.traced() {
+		return 0, nil, nil
 	}
-	var status unix.WaitStatus
-	for {
-		_, err := unix.Wait4(pid, &status, 0, nil)
-		if err == nil && status.Stopped() {
-			break
-		}
-		if err != nil && !errors.Is(err, unix.EINTR) || err == nil {
-			return fmt.Errorf("wait for exec: status %#x: %w", status, errors.Join(errdefs.ErrInternal, err))
-		}
+	var held signals
+	if err := held.untilTrap(pid); err != nil {
+		return 0, nil, fmt.Errorf("wait for exec: %w", err)
 	}
 	for _, dir := range l.Cgroup {
 		procs := filepath.Join(dir, "cgroup.procs")
 		if err := os.WriteFile(procs, []byte(strconv.Itoa(pid)), 0o600); err != nil {
-			return fmt.Errorf("join cgroup: %w: %w", errdefs.ErrFailedPrecondition, err)
+			return 0, nil, fmt.Errorf("join cgroup: %w: %w", errdefs.ErrFailedPrecondition, err)
 		}
 	}
-	if err := unix.PtraceDetach(pid); err != nil {
-		return fmt.Errorf("detach: %w: %w", errdefs.ErrInternal, err)
+	if l.Userfault {
+		fd, untracked = userfault(pid, l.User.ID != 0, &held)
+		if errors.Is(untracked, errSpoiled) {
+			return 0, nil, untracked
+		}
 	}
-	return nil
+	if err := held.deliver(pid); err != nil {
+		return 0, nil, err
+	}
+	if err := unix.PtraceDetach(pid); err != nil {
+		return 0, nil, fmt.Errorf("detach: %w: %w", errdefs.ErrInternal, err)
+	}
+	return fd, untracked, nil
 }
 
 // descriptor is the number of an open file, which stays as it is.

@@ -15,11 +15,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// A process that meets no room for a page of its RAM's file gets SIGBUS.
+const (
+	BusError = 128 + int(unix.SIGBUS)
+	NoRoom   = "VMM killed by SIGBUS: there is no room left for its RAM (ram_size)"
+)
+
 // Process is a VMM, ours or an adopted one, held by a pidfd: the pid may be reused, the
 // descriptor always means this process.
 type Process struct {
 	PID       int
 	StartTime uint64 // field 22 of /proc/PID/stat
+	// Userfault is the number of its userfaultfd, in the process itself; 0: it has none, and
+	// Untracked says why if one was wanted.
+	Userfault int
+	Untracked error
 
 	pidfd *os.File // non-blocking, so that waiting costs no thread
 }

@@ -10,13 +10,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"time"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/vmm"
 	"godwit.dev/godwit/vmm/kvm"
@@ -67,7 +65,10 @@ func New(d Driver) (*Driver, error) {
 
 // Start makes a VM that has not executed an instruction; it is killed if ctx ends first.
 func (d *Driver) Start(ctx context.Context, cfg vmm.Config) (_ vmm.Machine, err error) {
-	p := vmm.Process{Dir: cfg.Dir, Control: filepath.Join(cfg.Dir, "qmp.sock"), Agent: cfg.Agent, Memory: cfg.Memory}
+	p := vmm.Process{
+		Dir: cfg.Dir, Control: filepath.Join(cfg.Dir, "qmp.sock"), Agent: cfg.Agent, Serial: cfg.Serial,
+		Reboots: cfg.Reboots, Memory: cfg.Memory, Console: process.LogPath(cfg.Console),
+	}
 	if err := cfg.Check(p.Control, slots); err != nil {
 		return nil, fmt.Errorf("start VM %s: %w", cfg.Name, err)
 	}
@@ -79,7 +80,8 @@ func (d *Driver) Start(ctx context.Context, cfg vmm.Config) (_ vmm.Machine, err 
 	if err != nil {
 		return nil, fmt.Errorf("start VM %s: %w", cfg.Name, err)
 	}
-	p.PID, p.StartTime = proc.PID, proc.StartTime
+	p.PID, p.StartTime, p.Userfault = proc.PID, proc.StartTime, proc.Userfault
+	proc.LogUntracked(d.Log, cfg.Name)
 	m, err := d.attach(ctx, p, proc)
 	if err == nil {
 		m.log.Debug("VM started", "pid", p.PID, "accel", accel)
@@ -99,6 +101,9 @@ func (d *Driver) Adopt(ctx context.Context, p vmm.Process) (vmm.Machine, error) 
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("adopt VM: %w", err), proc.Close())
 	}
+	if err := m.release(ctx, p.NICs); err != nil {
+		return nil, errors.Join(fmt.Errorf("adopt VM: %w", err), m.Detach())
+	}
 	return m, nil
 }
 
@@ -108,23 +113,30 @@ func (d *Driver) launch(cfg vmm.Config, accel, control string) (_ *process.Proce
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errdefs.ErrNotFound, err)
 	}
-	log, err := os.OpenFile(logPath(cfg.Dir), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	log, err := process.OpenLog(logPath(cfg.Dir))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errdefs.ErrInvalidArgument, err)
 	}
 	defer log.Close()
-	f, err := openFiles(cfg, control)
+	device := ""
+	if accel == "kvm" {
+		device = d.host.Device
+	}
+	f, err := openFiles(cfg, control, device)
 	if err != nil {
 		return nil, err
 	}
-	l := process.Launch{Args: d.line(cfg, accel, f), FDs: f.FDs(), Log: log, NetNS: cfg.NetNS, Cgroup: cfg.Cgroup}
+	l := process.Launch{Args: d.line(cfg, accel, f), FDs: f.FDs(), Log: log, NetNS: cfg.NetNS, Cgroup: cfg.Cgroup, User: f.user, Userfault: cfg.Track}
 	l.Args[0] = binary
 	if d.ModuleDir != "" {
 		l.Env = []string{"QEMU_MODULE_DIR=" + d.ModuleDir}
 	}
+	if f.asRoot != "" {
+		d.Log.Warn("QEMU runs as root", "vm", cfg.Name, "reason", f.asRoot)
+	}
 	proc, err := l.Start()
 	if err != nil {
-		return nil, errors.Join(err, f.Close(), process.RemoveSockets(control, cfg.Agent))
+		return nil, errors.Join(err, f.Close(), process.RemoveSockets(sockets(control, cfg.Agent, cfg.Serial)...))
 	}
 	if err := f.Close(); err != nil {
 		d.Log.Warn("close files passed to QEMU", "vm", cfg.Name, "error", err)
@@ -147,7 +159,7 @@ func (d *Driver) attach(ctx context.Context, p vmm.Process, proc *process.Proces
 	}
 	err = errors.Join(err, proc.Kill(), proc.Gone(undo))
 	proc.Status()
-	return nil, errors.Join(err, proc.Close(), process.RemoveSockets(p.Control, p.Agent))
+	return nil, errors.Join(err, proc.Close(), process.RemoveSockets(sockets(p.Control, p.Agent, p.Serial)...))
 }
 
 func (d *Driver) connect(ctx context.Context, p vmm.Process, proc *process.Process) (*Machine, error) {
@@ -166,26 +178,4 @@ func (d *Driver) connect(ctx context.Context, p vmm.Process, proc *process.Proce
 
 func logPath(dir string) string { return filepath.Join(dir, "qemu.log") }
 
-// logTail is the end of what QEMU had to say, for an error's text.
-func logTail(dir string) string {
-	const most = 512
-	f, err := os.Open(logPath(dir))
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	if size, err := f.Seek(0, unix.SEEK_END); err == nil && size > most {
-		_, err = f.Seek(-most, unix.SEEK_END)
-		if err != nil {
-			return ""
-		}
-	} else if _, err := f.Seek(0, unix.SEEK_SET); err != nil {
-		return ""
-	}
-	tail := make([]byte, most)
-	n, _ := f.Read(tail)
-	if n == 0 {
-		return ""
-	}
-	return fmt.Sprintf(" (QEMU: %q)", tail[:n])
-}
+func logTail(dir string) string { return process.LogTail(logPath(dir), "QEMU") }

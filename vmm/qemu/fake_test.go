@@ -35,6 +35,7 @@ func runFake(how string, args []string) error {
 	if s.FailAt, err = strconv.Atoi(os.Getenv("FAKE_AT")); err != nil {
 		return err
 	}
+	s.Late, _ = strconv.Atoi(os.Getenv("FAKE_LATE"))
 	s.Full, _ = strconv.Atoi(os.Getenv("FAKE_FULL"))
 	if how == "works" {
 		s.How = ""
@@ -123,7 +124,7 @@ func testConfig(t *testing.T) vmm.Config {
 	}
 	return vmm.Config{
 		Name: "default/a,b", Dir: dir, Memory: 2 << 20, VCPUs: 2, RAM: file("ram", 2<<20),
-		Kernel: "/boot/k,1", Initrd: "/boot/i", Cmdline: "console=ttyS0 a,b",
+		Kernel: file("kernel", 0).Name(), Initrd: file("initrd", 0).Name(), Cmdline: "console=ttyS0 a,b",
 		Disks: []vmm.Disk{
 			{ID: "layer0", Serial: "l0", Slot: 8, File: file("layer0", 4096), ReadOnly: true},
 			{ID: "rw", Serial: "rw", Slot: 9, File: file("rw", 4096)},

@@ -19,9 +19,15 @@ type files struct {
 	process.Files
 
 	ram     string
+	kernel  string
+	initrd  string
+	user    process.User
+	asRoot  string // why the process must be root's, though its RAM is not
 	qmp     string
 	agent   string
 	console string
+	serial  string
+	flash   []string // firmware and its variables
 	disks   []blockSource
 	taps    []string
 	sets    []string // -add-fd arguments
@@ -30,8 +36,8 @@ type files struct {
 type blockSource struct{ driver, path string }
 
 // openFiles listens on the sockets and gathers what cfg names. On error nothing stays,
-// the sockets included.
-func openFiles(cfg vmm.Config, control string) (_ *files, err error) {
+// the sockets included. device is what QEMU opens of the host, if anything.
+func openFiles(cfg vmm.Config, control, device string) (_ *files, err error) {
 	f := new(files)
 	defer func() {
 		if err != nil {
@@ -43,16 +49,60 @@ func openFiles(cfg vmm.Config, control string) (_ *files, err error) {
 		return nil, fmt.Errorf("pass RAM: %w", err)
 	}
 	f.ram = "/proc/self/fd/" + ram
+	if err := f.boot(cfg, device); err != nil {
+		return nil, err
+	}
 	if f.qmp, err = f.Listen(control); err != nil {
 		return nil, err
 	}
 	if f.agent, err = f.Listen(cfg.Agent); err != nil {
 		return nil, errors.Join(err, process.RemoveSockets(control))
 	}
+	if cfg.Serial != "" {
+		if f.serial, err = f.Listen(cfg.Serial); err != nil {
+			return nil, errors.Join(err, process.RemoveSockets(control, cfg.Agent))
+		}
+	}
 	if err = f.devices(cfg); err != nil {
-		return nil, errors.Join(err, process.RemoveSockets(control, cfg.Agent))
+		return nil, errors.Join(err, process.RemoveSockets(sockets(control, cfg.Agent, cfg.Serial)...))
 	}
 	return f, nil
+}
+
+// sockets are those that a VM has.
+func sockets(control, agent, serial string) []string {
+	all := []string{control, agent}
+	if serial != "" {
+		all = append(all, serial)
+	}
+	return all
+}
+
+// boot passes kernel and initramfs, and looks whose the process can be: what QEMU opens
+// again by itself are these and its RAM.
+func (f *files) boot(cfg vmm.Config, device string) (err error) {
+	needs := process.Needs{RAM: cfg.RAM, Device: device}
+	for _, one := range []struct {
+		from string
+		name *string
+	}{{cfg.Kernel, &f.kernel}, {cfg.Initrd, &f.initrd}} {
+		if one.from == "" || cfg.Incoming && !cfg.Reboots {
+			continue
+		}
+		file, err := os.Open(one.from)
+		if err != nil {
+			return fmt.Errorf("%w: %w", errdefs.ErrNotFound, err)
+		}
+		defer file.Close()
+		number, err := f.Pass(file)
+		if err != nil {
+			return fmt.Errorf("pass %s: %w", one.from, err)
+		}
+		*one.name = "/proc/self/fd/" + number
+		needs.Read = append(needs.Read, file)
+	}
+	f.user, f.asRoot, err = needs.User()
+	return err
 }
 
 func (f *files) devices(cfg vmm.Config) error {
@@ -62,6 +112,9 @@ func (f *files) devices(cfg vmm.Config) error {
 			return fmt.Errorf("pass console: %w", err)
 		}
 		f.console = set
+	}
+	if err := f.firmware(cfg); err != nil {
+		return err
 	}
 	for _, disk := range cfg.Disks {
 		source, err := f.disk(disk)
@@ -76,6 +129,23 @@ func (f *files) devices(cfg vmm.Config) error {
 			return fmt.Errorf("pass tap of NIC %s: %w", nic.ID, err)
 		}
 		f.taps = append(f.taps, tap)
+	}
+	return nil
+}
+
+func (f *files) firmware(cfg vmm.Config) error {
+	for _, flash := range []struct {
+		file *os.File
+		mode int
+	}{{cfg.Firmware, unix.O_RDONLY}, {cfg.NVRAM, unix.O_RDWR}} {
+		if flash.file == nil {
+			continue
+		}
+		path, err := f.set(flash.file, flash.mode)
+		if err != nil {
+			return fmt.Errorf("pass firmware: %w", err)
+		}
+		f.flash = append(f.flash, path)
 	}
 	return nil
 }

@@ -13,7 +13,9 @@ import (
 )
 
 // TestConformance runs the suite on real VMs.
-func TestConformance(t *testing.T) { vmmtest.Run(t, realEnv(t, Driver{})) }
+func TestConformance(t *testing.T) {
+	vmmtest.Run(t, realEnv(t, Driver{Accel: os.Getenv("GODWIT_ACCEL")}))
+}
 
 func realEnv(t *testing.T, d Driver) vmmtest.Env {
 	t.Helper()
@@ -39,7 +41,7 @@ func realEnv(t *testing.T, d Driver) vmmtest.Env {
 	}
 	return vmmtest.Env{
 		Driver: driver, Kernel: cmp.Or(os.Getenv("GODWIT_GUEST_KERNEL"), filepath.Join(guest, "vmlinuz")), Initrd: initrd,
-		Memory: 256 << 20, VCPUs: 1, DiskSlot: FirstDiskSlot, NICSlot: FirstNICSlot,
-		Dir: dir, Tap: vmmtest.OpenTap, Still: 500 * time.Millisecond, Limit: time.Minute,
+		Memory: 256 << 20, VCPUs: 1, User: vmmtest.FirstUser, DiskSlot: FirstDiskSlot, NICSlot: FirstNICSlot,
+		Dir: dir, NetNS: vmmtest.OpenNetNS, Tap: vmmtest.OpenTapIn, Still: 500 * time.Millisecond, Limit: time.Minute,
 	}.Here()
 }

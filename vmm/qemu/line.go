@@ -37,17 +37,17 @@ func (d *Driver) line(cfg vmm.Config, accel string, f *files) []string {
 		"-name", opt("", "guest", cfg.Name, "debug-threads", "on"),
 		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
 		// Core dumps and page merging would show the guest's memory to others.
-		"-machine", opt(machine, "memory-backend", "ram", "dump-guest-core", "off", "mem-merge", "off",
-			"sata", "off", "smbus", "off", "vmport", "off"),
+		"-machine", opt(machine, append([]string{"memory-backend", "ram", "dump-guest-core", "off", "mem-merge", "off",
+			"sata", "off", "smbus", "off", "vmport", "off"}, f.flashes()...)...),
 		"-accel", accelerator(accel),
-		"-cpu", Model(cpu, accel),
+		"-cpu", Model(cpu, accel) + enlightenments(cfg, accel),
 		"-smp", opt(strconv.Itoa(cfg.VCPUs), "sockets", "1", "cores", strconv.Itoa(cfg.VCPUs), "threads", "1"),
 		"-m", opt("", "size", strconv.FormatUint(cfg.Memory>>20, 10)+"M"),
 		"-object", opt("memory-backend-file", "id", "ram", "size", strconv.FormatUint(cfg.Memory, 10),
 			"mem-path", f.ram, "share", "on"),
 		"-rtc", "base=utc",
-		// A VM is never silently booted again, and a panic is not a power-off.
-		"-action", "reboot=shutdown,shutdown=poweroff,panic=exit-failure",
+		// A panic is not a power-off.
+		"-action", "reboot=" + onReset(cfg) + ",shutdown=poweroff,panic=exit-failure",
 		"-device", "pvpanic",
 		"-chardev", opt("socket", "id", "qmp", "fd", f.qmp, "server", "on", "wait", "off"),
 		"-mon", "chardev=qmp,mode=control",
@@ -61,10 +61,11 @@ func (d *Driver) line(cfg vmm.Config, accel string, f *files) []string {
 		args = append(args, "-L", dir)
 	}
 	args = append(args, console(f)...)
-	args = append(args, bootLine(cfg)...)
+	args = append(args, bootLine(cfg, f)...)
 	args = append(args, f.sets...)
+	args = append(args, f.flashLine()...)
 	for i, disk := range cfg.Disks {
-		args = append(args, diskLine(disk, f.disks[i], cfg.Kernel == "" && !cfg.Incoming)...)
+		args = append(args, diskLine(disk, f.disks[i], cfg.Kernel == "" && (!cfg.Incoming || cfg.Reboots))...)
 	}
 	for slot := FirstNICSlot; slot <= LastNICSlot; slot++ {
 		args = append(args, "-device", opt("pcie-root-port", "id", port(slot), "addr", addr(slot),
@@ -76,21 +77,71 @@ func (d *Driver) line(cfg vmm.Config, accel string, f *files) []string {
 	return args
 }
 
-func bootLine(cfg vmm.Config) []string {
-	if cfg.Incoming {
-		return []string{"-incoming", "defer"}
-	}
+func bootLine(cfg vmm.Config, f *files) []string {
 	var args []string
-	if cfg.Kernel != "" {
-		args = append(args, "-kernel", cfg.Kernel, "-append", cfg.Cmdline)
+	if cfg.Incoming {
+		args = []string{"-incoming", "defer"}
+		if !cfg.Reboots {
+			return args
+		}
 	}
-	if cfg.Initrd != "" {
-		args = append(args, "-initrd", cfg.Initrd)
+	if f.kernel != "" {
+		args = append(args, "-kernel", f.kernel, "-append", cfg.Cmdline)
+	}
+	if f.initrd != "" {
+		args = append(args, "-initrd", f.initrd)
+	}
+	return args
+}
+
+// onReset says what a reset by the guest does. A VM whose host would not notice is not
+// booted again.
+func onReset(cfg vmm.Config) string {
+	if cfg.Reboots {
+		return "reset"
+	}
+	return "shutdown"
+}
+
+// enlightenments are those interfaces of Hyper-V that spare Windows the emulation of
+// timers and interrupt controllers. QEMU has them with KVM alone.
+func enlightenments(cfg vmm.Config, accel string) string {
+	if !cfg.HyperV || accel == "tcg" {
+		return ""
+	}
+	return ",hv-relaxed=on,hv-vapic=on,hv-spinlocks=0x1fff,hv-vpindex=on,hv-runtime=on,hv-synic=on,hv-stimer=on" +
+		",hv-time=on,hv-frequencies=on,hv-tlbflush=on,hv-ipi=on"
+}
+
+// flashNodes are firmware and its variables, in the order of the flash chips.
+var flashNodes = []string{"firmware", "nvram"}
+
+func (f *files) flashes() (pairs []string) {
+	for i := range f.flash {
+		pairs = append(pairs, "pflash"+strconv.Itoa(i), flashNodes[i])
+	}
+	return pairs
+}
+
+func (f *files) flashLine() (args []string) {
+	for i, path := range f.flash {
+		readOnly := "on"
+		if flashNodes[i] == "nvram" {
+			readOnly = "off"
+		}
+		args = append(args, "-blockdev", opt("", "driver", "file", "node-name", flashNodes[i], "filename", path,
+			"locking", "off", "read-only", readOnly, "auto-read-only", "off"))
 	}
 	return args
 }
 
 func console(f *files) []string {
+	if f.serial != "" {
+		return []string{
+			"-chardev", opt("socket", "id", "console", "fd", f.serial, "server", "on", "wait", "off"),
+			"-serial", "chardev:console",
+		}
+	}
 	if f.console == "" {
 		return []string{"-serial", "null"}
 	}

@@ -30,6 +30,23 @@ func TestLine(t *testing.T) {
 			c.Incoming, c.Machine, c.CPU = true, "pc-q35-8.0", "qemu64"
 			return "tcg"
 		},
+		"vmdisk-uefi": func(_ *Driver, c *vmm.Config) string {
+			systemOfItsOwn(c)
+			c.NICs = nil
+			return "tcg"
+		},
+		"vmdisk-kernel-woken": func(_ *Driver, c *vmm.Config) string {
+			kernel, initrd := c.Kernel, c.Initrd
+			systemOfItsOwn(c)
+			c.Kernel, c.Initrd, c.Cmdline, c.Firmware, c.NVRAM = kernel, initrd, "root=/dev/vda", nil, nil
+			c.Incoming = true
+			return "kvm"
+		},
+		"vmdisk-windows": func(_ *Driver, c *vmm.Config) string {
+			systemOfItsOwn(c)
+			c.HyperV, c.CPU = true, ""
+			return "kvm"
+		},
 		"disk": func(_ *Driver, c *vmm.Config) string {
 			c.Kernel, c.Initrd, c.Cmdline, c.NICs = "", "", "", nil
 			return "tcg"
@@ -40,7 +57,7 @@ func TestLine(t *testing.T) {
 			cfg := testConfig(t)
 			d := &Driver{Binary: "qemu-system-x86_64"}
 			accel := change(d, &cfg)
-			f, err := openFiles(cfg, filepath.Join(cfg.Dir, "qmp.sock"))
+			f, err := openFiles(cfg, filepath.Join(cfg.Dir, "qmp.sock"), "")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -63,6 +80,21 @@ func TestLine(t *testing.T) {
 	}
 }
 
+// systemOfItsOwn makes c the VM of a disk that firmware boots.
+func systemOfItsOwn(c *vmm.Config) {
+	c.Kernel, c.Initrd, c.Cmdline, c.Console = "", "", "", nil
+	c.Serial, c.Reboots = filepath.Join(c.Dir, "console.sock"), true
+	c.Firmware, c.NVRAM = c.Disks[0].File, c.Disks[1].File
+	c.Disks = c.Disks[1:]
+}
+
+// TestHyperVNeedsKVM: without it QEMU has none of it, and the guest runs all the same.
+func TestHyperVNeedsKVM(t *testing.T) {
+	if got := enlightenments(vmm.Config{HyperV: true}, "tcg"); got != "" {
+		t.Errorf("without KVM: %q", got)
+	}
+}
+
 // TestSlotsFit: 20 read-only disks, a writable one and as many NICs as there are ports
 // fit, each at an address of its own.
 func TestSlotsFit(t *testing.T) {
@@ -81,7 +113,7 @@ func TestSlotsFit(t *testing.T) {
 	if err := cfg.Check(control, slots); err != nil {
 		t.Fatal(err)
 	}
-	f, err := openFiles(cfg, control)
+	f, err := openFiles(cfg, control, "")
 	if err != nil {
 		t.Fatal(err)
 	}

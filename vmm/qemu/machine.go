@@ -27,6 +27,8 @@ type Machine struct {
 	events chan vmm.Event
 	done   chan struct{}
 
+	waiters process.Waiters[qmp.Event]
+
 	order sync.Mutex // of commands that start and stop the vCPUs
 
 	mu       sync.Mutex // guards what follows
@@ -37,7 +39,6 @@ type Machine struct {
 	exit     vmm.Exit
 	shutdown shutdown // what QEMU said about its end
 	saved    []byte   // device state of this pause
-	waiters  map[*waiter]struct{}
 	detached bool
 }
 
@@ -47,7 +48,6 @@ func newMachine(log *slog.Logger, p vmm.Process, proc *process.Process) *Machine
 	return &Machine{
 		log: log.With("vmm", Name, "pid", p.PID), proc: proc, info: p,
 		events: make(chan vmm.Event, 64), done: make(chan struct{}),
-		waiters: map[*waiter]struct{}{},
 	}
 }
 
@@ -80,7 +80,7 @@ func (m *Machine) Resume(ctx context.Context) error {
 	defer m.order.Unlock()
 	status, err := m.status(ctx)
 	if err != nil {
-		return fmt.Errorf("resume VM: %w", err)
+		return fmt.Errorf("resume VM: %w: %w", vmm.ErrNotResumed, err)
 	}
 	switch status {
 	case "running":
@@ -112,6 +112,14 @@ func (m *Machine) hold(held bool) {
 	m.mu.Lock()
 	m.held = held
 	m.mu.Unlock()
+}
+
+// PowerButton is pressed once.
+func (m *Machine) PowerButton(ctx context.Context) error {
+	if err := m.execute(ctx, "system_powerdown", nil, nil); err != nil {
+		return fmt.Errorf("press power button: %w", err)
+	}
+	return nil
 }
 
 // Kill ends the process and waits until it is gone.

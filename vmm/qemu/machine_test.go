@@ -189,6 +189,69 @@ func TestRemoveNICAgain(t *testing.T) {
 	}
 }
 
+// TestLateEject (N-21): a NIC whose eject was given up is there until the guest lets go
+// after all, and can be plugged in again from then on.
+func TestLateEject(t *testing.T) {
+	cfg := testConfig(t)
+	m := startFake(t, fakeQEMU(t, "works", 0, "FAKE_SILENT=1", "FAKE_LATE=2"), cfg)
+	if err := m.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := m.RemoveNIC(short, "net0"); !errdefs.IsDeadlineExceeded(err) {
+		t.Fatalf("remove: got %v, want DeadlineExceeded", err)
+	}
+	if gone, err := m.Ejected(t.Context(), "net0"); gone || err != nil {
+		t.Errorf("ejected while the guest has it: %v, %v", gone, err)
+	}
+	if gone, err := m.Ejected(t.Context(), "net0"); !gone || err != nil {
+		t.Errorf("ejected after the guest has let go: %v, %v", gone, err)
+	}
+	if err := m.AddNIC(t.Context(), cfg.NICs[0]); err != nil {
+		t.Errorf("add after the guest has let go: %v", err)
+	}
+	if got := m.Process().NICs; !slices.Equal(got, []string{"net0"}) {
+		t.Errorf("NICs: %v", got)
+	}
+}
+
+// TestAdoptAfterAnEject: the shim died between the guest's word and the end of the tap's
+// backend. Whoever adopts the VM plugs the NIC in again.
+func TestAdoptAfterAnEject(t *testing.T) {
+	cfg := testConfig(t)
+	f := fakeQEMU(t, "works", 0, "FAKE_SILENT=1", "FAKE_LATE=1")
+	m, err := f.Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := m.Process()
+	if err := m.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := m.RemoveNIC(short, "net0"); !errdefs.IsDeadlineExceeded(err) {
+		t.Fatalf("remove: got %v, want DeadlineExceeded", err)
+	}
+	if err := m.(*Machine).Detach(); err != nil {
+		t.Fatal(err)
+	}
+	next, err := f.Adopt(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := next.Process().NICs; len(got) != 0 {
+		t.Errorf("NICs of the adopted VM: %v", got)
+	}
+	if err := next.AddNIC(t.Context(), cfg.NICs[0]); err != nil {
+		t.Error(err)
+	}
+	if err := next.Kill(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // addCalls are getfd, netdev_add, device_add.
 const addCalls = 3
 
@@ -273,9 +336,10 @@ func TestInheritsNothingElse(t *testing.T) {
 	cfg := testConfig(t)
 	m := startFake(t, fakeQEMU(t, "works", 0), cfg)
 	dir := "/proc/" + strconv.Itoa(m.Process().PID)
-	// RAM, two sockets, console, two disks, tap. The fake itself, a Go program, has more.
-	const last = process.FirstFD + 7 - 1
-	for fd, want := range map[int]string{process.FirstFD: "ram", process.FirstFD + 3: "console", process.FirstFD + 4: "layer0", last: "tap"} {
+	// RAM, kernel, initramfs, two sockets, console, two disks, tap. The fake itself, a Go
+	// program, has more.
+	const last = process.FirstFD + 9 - 1
+	for fd, want := range map[int]string{process.FirstFD: "ram", process.FirstFD + 5: "console", process.FirstFD + 6: "layer0", last: "tap"} {
 		got, err := os.Readlink(filepath.Join(dir, "fd", strconv.Itoa(fd)))
 		if err != nil || filepath.Base(got) != want {
 			t.Errorf("descriptor %d: %s, %v, want %s", fd, got, err, want)

@@ -70,12 +70,50 @@ func (m *Machine) RemoveNIC(ctx context.Context, id string) error {
 	if err := m.eject(ctx, id); err != nil {
 		return fmt.Errorf("remove NIC %s: %w", id, err)
 	}
-	if err := m.removeBackend(ctx, id); err != nil {
+	if err := m.forget(ctx, id); err != nil {
 		return fmt.Errorf("remove NIC %s: %w", id, err)
+	}
+	return nil
+}
+
+// Ejected implements vmm.NICs.
+func (m *Machine) Ejected(ctx context.Context, id string) (bool, error) {
+	if !slices.Contains(m.Process().NICs, id) {
+		return true, nil
+	}
+	there, err := m.present(ctx, id)
+	if err == nil && !there {
+		err = m.forget(ctx, id)
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for NIC %s: %w", id, err)
+	}
+	return !there, nil
+}
+
+// forget a NIC that the guest has let go.
+func (m *Machine) forget(ctx context.Context, id string) error {
+	if err := m.removeBackend(ctx, id); err != nil {
+		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.info.NICs = slices.DeleteFunc(m.info.NICs, func(s string) bool { return s == id })
+	return nil
+}
+
+// release closes the taps of NICs that were there and are not: their eject was not
+// waited for to its end, and nobody else can open such a tap.
+func (m *Machine) release(ctx context.Context, was []string) error {
+	for _, id := range was {
+		if slices.Contains(m.Process().NICs, id) {
+			continue
+		}
+		var refused *qmp.Error
+		if err := m.removeBackend(ctx, id); err != nil && !errors.As(err, &refused) {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -87,14 +125,14 @@ func (m *Machine) eject(ctx context.Context, id string) error {
 	if status != "running" {
 		return fmt.Errorf("VM is %s, only a running guest can acknowledge: %w", status, errdefs.ErrFailedPrecondition)
 	}
-	w := m.expect(func(e qmp.Event) bool {
+	w := m.waiters.Expect(func(e qmp.Event) bool {
 		var data struct {
 			Device string `json:"device"`
 		}
 		return (e.Name == "DEVICE_DELETED" || e.Name == "DEVICE_UNPLUG_GUEST_ERROR") &&
 			json.Unmarshal(e.Data, &data) == nil && data.Device == nicID(id)
 	})
-	defer m.unexpect(w)
+	defer w.Close()
 	present, err := m.present(ctx, id)
 	if err != nil || !present {
 		return err // an eject that was asked for earlier has happened since
@@ -110,7 +148,7 @@ func (m *Machine) eject(ctx context.Context, id string) error {
 		m.log.Debug("NIC is being ejected already", "nic", id, "error", err)
 	}
 	select {
-	case e := <-w.got:
+	case e := <-w.Got:
 		if e.Name != "DEVICE_DELETED" {
 			return fmt.Errorf("guest refuses: %w", errdefs.ErrFailedPrecondition)
 		}

@@ -109,6 +109,7 @@ func TestStartFailsBeforeTheProcess(t *testing.T) {
 		{"long agent path", func(c *vmm.Config) { c.Agent = "/" + strings.Repeat("a", 107) }, errdefs.IsInvalidArgument, "107"},
 		{"agent path taken", func(c *vmm.Config) { c.Agent = c.Dir + "/ram" }, errdefs.IsFailedPrecondition, "ram"},
 		{"no agent directory", func(c *vmm.Config) { c.Agent = c.Dir + "/none/a" }, errdefs.IsFailedPrecondition, "none"},
+		{"no kernel", func(c *vmm.Config) { c.Kernel = c.Dir + "/none" }, errdefs.IsNotFound, "none"},
 		{"no RAM", func(c *vmm.Config) { c.RAM = nil }, errdefs.IsInvalidArgument, "RAM"},
 		{"other RAM size", func(c *vmm.Config) { c.Memory = 4 << 20 }, errdefs.IsInvalidArgument, "4194304"},
 		{"odd memory", func(c *vmm.Config) { c.Memory = 1 << 20 }, errdefs.IsInvalidArgument, "2 MiB"},

@@ -149,8 +149,8 @@ func (m *Machine) loadState(ctx context.Context, from *os.File) error {
 
 // transfer runs command on end, which is closed here, until QEMU is through with it.
 func (m *Machine) transfer(ctx context.Context, command string, end *os.File) error {
-	w := m.expect(func(e qmp.Event) bool { return e.Name == "MIGRATION" })
-	defer m.unexpect(w)
+	w := m.waiters.Expect(func(e qmp.Event) bool { return e.Name == "MIGRATION" })
+	defer w.Close()
 	err := m.qmp.SendFile(ctx, stateFile, end)
 	if err = errors.Join(err, end.Close()); err != nil {
 		return err
@@ -168,7 +168,7 @@ func (m *Machine) transfer(ctx context.Context, command string, end *os.File) er
 			return err
 		}
 		select {
-		case <-w.got:
+		case <-w.Got:
 		case <-tick.C:
 		case <-m.qmp.Done():
 			return m.qmp.Err()

@@ -22,27 +22,6 @@ const (
 	guestPanic    = "guest-panic"
 )
 
-// waiter wants the events that match, each of them: it is made before the command that
-// causes them.
-type waiter struct {
-	match func(qmp.Event) bool
-	got   chan qmp.Event
-}
-
-func (m *Machine) expect(match func(qmp.Event) bool) *waiter {
-	w := &waiter{match: match, got: make(chan qmp.Event, 16)}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.waiters[w] = struct{}{}
-	return w
-}
-
-func (m *Machine) unexpect(w *waiter) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.waiters, w)
-}
-
 // Events gives hints; a slow reader loses some.
 func (m *Machine) Events() <-chan vmm.Event { return m.events }
 
@@ -67,16 +46,9 @@ func (m *Machine) Detach() error {
 
 // handle runs on the connection's reader: it must not block.
 func (m *Machine) handle(e qmp.Event) {
+	m.waiters.Tell(e)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for w := range m.waiters {
-		if w.match(e) {
-			select {
-			case w.got <- e:
-			default:
-			}
-		}
-	}
 	if e.Name == "SHUTDOWN" {
 		// What does not decode leaves the reason empty: the exit is then not clean.
 		_ = json.Unmarshal(e.Data, &m.shutdown)
@@ -124,7 +96,9 @@ func translate(e qmp.Event) (vmm.Event, bool) {
 
 // watch waits for the end of the process, then cleans up after it.
 func (m *Machine) watch() {
-	if err := m.proc.Wait(); err != nil {
+	p := m.Process()
+	warn := func(err error) { m.log.Warn("rotate log of VMM", "error", err) }
+	if err := m.proc.WaitRotating(warn, logPath(p.Dir), p.Console); err != nil {
 		m.mu.Lock()
 		detached := m.detached
 		m.mu.Unlock()
@@ -141,7 +115,7 @@ func (m *Machine) watch() {
 	m.exit.At = at
 	info := m.info
 	m.mu.Unlock()
-	if err := errors.Join(m.qmp.Close(), process.RemoveSockets(info.Control, info.Agent)); err != nil {
+	if err := errors.Join(m.qmp.Close(), process.RemoveSockets(sockets(info.Control, info.Agent, info.Serial)...)); err != nil {
 		m.log.Warn("remove sockets of VMM", "error", err)
 	}
 	// Kill may still hold the pidfd: closing it waits for nobody and breaks nothing.
@@ -161,6 +135,8 @@ func exitOf(reason string, status int) vmm.Exit {
 		return vmm.Exit{Status: max(status, 0), Reason: "reset by the guest"}
 	case reason == guestPanic:
 		return vmm.Exit{Status: max(status, 1), Reason: "guest panicked"}
+	case status == process.BusError:
+		return vmm.Exit{Status: status, Reason: process.NoRoom}
 	case status > 128:
 		return vmm.Exit{Status: status, Reason: "VMM killed by a signal"}
 	case status < 0:

@@ -32,6 +32,7 @@ type vm struct {
 	cfg   vmm.Config
 	disk  string
 	guest *guest
+	ns    *os.File // network namespace; nil: the caller's
 	files []io.Closer
 }
 
@@ -56,6 +57,11 @@ func (b *bench) close() error {
 			f.Close()
 		}
 		<-v.guest.ended
+	}
+	for _, v := range b.vms {
+		if b.env.Huge != "" && v.cfg.RAM != nil {
+			errs = append(errs, os.Remove(v.cfg.RAM.Name()))
+		}
 	}
 	return errors.Join(append(errs, os.RemoveAll(b.dir))...)
 }
@@ -89,8 +95,13 @@ func (b *bench) config() (v *vm, err error) {
 		return nil, v.abandon(err)
 	}
 	v.cfg.Disks = []vmm.Disk{{ID: "rw", Serial: "suite", Slot: b.env.DiskSlot, File: disk}}
-	if v.cfg.RAM, err = v.file("ram", int64(b.env.Memory)); err != nil {
+	if v.cfg.RAM, err = b.ram(v, name); err != nil {
 		return nil, v.abandon(err)
+	}
+	if b.env.User != 0 {
+		if err := v.cfg.RAM.Chown(b.env.User, -1); err != nil {
+			return nil, v.abandon(err)
+		}
 	}
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -100,6 +111,19 @@ func (b *bench) config() (v *vm, err error) {
 	v.files = append(v.files, w, r)
 	go v.guest.listen(r)
 	return v, nil
+}
+
+// ram makes the file of RAM.
+func (b *bench) ram(v *vm, name string) (*os.File, error) {
+	if b.env.Huge == "" {
+		return v.file("ram", int64(b.env.Memory))
+	}
+	f, err := os.Create(filepath.Join(b.env.Huge, filepath.Base(b.dir)+name))
+	if err != nil {
+		return nil, err
+	}
+	v.files = append(v.files, f)
+	return f, f.Truncate(int64(b.env.Memory))
 }
 
 // abandon is for a config that was not finished: nobody listens to its guest.
@@ -118,7 +142,7 @@ func (v *vm) file(name string, size int64) (*os.File, error) {
 }
 
 func (v *vm) addNIC(b *bench) (vmm.NIC, error) {
-	tap, err := b.env.Tap()
+	tap, err := b.env.Tap(v.ns)
 	if err != nil {
 		return vmm.NIC{}, err
 	}

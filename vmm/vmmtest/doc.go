@@ -25,13 +25,18 @@ type Env struct {
 	Cmdline     string // of the kernel, beside what the suite needs
 	Memory      uint64
 	VCPUs       int
+	User        int // that the VMMs run as; 0: root
 	// DiskSlot and NICSlot are the first of each kind.
 	DiskSlot int
 	NICSlot  int
 	// Dir takes the VMs' directories. It is short: sockets lie below it.
 	Dir string
-	// Tap makes a tap for a NIC.
-	Tap func() (*os.File, error)
+	// Huge, if not empty, is a directory of huge pages for RAM.
+	Huge string
+	// NetNS makes the network namespace of a restore elsewhere.
+	NetNS func() (*os.File, error)
+	// Tap makes a tap for a NIC in a network namespace; nil: in the caller's.
+	Tap func(ns *os.File) (*os.File, error)
 	// Still is how long a guest must stay silent to count as stopped: several times its
 	// usual pause between two lines.
 	Still time.Duration
@@ -57,6 +62,9 @@ type Clause struct {
 	Name  string
 	check func(ctx context.Context, b *bench) error
 }
+
+// FirstUser is for Env.User: nobody is it.
+const FirstUser = 0x70000000
 
 // Elsewhere names the clause that restores on Env.Destination.
 const Elsewhere = "state and RAM go on elsewhere"

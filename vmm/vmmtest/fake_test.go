@@ -224,15 +224,6 @@ func (v *fakeVM) answers(ctx context.Context) error {
 	}
 }
 
-func (v *fakeVM) Resume(context.Context) error { return v.run(true) }
-
-func (v *fakeVM) Pause(ctx context.Context) error {
-	if err := v.answers(ctx); err != nil {
-		return err
-	}
-	return v.run(false)
-}
-
 func (v *fakeVM) run(on bool) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -320,6 +311,8 @@ func (v *fakeVM) AddNIC(_ context.Context, nic vmm.NIC) error {
 	return nil
 }
 
+func (v *fakeVM) PowerButton(context.Context) error { return nil }
+
 func (v *fakeVM) RemoveNIC(_ context.Context, id string) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -334,6 +327,12 @@ func (v *fakeVM) RemoveNIC(_ context.Context, id string) error {
 	}
 	v.event(vmm.DeviceRemoved, id)
 	return nil
+}
+
+func (v *fakeVM) Ejected(context.Context, string) (bool, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return len(v.nics) == 0 || v.d.wrong == "everything is ejected", nil
 }
 
 func (v *fakeVM) Events() <-chan vmm.Event { return v.events }

@@ -160,6 +160,9 @@ func kill(ctx context.Context, b *bench) error {
 			return fmt.Errorf("after kill %d: %w", i+1, err)
 		}
 	}
+	if err := v.Resume(ctx); !errors.Is(err, vmm.ErrNotResumed) {
+		return fmt.Errorf("resume of a killed VM: got %v, want ErrNotResumed", err)
+	}
 	if exit := v.Exit(); exit.Clean || exit.Status != 128+int(unix.SIGKILL) || exit.At.IsZero() {
 		return fmt.Errorf("exit of a killed VM: %+v", exit)
 	}

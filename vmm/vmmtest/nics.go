@@ -19,6 +19,9 @@ func (v *vm) nicSeen(ctx context.Context, want bool) error {
 	if got := slices.Contains(v.Process().NICs, "net0"); got != want {
 		return fmt.Errorf("NIC in Process: got %v, want %v", got, want)
 	}
+	if gone, err := v.Ejected(ctx, "net0"); err != nil || gone == want {
+		return fmt.Errorf("NIC ejected: got %v, %v, want %v", gone, err, !want)
+	}
 	return nil
 }
 

@@ -164,8 +164,16 @@ func restore(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	w, at, err := b.move(ctx, v, withNIC)
+	w, at, err := b.move(ctx, v, func(w *vm) error {
+		if err := w.enter(b); err != nil {
+			return err
+		}
+		return withNIC(w)
+	})
 	if err != nil {
+		return err
+	}
+	if err := isIn(w.Process().PID, w.ns); err != nil {
 		return err
 	}
 	if err := b.still(ctx, w); err != nil {
@@ -183,7 +191,18 @@ func restore(ctx context.Context, b *bench) error {
 	return w.writesDisk(ctx)
 }
 
-// move saves v and restores it in another directory, with other sockets, disk and tap.
+// enter puts the VM into a network namespace of its own.
+func (v *vm) enter(b *bench) (err error) {
+	if v.ns, err = b.env.NetNS(); err != nil {
+		return err
+	}
+	v.files = append(v.files, v.ns)
+	v.cfg.NetNS = pathOf(v.ns)
+	return nil
+}
+
+// move saves v and restores it in another directory, with other sockets, disk and tap;
+// what v had is to be found no more.
 func (b *bench) move(ctx context.Context, v *vm, change func(*vm) error) (*vm, tick, error) {
 	if err := v.Pause(ctx); err != nil {
 		return nil, tick{}, err
@@ -218,12 +237,18 @@ func (b *bench) move(ctx context.Context, v *vm, change func(*vm) error) (*vm, t
 	case <-ctx.Done():
 		return nil, tick{}, fmt.Errorf("console of a killed VM stays open: %w", ctx.Err())
 	}
+	if err := os.Rename(v.cfg.Dir, v.cfg.Dir+".gone"); err != nil {
+		return nil, tick{}, err
+	}
 	return w, v.guest.last(), w.LoadState(ctx, state)
 }
 
 // copyFile copies what is not a hole.
 func copyFile(to, from *os.File) error {
 	return extents(from, func(off, length int64) error {
+		if huge(to) {
+			return store(to, from, off, length)
+		}
 		_, err := io.Copy(io.NewOffsetWriter(to, off), io.NewSectionReader(from, off, length))
 		return err
 	})

@@ -13,9 +13,14 @@ func fakeEnv(t *testing.T, wrong string) Env {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
+	ns := "net"
+	if wrong == "another namespace" {
+		ns = "mnt"
+	}
 	return Env{
 		Driver: &fakeDriver{wrong: wrong}, Memory: 2 << 20, VCPUs: 1, Dir: dir,
-		Tap:   func() (*os.File, error) { return os.Open(os.DevNull) },
+		NetNS: func() (*os.File, error) { return os.Open("/proc/self/ns/" + ns) },
+		Tap:   func(*os.File) (*os.File, error) { return os.Open(os.DevNull) },
 		Still: 50 * time.Millisecond, Limit: 20 * time.Second,
 	}
 }
@@ -32,12 +37,12 @@ var wrongAnswers = map[string][]string{
 	"state is without RAM, the source resumes": {"RAM in the state", "resume after save does nothing"},
 	"state is loaded by an incoming VM only":   {"load anywhere", "incoming resumes"},
 	"what is no state is refused":              {"garbage loads"},
-	"state and RAM go on elsewhere":            {"load resumes", "load boots fresh", "disk is not ours"},
-	"kill is idempotent and leaves nothing":    {"kill leaves sockets", "kill twice fails"},
+	"state and RAM go on elsewhere":            {"load resumes", "load boots fresh", "disk is not ours", "another namespace"},
+	"kill is idempotent and leaves nothing":    {"kill leaves sockets", "kill twice fails", "resume of the dead passes"},
 	"power-off is a clean exit":                {"power-off is not clean", "no event of powered-off"},
 	"reset ends the process":                   {"reset boots again", "no event of reset"},
 	"panic ends the process":                   {"panic is clean", "no event of panicked"},
-	"NIC is removed and added":                 {"remove is not waited for"},
+	"NIC is removed and added":                 {"remove is not waited for", "everything is ejected"},
 	"NIC is added after a restore":             {"add is lost after a restore"},
 	"unknown NIC is not found":                 {"unknown NIC passes"},
 	"another process adopts the VM":            {"adopt ignores start time", "adopt resets"},

@@ -26,6 +26,7 @@ const (
 	Close   = "close"   // the connection
 	Garbage = "garbage" // what is no HTTP
 	Exit    = "exit"    // the process ends
+	Unknown = "unknown" // with the answer to a call that this version does not have
 )
 
 // maxConnections is the real one's: whoever comes next is sent away.
@@ -37,6 +38,7 @@ type Server struct {
 	FailAt  int    // call number that goes wrong, from 0 on
 	How     string
 	Silent  bool      // the guest never lets go of a device
+	Late    int       // but does at this look at the devices after the request; 0: never
 	Lost    bool      // no event is reported
 	Then    string    // is reported, as it stands, once the VM has booted
 	Events  io.Writer // event monitor
@@ -138,6 +140,8 @@ func (s *Server) fail(conn *net.UnixConn) {
 		answer(conn, 500, refusal("the fake was told to"))
 	case Broken:
 		answer(conn, 400, []byte("{ \"error\": \"told to.\nAll previous unanswered requests will be dropped.\" }"))
+	case Unknown:
+		answer(conn, 404, nil)
 	case Empty:
 		answer(conn, 500, nil)
 	case Hang:

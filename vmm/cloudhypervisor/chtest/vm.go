@@ -45,6 +45,11 @@ func (s *Server) handle(method, call string, body []byte, in *withFiles) (int, a
 		if s.vm.state == "" {
 			return 404, refusal("VM is not created")
 		}
+		for _, id := range s.vm.asked {
+			if s.Late--; s.Late == 0 {
+				s.eject(id)
+			}
+		}
 		return 200, map[string]any{"config": map[string]any{}, "state": s.vm.state, "memory_actual_size": s.vm.memory, "device_tree": s.tree()}
 	case "vm.create":
 		return s.create(body)

@@ -97,6 +97,11 @@ func (s *Server) migrate(command, name string) (any, *refusal) {
 }
 
 func (s *Server) listDevices() []map[string]string {
+	for id := range s.ejecting {
+		if s.Late--; s.Late == 0 {
+			s.eject(id)
+		}
+	}
 	list := []map[string]string{{"name": "type", "type": "string"}}
 	for _, id := range s.NICs {
 		list = append(list, map[string]string{"name": id, "type": "child<virtio-net-pci>"})

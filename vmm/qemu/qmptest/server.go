@@ -30,6 +30,9 @@ type Server struct {
 	NICs   []string
 	// Silent makes the guest ignore requests to eject a NIC.
 	Silent bool
+	// Late is the look at the devices, counted from the ignored request on, at which the
+	// guest has let go after all; 0: it never does by itself.
+	Late int
 
 	// Full is how many times the disk is full when the VM is let run.
 	Full int

@@ -16,6 +16,9 @@ type Console struct {
 
 	// mode
 	Mode string `json:"mode,omitempty"`
+
+	// socket
+	Socket string `json:"socket,omitempty"`
 }
 
 // Validate validates this console

@@ -17,6 +17,9 @@ type CPUs struct {
 	// boot vcpus
 	BootVcpus int64 `json:"boot_vcpus,omitempty"`
 
+	// kvm hyperv
+	KvmHyperv bool `json:"kvm_hyperv,omitempty"`
+
 	// max vcpus
 	MaxVcpus int64 `json:"max_vcpus,omitempty"`
 

@@ -23,9 +23,6 @@ type Net struct {
 	// mac
 	Mac string `json:"mac,omitempty"`
 
-	// mtu
-	Mtu int64 `json:"mtu,omitempty"`
-
 	// num queues
 	NumQueues int64 `json:"num_queues,omitempty"`
 

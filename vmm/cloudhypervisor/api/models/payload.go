@@ -17,6 +17,9 @@ type Payload struct {
 	// cmdline
 	Cmdline string `json:"cmdline,omitempty"`
 
+	// firmware
+	Firmware string `json:"firmware,omitempty"`
+
 	// initramfs
 	Initramfs string `json:"initramfs,omitempty"`
 

@@ -82,6 +82,10 @@ type ClientService interface {
 
 	PingContext(ctx context.Context, params *PingParams, opts ...ClientOption) (*PingOK, error)
 
+	PowerButton(params *PowerButtonParams, opts ...ClientOption) (*PowerButtonNoContent, error)
+
+	PowerButtonContext(ctx context.Context, params *PowerButtonParams, opts ...ClientOption) (*PowerButtonNoContent, error)
+
 	RemoveDevice(params *RemoveDeviceParams, opts ...ClientOption) (*RemoveDeviceNoContent, error)
 
 	RemoveDeviceContext(ctx context.Context, params *RemoveDeviceParams, opts ...ClientOption) (*RemoveDeviceNoContent, error)
@@ -525,6 +529,67 @@ func (a *Client) PingContext(ctx context.Context, params *PingParams, opts ...Cl
 	//
 	// a default response is provided: fill this and return an error
 	unexpectedSuccess := result.(*PingDefault)
+
+	return nil, runtime.NewAPIError("unexpected success response: content available as default response in error", unexpectedSuccess, unexpectedSuccess.Code())
+}
+
+// PowerButton power button API.
+//
+// This method does not support injected context.
+// However, timeout and opentracing contexts are honored whenever enabled.
+//
+// If you need to pass a specific context, use [Client.PowerButtonContext] instead.
+func (a *Client) PowerButton(params *PowerButtonParams, opts ...ClientOption) (*PowerButtonNoContent, error) {
+	var ctx context.Context
+	if params != nil && params.inner.ctx != nil {
+		ctx = params.inner.ctx
+	} else {
+		ctx = context.Background()
+	}
+
+	return a.PowerButtonContext(ctx, params, opts...)
+}
+
+// PowerButtonContext power button API.
+//
+// Do not use the deprecated [PowerButtonParams.Context] with this method: it would be ignored.
+func (a *Client) PowerButtonContext(ctx context.Context, params *PowerButtonParams, opts ...ClientOption) (*PowerButtonNoContent, error) {
+	// NOTE: parameters are not validated before sending
+	if params == nil {
+		params = NewPowerButtonParams()
+	}
+
+	op := &runtime.ClientOperation{
+		ID:                 "powerButton",
+		Method:             "PUT",
+		PathPattern:        "/vm.power-button",
+		ProducesMediaTypes: []string{"application/json"},
+		ConsumesMediaTypes: []string{"application/json"},
+		Schemes:            []string{"http"},
+		Params:             params,
+		Reader:             &PowerButtonReader{formats: a.formats},
+		Client:             params.HTTPClient,
+	}
+
+	for _, opt := range opts {
+		opt(op)
+	}
+
+	result, err := a.transport.SubmitContext(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+
+	// only one success response has to be checked
+	success, ok := result.(*PowerButtonNoContent)
+	if ok {
+		return success, nil
+	}
+
+	// unexpected success response.
+	//
+	// a default response is provided: fill this and return an error
+	unexpectedSuccess := result.(*PowerButtonDefault)
 
 	return nil, runtime.NewAPIError("unexpected success response: content available as default response in error", unexpectedSuccess, unexpectedSuccess.Code())
 }

@@ -1,0 +1,175 @@
+//go:build kvmhost
+
+package cloudhypervisor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/vmm"
+	"godwit.dev/godwit/vmm/vmmtest"
+)
+
+// TestKilled: the VMM is killed before and while it works on each call of a life. The call
+// ends in time, with an error of a class if it fails, and nothing stays.
+func TestKilled(t *testing.T) {
+	env := realEnv(t)
+	state := pausedState(t, env)
+	for _, life := range [][]step{{booted[0], booted[3], booted[4]}, {booted[0], booted[2]}, restored(state)[:2]} {
+		for i, s := range life {
+			for _, after := range []time.Duration{0, 5 * time.Millisecond, 50 * time.Millisecond} {
+				t.Run(life[0].name+"/"+s.name+"/"+after.String(), func(t *testing.T) {
+					killedAt(t, env, life[:i], s, after)
+				})
+			}
+		}
+	}
+}
+
+func killedAt(t *testing.T, env vmmtest.Env, before []step, s step, after time.Duration) {
+	env.Dir = filepath.Join(env.Dir, "k")
+	if err := os.Mkdir(env.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(env.Dir)
+	tap, err := env.Tap(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tap.Close()
+	cfg := vmm.Config{NICs: []vmm.NIC{{ID: "net0", Slot: env.NICSlot, MAC: "52:54:00:00:00:01", MTU: 1400, Tap: tap}}}
+	m := startReal(t, env, func(c *vmm.Config) {
+		if len(before) == 0 && s.name == "load" || len(before) > 0 && before[0].name == "load" {
+			c.Incoming, c.Kernel, c.Initrd = true, "", ""
+		}
+	})
+	for _, b := range before {
+		if err := b.do(t.Context(), t, m, cfg); err != nil {
+			t.Fatalf("%s: %v", b.name, err)
+		}
+	}
+	go func() {
+		time.Sleep(after)
+		_ = syscall.Kill(m.Process().PID, syscall.SIGKILL)
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := s.do(ctx, t, m, cfg); err != nil && (!classed(err) || ctx.Err() != nil) {
+		t.Errorf("%s: %v", s.name, err)
+	}
+	select {
+	case <-m.Done():
+	case <-ctx.Done():
+		t.Fatal("its end is not noticed")
+	}
+	if exit := m.Exit(); exit.Clean || exit.Status != 137 {
+		t.Errorf("exit: %+v", exit)
+	}
+	for _, name := range []string{"api.sock", "agent.sock", "events", "vmm"} {
+		if _, err := os.Lstat(filepath.Join(env.Dir, "vm", name)); err == nil {
+			t.Errorf("left behind: %s", name)
+		}
+	}
+}
+
+// pausedState is the state of a VM without devices that has run for a moment.
+func pausedState(t *testing.T, env vmmtest.Env) []byte {
+	t.Helper()
+	env.Dir = filepath.Join(env.Dir, "s")
+	if err := os.Mkdir(env.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	m := startReal(t, env, nil)
+	if err := errors.Join(m.Resume(t.Context()), m.Pause(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	state, err := save(t, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Kill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return state
+}
+
+// TestOtherCPU: the state of a VM whose CPU had what this one has not is refused, and the
+// same state as it was is taken.
+func TestOtherCPU(t *testing.T) {
+	env := realEnv(t)
+	state := pausedState(t, env)
+	try := func(dir string, state []byte) error {
+		env := env
+		env.Dir = filepath.Join(env.Dir, dir)
+		if err := os.Mkdir(env.Dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		m := startReal(t, env, func(c *vmm.Config) { c.Incoming, c.Kernel, c.Initrd = true, "", "" })
+		defer func() {
+			if err := m.Kill(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}()
+		return load(t, m, state)
+	}
+	err := try("other", otherCPU(t, state))
+	if !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("another CPU: got %v, want FailedPrecondition", err)
+	}
+	t.Log(err)
+	if err := try("same", state); err != nil {
+		t.Errorf("the same CPU: %v", err)
+	}
+}
+
+// otherCPU gives the CPU of a state every feature of leaf 7.
+func otherCPU(t *testing.T, state []byte) []byte {
+	t.Helper()
+	var tree map[string]any
+	if err := json.Unmarshal(state[len(stateMagic)+8:], &tree); err != nil {
+		t.Fatal(err)
+	}
+	data, _ := tree["snapshot_data"].(map[string]any)
+	text, _ := data["state"].(string)
+	var top map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(text), &top); err != nil {
+		t.Fatal(err)
+	}
+	var leaves []map[string]any
+	if err := json.Unmarshal(top["common_cpuid"], &leaves); err != nil {
+		t.Fatal(err)
+	}
+	changed := 0
+	for _, leaf := range leaves {
+		if leaf["function"] == float64(7) && leaf["index"] == float64(0) {
+			leaf["ebx"] = uint32(0xffffffff)
+			changed++
+		}
+	}
+	if changed == 0 {
+		t.Fatalf("no leaf 7 in %d leaves", len(leaves))
+	}
+	again, err := json.Marshal(leaves)
+	if err != nil {
+		t.Fatal(err)
+	}
+	top["common_cpuid"] = again
+	inner, err := json.Marshal(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data["state"] = string(inner)
+	out, err := json.Marshal(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return frame(out)
+}

@@ -1,0 +1,16 @@
+//go:build !amd64
+
+package process
+
+import (
+	"fmt"
+
+	"github.com/containerd/errdefs"
+)
+
+// syscallBytes: none are known, so that nothing is injected.
+var syscallBytes []byte
+
+func inject(int, uint64, uint64, uint64, *signals) (int, error) {
+	return 0, fmt.Errorf("userfaultfd: not on this architecture: %w", errdefs.ErrNotImplemented)
+}

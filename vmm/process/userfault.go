@@ -1,0 +1,124 @@
+package process
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// A userfaultfd acts on the memory of the process that has made it, and a VMM makes none
+// for us. So the process is given one at its exec stop, where it has one thread, no
+// seccomp filter, and has not executed an instruction: the system call is executed in its
+// name, at an instruction that the kernel has mapped into it, and its registers are put
+// back. Nothing of its memory is written. The descriptor stays open in the process, so
+// that every later shim finds it.
+
+// errSpoiled says that the process cannot go on: its registers are not its own.
+var errSpoiled = errors.New("the process is spoiled")
+
+// userfault opens a userfaultfd in a traced process that is stopped at its exec, and
+// answers its number there. With errSpoiled the process must be ended. What it was sent
+// meanwhile is held for it.
+//
+// A user of its own may have one that does not stop the kernel on its behalf. That is all
+// that is needed: write protection that nobody is asked about stops nobody.
+func userfault(pid int, own bool, held *signals) (int, error) {
+	at, err := syscallInstruction(pid)
+	if err != nil {
+		return 0, fmt.Errorf("find a system call: %w", err)
+	}
+	// Whoever dies between here and the detach takes the process along, which would run
+	// on with wrong registers.
+	if err := unix.PtraceSetOptions(pid, unix.PTRACE_O_EXITKILL); err != nil {
+		return 0, fmt.Errorf("trace: %w", err)
+	}
+	const userModeOnly = 1
+	flags := uint64(unix.O_CLOEXEC | unix.O_NONBLOCK)
+	if own {
+		flags |= userModeOnly
+	}
+	fd, err := inject(pid, at, unix.SYS_USERFAULTFD, flags, held)
+	if err != nil {
+		return 0, err
+	}
+	name, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", pid, fd))
+	if err != nil || !strings.Contains(name, "[userfaultfd]") {
+		return 0, fmt.Errorf("descriptor %d is %q: %w", fd, name, errors.Join(err, errdefs.ErrInternal))
+	}
+	return fd, nil
+}
+
+// syscallInstruction is the address of one in the page of code that the kernel maps into
+// every process.
+func syscallInstruction(pid int) (uint64, error) {
+	if len(syscallBytes) == 0 {
+		return 0, fmt.Errorf("not on this architecture: %w", errdefs.ErrNotImplemented)
+	}
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range bytes.Lines(maps) {
+		if !bytes.HasSuffix(bytes.TrimSpace(line), []byte("[vdso]")) {
+			continue
+		}
+		var start, end uint64
+		if _, err := fmt.Sscanf(string(line), "%x-%x ", &start, &end); err != nil || end-start > 1<<20 {
+			return 0, fmt.Errorf("line %q: %w", line, errdefs.ErrInternal)
+		}
+		code := make([]byte, end-start)
+		mem, err := os.Open("/proc/" + strconv.Itoa(pid) + "/mem")
+		if err != nil {
+			return 0, err
+		}
+		defer mem.Close()
+		if _, err := mem.ReadAt(code, int64(start)); err != nil {
+			return 0, err
+		}
+		if i := bytes.Index(code, syscallBytes); i >= 0 {
+			return start + uint64(i), nil
+		}
+	}
+	return 0, fmt.Errorf("none in the vdso: %w", errdefs.ErrNotFound)
+}
+
+// spoiled is an error behind which the process has other registers, unless it is dead.
+func spoiled(err error) error {
+	if errors.Is(err, errEnded) || errors.Is(err, unix.ESRCH) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", errSpoiled, err)
+}
+
+var errEnded = errors.New("the process has ended")
+
+// stopped waits until the traced process stops.
+func stopped(pid int) (unix.WaitStatus, error) {
+	var status unix.WaitStatus
+	for {
+		_, err := unix.Wait4(pid, &status, 0, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return status, err
+		case !status.Stopped():
+			return status, fmt.Errorf("status %#x: %w: %w", status, errEnded, errdefs.ErrInternal)
+		default:
+			return status, nil
+		}
+	}
+}
+
+// LogUntracked says why the process of a VM has no userfaultfd, if one was wanted.
+func (p *Process) LogUntracked(log *slog.Logger, vm string) {
+	if p.Untracked != nil {
+		log.Warn("RAM is not tracked by userfaultfd", "vm", vm, "error", p.Untracked)
+	}
+}
