@@ -31,6 +31,9 @@ type Options struct {
 	// Nil for a VM that is going to Move.
 	Gone <-chan struct{}
 	Log  *slog.Logger // nil: slog.Default
+	// First is the first call; nil: Info. A guest whose first call is Prepare is there to be
+	// copied, and one that is a copy has to hear Restored before anything else.
+	First func(ctx context.Context, a *Agent) error
 }
 
 // Agent is a connection to godwit-init. Its calls survive the loss of the channel and,
@@ -72,6 +75,12 @@ func Connect(ctx context.Context, socket string, opts Options) (*Agent, error) {
 	if opts.Log == nil {
 		opts.Log = slog.Default()
 	}
+	if opts.First == nil {
+		opts.First = func(ctx context.Context, a *Agent) error {
+			_, err := a.Info(ctx, &agentv1.InfoRequest{})
+			return err
+		}
+	}
 	a := &Agent{opts: opts, path: socket}
 	a.life, a.stop = context.WithCancel(context.WithoutCancel(ctx))
 	if opts.Gone != nil {
@@ -90,7 +99,7 @@ func Connect(ctx context.Context, socket string, opts Options) (*Agent, error) {
 	if opts.Console != "" {
 		go watchPanic(boot, opts.Console, give)
 	}
-	if _, err := a.Info(boot, &agentv1.InfoRequest{}); err != nil {
+	if err := opts.First(boot, a); err != nil {
 		a.Close()
 		if errors.Is(context.Cause(boot), errPanicked) {
 			err = errPanicked

@@ -11,6 +11,11 @@ func (a *Agent) Info(ctx context.Context, r *agentv1.InfoRequest) (*agentv1.Info
 	return call(ctx, a, agentv1.AgentService.Info, r)
 }
 
+// Prepare implements agentv1.AgentService.
+func (a *Agent) Prepare(ctx context.Context, r *agentv1.PrepareRequest) (*agentv1.PrepareResponse, error) {
+	return call(ctx, a, agentv1.AgentService.Prepare, r)
+}
+
 // Copy implements agentv1.AgentService.
 func (a *Agent) Copy(ctx context.Context, r *agentv1.CopyRequest) (*agentv1.CopyResponse, error) {
 	return call(ctx, a, agentv1.AgentService.Copy, r)

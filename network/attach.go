@@ -42,7 +42,7 @@ func attach(ctx context.Context, path string, owner Owner, links []Link, fail fu
 		return nil, fmt.Errorf("attach network of %s: %w", owner.VM, err)
 	}
 	s.fail = fail
-	a := &Attachment{s: s, links: slices.Clone(links), sinks: map[string]*os.File{}}
+	a := &Attachment{s: s, links: slices.Clone(links), files: map[string]*os.File{}}
 	if err := a.claim(ctx, alias); err != nil {
 		a.Close()
 		return nil, fmt.Errorf("attach network of %s: %w", owner.VM, err)
@@ -91,7 +91,7 @@ func (a *Attachment) claim(ctx context.Context, alias string) error {
 		if err != nil {
 			return err
 		}
-		a.sinks[l.Sink] = sink
+		a.files[l.Sink] = sink
 	}
 	return nil
 }

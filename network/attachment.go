@@ -21,7 +21,7 @@ type Attachment struct {
 	s     *session
 	links []Link
 	taps  []*os.File
-	sinks map[string]*os.File // by name
+	files map[string]*os.File // sinks, and taps opened after Open, by name
 }
 
 // Open takes an Attachment over from a shim that died. It changes nothing and opens
@@ -31,7 +31,7 @@ func Open(ctx context.Context, netnsPath string, links []Link) (*Attachment, err
 	if err != nil {
 		return nil, err
 	}
-	a := &Attachment{s: s, links: slices.Clone(links), sinks: map[string]*os.File{}}
+	a := &Attachment{s: s, links: slices.Clone(links), files: map[string]*os.File{}}
 	for _, l := range links {
 		_, _, err := s.pair(l)
 		if err = errors.Join(err, ctx.Err()); err != nil {
@@ -49,27 +49,86 @@ func (a *Attachment) Links() []Link { return slices.Clone(a.links) }
 // after Open. The Attachment closes them in Close, so the VMM needs its own copies.
 func (a *Attachment) Taps() []*os.File { return slices.Clone(a.taps) }
 
+// Tap is the open tap of the i-th link, for a NIC that is plugged in later. After Open it
+// is opened here, which only works once the VMM has let go of it.
+func (a *Attachment) Tap(i int) (*os.File, error) {
+	if i < 0 || i >= len(a.links) {
+		return nil, fmt.Errorf("open tap: link %d of %d: %w", i, len(a.links), errdefs.ErrInvalidArgument)
+	}
+	if i < len(a.taps) {
+		return a.taps[i], nil
+	}
+	tap, err := a.open(a.links[i].Tap, tapFlags)
+	if err != nil {
+		return nil, fmt.Errorf("open tap %s: %w", a.links[i].Tap, err)
+	}
+	return tap, nil
+}
+
+// open answers the descriptor of a tap or sink that the Attachment keeps.
+func (a *Attachment) open(name string, flags uint16) (*os.File, error) {
+	if err := a.use(); err != nil {
+		return nil, err
+	}
+	defer a.mu.Unlock()
+	if f := a.files[name]; f != nil {
+		return f, nil
+	}
+	f, err := a.s.openTap(name, flags)
+	if err != nil {
+		return nil, err
+	}
+	a.files[name] = f
+	return f, nil
+}
+
 // Up lets the VM talk: inside Run, or after an abort. Either every tap is up
 // afterwards or none. Like: ip link set $tap up
 func (a *Attachment) Up(ctx context.Context) error {
-	err := a.each(ctx, "up", func(l netlink.Link) error { return a.s.nl.LinkSetUp(l) })
-	if err != nil {
-		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
-		defer cancel()
-		return errors.Join(err, a.Down(undo))
+	err := a.each(ctx, "up", func(link Link, tap netlink.Link) error {
+		iface, err := a.s.link(link.Interface)
+		if err == nil {
+			err = a.s.redirect(ctx, tap, iface) // which Mute takes away
+		}
+		if err != nil {
+			return err
+		}
+		return a.s.nl.LinkSetUp(tap)
+	})
+	return a.allOrNone(ctx, err)
+}
+
+// Mute lets the VMM write frames, of which none goes further: for a guest that runs while
+// it has addresses to give up. A VMM that meets a tap which is down may give up its NIC
+// for good. What reaches a sink still does. Up ends it.
+func (a *Attachment) Mute(ctx context.Context) error {
+	err := a.each(ctx, "mute", func(_ Link, tap netlink.Link) error {
+		if err := a.s.stray(ctx, tap); err != nil {
+			return err
+		}
+		return a.s.nl.LinkSetUp(tap)
+	})
+	return a.allOrNone(ctx, err)
+}
+
+func (a *Attachment) allOrNone(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
 	}
-	return nil
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	return errors.Join(err, a.Down(undo))
 }
 
 // Down silences the VM: at the vote, and before its VMM is stopped for good. Every
 // tap is tried; one that is gone is as silent as one can be.
 // Like: ip link set $tap down
 func (a *Attachment) Down(ctx context.Context) error {
-	return a.each(ctx, "down", func(l netlink.Link) error { return gone(a.s.nl.LinkSetDown(l)) })
+	return a.each(ctx, "down", func(_ Link, tap netlink.Link) error { return gone(a.s.nl.LinkSetDown(tap)) })
 }
 
 // each does set to all taps and goes on after a failure, the more so for Down.
-func (a *Attachment) each(ctx context.Context, name string, set func(netlink.Link) error) (err error) {
+func (a *Attachment) each(ctx context.Context, name string, set func(Link, netlink.Link) error) (err error) {
 	if err := a.use(); err != nil {
 		return err
 	}
@@ -82,7 +141,7 @@ func (a *Attachment) each(ctx context.Context, name string, set func(netlink.Lin
 			} else if err != nil {
 				return err
 			}
-			return set(l)
+			return set(link, l)
 		})
 		err = errors.Join(err, e)
 	}
@@ -108,7 +167,7 @@ func (a *Attachment) Close() error {
 	}
 	a.shut = true
 	a.s.close()
-	return errors.Join(closeAll(a.taps), closeAll(slices.Collect(maps.Values(a.sinks))))
+	return errors.Join(closeAll(a.taps), closeAll(slices.Collect(maps.Values(a.files))))
 }
 
 // Detach takes the wiring back, as the function of that name, and closes a.

@@ -53,7 +53,16 @@ func IsHost(path string) (bool, error) {
 
 // NewNamespace makes a network namespace with its loopback up and binds it to path,
 // which must not exist. Like: ip netns add
-func NewNamespace(path string) (err error) {
+func NewNamespace(path string) error { return newNamespace(path, func() error { return nil }) }
+
+// NewGuestNamespace is NewNamespace for a VM's interfaces: its kernel neither answers for
+// the IPv4 addresses that they are given nor takes what comes for them, and does not ask
+// whether anybody else has the IPv6 ones. Before a live move's end the VM itself does, on
+// the node that it still runs on: an answer from here would end its connections.
+// Like: ip netns exec $path ip rule del table local
+func NewGuestNamespace(path string) error { return newNamespace(path, mute) }
+
+func newNamespace(path string, within func() error) (err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
 		return fmt.Errorf("make namespace %s: %w", path, err)
 	}
@@ -68,7 +77,7 @@ func NewNamespace(path string) (err error) {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("unshare: %w", err)
 		}
-		if err := loopbackUp(); err != nil {
+		if err := errors.Join(loopbackUp(), within()); err != nil {
 			return err
 		}
 		return unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
@@ -103,6 +112,26 @@ func loopbackUp() error {
 		return fmt.Errorf("find loopback: %w", err)
 	}
 	return h.LinkSetUp(lo)
+}
+
+// mute makes the kernel of the thread's namespace know of no address that it is local.
+func mute() error {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open netlink: %w", err)
+	}
+	defer h.Close()
+	rule := netlink.NewRule()
+	rule.Family, rule.Table, rule.Priority = unix.AF_INET, unix.RT_TABLE_LOCAL, 0
+	if err := h.RuleDel(rule); err != nil {
+		return fmt.Errorf("delete rule of local addresses: %w", err)
+	}
+	for _, which := range []string{"all", "default"} {
+		if err := os.WriteFile(sysctlPath(which, "accept_dad"), []byte("0"), 0o644); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // openNamespace gives ErrNotFound for a path that is gone, or that is only the empty

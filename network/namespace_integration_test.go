@@ -45,12 +45,8 @@ func TestNamespace(t *testing.T) {
 			t.Fatalf("this thread is in %s: %v", here, err)
 		}
 	}
-	tasks, _ := filepath.Glob("/proc/self/task/*/ns/net")
-	for _, task := range tasks {
-		if in, err := os.Readlink(task); err == nil && in == there {
-			t.Errorf("%s is still in the namespace", task)
-		}
-	}
+	// Do returns before its thread has ended: one in there is on its way out, or it stays.
+	eventually(t, "no thread in the namespace", func() bool { return len(threadsIn(there)) == 0 })
 	for path, want := range map[string]bool{"": true, "/proc/self/ns/net": true, ns: false} {
 		if got, err := IsHost(path); err != nil || got != want {
 			t.Errorf("IsHost(%q) = %v, %v", path, got, err)
@@ -70,6 +66,17 @@ func TestNamespace(t *testing.T) {
 	if _, err := os.Stat(ns); !os.IsNotExist(err) {
 		t.Errorf("file left: %v", err)
 	}
+}
+
+// threadsIn names the threads of this process that are in the network namespace.
+func threadsIn(namespace string) (in []string) {
+	tasks, _ := filepath.Glob("/proc/self/task/*/ns/net")
+	for _, task := range tasks {
+		if at, err := os.Readlink(task); err == nil && at == namespace {
+			in = append(in, task)
+		}
+	}
+	return in
 }
 
 // The pid of Create is a process that lives there.

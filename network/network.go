@@ -6,7 +6,11 @@
 // VMM is stopped for good, Announce after a move, Detach at the end.
 package network
 
-import "godwit.dev/godwit/api/spec"
+import (
+	"net/netip"
+
+	"godwit.dev/godwit/api/spec"
+)
 
 // Owner tags every tap, so that a scan finds what no record knows.
 type Owner struct {
@@ -24,4 +28,6 @@ type Link struct {
 	Sink      string   `json:"sink,omitempty"` // tap that gets the guest's DHCP, see Serve: "dhcp0"; empty: none
 	NIC       spec.NIC `json:"nic"`            // as the guest has it; Read fills it as found
 	Found     Found    `json:"found"`          // what Detach puts back; only Read writes it
+	// Neighbors are MACs of gateways, see FindGateways.
+	Neighbors map[netip.Addr]string `json:"neighbors,omitempty"`
 }

@@ -58,6 +58,29 @@ func (s *session) redirectSome(ctx context.Context, from, to netlink.Link, keys 
 	})
 }
 
+// stray ends the redirect of all frames that arrive at l. The kernel, which then has them,
+// has no address there.
+// Like: tc filter del dev $l parent ffff: prio 1 handle $handle u32
+func (s *session) stray(ctx context.Context, l netlink.Link) error {
+	filters, err := dump(func() ([]netlink.Filter, error) {
+		return s.nl.FilterList(l, netlink.MakeHandle(0xffff, 0))
+	})
+	if err != nil {
+		return fmt.Errorf("list filters of %s: %w", l.Attrs().Name, err)
+	}
+	for _, f := range filters {
+		u, ok := f.(*netlink.U32)
+		if !ok || u.Sel == nil || drains(u.Sel.Keys) {
+			continue
+		}
+		err := s.step(ctx, "stop redirecting", l.Attrs().Name, func() error { return gone(s.nl.FilterDel(u)) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // redirects lists where the ingress filters of l with these keys send frames, nil for
 // those that match all; 0 stands for a filter that does something else.
 func (s *session) redirects(l netlink.Link, keys []netlink.TcU32Key) ([]int, error) {

@@ -2,11 +2,14 @@ package network
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -16,10 +19,10 @@ import (
 	"godwit.dev/godwit/network/dhcp"
 )
 
-// A sink takes DHCP messages off the wire between a guest and the network, both ways: the
-// guest's get an answer from Serve and never leave, foreign servers' end there. What is
-// written to the sink goes to the guest. The kernel needs no other tc action than the one
-// that redirects.
+// A sink takes DHCP, and what routers say of themselves, off the wire between a guest and
+// the network, both ways: the guest's questions get an answer from Serve and never leave,
+// the words of foreign servers and routers end there. What is written to the sink goes to
+// the guest. The kernel needs no other tc action than the one that redirects.
 
 // Words of an IPv4 header by offset, and what of them says "UDP, to this port". The port's
 // place depends on the header's length: with IP options, which nobody's DHCP has, a
@@ -30,21 +33,58 @@ const (
 	atPorts    = 20
 )
 
+// Words of an IPv6 header, and of what follows it.
+const (
+	atNext    = 4 // length, next header, hop limit
+	atSource  = 8
+	atPayload = 40
+	atTarget  = 48 // of a neighbour solicitation
+)
+
 func key(offset int32, value, mask uint32) netlink.TcU32Key {
 	return netlink.TcU32Key{Off: offset, Val: value, Mask: mask}
 }
 
 var (
 	isUDP     = key(atProtocol, 17<<16, 0xff<<16)
+	isIPv6    = key(atVersion, 6<<28, 0xf<<28)
+	isUDP6    = key(atNext, 17<<8, 0xff<<8)
+	isICMP6   = key(atNext, 58<<8, 0xff<<8)
 	toServers = [][]netlink.TcU32Key{
 		{key(atVersion, 0x45<<24, 0xff<<24), isUDP, key(atPorts, dhcp.ServerPort, 0xffff)},
+		{isIPv6, isUDP6, key(atPayload, dhcp.ServerPort6, 0xffff)},
+		{isIPv6, isICMP6, key(atPayload, dhcp.RouterSolicit<<24, 0xff<<24)},
+		append([]netlink.TcU32Key{isIPv6, isICMP6, key(atPayload, dhcp.NeighborSolicit<<24, 0xff<<24)}, standIns()...),
 	}
-	toClients = [][]netlink.TcU32Key{
+	toClients = append([][]netlink.TcU32Key{
 		{key(atVersion, 0x45<<24, 0xff<<24), isUDP, key(atPorts, dhcp.ClientPort, 0xffff)},
 		{key(atVersion, 0x46<<24, 0xfe<<24), isUDP},
 		{key(atVersion, 0x48<<24, 0xf8<<24), isUDP},
-	}
+		{isIPv6, isUDP6, key(atPayload, dhcp.ClientPort6, 0xffff)},
+		{isIPv6, isICMP6, key(atPayload, dhcp.RouterAdvert<<24, 0xff<<24)},
+	}, hidden()...)
 )
+
+// standIns are the words of a solicitation for an address that Serve answers for.
+func standIns() (keys []netlink.TcU32Key) {
+	prefix := dhcp.StandIns().Addr().AsSlice()
+	mask := net.CIDRMask(dhcp.StandIns().Bits(), 128)
+	for i := 0; i < len(prefix); i += 4 {
+		keys = append(keys, key(int32(atTarget+i), binary.BigEndian.Uint32(prefix[i:]), binary.BigEndian.Uint32(mask[i:])))
+	}
+	return keys
+}
+
+// hidden are advertisements of routers behind extension headers, which nobody sends who
+// means well (RFC 7113): a hop limit of 255, as every guest demands of an advertisement,
+// and a source on the link. Listener queries have a hop limit of 1.
+func hidden() (all [][]netlink.TcU32Key) {
+	const hopByHop, routing, fragment, authentication, options = 0, 43, 44, 51, 60
+	for _, next := range []uint32{hopByHop, routing, fragment, authentication, options} {
+		all = append(all, []netlink.TcU32Key{isIPv6, key(atNext, next<<8|255, 0xffff), key(atSource, 0xfe80<<16, 0xffc0<<16)})
+	}
+	return all
+}
 
 // drains reports whether a filter with these keys is one that leads to a sink.
 func drains(keys []netlink.TcU32Key) bool {
@@ -81,8 +121,32 @@ func (s *session) drain(ctx context.Context, link Link, iface, tap netlink.Link)
 	return nil
 }
 
-// Serve answers the DHCP of the guest on a link that has a sink, and tells each lease,
-// until ctx ends or the attachment is closed. leased must not block.
+// advertiseMax is the longest time between two unasked advertisements of a router; the
+// first ones come sooner, because the guest may not have been there.
+const advertiseMax = 256 * time.Second
+
+// advertise tells the guest of its routers, again and again: one that slept may have
+// forgotten them.
+func advertise(ctx context.Context, sink *os.File, server *dhcp.Server) {
+	for pause := time.Second; ; pause = min(2*pause, advertiseMax) {
+		for _, f := range server.Advertisements() {
+			if _, err := sink.Write(f); err != nil && !errors.Is(err, unix.EIO) {
+				return // Serve meets the same
+			}
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return
+		case <-t.C:
+		}
+	}
+}
+
+// Serve answers the DHCP of the guest on a link that has a sink, is its router as far as
+// words go, and tells each lease, until ctx ends or the attachment is closed. leased must
+// not block.
 func (a *Attachment) Serve(ctx context.Context, link Link, server *dhcp.Server, leased func(dhcp.Lease)) error {
 	sink, err := a.sink(link)
 	if err != nil {
@@ -90,6 +154,11 @@ func (a *Attachment) Serve(ctx context.Context, link Link, server *dhcp.Server, 
 	}
 	stop := context.AfterFunc(ctx, func() { _ = sink.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
+	beside, cancel := context.WithCancel(ctx)
+	var router sync.WaitGroup
+	router.Go(func() { advertise(beside, sink, server) })
+	defer router.Wait()
+	defer cancel()
 	buf := make([]byte, 1<<16)
 	for {
 		n, err := sink.Read(buf)
@@ -101,19 +170,18 @@ func (a *Attachment) Serve(ctx context.Context, link Link, server *dhcp.Server, 
 		case err != nil:
 			return fmt.Errorf("serve DHCP on %s: %w", link.Interface, err)
 		}
-		reply, lease, err := server.Frame(buf[:n])
+		replies, leases, err := server.Frame(buf[:n])
 		if err != nil {
 			return fmt.Errorf("serve DHCP on %s: %w", link.Interface, err)
 		}
-		if reply == nil {
-			continue
+		for _, reply := range replies {
+			// A tap that is down drops it, and the guest asks again.
+			if _, err := sink.Write(reply); err != nil && !errors.Is(err, unix.EIO) {
+				return fmt.Errorf("serve DHCP on %s: %w", link.Interface, err)
+			}
 		}
-		// A tap that is down drops it, and the guest asks again.
-		if _, err := sink.Write(reply); err != nil && !errors.Is(err, unix.EIO) {
-			return fmt.Errorf("serve DHCP on %s: %w", link.Interface, err)
-		}
-		if lease != nil {
-			leased(*lease)
+		for _, lease := range leases {
+			leased(lease)
 		}
 	}
 }
@@ -123,17 +191,5 @@ func (a *Attachment) sink(link Link) (*os.File, error) {
 	if link.Sink == "" {
 		return nil, fmt.Errorf("it has no sink: %w", errdefs.ErrFailedPrecondition)
 	}
-	if err := a.use(); err != nil {
-		return nil, err
-	}
-	defer a.mu.Unlock()
-	if f := a.sinks[link.Sink]; f != nil {
-		return f, nil
-	}
-	f, err := a.s.openTap(link.Sink, sinkFlags)
-	if err != nil {
-		return nil, err
-	}
-	a.sinks[link.Sink] = f
-	return f, nil
+	return a.open(link.Sink, sinkFlags)
 }

@@ -66,6 +66,9 @@ func newClient(t *testing.T, a *Attachment, nic string) *client {
 			if frame[12] == 8 && frame[23] == 17 && binary.BigEndian.Uint16(frame[36:]) == dhcp.ClientPort && !bytes.Equal(frame[6:12], dhcp.ServerMAC) {
 				c.foreign.Add(1)
 			}
+			if bytes.HasPrefix(frame[22:], foreignRouter.AsSlice()) {
+				c.foreign.Add(1)
+			}
 			if _, err := inside.Write(frame); err != nil {
 				return
 			}
@@ -142,7 +145,10 @@ func TestServe(t *testing.T) {
 
 func serve(t *testing.T, a *Attachment, link Link) <-chan dhcp.Lease {
 	t.Helper()
-	server, err := dhcp.New(dhcp.Config{NIC: link.NIC, Hostname: "web", DNS: []netip.Addr{netip.MustParseAddr("10.88.0.53")}})
+	server, err := dhcp.New(dhcp.Config{
+		NIC: link.NIC, Hostname: "web", DNS: []netip.Addr{netip.MustParseAddr("10.88.0.53"), netip.MustParseAddr("fd88::53")},
+		Search: []string{"example.org"}, Neighbors: link.Neighbors,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

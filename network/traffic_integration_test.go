@@ -114,6 +114,46 @@ func TestNothingLeavesWhileDown(t *testing.T) {
 	}
 }
 
+// N-23: a guest that has addresses to give up is heard by nobody, and its VMM, which may
+// give up a NIC for good whose tap is down, does not notice.
+func TestNothingLeavesWhileMute(t *testing.T) {
+	f := newFabric(t, 1, 1500)
+	a, links := f.attach(t, 0, func(l *Link) { l.Sink = "dhcp0" })
+	g := newGuest(t, a, 0)
+	w := listen(t, f.ns, "port0")
+	mac, probe := links[0].NIC.MAC, rarp(g.mac)
+	if err := a.Up(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before := sh(t, f.nodes[0], "tc", "filter", "show", "dev", "tap0", "ingress")
+	for range 2 {
+		if err := a.Mute(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w.drain(mac)
+		for range 20 {
+			if err := g.send(probe); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := w.drain(mac); len(got) != 0 {
+			t.Errorf("%d frames while mute: %x", len(got), got)
+		}
+		if got := sh(t, f.nodes[0], "tc", "filter", "show", "dev", "tap0", "ingress"); strings.Count(got, "mirred") != strings.Count(before, "mirred")-1 {
+			t.Errorf("filters while mute:\n%s\nbefore:\n%s", got, before)
+		}
+	}
+	if err := a.Up(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a frame reaches the switch", func() bool {
+		if err := g.send(probe); err != nil {
+			t.Fatal(err)
+		}
+		return len(w.drain(mac)) > 0
+	})
+}
+
 // H32: a zombie that still holds the tap is cut off by Detach.
 func TestZombieIsFenced(t *testing.T) {
 	f := newFabric(t, 1, 1500)

@@ -218,3 +218,42 @@ func (o *output) over() bool {
 	defer o.mu.Unlock()
 	return o.eof
 }
+
+// S2-13: a process whose output nobody takes is 1.5 to 2 MiB ahead and then waits, as it
+// does before a full pipe; where its output ends is known to the byte all the same.
+func TestUnreadOutput(t *testing.T) {
+	o, w := carried(t)
+	if err := setPipeSize(w); err != nil {
+		t.Fatal(err)
+	}
+	const least, most = outputSize - stepMax + pipeSize, outputSize + pipeSize
+	ahead, rest := 0, 3
+	for begun := time.Now(); rest > 0 && time.Since(begun) < time.Minute; {
+		if err := w.SetWriteDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		n, err := w.Write(make([]byte, most))
+		if ahead += n; !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("%d bytes ahead: %v", ahead, err)
+		}
+		if ahead >= least {
+			rest--
+		}
+	}
+	if ahead < least || ahead > most {
+		t.Errorf("%d bytes ahead, not %d to %d", ahead, least, most)
+	}
+	if got := o.settle(); got != uint64(ahead) {
+		t.Errorf("output ends at %d, not %d", got, ahead)
+	}
+	w.Close()
+	total := 0
+	for end := false; !end; {
+		var data []byte
+		data, _, end = o.read(t.Context(), uint64(total), outputSize, time.Minute)
+		total += len(data)
+	}
+	if total != ahead {
+		t.Errorf("%d bytes come, not %d", total, ahead)
+	}
+}

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// namespaces of the container's init.
-const namespaces = unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC
+// namespaces of the container's init; it makes its own of mounts and cgroups later.
+const namespaces = unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC
 
 // child is a stage that has been spawned and not yet become its process.
 type child struct {
@@ -40,38 +40,58 @@ func (c *children) spawnChild(kind string, clone uintptr, joinPID int, ended fun
 	return &child{pid: pid, pipe: pipe}, nil
 }
 
-// makeContainer starts the container's init up to where it waits for its process.
-func (s *Service) makeContainer(box *stage.Container) (*child, error) {
+// spare is a stage that waits for its container, and the process that it will be.
+type spare struct {
+	*child
+	process *process
+}
+
+// spawnInit starts a stage for the container's init.
+func (s *Service) spawnInit() (*spare, error) {
 	p := newProcess("", nil, s.opts.Poke)
-	var pid int
 	ch, err := s.children.spawnChild(stage.ArgInit, namespaces, 0, func(status uint32, at time.Time) {
 		s.ended(p, status, at)
 	})
 	if err != nil {
 		return nil, err
 	}
-	pid = ch.pid
-	p.pid = pid
-	fail := func(err error) (*child, error) {
-		_ = s.children.signal(pid, unix.SIGKILL)
-		<-p.done
-		return nil, errors.Join(err, ch.pipe.Close())
+	p.pid = ch.pid
+	sp := &spare{ch, p}
+	if err := s.cgroup.join(ch.pid); err != nil {
+		return nil, s.giveUp(sp, err)
 	}
-	if err := s.cgroup.join(pid); err != nil {
-		return fail(err)
+	return sp, nil
+}
+
+// giveUp ends a stage that has no container.
+func (s *Service) giveUp(sp *spare, err error) error {
+	_ = s.children.signal(sp.pid, unix.SIGKILL)
+	<-sp.process.done
+	return errors.Join(err, sp.pipe.Close())
+}
+
+// makeContainer lets the container's init come up to where it waits for its process.
+func (s *Service) makeContainer(box *stage.Container) (*child, error) {
+	sp := s.spare // of a guest that was prepared: it saves the start of a program
+	s.spare = nil
+	if sp == nil {
+		var err error
+		if sp, err = s.spawnInit(); err != nil {
+			return nil, err
+		}
 	}
-	if err := ch.pipe.SendContainer(box); err != nil {
-		return fail(err)
+	if err := sp.pipe.SendContainer(box); err != nil {
+		return nil, s.giveUp(sp, err)
 	}
-	event, err := ch.pipe.Next()
+	event, err := sp.pipe.Next()
 	if err != nil {
-		return fail(err)
+		return nil, s.giveUp(sp, err)
 	}
 	if event != stage.Ready {
-		return fail(fmt.Errorf("make container: its init has ended: %w", errdefs.ErrUnavailable))
+		return nil, s.giveUp(sp, fmt.Errorf("make container: its init has ended: %w", errdefs.ErrUnavailable))
 	}
-	s.init = p
-	return ch, nil
+	s.init = sp.process
+	return sp.child, nil
 }
 
 // ended is called by children for every process of the container, with children

@@ -22,7 +22,7 @@ func TestLaneOfOutput(t *testing.T) {
 					t.Skip("it has ended")
 				}
 				n := rapid.IntRange(1, 9000).Draw(t, "bytes")
-				space := o.data.Space(min(n, max(1, outputSize-o.data.Len())))
+				space, _ := o.data.Space(min(n, max(1, outputSize-o.data.Len())))
 				for i := range space {
 					space[i] = text(written + uint64(i))
 				}

@@ -19,7 +19,7 @@ const (
 	outputSize = 1 << 20
 	// What one read of a pipe takes: more and more while there is as much.
 	stepMin = 4 << 10
-	stepMax = 256 << 10
+	stepMax = outputSize / 2
 	// ttySize is what the kernel may hold between a process and the master of its terminal.
 	ttySize = 128 << 10
 )
@@ -88,8 +88,8 @@ func (o *output) readFrom(fd, limit int) error {
 	if n <= 0 {
 		return nil
 	}
-	space := o.data.Space(n)
-	n, err := unix.Read(fd, space)
+	first, second := o.data.Space(n)
+	n, err := readNow(fd, first, second)
 	if errors.Is(err, unix.EINTR) {
 		return nil
 	}
@@ -109,11 +109,12 @@ func (o *output) readFrom(fd, limit int) error {
 	return nil
 }
 
-// await waits for room.
+// await waits for room for a whole step: each read of a full pipe wakes the process, and
+// the switch to it and back costs more than a small read is worth.
 func (o *output) await() {
 	for {
 		o.mu.Lock()
-		full, changed := o.data.Len() >= outputSize, o.changed
+		full, changed := o.data.Len() > outputSize-o.step, o.changed
 		o.mu.Unlock()
 		if !full {
 			return

@@ -48,7 +48,9 @@ func (s *Service) Restored(_ context.Context, r *agentv1.RestoredRequest) (*agen
 	if err != nil {
 		return nil, err
 	}
-	s.opts.Log("restored, generation %q, %s", r.Generation, time.Now().UTC().Format(time.RFC3339))
+	if r.Generation != "" {
+		s.opts.Log("restored, generation %q, %s", r.Generation, time.Now().UTC().Format(time.RFC3339))
+	}
 	return &agentv1.RestoredResponse{BootId: id, UptimeMs: uptime, Processes: s.list()}, nil
 }
 

@@ -25,6 +25,11 @@ type Options struct {
 	// Ready is called before the first Setup goes on: the boot loads what it needs for
 	// disks in the background.
 	Ready func() error
+	// Greeted is called at the first call that says that the guest is a VM of its own.
+	Greeted func()
+	// Hold loads what a container may need and lets no driver have a device: Ready and
+	// Network do, in each copy of this guest.
+	Hold func() error
 	// Network is called before a NIC is looked for: drivers of NICs come no earlier.
 	Network func() error
 	// Started is called in the background, once, a while after the container's init has
@@ -48,6 +53,8 @@ type Service struct {
 	filter  *stage.Seccomp // of every process; written once, before the first Start
 	persona uint64
 	rootfs  string
+	held    bool     // by Prepare
+	spare   *spare   // too; nil once it is used
 	waiting *child   // the container's init until it has its process
 	init    *process // nil before Setup
 
@@ -80,6 +87,7 @@ func (s *Service) Info(context.Context, *agentv1.InfoRequest) (*agentv1.InfoResp
 	if err != nil {
 		return nil, err
 	}
+	s.opts.Greeted()
 	return &agentv1.InfoResponse{
 		BootId: id, Version: s.opts.Version, UptimeMs: uptime, Kernel: unix.ByteSliceToString(u.Release[:]),
 	}, nil

@@ -35,8 +35,10 @@ func (s *Service) Setup(_ context.Context, r *agentv1.SetupRequest) (*agentv1.Se
 	if err := s.opts.Ready(); err != nil {
 		return nil, err
 	}
-	if err := loopbackUp(); err != nil {
-		return nil, err
+	if !s.held { // else it is
+		if err := loopbackUp(); err != nil {
+			return nil, err
+		}
 	}
 	root := &rootfs{dir: s.opts.Dir}
 	dir, err := root.mount(r)

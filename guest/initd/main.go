@@ -53,20 +53,27 @@ func run(version string) error {
 	if err != nil {
 		return err
 	}
-	// What the channel needs comes first; the host's first call is answered while the
-	// rest is loaded.
 	channel, rest := list.split("virtio_console.ko")
 	if err := channel.load(); err != nil {
 		return err
 	}
-	eager, later := rest.part(seeded())
-	ready := sync.OnceValue(eager.loadUseful)
+	d := newDrivers(rest, seeded())
+	failed := make(chan error, 3)
 	listener := session.NewListener()
 	svc, err := agentd.New(agentd.Options{
 		Version: version, Dir: runDir, CgroupRoot: cgroupDir, Log: console, Poke: listener.Poke,
-		Ready: ready, Network: sync.OnceValue(later.network().load),
+		Ready: d.ready, Network: d.network, Hold: d.hold,
+		// What the channel needs came first; while the host reads its first answer the rest
+		// is loaded. Not before: a guest that is to be copied is told so by the first call.
+		Greeted: sync.OnceFunc(func() {
+			go func() {
+				if err := d.ready(); err != nil {
+					failed <- err
+				}
+			}()
+		}),
 		Started: func() {
-			if err := later.loadUseful(); err != nil {
+			if err := d.rest(); err != nil {
 				console("%v", err)
 			}
 		},
@@ -75,17 +82,11 @@ func run(version string) error {
 		return err
 	}
 	listener.Open = svc.Open
-	failed := make(chan error, 3)
 	server := &serve.Server{Service: agentv1.Service, Handlers: agentv1.Handlers(svc), Log: console}
 	go func() {
 		failed <- fmt.Errorf("serve agent: %w", server.Serve(context.Background(), listener))
 	}()
-	go func() {
-		if err := ready(); err != nil {
-			failed <- err
-		}
-	}()
-	go func() { failed <- openChannel(listener, ready) }()
+	go func() { failed <- openChannel(listener, d.ready) }()
 	return <-failed
 }
 

@@ -51,8 +51,9 @@ var devices = map[string]string{
 }
 
 const (
-	netDevice = "0x0001"
-	rngModule = "virtio-rng.ko"
+	netDevice  = "0x0001"
+	diskDevice = "0x0002"
+	rngModule  = "virtio-rng.ko"
 )
 
 // late reports whether a container starts without the module: it is loaded afterwards,
@@ -80,19 +81,27 @@ func (m modules) network() modules {
 // present answers the numbers of the virtio devices below a directory of sysfs. They
 // are there once virtio_pci is.
 func present(sysfs string) ([]string, error) {
-	files, err := filepath.Glob(filepath.Join(sysfs, "bus/virtio/devices/*/device"))
+	dirs, err := filepath.Glob(filepath.Join(sysfs, virtioBus, "devices/*"))
 	if err != nil {
 		return nil, err
 	}
 	var numbers []string
-	for _, f := range files {
-		data, err := os.ReadFile(f)
+	for _, dir := range dirs {
+		number, err := deviceNumber(dir)
 		if err != nil {
-			return nil, fmt.Errorf("read virtio device: %w", err)
+			return nil, err
 		}
-		numbers = append(numbers, strings.TrimSpace(string(data)))
+		numbers = append(numbers, number)
 	}
 	return numbers, nil
+}
+
+func deviceNumber(dir string) (string, error) {
+	data, err := os.ReadFile(filepath.Join(dir, "device"))
+	if err != nil {
+		return "", fmt.Errorf("read virtio device: %w", err)
+	}
+	return strings.TrimSpace(string(data)), nil
 }
 
 // useful leaves out the modules whose device is not among numbers.
@@ -105,7 +114,7 @@ func (m modules) useful(numbers []string) modules {
 
 // loadUseful inserts the modules that have a device here, or need none.
 func (m modules) loadUseful() error {
-	numbers, err := present("/sys")
+	numbers, err := present(sysfs)
 	if err != nil {
 		return err
 	}

@@ -11,9 +11,9 @@ type Ring struct {
 	size  int // bytes held
 }
 
-// Space returns room for at least one byte and at most n, as much as there is in one
-// piece; what is written there counts with Commit.
-func (r *Ring) Space(n int) []byte {
+// Space returns room for n bytes, at least one, in two pieces of which the second may be
+// empty; what is written there, the first piece first, counts with Commit.
+func (r *Ring) Space(n int) (first, second []byte) {
 	if r.size == 0 {
 		r.from = 0
 	}
@@ -21,11 +21,8 @@ func (r *Ring) Space(n int) []byte {
 		r.grow(max(need, ringMin))
 	}
 	to := (r.from + r.size) % len(r.array)
-	end := min(to+n, len(r.array))
-	if to < r.from {
-		end = min(end, r.from)
-	}
-	return r.array[to:end]
+	first = r.array[to:min(to+n, len(r.array))]
+	return first, r.array[:n-len(first)]
 }
 
 func (r *Ring) grow(need int) {

@@ -15,16 +15,18 @@ func TestRingIsASlice(t *testing.T) {
 		var want []byte
 		most := ringMin
 		for i := range 300 {
-			room := q.Space(1 + r.IntN(3000))
-			if len(room) == 0 {
-				t.Fatalf("seed %d, round %d: no room", seed, i)
+			size := 1 + r.IntN(3000)
+			first, second := q.Space(size)
+			if len(first)+len(second) != size {
+				t.Fatalf("seed %d, round %d: room for %d and %d, not %d", seed, i, len(first), len(second), size)
 			}
-			for j := range room {
-				room[j] = byte(i + j)
+			written := make([]byte, r.IntN(size+1))
+			for j := range written {
+				written[j] = byte(i + j)
 			}
-			n := r.IntN(len(room) + 1)
-			q.Commit(n)
-			want = append(want, room[:n]...)
+			copy(second, written[copy(first, written):])
+			q.Commit(len(written))
+			want = append(want, written...)
 			most = max(most, 2*(len(want)+3000))
 			at := r.IntN(len(want) + 1)
 			got := make([]byte, r.IntN(len(want)+2))

@@ -133,7 +133,7 @@ func (l *Lane) confirm(offset uint64) {
 	}
 	l.data = l.data[offset-at:]
 	l.have = offset
-	if l.have-l.toldHave >= laneWindow/4 {
+	if l.have-l.toldHave >= laneWindow/2 {
 		l.due = true
 		l.conn.wake()
 	}

@@ -1,9 +1,10 @@
-// Package dhcp answers the DHCPv4 of one guest: with the address that the CNI plugin gave
+// Package dhcp answers the DHCP of one guest: with the addresses that the CNI plugin gave
 // its interface, and with nothing else. A guest without an agent is configured so, and
-// its lease is something that godwit sees. It does no IO: package network moves the
-// frames.
+// its lease is something that godwit sees. For IPv6 it is the guest's router too, as far
+// as words go. It does no IO: package network moves the frames.
 //
-// RFC 2131 (protocol), 2132 (options), 3397 (search list), 3442 (classless routes).
+// RFC 2131 (protocol), 2132 (options), 3397 (search list), 3442 (classless routes); RFC
+// 8415 (DHCPv6), 4861 (routers and neighbours), 4191 (routes), 8106 (DNS).
 package dhcp
 
 import (
@@ -23,11 +24,14 @@ import (
 
 // Config is what the guest is told.
 type Config struct {
-	// NIC gives MAC, MTU, address (the first one of IPv4) and routes.
+	// NIC gives MAC, MTU, addresses (the first one of IPv4, all of IPv6) and routes.
 	NIC      spec.NIC
 	Hostname string
 	DNS      []netip.Addr
 	Search   []string
+	// Neighbors are the MACs of gateways that have no link-local address: a guest can be
+	// told of an IPv6 route through them only with their MAC.
+	Neighbors map[netip.Addr]string
 }
 
 // Lease is the guest's word that it uses the address.
@@ -42,6 +46,13 @@ type Server struct {
 	address netip.Prefix
 	id      netip.Addr // server identifier, and source of the answers
 	options []dhcpv4.Option
+
+	mtu        int
+	addresses6 []netip.Prefix
+	onLink     []netip.Prefix
+	routers    []router
+	dns6       []netip.Addr
+	search     []string
 }
 
 // forever is the lease time: a guest that slept for days keeps its address. Another
@@ -51,19 +62,35 @@ const forever = math.MaxUint32 * time.Second
 // unknownServer stands in where no gateway is known (RFC 3927 addresses are nobody's).
 var unknownServer = netip.MustParseAddr("169.254.1.1")
 
-// New refuses a NIC that DHCPv4 cannot configure.
+// New refuses a NIC that DHCP cannot configure.
 func New(cfg Config) (*Server, error) {
 	mac, err := net.ParseMAC(cfg.NIC.MAC)
 	if err != nil || len(mac) != 6 {
 		return nil, fmt.Errorf("serve DHCP on %s: MAC %q: six bytes wanted: %w", cfg.NIC.ID, cfg.NIC.MAC, errdefs.ErrInvalidArgument)
 	}
-	i := slices.IndexFunc(cfg.NIC.Addresses, func(p netip.Prefix) bool { return p.IsValid() && p.Addr().Unmap().Is4() })
-	if i < 0 {
-		return nil, fmt.Errorf("serve DHCP on %s: it has no IPv4 address: %w", cfg.NIC.ID, errdefs.ErrFailedPrecondition)
+	s := &Server{mac: mac, id: unknownServer, mtu: cfg.NIC.MTU, search: cfg.Search}
+	for _, p := range cfg.NIC.Addresses {
+		switch a := p.Addr().Unmap(); {
+		case a.Is6():
+			s.addresses6 = append(s.addresses6, p)
+		case a.Is4() && !s.address.IsValid():
+			s.address = netip.PrefixFrom(a, p.Bits())
+		}
 	}
-	p := cfg.NIC.Addresses[i]
-	s := &Server{mac: mac, address: netip.PrefixFrom(p.Addr().Unmap(), p.Bits()), id: unknownServer}
-	s.options = s.describe(cfg)
+	for _, a := range cfg.DNS {
+		if a.Unmap().Is6() {
+			s.dns6 = append(s.dns6, a)
+		}
+	}
+	if !s.address.IsValid() && len(s.addresses6) == 0 {
+		return nil, fmt.Errorf("serve DHCP on %s: it has no address: %w", cfg.NIC.ID, errdefs.ErrFailedPrecondition)
+	}
+	if s.address.IsValid() {
+		s.options = s.describe(cfg)
+	}
+	if len(s.addresses6) > 0 {
+		s.describe6(cfg)
+	}
 	return s, nil
 }
 
@@ -143,7 +170,7 @@ func (s *Server) routes(all []spec.Route) (out []*dhcpv4.Route, gateway netip.Ad
 // Reply answers a message of the guest; nil: there is nothing to say. lease is set when
 // the answer confirms the address.
 func (s *Server) Reply(req *dhcpv4.DHCPv4) (answer *dhcpv4.DHCPv4, lease *Lease, err error) {
-	if req.OpCode != dhcpv4.OpcodeBootRequest || !slices.Equal(req.ClientHWAddr, s.mac) {
+	if !s.address.IsValid() || req.OpCode != dhcpv4.OpcodeBootRequest || !slices.Equal(req.ClientHWAddr, s.mac) {
 		return nil, nil, nil // from behind a bridge in the guest
 	}
 	switch req.MessageType() {

@@ -158,7 +158,7 @@ func TestRoutes(t *testing.T) {
 func TestRefusedNICs(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"MAC":     func(c *Config) { c.NIC.MAC = "2:0" },
-		"address": func(c *Config) { c.NIC.Addresses = c.NIC.Addresses[:1] },
+		"address": func(c *Config) { c.NIC.Addresses = nil },
 	} {
 		cfg := config()
 		change(&cfg)

@@ -27,9 +27,13 @@ const (
 // asks for the MAC of the gateway, and its frame is met on the way there.
 var ServerMAC = net.HardwareAddr{0x02, 0x67, 0x77, 0x64, 0x68, 0x63}
 
-// Frame answers an ethernet frame of the guest with one, or nil. What is no DHCP message
-// is not answered.
-func (s *Server) Frame(frame []byte) (reply []byte, lease *Lease, err error) {
+// Frame answers an ethernet frame of the guest. What is no question for a server or a
+// router is not answered.
+func (s *Server) Frame(frame []byte) (replies [][]byte, leases []Lease, err error) {
+	if len(frame) >= etherHeader && binary.BigEndian.Uint16(frame[12:]) == etherIPv6 {
+		replies, leases = s.frames6(frame)
+		return replies, leases, nil
+	}
 	body := payload(frame)
 	if body == nil {
 		return nil, nil, nil
@@ -42,7 +46,10 @@ func (s *Server) Frame(frame []byte) (reply []byte, lease *Lease, err error) {
 	if err != nil || m == nil {
 		return nil, nil, err
 	}
-	return s.frame(m), lease, nil
+	if lease != nil {
+		leases = []Lease{*lease}
+	}
+	return [][]byte{s.frame(m)}, leases, nil
 }
 
 // payload of an unfragmented UDP datagram to the server's port.

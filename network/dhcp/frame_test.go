@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/dhcpv6"
 )
 
 // request is a frame of a guest that has no address yet.
@@ -28,10 +29,11 @@ func request(t testing.TB, m *dhcpv4.DHCPv4) []byte {
 func TestFrames(t *testing.T) {
 	s := server(t)
 	for _, broadcast := range []bool{false, true} {
-		reply, _, err := s.Frame(request(t, discover(t, dhcpv4.WithBroadcast(broadcast))))
-		if err != nil || reply == nil {
+		replies, _, err := s.Frame(request(t, discover(t, dhcpv4.WithBroadcast(broadcast))))
+		if err != nil || len(replies) != 1 {
 			t.Fatal(err)
 		}
+		reply := replies[0]
 		to := net.IP(reply[30:34])
 		if want := map[bool]net.IP{false: net.IPv4(10, 88, 0, 5), true: net.IPv4bcast}[broadcast]; !to.Equal(want) || !slices.Equal(reply[:6], mac) {
 			t.Errorf("broadcast %v: sent to %s at %x", broadcast, to, reply[:6])
@@ -74,14 +76,21 @@ func FuzzFrame(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(request(f, m))
+	f.Add(ask6(serverLink))
+	f.Add(from(protoUDP, 64, allNodes, solicit(f, dhcpv6.MessageTypeRequest).ToBytes()))
 	s, err := New(config())
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, frame []byte) {
-		reply, lease, err := s.Frame(frame)
-		if err != nil || lease != nil && reply == nil || len(reply) > 1514 {
-			t.Fatalf("%d bytes, %v, %v", len(reply), lease, err)
+		replies, leases, err := s.Frame(frame)
+		if err != nil || leases != nil && replies == nil {
+			t.Fatalf("%d replies, %v, %v", len(replies), leases, err)
+		}
+		for _, reply := range replies {
+			if len(reply) > 1514 {
+				t.Fatalf("%d bytes", len(reply))
+			}
 		}
 	})
 }

@@ -1,0 +1,40 @@
+package agentd
+
+import (
+	"context"
+	"fmt"
+
+	agentv1 "godwit.dev/godwit/api/agent/lean"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// Prepare implements agentv1.AgentService. Whatever is done here is done once for all the
+// guests that are copies of this one: nothing that names a guest, and nothing that draws a
+// secret from the kernel's generator before Restored has given it entropy of its own.
+func (s *Service) Prepare(context.Context, *agentv1.PrepareRequest) (*agentv1.PrepareResponse, error) {
+	s.setupMu.Lock()
+	defer s.setupMu.Unlock()
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return nil, fmt.Errorf("ask kernel version: %w", err)
+	}
+	if s.setup != nil {
+		return nil, fmt.Errorf("prepare guest: it has a container: %w", errdefs.ErrFailedPrecondition)
+	}
+	if !s.held {
+		if err := s.opts.Hold(); err != nil {
+			return nil, fmt.Errorf("prepare guest: %w: %w", err, errdefs.ErrFailedPrecondition)
+		}
+		if err := loopbackUp(); err != nil {
+			return nil, err
+		}
+		var err error
+		if s.spare, err = s.spawnInit(); err != nil {
+			return nil, err
+		}
+		s.held = true
+	}
+	return &agentv1.PrepareResponse{Version: s.opts.Version, Kernel: unix.ByteSliceToString(u.Release[:])}, nil
+}
