@@ -11,22 +11,31 @@ type Config struct {
 	RunDir   string `toml:"run_dir"`   // sockets; default /run/godwit
 	RAMDir   string `toml:"ram_dir"`   // RAM files, a tmpfs that godwitd mounts; default run_dir/ram
 	RAMSize  Size   `toml:"ram_size"`  // of that tmpfs; 0: half of the host's memory
+	// RAMHugePages is the size of the huge pages, 2MiB or 1GiB, that RAM files consist of; 0:
+	// RAMDir is a tmpfs.
+	RAMHugePages Size `toml:"ram_huge_pages"`
 
-	HostNetwork string   `toml:"host_network"` // "refuse" (default) or "loopback"
-	StdioURI    string   `toml:"stdio_uri"`    // of tasks that godwitd creates; default file:///var/log/godwit/{namespace}-{id}.log
-	VMM         VMM      `toml:"vmm"`
-	Guest       Guest    `toml:"guest"`
-	VM          VM       `toml:"vm"`
-	Cache       Cache    `toml:"cache"`
-	Worker      Worker   `toml:"worker"`
-	Registry    Registry `toml:"registry"`
-	Controller  Control  `toml:"controller"`
-	TLS         TLS      `toml:"tls"`
-	Containerd  Runtime  `toml:"containerd"`
-	CNI         CNI      `toml:"cni"`
-	Metrics     Metrics  `toml:"metrics"`
-	Timeouts    Timeouts `toml:"timeouts"`
-	Log         Log      `toml:"log"`
+	HostNetwork string    `toml:"host_network"` // "refuse" (default) or "loopback"
+	StdioURI    string    `toml:"stdio_uri"`    // of tasks that godwitd creates; default file:///var/log/godwit/{namespace}-{id}.log
+	VMM         VMM       `toml:"vmm"`
+	Guest       Guest     `toml:"guest"`
+	VM          VM        `toml:"vm"`
+	Cache       Cache     `toml:"cache"`
+	Template    Template  `toml:"template"`
+	Worker      Worker    `toml:"worker"`
+	Registry    Registry  `toml:"registry"`
+	Retention   Retention `toml:"retention"`
+	Seal        Seal      `toml:"seal"`
+	Sign        Sign      `toml:"sign"`
+	Controller  Control   `toml:"controller"`
+	Peer        Peer      `toml:"peer"`
+	Move        Move      `toml:"move"`
+	TLS         TLS       `toml:"tls"`
+	Containerd  Runtime   `toml:"containerd"`
+	CNI         CNI       `toml:"cni"`
+	Metrics     Metrics   `toml:"metrics"`
+	Timeouts    Timeouts  `toml:"timeouts"`
+	Log         Log       `toml:"log"`
 }
 
 // VMM picks the VMM.
@@ -37,6 +46,16 @@ type VMM struct {
 	CloudHypervisor string `toml:"cloud_hypervisor"`
 	DataDir         string `toml:"data_dir"` // QEMU's -L, if its firmware is elsewhere
 	Accel           string `toml:"accel"`    // auto (default), kvm, tcg
+	// FirstUser is the first of the users that VMMs run as, each VM's another one; 0: root.
+	// Default 1879048192, from where on systemd leaves all to the administrator.
+	FirstUser int `toml:"first_user"`
+	// Firmware and FirmwareVars are UEFI code for QEMU and the variables that a VM begins
+	// with; defaults: those of Debian's package ovmf. A node without them boots no VM disk
+	// by firmware.
+	Firmware     string `toml:"firmware"`
+	FirmwareVars string `toml:"firmware_vars"`
+	// CloudHypervisorFirmware is UEFI code for Cloud Hypervisor; default: none.
+	CloudHypervisorFirmware string `toml:"cloud_hypervisor_firmware"`
 }
 
 // Guest is what container images are booted with.
@@ -51,20 +70,37 @@ type Guest struct {
 type VM struct {
 	Memory       Size `toml:"memory"`        // default 512MiB
 	WritableSize Size `toml:"writable_size"` // of the writable disk, sparse; default 8GiB
+	MaxDisk      Size `toml:"max_disk"`      // of a VM disk; default 1TiB
 	// Overhead is what VMM, shim and worker of a VM may use beside its RAM; 0: as much as
 	// they may need.
 	Overhead Size `toml:"overhead"`
 }
 
-// Cache of read-only disks on the node.
+// Cache of read-only disks, and of what snapshots consist of, on the node.
 type Cache struct {
-	MaxSize Size `toml:"max_size"` // default 20GiB; files in use are never evicted
+	MaxSize Size `toml:"max_size"` // of disks; default 20GiB; files in use are never evicted
+	Packs   Size `toml:"packs"`    // of packs of snapshots; default 10GiB; 0: none are kept
+}
+
+// Template is how VMs are started as copies of one that was booted before.
+type Template struct {
+	Mode    string `toml:"mode"`     // on (default), off: every VM boots
+	After   int    `toml:"after"`    // boots of one shape until its template is made; default 2
+	Max     int    `toml:"max"`      // templates that are kept, the last used ones; default 8
+	MaxSize Size   `toml:"max_size"` // of all on the disk; default 2GiB
 }
 
 // Worker bounds the processes that handle RAM pages.
 type Worker struct {
 	Memory      Size `toml:"memory"`      // of buffers; default 256MiB
 	Concurrency int  `toml:"concurrency"` // uploads and downloads at once; default 4
+	// Tracking is how changed pages of a running VM are found: auto (default), uffd,
+	// soft-dirty, content.
+	Tracking string `toml:"tracking"`
+	// PauseBudget is how long a capture may have its VM stand still if passes before the
+	// pause can help it; 0: no passes; default 50ms.
+	PauseBudget Duration `toml:"pause_budget"`
+	Bandwidth   Size     `toml:"bandwidth"` // bytes a second of one process; 0: no limit
 }
 
 // Registry is where snapshots go. At most one of Repository and Layout is set; neither
@@ -74,13 +110,62 @@ type Registry struct {
 	PlainHTTP    bool   `toml:"plain_http"`    // no TLS
 	CAFile       string `toml:"ca_file"`       // PEM, beside the system's
 	DockerConfig string `toml:"docker_config"` // directory of config.json; default: DOCKER_CONFIG or root's
+	HostsDir     string `toml:"hosts_dir"`     // of containerd's hosts.toml files, such as /etc/containerd/certs.d
 	Layout       string `toml:"layout"`        // directory of OCI layouts instead of a registry
+}
+
+// Retention of snapshots that no record needs.
+type Retention struct {
+	Keep    int      `toml:"keep"`     // newest of a VM that stay; default 1
+	KeepFor Duration `toml:"keep_for"` // younger ones stay too; default 0s
+	Grace   Duration `toml:"grace"`    // that a leftover is watched before it is deleted; default 1h
+}
+
+// Seal encrypts what snapshots hold of a VM. Where KeyFiles or Recipients are set, new
+// snapshots are sealed.
+type Seal struct {
+	KeyFiles     []string `toml:"key_files"`     // 32 bytes in base64, for all nodes; the first seals, each opens
+	Recipients   []string `toml:"recipients"`    // of age, such as age1...; seal too
+	IdentityFile string   `toml:"identity_file"` // of age; opens
+	Required     bool     `toml:"required"`      // a snapshot that is not sealed is not restored
+}
+
+// Sign vouches for snapshots. Where KeyFile is set, new ones are signed.
+type Sign struct {
+	KeyFile  string   `toml:"key_file"` // PKCS #8 in PEM: ECDSA or Ed25519
+	Trusted  []string `toml:"trusted"`  // public keys in PEM; that of key_file is one too
+	Required bool     `toml:"required"` // a snapshot that no trusted key has signed is not restored
 }
 
 // Control names the controller. Both empty: this node is its own.
 type Control struct {
 	Listen  string `toml:"listen"`  // this node holds the store and serves it here, host:port
-	Address string `toml:"address"` // of the node that does
+	Address string `toml:"address"` // of the node that does; of several, with commas between them
+	Etcd    Etcd   `toml:"etcd"`    // where the records lie; without endpoints: in a file of this node
+}
+
+// Etcd is a cluster in which several controllers keep the records, so that one of them may
+// be lost.
+type Etcd struct {
+	Endpoints []string `toml:"endpoints"` // URLs; http:// on this host only
+	Prefix    string   `toml:"prefix"`    // of all keys; default /godwit/
+	CA        string   `toml:"ca"`        // PEM; default: the system's
+	Cert      string   `toml:"cert"`      // of the client, PEM
+	Key       string   `toml:"key"`
+}
+
+// Peer is where the controller, and other nodes' VMs, reach this node. Without it no VM
+// comes or goes but by hibernate and wake.
+type Peer struct {
+	Listen    string `toml:"listen"`    // host:port, mutual TLS
+	Advertise string `toml:"advertise"` // host:port that others use; default: listen
+}
+
+// Move bounds the moves under way at once. The controller's counts.
+type Move struct {
+	Parallel int `toml:"parallel"` // of all; default 5
+	Outgoing int `toml:"outgoing"` // from one node; default 2
+	Incoming int `toml:"incoming"` // to one node; default 2
 }
 
 // TLS files of this node; the defaults are those that godwit node init and join write.
@@ -113,6 +198,9 @@ type Timeouts struct {
 	Operation Duration `toml:"operation"` // hibernate or wake up to the commit; default 10m
 	Abort     Duration `toml:"abort"`     // rollback after a failure; default 30s
 	Daemon    Duration `toml:"daemon"`    // a shim's call to godwitd; default 10s
+	// NIC is how long a guest may take to let a NIC go, and to use the address of one that
+	// was plugged in; default 30s.
+	NIC Duration `toml:"nic"`
 }
 
 // Log of the programs.

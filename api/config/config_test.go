@@ -13,6 +13,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/pelletier/go-toml/v2"
 )
 
@@ -79,7 +80,7 @@ func TestDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatalf("parse what was written: %v\n%s", err, text)
 	}
-	if d := cmp.Diff(c, again); d != "" {
+	if d := cmp.Diff(c, again, cmpopts.EquateEmpty()); d != "" {
 		t.Errorf("round trip (-want +got):\n%s", d)
 	}
 }
@@ -88,6 +89,9 @@ func TestRefused(t *testing.T) {
 	long := "/" + strings.Repeat("r", 80)
 	tests := []struct{ name, text, want string }{
 		{"unknown key", "node = 'a'\n\n[vm]\nmemroy = '1GiB'\n", `file.toml line 4: unknown key "vm.memroy"`},
+		{"relative key file", "[seal]\nkey_files = ['seal.key']\n", "seal.key_files"},
+		{"relative identity", "[seal]\nidentity_file = '../id'\n", "seal.identity_file"},
+		{"recipient", "[seal]\nrecipients = ['ssh-rsa x']\n", "seal.recipients"},
 		{"unknown table", "[vmn]\nmemory = '1GiB'\n", "line 1"},
 		{"syntax", "node = \n", "line 1"},
 		{"wrong type", "\nnode = 3\n", "line 2"},
@@ -107,10 +111,20 @@ func TestRefused(t *testing.T) {
 		{"repository with tag", "[registry]\nrepository = 'r/a:b'\n", "registry.repository"},
 		{"two controllers", "[controller]\nlisten = 'a:1'\naddress = 'b:1'\n", "controller"},
 		{"controller without port", "[controller]\naddress = 'b'\n", "controller.address"},
+		{"one controller of two without port", "[controller]\naddress = 'a:1, b'\n", "controller.address"},
+		{"etcd and a controller", "[controller]\naddress = 'a:1'\n[controller.etcd]\nendpoints = ['https://e:1']\n", "controller.etcd.endpoints"},
+		{"etcd without TLS", "[controller.etcd]\nendpoints = ['http://192.0.2.1:2379']\n", "controller.etcd.endpoints"},
+		{"etcd without scheme", "[controller.etcd]\nendpoints = ['e:2379']\n", "controller.etcd.endpoints"},
+		{"etcd without port", "[controller.etcd]\nendpoints = ['https://e']\n", "controller.etcd.endpoints"},
+		{"etcd prefix", "[controller.etcd]\nendpoints = ['https://e:1']\nprefix = 'godwit'\n", "controller.etcd.prefix"},
+		{"etcd key alone", "[controller.etcd]\nendpoints = ['https://e:1']\nkey = '/k'\n", "controller.etcd.cert"},
+		{"etcd ca", "[controller.etcd]\nendpoints = ['https://e:1']\nca = 'k'\n", "controller.etcd.ca"},
 		{"open metrics", "[metrics]\naddress = '0.0.0.0:9100'\n", "metrics.address"},
 		{"named metrics", "[metrics]\naddress = 'localhost:9100'\n", "metrics.address"},
 		{"kind", "[vmm]\nkind = 'xen'\n", "vmm.kind"},
 		{"accel", "[vmm]\naccel = 'hvf'\n", "vmm.accel"},
+		{"huge pages", "ram_huge_pages = '4KiB'\n", "ram_huge_pages"},
+		{"user of the system", "[vmm]\nfirst_user = 33\n", "vmm.first_user"},
 		{"level", "[log]\nlevel = 'loud'\n", "log.level"},
 		{"host network", "host_network = 'yes'\n", "host_network"},
 		{"concurrency", "[worker]\nconcurrency = 0\n", "worker.concurrency"},
@@ -139,6 +153,8 @@ func TestAccepted(t *testing.T) {
 		{"loopback metrics", "[metrics]\naddress = '[::1]:9100'\n", func(c *Config) bool { return !c.MetricsTLS() }},
 		{"TLS metrics", "[metrics]\naddress = '0.0.0.0:9100'\n[tls]\nca='/a'\ncert='/b'\nkey='/c'\n", func(c *Config) bool { return c.MetricsTLS() }},
 		{"repository", "[registry]\nrepository = 'registry.example:5000/a/b-c'\n", func(c *Config) bool { return c.UsesRecords() && c.HasStore() }},
+		{"controllers", "[controller]\naddress = 'n1:7443, n2:7443'\n", func(c *Config) bool { return slices.Equal(c.Controller.Addresses(), []string{"n1:7443", "n2:7443"}) }},
+		{"etcd", "[controller]\nlisten = 'n1:7443'\n[controller.etcd]\nendpoints = ['http://127.0.0.1:2379', 'https://e:1']\n", func(c *Config) bool { return c.Controller.Etcd.Prefix == "/godwit/" }},
 		{"controller", "[controller]\naddress = 'n1:7443'\n", func(c *Config) bool { return c.UsesRecords() && !c.HasStore() }},
 	}
 	for _, tt := range tests {

@@ -15,18 +15,26 @@ func Default() *Config {
 		RunDir:      "/run/godwit",
 		HostNetwork: "refuse",
 		StdioURI:    "file:///var/log/godwit/{namespace}-{id}.log",
-		VMM:         VMM{Kind: "auto", QEMU: "qemu-system-x86_64", CloudHypervisor: "cloud-hypervisor", Accel: "auto"},
-		Guest:       Guest{Kernel: "/usr/share/godwit/vmlinuz", Initrd: "/usr/share/godwit/initramfs"},
-		VM:          VM{Memory: 512 << 20, WritableSize: 8 << 30},
-		Cache:       Cache{MaxSize: 20 << 30},
-		Worker:      Worker{Memory: 256 << 20, Concurrency: 4},
-		Containerd:  Runtime{Address: "/run/containerd/containerd.sock", Runtime: "io.containerd.godwit.v1"},
-		CNI:         CNI{ConfDir: "/etc/cni/net.d", BinDir: "/opt/cni/bin"},
+		VMM: VMM{
+			Kind: "auto", QEMU: "qemu-system-x86_64", CloudHypervisor: "cloud-hypervisor", Accel: "auto", FirstUser: 0x70000000,
+			Firmware: "/usr/share/OVMF/OVMF_CODE_4M.fd", FirmwareVars: "/usr/share/OVMF/OVMF_VARS_4M.fd",
+		},
+		Guest:      Guest{Kernel: "/usr/share/godwit/vmlinuz", Initrd: "/usr/share/godwit/initramfs"},
+		VM:         VM{Memory: 512 << 20, WritableSize: 8 << 30, MaxDisk: 1 << 40},
+		Cache:      Cache{MaxSize: 20 << 30, Packs: 10 << 30},
+		Template:   Template{Mode: "on", After: 2, Max: 8, MaxSize: 2 << 30},
+		Worker:     Worker{Memory: 256 << 20, Concurrency: 4, Tracking: "auto", PauseBudget: Duration(50 * time.Millisecond)},
+		Retention:  Retention{Keep: 1, Grace: Duration(time.Hour)},
+		Move:       Move{Parallel: 5, Outgoing: 2, Incoming: 2},
+		Containerd: Runtime{Address: "/run/containerd/containerd.sock", Runtime: "io.containerd.godwit.v1"},
+		Controller: Control{Etcd: Etcd{Prefix: "/godwit/"}},
+		CNI:        CNI{ConfDir: "/etc/cni/net.d", BinDir: "/opt/cni/bin"},
 		Timeouts: Timeouts{
 			Boot:      Duration(time.Minute),
 			Operation: Duration(10 * time.Minute),
 			Abort:     Duration(30 * time.Second),
 			Daemon:    Duration(10 * time.Second),
+			NIC:       Duration(30 * time.Second),
 		},
 		Log: Log{Level: "info"},
 	}
@@ -45,6 +53,9 @@ func (c *Config) derive() error {
 	}
 	if c.RAMDir == "" {
 		c.RAMDir = filepath.Join(c.RunDir, "ram")
+	}
+	if c.Peer.Advertise == "" {
+		c.Peer.Advertise = c.Peer.Listen
 	}
 	pki := filepath.Join(c.StateDir, "pki")
 	for _, f := range []struct {

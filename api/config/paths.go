@@ -3,7 +3,11 @@ package config
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"path/filepath"
+	"regexp"
+
+	"github.com/containerd/errdefs"
 )
 
 // NodeID tells this node from others on the same host, in names that only the kernel keeps.
@@ -36,6 +40,18 @@ func (c *Config) FactsFile() string {
 // CacheDir holds the read-only disks that the node's VMs share.
 func (c *Config) CacheDir() string { return filepath.Join(c.StateDir, "cache") }
 
+// PacksDir holds what the node keeps of snapshots.
+func (c *Config) PacksDir() string { return filepath.Join(c.CacheDir(), "packs") }
+
+// GoldenDir holds the page tables of golden snapshots, with keys: it lies in memory.
+func (c *Config) GoldenDir() string { return filepath.Join(c.RunDir, "golden") }
+
+// GoldenTable is the table of the golden snapshot with that digest, in hex.
+func (c *Config) GoldenTable(hex string) string { return filepath.Join(c.GoldenDir(), hex+".table") }
+
+// TemplatesDir holds the VMs that others are started as copies of.
+func (c *Config) TemplatesDir() string { return filepath.Join(c.StateDir, "templates") }
+
 // VMsDir holds one directory per containerd namespace, and in it one per VM.
 func (c *Config) VMsDir() string { return filepath.Join(c.StateDir, "vms") }
 
@@ -55,6 +71,23 @@ func (c *Config) VMRunDir(namespace, id string) string {
 // godwit.machine.v1 for godwitd.
 func (c *Config) MachineSocket(namespace, id string) string {
 	return filepath.Join(c.VMRunDir(namespace, id), "machine.sock")
+}
+
+// PagesChannel names the stream by which a VM comes to this node; token makes it another
+// one for each attempt of each operation.
+func (c *Config) PagesChannel(namespace, id, token string) string {
+	return vmHash(namespace, id) + "-" + token
+}
+
+var pagesChannel = regexp.MustCompile(`^([0-9a-f]{16})-[0-9a-f]{32}$`)
+
+// PagesSocket is where a shim takes the connection of such a channel.
+func (c *Config) PagesSocket(channel string) (string, error) {
+	m := pagesChannel.FindStringSubmatch(channel)
+	if m == nil {
+		return "", fmt.Errorf("channel %q: no name of a stream: %w", channel, errdefs.ErrInvalidArgument)
+	}
+	return filepath.Join(c.RunDir, "vm", m[1], "pages.sock"), nil
 }
 
 // RAMFile is the file that the RAM of one VM lies in.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
@@ -20,6 +21,9 @@ const (
 	MinVM    Size = 64 << 20
 	MaxVM    Size = 16 << 40
 	PageSize Size = 2 << 20
+
+	// MinBandwidth keeps a transfer from looking as if it stood still.
+	MinBandwidth Size = 64 << 10
 )
 
 const (
@@ -38,7 +42,7 @@ func invalid(key, format string, args ...any) error {
 func (c *Config) validate() error {
 	for _, check := range []func() error{
 		c.validateNode, c.validatePaths, c.validateChoices, c.validateSizes, c.validateTimeouts,
-		c.validateRegistry, c.validateController, c.validateMetrics, c.validateStdio,
+		c.validateRegistry, c.validateRetention, c.validateSeal, c.validateController, c.validatePeer, c.validateMetrics, c.validateStdio,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -61,8 +65,10 @@ func (c *Config) validatePaths() error {
 	}{
 		{"state_dir", c.StateDir, true}, {"run_dir", c.RunDir, true}, {"ram_dir", c.RAMDir, false},
 		{"guest.kernel", c.Guest.Kernel, true}, {"guest.initrd", c.Guest.Initrd, true},
+		{"vmm.firmware", c.VMM.Firmware, false}, {"vmm.firmware_vars", c.VMM.FirmwareVars, false},
+		{"vmm.cloud_hypervisor_firmware", c.VMM.CloudHypervisorFirmware, false},
 		{"vmm.data_dir", c.VMM.DataDir, false}, {"registry.ca_file", c.Registry.CAFile, false},
-		{"registry.docker_config", c.Registry.DockerConfig, false}, {"registry.layout", c.Registry.Layout, false},
+		{"registry.docker_config", c.Registry.DockerConfig, false}, {"registry.hosts_dir", c.Registry.HostsDir, false}, {"registry.layout", c.Registry.Layout, false},
 		{"tls.ca", c.TLS.CA, false}, {"tls.cert", c.TLS.Cert, false}, {"tls.key", c.TLS.Key, false},
 		{"containerd.address", c.Containerd.Address, true},
 		{"cni.conf_dir", c.CNI.ConfDir, true}, {"cni.bin_dir", c.CNI.BinDir, true},
@@ -100,11 +106,19 @@ func (c *Config) validateChoices() error {
 		{"host_network", c.HostNetwork, []string{"loopback", "refuse"}},
 		{"vmm.kind", c.VMM.Kind, []string{"auto", "qemu", "cloud-hypervisor"}},
 		{"vmm.accel", c.VMM.Accel, []string{"auto", "kvm", "tcg"}},
+		{"worker.tracking", c.Worker.Tracking, []string{"auto", "uffd", "soft-dirty", "content"}},
+		{"template.mode", c.Template.Mode, []string{"on", "off"}},
 		{"log.level", c.Log.Level, []string{"debug", "info", "warn", "error"}},
 	} {
 		if !slices.Contains(f.allowed, f.value) {
 			return invalid(f.key, "%q is not one of %s", f.value, strings.Join(f.allowed, ", "))
 		}
+	}
+	if p := c.RAMHugePages; p != 0 && p != 2<<20 && p != 1<<30 {
+		return invalid("ram_huge_pages", "%s: use 2MiB or 1GiB", p)
+	}
+	if u := c.VMM.FirstUser; u < 0 || u > 0 && u < 1000 || u > 0x7fff0000 {
+		return invalid("vmm.first_user", "%d: use 0 for root, or a user from 1000 to %d", u, 0x7fff0000)
 	}
 	if strings.ContainsAny(c.Guest.Cmdline, "\n\x00") {
 		return invalid("guest.cmdline", "it holds a line break or a zero byte")
@@ -119,7 +133,9 @@ func (c *Config) validateSizes() error {
 	}{
 		{"vm.memory", c.VM.Memory, MinVM, MaxVM},
 		{"vm.writable_size", c.VM.WritableSize, 64 << 20, 16 << 40},
+		{"vm.max_disk", c.VM.MaxDisk, 1 << 20, 16 << 40},
 		{"cache.max_size", c.Cache.MaxSize, 64 << 20, 1 << 50},
+		{"template.max_size", c.Template.MaxSize, 64 << 20, 1 << 50},
 		{"worker.memory", c.Worker.Memory, 32 << 20, 1 << 40},
 	} {
 		if s.value < s.min || s.value > s.max {
@@ -131,6 +147,24 @@ func (c *Config) validateSizes() error {
 	}
 	if o := c.VM.Overhead; o != 0 && (o < 64<<20 || o > MaxVM) {
 		return invalid("vm.overhead", "%s is not between %s and %s; 0 grants what a VM may need", o, Size(64<<20), MaxVM)
+	}
+	if p := c.Cache.Packs; p != 0 && (p < 64<<20 || p > 1<<50) {
+		return invalid("cache.packs", "%s is not between %s and %s; 0 keeps none", p, Size(64<<20), Size(1<<50))
+	}
+	return c.validateCounts()
+}
+
+func (c *Config) validateCounts() error {
+	for key, n := range map[string]int{"template.after": c.Template.After, "template.max": c.Template.Max} {
+		if n < 1 || n > 1000 {
+			return invalid(key, "%d is not between 1 and 1000", n)
+		}
+	}
+	if d := time.Duration(c.Worker.PauseBudget); d < 0 || d > time.Minute {
+		return invalid("worker.pause_budget", "%v is not between 0 and 1m", d)
+	}
+	if b := c.Worker.Bandwidth; b != 0 && b < MinBandwidth {
+		return invalid("worker.bandwidth", "%s is less than %s a second; 0 sets no limit", b, MinBandwidth)
 	}
 	if n := c.Worker.Concurrency; n < 1 || n > 64 {
 		return invalid("worker.concurrency", "%d is not between 1 and 64", n)
@@ -145,6 +179,7 @@ func (c *Config) validateTimeouts() error {
 	}{
 		{"timeouts.boot", c.Timeouts.Boot}, {"timeouts.operation", c.Timeouts.Operation},
 		{"timeouts.abort", c.Timeouts.Abort}, {"timeouts.daemon", c.Timeouts.Daemon},
+		{"timeouts.nic", c.Timeouts.NIC},
 	} {
 		if v := time.Duration(t.value); v < time.Second || v > 24*time.Hour {
 			return invalid(t.key, "%s is not between 1s and 24h: write text such as \"30s\"", v)
@@ -170,18 +205,83 @@ func (c *Config) validateRegistry() error {
 	return nil
 }
 
+func (c *Config) validateRetention() error {
+	r := c.Retention
+	switch {
+	case r.Keep < 1 || r.Keep > 10000:
+		return invalid("retention.keep", "%d is not between 1 and 10000", r.Keep)
+	case r.KeepFor < 0:
+		return invalid("retention.keep_for", "%s is negative", r.KeepFor)
+	case time.Duration(r.Grace) < time.Minute:
+		return invalid("retention.grace", "%s is less than 1m: an operation that was just opened would lose its packs", r.Grace)
+	}
+	return nil
+}
+
 var repository = regexp.MustCompile(`^(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9.-]+)(:[0-9]{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+$`)
+
+func (c *Config) validateSeal() error {
+	files := map[string][]string{"seal.key_files": c.Seal.KeyFiles, "sign.trusted": c.Sign.Trusted}
+	for key, path := range map[string]string{"seal.identity_file": c.Seal.IdentityFile, "sign.key_file": c.Sign.KeyFile} {
+		if path != "" {
+			files[key] = []string{path}
+		}
+	}
+	if c.Sign.Required && c.Sign.KeyFile == "" && len(c.Sign.Trusted) == 0 {
+		return invalid("sign.required", "no key is trusted: set sign.trusted or sign.key_file")
+	}
+	for key, paths := range files {
+		for _, path := range paths {
+			if !filepath.IsAbs(path) || filepath.Clean(path) != path {
+				return invalid(key, "%q is not a clean absolute path", path)
+			}
+		}
+	}
+	for _, r := range c.Seal.Recipients {
+		if !strings.HasPrefix(r, "age1") {
+			return invalid("seal.recipients", "%q is no recipient of age: it begins with age1", r)
+		}
+	}
+	return nil
+}
 
 func (c *Config) validateController() error {
 	if c.Controller.Listen != "" && c.Controller.Address != "" {
 		return invalid("controller", "listen and address are both set: this node either holds the store or names the node that does")
 	}
-	for key, value := range map[string]string{"controller.listen": c.Controller.Listen, "controller.address": c.Controller.Address} {
+	if c.Controller.Listen != "" {
+		if err := hostPort("controller.listen", c.Controller.Listen); err != nil {
+			return err
+		}
+	}
+	for _, address := range c.Controller.Addresses() {
+		if err := hostPort("controller.address", address); err != nil {
+			return err
+		}
+	}
+	return c.validateEtcd()
+}
+
+func (c *Config) validatePeer() error {
+	for key, value := range map[string]string{"peer.listen": c.Peer.Listen, "peer.advertise": c.Peer.Advertise} {
 		if value == "" {
 			continue
 		}
 		if err := hostPort(key, value); err != nil {
 			return err
+		}
+	}
+	if c.Peer.Listen == "" && c.Peer.Advertise != "" {
+		return invalid("peer.advertise", "it is set without peer.listen")
+	}
+	reached := cmp.Or(c.Peer.Advertise, c.Peer.Listen)
+	host, _, _ := net.SplitHostPort(reached)
+	if addr, err := netip.ParseAddr(host); c.Peer.Listen != "" && (host == "" || err == nil && addr.IsUnspecified()) {
+		return invalid("peer.advertise", "%q is no address that other nodes can reach: name one", reached)
+	}
+	for key, n := range map[string]int{"move.parallel": c.Move.Parallel, "move.outgoing": c.Move.Outgoing, "move.incoming": c.Move.Incoming} {
+		if n < 1 || n > 1000 {
+			return invalid(key, "%d is not between 1 and 1000", n)
 		}
 	}
 	return nil

@@ -56,6 +56,11 @@ func (c *Client) Remove(ctx context.Context, req *nodev1.RemoveRequest) (*nodev1
 	return call(ctx, c, nodev1.RecordsService.Remove, req)
 }
 
+// Schedule implements nodev1.RecordsService.
+func (c *Client) Schedule(ctx context.Context, req *nodev1.ScheduleRequest) (*nodev1.Record, error) {
+	return call(ctx, c, nodev1.RecordsService.Schedule, req)
+}
+
 // Trim implements nodev1.RecordsService.
 func (c *Client) Trim(ctx context.Context, req *nodev1.TrimRequest) (*nodev1.Record, error) {
 	return call(ctx, c, nodev1.RecordsService.Trim, req)
@@ -64,4 +69,19 @@ func (c *Client) Trim(ctx context.Context, req *nodev1.TrimRequest) (*nodev1.Rec
 // Operation implements nodev1.RecordsService.
 func (c *Client) Operation(ctx context.Context, req *nodev1.OperationRequest) (*nodev1.OperationResponse, error) {
 	return call(ctx, c, nodev1.RecordsService.Operation, req)
+}
+
+// Owed implements nodev1.RecordsService.
+func (c *Client) Owed(ctx context.Context, req *nodev1.OwedRequest) (*nodev1.OwedResponse, error) {
+	return call(ctx, c, nodev1.RecordsService.Owed, req)
+}
+
+// Clear implements nodev1.RecordsService.
+func (c *Client) Clear(ctx context.Context, req *nodev1.ClearRequest) (*nodev1.ClearResponse, error) {
+	return call(ctx, c, nodev1.RecordsService.Clear, req)
+}
+
+// Retry implements nodev1.RecordsService.
+func (c *Client) Retry(ctx context.Context, req *nodev1.RetryRequest) (*nodev1.Record, error) {
+	return call(ctx, c, nodev1.RecordsService.Retry, req)
 }

@@ -3,8 +3,10 @@ package record
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -49,14 +51,36 @@ func Local(socket string) *Client {
 
 // DialTLS connects to the controller, host:port.
 func DialTLS(ctx context.Context, address string, config *tls.Config) (*Client, error) {
-	return connect(ctx, Remote(address, config))
+	return connect(ctx, Remote([]string{address}, config))
 }
 
-// Remote is DialTLS that connects with the first call. config holds the node's
-// certificate and verifies the controller's.
-func Remote(address string, config *tls.Config) *Client {
+// Remote is DialTLS that connects with the first call, to the first controller that
+// answers: all of them keep the same records. config holds the node's certificate and
+// verifies the controller's.
+func Remote(addresses []string, config *tls.Config) *Client {
 	d := tls.Dialer{Config: config}
-	return newClient(address, func(ctx context.Context) (net.Conn, error) { return d.DialContext(ctx, "tcp", address) })
+	return newClient(strings.Join(addresses, ","), func(ctx context.Context) (net.Conn, error) {
+		var errs []error
+		for i, address := range addresses {
+			each, cancel := share(ctx, len(addresses)-i)
+			conn, err := d.DialContext(each, "tcp", address)
+			cancel()
+			if err == nil {
+				return conn, nil
+			}
+			errs = append(errs, fmt.Errorf("%s: %w", address, err))
+		}
+		return nil, errors.Join(errs...)
+	})
+}
+
+// share is the part of the time that is left which one of n tries may take.
+func share(ctx context.Context, n int) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok || n <= 1 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, time.Until(deadline)/time.Duration(n))
 }
 
 func newClient(address string, dial func(context.Context) (net.Conn, error)) *Client {
@@ -135,34 +159,42 @@ func (c *Client) unavailable(err error) error {
 	return fmt.Errorf("reach godwitd at %s: %v; does it run there?: %w", c.address, err, errdefs.ErrUnavailable)
 }
 
-// call sends req, and once more if the connection breaks under it.
-func call[Q, R any](ctx context.Context, c *Client, method func(nodev1.RecordsService, context.Context, Q) (R, error), req Q) (R, error) {
+// call is Do for one of the methods of the records.
+func call[Q, R any](ctx context.Context, c *Client, method func(nodev1.RecordsService, context.Context, Q) (R, error), req Q) (resp R, err error) {
+	err = c.Do(ctx, func(ctx context.Context, conn *ttrpc.Client) error {
+		resp, err = method(nodev1.NewRecordsClient(conn), ctx, req)
+		return err
+	})
+	return resp, err
+}
+
+// Do makes one idempotent call on the connection, and once more if that breaks under it.
+func (c *Client) Do(ctx context.Context, do func(context.Context, *ttrpc.Client) error) error {
 	outer := ctx
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, callTimeout)
 		defer cancel()
 	}
-	var none R
 	var broke error
 	for range 2 {
 		conn, err := c.get(ctx)
 		if err != nil {
-			return none, err
+			return err
 		}
-		resp, err := method(nodev1.NewRecordsClient(conn), ctx, req)
+		err = do(ctx, conn)
 		if _, answered := status.FromError(err); answered {
-			return resp, FromWire(err)
+			return FromWire(err)
 		}
 		if outer.Err() != nil {
-			return none, fmt.Errorf("ask godwitd at %s: %w", c.address, err)
+			return fmt.Errorf("ask godwitd at %s: %w", c.address, err)
 		}
 		if ctx.Err() != nil {
-			return none, c.unavailable(fmt.Errorf("no answer within %s", callTimeout))
+			return c.unavailable(fmt.Errorf("no answer within %s", callTimeout))
 		}
 		_ = conn.Close()
 		c.drop(func() *ttrpc.Client { return conn })
 		broke = err
 	}
-	return none, c.unavailable(broke)
+	return c.unavailable(broke)
 }

@@ -20,7 +20,7 @@ const orderField protowire.Number = 7643
 // Order makes the options of a Create that restores for an open operation.
 func Order(configPath string, intent Intent) (*anypb.Any, error) {
 	order, err := proto.Marshal(&machinev1.RestoreOptions{
-		ConfigPath: configPath, Operation: intent.Operation, Attempt: intent.Attempt, Digest: intent.Digest,
+		ConfigPath: configPath, Operation: intent.Operation, Attempt: intent.Attempt, Digest: intent.Digest, Stream: intent.Stream,
 	})
 	if err != nil {
 		return nil, err

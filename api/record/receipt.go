@@ -8,7 +8,7 @@ import (
 )
 
 // Receipt is a node's word on its side of an operation: for a hibernate that the snapshot
-// is whole and the VM stopped, for a wake how long it took. It travels as JSON in the
+// is whole and the VM stopped, for a checkpoint that it is whole, for a wake how long it took. It travels as JSON in the
 // operation.
 type Receipt struct {
 	Operation     string  `json:"operation"`
@@ -24,6 +24,54 @@ type Receipt struct {
 	PushedBytes   uint64  `json:"pushed_bytes,omitempty"`
 	TotalBytes    uint64  `json:"total_bytes,omitempty"`
 	VMM           string  `json:"vmm,omitempty"`
+
+	// Of a move.
+	CopyMS     float64 `json:"copy_ms,omitempty"` // from the stop until the destination had all of it
+	VoteMS     float64 `json:"vote_ms,omitempty"`
+	StopAt     int64   `json:"stop_at,omitempty"`     // unix, nanoseconds, by the controller's clock
+	MovedBytes uint64  `json:"moved_bytes,omitempty"` // on the wire
+
+	// Of a VM that was captured while it ran. The pause is the VMM's stop and the last pass;
+	// the device state is saved beside that.
+	Tracking  string  `json:"tracking,omitempty"`
+	Untracked string  `json:"untracked,omitempty"` // why not better
+	Passes    []Pass  `json:"passes,omitempty"`    // the last one in the pause
+	DeadBytes uint64  `json:"dead_bytes,omitempty"`
+	StopMS    float64 `json:"stop_ms,omitempty"`
+	SaveMS    float64 `json:"save_ms,omitempty"`
+
+	InsideBytes uint64   `json:"inside_bytes,omitempty"` // sent in the pause, for want of memory
+	Notes       []string `json:"notes,omitempty"`        // what else took part of the pause
+}
+
+// Pass is one look at the pages of a VM.
+type Pass struct {
+	LookedBytes uint64  `json:"looked_bytes"`
+	SentBytes   uint64  `json:"sent_bytes"`           // new or changed
+	LeftBytes   uint64  `json:"left_bytes,omitempty"` // that keep changing
+	MS          float64 `json:"ms"`
+}
+
+// Outcome is how long the VM of a move stood still, told once it runs. It travels as
+// JSON in the operation.
+type Outcome struct {
+	DowntimeMS float64 `json:"downtime_ms"`
+	CopyMS     float64 `json:"copy_ms"`
+	VoteMS     float64 `json:"vote_ms"`
+	CommitMS   float64 `json:"commit_ms"`
+	RunMS      float64 `json:"run_ms"`
+	TotalMS    float64 `json:"total_ms"`
+}
+
+// String is the outcome as it is stored.
+func (o Outcome) String() string {
+	b, _ := json.Marshal(o) // of numbers: it cannot fail
+	return string(b)
+}
+
+// ParseOutcome reads what String wrote; of anything else it answers false.
+func ParseOutcome(s string) (o Outcome, ok bool) {
+	return o, json.Unmarshal([]byte(s), &o) == nil
 }
 
 // String is the receipt as it is stored.

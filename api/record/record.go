@@ -6,9 +6,11 @@ package record
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/containerd/errdefs"
 
+	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
@@ -20,35 +22,51 @@ const (
 	Refuse  Action = iota // the error says why
 	Boot                  // fresh; the VM has no state anywhere
 	Restore               // from Decision.Digest
+	Receive               // from its source, which streams it
 )
 
 // Intent is what the caller of Create asked for. The zero value asks for nothing.
 type Intent struct {
-	Operation string // id of the open wake
+	Operation string // id of the open wake or move
 	Attempt   uint32
 	Digest    string
+	Stream    *machinev1.Stream // of a live move, instead of a digest
+	// Checkpoint is the digest that containerd's checkpoint of the task points to.
+	Checkpoint string
 	// Left is what the container is marked with: the snapshot that its VM was put into
 	// when it left this node. Whoever knows of none leaves it empty.
 	Left string
 }
 
 // Set reports whether the caller asked for a restore.
-func (i Intent) Set() bool { return i.Digest != "" }
+func (i Intent) Set() bool { return i.Digest != "" || i.Stream != nil }
+
+// wants names it for errors.
+func (i Intent) wants() string {
+	if i.Stream != nil {
+		return "the stream of operation " + i.Operation
+	}
+	return i.Digest
+}
 
 // Decision of Decide.
 type Decision struct {
 	Action     Action
 	Digest     string
 	Repository string
+	Move       bool // the controller commits; the VM runs when the record says so
 	Lost       bool // a wake that nobody asked for: the caller says so in an event
 }
 
 // Decide is the one restore decision: every way to create a VM goes through it. rec may
 // be nil on a node that keeps no records. No registry is asked and no tag looked at.
 func Decide(rec *nodev1.Record, node string, intent Intent) (Decision, error) {
+	if intent.Checkpoint != "" {
+		return decideCheckpoint(rec, node, intent.Checkpoint)
+	}
 	if rec == nil {
 		if intent.Set() {
-			return Decision{}, fmt.Errorf("restore %s: no record names it as the VM's owner: %w", intent.Digest, errdefs.ErrFailedPrecondition)
+			return Decision{}, fmt.Errorf("restore %s: no record names it as the VM's owner: %w", intent.wants(), errdefs.ErrFailedPrecondition)
 		}
 		return boot(nil, "without records", intent)
 	}
@@ -59,11 +77,11 @@ func Decide(rec *nodev1.Record, node string, intent Intent) (Decision, error) {
 	switch owner := rec.GetOwner(); {
 	case owner.GetDigest() != "":
 		if intent.Set() && intent.Digest != owner.GetDigest() {
-			return Decision{}, fmt.Errorf("restore VM %s from %s: its newest state is %s: %w", vm, intent.Digest, owner.GetDigest(), errdefs.ErrFailedPrecondition)
+			return Decision{}, fmt.Errorf("restore VM %s from %s: its newest state is %s: %w", vm, intent.wants(), owner.GetDigest(), errdefs.ErrFailedPrecondition)
 		}
 		return Decision{Action: Restore, Digest: owner.GetDigest(), Repository: rec.GetRepository(), Lost: !intent.Set()}, nil
 	case intent.Set():
-		return Decision{}, fmt.Errorf("restore VM %s from %s: no snapshot owns it: %w", vm, intent.Digest, errdefs.ErrFailedPrecondition)
+		return Decision{}, fmt.Errorf("restore VM %s from %s: no snapshot owns it: %w", vm, intent.wants(), errdefs.ErrFailedPrecondition)
 	case owner.GetNode() == "" || owner.GetNode() == node:
 		return boot(rec, vm, intent)
 	default:
@@ -87,16 +105,29 @@ func boot(rec *nodev1.Record, vm string, intent Intent) (Decision, error) {
 
 // knows reports whether digest is a snapshot of the VM of rec, past or present.
 func knows(rec *nodev1.Record, digest string) bool {
+	if strings.HasPrefix(digest, StreamPrefix) { // a VM that went to another node, and its records go on
+		return rec.GetGeneration() > 0
+	}
 	return slices.Contains(rec.GetSpent(), digest) || slices.ContainsFunc(rec.GetSnapshots(), func(ref *nodev1.SnapshotRef) bool {
 		return ref.GetDigest() == digest
 	})
 }
 
+// StreamPrefix begins the digest of a VM that was sent to its destination and lies nowhere.
+const StreamPrefix = "stream:"
+
 func decideOpen(vm string, rec *nodev1.Record, op *nodev1.Operation, node string, intent Intent) (Decision, error) {
-	mine := op.GetKind() == nodev1.Kind_KIND_WAKE && op.GetDestination() == node &&
-		intent.Operation == op.GetId() && intent.Attempt == op.GetAttempt() && intent.Digest == op.GetDigest()
-	if mine && op.GetPhase() < nodev1.Phase_PHASE_COMMITTED {
-		return Decision{Action: Restore, Digest: op.GetDigest(), Repository: op.GetRepository()}, nil
+	mine := op.GetDestination() == node && intent.Operation == op.GetId() && intent.Attempt == op.GetAttempt() &&
+		op.GetPhase() < nodev1.Phase_PHASE_COMMITTED
+	move := op.GetKind() == nodev1.Kind_KIND_MIGRATE
+	switch {
+	case mine && move && intent.Stream != nil:
+		if g := intent.Stream.GetGeneration(); g != rec.GetGeneration() {
+			return Decision{}, fmt.Errorf("receive VM %s of generation %d: its record is at %d: %w", vm, g, rec.GetGeneration(), errdefs.ErrFailedPrecondition)
+		}
+		return Decision{Action: Receive, Move: true}, nil
+	case mine && intent.Stream == nil && intent.Digest == op.GetDigest() && op.GetDigest() != "" && (move || op.GetKind() == nodev1.Kind_KIND_WAKE):
+		return Decision{Action: Restore, Digest: op.GetDigest(), Repository: op.GetRepository(), Move: move}, nil
 	}
 	return Decision{}, fmt.Errorf("create VM %s: operation %s (%s to %q) is open: %w", vm, op.GetId(), op.GetKind(), op.GetDestination(), errdefs.ErrFailedPrecondition)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 
+	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
@@ -19,6 +20,13 @@ func TestDecide(t *testing.T) {
 	vm := &nodev1.VM{Namespace: "default", Id: "web"}
 	wake := &nodev1.Operation{Id: "op", Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Destination: "n1", Digest: a, Phase: nodev1.Phase_PHASE_TRANSFERRING}
 	snapshots := []*nodev1.SnapshotRef{{Digest: a}}
+	move := func(phase nodev1.Phase, digest string) *nodev1.Record {
+		op := &nodev1.Operation{Id: "op", Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Source: "n2", Destination: "n1", Phase: phase, Digest: digest, Repository: "r"}
+		return &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Node: "n2"}, Generation: 7, Operation: op}
+	}
+	stream := func(generation uint64) Intent {
+		return Intent{Operation: "op", Attempt: 1, Stream: &machinev1.Stream{Generation: generation}}
+	}
 	for name, c := range map[string]struct {
 		rec    *nodev1.Record
 		intent Intent
@@ -40,6 +48,14 @@ func TestDecide(t *testing.T) {
 		"marked, a snapshot owns":    {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Digest: b}}, intent: Intent{Left: a}, want: Decision{Action: Restore, Digest: b, Lost: true}},
 		"marked, used up since":      {rec: &nodev1.Record{Vm: vm, Spent: []string{a}}, intent: Intent{Left: a}, want: Decision{Action: Boot}},
 		"marked, listed":             {rec: &nodev1.Record{Vm: vm, Snapshots: snapshots}, intent: Intent{Left: a}, want: Decision{Action: Boot}},
+		"a live move":                {rec: move(nodev1.Phase_PHASE_PREPARING, ""), intent: stream(7), want: Decision{Action: Receive, Move: true}},
+		"a live move, stale":         {rec: move(nodev1.Phase_PHASE_PREPARING, ""), intent: stream(6), text: "generation 6"},
+		"a live move, committed":     {rec: move(nodev1.Phase_PHASE_COMMITTED, ""), intent: stream(7), text: "op"},
+		"a live move, over":          {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Node: "n1"}, Generation: 8}, intent: stream(7), text: "operation op"},
+		"a live move, no records":    {intent: stream(7), text: "operation op"},
+		"a move, ordered by nobody":  {rec: move(nodev1.Phase_PHASE_PREPARING, ""), text: "op"},
+		"a cold move":                {rec: move(nodev1.Phase_PHASE_SWITCHING, a), intent: Intent{Operation: "op", Attempt: 1, Digest: a}, want: Decision{Action: Restore, Digest: a, Repository: "r", Move: true}},
+		"a cold move, another one":   {rec: move(nodev1.Phase_PHASE_SWITCHING, a), intent: Intent{Operation: "op", Attempt: 1, Digest: b}, text: "op"},
 		"marked with one of another": {rec: &nodev1.Record{Vm: vm, Snapshots: snapshots, Spent: []string{a}}, intent: Intent{Left: b}, text: b},
 	} {
 		t.Run(name, func(t *testing.T) {

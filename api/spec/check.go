@@ -46,6 +46,9 @@ func (s *Spec) Check() error {
 			return err
 		}
 	}
+	if err := s.checkVMDisk(); err != nil {
+		return err
+	}
 	return s.checkContainer()
 }
 
@@ -72,11 +75,13 @@ func (n NIC) check() error {
 func (s *Spec) checkContainer() error {
 	c := s.Container
 	switch {
+	case c == nil && s.VMDisk != nil:
+		return invalid("container", "missing beside a VM disk")
 	case c == nil:
 		return nil
 	case c.OCI == nil:
 		return invalid("container.oci", "missing")
-	case c.OCI.Process == nil || len(c.OCI.Process.Args) == 0:
+	case c.OCI.Process == nil || len(c.OCI.Process.Args) == 0 && s.HasAgent():
 		return invalid("container.oci.process", "missing, or without args")
 	case c.OCI.Linux == nil:
 		return invalid("container.oci.linux", "missing")

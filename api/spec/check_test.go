@@ -21,11 +21,41 @@ func good() *Spec {
 	}
 }
 
+// vmDisk makes s one of a VM disk.
+func vmDisk(s *Spec) {
+	s.VMDisk = &VMDisk{OS: OSLinux, Boot: BootKernel, Path: "/disk/x.raw"}
+	s.Disks = []Disk{
+		{ID: "disk", Serial: "disk", Slot: 8, Size: 1 << 20, Type: TypeRaw},
+		{ID: "kernel", Size: 4096, Type: TypeKernel, ReadOnly: true},
+		{ID: "nvram", Size: 4096, Type: TypeNVRAM},
+	}
+	s.Container = &Container{OCI: &specs.Spec{Process: &specs.Process{}, Linux: &specs.Linux{}}}
+}
+
+// TestRoles: which disks the guest sees, and who has an agent.
+func TestRoles(t *testing.T) {
+	s := good()
+	if !s.HasAgent() || s.Windows() || !s.Disks[0].Device() || s.OfType(TypeRaw) != nil {
+		t.Error("a container image is taken for a VM disk")
+	}
+	vmDisk(s)
+	if s.HasAgent() || s.Windows() || !s.Disks[0].Device() || s.Disks[1].Device() || s.Disks[2].Device() || s.OfType(TypeRaw).ID != "disk" {
+		t.Error("a VM disk is not taken for one")
+	}
+	s.VMDisk.OS = OSWindows
+	if !s.Windows() {
+		t.Error("Windows is not known")
+	}
+}
+
 func TestCheck(t *testing.T) {
 	for _, ok := range []func(*Spec){
 		func(*Spec) {},
 		func(s *Spec) { s.Container = nil },
 		func(s *Spec) { s.Disks, s.NICs, s.Container.Layers, s.Container.Writable = nil, nil, nil, "" },
+		vmDisk,
+		func(s *Spec) { vmDisk(s); s.Disks = nil },
+		func(s *Spec) { vmDisk(s); s.VMDisk.OS, s.VMDisk.Boot = OSWindows, BootUEFI },
 	} {
 		s := good()
 		ok(s)
@@ -62,6 +92,16 @@ func TestCheck(t *testing.T) {
 		{"container.oci.linux", func(s *Spec) { s.Container.OCI.Linux = nil }},
 		{"container", func(s *Spec) { s.Container.Writable = "other" }},
 		{"container", func(s *Spec) { s.Container.Layers = []string{"other"} }},
+		{"container", func(s *Spec) { vmDisk(s); s.Container = nil }},
+		{"vmDisk.os", func(s *Spec) { vmDisk(s); s.VMDisk.OS = "solaris" }},
+		{"vmDisk.boot", func(s *Spec) { vmDisk(s); s.VMDisk.Boot = "" }},
+		{"vmDisk.dns", func(s *Spec) { vmDisk(s); s.VMDisk.DNS = []netip.Addr{{}} }},
+		{"vmDisk.dns", func(s *Spec) { vmDisk(s); s.VMDisk.DNS = []netip.Addr{netip.MustParseAddr("fe80::1%eth0")} }},
+		{"disks", func(s *Spec) { vmDisk(s); s.Disks = s.Disks[1:] }},
+		{"disks", func(s *Spec) { vmDisk(s); s.Disks[0].ReadOnly = true }},
+		{"disks", func(s *Spec) { vmDisk(s); s.Disks[1].ReadOnly = false }},
+		{"disks", func(s *Spec) { vmDisk(s); s.Disks[1].Type = "erofs" }},
+		{"disks", func(s *Spec) { vmDisk(s); s.Disks[1].Type = TypeNVRAM; s.Disks[1].ReadOnly = false }},
 	} {
 		s := good()
 		c.spoil(s)

@@ -37,9 +37,16 @@ type Spec struct {
 	Kernel Kernel `json:"kernel"`
 	Disks  []Disk `json:"disks"` // in slot order
 	NICs   []NIC  `json:"nics"`
+	// Recycle: the NICs are taken out of the running guest before a snapshot is made, and
+	// plugged in anew after a restore. Some guests never find a NIC again that came back
+	// with their memory (S2-04).
+	Recycle bool `json:"recycle,omitempty"`
 
-	// Container is nil for a VM disk.
+	// Container is what containerd was asked for: of a VM disk its OCI field alone, from
+	// which another node makes the container object.
 	Container *Container `json:"container,omitempty"`
+	// VMDisk is set for a VM that boots a system of its own. It has no agent.
+	VMDisk *VMDisk `json:"vmDisk,omitempty"`
 	// Annotations are the godwit.dev/ ones that were honoured.
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
@@ -66,7 +73,7 @@ type Disk struct {
 	Serial   string `json:"serial"` // at most 20 bytes
 	Slot     int    `json:"slot"`   // PCI slot, the same on every node
 	ReadOnly bool   `json:"readOnly,omitempty"`
-	Type     string `json:"type"`             // file system in it: erofs, ext4; raw for a VM disk
+	Type     string `json:"type"`             // file system in it: erofs, ext4; of a VM disk: see TypeRaw
 	Size     int64  `json:"size"`             // bytes
 	Digest   string `json:"digest,omitempty"` // sha256 of the file, for a read-only disk
 }

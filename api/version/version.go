@@ -24,14 +24,18 @@ const (
 	Session = 1 // the frames below it
 	Machine = 1 // godwit.machine.v1: godwitd and shim
 	Node    = 1 // godwit.node.v1: command line, daemons and records
+	Pages   = 1 // the stream of a live move: source and destination
 
 	Journal  = 1 // node.json of a VM on its node
 	Records  = 1 // records.db of the controller
 	Spec     = 1 // the description of a VM, in journal and snapshot
 	Snapshot = 1 // manifest and config of a snapshot
 	Index    = 1 // its index of pages, with frames and packs
-	Table    = 1 // the page table beside a RAM file
+	Table    = 3 // the page table beside a RAM file
 )
+
+// PagesALPN is what the ends of a live move's stream call it in their TLS handshake.
+var PagesALPN = fmt.Sprintf("godwit-pages/%d", Pages)
 
 // Known is a protocol or format with the version that this build writes.
 type Known struct {
@@ -42,7 +46,7 @@ type Known struct {
 // All lists every protocol, then every format.
 func All() []Known {
 	return []Known{
-		{"agent", Agent}, {"session", Session}, {"machine", Machine}, {"node", Node},
+		{"agent", Agent}, {"session", Session}, {"machine", Machine}, {"node", Node}, {"pages", Pages},
 		{"journal", Journal}, {"records", Records}, {"spec", Spec}, {"snapshot", Snapshot}, {"index", Index}, {"table", Table},
 	}
 }

@@ -18,6 +18,8 @@ var all = map[string]func() message{
 	"godwit.agent.v1.NIC":                      func() message { return new(NIC) },
 	"godwit.agent.v1.ConfigureNetworkRequest":  func() message { return new(ConfigureNetworkRequest) },
 	"godwit.agent.v1.ConfigureNetworkResponse": func() message { return new(ConfigureNetworkResponse) },
+	"godwit.agent.v1.PrepareRequest":           func() message { return new(PrepareRequest) },
+	"godwit.agent.v1.PrepareResponse":          func() message { return new(PrepareResponse) },
 	"godwit.agent.v1.RestoredRequest":          func() message { return new(RestoredRequest) },
 	"godwit.agent.v1.RestoredResponse":         func() message { return new(RestoredResponse) },
 	"godwit.agent.v1.StartRequest":             func() message { return new(StartRequest) },

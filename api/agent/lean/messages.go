@@ -629,6 +629,59 @@ func (m *ConfigureNetworkResponse) Unmarshal(b []byte) error {
 // Unknown reports whether fields came that this build does not know.
 func (m *ConfigureNetworkResponse) Unknown() bool { return m.unknown }
 
+// PrepareRequest is a message of the protocol.
+type PrepareRequest struct {
+	unknown bool
+}
+
+// AppendTo appends the message's bytes.
+func (m *PrepareRequest) AppendTo(b []byte) []byte {
+	return b
+}
+
+// Unmarshal adds what b holds.
+func (m *PrepareRequest) Unmarshal(b []byte) error {
+	return Fields(b, func(int, Value) error {
+		m.unknown = true
+		return nil
+	})
+}
+
+// Unknown reports whether fields came that this build does not know.
+func (m *PrepareRequest) Unknown() bool { return m.unknown }
+
+// PrepareResponse is a message of the protocol.
+type PrepareResponse struct {
+	Version string
+	Kernel  string
+	unknown bool
+}
+
+// AppendTo appends the message's bytes.
+func (m *PrepareResponse) AppendTo(b []byte) []byte {
+	b = appendString(b, 1, m.Version)
+	b = appendString(b, 2, m.Kernel)
+	return b
+}
+
+// Unmarshal adds what b holds.
+func (m *PrepareResponse) Unmarshal(b []byte) error {
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
+			m.Version = string(v.Data)
+		case 2<<TypeBits | Bytes:
+			m.Kernel = string(v.Data)
+		default:
+			m.unknown = true
+		}
+		return nil
+	})
+}
+
+// Unknown reports whether fields came that this build does not know.
+func (m *PrepareResponse) Unknown() bool { return m.unknown }
+
 // RestoredRequest is a message of the protocol.
 type RestoredRequest struct {
 	Entropy    []byte

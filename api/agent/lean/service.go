@@ -7,6 +7,7 @@ import "context"
 // AgentService is what a guest serves.
 type AgentService interface {
 	Info(context.Context, *InfoRequest) (*InfoResponse, error)
+	Prepare(context.Context, *PrepareRequest) (*PrepareResponse, error)
 	Setup(context.Context, *SetupRequest) (*SetupResponse, error)
 	Copy(context.Context, *CopyRequest) (*CopyResponse, error)
 	ConfigureNetwork(context.Context, *ConfigureNetworkRequest) (*ConfigureNetworkResponse, error)
@@ -30,6 +31,7 @@ type AgentService interface {
 func Handlers(s AgentService) map[string]Handler {
 	return map[string]Handler{
 		"Info":             handle(s.Info),
+		"Prepare":          handle(s.Prepare),
 		"Setup":            handle(s.Setup),
 		"Copy":             handle(s.Copy),
 		"ConfigureNetwork": handle(s.ConfigureNetwork),

@@ -1014,6 +1014,94 @@ func (*ConfigureNetworkResponse) Descriptor() ([]byte, []int) {
 	return file_agent_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
+type PrepareRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PrepareRequest) Reset() {
+	*x = PrepareRequest{}
+	mi := &file_agent_v1_agent_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PrepareRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PrepareRequest) ProtoMessage() {}
+
+func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PrepareRequest.ProtoReflect.Descriptor instead.
+func (*PrepareRequest) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{15}
+}
+
+type PrepareResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	Kernel        string                 `protobuf:"bytes,2,opt,name=kernel,proto3" json:"kernel,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PrepareResponse) Reset() {
+	*x = PrepareResponse{}
+	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PrepareResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PrepareResponse) ProtoMessage() {}
+
+func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PrepareResponse.ProtoReflect.Descriptor instead.
+func (*PrepareResponse) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *PrepareResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *PrepareResponse) GetKernel() string {
+	if x != nil {
+		return x.Kernel
+	}
+	return ""
+}
+
 type RestoredRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Entropy       []byte                 `protobuf:"bytes,1,opt,name=entropy,proto3" json:"entropy,omitempty"`                    // at least 32 bytes
@@ -1021,14 +1109,14 @@ type RestoredRequest struct {
 	Nics          []*NIC                 `protobuf:"bytes,3,rep,name=nics,proto3" json:"nics,omitempty"`
 	SetNics       bool                   `protobuf:"varint,4,opt,name=set_nics,json=setNics,proto3" json:"set_nics,omitempty"` // false: the NICs keep what they have
 	Files         []*File                `protobuf:"bytes,5,rep,name=files,proto3" json:"files,omitempty"`                     // resolv.conf, hosts after a wake into other addresses
-	Generation    string                 `protobuf:"bytes,6,opt,name=generation,proto3" json:"generation,omitempty"`           // told to the workload's hooks, for the log
+	Generation    string                 `protobuf:"bytes,6,opt,name=generation,proto3" json:"generation,omitempty"`           // told to the console; empty: nothing is
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RestoredRequest) Reset() {
 	*x = RestoredRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_agent_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1040,7 +1128,7 @@ func (x *RestoredRequest) String() string {
 func (*RestoredRequest) ProtoMessage() {}
 
 func (x *RestoredRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_agent_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1053,7 +1141,7 @@ func (x *RestoredRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredRequest.ProtoReflect.Descriptor instead.
 func (*RestoredRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RestoredRequest) GetEntropy() []byte {
@@ -1109,7 +1197,7 @@ type RestoredResponse struct {
 
 func (x *RestoredResponse) Reset() {
 	*x = RestoredResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_agent_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1121,7 +1209,7 @@ func (x *RestoredResponse) String() string {
 func (*RestoredResponse) ProtoMessage() {}
 
 func (x *RestoredResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_agent_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1134,7 +1222,7 @@ func (x *RestoredResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredResponse.ProtoReflect.Descriptor instead.
 func (*RestoredResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RestoredResponse) GetBootId() string {
@@ -1171,7 +1259,7 @@ type StartRequest struct {
 
 func (x *StartRequest) Reset() {
 	*x = StartRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_agent_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1183,7 +1271,7 @@ func (x *StartRequest) String() string {
 func (*StartRequest) ProtoMessage() {}
 
 func (x *StartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_agent_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1196,7 +1284,7 @@ func (x *StartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRequest.ProtoReflect.Descriptor instead.
 func (*StartRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *StartRequest) GetId() string {
@@ -1243,7 +1331,7 @@ type StartResponse struct {
 
 func (x *StartResponse) Reset() {
 	*x = StartResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_agent_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1255,7 +1343,7 @@ func (x *StartResponse) String() string {
 func (*StartResponse) ProtoMessage() {}
 
 func (x *StartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_agent_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1268,7 +1356,7 @@ func (x *StartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartResponse.ProtoReflect.Descriptor instead.
 func (*StartResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *StartResponse) GetPid() uint32 {
@@ -1287,7 +1375,7 @@ type WaitRequest struct {
 
 func (x *WaitRequest) Reset() {
 	*x = WaitRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1299,7 +1387,7 @@ func (x *WaitRequest) String() string {
 func (*WaitRequest) ProtoMessage() {}
 
 func (x *WaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1312,7 +1400,7 @@ func (x *WaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
 func (*WaitRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WaitRequest) GetId() string {
@@ -1338,7 +1426,7 @@ type WaitResponse struct {
 
 func (x *WaitResponse) Reset() {
 	*x = WaitResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1350,7 +1438,7 @@ func (x *WaitResponse) String() string {
 func (*WaitResponse) ProtoMessage() {}
 
 func (x *WaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1363,7 +1451,7 @@ func (x *WaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitResponse.ProtoReflect.Descriptor instead.
 func (*WaitResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WaitResponse) GetExitStatus() uint32 {
@@ -1419,7 +1507,7 @@ type KillRequest struct {
 
 func (x *KillRequest) Reset() {
 	*x = KillRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1431,7 +1519,7 @@ func (x *KillRequest) String() string {
 func (*KillRequest) ProtoMessage() {}
 
 func (x *KillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1444,7 +1532,7 @@ func (x *KillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillRequest.ProtoReflect.Descriptor instead.
 func (*KillRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *KillRequest) GetId() string {
@@ -1476,7 +1564,7 @@ type KillResponse struct {
 
 func (x *KillResponse) Reset() {
 	*x = KillResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1488,7 +1576,7 @@ func (x *KillResponse) String() string {
 func (*KillResponse) ProtoMessage() {}
 
 func (x *KillResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1501,7 +1589,7 @@ func (x *KillResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillResponse.ProtoReflect.Descriptor instead.
 func (*KillResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 type RemoveRequest struct {
@@ -1513,7 +1601,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1525,7 +1613,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1538,7 +1626,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RemoveRequest) GetId() string {
@@ -1556,7 +1644,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1568,7 +1656,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1581,7 +1669,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 type Process struct {
@@ -1600,7 +1688,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1612,7 +1700,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1625,7 +1713,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Process) GetId() string {
@@ -1692,7 +1780,7 @@ type ProcessesRequest struct {
 
 func (x *ProcessesRequest) Reset() {
 	*x = ProcessesRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1704,7 +1792,7 @@ func (x *ProcessesRequest) String() string {
 func (*ProcessesRequest) ProtoMessage() {}
 
 func (x *ProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1717,7 +1805,7 @@ func (x *ProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessesRequest.ProtoReflect.Descriptor instead.
 func (*ProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 type ProcessesResponse struct {
@@ -1729,7 +1817,7 @@ type ProcessesResponse struct {
 
 func (x *ProcessesResponse) Reset() {
 	*x = ProcessesResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1741,7 +1829,7 @@ func (x *ProcessesResponse) String() string {
 func (*ProcessesResponse) ProtoMessage() {}
 
 func (x *ProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1754,7 +1842,7 @@ func (x *ProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessesResponse.ProtoReflect.Descriptor instead.
 func (*ProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ProcessesResponse) GetProcesses() []*Process {
@@ -1777,7 +1865,7 @@ type ReadRequest struct {
 
 func (x *ReadRequest) Reset() {
 	*x = ReadRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1789,7 +1877,7 @@ func (x *ReadRequest) String() string {
 func (*ReadRequest) ProtoMessage() {}
 
 func (x *ReadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1802,7 +1890,7 @@ func (x *ReadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRequest.ProtoReflect.Descriptor instead.
 func (*ReadRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ReadRequest) GetId() string {
@@ -1851,7 +1939,7 @@ type ReadResponse struct {
 
 func (x *ReadResponse) Reset() {
 	*x = ReadResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1863,7 +1951,7 @@ func (x *ReadResponse) String() string {
 func (*ReadResponse) ProtoMessage() {}
 
 func (x *ReadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1876,7 +1964,7 @@ func (x *ReadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadResponse.ProtoReflect.Descriptor instead.
 func (*ReadResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ReadResponse) GetData() []byte {
@@ -1911,7 +1999,7 @@ type WriteRequest struct {
 
 func (x *WriteRequest) Reset() {
 	*x = WriteRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1923,7 +2011,7 @@ func (x *WriteRequest) String() string {
 func (*WriteRequest) ProtoMessage() {}
 
 func (x *WriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1936,7 +2024,7 @@ func (x *WriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
 func (*WriteRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *WriteRequest) GetId() string {
@@ -1970,7 +2058,7 @@ type WriteResponse struct {
 
 func (x *WriteResponse) Reset() {
 	*x = WriteResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1982,7 +2070,7 @@ func (x *WriteResponse) String() string {
 func (*WriteResponse) ProtoMessage() {}
 
 func (x *WriteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1995,7 +2083,7 @@ func (x *WriteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteResponse.ProtoReflect.Descriptor instead.
 func (*WriteResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WriteResponse) GetOffset() uint64 {
@@ -2022,7 +2110,7 @@ type CloseStdinRequest struct {
 
 func (x *CloseStdinRequest) Reset() {
 	*x = CloseStdinRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2034,7 +2122,7 @@ func (x *CloseStdinRequest) String() string {
 func (*CloseStdinRequest) ProtoMessage() {}
 
 func (x *CloseStdinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2047,7 +2135,7 @@ func (x *CloseStdinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseStdinRequest.ProtoReflect.Descriptor instead.
 func (*CloseStdinRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CloseStdinRequest) GetId() string {
@@ -2072,7 +2160,7 @@ type CloseStdinResponse struct {
 
 func (x *CloseStdinResponse) Reset() {
 	*x = CloseStdinResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2084,7 +2172,7 @@ func (x *CloseStdinResponse) String() string {
 func (*CloseStdinResponse) ProtoMessage() {}
 
 func (x *CloseStdinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2097,7 +2185,7 @@ func (x *CloseStdinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseStdinResponse.ProtoReflect.Descriptor instead.
 func (*CloseStdinResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{35}
 }
 
 type ResizeRequest struct {
@@ -2111,7 +2199,7 @@ type ResizeRequest struct {
 
 func (x *ResizeRequest) Reset() {
 	*x = ResizeRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2123,7 +2211,7 @@ func (x *ResizeRequest) String() string {
 func (*ResizeRequest) ProtoMessage() {}
 
 func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2136,7 +2224,7 @@ func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeRequest.ProtoReflect.Descriptor instead.
 func (*ResizeRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ResizeRequest) GetId() string {
@@ -2168,7 +2256,7 @@ type ResizeResponse struct {
 
 func (x *ResizeResponse) Reset() {
 	*x = ResizeResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2180,7 +2268,7 @@ func (x *ResizeResponse) String() string {
 func (*ResizeResponse) ProtoMessage() {}
 
 func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2193,7 +2281,7 @@ func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeResponse.ProtoReflect.Descriptor instead.
 func (*ResizeResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{35}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 type StatsRequest struct {
@@ -2204,7 +2292,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2216,7 +2304,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2229,7 +2317,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
 type StatsResponse struct {
@@ -2252,7 +2340,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2264,7 +2352,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2277,7 +2365,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *StatsResponse) GetMemoryCurrent() uint64 {
@@ -2379,7 +2467,7 @@ type BlockIO struct {
 
 func (x *BlockIO) Reset() {
 	*x = BlockIO{}
-	mi := &file_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2391,7 +2479,7 @@ func (x *BlockIO) String() string {
 func (*BlockIO) ProtoMessage() {}
 
 func (x *BlockIO) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2404,7 +2492,7 @@ func (x *BlockIO) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockIO.ProtoReflect.Descriptor instead.
 func (*BlockIO) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *BlockIO) GetMajor() uint64 {
@@ -2458,7 +2546,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_agent_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2470,7 +2558,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_agent_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2483,7 +2571,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *UpdateRequest) GetResources() []byte {
@@ -2501,7 +2589,7 @@ type UpdateResponse struct {
 
 func (x *UpdateResponse) Reset() {
 	*x = UpdateResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_agent_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2513,7 +2601,7 @@ func (x *UpdateResponse) String() string {
 func (*UpdateResponse) ProtoMessage() {}
 
 func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_agent_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2526,7 +2614,7 @@ func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
 func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{40}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 type SyncRequest struct {
@@ -2537,7 +2625,7 @@ type SyncRequest struct {
 
 func (x *SyncRequest) Reset() {
 	*x = SyncRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_agent_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2549,7 +2637,7 @@ func (x *SyncRequest) String() string {
 func (*SyncRequest) ProtoMessage() {}
 
 func (x *SyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_agent_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2562,7 +2650,7 @@ func (x *SyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncRequest.ProtoReflect.Descriptor instead.
 func (*SyncRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{41}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{43}
 }
 
 type SyncResponse struct {
@@ -2573,7 +2661,7 @@ type SyncResponse struct {
 
 func (x *SyncResponse) Reset() {
 	*x = SyncResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_agent_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2585,7 +2673,7 @@ func (x *SyncResponse) String() string {
 func (*SyncResponse) ProtoMessage() {}
 
 func (x *SyncResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_agent_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2598,7 +2686,7 @@ func (x *SyncResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncResponse.ProtoReflect.Descriptor instead.
 func (*SyncResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{42}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{44}
 }
 
 type ShutdownRequest struct {
@@ -2609,7 +2697,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_agent_v1_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2621,7 +2709,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_agent_v1_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2634,7 +2722,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{43}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{45}
 }
 
 type ShutdownResponse struct {
@@ -2645,7 +2733,7 @@ type ShutdownResponse struct {
 
 func (x *ShutdownResponse) Reset() {
 	*x = ShutdownResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_agent_v1_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2657,7 +2745,7 @@ func (x *ShutdownResponse) String() string {
 func (*ShutdownResponse) ProtoMessage() {}
 
 func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_agent_v1_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2670,7 +2758,7 @@ func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownResponse.ProtoReflect.Descriptor instead.
 func (*ShutdownResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{44}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{46}
 }
 
 var File_agent_v1_agent_proto protoreflect.FileDescriptor
@@ -2745,7 +2833,11 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x06routes\x18\x05 \x03(\v2\x16.godwit.agent.v1.RouteR\x06routes\"C\n" +
 	"\x17ConfigureNetworkRequest\x12(\n" +
 	"\x04nics\x18\x01 \x03(\v2\x14.godwit.agent.v1.NICR\x04nics\"\x1a\n" +
-	"\x18ConfigureNetworkResponse\"\xda\x01\n" +
+	"\x18ConfigureNetworkResponse\"\x10\n" +
+	"\x0ePrepareRequest\"C\n" +
+	"\x0fPrepareResponse\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x12\x16\n" +
+	"\x06kernel\x18\x02 \x01(\tR\x06kernel\"\xda\x01\n" +
 	"\x0fRestoredRequest\x12\x18\n" +
 	"\aentropy\x18\x01 \x01(\fR\aentropy\x12\x1b\n" +
 	"\tunix_nano\x18\x02 \x01(\x03R\bunixNano\x12(\n" +
@@ -2868,10 +2960,10 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x06Stream\x12\x16\n" +
 	"\x12STREAM_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTREAM_STDOUT\x10\x01\x12\x11\n" +
-	"\rSTREAM_STDERR\x10\x022\xdc\n" +
-	"\n" +
+	"\rSTREAM_STDERR\x10\x022\xaa\v\n" +
 	"\x05Agent\x12C\n" +
-	"\x04Info\x12\x1c.godwit.agent.v1.InfoRequest\x1a\x1d.godwit.agent.v1.InfoResponse\x12F\n" +
+	"\x04Info\x12\x1c.godwit.agent.v1.InfoRequest\x1a\x1d.godwit.agent.v1.InfoResponse\x12L\n" +
+	"\aPrepare\x12\x1f.godwit.agent.v1.PrepareRequest\x1a .godwit.agent.v1.PrepareResponse\x12F\n" +
 	"\x05Setup\x12\x1d.godwit.agent.v1.SetupRequest\x1a\x1e.godwit.agent.v1.SetupResponse\x12C\n" +
 	"\x04Copy\x12\x1c.godwit.agent.v1.CopyRequest\x1a\x1d.godwit.agent.v1.CopyResponse\x12g\n" +
 	"\x10ConfigureNetwork\x12(.godwit.agent.v1.ConfigureNetworkRequest\x1a).godwit.agent.v1.ConfigureNetworkResponse\x12O\n" +
@@ -2904,7 +2996,7 @@ func file_agent_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
 var file_agent_v1_agent_proto_goTypes = []any{
 	(Stream)(0),                      // 0: godwit.agent.v1.Stream
 	(*InfoRequest)(nil),              // 1: godwit.agent.v1.InfoRequest
@@ -2922,46 +3014,48 @@ var file_agent_v1_agent_proto_goTypes = []any{
 	(*NIC)(nil),                      // 13: godwit.agent.v1.NIC
 	(*ConfigureNetworkRequest)(nil),  // 14: godwit.agent.v1.ConfigureNetworkRequest
 	(*ConfigureNetworkResponse)(nil), // 15: godwit.agent.v1.ConfigureNetworkResponse
-	(*RestoredRequest)(nil),          // 16: godwit.agent.v1.RestoredRequest
-	(*RestoredResponse)(nil),         // 17: godwit.agent.v1.RestoredResponse
-	(*StartRequest)(nil),             // 18: godwit.agent.v1.StartRequest
-	(*StartResponse)(nil),            // 19: godwit.agent.v1.StartResponse
-	(*WaitRequest)(nil),              // 20: godwit.agent.v1.WaitRequest
-	(*WaitResponse)(nil),             // 21: godwit.agent.v1.WaitResponse
-	(*KillRequest)(nil),              // 22: godwit.agent.v1.KillRequest
-	(*KillResponse)(nil),             // 23: godwit.agent.v1.KillResponse
-	(*RemoveRequest)(nil),            // 24: godwit.agent.v1.RemoveRequest
-	(*RemoveResponse)(nil),           // 25: godwit.agent.v1.RemoveResponse
-	(*Process)(nil),                  // 26: godwit.agent.v1.Process
-	(*ProcessesRequest)(nil),         // 27: godwit.agent.v1.ProcessesRequest
-	(*ProcessesResponse)(nil),        // 28: godwit.agent.v1.ProcessesResponse
-	(*ReadRequest)(nil),              // 29: godwit.agent.v1.ReadRequest
-	(*ReadResponse)(nil),             // 30: godwit.agent.v1.ReadResponse
-	(*WriteRequest)(nil),             // 31: godwit.agent.v1.WriteRequest
-	(*WriteResponse)(nil),            // 32: godwit.agent.v1.WriteResponse
-	(*CloseStdinRequest)(nil),        // 33: godwit.agent.v1.CloseStdinRequest
-	(*CloseStdinResponse)(nil),       // 34: godwit.agent.v1.CloseStdinResponse
-	(*ResizeRequest)(nil),            // 35: godwit.agent.v1.ResizeRequest
-	(*ResizeResponse)(nil),           // 36: godwit.agent.v1.ResizeResponse
-	(*StatsRequest)(nil),             // 37: godwit.agent.v1.StatsRequest
-	(*StatsResponse)(nil),            // 38: godwit.agent.v1.StatsResponse
-	(*BlockIO)(nil),                  // 39: godwit.agent.v1.BlockIO
-	(*UpdateRequest)(nil),            // 40: godwit.agent.v1.UpdateRequest
-	(*UpdateResponse)(nil),           // 41: godwit.agent.v1.UpdateResponse
-	(*SyncRequest)(nil),              // 42: godwit.agent.v1.SyncRequest
-	(*SyncResponse)(nil),             // 43: godwit.agent.v1.SyncResponse
-	(*ShutdownRequest)(nil),          // 44: godwit.agent.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),         // 45: godwit.agent.v1.ShutdownResponse
-	nil,                              // 46: godwit.agent.v1.SetupRequest.SysctlEntry
-	nil,                              // 47: godwit.agent.v1.StatsResponse.MemoryStatEntry
-	nil,                              // 48: godwit.agent.v1.StatsResponse.CpuStatEntry
+	(*PrepareRequest)(nil),           // 16: godwit.agent.v1.PrepareRequest
+	(*PrepareResponse)(nil),          // 17: godwit.agent.v1.PrepareResponse
+	(*RestoredRequest)(nil),          // 18: godwit.agent.v1.RestoredRequest
+	(*RestoredResponse)(nil),         // 19: godwit.agent.v1.RestoredResponse
+	(*StartRequest)(nil),             // 20: godwit.agent.v1.StartRequest
+	(*StartResponse)(nil),            // 21: godwit.agent.v1.StartResponse
+	(*WaitRequest)(nil),              // 22: godwit.agent.v1.WaitRequest
+	(*WaitResponse)(nil),             // 23: godwit.agent.v1.WaitResponse
+	(*KillRequest)(nil),              // 24: godwit.agent.v1.KillRequest
+	(*KillResponse)(nil),             // 25: godwit.agent.v1.KillResponse
+	(*RemoveRequest)(nil),            // 26: godwit.agent.v1.RemoveRequest
+	(*RemoveResponse)(nil),           // 27: godwit.agent.v1.RemoveResponse
+	(*Process)(nil),                  // 28: godwit.agent.v1.Process
+	(*ProcessesRequest)(nil),         // 29: godwit.agent.v1.ProcessesRequest
+	(*ProcessesResponse)(nil),        // 30: godwit.agent.v1.ProcessesResponse
+	(*ReadRequest)(nil),              // 31: godwit.agent.v1.ReadRequest
+	(*ReadResponse)(nil),             // 32: godwit.agent.v1.ReadResponse
+	(*WriteRequest)(nil),             // 33: godwit.agent.v1.WriteRequest
+	(*WriteResponse)(nil),            // 34: godwit.agent.v1.WriteResponse
+	(*CloseStdinRequest)(nil),        // 35: godwit.agent.v1.CloseStdinRequest
+	(*CloseStdinResponse)(nil),       // 36: godwit.agent.v1.CloseStdinResponse
+	(*ResizeRequest)(nil),            // 37: godwit.agent.v1.ResizeRequest
+	(*ResizeResponse)(nil),           // 38: godwit.agent.v1.ResizeResponse
+	(*StatsRequest)(nil),             // 39: godwit.agent.v1.StatsRequest
+	(*StatsResponse)(nil),            // 40: godwit.agent.v1.StatsResponse
+	(*BlockIO)(nil),                  // 41: godwit.agent.v1.BlockIO
+	(*UpdateRequest)(nil),            // 42: godwit.agent.v1.UpdateRequest
+	(*UpdateResponse)(nil),           // 43: godwit.agent.v1.UpdateResponse
+	(*SyncRequest)(nil),              // 44: godwit.agent.v1.SyncRequest
+	(*SyncResponse)(nil),             // 45: godwit.agent.v1.SyncResponse
+	(*ShutdownRequest)(nil),          // 46: godwit.agent.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),         // 47: godwit.agent.v1.ShutdownResponse
+	nil,                              // 48: godwit.agent.v1.SetupRequest.SysctlEntry
+	nil,                              // 49: godwit.agent.v1.StatsResponse.MemoryStatEntry
+	nil,                              // 50: godwit.agent.v1.StatsResponse.CpuStatEntry
 }
 var file_agent_v1_agent_proto_depIdxs = []int32{
 	3,  // 0: godwit.agent.v1.SetupRequest.layers:type_name -> godwit.agent.v1.Disk
 	3,  // 1: godwit.agent.v1.SetupRequest.writable:type_name -> godwit.agent.v1.Disk
 	4,  // 2: godwit.agent.v1.SetupRequest.mounts:type_name -> godwit.agent.v1.Mount
 	5,  // 3: godwit.agent.v1.SetupRequest.files:type_name -> godwit.agent.v1.File
-	46, // 4: godwit.agent.v1.SetupRequest.sysctl:type_name -> godwit.agent.v1.SetupRequest.SysctlEntry
+	48, // 4: godwit.agent.v1.SetupRequest.sysctl:type_name -> godwit.agent.v1.SetupRequest.SysctlEntry
 	7,  // 5: godwit.agent.v1.SetupRequest.seccomp:type_name -> godwit.agent.v1.Seccomp
 	4,  // 6: godwit.agent.v1.SetupRequest.copies:type_name -> godwit.agent.v1.Mount
 	5,  // 7: godwit.agent.v1.CopyRequest.files:type_name -> godwit.agent.v1.File
@@ -2969,50 +3063,52 @@ var file_agent_v1_agent_proto_depIdxs = []int32{
 	13, // 9: godwit.agent.v1.ConfigureNetworkRequest.nics:type_name -> godwit.agent.v1.NIC
 	13, // 10: godwit.agent.v1.RestoredRequest.nics:type_name -> godwit.agent.v1.NIC
 	5,  // 11: godwit.agent.v1.RestoredRequest.files:type_name -> godwit.agent.v1.File
-	26, // 12: godwit.agent.v1.RestoredResponse.processes:type_name -> godwit.agent.v1.Process
-	26, // 13: godwit.agent.v1.ProcessesResponse.processes:type_name -> godwit.agent.v1.Process
+	28, // 12: godwit.agent.v1.RestoredResponse.processes:type_name -> godwit.agent.v1.Process
+	28, // 13: godwit.agent.v1.ProcessesResponse.processes:type_name -> godwit.agent.v1.Process
 	0,  // 14: godwit.agent.v1.ReadRequest.stream:type_name -> godwit.agent.v1.Stream
-	47, // 15: godwit.agent.v1.StatsResponse.memory_stat:type_name -> godwit.agent.v1.StatsResponse.MemoryStatEntry
-	48, // 16: godwit.agent.v1.StatsResponse.cpu_stat:type_name -> godwit.agent.v1.StatsResponse.CpuStatEntry
-	39, // 17: godwit.agent.v1.StatsResponse.io:type_name -> godwit.agent.v1.BlockIO
+	49, // 15: godwit.agent.v1.StatsResponse.memory_stat:type_name -> godwit.agent.v1.StatsResponse.MemoryStatEntry
+	50, // 16: godwit.agent.v1.StatsResponse.cpu_stat:type_name -> godwit.agent.v1.StatsResponse.CpuStatEntry
+	41, // 17: godwit.agent.v1.StatsResponse.io:type_name -> godwit.agent.v1.BlockIO
 	1,  // 18: godwit.agent.v1.Agent.Info:input_type -> godwit.agent.v1.InfoRequest
-	6,  // 19: godwit.agent.v1.Agent.Setup:input_type -> godwit.agent.v1.SetupRequest
-	9,  // 20: godwit.agent.v1.Agent.Copy:input_type -> godwit.agent.v1.CopyRequest
-	14, // 21: godwit.agent.v1.Agent.ConfigureNetwork:input_type -> godwit.agent.v1.ConfigureNetworkRequest
-	16, // 22: godwit.agent.v1.Agent.Restored:input_type -> godwit.agent.v1.RestoredRequest
-	18, // 23: godwit.agent.v1.Agent.Start:input_type -> godwit.agent.v1.StartRequest
-	20, // 24: godwit.agent.v1.Agent.Wait:input_type -> godwit.agent.v1.WaitRequest
-	22, // 25: godwit.agent.v1.Agent.Kill:input_type -> godwit.agent.v1.KillRequest
-	24, // 26: godwit.agent.v1.Agent.Remove:input_type -> godwit.agent.v1.RemoveRequest
-	27, // 27: godwit.agent.v1.Agent.Processes:input_type -> godwit.agent.v1.ProcessesRequest
-	29, // 28: godwit.agent.v1.Agent.Read:input_type -> godwit.agent.v1.ReadRequest
-	31, // 29: godwit.agent.v1.Agent.Write:input_type -> godwit.agent.v1.WriteRequest
-	33, // 30: godwit.agent.v1.Agent.CloseStdin:input_type -> godwit.agent.v1.CloseStdinRequest
-	35, // 31: godwit.agent.v1.Agent.Resize:input_type -> godwit.agent.v1.ResizeRequest
-	37, // 32: godwit.agent.v1.Agent.Stats:input_type -> godwit.agent.v1.StatsRequest
-	40, // 33: godwit.agent.v1.Agent.Update:input_type -> godwit.agent.v1.UpdateRequest
-	42, // 34: godwit.agent.v1.Agent.Sync:input_type -> godwit.agent.v1.SyncRequest
-	44, // 35: godwit.agent.v1.Agent.Shutdown:input_type -> godwit.agent.v1.ShutdownRequest
-	2,  // 36: godwit.agent.v1.Agent.Info:output_type -> godwit.agent.v1.InfoResponse
-	8,  // 37: godwit.agent.v1.Agent.Setup:output_type -> godwit.agent.v1.SetupResponse
-	10, // 38: godwit.agent.v1.Agent.Copy:output_type -> godwit.agent.v1.CopyResponse
-	15, // 39: godwit.agent.v1.Agent.ConfigureNetwork:output_type -> godwit.agent.v1.ConfigureNetworkResponse
-	17, // 40: godwit.agent.v1.Agent.Restored:output_type -> godwit.agent.v1.RestoredResponse
-	19, // 41: godwit.agent.v1.Agent.Start:output_type -> godwit.agent.v1.StartResponse
-	21, // 42: godwit.agent.v1.Agent.Wait:output_type -> godwit.agent.v1.WaitResponse
-	23, // 43: godwit.agent.v1.Agent.Kill:output_type -> godwit.agent.v1.KillResponse
-	25, // 44: godwit.agent.v1.Agent.Remove:output_type -> godwit.agent.v1.RemoveResponse
-	28, // 45: godwit.agent.v1.Agent.Processes:output_type -> godwit.agent.v1.ProcessesResponse
-	30, // 46: godwit.agent.v1.Agent.Read:output_type -> godwit.agent.v1.ReadResponse
-	32, // 47: godwit.agent.v1.Agent.Write:output_type -> godwit.agent.v1.WriteResponse
-	34, // 48: godwit.agent.v1.Agent.CloseStdin:output_type -> godwit.agent.v1.CloseStdinResponse
-	36, // 49: godwit.agent.v1.Agent.Resize:output_type -> godwit.agent.v1.ResizeResponse
-	38, // 50: godwit.agent.v1.Agent.Stats:output_type -> godwit.agent.v1.StatsResponse
-	41, // 51: godwit.agent.v1.Agent.Update:output_type -> godwit.agent.v1.UpdateResponse
-	43, // 52: godwit.agent.v1.Agent.Sync:output_type -> godwit.agent.v1.SyncResponse
-	45, // 53: godwit.agent.v1.Agent.Shutdown:output_type -> godwit.agent.v1.ShutdownResponse
-	36, // [36:54] is the sub-list for method output_type
-	18, // [18:36] is the sub-list for method input_type
+	16, // 19: godwit.agent.v1.Agent.Prepare:input_type -> godwit.agent.v1.PrepareRequest
+	6,  // 20: godwit.agent.v1.Agent.Setup:input_type -> godwit.agent.v1.SetupRequest
+	9,  // 21: godwit.agent.v1.Agent.Copy:input_type -> godwit.agent.v1.CopyRequest
+	14, // 22: godwit.agent.v1.Agent.ConfigureNetwork:input_type -> godwit.agent.v1.ConfigureNetworkRequest
+	18, // 23: godwit.agent.v1.Agent.Restored:input_type -> godwit.agent.v1.RestoredRequest
+	20, // 24: godwit.agent.v1.Agent.Start:input_type -> godwit.agent.v1.StartRequest
+	22, // 25: godwit.agent.v1.Agent.Wait:input_type -> godwit.agent.v1.WaitRequest
+	24, // 26: godwit.agent.v1.Agent.Kill:input_type -> godwit.agent.v1.KillRequest
+	26, // 27: godwit.agent.v1.Agent.Remove:input_type -> godwit.agent.v1.RemoveRequest
+	29, // 28: godwit.agent.v1.Agent.Processes:input_type -> godwit.agent.v1.ProcessesRequest
+	31, // 29: godwit.agent.v1.Agent.Read:input_type -> godwit.agent.v1.ReadRequest
+	33, // 30: godwit.agent.v1.Agent.Write:input_type -> godwit.agent.v1.WriteRequest
+	35, // 31: godwit.agent.v1.Agent.CloseStdin:input_type -> godwit.agent.v1.CloseStdinRequest
+	37, // 32: godwit.agent.v1.Agent.Resize:input_type -> godwit.agent.v1.ResizeRequest
+	39, // 33: godwit.agent.v1.Agent.Stats:input_type -> godwit.agent.v1.StatsRequest
+	42, // 34: godwit.agent.v1.Agent.Update:input_type -> godwit.agent.v1.UpdateRequest
+	44, // 35: godwit.agent.v1.Agent.Sync:input_type -> godwit.agent.v1.SyncRequest
+	46, // 36: godwit.agent.v1.Agent.Shutdown:input_type -> godwit.agent.v1.ShutdownRequest
+	2,  // 37: godwit.agent.v1.Agent.Info:output_type -> godwit.agent.v1.InfoResponse
+	17, // 38: godwit.agent.v1.Agent.Prepare:output_type -> godwit.agent.v1.PrepareResponse
+	8,  // 39: godwit.agent.v1.Agent.Setup:output_type -> godwit.agent.v1.SetupResponse
+	10, // 40: godwit.agent.v1.Agent.Copy:output_type -> godwit.agent.v1.CopyResponse
+	15, // 41: godwit.agent.v1.Agent.ConfigureNetwork:output_type -> godwit.agent.v1.ConfigureNetworkResponse
+	19, // 42: godwit.agent.v1.Agent.Restored:output_type -> godwit.agent.v1.RestoredResponse
+	21, // 43: godwit.agent.v1.Agent.Start:output_type -> godwit.agent.v1.StartResponse
+	23, // 44: godwit.agent.v1.Agent.Wait:output_type -> godwit.agent.v1.WaitResponse
+	25, // 45: godwit.agent.v1.Agent.Kill:output_type -> godwit.agent.v1.KillResponse
+	27, // 46: godwit.agent.v1.Agent.Remove:output_type -> godwit.agent.v1.RemoveResponse
+	30, // 47: godwit.agent.v1.Agent.Processes:output_type -> godwit.agent.v1.ProcessesResponse
+	32, // 48: godwit.agent.v1.Agent.Read:output_type -> godwit.agent.v1.ReadResponse
+	34, // 49: godwit.agent.v1.Agent.Write:output_type -> godwit.agent.v1.WriteResponse
+	36, // 50: godwit.agent.v1.Agent.CloseStdin:output_type -> godwit.agent.v1.CloseStdinResponse
+	38, // 51: godwit.agent.v1.Agent.Resize:output_type -> godwit.agent.v1.ResizeResponse
+	40, // 52: godwit.agent.v1.Agent.Stats:output_type -> godwit.agent.v1.StatsResponse
+	43, // 53: godwit.agent.v1.Agent.Update:output_type -> godwit.agent.v1.UpdateResponse
+	45, // 54: godwit.agent.v1.Agent.Sync:output_type -> godwit.agent.v1.SyncResponse
+	47, // 55: godwit.agent.v1.Agent.Shutdown:output_type -> godwit.agent.v1.ShutdownResponse
+	37, // [37:56] is the sub-list for method output_type
+	18, // [18:37] is the sub-list for method input_type
 	18, // [18:18] is the sub-list for extension type_name
 	18, // [18:18] is the sub-list for extension extendee
 	0,  // [0:18] is the sub-list for field type_name
@@ -3029,7 +3125,7 @@ func file_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_v1_agent_proto_rawDesc), len(file_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   48,
+			NumMessages:   50,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

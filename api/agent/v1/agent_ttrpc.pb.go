@@ -9,6 +9,7 @@ import (
 
 type AgentService interface {
 	Info(context.Context, *InfoRequest) (*InfoResponse, error)
+	Prepare(context.Context, *PrepareRequest) (*PrepareResponse, error)
 	Setup(context.Context, *SetupRequest) (*SetupResponse, error)
 	Copy(context.Context, *CopyRequest) (*CopyResponse, error)
 	ConfigureNetwork(context.Context, *ConfigureNetworkRequest) (*ConfigureNetworkResponse, error)
@@ -37,6 +38,13 @@ func RegisterAgentService(srv *ttrpc.Server, svc AgentService) {
 					return nil, err
 				}
 				return svc.Info(ctx, &req)
+			},
+			"Prepare": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req PrepareRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Prepare(ctx, &req)
 			},
 			"Setup": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req SetupRequest
@@ -174,6 +182,14 @@ func NewAgentClient(client *ttrpc.Client) AgentService {
 func (c *agentClient) Info(ctx context.Context, req *InfoRequest) (*InfoResponse, error) {
 	var resp InfoResponse
 	if err := c.client.Call(ctx, "godwit.agent.v1.Agent", "Info", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *agentClient) Prepare(ctx context.Context, req *PrepareRequest) (*PrepareResponse, error) {
+	var resp PrepareResponse
+	if err := c.client.Call(ctx, "godwit.agent.v1.Agent", "Prepare", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

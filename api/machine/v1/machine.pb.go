@@ -86,12 +86,18 @@ func (x *Ref) GetGeneration() uint64 {
 	return 0
 }
 
-// Progress counts bytes of the capture or the restore that is under way.
+// Progress counts bytes of the capture, the restore or the move that is under way.
 type Progress struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Step          string                 `protobuf:"bytes,1,opt,name=step,proto3" json:"step,omitempty"`
-	Done          uint64                 `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"`
-	Total         uint64                 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Step  string                 `protobuf:"bytes,1,opt,name=step,proto3" json:"step,omitempty"`
+	Done  uint64                 `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"`
+	Total uint64                 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
+	// Of a live move's source:
+	Pass          uint32  `protobuf:"varint,4,opt,name=pass,proto3" json:"pass,omitempty"`                                // the first is 1
+	Left          uint64  `protobuf:"varint,5,opt,name=left,proto3" json:"left,omitempty"`                                // bytes of pages that are due, as far as it is known
+	DirtyRate     uint64  `protobuf:"varint,6,opt,name=dirty_rate,json=dirtyRate,proto3" json:"dirty_rate,omitempty"`     // bytes a second that the VM has written since the pass before
+	Moved         uint64  `protobuf:"varint,7,opt,name=moved,proto3" json:"moved,omitempty"`                              // bytes on the wire
+	ExpectedMs    float64 `protobuf:"fixed64,8,opt,name=expected_ms,json=expectedMs,proto3" json:"expected_ms,omitempty"` // of the pause, if it began now
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -143,6 +149,41 @@ func (x *Progress) GetDone() uint64 {
 func (x *Progress) GetTotal() uint64 {
 	if x != nil {
 		return x.Total
+	}
+	return 0
+}
+
+func (x *Progress) GetPass() uint32 {
+	if x != nil {
+		return x.Pass
+	}
+	return 0
+}
+
+func (x *Progress) GetLeft() uint64 {
+	if x != nil {
+		return x.Left
+	}
+	return 0
+}
+
+func (x *Progress) GetDirtyRate() uint64 {
+	if x != nil {
+		return x.DirtyRate
+	}
+	return 0
+}
+
+func (x *Progress) GetMoved() uint64 {
+	if x != nil {
+		return x.Moved
+	}
+	return 0
+}
+
+func (x *Progress) GetExpectedMs() float64 {
+	if x != nil {
+		return x.ExpectedMs
 	}
 	return 0
 }
@@ -204,8 +245,10 @@ type QueryResponse struct {
 	Network       string                 `protobuf:"bytes,17,opt,name=network,proto3" json:"network,omitempty"` // what the network is: "cni", "loopback"
 	Progress      *Progress              `protobuf:"bytes,18,opt,name=progress,proto3" json:"progress,omitempty"`
 	TaskPid       uint32                 `protobuf:"varint,19,opt,name=task_pid,json=taskPid,proto3" json:"task_pid,omitempty"`
-	Adopted       bool                   `protobuf:"varint,20,opt,name=adopted,proto3" json:"adopted,omitempty"` // its shim died: containerd has no task of it
-	Ended         string                 `protobuf:"bytes,21,opt,name=ended,proto3" json:"ended,omitempty"`      // why the VMM ended, where it did not end because of its task
+	Adopted       bool                   `protobuf:"varint,20,opt,name=adopted,proto3" json:"adopted,omitempty"`  // its shim died: containerd has no task of it
+	Tracking      string                 `protobuf:"bytes,22,opt,name=tracking,proto3" json:"tracking,omitempty"` // how changed pages of RAM are found
+	Kernel        string                 `protobuf:"bytes,30,opt,name=kernel,proto3" json:"kernel,omitempty"`     // the guest's: Spec.kernel.digest
+	Ended         string                 `protobuf:"bytes,21,opt,name=ended,proto3" json:"ended,omitempty"`       // why the VMM ended, where it did not end because of its task
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -380,6 +423,20 @@ func (x *QueryResponse) GetAdopted() bool {
 	return false
 }
 
+func (x *QueryResponse) GetTracking() string {
+	if x != nil {
+		return x.Tracking
+	}
+	return ""
+}
+
+func (x *QueryResponse) GetKernel() string {
+	if x != nil {
+		return x.Kernel
+	}
+	return ""
+}
+
 func (x *QueryResponse) GetEnded() string {
 	if x != nil {
 		return x.Ended
@@ -393,6 +450,13 @@ type CaptureRequest struct {
 	Repository    string                 `protobuf:"bytes,2,opt,name=repository,proto3" json:"repository,omitempty"` // registry/prefix/uid, or oci-layout:DIR
 	Tag           string                 `protobuf:"bytes,3,opt,name=tag,proto3" json:"tag,omitempty"`
 	EndExecs      bool                   `protobuf:"varint,4,opt,name=end_execs,json=endExecs,proto3" json:"end_execs,omitempty"`
+	Concurrency   uint32                 `protobuf:"varint,10,opt,name=concurrency,proto3" json:"concurrency,omitempty"`                           // uploads at once; 0: as configured
+	Bandwidth     uint64                 `protobuf:"varint,11,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`                               // bytes a second; 0: as configured
+	PauseBudgetMs int64                  `protobuf:"varint,5,opt,name=pause_budget_ms,json=pauseBudgetMs,proto3" json:"pause_budget_ms,omitempty"` // 0: the node's; below: no passes before the pause
+	Checkpoint    bool                   `protobuf:"varint,20,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`                             // the VM goes on as soon as it has been read
+	Paused        bool                   `protobuf:"varint,21,opt,name=paused,proto3" json:"paused,omitempty"`                                     // a checkpoint of a task that is paused, and stays so
+	Golden        string                 `protobuf:"bytes,30,opt,name=golden,proto3" json:"golden,omitempty"`                                      // digest of a golden snapshot whose table godwitd has made
+	Make          *Golden                `protobuf:"bytes,31,opt,name=make,proto3" json:"make,omitempty"`                                          // no snapshot of the VM is made, but a golden one of its image
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -455,6 +519,177 @@ func (x *CaptureRequest) GetEndExecs() bool {
 	return false
 }
 
+func (x *CaptureRequest) GetConcurrency() uint32 {
+	if x != nil {
+		return x.Concurrency
+	}
+	return 0
+}
+
+func (x *CaptureRequest) GetBandwidth() uint64 {
+	if x != nil {
+		return x.Bandwidth
+	}
+	return 0
+}
+
+func (x *CaptureRequest) GetPauseBudgetMs() int64 {
+	if x != nil {
+		return x.PauseBudgetMs
+	}
+	return 0
+}
+
+func (x *CaptureRequest) GetCheckpoint() bool {
+	if x != nil {
+		return x.Checkpoint
+	}
+	return false
+}
+
+func (x *CaptureRequest) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
+func (x *CaptureRequest) GetGolden() string {
+	if x != nil {
+		return x.Golden
+	}
+	return ""
+}
+
+func (x *CaptureRequest) GetMake() *Golden {
+	if x != nil {
+		return x.Make
+	}
+	return nil
+}
+
+// Golden is the image of a golden snapshot.
+type Golden struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Image         string                 `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"` // digest
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Golden) Reset() {
+	*x = Golden{}
+	mi := &file_machine_v1_machine_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Golden) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Golden) ProtoMessage() {}
+
+func (x *Golden) ProtoReflect() protoreflect.Message {
+	mi := &file_machine_v1_machine_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Golden.ProtoReflect.Descriptor instead.
+func (*Golden) Descriptor() ([]byte, []int) {
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Golden) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *Golden) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// CapturePass is one look at the VM's pages, the last one in its pause.
+type CapturePass struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	LookedBytes   uint64                 `protobuf:"varint,1,opt,name=looked_bytes,json=lookedBytes,proto3" json:"looked_bytes,omitempty"`
+	SentBytes     uint64                 `protobuf:"varint,2,opt,name=sent_bytes,json=sentBytes,proto3" json:"sent_bytes,omitempty"` // new or changed
+	LeftBytes     uint64                 `protobuf:"varint,3,opt,name=left_bytes,json=leftBytes,proto3" json:"left_bytes,omitempty"` // that keep changing, for the pause
+	Ms            float64                `protobuf:"fixed64,4,opt,name=ms,proto3" json:"ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CapturePass) Reset() {
+	*x = CapturePass{}
+	mi := &file_machine_v1_machine_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CapturePass) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CapturePass) ProtoMessage() {}
+
+func (x *CapturePass) ProtoReflect() protoreflect.Message {
+	mi := &file_machine_v1_machine_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CapturePass.ProtoReflect.Descriptor instead.
+func (*CapturePass) Descriptor() ([]byte, []int) {
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *CapturePass) GetLookedBytes() uint64 {
+	if x != nil {
+		return x.LookedBytes
+	}
+	return 0
+}
+
+func (x *CapturePass) GetSentBytes() uint64 {
+	if x != nil {
+		return x.SentBytes
+	}
+	return 0
+}
+
+func (x *CapturePass) GetLeftBytes() uint64 {
+	if x != nil {
+		return x.LeftBytes
+	}
+	return 0
+}
+
+func (x *CapturePass) GetMs() float64 {
+	if x != nil {
+		return x.Ms
+	}
+	return 0
+}
+
 type CaptureResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
@@ -464,13 +699,22 @@ type CaptureResponse struct {
 	ResidentBytes uint64                 `protobuf:"varint,5,opt,name=resident_bytes,json=residentBytes,proto3" json:"resident_bytes,omitempty"`
 	PushedBytes   uint64                 `protobuf:"varint,6,opt,name=pushed_bytes,json=pushedBytes,proto3" json:"pushed_bytes,omitempty"`
 	TotalBytes    uint64                 `protobuf:"varint,7,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"` // of all blobs that the manifest lists
+	Tracking      string                 `protobuf:"bytes,8,opt,name=tracking,proto3" json:"tracking,omitempty"`                        // how changed pages were found: uffd, soft-dirty, content
+	Untracked     string                 `protobuf:"bytes,9,opt,name=untracked,proto3" json:"untracked,omitempty"`                      // why not better
+	Passes        []*CapturePass         `protobuf:"bytes,10,rep,name=passes,proto3" json:"passes,omitempty"`
+	DeadBytes     uint64                 `protobuf:"varint,11,opt,name=dead_bytes,json=deadBytes,proto3" json:"dead_bytes,omitempty"`       // pushed for pages that changed again
+	StopMs        float64                `protobuf:"fixed64,12,opt,name=stop_ms,json=stopMs,proto3" json:"stop_ms,omitempty"`               // of the pause: the VMM's own
+	SaveMs        float64                `protobuf:"fixed64,13,opt,name=save_ms,json=saveMs,proto3" json:"save_ms,omitempty"`               // beside the last pass: the device state
+	GoneOn        bool                   `protobuf:"varint,22,opt,name=gone_on,json=goneOn,proto3" json:"gone_on,omitempty"`                // a checkpoint's VM went on
+	InsideBytes   uint64                 `protobuf:"varint,20,opt,name=inside_bytes,json=insideBytes,proto3" json:"inside_bytes,omitempty"` // sent in the pause, for want of memory to keep them
+	Notes         []string               `protobuf:"bytes,21,rep,name=notes,proto3" json:"notes,omitempty"`                                 // what else took part of the pause
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CaptureResponse) Reset() {
 	*x = CaptureResponse{}
-	mi := &file_machine_v1_machine_proto_msgTypes[5]
+	mi := &file_machine_v1_machine_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -482,7 +726,7 @@ func (x *CaptureResponse) String() string {
 func (*CaptureResponse) ProtoMessage() {}
 
 func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_machine_v1_machine_proto_msgTypes[5]
+	mi := &file_machine_v1_machine_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -495,7 +739,7 @@ func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureResponse.ProtoReflect.Descriptor instead.
 func (*CaptureResponse) Descriptor() ([]byte, []int) {
-	return file_machine_v1_machine_proto_rawDescGZIP(), []int{5}
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CaptureResponse) GetDigest() string {
@@ -547,6 +791,69 @@ func (x *CaptureResponse) GetTotalBytes() uint64 {
 	return 0
 }
 
+func (x *CaptureResponse) GetTracking() string {
+	if x != nil {
+		return x.Tracking
+	}
+	return ""
+}
+
+func (x *CaptureResponse) GetUntracked() string {
+	if x != nil {
+		return x.Untracked
+	}
+	return ""
+}
+
+func (x *CaptureResponse) GetPasses() []*CapturePass {
+	if x != nil {
+		return x.Passes
+	}
+	return nil
+}
+
+func (x *CaptureResponse) GetDeadBytes() uint64 {
+	if x != nil {
+		return x.DeadBytes
+	}
+	return 0
+}
+
+func (x *CaptureResponse) GetStopMs() float64 {
+	if x != nil {
+		return x.StopMs
+	}
+	return 0
+}
+
+func (x *CaptureResponse) GetSaveMs() float64 {
+	if x != nil {
+		return x.SaveMs
+	}
+	return 0
+}
+
+func (x *CaptureResponse) GetGoneOn() bool {
+	if x != nil {
+		return x.GoneOn
+	}
+	return false
+}
+
+func (x *CaptureResponse) GetInsideBytes() uint64 {
+	if x != nil {
+		return x.InsideBytes
+	}
+	return 0
+}
+
+func (x *CaptureResponse) GetNotes() []string {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
+}
+
 type VoteRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ref           *Ref                   `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
@@ -556,7 +863,7 @@ type VoteRequest struct {
 
 func (x *VoteRequest) Reset() {
 	*x = VoteRequest{}
-	mi := &file_machine_v1_machine_proto_msgTypes[6]
+	mi := &file_machine_v1_machine_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -568,7 +875,7 @@ func (x *VoteRequest) String() string {
 func (*VoteRequest) ProtoMessage() {}
 
 func (x *VoteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_machine_v1_machine_proto_msgTypes[6]
+	mi := &file_machine_v1_machine_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -581,7 +888,7 @@ func (x *VoteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VoteRequest.ProtoReflect.Descriptor instead.
 func (*VoteRequest) Descriptor() ([]byte, []int) {
-	return file_machine_v1_machine_proto_rawDescGZIP(), []int{6}
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *VoteRequest) GetRef() *Ref {
@@ -600,7 +907,7 @@ type VoteResponse struct {
 
 func (x *VoteResponse) Reset() {
 	*x = VoteResponse{}
-	mi := &file_machine_v1_machine_proto_msgTypes[7]
+	mi := &file_machine_v1_machine_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -612,7 +919,7 @@ func (x *VoteResponse) String() string {
 func (*VoteResponse) ProtoMessage() {}
 
 func (x *VoteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_machine_v1_machine_proto_msgTypes[7]
+	mi := &file_machine_v1_machine_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -625,7 +932,7 @@ func (x *VoteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VoteResponse.ProtoReflect.Descriptor instead.
 func (*VoteResponse) Descriptor() ([]byte, []int) {
-	return file_machine_v1_machine_proto_rawDescGZIP(), []int{7}
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *VoteResponse) GetDigest() string {
@@ -645,7 +952,7 @@ type AbortRequest struct {
 
 func (x *AbortRequest) Reset() {
 	*x = AbortRequest{}
-	mi := &file_machine_v1_machine_proto_msgTypes[8]
+	mi := &file_machine_v1_machine_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -657,7 +964,7 @@ func (x *AbortRequest) String() string {
 func (*AbortRequest) ProtoMessage() {}
 
 func (x *AbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_machine_v1_machine_proto_msgTypes[8]
+	mi := &file_machine_v1_machine_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -670,7 +977,7 @@ func (x *AbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortRequest.ProtoReflect.Descriptor instead.
 func (*AbortRequest) Descriptor() ([]byte, []int) {
-	return file_machine_v1_machine_proto_rawDescGZIP(), []int{8}
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *AbortRequest) GetRef() *Ref {
@@ -696,7 +1003,7 @@ type AbortResponse struct {
 
 func (x *AbortResponse) Reset() {
 	*x = AbortResponse{}
-	mi := &file_machine_v1_machine_proto_msgTypes[9]
+	mi := &file_machine_v1_machine_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -708,7 +1015,7 @@ func (x *AbortResponse) String() string {
 func (*AbortResponse) ProtoMessage() {}
 
 func (x *AbortResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_machine_v1_machine_proto_msgTypes[9]
+	mi := &file_machine_v1_machine_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -721,7 +1028,7 @@ func (x *AbortResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortResponse.ProtoReflect.Descriptor instead.
 func (*AbortResponse) Descriptor() ([]byte, []int) {
-	return file_machine_v1_machine_proto_rawDescGZIP(), []int{9}
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *AbortResponse) GetState() string {
@@ -741,7 +1048,7 @@ type ReleaseRequest struct {
 
 func (x *ReleaseRequest) Reset() {
 	*x = ReleaseRequest{}
-	mi := &file_machine_v1_machine_proto_msgTypes[10]
+	mi := &file_machine_v1_machine_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -753,7 +1060,7 @@ func (x *ReleaseRequest) String() string {
 func (*ReleaseRequest) ProtoMessage() {}
 
 func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_machine_v1_machine_proto_msgTypes[10]
+	mi := &file_machine_v1_machine_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -766,7 +1073,7 @@ func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_machine_v1_machine_proto_rawDescGZIP(), []int{10}
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ReleaseRequest) GetRef() *Ref {
@@ -791,7 +1098,7 @@ type ReleaseResponse struct {
 
 func (x *ReleaseResponse) Reset() {
 	*x = ReleaseResponse{}
-	mi := &file_machine_v1_machine_proto_msgTypes[11]
+	mi := &file_machine_v1_machine_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -803,7 +1110,7 @@ func (x *ReleaseResponse) String() string {
 func (*ReleaseResponse) ProtoMessage() {}
 
 func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_machine_v1_machine_proto_msgTypes[11]
+	mi := &file_machine_v1_machine_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -816,7 +1123,575 @@ func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_machine_v1_machine_proto_rawDescGZIP(), []int{11}
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{13}
+}
+
+type OfferRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ref           *Ref                   `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OfferRequest) Reset() {
+	*x = OfferRequest{}
+	mi := &file_machine_v1_machine_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OfferRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OfferRequest) ProtoMessage() {}
+
+func (x *OfferRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_machine_v1_machine_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OfferRequest.ProtoReflect.Descriptor instead.
+func (*OfferRequest) Descriptor() ([]byte, []int) {
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *OfferRequest) GetRef() *Ref {
+	if x != nil {
+		return x.Ref
+	}
+	return nil
+}
+
+type OfferResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Spec          []byte                 `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`                          // api/spec, as JSON
+	Facts         []byte                 `protobuf:"bytes,2,opt,name=facts,proto3" json:"facts,omitempty"`                        // of VMM, machine, CPU and kernel, as a snapshot's config holds them (JSON)
+	RamBytes      uint64                 `protobuf:"varint,3,opt,name=ram_bytes,json=ramBytes,proto3" json:"ram_bytes,omitempty"` // declared
+	ResidentBytes uint64                 `protobuf:"varint,4,opt,name=resident_bytes,json=residentBytes,proto3" json:"resident_bytes,omitempty"`
+	DiskBytes     uint64                 `protobuf:"varint,5,opt,name=disk_bytes,json=diskBytes,proto3" json:"disk_bytes,omitempty"` // of the writable disks, in use
+	Certificate   []byte                 `protobuf:"bytes,6,opt,name=certificate,proto3" json:"certificate,omitempty"`               // DER, made for this operation and attempt: the source's end of the stream
+	Obstacles     []string               `protobuf:"bytes,7,rep,name=obstacles,proto3" json:"obstacles,omitempty"`                   // why it cannot be sent now; empty: it can
+	Tracking      string                 `protobuf:"bytes,8,opt,name=tracking,proto3" json:"tracking,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OfferResponse) Reset() {
+	*x = OfferResponse{}
+	mi := &file_machine_v1_machine_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OfferResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OfferResponse) ProtoMessage() {}
+
+func (x *OfferResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_machine_v1_machine_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OfferResponse.ProtoReflect.Descriptor instead.
+func (*OfferResponse) Descriptor() ([]byte, []int) {
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *OfferResponse) GetSpec() []byte {
+	if x != nil {
+		return x.Spec
+	}
+	return nil
+}
+
+func (x *OfferResponse) GetFacts() []byte {
+	if x != nil {
+		return x.Facts
+	}
+	return nil
+}
+
+func (x *OfferResponse) GetRamBytes() uint64 {
+	if x != nil {
+		return x.RamBytes
+	}
+	return 0
+}
+
+func (x *OfferResponse) GetResidentBytes() uint64 {
+	if x != nil {
+		return x.ResidentBytes
+	}
+	return 0
+}
+
+func (x *OfferResponse) GetDiskBytes() uint64 {
+	if x != nil {
+		return x.DiskBytes
+	}
+	return 0
+}
+
+func (x *OfferResponse) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
+func (x *OfferResponse) GetObstacles() []string {
+	if x != nil {
+		return x.Obstacles
+	}
+	return nil
+}
+
+func (x *OfferResponse) GetTracking() string {
+	if x != nil {
+		return x.Tracking
+	}
+	return ""
+}
+
+type SendRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ref           *Ref                   `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
+	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`                          // host:port of the destination's godwitd
+	Channel       string                 `protobuf:"bytes,3,opt,name=channel,proto3" json:"channel,omitempty"`                          // which stream there, as Incoming has named it
+	Certificate   []byte                 `protobuf:"bytes,4,opt,name=certificate,proto3" json:"certificate,omitempty"`                  // DER, of the destination's end
+	DowntimeMs    int64                  `protobuf:"varint,5,opt,name=downtime_ms,json=downtimeMs,proto3" json:"downtime_ms,omitempty"` // budget of the pause; 0: the node's worker.pause_budget
+	Bandwidth     uint64                 `protobuf:"varint,6,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`                     // bytes a second; 0: as configured
+	EndExecs      bool                   `protobuf:"varint,7,opt,name=end_execs,json=endExecs,proto3" json:"end_execs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SendRequest) Reset() {
+	*x = SendRequest{}
+	mi := &file_machine_v1_machine_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SendRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SendRequest) ProtoMessage() {}
+
+func (x *SendRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_machine_v1_machine_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SendRequest.ProtoReflect.Descriptor instead.
+func (*SendRequest) Descriptor() ([]byte, []int) {
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *SendRequest) GetRef() *Ref {
+	if x != nil {
+		return x.Ref
+	}
+	return nil
+}
+
+func (x *SendRequest) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *SendRequest) GetChannel() string {
+	if x != nil {
+		return x.Channel
+	}
+	return ""
+}
+
+func (x *SendRequest) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
+func (x *SendRequest) GetDowntimeMs() int64 {
+	if x != nil {
+		return x.DowntimeMs
+	}
+	return 0
+}
+
+func (x *SendRequest) GetBandwidth() uint64 {
+	if x != nil {
+		return x.Bandwidth
+	}
+	return 0
+}
+
+func (x *SendRequest) GetEndExecs() bool {
+	if x != nil {
+		return x.EndExecs
+	}
+	return false
+}
+
+type SendResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`                    // stream:<hex>, over all that was sent: what Vote and Release name
+	PauseMs       float64                `protobuf:"fixed64,2,opt,name=pause_ms,json=pauseMs,proto3" json:"pause_ms,omitempty"` // stop to the last page
+	ReadyMs       float64                `protobuf:"fixed64,3,opt,name=ready_ms,json=readyMs,proto3" json:"ready_ms,omitempty"` // from there to the destination's READY
+	RamBytes      uint64                 `protobuf:"varint,4,opt,name=ram_bytes,json=ramBytes,proto3" json:"ram_bytes,omitempty"`
+	ResidentBytes uint64                 `protobuf:"varint,5,opt,name=resident_bytes,json=residentBytes,proto3" json:"resident_bytes,omitempty"`
+	MovedBytes    uint64                 `protobuf:"varint,6,opt,name=moved_bytes,json=movedBytes,proto3" json:"moved_bytes,omitempty"` // on the wire
+	Passes        []*CapturePass         `protobuf:"bytes,7,rep,name=passes,proto3" json:"passes,omitempty"`
+	Tracking      string                 `protobuf:"bytes,8,opt,name=tracking,proto3" json:"tracking,omitempty"`
+	Untracked     string                 `protobuf:"bytes,9,opt,name=untracked,proto3" json:"untracked,omitempty"`
+	StopMs        float64                `protobuf:"fixed64,10,opt,name=stop_ms,json=stopMs,proto3" json:"stop_ms,omitempty"`
+	SaveMs        float64                `protobuf:"fixed64,11,opt,name=save_ms,json=saveMs,proto3" json:"save_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SendResponse) Reset() {
+	*x = SendResponse{}
+	mi := &file_machine_v1_machine_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SendResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SendResponse) ProtoMessage() {}
+
+func (x *SendResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_machine_v1_machine_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SendResponse.ProtoReflect.Descriptor instead.
+func (*SendResponse) Descriptor() ([]byte, []int) {
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *SendResponse) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *SendResponse) GetPauseMs() float64 {
+	if x != nil {
+		return x.PauseMs
+	}
+	return 0
+}
+
+func (x *SendResponse) GetReadyMs() float64 {
+	if x != nil {
+		return x.ReadyMs
+	}
+	return 0
+}
+
+func (x *SendResponse) GetRamBytes() uint64 {
+	if x != nil {
+		return x.RamBytes
+	}
+	return 0
+}
+
+func (x *SendResponse) GetResidentBytes() uint64 {
+	if x != nil {
+		return x.ResidentBytes
+	}
+	return 0
+}
+
+func (x *SendResponse) GetMovedBytes() uint64 {
+	if x != nil {
+		return x.MovedBytes
+	}
+	return 0
+}
+
+func (x *SendResponse) GetPasses() []*CapturePass {
+	if x != nil {
+		return x.Passes
+	}
+	return nil
+}
+
+func (x *SendResponse) GetTracking() string {
+	if x != nil {
+		return x.Tracking
+	}
+	return ""
+}
+
+func (x *SendResponse) GetUntracked() string {
+	if x != nil {
+		return x.Untracked
+	}
+	return ""
+}
+
+func (x *SendResponse) GetStopMs() float64 {
+	if x != nil {
+		return x.StopMs
+	}
+	return 0
+}
+
+func (x *SendResponse) GetSaveMs() float64 {
+	if x != nil {
+		return x.SaveMs
+	}
+	return 0
+}
+
+type IncomingRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ref           *Ref                   `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IncomingRequest) Reset() {
+	*x = IncomingRequest{}
+	mi := &file_machine_v1_machine_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IncomingRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IncomingRequest) ProtoMessage() {}
+
+func (x *IncomingRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_machine_v1_machine_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IncomingRequest.ProtoReflect.Descriptor instead.
+func (*IncomingRequest) Descriptor() ([]byte, []int) {
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *IncomingRequest) GetRef() *Ref {
+	if x != nil {
+		return x.Ref
+	}
+	return nil
+}
+
+type IncomingResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Channel       string                 `protobuf:"bytes,1,opt,name=channel,proto3" json:"channel,omitempty"`         // names the stream to the node's godwitd
+	Socket        string                 `protobuf:"bytes,2,opt,name=socket,proto3" json:"socket,omitempty"`           // unix, on which godwitd passes the connection's descriptor
+	Certificate   []byte                 `protobuf:"bytes,3,opt,name=certificate,proto3" json:"certificate,omitempty"` // DER, made for this operation and attempt
+	Digest        string                 `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"`           // once READY: over all that came
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IncomingResponse) Reset() {
+	*x = IncomingResponse{}
+	mi := &file_machine_v1_machine_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IncomingResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IncomingResponse) ProtoMessage() {}
+
+func (x *IncomingResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_machine_v1_machine_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IncomingResponse.ProtoReflect.Descriptor instead.
+func (*IncomingResponse) Descriptor() ([]byte, []int) {
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *IncomingResponse) GetChannel() string {
+	if x != nil {
+		return x.Channel
+	}
+	return ""
+}
+
+func (x *IncomingResponse) GetSocket() string {
+	if x != nil {
+		return x.Socket
+	}
+	return ""
+}
+
+func (x *IncomingResponse) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
+func (x *IncomingResponse) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+type RevertRequest struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Ref             *Ref                   `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
+	OwnerGeneration uint64                 `protobuf:"varint,2,opt,name=owner_generation,json=ownerGeneration,proto3" json:"owner_generation,omitempty"` // that the revert has committed
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *RevertRequest) Reset() {
+	*x = RevertRequest{}
+	mi := &file_machine_v1_machine_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevertRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevertRequest) ProtoMessage() {}
+
+func (x *RevertRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_machine_v1_machine_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevertRequest.ProtoReflect.Descriptor instead.
+func (*RevertRequest) Descriptor() ([]byte, []int) {
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *RevertRequest) GetRef() *Ref {
+	if x != nil {
+		return x.Ref
+	}
+	return nil
+}
+
+func (x *RevertRequest) GetOwnerGeneration() uint64 {
+	if x != nil {
+		return x.OwnerGeneration
+	}
+	return 0
+}
+
+type RevertResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	State         string                 `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevertResponse) Reset() {
+	*x = RevertResponse{}
+	mi := &file_machine_v1_machine_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevertResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevertResponse) ProtoMessage() {}
+
+func (x *RevertResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_machine_v1_machine_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevertResponse.ProtoReflect.Descriptor instead.
+func (*RevertResponse) Descriptor() ([]byte, []int) {
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *RevertResponse) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
 }
 
 type EndRequest struct {
@@ -827,7 +1702,7 @@ type EndRequest struct {
 
 func (x *EndRequest) Reset() {
 	*x = EndRequest{}
-	mi := &file_machine_v1_machine_proto_msgTypes[12]
+	mi := &file_machine_v1_machine_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -839,7 +1714,7 @@ func (x *EndRequest) String() string {
 func (*EndRequest) ProtoMessage() {}
 
 func (x *EndRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_machine_v1_machine_proto_msgTypes[12]
+	mi := &file_machine_v1_machine_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -852,7 +1727,7 @@ func (x *EndRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndRequest.ProtoReflect.Descriptor instead.
 func (*EndRequest) Descriptor() ([]byte, []int) {
-	return file_machine_v1_machine_proto_rawDescGZIP(), []int{12}
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{22}
 }
 
 type EndResponse struct {
@@ -863,7 +1738,7 @@ type EndResponse struct {
 
 func (x *EndResponse) Reset() {
 	*x = EndResponse{}
-	mi := &file_machine_v1_machine_proto_msgTypes[13]
+	mi := &file_machine_v1_machine_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -875,7 +1750,7 @@ func (x *EndResponse) String() string {
 func (*EndResponse) ProtoMessage() {}
 
 func (x *EndResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_machine_v1_machine_proto_msgTypes[13]
+	mi := &file_machine_v1_machine_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -888,7 +1763,7 @@ func (x *EndResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndResponse.ProtoReflect.Descriptor instead.
 func (*EndResponse) Descriptor() ([]byte, []int) {
-	return file_machine_v1_machine_proto_rawDescGZIP(), []int{13}
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{23}
 }
 
 // RestoreOptions are the options of a Task Create that restores for an open
@@ -899,13 +1774,14 @@ type RestoreOptions struct {
 	Operation     string                 `protobuf:"bytes,2,opt,name=operation,proto3" json:"operation,omitempty"`
 	Attempt       uint32                 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	Digest        string                 `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"`
+	Stream        *Stream                `protobuf:"bytes,5,opt,name=stream,proto3" json:"stream,omitempty"` // the VM comes from its source and not from a snapshot
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RestoreOptions) Reset() {
 	*x = RestoreOptions{}
-	mi := &file_machine_v1_machine_proto_msgTypes[14]
+	mi := &file_machine_v1_machine_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -917,7 +1793,7 @@ func (x *RestoreOptions) String() string {
 func (*RestoreOptions) ProtoMessage() {}
 
 func (x *RestoreOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_machine_v1_machine_proto_msgTypes[14]
+	mi := &file_machine_v1_machine_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -930,7 +1806,7 @@ func (x *RestoreOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreOptions.ProtoReflect.Descriptor instead.
 func (*RestoreOptions) Descriptor() ([]byte, []int) {
-	return file_machine_v1_machine_proto_rawDescGZIP(), []int{14}
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RestoreOptions) GetConfigPath() string {
@@ -961,6 +1837,82 @@ func (x *RestoreOptions) GetDigest() string {
 	return ""
 }
 
+func (x *RestoreOptions) GetStream() *Stream {
+	if x != nil {
+		return x.Stream
+	}
+	return nil
+}
+
+// Stream is what the destination of a move is told of its source.
+type Stream struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Spec          []byte                 `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"` // as Offer answered
+	Facts         []byte                 `protobuf:"bytes,2,opt,name=facts,proto3" json:"facts,omitempty"`
+	Certificate   []byte                 `protobuf:"bytes,3,opt,name=certificate,proto3" json:"certificate,omitempty"` // DER: who else connects is no source
+	Generation    uint64                 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`  // of the owner before
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Stream) Reset() {
+	*x = Stream{}
+	mi := &file_machine_v1_machine_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Stream) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Stream) ProtoMessage() {}
+
+func (x *Stream) ProtoReflect() protoreflect.Message {
+	mi := &file_machine_v1_machine_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Stream.ProtoReflect.Descriptor instead.
+func (*Stream) Descriptor() ([]byte, []int) {
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *Stream) GetSpec() []byte {
+	if x != nil {
+		return x.Spec
+	}
+	return nil
+}
+
+func (x *Stream) GetFacts() []byte {
+	if x != nil {
+		return x.Facts
+	}
+	return nil
+}
+
+func (x *Stream) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
+func (x *Stream) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
 var File_machine_v1_machine_proto protoreflect.FileDescriptor
 
 const file_machine_v1_machine_proto_rawDesc = "" +
@@ -971,12 +1923,19 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\aattempt\x18\x02 \x01(\rR\aattempt\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x03 \x01(\x04R\n" +
-	"generation\"H\n" +
+	"generation\"\xc6\x01\n" +
 	"\bProgress\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\tR\x04step\x12\x12\n" +
 	"\x04done\x18\x02 \x01(\x04R\x04done\x12\x14\n" +
-	"\x05total\x18\x03 \x01(\x04R\x05total\"\x0e\n" +
-	"\fQueryRequest\"\xc7\x04\n" +
+	"\x05total\x18\x03 \x01(\x04R\x05total\x12\x12\n" +
+	"\x04pass\x18\x04 \x01(\rR\x04pass\x12\x12\n" +
+	"\x04left\x18\x05 \x01(\x04R\x04left\x12\x1d\n" +
+	"\n" +
+	"dirty_rate\x18\x06 \x01(\x04R\tdirtyRate\x12\x14\n" +
+	"\x05moved\x18\a \x01(\x04R\x05moved\x12\x1f\n" +
+	"\vexpected_ms\x18\b \x01(\x01R\n" +
+	"expectedMs\"\x0e\n" +
+	"\fQueryRequest\"\xfb\x04\n" +
 	"\rQueryResponse\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x10\n" +
@@ -1001,15 +1960,37 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\anetwork\x18\x11 \x01(\tR\anetwork\x127\n" +
 	"\bprogress\x18\x12 \x01(\v2\x1b.godwit.machine.v1.ProgressR\bprogress\x12\x19\n" +
 	"\btask_pid\x18\x13 \x01(\rR\ataskPid\x12\x18\n" +
-	"\aadopted\x18\x14 \x01(\bR\aadopted\x12\x14\n" +
-	"\x05ended\x18\x15 \x01(\tR\x05ended\"\x89\x01\n" +
+	"\aadopted\x18\x14 \x01(\bR\aadopted\x12\x1a\n" +
+	"\btracking\x18\x16 \x01(\tR\btracking\x12\x16\n" +
+	"\x06kernel\x18\x1e \x01(\tR\x06kernel\x12\x14\n" +
+	"\x05ended\x18\x15 \x01(\tR\x05ended\"\xf0\x02\n" +
 	"\x0eCaptureRequest\x12(\n" +
 	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x02 \x01(\tR\n" +
 	"repository\x12\x10\n" +
 	"\x03tag\x18\x03 \x01(\tR\x03tag\x12\x1b\n" +
-	"\tend_execs\x18\x04 \x01(\bR\bendExecs\"\xeb\x01\n" +
+	"\tend_execs\x18\x04 \x01(\bR\bendExecs\x12 \n" +
+	"\vconcurrency\x18\n" +
+	" \x01(\rR\vconcurrency\x12\x1c\n" +
+	"\tbandwidth\x18\v \x01(\x04R\tbandwidth\x12&\n" +
+	"\x0fpause_budget_ms\x18\x05 \x01(\x03R\rpauseBudgetMs\x12\x1e\n" +
+	"\n" +
+	"checkpoint\x18\x14 \x01(\bR\n" +
+	"checkpoint\x12\x16\n" +
+	"\x06paused\x18\x15 \x01(\bR\x06paused\x12\x16\n" +
+	"\x06golden\x18\x1e \x01(\tR\x06golden\x12-\n" +
+	"\x04make\x18\x1f \x01(\v2\x19.godwit.machine.v1.GoldenR\x04make\"2\n" +
+	"\x06Golden\x12\x14\n" +
+	"\x05image\x18\x01 \x01(\tR\x05image\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"~\n" +
+	"\vCapturePass\x12!\n" +
+	"\flooked_bytes\x18\x01 \x01(\x04R\vlookedBytes\x12\x1d\n" +
+	"\n" +
+	"sent_bytes\x18\x02 \x01(\x04R\tsentBytes\x12\x1d\n" +
+	"\n" +
+	"left_bytes\x18\x03 \x01(\x04R\tleftBytes\x12\x0e\n" +
+	"\x02ms\x18\x04 \x01(\x01R\x02ms\"\x80\x04\n" +
 	"\x0fCaptureResponse\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x19\n" +
 	"\bpause_ms\x18\x02 \x01(\x01R\apauseMs\x12\x1d\n" +
@@ -1019,7 +2000,18 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\x0eresident_bytes\x18\x05 \x01(\x04R\rresidentBytes\x12!\n" +
 	"\fpushed_bytes\x18\x06 \x01(\x04R\vpushedBytes\x12\x1f\n" +
 	"\vtotal_bytes\x18\a \x01(\x04R\n" +
-	"totalBytes\"7\n" +
+	"totalBytes\x12\x1a\n" +
+	"\btracking\x18\b \x01(\tR\btracking\x12\x1c\n" +
+	"\tuntracked\x18\t \x01(\tR\tuntracked\x126\n" +
+	"\x06passes\x18\n" +
+	" \x03(\v2\x1e.godwit.machine.v1.CapturePassR\x06passes\x12\x1d\n" +
+	"\n" +
+	"dead_bytes\x18\v \x01(\x04R\tdeadBytes\x12\x17\n" +
+	"\astop_ms\x18\f \x01(\x01R\x06stopMs\x12\x17\n" +
+	"\asave_ms\x18\r \x01(\x01R\x06saveMs\x12\x17\n" +
+	"\agone_on\x18\x16 \x01(\bR\x06goneOn\x12!\n" +
+	"\finside_bytes\x18\x14 \x01(\x04R\vinsideBytes\x12\x14\n" +
+	"\x05notes\x18\x15 \x03(\tR\x05notes\"7\n" +
 	"\vVoteRequest\x12(\n" +
 	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\"&\n" +
 	"\fVoteResponse\x12\x16\n" +
@@ -1032,22 +2024,81 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\x0eReleaseRequest\x12(\n" +
 	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\"\x11\n" +
-	"\x0fReleaseResponse\"\f\n" +
+	"\x0fReleaseResponse\"8\n" +
+	"\fOfferRequest\x12(\n" +
+	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\"\xf8\x01\n" +
+	"\rOfferResponse\x12\x12\n" +
+	"\x04spec\x18\x01 \x01(\fR\x04spec\x12\x14\n" +
+	"\x05facts\x18\x02 \x01(\fR\x05facts\x12\x1b\n" +
+	"\tram_bytes\x18\x03 \x01(\x04R\bramBytes\x12%\n" +
+	"\x0eresident_bytes\x18\x04 \x01(\x04R\rresidentBytes\x12\x1d\n" +
+	"\n" +
+	"disk_bytes\x18\x05 \x01(\x04R\tdiskBytes\x12 \n" +
+	"\vcertificate\x18\x06 \x01(\fR\vcertificate\x12\x1c\n" +
+	"\tobstacles\x18\a \x03(\tR\tobstacles\x12\x1a\n" +
+	"\btracking\x18\b \x01(\tR\btracking\"\xe9\x01\n" +
+	"\vSendRequest\x12(\n" +
+	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
+	"\achannel\x18\x03 \x01(\tR\achannel\x12 \n" +
+	"\vcertificate\x18\x04 \x01(\fR\vcertificate\x12\x1f\n" +
+	"\vdowntime_ms\x18\x05 \x01(\x03R\n" +
+	"downtimeMs\x12\x1c\n" +
+	"\tbandwidth\x18\x06 \x01(\x04R\tbandwidth\x12\x1b\n" +
+	"\tend_execs\x18\a \x01(\bR\bendExecs\"\xe5\x02\n" +
+	"\fSendResponse\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x19\n" +
+	"\bpause_ms\x18\x02 \x01(\x01R\apauseMs\x12\x19\n" +
+	"\bready_ms\x18\x03 \x01(\x01R\areadyMs\x12\x1b\n" +
+	"\tram_bytes\x18\x04 \x01(\x04R\bramBytes\x12%\n" +
+	"\x0eresident_bytes\x18\x05 \x01(\x04R\rresidentBytes\x12\x1f\n" +
+	"\vmoved_bytes\x18\x06 \x01(\x04R\n" +
+	"movedBytes\x126\n" +
+	"\x06passes\x18\a \x03(\v2\x1e.godwit.machine.v1.CapturePassR\x06passes\x12\x1a\n" +
+	"\btracking\x18\b \x01(\tR\btracking\x12\x1c\n" +
+	"\tuntracked\x18\t \x01(\tR\tuntracked\x12\x17\n" +
+	"\astop_ms\x18\n" +
+	" \x01(\x01R\x06stopMs\x12\x17\n" +
+	"\asave_ms\x18\v \x01(\x01R\x06saveMs\";\n" +
+	"\x0fIncomingRequest\x12(\n" +
+	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\"~\n" +
+	"\x10IncomingResponse\x12\x18\n" +
+	"\achannel\x18\x01 \x01(\tR\achannel\x12\x16\n" +
+	"\x06socket\x18\x02 \x01(\tR\x06socket\x12 \n" +
+	"\vcertificate\x18\x03 \x01(\fR\vcertificate\x12\x16\n" +
+	"\x06digest\x18\x04 \x01(\tR\x06digest\"d\n" +
+	"\rRevertRequest\x12(\n" +
+	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12)\n" +
+	"\x10owner_generation\x18\x02 \x01(\x04R\x0fownerGeneration\"&\n" +
+	"\x0eRevertResponse\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\tR\x05state\"\f\n" +
 	"\n" +
 	"EndRequest\"\r\n" +
-	"\vEndResponse\"\x81\x01\n" +
+	"\vEndResponse\"\xb4\x01\n" +
 	"\x0eRestoreOptions\x12\x1f\n" +
 	"\vconfig_path\x18\x01 \x01(\tR\n" +
 	"configPath\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x18\n" +
 	"\aattempt\x18\x03 \x01(\rR\aattempt\x12\x16\n" +
-	"\x06digest\x18\x04 \x01(\tR\x06digest2\xd4\x03\n" +
+	"\x06digest\x18\x04 \x01(\tR\x06digest\x121\n" +
+	"\x06stream\x18\x05 \x01(\v2\x19.godwit.machine.v1.StreamR\x06stream\"t\n" +
+	"\x06Stream\x12\x12\n" +
+	"\x04spec\x18\x01 \x01(\fR\x04spec\x12\x14\n" +
+	"\x05facts\x18\x02 \x01(\fR\x05facts\x12 \n" +
+	"\vcertificate\x18\x03 \x01(\fR\vcertificate\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x04 \x01(\x04R\n" +
+	"generation2\x8d\x06\n" +
 	"\aMachine\x12J\n" +
 	"\x05Query\x12\x1f.godwit.machine.v1.QueryRequest\x1a .godwit.machine.v1.QueryResponse\x12P\n" +
 	"\aCapture\x12!.godwit.machine.v1.CaptureRequest\x1a\".godwit.machine.v1.CaptureResponse\x12G\n" +
 	"\x04Vote\x12\x1e.godwit.machine.v1.VoteRequest\x1a\x1f.godwit.machine.v1.VoteResponse\x12J\n" +
 	"\x05Abort\x12\x1f.godwit.machine.v1.AbortRequest\x1a .godwit.machine.v1.AbortResponse\x12P\n" +
-	"\aRelease\x12!.godwit.machine.v1.ReleaseRequest\x1a\".godwit.machine.v1.ReleaseResponse\x12D\n" +
+	"\aRelease\x12!.godwit.machine.v1.ReleaseRequest\x1a\".godwit.machine.v1.ReleaseResponse\x12J\n" +
+	"\x05Offer\x12\x1f.godwit.machine.v1.OfferRequest\x1a .godwit.machine.v1.OfferResponse\x12G\n" +
+	"\x04Send\x12\x1e.godwit.machine.v1.SendRequest\x1a\x1f.godwit.machine.v1.SendResponse\x12S\n" +
+	"\bIncoming\x12\".godwit.machine.v1.IncomingRequest\x1a#.godwit.machine.v1.IncomingResponse\x12M\n" +
+	"\x06Revert\x12 .godwit.machine.v1.RevertRequest\x1a!.godwit.machine.v1.RevertResponse\x12D\n" +
 	"\x03End\x12\x1d.godwit.machine.v1.EndRequest\x1a\x1e.godwit.machine.v1.EndResponseB,Z*godwit.dev/godwit/api/machine/v1;machinev1b\x06proto3"
 
 var (
@@ -1062,48 +2113,75 @@ func file_machine_v1_machine_proto_rawDescGZIP() []byte {
 	return file_machine_v1_machine_proto_rawDescData
 }
 
-var file_machine_v1_machine_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_machine_v1_machine_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_machine_v1_machine_proto_goTypes = []any{
-	(*Ref)(nil),             // 0: godwit.machine.v1.Ref
-	(*Progress)(nil),        // 1: godwit.machine.v1.Progress
-	(*QueryRequest)(nil),    // 2: godwit.machine.v1.QueryRequest
-	(*QueryResponse)(nil),   // 3: godwit.machine.v1.QueryResponse
-	(*CaptureRequest)(nil),  // 4: godwit.machine.v1.CaptureRequest
-	(*CaptureResponse)(nil), // 5: godwit.machine.v1.CaptureResponse
-	(*VoteRequest)(nil),     // 6: godwit.machine.v1.VoteRequest
-	(*VoteResponse)(nil),    // 7: godwit.machine.v1.VoteResponse
-	(*AbortRequest)(nil),    // 8: godwit.machine.v1.AbortRequest
-	(*AbortResponse)(nil),   // 9: godwit.machine.v1.AbortResponse
-	(*ReleaseRequest)(nil),  // 10: godwit.machine.v1.ReleaseRequest
-	(*ReleaseResponse)(nil), // 11: godwit.machine.v1.ReleaseResponse
-	(*EndRequest)(nil),      // 12: godwit.machine.v1.EndRequest
-	(*EndResponse)(nil),     // 13: godwit.machine.v1.EndResponse
-	(*RestoreOptions)(nil),  // 14: godwit.machine.v1.RestoreOptions
+	(*Ref)(nil),              // 0: godwit.machine.v1.Ref
+	(*Progress)(nil),         // 1: godwit.machine.v1.Progress
+	(*QueryRequest)(nil),     // 2: godwit.machine.v1.QueryRequest
+	(*QueryResponse)(nil),    // 3: godwit.machine.v1.QueryResponse
+	(*CaptureRequest)(nil),   // 4: godwit.machine.v1.CaptureRequest
+	(*Golden)(nil),           // 5: godwit.machine.v1.Golden
+	(*CapturePass)(nil),      // 6: godwit.machine.v1.CapturePass
+	(*CaptureResponse)(nil),  // 7: godwit.machine.v1.CaptureResponse
+	(*VoteRequest)(nil),      // 8: godwit.machine.v1.VoteRequest
+	(*VoteResponse)(nil),     // 9: godwit.machine.v1.VoteResponse
+	(*AbortRequest)(nil),     // 10: godwit.machine.v1.AbortRequest
+	(*AbortResponse)(nil),    // 11: godwit.machine.v1.AbortResponse
+	(*ReleaseRequest)(nil),   // 12: godwit.machine.v1.ReleaseRequest
+	(*ReleaseResponse)(nil),  // 13: godwit.machine.v1.ReleaseResponse
+	(*OfferRequest)(nil),     // 14: godwit.machine.v1.OfferRequest
+	(*OfferResponse)(nil),    // 15: godwit.machine.v1.OfferResponse
+	(*SendRequest)(nil),      // 16: godwit.machine.v1.SendRequest
+	(*SendResponse)(nil),     // 17: godwit.machine.v1.SendResponse
+	(*IncomingRequest)(nil),  // 18: godwit.machine.v1.IncomingRequest
+	(*IncomingResponse)(nil), // 19: godwit.machine.v1.IncomingResponse
+	(*RevertRequest)(nil),    // 20: godwit.machine.v1.RevertRequest
+	(*RevertResponse)(nil),   // 21: godwit.machine.v1.RevertResponse
+	(*EndRequest)(nil),       // 22: godwit.machine.v1.EndRequest
+	(*EndResponse)(nil),      // 23: godwit.machine.v1.EndResponse
+	(*RestoreOptions)(nil),   // 24: godwit.machine.v1.RestoreOptions
+	(*Stream)(nil),           // 25: godwit.machine.v1.Stream
 }
 var file_machine_v1_machine_proto_depIdxs = []int32{
 	0,  // 0: godwit.machine.v1.QueryResponse.ref:type_name -> godwit.machine.v1.Ref
 	1,  // 1: godwit.machine.v1.QueryResponse.progress:type_name -> godwit.machine.v1.Progress
 	0,  // 2: godwit.machine.v1.CaptureRequest.ref:type_name -> godwit.machine.v1.Ref
-	0,  // 3: godwit.machine.v1.VoteRequest.ref:type_name -> godwit.machine.v1.Ref
-	0,  // 4: godwit.machine.v1.AbortRequest.ref:type_name -> godwit.machine.v1.Ref
-	0,  // 5: godwit.machine.v1.ReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
-	2,  // 6: godwit.machine.v1.Machine.Query:input_type -> godwit.machine.v1.QueryRequest
-	4,  // 7: godwit.machine.v1.Machine.Capture:input_type -> godwit.machine.v1.CaptureRequest
-	6,  // 8: godwit.machine.v1.Machine.Vote:input_type -> godwit.machine.v1.VoteRequest
-	8,  // 9: godwit.machine.v1.Machine.Abort:input_type -> godwit.machine.v1.AbortRequest
-	10, // 10: godwit.machine.v1.Machine.Release:input_type -> godwit.machine.v1.ReleaseRequest
-	12, // 11: godwit.machine.v1.Machine.End:input_type -> godwit.machine.v1.EndRequest
-	3,  // 12: godwit.machine.v1.Machine.Query:output_type -> godwit.machine.v1.QueryResponse
-	5,  // 13: godwit.machine.v1.Machine.Capture:output_type -> godwit.machine.v1.CaptureResponse
-	7,  // 14: godwit.machine.v1.Machine.Vote:output_type -> godwit.machine.v1.VoteResponse
-	9,  // 15: godwit.machine.v1.Machine.Abort:output_type -> godwit.machine.v1.AbortResponse
-	11, // 16: godwit.machine.v1.Machine.Release:output_type -> godwit.machine.v1.ReleaseResponse
-	13, // 17: godwit.machine.v1.Machine.End:output_type -> godwit.machine.v1.EndResponse
-	12, // [12:18] is the sub-list for method output_type
-	6,  // [6:12] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	5,  // 3: godwit.machine.v1.CaptureRequest.make:type_name -> godwit.machine.v1.Golden
+	6,  // 4: godwit.machine.v1.CaptureResponse.passes:type_name -> godwit.machine.v1.CapturePass
+	0,  // 5: godwit.machine.v1.VoteRequest.ref:type_name -> godwit.machine.v1.Ref
+	0,  // 6: godwit.machine.v1.AbortRequest.ref:type_name -> godwit.machine.v1.Ref
+	0,  // 7: godwit.machine.v1.ReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
+	0,  // 8: godwit.machine.v1.OfferRequest.ref:type_name -> godwit.machine.v1.Ref
+	0,  // 9: godwit.machine.v1.SendRequest.ref:type_name -> godwit.machine.v1.Ref
+	6,  // 10: godwit.machine.v1.SendResponse.passes:type_name -> godwit.machine.v1.CapturePass
+	0,  // 11: godwit.machine.v1.IncomingRequest.ref:type_name -> godwit.machine.v1.Ref
+	0,  // 12: godwit.machine.v1.RevertRequest.ref:type_name -> godwit.machine.v1.Ref
+	25, // 13: godwit.machine.v1.RestoreOptions.stream:type_name -> godwit.machine.v1.Stream
+	2,  // 14: godwit.machine.v1.Machine.Query:input_type -> godwit.machine.v1.QueryRequest
+	4,  // 15: godwit.machine.v1.Machine.Capture:input_type -> godwit.machine.v1.CaptureRequest
+	8,  // 16: godwit.machine.v1.Machine.Vote:input_type -> godwit.machine.v1.VoteRequest
+	10, // 17: godwit.machine.v1.Machine.Abort:input_type -> godwit.machine.v1.AbortRequest
+	12, // 18: godwit.machine.v1.Machine.Release:input_type -> godwit.machine.v1.ReleaseRequest
+	14, // 19: godwit.machine.v1.Machine.Offer:input_type -> godwit.machine.v1.OfferRequest
+	16, // 20: godwit.machine.v1.Machine.Send:input_type -> godwit.machine.v1.SendRequest
+	18, // 21: godwit.machine.v1.Machine.Incoming:input_type -> godwit.machine.v1.IncomingRequest
+	20, // 22: godwit.machine.v1.Machine.Revert:input_type -> godwit.machine.v1.RevertRequest
+	22, // 23: godwit.machine.v1.Machine.End:input_type -> godwit.machine.v1.EndRequest
+	3,  // 24: godwit.machine.v1.Machine.Query:output_type -> godwit.machine.v1.QueryResponse
+	7,  // 25: godwit.machine.v1.Machine.Capture:output_type -> godwit.machine.v1.CaptureResponse
+	9,  // 26: godwit.machine.v1.Machine.Vote:output_type -> godwit.machine.v1.VoteResponse
+	11, // 27: godwit.machine.v1.Machine.Abort:output_type -> godwit.machine.v1.AbortResponse
+	13, // 28: godwit.machine.v1.Machine.Release:output_type -> godwit.machine.v1.ReleaseResponse
+	15, // 29: godwit.machine.v1.Machine.Offer:output_type -> godwit.machine.v1.OfferResponse
+	17, // 30: godwit.machine.v1.Machine.Send:output_type -> godwit.machine.v1.SendResponse
+	19, // 31: godwit.machine.v1.Machine.Incoming:output_type -> godwit.machine.v1.IncomingResponse
+	21, // 32: godwit.machine.v1.Machine.Revert:output_type -> godwit.machine.v1.RevertResponse
+	23, // 33: godwit.machine.v1.Machine.End:output_type -> godwit.machine.v1.EndResponse
+	24, // [24:34] is the sub-list for method output_type
+	14, // [14:24] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_machine_v1_machine_proto_init() }
@@ -1117,7 +2195,7 @@ func file_machine_v1_machine_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_machine_v1_machine_proto_rawDesc), len(file_machine_v1_machine_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -13,6 +13,10 @@ type MachineService interface {
 	Vote(context.Context, *VoteRequest) (*VoteResponse, error)
 	Abort(context.Context, *AbortRequest) (*AbortResponse, error)
 	Release(context.Context, *ReleaseRequest) (*ReleaseResponse, error)
+	Offer(context.Context, *OfferRequest) (*OfferResponse, error)
+	Send(context.Context, *SendRequest) (*SendResponse, error)
+	Incoming(context.Context, *IncomingRequest) (*IncomingResponse, error)
+	Revert(context.Context, *RevertRequest) (*RevertResponse, error)
 	End(context.Context, *EndRequest) (*EndResponse, error)
 }
 
@@ -53,6 +57,34 @@ func RegisterMachineService(srv *ttrpc.Server, svc MachineService) {
 					return nil, err
 				}
 				return svc.Release(ctx, &req)
+			},
+			"Offer": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req OfferRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Offer(ctx, &req)
+			},
+			"Send": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req SendRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Send(ctx, &req)
+			},
+			"Incoming": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req IncomingRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Incoming(ctx, &req)
+			},
+			"Revert": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req RevertRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Revert(ctx, &req)
 			},
 			"End": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req EndRequest
@@ -110,6 +142,38 @@ func (c *machineClient) Abort(ctx context.Context, req *AbortRequest) (*AbortRes
 func (c *machineClient) Release(ctx context.Context, req *ReleaseRequest) (*ReleaseResponse, error) {
 	var resp ReleaseResponse
 	if err := c.client.Call(ctx, "godwit.machine.v1.Machine", "Release", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *machineClient) Offer(ctx context.Context, req *OfferRequest) (*OfferResponse, error) {
+	var resp OfferResponse
+	if err := c.client.Call(ctx, "godwit.machine.v1.Machine", "Offer", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *machineClient) Send(ctx context.Context, req *SendRequest) (*SendResponse, error) {
+	var resp SendResponse
+	if err := c.client.Call(ctx, "godwit.machine.v1.Machine", "Send", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *machineClient) Incoming(ctx context.Context, req *IncomingRequest) (*IncomingResponse, error) {
+	var resp IncomingResponse
+	if err := c.client.Call(ctx, "godwit.machine.v1.Machine", "Incoming", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *machineClient) Revert(ctx context.Context, req *RevertRequest) (*RevertResponse, error) {
+	var resp RevertResponse
+	if err := c.client.Call(ctx, "godwit.machine.v1.Machine", "Revert", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

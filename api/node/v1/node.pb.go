@@ -11,6 +11,7 @@
 package nodev1
 
 import (
+	v1 "godwit.dev/godwit/api/machine/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
@@ -32,6 +33,7 @@ const (
 	Kind_KIND_HIBERNATE   Kind = 1
 	Kind_KIND_WAKE        Kind = 2
 	Kind_KIND_MIGRATE     Kind = 3
+	Kind_KIND_CHECKPOINT  Kind = 4 // a snapshot of a VM that goes on; the owner stays
 )
 
 // Enum value maps for Kind.
@@ -41,12 +43,14 @@ var (
 		1: "KIND_HIBERNATE",
 		2: "KIND_WAKE",
 		3: "KIND_MIGRATE",
+		4: "KIND_CHECKPOINT",
 	}
 	Kind_value = map[string]int32{
 		"KIND_UNSPECIFIED": 0,
 		"KIND_HIBERNATE":   1,
 		"KIND_WAKE":        2,
 		"KIND_MIGRATE":     3,
+		"KIND_CHECKPOINT":  4,
 	}
 )
 
@@ -284,10 +288,27 @@ type Operation struct {
 	Cancelled      bool                   `protobuf:"varint,17,opt,name=cancelled,proto3" json:"cancelled,omitempty"`               // the abort was ordered, nothing failed
 	EndExecs       bool                   `protobuf:"varint,18,opt,name=end_execs,json=endExecs,proto3" json:"end_execs,omitempty"` // of the order, as the fields below: a restart needs them
 	Stdio          string                 `protobuf:"bytes,19,opt,name=stdio,proto3" json:"stdio,omitempty"`
-	Managed        bool                   `protobuf:"varint,21,opt,name=managed,proto3" json:"managed,omitempty"` // an engine drives it; else the shim that opened it does
-	Class          string                 `protobuf:"bytes,23,opt,name=class,proto3" json:"class,omitempty"`      // of errdefs, of the reason
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	Concurrency    uint32                 `protobuf:"varint,30,opt,name=concurrency,proto3" json:"concurrency,omitempty"`
+	Bandwidth      uint64                 `protobuf:"varint,31,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
+	Managed        bool                   `protobuf:"varint,21,opt,name=managed,proto3" json:"managed,omitempty"`                                    // an engine drives it; else the shim that opened it does
+	Class          string                 `protobuf:"bytes,23,opt,name=class,proto3" json:"class,omitempty"`                                         // of errdefs, of the reason
+	PauseBudgetMs  int64                  `protobuf:"varint,24,opt,name=pause_budget_ms,json=pauseBudgetMs,proto3" json:"pause_budget_ms,omitempty"` // of the order; 0: the node's; below: no passes before the pause
+	Paused         bool                   `protobuf:"varint,40,opt,name=paused,proto3" json:"paused,omitempty"`                                      // of a checkpoint: its task is paused, and stays so
+	Note           string                 `protobuf:"bytes,41,opt,name=note,proto3" json:"note,omitempty"`                                           // what a forced wake gives up
+	// Of a move: the order's knobs, what became of it, and where it goes if it is turned round.
+	Mode              string   `protobuf:"bytes,60,opt,name=mode,proto3" json:"mode,omitempty"`                                // live, cold, auto; auto becomes one of the others before anything is made
+	DowntimeMs        int64    `protobuf:"varint,61,opt,name=downtime_ms,json=downtimeMs,proto3" json:"downtime_ms,omitempty"` // that the VM may stand still
+	TimeoutMs         int64    `protobuf:"varint,62,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`    // from the order to the commit; 0: as configured
+	AbortOn           []string `protobuf:"bytes,63,rep,name=abort_on,json=abortOn,proto3" json:"abort_on,omitempty"`           // downtime, stall
+	Outcome           string   `protobuf:"bytes,64,opt,name=outcome,proto3" json:"outcome,omitempty"`                          // JSON, once the VM runs: where the downtime went
+	Retarget          string   `protobuf:"bytes,65,opt,name=retarget,proto3" json:"retarget,omitempty"`                        // the destination of the next attempt, when this one is undone
+	CommittedUnixNano int64    `protobuf:"varint,66,opt,name=committed_unix_nano,json=committedUnixNano,proto3" json:"committed_unix_nano,omitempty"`
+	WantedMode        string   `protobuf:"bytes,67,opt,name=wanted_mode,json=wantedMode,proto3" json:"wanted_mode,omitempty"`                   // of the order, where mode says what came of it
+	StartedUnixNano   int64    `protobuf:"varint,69,opt,name=started_unix_nano,json=startedUnixNano,proto3" json:"started_unix_nano,omitempty"` // when a move had a place in the queue: its deadline counts from here
+	Driver            string   `protobuf:"bytes,70,opt,name=driver,proto3" json:"driver,omitempty"`                                             // the controller that drives a move, as long as it lives
+	Attempts          []string `protobuf:"bytes,68,rep,name=attempts,proto3" json:"attempts,omitempty"`                                         // that are over: "1 to n2: why it ended"
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Operation) Reset() {
@@ -453,6 +474,20 @@ func (x *Operation) GetStdio() string {
 	return ""
 }
 
+func (x *Operation) GetConcurrency() uint32 {
+	if x != nil {
+		return x.Concurrency
+	}
+	return 0
+}
+
+func (x *Operation) GetBandwidth() uint64 {
+	if x != nil {
+		return x.Bandwidth
+	}
+	return 0
+}
+
 func (x *Operation) GetManaged() bool {
 	if x != nil {
 		return x.Managed
@@ -465,6 +500,104 @@ func (x *Operation) GetClass() string {
 		return x.Class
 	}
 	return ""
+}
+
+func (x *Operation) GetPauseBudgetMs() int64 {
+	if x != nil {
+		return x.PauseBudgetMs
+	}
+	return 0
+}
+
+func (x *Operation) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
+func (x *Operation) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+func (x *Operation) GetMode() string {
+	if x != nil {
+		return x.Mode
+	}
+	return ""
+}
+
+func (x *Operation) GetDowntimeMs() int64 {
+	if x != nil {
+		return x.DowntimeMs
+	}
+	return 0
+}
+
+func (x *Operation) GetTimeoutMs() int64 {
+	if x != nil {
+		return x.TimeoutMs
+	}
+	return 0
+}
+
+func (x *Operation) GetAbortOn() []string {
+	if x != nil {
+		return x.AbortOn
+	}
+	return nil
+}
+
+func (x *Operation) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+func (x *Operation) GetRetarget() string {
+	if x != nil {
+		return x.Retarget
+	}
+	return ""
+}
+
+func (x *Operation) GetCommittedUnixNano() int64 {
+	if x != nil {
+		return x.CommittedUnixNano
+	}
+	return 0
+}
+
+func (x *Operation) GetWantedMode() string {
+	if x != nil {
+		return x.WantedMode
+	}
+	return ""
+}
+
+func (x *Operation) GetStartedUnixNano() int64 {
+	if x != nil {
+		return x.StartedUnixNano
+	}
+	return 0
+}
+
+func (x *Operation) GetDriver() string {
+	if x != nil {
+		return x.Driver
+	}
+	return ""
+}
+
+func (x *Operation) GetAttempts() []string {
+	if x != nil {
+		return x.Attempts
+	}
+	return nil
 }
 
 type Record struct {
@@ -480,7 +613,8 @@ type Record struct {
 	Snapshots  []*SnapshotRef         `protobuf:"bytes,9,rep,name=snapshots,proto3" json:"snapshots,omitempty"`   // whose tags stand, oldest first
 	// Of an operation that lost the VM: its newest snapshot. While it stands, nobody boots
 	// the VM fresh; a wake by force, or the record's end, clears it.
-	Lost          string `protobuf:"bytes,10,opt,name=lost,proto3" json:"lost,omitempty"`
+	Lost          string    `protobuf:"bytes,10,opt,name=lost,proto3" json:"lost,omitempty"`
+	Schedule      *Schedule `protobuf:"bytes,20,opt,name=schedule,proto3" json:"schedule,omitempty"` // of checkpoints; absent: none are taken by themselves
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -585,7 +719,67 @@ func (x *Record) GetLost() string {
 	return ""
 }
 
-// SnapshotRef is a snapshot that a hibernate of this VM has committed.
+func (x *Record) GetSchedule() *Schedule {
+	if x != nil {
+		return x.Schedule
+	}
+	return nil
+}
+
+// Schedule of checkpoints.
+type Schedule struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	EveryMs       int64                  `protobuf:"varint,1,opt,name=every_ms,json=everyMs,proto3" json:"every_ms,omitempty"`
+	Keep          uint32                 `protobuf:"varint,2,opt,name=keep,proto3" json:"keep,omitempty"` // newest checkpoints that stay, whatever else the retention rule keeps
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Schedule) Reset() {
+	*x = Schedule{}
+	mi := &file_node_v1_node_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Schedule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Schedule) ProtoMessage() {}
+
+func (x *Schedule) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Schedule.ProtoReflect.Descriptor instead.
+func (*Schedule) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Schedule) GetEveryMs() int64 {
+	if x != nil {
+		return x.EveryMs
+	}
+	return 0
+}
+
+func (x *Schedule) GetKeep() uint32 {
+	if x != nil {
+		return x.Keep
+	}
+	return 0
+}
+
+// SnapshotRef is a snapshot that a hibernate or a checkpoint of this VM has committed.
 type SnapshotRef struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Digest          string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
@@ -595,13 +789,14 @@ type SnapshotRef struct {
 	Operation       string                 `protobuf:"bytes,5,opt,name=operation,proto3" json:"operation,omitempty"`
 	CreatedUnixNano int64                  `protobuf:"varint,6,opt,name=created_unix_nano,json=createdUnixNano,proto3" json:"created_unix_nano,omitempty"`
 	Bytes           uint64                 `protobuf:"varint,7,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Checkpoint      bool                   `protobuf:"varint,8,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"` // of a VM that went on: it was never the VM's newest state
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
 
 func (x *SnapshotRef) Reset() {
 	*x = SnapshotRef{}
-	mi := &file_node_v1_node_proto_msgTypes[4]
+	mi := &file_node_v1_node_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -613,7 +808,7 @@ func (x *SnapshotRef) String() string {
 func (*SnapshotRef) ProtoMessage() {}
 
 func (x *SnapshotRef) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[4]
+	mi := &file_node_v1_node_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -626,7 +821,7 @@ func (x *SnapshotRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRef.ProtoReflect.Descriptor instead.
 func (*SnapshotRef) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SnapshotRef) GetDigest() string {
@@ -678,6 +873,82 @@ func (x *SnapshotRef) GetBytes() uint64 {
 	return 0
 }
 
+func (x *SnapshotRef) GetCheckpoint() bool {
+	if x != nil {
+		return x.Checkpoint
+	}
+	return false
+}
+
+// Owed is a snapshot that is to be deleted. Its VM may have no record any more.
+type Owed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Uid           string                 `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	Snapshot      *SnapshotRef           `protobuf:"bytes,3,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	SinceUnixNano int64                  `protobuf:"varint,4,opt,name=since_unix_nano,json=sinceUnixNano,proto3" json:"since_unix_nano,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Owed) Reset() {
+	*x = Owed{}
+	mi := &file_node_v1_node_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Owed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Owed) ProtoMessage() {}
+
+func (x *Owed) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Owed.ProtoReflect.Descriptor instead.
+func (*Owed) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Owed) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+func (x *Owed) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *Owed) GetSnapshot() *SnapshotRef {
+	if x != nil {
+		return x.Snapshot
+	}
+	return nil
+}
+
+func (x *Owed) GetSinceUnixNano() int64 {
+	if x != nil {
+		return x.SinceUnixNano
+	}
+	return 0
+}
+
 type GetRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
@@ -687,7 +958,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[5]
+	mi := &file_node_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -699,7 +970,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[5]
+	mi := &file_node_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -712,7 +983,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetRequest) GetVm() *VM {
@@ -730,7 +1001,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[6]
+	mi := &file_node_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -742,7 +1013,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[6]
+	mi := &file_node_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -755,7 +1026,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 type ListResponse struct {
@@ -767,7 +1038,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[7]
+	mi := &file_node_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -779,7 +1050,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[7]
+	mi := &file_node_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -792,7 +1063,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListResponse) GetRecords() []*Record {
@@ -811,7 +1082,7 @@ type EnsureRequest struct {
 
 func (x *EnsureRequest) Reset() {
 	*x = EnsureRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[8]
+	mi := &file_node_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -823,7 +1094,7 @@ func (x *EnsureRequest) String() string {
 func (*EnsureRequest) ProtoMessage() {}
 
 func (x *EnsureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[8]
+	mi := &file_node_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -836,7 +1107,7 @@ func (x *EnsureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnsureRequest.ProtoReflect.Descriptor instead.
 func (*EnsureRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *EnsureRequest) GetVm() *VM {
@@ -858,7 +1129,7 @@ type OwnRequest struct {
 
 func (x *OwnRequest) Reset() {
 	*x = OwnRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[9]
+	mi := &file_node_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -870,7 +1141,7 @@ func (x *OwnRequest) String() string {
 func (*OwnRequest) ProtoMessage() {}
 
 func (x *OwnRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[9]
+	mi := &file_node_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -883,7 +1154,7 @@ func (x *OwnRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnRequest.ProtoReflect.Descriptor instead.
 func (*OwnRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *OwnRequest) GetVm() *VM {
@@ -915,17 +1186,20 @@ func (x *OwnRequest) GetUid() string {
 }
 
 type OpenRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
-	Operation     *Operation             `protobuf:"bytes,2,opt,name=operation,proto3" json:"operation,omitempty"`
-	ForceDigest   string                 `protobuf:"bytes,3,opt,name=force_digest,json=forceDigest,proto3" json:"force_digest,omitempty"` // a wake from a spent or older digest, by explicit order
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Vm          *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Operation   *Operation             `protobuf:"bytes,2,opt,name=operation,proto3" json:"operation,omitempty"`
+	ForceDigest string                 `protobuf:"bytes,3,opt,name=force_digest,json=forceDigest,proto3" json:"force_digest,omitempty"` // a wake from a spent or older digest, by explicit order
+	// With force_digest: the node that owns the VM is lost and runs nothing any more, on the
+	// word of whoever orders this.
+	LostNode      string `protobuf:"bytes,4,opt,name=lost_node,json=lostNode,proto3" json:"lost_node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *OpenRequest) Reset() {
 	*x = OpenRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[10]
+	mi := &file_node_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -937,7 +1211,7 @@ func (x *OpenRequest) String() string {
 func (*OpenRequest) ProtoMessage() {}
 
 func (x *OpenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[10]
+	mi := &file_node_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -950,7 +1224,7 @@ func (x *OpenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenRequest.ProtoReflect.Descriptor instead.
 func (*OpenRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *OpenRequest) GetVm() *VM {
@@ -974,6 +1248,13 @@ func (x *OpenRequest) GetForceDigest() string {
 	return ""
 }
 
+func (x *OpenRequest) GetLostNode() string {
+	if x != nil {
+		return x.LostNode
+	}
+	return ""
+}
+
 type AdvanceRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
@@ -988,13 +1269,16 @@ type AdvanceRequest struct {
 	Generation    uint64                 `protobuf:"varint,10,opt,name=generation,proto3" json:"generation,omitempty"` // of the owner before the operation
 	Cancelled     bool                   `protobuf:"varint,11,opt,name=cancelled,proto3" json:"cancelled,omitempty"`   // with phase Aborting: by order
 	Class         string                 `protobuf:"bytes,12,opt,name=class,proto3" json:"class,omitempty"`            // of errdefs, of the reason
+	Mode          string                 `protobuf:"bytes,13,opt,name=mode,proto3" json:"mode,omitempty"`              // of a move that was ordered as auto
+	Outcome       string                 `protobuf:"bytes,14,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	Retarget      string                 `protobuf:"bytes,15,opt,name=retarget,proto3" json:"retarget,omitempty"` // with phase Aborting: begin another attempt, to this node
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AdvanceRequest) Reset() {
 	*x = AdvanceRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[11]
+	mi := &file_node_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1006,7 +1290,7 @@ func (x *AdvanceRequest) String() string {
 func (*AdvanceRequest) ProtoMessage() {}
 
 func (x *AdvanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[11]
+	mi := &file_node_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1019,7 +1303,7 @@ func (x *AdvanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdvanceRequest.ProtoReflect.Descriptor instead.
 func (*AdvanceRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *AdvanceRequest) GetVm() *VM {
@@ -1106,6 +1390,95 @@ func (x *AdvanceRequest) GetClass() string {
 	return ""
 }
 
+func (x *AdvanceRequest) GetMode() string {
+	if x != nil {
+		return x.Mode
+	}
+	return ""
+}
+
+func (x *AdvanceRequest) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+func (x *AdvanceRequest) GetRetarget() string {
+	if x != nil {
+		return x.Retarget
+	}
+	return ""
+}
+
+type RetryRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Operation     string                 `protobuf:"bytes,2,opt,name=operation,proto3" json:"operation,omitempty"`
+	Attempt       uint32                 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"` // that is undone
+	Generation    uint64                 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetryRequest) Reset() {
+	*x = RetryRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetryRequest) ProtoMessage() {}
+
+func (x *RetryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetryRequest.ProtoReflect.Descriptor instead.
+func (*RetryRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *RetryRequest) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+func (x *RetryRequest) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+func (x *RetryRequest) GetAttempt() uint32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *RetryRequest) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
 type CommitRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
@@ -1120,7 +1493,7 @@ type CommitRequest struct {
 
 func (x *CommitRequest) Reset() {
 	*x = CommitRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[12]
+	mi := &file_node_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1132,7 +1505,7 @@ func (x *CommitRequest) String() string {
 func (*CommitRequest) ProtoMessage() {}
 
 func (x *CommitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[12]
+	mi := &file_node_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1145,7 +1518,7 @@ func (x *CommitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
 func (*CommitRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CommitRequest) GetVm() *VM {
@@ -1205,7 +1578,7 @@ type FinishRequest struct {
 
 func (x *FinishRequest) Reset() {
 	*x = FinishRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[13]
+	mi := &file_node_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1217,7 +1590,7 @@ func (x *FinishRequest) String() string {
 func (*FinishRequest) ProtoMessage() {}
 
 func (x *FinishRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[13]
+	mi := &file_node_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1230,7 +1603,7 @@ func (x *FinishRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishRequest.ProtoReflect.Descriptor instead.
 func (*FinishRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *FinishRequest) GetVm() *VM {
@@ -1294,7 +1667,7 @@ type DisownRequest struct {
 
 func (x *DisownRequest) Reset() {
 	*x = DisownRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[14]
+	mi := &file_node_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1306,7 +1679,7 @@ func (x *DisownRequest) String() string {
 func (*DisownRequest) ProtoMessage() {}
 
 func (x *DisownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[14]
+	mi := &file_node_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1319,7 +1692,7 @@ func (x *DisownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisownRequest.ProtoReflect.Descriptor instead.
 func (*DisownRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DisownRequest) GetVm() *VM {
@@ -1353,15 +1726,16 @@ func (x *DisownRequest) GetUid() string {
 type RemoveRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
-	Force         bool                   `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"` // also when a digest owns it: its state is given up
-	Uid           string                 `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`      // as in OwnRequest
+	Force         bool                   `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`                                      // also when a digest owns it: its state is given up
+	Uid           string                 `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`                                           // as in OwnRequest
+	DropSnapshots bool                   `protobuf:"varint,4,opt,name=drop_snapshots,json=dropSnapshots,proto3" json:"drop_snapshots,omitempty"` // they become owed, in the write that ends the record
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[15]
+	mi := &file_node_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1373,7 +1747,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[15]
+	mi := &file_node_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1386,7 +1760,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RemoveRequest) GetVm() *VM {
@@ -1410,6 +1784,13 @@ func (x *RemoveRequest) GetUid() string {
 	return ""
 }
 
+func (x *RemoveRequest) GetDropSnapshots() bool {
+	if x != nil {
+		return x.DropSnapshots
+	}
+	return false
+}
+
 type RemoveResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1418,7 +1799,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[16]
+	mi := &file_node_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1430,7 +1811,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[16]
+	mi := &file_node_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1443,7 +1824,67 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{19}
+}
+
+type ScheduleRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Schedule      *Schedule              `protobuf:"bytes,2,opt,name=schedule,proto3" json:"schedule,omitempty"` // absent, or every_ms 0: no more
+	Uid           string                 `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`           // as in OwnRequest
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScheduleRequest) Reset() {
+	*x = ScheduleRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScheduleRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScheduleRequest) ProtoMessage() {}
+
+func (x *ScheduleRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScheduleRequest.ProtoReflect.Descriptor instead.
+func (*ScheduleRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ScheduleRequest) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+func (x *ScheduleRequest) GetSchedule() *Schedule {
+	if x != nil {
+		return x.Schedule
+	}
+	return nil
+}
+
+func (x *ScheduleRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
 }
 
 type TrimRequest struct {
@@ -1456,7 +1897,7 @@ type TrimRequest struct {
 
 func (x *TrimRequest) Reset() {
 	*x = TrimRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[17]
+	mi := &file_node_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1468,7 +1909,7 @@ func (x *TrimRequest) String() string {
 func (*TrimRequest) ProtoMessage() {}
 
 func (x *TrimRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[17]
+	mi := &file_node_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1481,7 +1922,7 @@ func (x *TrimRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrimRequest.ProtoReflect.Descriptor instead.
 func (*TrimRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *TrimRequest) GetVm() *VM {
@@ -1498,6 +1939,182 @@ func (x *TrimRequest) GetDigest() string {
 	return ""
 }
 
+type OwedRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OwedRequest) Reset() {
+	*x = OwedRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OwedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OwedRequest) ProtoMessage() {}
+
+func (x *OwedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OwedRequest.ProtoReflect.Descriptor instead.
+func (*OwedRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{22}
+}
+
+type OwedResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Owed          []*Owed                `protobuf:"bytes,1,rep,name=owed,proto3" json:"owed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OwedResponse) Reset() {
+	*x = OwedResponse{}
+	mi := &file_node_v1_node_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OwedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OwedResponse) ProtoMessage() {}
+
+func (x *OwedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OwedResponse.ProtoReflect.Descriptor instead.
+func (*OwedResponse) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *OwedResponse) GetOwed() []*Owed {
+	if x != nil {
+		return x.Owed
+	}
+	return nil
+}
+
+type ClearRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Repository    string                 `protobuf:"bytes,2,opt,name=repository,proto3" json:"repository,omitempty"`
+	Digest        string                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClearRequest) Reset() {
+	*x = ClearRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClearRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClearRequest) ProtoMessage() {}
+
+func (x *ClearRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClearRequest.ProtoReflect.Descriptor instead.
+func (*ClearRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ClearRequest) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+func (x *ClearRequest) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *ClearRequest) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+type ClearResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClearResponse) Reset() {
+	*x = ClearResponse{}
+	mi := &file_node_v1_node_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClearResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClearResponse) ProtoMessage() {}
+
+func (x *ClearResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClearResponse.ProtoReflect.Descriptor instead.
+func (*ClearResponse) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{25}
+}
+
 type OperationRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1507,7 +2124,7 @@ type OperationRequest struct {
 
 func (x *OperationRequest) Reset() {
 	*x = OperationRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[18]
+	mi := &file_node_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1519,7 +2136,7 @@ func (x *OperationRequest) String() string {
 func (*OperationRequest) ProtoMessage() {}
 
 func (x *OperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[18]
+	mi := &file_node_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1532,7 +2149,7 @@ func (x *OperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationRequest.ProtoReflect.Descriptor instead.
 func (*OperationRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *OperationRequest) GetId() string {
@@ -1551,7 +2168,7 @@ type OperationResponse struct {
 
 func (x *OperationResponse) Reset() {
 	*x = OperationResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[19]
+	mi := &file_node_v1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1563,7 +2180,7 @@ func (x *OperationResponse) String() string {
 func (*OperationResponse) ProtoMessage() {}
 
 func (x *OperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[19]
+	mi := &file_node_v1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1576,7 +2193,7 @@ func (x *OperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationResponse.ProtoReflect.Descriptor instead.
 func (*OperationResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *OperationResponse) GetOperation() *Operation {
@@ -1595,7 +2212,7 @@ type InfoRequest struct {
 
 func (x *InfoRequest) Reset() {
 	*x = InfoRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[20]
+	mi := &file_node_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1607,7 +2224,7 @@ func (x *InfoRequest) String() string {
 func (*InfoRequest) ProtoMessage() {}
 
 func (x *InfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[20]
+	mi := &file_node_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1620,7 +2237,7 @@ func (x *InfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoRequest.ProtoReflect.Descriptor instead.
 func (*InfoRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *InfoRequest) GetCheck() bool {
@@ -1646,7 +2263,7 @@ type InfoResponse struct {
 
 func (x *InfoResponse) Reset() {
 	*x = InfoResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[21]
+	mi := &file_node_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1658,7 +2275,7 @@ func (x *InfoResponse) String() string {
 func (*InfoResponse) ProtoMessage() {}
 
 func (x *InfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[21]
+	mi := &file_node_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1671,7 +2288,7 @@ func (x *InfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoResponse.ProtoReflect.Descriptor instead.
 func (*InfoResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *InfoResponse) GetVersion() string {
@@ -1743,7 +2360,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_node_v1_node_proto_msgTypes[22]
+	mi := &file_node_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1755,7 +2372,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[22]
+	mi := &file_node_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1768,7 +2385,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Check) GetName() string {
@@ -1800,28 +2417,29 @@ func (x *Check) GetRemedy() string {
 }
 
 type VMInfo struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
-	Uid           string                 `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
-	Status        string                 `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"` // created running paused hibernating hibernated waking stopped lost unknown
-	Owner         *Owner                 `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
-	Generation    uint64                 `protobuf:"varint,5,opt,name=generation,proto3" json:"generation,omitempty"`
-	Operation     *Operation             `protobuf:"bytes,6,opt,name=operation,proto3" json:"operation,omitempty"`
-	Memory        uint64                 `protobuf:"varint,7,opt,name=memory,proto3" json:"memory,omitempty"`
-	Resident      uint64                 `protobuf:"varint,8,opt,name=resident,proto3" json:"resident,omitempty"`
-	Vcpus         uint32                 `protobuf:"varint,9,opt,name=vcpus,proto3" json:"vcpus,omitempty"`
-	Vmm           string                 `protobuf:"bytes,10,opt,name=vmm,proto3" json:"vmm,omitempty"`
-	Addresses     []string               `protobuf:"bytes,11,rep,name=addresses,proto3" json:"addresses,omitempty"`
-	Pid           uint32                 `protobuf:"varint,12,opt,name=pid,proto3" json:"pid,omitempty"`
-	Network       string                 `protobuf:"bytes,13,opt,name=network,proto3" json:"network,omitempty"`
-	Note          string                 `protobuf:"bytes,14,opt,name=note,proto3" json:"note,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Vm             *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Uid            string                 `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	Status         string                 `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"` // created running paused hibernating hibernated waking stopped lost unknown
+	Owner          *Owner                 `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
+	Generation     uint64                 `protobuf:"varint,5,opt,name=generation,proto3" json:"generation,omitempty"`
+	Operation      *Operation             `protobuf:"bytes,6,opt,name=operation,proto3" json:"operation,omitempty"`
+	Memory         uint64                 `protobuf:"varint,7,opt,name=memory,proto3" json:"memory,omitempty"`
+	Resident       uint64                 `protobuf:"varint,8,opt,name=resident,proto3" json:"resident,omitempty"`
+	Vcpus          uint32                 `protobuf:"varint,9,opt,name=vcpus,proto3" json:"vcpus,omitempty"`
+	Vmm            string                 `protobuf:"bytes,10,opt,name=vmm,proto3" json:"vmm,omitempty"`
+	Addresses      []string               `protobuf:"bytes,11,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	Pid            uint32                 `protobuf:"varint,12,opt,name=pid,proto3" json:"pid,omitempty"`
+	Network        string                 `protobuf:"bytes,13,opt,name=network,proto3" json:"network,omitempty"`
+	Note           string                 `protobuf:"bytes,14,opt,name=note,proto3" json:"note,omitempty"`
+	CleanupPending uint32                 `protobuf:"varint,15,opt,name=cleanup_pending,json=cleanupPending,proto3" json:"cleanup_pending,omitempty"` // snapshots whose deletion is owed
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *VMInfo) Reset() {
 	*x = VMInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[23]
+	mi := &file_node_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1833,7 +2451,7 @@ func (x *VMInfo) String() string {
 func (*VMInfo) ProtoMessage() {}
 
 func (x *VMInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[23]
+	mi := &file_node_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1846,7 +2464,7 @@ func (x *VMInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMInfo.ProtoReflect.Descriptor instead.
 func (*VMInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *VMInfo) GetVm() *VM {
@@ -1947,6 +2565,13 @@ func (x *VMInfo) GetNote() string {
 	return ""
 }
 
+func (x *VMInfo) GetCleanupPending() uint32 {
+	if x != nil {
+		return x.CleanupPending
+	}
+	return 0
+}
+
 type VMsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -1956,7 +2581,7 @@ type VMsRequest struct {
 
 func (x *VMsRequest) Reset() {
 	*x = VMsRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[24]
+	mi := &file_node_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1968,7 +2593,7 @@ func (x *VMsRequest) String() string {
 func (*VMsRequest) ProtoMessage() {}
 
 func (x *VMsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[24]
+	mi := &file_node_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1981,7 +2606,7 @@ func (x *VMsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMsRequest.ProtoReflect.Descriptor instead.
 func (*VMsRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *VMsRequest) GetNamespace() string {
@@ -2001,7 +2626,7 @@ type VMsResponse struct {
 
 func (x *VMsResponse) Reset() {
 	*x = VMsResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[25]
+	mi := &file_node_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2013,7 +2638,7 @@ func (x *VMsResponse) String() string {
 func (*VMsResponse) ProtoMessage() {}
 
 func (x *VMsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[25]
+	mi := &file_node_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2026,7 +2651,7 @@ func (x *VMsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMsResponse.ProtoReflect.Descriptor instead.
 func (*VMsResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *VMsResponse) GetVms() []*VMInfo {
@@ -2048,13 +2673,16 @@ type HibernateRequest struct {
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
 	Operation     string                 `protobuf:"bytes,2,opt,name=operation,proto3" json:"operation,omitempty"` // chosen by the client; empty: the daemon makes one
 	EndExecs      bool                   `protobuf:"varint,3,opt,name=end_execs,json=endExecs,proto3" json:"end_execs,omitempty"`
+	Concurrency   uint32                 `protobuf:"varint,10,opt,name=concurrency,proto3" json:"concurrency,omitempty"`                           // uploads at once; 0: as configured
+	Bandwidth     uint64                 `protobuf:"varint,11,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`                               // bytes a second; 0: as configured
+	PauseBudgetMs int64                  `protobuf:"varint,4,opt,name=pause_budget_ms,json=pauseBudgetMs,proto3" json:"pause_budget_ms,omitempty"` // 0: the node's; below: no passes before the pause
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HibernateRequest) Reset() {
 	*x = HibernateRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[26]
+	mi := &file_node_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2066,7 +2694,7 @@ func (x *HibernateRequest) String() string {
 func (*HibernateRequest) ProtoMessage() {}
 
 func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[26]
+	mi := &file_node_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2079,7 +2707,7 @@ func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HibernateRequest.ProtoReflect.Descriptor instead.
 func (*HibernateRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{26}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *HibernateRequest) GetVm() *VM {
@@ -2103,20 +2731,42 @@ func (x *HibernateRequest) GetEndExecs() bool {
 	return false
 }
 
+func (x *HibernateRequest) GetConcurrency() uint32 {
+	if x != nil {
+		return x.Concurrency
+	}
+	return 0
+}
+
+func (x *HibernateRequest) GetBandwidth() uint64 {
+	if x != nil {
+		return x.Bandwidth
+	}
+	return 0
+}
+
+func (x *HibernateRequest) GetPauseBudgetMs() int64 {
+	if x != nil {
+		return x.PauseBudgetMs
+	}
+	return 0
+}
+
 type WakeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
 	Operation     string                 `protobuf:"bytes,2,opt,name=operation,proto3" json:"operation,omitempty"`
 	Digest        string                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"` // must be the owner's, unless force
 	Force         bool                   `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
-	Stdio         string                 `protobuf:"bytes,5,opt,name=stdio,proto3" json:"stdio,omitempty"` // log URI; empty: as configured
+	Stdio         string                 `protobuf:"bytes,5,opt,name=stdio,proto3" json:"stdio,omitempty"`                       // log URI; empty: as configured
+	LostNode      string                 `protobuf:"bytes,6,opt,name=lost_node,json=lostNode,proto3" json:"lost_node,omitempty"` // with force: as in OpenRequest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WakeRequest) Reset() {
 	*x = WakeRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[27]
+	mi := &file_node_v1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2128,7 +2778,7 @@ func (x *WakeRequest) String() string {
 func (*WakeRequest) ProtoMessage() {}
 
 func (x *WakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[27]
+	mi := &file_node_v1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2141,7 +2791,7 @@ func (x *WakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakeRequest.ProtoReflect.Descriptor instead.
 func (*WakeRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WakeRequest) GetVm() *VM {
@@ -2179,6 +2829,97 @@ func (x *WakeRequest) GetStdio() string {
 	return ""
 }
 
+func (x *WakeRequest) GetLostNode() string {
+	if x != nil {
+		return x.LostNode
+	}
+	return ""
+}
+
+type CheckpointRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Operation     string                 `protobuf:"bytes,2,opt,name=operation,proto3" json:"operation,omitempty"` // as in HibernateRequest, as are the fields below
+	Concurrency   uint32                 `protobuf:"varint,10,opt,name=concurrency,proto3" json:"concurrency,omitempty"`
+	Bandwidth     uint64                 `protobuf:"varint,11,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
+	PauseBudgetMs int64                  `protobuf:"varint,4,opt,name=pause_budget_ms,json=pauseBudgetMs,proto3" json:"pause_budget_ms,omitempty"`
+	Paused        bool                   `protobuf:"varint,5,opt,name=paused,proto3" json:"paused,omitempty"` // the task is paused by containerd's client, and stays so
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckpointRequest) Reset() {
+	*x = CheckpointRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckpointRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckpointRequest) ProtoMessage() {}
+
+func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
+func (*CheckpointRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *CheckpointRequest) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+func (x *CheckpointRequest) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+func (x *CheckpointRequest) GetConcurrency() uint32 {
+	if x != nil {
+		return x.Concurrency
+	}
+	return 0
+}
+
+func (x *CheckpointRequest) GetBandwidth() uint64 {
+	if x != nil {
+		return x.Bandwidth
+	}
+	return 0
+}
+
+func (x *CheckpointRequest) GetPauseBudgetMs() int64 {
+	if x != nil {
+		return x.PauseBudgetMs
+	}
+	return 0
+}
+
+func (x *CheckpointRequest) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
 type StatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Operation     string                 `protobuf:"bytes,1,opt,name=operation,proto3" json:"operation,omitempty"`
@@ -2188,7 +2929,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[28]
+	mi := &file_node_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2200,7 +2941,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[28]
+	mi := &file_node_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2213,7 +2954,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *StatusRequest) GetOperation() string {
@@ -2231,14 +2972,15 @@ type StatusResponse struct {
 	Done          uint64                 `protobuf:"varint,4,opt,name=done,proto3" json:"done,omitempty"`
 	Total         uint64                 `protobuf:"varint,5,opt,name=total,proto3" json:"total,omitempty"`
 	Figures       *Figures               `protobuf:"bytes,6,opt,name=figures,proto3" json:"figures,omitempty"`
-	Waiting       string                 `protobuf:"bytes,7,opt,name=waiting,proto3" json:"waiting,omitempty"` // what the node waits for
+	Waiting       string                 `protobuf:"bytes,7,opt,name=waiting,proto3" json:"waiting,omitempty"`   // what the node waits for
+	Transfer      *Transfer              `protobuf:"bytes,8,opt,name=transfer,proto3" json:"transfer,omitempty"` // of a move whose VM is being sent
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[29]
+	mi := &file_node_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2250,7 +2992,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[29]
+	mi := &file_node_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2263,7 +3005,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *StatusResponse) GetOperation() *Operation {
@@ -2315,6 +3057,90 @@ func (x *StatusResponse) GetWaiting() string {
 	return ""
 }
 
+func (x *StatusResponse) GetTransfer() *Transfer {
+	if x != nil {
+		return x.Transfer
+	}
+	return nil
+}
+
+// Transfer is how far a move has come.
+type Transfer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pass          uint32                 `protobuf:"varint,1,opt,name=pass,proto3" json:"pass,omitempty"` // counts from 1
+	SentBytes     uint64                 `protobuf:"varint,2,opt,name=sent_bytes,json=sentBytes,proto3" json:"sent_bytes,omitempty"`
+	LeftBytes     uint64                 `protobuf:"varint,3,opt,name=left_bytes,json=leftBytes,proto3" json:"left_bytes,omitempty"`
+	DirtyRate     uint64                 `protobuf:"varint,4,opt,name=dirty_rate,json=dirtyRate,proto3" json:"dirty_rate,omitempty"`     // bytes a second
+	DowntimeMs    float64                `protobuf:"fixed64,5,opt,name=downtime_ms,json=downtimeMs,proto3" json:"downtime_ms,omitempty"` // expected
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Transfer) Reset() {
+	*x = Transfer{}
+	mi := &file_node_v1_node_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Transfer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Transfer) ProtoMessage() {}
+
+func (x *Transfer) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
+func (*Transfer) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *Transfer) GetPass() uint32 {
+	if x != nil {
+		return x.Pass
+	}
+	return 0
+}
+
+func (x *Transfer) GetSentBytes() uint64 {
+	if x != nil {
+		return x.SentBytes
+	}
+	return 0
+}
+
+func (x *Transfer) GetLeftBytes() uint64 {
+	if x != nil {
+		return x.LeftBytes
+	}
+	return 0
+}
+
+func (x *Transfer) GetDirtyRate() uint64 {
+	if x != nil {
+		return x.DirtyRate
+	}
+	return 0
+}
+
+func (x *Transfer) GetDowntimeMs() float64 {
+	if x != nil {
+		return x.DowntimeMs
+	}
+	return 0
+}
+
 type Figures struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	PauseMs       float64                `protobuf:"fixed64,1,opt,name=pause_ms,json=pauseMs,proto3" json:"pause_ms,omitempty"`
@@ -2325,13 +3151,29 @@ type Figures struct {
 	PushedBytes   uint64                 `protobuf:"varint,6,opt,name=pushed_bytes,json=pushedBytes,proto3" json:"pushed_bytes,omitempty"`
 	TotalBytes    uint64                 `protobuf:"varint,7,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
 	Vmm           string                 `protobuf:"bytes,8,opt,name=vmm,proto3" json:"vmm,omitempty"`
+	Tracking      string                 `protobuf:"bytes,9,opt,name=tracking,proto3" json:"tracking,omitempty"`    // how changed pages of RAM were found
+	Untracked     string                 `protobuf:"bytes,10,opt,name=untracked,proto3" json:"untracked,omitempty"` // why not better
+	Passes        []*Pass                `protobuf:"bytes,11,rep,name=passes,proto3" json:"passes,omitempty"`
+	DeadBytes     uint64                 `protobuf:"varint,12,opt,name=dead_bytes,json=deadBytes,proto3" json:"dead_bytes,omitempty"`       // pushed for pages that changed again
+	StopMs        float64                `protobuf:"fixed64,13,opt,name=stop_ms,json=stopMs,proto3" json:"stop_ms,omitempty"`               // of the pause: the VMM's own
+	SaveMs        float64                `protobuf:"fixed64,14,opt,name=save_ms,json=saveMs,proto3" json:"save_ms,omitempty"`               // of the pause, beside the last pass: the device state
+	InsideBytes   uint64                 `protobuf:"varint,20,opt,name=inside_bytes,json=insideBytes,proto3" json:"inside_bytes,omitempty"` // that were sent in the pause, for want of memory to keep them
+	Notes         []string               `protobuf:"bytes,21,rep,name=notes,proto3" json:"notes,omitempty"`                                 // what else took part of the pause
+	// Of a move: how long the VM stood still, and its parts.
+	DowntimeMs    float64 `protobuf:"fixed64,40,opt,name=downtime_ms,json=downtimeMs,proto3" json:"downtime_ms,omitempty"`
+	CopyMs        float64 `protobuf:"fixed64,41,opt,name=copy_ms,json=copyMs,proto3" json:"copy_ms,omitempty"` // from the stop until the destination had all of it
+	VoteMs        float64 `protobuf:"fixed64,42,opt,name=vote_ms,json=voteMs,proto3" json:"vote_ms,omitempty"`
+	CommitMs      float64 `protobuf:"fixed64,43,opt,name=commit_ms,json=commitMs,proto3" json:"commit_ms,omitempty"`
+	RunMs         float64 `protobuf:"fixed64,44,opt,name=run_ms,json=runMs,proto3" json:"run_ms,omitempty"`
+	TotalMs       float64 `protobuf:"fixed64,45,opt,name=total_ms,json=totalMs,proto3" json:"total_ms,omitempty"`         // from the order
+	MovedBytes    uint64  `protobuf:"varint,46,opt,name=moved_bytes,json=movedBytes,proto3" json:"moved_bytes,omitempty"` // on the wire
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Figures) Reset() {
 	*x = Figures{}
-	mi := &file_node_v1_node_proto_msgTypes[30]
+	mi := &file_node_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2343,7 +3185,7 @@ func (x *Figures) String() string {
 func (*Figures) ProtoMessage() {}
 
 func (x *Figures) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[30]
+	mi := &file_node_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2356,7 +3198,7 @@ func (x *Figures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Figures.ProtoReflect.Descriptor instead.
 func (*Figures) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Figures) GetPauseMs() float64 {
@@ -2415,6 +3257,180 @@ func (x *Figures) GetVmm() string {
 	return ""
 }
 
+func (x *Figures) GetTracking() string {
+	if x != nil {
+		return x.Tracking
+	}
+	return ""
+}
+
+func (x *Figures) GetUntracked() string {
+	if x != nil {
+		return x.Untracked
+	}
+	return ""
+}
+
+func (x *Figures) GetPasses() []*Pass {
+	if x != nil {
+		return x.Passes
+	}
+	return nil
+}
+
+func (x *Figures) GetDeadBytes() uint64 {
+	if x != nil {
+		return x.DeadBytes
+	}
+	return 0
+}
+
+func (x *Figures) GetStopMs() float64 {
+	if x != nil {
+		return x.StopMs
+	}
+	return 0
+}
+
+func (x *Figures) GetSaveMs() float64 {
+	if x != nil {
+		return x.SaveMs
+	}
+	return 0
+}
+
+func (x *Figures) GetInsideBytes() uint64 {
+	if x != nil {
+		return x.InsideBytes
+	}
+	return 0
+}
+
+func (x *Figures) GetNotes() []string {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
+}
+
+func (x *Figures) GetDowntimeMs() float64 {
+	if x != nil {
+		return x.DowntimeMs
+	}
+	return 0
+}
+
+func (x *Figures) GetCopyMs() float64 {
+	if x != nil {
+		return x.CopyMs
+	}
+	return 0
+}
+
+func (x *Figures) GetVoteMs() float64 {
+	if x != nil {
+		return x.VoteMs
+	}
+	return 0
+}
+
+func (x *Figures) GetCommitMs() float64 {
+	if x != nil {
+		return x.CommitMs
+	}
+	return 0
+}
+
+func (x *Figures) GetRunMs() float64 {
+	if x != nil {
+		return x.RunMs
+	}
+	return 0
+}
+
+func (x *Figures) GetTotalMs() float64 {
+	if x != nil {
+		return x.TotalMs
+	}
+	return 0
+}
+
+func (x *Figures) GetMovedBytes() uint64 {
+	if x != nil {
+		return x.MovedBytes
+	}
+	return 0
+}
+
+// Pass is one look at the pages of a VM, the last one in its pause.
+type Pass struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	LookedBytes   uint64                 `protobuf:"varint,1,opt,name=looked_bytes,json=lookedBytes,proto3" json:"looked_bytes,omitempty"`
+	SentBytes     uint64                 `protobuf:"varint,2,opt,name=sent_bytes,json=sentBytes,proto3" json:"sent_bytes,omitempty"` // new or changed
+	LeftBytes     uint64                 `protobuf:"varint,3,opt,name=left_bytes,json=leftBytes,proto3" json:"left_bytes,omitempty"` // that keep changing, for the pause
+	Ms            float64                `protobuf:"fixed64,4,opt,name=ms,proto3" json:"ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pass) Reset() {
+	*x = Pass{}
+	mi := &file_node_v1_node_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pass) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pass) ProtoMessage() {}
+
+func (x *Pass) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pass.ProtoReflect.Descriptor instead.
+func (*Pass) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *Pass) GetLookedBytes() uint64 {
+	if x != nil {
+		return x.LookedBytes
+	}
+	return 0
+}
+
+func (x *Pass) GetSentBytes() uint64 {
+	if x != nil {
+		return x.SentBytes
+	}
+	return 0
+}
+
+func (x *Pass) GetLeftBytes() uint64 {
+	if x != nil {
+		return x.LeftBytes
+	}
+	return 0
+}
+
+func (x *Pass) GetMs() float64 {
+	if x != nil {
+		return x.Ms
+	}
+	return 0
+}
+
 type ForgetRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
@@ -2426,7 +3442,7 @@ type ForgetRequest struct {
 
 func (x *ForgetRequest) Reset() {
 	*x = ForgetRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[31]
+	mi := &file_node_v1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2438,7 +3454,7 @@ func (x *ForgetRequest) String() string {
 func (*ForgetRequest) ProtoMessage() {}
 
 func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[31]
+	mi := &file_node_v1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2451,7 +3467,7 @@ func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetRequest.ProtoReflect.Descriptor instead.
 func (*ForgetRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ForgetRequest) GetVm() *VM {
@@ -2484,7 +3500,7 @@ type ForgetResponse struct {
 
 func (x *ForgetResponse) Reset() {
 	*x = ForgetResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[32]
+	mi := &file_node_v1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2496,7 +3512,7 @@ func (x *ForgetResponse) String() string {
 func (*ForgetResponse) ProtoMessage() {}
 
 func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[32]
+	mi := &file_node_v1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2509,7 +3525,7 @@ func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetResponse.ProtoReflect.Descriptor instead.
 func (*ForgetResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ForgetResponse) GetWarning() string {
@@ -2532,13 +3548,16 @@ type SnapshotInfo struct {
 	Bytes           uint64                 `protobuf:"varint,9,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	Owner           bool                   `protobuf:"varint,10,opt,name=owner,proto3" json:"owner,omitempty"`
 	Spent           bool                   `protobuf:"varint,11,opt,name=spent,proto3" json:"spent,omitempty"`
+	Checkpoint      bool                   `protobuf:"varint,20,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	Use             string                 `protobuf:"bytes,12,opt,name=use,proto3" json:"use,omitempty"`    // why it cannot be deleted; empty: it can
+	Owed            bool                   `protobuf:"varint,13,opt,name=owed,proto3" json:"owed,omitempty"` // its deletion is decided and not done
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
 
 func (x *SnapshotInfo) Reset() {
 	*x = SnapshotInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[33]
+	mi := &file_node_v1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2550,7 +3569,7 @@ func (x *SnapshotInfo) String() string {
 func (*SnapshotInfo) ProtoMessage() {}
 
 func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[33]
+	mi := &file_node_v1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2563,7 +3582,7 @@ func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotInfo.ProtoReflect.Descriptor instead.
 func (*SnapshotInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{33}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *SnapshotInfo) GetVm() *VM {
@@ -2643,6 +3662,27 @@ func (x *SnapshotInfo) GetSpent() bool {
 	return false
 }
 
+func (x *SnapshotInfo) GetCheckpoint() bool {
+	if x != nil {
+		return x.Checkpoint
+	}
+	return false
+}
+
+func (x *SnapshotInfo) GetUse() string {
+	if x != nil {
+		return x.Use
+	}
+	return ""
+}
+
+func (x *SnapshotInfo) GetOwed() bool {
+	if x != nil {
+		return x.Owed
+	}
+	return false
+}
+
 type SnapshotsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
@@ -2652,7 +3692,7 @@ type SnapshotsRequest struct {
 
 func (x *SnapshotsRequest) Reset() {
 	*x = SnapshotsRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[34]
+	mi := &file_node_v1_node_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2664,7 +3704,7 @@ func (x *SnapshotsRequest) String() string {
 func (*SnapshotsRequest) ProtoMessage() {}
 
 func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[34]
+	mi := &file_node_v1_node_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2677,7 +3717,7 @@ func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{34}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *SnapshotsRequest) GetVm() *VM {
@@ -2697,7 +3737,7 @@ type SnapshotsResponse struct {
 
 func (x *SnapshotsResponse) Reset() {
 	*x = SnapshotsResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[35]
+	mi := &file_node_v1_node_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2709,7 +3749,7 @@ func (x *SnapshotsResponse) String() string {
 func (*SnapshotsResponse) ProtoMessage() {}
 
 func (x *SnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[35]
+	mi := &file_node_v1_node_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2722,7 +3762,7 @@ func (x *SnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*SnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *SnapshotsResponse) GetSnapshots() []*SnapshotInfo {
@@ -2749,7 +3789,7 @@ type InspectRequest struct {
 
 func (x *InspectRequest) Reset() {
 	*x = InspectRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[36]
+	mi := &file_node_v1_node_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2761,7 +3801,7 @@ func (x *InspectRequest) String() string {
 func (*InspectRequest) ProtoMessage() {}
 
 func (x *InspectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[36]
+	mi := &file_node_v1_node_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2774,7 +3814,7 @@ func (x *InspectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
 func (*InspectRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *InspectRequest) GetRepository() string {
@@ -2800,7 +3840,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[37]
+	mi := &file_node_v1_node_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2812,7 +3852,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[37]
+	mi := &file_node_v1_node_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2825,7 +3865,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *InspectResponse) GetJson() []byte {
@@ -2845,7 +3885,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[38]
+	mi := &file_node_v1_node_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2857,7 +3897,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[38]
+	mi := &file_node_v1_node_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2870,7 +3910,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *VerifyRequest) GetRepository() string {
@@ -2900,7 +3940,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[39]
+	mi := &file_node_v1_node_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2912,7 +3952,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[39]
+	mi := &file_node_v1_node_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2925,7 +3965,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *VerifyResponse) GetPacks() uint32 {
@@ -2973,7 +4013,7 @@ type BadPart struct {
 
 func (x *BadPart) Reset() {
 	*x = BadPart{}
-	mi := &file_node_v1_node_proto_msgTypes[40]
+	mi := &file_node_v1_node_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2985,7 +4025,7 @@ func (x *BadPart) String() string {
 func (*BadPart) ProtoMessage() {}
 
 func (x *BadPart) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[40]
+	mi := &file_node_v1_node_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2998,7 +4038,7 @@ func (x *BadPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BadPart.ProtoReflect.Descriptor instead.
 func (*BadPart) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{40}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *BadPart) GetPart() string {
@@ -3015,17 +4055,1815 @@ func (x *BadPart) GetReason() string {
 	return ""
 }
 
+type DropRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropRequest) Reset() {
+	*x = DropRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropRequest) ProtoMessage() {}
+
+func (x *DropRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropRequest.ProtoReflect.Descriptor instead.
+func (*DropRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *DropRequest) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+type DropResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Warning       string                 `protobuf:"bytes,1,opt,name=warning,proto3" json:"warning,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropResponse) Reset() {
+	*x = DropResponse{}
+	mi := &file_node_v1_node_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropResponse) ProtoMessage() {}
+
+func (x *DropResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropResponse.ProtoReflect.Descriptor instead.
+func (*DropResponse) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *DropResponse) GetWarning() string {
+	if x != nil {
+		return x.Warning
+	}
+	return ""
+}
+
+type PruneRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"` // empty: all VMs
+	DryRun        bool                   `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PruneRequest) Reset() {
+	*x = PruneRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PruneRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PruneRequest) ProtoMessage() {}
+
+func (x *PruneRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PruneRequest.ProtoReflect.Descriptor instead.
+func (*PruneRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *PruneRequest) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+func (x *PruneRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type PruneResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pruned        []*Pruned              `protobuf:"bytes,1,rep,name=pruned,proto3" json:"pruned,omitempty"`
+	Warning       string                 `protobuf:"bytes,2,opt,name=warning,proto3" json:"warning,omitempty"` // a part could not be looked at
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PruneResponse) Reset() {
+	*x = PruneResponse{}
+	mi := &file_node_v1_node_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PruneResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PruneResponse) ProtoMessage() {}
+
+func (x *PruneResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PruneResponse.ProtoReflect.Descriptor instead.
+func (*PruneResponse) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *PruneResponse) GetPruned() []*Pruned {
+	if x != nil {
+		return x.Pruned
+	}
+	return nil
+}
+
+func (x *PruneResponse) GetWarning() string {
+	if x != nil {
+		return x.Warning
+	}
+	return ""
+}
+
+// Pruned is one thing that is deleted, or would be.
+type Pruned struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Repository    string                 `protobuf:"bytes,2,opt,name=repository,proto3" json:"repository,omitempty"`
+	Tag           string                 `protobuf:"bytes,3,opt,name=tag,proto3" json:"tag,omitempty"`
+	Digest        string                 `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Why           string                 `protobuf:"bytes,6,opt,name=why,proto3" json:"why,omitempty"`
+	Error         string                 `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"` // it is still there, and will be tried again
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pruned) Reset() {
+	*x = Pruned{}
+	mi := &file_node_v1_node_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pruned) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pruned) ProtoMessage() {}
+
+func (x *Pruned) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pruned.ProtoReflect.Descriptor instead.
+func (*Pruned) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *Pruned) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+func (x *Pruned) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *Pruned) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
+}
+
+func (x *Pruned) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *Pruned) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Pruned) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *Pruned) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+type DiffRequest struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	From           string                 `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`                                           // digest
+	To             string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`                                               // digest
+	FromRepository string                 `protobuf:"bytes,3,opt,name=from_repository,json=fromRepository,proto3" json:"from_repository,omitempty"` // as in VerifyRequest
+	ToRepository   string                 `protobuf:"bytes,4,opt,name=to_repository,json=toRepository,proto3" json:"to_repository,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *DiffRequest) Reset() {
+	*x = DiffRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiffRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiffRequest) ProtoMessage() {}
+
+func (x *DiffRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiffRequest.ProtoReflect.Descriptor instead.
+func (*DiffRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *DiffRequest) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *DiffRequest) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *DiffRequest) GetFromRepository() string {
+	if x != nil {
+		return x.FromRepository
+	}
+	return ""
+}
+
+func (x *DiffRequest) GetToRepository() string {
+	if x != nil {
+		return x.ToRepository
+	}
+	return ""
+}
+
+type DiffResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Spaces        []*SpaceDiff           `protobuf:"bytes,1,rep,name=spaces,proto3" json:"spaces,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiffResponse) Reset() {
+	*x = DiffResponse{}
+	mi := &file_node_v1_node_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiffResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiffResponse) ProtoMessage() {}
+
+func (x *DiffResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiffResponse.ProtoReflect.Descriptor instead.
+func (*DiffResponse) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *DiffResponse) GetSpaces() []*SpaceDiff {
+	if x != nil {
+		return x.Spaces
+	}
+	return nil
+}
+
+// SpaceDiff counts pages of 4096 bytes of an address space. Pages of zeros are nothing.
+type SpaceDiff struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Same          uint64                 `protobuf:"varint,2,opt,name=same,proto3" json:"same,omitempty"`
+	Changed       uint64                 `protobuf:"varint,3,opt,name=changed,proto3" json:"changed,omitempty"`
+	Added         uint64                 `protobuf:"varint,4,opt,name=added,proto3" json:"added,omitempty"`     // zeros before
+	Removed       uint64                 `protobuf:"varint,5,opt,name=removed,proto3" json:"removed,omitempty"` // zeros after
+	FromSize      uint64                 `protobuf:"varint,6,opt,name=from_size,json=fromSize,proto3" json:"from_size,omitempty"`
+	ToSize        uint64                 `protobuf:"varint,7,opt,name=to_size,json=toSize,proto3" json:"to_size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SpaceDiff) Reset() {
+	*x = SpaceDiff{}
+	mi := &file_node_v1_node_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SpaceDiff) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SpaceDiff) ProtoMessage() {}
+
+func (x *SpaceDiff) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SpaceDiff.ProtoReflect.Descriptor instead.
+func (*SpaceDiff) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *SpaceDiff) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SpaceDiff) GetSame() uint64 {
+	if x != nil {
+		return x.Same
+	}
+	return 0
+}
+
+func (x *SpaceDiff) GetChanged() uint64 {
+	if x != nil {
+		return x.Changed
+	}
+	return 0
+}
+
+func (x *SpaceDiff) GetAdded() uint64 {
+	if x != nil {
+		return x.Added
+	}
+	return 0
+}
+
+func (x *SpaceDiff) GetRemoved() uint64 {
+	if x != nil {
+		return x.Removed
+	}
+	return 0
+}
+
+func (x *SpaceDiff) GetFromSize() uint64 {
+	if x != nil {
+		return x.FromSize
+	}
+	return 0
+}
+
+func (x *SpaceDiff) GetToSize() uint64 {
+	if x != nil {
+		return x.ToSize
+	}
+	return 0
+}
+
+type CopyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Repository    string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"` // as in VerifyRequest
+	Digest        string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	To            string                 `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`   // repository, or oci-layout:DIR
+	Tag           string                 `protobuf:"bytes,4,opt,name=tag,proto3" json:"tag,omitempty"` // there; empty: as here
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CopyRequest) Reset() {
+	*x = CopyRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CopyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CopyRequest) ProtoMessage() {}
+
+func (x *CopyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CopyRequest.ProtoReflect.Descriptor instead.
+func (*CopyRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *CopyRequest) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *CopyRequest) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *CopyRequest) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *CopyRequest) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
+}
+
+type CopyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Bytes         uint64                 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"` // sent
+	Total         uint64                 `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"` // of the snapshot
+	Tag           string                 `protobuf:"bytes,3,opt,name=tag,proto3" json:"tag,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CopyResponse) Reset() {
+	*x = CopyResponse{}
+	mi := &file_node_v1_node_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CopyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CopyResponse) ProtoMessage() {}
+
+func (x *CopyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CopyResponse.ProtoReflect.Descriptor instead.
+func (*CopyResponse) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *CopyResponse) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *CopyResponse) GetTotal() uint64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *CopyResponse) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
+}
+
+type PeerRef struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Ref           *v1.Ref                `protobuf:"bytes,2,opt,name=ref,proto3" json:"ref,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerRef) Reset() {
+	*x = PeerRef{}
+	mi := &file_node_v1_node_proto_msgTypes[62]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerRef) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerRef) ProtoMessage() {}
+
+func (x *PeerRef) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[62]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerRef.ProtoReflect.Descriptor instead.
+func (*PeerRef) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{62}
+}
+
+func (x *PeerRef) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+func (x *PeerRef) GetRef() *v1.Ref {
+	if x != nil {
+		return x.Ref
+	}
+	return nil
+}
+
+type PeerState struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Known         bool                   `protobuf:"varint,1,opt,name=known,proto3" json:"known,omitempty"` // this node holds something of the VM
+	Machine       *v1.QueryResponse      `protobuf:"bytes,2,opt,name=machine,proto3" json:"machine,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerState) Reset() {
+	*x = PeerState{}
+	mi := &file_node_v1_node_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerState) ProtoMessage() {}
+
+func (x *PeerState) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerState.ProtoReflect.Descriptor instead.
+func (*PeerState) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{63}
+}
+
+func (x *PeerState) GetKnown() bool {
+	if x != nil {
+		return x.Known
+	}
+	return false
+}
+
+func (x *PeerState) GetMachine() *v1.QueryResponse {
+	if x != nil {
+		return x.Machine
+	}
+	return nil
+}
+
+type PeerCheckRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Offer         *v1.OfferResponse      `protobuf:"bytes,2,opt,name=offer,proto3" json:"offer,omitempty"` // absent: what the source cannot tell is not asked for
+	Source        string                 `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
+	Repository    string                 `protobuf:"bytes,4,opt,name=repository,proto3" json:"repository,omitempty"` // cold: where the snapshot will lie
+	Live          bool                   `protobuf:"varint,5,opt,name=live,proto3" json:"live,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerCheckRequest) Reset() {
+	*x = PeerCheckRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[64]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerCheckRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerCheckRequest) ProtoMessage() {}
+
+func (x *PeerCheckRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[64]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerCheckRequest.ProtoReflect.Descriptor instead.
+func (*PeerCheckRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{64}
+}
+
+func (x *PeerCheckRequest) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+func (x *PeerCheckRequest) GetOffer() *v1.OfferResponse {
+	if x != nil {
+		return x.Offer
+	}
+	return nil
+}
+
+func (x *PeerCheckRequest) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *PeerCheckRequest) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *PeerCheckRequest) GetLive() bool {
+	if x != nil {
+		return x.Live
+	}
+	return false
+}
+
+type PeerCheckResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Obstacles     []string               `protobuf:"bytes,1,rep,name=obstacles,proto3" json:"obstacles,omitempty"` // each names what differs or is missing, and the remedy
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerCheckResponse) Reset() {
+	*x = PeerCheckResponse{}
+	mi := &file_node_v1_node_proto_msgTypes[65]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerCheckResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerCheckResponse) ProtoMessage() {}
+
+func (x *PeerCheckResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[65]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerCheckResponse.ProtoReflect.Descriptor instead.
+func (*PeerCheckResponse) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{65}
+}
+
+func (x *PeerCheckResponse) GetObstacles() []string {
+	if x != nil {
+		return x.Obstacles
+	}
+	return nil
+}
+
+type PeerPrepareRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Ref           *v1.Ref                `protobuf:"bytes,2,opt,name=ref,proto3" json:"ref,omitempty"`
+	Offer         *v1.OfferResponse      `protobuf:"bytes,3,opt,name=offer,proto3" json:"offer,omitempty"`   // live
+	Digest        string                 `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"` // cold: restored from here
+	Repository    string                 `protobuf:"bytes,5,opt,name=repository,proto3" json:"repository,omitempty"`
+	Stdio         string                 `protobuf:"bytes,6,opt,name=stdio,proto3" json:"stdio,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerPrepareRequest) Reset() {
+	*x = PeerPrepareRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[66]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerPrepareRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerPrepareRequest) ProtoMessage() {}
+
+func (x *PeerPrepareRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[66]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerPrepareRequest.ProtoReflect.Descriptor instead.
+func (*PeerPrepareRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{66}
+}
+
+func (x *PeerPrepareRequest) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+func (x *PeerPrepareRequest) GetRef() *v1.Ref {
+	if x != nil {
+		return x.Ref
+	}
+	return nil
+}
+
+func (x *PeerPrepareRequest) GetOffer() *v1.OfferResponse {
+	if x != nil {
+		return x.Offer
+	}
+	return nil
+}
+
+func (x *PeerPrepareRequest) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *PeerPrepareRequest) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *PeerPrepareRequest) GetStdio() string {
+	if x != nil {
+		return x.Stdio
+	}
+	return ""
+}
+
+type PeerPrepareResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Channel       string                 `protobuf:"bytes,1,opt,name=channel,proto3" json:"channel,omitempty"` // live, as Incoming answers
+	Certificate   []byte                 `protobuf:"bytes,2,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	Address       string                 `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"` // of this node's peer listener
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerPrepareResponse) Reset() {
+	*x = PeerPrepareResponse{}
+	mi := &file_node_v1_node_proto_msgTypes[67]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerPrepareResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerPrepareResponse) ProtoMessage() {}
+
+func (x *PeerPrepareResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[67]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerPrepareResponse.ProtoReflect.Descriptor instead.
+func (*PeerPrepareResponse) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{67}
+}
+
+func (x *PeerPrepareResponse) GetChannel() string {
+	if x != nil {
+		return x.Channel
+	}
+	return ""
+}
+
+func (x *PeerPrepareResponse) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
+func (x *PeerPrepareResponse) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+type PeerRunResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Running       bool                   `protobuf:"varint,1,opt,name=running,proto3" json:"running,omitempty"`
+	Fenced        bool                   `protobuf:"varint,2,opt,name=fenced,proto3" json:"fenced,omitempty"` // it never runs here: the source may have it back
+	Ms            float64                `protobuf:"fixed64,3,opt,name=ms,proto3" json:"ms,omitempty"`        // until the VM ran
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerRunResponse) Reset() {
+	*x = PeerRunResponse{}
+	mi := &file_node_v1_node_proto_msgTypes[68]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerRunResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerRunResponse) ProtoMessage() {}
+
+func (x *PeerRunResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[68]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerRunResponse.ProtoReflect.Descriptor instead.
+func (*PeerRunResponse) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{68}
+}
+
+func (x *PeerRunResponse) GetRunning() bool {
+	if x != nil {
+		return x.Running
+	}
+	return false
+}
+
+func (x *PeerRunResponse) GetFenced() bool {
+	if x != nil {
+		return x.Fenced
+	}
+	return false
+}
+
+func (x *PeerRunResponse) GetMs() float64 {
+	if x != nil {
+		return x.Ms
+	}
+	return 0
+}
+
+type PeerSendRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Send          *v1.SendRequest        `protobuf:"bytes,2,opt,name=send,proto3" json:"send,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerSendRequest) Reset() {
+	*x = PeerSendRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[69]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerSendRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerSendRequest) ProtoMessage() {}
+
+func (x *PeerSendRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[69]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerSendRequest.ProtoReflect.Descriptor instead.
+func (*PeerSendRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{69}
+}
+
+func (x *PeerSendRequest) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+func (x *PeerSendRequest) GetSend() *v1.SendRequest {
+	if x != nil {
+		return x.Send
+	}
+	return nil
+}
+
+type PeerCaptureRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Capture       *v1.CaptureRequest     `protobuf:"bytes,2,opt,name=capture,proto3" json:"capture,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerCaptureRequest) Reset() {
+	*x = PeerCaptureRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[70]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerCaptureRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerCaptureRequest) ProtoMessage() {}
+
+func (x *PeerCaptureRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[70]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerCaptureRequest.ProtoReflect.Descriptor instead.
+func (*PeerCaptureRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{70}
+}
+
+func (x *PeerCaptureRequest) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+func (x *PeerCaptureRequest) GetCapture() *v1.CaptureRequest {
+	if x != nil {
+		return x.Capture
+	}
+	return nil
+}
+
+type PeerAbortRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Ref           *v1.Ref                `protobuf:"bytes,2,opt,name=ref,proto3" json:"ref,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerAbortRequest) Reset() {
+	*x = PeerAbortRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[71]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerAbortRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerAbortRequest) ProtoMessage() {}
+
+func (x *PeerAbortRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[71]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerAbortRequest.ProtoReflect.Descriptor instead.
+func (*PeerAbortRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{71}
+}
+
+func (x *PeerAbortRequest) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+func (x *PeerAbortRequest) GetRef() *v1.Ref {
+	if x != nil {
+		return x.Ref
+	}
+	return nil
+}
+
+func (x *PeerAbortRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type PeerRevertRequest struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Vm              *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Ref             *v1.Ref                `protobuf:"bytes,2,opt,name=ref,proto3" json:"ref,omitempty"`
+	OwnerGeneration uint64                 `protobuf:"varint,3,opt,name=owner_generation,json=ownerGeneration,proto3" json:"owner_generation,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *PeerRevertRequest) Reset() {
+	*x = PeerRevertRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerRevertRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerRevertRequest) ProtoMessage() {}
+
+func (x *PeerRevertRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerRevertRequest.ProtoReflect.Descriptor instead.
+func (*PeerRevertRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{72}
+}
+
+func (x *PeerRevertRequest) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+func (x *PeerRevertRequest) GetRef() *v1.Ref {
+	if x != nil {
+		return x.Ref
+	}
+	return nil
+}
+
+func (x *PeerRevertRequest) GetOwnerGeneration() uint64 {
+	if x != nil {
+		return x.OwnerGeneration
+	}
+	return 0
+}
+
+type PeerReleaseRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Ref           *v1.Ref                `protobuf:"bytes,2,opt,name=ref,proto3" json:"ref,omitempty"`
+	Digest        string                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	Owner         string                 `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"` // the node that has the VM now
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerReleaseRequest) Reset() {
+	*x = PeerReleaseRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerReleaseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerReleaseRequest) ProtoMessage() {}
+
+func (x *PeerReleaseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerReleaseRequest.ProtoReflect.Descriptor instead.
+func (*PeerReleaseRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *PeerReleaseRequest) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+func (x *PeerReleaseRequest) GetRef() *v1.Ref {
+	if x != nil {
+		return x.Ref
+	}
+	return nil
+}
+
+func (x *PeerReleaseRequest) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *PeerReleaseRequest) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+type GoldenRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"` // containerd's
+	Image         string                 `protobuf:"bytes,2,opt,name=image,proto3" json:"image,omitempty"`         // name, as containerd has it
+	Args          []string               `protobuf:"bytes,3,rep,name=args,proto3" json:"args,omitempty"`           // instead of the image's command
+	Ready         string                 `protobuf:"bytes,4,opt,name=ready,proto3" json:"ready,omitempty"`         // command with its arguments; empty: the image's own sign
+	TimeoutMs     uint64                 `protobuf:"varint,5,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
+	Snapshotter   string                 `protobuf:"bytes,6,opt,name=snapshotter,proto3" json:"snapshotter,omitempty"`
+	Annotations   map[string]string      `protobuf:"bytes,7,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GoldenRequest) Reset() {
+	*x = GoldenRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[74]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GoldenRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GoldenRequest) ProtoMessage() {}
+
+func (x *GoldenRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[74]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GoldenRequest.ProtoReflect.Descriptor instead.
+func (*GoldenRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{74}
+}
+
+func (x *GoldenRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *GoldenRequest) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *GoldenRequest) GetArgs() []string {
+	if x != nil {
+		return x.Args
+	}
+	return nil
+}
+
+func (x *GoldenRequest) GetReady() string {
+	if x != nil {
+		return x.Ready
+	}
+	return ""
+}
+
+func (x *GoldenRequest) GetTimeoutMs() uint64 {
+	if x != nil {
+		return x.TimeoutMs
+	}
+	return 0
+}
+
+func (x *GoldenRequest) GetSnapshotter() string {
+	if x != nil {
+		return x.Snapshotter
+	}
+	return ""
+}
+
+func (x *GoldenRequest) GetAnnotations() map[string]string {
+	if x != nil {
+		return x.Annotations
+	}
+	return nil
+}
+
+type GoldenResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	Image         string                 `protobuf:"bytes,2,opt,name=image,proto3" json:"image,omitempty"` // digest
+	Repository    string                 `protobuf:"bytes,3,opt,name=repository,proto3" json:"repository,omitempty"`
+	ReadyMs       uint64                 `protobuf:"varint,4,opt,name=ready_ms,json=readyMs,proto3" json:"ready_ms,omitempty"`
+	ResidentBytes uint64                 `protobuf:"varint,5,opt,name=resident_bytes,json=residentBytes,proto3" json:"resident_bytes,omitempty"`
+	PushedBytes   uint64                 `protobuf:"varint,6,opt,name=pushed_bytes,json=pushedBytes,proto3" json:"pushed_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GoldenResponse) Reset() {
+	*x = GoldenResponse{}
+	mi := &file_node_v1_node_proto_msgTypes[75]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GoldenResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GoldenResponse) ProtoMessage() {}
+
+func (x *GoldenResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[75]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GoldenResponse.ProtoReflect.Descriptor instead.
+func (*GoldenResponse) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{75}
+}
+
+func (x *GoldenResponse) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *GoldenResponse) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *GoldenResponse) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *GoldenResponse) GetReadyMs() uint64 {
+	if x != nil {
+		return x.ReadyMs
+	}
+	return 0
+}
+
+func (x *GoldenResponse) GetResidentBytes() uint64 {
+	if x != nil {
+		return x.ResidentBytes
+	}
+	return 0
+}
+
+func (x *GoldenResponse) GetPushedBytes() uint64 {
+	if x != nil {
+		return x.PushedBytes
+	}
+	return 0
+}
+
+type GoldenListRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GoldenListRequest) Reset() {
+	*x = GoldenListRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[76]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GoldenListRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GoldenListRequest) ProtoMessage() {}
+
+func (x *GoldenListRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[76]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GoldenListRequest.ProtoReflect.Descriptor instead.
+func (*GoldenListRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{76}
+}
+
+type GoldenListResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Golden        []*GoldenInfo          `protobuf:"bytes,1,rep,name=golden,proto3" json:"golden,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GoldenListResponse) Reset() {
+	*x = GoldenListResponse{}
+	mi := &file_node_v1_node_proto_msgTypes[77]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GoldenListResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GoldenListResponse) ProtoMessage() {}
+
+func (x *GoldenListResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[77]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GoldenListResponse.ProtoReflect.Descriptor instead.
+func (*GoldenListResponse) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{77}
+}
+
+func (x *GoldenListResponse) GetGolden() []*GoldenInfo {
+	if x != nil {
+		return x.Golden
+	}
+	return nil
+}
+
+type GoldenInfo struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Digest          string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	Tag             string                 `protobuf:"bytes,2,opt,name=tag,proto3" json:"tag,omitempty"`
+	Image           string                 `protobuf:"bytes,3,opt,name=image,proto3" json:"image,omitempty"` // digest
+	Name            string                 `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	Vmm             string                 `protobuf:"bytes,5,opt,name=vmm,proto3" json:"vmm,omitempty"`
+	Kernel          string                 `protobuf:"bytes,6,opt,name=kernel,proto3" json:"kernel,omitempty"`
+	Memory          uint64                 `protobuf:"varint,7,opt,name=memory,proto3" json:"memory,omitempty"`
+	Vcpus           uint32                 `protobuf:"varint,8,opt,name=vcpus,proto3" json:"vcpus,omitempty"`
+	CreatedUnixNano int64                  `protobuf:"varint,9,opt,name=created_unix_nano,json=createdUnixNano,proto3" json:"created_unix_nano,omitempty"`
+	Bytes           uint64                 `protobuf:"varint,10,opt,name=bytes,proto3" json:"bytes,omitempty"` // stored
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *GoldenInfo) Reset() {
+	*x = GoldenInfo{}
+	mi := &file_node_v1_node_proto_msgTypes[78]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GoldenInfo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GoldenInfo) ProtoMessage() {}
+
+func (x *GoldenInfo) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[78]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GoldenInfo.ProtoReflect.Descriptor instead.
+func (*GoldenInfo) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{78}
+}
+
+func (x *GoldenInfo) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *GoldenInfo) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
+}
+
+func (x *GoldenInfo) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *GoldenInfo) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *GoldenInfo) GetVmm() string {
+	if x != nil {
+		return x.Vmm
+	}
+	return ""
+}
+
+func (x *GoldenInfo) GetKernel() string {
+	if x != nil {
+		return x.Kernel
+	}
+	return ""
+}
+
+func (x *GoldenInfo) GetMemory() uint64 {
+	if x != nil {
+		return x.Memory
+	}
+	return 0
+}
+
+func (x *GoldenInfo) GetVcpus() uint32 {
+	if x != nil {
+		return x.Vcpus
+	}
+	return 0
+}
+
+func (x *GoldenInfo) GetCreatedUnixNano() int64 {
+	if x != nil {
+		return x.CreatedUnixNano
+	}
+	return 0
+}
+
+func (x *GoldenInfo) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+type GoldenDropRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	What          string                 `protobuf:"bytes,1,opt,name=what,proto3" json:"what,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GoldenDropRequest) Reset() {
+	*x = GoldenDropRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[79]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GoldenDropRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GoldenDropRequest) ProtoMessage() {}
+
+func (x *GoldenDropRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[79]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GoldenDropRequest.ProtoReflect.Descriptor instead.
+func (*GoldenDropRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{79}
+}
+
+func (x *GoldenDropRequest) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+type GoldenDropResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Dropped       []*GoldenInfo          `protobuf:"bytes,1,rep,name=dropped,proto3" json:"dropped,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GoldenDropResponse) Reset() {
+	*x = GoldenDropResponse{}
+	mi := &file_node_v1_node_proto_msgTypes[80]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GoldenDropResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GoldenDropResponse) ProtoMessage() {}
+
+func (x *GoldenDropResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[80]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GoldenDropResponse.ProtoReflect.Descriptor instead.
+func (*GoldenDropResponse) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{80}
+}
+
+func (x *GoldenDropResponse) GetDropped() []*GoldenInfo {
+	if x != nil {
+		return x.Dropped
+	}
+	return nil
+}
+
 var File_node_v1_node_proto protoreflect.FileDescriptor
 
 const file_node_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x12node/v1/node.proto\x12\x0egodwit.node.v1\"2\n" +
+	"\x12node/v1/node.proto\x12\x0egodwit.node.v1\x1a\x18machine/v1/machine.proto\"2\n" +
 	"\x02VM\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\"3\n" +
 	"\x05Owner\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
-	"\x06digest\x18\x02 \x01(\tR\x06digest\"\x84\x05\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\"\xee\b\n" +
 	"\tOperation\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12(\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x14.godwit.node.v1.KindR\x04kind\x12\x18\n" +
@@ -3050,9 +5888,28 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x0fcleanup_pending\x18\x10 \x01(\bR\x0ecleanupPending\x12\x1c\n" +
 	"\tcancelled\x18\x11 \x01(\bR\tcancelled\x12\x1b\n" +
 	"\tend_execs\x18\x12 \x01(\bR\bendExecs\x12\x14\n" +
-	"\x05stdio\x18\x13 \x01(\tR\x05stdio\x12\x18\n" +
+	"\x05stdio\x18\x13 \x01(\tR\x05stdio\x12 \n" +
+	"\vconcurrency\x18\x1e \x01(\rR\vconcurrency\x12\x1c\n" +
+	"\tbandwidth\x18\x1f \x01(\x04R\tbandwidth\x12\x18\n" +
 	"\amanaged\x18\x15 \x01(\bR\amanaged\x12\x14\n" +
-	"\x05class\x18\x17 \x01(\tR\x05class\"\xe3\x02\n" +
+	"\x05class\x18\x17 \x01(\tR\x05class\x12&\n" +
+	"\x0fpause_budget_ms\x18\x18 \x01(\x03R\rpauseBudgetMs\x12\x16\n" +
+	"\x06paused\x18( \x01(\bR\x06paused\x12\x12\n" +
+	"\x04note\x18) \x01(\tR\x04note\x12\x12\n" +
+	"\x04mode\x18< \x01(\tR\x04mode\x12\x1f\n" +
+	"\vdowntime_ms\x18= \x01(\x03R\n" +
+	"downtimeMs\x12\x1d\n" +
+	"\n" +
+	"timeout_ms\x18> \x01(\x03R\ttimeoutMs\x12\x19\n" +
+	"\babort_on\x18? \x03(\tR\aabortOn\x12\x18\n" +
+	"\aoutcome\x18@ \x01(\tR\aoutcome\x12\x1a\n" +
+	"\bretarget\x18A \x01(\tR\bretarget\x12.\n" +
+	"\x13committed_unix_nano\x18B \x01(\x03R\x11committedUnixNano\x12\x1f\n" +
+	"\vwanted_mode\x18C \x01(\tR\n" +
+	"wantedMode\x12*\n" +
+	"\x11started_unix_nano\x18E \x01(\x03R\x0fstartedUnixNano\x12\x16\n" +
+	"\x06driver\x18F \x01(\tR\x06driver\x12\x1a\n" +
+	"\battempts\x18D \x03(\tR\battempts\"\x99\x03\n" +
 	"\x06Record\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12+\n" +
@@ -3068,7 +5925,11 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x05spent\x18\b \x03(\tR\x05spent\x129\n" +
 	"\tsnapshots\x18\t \x03(\v2\x1b.godwit.node.v1.SnapshotRefR\tsnapshots\x12\x12\n" +
 	"\x04lost\x18\n" +
-	" \x01(\tR\x04lost\"\xd7\x01\n" +
+	" \x01(\tR\x04lost\x124\n" +
+	"\bschedule\x18\x14 \x01(\v2\x18.godwit.node.v1.ScheduleR\bschedule\"9\n" +
+	"\bSchedule\x12\x19\n" +
+	"\bevery_ms\x18\x01 \x01(\x03R\aeveryMs\x12\x12\n" +
+	"\x04keep\x18\x02 \x01(\rR\x04keep\"\xf7\x01\n" +
 	"\vSnapshotRef\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x1e\n" +
 	"\n" +
@@ -3080,7 +5941,15 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"generation\x12\x1c\n" +
 	"\toperation\x18\x05 \x01(\tR\toperation\x12*\n" +
 	"\x11created_unix_nano\x18\x06 \x01(\x03R\x0fcreatedUnixNano\x12\x14\n" +
-	"\x05bytes\x18\a \x01(\x04R\x05bytes\"0\n" +
+	"\x05bytes\x18\a \x01(\x04R\x05bytes\x12\x1e\n" +
+	"\n" +
+	"checkpoint\x18\b \x01(\bR\n" +
+	"checkpoint\"\x9d\x01\n" +
+	"\x04Owed\x12\"\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
+	"\x03uid\x18\x02 \x01(\tR\x03uid\x127\n" +
+	"\bsnapshot\x18\x03 \x01(\v2\x1b.godwit.node.v1.SnapshotRefR\bsnapshot\x12&\n" +
+	"\x0fsince_unix_nano\x18\x04 \x01(\x03R\rsinceUnixNano\"0\n" +
 	"\n" +
 	"GetRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\"\r\n" +
@@ -3096,11 +5965,12 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x03 \x01(\x04R\n" +
 	"generation\x12\x10\n" +
-	"\x03uid\x18\x04 \x01(\tR\x03uid\"\x8d\x01\n" +
+	"\x03uid\x18\x04 \x01(\tR\x03uid\"\xaa\x01\n" +
 	"\vOpenRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x127\n" +
 	"\toperation\x18\x02 \x01(\v2\x19.godwit.node.v1.OperationR\toperation\x12!\n" +
-	"\fforce_digest\x18\x03 \x01(\tR\vforceDigest\"\xe9\x02\n" +
+	"\fforce_digest\x18\x03 \x01(\tR\vforceDigest\x12\x1b\n" +
+	"\tlost_node\x18\x04 \x01(\tR\blostNode\"\xb3\x03\n" +
 	"\x0eAdvanceRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x18\n" +
@@ -3118,7 +5988,17 @@ const file_node_v1_node_proto_rawDesc = "" +
 	" \x01(\x04R\n" +
 	"generation\x12\x1c\n" +
 	"\tcancelled\x18\v \x01(\bR\tcancelled\x12\x14\n" +
-	"\x05class\x18\f \x01(\tR\x05class\"\xd2\x01\n" +
+	"\x05class\x18\f \x01(\tR\x05class\x12\x12\n" +
+	"\x04mode\x18\r \x01(\tR\x04mode\x12\x18\n" +
+	"\aoutcome\x18\x0e \x01(\tR\aoutcome\x12\x1a\n" +
+	"\bretarget\x18\x0f \x01(\tR\bretarget\"\x8a\x01\n" +
+	"\fRetryRequest\x12\"\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
+	"\toperation\x18\x02 \x01(\tR\toperation\x12\x18\n" +
+	"\aattempt\x18\x03 \x01(\rR\aattempt\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x04 \x01(\x04R\n" +
+	"generation\"\xd2\x01\n" +
 	"\rCommitRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x18\n" +
@@ -3144,15 +6024,30 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x03 \x01(\x04R\n" +
 	"generation\x12\x10\n" +
-	"\x03uid\x18\x04 \x01(\tR\x03uid\"[\n" +
+	"\x03uid\x18\x04 \x01(\tR\x03uid\"\x82\x01\n" +
 	"\rRemoveRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\x12\x10\n" +
-	"\x03uid\x18\x03 \x01(\tR\x03uid\"\x10\n" +
-	"\x0eRemoveResponse\"I\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\x12%\n" +
+	"\x0edrop_snapshots\x18\x04 \x01(\bR\rdropSnapshots\"\x10\n" +
+	"\x0eRemoveResponse\"}\n" +
+	"\x0fScheduleRequest\x12\"\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x124\n" +
+	"\bschedule\x18\x02 \x01(\v2\x18.godwit.node.v1.ScheduleR\bschedule\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\"I\n" +
 	"\vTrimRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x16\n" +
-	"\x06digest\x18\x02 \x01(\tR\x06digest\"\"\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\"\r\n" +
+	"\vOwedRequest\"8\n" +
+	"\fOwedResponse\x12(\n" +
+	"\x04owed\x18\x01 \x03(\v2\x14.godwit.node.v1.OwedR\x04owed\"j\n" +
+	"\fClearRequest\x12\"\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x02 \x01(\tR\n" +
+	"repository\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\tR\x06digest\"\x0f\n" +
+	"\rClearResponse\"\"\n" +
 	"\x10OperationRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"L\n" +
 	"\x11OperationResponse\x127\n" +
@@ -3176,7 +6071,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12\x16\n" +
-	"\x06remedy\x18\x04 \x01(\tR\x06remedy\"\x96\x03\n" +
+	"\x06remedy\x18\x04 \x01(\tR\x06remedy\"\xbf\x03\n" +
 	"\x06VMInfo\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x16\n" +
@@ -3194,25 +6089,39 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\taddresses\x18\v \x03(\tR\taddresses\x12\x10\n" +
 	"\x03pid\x18\f \x01(\rR\x03pid\x12\x18\n" +
 	"\anetwork\x18\r \x01(\tR\anetwork\x12\x12\n" +
-	"\x04note\x18\x0e \x01(\tR\x04note\"*\n" +
+	"\x04note\x18\x0e \x01(\tR\x04note\x12'\n" +
+	"\x0fcleanup_pending\x18\x0f \x01(\rR\x0ecleanupPending\"*\n" +
 	"\n" +
 	"VMsRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\"Q\n" +
 	"\vVMsResponse\x12(\n" +
 	"\x03vms\x18\x01 \x03(\v2\x16.godwit.node.v1.VMInfoR\x03vms\x12\x18\n" +
-	"\awarning\x18\x02 \x01(\tR\awarning\"q\n" +
+	"\awarning\x18\x02 \x01(\tR\awarning\"\xd9\x01\n" +
 	"\x10HibernateRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x1b\n" +
-	"\tend_execs\x18\x03 \x01(\bR\bendExecs\"\x93\x01\n" +
+	"\tend_execs\x18\x03 \x01(\bR\bendExecs\x12 \n" +
+	"\vconcurrency\x18\n" +
+	" \x01(\rR\vconcurrency\x12\x1c\n" +
+	"\tbandwidth\x18\v \x01(\x04R\tbandwidth\x12&\n" +
+	"\x0fpause_budget_ms\x18\x04 \x01(\x03R\rpauseBudgetMs\"\xb0\x01\n" +
 	"\vWakeRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x16\n" +
 	"\x06digest\x18\x03 \x01(\tR\x06digest\x12\x14\n" +
 	"\x05force\x18\x04 \x01(\bR\x05force\x12\x14\n" +
-	"\x05stdio\x18\x05 \x01(\tR\x05stdio\"-\n" +
+	"\x05stdio\x18\x05 \x01(\tR\x05stdio\x12\x1b\n" +
+	"\tlost_node\x18\x06 \x01(\tR\blostNode\"\xd5\x01\n" +
+	"\x11CheckpointRequest\x12\"\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
+	"\toperation\x18\x02 \x01(\tR\toperation\x12 \n" +
+	"\vconcurrency\x18\n" +
+	" \x01(\rR\vconcurrency\x12\x1c\n" +
+	"\tbandwidth\x18\v \x01(\x04R\tbandwidth\x12&\n" +
+	"\x0fpause_budget_ms\x18\x04 \x01(\x03R\rpauseBudgetMs\x12\x16\n" +
+	"\x06paused\x18\x05 \x01(\bR\x06paused\"-\n" +
 	"\rStatusRequest\x12\x1c\n" +
-	"\toperation\x18\x01 \x01(\tR\toperation\"\xee\x01\n" +
+	"\toperation\x18\x01 \x01(\tR\toperation\"\xa4\x02\n" +
 	"\x0eStatusResponse\x127\n" +
 	"\toperation\x18\x01 \x01(\v2\x19.godwit.node.v1.OperationR\toperation\x12\x18\n" +
 	"\asettled\x18\x02 \x01(\bR\asettled\x12\x12\n" +
@@ -3220,7 +6129,18 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x04done\x18\x04 \x01(\x04R\x04done\x12\x14\n" +
 	"\x05total\x18\x05 \x01(\x04R\x05total\x121\n" +
 	"\afigures\x18\x06 \x01(\v2\x17.godwit.node.v1.FiguresR\afigures\x12\x18\n" +
-	"\awaiting\x18\a \x01(\tR\awaiting\"\xf6\x01\n" +
+	"\awaiting\x18\a \x01(\tR\awaiting\x124\n" +
+	"\btransfer\x18\b \x01(\v2\x18.godwit.node.v1.TransferR\btransfer\"\x9c\x01\n" +
+	"\bTransfer\x12\x12\n" +
+	"\x04pass\x18\x01 \x01(\rR\x04pass\x12\x1d\n" +
+	"\n" +
+	"sent_bytes\x18\x02 \x01(\x04R\tsentBytes\x12\x1d\n" +
+	"\n" +
+	"left_bytes\x18\x03 \x01(\x04R\tleftBytes\x12\x1d\n" +
+	"\n" +
+	"dirty_rate\x18\x04 \x01(\x04R\tdirtyRate\x12\x1f\n" +
+	"\vdowntime_ms\x18\x05 \x01(\x01R\n" +
+	"downtimeMs\"\xab\x05\n" +
 	"\aFigures\x12\x19\n" +
 	"\bpause_ms\x18\x01 \x01(\x01R\apauseMs\x12\x1d\n" +
 	"\n" +
@@ -3231,13 +6151,39 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\fpushed_bytes\x18\x06 \x01(\x04R\vpushedBytes\x12\x1f\n" +
 	"\vtotal_bytes\x18\a \x01(\x04R\n" +
 	"totalBytes\x12\x10\n" +
-	"\x03vmm\x18\b \x01(\tR\x03vmm\"p\n" +
+	"\x03vmm\x18\b \x01(\tR\x03vmm\x12\x1a\n" +
+	"\btracking\x18\t \x01(\tR\btracking\x12\x1c\n" +
+	"\tuntracked\x18\n" +
+	" \x01(\tR\tuntracked\x12,\n" +
+	"\x06passes\x18\v \x03(\v2\x14.godwit.node.v1.PassR\x06passes\x12\x1d\n" +
+	"\n" +
+	"dead_bytes\x18\f \x01(\x04R\tdeadBytes\x12\x17\n" +
+	"\astop_ms\x18\r \x01(\x01R\x06stopMs\x12\x17\n" +
+	"\asave_ms\x18\x0e \x01(\x01R\x06saveMs\x12!\n" +
+	"\finside_bytes\x18\x14 \x01(\x04R\vinsideBytes\x12\x14\n" +
+	"\x05notes\x18\x15 \x03(\tR\x05notes\x12\x1f\n" +
+	"\vdowntime_ms\x18( \x01(\x01R\n" +
+	"downtimeMs\x12\x17\n" +
+	"\acopy_ms\x18) \x01(\x01R\x06copyMs\x12\x17\n" +
+	"\avote_ms\x18* \x01(\x01R\x06voteMs\x12\x1b\n" +
+	"\tcommit_ms\x18+ \x01(\x01R\bcommitMs\x12\x15\n" +
+	"\x06run_ms\x18, \x01(\x01R\x05runMs\x12\x19\n" +
+	"\btotal_ms\x18- \x01(\x01R\atotalMs\x12\x1f\n" +
+	"\vmoved_bytes\x18. \x01(\x04R\n" +
+	"movedBytes\"w\n" +
+	"\x04Pass\x12!\n" +
+	"\flooked_bytes\x18\x01 \x01(\x04R\vlookedBytes\x12\x1d\n" +
+	"\n" +
+	"sent_bytes\x18\x02 \x01(\x04R\tsentBytes\x12\x1d\n" +
+	"\n" +
+	"left_bytes\x18\x03 \x01(\x04R\tleftBytes\x12\x0e\n" +
+	"\x02ms\x18\x04 \x01(\x01R\x02ms\"p\n" +
 	"\rForgetRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\x12%\n" +
 	"\x0ekeep_snapshots\x18\x03 \x01(\bR\rkeepSnapshots\"*\n" +
 	"\x0eForgetResponse\x12\x18\n" +
-	"\awarning\x18\x01 \x01(\tR\awarning\"\xba\x02\n" +
+	"\awarning\x18\x01 \x01(\tR\awarning\"\x80\x03\n" +
 	"\fSnapshotInfo\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x16\n" +
@@ -3254,7 +6200,12 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x05bytes\x18\t \x01(\x04R\x05bytes\x12\x14\n" +
 	"\x05owner\x18\n" +
 	" \x01(\bR\x05owner\x12\x14\n" +
-	"\x05spent\x18\v \x01(\bR\x05spent\"6\n" +
+	"\x05spent\x18\v \x01(\bR\x05spent\x12\x1e\n" +
+	"\n" +
+	"checkpoint\x18\x14 \x01(\bR\n" +
+	"checkpoint\x12\x10\n" +
+	"\x03use\x18\f \x01(\tR\x03use\x12\x12\n" +
+	"\x04owed\x18\r \x01(\bR\x04owed\"6\n" +
 	"\x10SnapshotsRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\"i\n" +
 	"\x11SnapshotsResponse\x12:\n" +
@@ -3280,12 +6231,152 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x04more\x18\x05 \x01(\rR\x04more\"5\n" +
 	"\aBadPart\x12\x12\n" +
 	"\x04part\x18\x01 \x01(\tR\x04part\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason*Q\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"%\n" +
+	"\vDropRequest\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\"(\n" +
+	"\fDropResponse\x12\x18\n" +
+	"\awarning\x18\x01 \x01(\tR\awarning\"K\n" +
+	"\fPruneRequest\x12\"\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x17\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"Y\n" +
+	"\rPruneResponse\x12.\n" +
+	"\x06pruned\x18\x01 \x03(\v2\x16.godwit.node.v1.PrunedR\x06pruned\x12\x18\n" +
+	"\awarning\x18\x02 \x01(\tR\awarning\"\xb4\x01\n" +
+	"\x06Pruned\x12\"\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x02 \x01(\tR\n" +
+	"repository\x12\x10\n" +
+	"\x03tag\x18\x03 \x01(\tR\x03tag\x12\x16\n" +
+	"\x06digest\x18\x04 \x01(\tR\x06digest\x12\x14\n" +
+	"\x05bytes\x18\x05 \x01(\x04R\x05bytes\x12\x10\n" +
+	"\x03why\x18\x06 \x01(\tR\x03why\x12\x14\n" +
+	"\x05error\x18\a \x01(\tR\x05error\"\x7f\n" +
+	"\vDiffRequest\x12\x12\n" +
+	"\x04from\x18\x01 \x01(\tR\x04from\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\tR\x02to\x12'\n" +
+	"\x0ffrom_repository\x18\x03 \x01(\tR\x0efromRepository\x12#\n" +
+	"\rto_repository\x18\x04 \x01(\tR\ftoRepository\"A\n" +
+	"\fDiffResponse\x121\n" +
+	"\x06spaces\x18\x01 \x03(\v2\x19.godwit.node.v1.SpaceDiffR\x06spaces\"\xb3\x01\n" +
+	"\tSpaceDiff\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04same\x18\x02 \x01(\x04R\x04same\x12\x18\n" +
+	"\achanged\x18\x03 \x01(\x04R\achanged\x12\x14\n" +
+	"\x05added\x18\x04 \x01(\x04R\x05added\x12\x18\n" +
+	"\aremoved\x18\x05 \x01(\x04R\aremoved\x12\x1b\n" +
+	"\tfrom_size\x18\x06 \x01(\x04R\bfromSize\x12\x17\n" +
+	"\ato_size\x18\a \x01(\x04R\x06toSize\"g\n" +
+	"\vCopyRequest\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x01 \x01(\tR\n" +
+	"repository\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x0e\n" +
+	"\x02to\x18\x03 \x01(\tR\x02to\x12\x10\n" +
+	"\x03tag\x18\x04 \x01(\tR\x03tag\"L\n" +
+	"\fCopyResponse\x12\x14\n" +
+	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\x12\x14\n" +
+	"\x05total\x18\x02 \x01(\x04R\x05total\x12\x10\n" +
+	"\x03tag\x18\x03 \x01(\tR\x03tag\"W\n" +
+	"\aPeerRef\x12\"\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12(\n" +
+	"\x03ref\x18\x02 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\"]\n" +
+	"\tPeerState\x12\x14\n" +
+	"\x05known\x18\x01 \x01(\bR\x05known\x12:\n" +
+	"\amachine\x18\x02 \x01(\v2 .godwit.machine.v1.QueryResponseR\amachine\"\xba\x01\n" +
+	"\x10PeerCheckRequest\x12\"\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x126\n" +
+	"\x05offer\x18\x02 \x01(\v2 .godwit.machine.v1.OfferResponseR\x05offer\x12\x16\n" +
+	"\x06source\x18\x03 \x01(\tR\x06source\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x04 \x01(\tR\n" +
+	"repository\x12\x12\n" +
+	"\x04live\x18\x05 \x01(\bR\x04live\"1\n" +
+	"\x11PeerCheckResponse\x12\x1c\n" +
+	"\tobstacles\x18\x01 \x03(\tR\tobstacles\"\xe8\x01\n" +
+	"\x12PeerPrepareRequest\x12\"\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12(\n" +
+	"\x03ref\x18\x02 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x126\n" +
+	"\x05offer\x18\x03 \x01(\v2 .godwit.machine.v1.OfferResponseR\x05offer\x12\x16\n" +
+	"\x06digest\x18\x04 \x01(\tR\x06digest\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x05 \x01(\tR\n" +
+	"repository\x12\x14\n" +
+	"\x05stdio\x18\x06 \x01(\tR\x05stdio\"k\n" +
+	"\x13PeerPrepareResponse\x12\x18\n" +
+	"\achannel\x18\x01 \x01(\tR\achannel\x12 \n" +
+	"\vcertificate\x18\x02 \x01(\fR\vcertificate\x12\x18\n" +
+	"\aaddress\x18\x03 \x01(\tR\aaddress\"S\n" +
+	"\x0fPeerRunResponse\x12\x18\n" +
+	"\arunning\x18\x01 \x01(\bR\arunning\x12\x16\n" +
+	"\x06fenced\x18\x02 \x01(\bR\x06fenced\x12\x0e\n" +
+	"\x02ms\x18\x03 \x01(\x01R\x02ms\"i\n" +
+	"\x0fPeerSendRequest\x12\"\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x122\n" +
+	"\x04send\x18\x02 \x01(\v2\x1e.godwit.machine.v1.SendRequestR\x04send\"u\n" +
+	"\x12PeerCaptureRequest\x12\"\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12;\n" +
+	"\acapture\x18\x02 \x01(\v2!.godwit.machine.v1.CaptureRequestR\acapture\"x\n" +
+	"\x10PeerAbortRequest\x12\"\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12(\n" +
+	"\x03ref\x18\x02 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\x8c\x01\n" +
+	"\x11PeerRevertRequest\x12\"\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12(\n" +
+	"\x03ref\x18\x02 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12)\n" +
+	"\x10owner_generation\x18\x03 \x01(\x04R\x0fownerGeneration\"\x90\x01\n" +
+	"\x12PeerReleaseRequest\x12\"\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12(\n" +
+	"\x03ref\x18\x02 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\tR\x06digest\x12\x14\n" +
+	"\x05owner\x18\x04 \x01(\tR\x05owner\"\xc0\x02\n" +
+	"\rGoldenRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
+	"\x05image\x18\x02 \x01(\tR\x05image\x12\x12\n" +
+	"\x04args\x18\x03 \x03(\tR\x04args\x12\x14\n" +
+	"\x05ready\x18\x04 \x01(\tR\x05ready\x12\x1d\n" +
+	"\n" +
+	"timeout_ms\x18\x05 \x01(\x04R\ttimeoutMs\x12 \n" +
+	"\vsnapshotter\x18\x06 \x01(\tR\vsnapshotter\x12P\n" +
+	"\vannotations\x18\a \x03(\v2..godwit.node.v1.GoldenRequest.AnnotationsEntryR\vannotations\x1a>\n" +
+	"\x10AnnotationsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc3\x01\n" +
+	"\x0eGoldenResponse\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x14\n" +
+	"\x05image\x18\x02 \x01(\tR\x05image\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x03 \x01(\tR\n" +
+	"repository\x12\x19\n" +
+	"\bready_ms\x18\x04 \x01(\x04R\areadyMs\x12%\n" +
+	"\x0eresident_bytes\x18\x05 \x01(\x04R\rresidentBytes\x12!\n" +
+	"\fpushed_bytes\x18\x06 \x01(\x04R\vpushedBytes\"\x13\n" +
+	"\x11GoldenListRequest\"H\n" +
+	"\x12GoldenListResponse\x122\n" +
+	"\x06golden\x18\x01 \x03(\v2\x1a.godwit.node.v1.GoldenInfoR\x06golden\"\xfa\x01\n" +
+	"\n" +
+	"GoldenInfo\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x10\n" +
+	"\x03tag\x18\x02 \x01(\tR\x03tag\x12\x14\n" +
+	"\x05image\x18\x03 \x01(\tR\x05image\x12\x12\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\x12\x10\n" +
+	"\x03vmm\x18\x05 \x01(\tR\x03vmm\x12\x16\n" +
+	"\x06kernel\x18\x06 \x01(\tR\x06kernel\x12\x16\n" +
+	"\x06memory\x18\a \x01(\x04R\x06memory\x12\x14\n" +
+	"\x05vcpus\x18\b \x01(\rR\x05vcpus\x12*\n" +
+	"\x11created_unix_nano\x18\t \x01(\x03R\x0fcreatedUnixNano\x12\x14\n" +
+	"\x05bytes\x18\n" +
+	" \x01(\x04R\x05bytes\"'\n" +
+	"\x11GoldenDropRequest\x12\x12\n" +
+	"\x04what\x18\x01 \x01(\tR\x04what\"J\n" +
+	"\x12GoldenDropResponse\x124\n" +
+	"\adropped\x18\x01 \x03(\v2\x1a.godwit.node.v1.GoldenInfoR\adropped*f\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eKIND_HIBERNATE\x10\x01\x12\r\n" +
 	"\tKIND_WAKE\x10\x02\x12\x10\n" +
-	"\fKIND_MIGRATE\x10\x03*\xae\x02\n" +
+	"\fKIND_MIGRATE\x10\x03\x12\x13\n" +
+	"\x0fKIND_CHECKPOINT\x10\x04*\xae\x02\n" +
 	"\x05Phase\x12\x15\n" +
 	"\x11PHASE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rPHASE_PENDING\x10\x01\x12\x13\n" +
@@ -3301,7 +6392,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x12\x11\n" +
 	"\rPHASE_ABORTED\x10\v\x12\x16\n" +
 	"\x12PHASE_LOST_AT_DEST\x10\f\x12\x15\n" +
-	"\x11PHASE_LOST_AT_SRC\x10\r2\x9e\x06\n" +
+	"\x11PHASE_LOST_AT_SRC\x10\r2\xab\b\n" +
 	"\aRecords\x129\n" +
 	"\x03Get\x12\x1a.godwit.node.v1.GetRequest\x1a\x16.godwit.node.v1.Record\x12A\n" +
 	"\x04List\x12\x1b.godwit.node.v1.ListRequest\x1a\x1c.godwit.node.v1.ListResponse\x12?\n" +
@@ -3309,22 +6400,53 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x03Own\x12\x1a.godwit.node.v1.OwnRequest\x1a\x16.godwit.node.v1.Record\x12;\n" +
 	"\x04Open\x12\x1b.godwit.node.v1.OpenRequest\x1a\x16.godwit.node.v1.Record\x12A\n" +
 	"\aAdvance\x12\x1e.godwit.node.v1.AdvanceRequest\x1a\x16.godwit.node.v1.Record\x12?\n" +
-	"\x06Commit\x12\x1d.godwit.node.v1.CommitRequest\x1a\x16.godwit.node.v1.Record\x12?\n" +
+	"\x06Commit\x12\x1d.godwit.node.v1.CommitRequest\x1a\x16.godwit.node.v1.Record\x12=\n" +
+	"\x05Retry\x12\x1c.godwit.node.v1.RetryRequest\x1a\x16.godwit.node.v1.Record\x12?\n" +
 	"\x06Finish\x12\x1d.godwit.node.v1.FinishRequest\x1a\x16.godwit.node.v1.Record\x12?\n" +
-	"\x06Disown\x12\x1d.godwit.node.v1.DisownRequest\x1a\x16.godwit.node.v1.Record\x12G\n" +
+	"\x06Disown\x12\x1d.godwit.node.v1.DisownRequest\x1a\x16.godwit.node.v1.Record\x12C\n" +
+	"\bSchedule\x12\x1f.godwit.node.v1.ScheduleRequest\x1a\x16.godwit.node.v1.Record\x12G\n" +
 	"\x06Remove\x12\x1d.godwit.node.v1.RemoveRequest\x1a\x1e.godwit.node.v1.RemoveResponse\x12;\n" +
-	"\x04Trim\x12\x1b.godwit.node.v1.TrimRequest\x1a\x16.godwit.node.v1.Record\x12P\n" +
-	"\tOperation\x12 .godwit.node.v1.OperationRequest\x1a!.godwit.node.v1.OperationResponse2\x96\x05\n" +
+	"\x04Trim\x12\x1b.godwit.node.v1.TrimRequest\x1a\x16.godwit.node.v1.Record\x12A\n" +
+	"\x04Owed\x12\x1b.godwit.node.v1.OwedRequest\x1a\x1c.godwit.node.v1.OwedResponse\x12D\n" +
+	"\x05Clear\x12\x1c.godwit.node.v1.ClearRequest\x1a\x1d.godwit.node.v1.ClearResponse\x12P\n" +
+	"\tOperation\x12 .godwit.node.v1.OperationRequest\x1a!.godwit.node.v1.OperationResponse2\xae\n" +
+	"\n" +
 	"\x04Node\x12A\n" +
 	"\x04Info\x12\x1b.godwit.node.v1.InfoRequest\x1a\x1c.godwit.node.v1.InfoResponse\x12>\n" +
 	"\x03VMs\x12\x1a.godwit.node.v1.VMsRequest\x1a\x1b.godwit.node.v1.VMsResponse\x12M\n" +
 	"\tHibernate\x12 .godwit.node.v1.HibernateRequest\x1a\x1e.godwit.node.v1.StatusResponse\x12C\n" +
 	"\x04Wake\x12\x1b.godwit.node.v1.WakeRequest\x1a\x1e.godwit.node.v1.StatusResponse\x12G\n" +
-	"\x06Status\x12\x1d.godwit.node.v1.StatusRequest\x1a\x1e.godwit.node.v1.StatusResponse\x12G\n" +
+	"\x06Status\x12\x1d.godwit.node.v1.StatusRequest\x1a\x1e.godwit.node.v1.StatusResponse\x12O\n" +
+	"\n" +
+	"Checkpoint\x12!.godwit.node.v1.CheckpointRequest\x1a\x1e.godwit.node.v1.StatusResponse\x12C\n" +
+	"\bSchedule\x12\x1f.godwit.node.v1.ScheduleRequest\x1a\x16.godwit.node.v1.Record\x12G\n" +
 	"\x06Forget\x12\x1d.godwit.node.v1.ForgetRequest\x1a\x1e.godwit.node.v1.ForgetResponse\x12P\n" +
 	"\tSnapshots\x12 .godwit.node.v1.SnapshotsRequest\x1a!.godwit.node.v1.SnapshotsResponse\x12J\n" +
 	"\aInspect\x12\x1e.godwit.node.v1.InspectRequest\x1a\x1f.godwit.node.v1.InspectResponse\x12G\n" +
-	"\x06Verify\x12\x1d.godwit.node.v1.VerifyRequest\x1a\x1e.godwit.node.v1.VerifyResponseB&Z$godwit.dev/godwit/api/node/v1;nodev1b\x06proto3"
+	"\x06Verify\x12\x1d.godwit.node.v1.VerifyRequest\x1a\x1e.godwit.node.v1.VerifyResponse\x12A\n" +
+	"\x04Drop\x12\x1b.godwit.node.v1.DropRequest\x1a\x1c.godwit.node.v1.DropResponse\x12D\n" +
+	"\x05Prune\x12\x1c.godwit.node.v1.PruneRequest\x1a\x1d.godwit.node.v1.PruneResponse\x12A\n" +
+	"\x04Diff\x12\x1b.godwit.node.v1.DiffRequest\x1a\x1c.godwit.node.v1.DiffResponse\x12A\n" +
+	"\x04Copy\x12\x1b.godwit.node.v1.CopyRequest\x1a\x1c.godwit.node.v1.CopyResponse\x12G\n" +
+	"\x06Golden\x12\x1d.godwit.node.v1.GoldenRequest\x1a\x1e.godwit.node.v1.GoldenResponse\x12S\n" +
+	"\n" +
+	"GoldenList\x12!.godwit.node.v1.GoldenListRequest\x1a\".godwit.node.v1.GoldenListResponse\x12S\n" +
+	"\n" +
+	"GoldenDrop\x12!.godwit.node.v1.GoldenDropRequest\x1a\".godwit.node.v1.GoldenDropResponse2\xb4\a\n" +
+	"\x04Peer\x12L\n" +
+	"\x05Check\x12 .godwit.node.v1.PeerCheckRequest\x1a!.godwit.node.v1.PeerCheckResponse\x12R\n" +
+	"\aPrepare\x12\".godwit.node.v1.PeerPrepareRequest\x1a#.godwit.node.v1.PeerPrepareResponse\x12?\n" +
+	"\x03Run\x12\x17.godwit.node.v1.PeerRef\x1a\x1f.godwit.node.v1.PeerRunResponse\x12=\n" +
+	"\aDiscard\x12\x17.godwit.node.v1.PeerRef\x1a\x19.godwit.node.v1.PeerState\x12;\n" +
+	"\x05Query\x12\x17.godwit.node.v1.PeerRef\x1a\x19.godwit.node.v1.PeerState\x12B\n" +
+	"\x05Offer\x12\x17.godwit.node.v1.PeerRef\x1a .godwit.machine.v1.OfferResponse\x12H\n" +
+	"\x04Send\x12\x1f.godwit.node.v1.PeerSendRequest\x1a\x1f.godwit.machine.v1.SendResponse\x12Q\n" +
+	"\aCapture\x12\".godwit.node.v1.PeerCaptureRequest\x1a\".godwit.machine.v1.CaptureResponse\x12@\n" +
+	"\x04Vote\x12\x17.godwit.node.v1.PeerRef\x1a\x1f.godwit.machine.v1.VoteResponse\x12K\n" +
+	"\x05Abort\x12 .godwit.node.v1.PeerAbortRequest\x1a .godwit.machine.v1.AbortResponse\x12N\n" +
+	"\x06Revert\x12!.godwit.node.v1.PeerRevertRequest\x1a!.godwit.machine.v1.RevertResponse\x12H\n" +
+	"\aRelease\x12\".godwit.node.v1.PeerReleaseRequest\x1a\x19.godwit.node.v1.PeerState\x12C\n" +
+	"\x04Wake\x12\x1b.godwit.node.v1.WakeRequest\x1a\x1e.godwit.node.v1.StatusResponseB&Z$godwit.dev/godwit/api/node/v1;nodev1b\x06proto3"
 
 var (
 	file_node_v1_node_proto_rawDescOnce sync.Once
@@ -3339,137 +6461,276 @@ func file_node_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 82)
 var file_node_v1_node_proto_goTypes = []any{
-	(Kind)(0),                 // 0: godwit.node.v1.Kind
-	(Phase)(0),                // 1: godwit.node.v1.Phase
-	(*VM)(nil),                // 2: godwit.node.v1.VM
-	(*Owner)(nil),             // 3: godwit.node.v1.Owner
-	(*Operation)(nil),         // 4: godwit.node.v1.Operation
-	(*Record)(nil),            // 5: godwit.node.v1.Record
-	(*SnapshotRef)(nil),       // 6: godwit.node.v1.SnapshotRef
-	(*GetRequest)(nil),        // 7: godwit.node.v1.GetRequest
-	(*ListRequest)(nil),       // 8: godwit.node.v1.ListRequest
-	(*ListResponse)(nil),      // 9: godwit.node.v1.ListResponse
-	(*EnsureRequest)(nil),     // 10: godwit.node.v1.EnsureRequest
-	(*OwnRequest)(nil),        // 11: godwit.node.v1.OwnRequest
-	(*OpenRequest)(nil),       // 12: godwit.node.v1.OpenRequest
-	(*AdvanceRequest)(nil),    // 13: godwit.node.v1.AdvanceRequest
-	(*CommitRequest)(nil),     // 14: godwit.node.v1.CommitRequest
-	(*FinishRequest)(nil),     // 15: godwit.node.v1.FinishRequest
-	(*DisownRequest)(nil),     // 16: godwit.node.v1.DisownRequest
-	(*RemoveRequest)(nil),     // 17: godwit.node.v1.RemoveRequest
-	(*RemoveResponse)(nil),    // 18: godwit.node.v1.RemoveResponse
-	(*TrimRequest)(nil),       // 19: godwit.node.v1.TrimRequest
-	(*OperationRequest)(nil),  // 20: godwit.node.v1.OperationRequest
-	(*OperationResponse)(nil), // 21: godwit.node.v1.OperationResponse
-	(*InfoRequest)(nil),       // 22: godwit.node.v1.InfoRequest
-	(*InfoResponse)(nil),      // 23: godwit.node.v1.InfoResponse
-	(*Check)(nil),             // 24: godwit.node.v1.Check
-	(*VMInfo)(nil),            // 25: godwit.node.v1.VMInfo
-	(*VMsRequest)(nil),        // 26: godwit.node.v1.VMsRequest
-	(*VMsResponse)(nil),       // 27: godwit.node.v1.VMsResponse
-	(*HibernateRequest)(nil),  // 28: godwit.node.v1.HibernateRequest
-	(*WakeRequest)(nil),       // 29: godwit.node.v1.WakeRequest
-	(*StatusRequest)(nil),     // 30: godwit.node.v1.StatusRequest
-	(*StatusResponse)(nil),    // 31: godwit.node.v1.StatusResponse
-	(*Figures)(nil),           // 32: godwit.node.v1.Figures
-	(*ForgetRequest)(nil),     // 33: godwit.node.v1.ForgetRequest
-	(*ForgetResponse)(nil),    // 34: godwit.node.v1.ForgetResponse
-	(*SnapshotInfo)(nil),      // 35: godwit.node.v1.SnapshotInfo
-	(*SnapshotsRequest)(nil),  // 36: godwit.node.v1.SnapshotsRequest
-	(*SnapshotsResponse)(nil), // 37: godwit.node.v1.SnapshotsResponse
-	(*InspectRequest)(nil),    // 38: godwit.node.v1.InspectRequest
-	(*InspectResponse)(nil),   // 39: godwit.node.v1.InspectResponse
-	(*VerifyRequest)(nil),     // 40: godwit.node.v1.VerifyRequest
-	(*VerifyResponse)(nil),    // 41: godwit.node.v1.VerifyResponse
-	(*BadPart)(nil),           // 42: godwit.node.v1.BadPart
+	(Kind)(0),                   // 0: godwit.node.v1.Kind
+	(Phase)(0),                  // 1: godwit.node.v1.Phase
+	(*VM)(nil),                  // 2: godwit.node.v1.VM
+	(*Owner)(nil),               // 3: godwit.node.v1.Owner
+	(*Operation)(nil),           // 4: godwit.node.v1.Operation
+	(*Record)(nil),              // 5: godwit.node.v1.Record
+	(*Schedule)(nil),            // 6: godwit.node.v1.Schedule
+	(*SnapshotRef)(nil),         // 7: godwit.node.v1.SnapshotRef
+	(*Owed)(nil),                // 8: godwit.node.v1.Owed
+	(*GetRequest)(nil),          // 9: godwit.node.v1.GetRequest
+	(*ListRequest)(nil),         // 10: godwit.node.v1.ListRequest
+	(*ListResponse)(nil),        // 11: godwit.node.v1.ListResponse
+	(*EnsureRequest)(nil),       // 12: godwit.node.v1.EnsureRequest
+	(*OwnRequest)(nil),          // 13: godwit.node.v1.OwnRequest
+	(*OpenRequest)(nil),         // 14: godwit.node.v1.OpenRequest
+	(*AdvanceRequest)(nil),      // 15: godwit.node.v1.AdvanceRequest
+	(*RetryRequest)(nil),        // 16: godwit.node.v1.RetryRequest
+	(*CommitRequest)(nil),       // 17: godwit.node.v1.CommitRequest
+	(*FinishRequest)(nil),       // 18: godwit.node.v1.FinishRequest
+	(*DisownRequest)(nil),       // 19: godwit.node.v1.DisownRequest
+	(*RemoveRequest)(nil),       // 20: godwit.node.v1.RemoveRequest
+	(*RemoveResponse)(nil),      // 21: godwit.node.v1.RemoveResponse
+	(*ScheduleRequest)(nil),     // 22: godwit.node.v1.ScheduleRequest
+	(*TrimRequest)(nil),         // 23: godwit.node.v1.TrimRequest
+	(*OwedRequest)(nil),         // 24: godwit.node.v1.OwedRequest
+	(*OwedResponse)(nil),        // 25: godwit.node.v1.OwedResponse
+	(*ClearRequest)(nil),        // 26: godwit.node.v1.ClearRequest
+	(*ClearResponse)(nil),       // 27: godwit.node.v1.ClearResponse
+	(*OperationRequest)(nil),    // 28: godwit.node.v1.OperationRequest
+	(*OperationResponse)(nil),   // 29: godwit.node.v1.OperationResponse
+	(*InfoRequest)(nil),         // 30: godwit.node.v1.InfoRequest
+	(*InfoResponse)(nil),        // 31: godwit.node.v1.InfoResponse
+	(*Check)(nil),               // 32: godwit.node.v1.Check
+	(*VMInfo)(nil),              // 33: godwit.node.v1.VMInfo
+	(*VMsRequest)(nil),          // 34: godwit.node.v1.VMsRequest
+	(*VMsResponse)(nil),         // 35: godwit.node.v1.VMsResponse
+	(*HibernateRequest)(nil),    // 36: godwit.node.v1.HibernateRequest
+	(*WakeRequest)(nil),         // 37: godwit.node.v1.WakeRequest
+	(*CheckpointRequest)(nil),   // 38: godwit.node.v1.CheckpointRequest
+	(*StatusRequest)(nil),       // 39: godwit.node.v1.StatusRequest
+	(*StatusResponse)(nil),      // 40: godwit.node.v1.StatusResponse
+	(*Transfer)(nil),            // 41: godwit.node.v1.Transfer
+	(*Figures)(nil),             // 42: godwit.node.v1.Figures
+	(*Pass)(nil),                // 43: godwit.node.v1.Pass
+	(*ForgetRequest)(nil),       // 44: godwit.node.v1.ForgetRequest
+	(*ForgetResponse)(nil),      // 45: godwit.node.v1.ForgetResponse
+	(*SnapshotInfo)(nil),        // 46: godwit.node.v1.SnapshotInfo
+	(*SnapshotsRequest)(nil),    // 47: godwit.node.v1.SnapshotsRequest
+	(*SnapshotsResponse)(nil),   // 48: godwit.node.v1.SnapshotsResponse
+	(*InspectRequest)(nil),      // 49: godwit.node.v1.InspectRequest
+	(*InspectResponse)(nil),     // 50: godwit.node.v1.InspectResponse
+	(*VerifyRequest)(nil),       // 51: godwit.node.v1.VerifyRequest
+	(*VerifyResponse)(nil),      // 52: godwit.node.v1.VerifyResponse
+	(*BadPart)(nil),             // 53: godwit.node.v1.BadPart
+	(*DropRequest)(nil),         // 54: godwit.node.v1.DropRequest
+	(*DropResponse)(nil),        // 55: godwit.node.v1.DropResponse
+	(*PruneRequest)(nil),        // 56: godwit.node.v1.PruneRequest
+	(*PruneResponse)(nil),       // 57: godwit.node.v1.PruneResponse
+	(*Pruned)(nil),              // 58: godwit.node.v1.Pruned
+	(*DiffRequest)(nil),         // 59: godwit.node.v1.DiffRequest
+	(*DiffResponse)(nil),        // 60: godwit.node.v1.DiffResponse
+	(*SpaceDiff)(nil),           // 61: godwit.node.v1.SpaceDiff
+	(*CopyRequest)(nil),         // 62: godwit.node.v1.CopyRequest
+	(*CopyResponse)(nil),        // 63: godwit.node.v1.CopyResponse
+	(*PeerRef)(nil),             // 64: godwit.node.v1.PeerRef
+	(*PeerState)(nil),           // 65: godwit.node.v1.PeerState
+	(*PeerCheckRequest)(nil),    // 66: godwit.node.v1.PeerCheckRequest
+	(*PeerCheckResponse)(nil),   // 67: godwit.node.v1.PeerCheckResponse
+	(*PeerPrepareRequest)(nil),  // 68: godwit.node.v1.PeerPrepareRequest
+	(*PeerPrepareResponse)(nil), // 69: godwit.node.v1.PeerPrepareResponse
+	(*PeerRunResponse)(nil),     // 70: godwit.node.v1.PeerRunResponse
+	(*PeerSendRequest)(nil),     // 71: godwit.node.v1.PeerSendRequest
+	(*PeerCaptureRequest)(nil),  // 72: godwit.node.v1.PeerCaptureRequest
+	(*PeerAbortRequest)(nil),    // 73: godwit.node.v1.PeerAbortRequest
+	(*PeerRevertRequest)(nil),   // 74: godwit.node.v1.PeerRevertRequest
+	(*PeerReleaseRequest)(nil),  // 75: godwit.node.v1.PeerReleaseRequest
+	(*GoldenRequest)(nil),       // 76: godwit.node.v1.GoldenRequest
+	(*GoldenResponse)(nil),      // 77: godwit.node.v1.GoldenResponse
+	(*GoldenListRequest)(nil),   // 78: godwit.node.v1.GoldenListRequest
+	(*GoldenListResponse)(nil),  // 79: godwit.node.v1.GoldenListResponse
+	(*GoldenInfo)(nil),          // 80: godwit.node.v1.GoldenInfo
+	(*GoldenDropRequest)(nil),   // 81: godwit.node.v1.GoldenDropRequest
+	(*GoldenDropResponse)(nil),  // 82: godwit.node.v1.GoldenDropResponse
+	nil,                         // 83: godwit.node.v1.GoldenRequest.AnnotationsEntry
+	(*v1.Ref)(nil),              // 84: godwit.machine.v1.Ref
+	(*v1.QueryResponse)(nil),    // 85: godwit.machine.v1.QueryResponse
+	(*v1.OfferResponse)(nil),    // 86: godwit.machine.v1.OfferResponse
+	(*v1.SendRequest)(nil),      // 87: godwit.machine.v1.SendRequest
+	(*v1.CaptureRequest)(nil),   // 88: godwit.machine.v1.CaptureRequest
+	(*v1.SendResponse)(nil),     // 89: godwit.machine.v1.SendResponse
+	(*v1.CaptureResponse)(nil),  // 90: godwit.machine.v1.CaptureResponse
+	(*v1.VoteResponse)(nil),     // 91: godwit.machine.v1.VoteResponse
+	(*v1.AbortResponse)(nil),    // 92: godwit.machine.v1.AbortResponse
+	(*v1.RevertResponse)(nil),   // 93: godwit.machine.v1.RevertResponse
 }
 var file_node_v1_node_proto_depIdxs = []int32{
-	0,  // 0: godwit.node.v1.Operation.kind:type_name -> godwit.node.v1.Kind
-	1,  // 1: godwit.node.v1.Operation.phase:type_name -> godwit.node.v1.Phase
-	2,  // 2: godwit.node.v1.Operation.vm:type_name -> godwit.node.v1.VM
-	2,  // 3: godwit.node.v1.Record.vm:type_name -> godwit.node.v1.VM
-	3,  // 4: godwit.node.v1.Record.owner:type_name -> godwit.node.v1.Owner
-	4,  // 5: godwit.node.v1.Record.operation:type_name -> godwit.node.v1.Operation
-	6,  // 6: godwit.node.v1.Record.snapshots:type_name -> godwit.node.v1.SnapshotRef
-	2,  // 7: godwit.node.v1.GetRequest.vm:type_name -> godwit.node.v1.VM
-	5,  // 8: godwit.node.v1.ListResponse.records:type_name -> godwit.node.v1.Record
-	2,  // 9: godwit.node.v1.EnsureRequest.vm:type_name -> godwit.node.v1.VM
-	2,  // 10: godwit.node.v1.OwnRequest.vm:type_name -> godwit.node.v1.VM
-	2,  // 11: godwit.node.v1.OpenRequest.vm:type_name -> godwit.node.v1.VM
-	4,  // 12: godwit.node.v1.OpenRequest.operation:type_name -> godwit.node.v1.Operation
-	2,  // 13: godwit.node.v1.AdvanceRequest.vm:type_name -> godwit.node.v1.VM
-	1,  // 14: godwit.node.v1.AdvanceRequest.phase:type_name -> godwit.node.v1.Phase
-	2,  // 15: godwit.node.v1.CommitRequest.vm:type_name -> godwit.node.v1.VM
-	3,  // 16: godwit.node.v1.CommitRequest.owner:type_name -> godwit.node.v1.Owner
-	2,  // 17: godwit.node.v1.FinishRequest.vm:type_name -> godwit.node.v1.VM
-	1,  // 18: godwit.node.v1.FinishRequest.phase:type_name -> godwit.node.v1.Phase
-	2,  // 19: godwit.node.v1.DisownRequest.vm:type_name -> godwit.node.v1.VM
-	2,  // 20: godwit.node.v1.RemoveRequest.vm:type_name -> godwit.node.v1.VM
-	2,  // 21: godwit.node.v1.TrimRequest.vm:type_name -> godwit.node.v1.VM
-	4,  // 22: godwit.node.v1.OperationResponse.operation:type_name -> godwit.node.v1.Operation
-	24, // 23: godwit.node.v1.InfoResponse.checks:type_name -> godwit.node.v1.Check
-	2,  // 24: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
-	3,  // 25: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
-	4,  // 26: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
-	25, // 27: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
-	2,  // 28: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
-	2,  // 29: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
-	4,  // 30: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
-	32, // 31: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
-	2,  // 32: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
-	2,  // 33: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
-	2,  // 34: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
-	35, // 35: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
-	42, // 36: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
-	7,  // 37: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
-	8,  // 38: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
-	10, // 39: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
-	11, // 40: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
-	12, // 41: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
-	13, // 42: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
-	14, // 43: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
-	15, // 44: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
-	16, // 45: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
-	17, // 46: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
-	19, // 47: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
-	20, // 48: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
-	22, // 49: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
-	26, // 50: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
-	28, // 51: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
-	29, // 52: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
-	30, // 53: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
-	33, // 54: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
-	36, // 55: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
-	38, // 56: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
-	40, // 57: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
-	5,  // 58: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
-	9,  // 59: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
-	5,  // 60: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
-	5,  // 61: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
-	5,  // 62: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
-	5,  // 63: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
-	5,  // 64: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
-	5,  // 65: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
-	5,  // 66: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
-	18, // 67: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
-	5,  // 68: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
-	21, // 69: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
-	23, // 70: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
-	27, // 71: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
-	31, // 72: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
-	31, // 73: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
-	31, // 74: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
-	34, // 75: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
-	37, // 76: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
-	39, // 77: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
-	41, // 78: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
-	58, // [58:79] is the sub-list for method output_type
-	37, // [37:58] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	0,   // 0: godwit.node.v1.Operation.kind:type_name -> godwit.node.v1.Kind
+	1,   // 1: godwit.node.v1.Operation.phase:type_name -> godwit.node.v1.Phase
+	2,   // 2: godwit.node.v1.Operation.vm:type_name -> godwit.node.v1.VM
+	2,   // 3: godwit.node.v1.Record.vm:type_name -> godwit.node.v1.VM
+	3,   // 4: godwit.node.v1.Record.owner:type_name -> godwit.node.v1.Owner
+	4,   // 5: godwit.node.v1.Record.operation:type_name -> godwit.node.v1.Operation
+	7,   // 6: godwit.node.v1.Record.snapshots:type_name -> godwit.node.v1.SnapshotRef
+	6,   // 7: godwit.node.v1.Record.schedule:type_name -> godwit.node.v1.Schedule
+	2,   // 8: godwit.node.v1.Owed.vm:type_name -> godwit.node.v1.VM
+	7,   // 9: godwit.node.v1.Owed.snapshot:type_name -> godwit.node.v1.SnapshotRef
+	2,   // 10: godwit.node.v1.GetRequest.vm:type_name -> godwit.node.v1.VM
+	5,   // 11: godwit.node.v1.ListResponse.records:type_name -> godwit.node.v1.Record
+	2,   // 12: godwit.node.v1.EnsureRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 13: godwit.node.v1.OwnRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 14: godwit.node.v1.OpenRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 15: godwit.node.v1.OpenRequest.operation:type_name -> godwit.node.v1.Operation
+	2,   // 16: godwit.node.v1.AdvanceRequest.vm:type_name -> godwit.node.v1.VM
+	1,   // 17: godwit.node.v1.AdvanceRequest.phase:type_name -> godwit.node.v1.Phase
+	2,   // 18: godwit.node.v1.RetryRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 19: godwit.node.v1.CommitRequest.vm:type_name -> godwit.node.v1.VM
+	3,   // 20: godwit.node.v1.CommitRequest.owner:type_name -> godwit.node.v1.Owner
+	2,   // 21: godwit.node.v1.FinishRequest.vm:type_name -> godwit.node.v1.VM
+	1,   // 22: godwit.node.v1.FinishRequest.phase:type_name -> godwit.node.v1.Phase
+	2,   // 23: godwit.node.v1.DisownRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 24: godwit.node.v1.RemoveRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 25: godwit.node.v1.ScheduleRequest.vm:type_name -> godwit.node.v1.VM
+	6,   // 26: godwit.node.v1.ScheduleRequest.schedule:type_name -> godwit.node.v1.Schedule
+	2,   // 27: godwit.node.v1.TrimRequest.vm:type_name -> godwit.node.v1.VM
+	8,   // 28: godwit.node.v1.OwedResponse.owed:type_name -> godwit.node.v1.Owed
+	2,   // 29: godwit.node.v1.ClearRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 30: godwit.node.v1.OperationResponse.operation:type_name -> godwit.node.v1.Operation
+	32,  // 31: godwit.node.v1.InfoResponse.checks:type_name -> godwit.node.v1.Check
+	2,   // 32: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
+	3,   // 33: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
+	4,   // 34: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
+	33,  // 35: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
+	2,   // 36: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 37: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 38: godwit.node.v1.CheckpointRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 39: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
+	42,  // 40: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
+	41,  // 41: godwit.node.v1.StatusResponse.transfer:type_name -> godwit.node.v1.Transfer
+	43,  // 42: godwit.node.v1.Figures.passes:type_name -> godwit.node.v1.Pass
+	2,   // 43: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 44: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
+	2,   // 45: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
+	46,  // 46: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
+	53,  // 47: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
+	2,   // 48: godwit.node.v1.PruneRequest.vm:type_name -> godwit.node.v1.VM
+	58,  // 49: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
+	2,   // 50: godwit.node.v1.Pruned.vm:type_name -> godwit.node.v1.VM
+	61,  // 51: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
+	2,   // 52: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
+	84,  // 53: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
+	85,  // 54: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
+	2,   // 55: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
+	86,  // 56: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	2,   // 57: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
+	84,  // 58: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
+	86,  // 59: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	2,   // 60: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
+	87,  // 61: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
+	2,   // 62: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
+	88,  // 63: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
+	2,   // 64: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
+	84,  // 65: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
+	2,   // 66: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
+	84,  // 67: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
+	2,   // 68: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
+	84,  // 69: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
+	83,  // 70: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
+	80,  // 71: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
+	80,  // 72: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
+	9,   // 73: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
+	10,  // 74: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
+	12,  // 75: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
+	13,  // 76: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
+	14,  // 77: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
+	15,  // 78: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
+	17,  // 79: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
+	16,  // 80: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
+	18,  // 81: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
+	19,  // 82: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
+	22,  // 83: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	20,  // 84: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
+	23,  // 85: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
+	24,  // 86: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
+	26,  // 87: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
+	28,  // 88: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
+	30,  // 89: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
+	34,  // 90: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
+	36,  // 91: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
+	37,  // 92: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
+	39,  // 93: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
+	38,  // 94: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
+	22,  // 95: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	44,  // 96: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
+	47,  // 97: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
+	49,  // 98: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
+	51,  // 99: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
+	54,  // 100: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
+	56,  // 101: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
+	59,  // 102: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
+	62,  // 103: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
+	76,  // 104: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
+	78,  // 105: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
+	81,  // 106: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
+	66,  // 107: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
+	68,  // 108: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
+	64,  // 109: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
+	64,  // 110: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
+	64,  // 111: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
+	64,  // 112: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
+	71,  // 113: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
+	72,  // 114: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
+	64,  // 115: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
+	73,  // 116: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
+	74,  // 117: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
+	75,  // 118: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
+	37,  // 119: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
+	5,   // 120: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
+	11,  // 121: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
+	5,   // 122: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
+	5,   // 123: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
+	5,   // 124: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
+	5,   // 125: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
+	5,   // 126: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
+	5,   // 127: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
+	5,   // 128: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
+	5,   // 129: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
+	5,   // 130: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
+	21,  // 131: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
+	5,   // 132: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
+	25,  // 133: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
+	27,  // 134: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
+	29,  // 135: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
+	31,  // 136: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
+	35,  // 137: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
+	40,  // 138: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
+	40,  // 139: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
+	40,  // 140: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
+	40,  // 141: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
+	5,   // 142: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
+	45,  // 143: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
+	48,  // 144: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
+	50,  // 145: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
+	52,  // 146: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
+	55,  // 147: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
+	57,  // 148: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
+	60,  // 149: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
+	63,  // 150: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
+	77,  // 151: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
+	79,  // 152: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
+	82,  // 153: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
+	67,  // 154: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
+	69,  // 155: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
+	70,  // 156: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
+	65,  // 157: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
+	65,  // 158: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
+	86,  // 159: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
+	89,  // 160: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
+	90,  // 161: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
+	91,  // 162: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
+	92,  // 163: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
+	93,  // 164: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
+	65,  // 165: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
+	40,  // 166: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
+	120, // [120:167] is the sub-list for method output_type
+	73,  // [73:120] is the sub-list for method input_type
+	73,  // [73:73] is the sub-list for extension type_name
+	73,  // [73:73] is the sub-list for extension extendee
+	0,   // [0:73] is the sub-list for field type_name
 }
 
 func init() { file_node_v1_node_proto_init() }
@@ -3483,9 +6744,9 @@ func file_node_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_v1_node_proto_rawDesc), len(file_node_v1_node_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   41,
+			NumMessages:   82,
 			NumExtensions: 0,
-			NumServices:   2,
+			NumServices:   3,
 		},
 		GoTypes:           file_node_v1_node_proto_goTypes,
 		DependencyIndexes: file_node_v1_node_proto_depIdxs,

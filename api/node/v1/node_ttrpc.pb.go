@@ -5,6 +5,7 @@ package nodev1
 import (
 	context "context"
 	ttrpc "github.com/containerd/ttrpc"
+	v1 "godwit.dev/godwit/api/machine/v1"
 )
 
 type RecordsService interface {
@@ -15,10 +16,14 @@ type RecordsService interface {
 	Open(context.Context, *OpenRequest) (*Record, error)
 	Advance(context.Context, *AdvanceRequest) (*Record, error)
 	Commit(context.Context, *CommitRequest) (*Record, error)
+	Retry(context.Context, *RetryRequest) (*Record, error)
 	Finish(context.Context, *FinishRequest) (*Record, error)
 	Disown(context.Context, *DisownRequest) (*Record, error)
+	Schedule(context.Context, *ScheduleRequest) (*Record, error)
 	Remove(context.Context, *RemoveRequest) (*RemoveResponse, error)
 	Trim(context.Context, *TrimRequest) (*Record, error)
+	Owed(context.Context, *OwedRequest) (*OwedResponse, error)
+	Clear(context.Context, *ClearRequest) (*ClearResponse, error)
 	Operation(context.Context, *OperationRequest) (*OperationResponse, error)
 }
 
@@ -74,6 +79,13 @@ func RegisterRecordsService(srv *ttrpc.Server, svc RecordsService) {
 				}
 				return svc.Commit(ctx, &req)
 			},
+			"Retry": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req RetryRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Retry(ctx, &req)
+			},
 			"Finish": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req FinishRequest
 				if err := unmarshal(&req); err != nil {
@@ -88,6 +100,13 @@ func RegisterRecordsService(srv *ttrpc.Server, svc RecordsService) {
 				}
 				return svc.Disown(ctx, &req)
 			},
+			"Schedule": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req ScheduleRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Schedule(ctx, &req)
+			},
 			"Remove": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req RemoveRequest
 				if err := unmarshal(&req); err != nil {
@@ -101,6 +120,20 @@ func RegisterRecordsService(srv *ttrpc.Server, svc RecordsService) {
 					return nil, err
 				}
 				return svc.Trim(ctx, &req)
+			},
+			"Owed": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req OwedRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Owed(ctx, &req)
+			},
+			"Clear": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req ClearRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Clear(ctx, &req)
 			},
 			"Operation": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req OperationRequest
@@ -179,6 +212,14 @@ func (c *recordsClient) Commit(ctx context.Context, req *CommitRequest) (*Record
 	return &resp, nil
 }
 
+func (c *recordsClient) Retry(ctx context.Context, req *RetryRequest) (*Record, error) {
+	var resp Record
+	if err := c.client.Call(ctx, "godwit.node.v1.Records", "Retry", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
 func (c *recordsClient) Finish(ctx context.Context, req *FinishRequest) (*Record, error) {
 	var resp Record
 	if err := c.client.Call(ctx, "godwit.node.v1.Records", "Finish", req, &resp); err != nil {
@@ -190,6 +231,14 @@ func (c *recordsClient) Finish(ctx context.Context, req *FinishRequest) (*Record
 func (c *recordsClient) Disown(ctx context.Context, req *DisownRequest) (*Record, error) {
 	var resp Record
 	if err := c.client.Call(ctx, "godwit.node.v1.Records", "Disown", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *recordsClient) Schedule(ctx context.Context, req *ScheduleRequest) (*Record, error) {
+	var resp Record
+	if err := c.client.Call(ctx, "godwit.node.v1.Records", "Schedule", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil
@@ -211,6 +260,22 @@ func (c *recordsClient) Trim(ctx context.Context, req *TrimRequest) (*Record, er
 	return &resp, nil
 }
 
+func (c *recordsClient) Owed(ctx context.Context, req *OwedRequest) (*OwedResponse, error) {
+	var resp OwedResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Records", "Owed", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *recordsClient) Clear(ctx context.Context, req *ClearRequest) (*ClearResponse, error) {
+	var resp ClearResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Records", "Clear", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
 func (c *recordsClient) Operation(ctx context.Context, req *OperationRequest) (*OperationResponse, error) {
 	var resp OperationResponse
 	if err := c.client.Call(ctx, "godwit.node.v1.Records", "Operation", req, &resp); err != nil {
@@ -225,10 +290,19 @@ type NodeService interface {
 	Hibernate(context.Context, *HibernateRequest) (*StatusResponse, error)
 	Wake(context.Context, *WakeRequest) (*StatusResponse, error)
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
+	Checkpoint(context.Context, *CheckpointRequest) (*StatusResponse, error)
+	Schedule(context.Context, *ScheduleRequest) (*Record, error)
 	Forget(context.Context, *ForgetRequest) (*ForgetResponse, error)
 	Snapshots(context.Context, *SnapshotsRequest) (*SnapshotsResponse, error)
 	Inspect(context.Context, *InspectRequest) (*InspectResponse, error)
 	Verify(context.Context, *VerifyRequest) (*VerifyResponse, error)
+	Drop(context.Context, *DropRequest) (*DropResponse, error)
+	Prune(context.Context, *PruneRequest) (*PruneResponse, error)
+	Diff(context.Context, *DiffRequest) (*DiffResponse, error)
+	Copy(context.Context, *CopyRequest) (*CopyResponse, error)
+	Golden(context.Context, *GoldenRequest) (*GoldenResponse, error)
+	GoldenList(context.Context, *GoldenListRequest) (*GoldenListResponse, error)
+	GoldenDrop(context.Context, *GoldenDropRequest) (*GoldenDropResponse, error)
 }
 
 func RegisterNodeService(srv *ttrpc.Server, svc NodeService) {
@@ -269,6 +343,20 @@ func RegisterNodeService(srv *ttrpc.Server, svc NodeService) {
 				}
 				return svc.Status(ctx, &req)
 			},
+			"Checkpoint": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req CheckpointRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Checkpoint(ctx, &req)
+			},
+			"Schedule": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req ScheduleRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Schedule(ctx, &req)
+			},
 			"Forget": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req ForgetRequest
 				if err := unmarshal(&req); err != nil {
@@ -296,6 +384,55 @@ func RegisterNodeService(srv *ttrpc.Server, svc NodeService) {
 					return nil, err
 				}
 				return svc.Verify(ctx, &req)
+			},
+			"Drop": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req DropRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Drop(ctx, &req)
+			},
+			"Prune": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req PruneRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Prune(ctx, &req)
+			},
+			"Diff": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req DiffRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Diff(ctx, &req)
+			},
+			"Copy": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req CopyRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Copy(ctx, &req)
+			},
+			"Golden": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req GoldenRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Golden(ctx, &req)
+			},
+			"GoldenList": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req GoldenListRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.GoldenList(ctx, &req)
+			},
+			"GoldenDrop": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req GoldenDropRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.GoldenDrop(ctx, &req)
 			},
 		},
 	})
@@ -351,6 +488,22 @@ func (c *nodeClient) Status(ctx context.Context, req *StatusRequest) (*StatusRes
 	return &resp, nil
 }
 
+func (c *nodeClient) Checkpoint(ctx context.Context, req *CheckpointRequest) (*StatusResponse, error) {
+	var resp StatusResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Node", "Checkpoint", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *nodeClient) Schedule(ctx context.Context, req *ScheduleRequest) (*Record, error) {
+	var resp Record
+	if err := c.client.Call(ctx, "godwit.node.v1.Node", "Schedule", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
 func (c *nodeClient) Forget(ctx context.Context, req *ForgetRequest) (*ForgetResponse, error) {
 	var resp ForgetResponse
 	if err := c.client.Call(ctx, "godwit.node.v1.Node", "Forget", req, &resp); err != nil {
@@ -378,6 +531,290 @@ func (c *nodeClient) Inspect(ctx context.Context, req *InspectRequest) (*Inspect
 func (c *nodeClient) Verify(ctx context.Context, req *VerifyRequest) (*VerifyResponse, error) {
 	var resp VerifyResponse
 	if err := c.client.Call(ctx, "godwit.node.v1.Node", "Verify", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *nodeClient) Drop(ctx context.Context, req *DropRequest) (*DropResponse, error) {
+	var resp DropResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Node", "Drop", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *nodeClient) Prune(ctx context.Context, req *PruneRequest) (*PruneResponse, error) {
+	var resp PruneResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Node", "Prune", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *nodeClient) Diff(ctx context.Context, req *DiffRequest) (*DiffResponse, error) {
+	var resp DiffResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Node", "Diff", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *nodeClient) Copy(ctx context.Context, req *CopyRequest) (*CopyResponse, error) {
+	var resp CopyResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Node", "Copy", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *nodeClient) Golden(ctx context.Context, req *GoldenRequest) (*GoldenResponse, error) {
+	var resp GoldenResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Node", "Golden", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *nodeClient) GoldenList(ctx context.Context, req *GoldenListRequest) (*GoldenListResponse, error) {
+	var resp GoldenListResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Node", "GoldenList", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *nodeClient) GoldenDrop(ctx context.Context, req *GoldenDropRequest) (*GoldenDropResponse, error) {
+	var resp GoldenDropResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Node", "GoldenDrop", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+type PeerService interface {
+	Check(context.Context, *PeerCheckRequest) (*PeerCheckResponse, error)
+	Prepare(context.Context, *PeerPrepareRequest) (*PeerPrepareResponse, error)
+	Run(context.Context, *PeerRef) (*PeerRunResponse, error)
+	Discard(context.Context, *PeerRef) (*PeerState, error)
+	Query(context.Context, *PeerRef) (*PeerState, error)
+	Offer(context.Context, *PeerRef) (*v1.OfferResponse, error)
+	Send(context.Context, *PeerSendRequest) (*v1.SendResponse, error)
+	Capture(context.Context, *PeerCaptureRequest) (*v1.CaptureResponse, error)
+	Vote(context.Context, *PeerRef) (*v1.VoteResponse, error)
+	Abort(context.Context, *PeerAbortRequest) (*v1.AbortResponse, error)
+	Revert(context.Context, *PeerRevertRequest) (*v1.RevertResponse, error)
+	Release(context.Context, *PeerReleaseRequest) (*PeerState, error)
+	Wake(context.Context, *WakeRequest) (*StatusResponse, error)
+}
+
+func RegisterPeerService(srv *ttrpc.Server, svc PeerService) {
+	srv.RegisterService("godwit.node.v1.Peer", &ttrpc.ServiceDesc{
+		Methods: map[string]ttrpc.Method{
+			"Check": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req PeerCheckRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Check(ctx, &req)
+			},
+			"Prepare": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req PeerPrepareRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Prepare(ctx, &req)
+			},
+			"Run": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req PeerRef
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Run(ctx, &req)
+			},
+			"Discard": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req PeerRef
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Discard(ctx, &req)
+			},
+			"Query": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req PeerRef
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Query(ctx, &req)
+			},
+			"Offer": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req PeerRef
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Offer(ctx, &req)
+			},
+			"Send": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req PeerSendRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Send(ctx, &req)
+			},
+			"Capture": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req PeerCaptureRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Capture(ctx, &req)
+			},
+			"Vote": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req PeerRef
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Vote(ctx, &req)
+			},
+			"Abort": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req PeerAbortRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Abort(ctx, &req)
+			},
+			"Revert": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req PeerRevertRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Revert(ctx, &req)
+			},
+			"Release": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req PeerReleaseRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Release(ctx, &req)
+			},
+			"Wake": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req WakeRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Wake(ctx, &req)
+			},
+		},
+	})
+}
+
+type peerClient struct {
+	client *ttrpc.Client
+}
+
+func NewPeerClient(client *ttrpc.Client) PeerService {
+	return &peerClient{
+		client: client,
+	}
+}
+
+func (c *peerClient) Check(ctx context.Context, req *PeerCheckRequest) (*PeerCheckResponse, error) {
+	var resp PeerCheckResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Peer", "Check", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *peerClient) Prepare(ctx context.Context, req *PeerPrepareRequest) (*PeerPrepareResponse, error) {
+	var resp PeerPrepareResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Peer", "Prepare", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *peerClient) Run(ctx context.Context, req *PeerRef) (*PeerRunResponse, error) {
+	var resp PeerRunResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Peer", "Run", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *peerClient) Discard(ctx context.Context, req *PeerRef) (*PeerState, error) {
+	var resp PeerState
+	if err := c.client.Call(ctx, "godwit.node.v1.Peer", "Discard", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *peerClient) Query(ctx context.Context, req *PeerRef) (*PeerState, error) {
+	var resp PeerState
+	if err := c.client.Call(ctx, "godwit.node.v1.Peer", "Query", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *peerClient) Offer(ctx context.Context, req *PeerRef) (*v1.OfferResponse, error) {
+	var resp v1.OfferResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Peer", "Offer", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *peerClient) Send(ctx context.Context, req *PeerSendRequest) (*v1.SendResponse, error) {
+	var resp v1.SendResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Peer", "Send", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *peerClient) Capture(ctx context.Context, req *PeerCaptureRequest) (*v1.CaptureResponse, error) {
+	var resp v1.CaptureResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Peer", "Capture", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *peerClient) Vote(ctx context.Context, req *PeerRef) (*v1.VoteResponse, error) {
+	var resp v1.VoteResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Peer", "Vote", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *peerClient) Abort(ctx context.Context, req *PeerAbortRequest) (*v1.AbortResponse, error) {
+	var resp v1.AbortResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Peer", "Abort", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *peerClient) Revert(ctx context.Context, req *PeerRevertRequest) (*v1.RevertResponse, error) {
+	var resp v1.RevertResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Peer", "Revert", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *peerClient) Release(ctx context.Context, req *PeerReleaseRequest) (*PeerState, error) {
+	var resp PeerState
+	if err := c.client.Call(ctx, "godwit.node.v1.Peer", "Release", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *peerClient) Wake(ctx context.Context, req *WakeRequest) (*StatusResponse, error) {
+	var resp StatusResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Peer", "Wake", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

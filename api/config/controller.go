@@ -1,0 +1,58 @@
+package config
+
+import (
+	"net"
+	"net/url"
+	"path/filepath"
+	"strings"
+)
+
+// Addresses are those of the controllers, each HOST:PORT.
+func (c *Control) Addresses() (all []string) {
+	for address := range strings.SplitSeq(c.Address, ",") {
+		if address = strings.TrimSpace(address); address != "" {
+			all = append(all, address)
+		}
+	}
+	return all
+}
+
+func (c *Config) validateEtcd() error {
+	e := &c.Controller.Etcd
+	if len(e.Endpoints) == 0 {
+		return nil
+	}
+	if c.Controller.Address != "" {
+		return invalid("controller.etcd.endpoints", "controller.address is set too: this node either keeps records or names the nodes that do")
+	}
+	for _, endpoint := range e.Endpoints {
+		if err := validateEndpoint(endpoint); err != nil {
+			return err
+		}
+	}
+	if !strings.HasPrefix(e.Prefix, "/") || !strings.HasSuffix(e.Prefix, "/") {
+		return invalid("controller.etcd.prefix", "%q does not begin and end with /", e.Prefix)
+	}
+	if (e.Cert == "") != (e.Key == "") {
+		return invalid("controller.etcd.cert", "controller.etcd.cert and controller.etcd.key go together")
+	}
+	for key, path := range map[string]string{"controller.etcd.ca": e.CA, "controller.etcd.cert": e.Cert, "controller.etcd.key": e.Key} {
+		if path != "" && (!filepath.IsAbs(path) || filepath.Clean(path) != path) {
+			return invalid(key, "%q is not a clean absolute path", path)
+		}
+	}
+	return nil
+}
+
+func validateEndpoint(endpoint string) error {
+	const key = "controller.etcd.endpoints"
+	u, err := url.Parse(endpoint)
+	if err != nil || u.Host == "" || u.Path != "" || u.Scheme != "https" && u.Scheme != "http" {
+		return invalid(key, "%q is not https://HOST:PORT", endpoint)
+	}
+	ip := net.ParseIP(u.Hostname())
+	if local := u.Hostname() == "localhost" || ip != nil && ip.IsLoopback(); u.Scheme == "http" && !local {
+		return invalid(key, "%q leaves this host without TLS: write https://", endpoint)
+	}
+	return hostPort(key, u.Host)
+}

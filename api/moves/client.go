@@ -1,0 +1,149 @@
+// Package moves is the client of the service that moves VMs between nodes. It talks to
+// the godwitd of this host, or, with a node's certificate, to the controller.
+package moves
+
+import (
+	"context"
+	"crypto/tls"
+	"time"
+
+	"github.com/containerd/ttrpc"
+
+	"godwit.dev/godwit/api/record"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Client implements nodev1.MovesService. It connects with the first call, and again when
+// the connection breaks. Errors have errdefs' classes, or are a *record.HeldError.
+type Client struct{ conn *record.Client }
+
+var _ nodev1.MovesService = (*Client)(nil)
+
+// Local is the client of a godwitd's socket.
+func Local(socket string) *Client { return &Client{conn: record.Local(socket)} }
+
+// Remote is the client of the first of the controllers, each host:port, that answers.
+func Remote(addresses []string, config *tls.Config) *Client {
+	return &Client{conn: record.Remote(addresses, config)}
+}
+
+// Close the connection.
+func (c *Client) Close() error { return c.conn.Close() }
+
+func do[Q, R any](ctx context.Context, c *Client, method func(nodev1.MovesClient, context.Context, Q) (R, error), req Q) (resp R, err error) {
+	err = c.conn.Do(ctx, func(ctx context.Context, conn *ttrpc.Client) error {
+		resp, err = method(nodev1.NewMovesClient(conn), ctx, req)
+		return err
+	})
+	return resp, err
+}
+
+// Migrate implements nodev1.MovesService.
+func (c *Client) Migrate(ctx context.Context, req *nodev1.MigrateRequest) (*nodev1.StatusResponse, error) {
+	return do(ctx, c, nodev1.MovesClient.Migrate, req)
+}
+
+// Get implements nodev1.MovesService.
+func (c *Client) Get(ctx context.Context, req *nodev1.StatusRequest) (*nodev1.StatusResponse, error) {
+	return do(ctx, c, nodev1.MovesClient.Get, req)
+}
+
+// List implements nodev1.MovesService.
+func (c *Client) List(ctx context.Context, req *nodev1.MovesRequest) (*nodev1.MovesResponse, error) {
+	return do(ctx, c, nodev1.MovesClient.List, req)
+}
+
+// Abort implements nodev1.MovesService.
+func (c *Client) Abort(ctx context.Context, req *nodev1.AbortRequest) (*nodev1.StatusResponse, error) {
+	return do(ctx, c, nodev1.MovesClient.Abort, req)
+}
+
+// Events implements nodev1.MovesService.
+func (c *Client) Events(ctx context.Context, req *nodev1.EventsRequest) (*nodev1.EventsResponse, error) {
+	return do(ctx, c, nodev1.MovesClient.Events, req)
+}
+
+// Recover implements nodev1.MovesService.
+func (c *Client) Recover(ctx context.Context, req *nodev1.RecoverRequest) (*nodev1.RecoverResponse, error) {
+	return do(ctx, c, nodev1.MovesClient.Recover, req)
+}
+
+// Announce implements nodev1.MovesService.
+func (c *Client) Announce(ctx context.Context, req *nodev1.AnnounceRequest) (*nodev1.AnnounceResponse, error) {
+	return do(ctx, c, nodev1.MovesClient.Announce, req)
+}
+
+// Nodes implements nodev1.MovesService.
+func (c *Client) Nodes(ctx context.Context, req *nodev1.NodesRequest) (*nodev1.NodesResponse, error) {
+	return do(ctx, c, nodev1.MovesClient.Nodes, req)
+}
+
+// Cordon implements nodev1.MovesService.
+func (c *Client) Cordon(ctx context.Context, req *nodev1.CordonRequest) (*nodev1.CordonResponse, error) {
+	return do(ctx, c, nodev1.MovesClient.Cordon, req)
+}
+
+// Drain implements nodev1.MovesService.
+func (c *Client) Drain(ctx context.Context, req *nodev1.DrainRequest) (*nodev1.DrainResponse, error) {
+	return do(ctx, c, nodev1.MovesClient.Drain, req)
+}
+
+// Watch implements nodev1.MovesService for a godwitd that passes events on.
+func (c *Client) Watch(ctx context.Context, req *nodev1.WatchRequest, to nodev1.Moves_WatchServer) error {
+	return c.Follow(ctx, req, to.Send)
+}
+
+// pollWait is how long one question for events waits: less than a call may take.
+const pollWait = 5 * time.Second
+
+// Follow calls do for each event that req asks for, in order, until ctx ends, do fails, or
+// the operation that req names is settled. It outlives a restart of either daemon: what
+// happened meanwhile is told then.
+func (c *Client) Follow(ctx context.Context, req *nodev1.WatchRequest, do func(*nodev1.MoveEvent) error) error {
+	return Follow(ctx, c.Events, req, do)
+}
+
+// Follow is Client.Follow on any source of events.
+func Follow(ctx context.Context, events func(context.Context, *nodev1.EventsRequest) (*nodev1.EventsResponse, error), req *nodev1.WatchRequest, do func(*nodev1.MoveEvent) error) error {
+	after := req.GetAfter()
+	for ctx.Err() == nil {
+		resp, err := events(ctx, &nodev1.EventsRequest{After: after, WaitMs: pollWait.Milliseconds()})
+		if err != nil {
+			return err
+		}
+		for _, ev := range resp.GetEvents() {
+			after = ev.GetId()
+			if req.GetOperation() != "" && req.GetOperation() != ev.GetOperation() {
+				continue
+			}
+			if err := do(ev); err != nil {
+				return err
+			}
+			if req.GetUntilSettled() && req.GetOperation() != "" && Settled(ev.GetType()) {
+				return nil
+			}
+		}
+	}
+	return ctx.Err()
+}
+
+// Types of events.
+const (
+	Started        = "MigrationStarted"
+	Switching      = "Switching"
+	Committed      = "Committed"
+	Succeeded      = "Succeeded"
+	Aborting       = "Aborting"
+	Aborted        = "Aborted"
+	Failed         = "Failed"
+	Lost           = "Lost"
+	Retrying       = "Retrying"
+	Retargeted     = "Retargeted"
+	CleanupPending = "CleanupPending"
+)
+
+// Settled reports whether an event of that type is the last of its operation.
+func Settled(kind string) bool {
+	return kind == Succeeded || kind == Aborted || kind == Failed || kind == Lost
+}
