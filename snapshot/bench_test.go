@@ -3,6 +3,7 @@ package snapshot
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/klauspost/compress/s2"
@@ -205,4 +207,50 @@ func BenchmarkSecondPush(b *testing.B) {
 	}
 	b.SetBytes(int64(receipt.Figures.Resident))
 	report(b, receipt.Figures.Resident, cpuSeconds()-before)
+}
+
+// wire is a store behind a network of so many bytes a second.
+type wire struct {
+	*memory
+	rate int64
+	mu   sync.Mutex
+}
+
+func (w *wire) Put(ctx context.Context, o store.Object, c store.Content) error {
+	w.mu.Lock()
+	time.Sleep(time.Duration(float64(c.Size) / float64(w.rate) * float64(time.Second)))
+	w.mu.Unlock()
+	return w.memory.Put(ctx, o, c)
+}
+
+// BenchmarkCodecs is a push over networks of 0.5, 1, 5 and 10 Gbit/s, by codec: what is
+// chosen by itself should be near the better one everywhere.
+func BenchmarkCodecs(b *testing.B) {
+	for _, mbit := range []int64{500, 1000, 5000, 10000} {
+		for name, codec := range map[string]format.Codec{"auto": CodecAuto, "s2": format.S2, "zstd": format.Zstd} {
+			b.Run(fmt.Sprintf("%dMbit/%s", mbit, name), func(b *testing.B) {
+				w := benchWorld(b)
+				if file := os.Getenv("GODWIT_BENCH_RAM"); file != "" {
+					f, err := os.Open(file)
+					if err != nil {
+						b.Fatal(err)
+					}
+					defer f.Close()
+					w.src.Spaces[0].File, w.opts.Spec.Memory = f, 2<<30
+				}
+				w.opts.Codec = codec
+				var receipt Receipt
+				before := cpuSeconds()
+				for b.Loop() {
+					var err error
+					w.st = &wire{memory: &memory{m: map[string][]byte{}}, rate: mbit * 1e6 / 8}
+					if receipt, err = Push(b.Context(), w.st, w.src, w.opts); err != nil {
+						b.Fatal(err)
+					}
+				}
+				b.ReportMetric((cpuSeconds()-before)/float64(b.N), "core-s")
+				b.ReportMetric(float64(receipt.Figures.Pushed)/(1<<20), "MiB")
+			})
+		}
+	}
 }

@@ -2,15 +2,16 @@ package snapshot
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
 	digest "github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"godwit.dev/godwit/snapshot/format"
 	"godwit.dev/godwit/snapshot/store"
 )
 
@@ -22,6 +23,13 @@ func (p *push) putState(ctx context.Context) (v1.Descriptor, error) {
 	if size > MaxState {
 		return v1.Descriptor{}, invalid("state", "%d bytes, at most %d", size, MaxState)
 	}
+	if p.key != nil {
+		data, err := p.sealState(size)
+		if err != nil {
+			return v1.Descriptor{}, err
+		}
+		return p.putBytes(ctx, MediaTypeState, data)
+	}
 	d, err := digest.FromReader(io.NewSectionReader(p.src.State, 0, size))
 	if err != nil {
 		return v1.Descriptor{}, fmt.Errorf("state: %w", err)
@@ -30,7 +38,22 @@ func (p *push) putState(ctx context.Context) (v1.Descriptor, error) {
 		return v1.Descriptor{}, err
 	}
 	p.pushed.Add(uint64(size))
+	if data := make([]byte, min(size, maxKept)); size <= maxKept {
+		if _, err := p.src.State.ReadAt(data, 0); err != nil {
+			return v1.Descriptor{}, fmt.Errorf("state: %w", err)
+		}
+		p.kept(store.Blob(d), data)
+	}
 	return v1.Descriptor{MediaType: MediaTypeState, Digest: d, Size: size}, nil
+}
+
+// maxKept is the most of a device state that is read at once, to keep it or to use what is
+// kept.
+const maxKept = format.MaxPack
+
+// kept keeps on the node what the store has taken.
+func (p *push) kept(o store.Object, data []byte) {
+	p.o.Keeper.Keep(store.KeptName(o), int64(len(data)), store.Part{Data: data})
 }
 
 // putDisks stores read-only disks that the store does not have.
@@ -47,27 +70,42 @@ func (p *push) putDisks(ctx context.Context) error {
 		}
 		c := store.File(d.File, d.Digest, size)
 		c.From = d.From
+		var sent atomic.Bool // a store that takes it over from there reads nothing
+		read := c.Open
+		c.Open = func() (io.ReadCloser, error) {
+			sent.Store(true)
+			return read()
+		}
 		if err := p.store.Put(ctx, o, c); err != nil {
 			return fmt.Errorf("disk %s: %w", d.ID, err)
 		}
-		p.pushed.Add(uint64(size))
+		if sent.Load() {
+			p.pushed.Add(uint64(size))
+		}
 	}
 	return nil
 }
 
-// commit stores index and config, asks for every blob once more, stores the manifest
+// commit stores index and config, whose descriptors come behind those of layers, asks for every blob once more, stores the manifest
 // and reads it back. A crash before the manifest leaves blobs that nobody refers to.
-func (p *push) commit(ctx context.Context, c *capture, state v1.Descriptor) (Receipt, error) {
+func (p *push) commit(ctx context.Context, c *capture, layers []v1.Descriptor) (Receipt, error) {
 	p.o.Progress(Progress{Step: "commit"})
-	index := c.index()
+	index, packs := c.index()
 	blob, err := index.Encode()
 	if err != nil {
 		return Receipt{}, err
 	}
-	p.config.Figures.Resident, p.config.Figures.New = c.resident.Load(), c.fresh.Load()
-	config, err := json.Marshal(p.config)
+	if c.table != nil {
+		if err := c.table.write(c, p.o.Repository, blob, packs); err != nil {
+			return Receipt{}, err
+		}
+	}
+	if blob, err = p.sealed(blob, aboutIndex); err != nil {
+		return Receipt{}, err
+	}
+	config, err := p.encodeConfig(packs)
 	if err != nil {
-		return Receipt{}, fmt.Errorf("config: %w", err)
+		return Receipt{}, err
 	}
 	indexDesc, err := p.putBytes(ctx, MediaTypeIndex, blob)
 	if err != nil {
@@ -77,8 +115,9 @@ func (p *push) commit(ctx context.Context, c *capture, state v1.Descriptor) (Rec
 	if err != nil {
 		return Receipt{}, err
 	}
-	layers := []v1.Descriptor{state, indexDesc}
+	layers = append(layers, indexDesc)
 	for _, pack := range index.Packs {
+		p.o.Keeper.Touch(store.KeptName(store.Blob(packDescriptor(pack).Digest)))
 		layers = append(layers, packDescriptor(pack))
 	}
 	for _, d := range p.config.Disks {
@@ -97,6 +136,7 @@ func (p *push) putBytes(ctx context.Context, mediaType string, data []byte) (v1.
 		return d, err
 	}
 	p.pushed.Add(uint64(c.Size))
+	p.kept(store.Blob(c.Digest), data)
 	return d, nil
 }
 
@@ -112,8 +152,16 @@ func (p *push) verify(ctx context.Context, blobs []v1.Descriptor) error {
 	return nil
 }
 
+// manifest is that of a snapshot, or of a golden one.
+func (p *push) manifest(config v1.Descriptor, layers []v1.Descriptor) ([]byte, error) {
+	if p.o.Make != nil {
+		return p.goldenManifest(config, layers)
+	}
+	return newManifest(p.o.Ref, config, layers)
+}
+
 func (p *push) putManifest(ctx context.Context, config v1.Descriptor, layers []v1.Descriptor) (Receipt, error) {
-	data, err := newManifest(p.o.Ref, config, layers)
+	data, err := p.manifest(config, layers)
 	if err != nil {
 		return Receipt{}, fmt.Errorf("manifest: %w", err)
 	}
@@ -122,12 +170,19 @@ func (p *push) putManifest(ctx context.Context, config v1.Descriptor, layers []v
 	}
 	c := store.Bytes(data, digest.FromBytes(data))
 	c.MediaType = v1.MediaTypeImageManifest
+	if p.o.Keys.Trust.Signs() {
+		if err := putSignature(ctx, p.store, p.o.Keeper, &p.o.Keys.Trust, c.Digest); err != nil {
+			return Receipt{}, err
+		}
+	}
 	if err := p.store.Put(ctx, store.Manifest(p.o.Tag), c); err != nil {
 		return Receipt{}, err
 	}
 	if _, err := store.Read(ctx, p.store, store.Manifest(c.Digest.String()), maxManifest); err != nil {
 		return Receipt{}, fmt.Errorf("verify: %w", err)
 	}
+	p.kept(store.Manifest(c.Digest.String()), data)
+	p.keeper.release(ctx)
 	p.pushed.Add(uint64(c.Size))
 	r := p.receipt
 	r.Digest, r.Tag, r.Durable = c.Digest, p.o.Tag, time.Now()

@@ -190,11 +190,11 @@ func TestManage(t *testing.T) {
 		t.Errorf("a store that takes nothing: %v", err)
 	}
 	for range 2 { // the second time it is gone already
-		if err := DeleteTag(t.Context(), w.st, receipt.Tag); err != nil {
+		if err := Drop(t.Context(), w.st, receipt.Digest, receipt.Tag); err != nil {
 			t.Error(err)
 		}
 	}
-	if err := DeleteTag(t.Context(), &faulty{Store: w.st, fail: 1, err: errdefs.ErrPermissionDenied}, "t"); !errdefs.IsPermissionDenied(err) {
+	if err := Drop(t.Context(), &faulty{Store: w.st, fail: 1, err: errdefs.ErrPermissionDenied}, receipt.Digest, "t"); !errdefs.IsPermissionDenied(err) {
 		t.Errorf("delete without the right: %v", err)
 	}
 	if list, err := List(t.Context(), w.st); err != nil || len(list) != 0 {

@@ -9,16 +9,14 @@ import (
 	"sync/atomic"
 
 	"github.com/containerd/errdefs"
-	digest "github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
 
 	"godwit.dev/godwit/snapshot/format"
-	"godwit.dev/godwit/snapshot/store"
 )
 
 // FillOptions of Fill. The zero value will do.
 type FillOptions struct {
-	Memory      int64 // of pack buffers; default 256 MiB
+	Memory      int64 // of packs under way; default 256 MiB
 	Concurrency int   // downloads at once; default 4
 	Progress    func(Progress)
 	// Table, if not nil, becomes the page table of the restored VM, for the next Push;
@@ -28,8 +26,8 @@ type FillOptions struct {
 }
 
 // Fill writes the pages of address spaces, by name, into files that hold no data yet.
-// Each pack is fetched once for all of them, verified whole, each frame verified before
-// it is decoded; what is zero stays a hole. Bytes enter the files by pwrite only: a
+// Each pack is fetched once for all of them, whole or the parts in use, each frame verified
+// before it is decoded; what is zero stays a hole. Bytes enter the files by pwrite only: a
 // store through a mapping lets a reader see half a page. After an error the files hold
 // a part of the pages and must not be used.
 func (s *Snapshot) Fill(ctx context.Context, files map[string]*os.File, o FillOptions) error {
@@ -46,24 +44,30 @@ type filler struct {
 	table  *tableWriter
 	plan   *plan
 	notify func(Progress)
+	*buffers
 
 	done  atomic.Uint64
 	total uint64
 }
 
 func (s *Snapshot) fill(ctx context.Context, files map[string]*os.File, o FillOptions) error {
-	f := &filler{Snapshot: s, notify: o.Progress}
-	if f.notify == nil {
-		f.notify = func(Progress) {}
-	}
+	f := &filler{Snapshot: s}
 	if err := f.open(files); err != nil {
 		return err
 	}
-	f.plan = newPlan(s.index, f.files)
+	f.plan = newPlan(s.index, f.files, false)
+	return f.finish(ctx, o)
+}
+
+// finish reads the packs of the plan, and makes the table.
+func (f *filler) finish(ctx context.Context, o FillOptions) error {
+	if f.notify = o.Progress; f.notify == nil {
+		f.notify = func(Progress) {}
+	}
 	f.total = f.plan.pages * format.PageSize
 	if o.Table != nil {
 		var err error
-		if f.table, err = newTableWriter(o.Table, o.Repository, s.indexBlob); err != nil {
+		if f.table, err = newTableWriter(o.Table, o.Repository, f.indexBlob, f.keys); err != nil {
 			return err
 		}
 	}
@@ -112,8 +116,8 @@ func (f *filler) open(files map[string]*os.File) error {
 	return nil
 }
 
-// run fetches packs and decodes them. Whole packs are in memory, so that their digest
-// is known before a byte of them is used; their number is bounded.
+// run fetches packs and decodes what has arrived of them, on all cores. What is under way
+// is bounded: a pack is asked for when there is room for it.
 func (f *filler) run(ctx context.Context, o FillOptions) error {
 	if o.Memory <= 0 {
 		o.Memory = 256 << 20
@@ -121,10 +125,10 @@ func (f *filler) run(ctx context.Context, o FillOptions) error {
 	if o.Concurrency <= 0 {
 		o.Concurrency = 4
 	}
-	o.Concurrency = max(1, min(o.Concurrency, int(o.Memory/format.MaxPack)))
+	f.buffers = newBuffers(o.Memory)
 	g, ctx := errgroup.WithContext(ctx)
 	packs := make(chan int)
-	bodies := make(chan fetched)
+	chunks := make(chan chunk, 2*runtime.GOMAXPROCS(0))
 	g.Go(func() error {
 		defer close(packs)
 		for _, p := range f.plan.packs() {
@@ -141,136 +145,39 @@ func (f *filler) run(ctx context.Context, o FillOptions) error {
 		fetchers.Add(1)
 		g.Go(func() error {
 			defer fetchers.Done()
-			return f.fetch(ctx, packs, bodies)
+			return f.fetch(ctx, packs, chunks)
 		})
 	}
 	g.Go(func() error {
 		fetchers.Wait()
-		close(bodies)
+		close(chunks)
 		return nil
 	})
 	for range runtime.GOMAXPROCS(0) {
-		g.Go(func() error { return f.decode(ctx, bodies) })
+		g.Go(func() error { return f.decode(ctx, chunks) })
 	}
 	return g.Wait()
 }
 
-type fetched struct {
-	pack int
-	data []byte
-}
-
-func (f *filler) fetch(ctx context.Context, packs <-chan int, bodies chan<- fetched) error {
-	for p := range packs {
-		d := f.parts.packs[p]
-		data, err := readPack(ctx, f.store, d.Digest, d.Size)
-		if err != nil {
-			return lost("pack", d, err)
-		}
-		select {
-		case bodies <- fetched{p, data}:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	return nil
-}
-
-func (f *filler) decode(ctx context.Context, bodies <-chan fetched) error {
-	d := decoder{filler: f}
+func (f *filler) decode(ctx context.Context, chunks <-chan chunk) error {
+	d := decoder{filler: f, arena: make([]byte, chunkFrames*format.MaxFrame)}
 	defer d.coder.Close()
 	if f.table != nil {
 		d.hash = newHasher(f.table.header.Key)
 	}
 	for {
 		select {
-		case b, ok := <-bodies:
+		case c, ok := <-chunks:
 			if !ok {
 				return nil
 			}
-			if err := d.pack(b); err != nil {
-				return fmt.Errorf("pack %s: %w", f.parts.packs[b.pack].Digest, err)
+			err := d.chunk(ctx, c)
+			c.done()
+			if err != nil {
+				return fmt.Errorf("pack %s: %w", f.parts.packs[c.number].Digest, err)
 			}
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		}
-	}
-}
-
-// decoder is what one core does.
-type decoder struct {
-	*filler
-	coder   format.Coder
-	hash    hasher
-	entries []byte
-}
-
-func (d *decoder) pack(b fetched) error {
-	d.entries = d.entries[:0]
-	first, last := d.plan.frames(b.pack)
-	for i := first; i < last; i++ {
-		uses := d.plan.uses(i)
-		if len(uses) == 0 {
-			continue
-		}
-		fr := &d.index.Frames[i]
-		raw, err := d.coder.Decode(fr, b.data[fr.Offset:fr.Offset+fr.Stored])
-		if err != nil {
-			return err
-		}
-		for _, u := range uses {
-			if err := d.write(u, raw); err != nil {
-				return err
-			}
-		}
-		if d.table != nil {
-			d.remember(uint32(i), uses, raw)
-		}
-	}
-	d.notify(Progress{Step: "fill", Done: d.done.Load(), Total: d.total})
-	if d.table == nil {
-		return nil
-	}
-	return d.table.append(d.entries, len(d.entries)/entrySize)
-}
-
-func (d *decoder) write(u use, raw []byte) error {
-	sp := &d.index.Spaces[u.space]
-	r := sp.Runs[u.run]
-	data := raw[int(r.Slot)*format.PageSize : int(r.Slot+r.Count)*format.PageSize]
-	offset := r.Page * format.PageSize
-	data = data[:min(uint64(len(data)), sp.Size-offset)]
-	if _, err := d.files[u.space].WriteAt(data, int64(offset)); err != nil {
-		return fileFull(sp.Name, err)
-	}
-	d.done.Add(uint64(r.Count) * format.PageSize)
-	return nil
-}
-
-// remember adds each page in use once, however often it is used.
-func (d *decoder) remember(frame uint32, uses []use, raw []byte) {
-	var live [format.FramePages]bool
-	for _, u := range uses {
-		r := d.index.Spaces[u.space].Runs[u.run]
-		for slot := r.Slot; slot < r.Slot+r.Count; slot++ {
-			live[slot] = true
-		}
-	}
-	for slot, ok := range live {
-		if ok {
-			page := raw[slot*format.PageSize : (slot+1)*format.PageSize]
-			d.entries = d.table.entry(d.entries, d.hash, page, frame, slot)
-		}
-	}
-}
-
-// readPack fetches a pack again if its connection broke or its bytes are not the pack's:
-// a cache on the way may be wrong once.
-func readPack(ctx context.Context, st store.Store, d digest.Digest, size int64) ([]byte, error) {
-	for try := 1; ; try++ {
-		data, err := store.ReadBlob(ctx, st, d, size)
-		if err == nil || try == 3 || ctx.Err() != nil || !errdefs.IsUnavailable(err) && !errdefs.IsDataLoss(err) {
-			return data, err
 		}
 	}
 }

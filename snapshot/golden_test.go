@@ -11,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	digest "github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"godwit.dev/godwit/snapshot/seal"
 )
 
 var update = flag.Bool("update", false, "write golden files")
@@ -55,7 +57,7 @@ func TestGoldenManifest(t *testing.T) {
 			t.Errorf("%s: %s", name, d)
 		}
 	}
-	if back, err := parseConfig(config); err != nil || cmp.Diff(c.Spec, back.Spec) != "" {
+	if back, _, _, err := parseConfig(config, &seal.Locks{}); err != nil || cmp.Diff(c.Spec, back.Spec) != "" {
 		t.Errorf("config does not come back: %v", err)
 	}
 	parts, err := parseManifest(manifest)
@@ -89,7 +91,7 @@ func FuzzConfig(f *testing.F) {
 	}
 	f.Add(data)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := parseConfig(data)
+		c, _, _, err := parseConfig(data, &seal.Locks{})
 		if err == nil && c.validate() != nil {
 			t.Fatalf("%+v", c)
 		}

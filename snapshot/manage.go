@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 
 	"github.com/containerd/errdefs"
@@ -37,20 +38,12 @@ func Accepts(ctx context.Context, st store.Store) error {
 	return nil
 }
 
-// DeleteTag drops the root that keeps a snapshot from the store's garbage collection.
-// What is gone already was deleted.
-func DeleteTag(ctx context.Context, st store.Store, tag string) error {
-	if err := st.Delete(ctx, tag); err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("delete tag %s: %w", tag, err)
-	}
-	return nil
-}
-
 // Listed is a tag of a repository. Err says why it is no snapshot that this build reads.
 type Listed struct {
 	Tag    string
 	Digest digest.Digest
 	Ref    Ref
+	Hold   bool   // it holds packs of a capture, see Hold
 	Size   uint64 // of all blobs that its manifest lists
 	Err    error
 }
@@ -71,15 +64,34 @@ func List(ctx context.Context, st store.Store) ([]Listed, error) {
 			return nil, fmt.Errorf("list snapshots: %w", err)
 		}
 		l := Listed{Tag: tag, Digest: digest.FromBytes(data)}
-		parts, err := parseManifest(data)
-		if err != nil {
-			l.Err = err
-		} else {
-			l.Ref, l.Size = parts.ref, uint64(len(data))+parts.size()
+		if l.Hold = l.readHold(data); !l.Hold {
+			l.readSnapshot(data)
 		}
 		list = append(list, l)
 	}
 	return list, nil
+}
+
+func (l *Listed) readSnapshot(data []byte) {
+	parts, err := parseManifest(data)
+	if err != nil {
+		l.Err = err
+		return
+	}
+	l.Ref, l.Size = parts.ref, uint64(len(data))+parts.size()
+}
+
+// readHold reports whether the manifest is a hold.
+func (l *Listed) readHold(data []byte) bool {
+	var m v1.Manifest
+	if json.Unmarshal(data, &m) != nil || m.ArtifactType != HoldType {
+		return false
+	}
+	l.Ref, l.Err = parseRef(m.Annotations)
+	for _, d := range m.Layers {
+		l.Size += uint64(max(0, d.Size))
+	}
+	return true
 }
 
 func (c *contents) size() uint64 {

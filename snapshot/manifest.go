@@ -16,6 +16,7 @@ import (
 
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/seal"
 	"godwit.dev/godwit/snapshot/store"
 )
 
@@ -82,29 +83,30 @@ func (c *contents) check() error {
 	if len(c.packs) > format.MaxPacks || len(c.disks) > maxDisks {
 		return invalid("layers", "%d packs, %d disks", len(c.packs), len(c.disks))
 	}
-	check := func(field string, d v1.Descriptor, mediaType string, limit int64) error {
-		if d.MediaType != mediaType {
-			return invalid(field+" mediaType", "%q", d.MediaType)
-		}
-		if err := store.CheckDigest(d.Digest); err != nil {
-			return fmt.Errorf("snapshot: %s: %w", field, err)
-		}
-		if d.Size < 0 || d.Size > limit {
-			return invalid(field+" size", "%d", d.Size)
-		}
-		return nil
-	}
 	err := errors.Join(
-		check("config", c.config, MediaTypeConfig, maxConfig),
-		check("state", c.state, MediaTypeState, MaxState),
-		check("index", c.index, MediaTypeIndex, maxIndex))
+		checkPart("config", c.config, MediaTypeConfig, maxConfig),
+		checkPart("state", c.state, MediaTypeState, MaxState),
+		checkPart("index", c.index, MediaTypeIndex, maxIndex))
 	for i, d := range c.packs {
-		err = errors.Join(err, check(fmt.Sprintf("pack %d", i), d, MediaTypePack, format.MaxPack))
+		err = errors.Join(err, checkPart(fmt.Sprintf("pack %d", i), d, MediaTypePack, format.MaxPack))
 	}
 	for i, d := range c.disks {
-		err = errors.Join(err, check(fmt.Sprintf("disk %d", i), d, MediaTypeDisk, format.MaxSpace))
+		err = errors.Join(err, checkPart(fmt.Sprintf("disk %d", i), d, MediaTypeDisk, format.MaxSpace))
 	}
 	return err
+}
+
+func checkPart(field string, d v1.Descriptor, mediaType string, limit int64) error {
+	if d.MediaType != mediaType {
+		return invalid(field+" mediaType", "%q", d.MediaType)
+	}
+	if err := store.CheckDigest(d.Digest); err != nil {
+		return fmt.Errorf("snapshot: %s: %w", field, err)
+	}
+	if d.Size < 0 || d.Size > limit {
+		return invalid(field+" size", "%d", d.Size)
+	}
+	return nil
 }
 
 func parseRef(a map[string]string) (Ref, error) {
@@ -141,8 +143,9 @@ func (r Ref) match(want Ref) error {
 }
 
 // parseConfig refuses fields that this build does not know: a device that would be
-// dropped silently is a guest that breaks later.
-func parseConfig(data []byte) (*Config, error) {
+// dropped silently is a guest that breaks later. Of a sealed config it returns the key
+// and what only the key opens.
+func parseConfig(data []byte, locks *seal.Locks) (*Config, *seal.Key, *sealedBody, error) {
 	var head struct {
 		Version int `json:"version"`
 		Spec    struct {
@@ -150,24 +153,43 @@ func parseConfig(data []byte) (*Config, error) {
 		} `json:"spec"`
 	}
 	if err := json.Unmarshal(data, &head); err != nil {
-		return nil, invalid("config", "%v", err)
+		return nil, nil, nil, invalid("config", "%v", err)
 	}
 	if head.Version > ConfigVersion {
-		return nil, fmt.Errorf("snapshot: config version %d, this build reads %d: %w", head.Version, ConfigVersion, errdefs.ErrNotImplemented)
+		return nil, nil, nil, fmt.Errorf("snapshot: config version %d, this build reads %d: %w", head.Version, ConfigVersion, errdefs.ErrNotImplemented)
 	}
-	if head.Spec.Version > spec.Version {
-		return nil, fmt.Errorf("snapshot: spec version %d, this build reads %d: %w", head.Spec.Version, spec.Version, errdefs.ErrNotImplemented)
+	if err := checkSpecVersion(head.Spec.Version); err != nil {
+		return nil, nil, nil, err
 	}
+	c := new(Config)
+	if err := decodeStrict(data, "config", c); err != nil {
+		return nil, nil, nil, err
+	}
+	key, body, err := c.unseal(locks)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	return c, key, body, c.validate()
+}
+
+func checkSpecVersion(v int) error {
+	if v > spec.Version {
+		return fmt.Errorf("snapshot: spec version %d, this build reads %d: %w", v, spec.Version, errdefs.ErrNotImplemented)
+	}
+	return nil
+}
+
+// decodeStrict refuses unknown fields and what follows the value.
+func decodeStrict(data []byte, what string, into any) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
-	c := new(Config)
-	if err := dec.Decode(c); err != nil {
-		return nil, invalid("config", "%v", err)
+	if err := dec.Decode(into); err != nil {
+		return invalid(what, "%v", err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, invalid("config", "bytes after its end")
+		return invalid(what, "bytes after its end")
 	}
-	return c, c.validate()
+	return nil
 }
 
 var diskID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)

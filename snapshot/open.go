@@ -11,6 +11,8 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/seal"
+	"godwit.dev/godwit/snapshot/sign"
 	"godwit.dev/godwit/snapshot/store"
 )
 
@@ -23,7 +25,10 @@ type Snapshot struct {
 	store     store.Store
 	parts     *contents
 	index     *format.Index
-	indexBlob []byte
+	indexBlob []byte // in the clear
+
+	key  *seal.Key   // of the push; nil: not sealed
+	keys []*seal.Key // by pack
 }
 
 // Open reads manifest, config and index of the snapshot with that digest and refuses it
@@ -32,15 +37,22 @@ type Snapshot struct {
 // NotImplemented (a newer format), FailedPrecondition (another VM's or operation's),
 // DataLoss, and those of the store.
 func Open(ctx context.Context, st store.Store, d digest.Digest, want *Ref) (*Snapshot, error) {
-	s, err := open(ctx, st, d, want)
+	return OpenWith(ctx, st, d, want, &Keys{})
+}
+
+// OpenWith is Open by a node that has keys. A snapshot that is sealed for others is
+// FailedPrecondition; one that is not sealed, or signed by nobody that is trusted, where
+// the keys demand it, PermissionDenied.
+func OpenWith(ctx context.Context, st store.Store, d digest.Digest, want *Ref, keys *Keys) (*Snapshot, error) {
+	s, err := open(ctx, st, d, want, keys)
 	if err != nil {
 		return nil, fmt.Errorf("open snapshot %s: %w", d, err)
 	}
 	return s, nil
 }
 
-func open(ctx context.Context, st store.Store, d digest.Digest, want *Ref) (*Snapshot, error) {
-	parts, err := openManifest(ctx, st, d)
+func open(ctx context.Context, st store.Store, d digest.Digest, want *Ref, keys *Keys) (*Snapshot, error) {
+	parts, err := openManifest(ctx, st, d, &keys.Trust)
 	if err != nil {
 		return nil, err
 	}
@@ -54,8 +66,15 @@ func open(ctx context.Context, st store.Store, d digest.Digest, want *Ref) (*Sna
 	if err != nil {
 		return nil, err
 	}
-	if s.Config, err = parseConfig(data); err != nil {
+	var body *sealedBody
+	if s.Config, s.key, body, err = parseConfig(data, &keys.Locks); err != nil {
 		return nil, err
+	}
+	s.keys = make([]*seal.Key, len(parts.packs))
+	if body != nil {
+		if s.keys, err = body.packKeys(s.key, len(parts.packs)); err != nil {
+			return nil, err
+		}
 	}
 	if err := s.Config.Ref.match(parts.ref); err != nil {
 		return nil, fmt.Errorf("config and annotations differ: %w: %w", err, errdefs.ErrInvalidArgument)
@@ -63,14 +82,22 @@ func open(ctx context.Context, st store.Store, d digest.Digest, want *Ref) (*Sna
 	if s.indexBlob, err = s.read(ctx, "index", parts.index); err != nil {
 		return nil, err
 	}
+	if s.key != nil {
+		if s.indexBlob, err = s.key.Open(nil, s.indexBlob, aboutIndex); err != nil {
+			return nil, err
+		}
+	}
 	if s.index, err = format.Decode(s.indexBlob); err != nil {
 		return nil, err
 	}
 	return s, s.check()
 }
 
-func openManifest(ctx context.Context, st store.Store, d digest.Digest) (*contents, error) {
+func openManifest(ctx context.Context, st store.Store, d digest.Digest, trust *sign.Trust) (*contents, error) {
 	if err := store.CheckDigest(d); err != nil {
+		return nil, err
+	}
+	if err := checkSignature(ctx, st, trust, d); err != nil {
 		return nil, err
 	}
 	data, err := store.Read(ctx, st, store.Manifest(d.String()), maxManifest)
@@ -99,13 +126,8 @@ func lost(what string, d v1.Descriptor, err error) error {
 
 // check compares manifest, config and index with each other.
 func (s *Snapshot) check() error {
-	if len(s.parts.packs) != len(s.index.Packs) {
-		return invalid("packs", "%d in the manifest, %d in the index", len(s.parts.packs), len(s.index.Packs))
-	}
-	for i, p := range s.index.Packs {
-		if d := packDescriptor(p); d.Digest != s.parts.packs[i].Digest || d.Size != s.parts.packs[i].Size {
-			return invalid("packs", "%d: %s in the manifest, %s in the index", i, s.parts.packs[i].Digest, d.Digest)
-		}
+	if err := s.checkPacks(); err != nil {
+		return err
 	}
 	if len(s.Config.Spaces) != len(s.index.Spaces) {
 		return invalid("spaces", "%d in the config, %d in the index", len(s.Config.Spaces), len(s.index.Spaces))
@@ -126,9 +148,35 @@ func (s *Snapshot) check() error {
 	return nil
 }
 
+func (s *Snapshot) checkPacks() error {
+	if len(s.parts.packs) != len(s.index.Packs) {
+		return invalid("packs", "%d in the manifest, %d in the index", len(s.parts.packs), len(s.index.Packs))
+	}
+	for i, p := range s.index.Packs {
+		if d := packDescriptor(p); d.Digest != s.parts.packs[i].Digest || d.Size != s.parts.packs[i].Size {
+			return invalid("packs", "%d: %s in the manifest, %s in the index", i, s.parts.packs[i].Digest, d.Digest)
+		}
+	}
+	return nil
+}
+
 // State writes the device state. After an error what w got must not be used.
 func (s *Snapshot) State(ctx context.Context, w io.Writer) error {
-	return s.copy(ctx, "state", s.parts.state, w)
+	if s.key == nil && s.parts.state.Size > maxKept {
+		return s.copy(ctx, "state", s.parts.state, w)
+	}
+	if s.key != nil && s.parts.state.Size > maxSealedState+seal.Overhead {
+		return invalid("state", "%d sealed bytes", s.parts.state.Size)
+	}
+	data, err := s.read(ctx, "state", s.parts.state)
+	if err != nil {
+		return fmt.Errorf("restore snapshot %s: %w", s.Digest, err)
+	}
+	if s.key != nil {
+		return s.openState(data, w)
+	}
+	_, err = w.Write(data)
+	return err
 }
 
 // Disk writes the read-only disk of that digest. After an error what w got must not be

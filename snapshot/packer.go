@@ -1,26 +1,30 @@
 package snapshot
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"slices"
 	"sync"
+	"sync/atomic"
 
 	digest "github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/seal"
 	"godwit.dev/godwit/snapshot/store"
 )
 
 // pack is one of this snapshot or of its parent.
 type pack struct {
 	format.Pack
-	number int // in the index
-	used   bool
+	number int       // in the index
+	key    *seal.Key // nil: not sealed
+	live   uint64    // stored bytes of pages in use, about; of tally
+	read   uint64    // bytes that a restore fetches of it; of tally
+
+	dropped bool // nothing of it is referred to any more
 }
 
 // frame is one of this snapshot or of its parent. Its place and number are known at the
@@ -29,16 +33,25 @@ type frame struct {
 	format.Frame
 	pack   *pack
 	number uint32
-	used   bool
+
+	slots   uint16 // pages in use; of tally
+	dropped bool   // its pages are packed anew
+
+	proofs []proof // by slot, where a table is made (next.go)
 }
 
 // packer joins frames to packs and sends each pack when it is full. The number of
-// buffers bounds the memory: who fills packs faster than they leave waits here.
+// buffers bounds the memory: who fills packs faster than they leave waits here, and is told
+// before that packs pile up.
 type packer struct {
 	*push
 	ctx     context.Context
 	uploads *errgroup.Group
 	free    chan []byte
+	slots   chan struct{} // of uploads at once
+	waiting atomic.Int32  // packs that are full and wait for a slot
+	stalled atomic.Bool   // the buffer under way had to be waited for
+	flying  sync.WaitGroup
 
 	mu     sync.Mutex
 	buf    []byte // nil: none under way
@@ -48,12 +61,47 @@ type packer struct {
 }
 
 func newPacker(p *push, g *errgroup.Group, ctx context.Context) *packer {
-	n := max(2, int(p.o.Memory/format.PackSize))
-	k := &packer{push: p, ctx: ctx, uploads: g, free: make(chan []byte, n)}
+	n := packBuffers(p.o.Memory)
+	k := &packer{push: p, ctx: ctx, uploads: g, free: make(chan []byte, n), slots: make(chan struct{}, p.o.Concurrency)}
 	for range n {
 		k.free <- nil // made when it is first needed
 	}
 	return k
+}
+
+// packBuffers is how many packs are under way at most: half of the memory, the other half is
+// for frames that wait for the end of a pause.
+func packBuffers(memory int64) int { return max(2, int(memory/2/format.PackSize)) }
+
+// mostWaiting packs that pile up while the network keeps pace.
+const mostWaiting = 1
+
+// codec of the next frame: where packs pile up the cores have time to make them smaller.
+func (k *packer) codec() format.Codec {
+	switch {
+	case k.o.Codec != CodecAuto:
+		return k.o.Codec
+	case k.stalled.Load() || k.waiting.Load() > mostWaiting:
+		return format.Zstd
+	}
+	return format.S2
+}
+
+// take waits for a buffer.
+func (k *packer) take() error {
+	select {
+	case k.buf = <-k.free:
+		k.stalled.Store(false)
+		return nil
+	default:
+	}
+	k.stalled.Store(true)
+	select {
+	case k.buf = <-k.free:
+		return nil
+	case <-k.ctx.Done():
+		return context.Cause(k.ctx)
+	}
 }
 
 // add copies stored into the pack under way.
@@ -64,18 +112,17 @@ func (k *packer) add(f *frame, stored []byte) error {
 		k.send()
 	}
 	if k.buf == nil {
-		select {
-		case k.buf = <-k.free:
-		case <-k.ctx.Done():
-			return context.Cause(k.ctx)
+		if err := k.take(); err != nil {
+			return err
 		}
 		if k.buf == nil {
 			k.buf = make([]byte, 0, format.PackSize)
 		}
-		k.packs = append(k.packs, new(pack))
+		k.packs = append(k.packs, &pack{key: k.key})
 	}
 	f.pack, f.Offset = k.packs[len(k.packs)-1], uint32(len(k.buf))
 	k.buf = append(k.buf, stored...)
+	f.pack.Size = uint64(len(k.buf))
 	k.frames = append(k.frames, f)
 	k.count++
 	return nil
@@ -91,17 +138,36 @@ func (k *packer) close() error {
 	return nil
 }
 
+// drain sends what there is and waits until nothing is under way.
+func (k *packer) drain() error {
+	err := k.close()
+	k.flying.Wait()
+	return err
+}
+
 // send uploads the pack under way.
 func (k *packer) send() {
 	buf, p := k.buf, k.packs[len(k.packs)-1]
 	k.buf, k.count = nil, 0
+	k.flying.Add(1)
 	k.uploads.Go(func() error {
-		p.Size, p.SHA256 = uint64(len(buf)), sha256.Sum256(buf)
+		defer k.flying.Done()
+		p.SHA256 = sha256.Sum256(buf)
+		k.waiting.Add(1)
+		select {
+		case k.slots <- struct{}{}:
+			defer func() { <-k.slots }()
+			k.waiting.Add(-1)
+		case <-k.ctx.Done():
+			return context.Cause(k.ctx)
+		}
 		c := store.Bytes(buf, packDescriptor(p.Pack).Digest)
 		if err := k.store.Put(k.ctx, store.Blob(c.Digest), c); err != nil {
 			return err
 		}
 		k.pushed.Add(p.Size)
+		k.kept(store.Blob(c.Digest), buf)
+		k.keeper.stored(k.ctx, packDescriptor(p.Pack))
 		k.o.Progress(Progress{Step: "upload", Done: k.pushed.Load()})
 		k.free <- buf[:0]
 		return nil
@@ -113,65 +179,4 @@ func packDescriptor(p format.Pack) v1.Descriptor {
 		MediaType: MediaTypePack, Size: int64(p.Size),
 		Digest: digest.NewDigestFromEncoded(digest.SHA256, hex.EncodeToString(p.SHA256[:])),
 	}
-}
-
-// index numbers packs and frames and writes down where every page is. Of the parent it
-// keeps what is referred to, and nothing else.
-func (c *capture) index() *format.Index {
-	x := &format.Index{}
-	for _, p := range c.packer.packs {
-		p.number = len(x.Packs)
-		x.Packs = append(x.Packs, p.Pack)
-	}
-	frames := append(c.packer.frames, c.inherited(x)...)
-	slices.SortFunc(frames, func(a, b *frame) int {
-		return cmp.Or(cmp.Compare(a.pack.number, b.pack.number), cmp.Compare(a.Offset, b.Offset))
-	})
-	for i, f := range frames {
-		f.number, f.Pack = uint32(i), uint32(f.pack.number)
-		x.Frames = append(x.Frames, f.Frame)
-	}
-	for i, s := range c.config.Spaces {
-		space := format.Space{Name: s.Name, Size: uint64(s.Size)}
-		for _, r := range c.readers {
-			for _, p := range r.places[i] {
-				space.Runs = append(space.Runs, format.Run{Page: p.page, Frame: p.frame.number, Slot: p.slot, Count: p.count})
-			}
-		}
-		slices.SortFunc(space.Runs, func(a, b format.Run) int { return cmp.Compare(a.Page, b.Page) })
-		x.Spaces = append(x.Spaces, space)
-	}
-	return x
-}
-
-// inherited returns the parent's frames in use and adds their packs to x.
-func (c *capture) inherited(x *format.Index) []*frame {
-	if c.o.Parent == nil {
-		return nil
-	}
-	t := c.o.Parent
-	for i := range t.frames {
-		t.frames[i].used, t.frames[i].pack.used = false, false // it may have served an attempt before
-	}
-	for _, r := range c.readers {
-		for i := range r.places {
-			for _, p := range r.places[i] {
-				p.frame.used = true
-			}
-		}
-	}
-	var frames []*frame
-	for i := range t.frames {
-		if f := &t.frames[i]; f.used {
-			frames = append(frames, f)
-			f.pack.used = true
-		}
-	}
-	for _, p := range t.packs {
-		if p.used {
-			p.number = len(x.Packs)
-			x.Packs = append(x.Packs, p.Pack)
-		}
-	}
-	return frames
 }

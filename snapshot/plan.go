@@ -26,11 +26,12 @@ type use struct {
 	run   uint32
 }
 
-func newPlan(x *format.Index, files []*os.File) *plan {
+// newPlan is of the spaces that have a file, or of all.
+func newPlan(x *format.Index, files []*os.File, all bool) *plan {
 	p := &plan{index: x, first: make([]uint32, len(x.Frames)+1)}
 	each := func(do func(u use, r format.Run)) {
 		for i, file := range files {
-			if file == nil {
+			if file == nil && !all {
 				continue
 			}
 			for j, r := range x.Spaces[i].Runs {

@@ -15,6 +15,7 @@ import (
 
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/seal"
 	"godwit.dev/godwit/snapshot/store"
 )
 
@@ -50,14 +51,44 @@ type Options struct {
 	Facts  Facts
 	Resume json.RawMessage
 	Parent *Table // pages that the store has already; nil: none
+	Golden *Table // pages of a golden snapshot, beside the parent's; nil: none
+	Keys   Keys   // the snapshot is sealed and signed, if these do
+	// Source opens the repository that a table is of: what the store does not take over from
+	// there by itself is copied. Nil: it is pushed anew.
+	Source func(repository string) (store.Store, error)
+	// Make, if not nil, has a golden snapshot made of the pages: nothing of the VM but them
+	// is stored.
+	Make *GoldenInfo
 
-	Codec       format.Codec // 0: S2; Raw is taken for a frame that hardly shrinks
-	Memory      int64        // of pack buffers; default 256 MiB
+	Codec       format.Codec // 0: CodecAuto; Raw is taken for a frame that hardly shrinks
+	Memory      int64        // of packs and frames under way; default 256 MiB
 	Concurrency int          // uploads at once; default 4
 	Progress    func(Progress)
+	// HoldEvery is how often packs of a push that takes long are kept from being collected;
+	// default 15 minutes.
+	HoldEvery time.Duration
 	// Captured is called once, when the last page of Spaces has been read.
 	Captured func()
+
+	// Live, if not nil, is the VM, which runs: it is paused when pages were pushed for as
+	// long as that shortens the pause, up to Budget. 0: it is paused at once.
+	Live   Live
+	Budget time.Duration
+	// Tracker knows which pages of RAM the VM has written; nil: all are compared.
+	Tracker Tracker
+	// Keeper keeps what is sent on the node; nil: it is not kept. Nothing is read from it.
+	Keeper store.Keeper
+	// Next, if not nil, becomes the page table for the snapshot after this one, once Push has
+	// succeeded. It is owner-only, and Repository that of the store.
+	Next       *os.File
+	Repository string
+	// Still says that Spaces do not change after Captured either, until Push returns.
+	Still bool
 }
+
+// CodecAuto takes S2 as long as packs leave as fast as they are filled, and Zstd, which takes
+// twice the time and makes frames a fifth smaller, where they pile up.
+const CodecAuto format.Codec = 0
 
 // Receipt of a committed snapshot.
 type Receipt struct {
@@ -68,14 +99,27 @@ type Receipt struct {
 	// stored and verified.
 	Captured time.Time `json:"captured"`
 	Durable  time.Time `json:"durable"`
+	// Passes are those of a VM that ran, the last one in its pause. Untracked is why its
+	// tracker failed.
+	Passes    []Pass `json:"passes,omitempty"`
+	Untracked string `json:"untracked,omitempty"`
+	// Moved are bytes of pages that were packed anew, because a restore would have read too
+	// much beside them. They are in Figures.New, too.
+	Moved uint64 `json:"movedBytes,omitempty"`
+	// Ungolden is why a golden snapshot was left aside.
+	Ungolden string `json:"ungolden,omitempty"`
+	// Dead are bytes of Pushed that nothing refers to: of pages that changed again.
+	Dead uint64 `json:"deadBytes,omitempty"`
+	// Inside are bytes that were sent while the VM stood still: more than half of Memory had
+	// changed.
+	Inside uint64 `json:"insideBytes,omitempty"`
 }
 
 func (o *Options) defaults() {
-	if o.Tag == "" {
+	if o.Tag == "" && o.Make != nil {
+		o.Tag = o.Make.Tag()
+	} else if o.Tag == "" {
 		o.Tag = o.Ref.Tag()
-	}
-	if o.Codec == 0 {
-		o.Codec = format.S2
 	}
 	if o.Memory <= 0 {
 		o.Memory = 256 << 20
@@ -85,6 +129,12 @@ func (o *Options) defaults() {
 	}
 	if o.Progress == nil {
 		o.Progress = func(Progress) {}
+	}
+	if o.HoldEvery <= 0 {
+		o.HoldEvery = holdEvery
+	}
+	if o.Keeper == nil {
+		o.Keeper = store.Nowhere{}
 	}
 	if o.Captured == nil {
 		o.Captured = func() {}
@@ -97,10 +147,17 @@ func (o *Options) defaults() {
 func Push(ctx context.Context, st store.Store, src Source, o Options) (Receipt, error) {
 	o.defaults()
 	config, err := newConfig(src, o)
+	if err == nil {
+		err = o.Keys.serve()
+	}
 	if err != nil {
 		return Receipt{}, fmt.Errorf("push snapshot of %s: %w", o.Ref.VM, err)
 	}
 	p := &push{store: st, src: src, o: o, config: config}
+	if o.Keys.Locks.On() {
+		p.key = seal.NewKey()
+	}
+	p.keeper = newKeeper(p)
 	receipt, err := p.run(ctx)
 	if err != nil {
 		return Receipt{}, fmt.Errorf("push snapshot of %s: %w", o.Ref.VM, err)
@@ -127,7 +184,7 @@ func newConfig(src Source, o Options) (*Config, error) {
 		}
 		c.Disks = append(c.Disks, DiskInfo{ID: d.ID, Digest: d.Digest, Size: size})
 	}
-	if src.State == nil {
+	if src.State == nil && o.Make == nil {
 		return nil, invalid("state", "missing")
 	}
 	return c, c.validate()
@@ -150,29 +207,36 @@ type push struct {
 	src    Source
 	o      Options
 	config *Config
+	key    *seal.Key // nil: not sealed
 
 	receipt Receipt
 	pushed  atomic.Uint64
+	keeper  *keeper
 }
 
 func (p *push) run(ctx context.Context) (Receipt, error) {
-	// The state goes first: a store that takes nothing is found before RAM is read.
-	state, err := p.putState(ctx)
+	// The state goes first, or of a VM that runs OCI's empty blob: a store that takes nothing
+	// is found before RAM is read.
+	var state v1.Descriptor
+	var err error
+	if p.o.Live == nil && p.o.Make == nil {
+		state, err = p.putState(ctx)
+	} else {
+		_, err = p.putBytes(ctx, v1.MediaTypeEmptyJSON, v1.DescriptorEmptyJSON.Data)
+	}
 	if err != nil {
 		return Receipt{}, err
 	}
-	if err := p.verifyParent(ctx); err != nil {
+	if err := p.verifyTables(ctx); err != nil {
 		return Receipt{}, err
 	}
 	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(p.o.Concurrency + 2) // and the capture, and the disks
 	c := newCapture(p, g, gctx)
 	g.Go(func() error {
+		defer c.close()
 		if err := c.run(); err != nil {
 			return err
 		}
-		p.receipt.Captured = time.Now()
-		p.o.Captured()
 		return c.finish()
 	})
 	g.Go(func() error { return p.putDisks(gctx) })
@@ -182,26 +246,15 @@ func (p *push) run(ctx context.Context) (Receipt, error) {
 		}
 		return Receipt{}, err
 	}
-	return p.commit(ctx, c, state)
-}
-
-// verifyParent drops packs of the parent that the store has lost: their pages are
-// pushed again. A store that cannot say is an error.
-func (p *push) verifyParent(ctx context.Context) error {
-	if p.o.Parent == nil {
-		return nil
+	if p.o.Make != nil {
+		return p.commit(ctx, c, nil)
 	}
-	lost, err := p.missing(ctx, p.o.Parent.packBlobs())
-	if err != nil {
-		return err
-	}
-	// A pack of another repository is mounted here, or given up as well.
-	for _, i := range lost {
-		if !p.o.Parent.mount(ctx, p.store, i) {
-			p.o.Parent.drop(i)
+	if p.o.Live != nil {
+		if state, err = p.putState(ctx); err != nil {
+			return Receipt{}, err
 		}
 	}
-	return nil
+	return p.commit(ctx, c, []v1.Descriptor{state})
 }
 
 // missing returns which blobs the store does not have.

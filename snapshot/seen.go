@@ -6,14 +6,15 @@ import (
 	"os"
 	"sync"
 
+	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
 )
 
-// seen finds pages that need no storing: those of the parent, and those that this
-// capture has met before.
+// seen finds pages that need no storing: those of tables, and those that this capture has
+// met before.
 type seen struct {
 	seed   uint64 // secret: a guest must not be able to fill one bucket
-	parent *Table
+	tables []*Table
 	shards [64]shard
 }
 
@@ -24,16 +25,17 @@ type shard struct {
 
 // origin is where a page was met first.
 type origin struct {
-	page  uint64
-	frame *frame
-	space uint8
-	slot  uint8
+	sum    xxh3.Uint128
+	space  *area
+	offset int64
+	frame  *frame
+	slot   uint8
 }
 
-func newSeen(parent *Table) *seen {
-	s := &seen{seed: rand.Uint64(), parent: parent}
-	if parent != nil {
-		s.seed = parent.seed
+func newSeen(tables []*Table) *seen {
+	s := &seen{seed: rand.Uint64(), tables: tables}
+	if len(tables) > 0 {
+		s.seed = tables[0].seed
 	}
 	for i := range s.shards {
 		s.shards[i].m = map[uint64]origin{}
@@ -41,31 +43,47 @@ func newSeen(parent *Table) *seen {
 	return s
 }
 
-func (s *seen) hasher() hasher {
-	if s.parent == nil {
-		return hasher{}
+// hashers are those of one goroutine, one for each table.
+func (s *seen) hashers() []hasher {
+	list := make([]hasher, len(s.tables))
+	for i, t := range s.tables {
+		list[i] = newHasher(t.key)
 	}
-	return newHasher(s.parent.key)
+	return list
 }
 
-// inParent returns where the parent has the page, or nil.
-func (s *seen) inParent(h *hasher, sum uint64, data []byte) (*frame, uint8) {
-	if s.parent == nil {
-		return nil, 0
+// stored returns where a table has the page, or nil. Sum is by the seed of the first one:
+// what that has needs no second hash.
+func (s *seen) stored(h []hasher, sum uint64, data []byte) (*frame, uint8) {
+	for i, t := range s.tables {
+		if t.seed != s.seed {
+			sum = xxh3.HashSeed(data, t.seed)
+		}
+		if f, slot := t.find(&h[i], sum, data); f != nil {
+			return f, slot
+		}
 	}
-	return s.parent.find(h, sum, data)
+	return nil, 0
 }
 
-// claim returns the origin of the first page with that sum, or makes o the first.
-func (s *seen) claim(sum uint64, o origin) (origin, bool) {
-	sh := &s.shards[sum>>58]
+// claim returns the origin of the first page with the sum of o, or makes o the first.
+func (s *seen) claim(o origin) (origin, bool) {
+	sh := &s.shards[o.sum.Lo>>58]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if first, ok := sh.m[sum]; ok {
+	if first, ok := sh.m[o.sum.Lo]; ok {
 		return first, true
 	}
-	sh.m[sum] = o
+	sh.m[o.sum.Lo] = o
 	return o, false
+}
+
+// replace makes o the first: the page that was is another by now.
+func (s *seen) replace(o origin) {
+	sh := &s.shards[o.sum.Lo>>58]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.m[o.sum.Lo] = o
 }
 
 // nextData returns the next range of f at or after offset that is not a hole; data is

@@ -74,11 +74,12 @@ type Config struct {
 	Ref     Ref             `json:"ref"`
 	Created time.Time       `json:"created"`
 	Facts   Facts           `json:"facts"`
-	Spec    *spec.Spec      `json:"spec"`
+	Spec    *spec.Spec      `json:"spec,omitempty"`
 	Resume  json.RawMessage `json:"resume,omitempty"` // the shim's own: offsets of the agent's session
 	Spaces  []SpaceInfo     `json:"spaces"`
 	Disks   []DiskInfo      `json:"disks,omitempty"` // read-only, in the manifest's order
 	Figures Figures         `json:"figures"`
+	Sealed  *Sealed         `json:"sealed,omitempty"` // instead of Spec and Resume
 }
 
 // SpaceInfo says what an address space is. Disk is empty for RAM.
@@ -139,6 +140,13 @@ type Progress struct {
 	Step  string `json:"step"` // "capture", "upload", "commit"; "fill"; "verify"
 	Done  uint64 `json:"done"` // bytes
 	Total uint64 `json:"total"`
+
+	// Of a VM that is sent to another node:
+	Pass     int     `json:"pass,omitempty"`       // the first is 1
+	Left     uint64  `json:"left,omitempty"`       // bytes that are due, as far as it is known
+	Dirty    uint64  `json:"dirty,omitempty"`      // bytes a second, written since the pass before
+	Moved    uint64  `json:"moved,omitempty"`      // bytes on the wire
+	Expected float64 `json:"expectedMs,omitempty"` // of the pause, if it began now
 }
 
 func invalid(field, text string, args ...any) error {

@@ -138,7 +138,7 @@ type restored struct {
 
 func (w *world) restore(t *testing.T, d digest.Digest) restored {
 	t.Helper()
-	s, err := Open(t.Context(), w.st, d, &w.opts.Ref)
+	s, err := OpenWith(t.Context(), w.st, d, &w.opts.Ref, &w.opts.Keys)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,7 +252,7 @@ func TestLostParentPack(t *testing.T) {
 // A table whose writer was killed is no table.
 func TestUnfinishedTable(t *testing.T) {
 	f := emptyFile(t, "table")
-	if _, err := newTableWriter(f, "repo", []byte("index")); err != nil {
+	if _, err := newTableWriter(f, "repo", []byte("index"), nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := OpenTable(f); !errdefs.IsNotFound(err) {
@@ -277,9 +277,21 @@ func TestSumAloneDecidesNothing(t *testing.T) {
 	if f, _ := table.find(&h, table.entries[0].Sum, page); f != nil {
 		t.Error("the parent's page was found by its sum alone")
 	}
-	rd := &reader{capture: &capture{push: &push{src: w.src, config: &Config{Spaces: []SpaceInfo{{Size: ramSize}}}}}}
-	if same, err := rd.same(origin{page: 0}, page); err != nil || same {
-		t.Errorf("a page of another content is the same: %v, %v", same, err)
+	for _, mapped := range []bool{false, true} {
+		s := newArea(w.src.Spaces[0], ramSize)
+		if err := s.look(nil); err != nil {
+			t.Fatal(err)
+		}
+		if mapped {
+			if err := s.warm(); err != nil {
+				t.Fatal(err)
+			}
+			defer s.close()
+		}
+		o := origin{space: s, frame: new(frame)} // of the same sum
+		if same, err := new(reader).same(o, o.sum, page); err != nil || same {
+			t.Errorf("a page of another content is the same: %v, %v", same, err)
+		}
 	}
 }
 

@@ -3,22 +3,21 @@ package snapshot
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/containerd/errdefs"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/zeebo/blake3"
 	"github.com/zeebo/xxh3"
 
 	"godwit.dev/godwit/api/version"
 	"godwit.dev/godwit/snapshot/format"
-	"godwit.dev/godwit/snapshot/store"
+	"godwit.dev/godwit/snapshot/seal"
 )
 
 // Table knows the pages of the snapshot that a VM was restored from, by content: what
@@ -30,16 +29,17 @@ type Table struct {
 	seed       uint64
 	repository string
 	packs      []*pack
-	dropped    []bool // by pack
 	frames     []frame
-	packOf     []uint32 // by frame
+	spaces     []format.Space
+	same       []*frame // by frame: that of another table, for the same bytes; nil: none is shared
 	entries    []entry
-	find1      map[uint64]uint32 // first entry of a sum
+	sums       sums // entries by their sum
 }
 
 // entry is one page. Its sum finds it, its keyed hash proves it.
 type entry struct {
 	Sum   uint64
+	More  uint64 // of the sum, for the same page of the same VM
 	Hash  [16]byte
 	Frame uint32
 	Slot  uint32
@@ -56,33 +56,21 @@ type tableHeader struct {
 	Key        [32]byte
 }
 
+// packKey says by which key a pack is sealed. A table has them behind its index.
+type packKey struct {
+	Sealed uint8
+	Secret [32]byte
+}
+
 const (
 	tableVersion = version.Table
+	packKeySize  = 33
 	tableHeaderN = 64
-	entrySize    = 32
+	entrySize    = 40
 	maxEntries   = 1 << 30
 )
 
 var tableMagic = [8]byte{'G', 'O', 'D', 'W', 'I', 'T', 'P', 'T'}
-
-// hasher is the keyed hash of one goroutine.
-type hasher struct{ h *blake3.Hasher }
-
-func newHasher(key [32]byte) hasher {
-	h, err := blake3.NewKeyed(key[:])
-	if err != nil {
-		return hasher{} // only a key of another length is refused
-	}
-	return hasher{h}
-}
-
-func (h hasher) sum(data []byte) (sum [16]byte) {
-	var full [32]byte
-	h.h.Reset()
-	_, _ = h.h.Write(data)
-	h.h.Sum(full[:0])
-	return [16]byte(full[:16])
-}
 
 // OpenTable reads a table. It is NotFound if the restore did not finish it.
 func OpenTable(f *os.File) (*Table, error) {
@@ -95,23 +83,32 @@ func OpenTable(f *os.File) (*Table, error) {
 	if err := binary.Read(r, binary.LittleEndian, &h); err != nil || h.Magic != tableMagic || h.Version != tableVersion {
 		return nil, fmt.Errorf("page table: unfinished, or of another version: %w", errdefs.ErrNotFound)
 	}
-	if h.Entries > maxEntries || uint64(size) != tableHeaderN+uint64(h.Repository)+uint64(h.Index)+entrySize*h.Entries {
-		return nil, fmt.Errorf("page table: %d bytes for %d entries: %w", size, h.Entries, errdefs.ErrDataLoss)
+	if uint64(h.Repository)+uint64(h.Index) > uint64(size) {
+		return nil, fmt.Errorf("page table: index of %d bytes in %d: %w", h.Index, size, errdefs.ErrDataLoss)
 	}
 	head := make([]byte, int(h.Repository)+int(h.Index))
-	entries := make([]entry, h.Entries)
 	if _, err := io.ReadFull(r, head); err != nil {
-		return nil, fmt.Errorf("page table: %w", err)
-	}
-	if err := readEntries(r, entries); err != nil {
 		return nil, fmt.Errorf("page table: %w", err)
 	}
 	index, err := format.Decode(head[h.Repository:])
 	if err != nil {
 		return nil, fmt.Errorf("page table: %w", err)
 	}
+	keys := make([]packKey, len(index.Packs))
+	rest := uint64(size) - tableHeaderN - uint64(len(head))
+	if err := binary.Read(r, binary.LittleEndian, keys); err != nil {
+		return nil, fmt.Errorf("page table: keys: %w: %w", err, errdefs.ErrDataLoss)
+	}
+	rest -= packKeySize * uint64(len(keys))
+	if h.Entries > maxEntries || rest != entrySize*h.Entries {
+		return nil, fmt.Errorf("page table: %d bytes for %d entries: %w", size, h.Entries, errdefs.ErrDataLoss)
+	}
+	entries := make([]entry, h.Entries)
+	if err := readEntries(r, entries); err != nil {
+		return nil, fmt.Errorf("page table: %w", err)
+	}
 	t := &Table{key: h.Key, seed: h.Seed, repository: string(head[:h.Repository]), entries: entries}
-	return t, t.build(index)
+	return t, t.build(index, keys)
 }
 
 func readEntries(r io.Reader, entries []entry) error {
@@ -121,35 +118,37 @@ func readEntries(r io.Reader, entries []entry) error {
 			return err
 		}
 		entries[i] = entry{
-			Sum: binary.LittleEndian.Uint64(b[:]), Hash: [16]byte(b[8:24]),
-			Frame: binary.LittleEndian.Uint32(b[24:]), Slot: binary.LittleEndian.Uint32(b[28:]),
+			Sum: binary.LittleEndian.Uint64(b[:]), More: binary.LittleEndian.Uint64(b[8:]), Hash: [16]byte(b[16:32]),
+			Frame: binary.LittleEndian.Uint32(b[32:]), Slot: binary.LittleEndian.Uint32(b[36:]),
 		}
 	}
 	return nil
 }
 
-func (t *Table) build(x *format.Index) error {
-	for _, p := range x.Packs {
+func (t *Table) build(x *format.Index, keys []packKey) error {
+	known := map[[32]byte]*seal.Key{} // packs of one push have one key
+	for i, p := range x.Packs {
 		t.packs = append(t.packs, &pack{Pack: p})
+		if k := keys[i]; k.Sealed != 0 {
+			if known[k.Secret] == nil {
+				known[k.Secret] = seal.FromSecret(k.Secret)
+			}
+			t.packs[i].key = known[k.Secret]
+		}
 	}
-	t.dropped = make([]bool, len(x.Packs))
+	t.spaces = x.Spaces
 	t.frames = make([]frame, len(x.Frames))
-	t.packOf = make([]uint32, len(x.Frames))
-	stored, live := make([]uint64, len(x.Packs)), make([]uint64, len(x.Packs))
+	live := make([]uint64, len(x.Packs))
 	for i, f := range x.Frames {
 		t.frames[i] = frame{Frame: f, pack: t.packs[f.Pack]}
-		t.packOf[i] = f.Pack
-		stored[f.Pack] += uint64(f.Stored)
 	}
-	t.find1 = make(map[uint64]uint32, len(t.entries))
+	t.sums = newSums(len(t.entries))
 	for i, e := range t.entries {
 		if int(e.Frame) >= len(x.Frames) || e.Slot >= uint32(x.Frames[e.Frame].Pages) {
 			return fmt.Errorf("page table: entry %d: frame %d, slot %d: %w", i, e.Frame, e.Slot, errdefs.ErrDataLoss)
 		}
-		if _, ok := t.find1[e.Sum]; !ok {
-			t.find1[e.Sum] = uint32(i)
-		}
-		live[t.packOf[e.Frame]] += uint64(x.Frames[e.Frame].Stored) / uint64(x.Frames[e.Frame].Pages)
+		t.sums.add(t.entries, uint32(i))
+		live[x.Frames[e.Frame].Pack] += uint64(x.Frames[e.Frame].Stored) / uint64(x.Frames[e.Frame].Pages)
 	}
 	for i := range x.Packs {
 		// Of a pack that is hardly used a restore would still fetch the whole.
@@ -163,19 +162,77 @@ func (t *Table) build(x *format.Index) error {
 // minLive: a pack is inherited while at least one part in minLive of it is in use.
 const minLive = 5
 
-func (t *Table) drop(pack int) { t.dropped[pack] = true }
+func (t *Table) drop(pack int) { t.packs[pack].dropped = true }
+
+// dropSealed gives up the packs that are sealed where the push is not, and the other way
+// round: with sealing on no plain page is left in what a snapshot needs, and without it
+// there is no place for keys.
+func (t *Table) dropSealed(sealed bool) {
+	for i, p := range t.packs {
+		if (p.key != nil) != sealed {
+			t.drop(i)
+		}
+	}
+}
+
+// Repository is where its packs are.
+func (t *Table) Repository() string { return t.repository }
+
+// Fits reports whether a push that seals, or does not, can refer to the table's pages.
+func (t *Table) Fits(sealed bool) bool {
+	return !slices.ContainsFunc(t.packs, func(p *pack) bool { return (p.key != nil) != sealed })
+}
+
+// share makes packs and frames that both tables have the same ones: an index names each
+// once.
+func (t *Table) share(with *Table) {
+	type place struct {
+		pack   *pack
+		offset uint32
+	}
+	packs, frames := map[[32]byte]*pack{}, map[place]*frame{}
+	for _, p := range with.packs {
+		packs[p.SHA256] = p
+	}
+	for i := range with.frames {
+		f := &with.frames[i]
+		frames[place{f.pack, f.Offset}] = f
+	}
+	own := map[*pack]*pack{}
+	for i, p := range t.packs {
+		if q := packs[p.SHA256]; q != nil {
+			t.packs[i], own[p] = q, q
+		}
+	}
+	t.same = make([]*frame, len(t.frames))
+	for i := range t.frames {
+		f := &t.frames[i]
+		if q := own[f.pack]; q != nil {
+			f.pack = q
+			t.same[i] = frames[place{q, f.Offset}]
+		}
+	}
+}
+
+// frame returns the one that stands for the table's frame of that number.
+func (t *Table) frame(i uint32) *frame {
+	if t.same != nil && t.same[i] != nil {
+		return t.same[i]
+	}
+	return &t.frames[i]
+}
 
 // find returns where the parent has a page of that content, or nil.
 func (t *Table) find(h *hasher, sum uint64, data []byte) (*frame, uint8) {
-	i, ok := t.find1[sum]
-	if !ok {
+	e := t.sums.find(t.entries, sum)
+	if e == nil {
 		return nil, 0
 	}
-	e := &t.entries[i]
-	if t.dropped[t.packOf[e.Frame]] || h.sum(data) != e.Hash {
+	f := t.frame(e.Frame)
+	if f.pack.dropped || h.sum(data) != e.Hash {
 		return nil, 0
 	}
-	return &t.frames[e.Frame], uint8(e.Slot)
+	return f, uint8(e.Slot)
 }
 
 func (t *Table) packBlobs() []v1.Descriptor {
@@ -184,15 +241,6 @@ func (t *Table) packBlobs() []v1.Descriptor {
 		list[i] = packDescriptor(p.Pack)
 	}
 	return list
-}
-
-// mount asks the store for a pack of the parent's repository.
-func (t *Table) mount(ctx context.Context, st store.Store, i int) bool {
-	d := packDescriptor(t.packs[i].Pack)
-	c := store.Content{Digest: d.Digest, Size: d.Size, From: t.repository, Open: func() (io.ReadCloser, error) {
-		return nil, fmt.Errorf("pack %s is not here: %w", d.Digest, errdefs.ErrNotFound)
-	}}
-	return st.Put(ctx, store.Blob(d.Digest), c) == nil
 }
 
 // tableWriter makes a table while pages pass.
@@ -204,7 +252,7 @@ type tableWriter struct {
 	off int64
 }
 
-func newTableWriter(f *os.File, repository string, index []byte) (*tableWriter, error) {
+func newTableWriter(f *os.File, repository string, index []byte, keys []*seal.Key) (*tableWriter, error) {
 	if len(repository) > 1<<15 {
 		return nil, invalid("repository", "%d bytes", len(repository))
 	}
@@ -219,27 +267,35 @@ func newTableWriter(f *os.File, repository string, index []byte) (*tableWriter, 
 	_, _ = rand.Read(seed[:])
 	w.header.Seed = binary.LittleEndian.Uint64(seed[:])
 	w.off = tableHeaderN
-	return w, w.append(append([]byte(repository), index...), 0)
+	return w, w.append(appendKeys(append([]byte(repository), index...), keys), 0)
+}
+
+func appendKeys(b []byte, keys []*seal.Key) []byte {
+	for _, k := range keys {
+		var p packKey
+		if k != nil {
+			p = packKey{Sealed: 1, Secret: k.Secret()}
+		}
+		b = append(append(b, p.Sealed), p.Secret[:]...)
+	}
+	return b
 }
 
 func (w *tableWriter) append(data []byte, entries int) error {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	if _, err := w.f.WriteAt(data, w.off); err != nil {
-		return fmt.Errorf("page table: %w", err)
-	}
+	at := w.off
 	w.off += int64(len(data))
 	w.header.Entries += uint64(entries)
+	w.mu.Unlock()
+	if _, err := w.f.WriteAt(data, at); err != nil {
+		return fmt.Errorf("page table: %w", err)
+	}
 	return nil
 }
 
 // entry appends the entry of a page to b.
 func (w *tableWriter) entry(b []byte, h hasher, page []byte, frame uint32, slot int) []byte {
-	sum := h.sum(page)
-	b = binary.LittleEndian.AppendUint64(b, xxh3.HashSeed(page, w.header.Seed))
-	b = append(b, sum[:]...)
-	b = binary.LittleEndian.AppendUint32(b, frame)
-	return binary.LittleEndian.AppendUint32(b, uint32(slot))
+	return appendEntry(b, proof{xxh3.Hash128Seed(page, w.header.Seed), h.sum(page)}, frame, uint32(slot))
 }
 
 func (w *tableWriter) close() error {

@@ -137,7 +137,7 @@ func (v *verifier) fetch(ctx context.Context, d v1.Descriptor) ([]byte, error) {
 
 // frames decodes those of a pack, and reports whether it named one.
 func (v *verifier) frames(pack int, data []byte, name string) (named bool) {
-	var coder format.Coder
+	coder := format.Coder{Key: v.keys[pack]}
 	defer coder.Close()
 	first, end := packFrames(v.index, pack)
 	for i := first; i < end; i++ {

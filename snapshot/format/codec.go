@@ -7,6 +7,8 @@ import (
 	"github.com/klauspost/compress/s2"
 	"github.com/klauspost/compress/zstd"
 	"github.com/zeebo/blake3"
+
+	"godwit.dev/godwit/snapshot/seal"
 )
 
 // Codec of a frame.
@@ -17,16 +19,37 @@ const (
 	Raw  Codec = 0
 	Zstd Codec = 1
 	S2   Codec = 2
+
+	// Sealed is added to the codec of a frame whose stored bytes are sealed, after they
+	// were encoded.
+	Sealed Codec = 128
 )
 
-func (c Codec) known() bool { return c <= S2 }
+func (c Codec) known() bool { return c.plain() <= S2 }
+
+func (c Codec) plain() Codec { return c &^ Sealed }
+
+// overhead is how much longer than its pages a frame may be.
+func (c Codec) overhead() uint32 {
+	if c&Sealed != 0 {
+		return seal.Overhead
+	}
+	return 0
+}
 
 // Coder encodes and decodes frames. It belongs to one goroutine.
 type Coder struct {
-	enc *zstd.Encoder
-	dec *zstd.Decoder
-	buf []byte
+	// Key, if set, seals what is encoded and opens what is sealed.
+	Key *seal.Key
+
+	enc    *zstd.Encoder
+	dec    *zstd.Decoder
+	buf    []byte
+	sealed []byte
 }
+
+// sealAbout binds sealed bytes to what they are.
+const sealAbout = "frame"
 
 // Close releases what the codecs hold.
 func (c *Coder) Close() {
@@ -41,6 +64,15 @@ func (c *Coder) Close() {
 // Encode returns the stored bytes of raw pages and their frame, less its place. A frame
 // that does not shrink stays raw. The bytes are valid until the next call.
 func (c *Coder) Encode(codec Codec, raw []byte) ([]byte, Frame, error) {
+	stored, f, err := c.Pack(codec, raw)
+	if err == nil {
+		f.BLAKE3 = hash(stored)
+	}
+	return stored, f, err
+}
+
+// Pack is Encode that leaves the hash to the caller.
+func (c *Coder) Pack(codec Codec, raw []byte) ([]byte, Frame, error) {
 	f := Frame{Pages: uint8(len(raw) / PageSize), Codec: codec}
 	stored := raw
 	switch codec {
@@ -68,30 +100,73 @@ func (c *Coder) Encode(codec Codec, raw []byte) ([]byte, Frame, error) {
 	if len(stored) > len(raw)-len(raw)/32 {
 		stored, f.Codec = raw, Raw
 	}
+	if c.Key != nil {
+		var err error
+		if c.sealed, err = c.Key.Seal(c.sealed[:0], stored, sealAbout); err != nil {
+			return nil, f, err
+		}
+		stored, f.Codec = c.sealed, f.Codec|Sealed
+	}
 	f.Stored = uint32(len(stored))
-	f.BLAKE3 = hash(stored)
 	return stored, f, nil
 }
 
 // Decode verifies stored bytes against their frame and returns the raw pages, valid
 // until the next call.
 func (c *Coder) Decode(f *Frame, stored []byte) ([]byte, error) {
-	if len(stored) != int(f.Stored) || hash(stored) != f.BLAKE3 {
-		return nil, fmt.Errorf("frame at %d: hash of its bytes differs: %w", f.Offset, errdefs.ErrDataLoss)
-	}
-	size := int(f.Pages) * PageSize
 	if cap(c.buf) < MaxFrame {
 		c.buf = make([]byte, MaxFrame)
 	}
+	return c.DecodeTo(c.buf[:MaxFrame], f, stored)
+}
+
+// DecodeTo is Decode into a buffer that has room for the frame. What it returns is valid as
+// long as the buffer and, of a frame that is raw, stored are.
+func (c *Coder) DecodeTo(dst []byte, f *Frame, stored []byte) ([]byte, error) {
+	if len(stored) != int(f.Stored) || hash(stored) != f.BLAKE3 {
+		return nil, fmt.Errorf("frame at %d: hash of its bytes differs: %w", f.Offset, errdefs.ErrDataLoss)
+	}
+	return c.unpack(dst, f, stored)
+}
+
+// Unpack is Decode of bytes that somebody else has verified.
+func (c *Coder) Unpack(pages int, codec Codec, stored []byte) ([]byte, error) {
+	if pages < 1 || pages*PageSize > MaxFrame {
+		return nil, fmt.Errorf("frame of %d pages: %w", pages, errdefs.ErrDataLoss)
+	}
+	if cap(c.buf) < MaxFrame {
+		c.buf = make([]byte, MaxFrame)
+	}
+	return c.unpack(c.buf[:MaxFrame], &Frame{Pages: uint8(pages), Codec: codec}, stored)
+}
+
+func (c *Coder) unpack(dst []byte, f *Frame, stored []byte) ([]byte, error) {
+	size := int(f.Pages) * PageSize
+	if len(dst) < size {
+		return nil, fmt.Errorf("frame at %d: room for %d bytes of %d: %w", f.Offset, len(dst), size, errdefs.ErrInvalidArgument)
+	}
+	dst = dst[:size:size]
 	var raw []byte
 	var err error
-	switch f.Codec {
+	if f.Codec&Sealed != 0 {
+		if c.Key == nil {
+			return nil, fmt.Errorf("frame at %d: sealed, and its pack has no key: %w", f.Offset, errdefs.ErrDataLoss)
+		}
+		if c.sealed, err = c.Key.Open(c.sealed[:0], stored, sealAbout); err != nil {
+			return nil, fmt.Errorf("frame at %d: %w", f.Offset, err)
+		}
+		stored = c.sealed
+	}
+	switch f.Codec.plain() {
 	case Raw:
 		raw = stored
+		if f.Codec&Sealed != 0 { // the next call opens another one there
+			raw = append(dst[:0], stored...)
+		}
 	case S2:
 		var n int
 		if n, err = s2.DecodedLen(stored); err == nil && n == size {
-			raw, err = s2.Decode(c.buf[:size], stored)
+			raw, err = s2.Decode(dst, stored)
 		}
 	case Zstd:
 		if c.dec == nil {
@@ -99,7 +174,7 @@ func (c *Coder) Decode(f *Frame, stored []byte) ([]byte, error) {
 				return nil, fmt.Errorf("zstd: %w", err)
 			}
 		}
-		raw, err = c.dec.DecodeAll(stored, c.buf[:0])
+		raw, err = c.dec.DecodeAll(stored, dst[:0])
 	default:
 		return nil, fmt.Errorf("frame at %d: codec %d: %w", f.Offset, f.Codec, errdefs.ErrNotImplemented)
 	}

@@ -132,9 +132,9 @@ func (x *Index) validateFrames() error {
 			return invalid("frame %d: pack %d of %d", i, f.Pack, len(x.Packs))
 		case f.Pages == 0 || f.Pages > FramePages:
 			return invalid("frame %d: %d pages", i, f.Pages)
-		case f.Stored == 0 || f.Stored > uint32(f.Pages)*PageSize:
+		case f.Stored == 0 || f.Stored > uint32(f.Pages)*PageSize+f.Codec.overhead():
 			return invalid("frame %d: %d stored bytes for %d pages", i, f.Stored, f.Pages)
-		case f.Codec == Raw && f.Stored != uint32(f.Pages)*PageSize:
+		case f.Codec.plain() == Raw && f.Stored != uint32(f.Pages)*PageSize+f.Codec.overhead():
 			return invalid("frame %d: %d raw bytes for %d pages", i, f.Stored, f.Pages)
 		case !f.Codec.known():
 			return fmt.Errorf("index: frame %d: codec %d: %w", i, f.Codec, errdefs.ErrNotImplemented)

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/containerd/errdefs"
 	digest "github.com/opencontainers/go-digest"
@@ -110,19 +109,23 @@ func (l *Layout) Put(ctx context.Context, o Object, c Content) error {
 	if !o.Manifest || o.digest() != "" {
 		return nil
 	}
-	return l.update(o, func(index *v1.Index) {
+	return l.update(o, func(index *v1.Index) error {
+		if err := l.whole(c.Digest); err != nil {
+			return fmt.Errorf("put %s: %w", o, err)
+		}
 		dropTag(index, o.Name)
 		index.Manifests = append(index.Manifests, v1.Descriptor{
 			MediaType: c.MediaType, Digest: c.Digest, Size: c.Size,
 			Annotations: map[string]string{v1.AnnotationRefName: o.Name},
 		})
+		return nil
 	})
 }
 
 func (l *Layout) putBlob(ctx context.Context, o Object, c Content) error {
 	path := l.blob(c.Digest)
 	if st, err := os.Stat(path); err == nil && st.Size() == c.Size {
-		return nil
+		return l.touch(path, o)
 	}
 	if from, ok := strings.CutPrefix(c.From, LayoutPrefix); ok && from != l.dir {
 		if other, err := NewLayout(from); err == nil && os.Link(other.blob(c.Digest), path) == nil {
@@ -147,12 +150,19 @@ func (l *Layout) putBlob(ctx context.Context, o Object, c Content) error {
 	})
 }
 
-// Delete implements Store. Blobs stay: a push under way may count on them.
-func (l *Layout) Delete(_ context.Context, tag string) error {
-	if _, err := os.Stat(filepath.Join(l.dir, v1.ImageIndexFile)); errors.Is(err, fs.ErrNotExist) {
-		return nil
+// Delete implements Store. Blobs stay until Collect: a push under way may count on them.
+func (l *Layout) Delete(_ context.Context, name string) error {
+	o := Manifest(name)
+	// A directory that is not mounted has no tag either: nothing is deleted there.
+	if _, err := os.Stat(filepath.Join(l.dir, v1.ImageLayoutFile)); err != nil {
+		return fileError("open layout of", o, err)
 	}
-	return l.update(Manifest(tag), func(index *v1.Index) { dropTag(index, tag) })
+	return l.update(o, func(index *v1.Index) error {
+		index.Manifests = slices.DeleteFunc(index.Manifests, func(d v1.Descriptor) bool {
+			return d.Annotations[v1.AnnotationRefName] == name || d.Digest == o.digest()
+		})
+		return nil
+	})
 }
 
 // Tags implements Store.
@@ -210,42 +220,29 @@ func (l *Layout) index() (*v1.Index, error) {
 
 // update changes index.json under a lock that other processes honour. The new file has
 // one fixed name until it is renamed: what a crash leaves is overwritten by the next.
-func (l *Layout) update(o Object, change func(*v1.Index)) error {
-	lock, err := os.OpenFile(filepath.Join(l.dir, ".lock"), os.O_CREATE|os.O_RDWR, 0o600)
+func (l *Layout) update(o Object, change func(*v1.Index) error) error {
+	unlock, err := l.lock()
 	if err != nil {
 		return fileError("update", o, err)
 	}
-	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return fileError("update", o, err)
-	}
+	defer unlock()
 	index, err := l.index()
 	if err != nil {
 		return err
 	}
-	change(index)
+	if err := change(index); err != nil {
+		return err
+	}
 	data, err := json.Marshal(index)
 	if err != nil {
 		return fmt.Errorf("update %s: %w", o, err)
 	}
 	path := filepath.Join(l.dir, v1.ImageIndexFile)
 	if err := writeSynced(path+".new", data); err != nil {
-		return fileError("update", o, errors.Join(err, os.Remove(path+".new")))
+		return fileError("update", o, err)
 	}
 	if err := os.Rename(path+".new", path); err != nil {
 		return fileError("update", o, err)
 	}
 	return fileError("update", o, syncDir(l.dir))
-}
-
-type contextReader struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-func (r contextReader) Read(p []byte) (int, error) {
-	if r.ctx.Err() != nil {
-		return 0, context.Cause(r.ctx)
-	}
-	return r.r.Read(p)
 }

@@ -1,8 +1,10 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -92,13 +94,18 @@ func tempName(path string) string {
 	return fmt.Sprintf("%s.%d-%d.tmp", path, os.Getpid(), temps.Add(1))
 }
 
+// writeSynced makes a file, or another one of its name. It has that name when it is whole.
 func writeSynced(path string, data []byte) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a process that was killed
+		return err
+	}
+	f, publish, err := newFile(path)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(data)
-	return errors.Join(err, f.Sync(), f.Close())
+	err = errors.Join(err, f.Sync())
+	return errors.Join(err, publish(err == nil), f.Close())
 }
 
 func syncDir(dir string) error {
@@ -125,4 +132,16 @@ func fileError(verb string, o Object, err error) error {
 	default:
 		return fmt.Errorf("%s %s: %w", verb, o, err)
 	}
+}
+
+type contextReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (r contextReader) Read(p []byte) (int, error) {
+	if r.ctx.Err() != nil {
+		return 0, context.Cause(r.ctx)
+	}
+	return r.r.Read(p)
 }

@@ -45,15 +45,6 @@ func (r *Registry) Stat(ctx context.Context, o Object) (Info, error) {
 	return info, nil
 }
 
-// Get implements Store. Redirects to a blob store are followed, without credentials.
-func (r *Registry) Get(ctx context.Context, o Object) (io.ReadCloser, error) {
-	resp, err := r.do(ctx, call{verb: "get", object: o, method: http.MethodGet, url: o.path(), header: o.accept()})
-	if err != nil {
-		return nil, err
-	}
-	return resp.Body, nil
-}
-
 // Put implements Store.
 func (r *Registry) Put(ctx context.Context, o Object, c Content) error {
 	if err := CheckDigest(c.Digest); err != nil {
@@ -62,13 +53,9 @@ func (r *Registry) Put(ctx context.Context, o Object, c Content) error {
 	if !o.Manifest {
 		return r.putBlob(ctx, o, c)
 	}
-	body, err := c.Open()
-	if err != nil {
-		return fmt.Errorf("put %s: %w", o, err)
-	}
 	resp, err := r.do(ctx, call{
 		verb: "put", object: o, method: http.MethodPut, url: o.path(),
-		header: http.Header{"Content-Type": {c.MediaType}}, body: body, size: c.Size,
+		header: http.Header{"Content-Type": {c.MediaType}}, open: c.Open, size: c.Size,
 	})
 	if err != nil {
 		return err
@@ -77,9 +64,19 @@ func (r *Registry) Put(ctx context.Context, o Object, c Content) error {
 	return nil
 }
 
+// askFirst is the size from which a blob is asked for before it is sent: what an earlier
+// attempt has pushed is not pushed again, and a question costs little beside the bytes.
+const askFirst = 1 << 20
+
 // putBlob opens a session and sends the whole blob in one request. A session that asks
 // to mount from another repository may end at once.
 func (r *Registry) putBlob(ctx context.Context, o Object, c Content) error {
+	if c.Size >= askFirst {
+		info, err := r.Stat(ctx, o)
+		if err == nil && info.Size == c.Size || err != nil && !errdefs.IsNotFound(err) {
+			return err
+		}
+	}
 	resp, err := r.do(ctx, call{verb: "put", object: o, method: http.MethodPost, url: "blobs/uploads/" + r.mount(c)})
 	if err != nil {
 		return err
@@ -97,13 +94,9 @@ func (r *Registry) putBlob(ctx context.Context, o Object, c Content) error {
 		to.RawQuery += "&"
 	}
 	to.RawQuery += "digest=" + url.QueryEscape(c.Digest.String())
-	body, err := c.Open()
-	if err != nil {
-		return fmt.Errorf("put %s: %w", o, err)
-	}
 	resp, err = r.do(ctx, call{
 		verb: "put", object: o, method: http.MethodPut, url: to.String(),
-		header: http.Header{"Content-Type": {"application/octet-stream"}}, body: body, size: c.Size,
+		header: http.Header{"Content-Type": {"application/octet-stream"}}, open: c.Open, size: c.Size,
 	})
 	if err != nil {
 		return err
@@ -112,17 +105,22 @@ func (r *Registry) putBlob(ctx context.Context, o Object, c Content) error {
 	return nil
 }
 
-func (r *Registry) mount(c Content) string {
-	from, ok := strings.CutPrefix(c.From, r.repo.RegistryStr()+"/")
-	if !ok || from == r.repo.RepositoryStr() {
-		return ""
+func mountQuery(d digest.Digest, from string) string {
+	return "?" + url.Values{"mount": {d.String()}, "from": {from}}.Encode()
+}
+
+// resolveLocation returns the upload's address, absolute.
+func resolveLocation(resp *http.Response) (*url.URL, error) {
+	u, err := resp.Location()
+	if err != nil {
+		return nil, fmt.Errorf("upload has no location: %w: %w", err, errdefs.ErrUnavailable)
 	}
-	return "?" + url.Values{"mount": {c.Digest.String()}, "from": {from}}.Encode()
+	return u, nil
 }
 
 // Delete implements Store.
-func (r *Registry) Delete(ctx context.Context, tag string) error {
-	o := Manifest(tag)
+func (r *Registry) Delete(ctx context.Context, name string) error {
+	o := Manifest(name)
 	resp, err := r.do(ctx, call{verb: "delete", object: o, method: http.MethodDelete, url: o.path()})
 	if errdefs.IsNotFound(err) {
 		return nil

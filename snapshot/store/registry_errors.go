@@ -2,24 +2,29 @@ package store
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 )
 
-var errStalled = fmt.Errorf("no byte moved for %v: %w", stall, errdefs.ErrUnavailable)
+var errStalled = fmt.Errorf("the transfer stands still: %w", errdefs.ErrUnavailable)
 
 // statusError is a registry's refusal.
 type statusError struct {
 	code int
 	text string // of the answer, bounded; never of the request, which may hold credentials
+
+	after time.Duration // that the registry asks to be left alone; 0: it does not say
 }
 
 func (e *statusError) Error() string {
@@ -30,6 +35,9 @@ func (e *statusError) Error() string {
 func (e *statusError) Unwrap() error {
 	return class(e.code, e.text)
 }
+
+// retryAfter implements waiter.
+func (e *statusError) retryAfter() time.Duration { return e.after }
 
 // class of a status. 404 is left to the call, which knows what it asked for.
 func class(code int, text string) error {
@@ -42,7 +50,7 @@ func class(code int, text string) error {
 		return errdefs.ErrResourceExhausted
 	case code == http.StatusForbidden:
 		return errdefs.ErrPermissionDenied
-	case code == http.StatusMethodNotAllowed, code == http.StatusNotImplemented:
+	case code == http.StatusMethodNotAllowed, code == http.StatusNotImplemented, code == http.StatusBadRequest && strings.Contains(text, `"UNSUPPORTED"`):
 		return errdefs.ErrNotImplemented
 	case code == http.StatusTooManyRequests, code == http.StatusRequestTimeout, code >= 500:
 		return errdefs.ErrUnavailable
@@ -52,7 +60,7 @@ func class(code int, text string) error {
 }
 
 func newStatus(resp *http.Response) *statusError {
-	e := &statusError{code: resp.StatusCode}
+	e := &statusError{code: resp.StatusCode, after: retryAfter(resp.Header.Get("Retry-After"))}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
 	if err != nil {
 		return e
@@ -68,9 +76,20 @@ func newStatus(resp *http.Response) *statusError {
 	return e
 }
 
+// retryAfter reads seconds or a date; nonsense is 0.
+func retryAfter(value string) time.Duration {
+	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
+		return time.Duration(seconds) * time.Second
+	}
+	if at, err := http.ParseTime(value); err == nil {
+		return max(0, time.Until(at))
+	}
+	return 0
+}
+
 // callError says what was asked and gives the error its class.
-func (r *Registry) callError(ctx context.Context, c call, err error) error {
-	what := fmt.Sprintf("%s %s in %s", c.verb, c.object, r.repo)
+func (h *host) callError(ctx context.Context, c call, err error) error {
+	what := fmt.Sprintf("%s %s in %s", c.verb, c.object, h.repo)
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	}
@@ -86,6 +105,9 @@ func (r *Registry) callError(ctx context.Context, c call, err error) error {
 		return fmt.Errorf("%s: authenticate: registry answered %d: %w", what, shook.StatusCode, authClass(shook))
 	case errors.As(err, &asked):
 		err = asked.Err // the address of an upload is a secret of its session
+	}
+	if cert := new(tls.CertificateVerificationError); errors.As(err, &cert) {
+		return fmt.Errorf("%s: its certificate: %w: see registry.ca_file: %w", what, cert.Err, errdefs.ErrFailedPrecondition)
 	}
 	return fmt.Errorf("%s: %w", what, classify(err))
 }

@@ -199,7 +199,8 @@ func TestShortBody(t *testing.T) {
 		q, cfg := newQuirky(t)
 		q.at, q.do = 5, do
 		err := pushAll(t.Context(), open(t, cfg))
-		if name == "short" && !errdefs.IsUnavailable(err) || name != "short" && !errdefs.IsDataLoss(err) {
+		// What is missing of a short one is fetched; nothing says that another is wrong but its digest.
+		if name == "short" && err != nil || name != "short" && !errdefs.IsDataLoss(err) {
 			t.Errorf("%s body: %v", name, err)
 		}
 	}
@@ -283,7 +284,7 @@ func TestLayoutTagsAtOnce(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			c := bytesOf(strings.Repeat(string(rune('a'+i)), 10))
+			c := bytesOf(fmt.Sprintf(`{"annotations":{"n":"%d"}}`, i))
 			c.MediaType = v1.MediaTypeImageManifest
 			if err := l.Put(t.Context(), Manifest(fmt.Sprint("t", i)), c); err != nil {
 				t.Error(err)
@@ -328,16 +329,16 @@ func TestTimeoutIsUnavailable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	base := r.base
+	base := r.keeps.base
 	for _, cause := range []error{context.DeadlineExceeded, context.Canceled, os.ErrDeadlineExceeded} {
-		r.base = roundTripper(func(req *http.Request) (*http.Response, error) {
+		r.keeps.base = roundTripper(func(req *http.Request) (*http.Response, error) {
 			if req.Method == http.MethodPut {
 				return nil, cause
 			}
 			return base.RoundTrip(req)
 		})
-		<-r.client
-		r.client <- nil
+		<-r.keeps.client
+		r.keeps.client <- nil
 		err := pushAll(t.Context(), r)
 		if errdefs.Resolve(err) != errdefs.Resolve(errStalled) {
 			t.Errorf("%v: %v, want Unavailable", cause, err)

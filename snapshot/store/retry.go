@@ -2,11 +2,14 @@ package store
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"time"
 
 	"github.com/containerd/errdefs"
+	digest "github.com/opencontainers/go-digest"
 )
 
 // Attempts of a call, and the first pause between two of them: about eight seconds in
@@ -24,6 +27,12 @@ type retry struct {
 	pause time.Duration
 }
 
+// maxPause bounds what a registry may ask for.
+const maxPause = time.Minute
+
+// waiter is an error of a store that says when to come back.
+type waiter interface{ retryAfter() time.Duration }
+
 func (r *retry) do(ctx context.Context, call func() error) error {
 	pause := r.pause
 	for i := 1; ; i++ {
@@ -32,7 +41,12 @@ func (r *retry) do(ctx context.Context, call func() error) error {
 			return err
 		}
 		// Jitter keeps a fleet from knocking in step.
-		t := time.NewTimer(pause/2 + rand.N(pause/2+1))
+		wait := pause/2 + rand.N(pause/2+1)
+		var w waiter
+		if errors.As(err, &w) && w.retryAfter() > 0 {
+			wait = min(w.retryAfter(), maxPause) + rand.N(pause/2+1)
+		}
+		t := time.NewTimer(wait)
 		select {
 		case <-t.C:
 		case <-ctx.Done():
@@ -73,4 +87,17 @@ func (r *retry) Tags(ctx context.Context) (tags []string, err error) {
 		return err
 	})
 	return tags, err
+}
+
+// GetRange implements Ranger where the store below does.
+func (r *retry) GetRange(ctx context.Context, d digest.Digest, offset, n int64) (body io.ReadCloser, err error) {
+	s, ok := r.store.(Ranger)
+	if !ok {
+		return nil, fmt.Errorf("get a part of %s: %w", d, errdefs.ErrNotImplemented)
+	}
+	err = r.do(ctx, func() error {
+		body, err = s.GetRange(ctx, d, offset, n)
+		return err
+	})
+	return body, err
 }

@@ -26,8 +26,9 @@ type Store interface {
 	Get(ctx context.Context, o Object) (io.ReadCloser, error)
 	// Put stores an object. It exists afterwards, whole, or not at all.
 	Put(ctx context.Context, o Object, c Content) error
-	// Delete removes a tag. Deleting what is not there succeeds.
-	Delete(ctx context.Context, tag string) error
+	// Delete removes a tag, or a manifest by its digest. Deleting what is not there
+	// succeeds; a store that deletes nothing answers PermissionDenied or NotImplemented.
+	Delete(ctx context.Context, name string) error
 	// Tags lists the tags. A repository that does not exist has none.
 	Tags(ctx context.Context) ([]string, error)
 }
@@ -108,6 +109,8 @@ type Config struct {
 	PlainHTTP    bool   `json:"plainHTTP,omitempty"`
 	CAFile       string `json:"caFile,omitempty"`       // PEM, beside the system's
 	DockerConfig string `json:"dockerConfig,omitempty"` // directory of config.json; empty: the default places
+	HostsDir     string `json:"hostsDir,omitempty"`     // of containerd's hosts.toml, a directory a registry
+	Bandwidth    int64  `json:"bandwidth,omitempty"`    // bytes a second that all transfers together move at most; 0: no limit
 }
 
 // LayoutPrefix marks a repository that is an OCI layout directory.
@@ -128,6 +131,9 @@ func Open(cfg Config) (Store, error) {
 // Read returns an object whole, verified against its digest if it is named by one. More
 // than limit bytes are InvalidArgument.
 func Read(ctx context.Context, s Store, o Object, limit int64) ([]byte, error) {
+	if data, ok := Held(s, o, limit); ok {
+		return data, nil
+	}
 	body, err := s.Get(ctx, o)
 	if err != nil {
 		return nil, err
@@ -143,15 +149,20 @@ func Read(ctx context.Context, s Store, o Object, limit int64) ([]byte, error) {
 	if d := o.digest(); d != "" && digest.FromBytes(data) != d {
 		return nil, fmt.Errorf("read %s: %d bytes with another digest: %w", o, len(data), errdefs.ErrDataLoss)
 	}
+	keep(s, o, data)
 	return data, nil
 }
 
 // ReadBlob returns a blob of known size, verified. The caller has bounded size.
 func ReadBlob(ctx context.Context, s Store, d digest.Digest, size int64) ([]byte, error) {
+	if data, ok := Held(s, Blob(d), size); ok && int64(len(data)) == size {
+		return data, nil
+	}
 	buf := bytes.NewBuffer(make([]byte, 0, size))
 	if err := Copy(ctx, s, d, size, buf); err != nil {
 		return nil, err
 	}
+	keep(s, Blob(d), buf.Bytes())
 	return buf.Bytes(), nil
 }
 

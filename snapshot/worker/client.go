@@ -18,6 +18,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/snapshot"
+	"godwit.dev/godwit/snapshot/cache"
 )
 
 // Client starts a worker for each job.
@@ -28,6 +29,8 @@ type Client struct {
 	Cgroup []string
 	// Env is added to the caller's.
 	Env []string
+	// Cache, if not nil, keeps what is pushed, and what is read to be restored.
+	Cache *cache.Cache
 }
 
 // Push returns when the manifest is stored and verified. Cancelling ctx kills the
@@ -42,6 +45,10 @@ func (c *Client) Push(ctx context.Context, j PushJob, notify func(Progress)) (sn
 	}
 	files.add(j.State)
 	files.add(j.Table)
+	files.add(j.Golden)
+	files.add(j.Next)
+	j.Tracking.addTo(&files)
+	j.Running = j.Live != nil
 	l, err := c.run(ctx, job{Push: &j}, files, notify)
 	if err == nil && l.Receipt == nil {
 		err = errAnswer
@@ -107,8 +114,10 @@ func (l *fileList) add(f *File) {
 
 // run starts a worker, feeds it and returns its last line.
 func (c *Client) run(ctx context.Context, j job, files fileList, notify func(Progress)) (line, error) {
+	lease := c.join(&j)
 	data, err := json.Marshal(j)
 	if err != nil {
+		lease.Close()
 		return line{}, fmt.Errorf("worker: %w", err)
 	}
 	type result struct {
@@ -120,14 +129,33 @@ func (c *Client) run(ctx context.Context, j job, files fileList, notify func(Pro
 		// The kernel sends the death signal when the thread ends that forked.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		l, err := c.exchange(ctx, append(data, '\n'), files, notify)
+		t := talk{data: append(data, '\n'), notify: notify, evict: c.evict}
+		switch {
+		case j.Push != nil:
+			t.live = j.Push.Live
+		case j.Send != nil:
+			t.live = j.Send.Live
+		case j.Receive != nil:
+			t.arrival = j.Receive.Arrival
+		}
+		l, err := c.exchange(ctx, t, files)
 		done <- result{l, err}
 	}()
 	r := <-done
+	c.leave(lease, r.Cache)
 	return r.line, r.err
 }
 
-func (c *Client) exchange(ctx context.Context, data []byte, files fileList, notify func(Progress)) (line, error) {
+// talk is what is said to a worker.
+type talk struct {
+	data    []byte // the job
+	live    snapshot.Live
+	arrival Arrival
+	notify  func(Progress)
+	evict   func()
+}
+
+func (c *Client) exchange(ctx context.Context, t talk, files fileList) (line, error) {
 	cmd := exec.CommandContext(ctx, c.Command[0], c.Command[1:]...)
 	cmd.Args[0] = os.Args[0] // what ps shows, also where the command is a link of /proc
 	cmd.ExtraFiles = files
@@ -147,17 +175,20 @@ func (c *Client) exchange(ctx context.Context, data []byte, files fileList, noti
 	if err := cmd.Start(); err != nil {
 		return line{}, fmt.Errorf("start worker %s: %w", c.Command[0], err)
 	}
-	last, err := c.converse(cmd.Process.Pid, stdin, stdout, data, notify)
+	last, err := c.converse(ctx, cmd.Process.Pid, stdin, stdout, t)
 	if err != nil {
 		_ = cmd.Process.Kill()
 	}
 	waited := cmd.Wait()
+	var failed liveError
 	stdin.Close()
 	switch {
 	case ctx.Err() != nil:
 		return line{}, fmt.Errorf("worker: %w", context.Cause(ctx))
 	case last.Error != nil:
 		return line{}, last.Error
+	case errors.As(err, &failed):
+		return line{}, failed.error // the worker was killed for it
 	case err != nil || waited != nil:
 		return line{}, fmt.Errorf("worker ended without an answer: %w: %s: %w", errors.Join(err, waited), stderr.b.Bytes(), errdefs.ErrInternal)
 	}
@@ -165,14 +196,14 @@ func (c *Client) exchange(ctx context.Context, data []byte, files fileList, noti
 }
 
 // converse moves the worker into its cgroups, gives it the job and reads its lines.
-func (c *Client) converse(pid int, stdin io.Writer, stdout io.Reader, data []byte, notify func(Progress)) (line, error) {
+func (c *Client) converse(ctx context.Context, pid int, stdin io.Writer, stdout io.Reader, t talk) (line, error) {
 	for _, dir := range c.Cgroup {
 		err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
 		if err != nil {
 			return line{}, fmt.Errorf("move worker: %w", err)
 		}
 	}
-	if _, err := stdin.Write(data); err != nil {
+	if _, err := stdin.Write(t.data); err != nil {
 		return line{}, fmt.Errorf("give worker its job: %w", err)
 	}
 	lines := bufio.NewScanner(stdout)
@@ -183,11 +214,53 @@ func (c *Client) converse(pid int, stdin io.Writer, stdout io.Reader, data []byt
 		if err := json.Unmarshal(lines.Bytes(), &last); err != nil {
 			return line{}, fmt.Errorf("read worker: %w", err)
 		}
-		if last.Progress != nil && notify != nil {
-			notify(*last.Progress)
+		if last.Progress != nil && t.notify != nil {
+			t.notify(*last.Progress)
+		}
+		if last.Kept {
+			t.evict()
+		}
+		if err := t.obey(ctx, last, stdin); err != nil {
+			return line{}, err
 		}
 	}
 	return last, lines.Err()
+}
+
+// obey does what a line of the worker orders.
+func (t talk) obey(ctx context.Context, l line, stdin io.Writer) error {
+	switch {
+	case l.Pause:
+		return t.pause(ctx, stdin)
+	case l.Complete, l.Arrived != nil:
+		return t.arrive(ctx, l, stdin)
+	}
+	return nil
+}
+
+// liveError is one of the VM, not of the worker.
+type liveError struct{ error }
+
+// pause has the VM paused and saved for the worker.
+func (t talk) pause(ctx context.Context, stdin io.Writer) error {
+	if t.live == nil {
+		return errAnswer
+	}
+	if err := t.live.Pause(ctx); err != nil {
+		return liveError{err}
+	}
+	enc := json.NewEncoder(stdin)
+	if err := enc.Encode(reply{Paused: true}); err != nil {
+		return fmt.Errorf("tell worker of the pause: %w", err)
+	}
+	resume, err := t.live.Save(ctx)
+	if err != nil {
+		return liveError{err}
+	}
+	if err := enc.Encode(reply{Saved: true, Resume: resume}); err != nil {
+		return fmt.Errorf("tell worker of the state: %w", err)
+	}
+	return nil
 }
 
 // tail keeps the start of what a dying worker says.

@@ -16,12 +16,22 @@ import (
 
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/snapshot"
+	"godwit.dev/godwit/snapshot/cache"
 	"godwit.dev/godwit/snapshot/store"
+	"godwit.dev/godwit/snapshot/track"
 )
 
-// PushJob captures a paused VM. Store.Repository is the VM's own.
+// PushJob captures a VM. Store.Repository is the VM's own.
 type PushJob struct {
+	// Live is the VM, if it runs: it is called here, not in the worker. Nil: it is paused,
+	// and State and Resume are there.
+	Live     snapshot.Live `json:"-"`
+	Running  bool          `json:"running,omitempty"` // Live is not nil; set by Push
+	Budget   time.Duration `json:"budget,omitempty"`  // of the pause; 0: no passes before it
+	Tracking *Tracking     `json:"tracking,omitempty"`
+
 	Store  store.Config    `json:"store"`
+	Keys   Keys            `json:"keys,omitzero"`
 	Ref    snapshot.Ref    `json:"ref"`
 	Tag    string          `json:"tag,omitempty"` // default: Ref.Tag()
 	Spec   *spec.Spec      `json:"spec"`
@@ -34,16 +44,28 @@ type PushJob struct {
 	// Table is the page table that Fill wrote when this VM was restored; nil: it was
 	// booted here.
 	Table *File `json:"table,omitempty"`
+	// Next becomes the page table for the push after this one. The VM goes on as soon as
+	// Captured is told, and its files change then.
+	Next *File `json:"next,omitempty"`
+
+	// Golden is the page table of a golden snapshot. Make has one made, instead of a snapshot
+	// of the VM.
+	Golden *File                `json:"golden,omitempty"`
+	Make   *snapshot.GoldenInfo `json:"make,omitempty"`
 
 	Memory      int64 `json:"memory,omitempty"`      // of buffers; default 256 MiB
 	Concurrency int   `json:"concurrency,omitempty"` // default 4
+
+	Cache string `json:"cache,omitempty"` // directory of what is kept; set by Client
 }
 
 // OpenJob asks what a snapshot is.
 type OpenJob struct {
 	Store  store.Config  `json:"store"`
+	Keys   Keys          `json:"keys,omitzero"`
 	Digest digest.Digest `json:"digest"`
-	Want   *snapshot.Ref `json:"want,omitempty"` // nil: any
+	Want   *snapshot.Ref `json:"want,omitempty"`  // nil: any
+	Cache  string        `json:"cache,omitempty"` // set by Client
 }
 
 // Opened is the answer: the snapshot exists, is whole as far as its manifest, config
@@ -57,6 +79,7 @@ type Opened struct {
 // VerifyJob reads a snapshot whole and keeps nothing of it.
 type VerifyJob struct {
 	Store  store.Config  `json:"store"`
+	Keys   Keys          `json:"keys,omitzero"`
 	Digest digest.Digest `json:"digest"`
 
 	Memory int64 `json:"memory,omitempty"`
@@ -66,6 +89,7 @@ type VerifyJob struct {
 // that is empty gets its size.
 type FillJob struct {
 	Store  store.Config  `json:"store"`
+	Keys   Keys          `json:"keys,omitzero"`
 	Digest digest.Digest `json:"digest"`
 	Want   *snapshot.Ref `json:"want,omitempty"`
 
@@ -74,8 +98,18 @@ type FillJob struct {
 	Disks  []Disk  `json:"disks,omitempty"` // read-only disks that the node lacks, by Digest
 	Table  *File   `json:"table,omitempty"` // becomes the page table; owner-only, beside the RAM file
 
-	Memory      int64 `json:"memory,omitempty"`
-	Concurrency int   `json:"concurrency,omitempty"`
+	Memory      int64  `json:"memory,omitempty"`
+	Concurrency int    `json:"concurrency,omitempty"`
+	Cache       string `json:"cache,omitempty"` // set by Client
+}
+
+// Tracking is how the pages of a running VM that change are found; nil: by their content.
+type Tracking struct {
+	Way     track.Way      `json:"way"`
+	Regions []track.Region `json:"regions"`
+	Pagemap *File          `json:"pagemap,omitempty"`
+	Fault   *File          `json:"fault,omitempty"`
+	Clear   *File          `json:"clear,omitempty"`
 }
 
 // Space is the file of an address space.
@@ -126,15 +160,45 @@ type job struct {
 	Open *OpenJob `json:"open,omitempty"`
 	Fill *FillJob `json:"fill,omitempty"`
 
+	Send    *SendJob    `json:"send,omitempty"`
+	Receive *ReceiveJob `json:"receive,omitempty"`
+
 	Verify *VerifyJob `json:"verify,omitempty"`
+	Diff   *DiffJob   `json:"diff,omitempty"`
+	Copy   *CopyJob   `json:"copy,omitempty"`
+	Golden *GoldenJob `json:"golden,omitempty"`
+}
+
+// reply is a line on stdin behind the job: the VM is paused; its state is saved; what a
+// receiving worker asked for is done.
+type reply struct {
+	Paused bool            `json:"paused,omitempty"`
+	Saved  bool            `json:"saved,omitempty"`
+	Error  *remoteError    `json:"error,omitempty"` // of what a receiving worker has asked for
+	Resume json.RawMessage `json:"resume,omitempty"`
 }
 
 // line is one on stdout.
 type line struct {
-	Progress *Progress         `json:"progress,omitempty"`
-	Receipt  *snapshot.Receipt `json:"receipt,omitempty"`
-	Opened   *Opened           `json:"opened,omitempty"`
-	Filled   *struct{}         `json:"filled,omitempty"`
-	Verdict  *snapshot.Verdict `json:"verdict,omitempty"`
-	Error    *remoteError      `json:"error,omitempty"`
+	Progress *Progress             `json:"progress,omitempty"`
+	Receipt  *snapshot.Receipt     `json:"receipt,omitempty"`
+	Opened   *Opened               `json:"opened,omitempty"`
+	Filled   *struct{}             `json:"filled,omitempty"`
+	Verdict  *snapshot.Verdict     `json:"verdict,omitempty"`
+	Copied   *snapshot.Copied      `json:"copied,omitempty"`
+	Diff     *[]snapshot.SpaceDiff `json:"diff,omitempty"`
+	Golden   *snapshot.GoldenInfo  `json:"golden,omitempty"`
+	Error    *remoteError          `json:"error,omitempty"`
+	// Pause orders the caller to pause the VM; it answers with two replies.
+	Pause bool `json:"pause,omitempty"`
+	// Kept says that much was kept: the cache may be above its limit. Cache is what it was good
+	// for, beside an answer.
+	Kept  bool         `json:"kept,omitempty"`
+	Cache *cache.Usage `json:"cacheUsage,omitempty"`
+	// Complete and Arrived order what Arrival does; the caller answers each with a reply.
+	Complete bool     `json:"complete,omitempty"`
+	Arrived  *arrived `json:"arrived,omitempty"`
+
+	Sent     *snapshot.Sent `json:"sent,omitempty"`
+	Received *struct{}      `json:"received,omitempty"`
 }

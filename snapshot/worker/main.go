@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -14,19 +15,23 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/snapshot"
+	"godwit.dev/godwit/snapshot/cache"
 	"godwit.dev/godwit/snapshot/store"
+	"godwit.dev/godwit/snapshot/track"
 )
 
 // maxJob bounds the line on stdin: an OCI spec of some megabytes would be one of
 // thousands of mounts.
 const maxJob = 16 << 20
 
+const gcPercent = 50
+
 // Main is the process. It reads one job from in, answers on out and returns the exit
 // status: 0 if the job succeeded.
 func Main(ctx context.Context, in io.Reader, out io.Writer) int {
 	// Buffers of packs come and go: without a limit the collector would let twice of
 	// them stand before it looks.
-	debug.SetGCPercent(50)
+	debug.SetGCPercent(gcPercent)
 	w := &answers{enc: json.NewEncoder(out)}
 	r := bufio.NewReaderSize(in, 64<<10)
 	j, err := readJob(r)
@@ -36,14 +41,28 @@ func Main(ctx context.Context, in io.Reader, out io.Writer) int {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	replies := make(chan reply, 2)
 	go func() {
-		// Nothing more comes; the end means that the one who asked is gone.
-		_, _ = io.Copy(io.Discard, r)
+		dec := json.NewDecoder(r)
+		for {
+			var p reply
+			if err := dec.Decode(&p); err != nil {
+				break
+			}
+			select {
+			case replies <- p:
+			default: // nobody has asked
+			}
+		}
+		// Nothing more comes: the one who asked is gone.
 		cancel(fmt.Errorf("worker: its parent is gone: %w", context.Canceled))
 	}()
-	answer, err := j.run(ctx, w.progress)
+	j.meet(&remote{w, replies})
+	kept := j.keeper(w)
+	answer, err := j.run(ctx, kept, w.progress)
+	answer.Cache = kept.Usage()
 	if err != nil {
-		w.write(line{Error: newRemoteError(err)})
+		w.write(line{Error: newRemoteError(err), Cache: answer.Cache})
 		return 1
 	}
 	w.write(answer)
@@ -69,54 +88,110 @@ func readJob(r *bufio.Reader) (*job, error) {
 	return j, nil
 }
 
-func (j *job) run(ctx context.Context, notify func(Progress)) (line, error) {
+// meet gives the job the VM that is at the other end.
+func (j *job) meet(r *remote) {
+	switch {
+	case j.Push != nil && j.Push.Running:
+		j.Push.Live = r
+	case j.Send != nil:
+		j.Send.Live = r
+	case j.Receive != nil:
+		j.Receive.Arrival = r
+	}
+}
+
+func (j *job) run(ctx context.Context, kept *cache.Dir, notify func(Progress)) (line, error) {
 	switch {
 	case j.Push != nil:
-		return j.Push.run(ctx, notify)
+		return j.Push.run(ctx, kept, notify)
 	case j.Open != nil:
-		return j.Open.run(ctx)
+		return j.Open.run(ctx, kept)
 	case j.Fill != nil:
-		return j.Fill.run(ctx, notify)
+		return j.Fill.run(ctx, kept, notify)
+	case j.Send != nil:
+		return j.Send.run(ctx, notify)
+	case j.Receive != nil:
+		return j.Receive.run(ctx, notify)
 	case j.Verify != nil:
 		return j.Verify.run(ctx, notify)
+	case j.Diff != nil:
+		return j.Diff.run(ctx)
+	case j.Copy != nil:
+		return j.Copy.run(ctx, notify)
+	case j.Golden != nil:
+		return j.Golden.run(ctx, kept)
 	}
 	return line{}, fmt.Errorf("worker: job without a kind: %w", errdefs.ErrInvalidArgument)
 }
 
-func (j *PushJob) run(ctx context.Context, notify func(Progress)) (line, error) {
+func (j *PushJob) run(ctx context.Context, kept *cache.Dir, notify func(Progress)) (line, error) {
 	st, err := store.Open(j.Store)
 	if err != nil {
 		return line{}, err
 	}
-	o := snapshot.Options{
-		Ref: j.Ref, Tag: j.Tag, Spec: j.Spec, Facts: j.Facts, Resume: j.Resume,
-		Memory: j.Memory, Concurrency: j.Concurrency,
-		Progress: func(p snapshot.Progress) { notify(Progress{Progress: p}) },
-		Captured: func() { notify(Progress{Captured: time.Now()}) },
+	keys, err := j.Keys.Load()
+	if err != nil {
+		return line{}, err
 	}
+	golden, ungolden := j.golden(&keys)
+	if err := confine(kept.Path(), append(golden.configs, j.Store)...); err != nil {
+		return line{}, err
+	}
+	o := snapshot.Options{
+		Golden: golden.table, Source: golden.source, Make: j.Make,
+		Keys: keys,
+		Ref:  j.Ref, Tag: j.Tag, Spec: j.Spec, Facts: j.Facts, Resume: j.Resume,
+		Memory: j.Memory, Concurrency: j.Concurrency, Live: j.Live, Budget: j.Budget, Still: j.Next == nil,
+		Next: osFile(j.Next), Repository: j.Store.Repository,
+		Progress: func(p snapshot.Progress) { notify(Progress{Progress: p}) },
+		Captured: func() { debug.SetGCPercent(gcPercent); notify(Progress{Captured: time.Now()}) },
+	}
+	if kept != nil {
+		o.Keeper = kept
+	}
+	var untracked string
+	o.Tracker, untracked = j.Tracking.tracker()
 	if j.Table != nil {
 		// A table that a crash left unfinished costs a full push, no more.
 		if o.Parent, err = snapshot.OpenTable(j.Table.File); err != nil && !errdefs.IsNotFound(err) {
 			return line{}, err
 		}
 	}
-	src := snapshot.Source{State: osFile(j.State)}
-	for _, s := range j.Spaces {
-		src.Spaces = append(src.Spaces, snapshot.Space{Name: s.Name, Disk: s.Disk, File: osFile(s.File)})
-	}
-	for _, d := range j.Disks {
-		src.Disks = append(src.Disks, snapshot.Disk{ID: d.ID, Digest: d.Digest, File: osFile(d.File), From: d.From})
-	}
+	src := source(j.State, j.Spaces, j.Disks)
+	golden.disks(&src)
 	receipt, err := snapshot.Push(ctx, st, src, o)
+	if untracked != "" {
+		receipt.Untracked = untracked
+	}
+	receipt.Ungolden = ungolden
 	return line{Receipt: &receipt}, err
 }
 
-func (j *OpenJob) run(ctx context.Context) (line, error) {
-	st, err := store.Open(j.Store)
-	if err != nil {
-		return line{}, err
+func source(state *File, spaces []Space, disks []Disk) snapshot.Source {
+	src := snapshot.Source{State: osFile(state)}
+	for _, s := range spaces {
+		src.Spaces = append(src.Spaces, snapshot.Space{Name: s.Name, Disk: s.Disk, File: osFile(s.File)})
 	}
-	s, err := snapshot.Open(ctx, st, j.Digest, j.Want)
+	for _, d := range disks {
+		src.Disks = append(src.Disks, snapshot.Disk{ID: d.ID, Digest: d.Digest, File: osFile(d.File), From: d.From})
+	}
+	return src
+}
+
+// tracker is nil where there is none; the text says why, and costs a longer pause, no more.
+func (t *Tracking) tracker() (snapshot.Tracker, string) {
+	if t == nil {
+		return nil, ""
+	}
+	tracker, err := track.New(t.Way, t.Regions, track.Files{Pagemap: osFile(t.Pagemap), Fault: osFile(t.Fault), Clear: osFile(t.Clear)})
+	if err != nil {
+		return nil, err.Error()
+	}
+	return tracker, ""
+}
+
+func (j *OpenJob) run(ctx context.Context, kept *cache.Dir) (line, error) {
+	s, err := open(ctx, Place{Store: j.Store, Keys: j.Keys, Digest: j.Digest}, j.Want, kept)
 	if err != nil {
 		return line{}, err
 	}
@@ -126,11 +201,7 @@ func (j *OpenJob) run(ctx context.Context) (line, error) {
 }
 
 func (j *VerifyJob) run(ctx context.Context, notify func(Progress)) (line, error) {
-	st, err := store.Open(j.Store)
-	if err != nil {
-		return line{}, err
-	}
-	s, err := snapshot.Open(ctx, st, j.Digest, nil)
+	s, err := open(ctx, Place{Store: j.Store, Keys: j.Keys, Digest: j.Digest}, nil, nil)
 	if err != nil {
 		return line{}, err
 	}
@@ -140,12 +211,8 @@ func (j *VerifyJob) run(ctx context.Context, notify func(Progress)) (line, error
 	return line{Verdict: &verdict}, err
 }
 
-func (j *FillJob) run(ctx context.Context, notify func(Progress)) (line, error) {
-	st, err := store.Open(j.Store)
-	if err != nil {
-		return line{}, err
-	}
-	s, err := snapshot.Open(ctx, st, j.Digest, j.Want)
+func (j *FillJob) run(ctx context.Context, kept *cache.Dir, notify func(Progress)) (line, error) {
+	s, err := open(ctx, Place{Store: j.Store, Keys: j.Keys, Digest: j.Digest}, j.Want, kept)
 	if err != nil {
 		return line{}, err
 	}
@@ -168,6 +235,35 @@ func (j *FillJob) run(ctx context.Context, notify func(Progress)) (line, error) 
 		Progress: func(p snapshot.Progress) { notify(Progress{Progress: p}) },
 	})
 	return line{Filled: &struct{}{}}, err
+}
+
+// remote is the VM at the other end.
+type remote struct {
+	out     *answers
+	replies <-chan reply
+}
+
+func (r *remote) Pause(ctx context.Context) error {
+	// The collector would compete with the last pass, and has nothing to gain in it.
+	runtime.GC()
+	debug.SetGCPercent(-1)
+	r.out.write(line{Pause: true})
+	_, err := r.next(ctx)
+	return err
+}
+
+func (r *remote) Save(ctx context.Context) (json.RawMessage, error) {
+	p, err := r.next(ctx)
+	return p.Resume, err
+}
+
+func (r *remote) next(ctx context.Context) (reply, error) {
+	select {
+	case p := <-r.replies:
+		return p, nil
+	case <-ctx.Done():
+		return reply{}, context.Cause(ctx)
+	}
 }
 
 func osFile(f *File) *os.File {

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -28,7 +29,17 @@ import (
 
 // The test binary is the worker when it is told so.
 func TestMain(m *testing.M) {
-	if os.Getenv("GODWIT_TEST_WORKER") != "" {
+	switch os.Getenv("GODWIT_TEST_WORKER") {
+	case "":
+	case "confined":
+		if err := probe(os.Args[1], os.Args[2], os.Args[3]); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		fmt.Println("confined")
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	default:
 		os.Exit(Main(context.Background(), os.Stdin, os.Stdout))
 	}
 	os.Exit(m.Run())
@@ -174,8 +185,12 @@ func TestKillPush(t *testing.T) {
 			}
 		})
 		cancel(nil)
-		if !errors.Is(err, killed) {
-			continue // it was faster
+		_, stored := os.Stat(filepath.Join(dir, "index.json"))
+		if !errors.Is(err, killed) || stored == nil { // it was faster, or its manifest than the signal
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+			continue
 		}
 		noLeftovers(t, dir)
 	}
@@ -201,18 +216,24 @@ func noLeftovers(t *testing.T, dir string) {
 
 // The worker ends when its parent is gone, even where no signal tells it.
 func TestParentGone(t *testing.T) {
-	in, parent := io.Pipe()
-	out, done := io.Pipe()
+	cmd := exec.Command("/proc/self/exe") // it is confined
+	cmd.Env = append(os.Environ(), "GODWIT_TEST_WORKER=1")
+	parent, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	block := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		parent.Close()
 		<-r.Context().Done()
 	}))
 	defer block.Close()
-	status := make(chan int, 1)
-	go func() {
-		status <- Main(t.Context(), in, done)
-		done.Close()
-	}()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
 	cfg := store.Config{Repository: strings.TrimPrefix(block.URL, "http://") + "/p/uid1", PlainHTTP: true, DockerConfig: t.TempDir()}
 	data, err := json.Marshal(job{Open: &OpenJob{Store: cfg, Digest: digest.FromString("x")}})
 	if err != nil {
@@ -225,8 +246,17 @@ func TestParentGone(t *testing.T) {
 	if err := json.NewDecoder(out).Decode(&l); err != nil || l.Error == nil || !errdefs.IsCanceled(l.Error) {
 		t.Errorf("answer %+v, %v, want canceled", l.Error, err)
 	}
-	if s := <-status; s != 1 {
-		t.Errorf("exit status %d", s)
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 1 {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+// A second tag in one repository would go with the first: a deletion names the digest.
+func TestCopyNeedsAnotherRepository(t *testing.T) {
+	st := store.Config{Repository: store.LayoutPrefix + t.TempDir()}
+	_, err := client().Copy(t.Context(), CopyJob{From: Place{Store: st, Digest: digest.FromString("x")}, To: st, Tag: "backup"}, nil)
+	if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "under each tag") {
+		t.Error(err)
 	}
 }
 

@@ -1,0 +1,126 @@
+package snapshot
+
+import (
+	"cmp"
+	"slices"
+
+	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/store"
+)
+
+// Bounds of what a restore fetches, in hundredths of the stored bytes of pages in use: with
+// it comes what is dead in the same frames, and what lies between frames in use where that
+// costs less than another request. Of this push's own packs it is less, so that the next
+// ones have something left.
+const (
+	mostDead = 25
+	mostRead = 26 // what is packed anew may come out a little larger: 30 is kept
+)
+
+// mostPacks that a snapshot names; with more of them, those that hold least are packed into
+// one: a VM that sleeps often and changes little adds a small one each time. A variable
+// for the tests.
+var mostPacks = 128
+
+// drop gives up packs of which a restore would read too much that it does not need: their
+// pages are such as were never seen. It answers how many packs.
+func (c *capture) drop() int {
+	c.tally()
+	c.reads()
+	gone := map[*pack]bool{}
+	costly(c.packer.packs, mostDead, gone)
+	all := append(slices.Clone(c.packer.packs), c.inheritedPacks()...)
+	costly(all, mostRead, gone)
+	fewer(all, gone)
+	if len(gone) == 0 {
+		return 0
+	}
+	for f := range c.frames() {
+		f.dropped = f.dropped || gone[f.pack] // for good: a pack that is dead is not asked about again
+	}
+	for p := range gone {
+		p.dropped = true
+	}
+	for _, s := range c.spaces {
+		for _, b := range s.blocks {
+			if b != nil {
+				c.receipt.Moved += uint64(b.forgetDropped(gone)) * format.PageSize
+			}
+		}
+	}
+	return len(gone)
+}
+
+// costly adds to gone those packs, the worst first, without which the rest is within the
+// bound. What is in use of them is packed anew, without anything that is dead.
+func costly(packs []*pack, bound uint64, gone map[*pack]bool) {
+	var list []*pack
+	var read, live uint64
+	for _, p := range packs {
+		live += p.live
+		if p.live > 0 && !gone[p] { // of another nothing is fetched
+			list, read = append(list, p), read+p.read
+		} else if gone[p] {
+			read += p.live
+		}
+	}
+	slices.SortStableFunc(list, func(a, b *pack) int { return cmp.Compare(a.live*b.read, b.live*a.read) })
+	for _, p := range list {
+		if read*100 <= live*(100+bound) {
+			return
+		}
+		gone[p] = true
+		read -= min(read, p.read-min(p.read, p.live))
+	}
+}
+
+// fewer adds to gone the packs that hold least, if there are too many.
+func fewer(packs []*pack, gone map[*pack]bool) {
+	packs = slices.DeleteFunc(slices.Clone(packs), func(p *pack) bool { return p.live == 0 || gone[p] })
+	if len(packs) <= mostPacks {
+		return
+	}
+	slices.SortStableFunc(packs, func(a, b *pack) int { return cmp.Compare(a.live, b.live) })
+	for _, p := range packs[:len(packs)-mostPacks/2] {
+		gone[p] = true
+	}
+}
+
+// reads finds out how many bytes of each pack a restore fetches.
+func (c *capture) reads() {
+	_, ranger := c.store.(store.Ranger)
+	used := map[*pack][]*frame{}
+	for f := range c.frames() {
+		if f.slots != 0 {
+			used[f.pack] = append(used[f.pack], f)
+		}
+	}
+	for p, frames := range used {
+		p.read = p.Size
+		if !ranger {
+			continue
+		}
+		slices.SortFunc(frames, func(a, b *frame) int { return cmp.Compare(a.Offset, b.Offset) })
+		var spans []span
+		for _, f := range frames {
+			spans = join(spans, &f.Frame)
+		}
+		if worthwhile(spans, int64(p.Size)) {
+			p.read = uint64(length(spans))
+		}
+	}
+}
+
+// forgetDropped answers how many pages it has forgotten.
+func (b *block) forgetDropped(gone map[*pack]bool) int {
+	var pages mask
+	for j := range b.marks {
+		if f := b.marks[j].frame; f != nil && f.dropped && gone[f.pack] {
+			pages.set(j)
+		}
+	}
+	if !pages.empty() {
+		b.forget(&pages)
+	}
+	return pages.count()
+}

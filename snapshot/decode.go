@@ -1,0 +1,144 @@
+package snapshot
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/snapshot/format"
+)
+
+// decoder is what one core does.
+type decoder struct {
+	*filler
+	coder   format.Coder
+	hash    hasher
+	arena   []byte // the pages of a chunk
+	pieces  []piece
+	iovs    [][]byte
+	entries []byte
+}
+
+// piece is pages of a chunk and where they belong.
+type piece struct {
+	space uint32
+	page  uint64
+	data  []byte
+}
+
+// chunk writes the pages of frames that have arrived. Those that are not what the index
+// says are fetched once more.
+func (d *decoder) chunk(ctx context.Context, c chunk) error {
+	d.coder.Key = d.keys[c.number]
+	err := d.frames(c.first, c.end, c.data)
+	if errdefs.IsDataLoss(err) {
+		data, e := c.verified(ctx)
+		if e != nil {
+			return e
+		}
+		err = d.frames(c.first, c.end, data)
+	}
+	if err == nil {
+		err = d.write()
+	}
+	if err != nil {
+		return err
+	}
+	d.notify(Progress{Step: "fill", Done: d.done.Load(), Total: d.total})
+	if d.table == nil {
+		return nil
+	}
+	return d.table.append(d.entries, len(d.entries)/entrySize)
+}
+
+// frames verifies and decodes frames, and collects what is to be written.
+func (d *decoder) frames(first, end int, stored []byte) error {
+	d.pieces, d.entries = d.pieces[:0], d.entries[:0]
+	arena := d.arena
+	for i := first; i < end; i++ {
+		uses := d.plan.uses(i)
+		if len(uses) == 0 {
+			continue
+		}
+		fr := &d.index.Frames[i]
+		raw, err := d.coder.DecodeTo(arena, fr, stored[fr.Offset:fr.Offset+fr.Stored])
+		if err != nil {
+			return err
+		}
+		arena = arena[len(raw):]
+		for _, u := range uses {
+			if d.files[u.space] == nil { // its pages are wanted for the table alone
+				continue
+			}
+			r := d.index.Spaces[u.space].Runs[u.run]
+			d.pieces = append(d.pieces, piece{u.space, r.Page, raw[int(r.Slot)*format.PageSize : int(r.Slot+r.Count)*format.PageSize]})
+		}
+		if d.table != nil {
+			d.remember(uint32(i), uses, raw)
+		}
+	}
+	return nil
+}
+
+// write writes pieces that lie side by side in one call.
+func (d *decoder) write() error {
+	slices.SortFunc(d.pieces, func(a, b piece) int { return cmp.Or(cmp.Compare(a.space, b.space), cmp.Compare(a.page, b.page)) })
+	for rest := d.pieces; len(rest) > 0; {
+		d.iovs = d.iovs[:0]
+		space, first, next := rest[0].space, rest[0].page, rest[0].page
+		for len(rest) > 0 && rest[0].space == space && rest[0].page == next {
+			d.iovs = append(d.iovs, rest[0].data)
+			next += uint64(len(rest[0].data) / format.PageSize)
+			rest = rest[1:]
+		}
+		if err := d.writeRun(space, first*format.PageSize, next*format.PageSize); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeRun writes what iovs hold. The last page of a disk may be partial.
+func (d *decoder) writeRun(space uint32, offset, end uint64) error {
+	sp := &d.index.Spaces[space]
+	d.done.Add(end - offset)
+	if end > sp.Size {
+		last := &d.iovs[len(d.iovs)-1]
+		*last = (*last)[:uint64(len(*last))-(end-sp.Size)]
+		end = sp.Size
+	}
+	if len(d.iovs) > 1 {
+		// What is short, or fails, is told by the plain writes.
+		n, err := unix.Pwritev(int(d.files[space].Fd()), d.iovs, int64(offset))
+		if err == nil && uint64(n) == end-offset {
+			return nil
+		}
+	}
+	for _, data := range d.iovs {
+		if _, err := d.files[space].WriteAt(data, int64(offset)); err != nil {
+			return fileFull(sp.Name, err)
+		}
+		offset += uint64(len(data))
+	}
+	return nil
+}
+
+// remember adds each page in use once, however often it is used.
+func (d *decoder) remember(frame uint32, uses []use, raw []byte) {
+	var live [format.FramePages]bool
+	for _, u := range uses {
+		r := d.index.Spaces[u.space].Runs[u.run]
+		for slot := r.Slot; slot < r.Slot+r.Count; slot++ {
+			live[slot] = true
+		}
+	}
+	for slot, ok := range live {
+		if ok {
+			page := raw[slot*format.PageSize : (slot+1)*format.PageSize]
+			d.entries = d.table.entry(d.entries, d.hash, page, frame, slot)
+		}
+	}
+}

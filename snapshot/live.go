@@ -1,0 +1,251 @@
+package snapshot
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/snapshot/format"
+)
+
+// Live is a VM that runs when Push begins.
+type Live interface {
+	// Pause returns when the VM stands still.
+	Pause(ctx context.Context) error
+	// Save returns when Source.State holds the device state of the paused VM, with what of
+	// it goes into the config.
+	Save(ctx context.Context) (resume json.RawMessage, err error)
+}
+
+// Tracker tells which pages of RAM were written: package track has them.
+type Tracker interface {
+	// Next ends an interval, calls written for what was written in it, and answers whether
+	// that is all. Last is set where the VM stands still.
+	Next(last bool, written func(offset, end int64)) (known bool, err error)
+	// Between reports whether Next knows before the last one.
+	Between() bool
+}
+
+// Pass is one look at a VM, for people.
+type Pass struct {
+	Looked uint64  `json:"lookedBytes"`
+	Sent   uint64  `json:"sentBytes"` // that were new or had changed
+	Left   uint64  `json:"leftBytes"` // that keep changing
+	MS     float64 `json:"ms"`
+}
+
+// Passes before the pause: at most so many, and none any more when the rest does not
+// shrink to less than so many tenths of the rest before.
+const (
+	mostPasses = 8
+	shrinking  = 8
+	// briefPass is over so fast that another one would not find much: of a VM that nobody
+	// tracks a pass looks at everything.
+	briefPass = time.Second
+)
+
+// What a pause costs, about: before the last pass, and for each page in it that one core
+// looks at.
+const (
+	pauseFixed   = 12 * time.Millisecond
+	pausePerPage = 3 * time.Microsecond
+)
+
+// run looks at pages while the VM runs, in passes, until the rest is expected to fit the
+// budget of the pause or does not shrink any more; then the VM is paused, and a last pass
+// makes what came of them exact.
+func (p *passes) run() error {
+	if p.budget > 0 {
+		if err := p.approach(); err != nil {
+			return err
+		}
+	}
+	if err := p.syncDisks(); err != nil {
+		return err
+	}
+	return p.stand()
+}
+
+func (p *passes) approach() error {
+	var before uint64 // pages of the rest
+	var done passed
+	var took time.Duration
+	if p.sample != nil && p.tracker == nil {
+		if rest, known := p.sample(); known && p.enough(rest, 0) {
+			return nil // every page is compared in the pause anyway
+		}
+	}
+	for n := 0; n < p.most; n++ {
+		if n > 0 && !p.between() {
+			if took < briefPass || n > 1 && p.enough(done.changed, before) {
+				return nil
+			}
+			before = done.changed
+		}
+		known, err := p.next(false)
+		if err != nil {
+			return err
+		}
+		if n > 0 && known {
+			rest := p.due()
+			if p.enough(rest, before) {
+				return nil
+			}
+			before = rest
+		}
+		begun := time.Now()
+		if done, err = p.one(n, !known); err != nil {
+			return err
+		}
+		took = time.Since(begun)
+		p.noted(done, took)
+	}
+	return nil
+}
+
+// one is the n-th pass while the VM runs.
+func (p *passes) one(n int, whole bool) (passed, error) {
+	if p.before != nil {
+		p.before(n)
+	}
+	done, err := p.pass(pass{whole: whole})
+	if err == nil {
+		err = p.behind()
+	}
+	return done, err
+}
+
+// between reports whether the tracker knows what was written while the VM runs on.
+func (p *passes) between() bool {
+	return p.tracker != nil && p.lost == nil && p.tracker.Between()
+}
+
+func (p *passes) enough(rest, before uint64) bool {
+	return p.cost(rest) <= p.budget || before > 0 && rest*10 > before*shrinking
+}
+
+// looking is what the pause costs, about, for looking at so many pages.
+func (p *passes) looking(rest uint64) time.Duration {
+	return pauseFixed + time.Duration(rest)*pausePerPage/time.Duration(len(p.lookers))
+}
+
+func (p *passes) noted(done passed, took time.Duration) {
+	p.made = append(p.made, Pass{
+		Looked: done.looked * format.PageSize, Sent: done.changed * format.PageSize, Left: done.left * format.PageSize,
+		MS: float64(took) / float64(time.Millisecond),
+	})
+}
+
+// next asks which pages were written. A tracker that fails is not asked again: every page
+// is looked at then.
+func (p *passes) next(last bool) (known bool, err error) {
+	if p.tracker == nil || p.lost != nil {
+		return false, p.ctx.Err()
+	}
+	known, err = p.tracker.Next(last, p.ram().written)
+	if err != nil {
+		p.lost = err
+		return false, p.ctx.Err()
+	}
+	return known, p.ctx.Err()
+}
+
+// untracked is why the tracker is not asked any more.
+func (p *passes) untracked() string {
+	if p.lost == nil {
+		return ""
+	}
+	return p.lost.Error()
+}
+
+// ram is the space that is tracked.
+func (p *passes) ram() *area {
+	for _, s := range p.spaces {
+		if s.Disk == "" {
+			return s
+		}
+	}
+	return &area{}
+}
+
+// due counts the pages that have to be looked at in the pause, as far as it is known now.
+func (p *passes) due() (n uint64) {
+	for _, s := range p.spaces {
+		for _, b := range s.blocks {
+			if b != nil {
+				both := b.due.or(&b.left)
+				n += uint64(both.count())
+			}
+		}
+	}
+	return n
+}
+
+// syncDisks has the kernel write back what it holds of disks: the VMM waits for that when
+// it is paused.
+func (p *passes) syncDisks() error {
+	for _, s := range p.spaces {
+		if s.Disk == "" {
+			continue
+		}
+		if err := unix.Fdatasync(int(s.File.Fd())); err != nil && err != unix.EINVAL && err != unix.EROFS {
+			return fmt.Errorf("sync %s: %w", s.Name, err)
+		}
+	}
+	return p.ctx.Err()
+}
+
+// stand has the VM paused and looks at what is left. Where the tracker knows, that is done
+// while the device state is saved; what is written in saving it is looked at behind.
+func (p *passes) stand() error {
+	if err := p.live.Pause(p.ctx); err != nil {
+		return fmt.Errorf("pause: %w", err)
+	}
+	begun := time.Now()
+	known, err := p.next(true)
+	if err != nil {
+		return err
+	}
+	saved := make(chan error, 1)
+	go func() {
+		resume, err := p.live.Save(p.ctx)
+		p.resume = resume
+		saved <- err
+	}()
+	var done passed
+	if known {
+		if done, err = p.pass(pass{last: true}); err != nil {
+			return errors.Join(err, <-saved)
+		}
+	}
+	if err := <-saved; err != nil {
+		return fmt.Errorf("save state: %w", err)
+	}
+	rest, err := p.rest(known)
+	if err != nil {
+		return err
+	}
+	done.looked, done.changed = done.looked+rest.looked, done.changed+rest.changed
+	p.inside = done.inside + rest.inside
+	p.noted(done, time.Since(begun))
+	p.over()
+	return nil
+}
+
+// rest looks at what the last pass may have missed, or at everything.
+func (p *passes) rest(known bool) (passed, error) {
+	if known {
+		var err error
+		if known, err = p.next(true); err != nil {
+			return passed{}, err
+		}
+		if known && p.due() == 0 {
+			return passed{}, nil
+		}
+	}
+	return p.pass(pass{whole: !known, last: true})
+}

@@ -1,0 +1,253 @@
+package snapshot
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/stream"
+)
+
+// arrival is the destination of a world's VM.
+type arrival struct {
+	target           stream.Target
+	ram, disk, state *os.File
+	base             *os.File // nil: the node has it
+	complete, loaded int
+	end              stream.End
+	digest           string
+	fail             error // of Load
+}
+
+func newArrival(t *testing.T, w *world, lacks bool) *arrival {
+	t.Helper()
+	a := &arrival{ram: emptyFile(t, "ram"), disk: emptyFile(t, "disk"), state: emptyFile(t, "state")}
+	if lacks {
+		a.base = emptyFile(t, "base")
+	}
+	size := func(f *os.File) int64 {
+		n, err := fileSize(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	a.target = stream.Target{
+		Ref: stream.Ref(w.opts.Ref), State: a.state,
+		Spaces: []stream.TargetSpace{
+			{Area: stream.Area{Name: "ram0", Size: size(w.src.Spaces[0].File)}, File: a.ram},
+			{Area: stream.Area{Name: "disk0", Size: size(w.src.Spaces[1].File)}, File: a.disk},
+		},
+		Disks:    []stream.TargetDisk{{Blob: stream.Blob{ID: "layer0", Digest: w.src.Disks[0].Digest, Size: size(w.src.Disks[0].File)}, File: a.base}},
+		Complete: func(context.Context) error { a.complete++; return nil },
+		Load: func(_ context.Context, digest string, end stream.End) error {
+			a.loaded++
+			a.digest, a.end = digest, end
+			return a.fail
+		},
+	}
+	return a
+}
+
+func (w *world) sending(g *guest, tracker Tracker) SendOptions {
+	return SendOptions{Ref: w.opts.Ref, Live: g, Tracker: tracker, Budget: 50 * time.Millisecond}
+}
+
+// move runs both ends; what they answer is told apart.
+func move(t *testing.T, w *world, a *arrival, o SendOptions, from, to io.ReadWriteCloser) (sent Sent, sending, receiving error) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() {
+		err := stream.Receive(t.Context(), to, a.target)
+		to.Close()
+		done <- err
+	}()
+	sent, sending = Send(t.Context(), from, w.src, o)
+	from.Close()
+	return sent, sending, <-done
+}
+
+// secure is a connection between two ends that know each other.
+func secure(t *testing.T) (source, destination net.Conn) {
+	t.Helper()
+	one, err := stream.NewIdentity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := stream.NewIdentity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	got := make(chan net.Conn, 1)
+	go func() {
+		raw, err := l.Accept()
+		if err == nil {
+			raw, err = stream.Ends{Own: two, Peer: one.Certificate, Channel: "c1"}.Server(t.Context(), raw)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		got <- raw
+	}()
+	raw, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err = stream.Ends{Own: one, Peer: two.Certificate, Channel: "c1"}.Client(t.Context(), raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return source, <-got
+}
+
+// check wants the destination to have what the files are now.
+func (a *arrival) check(t *testing.T, w *world, g *guest, sent Sent) {
+	t.Helper()
+	if sumFile(t, a.ram) != sumFile(t, g.ram) {
+		t.Error("RAM differs")
+	}
+	if sumFile(t, a.disk) != sumFile(t, g.disk) {
+		t.Error("the disk differs")
+	}
+	if sumFile(t, a.state) != sumFile(t, w.src.State) {
+		t.Error("the state differs")
+	}
+	if a.base != nil && sumFile(t, a.base) != sumFile(t, w.src.Disks[0].File) {
+		t.Error("the read-only disk differs")
+	}
+	if string(a.end.Resume) != g.resume || a.digest != sent.Digest || a.complete != 1 || a.loaded != 1 {
+		t.Errorf("resume %s, digest %s for %s, complete %d times, loaded %d", a.end.Resume, a.digest, sent.Digest, a.complete, a.loaded)
+	}
+}
+
+// What arrives is the VM of the pause, byte by byte, however its pages were tracked: of a
+// guest that writes, moves and frees pages while it is sent.
+func TestSend(t *testing.T) {
+	trackers := map[string]func(*guest) Tracker{
+		"between":       func(g *guest) Tracker { return &model{guest: g, between: true} },
+		"at the end":    func(g *guest) Tracker { return &model{guest: g} },
+		"none":          func(*guest) Tracker { return nil },
+		"fails second":  func(g *guest) Tracker { return &model{guest: g, between: true, failAt: 2} },
+		"fails at last": func(g *guest) Tracker { return &model{guest: g, failAt: 2} },
+	}
+	for name, tracker := range trackers {
+		for _, budget := range []time.Duration{0, pauseFixed + time.Microsecond, 50 * time.Millisecond} {
+			t.Run(name+"/"+budget.String(), func(t *testing.T) {
+				w := newWorld(t, uint64(budget)+uint64(len(name)))
+				g := newGuest(w, 3)
+				a := newArrival(t, w, budget == 0)
+				o := w.sending(g, tracker(g))
+				o.Budget = budget
+				from, to := secure(t)
+				go g.run()
+				sent, err, rerr := move(t, w, a, o, from, to)
+				if err != nil || rerr != nil {
+					t.Fatal(err, rerr)
+				}
+				a.check(t, w, g, sent)
+				if n := len(sent.Passes); !g.paused || n == 0 || budget == 0 && n != 1 || budget > 0 && n < 2 {
+					t.Errorf("paused %v, passes %+v", g.paused, sent.Passes)
+				}
+			})
+		}
+	}
+}
+
+// A guest that is faster than the wire is paused when the passes do not shrink any more;
+// one that calms down gets passes until the rest fits. Pages that the guest frees are
+// holes at the destination.
+func TestSendConverges(t *testing.T) {
+	w := newWorld(t, 31)
+	g := newGuest(w, 4)
+	close(g.stopped)
+	n := 512
+	o := w.sending(g, stepped{&model{guest: g, between: true}, func() {
+		for page := range n {
+			g.write(int64(page), randomBytes(g.rng, format.PageSize))
+		}
+		g.punch(int64(n) + 1)
+		n = n * 6 / 10
+	}})
+	o.Budget = pauseFixed // nothing fits it
+	a := newArrival(t, w, false)
+	from, to := secure(t)
+	sent, err, rerr := move(t, w, a, o, from, to)
+	if err != nil || rerr != nil {
+		t.Fatal(err, rerr)
+	}
+	a.check(t, w, g, sent)
+	if len(sent.Passes) < 4 {
+		t.Errorf("passes %+v", sent.Passes)
+	}
+}
+
+// A bandwidth is kept, and told progress counts what was sent.
+func TestSendBandwidth(t *testing.T) {
+	w := newWorld(t, 32)
+	g := newGuest(w, 4)
+	o := w.sending(g, &model{guest: g, between: true})
+	o.Budget, o.Bandwidth = 0, 4<<20
+	var last Progress
+	var mu sync.Mutex // readers tell at once
+	o.Progress = func(p Progress) { mu.Lock(); defer mu.Unlock(); last = p }
+	from, to := secure(t)
+	begun := time.Now()
+	go g.run()
+	sent, err, rerr := move(t, w, newArrival(t, w, false), o, from, to)
+	if err != nil || rerr != nil {
+		t.Fatal(err, rerr)
+	}
+	least := time.Duration(float64(sent.Moved)/float64(o.Bandwidth)*float64(time.Second)) / 2
+	if took := time.Since(begun); took < least {
+		t.Errorf("%d bytes in %v", sent.Moved, took)
+	}
+	if last.Pass == 0 || last.Moved == 0 || last.Moved > sent.Moved {
+		t.Errorf("progress %+v of %+v", last, sent)
+	}
+}
+
+// The destination's own errors reach the source with their class, and nothing is READY.
+func TestSendIsRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(*world, *arrival)
+		want  func(error) bool
+	}{
+		"another VM":  {func(_ *world, a *arrival) { a.target.Ref.VM = "default/other" }, errdefs.IsFailedPrecondition},
+		"another try": {func(_ *world, a *arrival) { a.target.Ref.Attempt++ }, errdefs.IsFailedPrecondition},
+		"other sizes": {func(_ *world, a *arrival) { a.target.Spaces[1].Size++ }, errdefs.IsFailedPrecondition},
+		"state unfit": {func(_ *world, a *arrival) { a.fail = fmt.Errorf("load: %w", errdefs.ErrInvalidArgument) }, errdefs.IsInvalidArgument},
+		"full": {func(_ *world, a *arrival) {
+			a.target.Complete = func(context.Context) error { return errdefs.ErrResourceExhausted }
+		}, errdefs.IsResourceExhausted},
+		"file is closed": {func(_ *world, a *arrival) { a.state.Close() }, errdefs.IsInternal},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 33)
+			g := newGuest(w, 4)
+			a := newArrival(t, w, true)
+			c.spoil(w, a)
+			from, to := secure(t)
+			go g.run()
+			_, err, rerr := move(t, w, a, w.sending(g, nil), from, to)
+			if !g.paused {
+				close(g.stop)
+			}
+			if !c.want(err) || rerr == nil {
+				t.Errorf("source %v, destination %v", err, rerr)
+			}
+		})
+	}
+}

@@ -1,0 +1,146 @@
+package stream
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/snapshot/format"
+)
+
+// Reader takes frames, in order. It holds no more of them than it was told.
+type Reader struct {
+	from   io.Reader
+	number uint64
+	all    transcript
+	before string // digest of the frames before an End
+	bodies chan []byte
+}
+
+// NewReader reads from r. Next waits while that many frames have not been freed.
+func NewReader(r io.Reader, frames int) *Reader {
+	out := &Reader{from: r, all: newTranscript(), bodies: make(chan []byte, frames)}
+	for range frames {
+		out.bodies <- nil
+	}
+	return out
+}
+
+// Next answers the next frame, which the caller verifies and frees. io.EOF: the other end
+// has closed between two frames.
+func (r *Reader) Next() (*Frame, error) {
+	f := &Frame{}
+	if _, err := io.ReadFull(r.from, f.head[:]); err != nil {
+		if err == io.EOF {
+			return nil, io.EOF
+		}
+		return nil, cut(err)
+	}
+	f.Kind, f.Codec = Kind(f.head[0]), format.Codec(f.head[1])
+	f.Space = int(binary.LittleEndian.Uint16(f.head[2:]))
+	length, number := binary.LittleEndian.Uint32(f.head[4:]), binary.LittleEndian.Uint64(f.head[8:])
+	switch {
+	case f.Kind < KindHello || f.Kind > KindFailed:
+		return nil, broken("frame %d is of unknown kind %d", r.number, f.Kind)
+	case length > maxBody:
+		return nil, broken("frame %d has %d bytes", r.number, length)
+	case number != r.number:
+		return nil, broken("frame %d came in the place of %d", number, r.number)
+	}
+	r.number++
+	if f.Kind == KindEnd {
+		r.before = r.all.text()
+	}
+	r.all.add(f.head[:])
+	body := <-r.bodies
+	if cap(body) < int(length) {
+		body = make([]byte, maxBody)
+	}
+	f.free = func() { r.bodies <- body[:cap(body)] }
+	f.Body = body[:length]
+	if _, err := io.ReadFull(r.from, f.Body); err != nil {
+		f.Free()
+		return nil, cut(err)
+	}
+	return f, nil
+}
+
+// cut is the error of a connection that broke.
+func cut(err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+		return fmt.Errorf("stream: the other end closed the connection: %w", errdefs.ErrUnavailable)
+	}
+	return fmt.Errorf("stream: %w: %w", err, errdefs.ErrUnavailable)
+}
+
+// expect takes a frame of one kind into v; a Failed in its place is the other end's error.
+func (r *Reader) expect(kind Kind, v any) error {
+	f, err := r.Next()
+	if err == io.EOF {
+		err = cut(err)
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Free()
+	if err := f.Verify(); err != nil {
+		return err
+	}
+	switch f.Kind {
+	case kind:
+		return f.decode(v)
+	case KindFailed:
+		return f.failure()
+	}
+	return broken("frame of kind %d came instead of %d", f.Kind, kind)
+}
+
+func (f *Frame) decode(v any) error {
+	if err := json.Unmarshal(f.Body, v); err != nil {
+		return broken("frame of kind %d: %v", f.Kind, err)
+	}
+	return nil
+}
+
+// failure is the error of the other end.
+func (f *Frame) failure() error {
+	var said Failed
+	if err := f.decode(&said); err != nil {
+		return err
+	}
+	class := record.ClassOf(said.Class)
+	if class == nil {
+		class = errdefs.ErrUnknown
+	}
+	return &RemoteError{text: said.Text, class: class}
+}
+
+// RemoteError is one of the other end.
+type RemoteError struct {
+	text  string
+	class error
+}
+
+func (e *RemoteError) Error() string { return "the other end: " + e.text }
+
+// Unwrap gives the class.
+func (e *RemoteError) Unwrap() error { return e.class }
+
+// Accept waits for the destination's answer to a hello.
+func (r *Reader) Accept() ([]string, error) {
+	var a Accept
+	err := r.expect(KindAccept, &a)
+	return a.Disks, err
+}
+
+// Ready waits until the destination has all of it.
+func (r *Reader) Ready() (Ready, error) {
+	var ready Ready
+	err := r.expect(KindReady, &ready)
+	return ready, err
+}

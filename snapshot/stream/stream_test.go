@@ -1,0 +1,297 @@
+package stream
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	digest "github.com/opencontainers/go-digest"
+
+	"godwit.dev/godwit/api/version"
+	"godwit.dev/godwit/snapshot/format"
+)
+
+func emptyFile(t testing.TB, name string) *os.File {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+var testDisk = []byte("a read-only disk")
+
+// target is a small VM: 8 pages of RAM, and a disk that is lacked.
+func target(t testing.TB) Target {
+	return Target{
+		Ref: Ref{VM: "ns/vm", UID: "u", Operation: "op", Attempt: 1, Generation: 2}, State: emptyFile(t, "state"),
+		Spaces:   []TargetSpace{{Area: Area{Name: "ram0", Size: 8 * format.PageSize}, File: emptyFile(t, "ram")}},
+		Disks:    []TargetDisk{{Blob: Blob{ID: "d", Digest: digest.FromBytes(testDisk), Size: int64(len(testDisk))}, File: emptyFile(t, "disk")}},
+		Complete: func(context.Context) error { return nil },
+		Load:     func(context.Context, string, End) error { return nil },
+	}
+}
+
+// wire is a connection whose other end has said all that it will say.
+type wire struct {
+	io.Reader
+	out bytes.Buffer
+}
+
+func (w *wire) Write(p []byte) (int, error) { return w.out.Write(p) }
+func (w *wire) Close() error                { return nil }
+
+// said is what a source says that moves the VM of target.
+func said(t testing.TB) []byte {
+	t.Helper()
+	ctx, to := context.Background(), target(t)
+	var all bytes.Buffer
+	w := NewWriter(&all, 0)
+	disk, state := emptyFile(t, "d"), emptyFile(t, "s")
+	if _, err := disk.Write(testDisk); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := state.WriteString("state"); err != nil {
+		t.Fatal(err)
+	}
+	var coder format.Coder
+	defer coder.Close()
+	raw := bytes.Repeat([]byte{7}, 2*format.PageSize)
+	steps := []error{
+		w.JSON(ctx, KindHello, Hello{Version: version.Pages, Ref: to.Ref, Spaces: []Area{to.Spaces[0].Area}, Disks: []Blob{to.Disks[0].Blob}}),
+		w.Copy(ctx, KindDisk, 0, disk, int64(len(testDisk))),
+		w.Barrier(ctx),
+		w.Pages(ctx, &coder, &Packet{}, format.S2, 0, []uint64{1, 2}, raw),
+		w.Pages(ctx, &coder, &Packet{}, format.Raw, 0, []uint64{5, 3}, raw),
+		w.Barrier(ctx),
+		w.Zeros(ctx, 0, [][2]uint64{{2, 1}}),
+		w.Copy(ctx, KindState, 0, state, 5),
+	}
+	for i, err := range steps {
+		if err != nil {
+			t.Fatalf("step %d: %v", i, err)
+		}
+	}
+	if _, err := w.End(ctx, []byte(`{"a":1}`)); err != nil {
+		t.Fatal(err)
+	}
+	return all.Bytes()
+}
+
+func TestReceive(t *testing.T) {
+	to, w := target(t), &wire{Reader: bytes.NewReader(said(t))}
+	if err := Receive(t.Context(), w, to); err != nil {
+		t.Fatal(err)
+	}
+	ram, _ := os.ReadFile(to.Spaces[0].File.Name())
+	for i := range 8 {
+		want := byte(0)
+		if i == 1 || i == 3 || i == 5 {
+			want = 7
+		}
+		if !bytes.Equal(ram[i*format.PageSize:(i+1)*format.PageSize], bytes.Repeat([]byte{want}, format.PageSize)) {
+			t.Errorf("page %d is not of %d", i, want)
+		}
+	}
+	in := NewReader(&w.out, 1)
+	if lacks, err := in.Accept(); err != nil || len(lacks) != 1 {
+		t.Errorf("accepted %v, %v", lacks, err)
+	}
+	if r, err := in.Ready(); err != nil || !strings.HasPrefix(r.Digest, DigestPrefix) {
+		t.Errorf("ready %+v, %v", r, err)
+	}
+}
+
+// What is not the stream of this build is refused by its class, whoever sent it.
+func TestReceiveRefuses(t *testing.T) {
+	to := target(t)
+	hello := func(change func(*Hello)) func(w *Writer) error {
+		h := Hello{Version: version.Pages, Ref: to.Ref, Spaces: []Area{to.Spaces[0].Area}, Disks: []Blob{to.Disks[0].Blob}}
+		change(&h)
+		return func(w *Writer) error { return w.JSON(t.Context(), KindHello, h) }
+	}
+	packet := func(kind Kind, codec format.Codec, space int, body ...byte) func(*Writer) error {
+		return func(w *Writer) error {
+			p := &Packet{}
+			p.reset()
+			p.add(body...)
+			return w.send(t.Context(), p, kind, codec, space)
+		}
+	}
+	good := hello(func(*Hello) {})
+	for name, c := range map[string]struct {
+		say  []func(*Writer) error
+		want func(error) bool
+	}{
+		"another version":     {[]func(*Writer) error{hello(func(h *Hello) { h.Version++ })}, errdefs.IsNotImplemented},
+		"another VM":          {[]func(*Writer) error{hello(func(h *Hello) { h.Ref.UID = "x" })}, errdefs.IsFailedPrecondition},
+		"no spaces":           {[]func(*Writer) error{hello(func(h *Hello) { h.Spaces = nil })}, errdefs.IsDataLoss},
+		"no hello":            {[]func(*Writer) error{packet(KindBarrier, 0, 0)}, errdefs.IsDataLoss},
+		"pages of no space":   {[]func(*Writer) error{good, packet(KindPages, 0, 7, 1)}, errdefs.IsDataLoss},
+		"no pages":            {[]func(*Writer) error{good, packet(KindPages, 0, 0)}, errdefs.IsDataLoss},
+		"numbers are cut":     {[]func(*Writer) error{good, packet(KindPages, 0, 0, 3, 1, 2)}, errdefs.IsDataLoss},
+		"codec is unknown":    {[]func(*Writer) error{good, packet(KindPages, 9, 0, append([]byte{1, 0, 0, 0, 0, 0, 0, 0, 0}, make([]byte, 4096)...)...)}, errdefs.IsNotImplemented},
+		"page is outside":     {[]func(*Writer) error{good, packet(KindPages, 0, 0, append([]byte{1, 8, 0, 0, 0, 0, 0, 0, 0}, make([]byte, 4096)...)...)}, errdefs.IsDataLoss},
+		"page is far outside": {[]func(*Writer) error{good, packet(KindPages, 0, 0, append([]byte{1, 255, 255, 255, 255, 255, 255, 255, 255}, make([]byte, 4096)...)...)}, errdefs.IsDataLoss},
+		"zeros are outside":   {[]func(*Writer) error{good, func(w *Writer) error { return w.Zeros(t.Context(), 0, [][2]uint64{{7, 2}}) }}, errdefs.IsDataLoss},
+		"state has a gap":     {[]func(*Writer) error{good, packet(KindState, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1)}, errdefs.IsDataLoss},
+		"disk was not wanted": {[]func(*Writer) error{good, packet(KindDisk, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1)}, errdefs.IsDataLoss},
+		"disk is another":     {[]func(*Writer) error{good, packet(KindDisk, 0, 0, append(make([]byte, 8), "A read-only disk"...)...)}, errdefs.IsDataLoss},
+		"end comes early":     {[]func(*Writer) error{good, func(w *Writer) error { _, err := w.End(t.Context(), nil); return err }}, errdefs.IsDataLoss},
+		"end of another": {[]func(*Writer) error{good, packet(KindDisk, 0, 0, append(make([]byte, 8), testDisk...)...),
+			func(w *Writer) error { return w.JSON(t.Context(), KindEnd, End{Sum: "00"}) }}, errdefs.IsDataLoss},
+		"a destination's":   {[]func(*Writer) error{good, packet(KindReady, 0, 0, '{', '}')}, errdefs.IsDataLoss},
+		"it failed":         {[]func(*Writer) error{good, func(w *Writer) error { return w.Fail(t.Context(), errdefs.ErrResourceExhausted) }}, errdefs.IsResourceExhausted},
+		"it is gone":        {[]func(*Writer) error{good}, errdefs.IsUnavailable},
+		"it was never here": {nil, errdefs.IsUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var all bytes.Buffer
+			w := NewWriter(&all, 0)
+			for _, say := range c.say {
+				if err := say(w); err != nil {
+					t.Fatal(err)
+				}
+			}
+			to := target(t)
+			to.Load = func(context.Context, string, End) error { t.Error("loaded"); return nil }
+			if err := Receive(t.Context(), &wire{Reader: &all}, to); !c.want(err) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+// Only the two that know each other's certificate, on the same channel, get a connection.
+func TestEnds(t *testing.T) {
+	one, two, third := identity(t), identity(t), identity(t)
+	source := Ends{Own: one, Peer: two.Certificate, Channel: "c"}
+	destination := Ends{Own: two, Peer: one.Certificate, Channel: "c"}
+	change := func(e Ends, f func(*Ends)) Ends { f(&e); return e }
+	for name, c := range map[string]struct {
+		source, destination Ends
+		ok                  bool
+	}{
+		"each other":          {source, destination, true},
+		"another source":      {change(source, func(e *Ends) { e.Own = third }), destination, false},
+		"another destination": {source, change(destination, func(e *Ends) { e.Own = third }), false},
+		"another channel":     {change(source, func(e *Ends) { e.Channel = "d" }), destination, false},
+		"nobody was told":     {source, change(destination, func(e *Ends) { e.Peer = nil }), false},
+		"not even the source": {change(source, func(e *Ends) { e.Peer = nil }), destination, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			near, far := net.Pipe()
+			served := make(chan error, 1)
+			go func() {
+				conn, err := c.destination.Server(t.Context(), far)
+				if err == nil {
+					_, err = conn.Write([]byte("x"))
+				} else {
+					far.Close()
+				}
+				served <- err
+			}()
+			conn, err := c.source.Client(t.Context(), near)
+			if err == nil { // the destination's refusal comes with the first byte
+				_, err = conn.Read(make([]byte, 1))
+			}
+			near.Close()
+			serr := <-served
+			if c.ok && (err != nil || serr != nil) || !c.ok && (err == nil || serr == nil) {
+				t.Errorf("source %v, destination %v", err, serr)
+			}
+			if !c.ok && !errdefs.IsUnauthorized(err) && !errdefs.IsUnauthorized(serr) {
+				t.Errorf("of class %v, %v", err, serr)
+			}
+		})
+	}
+}
+
+func identity(t *testing.T) Identity {
+	t.Helper()
+	i, err := NewIdentity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+// Whatever a source says, a destination ends with a typed error or has the VM. What the
+// fuzzer makes up is cut into frames whose hashes are right: what is behind them is looked
+// at.
+func FuzzReceive(f *testing.F) {
+	page := append([]byte{1, 3, 0, 0, 0, 0, 0, 0, 0}, make([]byte, format.PageSize)...)
+	f.Add(frames(frame{KindPages, 0, 0, page}, frame{KindBarrier, 0, 0, nil}, frame{KindZeros, 0, 0, make([]byte, 16)}))
+	f.Add(frames(frame{KindDisk, 0, 0, append(make([]byte, 8), testDisk...)}, frame{KindState, 0, 0, make([]byte, 12)}, frame{KindEnd, 0, 0, []byte(`{"sum":"00"}`)}))
+	f.Add(frames(frame{KindPages, 2, 0, page}, frame{KindPages, 1, 1, page}, frame{KindFailed, 0, 0, []byte(`{"class":"x"}`)}))
+	dir := f.TempDir()
+	f.Fuzz(func(t *testing.T, data []byte) {
+		to := fuzzTarget(t, dir)
+		var all bytes.Buffer
+		w := NewWriter(&all, 0)
+		err := w.JSON(t.Context(), KindHello, Hello{Version: version.Pages, Ref: to.Ref, Spaces: []Area{to.Spaces[0].Area}, Disks: []Blob{to.Disks[0].Blob}})
+		for err == nil && len(data) >= 5 {
+			n := min(int(data[3])|int(data[4])<<8, len(data)-5, maxBody)
+			p := &Packet{}
+			p.reset()
+			p.add(data[5 : 5+n]...)
+			err = w.send(t.Context(), p, Kind(data[0]), format.Codec(data[1]), int(data[2]))
+			data = data[5+n:]
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		loaded := 0
+		to.Load = func(context.Context, string, End) error { loaded++; return nil }
+		err = Receive(t.Context(), &wire{Reader: &all}, to)
+		if err == nil != (loaded == 1) {
+			t.Errorf("loaded %d times, %v", loaded, err)
+		}
+		var remote *RemoteError
+		if err != nil && !errors.As(err, &remote) && !errdefs.IsDataLoss(err) && !errdefs.IsUnavailable(err) && !errdefs.IsNotImplemented(err) {
+			t.Errorf("of no class: %v", err)
+		}
+	})
+}
+
+type frame struct {
+	kind         Kind
+	codec, space byte
+	body         []byte
+}
+
+func frames(all ...frame) (data []byte) {
+	for _, f := range all {
+		data = append(data, byte(f.kind), f.codec, f.space, byte(len(f.body)), byte(len(f.body)>>8))
+		data = append(data, f.body...)
+	}
+	return data
+}
+
+func fuzzTarget(t *testing.T, dir string) Target {
+	t.Helper()
+	open := func(name string) *os.File {
+		f, err := os.CreateTemp(dir, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = os.Remove(f.Name())
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	return Target{
+		State:    open("state"),
+		Spaces:   []TargetSpace{{Area: Area{Name: "ram0", Size: 8 * format.PageSize}, File: open("ram")}},
+		Disks:    []TargetDisk{{Blob: Blob{ID: "d", Digest: digest.FromBytes(testDisk), Size: int64(len(testDisk))}, File: open("disk")}},
+		Complete: func(context.Context) error { return nil },
+	}
+}

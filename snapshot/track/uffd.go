@@ -1,0 +1,183 @@
+package track
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"unsafe"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// Of linux/userfaultfd.h and linux/fs.h.
+const (
+	ioctlAPI          = 0xc018aa3f
+	ioctlRegister     = 0xc020aa00
+	ioctlUnregister   = 0x8010aa01
+	ioctlWriteProtect = 0xc018aa06
+	ioctlPagemapScan  = 0xc0606610
+
+	uffdAPI         = 0xaa
+	wpHugetlbShmem  = 1 << 12
+	wpUnpopulated   = 1 << 13
+	wpAsync         = 1 << 15
+	registerWP      = 1 << 1
+	writeProtectWP  = 1 << 0
+	scanWPMatching  = 1 << 0
+	scanCheckAsync  = 1 << 1
+	pageIsWritten   = 1 << 1
+	pageIsPresent   = 1 << 3
+	pageIsSwapped   = 1 << 4
+	scanRegions     = 4096
+	scanArgSize     = 96
+	mostInterrupted = 1000
+)
+
+type (
+	apiArg      struct{ api, features, ioctls uint64 }
+	rangeArg    struct{ start, length uint64 }
+	registerArg struct {
+		rangeArg
+		mode, ioctls uint64
+	}
+	protectArg struct {
+		rangeArg
+		mode uint64
+	}
+	scanArg struct {
+		size, flags, start, end, walkEnd, vec, vecLen, maxPages           uint64
+		categoryInverted, categoryMask, categoryAnyOfMask, categoryReturn uint64
+	}
+	scanned struct{ start, end, categories uint64 }
+)
+
+// uffd has the kernel note the first write to each page since it was armed. Reading the
+// notes and arming again is one step of the kernel for each page table.
+type uffd struct {
+	regions []Region
+	files   Files
+	armed   bool
+	vec     []scanned
+}
+
+func newUFFD(regions []Region, f Files) (*uffd, error) {
+	u := &uffd{regions: regions, files: f, vec: make([]scanned, scanRegions)}
+	arg := &apiArg{api: uffdAPI, features: wpAsync | wpUnpopulated | wpHugetlbShmem}
+	err := ioctl(f.Fault, ioctlAPI, unsafe.Pointer(arg))
+	// A tracker before this one may have asked already.
+	if err != nil && !errors.Is(err, unix.EINVAL) {
+		return nil, fmt.Errorf("userfaultfd: %w", err)
+	}
+	for _, r := range regions {
+		arg := &registerArg{rangeArg: r.arg(), mode: registerWP}
+		if err := ioctl(f.Fault, ioctlRegister, unsafe.Pointer(arg)); err != nil {
+			return nil, errors.Join(fmt.Errorf("track %#x: %w: %w", r.Address, errdefs.ErrNotImplemented, err), u.Stop())
+		}
+	}
+	return u, nil
+}
+
+func (r Region) arg() rangeArg { return rangeArg{r.Address, uint64(r.Length)} }
+
+// Next arms at its first call.
+func (u *uffd) Next(_ bool, written func(offset, end int64)) (bool, error) {
+	if !u.armed {
+		for _, r := range u.regions {
+			arg := &protectArg{rangeArg: r.arg(), mode: writeProtectWP}
+			if err := ioctl(u.files.Fault, ioctlWriteProtect, unsafe.Pointer(arg)); err != nil {
+				return false, fmt.Errorf("arm tracking: %w", err)
+			}
+		}
+		// Once without a look at the answer: a scan that is refused is known while the VM runs.
+		u.armed = true
+		return false, u.scan(func(int64, int64) {})
+	}
+	if err := u.scan(written); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// Between is what it is for.
+func (u *uffd) Between() bool { return true }
+
+// scan reads and arms. Pages that the kernel has taken out of the page table count as
+// written: what was noted of them is lost. They are looked for in a second walk, which
+// takes part of the time that one walk for both would: that one would arm what is armed.
+func (u *uffd) scan(written func(offset, end int64)) error {
+	err := u.walk(written, scanArg{
+		flags: scanWPMatching | scanCheckAsync, categoryMask: pageIsWritten, categoryReturn: pageIsWritten,
+	})
+	if err == nil {
+		err = u.walk(written, scanArg{
+			categoryInverted: pageIsPresent | pageIsSwapped, categoryMask: pageIsPresent | pageIsSwapped, categoryReturn: pageIsPresent,
+		})
+	}
+	return err
+}
+
+func (u *uffd) walk(found func(offset, end int64), what scanArg) error {
+	for _, r := range u.regions {
+		end := r.Address + uint64(r.Length)
+		for at := r.Address; at < end; {
+			arg := new(scanArg)
+			*arg = what
+			arg.size, arg.start, arg.end = scanArgSize, at, end
+			arg.vec, arg.vecLen = uint64(uintptr(unsafe.Pointer(&u.vec[0]))), uint64(len(u.vec))
+			n, err := ioctlN(u.files.Pagemap, ioctlPagemapScan, unsafe.Pointer(arg))
+			runtime.KeepAlive(u)
+			if err != nil {
+				return fmt.Errorf("read what was written: %w", err)
+			}
+			for _, s := range u.vec[:n] {
+				found(r.Offset+int64(s.start-r.Address), r.Offset+int64(s.end-r.Address))
+			}
+			if arg.walkEnd <= at {
+				return fmt.Errorf("read what was written: no progress at %#x: %w", at, errdefs.ErrInternal)
+			}
+			at = arg.walkEnd
+		}
+	}
+	return nil
+}
+
+// Stop forgets the ranges. The descriptor stays open in the VMM, for another tracker.
+func (u *uffd) Stop() error {
+	var errs []error
+	for _, r := range u.regions {
+		arg := r.arg()
+		err := ioctl(u.files.Fault, ioctlUnregister, unsafe.Pointer(&arg))
+		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ESRCH) { // never registered; gone
+			errs = append(errs, fmt.Errorf("stop tracking: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func ioctl(f *os.File, request uintptr, arg unsafe.Pointer) error {
+	_, err := ioctlN(f, request, arg)
+	return err
+}
+
+// ioctlN repeats what the kernel broke off: the address space of the VMM was changing.
+func ioctlN(f *os.File, request uintptr, arg unsafe.Pointer) (n int, err error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	ctl := raw.Control(func(fd uintptr) {
+		for range mostInterrupted {
+			r, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, request, uintptr(arg))
+			n, err = int(r), nil
+			if errno != 0 {
+				n, err = 0, errno
+			}
+			if errno != unix.EINTR && errno != unix.EAGAIN {
+				return
+			}
+		}
+	})
+	return n, errors.Join(ctl, err)
+}

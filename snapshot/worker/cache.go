@@ -1,0 +1,94 @@
+package worker
+
+import (
+	"log/slog"
+	"strings"
+	"sync"
+
+	"godwit.dev/godwit/snapshot/cache"
+	"godwit.dev/godwit/snapshot/store"
+)
+
+// evicting lets one caller of this process evict at a time; the others need not wait.
+var evicting sync.Mutex
+
+// uses is the repository whose objects a job keeps, and where it is told their directory. A
+// job that looks at what the store has, or moves it, keeps nothing.
+func (j *job) uses() (repository string, dir *string) {
+	switch {
+	case j.Push != nil:
+		return j.Push.Store.Repository, &j.Push.Cache
+	case j.Open != nil:
+		return j.Open.Store.Repository, &j.Open.Cache
+	case j.Fill != nil:
+		return j.Fill.Store.Repository, &j.Fill.Cache
+	}
+	return "", new(string)
+}
+
+// join gives a job the part of the cache that is its repository's. What the node's own disk
+// has anyway, in a layout, is not kept twice. Without a cache a job goes on.
+func (c *Client) join(j *job) *cache.Lease {
+	repository, dir := j.uses()
+	if c.Cache == nil || repository == "" || strings.HasPrefix(repository, store.LayoutPrefix) {
+		return nil
+	}
+	lease, err := c.Cache.Join(repository)
+	if err != nil {
+		slog.Warn("the cache of packs is not used", "error", err)
+	}
+	if lease != nil {
+		*dir = lease.Dir
+	}
+	return lease
+}
+
+// leave ends that, and makes room for what was kept.
+func (c *Client) leave(lease *cache.Lease, used *cache.Usage) {
+	lease.Close()
+	if lease == nil || used == nil {
+		return
+	}
+	if err := c.Cache.Note(*used); err != nil {
+		slog.Warn("the figures of the cache are not kept", "error", err)
+	}
+	if used.KeptBytes > 0 {
+		evicting.Lock()
+		defer evicting.Unlock()
+		evict(c.Cache)
+	}
+}
+
+// evict makes room while a job goes on. It must not hold up the job's pause.
+func (c *Client) evict() {
+	if c.Cache == nil || !evicting.TryLock() {
+		return
+	}
+	go func() {
+		defer evicting.Unlock()
+		evict(c.Cache)
+	}()
+}
+
+func evict(c *cache.Cache) {
+	if err := c.Evict(); err != nil {
+		slog.Warn("the cache of packs may be above its limit", "error", err)
+	}
+}
+
+// keeper is the part of the cache that a job has; nil: none.
+func (j *job) keeper(w *answers) *cache.Dir {
+	_, dir := j.uses()
+	if *dir == "" {
+		return nil
+	}
+	return cache.NewDir(*dir, func() { w.write(line{Kept: true}) })
+}
+
+// through returns a store that reads from the cache what is there.
+func through(st store.Store, kept *cache.Dir) store.Store {
+	if kept == nil {
+		return st
+	}
+	return store.Keeping(st, kept)
+}

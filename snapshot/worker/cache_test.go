@@ -1,0 +1,128 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	digest "github.com/opencontainers/go-digest"
+
+	"godwit.dev/godwit/snapshot/cache"
+	"godwit.dev/godwit/snapshot/store/storetest"
+)
+
+// What one worker of a node has pushed, the next ones open and restore without a request;
+// what looks at the store asks it. A cache above its limit is emptied once the job is over.
+func TestNodeKeepsWhatItPushes(t *testing.T) {
+	r := storetest.Start(t, &storetest.Registry{})
+	cfg := r.Config(t, "vms/uid1")
+	dir := t.TempDir()
+	c := client()
+	c.Cache = cache.Open(dir, 1<<30)
+	job := pushJob(t, cfg)
+	receipt, err := c.Push(t.Context(), job, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	restore := func() (requests int) {
+		t.Helper()
+		r.Take()
+		if _, err := c.Open(t.Context(), OpenJob{Store: cfg, Digest: receipt.Digest}); err != nil {
+			t.Fatal(err)
+		}
+		fill := FillJob{Store: cfg, Digest: receipt.Digest, Spaces: []Space{{Name: "ram0", File: file(t, nil)}}, State: file(t, nil)}
+		if err := c.Fill(t.Context(), fill, nil); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(contents(t, fill.Spaces[0].File), contents(t, job.Spaces[0].File)) {
+			t.Error("RAM differs after a restore")
+		}
+		return len(r.Take())
+	}
+	if n := restore(); n != 0 {
+		t.Errorf("%d requests of a node that keeps the snapshot", n)
+	}
+	if _, err := c.Verify(t.Context(), VerifyJob{Store: cfg, Digest: receipt.Digest}, nil); err != nil {
+		t.Error(err)
+	}
+	if len(r.Take()) == 0 {
+		t.Error("verify did not look at the registry")
+	}
+	u, err := c.Cache.Usage()
+	if err != nil || u.Hits == 0 || u.HitBytes < 3<<20 || u.KeptBytes < 3<<20 {
+		t.Errorf("%+v, %v", u, err)
+	}
+	c.Cache = cache.Open(dir, 64<<10)
+	if err := c.Cache.Evict(); err != nil {
+		t.Fatal(err)
+	}
+	if restore() == 0 {
+		t.Error("no request, and nothing was kept")
+	}
+	if size, _, err := c.Cache.Size(); err != nil || size > 64<<10 {
+		t.Errorf("%d bytes stay after a job, %v", size, err)
+	}
+	c.Cache = cache.Open(filepath.Join(dir, "usage"), 1<<30) // a file: there can be no directory
+	if restore() == 0 {
+		t.Error("no request without a cache")
+	}
+}
+
+// rights looks at a worker while its VM stands still.
+type rights struct {
+	t    *testing.T
+	seen int
+}
+
+// Pause implements snapshot.Live.
+func (r *rights) Pause(context.Context) error {
+	children, err := filepath.Glob("/proc/self/task/*/children")
+	if err != nil {
+		return err
+	}
+	for _, path := range children {
+		list, err := os.ReadFile(path)
+		if err != nil {
+			continue // a thread that has ended
+		}
+		for _, pid := range strings.Fields(string(list)) {
+			r.look(pid)
+		}
+	}
+	return nil
+}
+
+func (r *rights) look(pid string) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%s/status", pid))
+	if err != nil {
+		r.t.Error(err)
+	}
+	r.seen++
+	for _, want := range []string{"NoNewPrivs:\t1\n", "CapEff:\t0000000000000000\n", "CapPrm:\t0000000000000000\n"} {
+		if !strings.Contains(string(status), want) {
+			r.t.Errorf("the process that pushes: no %q", want)
+		}
+	}
+}
+
+// Save implements snapshot.Live.
+func (r *rights) Save(context.Context) (json.RawMessage, error) { return nil, nil }
+
+// N-46: the process that pushes has no rights either, when it reads the VM.
+func TestPushIsConfined(t *testing.T) {
+	job := pushJob(t, storetest.Start(t, &storetest.Registry{}).Config(t, "vms/uid1"))
+	r := &rights{t: t}
+	job.Live = r
+	receipt, err := client().Push(t.Context(), job, nil)
+	if err != nil || receipt.Digest == digest.Digest("") {
+		t.Fatal(receipt, err)
+	}
+	if r.seen == 0 {
+		t.Error("no worker was seen")
+	}
+}

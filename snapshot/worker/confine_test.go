@@ -1,0 +1,107 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/landlock-lsm/go-landlock/landlock/syscall"
+
+	"godwit.dev/godwit/snapshot/cache"
+	"godwit.dev/godwit/snapshot/store"
+)
+
+// probe runs in a process of its own, which it confines, and says what is wrong with it.
+func probe(layout, kept, secret string) (err error) {
+	before, err := os.OpenFile(secret, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	for range 4 { // rights are those of a thread
+		go func() { runtime.LockOSThread(); select {} }()
+	}
+	if err := confine(kept, store.Config{Repository: store.LayoutPrefix + layout}); err != nil {
+		return err
+	}
+	if _, err := before.WriteAt([]byte("x"), 0); err != nil {
+		return fmt.Errorf("a file that was given: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(layout, "blob"), nil, 0o600); err != nil {
+		return fmt.Errorf("a file of the layout: %w", err)
+	}
+	cache.NewDir(kept, nil).Keep("blob", 1, store.Part{Data: []byte{1}})
+	if _, err := os.Stat(filepath.Join(kept, "blob")); err != nil {
+		return fmt.Errorf("what the node keeps: %w", err)
+	}
+	if abi, err := syscall.LandlockGetABIVersion(); err == nil && abi > 0 {
+		for what, err := range map[string]error{
+			"read": second(os.ReadFile(secret)), "write": os.WriteFile(secret+"2", nil, 0o600), "list": second(os.ReadDir("/")),
+			"list another's": second(os.ReadDir(filepath.Dir(kept))),
+			"link":           os.Symlink("/", secret+"3"), "run": exec.Command("/bin/true").Run(),
+		} {
+			if !errors.Is(err, fs.ErrPermission) {
+				return fmt.Errorf("%s of another file: %v", what, err)
+			}
+		}
+	}
+	return nil
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// N-46: what reads foreign bytes has no rights left, in any thread, and reaches no file
+// but those that it was given.
+func TestConfined(t *testing.T) {
+	dir := t.TempDir()
+	secret := filepath.Join(dir, "secret")
+	if err := os.WriteFile(secret, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	kept := filepath.Join(dir, "packs", "own")
+	if err := os.MkdirAll(kept, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/proc/self/exe", filepath.Join(dir, "layout"), kept, secret)
+	cmd.Env = append(os.Environ(), "GODWIT_TEST_WORKER=confined")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	said := make([]byte, 4096)
+	n, _ := out.Read(said)
+	if string(said[:n]) != "confined\n" {
+		t.Errorf("%s", said[:n])
+	}
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", cmd.Process.Pid))
+	if err != nil || len(threads) < 4 {
+		t.Errorf("%d threads, %v", len(threads), err)
+	}
+	for _, path := range threads {
+		status, err := os.ReadFile(path)
+		if err != nil {
+			t.Error(err)
+		}
+		for _, want := range []string{"NoNewPrivs:\t1\n", "CapEff:\t0000000000000000\n", "CapPrm:\t0000000000000000\n"} {
+			if !strings.Contains(string(status), want) {
+				t.Errorf("%s: no %q", path, want)
+			}
+		}
+	}
+	in.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}

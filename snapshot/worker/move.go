@@ -1,0 +1,259 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/snapshot"
+	"godwit.dev/godwit/snapshot/stream"
+)
+
+// SendJob streams a VM to another node.
+type SendJob struct {
+	Live     snapshot.Live `json:"-"` // called here, not in the worker
+	Budget   time.Duration `json:"budget,omitempty"`
+	Tracking *Tracking     `json:"tracking,omitempty"`
+
+	Address   string       `json:"address"` // host:port
+	Ends      stream.Ends  `json:"ends"`
+	Bandwidth int64        `json:"bandwidth,omitempty"` // bytes a second; 0: no bound
+	Ref       snapshot.Ref `json:"ref"`
+
+	Spaces []Space `json:"spaces"`
+	State  *File   `json:"state"`
+	Disks  []Disk  `json:"disks,omitempty"`
+}
+
+// ReceiveJob takes a VM from the other end of a connection. The files are empty; a disk
+// without one is there already.
+type ReceiveJob struct {
+	Arrival Arrival `json:"-"` // called here, not in the worker
+
+	Conn *File        `json:"conn"`
+	Ends stream.Ends  `json:"ends"`
+	Ref  snapshot.Ref `json:"ref"`
+
+	Spaces []SizedSpace `json:"spaces"`
+	State  *File        `json:"state"`
+	Disks  []SizedDisk  `json:"disks,omitempty"`
+}
+
+// SizedSpace is a space whose size the Spec tells.
+type SizedSpace struct {
+	Name string `json:"name"`
+	Size int64  `json:"size"`
+	File *File  `json:"file"`
+}
+
+// SizedDisk is a read-only disk whose size the Spec tells.
+type SizedDisk struct {
+	stream.Blob
+	File *File `json:"file,omitempty"`
+}
+
+// Arrival is what a receiving worker asks for.
+type Arrival interface {
+	// Complete is called when all read-only disks are there, Load when everything is:
+	// what it answers decides whether the source hears READY.
+	Complete(ctx context.Context) error
+	Load(ctx context.Context, digest string, resume json.RawMessage) error
+}
+
+// arrived is what Load is told.
+type arrived struct {
+	Digest string          `json:"digest"`
+	Resume json.RawMessage `json:"resume,omitempty"`
+}
+
+// Send returns when the destination is READY. Cancelling ctx kills the worker, and with it
+// the connection.
+func (c *Client) Send(ctx context.Context, j SendJob, notify func(Progress)) (snapshot.Sent, error) {
+	files := fileList{}
+	for i := range j.Spaces {
+		files.add(j.Spaces[i].File)
+	}
+	for i := range j.Disks {
+		files.add(j.Disks[i].File)
+	}
+	files.add(j.State)
+	j.Tracking.addTo(&files)
+	l, err := c.run(ctx, job{Send: &j}, files, notify)
+	if err == nil && l.Sent == nil {
+		err = errAnswer
+	}
+	if err != nil {
+		return snapshot.Sent{}, err
+	}
+	return *l.Sent, nil
+}
+
+// Receive returns when the source was told READY. Unauthenticated: who has connected was not
+// the source, and no file was touched.
+func (c *Client) Receive(ctx context.Context, j ReceiveJob, notify func(Progress)) error {
+	files := fileList{}
+	files.add(j.Conn)
+	for i := range j.Spaces {
+		files.add(j.Spaces[i].File)
+	}
+	for i := range j.Disks {
+		files.add(j.Disks[i].File)
+	}
+	files.add(j.State)
+	l, err := c.run(ctx, job{Receive: &j}, files, notify)
+	if err == nil && l.Received == nil {
+		err = errAnswer
+	}
+	return err
+}
+
+// arrive does what a receiving worker has asked for. An error goes to the worker, which
+// tells the source.
+func (t talk) arrive(ctx context.Context, l line, stdin io.Writer) error {
+	if t.arrival == nil {
+		return errAnswer
+	}
+	var err error
+	if l.Complete {
+		err = t.arrival.Complete(ctx)
+	} else {
+		err = t.arrival.Load(ctx, l.Arrived.Digest, l.Arrived.Resume)
+	}
+	var r reply
+	if err != nil {
+		r.Error = newRemoteError(err)
+	}
+	if err := json.NewEncoder(stdin).Encode(r); err != nil {
+		return fmt.Errorf("answer worker: %w", err)
+	}
+	return nil
+}
+
+// Complete implements Arrival for the one at the other end.
+func (r *remote) Complete(ctx context.Context) error {
+	r.out.write(line{Complete: true})
+	return r.done(ctx)
+}
+
+// Load implements Arrival for the one at the other end.
+func (r *remote) Load(ctx context.Context, digest string, resume json.RawMessage) error {
+	r.out.write(line{Arrived: &arrived{Digest: digest, Resume: resume}})
+	return r.done(ctx)
+}
+
+func (r *remote) done(ctx context.Context) error {
+	p, err := r.next(ctx)
+	if err == nil && p.Error != nil {
+		err = p.Error
+	}
+	return err
+}
+
+func (j *SendJob) run(ctx context.Context, notify func(Progress)) (line, error) {
+	d := net.Dialer{KeepAliveConfig: alive, Timeout: dialBound, Control: func(_, _ string, c syscall.RawConn) error { return impatient(c) }}
+	raw, err := d.DialContext(ctx, "tcp", j.Address)
+	if err != nil {
+		return line{}, fmt.Errorf("reach the destination: %w: %w", err, errdefs.ErrUnavailable)
+	}
+	defer raw.Close()
+	tracker, untracked := j.Tracking.tracker()
+	if err := confine(""); err != nil {
+		return line{}, err
+	}
+	conn, err := j.Ends.Client(ctx, raw)
+	if err != nil {
+		return line{}, err
+	}
+	defer conn.Close()
+	sent, err := snapshot.Send(ctx, conn, source(j.State, j.Spaces, j.Disks), snapshot.SendOptions{
+		Ref: j.Ref, Live: restoring{j.Live}, Budget: j.Budget, Tracker: tracker, Bandwidth: j.Bandwidth,
+		Progress: func(p snapshot.Progress) { notify(Progress{Progress: p}) },
+	})
+	if untracked != "" {
+		sent.Untracked = untracked
+	}
+	return line{Sent: &sent}, err
+}
+
+// restoring collects garbage again behind the state, which is when it is of use.
+type restoring struct{ snapshot.Live }
+
+func (r restoring) Save(ctx context.Context) (json.RawMessage, error) {
+	defer debug.SetGCPercent(gcPercent)
+	return r.Live.Save(ctx)
+}
+
+func (j *ReceiveJob) run(ctx context.Context, notify func(Progress)) (line, error) {
+	raw, err := net.FileConn(osFile(j.Conn))
+	if err = errors.Join(err, j.Conn.Close()); err != nil {
+		return line{}, fmt.Errorf("take connection over: %w", err)
+	}
+	defer raw.Close()
+	if tcp, ok := raw.(*net.TCPConn); ok {
+		c, err := tcp.SyscallConn()
+		if err = errors.Join(err, tcp.SetKeepAliveConfig(alive)); err == nil {
+			err = impatient(c)
+		}
+		if err != nil {
+			return line{}, fmt.Errorf("take connection over: %w", err)
+		}
+	}
+	if err := confine(""); err != nil {
+		return line{}, err
+	}
+	conn, err := j.Ends.Server(ctx, raw)
+	if err != nil {
+		return line{}, err
+	}
+	defer conn.Close()
+	t := stream.Target{
+		Ref: stream.Ref(j.Ref), State: osFile(j.State), Complete: j.Arrival.Complete,
+		Load: func(ctx context.Context, digest string, e stream.End) error {
+			return j.Arrival.Load(ctx, digest, e.Resume)
+		},
+		Progress: func(moved uint64) { notify(Progress{Progress: snapshot.Progress{Step: "receive", Moved: moved}}) },
+	}
+	for _, s := range j.Spaces {
+		t.Spaces = append(t.Spaces, stream.TargetSpace{Area: stream.Area{Name: s.Name, Size: s.Size}, File: osFile(s.File)})
+	}
+	for _, d := range j.Disks {
+		t.Disks = append(t.Disks, stream.TargetDisk{Blob: d.Blob, File: osFile(d.File)})
+	}
+	return line{Received: &struct{}{}}, stream.Receive(ctx, conn, t)
+}
+
+// A host that is gone is noticed in this time, at both ends.
+const (
+	dialBound = 10 * time.Second
+	goneBound = 20 * time.Second
+)
+
+var alive = net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 5 * time.Second, Count: 3}
+
+// impatient bounds how long what was sent may stay unacknowledged.
+func impatient(c syscall.RawConn) error {
+	var set error
+	err := c.Control(func(fd uintptr) {
+		set = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(goneBound.Milliseconds()))
+	})
+	return errors.Join(err, set)
+}
+
+// addTo adds what there is.
+func (t *Tracking) addTo(files *fileList) {
+	if t == nil {
+		return
+	}
+	for _, f := range []*File{t.Pagemap, t.Fault, t.Clear} {
+		files.add(f)
+	}
+}

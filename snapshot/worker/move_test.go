@@ -1,0 +1,123 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/snapshot"
+	"godwit.dev/godwit/snapshot/stream"
+)
+
+// both is a VM that stands still when it is told to, and its destination.
+type both struct {
+	state    *os.File
+	complete int
+	digest   string
+	resume   string
+	fail     error // of Load
+}
+
+func (b *both) Pause(context.Context) error { return nil }
+
+func (b *both) Save(context.Context) (json.RawMessage, error) {
+	_, err := b.state.WriteAt([]byte("state"), 0)
+	return json.RawMessage(`{"a":1}`), err
+}
+
+func (b *both) Complete(context.Context) error { b.complete++; return nil }
+
+func (b *both) Load(_ context.Context, digest string, resume json.RawMessage) error {
+	b.digest, b.resume = digest, string(resume)
+	return b.fail
+}
+
+// A VM goes from one confined process to the other, by a connection that its end was
+// handed; what the destination cannot load is the source's error too; and who has another
+// certificate is told from a source that fails.
+func TestMove(t *testing.T) {
+	for name, c := range map[string]struct {
+		fail    error
+		another bool
+		want    func(error) bool
+	}{
+		"goes":      {},
+		"unfit":     {fail: fmt.Errorf("load: %w", errdefs.ErrFailedPrecondition), want: errdefs.IsFailedPrecondition},
+		"a strange": {another: true, want: errdefs.IsUnauthorized},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := &both{fail: c.fail}
+			one, two := newEnd(t), newEnd(t)
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			ram, state, to, toState := file(t, noise(3<<20)), file(t, nil), file(t, nil), file(t, nil)
+			if err := ram.Truncate(ramSize); err != nil {
+				t.Fatal(err)
+			}
+			b.state = state.File
+			ref := snapshot.Ref{VM: "ns/vm", UID: "u", Operation: "op", Attempt: 1, Generation: 1}
+			received := make(chan error, 1)
+			go func() {
+				conn, err := l.Accept()
+				if err != nil {
+					received <- err
+					return
+				}
+				f, err := conn.(*net.TCPConn).File()
+				conn.Close()
+				if err != nil {
+					received <- err
+					return
+				}
+				defer f.Close()
+				peer := one.Certificate
+				if c.another {
+					peer = two.Certificate
+				}
+				received <- client().Receive(t.Context(), ReceiveJob{
+					Arrival: b, Conn: Open(f), Ends: stream.Ends{Own: two, Peer: peer, Channel: "c"}, Ref: ref,
+					Spaces: []SizedSpace{{Name: "ram0", Size: ramSize, File: to}}, State: toState,
+				}, nil)
+			}()
+			sent, err := client().Send(t.Context(), SendJob{
+				Live: b, Budget: 50 * time.Millisecond, Address: l.Addr().String(), Ends: stream.Ends{Own: one, Peer: two.Certificate, Channel: "c"},
+				Ref: ref, Spaces: []Space{{Name: "ram0", File: ram}}, State: state,
+			}, nil)
+			rerr := <-received
+			if c.want != nil {
+				if !c.want(rerr) || err == nil || !c.another && !c.want(err) {
+					t.Errorf("source %v, destination %v", err, rerr)
+				}
+				return
+			}
+			if err != nil || rerr != nil {
+				t.Fatal(err, rerr)
+			}
+			was, _ := os.ReadFile(ram.Name())
+			is, _ := os.ReadFile(to.Name())
+			saved, _ := os.ReadFile(toState.Name())
+			if !bytes.Equal(was, is) || string(saved) != "state" || b.digest != sent.Digest || b.resume != `{"a":1}` || b.complete != 1 {
+				t.Errorf("arrived %+v of %+v, state %q, RAM equal %v", b, sent, saved, bytes.Equal(was, is))
+			}
+		})
+	}
+}
+
+func newEnd(t *testing.T) stream.Identity {
+	t.Helper()
+	i, err := stream.NewIdentity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
