@@ -8,6 +8,8 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/migrate/transition"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
 type peerKey struct{}
@@ -16,6 +18,12 @@ type peerKey struct{}
 // host's root.
 func WithPeer(ctx context.Context, node string) context.Context {
 	return context.WithValue(ctx, peerKey{}, node)
+}
+
+// WithoutPeer is for what a service of the controller does for a node once it has seen that
+// the node may order it.
+func WithoutPeer(ctx context.Context) context.Context {
+	return context.WithValue(ctx, peerKey{}, nil)
 }
 
 // Peer answers the node at the other end; ok is false for a local caller.
@@ -37,11 +45,23 @@ func only(nodes ...string) func(transition.State) []string {
 	return func(transition.State) []string { return nodes }
 }
 
-// parties are the source and the destination of the operation that the call names. An
-// unknown one needs no check: its transition is refused for everybody.
+// parties may take the steps of the operation that the call names. An unknown one needs no
+// check: its transition is refused for everybody.
 func parties(s transition.State) []string {
 	if s.Named == nil {
 		return nil
 	}
-	return []string{s.Named.GetSource(), s.Named.GetDestination()}
+	return drivers(s.Named)
+}
+
+// drivers are the nodes whose engines, or shims, drive an operation. A move is the
+// controller's alone: a destination that could take its steps would take any VM.
+func drivers(op *nodev1.Operation) []string {
+	switch op.GetKind() {
+	case nodev1.Kind_KIND_MIGRATE:
+		return []string{}
+	case nodev1.Kind_KIND_WAKE:
+		return []string{op.GetDestination()}
+	}
+	return []string{op.GetSource()}
 }

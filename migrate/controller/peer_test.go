@@ -23,7 +23,8 @@ import (
 type remote struct {
 	address string
 	local   *record.Client
-	token   func(node string) string
+	store   store.Store
+	token   func(node string, controller bool) string
 	stop    func()
 }
 
@@ -46,6 +47,21 @@ func serveRemote(t *testing.T) *remote {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })
+	r := serveStore(t, st, id, authority)
+	r.store = st
+	r.token = func(node string, role bool) string {
+		text, err := authority.Token(node, time.Minute, role)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	return r
+}
+
+// serveStore is one of the controllers that keep their records in st.
+func serveStore(t *testing.T, st store.Store, id *pki.Identity, authority *pki.Authority) *remote {
+	t.Helper()
 	svc := controller.New(st)
 	srv, err := controller.NewServer()
 	if err != nil {
@@ -60,29 +76,27 @@ func serveRemote(t *testing.T) *remote {
 	wg.Go(func() { _ = controller.ServeTLS(t.Context(), srv, l, id, authority) })
 	stop := sync.OnceFunc(func() { _ = srv.Close(); _ = l.Close(); wg.Wait() })
 	t.Cleanup(stop)
-	return &remote{
-		address: l.Addr().String(), local: dial(t, serveLocal(t, svc)), stop: stop,
-		token: func(node string) string {
-			text, err := authority.Token(node, time.Minute)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return text
-		},
-	}
+	return &remote{address: l.Addr().String(), local: dial(t, serveLocal(t, svc)), stop: stop}
 }
 
-// join makes a node of the cluster and its client.
-func (r *remote) join(t *testing.T, node string) *record.Client {
+// identity makes a node of the cluster.
+func (r *remote) identity(t *testing.T, node string, controller bool) *pki.Identity {
 	t.Helper()
 	dir := t.TempDir()
-	if _, err := pki.Join(t.Context(), dir, r.address, r.token(node), nil); err != nil {
+	if _, err := pki.Join(t.Context(), dir, r.address, r.token(node, controller), nil); err != nil {
 		t.Fatal(err)
 	}
 	id, err := pki.Load(pki.In(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
+	return id
+}
+
+// join makes a node of the cluster and its client.
+func (r *remote) join(t *testing.T, node string) *record.Client {
+	t.Helper()
+	id := r.identity(t, node, false)
 	c, err := record.DialTLS(t.Context(), r.address, id.Client())
 	if err != nil {
 		t.Fatal(err)
@@ -135,6 +149,24 @@ func TestPeerActsOnlyForItself(t *testing.T) {
 			_, err := rogue.Finish(ctx, &nodev1.FinishRequest{Vm: vm, Operation: "h2", Attempt: 1, Generation: g, Phase: nodev1.Phase_PHASE_FAILED})
 			return err
 		},
+	}
+	moved := asleep(t, mine, "moved", "sha256:cc")
+	if err := wake(t, r.local, moved, "src", func() {}); err != nil {
+		t.Fatal(err)
+	}
+	order := &nodev1.Operation{Id: "m", Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Source: "src", Destination: "rogue", Generation: moved.Generation + 1}
+	for who, c := range map[string]*record.Client{"its destination": rogue, "its source": mine} {
+		calls["open a move by "+who] = func() error {
+			_, err := c.Open(ctx, &nodev1.OpenRequest{Vm: moved.Vm, Operation: order})
+			return err
+		}
+		calls["commit a move by "+who] = func() error {
+			if _, err := r.local.Open(ctx, &nodev1.OpenRequest{Vm: moved.Vm, Operation: order}); err != nil {
+				return err
+			}
+			_, err := c.Commit(ctx, &nodev1.CommitRequest{Vm: moved.Vm, Operation: "m", Attempt: 1, Generation: order.Generation, Owner: &nodev1.Owner{Node: "rogue"}})
+			return err
+		}
 	}
 	for name, call := range calls {
 		if err := call(); !errdefs.IsPermissionDenied(err) {
@@ -209,12 +241,45 @@ func TestClientReconnects(t *testing.T) {
 	}
 }
 
+// TestSeveralControllers shows that a node whose controller is gone asks the next one,
+// which keeps the same records, and that a joined node without the role is none.
+func TestSeveralControllers(t *testing.T) {
+	first := serveRemote(t)
+	second := serveStore(t, first.store, first.identity(t, "second", true), nil)
+	rogue := serveStore(t, first.store, first.identity(t, "rogue", false), nil)
+	node := first.identity(t, "src", false)
+	c := record.Remote([]string{first.address, rogue.address, second.address}, node.Client())
+	t.Cleanup(func() { _ = c.Close() })
+	seen := asleep(t, c, "web", "sha256:aa")
+	first.stop()
+	var got *nodev1.Record
+	for deadline := time.Now().Add(10 * time.Second); got == nil; {
+		var err error
+		if got, err = c.Get(t.Context(), &nodev1.GetRequest{Vm: seen.Vm}); err != nil && time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+	if got.GetVersion() != seen.GetVersion() || got.GetOwner().GetDigest() != "sha256:aa" {
+		t.Errorf("the second controller answers %v", got)
+	}
+	second.stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for ctx.Err() == nil {
+		_, err := c.Get(ctx, &nodev1.GetRequest{Vm: seen.Vm})
+		if errdefs.IsUnavailable(err) && strings.Contains(err.Error(), rogue.address) {
+			return
+		}
+	}
+	t.Error("a node that is no controller was asked")
+}
+
 // TestWithoutCertificate shows that the port answers nobody else.
 func TestWithoutCertificate(t *testing.T) {
 	r := serveRemote(t)
 	stranger := serveRemote(t)
 	dir := t.TempDir()
-	if _, err := pki.Join(t.Context(), dir, stranger.address, stranger.token("src"), nil); err != nil {
+	if _, err := pki.Join(t.Context(), dir, stranger.address, stranger.token("src", false), nil); err != nil {
 		t.Fatal(err)
 	}
 	id, err := pki.Load(pki.In(dir))
@@ -223,7 +288,7 @@ func TestWithoutCertificate(t *testing.T) {
 	}
 	config := id.Client()
 	config.VerifyConnection = nil // the stranger trusts everybody
-	c := record.Remote(r.address, config)
+	c := record.Remote([]string{r.address}, config)
 	t.Cleanup(func() { _ = c.Close() })
 	if _, err := c.List(t.Context(), &nodev1.ListRequest{}); !errdefs.IsUnavailable(err) {
 		t.Fatalf("a node of another cluster: %v", err)

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/containerd/ttrpc"
 
 	"godwit.dev/godwit/api/record"
@@ -52,6 +53,23 @@ func ServeTLS(ctx context.Context, srv *ttrpc.Server, l net.Listener, id *pki.Id
 			return ctx, nil, authority.Enroll(secure)
 		}
 		node, err := pki.NodeOf(state.PeerCertificates[0])
+		return WithPeer(ctx, node), secure, err
+	})
+}
+
+// ServePeer serves srv to the controller alone.
+func ServePeer(ctx context.Context, srv *ttrpc.Server, l net.Listener, id *pki.Identity) error {
+	config := id.Server(false)
+	return serve(ctx, srv, l, func(ctx context.Context, conn net.Conn) (context.Context, net.Conn, error) {
+		secure := tls.Server(conn, config)
+		if err := secure.HandshakeContext(ctx); err != nil {
+			return ctx, conn, err
+		}
+		leaf := secure.ConnectionState().PeerCertificates[0]
+		node, err := pki.NodeOf(leaf)
+		if err == nil && !pki.IsController(leaf) {
+			err = fmt.Errorf("node %s is not the cluster's controller: %w", node, errdefs.ErrPermissionDenied)
+		}
 		return WithPeer(ctx, node), secure, err
 	})
 }

@@ -135,7 +135,7 @@ func (s *Service) Disown(ctx context.Context, req *nodev1.DisownRequest) (*nodev
 // Open implements nodev1.RecordsService.
 func (s *Service) Open(ctx context.Context, req *nodev1.OpenRequest) (*nodev1.Record, error) {
 	op := req.GetOperation()
-	return s.update(ctx, call{vm: req.GetVm(), operation: op.GetId(), nodes: only(op.GetSource(), op.GetDestination()), do: func(st transition.State) (transition.Change, error) {
+	return s.update(ctx, call{vm: req.GetVm(), operation: op.GetId(), nodes: only(drivers(op)...), do: func(st transition.State) (transition.Change, error) {
 		return transition.Open(st, req, s.now())
 	}})
 }
@@ -143,7 +143,7 @@ func (s *Service) Open(ctx context.Context, req *nodev1.OpenRequest) (*nodev1.Re
 // Advance implements nodev1.RecordsService.
 func (s *Service) Advance(ctx context.Context, req *nodev1.AdvanceRequest) (*nodev1.Record, error) {
 	return s.update(ctx, call{vm: req.GetVm(), operation: req.GetOperation(), nodes: parties, do: func(st transition.State) (transition.Change, error) {
-		return transition.Advance(st, req)
+		return transition.Advance(st, req, s.now())
 	}})
 }
 
@@ -161,20 +161,51 @@ func (s *Service) Finish(ctx context.Context, req *nodev1.FinishRequest) (*nodev
 	}})
 }
 
+// Retry implements nodev1.RecordsService.
+func (s *Service) Retry(ctx context.Context, req *nodev1.RetryRequest) (*nodev1.Record, error) {
+	return s.update(ctx, call{vm: req.GetVm(), operation: req.GetOperation(), nodes: parties, do: func(st transition.State) (transition.Change, error) {
+		return transition.Retry(st, req, s.now())
+	}})
+}
+
 // Trim implements nodev1.RecordsService.
 func (s *Service) Trim(ctx context.Context, req *nodev1.TrimRequest) (*nodev1.Record, error) {
 	return s.update(ctx, call{vm: req.GetVm(), do: func(st transition.State) (transition.Change, error) {
-		return transition.Trim(st, req)
+		return transition.Trim(st, req, s.now())
+	}})
+}
+
+// Schedule implements nodev1.RecordsService.
+func (s *Service) Schedule(ctx context.Context, req *nodev1.ScheduleRequest) (*nodev1.Record, error) {
+	return s.update(ctx, call{vm: req.GetVm(), do: func(st transition.State) (transition.Change, error) {
+		return transition.Schedule(st, req)
 	}})
 }
 
 // Remove implements nodev1.RecordsService.
 func (s *Service) Remove(ctx context.Context, req *nodev1.RemoveRequest) (*nodev1.RemoveResponse, error) {
 	_, err := s.update(ctx, call{vm: req.GetVm(), do: func(st transition.State) (transition.Change, error) {
-		return transition.Remove(st, req)
+		return transition.Remove(st, req, s.now())
 	}})
 	if err != nil {
 		return nil, err
 	}
 	return &nodev1.RemoveResponse{}, nil
+}
+
+// Owed implements nodev1.RecordsService.
+func (s *Service) Owed(ctx context.Context, _ *nodev1.OwedRequest) (*nodev1.OwedResponse, error) {
+	all, err := s.store.Owed(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &nodev1.OwedResponse{Owed: all}, nil
+}
+
+// Clear implements nodev1.RecordsService.
+func (s *Service) Clear(ctx context.Context, req *nodev1.ClearRequest) (*nodev1.ClearResponse, error) {
+	if err := transition.CheckVM(req.GetVm()); err != nil {
+		return nil, err
+	}
+	return &nodev1.ClearResponse{}, s.store.Clear(ctx, req.GetVm(), req.GetRepository(), req.GetDigest())
 }

@@ -1,5 +1,6 @@
-// Package engine drives the operations of one node: hibernate at the VM's node, wake at
-// its destination. An operation is a straight list of steps; which one is next follows
+// Package engine drives the operations of one node: hibernate and checkpoint at the VM's
+// node, wake at its destination, moves at the controller. An operation is a straight list
+// of steps; which one is next follows
 // from the record alone, so that a restarted engine goes on where the last one stopped.
 package engine
 
@@ -64,8 +65,26 @@ type Snapshots interface {
 	Exists(ctx context.Context, repository, digest string) (bool, error)
 	// Accepts fails if the store takes nothing now.
 	Accepts(ctx context.Context, repository string) error
-	// DropTag deletes a tag; one that is not there is deleted.
-	DropTag(ctx context.Context, repository, tag string) error
+	Deleter
+}
+
+// Deleter is the half of the store that nobody waits for.
+type Deleter interface {
+	// Drop deletes a snapshot and its tag; what is not there is deleted.
+	Drop(ctx context.Context, repository, digest, tag string) error
+	// Leftovers lists what stands under the tags of a repository. What is not godwit's is
+	// not in it.
+	Leftovers(ctx context.Context, repository string) ([]Leftover, error)
+	// Collect removes the files of a layout directory that nothing lists and that are
+	// older than grace. Of a registry it removes nothing.
+	Collect(ctx context.Context, repository string, grace time.Duration, dry bool) (files int, bytes uint64, err error)
+}
+
+// Golden knows golden snapshots. It is nil where nobody does.
+type Golden interface {
+	// Golden answers the digest of the one whose pages a VM's snapshot may refer to; empty:
+	// there is none, or none that can be used now.
+	Golden(ctx context.Context, vm *nodev1.VM) string
 }
 
 // Parts are what the engine works on.
@@ -76,10 +95,12 @@ type Parts struct {
 	Tasks     Tasks
 	Leavings  Leavings
 	Snapshots Snapshots
+	Golden    Golden
 	Events    Events
+	Peers     Peers // nil: this node is not the controller, and drives no moves
 }
 
-// Options of an engine. Zero durations and Keep take the defaults.
+// Options of an engine. Zero durations and numbers take the defaults.
 type Options struct {
 	Node       string
 	Repository func(*nodev1.Record) string // where a VM's snapshots go; empty: nowhere
@@ -90,7 +111,11 @@ type Options struct {
 	RetryMin  time.Duration // between tries, doubled up to RetryMax
 	RetryMax  time.Duration
 	Grace     time.Duration // a VM is missed for so long before its record is given up
-	Keep      int           // newest snapshots of a VM whose tags stay
+	Retention Retention
+
+	Limits   Limits        // of moves at once
+	Patience time.Duration // with a node that does not answer, before the commit
+	Stall    time.Duration // that a transfer stands still, where a move gives up then
 }
 
 // Defaults of Options.
@@ -101,7 +126,8 @@ const (
 	DefaultRetryMin  = 100 * time.Millisecond
 	DefaultRetryMax  = 10 * time.Second
 	DefaultGrace     = time.Minute
-	DefaultKeep      = 1
+	DefaultPatience  = 20 * time.Second
+	DefaultStall     = 30 * time.Second
 )
 
 func (o Options) withDefaults() Options {
@@ -111,13 +137,22 @@ func (o Options) withDefaults() Options {
 	}{
 		{&o.Operation, DefaultOperation}, {&o.Abort, DefaultAbort}, {&o.Step, DefaultStep},
 		{&o.RetryMin, DefaultRetryMin}, {&o.RetryMax, DefaultRetryMax}, {&o.Grace, DefaultGrace},
+		{&o.Retention.Grace, DefaultLeftovers}, {&o.Patience, DefaultPatience}, {&o.Stall, DefaultStall},
 	} {
 		if *d.value <= 0 {
 			*d.value = d.fallback
 		}
 	}
-	if o.Keep <= 0 {
-		o.Keep = DefaultKeep
+	if o.Retention.Keep <= 0 {
+		o.Retention.Keep = DefaultKeep
+	}
+	for _, l := range []struct {
+		value    *int
+		fallback int
+	}{{&o.Limits.All, DefaultLimits.All}, {&o.Limits.Out, DefaultLimits.Out}, {&o.Limits.In, DefaultLimits.In}} {
+		if *l.value <= 0 {
+			*l.value = l.fallback
+		}
 	}
 	return o
 }
@@ -135,12 +170,19 @@ type Engine struct {
 	mu   sync.Mutex
 	runs map[string]*run      // by operation id
 	gone map[string]time.Time // records whose VM was not found, by version: when first
+
+	placing  sync.Mutex // of moves: one takes a place at a time
+	scanning sync.Mutex // of scan: the daemon's own rounds and orders to prune
+	scan     scanned
+	now      func() time.Time
+	tried    map[string]time.Time // by uid: when a checkpoint was last due; of Due
+	prompt   time.Duration        // that an operation's success waits for deletions
 }
 
 // New returns an engine that works until Close. Call Resume next.
 func New(parts Parts, opts Options) *Engine {
 	life, cancel := context.WithCancel(context.Background())
-	return &Engine{Parts: parts, opts: opts.withDefaults(), life: life, close: cancel, runs: map[string]*run{}, gone: map[string]time.Time{}}
+	return &Engine{Parts: parts, opts: opts.withDefaults(), life: life, close: cancel, runs: map[string]*run{}, gone: map[string]time.Time{}, scan: scanned{since: map[string]time.Time{}}, now: time.Now, prompt: 2 * time.Second}
 }
 
 // Close stops between two steps and waits. What was begun stays open in the records.
@@ -172,10 +214,12 @@ func (e *Engine) drives(op *nodev1.Operation) bool {
 		return false
 	}
 	switch op.GetKind() {
-	case nodev1.Kind_KIND_HIBERNATE:
+	case nodev1.Kind_KIND_HIBERNATE, nodev1.Kind_KIND_CHECKPOINT:
 		return op.GetSource() == e.opts.Node
 	case nodev1.Kind_KIND_WAKE:
 		return op.GetDestination() == e.opts.Node
+	case nodev1.Kind_KIND_MIGRATE:
+		return e.Peers != nil && e.Peers.Drives(op.GetDriver())
 	default:
 		return false
 	}

@@ -71,6 +71,11 @@ func (w *world) wake(e *Engine, id string) error {
 	return err
 }
 
+func (w *world) checkpoint(e *Engine, id string) error {
+	_, err := e.Checkpoint(w.t.Context(), &nodev1.CheckpointRequest{Vm: vm, Operation: id})
+	return err
+}
+
 // asleep is a world whose VM sleeps.
 func asleep(t *testing.T) *world {
 	t.Helper()
@@ -97,6 +102,9 @@ var orders = []struct {
 }{
 	{"hibernate", "n1", newWorld, (*world).hibernate},
 	{"wake", "n2", asleep, (*world).wake},
+	{"checkpoint", "n1", newWorld, (*world).checkpoint},
+	{"cold move", "c", newWorld, (*world).moveCold},
+	{"live move", "c", liveWorld, (*world).moveLive},
 }
 
 func TestHibernateThenWake(t *testing.T) {

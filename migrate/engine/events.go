@@ -22,6 +22,8 @@ const (
 	Lost           Type = "Lost"
 	CleanupPending Type = "CleanupPending"
 	Disowned       Type = "Disowned"
+	Switching      Type = "Switching"  // a move: its source is about to stop for good
+	Retargeted     Type = "Retargeted" // a move: its next attempt begins
 )
 
 var settled = map[nodev1.Phase]Type{
@@ -41,6 +43,12 @@ type Event struct {
 	Reason    string
 	Receipt   string // of a settled operation, JSON
 	Err       error
+	Op        *nodev1.Operation // of a move, as it was before
+}
+
+// tell reports something of a move.
+func (e *Engine) tell(ctx context.Context, kind Type, op *nodev1.Operation, err error) {
+	e.Events.Event(ctx, Event{Type: kind, Operation: op.GetId(), VM: op.GetVm(), Kind: op.GetKind(), Op: op, Err: err})
 }
 
 // Events takes what the engine reports. It must not block.
@@ -64,7 +72,7 @@ type Log struct{ Logger *slog.Logger }
 // Event implements Events.
 func (l Log) Event(ctx context.Context, ev Event) {
 	level := slog.LevelWarn
-	if ev.Type == Opened || ev.Type == Committed || ev.Type == Succeeded {
+	if ev.Type == Opened || ev.Type == Committed || ev.Type == Succeeded || ev.Type == Switching || ev.Type == Retargeted {
 		level = slog.LevelInfo
 	}
 	attrs := []slog.Attr{

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/containerd/errdefs"
@@ -12,7 +13,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// hibernate: the VM stays paused from capture to release, or runs on after abort.
+// hibernate: capture pauses the VM towards its end; it stays so to release, or runs on
+// after abort.
 var hibernate = map[nodev1.Phase]step{
 	nodev1.Phase_PHASE_PENDING:      {name: "begin", do: begin},
 	nodev1.Phase_PHASE_TRANSFERRING: {name: "capture", do: capture},
@@ -34,21 +36,51 @@ func begin(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 
 func capture(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
-	resp, err := e.Machines.Capture(ctx, op.GetVm(), &machinev1.CaptureRequest{
-		Ref: ref(op), Repository: op.GetRepository(), Tag: op.GetTag(), EndExecs: op.GetEndExecs(),
-	})
+	order := captureOf(op)
+	if e.Golden != nil {
+		order.Golden = e.Golden.Golden(ctx, op.GetVm())
+	}
+	resp, err := e.Machines.Capture(ctx, op.GetVm(), order)
 	if err != nil {
 		return err
 	}
 	if resp.GetDigest() == "" {
 		return fmt.Errorf("the shim named no digest: %w", errdefs.ErrInternal)
 	}
-	figures := record.Receipt{
+	if op.GetKind() == nodev1.Kind_KIND_CHECKPOINT && !resp.GetGoneOn() {
+		return fmt.Errorf("the VM's shim is of a build that has no checkpoints, and holds the VM: %w", errdefs.ErrNotImplemented)
+	}
+	figures := captured(op, resp)
+	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_SWITCHING, Digest: resp.GetDigest(), Receipt: figures.String()})
+}
+
+func captureOf(op *nodev1.Operation) *machinev1.CaptureRequest {
+	return &machinev1.CaptureRequest{
+		Ref: ref(op), Repository: op.GetRepository(), Tag: op.GetTag(), EndExecs: op.GetEndExecs(),
+		Concurrency: op.GetConcurrency(), Bandwidth: op.GetBandwidth(),
+		PauseBudgetMs: op.GetPauseBudgetMs(), Checkpoint: op.GetKind() == nodev1.Kind_KIND_CHECKPOINT, Paused: op.GetPaused(),
+	}
+}
+
+// captured is what the receipt says of a capture.
+func captured(op *nodev1.Operation, resp *machinev1.CaptureResponse) record.Receipt {
+	return record.Receipt{
 		Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Digest: resp.GetDigest(),
 		PauseMS: resp.GetPauseMs(), DurableMS: resp.GetDurableMs(), RAMBytes: resp.GetRamBytes(),
 		ResidentBytes: resp.GetResidentBytes(), PushedBytes: resp.GetPushedBytes(), TotalBytes: resp.GetTotalBytes(),
+		Tracking: resp.GetTracking(), Untracked: resp.GetUntracked(), DeadBytes: resp.GetDeadBytes(),
+		StopMS: resp.GetStopMs(), SaveMS: resp.GetSaveMs(), InsideBytes: resp.GetInsideBytes(), Notes: resp.GetNotes(),
+		Passes: passesOf(resp.GetPasses()),
 	}
-	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_SWITCHING, Digest: resp.GetDigest(), Receipt: figures.String()})
+}
+
+func passesOf(all []*machinev1.CapturePass) (passes []record.Pass) {
+	for _, p := range all {
+		passes = append(passes, record.Pass{
+			LookedBytes: p.GetLookedBytes(), SentBytes: p.GetSentBytes(), LeftBytes: p.GetLeftBytes(), MS: p.GetMs(),
+		})
+	}
+	return passes
 }
 
 // vote has the VMM stopped for good, and commits with the receipt that says so (P-01).
@@ -86,14 +118,14 @@ func releaseOf(op *nodev1.Operation) *machinev1.ReleaseRequest {
 	return &machinev1.ReleaseRequest{Ref: ref(op), Digest: op.GetDigest()}
 }
 
-// tidy ends what containerd holds, and drops the tags of older snapshots in a pass of
-// its own (S0-16); a tag that stays does not hold up success (R4).
+// tidy ends what containerd holds, and deletes older snapshots in a pass of its own
+// (S0-16); one that stays does not hold up success (R4).
 func tidy(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
 	if err := e.Leavings.Hibernated(ctx, op.GetVm(), op.GetDigest()); err != nil {
 		return err
 	}
-	err := e.retain(ctx, rec)
+	err := errors.Join(e.trim(ctx, rec), e.cleanPromptly(ctx, op.GetVm()))
 	if err != nil {
 		e.Events.Event(ctx, Event{Type: CleanupPending, Operation: op.GetId(), VM: op.GetVm(), Kind: op.GetKind(), Err: err})
 	}
@@ -123,4 +155,6 @@ const (
 
 	recordPrepared = "PREPARED"
 	recordReleased = "RELEASED"
+	recordIncoming = "INCOMING"
+	recordReady    = "READY"
 )

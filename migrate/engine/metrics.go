@@ -45,10 +45,17 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
+// Wake counts a wake that was settled without an engine: a task that was created while
+// its VM slept. An unknown result is counted too, under its own name.
+func (m *Metrics) Wake(result string) { m.wakes.WithLabelValues(result).Inc() }
+
 // Event implements Events.
 func (m *Metrics) Event(_ context.Context, ev Event) {
 	result, ok := results[ev.Type]
 	if !ok {
+		return
+	}
+	if ev.Kind == nodev1.Kind_KIND_MIGRATE {
 		return
 	}
 	if ev.Kind == nodev1.Kind_KIND_WAKE {

@@ -15,36 +15,45 @@ import (
 
 // Hibernate opens the operation and answers once it is durable.
 func (e *Engine) Hibernate(ctx context.Context, req *nodev1.HibernateRequest) (*nodev1.StatusResponse, error) {
-	return e.order(ctx, req.GetVm(), req.GetOperation(), "", func(rec *nodev1.Record, op *nodev1.Operation) error {
+	return e.order(ctx, req.GetVm(), req.GetOperation(), func(rec *nodev1.Record, open *nodev1.OpenRequest) error {
+		op := open.GetOperation()
 		op.Kind, op.Source, op.EndExecs = nodev1.Kind_KIND_HIBERNATE, e.opts.Node, req.GetEndExecs()
-		op.Repository = e.opts.Repository(rec)
-		op.Tag = fmt.Sprintf("g%d-%s", rec.GetGeneration(), op.GetId())
-		if op.GetRepository() == "" {
-			return fmt.Errorf("hibernate VM %s/%s: node %s has no registry and no layout to put it: %w", req.GetVm().GetNamespace(), req.GetVm().GetId(), e.opts.Node, errdefs.ErrFailedPrecondition)
-		}
-		return nil
+		op.Concurrency, op.Bandwidth = req.GetConcurrency(), req.GetBandwidth()
+		op.PauseBudgetMs = req.GetPauseBudgetMs()
+		return e.place(rec, op)
 	})
 }
 
 // Wake opens the operation and answers once it is durable.
 func (e *Engine) Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.StatusResponse, error) {
-	force := ""
-	if req.GetForce() {
-		force = req.GetDigest()
-	}
-	return e.order(ctx, req.GetVm(), req.GetOperation(), force, func(rec *nodev1.Record, op *nodev1.Operation) error {
-		if force != "" { // a digest that the record has forgotten lies where the VM's others do
-			op.Repository = e.opts.Repository(rec)
-		}
+	return e.order(ctx, req.GetVm(), req.GetOperation(), func(rec *nodev1.Record, open *nodev1.OpenRequest) error {
+		op := open.GetOperation()
 		op.Kind, op.Destination, op.Digest = nodev1.Kind_KIND_WAKE, e.opts.Node, req.GetDigest()
-		op.Stdio = req.GetStdio()
+		op.Stdio, open.LostNode = req.GetStdio(), req.GetLostNode()
+		if req.GetLostNode() != "" && op.GetDigest() == "" {
+			if op.Digest = newest(rec); op.GetDigest() == "" {
+				return fmt.Errorf("wake VM %s without node %s: it has no snapshot: %w", name(rec.GetVm()), req.GetLostNode(), errdefs.ErrFailedPrecondition)
+			}
+		}
+		if req.GetForce() || req.GetLostNode() != "" {
+			open.ForceDigest = op.GetDigest()
+			op.Repository = e.opts.Repository(rec) // a digest that the record has forgotten lies where the VM's others do
+		}
 		return nil
 	})
 }
 
+// newest is the last snapshot that was taken of a VM; empty: there is none.
+func newest(rec *nodev1.Record) string {
+	if n := len(rec.GetSnapshots()); n > 0 {
+		return rec.GetSnapshots()[n-1].GetDigest()
+	}
+	return ""
+}
+
 // order opens an operation on the record as it stands, and drives it. An opposite
 // operation that this node drives is waited for, within ctx (P-03).
-func (e *Engine) order(ctx context.Context, vm *nodev1.VM, id, force string, fill func(*nodev1.Record, *nodev1.Operation) error) (*nodev1.StatusResponse, error) {
+func (e *Engine) order(ctx context.Context, vm *nodev1.VM, id string, fill func(*nodev1.Record, *nodev1.OpenRequest) error) (*nodev1.StatusResponse, error) {
 	if id == "" {
 		id = uuid.NewString()
 	}
@@ -54,10 +63,11 @@ func (e *Engine) order(ctx context.Context, vm *nodev1.VM, id, force string, fil
 			return nil, err
 		}
 		op := &nodev1.Operation{Id: id, Attempt: 1, Generation: rec.GetGeneration(), Managed: true}
-		if err := fill(rec, op); err != nil {
+		open := &nodev1.OpenRequest{Vm: vm, Operation: op}
+		if err := fill(rec, open); err != nil {
 			return nil, err
 		}
-		rec, err = e.Records.Open(ctx, &nodev1.OpenRequest{Vm: vm, Operation: op, ForceDigest: force})
+		rec, err = e.Records.Open(ctx, open)
 		if err == nil {
 			return e.opened(ctx, rec, id)
 		}
@@ -84,7 +94,7 @@ func (e *Engine) opened(ctx context.Context, rec *nodev1.Record, id string) (*no
 		return e.Status(ctx, id)
 	}
 	if op.GetPhase() == nodev1.Phase_PHASE_PENDING {
-		e.Events.Event(ctx, Event{Type: Opened, Operation: id, VM: op.GetVm(), Kind: op.GetKind()})
+		e.Events.Event(ctx, Event{Type: Opened, Operation: id, VM: op.GetVm(), Kind: op.GetKind(), Op: op})
 	}
 	e.start(op)
 	return describe(op), nil

@@ -62,8 +62,14 @@ func (e *Engine) leftHere(ctx context.Context, vm *nodev1.VM, id string) (*nodev
 // overtaken takes up the hibernate whose VM is left here, after a restart of this node.
 func (e *Engine) overtaken(ctx context.Context, vm *nodev1.VM) error {
 	q, err := e.Observer.Query(ctx, vm)
-	if err != nil || q.GetRecord() != recordPrepared && q.GetRecord() != recordReleased {
-		return nil // no shim yet, or nothing of that kind
+	if err != nil {
+		return nil // no shim yet
+	}
+	if moved, err := e.stray(ctx, vm, q); moved || err != nil {
+		return err
+	}
+	if q.GetRecord() != recordPrepared && q.GetRecord() != recordReleased {
+		return nil
 	}
 	op, err := e.leftHere(ctx, vm, q.GetRef().GetOperation())
 	if op != nil {

@@ -23,7 +23,7 @@ func (e *Engine) commit(ctx context.Context, op *nodev1.Operation, owner *nodev1
 		Vm: op.GetVm(), Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Owner: owner, Receipt: receipt,
 	})
 	if err == nil {
-		e.Events.Event(ctx, Event{Type: Committed, Operation: op.GetId(), VM: op.GetVm(), Kind: op.GetKind()})
+		e.Events.Event(ctx, Event{Type: Committed, Operation: op.GetId(), VM: op.GetVm(), Kind: op.GetKind(), Op: op})
 	}
 	return records(err)
 }
@@ -40,7 +40,7 @@ func (e *Engine) finish(ctx context.Context, op *nodev1.Operation, phase nodev1.
 	if op.GetReason() != "" {
 		reason = op.GetReason()
 	}
-	e.Events.Event(ctx, Event{Type: settled[phase], Operation: op.GetId(), VM: op.GetVm(), Kind: op.GetKind(), Reason: reason, Receipt: op.GetReceipt()})
+	e.Events.Event(ctx, Event{Type: settled[phase], Operation: op.GetId(), VM: op.GetVm(), Kind: op.GetKind(), Reason: reason, Receipt: op.GetReceipt(), Op: op})
 	return nil
 }
 

@@ -4,46 +4,141 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// retain drops the tags of all but the newest Keep snapshots; the owner's, the open
-// operation's and that of a VM which was lost always stay.
-func (e *Engine) retain(ctx context.Context, rec *nodev1.Record) error {
-	refs := rec.GetSnapshots()
-	var errs []error
-	for _, ref := range refs[:max(0, len(refs)-e.opts.Keep)] {
-		if d := ref.GetDigest(); d == rec.GetOwner().GetDigest() || d == rec.GetOperation().GetDigest() || d == rec.GetLost() {
+// Retention is the rule for snapshots that nothing needs any more. Nodes of a cluster
+// should have the same one: the shortest counts.
+type Retention struct {
+	Keep int           // newest of a VM that stay; at least 1
+	For  time.Duration // younger ones stay too
+
+	Grace time.Duration // that a tag which no record names is watched before it is deleted
+	// Scans is whether this node looks for such tags, and applies the rule to VMs that no
+	// operation touches: the one that holds the records does.
+	Scans bool
+}
+
+// Defaults of Retention.
+const (
+	DefaultKeep      = 1
+	DefaultLeftovers = time.Hour
+)
+
+// surplus lists the snapshots of a VM that neither its record nor the rule keeps.
+func (e *Engine) surplus(rec *nodev1.Record) (refs []*nodev1.SnapshotRef) {
+	all, scheduled := rec.GetSnapshots(), scheduled(rec)
+	for _, ref := range all[:max(0, len(all)-e.opts.Retention.Keep)] {
+		if scheduled[ref.GetDigest()] {
 			continue
 		}
-		if err := e.drop(ctx, rec.GetVm(), ref); err != nil {
-			errs = append(errs, err)
+		young := e.opts.Retention.For > 0 && e.now().Sub(time.Unix(0, ref.GetCreatedUnixNano())) < e.opts.Retention.For
+		if !young && transition.InUse(rec, ref.GetDigest()) == "" {
+			refs = append(refs, ref)
+		}
+	}
+	return refs
+}
+
+// scheduled are the checkpoints that the VM's schedule keeps: its newest ones.
+func scheduled(rec *nodev1.Record) map[string]bool {
+	keep, left := map[string]bool{}, int(rec.GetSchedule().GetKeep())
+	for i := len(rec.GetSnapshots()) - 1; i >= 0 && left > 0; i-- {
+		if ref := rec.GetSnapshots()[i]; ref.GetCheckpoint() {
+			keep[ref.GetDigest()] = true
+			left--
+		}
+	}
+	return keep
+}
+
+// trim decides to delete what is surplus. The record decides, once more and in one write:
+// what came into use meanwhile stays.
+func (e *Engine) trim(ctx context.Context, rec *nodev1.Record) error {
+	var errs []error
+	for _, ref := range e.surplus(rec) {
+		_, err := e.Records.Trim(ctx, &nodev1.TrimRequest{Vm: rec.GetVm(), Digest: ref.GetDigest()})
+		if err != nil && !errdefs.IsFailedPrecondition(err) {
+			errs = append(errs, records(err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (e *Engine) drop(ctx context.Context, vm *nodev1.VM, ref *nodev1.SnapshotRef) error {
-	if err := e.Snapshots.DropTag(ctx, ref.GetRepository(), ref.GetTag()); err != nil {
-		return fmt.Errorf("drop tag %s of snapshot %s in %s: %w", ref.GetTag(), ref.GetDigest(), ref.GetRepository(), err)
+// Clean deletes what is owed of a VM, or of all if vm is nil, in the store of this node.
+// What cannot be deleted stays owed; the error says why.
+func (e *Engine) Clean(ctx context.Context, vm *nodev1.VM) error {
+	resp, err := e.Records.Owed(ctx, &nodev1.OwedRequest{})
+	if errdefs.IsNotImplemented(err) { // a controller of a build before: its records keep the list
+		return nil
 	}
-	_, err := e.Records.Trim(ctx, &nodev1.TrimRequest{Vm: vm, Digest: ref.GetDigest()})
+	if err != nil {
+		return records(err)
+	}
+	var errs []error
+	for _, o := range resp.GetOwed() {
+		if vm != nil && name(vm) != name(o.GetVm()) || !e.reaches(o.GetSnapshot().GetRepository()) {
+			continue
+		}
+		if err := e.pay(ctx, o); err != nil {
+			errs = append(errs, err)
+			if errdefs.IsUnavailable(err) || ctx.Err() != nil {
+				break // it would say so for each of them, after all its retries
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// cleanPromptly is Clean for who has something better to do: a store that takes its time
+// is left to the next sweep.
+func (e *Engine) cleanPromptly(ctx context.Context, vm *nodev1.VM) error {
+	ctx, cancel := context.WithTimeout(ctx, e.prompt)
+	defer cancel()
+	return e.Clean(ctx, vm)
+}
+
+func (e *Engine) pay(ctx context.Context, o *nodev1.Owed) error {
+	ref := o.GetSnapshot()
+	if err := e.Snapshots.Drop(ctx, ref.GetRepository(), ref.GetDigest(), ref.GetTag()); err != nil {
+		return fmt.Errorf("snapshot %s of VM %s stays in %s: %w", ref.GetDigest(), name(o.GetVm()), ref.GetRepository(), err)
+	}
+	_, err := e.Records.Clear(ctx, &nodev1.ClearRequest{Vm: o.GetVm(), Repository: ref.GetRepository(), Digest: ref.GetDigest()})
 	return records(err)
 }
 
-// Sweep tries again to drop what an operation has left (S0-54). Call it now and then;
-// VMs under an operation are left alone.
+// reaches reports whether a repository is of this node's own store: what lies elsewhere,
+// such as in another node's directory, is its nodes' to delete.
+func (e *Engine) reaches(repository string) bool {
+	own := e.opts.Repository(&nodev1.Record{Uid: "x"})
+	return own != "" && strings.HasPrefix(repository, strings.TrimSuffix(own, "x"))
+}
+
+// Sweep does again what was owed or is due (S0-54): the retention rule for VMs without an
+// operation, then all deletions that were decided and not done. Call it now and then.
 func (e *Engine) Sweep(ctx context.Context) error {
-	all, err := e.Records.List(ctx, &nodev1.ListRequest{})
-	if err != nil {
-		return err
-	}
+	ctx, cancel := context.WithTimeout(ctx, e.opts.Step)
+	defer cancel()
 	var errs []error
-	for _, rec := range all.GetRecords() {
-		if rec.GetOperation() == nil {
-			errs = append(errs, e.retain(ctx, rec))
+	if e.opts.Retention.Scans {
+		all, err := e.Records.List(ctx, &nodev1.ListRequest{})
+		if err != nil {
+			return err
+		}
+		for _, rec := range all.GetRecords() {
+			if rec.GetOperation() == nil {
+				errs = append(errs, e.trim(ctx, rec))
+			}
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, e.Clean(ctx, nil))...)
 }
+
+func name(vm *nodev1.VM) string { return vm.GetNamespace() + "/" + vm.GetId() }

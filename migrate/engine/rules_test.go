@@ -125,6 +125,7 @@ func TestForce(t *testing.T) {
 	w := asleep(t)
 	first := w.record().GetOwner().GetDigest()
 	e := w.start("n1")
+	e.opts.Retention.Keep = 2
 	for i, id := range []string{"w1", "h1"} {
 		if err := []func(*Engine, string) error{w.wake, w.hibernate}[i](e, id); err != nil {
 			t.Fatal(err)
@@ -299,43 +300,6 @@ func TestStoreThatTakesNothing(t *testing.T) {
 		t.Fatalf("operation %v", op)
 	}
 	w.check("again")
-}
-
-// TestTagThatStays is R4, S0-49 and S0-54.
-func TestTagThatStays(t *testing.T) {
-	w := asleep(t)
-	e := w.start("n1")
-	w.broke("DropTag", errdefs.ErrPermissionDenied)
-	for i, id := range []string{"w1", "h1"} {
-		if err := []func(*Engine, string) error{w.wake, w.hibernate}[i](e, id); err != nil {
-			t.Fatal(err)
-		}
-		w.settle(id)
-	}
-	resp, err := w.records.Operation(t.Context(), &nodev1.OperationRequest{Id: "h1"})
-	if op := resp.GetOperation(); err != nil || op.Phase != nodev1.Phase_PHASE_SUCCEEDED || !op.CleanupPending || len(w.record().Snapshots) != 2 {
-		t.Fatalf("operation %v, record %v", op, w.record())
-	}
-	pending := func() bool {
-		status, err := e.Status(t.Context(), "h1")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return status.GetOperation().GetCleanupPending()
-	}
-	if !pending() {
-		t.Fatal("status does not say that cleanup is pending")
-	}
-	if err := e.Sweep(t.Context()); !errdefs.IsPermissionDenied(err) {
-		t.Fatalf("sweep: %v", err)
-	}
-	w.broke("DropTag", nil)
-	if err := e.Sweep(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if rec := w.record(); len(rec.Snapshots) != 1 || rec.Snapshots[0].Digest != rec.Owner.Digest || len(w.dropped) != 1 || pending() {
-		t.Fatalf("record %v, dropped %v, pending %v", rec, w.dropped, pending())
-	}
 }
 
 // afterCommit is a wake whose Start commits and then ends in state with a record.

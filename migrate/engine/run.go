@@ -84,14 +84,19 @@ type step struct {
 // next is the decision: the step that follows from the record (S0-09).
 func next(op *nodev1.Operation) (step, error) {
 	s, ok := map[nodev1.Kind]map[nodev1.Phase]step{
-		nodev1.Kind_KIND_HIBERNATE: hibernate,
-		nodev1.Kind_KIND_WAKE:      wake,
+		nodev1.Kind_KIND_HIBERNATE:  hibernate,
+		nodev1.Kind_KIND_WAKE:       wake,
+		nodev1.Kind_KIND_CHECKPOINT: checkpoint,
+		nodev1.Kind_KIND_MIGRATE:    move,
 	}[op.GetKind()][op.GetPhase()]
 	if !ok {
 		return step{}, fmt.Errorf("operation %s: %s in %s: %w", op.GetId(), op.GetKind(), op.GetPhase(), errdefs.ErrNotImplemented)
 	}
 	return s, nil
 }
+
+// queueInterval is how often a move that waits for a place looks for one.
+const queueInterval = 500 * time.Millisecond
 
 // drive takes steps until the operation is settled or ctx ends.
 func (e *Engine) drive(ctx context.Context, r *run) {
@@ -110,7 +115,11 @@ func (e *Engine) drive(ctx context.Context, r *run) {
 			return
 		}
 		r.wait(err.Error())
-		e.Events.Event(ctx, Event{Type: Retrying, Operation: r.id, VM: r.vm, Kind: r.kind, Err: err})
+		if waiting(err) {
+			pause = min(pause, queueInterval)
+		} else {
+			e.Events.Event(ctx, Event{Type: Retrying, Operation: r.id, VM: r.vm, Kind: r.kind, Err: err})
+		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
@@ -128,6 +137,9 @@ func (e *Engine) turn(ctx context.Context, r *run) (settled bool, err error) {
 	op := rec.GetOperation()
 	if op.GetId() != r.id {
 		return e.settled(ctx, r, rec)
+	}
+	if !e.drives(op) { // another controller has taken it over
+		return true, nil
 	}
 	s, err := next(op)
 	if err != nil {
@@ -150,6 +162,14 @@ func (e *Engine) turn(ctx context.Context, r *run) (settled bool, err error) {
 // after it and for a rollback.
 func (e *Engine) bound(ctx context.Context, op *nodev1.Operation) (context.Context, context.CancelFunc) {
 	switch {
+	case op.GetKind() == nodev1.Kind_KIND_MIGRATE && op.GetPhase() == nodev1.Phase_PHASE_PENDING:
+		return context.WithCancel(ctx) // it waits for a place for as long as it takes
+	case op.GetKind() == nodev1.Kind_KIND_MIGRATE && abortable(op.GetPhase()):
+		timeout := e.opts.Operation
+		if ms := op.GetTimeoutMs(); ms > 0 {
+			timeout = time.Duration(ms) * time.Millisecond
+		}
+		return context.WithDeadline(ctx, time.Unix(0, op.GetStartedUnixNano()).Add(timeout))
 	case abortable(op.GetPhase()):
 		return context.WithDeadline(ctx, time.Unix(0, op.GetOpenedUnixNano()).Add(e.opts.Operation))
 	case op.GetPhase() == nodev1.Phase_PHASE_ABORTING:
@@ -194,7 +214,7 @@ func (e *Engine) giveUp(ctx context.Context, op *nodev1.Operation, cause error) 
 	err := e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_ABORTING, Reason: cause.Error(), Class: record.Class(cause)})
 	switch {
 	case err == nil:
-		e.Events.Event(ctx, Event{Type: Aborting, Operation: op.GetId(), VM: op.GetVm(), Kind: op.GetKind(), Err: cause})
+		e.Events.Event(ctx, Event{Type: Aborting, Operation: op.GetId(), VM: op.GetVm(), Kind: op.GetKind(), Op: op, Err: cause})
 		return nil
 	case errdefs.IsFailedPrecondition(err) || errdefs.IsAborted(err):
 		return nil

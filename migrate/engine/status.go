@@ -2,11 +2,11 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"time"
 
-	"github.com/containerd/errdefs"
-
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -32,6 +32,9 @@ func (e *Engine) Status(ctx context.Context, id string) (*nodev1.StatusResponse,
 			status.Step, status.Waiting = step, waiting
 		}
 	}
+	if resp.GetOperation().GetKind() == nodev1.Kind_KIND_MIGRATE {
+		return e.progress(ctx, status), nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	q, err := e.Observer.Query(ctx, resp.GetOperation().GetVm())
@@ -41,11 +44,11 @@ func (e *Engine) Status(ctx context.Context, id string) (*nodev1.StatusResponse,
 	return status, nil
 }
 
-// owesCleanup reports whether snapshots that an operation could not drop are still
-// listed (S0-54). The operation itself stays as it was settled.
+// owesCleanup reports whether a deletion of the VM is still owed (S0-54). The operation
+// itself stays as it was settled.
 func (e *Engine) owesCleanup(ctx context.Context, vm *nodev1.VM) bool {
-	rec, err := e.Records.Get(ctx, &nodev1.GetRequest{Vm: vm})
-	return err != nil && !errdefs.IsNotFound(err) || len(rec.GetSnapshots()) > e.opts.Keep
+	resp, err := e.Records.Owed(ctx, &nodev1.OwedRequest{})
+	return err != nil || slices.ContainsFunc(resp.GetOwed(), func(o *nodev1.Owed) bool { return name(o.GetVm()) == name(vm) })
 }
 
 // describe is what the durable operation alone says.
@@ -57,8 +60,39 @@ func describe(op *nodev1.Operation) *nodev1.StatusResponse {
 	if r, err := record.ParseReceipt(op.GetReceipt()); err == nil {
 		status.Figures = &nodev1.Figures{
 			PauseMs: r.PauseMS, DurableMs: r.DurableMS, WakeMs: r.WakeMS, RamBytes: r.RAMBytes,
-			ResidentBytes: r.ResidentBytes, PushedBytes: r.PushedBytes, TotalBytes: r.TotalBytes, Vmm: r.VMM,
+			MovedBytes: r.MovedBytes, ResidentBytes: r.ResidentBytes, PushedBytes: r.PushedBytes, TotalBytes: r.TotalBytes, Vmm: r.VMM,
+			Tracking: r.Tracking, Untracked: r.Untracked, DeadBytes: r.DeadBytes, StopMs: r.StopMS, SaveMs: r.SaveMS, InsideBytes: r.InsideBytes, Notes: r.Notes,
 		}
+		for _, p := range r.Passes {
+			status.Figures.Passes = append(status.Figures.Passes, &nodev1.Pass{
+				LookedBytes: p.LookedBytes, SentBytes: p.SentBytes, LeftBytes: p.LeftBytes, Ms: p.MS,
+			})
+		}
+	}
+	if o, ok := record.ParseOutcome(op.GetOutcome()); ok && status.Figures != nil {
+		f := status.GetFigures()
+		f.DowntimeMs, f.CopyMs, f.VoteMs, f.CommitMs, f.RunMs, f.TotalMs = o.DowntimeMS, o.CopyMS, o.VoteMS, o.CommitMS, o.RunMS, o.TotalMS
+	}
+	return status
+}
+
+// progress asks the node that is at work on a move.
+func (e *Engine) progress(ctx context.Context, status *nodev1.StatusResponse) *nodev1.StatusResponse {
+	op := status.GetOperation()
+	node := op.GetSource()
+	if op.GetMode() != transition.ModeLive && op.GetDigest() != "" {
+		node = op.GetDestination()
+	}
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	peer, err := e.Peers.Peer(node)
+	if err != nil {
+		return status
+	}
+	q, err := peer.Query(ctx, peerRef(op))
+	m := q.GetMachine()
+	if p := m.GetProgress(); err == nil && p != nil && m.GetRef().GetOperation() == op.GetId() {
+		status.Step, status.Done, status.Total = p.GetStep(), p.GetDone(), p.GetTotal()
 	}
 	return status
 }

@@ -3,7 +3,9 @@ package engine
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -49,12 +51,21 @@ type world struct {
 	digest     string            // that the capture answered
 	blobs      map[string]bool   // digests in the registry
 	dropped    []string          // tags
+	hang       map[string]bool   // calls that end with their context only
+	tags       []Leftover        // of the VM's repository
+	files      int               // of its directory that nothing lists
 	broken     []string          // violations
 	log        []string          // calls, in order
 	fault      fault
 	always     map[string]error // by name of the call
 	captures   int
 	startFails *machinev1.QueryResponse // a Start that commits, fails and leaves this
+	live       bool                     // shims can send
+	obstacles  []string                 // at any destination of a move
+	cordoned   string                   // a node
+	silent     map[string]bool          // nodes that do not answer
+	fences     bool                     // a destination never runs what it has
+	loses      bool                     // a destination that ran and died
 	waitInside chan struct{}            // a capture that has begun waits until its context ends
 }
 
@@ -101,11 +112,15 @@ func (w *world) set(node, state string) {
 func (w *world) do(ctx context.Context, name string, effect func() error) error {
 	w.mu.Lock()
 	w.log = append(w.log, name)
-	hit, f, constant := len(w.log) == w.fault.call, w.fault, w.always[name]
-	if errdefs.IsNotFound(f.err) && (name == "Release" || name == "Abort" || name == "Query") {
+	hit, f, constant, hangs := len(w.log) == w.fault.call, w.fault, w.always[name], w.hang[name]
+	if errdefs.IsNotFound(f.err) && slices.Contains([]string{"Release", "Abort", "Query", "Discard", "Revert"}, name) {
 		hit = false // a shim that says so tells the truth
 	}
 	w.mu.Unlock()
+	if hangs {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	if constant != nil {
 		return fmt.Errorf("%s: %w", name, constant)
 	}
@@ -134,11 +149,16 @@ func (f fault) strike(name string) error {
 
 func (w *world) engine(node string) *Engine {
 	n := &machine{world: w, node: node}
+	var peers Peers
+	if node == "c" {
+		peers = sides{w}
+	}
 	return New(Parts{
+		Peers:   peers,
 		Records: &flaky{RecordsService: w.records, world: w}, Machines: n, Observer: n, Tasks: (*tasks)(n), Leavings: n, Snapshots: n, Events: Sinks{},
 	}, Options{
 		Node: node, Repository: func(rec *nodev1.Record) string { return "r/" + rec.Uid },
-		Operation: time.Minute, RetryMin: time.Millisecond, RetryMax: 5 * time.Millisecond,
+		Operation: time.Minute, RetryMin: time.Millisecond, RetryMax: 5 * time.Millisecond, Patience: 50 * time.Millisecond,
 	})
 }
 
@@ -168,11 +188,13 @@ func (n *machine) Capture(ctx context.Context, _ *nodev1.VM, req *machinev1.Capt
 			n.digest = fmt.Sprintf("sha256:%064d", n.captures)
 			n.ref = req.Ref
 			n.blobs[n.digest] = true
-			n.set(n.node, paused)
+			if !req.GetCheckpoint() {
+				n.set(n.node, paused)
+			}
 		case n.ref.GetOperation() != req.Ref.Operation:
 			return stale("capture: VM is %s", n.state[n.node])
 		}
-		resp = &machinev1.CaptureResponse{Digest: n.digest, PauseMs: 12, TotalBytes: 4096}
+		resp = &machinev1.CaptureResponse{Digest: n.digest, PauseMs: 12, TotalBytes: 4096, GoneOn: req.GetCheckpoint()}
 		return nil
 	})
 	return resp, err
@@ -250,15 +272,35 @@ func (n *machine) Exists(ctx context.Context, _, digest string) (there bool, err
 
 func (n *machine) Accepts(ctx context.Context, _ string) error {
 	return n.do(ctx, "Accepts", func() error {
-		if n.state[n.node] != runs {
+		if !slices.Contains(slices.Collect(maps.Values(n.state)), runs) {
 			n.broken = append(n.broken, "the store is asked while the VM waits")
 		}
 		return nil
 	})
 }
 
-func (n *machine) DropTag(ctx context.Context, _, tag string) error {
-	return n.do(ctx, "DropTag", func() error { n.dropped = append(n.dropped, tag); return nil })
+func (n *machine) Drop(ctx context.Context, _, digest, tag string) error {
+	return n.do(ctx, "Drop", func() error {
+		n.dropped = append(n.dropped, tag)
+		delete(n.blobs, digest)
+		return nil
+	})
+}
+
+func (n *machine) Leftovers(ctx context.Context, _ string) (all []Leftover, err error) {
+	err = n.do(ctx, "Leftovers", func() error { all = slices.Clone(n.tags); return nil })
+	return all, err
+}
+
+func (n *machine) Collect(ctx context.Context, _ string, _ time.Duration, dry bool) (files int, bytes uint64, err error) {
+	err = n.do(ctx, "Collect", func() error {
+		files, bytes = n.files, uint64(n.files)
+		if !dry {
+			n.files = 0
+		}
+		return nil
+	})
+	return files, bytes, err
 }
 
 // tasks is the same node as its containerd.
@@ -315,35 +357,4 @@ func (k *tasks) Undo(ctx context.Context, _ *nodev1.VM, _ Restore) error {
 		k.set(k.node, gone)
 		return nil
 	})
-}
-
-// flaky is the records as an engine reaches them.
-type flaky struct {
-	nodev1.RecordsService
-	world *world
-}
-
-func via[Q, R any](ctx context.Context, f *flaky, name string, method func(context.Context, Q) (R, error), req Q) (resp R, err error) {
-	failed := f.world.do(ctx, name, func() error { resp, err = method(context.WithoutCancel(ctx), req); return err })
-	return resp, failed
-}
-
-func (f *flaky) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Record, error) {
-	return via(ctx, f, "Get", f.RecordsService.Get, req)
-}
-
-func (f *flaky) Advance(ctx context.Context, req *nodev1.AdvanceRequest) (*nodev1.Record, error) {
-	return via(ctx, f, "Advance", f.RecordsService.Advance, req)
-}
-
-func (f *flaky) Commit(ctx context.Context, req *nodev1.CommitRequest) (*nodev1.Record, error) {
-	return via(ctx, f, "Commit", f.RecordsService.Commit, req)
-}
-
-func (f *flaky) Finish(ctx context.Context, req *nodev1.FinishRequest) (*nodev1.Record, error) {
-	return via(ctx, f, "Finish", f.RecordsService.Finish, req)
-}
-
-func (f *flaky) Trim(ctx context.Context, req *nodev1.TrimRequest) (*nodev1.Record, error) {
-	return via(ctx, f, "Trim", f.RecordsService.Trim, req)
 }

@@ -36,6 +36,9 @@ func (m *Machines) call(ctx context.Context, vm *nodev1.VM, do func(machinev1.Ma
 	dial, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(dial, "unix", socket)
+	if late, ok := errors.AsType[net.Error](err); ok && late.Timeout() { // it listens, and takes nobody
+		return fmt.Errorf("dial shim of VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), context.DeadlineExceeded)
+	}
 	if err != nil {
 		var class error = errdefs.ErrUnavailable
 		if errors.Is(err, os.ErrNotExist) && !m.Known(vm) {
@@ -128,4 +131,40 @@ func (m *Machines) End(ctx context.Context, vm *nodev1.VM) error {
 		_, err := s.End(ctx, &machinev1.EndRequest{})
 		return err
 	})
+}
+
+// Offer asks what a destination must be able to take.
+func (m *Machines) Offer(ctx context.Context, vm *nodev1.VM, req *machinev1.OfferRequest) (resp *machinev1.OfferResponse, err error) {
+	err = m.call(ctx, vm, func(s machinev1.MachineService) error {
+		resp, err = s.Offer(ctx, req)
+		return err
+	})
+	return resp, err
+}
+
+// Send streams the VM to its destination.
+func (m *Machines) Send(ctx context.Context, vm *nodev1.VM, req *machinev1.SendRequest) (resp *machinev1.SendResponse, err error) {
+	err = m.call(ctx, vm, func(s machinev1.MachineService) error {
+		resp, err = s.Send(ctx, req)
+		return err
+	})
+	return resp, err
+}
+
+// Incoming asks how a source reaches the destination here.
+func (m *Machines) Incoming(ctx context.Context, vm *nodev1.VM, req *machinev1.IncomingRequest) (resp *machinev1.IncomingResponse, err error) {
+	err = m.call(ctx, vm, func(s machinev1.MachineService) error {
+		resp, err = s.Incoming(ctx, req)
+		return err
+	})
+	return resp, err
+}
+
+// Revert gives the VM back to this node after the controller has committed that.
+func (m *Machines) Revert(ctx context.Context, vm *nodev1.VM, req *machinev1.RevertRequest) (resp *machinev1.RevertResponse, err error) {
+	err = m.call(ctx, vm, func(s machinev1.MachineService) error {
+		resp, err = s.Revert(ctx, req)
+		return err
+	})
+	return resp, err
 }

@@ -26,7 +26,16 @@ const (
 type Engine interface {
 	Hibernate(ctx context.Context, req *nodev1.HibernateRequest) (*nodev1.StatusResponse, error)
 	Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.StatusResponse, error)
+	Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest) (*nodev1.StatusResponse, error)
 	Status(ctx context.Context, operation string) (*nodev1.StatusResponse, error)
+	Cleaner
+}
+
+// Cleaner deletes snapshots that nothing needs.
+type Cleaner interface {
+	// Clean does what is owed of a VM; what it cannot do stays owed.
+	Clean(ctx context.Context, vm *nodev1.VM) error
+	Prune(ctx context.Context, req *nodev1.PruneRequest) (*nodev1.PruneResponse, error)
 }
 
 // Shims answers what runs here.
@@ -38,8 +47,9 @@ type Shims interface {
 // Snapshots is the store of snapshots as a person looks at it.
 type Snapshots interface {
 	Inspect(ctx context.Context, repository, digest string) (manifest, config json.RawMessage, err error)
-	DropTag(ctx context.Context, repository, tag string) error
 	Verify(ctx context.Context, repository, digest string) (*nodev1.VerifyResponse, error)
+	Diff(ctx context.Context, req *nodev1.DiffRequest) (*nodev1.DiffResponse, error)
+	Copy(ctx context.Context, req *nodev1.CopyRequest) (*nodev1.CopyResponse, error)
 }
 
 // Service implements godwit.node.v1.Node. It answers errors of errdefs' classes; the
@@ -50,7 +60,9 @@ type Service struct {
 	Engine    Engine
 	Shims     Shims
 	Snapshot  Snapshots
+	Goldens   Golden
 	Reachable func(context.Context) error // the controller; nil error: it answers
+	Cordoned  func() bool                 // nil: it never is
 	Checks    []Check                     // made for an Info that asks for them
 }
 
@@ -116,6 +128,9 @@ func (s *Service) Hibernate(ctx context.Context, req *nodev1.HibernateRequest) (
 // Wake starts the operation and answers once it is durable.
 func (s *Service) Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.StatusResponse, error) {
 	err := s.checkOrder(req.GetVm())
+	if err == nil && s.Cordoned != nil && s.Cordoned() {
+		err = fmt.Errorf("wake VM %s: node %s is cordoned (godwit uncordon %s): %w", key(req.GetVm()), s.Config.Node, s.Config.Node, errdefs.ErrFailedPrecondition)
+	}
 	if err == nil && req.GetForce() && req.GetDigest() == "" {
 		err = fmt.Errorf("force: name the digest to restore: %w", errdefs.ErrInvalidArgument)
 	}
@@ -123,6 +138,22 @@ func (s *Service) Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.St
 		return nil, err
 	}
 	return s.Engine.Wake(ctx, req)
+}
+
+// Checkpoint starts the operation and answers once it is durable.
+func (s *Service) Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest) (*nodev1.StatusResponse, error) {
+	if err := s.checkOrder(req.GetVm()); err != nil {
+		return nil, err
+	}
+	return s.Engine.Checkpoint(ctx, req)
+}
+
+// Schedule is the record's to keep.
+func (s *Service) Schedule(ctx context.Context, req *nodev1.ScheduleRequest) (*nodev1.Record, error) {
+	if err := s.checkOrder(req.GetVm()); err != nil {
+		return nil, err
+	}
+	return s.Records.Schedule(ctx, req)
 }
 
 // checkOrder refuses what no engine could do, before anything is written (S0-44).

@@ -22,6 +22,18 @@ type records struct {
 	list    []*nodev1.Record
 	err     error
 	removed []string
+	trimmed []string
+	owed    []*nodev1.Owed
+	drop    bool // as the last Remove said
+}
+
+func (r *records) Owed(context.Context, *nodev1.OwedRequest) (*nodev1.OwedResponse, error) {
+	return &nodev1.OwedResponse{Owed: r.owed}, nil
+}
+
+func (r *records) Trim(_ context.Context, req *nodev1.TrimRequest) (*nodev1.Record, error) {
+	r.trimmed = append(r.trimmed, key(req.GetVm())+" "+req.GetDigest())
+	return nil, r.err
 }
 
 func (r *records) List(context.Context, *nodev1.ListRequest) (*nodev1.ListResponse, error) {
@@ -41,7 +53,7 @@ func (r *records) Remove(_ context.Context, req *nodev1.RemoveRequest) (*nodev1.
 	if !req.GetForce() {
 		return nil, fmt.Errorf("remove: %w", errdefs.ErrFailedPrecondition)
 	}
-	r.removed = append(r.removed, key(req.GetVm()))
+	r.removed, r.drop = append(r.removed, key(req.GetVm())), req.GetDropSnapshots()
 	return &nodev1.RemoveResponse{}, nil
 }
 
@@ -63,18 +75,34 @@ func (s shims) Query(_ context.Context, vm *nodev1.VM) (*machinev1.QueryResponse
 }
 
 type snapshots struct {
-	dropped  []string
 	verified []string
+	diffed   *nodev1.DiffRequest
 	err      error
+}
+
+// cleaner is an engine of which only the cleaning is asked.
+type cleaner struct {
+	Engine
+	cleaned []string
+	err     error
+}
+
+func (c *cleaner) Clean(_ context.Context, vm *nodev1.VM) error {
+	c.cleaned = append(c.cleaned, key(vm))
+	return c.err
 }
 
 func (*snapshots) Inspect(context.Context, string, string) (json.RawMessage, json.RawMessage, error) {
 	return json.RawMessage(`{"m":1}`), json.RawMessage(`{"c":2}`), nil
 }
 
-func (s *snapshots) DropTag(_ context.Context, repository, tag string) error {
-	s.dropped = append(s.dropped, repository+":"+tag)
-	return s.err
+func (s *snapshots) Diff(_ context.Context, req *nodev1.DiffRequest) (*nodev1.DiffResponse, error) {
+	s.diffed = req
+	return &nodev1.DiffResponse{}, s.err
+}
+
+func (s *snapshots) Copy(_ context.Context, req *nodev1.CopyRequest) (*nodev1.CopyResponse, error) {
+	return &nodev1.CopyResponse{Tag: req.GetRepository()}, s.err
 }
 
 func (s *snapshots) Verify(_ context.Context, repository, digest string) (*nodev1.VerifyResponse, error) {
@@ -147,20 +175,74 @@ func TestOrdersNeedAStore(t *testing.T) {
 	}
 }
 
-// R4: a tag that cannot be dropped is a warning; the record has ended.
+// R4: the write that ends the record owes the snapshots; one that cannot be deleted now
+// is a warning.
 func TestForget(t *testing.T) {
 	rec := &nodev1.Record{Vm: vm("x"), Uid: "u", Snapshots: []*nodev1.SnapshotRef{{Digest: "sha256:1", Repository: "r", Tag: "g1-a"}}}
-	recs, snaps := &records{list: []*nodev1.Record{rec}}, &snapshots{err: errors.New("403")}
-	s := &Service{Records: recs, Snapshot: snaps}
-	if _, err := s.Forget(t.Context(), &nodev1.ForgetRequest{Vm: vm("x")}); !errdefs.IsFailedPrecondition(err) || len(snaps.dropped) != 0 {
-		t.Errorf("Forget of a VM with state = %v, dropped %v; want FailedPrecondition and nothing dropped", err, snaps.dropped)
+	recs, eng := &records{list: []*nodev1.Record{rec}}, &cleaner{err: errors.New("403")}
+	s := &Service{Records: recs, Engine: eng}
+	if _, err := s.Forget(t.Context(), &nodev1.ForgetRequest{Vm: vm("x")}); !errdefs.IsFailedPrecondition(err) || len(eng.cleaned) != 0 {
+		t.Errorf("Forget of a VM with state = %v, cleaned %v; want FailedPrecondition and nothing cleaned", err, eng.cleaned)
 	}
-	resp, err := s.Forget(t.Context(), &nodev1.ForgetRequest{Vm: vm("x"), Force: true})
-	if err != nil || resp.GetWarning() == "" {
-		t.Errorf("Forget with a registry that refuses = %v, warning %q; want success with a warning", err, resp.GetWarning())
+	resp, err := s.Forget(t.Context(), &nodev1.ForgetRequest{Vm: vm("x"), Force: true, KeepSnapshots: true})
+	if err != nil || recs.drop || resp.GetWarning() != "" || len(eng.cleaned) != 0 {
+		t.Errorf("Forget that keeps snapshots = %v, %v, owed %v, cleaned %v", resp, err, recs.drop, eng.cleaned)
 	}
-	if diff := cmp.Diff([]string{"r:g1-a"}, snaps.dropped); diff != "" {
-		t.Errorf("dropped (-want +got):\n%s", diff)
+	resp, err = s.Forget(t.Context(), &nodev1.ForgetRequest{Vm: vm("x"), Force: true})
+	if err != nil || resp.GetWarning() == "" || !recs.drop || len(eng.cleaned) != 1 {
+		t.Errorf("Forget with a registry that refuses = %v, warning %q, owed %v; want success with a warning", err, resp.GetWarning(), recs.drop)
+	}
+}
+
+// The record that lists a snapshot decides whether it goes; what no record lists is not
+// deleted, and a refusal of the store is a warning.
+func TestDrop(t *testing.T) {
+	rec := &nodev1.Record{Vm: vm("x"), Snapshots: []*nodev1.SnapshotRef{{Digest: "sha256:1", Repository: "r"}}}
+	recs, eng := &records{list: []*nodev1.Record{rec}}, &cleaner{err: errors.New("405")}
+	s := &Service{Records: recs, Engine: eng}
+	if _, err := s.Drop(t.Context(), &nodev1.DropRequest{Digest: "sha256:2"}); !errdefs.IsNotFound(err) || len(recs.trimmed) != 0 {
+		t.Errorf("Drop of an unknown digest = %v, trimmed %v", err, recs.trimmed)
+	}
+	resp, err := s.Drop(t.Context(), &nodev1.DropRequest{Digest: "sha256:1"})
+	if err != nil || resp.GetWarning() == "" || len(recs.trimmed) != 1 || len(eng.cleaned) != 1 {
+		t.Errorf("Drop = %v, %v, trimmed %v, cleaned %v", resp, err, recs.trimmed, eng.cleaned)
+	}
+	eng.cleaned = nil
+	s.Records = &inUse{records: recs}
+	if _, err := s.Drop(t.Context(), &nodev1.DropRequest{Digest: "sha256:1"}); !errdefs.IsFailedPrecondition(err) || len(eng.cleaned) != 0 {
+		t.Errorf("Drop of one in use = %v, cleaned %v", err, eng.cleaned)
+	}
+}
+
+type inUse struct{ *records }
+
+func (*inUse) Trim(context.Context, *nodev1.TrimRequest) (*nodev1.Record, error) {
+	return nil, fmt.Errorf("trim: %w", errdefs.ErrFailedPrecondition)
+}
+
+// What is owed shows at its VM, also when the VM has no record any more.
+func TestCleanupPendingShows(t *testing.T) {
+	owed := func(id string) *nodev1.Owed {
+		return &nodev1.Owed{Vm: vm(id), Snapshot: &nodev1.SnapshotRef{Digest: "sha256:" + id}}
+	}
+	s := &Service{
+		Records: &records{list: []*nodev1.Record{{Vm: vm("a"), Owner: &nodev1.Owner{Node: "n"}}}, owed: []*nodev1.Owed{owed("a"), owed("gone"), owed("gone")}},
+		Shims:   shims{},
+	}
+	resp, err := s.VMs(t.Context(), &nodev1.VMsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, v := range resp.GetVms() {
+		got[v.GetVm().GetId()] = fmt.Sprint(v.GetStatus(), v.GetCleanupPending())
+	}
+	if diff := cmp.Diff(map[string]string{"a": "owned1", "gone": "removed2"}, got); diff != "" {
+		t.Errorf("VMs (-want +got):\n%s", diff)
+	}
+	list, err := s.Snapshots(t.Context(), &nodev1.SnapshotsRequest{})
+	if err != nil || len(list.GetSnapshots()) != 3 || !list.GetSnapshots()[0].GetOwed() {
+		t.Errorf("Snapshots = %v, %v", list, err)
 	}
 }
 
@@ -183,6 +265,15 @@ func TestInspectFindsTheRepository(t *testing.T) {
 	}
 	if _, err := s.Verify(t.Context(), &nodev1.VerifyRequest{Digest: "sha256:2", Repository: "other"}); err != nil {
 		t.Error(err)
+	}
+	if _, err := s.Diff(t.Context(), &nodev1.DiffRequest{From: "sha256:1", To: "sha256:2", ToRepository: "other"}); err != nil {
+		t.Error(err)
+	}
+	if d := s.Snapshot.(*snapshots).diffed; d.GetFromRepository() != "r" || d.GetToRepository() != "other" {
+		t.Errorf("Diff of %v", d)
+	}
+	if resp, err := s.Copy(t.Context(), &nodev1.CopyRequest{Digest: "sha256:1", To: "elsewhere"}); err != nil || resp.GetTag() != "r" {
+		t.Errorf("Copy = %v, %v", resp, err)
 	}
 	if diff := cmp.Diff([]string{"r@sha256:1", "other@sha256:2"}, s.Snapshot.(*snapshots).verified); diff != "" {
 		t.Errorf("verified (-want +got):\n%s", diff)

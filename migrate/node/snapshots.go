@@ -8,23 +8,16 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"godwit.dev/godwit/migrate/transition"
+
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
 // Snapshots lists what the records know; the registry is not asked.
 func (s *Service) Snapshots(ctx context.Context, req *nodev1.SnapshotsRequest) (*nodev1.SnapshotsResponse, error) {
-	var records []*nodev1.Record
-	if vm := req.GetVm(); vm != nil {
-		rec, err := s.Records.Get(ctx, &nodev1.GetRequest{Vm: vm})
-		if err != nil {
-			return nil, err
-		}
-		records = []*nodev1.Record{rec}
-	} else {
-		var err error
-		if records, err = s.list(ctx); err != nil {
-			return nil, err
-		}
+	records, err := s.recordsOf(ctx, req.GetVm())
+	if err != nil {
+		return nil, err
 	}
 	resp := &nodev1.SnapshotsResponse{}
 	for _, rec := range records {
@@ -33,10 +26,40 @@ func (s *Service) Snapshots(ctx context.Context, req *nodev1.SnapshotsRequest) (
 				Vm: rec.GetVm(), Uid: rec.GetUid(), Digest: ref.GetDigest(), Tag: ref.GetTag(), Repository: ref.GetRepository(),
 				Generation: ref.GetGeneration(), Operation: ref.GetOperation(), CreatedUnixNano: ref.GetCreatedUnixNano(), Bytes: ref.GetBytes(),
 				Owner: rec.GetOwner().GetDigest() == ref.GetDigest(), Spent: slices.Contains(rec.GetSpent(), ref.GetDigest()),
+				Checkpoint: ref.GetCheckpoint(), Use: transition.InUse(rec, ref.GetDigest()),
 			})
 		}
 	}
+	owed, err := s.owed(ctx)
+	if err != nil {
+		resp.Warning = "owed deletions: " + err.Error()
+	}
+	for _, o := range owed {
+		if vm := req.GetVm(); vm == nil || key(vm) == key(o.GetVm()) {
+			resp.Snapshots = append(resp.Snapshots, owedInfo(o))
+		}
+	}
 	return resp, nil
+}
+
+// recordsOf a VM, or of all.
+func (s *Service) recordsOf(ctx context.Context, vm *nodev1.VM) ([]*nodev1.Record, error) {
+	if vm == nil {
+		return s.list(ctx)
+	}
+	rec, err := s.Records.Get(ctx, &nodev1.GetRequest{Vm: vm})
+	if err != nil {
+		return nil, err
+	}
+	return []*nodev1.Record{rec}, nil
+}
+
+func owedInfo(o *nodev1.Owed) *nodev1.SnapshotInfo {
+	ref := o.GetSnapshot()
+	return &nodev1.SnapshotInfo{
+		Vm: o.GetVm(), Uid: o.GetUid(), Digest: ref.GetDigest(), Tag: ref.GetTag(), Repository: ref.GetRepository(),
+		Generation: ref.GetGeneration(), Operation: ref.GetOperation(), CreatedUnixNano: ref.GetCreatedUnixNano(), Bytes: ref.GetBytes(), Owed: true,
+	}
 }
 
 // Inspect answers manifest and configuration of one snapshot.
@@ -92,24 +115,21 @@ func holder(records []*nodev1.Record, digest string) string {
 	return ""
 }
 
-// Forget ends the record, then the snapshots: a tag that cannot be dropped is a warning,
-// for the record is what decides.
-func (s *Service) Forget(ctx context.Context, req *nodev1.ForgetRequest) (*nodev1.ForgetResponse, error) {
-	rec, err := s.Records.Get(ctx, &nodev1.GetRequest{Vm: req.GetVm()})
-	if err != nil {
+// Diff compares two snapshots.
+func (s *Service) Diff(ctx context.Context, req *nodev1.DiffRequest) (_ *nodev1.DiffResponse, err error) {
+	if req.FromRepository, err = s.repositoryOf(ctx, &nodev1.VerifyRequest{Digest: req.GetFrom(), Repository: req.GetFromRepository()}); err != nil {
 		return nil, err
 	}
-	if _, err := s.Records.Remove(ctx, &nodev1.RemoveRequest{Vm: req.GetVm(), Uid: rec.GetUid(), Force: req.GetForce()}); err != nil {
+	if req.ToRepository, err = s.repositoryOf(ctx, &nodev1.VerifyRequest{Digest: req.GetTo(), Repository: req.GetToRepository()}); err != nil {
 		return nil, err
 	}
-	resp := &nodev1.ForgetResponse{}
-	if req.GetKeepSnapshots() {
-		return resp, nil
+	return s.Snapshot.Diff(ctx, req)
+}
+
+// Copy brings a snapshot elsewhere.
+func (s *Service) Copy(ctx context.Context, req *nodev1.CopyRequest) (_ *nodev1.CopyResponse, err error) {
+	if req.Repository, err = s.repositoryOf(ctx, req); err != nil {
+		return nil, err
 	}
-	for _, ref := range rec.GetSnapshots() {
-		if err := s.Snapshot.DropTag(ctx, ref.GetRepository(), ref.GetTag()); err != nil {
-			resp.Warning = fmt.Sprintf("snapshot %s stays in %s until its tag %s is deleted: %v", ref.GetDigest(), ref.GetRepository(), ref.GetTag(), err)
-		}
-	}
-	return resp, nil
+	return s.Snapshot.Copy(ctx, req)
 }

@@ -37,6 +37,9 @@ func (s *Service) VMs(ctx context.Context, req *nodev1.VMsRequest) (*nodev1.VMsR
 		}
 		byName[name] = info
 	}
+	if owed, err := s.owed(ctx); err == nil { // the warning above says the rest
+		pending(byName, owed)
+	}
 	for _, info := range byName {
 		if req.GetNamespace() == "" || req.GetNamespace() == info.GetVm().GetNamespace() {
 			resp.Vms = append(resp.Vms, info)
@@ -111,7 +114,7 @@ func recorded(rec *nodev1.Record) *nodev1.VMInfo {
 		Vm: rec.GetVm(), Uid: rec.GetUid(), Owner: rec.GetOwner(), Generation: rec.GetGeneration(), Operation: rec.GetOperation(),
 	}
 	switch {
-	case rec.GetOperation() != nil:
+	case moves(rec):
 		info.Status = statuses[rec.GetOperation().GetKind()]
 	case rec.GetOwner().GetDigest() != "":
 		info.Status = "hibernated"
@@ -125,10 +128,16 @@ func recorded(rec *nodev1.Record) *nodev1.VMInfo {
 	return info
 }
 
+// moves reports whether an operation is about to change where the VM is. A checkpoint is
+// not: the VM runs but for a moment.
+func moves(rec *nodev1.Record) bool {
+	return rec.GetOperation() != nil && rec.GetOperation().GetKind() != nodev1.Kind_KIND_CHECKPOINT
+}
+
 // join adds what the shim says to what the record says. The record wins where both
 // speak, except for the state of a VM that this node owns.
 func join(known, local *nodev1.VMInfo) {
-	if known.GetOperation() == nil && known.GetOwner().GetNode() != "" {
+	if (known.GetOperation() == nil || known.GetOperation().GetKind() == nodev1.Kind_KIND_CHECKPOINT) && known.GetOwner().GetNode() != "" {
 		known.Status = local.GetStatus()
 	}
 	known.Memory, known.Resident, known.Vcpus, known.Vmm = local.GetMemory(), local.GetResident(), local.GetVcpus(), local.GetVmm()

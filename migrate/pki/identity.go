@@ -131,6 +131,23 @@ func (id *Identity) Client() *tls.Config {
 	}
 }
 
+// ClientOf is the config to reach one node, which must prove to be that.
+func (id *Identity) ClientOf(node string) *tls.Config {
+	config := id.Client()
+	config.VerifyConnection = func(state tls.ConnectionState) error {
+		leaf := state.PeerCertificates[0]
+		_, err := leaf.Verify(x509.VerifyOptions{Roots: id.current().pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+		if err != nil {
+			return fmt.Errorf("the server is no node of the cluster: %w: %w", err, errdefs.ErrUnauthenticated)
+		}
+		if name, err := NodeOf(leaf); err != nil || name != node {
+			return fmt.Errorf("the server is node %q, not %q: %w", name, node, errdefs.ErrUnauthenticated)
+		}
+		return nil
+	}
+	return config
+}
+
 // verifyController wants the role, not an address: only the authority gives it out, and
 // the controller may be reached under any name.
 func (id *Identity) verifyController(state tls.ConnectionState) error {

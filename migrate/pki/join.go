@@ -68,7 +68,11 @@ func (a *Authority) redeem(req joinRequest) ([]byte, error) {
 	if err := a.check(t, time.Now()); err != nil {
 		return nil, err
 	}
-	chain, err := a.issue(req.CSR, t.Node)
+	var roles []string
+	if t.Controller {
+		roles = []string{controllerHost}
+	}
+	chain, err := a.issue(req.CSR, t.Node, roles...)
 	if err != nil {
 		return nil, err // the token is good for another try
 	}

@@ -43,6 +43,12 @@ func NodeOf(cert *x509.Certificate) (string, error) {
 	return node, nil
 }
 
+// IsController reports whether a certificate carries the controller's role.
+func IsController(cert *x509.Certificate) bool {
+	_, err := named(cert, controllerHost)
+	return err == nil
+}
+
 func named(cert *x509.Certificate, host string) (string, error) {
 	for _, u := range cert.URIs {
 		if u.Scheme == scheme && u.Host == host && len(u.Path) > 1 {

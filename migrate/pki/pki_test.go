@@ -57,7 +57,7 @@ func token(t *testing.T, dir, node string, valid time.Duration) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := authority.Token(node, valid)
+	text, err := authority.Token(node, valid, false)
 	if err != nil {
 		t.Fatal(err)
 	}

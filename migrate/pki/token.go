@@ -25,18 +25,19 @@ const tokenPrefix = "godwit1."
 // MAC tells the CA that it made the token itself. Whoever holds it can be that node.
 type token struct {
 	Node        string `json:"n"`
-	Fingerprint []byte `json:"f"` // SHA-256 of the CA's certificate
+	Controller  bool   `json:"c,omitempty"` // the certificate carries the role
+	Fingerprint []byte `json:"f"`           // SHA-256 of the CA's certificate
 	ID          string `json:"i"`
 	Expires     int64  `json:"e"` // Unix seconds
 	MAC         []byte `json:"m"`
 }
 
-// Token makes a join token for the node of that name.
-func (a *Authority) Token(node string, valid time.Duration) (string, error) {
+// Token makes a join token for the node of that name, which may be a controller too.
+func (a *Authority) Token(node string, valid time.Duration, controller bool) (string, error) {
 	if err := CheckNode(node); err != nil {
 		return "", err
 	}
-	t := token{Node: node, Fingerprint: fingerprint(a.cert), ID: rand.Text(), Expires: time.Now().Add(valid).Unix()}
+	t := token{Node: node, Controller: controller, Fingerprint: fingerprint(a.cert), ID: rand.Text(), Expires: time.Now().Add(valid).Unix()}
 	mac, err := a.mac(t)
 	if err != nil {
 		return "", err

@@ -24,6 +24,8 @@ import (
 //	records     namespace NUL id        -> Record
 //	operations  operation id            -> Operation, open and closed
 //	closed      namespace NUL id NUL sequence -> operation id, oldest first
+//	owed        namespace NUL id NUL repository NUL digest -> Owed
+//	notes       kind NUL key -> what the kind says
 //	meta        "version" -> decimal number of this format
 type Bolt struct{ db *bolt.DB }
 
@@ -31,6 +33,8 @@ var (
 	bucketRecords    = []byte("records")
 	bucketOperations = []byte("operations")
 	bucketClosed     = []byte("closed")
+	bucketOwed       = []byte("owed")
+	bucketNotes      = []byte("notes")
 	bucketMeta       = []byte("meta")
 	keyVersion       = []byte("version")
 )
@@ -62,7 +66,7 @@ func prepare(tx *bolt.Tx) error {
 			return fmt.Errorf("version %.20q, this build knows %d: %w", v, version.Records, errdefs.ErrNotImplemented)
 		}
 	}
-	for _, name := range [][]byte{bucketRecords, bucketOperations, bucketClosed, bucketMeta} {
+	for _, name := range [][]byte{bucketRecords, bucketOperations, bucketClosed, bucketOwed, bucketNotes, bucketMeta} {
 		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 			return err
 		}
@@ -80,6 +84,9 @@ func (b *Bolt) Load(_ context.Context, vm *nodev1.VM, operation string) (transit
 	var s transition.State
 	err := b.db.View(func(tx *bolt.Tx) (err error) {
 		if s.Record, err = get[nodev1.Record](tx, bucketRecords, key(vm)); err != nil {
+			return err
+		}
+		if s.Owed, err = owedOf(tx, vm); err != nil {
 			return err
 		}
 		s.Named, err = get[nodev1.Operation](tx, bucketOperations, []byte(operation))
@@ -101,6 +108,11 @@ func (b *Bolt) Apply(_ context.Context, vm *nodev1.VM, version uint64, change tr
 		}
 		if now.GetVersion() != version {
 			return fmt.Errorf("version is %d, not %d: %w", now.GetVersion(), version, errdefs.ErrConflict)
+		}
+		for _, o := range change.Owed {
+			if err := put(tx, bucketOwed, owedKey(o.GetVm(), o.GetSnapshot().GetRepository(), o.GetSnapshot().GetDigest()), o); err != nil {
+				return err
+			}
 		}
 		if change.Record == nil {
 			return remove(tx, vm)

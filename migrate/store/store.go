@@ -22,6 +22,29 @@ type Store interface {
 	List(ctx context.Context) ([]*nodev1.Record, error)
 	// Operation answers an open or closed operation, or ErrNotFound.
 	Operation(ctx context.Context, id string) (*nodev1.Operation, error)
+	Owed
+}
+
+// Owed are the snapshots that are to be deleted: a change adds them, in its one write.
+type Owed interface {
+	// Owed answers all, ordered by VM.
+	Owed(ctx context.Context) ([]*nodev1.Owed, error)
+	// Clear strikes one off; what is not there is struck off.
+	Clear(ctx context.Context, vm *nodev1.VM, repository, digest string) error
+}
+
+// Notes are small things beside the records, by kind and key.
+type Notes interface {
+	// Note makes value durable; a nil one removes the note.
+	Note(ctx context.Context, kind, key string, value []byte) error
+	// Notes answers all of a kind, ordered by key.
+	Notes(ctx context.Context, kind string) ([]Note, error)
+}
+
+// Note is one of Notes.
+type Note struct {
+	Key   string
+	Value []byte
 }
 
 // Kept is the number of closed operations that a store remembers of each VM.

@@ -61,6 +61,7 @@ func ready(obj *containers.Container, netns string, intent record.Intent) error 
 		delete(obj.Labels, labelNew)
 	}
 	delete(obj.Labels, LabelDigest)
+	delete(obj.Labels, LabelNode)
 	delete(obj.Labels, labelStopped)
 	label(obj, labelOrder, mark)
 	return edit(obj, func(s *specs.Spec) {
@@ -72,10 +73,14 @@ func ready(obj *containers.Container, netns string, intent record.Intent) error 
 // stop marks obj as that of a VM which a snapshot owns: for people and containerd in its
 // labels, for the shim in its runtime spec. A namespace that godwitd made (netns) goes
 // with the VM, so the spec names it no more.
-func stop(obj *containers.Container, digest, netns string) error {
+func stop(obj *containers.Container, digest, owner, netns string) error {
 	delete(obj.Labels, labelOrder)
 	delete(obj.Labels, labelNew)
 	label(obj, LabelDigest, digest)
+	delete(obj.Labels, LabelNode)
+	if owner != "" {
+		label(obj, LabelNode, owner)
+	}
 	label(obj, labelStopped, "true")
 	unwatch(obj)
 	return edit(obj, func(s *specs.Spec) {

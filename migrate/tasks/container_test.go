@@ -124,7 +124,7 @@ func TestMarksOfAContainer(t *testing.T) {
 	order := record.Intent{Operation: "op", Attempt: 2, Digest: digest}
 	user := map[string]string{"user": "x"}
 	obj := object(t, map[string]string{"user": "x", labelOrder: "old/1", labelNew: "true"}, user)
-	if err := stop(obj, digest, "/own"); err != nil {
+	if err := stop(obj, digest, "", "/own"); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(map[string]string{"user": "x", LabelDigest: digest, labelStopped: "true"}, obj.Labels); diff != "" {
@@ -152,7 +152,7 @@ func TestNamespaceGoesWithTheVM(t *testing.T) {
 		if err := edit(obj, func(s *specs.Spec) { setNetNS(s, path) }); err != nil {
 			t.Fatal(err)
 		}
-		if err := stop(obj, "sha256:aa", "/own"); err != nil {
+		if err := stop(obj, "sha256:aa", "", "/own"); err != nil {
 			t.Fatal(err)
 		}
 		var s specs.Spec
@@ -188,7 +188,7 @@ func TestTheRestartMonitorSeesNoSleepingVM(t *testing.T) {
 	obj := object(t, maps.Clone(policy), nil)
 	order := record.Intent{Operation: "op", Attempt: 1}
 	for range 2 { // an operation may be repeated
-		if err := stop(obj, "sha256:aa", "/own"); err != nil {
+		if err := stop(obj, "sha256:aa", "", "/own"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -206,7 +206,7 @@ func TestTheRestartMonitorSeesNoSleepingVM(t *testing.T) {
 	if diff := cmp.Diff(policy, obj.Labels); diff != "" {
 		t.Errorf("labels of a VM that runs again (-want +got):\n%s", diff)
 	}
-	if err := stop(obj, "sha256:aa", "/own"); err != nil {
+	if err := stop(obj, "sha256:aa", "", "/own"); err != nil {
 		t.Fatal(err)
 	}
 	label(obj, labelStatus, "stopped")

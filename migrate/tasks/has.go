@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -18,6 +20,18 @@ func (c *Client) Has(ctx context.Context, vm *nodev1.VM) (bool, error) {
 	}
 	if err != nil {
 		return false, fmt.Errorf("look for container %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
+	}
+	return true, nil
+}
+
+// HasTask reports whether containerd has a task of the VM whose shim answers.
+func (c *Client) HasTask(ctx context.Context, vm *nodev1.VM) (bool, error) {
+	_, err := c.containerd.TaskService().Get(namespaces.WithNamespace(ctx, vm.GetNamespace()), &tasks.GetRequest{ContainerID: vm.GetId()})
+	if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for task %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
 	}
 	return true, nil
 }

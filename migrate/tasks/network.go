@@ -35,7 +35,7 @@ type leases interface {
 func newNetworks(cfg *config.Config) *networks {
 	return &networks{
 		dir: filepath.Join(cfg.RunDir, "netns"), plugins: func() (leases, error) { return cni(cfg.CNI) },
-		add: network.NewNamespace, remove: network.DeleteNamespace,
+		add: network.NewGuestNamespace, remove: network.DeleteNamespace,
 	}
 }
 

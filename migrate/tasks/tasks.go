@@ -31,6 +31,7 @@ import (
 // another name, or the monitor would wake it.
 const (
 	LabelDigest  = "godwit.dev/digest"  // the snapshot that owns the VM
+	LabelNode    = "godwit.dev/node"    // the node that the VM went to
 	LabelManaged = "godwit.dev/managed" // made by godwitd, not by a user
 	labelStopped = "containerd.io/restart.explicitly-stopped"
 	labelStatus  = "containerd.io/restart.status"
@@ -86,7 +87,7 @@ func (c *Client) Create(ctx context.Context, vm *nodev1.VM, order engine.Restore
 	if made || err != nil {
 		return err
 	}
-	sp, err := c.spec(ctx, order.Repository, order.Intent.Digest)
+	sp, err := c.specOf(ctx, order)
 	if err != nil {
 		return err
 	}
@@ -247,46 +248,12 @@ func (c *Client) Undo(ctx context.Context, vm *nodev1.VM, order engine.Restore) 
 		return err
 	}
 	if labels[labelNew] == "" {
-		return c.stopped(ctx, container, order.Intent.Digest, c.networks.path(vm))
+		return c.stopped(ctx, container, order.Intent.Digest, "", c.networks.path(vm))
 	}
 	if err := container.Delete(ctx); err != nil && !errdefs.IsNotFound(err) {
 		return err
 	}
 	return nil
-}
-
-// Leaving marks the container of a VM that a snapshot owns from now on, so that
-// containerd's restart monitor looks at it no more when its task ends.
-func (c *Client) Leaving(ctx context.Context, vm *nodev1.VM, digest string) error {
-	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
-	container, err := c.containerd.LoadContainer(ctx, vm.GetId())
-	if err == nil {
-		err = c.stopped(ctx, container, digest, c.networks.path(vm))
-	}
-	if err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("label container %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
-	}
-	return nil
-}
-
-// Hibernated cleans up after a VM that left this node: the stopped task and the network
-// go; the container object stays, labelled with the digest that owns the VM now.
-func (c *Client) Hibernated(ctx context.Context, vm *nodev1.VM, digest string) error {
-	if err := c.Leaving(ctx, vm, digest); err != nil {
-		return err
-	}
-	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
-	if err := c.deleteTask(ctx, vm, false); err != nil {
-		return fmt.Errorf("delete stopped task of VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
-	}
-	return c.networks.release(ctx, vm)
-}
-
-// stopped marks the container of a VM that a snapshot owns.
-func (c *Client) stopped(ctx context.Context, container containerd.Container, digest, netns string) error {
-	return container.Update(ctx, func(_ context.Context, _ *containerd.Client, obj *containers.Container) error {
-		return stop(obj, digest, netns)
-	})
 }
 
 // clear deletes a stopped task that stands in the way of a new one. It reports whether

@@ -3,6 +3,7 @@ package transition
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -21,7 +22,7 @@ func Commit(s State, req *nodev1.CommitRequest, now time.Time) (Change, error) {
 		return Change{}, err
 	}
 	if Committed(op.GetPhase()) {
-		if proto.Equal(s.Record.GetOwner(), req.GetOwner()) && s.Record.GetGeneration() == op.GetGeneration()+1 {
+		if proto.Equal(s.Record.GetOwner(), req.GetOwner()) && s.Record.GetGeneration() == op.GetGeneration()+owners(op.GetKind()) {
 			return keep(s)
 		}
 		return Change{}, held(s.Record, call+" once more")
@@ -37,13 +38,19 @@ func Commit(s State, req *nodev1.CommitRequest, now time.Time) (Change, error) {
 	if err := judge(rec, op, req.GetOwner(), call); err != nil {
 		return Change{}, err
 	}
-	op.Phase = committed
+	op.Phase, op.CommittedUnixNano = committed, now.UnixNano()
+	if op.GetKind() == nodev1.Kind_KIND_CHECKPOINT { // the VM goes on: nobody else owns it now
+		list(rec, op, now)
+		return Change{Record: rec}, nil
+	}
 	repository := ""
 	if req.GetOwner().GetDigest() != "" {
 		repository = op.GetRepository()
+	}
+	if op.GetKind() != nodev1.Kind_KIND_WAKE && stored(op) {
 		list(rec, op, now)
 	}
-	if op.GetKind() == nodev1.Kind_KIND_WAKE {
+	if op.GetKind() != nodev1.Kind_KIND_HIBERNATE && stored(op) {
 		spend(rec, op.GetDigest())
 	}
 	own(rec, req.GetOwner(), repository)
@@ -51,11 +58,22 @@ func Commit(s State, req *nodev1.CommitRequest, now time.Time) (Change, error) {
 	return Change{Record: rec}, nil
 }
 
+// owners counts those that an operation of a kind makes.
+func owners(kind nodev1.Kind) uint64 {
+	if kind == nodev1.Kind_KIND_CHECKPOINT {
+		return 0
+	}
+	return 1
+}
+
 // judge checks the new owner against the operation, and the source's vote.
 func judge(rec *nodev1.Record, op *nodev1.Operation, owner *nodev1.Owner, call string) error {
 	want := &nodev1.Owner{Node: op.GetDestination()}
-	if op.GetKind() == nodev1.Kind_KIND_HIBERNATE {
+	switch op.GetKind() {
+	case nodev1.Kind_KIND_HIBERNATE:
 		want = &nodev1.Owner{Digest: op.GetDigest()}
+	case nodev1.Kind_KIND_CHECKPOINT:
+		want = &nodev1.Owner{Node: op.GetSource()}
 	}
 	if !proto.Equal(owner, want) || proto.Size(want) == 0 {
 		return fmt.Errorf("%s: owner %v is not the operation's %v: %w", call, owner, want, errdefs.ErrFailedPrecondition)
@@ -73,17 +91,23 @@ func judge(rec *nodev1.Record, op *nodev1.Operation, owner *nodev1.Owner, call s
 }
 
 // checkReceipt wants the source's own word that this round's snapshot is whole and its
-// VM is stopped (P-01).
+// VM is stopped (P-01). Of a checkpoint the VM goes on.
 func checkReceipt(op *nodev1.Operation, call string) error {
 	r, err := record.ParseReceipt(op.GetReceipt())
 	if err != nil {
 		return fmt.Errorf("%s: %w", call, err)
 	}
 	fits := r.Operation == op.GetId() && r.Attempt == op.GetAttempt() && r.Generation == op.GetGeneration() && r.Digest == op.GetDigest()
-	if !fits || !r.Stopped {
+	if !fits || !r.Stopped && op.GetKind() != nodev1.Kind_KIND_CHECKPOINT {
 		return fmt.Errorf("%s: receipt %s is not of this attempt, generation and digest with the VM stopped: %w", call, op.GetReceipt(), errdefs.ErrFailedPrecondition)
 	}
 	return nil
+}
+
+// stored reports whether the digest of op is of a snapshot: that of a VM which was sent to
+// its destination lies nowhere.
+func stored(op *nodev1.Operation) bool {
+	return op.GetDigest() != "" && !strings.HasPrefix(op.GetDigest(), record.StreamPrefix)
 }
 
 // list remembers the new snapshot for retention.
@@ -92,5 +116,6 @@ func list(rec *nodev1.Record, op *nodev1.Operation, now time.Time) {
 	rec.Snapshots = append(rec.Snapshots, &nodev1.SnapshotRef{
 		Digest: op.GetDigest(), Repository: op.GetRepository(), Tag: op.GetTag(), Generation: op.GetGeneration(),
 		Operation: op.GetId(), CreatedUnixNano: now.UnixNano(), Bytes: r.TotalBytes,
+		Checkpoint: op.GetKind() == nodev1.Kind_KIND_CHECKPOINT,
 	})
 }

@@ -31,7 +31,7 @@ func Open(s State, req *nodev1.OpenRequest, now time.Time) (Change, error) {
 	switch {
 	case s.Record == nil:
 		return Change{}, missing(req.GetVm())
-	case s.Record.GetOperation() != nil && !overtakes(s.Record.GetOperation(), want):
+	case s.Record.GetOperation() != nil && !overtakes(s.Record.GetOperation(), want) && !abandoned(s.Record.GetOperation(), req):
 		return Change{}, held(s.Record, call)
 	case s.Record.GetGeneration() != want.GetGeneration():
 		return Change{}, held(s.Record, fmt.Sprintf("%s at generation %d", call, want.GetGeneration()))
@@ -40,16 +40,25 @@ func Open(s State, req *nodev1.OpenRequest, now time.Time) (Change, error) {
 		Id: want.GetId(), Kind: want.GetKind(), Attempt: want.GetAttempt(), Phase: pending,
 		Source: want.GetSource(), Destination: want.GetDestination(), Generation: want.GetGeneration(),
 		Repository: want.GetRepository(), Tag: want.GetTag(), Digest: want.GetDigest(),
-		EndExecs: want.GetEndExecs(), Stdio: want.GetStdio(), Managed: want.GetManaged(),
+		EndExecs: want.GetEndExecs(), PauseBudgetMs: want.GetPauseBudgetMs(), Stdio: want.GetStdio(), Managed: want.GetManaged(),
+		Concurrency: want.GetConcurrency(), Bandwidth: want.GetBandwidth(), Paused: want.GetPaused(),
+		Driver: want.GetDriver(), Mode: want.GetMode(), WantedMode: want.GetMode(), DowntimeMs: want.GetDowntimeMs(), TimeoutMs: want.GetTimeoutMs(), AbortOn: want.GetAbortOn(),
 		OpenedUnixNano: now.UnixNano(), Vm: proto.CloneOf(req.GetVm()),
 	}
-	if err := admit(s.Record, op, req.GetForceDigest(), call); err != nil {
+	if err := admit(s.Record, op, req, call); err != nil {
+		return Change{}, err
+	}
+	if err := spared(s.Owed, op.GetDigest(), call); err != nil {
 		return Change{}, err
 	}
 	rec := edit(s)
 	closed := rec.Operation
 	rec.Operation = op
-	if closed != nil {
+	switch {
+	case closed == nil:
+	case abandoned(closed, req):
+		abandon(closed, req.GetLostNode(), now)
+	default:
 		closed.Phase, closed.ClosedUnixNano, closed.CleanupPending = succeeded, now.UnixNano(), true
 	}
 	return Change{Record: rec, Closed: closed}, nil
@@ -64,70 +73,58 @@ func overtakes(open, want *nodev1.Operation) bool {
 }
 
 func checkOpen(req *nodev1.OpenRequest) error {
-	op, wrong := req.GetOperation(), ""
+	op, wrong := req.GetOperation(), misplaced(req.GetOperation())
 	switch {
 	case !operationID.MatchString(op.GetId()):
 		wrong = "id must match " + operationID.String()
 	case op.GetAttempt() == 0:
 		wrong = "attempt counts from 1"
-	case op.GetKind() == nodev1.Kind_KIND_HIBERNATE && (op.GetSource() == "" || op.GetDestination() != ""):
-		wrong = "a hibernate has a source and no destination"
-	case op.GetKind() == nodev1.Kind_KIND_HIBERNATE && op.GetDigest() != "":
-		wrong = "a hibernate has no digest before its capture" // R1: only this attempt's own counts
-	case op.GetKind() == nodev1.Kind_KIND_WAKE && (op.GetSource() != "" || op.GetDestination() == ""):
-		wrong = "a wake has a destination and no source"
-	case op.GetKind() == nodev1.Kind_KIND_MIGRATE && (op.GetSource() == "" || op.GetDestination() == "" || op.GetSource() == op.GetDestination()):
-		wrong = "a migrate has a source and another destination"
-	case op.GetKind() < nodev1.Kind_KIND_HIBERNATE || op.GetKind() > nodev1.Kind_KIND_MIGRATE:
+	case wrong != "":
+	case op.GetKind() < nodev1.Kind_KIND_HIBERNATE || op.GetKind() > nodev1.Kind_KIND_CHECKPOINT:
 		wrong = "kind is unknown"
 	case op.GetPhase() > pending:
 		wrong = "an operation opens as Pending"
+	case req.GetLostNode() != "" && (op.GetKind() != nodev1.Kind_KIND_WAKE || req.GetForceDigest() == "" || req.GetLostNode() == op.GetDestination()):
+		wrong = "a lost node is for a forced wake on another one"
 	default:
 		return CheckVM(req.GetVm())
 	}
 	return fmt.Errorf("open operation %q on VM %s: %s: %w", op.GetId(), name(req.GetVm()), wrong, errdefs.ErrInvalidArgument)
 }
 
+// misplaced says what is wrong with source, destination and digest of an operation that
+// opens; empty: nothing.
+func misplaced(op *nodev1.Operation) string {
+	wrong := ""
+	switch {
+	case captures(op.GetKind()) && (op.GetSource() == "" || op.GetDestination() != ""):
+		wrong = "a hibernate or checkpoint has a source and no destination"
+	case captures(op.GetKind()) && op.GetDigest() != "":
+		wrong = "a hibernate or checkpoint has no digest before its capture" // R1: only this attempt's own counts
+	case op.GetKind() == nodev1.Kind_KIND_WAKE && (op.GetSource() != "" || op.GetDestination() == ""):
+		wrong = "a wake has a destination and no source"
+	case op.GetKind() == nodev1.Kind_KIND_MIGRATE && (op.GetSource() == "" || op.GetDestination() == "" || op.GetSource() == op.GetDestination()):
+		wrong = "a migrate has a source and another destination"
+	}
+	return wrong
+}
+
+// captures reports whether an operation of this kind makes a snapshot at its source.
+func captures(kind nodev1.Kind) bool {
+	return kind == nodev1.Kind_KIND_HIBERNATE || kind == nodev1.Kind_KIND_CHECKPOINT
+}
+
 // sameOrder reports whether a known operation is what req asks for once more.
 func sameOrder(op *nodev1.Operation, req *nodev1.OpenRequest) bool {
 	want := req.GetOperation()
+	if op.GetKind() == nodev1.Kind_KIND_MIGRATE && op.GetRetarget() == want.GetDestination() && op.GetRetarget() != "" {
+		return proto.Equal(op.GetVm(), req.GetVm()) && op.GetKind() == want.GetKind() && op.GetSource() == want.GetSource()
+	}
 	return proto.Equal(op.GetVm(), req.GetVm()) && op.GetKind() == want.GetKind() &&
 		op.GetSource() == want.GetSource() && op.GetDestination() == want.GetDestination()
 }
 
-// admit judges an operation by the owner, and fills in what a wake restores.
-func admit(rec *nodev1.Record, op *nodev1.Operation, force, call string) error {
-	owner := rec.GetOwner()
-	if op.GetKind() != nodev1.Kind_KIND_WAKE {
-		if owner.GetNode() == "" || owner.GetNode() != op.GetSource() {
-			return held(rec, call)
-		}
-		return nil
-	}
-	if owner.GetNode() != "" {
-		return held(rec, call) // force too: the node may run it (N-47)
-	}
-	if free(rec) && (force == "" || !known(rec, force)) {
-		return held(rec, call)
-	}
-	if op.GetDigest() == "" {
-		op.Digest = owner.GetDigest()
-	}
-	forced := force != "" && force == op.GetDigest()
-	if force != "" && !forced {
-		return fmt.Errorf("%s: forced digest %s is not the wanted %s: %w", call, force, op.GetDigest(), errdefs.ErrInvalidArgument)
-	}
-	if op.GetDigest() != owner.GetDigest() && !forced {
-		return fmt.Errorf("%s: the VM's newest state is %s, not %s: %w", call, owner.GetDigest(), op.GetDigest(), errdefs.ErrFailedPrecondition)
-	}
-	if slices.Contains(rec.GetSpent(), op.GetDigest()) && !forced {
-		return fmt.Errorf("%s: snapshot %s is spent: %w", call, op.GetDigest(), errdefs.ErrFailedPrecondition)
-	}
-	locate(rec, op)
-	return nil
-}
-
-// known reports whether digest is of a hibernate of this VM.
+// known reports whether digest is of a hibernate or checkpoint of this VM.
 func known(rec *nodev1.Record, digest string) bool {
 	listed := func(ref *nodev1.SnapshotRef) bool { return ref.GetDigest() == digest }
 	return digest == rec.GetLost() || slices.Contains(rec.GetSpent(), digest) || slices.ContainsFunc(rec.GetSnapshots(), listed)
@@ -146,7 +143,7 @@ func locate(rec *nodev1.Record, op *nodev1.Operation) {
 }
 
 // Advance moves the open operation to a later phase and stores its facts.
-func Advance(s State, req *nodev1.AdvanceRequest) (Change, error) {
+func Advance(s State, req *nodev1.AdvanceRequest, now time.Time) (Change, error) {
 	call := fmt.Sprintf("advance operation %s of VM %s to %s", req.GetOperation(), name(req.GetVm()), req.GetPhase())
 	op, err := current(s, req, call)
 	if err != nil {
@@ -165,6 +162,12 @@ func Advance(s State, req *nodev1.AdvanceRequest) (Change, error) {
 	if turn && req.GetReason() != "" { // the first reason counts: what follows is its echo
 		op.Reason, op.Class = req.GetReason(), req.GetClass()
 	}
+	if turn && op.GetPhase() == preparing {
+		op.StartedUnixNano = now.UnixNano()
+	}
+	if err := turnRound(op, req, turn, call); err != nil {
+		return Change{}, err
+	}
 	if turn && op.GetPhase() == reverting {
 		revert(rec)
 	}
@@ -180,6 +183,7 @@ func revert(rec *nodev1.Record) {
 	op := rec.Operation
 	if op.GetKind() == nodev1.Kind_KIND_MIGRATE {
 		own(rec, &nodev1.Owner{Node: op.GetSource()}, "")
+		rec.Spent = slices.DeleteFunc(rec.Spent, func(d string) bool { return d == op.GetDigest() })
 		return
 	}
 	own(rec, &nodev1.Owner{Digest: op.GetDigest()}, op.GetRepository())
@@ -196,6 +200,7 @@ func facts(op *nodev1.Operation, req *nodev1.AdvanceRequest, call string) error 
 		{"repository", req.GetRepository(), &op.Repository},
 		{"tag", req.GetTag(), &op.Tag},
 		{"receipt", req.GetReceipt(), &op.Receipt},
+		{"outcome", req.GetOutcome(), &op.Outcome},
 	} {
 		if f.value == "" || f.value == *f.field {
 			continue
@@ -204,6 +209,12 @@ func facts(op *nodev1.Operation, req *nodev1.AdvanceRequest, call string) error 
 			return fmt.Errorf("%s: its %s is %q already: %w", call, f.name, *f.field, errdefs.ErrFailedPrecondition)
 		}
 		*f.field = f.value
+	}
+	if m := req.GetMode(); m != "" && m != op.GetMode() {
+		if op.GetMode() != ModeAuto {
+			return fmt.Errorf("%s: its mode is %s already: %w", call, op.GetMode(), errdefs.ErrFailedPrecondition)
+		}
+		op.Mode = m
 	}
 	op.Cancelled = op.GetCancelled() || req.GetCancelled() && op.GetPhase() == aborting
 	return nil

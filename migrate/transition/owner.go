@@ -2,7 +2,7 @@ package transition
 
 import (
 	"fmt"
-	"slices"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
@@ -70,7 +70,7 @@ func Disown(s State, req *nodev1.DisownRequest) (Change, error) {
 }
 
 // Remove ends the record. A record that is not there is removed already.
-func Remove(s State, req *nodev1.RemoveRequest) (Change, error) {
+func Remove(s State, req *nodev1.RemoveRequest, now time.Time) (Change, error) {
 	rec := s.Record
 	switch {
 	case rec == nil:
@@ -82,25 +82,10 @@ func Remove(s State, req *nodev1.RemoveRequest) (Change, error) {
 	case (rec.GetOwner().GetDigest() != "" || rec.GetLost() != "") && !req.GetForce():
 		return Change{}, held(rec, "remove VM "+name(rec.GetVm())+" without force")
 	}
-	return Change{}, nil
-}
-
-// Trim drops a snapshot whose tag is gone from the list.
-func Trim(s State, req *nodev1.TrimRequest) (Change, error) {
-	rec, digest := s.Record, req.GetDigest()
-	if rec == nil {
-		return Change{}, missing(req.GetVm())
+	if !req.GetDropSnapshots() {
+		return Change{}, nil
 	}
-	listed := func(ref *nodev1.SnapshotRef) bool { return ref.GetDigest() == digest }
-	if !slices.ContainsFunc(rec.GetSnapshots(), listed) {
-		return keep(s)
-	}
-	if digest == rec.GetOwner().GetDigest() || digest == rec.GetOperation().GetDigest() || digest == rec.GetLost() {
-		return Change{}, held(rec, fmt.Sprintf("trim snapshot %s of VM %s", digest, name(rec.GetVm())))
-	}
-	rec = edit(s)
-	rec.Snapshots = slices.DeleteFunc(rec.Snapshots, listed)
-	return Change{Record: rec}, nil
+	return Change{Owed: owe(rec, rec.GetSnapshots(), now)}, nil
 }
 
 func free(rec *nodev1.Record) bool {

@@ -52,9 +52,9 @@ func may(table map[nodev1.Phase][]nodev1.Phase, op *nodev1.Operation, to nodev1.
 }
 
 // never is what the tables allow and a kind does not: a digest cannot fail to run, and a
-// hibernate has succeeded only once its source is released.
+// hibernate has succeeded only once its source is released. A checkpoint moves nothing.
 func never(kind nodev1.Kind, from, to nodev1.Phase) bool {
-	return kind == nodev1.Kind_KIND_HIBERNATE && (to == reverting || to == lostAtDest || from == committed && to == succeeded)
+	return captures(kind) && (to == reverting || to == lostAtDest || from == committed && to == succeeded)
 }
 
 // Committed reports whether the operation's new owner stands.

@@ -161,7 +161,7 @@ func (h *history) advance(t *rapid.T) {
 	if op.GetKind() == nodev1.Kind_KIND_HIBERNATE {
 		req.Digest = "sha256:" + op.GetId()
 	}
-	c, err := transition.Advance(h.state(op.GetId()), req)
+	c, err := transition.Advance(h.state(op.GetId()), req, now)
 	h.take(t, c, err)
 }
 

@@ -48,18 +48,24 @@ var outside = []call{
 		return transition.Disown(s, &nodev1.DisownRequest{Vm: vm, Node: "n1", Generation: gen})
 	}},
 	{"Open hibernate n1", open(nodev1.Kind_KIND_HIBERNATE)},
+	{"Open checkpoint n1", open(nodev1.Kind_KIND_CHECKPOINT)},
 	{"Open wake n2", open(nodev1.Kind_KIND_WAKE)},
 	{"Open wake n2 force", func(s transition.State) (transition.Change, error) {
 		op := operation(nodev1.Kind_KIND_WAKE, 0)
 		op.Id = "new"
 		return transition.Open(s, &nodev1.OpenRequest{Vm: vm, Operation: op, ForceDigest: digest}, now)
 	}},
+	{"Open wake n2 force, n1 lost", func(s transition.State) (transition.Change, error) {
+		op := operation(nodev1.Kind_KIND_WAKE, 0)
+		op.Id = "new"
+		return transition.Open(s, &nodev1.OpenRequest{Vm: vm, Operation: op, ForceDigest: digest, LostNode: "n1"}, now)
+	}},
 	{"Open migrate n1 n2", open(nodev1.Kind_KIND_MIGRATE)},
 	{"Remove", func(s transition.State) (transition.Change, error) {
-		return transition.Remove(s, &nodev1.RemoveRequest{Vm: vm})
+		return transition.Remove(s, &nodev1.RemoveRequest{Vm: vm}, now)
 	}},
 	{"Remove force", func(s transition.State) (transition.Change, error) {
-		return transition.Remove(s, &nodev1.RemoveRequest{Vm: vm, Force: true})
+		return transition.Remove(s, &nodev1.RemoveRequest{Vm: vm, Force: true}, now)
 	}},
 }
 
@@ -76,7 +82,7 @@ func operation(kind nodev1.Kind, phase nodev1.Phase) *nodev1.Operation {
 	if kind != nodev1.Kind_KIND_WAKE {
 		op.Source = "n1"
 	}
-	if kind != nodev1.Kind_KIND_HIBERNATE {
+	if kind != nodev1.Kind_KIND_HIBERNATE && kind != nodev1.Kind_KIND_CHECKPOINT {
 		op.Destination = "n2"
 	}
 	return op
@@ -101,7 +107,7 @@ func inside(kind nodev1.Kind, r ref) []call {
 	var calls []call
 	for _, phase := range advances {
 		calls = append(calls, call{"Advance " + short(phase), func(s transition.State) (transition.Change, error) {
-			return transition.Advance(s, &nodev1.AdvanceRequest{Vm: vm, Operation: r.id, Attempt: r.attempt, Generation: r.generation, Phase: phase})
+			return transition.Advance(s, &nodev1.AdvanceRequest{Vm: vm, Operation: r.id, Attempt: r.attempt, Generation: r.generation, Phase: phase}, now)
 		}})
 	}
 	calls = append(calls, call{"Commit", func(s transition.State) (transition.Change, error) {
@@ -124,6 +130,9 @@ func ownerBefore(kind nodev1.Kind) *nodev1.Owner {
 }
 
 func ownerAfter(kind nodev1.Kind) *nodev1.Owner {
+	if kind == nodev1.Kind_KIND_CHECKPOINT {
+		return ownerBefore(kind)
+	}
 	if kind == nodev1.Kind_KIND_HIBERNATE {
 		return &nodev1.Owner{Digest: digest}
 	}
@@ -135,6 +144,7 @@ func under(kind nodev1.Kind, phase nodev1.Phase) transition.State {
 	rec := &nodev1.Record{Vm: vm, Uid: "uid", Version: 3, Generation: gen, Owner: ownerBefore(kind), Repository: "r"}
 	op := operation(kind, phase)
 	switch {
+	case kind == nodev1.Kind_KIND_CHECKPOINT:
 	case transition.Committed(phase):
 		rec.Owner, rec.Generation = ownerAfter(kind), gen+1
 	case phase == nodev1.Phase_PHASE_REVERTING, phase == nodev1.Phase_PHASE_LOST_AT_SRC:
@@ -250,7 +260,7 @@ func table(t *testing.T, rows []string, states map[string]transition.State, call
 func tables(t *testing.T) map[string]string {
 	rows, states := atRest()
 	all := map[string]string{"owner": table(t, rows, states, outside)}
-	for name, kind := range map[string]nodev1.Kind{"hibernate": nodev1.Kind_KIND_HIBERNATE, "wake": nodev1.Kind_KIND_WAKE, "migrate": nodev1.Kind_KIND_MIGRATE} {
+	for name, kind := range map[string]nodev1.Kind{"hibernate": nodev1.Kind_KIND_HIBERNATE, "wake": nodev1.Kind_KIND_WAKE, "migrate": nodev1.Kind_KIND_MIGRATE, "checkpoint": nodev1.Kind_KIND_CHECKPOINT} {
 		var rows []string
 		states := map[string]transition.State{}
 		for p := nodev1.Phase_PHASE_PENDING; p <= nodev1.Phase_PHASE_LOST_AT_SRC; p++ {
@@ -303,7 +313,7 @@ func TestStaleCallsTouchNothing(t *testing.T) {
 		{"another generation", ref{"op", 2, gen - 1}, errdefs.ErrFailedPrecondition},
 		{"the generation after", ref{"op", 2, gen + 1}, errdefs.ErrFailedPrecondition},
 	}
-	for _, kind := range []nodev1.Kind{nodev1.Kind_KIND_HIBERNATE, nodev1.Kind_KIND_WAKE, nodev1.Kind_KIND_MIGRATE} {
+	for _, kind := range []nodev1.Kind{nodev1.Kind_KIND_HIBERNATE, nodev1.Kind_KIND_WAKE, nodev1.Kind_KIND_MIGRATE, nodev1.Kind_KIND_CHECKPOINT} {
 		for phase := nodev1.Phase_PHASE_PENDING; phase <= nodev1.Phase_PHASE_LOST_AT_SRC; phase++ {
 			for _, tt := range tests {
 				s := under(kind, phase)

@@ -21,6 +21,7 @@ import (
 type State struct {
 	Record *nodev1.Record    // nil: the VM has none
 	Named  *nodev1.Operation // the operation that the call names, open or closed, of whatever VM; nil: unknown
+	Owed   []*nodev1.Owed    // snapshots of the VM whose deletion is decided
 }
 
 // Change is what a transition comes to. A Change whose Record is the very one of the
@@ -28,6 +29,7 @@ type State struct {
 type Change struct {
 	Record *nodev1.Record
 	Closed *nodev1.Operation // for the history
+	Owed   []*nodev1.Owed    // snapshots that are to be deleted from now on
 }
 
 // maxSpent bounds the list of spent digests. Dropping the oldest is safe: a wake needs
@@ -46,10 +48,10 @@ func own(rec *nodev1.Record, owner *nodev1.Owner, repository string) {
 	rec.Repository = repository
 }
 
+// spend makes digest the last one that was spent: what the VM runs from (InUse), also
+// where it is restored from it once more.
 func spend(rec *nodev1.Record, digest string) {
-	if slices.Contains(rec.Spent, digest) {
-		return
-	}
+	rec.Spent = slices.DeleteFunc(rec.Spent, func(d string) bool { return d == digest })
 	rec.Spent = append(rec.Spent, digest)
 	if over := len(rec.Spent) - maxSpent; over > 0 {
 		rec.Spent = slices.Clone(rec.Spent[over:])

@@ -24,6 +24,7 @@ func Run(t *testing.T, open func(t *testing.T) (st store.Store, reopen func() st
 	for name, test := range map[string]func(*testing.T, store.Store, func() store.Store){
 		"Versions": versions, "Durable": durable, "Race": race, "Names": names,
 		"History": history, "TakenID": takenID, "RemovedAndRemade": remade,
+		"Owed": owed,
 	} {
 		t.Run(name, func(t *testing.T) {
 			st, reopen := open(t)
@@ -200,5 +201,40 @@ func remade(t *testing.T, st store.Store, _ func() store.Store) {
 	apply(t, st, &nodev1.Record{Vm: vm("a"), Uid: "new"}, nil)
 	if _, err := st.Apply(t.Context(), vm("a"), old.GetVersion(), transition.Change{Record: old}); !errdefs.IsConflict(err) {
 		t.Fatalf("change of the record before: %v", err)
+	}
+}
+
+// owed: what a change owes is there with it and not without it, also after the record's
+// end, until it is cleared.
+func owed(t *testing.T, st store.Store, reopen func() store.Store) {
+	debt := func(id, digest string) *nodev1.Owed {
+		return &nodev1.Owed{Vm: vm(id), Uid: "u", Snapshot: &nodev1.SnapshotRef{Repository: "r/u", Digest: digest, Tag: "t"}}
+	}
+	rec := apply(t, st, &nodev1.Record{Vm: vm("a")}, nil)
+	apply(t, st, &nodev1.Record{Vm: vm("ab")}, nil)
+	if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion()+9, transition.Change{Owed: []*nodev1.Owed{debt("a", "d0")}}); !errdefs.IsConflict(err) {
+		t.Fatal(err)
+	}
+	if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion(), transition.Change{Owed: []*nodev1.Owed{debt("a", "d1"), debt("a", "d2")}}); err != nil {
+		t.Fatal(err)
+	}
+	st = reopen()
+	all, err := st.Owed(t.Context())
+	if err != nil || len(all) != 2 {
+		t.Fatalf("owed %v, %v", all, err)
+	}
+	same(t, "owed", debt("a", "d1"), all[0])
+	for id, want := range map[string]int{"a": 2, "ab": 0} {
+		if state, err := st.Load(t.Context(), vm(id), ""); err != nil || len(state.Owed) != want {
+			t.Errorf("VM %s: owed %v, %v", id, state.Owed, err)
+		}
+	}
+	for range 2 {
+		if err := st.Clear(t.Context(), vm("a"), "r/u", "d1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all, err := st.Owed(t.Context()); err != nil || len(all) != 1 || all[0].GetSnapshot().GetDigest() != "d2" {
+		t.Fatalf("owed after a clear: %v, %v", all, err)
 	}
 }

@@ -1,0 +1,151 @@
+// Package channel takes the connections of live moves at a node's peer port and hands
+// them to the shims that wait for them, as descriptors: no byte of a VM passes through
+// the daemon. What a connection is for stands in its first message, which is looked at
+// and left in the socket; TLS itself is between the two ends.
+package channel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/api/version"
+)
+
+// Bounds of what a stranger can hold: a connection that does not say in time what it is
+// for, and how many such there are at once.
+const (
+	helloBound = 10 * time.Second
+	mostHellos = 256
+)
+
+// Listener is a listener whose connections of live moves go elsewhere.
+type Listener struct {
+	net.Listener
+	socket func(channel string) (string, error)
+
+	others chan net.Conn
+	hellos chan struct{}
+	done   chan struct{}
+	once   sync.Once
+	all    sync.WaitGroup
+	failed error // of Accept, before done is closed
+}
+
+// Listen takes over inner. socket answers where the shim of a channel waits. What is no
+// stream of pages comes out of Accept, as it came in.
+func Listen(inner net.Listener, socket func(channel string) (string, error)) *Listener {
+	l := &Listener{
+		Listener: inner, socket: socket, others: make(chan net.Conn), hellos: make(chan struct{}, mostHellos), done: make(chan struct{}),
+	}
+	l.all.Go(l.accept)
+	return l
+}
+
+// Accept answers the next connection that is no stream of pages.
+func (l *Listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.others:
+		return c, nil
+	case <-l.done:
+		return nil, l.failed
+	}
+}
+
+// Close ends the listener, and the connections of which nobody knows what they are for.
+func (l *Listener) Close() error {
+	err := l.Listener.Close()
+	l.all.Wait()
+	return err
+}
+
+func (l *Listener) accept() {
+	defer l.once.Do(func() { close(l.done) })
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			var busy interface{ Temporary() bool }
+			if errors.As(err, &busy) && busy.Temporary() {
+				time.Sleep(10 * time.Millisecond) // no descriptors, say
+				continue
+			}
+			l.failed = err
+			return
+		}
+		select {
+		case l.hellos <- struct{}{}:
+			l.all.Go(func() {
+				l.route(c)
+				<-l.hellos
+			})
+		default:
+			c.Close()
+		}
+	}
+}
+
+// route closes c unless somebody has it.
+func (l *Listener) route(c net.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), helloBound)
+	defer cancel()
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		select {
+		case <-l.done:
+			cancel()
+		case <-stop:
+		}
+	}()
+	name, pages, err := Peek(ctx, c)
+	if err == nil && !pages {
+		select {
+		case l.others <- c:
+			return
+		case <-l.done:
+		}
+	}
+	if err == nil && pages {
+		err = l.hand(ctx, c, name)
+	}
+	c.Close()
+	if err != nil && ctx.Err() == nil {
+		slog.Warn("connection for a live move", "from", c.RemoteAddr(), "error", err)
+	}
+}
+
+// hand gives the connection to the shim that waits for it.
+func (l *Listener) hand(ctx context.Context, c net.Conn, channel string) error {
+	path, err := l.socket(channel)
+	if err != nil {
+		return err
+	}
+	return Pass(ctx, c, path)
+}
+
+// Pass sends the descriptor of c to the unix socket at path. The caller closes its own.
+func Pass(ctx context.Context, c net.Conn, path string) error {
+	raw, err := rawOf(c)
+	if err != nil {
+		return err
+	}
+	to, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	if err != nil {
+		return fmt.Errorf("pass connection to %s: %w", path, err)
+	}
+	defer to.Close()
+	var sent error
+	err = raw.Control(func(fd uintptr) {
+		_, _, sent = to.(*net.UnixConn).WriteMsgUnix([]byte(version.PagesALPN), unix.UnixRights(int(fd)), nil)
+	})
+	if err = errors.Join(err, sent); err != nil {
+		return fmt.Errorf("pass connection to %s: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,180 @@
+// Package cluster is what the controller knows beside the records: the nodes, which
+// announce themselves, and the events of moves. Both lie in the controller's store.
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
+
+	"godwit.dev/godwit/migrate/store"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+const (
+	// Interval is how often a node announces itself; one that has missed three is not up.
+	Interval = 5 * time.Second
+	silence  = 3*Interval + time.Second
+
+	// durable is how old the stored sign of a node may get while nothing else of it changes.
+	durable = time.Minute
+)
+
+const kindNode = "node"
+
+// Board is the cluster's.
+type Board struct {
+	notes  store.Notes
+	shared bool // with other controllers: what they have heard counts too
+	now    func() time.Time
+
+	mu     sync.Mutex
+	nodes  map[string]*nodev1.NodeInfo // with when they were seen last
+	stored map[string]time.Time        // when they were written last
+
+	log events
+}
+
+// Open reads what is known. A shared board is read again for each question.
+func Open(ctx context.Context, notes store.Notes, shared bool) (*Board, error) {
+	b := &Board{notes: notes, shared: shared, now: time.Now, nodes: map[string]*nodev1.NodeInfo{}, stored: map[string]time.Time{}}
+	if err := b.load(ctx); err != nil {
+		return nil, err
+	}
+	return b, b.log.open(ctx, notes)
+}
+
+// load reads the nodes.
+func (b *Board) load(ctx context.Context) error {
+	all, err := b.notes.Notes(ctx, kindNode)
+	if err != nil {
+		return err
+	}
+	for _, n := range all {
+		info := new(nodev1.NodeInfo)
+		if err := proto.Unmarshal(n.Value, info); err != nil {
+			return fmt.Errorf("decode node %s: %w: %w", n.Key, err, errdefs.ErrDataLoss)
+		}
+		if info.GetSeenUnixNano() >= b.nodes[n.Key].GetSeenUnixNano() {
+			b.nodes[n.Key] = info
+		}
+	}
+	return nil
+}
+
+// refresh is load where others write too. What cannot be read is as it was.
+func (b *Board) refresh() {
+	if !b.shared {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), refreshTimeout)
+	defer cancel()
+	if err := b.load(ctx); err != nil {
+		slog.Warn("read the nodes", "error", err)
+	}
+}
+
+const refreshTimeout = 2 * time.Second
+
+// Leads reports whether controller self does what controller first has begun: it is the
+// same one, or that one is gone and self is the next of those that are up.
+func (b *Board) Leads(self, first string) bool {
+	if !b.shared || self == first {
+		return true
+	}
+	for _, n := range b.Nodes() {
+		if n.GetController() && n.GetUp() && (n.GetName() == first || n.GetName() < self) {
+			return false
+		}
+	}
+	return true
+}
+
+// Announce takes a node's sign of life, and answers what is kept of it.
+func (b *Board) Announce(ctx context.Context, said *nodev1.NodeInfo) (*nodev1.NodeInfo, error) {
+	if said.GetName() == "" {
+		return nil, fmt.Errorf("announce node: it has no name: %w", errdefs.ErrInvalidArgument)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.refresh()
+	old := b.nodes[said.GetName()]
+	info := proto.CloneOf(said)
+	info.SeenUnixNano, info.Cordoned, info.Up, info.Vms = b.now().UnixNano(), old.GetCordoned(), false, 0
+	same := old != nil && old.GetAddress() == info.GetAddress() && old.GetVersion() == info.GetVersion() && old.GetController() == info.GetController()
+	if !same || b.shared || b.now().Sub(b.stored[info.GetName()]) > durable {
+		if err := b.put(ctx, info); err != nil {
+			return nil, err
+		}
+	}
+	b.nodes[info.GetName()] = info
+	return b.told(info), nil
+}
+
+func (b *Board) put(ctx context.Context, info *nodev1.NodeInfo) error {
+	value, err := proto.Marshal(info)
+	if err == nil {
+		err = b.notes.Note(ctx, kindNode, info.GetName(), value)
+	}
+	if err != nil {
+		return fmt.Errorf("store node %s: %w", info.GetName(), err)
+	}
+	b.stored[info.GetName()] = b.now()
+	return nil
+}
+
+// told is info as others are told it: up says whether the node was heard lately.
+func (b *Board) told(info *nodev1.NodeInfo) *nodev1.NodeInfo {
+	info = proto.CloneOf(info)
+	info.Up = b.now().Sub(time.Unix(0, info.GetSeenUnixNano())) < silence
+	return info
+}
+
+// Nodes answers all, ordered by name.
+func (b *Board) Nodes() []*nodev1.NodeInfo {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.refresh()
+	all := make([]*nodev1.NodeInfo, 0, len(b.nodes))
+	for _, info := range b.nodes {
+		all = append(all, b.told(info))
+	}
+	slices.SortFunc(all, func(x, y *nodev1.NodeInfo) int { return strings.Compare(x.GetName(), y.GetName()) })
+	return all
+}
+
+// Node answers one.
+func (b *Board) Node(name string) (*nodev1.NodeInfo, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.refresh()
+	info := b.nodes[name]
+	if info == nil {
+		return nil, fmt.Errorf("node %q has never announced itself to the controller (godwit nodes lists those that have): %w", name, errdefs.ErrNotFound)
+	}
+	return b.told(info), nil
+}
+
+// Cordon makes a node refuse VMs, or take them again.
+func (b *Board) Cordon(ctx context.Context, name string, undo bool) (*nodev1.NodeInfo, error) {
+	if _, err := b.Node(name); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	info := proto.CloneOf(b.nodes[name])
+	info.Cordoned = !undo
+	if err := b.put(ctx, info); err != nil {
+		return nil, err
+	}
+	b.nodes[name] = info
+	return b.told(info), nil
+}

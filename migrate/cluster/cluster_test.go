@@ -1,0 +1,132 @@
+package cluster
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/migrate/store"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+func open(t *testing.T, path string, shared bool) (*Board, *store.Bolt) {
+	t.Helper()
+	st, err := store.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() })
+	b, err := Open(t.Context(), st, shared)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b, st
+}
+
+func (b *Board) says(t *testing.T, info *nodev1.NodeInfo) {
+	t.Helper()
+	if _, err := b.Announce(t.Context(), info); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A node is up while it says so, and what was decided about it outlives the controller.
+func TestNodes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "records.db")
+	b, st := open(t, path, false)
+	clock := time.Unix(1000, 0)
+	b.now = func() time.Time { return clock }
+	b.says(t, &nodev1.NodeInfo{Name: "n1", Address: "n1:1", Cordoned: true, Up: true})
+	if n, err := b.Node("n1"); err != nil || !n.GetUp() || n.GetCordoned() {
+		t.Fatalf("%v, %v: a node does not say itself whether it is cordoned", n, err)
+	}
+	if _, err := b.Cordon(t.Context(), "n1", false); err != nil {
+		t.Fatal(err)
+	}
+	b.says(t, &nodev1.NodeInfo{Name: "n1", Address: "n1:2"})
+	clock = clock.Add(silence)
+	if n, _ := b.Node("n1"); n.GetUp() {
+		t.Error("a silent node is up")
+	}
+	if _, err := b.Cordon(t.Context(), "n2", false); !errdefs.IsNotFound(err) {
+		t.Errorf("unknown node: %v", err)
+	}
+	if _, err := b.Announce(t.Context(), &nodev1.NodeInfo{}); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("without a name: %v", err)
+	}
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again, _ := open(t, path, false)
+	if all := again.Nodes(); len(all) != 1 || !all[0].GetCordoned() || all[0].GetAddress() != "n1:2" {
+		t.Errorf("after a restart: %v", all)
+	}
+}
+
+// Of several controllers one drives what another has begun once that is gone, and no two of
+// them do.
+func TestLeads(t *testing.T) {
+	b, st := open(t, filepath.Join(t.TempDir(), "records.db"), true)
+	other, err := Open(t.Context(), st, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clock := time.Unix(1000, 0)
+	b.now, other.now = func() time.Time { return clock }, func() time.Time { return clock }
+	for _, name := range []string{"a", "b", "c"} {
+		other.says(t, &nodev1.NodeInfo{Name: name, Controller: true})
+	}
+	drivers := func(first string) (all string) {
+		for _, name := range []string{"a", "b", "c"} {
+			if b.Leads(name, first) {
+				all += name
+			}
+		}
+		return all
+	}
+	if got := drivers("b"); got != "b" {
+		t.Errorf("%q drive what b has begun", got)
+	}
+	clock = clock.Add(silence)
+	other.says(t, &nodev1.NodeInfo{Name: "a", Controller: true})
+	other.says(t, &nodev1.NodeInfo{Name: "c", Controller: true})
+	if got := drivers("b"); got != "ab" { // b itself does not know that it is gone
+		t.Errorf("%q drive it once b is gone", got)
+	}
+}
+
+// Events are numbered, come in order, from any of them on, and outlive the controller (N-34).
+func TestEvents(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "records.db")
+	b, st := open(t, path, false)
+	for _, kind := range []string{"one", "two"} {
+		if err := b.Append(t.Context(), &nodev1.MoveEvent{Type: kind, Id: 99}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := make(chan []*nodev1.MoveEvent)
+	go func() { got <- b.Events(t.Context(), 2, time.Minute) }()
+	if err := b.Append(t.Context(), &nodev1.MoveEvent{Type: "three"}); err != nil {
+		t.Fatal(err)
+	}
+	if all := <-got; len(all) != 1 || all[0].GetType() != "three" || all[0].GetId() != 3 {
+		t.Errorf("who waits hears %v", all)
+	}
+	if all := b.Events(t.Context(), 3, 0); len(all) != 0 {
+		t.Errorf("after the last: %v", all)
+	}
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again, _ := open(t, path, false)
+	if err := again.Append(t.Context(), &nodev1.MoveEvent{Type: "four"}); err != nil {
+		t.Fatal(err)
+	}
+	all := again.Events(t.Context(), 1, 0)
+	if len(all) != 3 || all[0].GetType() != "two" || all[2].GetId() != 4 {
+		t.Errorf("after a restart: %v", all)
+	}
+}

@@ -1,0 +1,115 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/record"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// checkpoint: capture lets the VM go on as soon as it has been read, and the commit lists
+// the snapshot. Nobody else owns the VM meanwhile, and nothing but the snapshot is undone.
+var checkpoint = map[nodev1.Phase]step{
+	nodev1.Phase_PHASE_PENDING:      {name: "begin", do: begin},
+	nodev1.Phase_PHASE_TRANSFERRING: {name: "capture", do: capture},
+	nodev1.Phase_PHASE_SWITCHING:    {name: "list", do: enlist},
+	nodev1.Phase_PHASE_COMMITTED:    {name: "list", do: enlisted},
+	nodev1.Phase_PHASE_CLEANING:     {name: "clean up", do: trimmed},
+	nodev1.Phase_PHASE_ABORTING:     {name: "give back", do: giveBack},
+}
+
+// Checkpoint opens the operation and answers once it is durable.
+func (e *Engine) Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest) (*nodev1.StatusResponse, error) {
+	return e.order(ctx, req.GetVm(), req.GetOperation(), func(rec *nodev1.Record, open *nodev1.OpenRequest) error {
+		op := open.GetOperation()
+		op.Kind, op.Source, op.Paused = nodev1.Kind_KIND_CHECKPOINT, e.opts.Node, req.GetPaused()
+		op.Concurrency, op.Bandwidth, op.PauseBudgetMs = req.GetConcurrency(), req.GetBandwidth(), req.GetPauseBudgetMs()
+		return e.place(rec, op)
+	})
+}
+
+// place says where the snapshot of an operation goes.
+func (e *Engine) place(rec *nodev1.Record, op *nodev1.Operation) error {
+	op.Repository = e.opts.Repository(rec)
+	op.Tag = fmt.Sprintf("g%d-%s", rec.GetGeneration(), op.GetId())
+	if op.GetRepository() == "" {
+		return fmt.Errorf("capture VM %s: node %s has no registry and no layout to put it: %w", name(rec.GetVm()), e.opts.Node, errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// enlist is the commit point: from here on the record names the snapshot, and no scan
+// takes it for a leftover.
+func enlist(ctx context.Context, e *Engine, rec *nodev1.Record) error {
+	op := rec.GetOperation()
+	return e.commit(ctx, op, &nodev1.Owner{Node: op.GetSource()}, "")
+}
+
+func enlisted(ctx context.Context, e *Engine, rec *nodev1.Record) error {
+	return e.advance(ctx, rec.GetOperation(), &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_CLEANING})
+}
+
+// trimmed applies the retention rule, as tidy does for a hibernate.
+func trimmed(ctx context.Context, e *Engine, rec *nodev1.Record) error {
+	op := rec.GetOperation()
+	err := errors.Join(e.trim(ctx, rec), e.cleanPromptly(ctx, op.GetVm()))
+	if err != nil {
+		e.Events.Event(ctx, Event{Type: CleanupPending, Operation: op.GetId(), VM: op.GetVm(), Kind: op.GetKind(), Err: err})
+	}
+	return e.finish(ctx, op, nodev1.Phase_PHASE_SUCCEEDED, "", err != nil)
+}
+
+// Due takes the checkpoints that schedules ask for, of the VMs that this node owns. What is
+// due follows from the record: its newest snapshot is long enough ago. One that fails is
+// tried again after as long as that. Call it now and then.
+func (e *Engine) Due(ctx context.Context) error {
+	all, err := e.Records.List(ctx, &nodev1.ListRequest{})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	tried := map[string]time.Time{}
+	for _, rec := range all.GetRecords() {
+		if rec.GetSchedule() == nil || rec.GetOwner().GetNode() != e.opts.Node {
+			continue
+		}
+		last := e.lastTry(rec)
+		if every := time.Duration(rec.GetSchedule().GetEveryMs()) * time.Millisecond; rec.GetOperation() == nil && e.now().Sub(last) >= every {
+			last = e.now()
+			errs = append(errs, e.takeDue(ctx, rec))
+		}
+		tried[rec.GetUid()] = last
+	}
+	e.tried = tried
+	return errors.Join(errs...)
+}
+
+// lastTry is when a checkpoint of the VM was last taken, or tried. One that is new here
+// gets its first after a whole interval.
+func (e *Engine) lastTry(rec *nodev1.Record) time.Time {
+	last, known := e.tried[rec.GetUid()]
+	if n := len(rec.GetSnapshots()); n > 0 {
+		if taken := time.Unix(0, rec.GetSnapshots()[n-1].GetCreatedUnixNano()); taken.After(last) {
+			return taken
+		}
+	} else if !known {
+		return e.now()
+	}
+	return last
+}
+
+func (e *Engine) takeDue(ctx context.Context, rec *nodev1.Record) error {
+	ctx, cancel := context.WithTimeout(ctx, e.prompt) // to order it; it runs by itself
+	defer cancel()
+	_, err := e.Checkpoint(ctx, &nodev1.CheckpointRequest{Vm: rec.GetVm()})
+	if err == nil || errors.As(err, new(*record.HeldError)) { // an operation was faster
+		return nil
+	}
+	return fmt.Errorf("take the checkpoint of VM %s that is due: %w", name(rec.GetVm()), err)
+}

@@ -1,0 +1,50 @@
+package engine
+
+import (
+	"context"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// flaky is the records as an engine reaches them.
+type flaky struct {
+	nodev1.RecordsService
+	world *world
+}
+
+func via[Q, R any](ctx context.Context, f *flaky, name string, method func(context.Context, Q) (R, error), req Q) (resp R, err error) {
+	failed := f.world.do(ctx, name, func() error { resp, err = method(context.WithoutCancel(ctx), req); return err })
+	return resp, failed
+}
+
+func (f *flaky) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Record, error) {
+	return via(ctx, f, "Get", f.RecordsService.Get, req)
+}
+
+func (f *flaky) Advance(ctx context.Context, req *nodev1.AdvanceRequest) (*nodev1.Record, error) {
+	return via(ctx, f, "Advance", f.RecordsService.Advance, req)
+}
+
+func (f *flaky) Commit(ctx context.Context, req *nodev1.CommitRequest) (*nodev1.Record, error) {
+	return via(ctx, f, "Commit", f.RecordsService.Commit, req)
+}
+
+func (f *flaky) Retry(ctx context.Context, req *nodev1.RetryRequest) (*nodev1.Record, error) {
+	return via(ctx, f, "Retry", f.RecordsService.Retry, req)
+}
+
+func (f *flaky) Finish(ctx context.Context, req *nodev1.FinishRequest) (*nodev1.Record, error) {
+	return via(ctx, f, "Finish", f.RecordsService.Finish, req)
+}
+
+func (f *flaky) Trim(ctx context.Context, req *nodev1.TrimRequest) (*nodev1.Record, error) {
+	return via(ctx, f, "Trim", f.RecordsService.Trim, req)
+}
+
+func (f *flaky) Owed(ctx context.Context, req *nodev1.OwedRequest) (*nodev1.OwedResponse, error) {
+	return via(ctx, f, "Owed", f.RecordsService.Owed, req)
+}
+
+func (f *flaky) Clear(ctx context.Context, req *nodev1.ClearRequest) (*nodev1.ClearResponse, error) {
+	return via(ctx, f, "Clear", f.RecordsService.Clear, req)
+}

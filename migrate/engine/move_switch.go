@@ -1,0 +1,157 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/record"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// switchOver has the source stop for good, and commits: from here on the VM is the
+// destination's.
+func switchOver(ctx context.Context, e *Engine, rec *nodev1.Record) error {
+	op := rec.GetOperation()
+	e.tell(ctx, Switching, op, nil)
+	begun := e.now()
+	resp, err := ask(ctx, e, op.GetSource(), nodev1.PeerService.Vote, peerRef(op))
+	if err != nil {
+		return err
+	}
+	if resp.GetDigest() != op.GetDigest() {
+		return fmt.Errorf("the source votes for %q, sent was %s: %w", resp.GetDigest(), op.GetDigest(), errdefs.ErrFailedPrecondition)
+	}
+	receipt, err := record.ParseReceipt(op.GetReceipt())
+	if err != nil {
+		return err
+	}
+	receipt.Stopped, receipt.VoteMS = true, sinceMS(begun.UnixNano(), e.now())
+	if receipt.CopyMS == 0 && receipt.StopAt != 0 {
+		receipt.CopyMS = float64(begun.UnixNano()-receipt.StopAt) / float64(time.Millisecond)
+	}
+	return e.commit(ctx, op, &nodev1.Owner{Node: op.GetDestination()}, receipt.String())
+}
+
+// runMoved lets the destination run the VM. There is no way back but a fence that it
+// wrote before it ran anything; what may have run and does not is lost (R9).
+func runMoved(ctx context.Context, e *Engine, rec *nodev1.Record) error {
+	op := rec.GetOperation()
+	begun := e.now()
+	resp, err := ask(ctx, e, op.GetDestination(), nodev1.PeerService.Run, peerRef(op))
+	switch {
+	case errdefs.IsDataLoss(err):
+		return e.finish(ctx, op, nodev1.Phase_PHASE_LOST_AT_DEST, err.Error(), false)
+	case err != nil:
+		return err
+	case resp.GetFenced():
+		return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_REVERTING, Reason: "the destination fenced itself before it ran the VM"})
+	case !resp.GetRunning():
+		return fmt.Errorf("started, not seen running: %w", errdefs.ErrUnavailable)
+	}
+	now := e.now()
+	outcome := record.Outcome{RunMS: sinceMS(begun.UnixNano(), now), TotalMS: sinceMS(op.GetStartedUnixNano(), now)}
+	if r, err := record.ParseReceipt(op.GetReceipt()); err == nil {
+		outcome.CopyMS, outcome.VoteMS = r.CopyMS, r.VoteMS
+		if r.StopAt != 0 {
+			outcome.DowntimeMS = sinceMS(r.StopAt, now)
+			outcome.CommitMS = max(0, outcome.DowntimeMS-outcome.CopyMS-outcome.VoteMS-outcome.RunMS)
+		}
+	}
+	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_CLEANING, Outcome: outcome.String()})
+}
+
+// releaseMoved destroys the VM at its source: that it runs elsewhere is durable (R3). A
+// source that does not answer holds nobody up: it finds out when it is back.
+func releaseMoved(ctx context.Context, e *Engine, rec *nodev1.Record) error {
+	op := rec.GetOperation()
+	_, err := ask(ctx, e, op.GetSource(), nodev1.PeerService.Release, &nodev1.PeerReleaseRequest{
+		Vm: op.GetVm(), Ref: ref(op), Digest: op.GetDigest(), Owner: op.GetDestination(),
+	})
+	var link *LinkError
+	silent := errors.As(err, &link) && e.now().Sub(time.Unix(0, op.GetCommittedUnixNano())) > e.opts.Step
+	if err != nil && !silent && !errdefs.IsNotFound(err) {
+		return err
+	}
+	if !silent {
+		err = nil
+	}
+	err = errors.Join(err, e.trim(ctx, rec), e.cleanPromptly(ctx, op.GetVm()))
+	if err != nil {
+		e.tell(ctx, CleanupPending, op, err)
+	}
+	return e.finish(ctx, op, nodev1.Phase_PHASE_SUCCEEDED, "", err != nil)
+}
+
+// undoMove lets the VM run on at its source, and ends what the destination has made of it.
+// The destination cannot run it any more, whether it hears of that or not: only a commit
+// lets it.
+func undoMove(ctx context.Context, e *Engine, rec *nodev1.Record) error {
+	op := rec.GetOperation()
+	abort := &nodev1.PeerAbortRequest{Vm: op.GetVm(), Ref: ref(op), Reason: op.GetReason()}
+	_, err := ask(ctx, e, op.GetSource(), nodev1.PeerService.Abort, abort)
+	if errdefs.IsFailedPrecondition(err) && e.unheld(ctx, op) {
+		err = nil
+	}
+	if err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
+	_, err = ask(ctx, e, op.GetDestination(), nodev1.PeerService.Discard, peerRef(op))
+	var link *LinkError
+	silent := errors.As(err, &link)
+	if err != nil && !silent && !errdefs.IsNotFound(err) {
+		return err
+	}
+	if op.GetRetarget() != "" {
+		_, err := e.Records.Retry(ctx, &nodev1.RetryRequest{Vm: op.GetVm(), Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration()})
+		if err == nil {
+			e.tell(ctx, Retargeted, op, nil)
+		}
+		return records(err)
+	}
+	phase := nodev1.Phase_PHASE_FAILED
+	if op.GetCancelled() {
+		phase = nodev1.Phase_PHASE_ABORTED
+	}
+	return e.finish(ctx, op, phase, "", silent)
+}
+
+// unheld reports whether the source says that this attempt does not hold its VM: then there
+// is nothing to give back, whatever an operation before has left there.
+func (e *Engine) unheld(ctx context.Context, op *nodev1.Operation) bool {
+	state, err := ask(ctx, e, op.GetSource(), nodev1.PeerService.Query, peerRef(op))
+	if err != nil {
+		return false
+	}
+	holds := state.GetMachine().GetRef()
+	return holds.GetOperation() != op.GetId() || holds.GetAttempt() != op.GetAttempt()
+}
+
+// revertMove gives the VM back to its source, under the generation that the revert has
+// made.
+func revertMove(ctx context.Context, e *Engine, rec *nodev1.Record) error {
+	op := rec.GetOperation()
+	resp, err := ask(ctx, e, op.GetSource(), nodev1.PeerService.Revert, &nodev1.PeerRevertRequest{
+		Vm: op.GetVm(), Ref: ref(op), OwnerGeneration: rec.GetGeneration(),
+	})
+	if err == nil && resp.GetState() == stateStopped {
+		err = fmt.Errorf("the VM ended at its source: %w", errdefs.ErrDataLoss)
+	}
+	if errdefs.IsNotFound(err) || errdefs.IsDataLoss(err) {
+		return e.finish(ctx, op, nodev1.Phase_PHASE_LOST_AT_SRC, err.Error(), false)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = ask(ctx, e, op.GetDestination(), nodev1.PeerService.Discard, peerRef(op))
+	var link *LinkError
+	silent := errors.As(err, &link)
+	if err != nil && !silent && !errdefs.IsNotFound(err) {
+		return err
+	}
+	return e.finish(ctx, op, nodev1.Phase_PHASE_FAILED, "", silent)
+}

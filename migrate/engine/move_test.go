@@ -1,0 +1,312 @@
+package engine
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/record"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// liveWorld is a world whose shims can send.
+func liveWorld(t *testing.T) *world {
+	w := newWorld(t)
+	w.live = true
+	return w
+}
+
+func (w *world) move(e *Engine, id, to, mode string) *nodev1.Operation {
+	w.t.Helper()
+	if err := w.moveTo(e, id, to, mode); err != nil {
+		w.t.Fatal(err)
+	}
+	op := w.settle(id)
+	w.check(id)
+	return op
+}
+
+// A cold move lists and spends its snapshot, so that no scan takes it for a leftover and
+// nobody restores it (N-44); a live one leaves none. Both grow the generation by one.
+func TestMove(t *testing.T) {
+	for mode, snapshots := range map[string]int{"cold": 1, "live": 0, "auto": 0} {
+		w := liveWorld(t)
+		before := w.record().GetGeneration()
+		op := w.move(w.start("c"), "m", "n2", mode)
+		rec := w.record()
+		if op.Phase != nodev1.Phase_PHASE_SUCCEEDED || rec.GetOwner().GetNode() != "n2" || rec.GetGeneration() != before+1 {
+			t.Fatalf("%s: %v, %v", mode, op, rec)
+		}
+		if len(rec.GetSnapshots()) != snapshots || len(rec.GetSpent()) != snapshots {
+			t.Errorf("%s: snapshots %v, spent %v", mode, rec.GetSnapshots(), rec.GetSpent())
+		}
+		if o, ok := record.ParseOutcome(op.GetOutcome()); !ok || o.DowntimeMS <= 0 {
+			t.Errorf("%s: outcome %s", mode, op.GetOutcome())
+		}
+	}
+}
+
+// auto goes through the registry where live does not work, before anything is touched; live
+// itself is refused with the reason.
+func TestMoveAuto(t *testing.T) {
+	w := newWorld(t)
+	e := w.start("c")
+	if op := w.move(e, "m", "n2", "live"); op.Phase != nodev1.Phase_PHASE_FAILED || !strings.Contains(op.Reason, "cannot send") || w.count("Capture")+w.count("Prepare") > 0 {
+		t.Errorf("live: %v; calls %v", op, w.calls())
+	}
+	if op := w.move(e, "m2", "n2", "auto"); op.Phase != nodev1.Phase_PHASE_SUCCEEDED || op.Mode != "cold" || op.WantedMode != "auto" {
+		t.Errorf("auto: %v", op)
+	}
+}
+
+// What stands against the VM at its destination is found before the VM notices, all of it
+// at once (A-05, N-05).
+func TestMoveIncompatible(t *testing.T) {
+	w := newWorld(t)
+	w.obstacles = []string{"it has no room", "its VMM is older"}
+	op := w.move(w.start("c"), "m", "n2", "cold")
+	if op.Phase != nodev1.Phase_PHASE_FAILED || !strings.Contains(op.Reason, "no room; its VMM is older") || w.count("Capture") > 0 {
+		t.Errorf("%v; calls %v", op, w.calls())
+	}
+}
+
+// What cannot become a move is refused at once (S0-44, N-50).
+func TestMoveIsRefused(t *testing.T) {
+	w := newWorld(t)
+	w.cordoned = "n3"
+	e := w.start("c")
+	for name, c := range map[string]struct {
+		req   *nodev1.MigrateRequest
+		class func(error) bool
+		text  string
+	}{
+		"unknown node": {&nodev1.MigrateRequest{To: "n9"}, errdefs.IsNotFound, "n9"},
+		"the same":     {&nodev1.MigrateRequest{To: "n1"}, errdefs.IsInvalidArgument, "already"},
+		"cordoned":     {&nodev1.MigrateRequest{To: "n3"}, errdefs.IsFailedPrecondition, "uncordon"},
+		"mode":         {&nodev1.MigrateRequest{To: "n2", Mode: "warm"}, errdefs.IsInvalidArgument, "warm"},
+		"knobs":        {&nodev1.MigrateRequest{To: "n2", DowntimeMs: -1, TimeoutMs: 1, Bandwidth: 1, AbortOn: []string{"rain"}}, errdefs.IsInvalidArgument, "rain"},
+		"no downtime":  {&nodev1.MigrateRequest{To: "n2", AbortOn: []string{"downtime"}}, errdefs.IsInvalidArgument, "needs"},
+	} {
+		c.req.Vm = vm
+		if _, err := e.Migrate(t.Context(), c.req); !c.class(err) || !strings.Contains(err.Error(), c.text) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	w.settleHibernate("h")
+	if err := w.moveTo(e, "m", "n2", "cold"); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "wake") {
+		t.Errorf("of a VM that sleeps: %v", err)
+	}
+}
+
+func (w *world) settleHibernate(id string) {
+	w.t.Helper()
+	if err := w.hibernate(w.start("n1"), id); err != nil {
+		w.t.Fatal(err)
+	}
+	w.settle(id)
+}
+
+// hang has a call wait for the end of its context.
+func (w *world) hangs(name string, on bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hang = map[string]bool{name: on}
+}
+
+// A second move is refused and names the first (P-06); turned to another node under its id,
+// the move is undone and begins anew; turned to its source it is called off (R6, S0-35).
+func TestMoveIsTurned(t *testing.T) {
+	w := newWorld(t)
+	e := w.start("c")
+	w.hangs("Prepare", true)
+	if err := w.moveTo(e, "m", "n2", "cold"); err != nil {
+		t.Fatal(err)
+	}
+	w.called("Prepare", 1)
+	if err := w.moveTo(e, "other", "n3", "cold"); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "operation m ") {
+		t.Errorf("a second move: %v", err)
+	}
+	if err := w.moveTo(e, "m", "n2", "cold"); err != nil {
+		t.Errorf("the same once more: %v", err)
+	}
+	w.hangs("Prepare", false)
+	if err := w.moveTo(e, "m", "n3", "cold"); err != nil {
+		t.Fatal(err)
+	}
+	op := w.settle("m")
+	w.check("m")
+	if op.Phase != nodev1.Phase_PHASE_SUCCEEDED || op.Attempt != 2 || op.Destination != "n3" || len(op.Attempts) != 1 || w.record().GetOwner().GetNode() != "n3" {
+		t.Fatalf("turned: %v", op)
+	}
+
+	w.hangs("Prepare", true)
+	if err := w.moveTo(e, "back", "n1", "cold"); err != nil {
+		t.Fatal(err)
+	}
+	w.called("Prepare", 3)
+	if err := w.moveTo(e, "back", "n3", "cold"); err != nil {
+		t.Fatal(err)
+	}
+	if op := w.settle("back"); op.Phase != nodev1.Phase_PHASE_ABORTED {
+		t.Fatalf("turned to its source: %v", op)
+	}
+	w.check("back")
+}
+
+// Nothing calls a move off that is committed, and an abort before that beats the transfer
+// (H39).
+func TestMoveIsAborted(t *testing.T) {
+	w := newWorld(t)
+	e := w.start("c")
+	w.hangs("Prepare", true)
+	if err := w.moveTo(e, "m", "n2", "cold"); err != nil {
+		t.Fatal(err)
+	}
+	w.called("Prepare", 1)
+	if _, err := e.Cancel(t.Context(), "m", "no more"); err != nil {
+		t.Fatal(err)
+	}
+	if op := w.settle("m"); op.Phase != nodev1.Phase_PHASE_ABORTED || op.Reason != "no more" {
+		t.Fatalf("%v", op)
+	}
+	w.check("m")
+	w.hangs("Run", true)
+	if err := w.moveTo(e, "m2", "n2", "cold"); err != nil {
+		t.Fatal(err)
+	}
+	w.called("Run", 1)
+	if _, err := e.Cancel(t.Context(), "m2", ""); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("after the commit: %v", err)
+	}
+	if err := w.moveTo(e, "m2", "n3", ""); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("turned after the commit: %v", err)
+	}
+}
+
+// A destination that fenced itself gives the VM back, under a generation of its own; one
+// that may have run it does not (R9).
+func TestMoveReverts(t *testing.T) {
+	w := liveWorld(t)
+	w.fences = true
+	before := w.record().GetGeneration()
+	op := w.move(w.start("c"), "m", "n2", "live")
+	if rec := w.record(); op.Phase != nodev1.Phase_PHASE_FAILED || rec.GetOwner().GetNode() != "n1" || rec.GetGeneration() != before+2 {
+		t.Errorf("%v, %v", op, rec)
+	}
+
+	w = newWorld(t)
+	w.loses = true
+	if err := w.moveTo(w.start("c"), "m", "n2", "cold"); err != nil {
+		t.Fatal(err)
+	}
+	op = w.settle("m")
+	if op.Phase != nodev1.Phase_PHASE_LOST_AT_DEST || w.record().GetLost() != op.GetDigest() || w.state["n1"] == runs {
+		t.Errorf("lost: %v; source is %s", op, w.state["n1"])
+	}
+}
+
+// A VM that would stand still for longer than it may goes on at its source, if the order
+// says so; and at the timeout in any case.
+func TestMoveGivesUp(t *testing.T) {
+	w := liveWorld(t)
+	e := w.start("c")
+	_, err := e.Migrate(t.Context(), &nodev1.MigrateRequest{Vm: vm, To: "n2", Mode: "live", Operation: "m", DowntimeMs: 10, AbortOn: []string{"downtime"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if op := w.settle("m"); op.Phase != nodev1.Phase_PHASE_FAILED || !strings.Contains(op.Reason, "25 ms") {
+		t.Errorf("%v", op)
+	}
+	w.check("m")
+	w.hangs("Send", true)
+	e.opts.Stall = 20 * time.Millisecond
+	_, err = e.Migrate(t.Context(), &nodev1.MigrateRequest{Vm: vm, To: "n2", Mode: "live", Operation: "stalled", AbortOn: []string{"stall"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if op := w.settle("stalled"); op.Phase != nodev1.Phase_PHASE_FAILED || !strings.Contains(op.Reason, "nothing has moved") {
+		t.Errorf("%v", op)
+	}
+	w.check("stalled")
+	e.opts.Operation = 50 * time.Millisecond
+	if op := w.move(e, "m2", "n2", "live"); op.Phase != nodev1.Phase_PHASE_FAILED {
+		t.Errorf("at the timeout: %v", op)
+	}
+}
+
+// A daemon that is away for a moment costs no move; a destination that stays away gives the
+// VM back, and a source that stays away after the switch leaves cleanup, which it does
+// itself when it is back.
+func TestMoveWithSilentNodes(t *testing.T) {
+	w := newWorld(t)
+	e := w.start("c")
+	e.opts.Patience = 10 * time.Second
+	w.hush("n1", true)
+	if err := w.moveTo(e, "m", "n2", "cold"); err != nil {
+		t.Fatal(err)
+	}
+	w.until("it is checked", func() bool { return w.record().GetOperation().GetPhase() == nodev1.Phase_PHASE_PREPARING })
+	w.hush("n1", false)
+	if op := w.settle("m"); op.Phase != nodev1.Phase_PHASE_SUCCEEDED {
+		t.Errorf("%v", op)
+	}
+	e.opts.Patience, e.opts.Step = time.Millisecond, time.Millisecond
+	w.hangs("Run", true)
+	if err := w.moveTo(e, "m2", "n1", "cold"); err != nil {
+		t.Fatal(err)
+	}
+	w.called("Run", 2)
+	w.hush("n2", true)
+	w.mu.Lock()
+	w.hang = nil
+	w.mu.Unlock()
+	op := w.settle("m2")
+	if op.Phase != nodev1.Phase_PHASE_SUCCEEDED || !op.GetCleanupPending() || w.state["n2"] != stopped {
+		t.Fatalf("%v; source is %s", op, w.state["n2"])
+	}
+	w.hush("n2", false)
+	n2 := w.start("n2")
+	if err := n2.Reconcile(t.Context(), func(*nodev1.VM) bool { return true }); err != nil {
+		t.Fatal(err)
+	}
+	w.check("m2")
+}
+
+func (w *world) hush(node string, silent bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.silent = map[string]bool{node: silent}
+}
+
+// Moves beyond the limits wait, the oldest first, and say for what (N-30, N-38).
+func TestMovesWait(t *testing.T) {
+	e := New(Parts{Peers: sides{}}, Options{})
+	t.Cleanup(e.Close)
+	under := func(id, from, to string, phase nodev1.Phase) *nodev1.Record {
+		return &nodev1.Record{Operation: &nodev1.Operation{Id: id, Kind: nodev1.Kind_KIND_MIGRATE, Source: from, Destination: to, Phase: phase, OpenedUnixNano: 1}}
+	}
+	const at, pending = nodev1.Phase_PHASE_TRANSFERRING, nodev1.Phase_PHASE_PENDING
+	mine := &nodev1.Operation{Id: "z", Source: "a", Destination: "b", OpenedUnixNano: 2}
+	for name, c := range map[string]struct {
+		all  []*nodev1.Record
+		want string
+	}{
+		"none":    {nil, ""},
+		"others":  {[]*nodev1.Record{under("1", "c", "d", at), under("2", "c", "d", at)}, ""},
+		"out":     {[]*nodev1.Record{under("1", "a", "d", at), under("2", "a", "e", pending)}, "move.outgoing"},
+		"in":      {[]*nodev1.Record{under("1", "c", "b", at), under("2", "d", "b", at)}, "move.incoming"},
+		"all":     {[]*nodev1.Record{under("1", "c", "d", at), under("2", "e", "f", at), under("3", "g", "h", at), under("4", "i", "k", at), under("5", "l", "m", at)}, "move.parallel"},
+		"younger": {[]*nodev1.Record{under("1", "a", "d", at), {Operation: &nodev1.Operation{Id: "2", Kind: nodev1.Kind_KIND_MIGRATE, Source: "a", Phase: pending, OpenedUnixNano: 3}}}, ""},
+	} {
+		if got := e.full(c.all, mine); (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+	if !waiting(&StepError{Err: &waitError{"x"}, VM: vm}) || waiting(context.Canceled) {
+		t.Error("a turn that has not come is an error like any other")
+	}
+}

@@ -1,0 +1,162 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/google/uuid"
+
+	"godwit.dev/godwit/migrate/transition"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Bounds of a move's knobs (N-50).
+const (
+	maxDowntime = 10 * time.Minute
+	minTimeout  = 5 * time.Second
+	maxTimeout  = 24 * time.Hour
+	minRate     = 64 << 10
+)
+
+// Migrate opens a move and answers once it is durable. A known id is the same move: with
+// another destination it is turned there (R6).
+func (e *Engine) Migrate(ctx context.Context, req *nodev1.MigrateRequest) (*nodev1.StatusResponse, error) {
+	if err := checkMove(req); err != nil {
+		return nil, err
+	}
+	if id := req.GetOperation(); id != "" {
+		known, err := e.Records.Operation(ctx, &nodev1.OperationRequest{Id: id})
+		if err == nil {
+			return e.again(ctx, known.GetOperation(), req)
+		}
+		if !errdefs.IsNotFound(err) {
+			return nil, err
+		}
+	}
+	rec, err := e.Records.Get(ctx, &nodev1.GetRequest{Vm: req.GetVm()})
+	if err != nil {
+		return nil, err
+	}
+	op := &nodev1.Operation{
+		Id: req.GetOperation(), Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Generation: rec.GetGeneration(), Managed: true,
+		Source: rec.GetOwner().GetNode(), Destination: req.GetTo(), Mode: cmp.Or(req.GetMode(), transition.ModeAuto),
+		DowntimeMs: req.GetDowntimeMs(), TimeoutMs: req.GetTimeoutMs(), Bandwidth: req.GetBandwidth(), AbortOn: req.GetAbortOn(),
+		EndExecs: req.GetEndExecs(), Stdio: req.GetStdio(), Driver: e.opts.Node,
+	}
+	if op.GetId() == "" {
+		op.Id = uuid.NewString()
+	}
+	if rec.GetOperation() == nil { // else Open answers who holds it (S0-37)
+		if err := e.movable(rec, op); err != nil {
+			return nil, fmt.Errorf("move VM %s: %w", name(req.GetVm()), err)
+		}
+	}
+	rec, err = e.Records.Open(ctx, &nodev1.OpenRequest{Vm: req.GetVm(), Operation: op})
+	if err != nil {
+		return nil, err
+	}
+	return e.opened(ctx, rec, op.GetId())
+}
+
+// movable refuses what cannot become a move, before anything is written, and chooses
+// where it goes if the order does not say.
+func (e *Engine) movable(rec *nodev1.Record, op *nodev1.Operation) error {
+	switch owner := rec.GetOwner(); {
+	case owner.GetDigest() != "":
+		return fmt.Errorf("it sleeps as %s: wake it where it is wanted (godwit wake): %w", owner.GetDigest(), errdefs.ErrFailedPrecondition)
+	case owner.GetNode() == "":
+		return fmt.Errorf("it runs nowhere: %w", errdefs.ErrFailedPrecondition)
+	case op.GetMode() == transition.ModeCold && e.opts.Repository(rec) == "":
+		return fmt.Errorf("no registry.repository and no registry.layout is configured at the controller: %w", errdefs.ErrFailedPrecondition) // S0-44
+	}
+	if op.GetDestination() == "" {
+		to, err := e.choose(op.GetSource())
+		if err != nil {
+			return err
+		}
+		op.Destination = to
+	}
+	if op.GetDestination() == op.GetSource() {
+		return fmt.Errorf("node %s has it already: %w", op.GetSource(), errdefs.ErrInvalidArgument)
+	}
+	return e.takes(op.GetDestination())
+}
+
+// choose is the node that takes VMs and has the most room.
+func (e *Engine) choose(source string) (string, error) {
+	all := slices.DeleteFunc(e.Peers.Nodes(), func(n *nodev1.NodeInfo) bool {
+		return n.GetName() == source || e.takes(n.GetName()) != nil
+	})
+	if len(all) == 0 {
+		return "", fmt.Errorf("no other node takes VMs (godwit nodes): %w", errdefs.ErrUnavailable)
+	}
+	best := slices.MaxFunc(all, func(a, b *nodev1.NodeInfo) int { return cmp.Compare(a.GetFreeBytes(), b.GetFreeBytes()) })
+	return best.GetName(), nil
+}
+
+// again is a second order under the id of the first.
+func (e *Engine) again(ctx context.Context, op *nodev1.Operation, req *nodev1.MigrateRequest) (*nodev1.StatusResponse, error) {
+	heading := cmp.Or(op.GetRetarget(), op.GetDestination())
+	switch {
+	case op.GetKind() != nodev1.Kind_KIND_MIGRATE || name(op.GetVm()) != name(req.GetVm()):
+		return nil, fmt.Errorf("move VM %s: operation %s is a %s of VM %s: %w", name(req.GetVm()), op.GetId(), op.GetKind(), name(op.GetVm()), errdefs.ErrAlreadyExists)
+	case req.GetTo() == "" || req.GetTo() == heading || transition.Settled(op.GetPhase()):
+		return e.Status(ctx, op.GetId())
+	case transition.Committed(op.GetPhase()):
+		return nil, fmt.Errorf("turn operation %s to node %s: it is committed to node %s; move it from there: %w", op.GetId(), req.GetTo(), op.GetDestination(), errdefs.ErrFailedPrecondition)
+	case req.GetTo() == op.GetSource():
+		return e.Cancel(ctx, op.GetId(), "it was ordered back to its source")
+	}
+	if err := e.takes(req.GetTo()); err != nil {
+		return nil, fmt.Errorf("turn operation %s: %w", op.GetId(), err)
+	}
+	err := e.advance(ctx, op, &nodev1.AdvanceRequest{
+		Phase: nodev1.Phase_PHASE_ABORTING, Retarget: req.GetTo(), Reason: "it was turned to node " + req.GetTo(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("turn operation %s to node %s: %w", op.GetId(), req.GetTo(), err)
+	}
+	if r := e.running(op.GetId()); r != nil {
+		r.cut()
+	}
+	return e.Status(ctx, op.GetId())
+}
+
+// checkMove checks the knobs, all at once.
+func checkMove(req *nodev1.MigrateRequest) error {
+	var wrong []error
+	bad := func(format string, args ...any) { wrong = append(wrong, fmt.Errorf(format, args...)) }
+	if err := transition.CheckVM(req.GetVm()); err != nil {
+		return err
+	}
+	if m := req.GetMode(); m != "" && !slices.Contains([]string{transition.ModeLive, transition.ModeCold, transition.ModeAuto}, m) {
+		bad("mode %q is not live, cold or auto", m)
+	}
+	if d := time.Duration(req.GetDowntimeMs()) * time.Millisecond; d < 0 || d > maxDowntime {
+		bad("downtime %v is not between 0 and %v", d, maxDowntime)
+	}
+	if d := time.Duration(req.GetTimeoutMs()) * time.Millisecond; d != 0 && (d < minTimeout || d > maxTimeout) {
+		bad("timeout %v is not between %v and %v", d, minTimeout, maxTimeout)
+	}
+	if b := req.GetBandwidth(); b != 0 && b < minRate {
+		bad("bandwidth of %d bytes a second is less than %d", b, minRate)
+	}
+	for _, a := range req.GetAbortOn() {
+		if a != AbortOnDowntime && a != AbortOnStall {
+			bad("abort-on %q is not %s or %s", a, AbortOnDowntime, AbortOnStall)
+		}
+	}
+	if slices.Contains(req.GetAbortOn(), AbortOnDowntime) && req.GetDowntimeMs() == 0 {
+		bad("abort-on %s needs a downtime", AbortOnDowntime)
+	}
+	if len(wrong) == 0 {
+		return nil
+	}
+	return fmt.Errorf("move VM %s: %w: %w", name(req.GetVm()), errors.Join(wrong...), errdefs.ErrInvalidArgument)
+}

@@ -1,0 +1,118 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Prune deletes, now, what neither a record nor the retention rule keeps, of one VM or of
+// all, and tells each. A dry one only tells.
+func (e *Engine) Prune(ctx context.Context, req *nodev1.PruneRequest) (*nodev1.PruneResponse, error) {
+	e.scanning.Lock()
+	defer e.scanning.Unlock()
+	resp := &nodev1.PruneResponse{}
+	all, err := e.Records.List(ctx, &nodev1.ListRequest{})
+	if err != nil {
+		return nil, err
+	}
+	owed, err := e.Records.Owed(ctx, &nodev1.OwedRequest{})
+	if err != nil && !errdefs.IsNotImplemented(err) {
+		return nil, err
+	}
+	mine := func(vm *nodev1.VM) bool { return req.GetVm() == nil || name(req.GetVm()) == name(vm) }
+	for _, o := range owed.GetOwed() {
+		if mine(o.GetVm()) {
+			resp.Pruned = append(resp.Pruned, e.settle(ctx, o, "its deletion was decided and could not be done", req.GetDryRun()))
+		}
+	}
+	for _, rec := range all.GetRecords() {
+		if mine(rec.GetVm()) && rec.GetOperation() == nil {
+			resp.Pruned = append(resp.Pruned, e.pruneRecord(ctx, rec, req.GetDryRun())...)
+		}
+	}
+	left, err := e.leftovers(ctx, req.GetVm())
+	for _, l := range left {
+		resp.Pruned = append(resp.Pruned, e.pruneLeftover(ctx, l, req.GetDryRun()))
+	}
+	files, ferr := e.collect(ctx, all.GetRecords(), mine, req.GetDryRun())
+	resp.Pruned = append(resp.Pruned, files...)
+	if err := errors.Join(err, ferr); err != nil {
+		resp.Warning = err.Error()
+	}
+	return resp, nil
+}
+
+func pruned(vm *nodev1.VM, ref *nodev1.SnapshotRef, why string) *nodev1.Pruned {
+	return &nodev1.Pruned{Vm: vm, Repository: ref.GetRepository(), Tag: ref.GetTag(), Digest: ref.GetDigest(), Bytes: ref.GetBytes(), Why: why}
+}
+
+// settle pays one debt.
+func (e *Engine) settle(ctx context.Context, o *nodev1.Owed, why string, dry bool) *nodev1.Pruned {
+	p := pruned(o.GetVm(), o.GetSnapshot(), why)
+	if dry {
+		return p
+	}
+	err := error(nil)
+	if !e.reaches(p.GetRepository()) {
+		err = fmt.Errorf("it lies in no store of node %s: %w", e.opts.Node, errdefs.ErrFailedPrecondition)
+	} else {
+		err = e.pay(ctx, o)
+	}
+	if err != nil {
+		p.Error = err.Error()
+	}
+	return p
+}
+
+func (e *Engine) pruneRecord(ctx context.Context, rec *nodev1.Record, dry bool) (all []*nodev1.Pruned) {
+	why := fmt.Sprintf("older than the newest %d of its VM", e.opts.Retention.Keep)
+	for _, ref := range e.surplus(rec) {
+		if !dry {
+			if _, err := e.Records.Trim(ctx, &nodev1.TrimRequest{Vm: rec.GetVm(), Digest: ref.GetDigest()}); err != nil {
+				p := pruned(rec.GetVm(), ref, why)
+				p.Error = err.Error()
+				all = append(all, p)
+				continue
+			}
+		}
+		all = append(all, e.settle(ctx, &nodev1.Owed{Vm: rec.GetVm(), Uid: rec.GetUid(), Snapshot: ref}, why, dry))
+	}
+	return all
+}
+
+func (e *Engine) pruneLeftover(ctx context.Context, l leftover, dry bool) *nodev1.Pruned {
+	ref := &nodev1.SnapshotRef{Repository: l.repository, Tag: l.Tag, Digest: l.Digest, Bytes: l.Bytes}
+	p := pruned(l.rec.GetVm(), ref, l.why())
+	if !l.due {
+		p.Error = fmt.Sprintf("it is watched for %v first", e.opts.Retention.Grace)
+		return p
+	}
+	if !dry {
+		if err := e.remove(ctx, l); err != nil {
+			p.Error = err.Error()
+		}
+	}
+	return p
+}
+
+// collect has layout directories drop the files that nothing lists: nothing lists those of
+// a capture that is under way either, however old the first of them are.
+func (e *Engine) collect(ctx context.Context, all []*nodev1.Record, mine func(*nodev1.VM) bool, dry bool) (list []*nodev1.Pruned, err error) {
+	for _, rec := range all {
+		repository := e.opts.Repository(rec)
+		if !mine(rec.GetVm()) || repository == "" || rec.GetOperation() != nil {
+			continue
+		}
+		files, bytes, failed := e.Snapshots.Collect(ctx, repository, e.opts.Retention.Grace, dry)
+		err = errors.Join(err, failed)
+		if files > 0 {
+			list = append(list, &nodev1.Pruned{Vm: rec.GetVm(), Repository: repository, Bytes: bytes, Why: fmt.Sprintf("%d files that no manifest lists", files)})
+		}
+	}
+	return list, err
+}

@@ -1,0 +1,140 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Leftover is a tag of a repository, read.
+type Leftover struct {
+	Tag, Digest    string
+	UID, Operation string // of what stands under it
+	Generation     uint64
+	Hold           bool // it holds packs of a capture; else it is a snapshot
+	Bytes          uint64
+}
+
+// scanned is what the engine remembers of tags that no record names.
+type scanned struct {
+	since map[string]time.Time // by repository and digest: first seen
+	next  time.Time            // of the next scan
+}
+
+// Scan deletes what operations have left that are over: snapshots and holds whose tags
+// stand in a VM's repository and that its record does not name, and of a layout directory
+// the files that nothing lists. It decides by the record; a tag, and the clock of whoever
+// wrote it, only say where to look. Each is watched for the grace time first (N-36).
+//
+// Repositories of VMs without a record are not looked at: they may be another cluster's.
+// Call it often; it begins when it is due, and takes as long as the store takes for all
+// tags of all VMs.
+func (e *Engine) Scan(ctx context.Context) error {
+	e.scanning.Lock()
+	defer e.scanning.Unlock()
+	if !e.opts.Retention.Scans || e.now().Before(e.scan.next) {
+		return nil
+	}
+	e.scan.next = e.now().Add(max(e.opts.Retention.Grace/4, time.Minute))
+	found, err := e.leftovers(ctx, nil)
+	errs := []error{err}
+	for _, f := range found {
+		if f.due {
+			errs = append(errs, e.remove(ctx, f))
+		}
+	}
+	all, err := e.Records.List(ctx, &nodev1.ListRequest{})
+	_, ferr := e.collect(ctx, all.GetRecords(), func(*nodev1.VM) bool { return true }, false)
+	return errors.Join(append(errs, err, ferr)...)
+}
+
+// leftover is one that no record keeps.
+type leftover struct {
+	Leftover
+	rec        *nodev1.Record
+	repository string
+	due        bool // watched for long enough
+}
+
+func (l leftover) why() string {
+	if l.Hold {
+		return "it held packs of operation " + l.Operation + ", which is over"
+	}
+	return "no record names it; operation " + l.Operation + " left it"
+}
+
+// leftovers looks at the repositories of a VM, or of all.
+func (e *Engine) leftovers(ctx context.Context, vm *nodev1.VM) (found []leftover, err error) {
+	all, err := e.Records.List(ctx, &nodev1.ListRequest{})
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	seen := map[string]time.Time{}
+	for _, rec := range all.GetRecords() {
+		repository := e.opts.Repository(rec)
+		if vm != nil && name(vm) != name(rec.GetVm()) || repository == "" || rec.GetOperation() != nil {
+			continue
+		}
+		tags, err := e.Snapshots.Leftovers(ctx, repository)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("look for leftovers of VM %s: %w", name(rec.GetVm()), err))
+			continue
+		}
+		for _, t := range tags {
+			if named(rec, t) {
+				continue
+			}
+			key := repository + "@" + t.Digest
+			first, known := e.scan.since[key]
+			if !known {
+				first = e.now()
+			}
+			seen[key] = first
+			found = append(found, leftover{Leftover: t, rec: rec, repository: repository, due: known && e.now().Sub(first) >= e.opts.Retention.Grace})
+		}
+	}
+	if vm == nil && len(errs) == 0 {
+		e.scan.since = seen
+	} else {
+		for key, first := range seen {
+			e.scan.since[key] = first
+		}
+	}
+	return found, errors.Join(errs...)
+}
+
+// named reports whether the record has to do with what stands under a tag. Another VM's
+// is never touched, wherever it lies, nor one of a generation that the record has not
+// reached: the records are those of a backup then, and it may be all there is of the VM.
+func named(rec *nodev1.Record, t Leftover) bool {
+	if t.UID != rec.GetUid() || t.Generation > rec.GetGeneration() || t.Digest == rec.GetOwner().GetDigest() || t.Digest == rec.GetLost() {
+		return true
+	}
+	for _, ref := range rec.GetSnapshots() {
+		if ref.GetDigest() == t.Digest {
+			return true
+		}
+	}
+	return false
+}
+
+// remove asks the record once more: an operation that was opened since may be about to
+// name it.
+func (e *Engine) remove(ctx context.Context, l leftover) error {
+	rec, err := e.Records.Get(ctx, &nodev1.GetRequest{Vm: l.rec.GetVm()})
+	if err != nil {
+		return records(err)
+	}
+	if rec.GetOperation() != nil || rec.GetUid() != l.rec.GetUid() || named(rec, l.Leftover) {
+		return nil
+	}
+	if err := e.Snapshots.Drop(ctx, l.repository, l.Digest, l.Tag); err != nil {
+		return fmt.Errorf("leftover %s (tag %s) of VM %s stays in %s: %w", l.Digest, l.Tag, name(rec.GetVm()), l.repository, err)
+	}
+	delete(e.scan.since, l.repository+"@"+l.Digest)
+	return nil
+}

@@ -1,0 +1,44 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// watched ends the context that it answers, with a cause, once nothing of the transfer has
+// moved for Options.Stall, where the order says so. The caller calls stop.
+func (e *Engine) watched(ctx context.Context, op *nodev1.Operation) (watched context.Context, stop func()) {
+	if !slices.Contains(op.GetAbortOn(), AbortOnStall) {
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(max(e.opts.Stall/10, time.Millisecond))
+		defer tick.Stop()
+		last, since := "", time.Now()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			status := e.progress(ctx, &nodev1.StatusResponse{Operation: op})
+			if now := fmt.Sprint(status.GetStep(), status.GetDone()); now != last {
+				last, since = now, time.Now()
+			}
+			if time.Since(since) > e.opts.Stall {
+				cancel(fmt.Errorf("nothing has moved for %v (%s): %w", e.opts.Stall, last, errdefs.ErrAborted))
+				return
+			}
+		}
+	}()
+	return ctx, func() { cancel(nil); <-done }
+}

@@ -1,0 +1,97 @@
+package moves
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"godwit.dev/godwit/api/moves"
+	"godwit.dev/godwit/migrate/engine"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Journal takes the engine's events of moves and writes them down, in order, behind the
+// engine's back: a switch-over waits for no event.
+type Journal struct {
+	append func(context.Context, *nodev1.MoveEvent) error
+	queue  chan *nodev1.MoveEvent
+	done   chan struct{}
+
+	mu   sync.Mutex
+	said map[string]string // the last reason of a retry, by operation
+}
+
+// NewJournal writes by append until Close.
+func NewJournal(append func(context.Context, *nodev1.MoveEvent) error) *Journal {
+	j := &Journal{append: append, queue: make(chan *nodev1.MoveEvent, 1024), done: make(chan struct{}), said: map[string]string{}}
+	go j.write()
+	return j
+}
+
+// Close writes what is left. The engine must be closed.
+func (j *Journal) Close() error {
+	close(j.queue)
+	<-j.done
+	return nil
+}
+
+const writeTimeout = 5 * time.Second
+
+func (j *Journal) write() {
+	defer close(j.done)
+	for ev := range j.queue {
+		ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
+		if err := j.append(ctx, ev); err != nil {
+			slog.Warn("write event", "type", ev.GetType(), "operation", ev.GetOperation(), "error", err)
+		}
+		cancel()
+	}
+}
+
+// types of the engine's events, as they are told.
+var types = map[engine.Type]string{
+	engine.Opened: moves.Started, engine.Switching: moves.Switching, engine.Committed: moves.Committed,
+	engine.Succeeded: moves.Succeeded, engine.Aborting: moves.Aborting, engine.Aborted: moves.Aborted, engine.Failed: moves.Failed,
+	engine.Lost: moves.Lost, engine.Retrying: moves.Retrying, engine.Retargeted: moves.Retargeted, engine.CleanupPending: moves.CleanupPending,
+}
+
+// Event implements engine.Events.
+func (j *Journal) Event(ctx context.Context, ev engine.Event) {
+	kind := types[ev.Type]
+	if ev.Kind != nodev1.Kind_KIND_MIGRATE || kind == "" {
+		return
+	}
+	out := &nodev1.MoveEvent{
+		Type: kind, Vm: ev.VM, Operation: ev.Operation, Reason: ev.Reason,
+		Attempt: ev.Op.GetAttempt(), Source: ev.Op.GetSource(), Destination: ev.Op.GetDestination(),
+	}
+	if out.Reason == "" && ev.Err != nil {
+		out.Reason = ev.Err.Error()
+	}
+	if j.repeated(out) {
+		return
+	}
+	select {
+	case j.queue <- out:
+	default:
+		slog.WarnContext(ctx, "event dropped: the store does not keep up", "type", kind, "operation", ev.Operation)
+	}
+}
+
+// repeated reports whether a retry has the reason of the one before.
+func (j *Journal) repeated(ev *nodev1.MoveEvent) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if moves.Settled(ev.GetType()) {
+		delete(j.said, ev.GetOperation())
+		return false
+	}
+	if ev.GetType() != moves.Retrying {
+		return false
+	}
+	again := j.said[ev.GetOperation()] == ev.GetReason()
+	j.said[ev.GetOperation()] = ev.GetReason()
+	return again
+}

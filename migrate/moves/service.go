@@ -1,0 +1,283 @@
+// Package moves is the controller's service of moves and nodes: what the CLI and other
+// programs order, and what nodes announce. The engine drives what is ordered here.
+package moves
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
+
+	"godwit.dev/godwit/api/moves"
+	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/migrate/cluster"
+	"godwit.dev/godwit/migrate/controller"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Engine drives moves.
+type Engine interface {
+	Migrate(ctx context.Context, req *nodev1.MigrateRequest) (*nodev1.StatusResponse, error)
+	Status(ctx context.Context, id string) (*nodev1.StatusResponse, error)
+	Cancel(ctx context.Context, id, reason string) (*nodev1.StatusResponse, error)
+}
+
+// Board is what the controller knows of nodes and events.
+type Board interface {
+	Announce(ctx context.Context, said *nodev1.NodeInfo) (*nodev1.NodeInfo, error)
+	Nodes() []*nodev1.NodeInfo
+	Cordon(ctx context.Context, name string, undo bool) (*nodev1.NodeInfo, error)
+	Events(ctx context.Context, after uint64, wait time.Duration) []*nodev1.MoveEvent
+}
+
+// Service implements nodev1.MovesService at the controller.
+type Service struct {
+	Records nodev1.RecordsService
+	Engine  Engine
+	Board   Board
+	Peer    func(node string) (nodev1.PeerService, error)
+}
+
+var _ nodev1.MovesService = (*Service)(nil)
+
+// authorize lets a node order what concerns itself; the controller's own host may order
+// anything (N-39, N-47).
+func authorize(ctx context.Context, what string, nodes ...string) error {
+	peer, remote := controller.Peer(ctx)
+	if !remote || peer != "" && slices.Contains(nodes, peer) {
+		return nil
+	}
+	return fmt.Errorf("%s: node %s takes no part in it; order it on one of %q or on the controller: %w", what, peer, nodes, errdefs.ErrPermissionDenied)
+}
+
+// Migrate implements nodev1.MovesService.
+func (s *Service) Migrate(ctx context.Context, req *nodev1.MigrateRequest) (*nodev1.StatusResponse, error) {
+	if _, remote := controller.Peer(ctx); remote {
+		nodes, err := s.parties(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		if err := authorize(ctx, "move VM "+key(req.GetVm()), nodes...); err != nil {
+			return nil, err
+		}
+	}
+	return s.Engine.Migrate(controller.WithoutPeer(ctx), req)
+}
+
+// parties are the nodes that an order concerns. One that is known stays its parties',
+// wherever the VM is by now.
+func (s *Service) parties(ctx context.Context, req *nodev1.MigrateRequest) ([]string, error) {
+	if req.GetOperation() != "" {
+		known, err := s.Records.Operation(ctx, &nodev1.OperationRequest{Id: req.GetOperation()})
+		if op := known.GetOperation(); err == nil {
+			return []string{op.GetSource(), op.GetDestination()}, nil
+		}
+		if !errdefs.IsNotFound(err) {
+			return nil, err
+		}
+	}
+	rec, err := s.Records.Get(ctx, &nodev1.GetRequest{Vm: req.GetVm()})
+	return []string{rec.GetOwner().GetNode(), req.GetTo()}, err
+}
+
+// Get implements nodev1.MovesService.
+func (s *Service) Get(ctx context.Context, req *nodev1.StatusRequest) (*nodev1.StatusResponse, error) {
+	return s.Engine.Status(ctx, req.GetOperation())
+}
+
+// List implements nodev1.MovesService. Closed moves are those that the events tell of.
+func (s *Service) List(ctx context.Context, req *nodev1.MovesRequest) (*nodev1.MovesResponse, error) {
+	all, err := s.Records.List(ctx, &nodev1.ListRequest{})
+	if err != nil {
+		return nil, err
+	}
+	resp, seen := &nodev1.MovesResponse{}, map[string]bool{}
+	add := func(id string) error {
+		if seen[id] {
+			return nil
+		}
+		seen[id] = true
+		status, err := s.Engine.Status(ctx, id)
+		if errdefs.IsNotFound(err) {
+			return nil // forgotten with its VM
+		}
+		if err == nil && (req.GetVm() == nil || key(req.GetVm()) == key(status.GetOperation().GetVm())) {
+			resp.Moves = append(resp.Moves, status)
+		}
+		return err
+	}
+	if req.GetClosed() {
+		for _, ev := range s.Board.Events(ctx, 0, 0) {
+			if err := add(ev.GetOperation()); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, rec := range all.GetRecords() {
+		if op := rec.GetOperation(); op.GetKind() == nodev1.Kind_KIND_MIGRATE {
+			if err := add(op.GetId()); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return resp, nil
+}
+
+// Abort implements nodev1.MovesService. What is committed is not called off, but moved
+// back.
+func (s *Service) Abort(ctx context.Context, req *nodev1.AbortRequest) (*nodev1.StatusResponse, error) {
+	status, err := s.Engine.Status(ctx, req.GetOperation())
+	if err != nil {
+		return nil, err
+	}
+	op := status.GetOperation()
+	if err := authorize(ctx, "abort operation "+op.GetId(), op.GetSource(), op.GetDestination()); err != nil {
+		return nil, err
+	}
+	switch p := op.GetPhase(); {
+	case op.GetKind() != nodev1.Kind_KIND_MIGRATE:
+		return nil, fmt.Errorf("abort operation %s: it is a %s: %w", op.GetId(), op.GetKind(), errdefs.ErrInvalidArgument)
+	case p == nodev1.Phase_PHASE_ABORTED:
+		return status, nil
+	case status.GetSettled() || p >= nodev1.Phase_PHASE_COMMITTED && p != nodev1.Phase_PHASE_ABORTING:
+		return nil, fmt.Errorf("abort operation %s: too late, it is %s; move the VM back: %w", op.GetId(), p, errdefs.ErrFailedPrecondition)
+	}
+	reason := req.GetReason()
+	if reason == "" {
+		reason = "it was called off"
+	}
+	return s.Engine.Cancel(controller.WithoutPeer(ctx), op.GetId(), reason)
+}
+
+// Watch implements nodev1.MovesService.
+func (s *Service) Watch(ctx context.Context, req *nodev1.WatchRequest, to nodev1.Moves_WatchServer) error {
+	return record.ToWire(moves.Follow(ctx, s.Events, req, to.Send))
+}
+
+// maxWait bounds one question for events.
+const maxWait = 8 * time.Second
+
+// Events implements nodev1.MovesService.
+func (s *Service) Events(ctx context.Context, req *nodev1.EventsRequest) (*nodev1.EventsResponse, error) {
+	wait := min(time.Duration(req.GetWaitMs())*time.Millisecond, maxWait)
+	return &nodev1.EventsResponse{Events: s.Board.Events(ctx, req.GetAfter(), wait)}, nil
+}
+
+// Recover implements nodev1.MovesService: the one way in which a VM leaves a node that
+// does not answer. Nothing here finds out whether that node is dead: the caller says so.
+func (s *Service) Recover(ctx context.Context, req *nodev1.RecoverRequest) (*nodev1.RecoverResponse, error) {
+	call := "recover VM " + key(req.GetVm())
+	if err := authorize(ctx, call, req.GetTo()); err != nil {
+		return nil, err
+	}
+	rec, err := s.Records.Get(ctx, &nodev1.GetRequest{Vm: req.GetVm()})
+	if err != nil {
+		return nil, err
+	}
+	lost := rec.GetOwner().GetNode()
+	refs := rec.GetSnapshots()
+	i := len(refs) - 1
+	if req.GetDigest() != "" {
+		i = slices.IndexFunc(refs, func(r *nodev1.SnapshotRef) bool { return r.GetDigest() == req.GetDigest() })
+	}
+	switch {
+	case lost == "":
+		return nil, fmt.Errorf("%s: no node owns it: %w", call, errdefs.ErrFailedPrecondition)
+	case i < 0:
+		return nil, fmt.Errorf("%s: node %s has it, and there is no such snapshot of it: it lives or ends with that node: %w", call, lost, errdefs.ErrNotFound)
+	}
+	resp := &nodev1.RecoverResponse{Digest: refs[i].GetDigest(), CreatedUnixNano: refs[i].GetCreatedUnixNano(), LostNode: lost}
+	if !req.GetFenced() {
+		return resp, nil // what would be done
+	}
+	for _, n := range s.Board.Nodes() {
+		if n.GetName() == lost && n.GetUp() {
+			return nil, fmt.Errorf("%s: node %s answers: move the VM instead: %w", call, lost, errdefs.ErrFailedPrecondition)
+		}
+	}
+	peer, err := s.Peer(req.GetTo())
+	if err != nil {
+		return nil, err
+	}
+	resp.Wake, err = peer.Wake(ctx, &nodev1.WakeRequest{Vm: req.GetVm(), Operation: req.GetOperation(), Digest: resp.GetDigest(), LostNode: lost})
+	return resp, err
+}
+
+func key(vm *nodev1.VM) string { return vm.GetNamespace() + "/" + vm.GetId() }
+
+// Announce implements nodev1.MovesService: a node speaks for itself only.
+func (s *Service) Announce(ctx context.Context, req *nodev1.AnnounceRequest) (*nodev1.AnnounceResponse, error) {
+	if err := authorize(ctx, "announce node "+req.GetNode().GetName(), req.GetNode().GetName()); err != nil {
+		return nil, err
+	}
+	node := req.GetNode()
+	if _, remote := controller.Peer(ctx); remote && node.GetController() { // a controller has a board of its own
+		node = proto.CloneOf(node)
+		node.Controller = false
+	}
+	info, err := s.Board.Announce(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	return &nodev1.AnnounceResponse{Cordoned: info.GetCordoned(), AgainMs: cluster.Interval.Milliseconds()}, nil
+}
+
+// Nodes implements nodev1.MovesService.
+func (s *Service) Nodes(ctx context.Context, _ *nodev1.NodesRequest) (*nodev1.NodesResponse, error) {
+	all, err := s.Records.List(ctx, &nodev1.ListRequest{})
+	if err != nil {
+		return nil, err
+	}
+	nodes := s.Board.Nodes()
+	for _, n := range nodes {
+		for _, rec := range all.GetRecords() {
+			if rec.GetOwner().GetNode() == n.GetName() {
+				n.Vms++
+			}
+		}
+	}
+	return &nodev1.NodesResponse{Nodes: nodes}, nil
+}
+
+// Cordon implements nodev1.MovesService.
+func (s *Service) Cordon(ctx context.Context, req *nodev1.CordonRequest) (*nodev1.CordonResponse, error) {
+	if err := authorize(ctx, "cordon node "+req.GetNode(), req.GetNode()); err != nil {
+		return nil, err
+	}
+	info, err := s.Board.Cordon(ctx, req.GetNode(), req.GetUndo())
+	return &nodev1.CordonResponse{Node: info}, err
+}
+
+// Drain implements nodev1.MovesService. All moves are ordered at once; the queue lets a
+// few of them go at a time.
+func (s *Service) Drain(ctx context.Context, req *nodev1.DrainRequest) (*nodev1.DrainResponse, error) {
+	if _, err := s.Cordon(ctx, &nodev1.CordonRequest{Node: req.GetNode()}); err != nil {
+		return nil, err
+	}
+	all, err := s.Records.List(ctx, &nodev1.ListRequest{})
+	if err != nil {
+		return nil, err
+	}
+	resp := &nodev1.DrainResponse{}
+	for _, rec := range all.GetRecords() {
+		if rec.GetOwner().GetNode() != req.GetNode() {
+			continue
+		}
+		status, err := s.Engine.Migrate(ctx, &nodev1.MigrateRequest{Vm: rec.GetVm(), To: req.GetTo(), Mode: req.GetMode()})
+		var held *record.HeldError
+		if errors.As(err, &held) && held.Record.GetOperation().GetKind() == nodev1.Kind_KIND_MIGRATE {
+			status, err = s.Engine.Status(ctx, held.Record.GetOperation().GetId()) // it leaves already
+		}
+		if err != nil {
+			resp.Refused = append(resp.Refused, key(rec.GetVm())+": "+record.Plain(err).Error())
+			continue
+		}
+		resp.Moves = append(resp.Moves, status)
+	}
+	return resp, nil
+}

@@ -1,0 +1,99 @@
+package moves
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/migrate/cluster"
+	"godwit.dev/godwit/migrate/controller"
+	"godwit.dev/godwit/migrate/store"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// orders is an engine that takes every order.
+type orders struct{ records nodev1.RecordsService }
+
+func (o orders) Migrate(_ context.Context, req *nodev1.MigrateRequest) (*nodev1.StatusResponse, error) {
+	return &nodev1.StatusResponse{Operation: &nodev1.Operation{Id: req.GetOperation()}}, nil
+}
+
+func (o orders) Status(ctx context.Context, id string) (*nodev1.StatusResponse, error) {
+	resp, err := o.records.Operation(ctx, &nodev1.OperationRequest{Id: id})
+	return &nodev1.StatusResponse{Operation: resp.GetOperation()}, err
+}
+
+func (o orders) Cancel(_ context.Context, id, _ string) (*nodev1.StatusResponse, error) {
+	return &nodev1.StatusResponse{Operation: &nodev1.Operation{Id: id}}, nil
+}
+
+// A node orders what concerns itself, and the controller's own host anything (N-39, N-47).
+func TestWhoMayOrder(t *testing.T) {
+	st, err := store.Open(filepath.Join(t.TempDir(), "records.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() })
+	records, vm, ctx := controller.New(st), &nodev1.VM{Namespace: "default", Id: "web"}, t.Context()
+	board, err := cluster.Open(ctx, st, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Service{Records: records, Engine: orders{records}, Board: board}
+	if _, err := records.Ensure(ctx, &nodev1.EnsureRequest{Vm: vm}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := records.Own(ctx, &nodev1.OwnRequest{Vm: vm, Node: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	open := &nodev1.Operation{Id: "m", Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Source: "a", Destination: "b", Generation: 1}
+	if _, err := records.Open(ctx, &nodev1.OpenRequest{Vm: vm, Operation: open}); err != nil {
+		t.Fatal(err)
+	}
+	for name, call := range map[string]func(context.Context) error{
+		"migrate": func(ctx context.Context) error {
+			_, err := s.Migrate(ctx, &nodev1.MigrateRequest{Vm: vm, To: "b"})
+			return err
+		},
+		"the known": func(ctx context.Context) error {
+			_, err := s.Migrate(ctx, &nodev1.MigrateRequest{Vm: vm, To: "c", Operation: "m"})
+			return err
+		},
+		"abort": func(ctx context.Context) error {
+			_, err := s.Abort(ctx, &nodev1.AbortRequest{Operation: "m"})
+			return err
+		},
+	} {
+		for node, refused := range map[string]bool{"a": false, "b": false, "c": true} {
+			if err := call(controller.WithPeer(ctx, node)); errdefs.IsPermissionDenied(err) != refused {
+				t.Errorf("%s by node %s: %v", name, node, err)
+			}
+		}
+		if err := call(ctx); err != nil {
+			t.Errorf("%s by the controller's host: %v", name, err)
+		}
+	}
+	if _, err := s.Announce(controller.WithPeer(ctx, "a"), &nodev1.AnnounceRequest{Node: &nodev1.NodeInfo{Name: "b"}}); !errdefs.IsPermissionDenied(err) {
+		t.Errorf("a node speaks for another: %v", err)
+	}
+	if _, err := s.Announce(controller.WithPeer(ctx, "a"), &nodev1.AnnounceRequest{Node: &nodev1.NodeInfo{Name: "a", Controller: true}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range board.Nodes() {
+		if n.GetController() {
+			t.Errorf("a node makes itself a controller: %v", n)
+		}
+	}
+	if _, err := s.Drain(controller.WithPeer(ctx, "a"), &nodev1.DrainRequest{Node: "b"}); !errdefs.IsPermissionDenied(err) {
+		t.Errorf("a node drains another: %v", err)
+	}
+	if _, err := s.Recover(controller.WithPeer(ctx, "c"), &nodev1.RecoverRequest{Vm: vm, To: "b", Fenced: true}); !errdefs.IsPermissionDenied(err) {
+		t.Errorf("a node recovers for another: %v", err)
+	}
+	if _, err := s.Recover(ctx, &nodev1.RecoverRequest{Vm: vm, To: "c", Fenced: true}); !errdefs.IsNotFound(err) {
+		t.Errorf("a VM without a snapshot is recovered: %v", err)
+	}
+}

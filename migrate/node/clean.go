@@ -1,0 +1,92 @@
+package node
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Forget ends the record and, in the same write, owes its snapshots to be deleted. What
+// cannot be deleted now is a warning, for the record is what decides.
+func (s *Service) Forget(ctx context.Context, req *nodev1.ForgetRequest) (*nodev1.ForgetResponse, error) {
+	rec, err := s.Records.Get(ctx, &nodev1.GetRequest{Vm: req.GetVm()})
+	if err != nil {
+		return nil, err
+	}
+	_, err = s.Records.Remove(ctx, &nodev1.RemoveRequest{
+		Vm: req.GetVm(), Uid: rec.GetUid(), Force: req.GetForce(), DropSnapshots: !req.GetKeepSnapshots(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	if req.GetKeepSnapshots() {
+		return &nodev1.ForgetResponse{}, nil
+	}
+	return &nodev1.ForgetResponse{Warning: s.clean(ctx, req.GetVm())}, nil
+}
+
+// Drop deletes one snapshot. The record that lists it decides whether it may go.
+func (s *Service) Drop(ctx context.Context, req *nodev1.DropRequest) (*nodev1.DropResponse, error) {
+	records, err := s.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	vm := listing(records, req.GetDigest())
+	if vm == nil {
+		return nil, fmt.Errorf("snapshot %s: no record lists it: %w", req.GetDigest(), errdefs.ErrNotFound)
+	}
+	if _, err := s.Records.Trim(ctx, &nodev1.TrimRequest{Vm: vm, Digest: req.GetDigest()}); err != nil {
+		return nil, err
+	}
+	return &nodev1.DropResponse{Warning: s.clean(ctx, vm)}, nil
+}
+
+func listing(records []*nodev1.Record, digest string) *nodev1.VM {
+	for _, rec := range records {
+		for _, ref := range rec.GetSnapshots() {
+			if ref.GetDigest() == digest {
+				return rec.GetVm()
+			}
+		}
+	}
+	return nil
+}
+
+// clean does what is owed of a VM, and says what stays and who sees to it.
+func (s *Service) clean(ctx context.Context, vm *nodev1.VM) (warning string) {
+	if err := s.Engine.Clean(ctx, vm); err != nil {
+		return fmt.Sprintf("cleanup pending, it is tried again: %v", err)
+	}
+	return ""
+}
+
+// Prune deletes what neither a record nor the retention rule keeps.
+func (s *Service) Prune(ctx context.Context, req *nodev1.PruneRequest) (*nodev1.PruneResponse, error) {
+	return s.Engine.Prune(ctx, req)
+}
+
+// owed lists deletions that are decided and not done.
+func (s *Service) owed(ctx context.Context) ([]*nodev1.Owed, error) {
+	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
+	defer cancel()
+	resp, err := s.Records.Owed(ctx, &nodev1.OwedRequest{})
+	if errdefs.IsNotImplemented(err) { // a controller of a build before
+		return nil, nil
+	}
+	return resp.GetOwed(), err
+}
+
+// pending counts them, also of VMs that have no record any more.
+func pending(byName map[string]*nodev1.VMInfo, owed []*nodev1.Owed) {
+	for _, o := range owed {
+		info := byName[key(o.GetVm())]
+		if info == nil {
+			info = &nodev1.VMInfo{Vm: o.GetVm(), Uid: o.GetUid(), Status: "removed"}
+			byName[key(o.GetVm())] = info
+		}
+		info.CleanupPending++
+	}
+}

@@ -1,0 +1,40 @@
+package peer
+
+import (
+	"context"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// What follows is passed on to the VM's shim.
+
+// Offer implements nodev1.PeerService.
+func (s *Server) Offer(ctx context.Context, req *nodev1.PeerRef) (*machinev1.OfferResponse, error) {
+	return s.Machines.Offer(ctx, req.GetVm(), &machinev1.OfferRequest{Ref: req.GetRef()})
+}
+
+// Send implements nodev1.PeerService.
+func (s *Server) Send(ctx context.Context, req *nodev1.PeerSendRequest) (*machinev1.SendResponse, error) {
+	return s.Machines.Send(ctx, req.GetVm(), req.GetSend())
+}
+
+// Capture implements nodev1.PeerService.
+func (s *Server) Capture(ctx context.Context, req *nodev1.PeerCaptureRequest) (*machinev1.CaptureResponse, error) {
+	return s.Machines.Capture(ctx, req.GetVm(), req.GetCapture())
+}
+
+// Vote implements nodev1.PeerService.
+func (s *Server) Vote(ctx context.Context, req *nodev1.PeerRef) (*machinev1.VoteResponse, error) {
+	return s.Machines.Vote(ctx, req.GetVm(), &machinev1.VoteRequest{Ref: req.GetRef()})
+}
+
+// Revert implements nodev1.PeerService.
+func (s *Server) Revert(ctx context.Context, req *nodev1.PeerRevertRequest) (*machinev1.RevertResponse, error) {
+	return s.Machines.Revert(ctx, req.GetVm(), &machinev1.RevertRequest{Ref: req.GetRef(), OwnerGeneration: req.GetOwnerGeneration()})
+}
+
+// Wake implements nodev1.PeerService.
+func (s *Server) Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.StatusResponse, error) {
+	return s.Waker.Wake(ctx, req)
+}

@@ -1,0 +1,135 @@
+package peer
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/migrate/controller"
+	"godwit.dev/godwit/migrate/engine"
+	"godwit.dev/godwit/migrate/pki"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// shims answer what the test says; calls that it does not expect panic.
+type shims struct {
+	Machines
+	query *machinev1.QueryResponse
+}
+
+func (s *shims) Query(context.Context, *nodev1.VM) (*machinev1.QueryResponse, error) {
+	if s.query == nil {
+		return nil, errdefs.ErrNotFound
+	}
+	return s.query, nil
+}
+
+// nodes is a registry of one node.
+type nodes struct{ address string }
+
+func (n nodes) Node(name string) (*nodev1.NodeInfo, error) {
+	return &nodev1.NodeInfo{Name: name, Address: n.address}, nil
+}
+func (nodes) Nodes() []*nodev1.NodeInfo { return nil }
+func (nodes) Leads(string, string) bool { return true }
+
+// cluster makes a controller's and a node's identity.
+func cluster(t *testing.T) (first, node *pki.Identity) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "pki")
+	if err := pki.Init(dir, "first", []string{"127.0.0.1"}); err != nil {
+		t.Fatal(err)
+	}
+	first, err := pki.Load(pki.In(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	authority, err := pki.OpenAuthority(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv, err := controller.NewServer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := listen(t)
+	go func() { _ = controller.ServeTLS(t.Context(), srv, l, first, authority) }()
+	token, err := authority.Token("n1", time.Minute, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := t.TempDir()
+	if _, err := pki.Join(t.Context(), to, l.Addr().String(), token, nil); err != nil {
+		t.Fatal(err)
+	}
+	if node, err = pki.Load(pki.In(to)); err != nil {
+		t.Fatal(err)
+	}
+	return first, node
+}
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// Only the controller asks a node, and only the node that is meant answers (N-39). What it
+// answers keeps its class; one that is not there is a LinkError.
+func TestWhoTalksToWhom(t *testing.T) {
+	first, node := cluster(t)
+	srv, err := controller.NewServer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fake := &shims{}
+	nodev1.RegisterPeerService(srv, &Server{Node: "n1", Machines: fake})
+	l := listen(t)
+	go func() { _ = controller.ServePeer(t.Context(), srv, l, node) }()
+	reach := func(as *pki.Identity) *Peers {
+		p := &Peers{Registry: nodes{l.Addr().String()}, Self: "first", TLS: func(name string) (*tls.Config, error) { return as.ClientOf(name), nil }}
+		t.Cleanup(func() { _ = p.Close() })
+		return p
+	}
+	ask := func(p *Peers, name string) (*nodev1.PeerState, error) {
+		peer, err := p.Peer(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		return peer.Query(ctx, &nodev1.PeerRef{Vm: &nodev1.VM{Namespace: "default", Id: "web"}})
+	}
+	controllers := reach(first)
+	if state, err := ask(controllers, "n1"); err != nil || state.GetKnown() {
+		t.Fatalf("the controller: %v, %v", state, err)
+	}
+	fake.query = &machinev1.QueryResponse{State: "running"}
+	if state, err := ask(controllers, "n1"); err != nil || state.GetMachine().GetState() != "running" {
+		t.Errorf("the controller: %v, %v", state, err)
+	}
+	var link *engine.LinkError
+	if _, err := ask(reach(first), "n2"); !errors.As(err, &link) || !strings.Contains(err.Error(), `"n1", not "n2"`) {
+		t.Errorf("another node answers: %v", err)
+	}
+	if _, err := ask(reach(node), "n1"); !errors.As(err, &link) {
+		t.Errorf("a node asks: %v", err)
+	}
+	_ = l.Close()
+	if _, err := ask(reach(first), "n1"); !errors.As(err, &link) || !errdefs.IsUnavailable(err) {
+		t.Errorf("nobody is there: %v", err)
+	}
+}

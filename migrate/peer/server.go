@@ -1,0 +1,196 @@
+// Package peer is how the controller reaches a node about a move: the service that each
+// node serves, and the client of it. The controller alone may call it, over mutual TLS;
+// a controller that is a node too calls itself without the network.
+package peer
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/migrate/engine"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Machines orders the shims of this node.
+type Machines interface {
+	engine.Machines
+	engine.Observer
+	Mover
+}
+
+// Mover are the calls of a move that goes from node to node.
+type Mover interface {
+	Offer(ctx context.Context, vm *nodev1.VM, req *machinev1.OfferRequest) (*machinev1.OfferResponse, error)
+	Send(ctx context.Context, vm *nodev1.VM, req *machinev1.SendRequest) (*machinev1.SendResponse, error)
+	Incoming(ctx context.Context, vm *nodev1.VM, req *machinev1.IncomingRequest) (*machinev1.IncomingResponse, error)
+	Revert(ctx context.Context, vm *nodev1.VM, req *machinev1.RevertRequest) (*machinev1.RevertResponse, error)
+}
+
+// Leavings are what containerd holds of a VM that went to another node.
+type Leavings interface {
+	// Moving marks the container, before its task ends, as that of a VM that owner has now.
+	Moving(ctx context.Context, vm *nodev1.VM, digest, owner string) error
+	// Moved ends what containerd holds, the container marked as by Moving.
+	Moved(ctx context.Context, vm *nodev1.VM, digest, owner string) error
+}
+
+// Room says what stands against a VM coming here.
+type Room interface {
+	Obstacles(ctx context.Context, req *nodev1.PeerCheckRequest) ([]string, error)
+}
+
+// Waker runs wakes on this node.
+type Waker interface {
+	Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.StatusResponse, error)
+}
+
+// Server implements nodev1.PeerService for one node. It answers errors of errdefs'
+// classes.
+type Server struct {
+	Node     string
+	Address  string // of this node's peer listener
+	Machines Machines
+	Tasks    engine.Tasks
+	Leavings Leavings
+	Room     Room
+	Waker    Waker
+}
+
+var _ nodev1.PeerService = (*Server)(nil)
+
+// Check implements nodev1.PeerService.
+func (s *Server) Check(ctx context.Context, req *nodev1.PeerCheckRequest) (*nodev1.PeerCheckResponse, error) {
+	if req.GetSource() == s.Node {
+		return &nodev1.PeerCheckResponse{Obstacles: []string{fmt.Sprintf("it is on node %s already", s.Node)}}, nil
+	}
+	all, err := s.Room.Obstacles(ctx, req)
+	return &nodev1.PeerCheckResponse{Obstacles: all}, err
+}
+
+func restoreOf(ref *machinev1.Ref, digest string) engine.Restore {
+	return engine.Restore{Intent: record.Intent{Operation: ref.GetOperation(), Attempt: ref.GetAttempt(), Digest: digest}}
+}
+
+// Prepare implements nodev1.PeerService. A task that it has made before is a success.
+func (s *Server) Prepare(ctx context.Context, req *nodev1.PeerPrepareRequest) (*nodev1.PeerPrepareResponse, error) {
+	order := restoreOf(req.GetRef(), req.GetDigest())
+	order.Repository, order.Stdio = req.GetRepository(), req.GetStdio()
+	if o := req.GetOffer(); o != nil {
+		order.Intent.Stream = &machinev1.Stream{
+			Spec: o.GetSpec(), Facts: o.GetFacts(), Certificate: o.GetCertificate(), Generation: req.GetRef().GetGeneration(),
+		}
+	}
+	if err := s.Tasks.Create(ctx, req.GetVm(), order); err != nil {
+		return nil, err
+	}
+	if order.Intent.Stream == nil {
+		return &nodev1.PeerPrepareResponse{}, nil
+	}
+	in, err := s.Machines.Incoming(ctx, req.GetVm(), &machinev1.IncomingRequest{Ref: req.GetRef()})
+	if err != nil {
+		return nil, err
+	}
+	return &nodev1.PeerPrepareResponse{Channel: in.GetChannel(), Certificate: in.GetCertificate(), Address: s.Address}, nil
+}
+
+// States and records of a shim that the server looks for.
+const (
+	stateStopped = "stopped"
+	recordOwn    = "OWN"
+	recordFenced = "FENCED"
+)
+
+// Run implements nodev1.PeerService. DataLoss says that the VM may have run here, and
+// does not run any more (R9).
+func (s *Server) Run(ctx context.Context, req *nodev1.PeerRef) (*nodev1.PeerRunResponse, error) {
+	begun := time.Now()
+	resp, err := s.ran(ctx, req)
+	if resp != nil || err != nil {
+		return resp, err
+	}
+	if err := s.Tasks.Start(ctx, req.GetVm()); err != nil {
+		if resp, rerr := s.ran(ctx, req); resp != nil || errdefs.IsDataLoss(rerr) {
+			return resp, rerr
+		}
+		return nil, err
+	}
+	return &nodev1.PeerRunResponse{Running: true, Ms: float64(time.Since(begun)) / float64(time.Millisecond)}, nil
+}
+
+// ran says what became of the VM up to now; no response: it waits for its Start.
+func (s *Server) ran(ctx context.Context, req *nodev1.PeerRef) (*nodev1.PeerRunResponse, error) {
+	running, err := s.Tasks.Running(ctx, req.GetVm())
+	if err != nil {
+		return nil, err
+	}
+	if running {
+		return &nodev1.PeerRunResponse{Running: true}, nil
+	}
+	q, err := s.Machines.Query(ctx, req.GetVm())
+	mine := q.GetRef().GetOperation() == req.GetRef().GetOperation() && q.GetRef().GetAttempt() == req.GetRef().GetAttempt()
+	switch {
+	case errdefs.IsNotFound(err):
+		return nil, fmt.Errorf("VM %s is gone from node %s, its destination: %w", key(req.GetVm()), s.Node, errdefs.ErrDataLoss)
+	case err != nil:
+		return nil, err
+	case q.GetRecord() == recordFenced && mine:
+		return &nodev1.PeerRunResponse{Fenced: true}, nil
+	case q.GetRecord() == recordOwn && q.GetState() == stateStopped:
+		return nil, fmt.Errorf("VM %s ended on node %s, its destination, after the commit: %w", key(req.GetVm()), s.Node, errdefs.ErrDataLoss)
+	}
+	return nil, nil
+}
+
+// Discard implements nodev1.PeerService: the records let the attempt run nowhere any more. A
+// container object that was here before is marked as that of a VM which is elsewhere.
+func (s *Server) Discard(ctx context.Context, req *nodev1.PeerRef) (*nodev1.PeerState, error) {
+	if err := s.Tasks.Undo(ctx, req.GetVm(), restoreOf(req.GetRef(), record.StreamPrefix+req.GetRef().GetOperation())); err != nil {
+		return nil, err
+	}
+	return s.Query(ctx, req)
+}
+
+// Query implements nodev1.PeerService.
+func (s *Server) Query(ctx context.Context, req *nodev1.PeerRef) (*nodev1.PeerState, error) {
+	q, err := s.Machines.Query(ctx, req.GetVm())
+	if errdefs.IsNotFound(err) {
+		return &nodev1.PeerState{}, nil
+	}
+	return &nodev1.PeerState{Known: true, Machine: q}, err
+}
+
+// Abort implements nodev1.PeerService. A shim that has ended the operation by itself
+// refuses; what it says of itself counts.
+func (s *Server) Abort(ctx context.Context, req *nodev1.PeerAbortRequest) (*machinev1.AbortResponse, error) {
+	err := s.Machines.Abort(ctx, req.GetVm(), &machinev1.AbortRequest{Ref: req.GetRef(), Reason: req.GetReason()})
+	if errdefs.IsFailedPrecondition(err) {
+		if q, qerr := s.Machines.Query(ctx, req.GetVm()); qerr == nil && q.GetRecord() == recordOwn {
+			err = nil
+		}
+	}
+	return &machinev1.AbortResponse{}, err
+}
+
+// Release implements nodev1.PeerService: the VM here goes, and what containerd holds of
+// it. It may be repeated from any point.
+func (s *Server) Release(ctx context.Context, req *nodev1.PeerReleaseRequest) (*nodev1.PeerState, error) {
+	if err := s.Leavings.Moving(ctx, req.GetVm(), req.GetDigest(), req.GetOwner()); err != nil {
+		return nil, err
+	}
+	err := s.Machines.Release(ctx, req.GetVm(), &machinev1.ReleaseRequest{Ref: req.GetRef(), Digest: req.GetDigest()})
+	if err != nil && !errdefs.IsNotFound(err) {
+		return nil, err
+	}
+	if err := s.Leavings.Moved(ctx, req.GetVm(), req.GetDigest(), req.GetOwner()); err != nil {
+		return nil, err
+	}
+	return &nodev1.PeerState{}, nil
+}
+
+func key(vm *nodev1.VM) string { return vm.GetNamespace() + "/" + vm.GetId() }

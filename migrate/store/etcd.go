@@ -1,0 +1,190 @@
+package store
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	etcd "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/protobuf/proto"
+
+	"godwit.dev/godwit/api/version"
+	"godwit.dev/godwit/migrate/transition"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Etcd is the store in an etcd cluster, for controllers of which one may be lost. The
+// version of a record is the revision of its key, so that every change is one transaction
+// that compares it. Below the prefix of its configuration:
+//
+//	records/namespace NUL id        -> Record
+//	operations/operation id         -> Operation, open and closed
+//	closed/namespace NUL id NUL version -> operation id, oldest first
+//	owed/namespace NUL id NUL repository NUL digest -> Owed
+//	version                         -> decimal number of this format
+type Etcd struct {
+	client    *etcd.Client
+	prefix    string
+	endpoints string
+}
+
+// EtcdConfig is how an etcd is reached.
+type EtcdConfig struct {
+	Endpoints []string // URLs
+	Prefix    string   // of all keys, such as /godwit/
+	TLS       *tls.Config
+}
+
+// etcdBound of one request. etcd elects a new leader within a second or two.
+const etcdBound = 5 * time.Second
+
+// OpenEtcd connects, and refuses a store of another version.
+func OpenEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
+	endpoints := strings.Join(cfg.Endpoints, ",")
+	client, err := etcd.New(etcd.Config{
+		Endpoints: cfg.Endpoints, TLS: cfg.TLS, Logger: zap.NewNop(),
+		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open store in etcd %s: %w: %w", endpoints, errdefs.ErrInvalidArgument, err)
+	}
+	e := &Etcd{client: client, prefix: cfg.Prefix, endpoints: endpoints}
+	if err := e.prepare(ctx); err != nil {
+		_ = client.Close()
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	return e, nil
+}
+
+// prepare writes the version of a store that is new.
+func (e *Etcd) prepare(ctx context.Context) error {
+	mine, key := strconv.Itoa(version.Records), e.prefix+"version"
+	resp, err := e.txn(ctx, []etcd.Cmp{etcd.Compare(etcd.CreateRevision(key), "=", 0)}, []etcd.Op{etcd.OpPut(key, mine)}, []etcd.Op{etcd.OpGet(key)})
+	if err != nil || resp.Succeeded {
+		return err
+	}
+	if v := value(resp, 0); string(v) != mine {
+		return fmt.Errorf("%s in etcd is of version %.20q, this build knows %s: %w", e.prefix, v, mine, errdefs.ErrNotImplemented)
+	}
+	return nil
+}
+
+// Close the connection.
+func (e *Etcd) Close() error { return e.client.Close() }
+
+func (e *Etcd) key(kind string, name []byte) string { return e.prefix + kind + "/" + string(name) }
+
+func (e *Etcd) operation(id string) string { return e.key("operations", []byte(id)) }
+
+// Load implements Store.
+func (e *Etcd) Load(ctx context.Context, vm *nodev1.VM, operation string) (s transition.State, err error) {
+	resp, err := e.txn(ctx, nil, []etcd.Op{
+		etcd.OpGet(e.key("records", key(vm))),
+		etcd.OpGet(e.operation(operation)),
+		etcd.OpGet(e.key("owed", prefix(vm)), etcd.WithPrefix()),
+	}, nil)
+	if err == nil {
+		s.Record, err = recordOf(kvs(resp, 0))
+	}
+	if err == nil {
+		s.Named, err = first[nodev1.Operation](kvs(resp, 1))
+	}
+	if err == nil {
+		s.Owed, err = all[nodev1.Owed](kvs(resp, 2))
+	}
+	if err != nil {
+		return transition.State{}, fmt.Errorf("load record of VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
+	}
+	return s, nil
+}
+
+// List implements Store.
+func (e *Etcd) List(ctx context.Context) ([]*nodev1.Record, error) {
+	found, err := e.list(ctx, "records/")
+	if err != nil {
+		return nil, fmt.Errorf("list records: %w", err)
+	}
+	records := make([]*nodev1.Record, len(found))
+	for i := range found {
+		if records[i], err = recordOf(found[i : i+1]); err != nil {
+			return nil, fmt.Errorf("list records: %w", err)
+		}
+	}
+	return records, nil
+}
+
+// Operation implements Store.
+func (e *Etcd) Operation(ctx context.Context, id string) (*nodev1.Operation, error) {
+	resp, err := e.txn(ctx, nil, []etcd.Op{etcd.OpGet(e.operation(id))}, nil)
+	if err != nil {
+		return nil, fmt.Errorf("load operation %s: %w", id, err)
+	}
+	op, err := first[nodev1.Operation](kvs(resp, 0))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("load operation %s: %w", id, err)
+	case op == nil:
+		return nil, fmt.Errorf("operation %s: %w", id, errdefs.ErrNotFound)
+	}
+	return op, nil
+}
+
+// Owed implements Store.
+func (e *Etcd) Owed(ctx context.Context) (owed []*nodev1.Owed, err error) {
+	found, err := e.list(ctx, "owed/")
+	if err == nil {
+		owed, err = all[nodev1.Owed](found)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list what is owed: %w", err)
+	}
+	return owed, nil
+}
+
+// Clear implements Store.
+func (e *Etcd) Clear(ctx context.Context, vm *nodev1.VM, repository, digest string) error {
+	_, err := e.txn(ctx, nil, []etcd.Op{etcd.OpDelete(e.key("owed", owedKey(vm, repository, digest)))}, nil)
+	if err != nil {
+		return fmt.Errorf("clear snapshot %s of VM %s/%s: %w", digest, vm.GetNamespace(), vm.GetId(), err)
+	}
+	return nil
+}
+
+// recordOf gives a record the version that its key has.
+func recordOf(found []*mvccpb.KeyValue) (*nodev1.Record, error) {
+	rec, err := first[nodev1.Record](found)
+	if rec != nil {
+		rec.Version = uint64(found[0].ModRevision)
+	}
+	return rec, err
+}
+
+// first answers nil where there is nothing.
+func first[T any, M message[T]](found []*mvccpb.KeyValue) (M, error) {
+	if len(found) == 0 {
+		return nil, nil
+	}
+	m := M(new(T))
+	if err := proto.Unmarshal(found[0].Value, m); err != nil {
+		return nil, fmt.Errorf("decode %q: %w: %w", found[0].Key, err, errdefs.ErrDataLoss)
+	}
+	return m, nil
+}
+
+func all[T any, M message[T]](found []*mvccpb.KeyValue) (out []M, err error) {
+	for i := range found {
+		m, err := first[T, M](found[i:])
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, m)
+	}
+	return out, nil
+}

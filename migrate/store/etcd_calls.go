@@ -1,0 +1,91 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	etcd "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// txn asks the leader. Of a transaction whose answer is an error it may not be known
+// whether it was made: the caller looks again, as after every other lost answer.
+func (e *Etcd) txn(ctx context.Context, ifs []etcd.Cmp, then, otherwise []etcd.Op) (*etcd.TxnResponse, error) {
+	bound, cancel := context.WithTimeout(etcd.WithRequireLeader(ctx), etcdBound)
+	defer cancel()
+	resp, err := e.client.Txn(bound).If(ifs...).Then(then...).Else(otherwise...).Commit()
+	if err != nil {
+		return nil, e.failed(ctx, err)
+	}
+	return resp, nil
+}
+
+// listed is how many keys are read at once.
+const listed = 1000
+
+// list reads all keys of a kind as they are at one revision.
+func (e *Etcd) list(ctx context.Context, kind string) (found []*mvccpb.KeyValue, err error) {
+	from, end := e.prefix+kind, etcd.GetPrefixRangeEnd(e.prefix+kind)
+	options := []etcd.OpOption{etcd.WithRange(end), etcd.WithLimit(listed)}
+	for {
+		bound, cancel := context.WithTimeout(etcd.WithRequireLeader(ctx), etcdBound)
+		resp, err := e.client.Get(bound, from, options...)
+		cancel()
+		if err != nil {
+			return nil, e.failed(ctx, err)
+		}
+		if len(found) == 0 {
+			options = append(options, etcd.WithRev(resp.Header.Revision))
+		}
+		found = append(found, resp.Kvs...)
+		if !resp.More {
+			return found, nil
+		}
+		from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
+	}
+}
+
+// failed gives an error of etcd its class.
+func (e *Etcd) failed(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("ask etcd at %s: %w", e.endpoints, ctx.Err())
+	}
+	code := status.Code(err)
+	var known rpctypes.EtcdError
+	if errors.As(err, &known) {
+		code = known.Code()
+	}
+	var class error = errdefs.ErrUnavailable
+	switch code {
+	case codes.ResourceExhausted: // its space quota
+		class = errdefs.ErrResourceExhausted
+	case codes.PermissionDenied:
+		class = errdefs.ErrPermissionDenied
+	case codes.Unauthenticated:
+		class = errdefs.ErrUnauthenticated
+	case codes.InvalidArgument: // more keys than --max-txn-ops at once
+		class = errdefs.ErrFailedPrecondition
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("etcd at %s (controller.etcd.endpoints) does not answer within %v: %w", e.endpoints, etcdBound, class)
+	}
+	return fmt.Errorf("ask etcd at %s: %w: %w", e.endpoints, class, err)
+}
+
+// kvs answers what the transaction's read at i has found.
+func kvs(resp *etcd.TxnResponse, i int) []*mvccpb.KeyValue {
+	return resp.Responses[i].GetResponseRange().GetKvs()
+}
+
+// value answers that of the one key which the read at i was for.
+func value(resp *etcd.TxnResponse, i int) []byte {
+	if found := kvs(resp, i); len(found) > 0 {
+		return found[0].Value
+	}
+	return nil
+}

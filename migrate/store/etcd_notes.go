@@ -1,0 +1,35 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	etcd "go.etcd.io/etcd/client/v3"
+)
+
+// Note implements Notes.
+func (e *Etcd) Note(ctx context.Context, kind, key string, value []byte) error {
+	k := e.key("notes", []byte(kind+"/"+key))
+	op := etcd.OpPut(k, string(value))
+	if value == nil {
+		op = etcd.OpDelete(k)
+	}
+	if _, err := e.txn(ctx, nil, []etcd.Op{op}, nil); err != nil {
+		return fmt.Errorf("note %s %s: %w", kind, key, err)
+	}
+	return nil
+}
+
+// Notes implements Notes.
+func (e *Etcd) Notes(ctx context.Context, kind string) ([]Note, error) {
+	found, err := e.list(ctx, "notes/"+kind+"/")
+	if err != nil {
+		return nil, fmt.Errorf("read notes of %s: %w", kind, err)
+	}
+	notes := make([]Note, len(found))
+	for i, kv := range found {
+		notes[i] = Note{Key: strings.TrimPrefix(string(kv.Key), e.prefix+"notes/"+kind+"/"), Value: kv.Value}
+	}
+	return notes, nil
+}

@@ -1,0 +1,157 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
+
+	"godwit.dev/godwit/migrate/store"
+	"godwit.dev/godwit/migrate/transition"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Memory is a store that keeps nothing beyond its process: for tests that run thousands of
+// times. It passes the suite but for what needs a disk.
+type Memory struct {
+	mu         sync.Mutex
+	sequence   uint64
+	records    map[string]*nodev1.Record
+	operations map[string]*nodev1.Operation
+	closed     map[string][]string // ids by VM, oldest first
+	owed       map[string]*nodev1.Owed
+	notes      map[string][]byte
+}
+
+var _ store.Store = (*Memory)(nil)
+
+// NewMemory returns an empty one.
+func NewMemory() *Memory {
+	return &Memory{
+		records: map[string]*nodev1.Record{}, operations: map[string]*nodev1.Operation{}, closed: map[string][]string{},
+		owed: map[string]*nodev1.Owed{}, notes: map[string][]byte{},
+	}
+}
+
+func name(vm *nodev1.VM) string { return vm.GetNamespace() + "\x00" + vm.GetId() + "\x00" }
+
+// Load implements store.Store.
+func (m *Memory) Load(_ context.Context, vm *nodev1.VM, operation string) (transition.State, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := transition.State{Record: proto.CloneOf(m.records[name(vm)]), Named: proto.CloneOf(m.operations[operation])}
+	for _, k := range slices.Sorted(maps.Keys(m.owed)) {
+		if strings.HasPrefix(k, name(vm)) {
+			s.Owed = append(s.Owed, proto.CloneOf(m.owed[k]))
+		}
+	}
+	return s, nil
+}
+
+// Apply implements store.Store.
+func (m *Memory) Apply(_ context.Context, vm *nodev1.VM, version uint64, change transition.Change) (*nodev1.Record, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if now := m.records[name(vm)].GetVersion(); now != version {
+		return nil, fmt.Errorf("version is %d, not %d: %w", now, version, errdefs.ErrConflict)
+	}
+	op := change.Record.GetOperation()
+	if old := m.operations[op.GetId()]; op != nil && old != nil && (!proto.Equal(old.GetVm(), op.GetVm()) || transition.Settled(old.GetPhase())) {
+		return nil, fmt.Errorf("operation id %s is taken: %w", op.GetId(), errdefs.ErrAlreadyExists)
+	}
+	for _, o := range change.Owed {
+		m.owed[name(o.GetVm())+o.GetSnapshot().GetRepository()+"\x00"+o.GetSnapshot().GetDigest()] = proto.CloneOf(o)
+	}
+	if change.Record == nil {
+		delete(m.records, name(vm))
+		m.forget(vm, len(m.closed[name(vm)]))
+		return nil, nil
+	}
+	m.sequence++
+	rec := proto.CloneOf(change.Record)
+	rec.Version = m.sequence
+	m.records[name(vm)] = rec
+	if closed := change.Closed; closed != nil {
+		m.operations[closed.GetId()] = proto.CloneOf(closed)
+		m.closed[name(vm)] = append(m.closed[name(vm)], closed.GetId())
+		m.forget(vm, len(m.closed[name(vm)])-store.Kept)
+	}
+	if op != nil {
+		m.operations[op.GetId()] = proto.CloneOf(op)
+	}
+	return proto.CloneOf(rec), nil
+}
+
+// forget drops the n oldest closed operations.
+func (m *Memory) forget(vm *nodev1.VM, n int) {
+	for ; n > 0; n-- {
+		delete(m.operations, m.closed[name(vm)][0])
+		m.closed[name(vm)] = m.closed[name(vm)][1:]
+	}
+}
+
+// List implements store.Store.
+func (m *Memory) List(context.Context) (all []*nodev1.Record, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, k := range slices.Sorted(maps.Keys(m.records)) {
+		all = append(all, proto.CloneOf(m.records[k]))
+	}
+	return all, nil
+}
+
+// Operation implements store.Store.
+func (m *Memory) Operation(_ context.Context, id string) (*nodev1.Operation, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if op := m.operations[id]; op != nil {
+		return proto.CloneOf(op), nil
+	}
+	return nil, fmt.Errorf("operation %s: %w", id, errdefs.ErrNotFound)
+}
+
+// Owed implements store.Store.
+func (m *Memory) Owed(context.Context) (all []*nodev1.Owed, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, k := range slices.Sorted(maps.Keys(m.owed)) {
+		all = append(all, proto.CloneOf(m.owed[k]))
+	}
+	return all, nil
+}
+
+// Clear implements store.Store.
+func (m *Memory) Clear(_ context.Context, vm *nodev1.VM, repository, digest string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.owed, name(vm)+repository+"\x00"+digest)
+	return nil
+}
+
+// Note implements store.Notes.
+func (m *Memory) Note(_ context.Context, kind, key string, value []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.notes[kind+"\x00"+key] = slices.Clone(value); value == nil {
+		delete(m.notes, kind+"\x00"+key)
+	}
+	return nil
+}
+
+// Notes implements store.Notes.
+func (m *Memory) Notes(_ context.Context, kind string) (all []store.Note, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, k := range slices.Sorted(maps.Keys(m.notes)) {
+		if key, ok := strings.CutPrefix(k, kind+"\x00"); ok {
+			all = append(all, store.Note{Key: key, Value: slices.Clone(m.notes[k])})
+		}
+	}
+	return all, nil
+}

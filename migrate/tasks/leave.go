@@ -1,0 +1,73 @@
+package tasks
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/migrate/engine"
+)
+
+// specOf is the Spec of the VM that order restores: from its source, or its snapshot.
+func (c *Client) specOf(ctx context.Context, order engine.Restore) (*spec.Spec, error) {
+	stream := order.Intent.Stream
+	if stream == nil {
+		return c.spec(ctx, order.Repository, order.Intent.Digest)
+	}
+	sp := new(spec.Spec)
+	if err := json.Unmarshal(stream.GetSpec(), sp); err != nil {
+		return nil, fmt.Errorf("read the Spec that the source has offered: %w: %w", errdefs.ErrInvalidArgument, err)
+	}
+	return sp, nil
+}
+
+// Leaving marks the container of a VM that a snapshot owns from now on, so that
+// containerd's restart monitor looks at it no more when its task ends.
+func (c *Client) Leaving(ctx context.Context, vm *nodev1.VM, digest string) error {
+	return c.Moving(ctx, vm, digest, "")
+}
+
+// Moving is Leaving of a VM that another node owns from now on.
+func (c *Client) Moving(ctx context.Context, vm *nodev1.VM, digest, owner string) error {
+	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
+	container, err := c.containerd.LoadContainer(ctx, vm.GetId())
+	if err == nil {
+		err = c.stopped(ctx, container, digest, owner, c.networks.path(vm))
+	}
+	if err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("label container %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
+	}
+	return nil
+}
+
+// Hibernated cleans up after a VM that left this node: the stopped task and the network
+// go; the container object stays, labelled with the digest that owns the VM now.
+func (c *Client) Hibernated(ctx context.Context, vm *nodev1.VM, digest string) error {
+	return c.Moved(ctx, vm, digest, "")
+}
+
+// Moved is Hibernated of a VM that another node owns.
+func (c *Client) Moved(ctx context.Context, vm *nodev1.VM, digest, owner string) error {
+	if err := c.Moving(ctx, vm, digest, owner); err != nil {
+		return err
+	}
+	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
+	if err := c.deleteTask(ctx, vm, false); err != nil {
+		return fmt.Errorf("delete stopped task of VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
+	}
+	return c.networks.release(ctx, vm)
+}
+
+// stopped marks the container of a VM that a snapshot, or another node, owns.
+func (c *Client) stopped(ctx context.Context, container containerd.Container, digest, owner, netns string) error {
+	return container.Update(ctx, func(_ context.Context, _ *containerd.Client, obj *containers.Container) error {
+		return stop(obj, digest, owner, netns)
+	})
+}

@@ -1,0 +1,105 @@
+package transition_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
+
+	"godwit.dev/godwit/migrate/transition"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// A VM that was restored once more from a snapshot that it had left behind runs from that
+// one, and from no other: what its next snapshot builds on stays.
+func TestRestoredOnceMore(t *testing.T) {
+	rec := listed(&nodev1.Record{
+		Owner: &nodev1.Owner{Digest: "sha256:old"}, Spent: []string{digest, "sha256:old"},
+		Operation: &nodev1.Operation{Id: "o", Vm: vm, Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Generation: gen, Phase: nodev1.Phase_PHASE_TRANSFERRING, Digest: digest, Destination: "n1"},
+	})
+	c, err := transition.Commit(transition.State{Record: rec, Named: rec.Operation}, &nodev1.CommitRequest{Vm: vm, Operation: "o", Attempt: 1, Generation: gen, Owner: &nodev1.Owner{Node: "n1"}}, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec = c.Record
+	rec.Operation = nil
+	if use := transition.InUse(rec, digest); !strings.Contains(use, "runs from it") || transition.InUse(rec, "sha256:old") != "" || len(rec.GetSpent()) != 2 {
+		t.Errorf("use %q, spent %v", use, rec.GetSpent())
+	}
+}
+
+func listed(rec *nodev1.Record) *nodev1.Record {
+	rec.Vm, rec.Uid, rec.Generation = vm, "u", gen
+	rec.Snapshots = []*nodev1.SnapshotRef{{Digest: "sha256:old", Repository: "r/u", Tag: "g1-a"}, {Digest: digest, Repository: "r/u", Tag: "g5-b"}}
+	return rec
+}
+
+// A snapshot in use is never deleted; any other leaves the list and is owed, in one write.
+func TestTrim(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		rec  *nodev1.Record
+		use  string // empty: it may go
+	}{
+		{"owner", &nodev1.Record{Owner: &nodev1.Owner{Digest: digest}}, "owns the VM"},
+		{"lost", &nodev1.Record{Lost: digest}, "lost"},
+		{"parent", &nodev1.Record{Owner: &nodev1.Owner{Node: "n1"}, Spent: []string{"sha256:old", digest}}, "runs from it"},
+		{"operation", &nodev1.Record{Owner: &nodev1.Owner{Digest: "sha256:old"}, Operation: &nodev1.Operation{Id: "o", Digest: digest, Phase: nodev1.Phase_PHASE_CLEANING}}, "operation o uses it"},
+		{"under way", &nodev1.Record{Owner: &nodev1.Owner{Node: "n1"}, Operation: &nodev1.Operation{Id: "o", Phase: nodev1.Phase_PHASE_TRANSFERRING}}, "operation o is under way"},
+		{"rollback", &nodev1.Record{Owner: &nodev1.Owner{Node: "n1"}, Operation: &nodev1.Operation{Id: "o", Phase: nodev1.Phase_PHASE_ABORTING}}, "operation o is under way"},
+		{"spent before", &nodev1.Record{Owner: &nodev1.Owner{Node: "n1"}, Spent: []string{digest, "sha256:old"}}, ""},
+		{"asleep since", &nodev1.Record{Owner: &nodev1.Owner{Digest: "sha256:old"}, Spent: []string{digest}}, ""},
+		{"cleaning up", &nodev1.Record{Owner: &nodev1.Owner{Digest: "sha256:old"}, Operation: &nodev1.Operation{Id: "o", Digest: "sha256:old", Phase: nodev1.Phase_PHASE_CLEANING}}, ""},
+		{"nobody's", &nodev1.Record{}, ""},
+	} {
+		s := transition.State{Record: listed(tt.rec)}
+		before := proto.CloneOf(s.Record)
+		c, err := transition.Trim(s, &nodev1.TrimRequest{Vm: vm, Digest: digest}, now)
+		if !proto.Equal(before, s.Record) {
+			t.Errorf("%s: the state was changed", tt.name)
+		}
+		if tt.use != "" {
+			if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), tt.use) || c.Owed != nil {
+				t.Errorf("%s: %v, %v", tt.name, c, err)
+			}
+			continue
+		}
+		if err != nil || len(c.Record.GetSnapshots()) != 1 || len(c.Owed) != 1 || c.Owed[0].GetSnapshot().GetTag() != "g5-b" || c.Owed[0].GetUid() != "u" {
+			t.Errorf("%s: %v, %v", tt.name, c, err)
+		}
+	}
+	s := transition.State{Record: listed(&nodev1.Record{})}
+	if c, err := transition.Trim(s, &nodev1.TrimRequest{Vm: vm, Digest: "sha256:none"}, now); err != nil || c.Record != s.Record || c.Owed != nil {
+		t.Errorf("a snapshot that is not listed: %v, %v", c, err)
+	}
+}
+
+// The end of a record owes its snapshots only if that is asked for.
+func TestRemoveOwes(t *testing.T) {
+	for _, drop := range []bool{false, true} {
+		c, err := transition.Remove(transition.State{Record: listed(&nodev1.Record{})}, &nodev1.RemoveRequest{Vm: vm, DropSnapshots: drop}, now)
+		if err != nil || c.Record != nil || (len(c.Owed) == 2) != drop || (len(c.Owed) == 0) == drop {
+			t.Errorf("drop %v: %v, %v", drop, c, err)
+		}
+	}
+}
+
+// Nothing restores what is being deleted, by force neither.
+func TestOwedIsNotRestored(t *testing.T) {
+	rec := listed(&nodev1.Record{Owner: &nodev1.Owner{Digest: "sha256:old"}})
+	op := operation(nodev1.Kind_KIND_WAKE, 0)
+	op.Id = "new"
+	owed := []*nodev1.Owed{{Snapshot: &nodev1.SnapshotRef{Digest: digest}}}
+	for _, owes := range []bool{false, true} {
+		s := transition.State{Record: rec}
+		if owes {
+			s.Owed = owed
+		}
+		_, err := transition.Open(s, &nodev1.OpenRequest{Vm: vm, Operation: op, ForceDigest: digest}, now)
+		if errdefs.IsFailedPrecondition(err) != owes || !owes && err != nil {
+			t.Errorf("owed %v: %v", owes, err)
+		}
+	}
+}
