@@ -42,6 +42,7 @@ func Adopt(ctx context.Context, host *Host, namespace, id string) error {
 	if err := vm.serve(func() (*VM, error) { return vm, nil }); err != nil {
 		return fmt.Errorf("adopt VM %s/%s: %w", namespace, id, err)
 	}
+	vm.backOut()
 	if err := vm.over(ctx); err != nil {
 		return errors.Join(err, vm.unserve())
 	}
@@ -54,6 +55,17 @@ func Adopt(ctx context.Context, host *Host, namespace, id string) error {
 		return errors.Join(err, vm.unserve())
 	}
 	return errors.Join(vm.unserve(), Reclaim(bound, host, vm.dir, j), vm.disownAdopted(bound, j))
+}
+
+// backOut ends a live move whose source's shim died before the vote: the connection died
+// with it, and until the vote the source is its own master.
+func (vm *VM) backOut() {
+	j := vm.noted()
+	if c := vm.capture; c != nil && j.Move && j.Phase == Sending {
+		if err := vm.abort(c, Captured); err != nil {
+			vm.log.Error("take a live move back", "error", err)
+		}
+	}
 }
 
 // over waits for the end of the VM, and of the operation that has its snapshot.
@@ -98,18 +110,6 @@ func (vm *VM) disownAdopted(ctx context.Context, j *Journal) error {
 	return vm.disown(ctx, j.Generation, j.Spec.UID)
 }
 
-// forgotten wants a VM that no operation holds, and whose task containerd does not know
-// any more: after a restart of the host its bundle is gone.
-func forgotten(j *Journal) error {
-	if j.Phase != Own || j.Adopted || j.Shim.Alive() {
-		return fmt.Errorf("it has an owner: %w", errdefs.ErrFailedPrecondition)
-	}
-	if _, err := os.Stat(j.Bundle); !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("its task is containerd's to end: %w", errdefs.ErrFailedPrecondition)
-	}
-	return nil
-}
-
 // adoptable wants a VM whose shim is dead and that is not containerd's to end: an
 // operation holds it, or held it, or an earlier successor ran it. It marks the journal.
 func adoptable(j *Journal) error {
@@ -145,6 +145,9 @@ func adopted(ctx context.Context, host *Host, namespace, id string) (*VM, error)
 		if vm.nics, err = host.Network.Open(ctx, j.netns(), j.Links); err != nil {
 			return nil, err
 		}
+		if err := vm.serveDHCP(vm.nics, j); err != nil {
+			return nil, err
+		}
 	}
 	if err := join(j.Cgroup, os.Getpid()); err != nil {
 		log.Warn("enter the cgroup of an adopted VM", "error", err)
@@ -169,9 +172,13 @@ func (vm *VM) resumeOwn(ctx context.Context, j *Journal) error {
 		return err
 	}
 	met := vm.rejoin(ctx)
+	if err := vm.restoreNICs(ctx); err != nil {
+		vm.log.Error("plug NICs in again; it is tried while the VM runs", "error", err)
+	}
 	vm.flow()
 	vm.mend("set links up", up, func(ctx context.Context) error { return vm.nics.Up(ctx) })
 	vm.mend("meet guest", met, vm.meetAgain)
+	go vm.slim()
 	return nil
 }
 
@@ -179,7 +186,7 @@ func (vm *VM) resumeOwn(ctx context.Context, j *Journal) error {
 // with a capture whose maker died, which is aborted.
 func (vm *VM) resumeHold(ctx context.Context, j *Journal) error {
 	ref := &machinev1.Ref{Operation: j.Operation, Attempt: j.Attempt, Generation: j.Generation}
-	c := &capture{ref: ref, done: make(chan struct{}), resp: &machinev1.CaptureResponse{Digest: j.Digest}, deadline: time.NewTimer(0)}
+	c := &capture{ref: ref, done: make(chan struct{}), digest: j.Digest, resp: &machinev1.CaptureResponse{Digest: j.Digest}, deadline: time.NewTimer(0)}
 	c.ctx, c.cancel = context.WithCancel(ctx)
 	c.deadline.Stop()
 	close(c.done)
@@ -200,11 +207,17 @@ func (vm *VM) resumeHold(ctx context.Context, j *Journal) error {
 		}
 		return nil
 	}
-	driver, err := vm.driver(ctx)
+	// A vote that was cut off may have stopped it, and nobody was told: the VM is paused still.
+	if err := id.Continue(); err != nil && id.Alive() {
+		return err
+	}
+	bound, cancel := context.WithTimeout(ctx, time.Duration(vm.host.Config.Timeouts.Abort))
+	defer cancel()
+	driver, err := vm.driver(bound)
 	if err != nil {
 		return err
 	}
-	m, err := driver.Adopt(ctx, *j.Process)
+	m, err := driver.Adopt(bound, *j.Process)
 	if err != nil {
 		return err
 	}
@@ -222,7 +235,7 @@ func (vm *VM) rejoin(ctx context.Context) error {
 	if known {
 		return nil
 	}
-	agent, err := vm.host.Dial(ctx, machine, consoleFile(vm.dir))
+	agent, err := vm.dial(ctx, machine, guest.Offsets{}, nil)
 	if err != nil {
 		return err
 	}

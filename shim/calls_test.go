@@ -132,7 +132,7 @@ func TestKillOfAPausedTask(t *testing.T) {
 	}
 	_, err = w.service.Resume(ctxNS(t), &taskapi.ResumeRequest{ID: "vm"})
 	w.must("resume", err)
-	want := []string{`kill "" 28`, `kill "e#1" 9`, `resize "" 80`}
+	want := []string{`kill "" 28`, `kill "e#1.1" 9`, `resize "" 80`}
 	if diff := cmp.Diff(want, w.agent.heard()); diff != "" {
 		t.Error(diff)
 	}
@@ -230,7 +230,7 @@ func TestExecIDReuse(t *testing.T) {
 		_, err := w.service.Delete(ctxNS(t), &taskapi.DeleteRequest{ID: "vm", ExecID: "e"})
 		w.must("delete", err)
 	}
-	want := []string{`start "e#1"`, `kill "e#1" 15`, `start "e#2"`, `kill "e#2" 15`}
+	want := []string{`start "e#1.1"`, `kill "e#1.1" 15`, `start "e#1.2"`, `kill "e#1.2" 15`}
 	if diff := cmp.Diff(want, w.agent.heard()); diff != "" {
 		t.Error(diff)
 	}
@@ -252,7 +252,7 @@ func TestExecThatNeverRan(t *testing.T) {
 	if got := w.wait("lost"); got != 255 {
 		t.Errorf("exit status %d", got)
 	}
-	if !eventually(func() bool { return slices.Contains(w.agent.heard(), `kill "lost#1" 9`) }) {
+	if !eventually(func() bool { return slices.Contains(w.agent.heard(), `kill "lost#1.1" 9`) }) {
 		t.Error("the guest was not told to end it")
 	}
 	_, err = w.service.Exec(ctxNS(t), execRequest("unstarted"))
@@ -321,7 +321,7 @@ func TestOOMEventOnce(t *testing.T) {
 	w := newWorld(t)
 	w.agent.oom = true
 	w.running().exec("e")
-	w.agent.exit("e#1") <- 137
+	w.agent.exit("e#1.1") <- 137
 	w.agent.exit("") <- 137
 	w.wait("")
 	n := func(topic string) (n int) {
@@ -359,9 +359,5 @@ func TestUpdate(t *testing.T) {
 	}
 	if err := update(`{"memory":{"limit":1099511627776}}`); !errdefs.IsInvalidArgument(err) || len(w.agent.heard()) > 0 {
 		t.Errorf("update beyond the VM = %v", err)
-	}
-	_, err := w.service.Checkpoint(ctxNS(t), &taskapi.CheckpointTaskRequest{ID: "vm"})
-	if err := errgrpc.ToNative(err); !errdefs.IsNotImplemented(err) {
-		t.Errorf("checkpoint = %v", err)
 	}
 }

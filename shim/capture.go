@@ -2,59 +2,76 @@ package shim
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 
-	agentv1 "godwit.dev/godwit/api/agent/v1"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/snapshot"
+	"godwit.dev/godwit/snapshot/track"
 	"godwit.dev/godwit/snapshot/worker"
 )
 
 // capture is one operation's hold on the VM, from the freeze to Abort or Release.
 type capture struct {
 	ref      *machinev1.Ref
-	req      *machinev1.CaptureRequest
+	endExecs bool
+	req      *machinev1.CaptureRequest // of a snapshot
+	send     *machinev1.SendRequest    // of a live move
+	make     func(*capture) (digest string, err error)
+	reverted atomic.Uint64   // the generation under which a revert gives the VM back
 	ctx      context.Context // of the work; Abort ends it
 	cancel   context.CancelFunc
 	deadline *time.Timer   // after it the VM thaws itself, unless it has voted
-	done     chan struct{} // closed when resp and err stand
+	done     chan struct{} // closed when what follows stands
+	digest   string        // of what was made; empty: nothing was
 	resp     *machinev1.CaptureResponse
+	sent     *machinev1.SendResponse
 	err      error
+	gone     time.Time // a checkpoint's VM went on
 }
 
 func sameRef(a, b *machinev1.Ref) bool {
 	return a.GetOperation() == b.GetOperation() && a.GetAttempt() == b.GetAttempt() && a.GetGeneration() == b.GetGeneration()
 }
 
-// hold gives the VM to the operation of req, or answers its hold if it has it already.
-func (vm *VM) hold(req *machinev1.CaptureRequest) (*capture, bool, error) {
+// hold gives the VM to the operation of next, or answers its hold if it has it already.
+func (vm *VM) hold(next *capture) (*capture, bool, error) {
+	if dir := vm.host.Config.RAMDir; hugeRAM(dir) {
+		return nil, false, fmt.Errorf("capture VM %s: %w", vm.id, errHuge(dir))
+	}
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
+	if c := vm.upload; c != nil && sameRef(c.ref, next.ref) {
+		return c, false, nil
+	}
 	if c := vm.capture; c != nil && (vm.frozen() || vm.state == Stopped) {
-		if sameRef(c.ref, req.GetRef()) {
+		if sameRef(c.ref, next.ref) && (c.send == nil) == (next.send == nil) {
 			return c, false, nil
 		}
 		return nil, false, fmt.Errorf("capture VM %s: operation %s holds it: %w", vm.id, c.ref.GetOperation(), errdefs.ErrFailedPrecondition)
 	}
-	if err := vm.capturable(req); err != nil {
+	if err := vm.capturable(next.ref, next.req, next.endExecs); err != nil {
 		return nil, false, fmt.Errorf("capture VM %s: %w", vm.id, err)
 	}
 	if err := vm.to(Capturing); err != nil {
 		return nil, false, err
 	}
-	c := &capture{ref: req.GetRef(), req: req, done: make(chan struct{})}
-	c.ctx, c.cancel = context.WithCancel(vm.life)
+	c := next
+	c.done = make(chan struct{})
 	bound := time.Duration(vm.host.Config.Timeouts.Operation)
+	c.ctx, c.cancel = context.WithCancel(vm.life)
 	c.deadline = time.AfterFunc(bound, func() { vm.silent(c) })
-	vm.capture = c
+	if c.req.GetCheckpoint() { // what is left when the VM goes on ends as well
+		c.ctx, c.cancel = context.WithTimeout(vm.life, bound)
+	}
+	vm.capture, vm.upload = c, nil
 	return c, true, nil
 }
 
@@ -63,32 +80,41 @@ var remedy = map[State]string{Paused: "; let it run first (ctr task resume)"}
 
 // capturable is the preflight: it names what is in the way and changes nothing. vm.mu
 // is held.
-func (vm *VM) capturable(req *machinev1.CaptureRequest) error {
+func (vm *VM) capturable(ref *machinev1.Ref, req *machinev1.CaptureRequest, endExecs bool) error {
 	switch {
-	case req.GetRef().GetOperation() == "" || req.GetRepository() == "":
-		return fmt.Errorf("operation and repository are needed: %w", errdefs.ErrInvalidArgument)
-	case vm.state != Running:
+	case ref.GetOperation() == "":
+		return fmt.Errorf("an operation is needed: %w", errdefs.ErrInvalidArgument)
+	case vm.past.has(ref):
+		return fmt.Errorf("attempt %d of operation %s is over: %w", ref.GetAttempt(), ref.GetOperation(), errdefs.ErrAborted)
+	case vm.state != Running && !req.GetPaused():
 		return fmt.Errorf("it is %s, not running%s: %w", vm.state, remedy[vm.state], errdefs.ErrFailedPrecondition)
 	case vm.init.exited || !vm.init.started:
 		return fmt.Errorf("it has no init: %w", errdefs.ErrFailedPrecondition)
-	case vm.host.Records != nil && req.GetRef().GetGeneration() != vm.journal.Generation:
-		return fmt.Errorf("generation %d is stale, the VM runs under %d: %w", req.GetRef().GetGeneration(), vm.journal.Generation, errdefs.ErrFailedPrecondition)
+	case vm.host.Records != nil && ref.GetGeneration() != vm.journal.Generation:
+		return fmt.Errorf("generation %d is stale, the VM runs under %d: %w", ref.GetGeneration(), vm.journal.Generation, errdefs.ErrFailedPrecondition)
+	}
+	if err := vm.checkpointable(req.GetPaused()); err != nil {
+		return err
 	}
 	for id, p := range vm.execs {
-		if p.starting != nil || !p.started && !p.exited {
+		if p.starting != nil || !p.started && !p.exited && !req.GetCheckpoint() {
 			return fmt.Errorf("exec %s is being created: %w", id, errdefs.ErrFailedPrecondition)
 		}
-		if !p.exited && !req.GetEndExecs() {
+		if !p.exited && !endExecs && !req.GetCheckpoint() {
 			return fmt.Errorf("exec %s runs: end it, or have execs ended (--end-execs): %w", id, errdefs.ErrFailedPrecondition)
 		}
 	}
 	return nil
 }
 
-// work makes the snapshot. Whatever fails, the VM runs on.
+// work makes the snapshot, or sends the VM. Whatever fails, the VM runs on.
 func (vm *VM) work(c *capture) {
 	defer close(c.done)
-	resp, err := vm.snapshot(c)
+	digest, err := c.make(c)
+	if c.req.GetCheckpoint() {
+		vm.keepTable(err == nil)
+		c.cancel() // the timer's
+	}
 	if err != nil {
 		err = fmt.Errorf("capture VM %s: %w", vm.id, err)
 		vm.log.Error("capture", "error", err)
@@ -98,61 +124,100 @@ func (vm *VM) work(c *capture) {
 		c.err = err
 		return
 	}
-	c.resp = resp
+	c.digest = digest
+	if c.req.GetCheckpoint() {
+		vm.progress.clear()
+		return
+	}
 	vm.leave(Capturing, Captured)
 }
 
-// snapshot freezes the VM and pushes what it is.
-func (vm *VM) snapshot(c *capture) (*machinev1.CaptureResponse, error) {
-	ctx := c.ctx
-	if c.req.GetEndExecs() {
-		vm.endExecs(ctx)
+// snapshot pushes what the VM is, while it runs and then in a pause.
+func (vm *VM) snapshot(c *capture) (string, error) {
+	if c.endExecs {
+		vm.endExecs(c.ctx)
 	}
 	err := vm.write(func(j *Journal) {
-		j.Phase, j.Operation, j.Attempt, j.Digest, j.Repository = Sending, c.ref.GetOperation(), c.ref.GetAttempt(), "", c.req.GetRepository()
+		j.sends(c.ref)
+		j.Repository = c.req.GetRepository()
 	})
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	ask, cancel := context.WithTimeout(ctx, guestBound)
-	info, err := vm.agent.Info(ask, &agentv1.InfoRequest{})
-	cancel()
+	state, err := memoryFile("state")
 	if err != nil {
-		return nil, fmt.Errorf("ask guest: %w", err)
+		return "", err
 	}
-	vm.snapStats(ctx)
-	vm.still()
-	begun := time.Now()
-	if err := vm.machine.Pause(ctx); err != nil {
-		return nil, err
-	}
-	fd, err := unix.MemfdCreate("state", unix.MFD_CLOEXEC)
+	s := &standing{vm: vm, paused: c.req.GetPaused(), state: state}
+	defer s.state.Close()
+	out := &machinev1.CaptureResponse{}
+	receipt, err := vm.push(c, s, out)
 	if err != nil {
-		return nil, fmt.Errorf("make state file: %w", err)
+		return "", err
 	}
-	state := os.NewFile(uintptr(fd), "state")
-	defer state.Close()
-	if err := vm.machine.SaveState(ctx, state); err != nil {
-		return nil, err
-	}
-	receipt, err := vm.push(c, state, Resume{BootID: info.GetBootId(), UptimeMS: info.GetUptimeMs(), Init: vm.init.pumps.stop()})
-	if err != nil {
-		return nil, err
-	}
-	if err := vm.write(func(j *Journal) { j.Digest = receipt.Digest.String() }); err != nil {
-		return nil, err
+	if !c.req.GetCheckpoint() {
+		if err := vm.write(func(j *Journal) { j.Digest = receipt.Digest.String() }); err != nil {
+			return "", err
+		}
 	}
 	f := receipt.Figures
-	return &machinev1.CaptureResponse{
-		Digest: receipt.Digest.String(), PauseMs: ms(receipt.Captured.Sub(begun)), DurableMs: ms(receipt.Durable.Sub(receipt.Captured)),
-		RamBytes: f.RAM, ResidentBytes: f.Resident, PushedBytes: f.Pushed, TotalBytes: f.Total,
-	}, nil
+	out.Digest, out.DurableMs = receipt.Digest.String(), ms(receipt.Durable.Sub(receipt.Captured))
+	out.PauseMs, out.StopMs, out.SaveMs = ms(receipt.Captured.Sub(s.begun)), ms(s.stopped.Sub(s.begun)), ms(s.saved.Sub(s.stopped))
+	out.RamBytes, out.ResidentBytes, out.PushedBytes, out.TotalBytes, out.DeadBytes = f.RAM, f.Resident, f.Pushed, f.Total, receipt.Dead
+	out.InsideBytes = receipt.Inside
+	if !c.gone.IsZero() {
+		out.PauseMs, out.GoneOn = ms(c.gone.Sub(s.begun)), true
+	}
+	out.Passes = passesOf(receipt.Passes)
+	vm.log.Info("snapshot is durable", "digest", receipt.Digest, "resident", f.Resident, "new", f.New, "moved", receipt.Moved,
+		"pushed", f.Pushed, "golden", c.req.GetGolden())
+	if receipt.Ungolden != "" {
+		vm.log.Warn("golden snapshot is not used", "digest", c.req.GetGolden(), "reason", receipt.Ungolden)
+	}
+	if receipt.Untracked != "" {
+		out.Tracking, out.Untracked = string(track.Content), receipt.Untracked
+		vm.log.Warn("the tracker failed: all pages were compared in the pause", "error", receipt.Untracked)
+	}
+	c.resp = out
+	return out.GetDigest(), nil
+}
+
+// sends says that an operation holds the VM, and has nothing of it yet.
+func (j *Journal) sends(ref *machinev1.Ref) {
+	j.Phase, j.Operation, j.Attempt, j.Digest, j.Repository, j.Move = Sending, ref.GetOperation(), ref.GetAttempt(), "", "", false
+}
+
+// memoryFile is one that no directory has.
+func memoryFile(name string) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("make %s file: %w", name, err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+func passesOf(all []snapshot.Pass) (out []*machinev1.CapturePass) {
+	for _, p := range all {
+		out = append(out, &machinev1.CapturePass{LookedBytes: p.Looked, SentBytes: p.Sent, LeftBytes: p.Left, Ms: p.MS})
+	}
+	return out
+}
+
+// budget of the pause; 0: no passes before it.
+func (vm *VM) budget(ms int64) time.Duration {
+	switch b := ms; {
+	case b < 0:
+		return 0
+	case b > 0:
+		return time.Duration(b) * time.Millisecond
+	}
+	return time.Duration(vm.host.Config.Worker.PauseBudget)
 }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// push hands the paused VM's files to a worker.
-func (vm *VM) push(c *capture, state *os.File, resume Resume) (snapshot.Receipt, error) {
+// push hands the VM's files to a worker.
+func (vm *VM) push(c *capture, s *standing, out *machinev1.CaptureResponse) (snapshot.Receipt, error) {
 	j, cfg := vm.noted(), vm.host.Config
 	files := &openFiles{}
 	defer files.close()
@@ -165,36 +230,74 @@ func (vm *VM) push(c *capture, state *os.File, resume Resume) (snapshot.Receipt,
 	if err != nil {
 		return none, err
 	}
-	data, err := json.Marshal(resume)
-	if err != nil {
-		return none, err
-	}
 	job := worker.PushJob{
-		Store: storeConfig(cfg, c.req.GetRepository()), Tag: c.req.GetTag(), Spec: j.Spec, Facts: factsOf(facts, vm.host.HostKernel),
+		Store: storeConfig(cfg, c.req.GetRepository()), Keys: worker.KeysOf(cfg), Tag: c.req.GetTag(), Spec: j.Spec, Facts: factsOf(facts, vm.host.HostKernel),
 		Ref: snapshot.Ref{
 			VM: vm.namespace + "/" + vm.id, UID: j.Spec.UID,
 			Operation: c.ref.GetOperation(), Attempt: c.ref.GetAttempt(), Generation: c.ref.GetGeneration(),
 		},
-		Resume: data, State: worker.Open(state), Memory: int64(cfg.Worker.Memory), Concurrency: cfg.Worker.Concurrency,
+		State: worker.Open(s.state), Live: s, Budget: vm.budget(c.req.GetPauseBudgetMs()), Memory: int64(cfg.Worker.Memory), Concurrency: cfg.Worker.Concurrency,
+	}
+	if n := c.req.GetConcurrency(); n > 0 {
+		job.Concurrency = int(n)
+	}
+	if b := c.req.GetBandwidth(); b > 0 {
+		job.Store.Bandwidth = int64(b)
 	}
 	if job.Table, err = openTable(j, files); err != nil {
 		return none, err
 	}
-	ram, err := files.open(j.RAM, os.O_RDONLY)
-	if err != nil {
+	job.Golden, job.Make = vm.openGolden(c.req, files), goldenOf(c.req, j.Spec)
+	if c.req.GetCheckpoint() {
+		if job.Next, err = openNext(j, files); err != nil {
+			return none, err
+		}
+	}
+	if job.Spaces, job.Disks, err = openSource(j, files); err != nil {
 		return none, err
 	}
-	job.Spaces = append(job.Spaces, worker.Space{Name: ramSpace, File: worker.Open(ram)})
+	job.Tracking, out.Tracking, out.Untracked = vm.track(c.ctx, job.Spaces[0].File.File, files)
+	ctx, cancel := context.WithCancel(c.ctx)
+	defer cancel()
+	go s.watch(ctx, cancel)
+	return vm.host.Snapshots(j.Cgroup).Push(ctx, job, func(p worker.Progress) {
+		vm.progress.note(p)
+		if !p.Captured.IsZero() && c.req.GetCheckpoint() {
+			vm.goOn(c)
+		}
+	})
+}
+
+// openSource opens what a VM consists of, RAM first.
+func openSource(j *Journal, files *openFiles) (spaces []worker.Space, disks []worker.Disk, err error) {
+	ram, err := files.open(j.RAM, os.O_RDONLY)
+	if err != nil {
+		return nil, nil, err
+	}
+	spaces = append(spaces, worker.Space{Name: ramSpace, File: worker.Open(ram)})
 	for i, d := range j.Spec.Disks {
 		f, err := files.open(j.Disks[i].Path, os.O_RDONLY)
 		if err != nil {
-			return none, err
+			return nil, nil, err
 		}
 		if d.ReadOnly {
-			job.Disks = append(job.Disks, worker.Disk{ID: d.ID, Digest: digest.Digest(d.Digest), File: worker.Open(f)})
+			disks = append(disks, worker.Disk{ID: d.ID, Digest: digest.Digest(d.Digest), File: worker.Open(f)})
 			continue
 		}
-		job.Spaces = append(job.Spaces, worker.Space{Name: diskSpace(len(job.Spaces) - 1), Disk: d.ID, File: worker.Open(f)})
+		spaces = append(spaces, worker.Space{Name: diskSpace(len(spaces) - 1), Disk: d.ID, File: worker.Open(f)})
 	}
-	return vm.host.Snapshots(j.Cgroup).Push(c.ctx, job, vm.progress.note)
+	return spaces, disks, nil
+}
+
+// track opens what finds changed pages of RAM, and says which way that is and why not a
+// better one.
+func (vm *VM) track(ctx context.Context, ram *os.File, files *openFiles) (t *worker.Tracking, way, why string) {
+	t, why = vm.openTracking(ctx, ram, files)
+	if t != nil {
+		return t, string(t.Way), why
+	}
+	if why != "" {
+		vm.log.Info("RAM is not tracked: all pages are compared in the pause", "reason", why)
+	}
+	return nil, string(track.Content), why
 }

@@ -137,9 +137,26 @@ func leave(dirs []string, pid int) error {
 		if len(above) == 0 || !slices.Contains(members(d), pid) {
 			continue
 		}
-		errs = append(errs, join(above[len(above)-1:], pid))
+		errs = append(errs, toTop(above[len(above)-1], pid, join))
 	}
 	return errors.Join(errs...)
+}
+
+// beside is where a process goes that the top does not take.
+const beside = "godwit-shims"
+
+// toTop moves a process to the top of what this host sees. In a container with version 2
+// that is no root, and takes nobody once it hands controllers down.
+func toTop(top string, pid int, join func([]string, int) error) error {
+	err := join([]string{top}, pid)
+	if !errors.Is(err, unix.EBUSY) {
+		return err
+	}
+	below := filepath.Join(top, beside)
+	if err := os.MkdirAll(below, 0o755); err != nil {
+		return fmt.Errorf("make cgroup: %w", err)
+	}
+	return join([]string{below}, pid)
 }
 
 // members of one directory; 0 is a process of another pid namespace.

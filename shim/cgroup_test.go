@@ -2,6 +2,7 @@ package shim
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 // files makes a tree of files; a name that ends in / is a directory.
@@ -229,5 +231,33 @@ func TestReclaimSparesAnotherVMInTheCgroup(t *testing.T) {
 	_ = Reclaim(t.Context(), w.host(), first, j) // a directory with a file in it stays
 	if id.Alive() {
 		t.Error("what a VM left in its own cgroup lives")
+	}
+}
+
+// Where the top takes no process, as in a container with cgroup v2, one below it does.
+func TestLeaveWhereTheTopIsNoRoot(t *testing.T) {
+	top := t.TempDir()
+	busy := &os.PathError{Op: "write", Path: top, Err: unix.EBUSY}
+	for name, tt := range map[string]struct {
+		refused error
+		want    []string
+	}{
+		"root":    {nil, []string{top}},
+		"no root": {busy, []string{top, filepath.Join(top, "godwit-shims")}},
+		"gone":    {os.ErrNotExist, []string{top}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var tried []string
+			err := toTop(top, 7, func(dirs []string, _ int) error {
+				tried = append(tried, dirs...)
+				if dirs[0] == top && tt.refused != nil {
+					return fmt.Errorf("join cgroup: %w", tt.refused)
+				}
+				return nil
+			})
+			if !slices.Equal(tried, tt.want) || (err != nil) != (tt.refused != nil && len(tt.want) == 1) {
+				t.Errorf("tried %v, %v", tried, err)
+			}
+		})
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"godwit.dev/godwit/shim/bundle"
 	"godwit.dev/godwit/shim/holder"
 	"godwit.dev/godwit/shim/proc"
+	"godwit.dev/godwit/shim/starts"
 	"godwit.dev/godwit/snapshot"
 )
 
@@ -31,7 +32,7 @@ type creation struct {
 	intent   record.Intent
 	record   *nodev1.Record
 	decision record.Decision
-	snapshot *snapshot.Config // of a restore
+	snapshot *snapshot.Config // of a restore, or what the source of a move has told
 	next     *Journal
 	bundle   *bundle.Bundle
 	host     *Host
@@ -59,12 +60,13 @@ func (vm *VM) create(ctx context.Context, r *taskapi.CreateTaskRequest, join fun
 		{"make disks", c.disks},
 		{"enter cgroup", c.enter},
 		{"fill from snapshot", c.fill},
+		{"await source", c.await},
 		{"start holder", c.hold},
 		{"run hooks", c.hooks},
 	})
 	if err != nil {
 		if vm.restored {
-			vm.observe(time.Since(begun), true) // a failed wake, and a failed create
+			vm.observe(time.Since(begun), true, starts.Address{}) // a failed wake, and a failed create
 		}
 		vm.leave(Creating, New)
 		return 0, fmt.Errorf("create task %s: %w", vm.id, err)
@@ -83,9 +85,6 @@ func (vm *VM) create(ctx context.Context, r *taskapi.CreateTaskRequest, join fun
 }
 
 func (c *creation) configure(context.Context, *undo) error {
-	if c.req.GetCheckpoint() != "" {
-		return fmt.Errorf("checkpoint %s: restoring containerd's checkpoints: %w", c.req.GetCheckpoint(), errdefs.ErrNotImplemented)
-	}
 	cfg, path, intent, err := readOptions(c.req.GetOptions(), c.req.GetBundle())
 	if err != nil {
 		return err
@@ -94,14 +93,19 @@ func (c *creation) configure(context.Context, *undo) error {
 	if err != nil {
 		return err
 	}
+	if err := c.readCheckpoint(&intent); err != nil {
+		return err
+	}
 	c.host, c.intent, c.next.Config = host, intent, path
 	c.vm.host, c.vm.dir = host, host.Config.VMDir(c.vm.namespace, c.vm.id)
 	// delete is a process of its own, and is not told the options.
 	return saveConfigPath(c.req.GetBundle(), path)
 }
 
-func (c *creation) load(context.Context, *undo) (err error) {
-	c.bundle, err = bundle.Load(c.req.GetBundle(), c.vm.namespace, c.vm.id, c.host.Config)
+func (c *creation) load(ctx context.Context, _ *undo) (err error) {
+	c.bundle, err = bundle.Load(c.req.GetBundle(), c.vm.namespace, c.vm.id, c.host.Config, func() (bool, error) {
+		return c.host.Disks.CarriesDisk(ctx, c.req.GetRootfs())
+	})
 	if err != nil {
 		return err
 	}
@@ -170,7 +174,10 @@ func (c *creation) decide(ctx context.Context, _ *undo) error {
 	}
 	c.record = rec
 	c.decision, err = record.Decide(rec, c.host.Config.Node, c.intent)
-	return err
+	if err != nil || c.intent.Checkpoint == "" {
+		return err
+	}
+	return c.giveUpOwn(ctx)
 }
 
 // claim makes the VM this node's: for a boot in the record, for a restore by an open
@@ -180,7 +187,7 @@ func (c *creation) claim(ctx context.Context, u *undo) error {
 		return nil
 	}
 	c.next.Generation = c.record.GetGeneration()
-	if c.decision.Action == record.Restore {
+	if c.decision.Action != record.Boot {
 		return c.wake(ctx, u)
 	}
 	// Also where this node owns the VM already: the claim of the task before may be given
@@ -198,19 +205,23 @@ func (c *creation) claim(ctx context.Context, u *undo) error {
 
 func (c *creation) wake(ctx context.Context, u *undo) error {
 	c.next.Digest, c.next.Repository = c.decision.Digest, c.decision.Repository
-	c.next.Operation, c.next.Attempt = c.intent.Operation, c.intent.Attempt
+	c.next.Operation, c.next.Attempt, c.next.Move = c.intent.Operation, c.intent.Attempt, c.decision.Move
 	if c.intent.Operation != "" {
 		return nil
 	}
 	c.next.Operation, c.next.Attempt, c.next.Self = "wake-"+uuid.NewString(), 1, true
-	c.vm.log.Warn("a snapshot owns the VM: restore it instead of a boot", "digest", c.decision.Digest, "operation", c.next.Operation)
-	_, err := c.host.Records.Open(ctx, &nodev1.OpenRequest{Vm: c.vm.name(), Operation: &nodev1.Operation{
+	why := "a snapshot owns the VM: restore it instead of a boot"
+	if c.intent.Checkpoint != "" {
+		why = "restore a checkpoint by order"
+	}
+	rec, err := c.host.Records.Open(ctx, &nodev1.OpenRequest{Vm: c.vm.name(), ForceDigest: c.intent.Checkpoint, Operation: &nodev1.Operation{
 		Id: c.next.Operation, Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Destination: c.host.Config.Node,
 		Digest: c.decision.Digest, Generation: c.record.GetGeneration(),
 	}})
 	if err != nil {
 		return unavailable(err)
 	}
+	c.vm.log.Warn(why, "digest", c.decision.Digest, "operation", c.next.Operation, "note", rec.GetOperation().GetNote())
 	j := *c.next
 	u.add("abort wake", func(ctx context.Context) error { return c.vm.abortWake(ctx, &j, "create failed") })
 	_, err = c.host.Records.Advance(ctx, c.vm.advance(c.next, nodev1.Phase_PHASE_TRANSFERRING, ""))
@@ -227,7 +238,7 @@ func (c *creation) journal(_ context.Context, u *undo) error {
 	c.next.Cgroup = c.host.Cgroup(c.bundle.CgroupsPath, c.vm.namespace, c.vm.id)
 	c.next.Private = absent(c.next.Cgroup)
 	c.next.Phase = Own
-	if c.decision.Action == record.Restore {
+	if c.decision.Action != record.Boot {
 		c.next.Phase = Incoming
 	}
 	self, err := proc.Find(os.Getpid())

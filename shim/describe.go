@@ -15,7 +15,6 @@ import (
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/worker"
-	"godwit.dev/godwit/vmm"
 )
 
 // firstDiskSlot and firstNICSlot are where the devices of a VM lie, on every node.
@@ -40,11 +39,15 @@ func (c *creation) describe(ctx context.Context, _ *undo) error {
 		return err
 	}
 	s := c.bundle.Spec
-	if s.Kernel, err = c.host.Kernel(); err != nil {
-		return err
+	if v := c.bundle.VMDisk; v != nil {
+		s.Kernel.Cmdline = v.Cmdline
+	} else {
+		if s.Kernel, err = c.host.Kernel(); err != nil {
+			return err
+		}
+		s.Kernel.Cmdline += ticks(facts.Accel, s.VCPUs)
 	}
-	s.Kernel.Cmdline += ticks(facts.Accel, s.VCPUs)
-	c.vm.vmmVersion, c.vm.overhead = facts.Version, facts.Overhead
+	c.vm.vmmVersion, c.vm.overhead, c.vm.facts = facts.Version, facts.Overhead, facts
 	s.VMM = spec.VMM{Name: facts.Name, Machine: facts.Machine, CPU: facts.CPU}
 	s.UID = c.record.GetUid()
 	if s.UID == "" {
@@ -58,53 +61,79 @@ func (c *creation) describe(ctx context.Context, _ *undo) error {
 // reserved: it must be of this VM and of the hibernate that the record names, and its
 // device state must fit what this node runs.
 func (c *creation) open(ctx context.Context, _ *undo) error {
-	if c.decision.Action != record.Restore {
+	switch c.decision.Action {
+	case record.Restore:
+	case record.Receive:
+		return c.expect(ctx)
+	default:
 		return nil
 	}
 	opened, err := c.host.Snapshots(nil).Open(ctx, worker.OpenJob{
-		Store: storeConfig(c.host.Config, c.decision.Repository), Digest: digest.Digest(c.decision.Digest),
+		Store: storeConfig(c.host.Config, c.decision.Repository), Keys: worker.KeysOf(c.host.Config), Digest: digest.Digest(c.decision.Digest),
 	})
 	if err != nil {
 		return err
 	}
-	cfg := opened.Config
+	return c.fits(ctx, opened.Config)
+}
+
+// expect is open of a VM that its source streams: what it was told of is refused as a
+// snapshot would be.
+func (c *creation) expect(ctx context.Context) error {
+	s := c.intent.Stream
+	ref := snapshot.Ref{
+		VM: c.vm.namespace + "/" + c.vm.id, UID: c.record.GetUid(), Operation: c.intent.Operation, Attempt: c.intent.Attempt, Generation: s.GetGeneration(),
+	}
+	cfg, err := snapshot.Announced(ref, s.GetSpec(), s.GetFacts())
+	if err != nil {
+		return fmt.Errorf("restore %s: %w", c.source(), err)
+	}
+	return c.fits(ctx, cfg)
+}
+
+// fits refuses what is not of this VM, or does not fit what this node runs.
+func (c *creation) fits(ctx context.Context, cfg *snapshot.Config) error {
 	if err := c.genuine(cfg); err != nil {
 		return err
 	}
 	driver, err := c.host.Driver(ctx, cfg.Facts.VMM)
 	if err != nil {
-		return fmt.Errorf("restore snapshot %s: %w", c.decision.Digest, err)
+		return fmt.Errorf("restore %s: %w", c.source(), err)
 	}
 	facts, err := driver.Probe(ctx)
 	if err != nil {
 		return err
 	}
 	c.vm.vmmVersion, c.vm.overhead = facts.Version, facts.Overhead
-	if err := compatible(cfg.Facts, factsOf(facts, c.host.HostKernel)); err != nil {
-		return fmt.Errorf("restore snapshot %s: %w", c.decision.Digest, err)
+	err = compatible(cfg.Facts, factsOf(facts, c.host.HostKernel))
+	if err == nil {
+		err = layout(cfg.Spec)
+	}
+	if err != nil {
+		return fmt.Errorf("restore %s: %w", c.source(), err)
 	}
 	image, base := c.bundle.Spec.Container.Image, cfg.Spec.Container
 	if image != "" && base != nil && base.Image != "" && image != base.Image {
-		return mismatch(c.decision.Digest, "image", base.Image, image)
+		return mismatch(c.source(), "image", base.Image, image)
 	}
 	c.snapshot, c.vm.restored = cfg, true
 	return nil
 }
 
 func (c *creation) genuine(cfg *snapshot.Config) error {
-	digest, vm := c.decision.Digest, c.vm.namespace+"/"+c.vm.id
+	digest, vm := c.source(), c.vm.namespace+"/"+c.vm.id
 	switch {
 	case cfg.Spec == nil || cfg.Spec.Version != spec.Version:
-		return fmt.Errorf("restore snapshot %s: its Spec has a version that this build does not know: %w", digest, errdefs.ErrNotImplemented)
+		return fmt.Errorf("restore %s: its Spec has a version that this build does not know: %w", digest, errdefs.ErrNotImplemented)
 	case cfg.Spec.VMM != spec.VMM{Name: cfg.Facts.VMM, Machine: cfg.Facts.Machine, CPU: cfg.Facts.CPU}:
-		return fmt.Errorf("restore snapshot %s: its Spec names VMM %v, its facts %v: %w", digest, cfg.Spec.VMM, cfg.Facts, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("restore %s: its Spec names VMM %v, its facts %v: %w", digest, cfg.Spec.VMM, cfg.Facts, errdefs.ErrInvalidArgument)
 	case cfg.Ref.VM != vm || cfg.Spec.Namespace+"/"+cfg.Spec.ID != vm:
 		return mismatch(digest, "VM", cfg.Ref.VM, vm)
 	case cfg.Ref.UID != c.record.GetUid() || cfg.Spec.UID != c.record.GetUid():
 		return mismatch(digest, "uid", cfg.Ref.UID, c.record.GetUid())
 	}
 	for _, ref := range c.record.GetSnapshots() {
-		if ref.GetDigest() != digest {
+		if ref.GetDigest() != c.decision.Digest {
 			continue
 		}
 		if ref.GetGeneration() != cfg.Ref.Generation || ref.GetOperation() != cfg.Ref.Operation {
@@ -114,50 +143,30 @@ func (c *creation) genuine(cfg *snapshot.Config) error {
 	return nil
 }
 
-func mismatch(digest, what, has, want string) error {
-	return fmt.Errorf("restore snapshot %s: its %s is %s, wanted %s: %w", digest, what, has, want, errdefs.ErrFailedPrecondition)
+// source names what the VM comes from, for errors.
+func (c *creation) source() string {
+	if c.decision.Action == record.Receive {
+		return "the stream of operation " + c.intent.Operation
+	}
+	return "snapshot " + c.decision.Digest
 }
 
-// factsOf says what device state made here depends on.
-func factsOf(f vmm.Facts, kernel string) snapshot.Facts {
-	out := snapshot.Facts{VMM: f.Name, Version: f.Version, Machine: f.Machine, Accel: f.Accel, CPU: f.CPU, Kernel: kernel}
-	if f.CPU == "host" {
-		out.Features = cpuFeatures()
-	}
-	return out
-}
-
-// compatible says whether state made under was runs under is. The host's kernel is
-// recorded for people; it does not decide.
-func compatible(was, is snapshot.Facts) error {
-	for _, f := range []struct{ name, was, is string }{
-		{"VMM", was.VMM, is.VMM}, {"machine", was.Machine, is.Machine},
-		{"acceleration", was.Accel, is.Accel}, {"CPU model", was.CPU, is.CPU},
-	} {
-		if f.was != f.is {
-			return fmt.Errorf("its %s is %q, this node has %q: %w", f.name, f.was, f.is, errdefs.ErrFailedPrecondition)
-		}
-	}
-	if older(is.Version, was.Version) {
-		return fmt.Errorf("it was made by %s %s, this node has the older %s: %w", was.VMM, was.Version, is.Version, errdefs.ErrFailedPrecondition)
-	}
-	for _, feature := range was.Features {
-		if !slices.Contains(is.Features, feature) {
-			return fmt.Errorf("it needs the CPU feature %s, which this node lacks: %w", feature, errdefs.ErrFailedPrecondition)
-		}
-	}
-	return nil
+func mismatch(from, what, has, want string) error {
+	return fmt.Errorf("restore %s: its %s is %s, wanted %s: %w", from, what, has, want, errdefs.ErrFailedPrecondition)
 }
 
 func (c *creation) reserve(context.Context, *undo) error {
 	cfg := c.host.Config
-	if err := c.host.Pool(cfg.RAMDir, uint64(cfg.RAMSize)); err != nil {
+	if err := c.host.Pool(cfg.RAMDir, uint64(cfg.RAMSize), uint64(cfg.RAMHugePages)); err != nil {
 		return err
+	}
+	if c.snapshot != nil && hugeRAM(cfg.RAMDir) {
+		return errHuge(cfg.RAMDir)
 	}
 	if err := os.MkdirAll(c.next.RunDir, 0o700); err != nil {
 		return err
 	}
-	return reserveRAM(c.next.RAM, c.vm.spec().Memory)
+	return reserveRAM(c.next.RAM, c.vm.spec().Memory, cfg.VMM.FirstUser)
 }
 
 // disks makes the block files: from containerd's mounts for a boot; for a restore the
@@ -172,6 +181,9 @@ func (c *creation) disks(ctx context.Context, _ *undo) error {
 			return err
 		}
 		return c.vm.write(func(j *Journal) { j.Disks = restoredDisks(j.Spec, dir) })
+	}
+	if c.bundle.VMDisk != nil {
+		return c.vmDisk(ctx, dir)
 	}
 	set, err := c.host.Disks.Prepare(ctx, DisksRequest{
 		Namespace: c.vm.namespace, ID: c.vm.id, Mounts: c.req.GetRootfs(),

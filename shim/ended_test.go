@@ -1,8 +1,10 @@
 package shim
 
 import (
+	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -50,5 +52,42 @@ func TestForgotten(t *testing.T) {
 	j.Shim.PID, j.Bundle = 0, "/nowhere"
 	w.must("write journal", j.store(dir))
 	w.must("adopt", Adopt(t.Context(), host, "ns", "vm"))
+	w.nothingLeft()
+}
+
+// lateDisks are not freed in time.
+type lateDisks struct{ Disks }
+
+func (lateDisks) Cleanup(context.Context, string) error { return context.DeadlineExceeded }
+
+// A delete that containerd kills half way leaves a VM that it asks nobody else to end.
+func TestDeleteThatIsKilled(t *testing.T) {
+	w := newWorld(t).running()
+	vm, err := w.service.the()
+	w.must("find VM", err)
+	host, dir := vm.host, vm.dir
+	w.stop()
+	slow := *host
+	slow.Disks = lateDisks{host.Disks}
+	if _, err := CleanUp(t.Context(), &slow, dir); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("clean up: %v", err)
+	}
+	if err := Forget(t.Context(), host, "ns", "vm"); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("forget a VM whose shim is alive: %v", err)
+	}
+	j, err := LoadJournal(dir)
+	w.must("read journal", err)
+	j.Shim.PID = 0
+	w.must("write journal", j.store(dir))
+	if err := Adopt(t.Context(), host, "ns", "vm"); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("adopt while containerd may still end it: %v", err)
+	}
+	socket := filepath.Join(t.TempDir(), "served")
+	w.must("write socket", os.WriteFile(socket, nil, 0o600))
+	w.must("write address", os.WriteFile(filepath.Join(j.Bundle, "bootstrap.json"), []byte(`{"address":"unix://`+socket+`"}`), 0o600))
+	w.must("forget", Forget(t.Context(), host, "ns", "vm"))
+	if _, err := os.Stat(socket); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the dead shim's socket: %v", err)
+	}
 	w.nothingLeft()
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/containerd/containerd/api/events"
@@ -21,6 +20,9 @@ func (s *Service) Exec(_ context.Context, r *taskapi.ExecProcessRequest) (*empty
 	return on(s, r.GetID(), func(vm *VM) (*emptyResponse, error) {
 		if r.GetExecID() == "" {
 			return nil, fmt.Errorf("exec in task %s: it has no id: %w", vm.id, errdefs.ErrInvalidArgument)
+		}
+		if !vm.spec().HasAgent() {
+			return nil, fmt.Errorf("exec in task %s: %w", vm.id, errNoAgent)
 		}
 		process, notes, err := bundle.ExecProcess(r.GetSpec().GetValue(), r.GetTerminal())
 		if err != nil {
@@ -50,7 +52,8 @@ func (vm *VM) addExec(r *taskapi.ExecProcessRequest, config []byte) error {
 	// The guest may not have forgotten an earlier exec of that id, or not know yet that
 	// one it was told to start is not wanted.
 	vm.incarnation++
-	p.guest = p.id + "#" + strconv.FormatUint(vm.incarnation, 10)
+	// Whatever of a checkpoint is left in the guest was of another generation.
+	p.guest = fmt.Sprintf("%s#%d.%d", p.id, vm.journal.Generation, vm.incarnation)
 	vm.execs[p.id] = p
 	vm.events.send(&events.TaskExecAdded{ContainerID: vm.id, ExecID: p.id})
 	return nil

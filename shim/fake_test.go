@@ -24,6 +24,7 @@ import (
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim/holder"
 	"godwit.dev/godwit/shim/proc"
+	"godwit.dev/godwit/shim/template"
 	"godwit.dev/godwit/vmm"
 )
 
@@ -83,21 +84,27 @@ func (f *faults) fired() string {
 // world is a node whose VMM, guest, network, store and records are fakes.
 type world struct {
 	*faults
-	t       *testing.T
-	cfg     *config.Config
-	guest   func(*fakeAgent) Agent // nil: agent as it is
-	agent   *fakeAgent
-	net     *fakeNetwork
-	records *fakeRecords
-	store   *fakeStore
-	machine *fakeMachine
-	events  *recorder
-	links   []network.Link
-	cgroup  []string
-	hooks   *specs.Hooks
-	procs   []proc.ID
-	service *Service
-	stop    context.CancelFunc
+	t         *testing.T
+	cfg       *config.Config
+	guest     func(*fakeAgent) Agent // nil: agent as it is
+	agent     *fakeAgent
+	net       *fakeNetwork
+	records   *fakeRecords
+	store     *fakeStore
+	machine   *fakeMachine
+	events    *recorder
+	links     []network.Link
+	cgroup    []string
+	hooks     *specs.Hooks
+	notes     map[string]string // annotations of the container
+	procs     []proc.ID
+	service   *Service
+	templates *template.Store   // nil: every VM boots
+	disk      bool              // the image is a VM disk
+	stream    *machinev1.Stream // of a VM that comes
+	orders    Orders
+	aborted   uint32 // attempts: the next one has another number
+	stop      context.CancelFunc
 }
 
 func newWorld(t *testing.T) *world {
@@ -114,7 +121,7 @@ func newWorld(t *testing.T) *world {
 		}
 	}
 	w := &world{
-		faults: f, t: t, cfg: cfg, agent: newFakeAgent(f), net: &fakeNetwork{faults: f}, records: newFakeRecords(f), store: &fakeStore{faults: f},
+		faults: f, t: t, cfg: cfg, notes: map[string]string{"a": "b"}, agent: newFakeAgent(f), net: &fakeNetwork{faults: f, serves: make(chan served, 16)}, records: newFakeRecords(f), store: &fakeStore{faults: f},
 		links: []network.Link{{Interface: "eth0", Tap: "tap0", NIC: spec.NIC{Name: "eth0", MAC: "02:00:00:00:00:01", MTU: 1500}, Found: network.Found{MTU: 1500}}},
 	}
 	w.restart()
@@ -141,15 +148,20 @@ func (w *world) restart() {
 func (w *world) host() *Host {
 	w.net.links = w.links
 	return &Host{
-		Config: w.cfg, Network: w.net, Disks: &fakeDisks{w.faults}, Records: w.records, HostKernel: "test",
+		Config: w.cfg, Network: w.net, Disks: &fakeDisks{w.faults, w.disk}, Records: w.records, Orders: w.orders, HostKernel: "test",
 		Driver:    func(context.Context, string) (vmm.Driver, error) { return w, nil },
 		Snapshots: func([]string) Snapshots { return w.store },
-		Dial: func(context.Context, vmm.Machine, string) (Agent, error) {
+		Dial: func(ctx context.Context, _ vmm.Machine, _ string, first FirstCall) (Agent, error) {
+			var a Agent = w.agent
 			if w.guest != nil {
-				return w.guest(w.agent), w.call("dial")
+				a = w.guest(w.agent)
 			}
-			return w.agent, w.call("dial")
+			if err := w.call("dial"); err != nil || first == nil {
+				return a, err
+			}
+			return a, first(ctx, a)
 		},
+		Templates: w.templates,
 		Hold: func(ctx context.Context, _ holder.Namespace, note func(proc.ID) error) error {
 			if err := w.call("hold"); err != nil {
 				return err
@@ -163,7 +175,7 @@ func (w *world) host() *Host {
 			}
 			return nil
 		},
-		Pool:   func(string, uint64) error { return w.call("pool") },
+		Pool:   func(string, uint64, uint64) error { return w.call("pool") },
 		Cgroup: func(string, string, string) []string { return w.cgroup },
 		Kernel: func() (spec.Kernel, error) { return spec.Kernel{Digest: "sha256:0"}, w.call("kernel") },
 	}
@@ -198,7 +210,9 @@ func (w *world) Start(_ context.Context, cfg vmm.Config) (vmm.Machine, error) {
 }
 
 func (w *world) Adopt(_ context.Context, p vmm.Process) (vmm.Machine, error) {
+	nics := w.machine.nics
 	w.machine = newFakeMachine(w.faults, proc.ID{PID: p.PID, StartTime: p.StartTime}, vmm.Config{Dir: p.Dir})
+	w.machine.nics = nics
 	return w.machine, w.call("adopt")
 }
 
@@ -206,7 +220,7 @@ func (w *world) Adopt(_ context.Context, p vmm.Process) (vmm.Machine, error) {
 func (w *world) bundle() *taskapi.CreateTaskRequest {
 	dir := w.t.TempDir()
 	oci := &specs.Spec{
-		Version: specs.Version, Hooks: w.hooks, Annotations: map[string]string{"a": "b"}, Process: &specs.Process{Args: []string{"/bin/true"}, Cwd: "/"}, Root: &specs.Root{Path: "rootfs"},
+		Version: specs.Version, Hooks: w.hooks, Annotations: w.notes, Process: &specs.Process{Args: []string{"/bin/true"}, Cwd: "/"}, Root: &specs.Root{Path: "rootfs"},
 		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace}, {Type: specs.NetworkNamespace}}},
 	}
 	data, err := json.Marshal(oci)
@@ -258,7 +272,7 @@ func (w *world) running() *world {
 func (w *world) machineService() *machineService { return &machineService{find: w.service.the} }
 
 func (w *world) ref() *machinev1.Ref {
-	return &machinev1.Ref{Operation: "op1", Attempt: 1, Generation: w.records.rec.GetGeneration()}
+	return &machinev1.Ref{Operation: "op1", Attempt: 1 + w.aborted, Generation: w.records.rec.GetGeneration()}
 }
 
 func (w *world) capture() (*machinev1.CaptureResponse, error) {

@@ -51,7 +51,13 @@ func (a *fakeAgent) ConfigureNetwork(context.Context, *agentv1.ConfigureNetworkR
 	return &agentv1.ConfigureNetworkResponse{}, a.call("configure network")
 }
 func (a *fakeAgent) Restored(context.Context, *agentv1.RestoredRequest) (*agentv1.RestoredResponse, error) {
-	return &agentv1.RestoredResponse{BootId: a.boot, UptimeMs: 2000, Processes: []*agentv1.Process{{}}}, a.call("restored")
+	r := &agentv1.RestoredResponse{BootId: a.boot, UptimeMs: 2000}
+	a.mu.Lock()
+	if a.exits[""] != nil {
+		r.Processes = []*agentv1.Process{{}}
+	}
+	a.mu.Unlock()
+	return r, a.call("restored")
 }
 func (a *fakeAgent) Start(_ context.Context, r *agentv1.StartRequest) (*agentv1.StartResponse, error) {
 	a.note("start %q", r.GetId())

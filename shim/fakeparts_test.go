@@ -2,23 +2,18 @@ package shim
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
-	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
-	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/network"
+	"godwit.dev/godwit/network/dhcp"
 	vmproc "godwit.dev/godwit/shim/proc"
-	"godwit.dev/godwit/snapshot"
-	"godwit.dev/godwit/snapshot/worker"
 	"godwit.dev/godwit/vmm"
 )
 
@@ -45,17 +40,27 @@ func (r *recorder) all() []string {
 type fakeMachine struct {
 	vmm.Machine
 	*faults
-	id   vmproc.ID
-	cfg  vmm.Config
-	done chan struct{}
-	once sync.Once
-	mu   sync.Mutex
-	runs bool
-	deaf bool // to SIGKILL
+	id      vmproc.ID
+	cfg     vmm.Config
+	done    chan struct{}
+	once    sync.Once
+	mu      sync.Mutex
+	runs    bool
+	deaf    bool // to SIGKILL
+	nics    *fakeNICs
+	off     bool // by the guest
+	presses int  // of the power button
+}
+
+func (m *fakeMachine) PowerButton(context.Context) error {
+	m.mu.Lock()
+	m.presses++
+	m.mu.Unlock()
+	return m.call("press power button")
 }
 
 func newFakeMachine(f *faults, id vmproc.ID, cfg vmm.Config) *fakeMachine {
-	return &fakeMachine{faults: f, id: id, cfg: cfg, done: make(chan struct{})}
+	return &fakeMachine{faults: f, id: id, cfg: cfg, done: make(chan struct{}), nics: &fakeNICs{has: cfg.NICs}}
 }
 
 func (m *fakeMachine) set(runs bool) { m.mu.Lock(); m.runs = runs; m.mu.Unlock() }
@@ -63,6 +68,11 @@ func (m *fakeMachine) set(runs bool) { m.mu.Lock(); m.runs = runs; m.mu.Unlock()
 func (m *fakeMachine) running() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.runs }
 
 func (m *fakeMachine) Resume(context.Context) error {
+	select {
+	case <-m.done:
+		return fmt.Errorf("the VMM ended: %w: %w", vmm.ErrNotResumed, errdefs.ErrAborted)
+	default:
+	}
 	err := m.call("resume")
 	if err == nil {
 		m.set(true)
@@ -102,9 +112,24 @@ func (m *fakeMachine) SaveState(_ context.Context, f *os.File) error {
 
 func (m *fakeMachine) LoadState(context.Context, *os.File) error { return m.call("load state") }
 func (m *fakeMachine) Done() <-chan struct{}                     { return m.done }
-func (m *fakeMachine) Exit() vmm.Exit                            { return vmm.Exit{Status: 137, At: time.Now()} }
+func (m *fakeMachine) Exit() vmm.Exit {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return vmm.Exit{Status: 137, Clean: m.off, At: time.Now()}
+}
+
+// powerOff is what the guest does.
+func (m *fakeMachine) powerOff() {
+	m.mu.Lock()
+	m.off = true
+	m.mu.Unlock()
+	m.once.Do(func() { close(m.done) })
+}
+
+func (m *fakeMachine) pressed() int { m.mu.Lock(); defer m.mu.Unlock(); return m.presses }
+
 func (m *fakeMachine) Process() vmm.Process {
-	return vmm.Process{PID: m.id.PID, StartTime: m.id.StartTime, Dir: m.cfg.Dir}
+	return vmm.Process{PID: m.id.PID, StartTime: m.id.StartTime, Dir: m.cfg.Dir, NICs: m.nics.list()}
 }
 
 type fakeNetwork struct {
@@ -113,10 +138,28 @@ type fakeNetwork struct {
 	attached bool
 	detached string // the namespace that was given back last
 	up       bool
+	serves   chan served
 }
 
 func (n *fakeNetwork) Read(context.Context, string) ([]network.Link, error) {
 	return n.links, n.call("read network")
+}
+
+func (n *fakeNetwork) FindGateways(_ context.Context, _ string, links []network.Link) ([]network.Link, error) {
+	return links, n.call("find gateways")
+}
+
+func (n *fakeNetwork) Serve(ctx context.Context, link network.Link, s *dhcp.Server, leased func(dhcp.Lease)) error {
+	n.serves <- served{link, s, leased}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// served is what the fake was told to serve.
+type served struct {
+	network.Link
+	*dhcp.Server
+	leased func(dhcp.Lease)
 }
 
 func (n *fakeNetwork) Attach(context.Context, string, network.Owner, []network.Link) (Attachment, error) {
@@ -135,6 +178,7 @@ func (n *fakeNetwork) Detach(_ context.Context, netns string, _ []network.Link) 
 	return nil
 }
 func (n *fakeNetwork) Taps() []*os.File               { return []*os.File{nil} }
+func (n *fakeNetwork) Tap(int) (*os.File, error)      { return nil, n.call("open tap") }
 func (n *fakeNetwork) Announce(context.Context) error { return nil }
 func (n *fakeNetwork) Close() error                   { return nil }
 func (n *fakeNetwork) Up(context.Context) error {
@@ -142,66 +186,11 @@ func (n *fakeNetwork) Up(context.Context) error {
 	n.up = err == nil
 	return err
 }
+func (n *fakeNetwork) Mute(context.Context) error { return n.call("link mute") }
 func (n *fakeNetwork) Down(context.Context) error {
 	err := n.call("link down")
 	n.up = err != nil
 	return err
-}
-
-type fakeDisks struct{ *faults }
-
-func (d *fakeDisks) Prepare(_ context.Context, r DisksRequest) (*DiskSet, error) {
-	if err := d.call("prepare disks"); err != nil {
-		return nil, err
-	}
-	path := filepath.Join(r.Dir, "rw.img")
-	err := os.WriteFile(path, []byte("disk"), 0o600)
-	return &DiskSet{
-		Disks: []spec.Disk{{ID: "rw", Serial: "rw", Type: "ext4", Size: 4}}, Writable: "rw", Files: []JournalDisk{{ID: "rw", Path: path}},
-	}, err
-}
-
-func (d *fakeDisks) Forget(mounts []*types.Mount) error {
-	for _, m := range mounts {
-		if err := os.Remove(m.GetSource()); err != nil {
-			return err
-		}
-	}
-	return d.call("forget disk")
-}
-func (d *fakeDisks) Link(string, string) error                   { return os.ErrNotExist }
-func (d *fakeDisks) Cleanup(_ context.Context, dir string) error { return os.RemoveAll(dir) }
-
-// fakeStore holds one snapshot.
-type fakeStore struct {
-	*faults
-	config *snapshot.Config
-	block  chan struct{} // if set, Push waits for it
-}
-
-func (s *fakeStore) Push(ctx context.Context, j worker.PushJob, _ func(worker.Progress)) (snapshot.Receipt, error) {
-	if s.block != nil {
-		select {
-		case <-s.block:
-		case <-ctx.Done():
-			return snapshot.Receipt{}, ctx.Err()
-		}
-	}
-	if err := s.call("push"); err != nil {
-		return snapshot.Receipt{}, err
-	}
-	s.config = &snapshot.Config{Ref: j.Ref, Facts: j.Facts, Spec: j.Spec, Resume: json.RawMessage(j.Resume)}
-	return snapshot.Receipt{Digest: "sha256:" + hexDigest, Captured: time.Now(), Durable: time.Now()}, nil
-}
-
-const hexDigest = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
-
-func (s *fakeStore) Open(context.Context, worker.OpenJob) (*worker.Opened, error) {
-	return &worker.Opened{Config: s.config}, s.call("open snapshot")
-}
-
-func (s *fakeStore) Fill(context.Context, worker.FillJob, func(worker.Progress)) error {
-	return s.call("fill")
 }
 
 // fakeRecords is one record, with the transitions that a shim asks for.
@@ -214,6 +203,7 @@ type fakeRecords struct {
 	lose  string       // the call that is obeyed and not answered
 
 	refuseOwn bool
+	forced    string // by the last operation
 }
 
 func newFakeRecords(f *faults) *fakeRecords {
@@ -270,7 +260,7 @@ func (r *fakeRecords) Disown(_ context.Context, q *nodev1.DisownRequest) (*nodev
 }
 
 func (r *fakeRecords) Open(_ context.Context, q *nodev1.OpenRequest) (*nodev1.Record, error) {
-	return r.do("open operation", func() error { r.rec.Operation = q.GetOperation(); return nil })
+	return r.do("open operation", func() error { r.rec.Operation, r.forced = q.GetOperation(), q.GetForceDigest(); return nil })
 }
 
 func (r *fakeRecords) Advance(_ context.Context, q *nodev1.AdvanceRequest) (*nodev1.Record, error) {

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -23,7 +24,8 @@ import (
 func storeConfig(cfg *config.Config, repository string) store.Config {
 	return store.Config{
 		Repository: repository, PlainHTTP: cfg.Registry.PlainHTTP,
-		CAFile: cfg.Registry.CAFile, DockerConfig: cfg.Registry.DockerConfig,
+		CAFile: cfg.Registry.CAFile, DockerConfig: cfg.Registry.DockerConfig, HostsDir: cfg.Registry.HostsDir,
+		Bandwidth: int64(cfg.Worker.Bandwidth),
 	}
 }
 
@@ -55,6 +57,11 @@ func (c *creation) fill(ctx context.Context, _ *undo) (err error) {
 	if err := adoptDisks(job.Disks); err != nil {
 		return err
 	}
+	for _, d := range job.Disks {
+		if err := c.host.Disks.Keep(d.Digest.String(), whole(d)); err != nil {
+			c.vm.log.Warn("the node does not keep a disk: its next VM fetches it again", "disk", d.ID, "error", err)
+		}
+	}
 	return c.vm.write(func(j *Journal) { j.Phase, j.Resume, j.BootID = Ready, resume, resume.BootID })
 }
 
@@ -62,7 +69,7 @@ func (c *creation) fill(ctx context.Context, _ *undo) (err error) {
 func (c *creation) fillJob(j *Journal, files *openFiles) (*worker.FillJob, error) {
 	cfg := c.host.Config
 	job := &worker.FillJob{
-		Store: storeConfig(cfg, j.Repository), Digest: digest.Digest(j.Digest), Want: &c.snapshot.Ref,
+		Store: storeConfig(cfg, j.Repository), Keys: worker.KeysOf(cfg), Digest: digest.Digest(j.Digest), Want: &c.snapshot.Ref,
 		Memory: int64(cfg.Worker.Memory), Concurrency: cfg.Worker.Concurrency,
 	}
 	const fresh = os.O_CREATE | os.O_RDWR | os.O_TRUNC
@@ -110,12 +117,18 @@ const partial = ".partial"
 func adoptDisks(disks []worker.Disk) error {
 	for _, d := range disks {
 		path := d.File.Name()
-		if err := os.Rename(path, path[:len(path)-len(partial)]); err != nil {
+		if err := os.Chmod(path, 0o444); err != nil { // for the VMM, which is a user of its own
+			return err
+		}
+		if err := os.Rename(path, whole(d)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+// whole is the name of a disk that is complete.
+func whole(d worker.Disk) string { return strings.TrimSuffix(d.File.Name(), partial) }
 
 // tableFile knows the pages that the store has already, for the next snapshot.
 func tableFile(j *Journal) string { return j.RAM + ".table" }

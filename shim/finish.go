@@ -60,9 +60,10 @@ func (vm *VM) endExecs(ctx context.Context) {
 	}
 }
 
-// rescue takes the output that nobody has read yet from the guest.
+// rescue takes the output that nobody has read yet from the guest. It leaves time for the
+// guest's own end.
 func (vm *VM) rescue(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, restBound)
+	ctx, cancel := context.WithTimeout(ctx, endBound/2)
 	defer cancel()
 	vm.mu.Lock()
 	agent, all := vm.agent, vm.processes()
@@ -131,7 +132,7 @@ func (vm *VM) stopMachine(ctx context.Context) error {
 		agent.Close()
 	}
 	if j != nil {
-		errs = append(errs, removeFile(j.RAM), removeFile(tableFile(j)))
+		errs = append(errs, removeFile(j.RAM), removeFile(tableFile(j)), removeFile(nextFile(j)))
 	}
 	return errors.Join(errs...)
 }
@@ -159,6 +160,11 @@ func (vm *VM) guard() {
 	}
 	ctx, cancel := context.WithTimeout(vm.life, endBound)
 	defer cancel()
+	if !vm.spec().HasAgent() {
+		vm.lastWords(ctx)
+		vm.end(ctx, status, exit.At)
+		return
+	}
 	select {
 	case <-vm.initDone():
 	case <-time.After(vm.grace(exit.Clean)):

@@ -44,7 +44,7 @@ func (vm *VM) vote(ctx context.Context, ref *machinev1.Ref) (string, error) {
 	case err != nil:
 		return "", err
 	case state == Voted:
-		return c.resp.GetDigest(), nil
+		return c.digest, nil
 	case state == Stopped:
 		return vm.voteDead(c)
 	}
@@ -64,20 +64,28 @@ func (vm *VM) vote(ctx context.Context, ref *machinev1.Ref) (string, error) {
 	}
 	if err != nil {
 		err = errors.Join(fmt.Errorf("vote for operation %s: %w", ref.GetOperation(), err), vm.vmmID().Continue())
-		c.deadline.Reset(time.Duration(vm.host.Config.Timeouts.Operation)) // it may have passed unheard
+		c.deadline.Reset(vm.patience(c)) // it may have passed unheard
 		vm.leave(Voting, Captured)
 		return "", err
 	}
 	c.deadline.Stop()
 	vm.leave(Voting, Voted)
-	return c.resp.GetDigest(), nil
+	return c.digest, nil
+}
+
+// patience is how long a VM stands still for a controller that says nothing.
+func (vm *VM) patience(c *capture) time.Duration {
+	if c.send != nil {
+		return time.Duration(vm.host.Config.Timeouts.Abort)
+	}
+	return time.Duration(vm.host.Config.Timeouts.Operation)
 }
 
 // complete wants the snapshot that a vote is for.
 func complete(c *capture) error {
 	select {
 	case <-c.done:
-		if c.resp.GetDigest() != "" {
+		if c.digest != "" {
 			return nil
 		}
 	default:
@@ -105,7 +113,7 @@ func (vm *VM) voteDead(c *capture) (string, error) {
 		return "", fmt.Errorf("vote for operation %s: %w", c.ref.GetOperation(), err)
 	}
 	c.deadline.Stop()
-	return c.resp.GetDigest(), nil
+	return c.digest, nil
 }
 
 // release ends the VM after the commit: its state is the snapshot's now. It can be
@@ -120,8 +128,10 @@ func (vm *VM) release(ctx context.Context, ref *machinev1.Ref, digest string) er
 	c, err := vm.held("release", ref)
 	switch {
 	case err != nil:
-	case c.resp.GetDigest() != digest:
-		err = fmt.Errorf("release VM %s to %s: its snapshot is %s: %w", vm.id, digest, c.resp.GetDigest(), errdefs.ErrFailedPrecondition)
+	case complete(c) != nil:
+		err = complete(c)
+	case c.digest != digest:
+		err = fmt.Errorf("release VM %s to %s: its snapshot is %s: %w", vm.id, digest, c.digest, errdefs.ErrFailedPrecondition)
 	case j.Phase != Prepared:
 		err = fmt.Errorf("release VM %s: it has not voted: %w", vm.id, errdefs.ErrFailedPrecondition)
 	case vm.state != Stopped: // the VMM may have died after the vote
@@ -150,7 +160,7 @@ func (vm *VM) dispose(ctx context.Context) error {
 	if err := detach(ctx, vm.host, j, j.Links); err != nil {
 		return err
 	}
-	errs := []error{removeFile(j.RAM), removeFile(tableFile(j))}
+	errs := []error{removeFile(j.RAM), removeFile(tableFile(j)), removeFile(nextFile(j))}
 	for i, d := range j.Spec.Disks {
 		if !d.ReadOnly {
 			errs = append(errs, removeFile(j.Disks[i].Path))

@@ -11,8 +11,12 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/network"
+	"godwit.dev/godwit/network/dhcp"
+	"godwit.dev/godwit/shim/bundle"
 	"godwit.dev/godwit/shim/holder"
 	"godwit.dev/godwit/shim/proc"
+	"godwit.dev/godwit/shim/template"
+	"godwit.dev/godwit/shim/tracking"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/worker"
 	"godwit.dev/godwit/vmm"
@@ -28,18 +32,35 @@ type Host struct {
 	Disks     Disks
 	Snapshots func(cgroup []string) Snapshots
 	Records   nodev1.RecordsService // nil where the node keeps no records
-	// Dial connects to the agent behind a VMM's socket.
-	Dial func(ctx context.Context, m vmm.Machine, console string) (Agent, error)
+	// Orders is the node's daemon, which drives operations; nil where it keeps no records.
+	Orders Orders
+	// Dial connects to the agent behind a VMM's socket. first is the first call; nil: Info.
+	Dial func(ctx context.Context, m vmm.Machine, console string, first FirstCall) (Agent, error)
 	// Hold starts the process whose pid the task shows; it stays once note has it durable.
 	Hold func(ctx context.Context, ns holder.Namespace, note func(proc.ID) error) error
-	// Pool makes sure that RAM files have a tmpfs to lie in.
-	Pool func(dir string, size uint64) error
+	// Pool makes sure that RAM files have a tmpfs, or a hugetlbfs of such pages, to lie in.
+	Pool func(dir string, size, page uint64) error
 	// Cgroup names the directories of a task's cgroup on the host.
 	Cgroup func(path, namespace, id string) []string
 	// Kernel describes what container images are booted with.
 	Kernel func() (spec.Kernel, error)
+	// Templates are the node's; nil: every VM boots.
+	Templates *template.Store
+	// Tracking is how changed pages of RAM are found here; nil: by their content.
+	Tracking func(ctx context.Context) tracking.Choice
+	// Slim gives back memory that is not needed while the VM only runs; nil: it is kept.
+	Slim func() error
 	// HostKernel is the host's, part of a snapshot's facts.
 	HostKernel string
+}
+
+// FirstCall of a connection.
+type FirstCall func(ctx context.Context, a agentv1.AgentService) error
+
+// Orders starts operations. They are the daemon's, whatever becomes of who ordered them.
+type Orders interface {
+	Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest) (*nodev1.StatusResponse, error)
+	Status(ctx context.Context, req *nodev1.StatusRequest) (*nodev1.StatusResponse, error)
 }
 
 // driver is that of the VM's VMM.
@@ -56,6 +77,8 @@ type Agent interface {
 // Network joins the namespace of a task with the NICs of its VM.
 type Network interface {
 	Read(ctx context.Context, netns string) ([]network.Link, error)
+	// FindGateways is asked before Attach, for guests that are not told by an agent.
+	FindGateways(ctx context.Context, netns string, links []network.Link) ([]network.Link, error)
 	Attach(ctx context.Context, netns string, owner network.Owner, links []network.Link) (Attachment, error)
 	Open(ctx context.Context, netns string, links []network.Link) (Attachment, error)
 	Detach(ctx context.Context, netns string, links []network.Link) error
@@ -64,7 +87,13 @@ type Network interface {
 // Attachment is the wiring of one VM.
 type Attachment interface {
 	Taps() []*os.File
+	// Tap is that of the i-th link, for a NIC that is plugged in while the VM runs.
+	Tap(i int) (*os.File, error)
+	// Serve answers the DHCP of the guest on a link that has a sink, until Close.
+	Serve(ctx context.Context, link network.Link, server *dhcp.Server, leased func(dhcp.Lease)) error
 	Up(ctx context.Context) error
+	// Mute lets the guest write to its NICs, and nobody hear it.
+	Mute(ctx context.Context) error
 	Announce(ctx context.Context) error
 	Down(ctx context.Context) error
 	Close() error
@@ -73,8 +102,14 @@ type Attachment interface {
 // Disks turns containerd's mounts into block files.
 type Disks interface {
 	Prepare(ctx context.Context, req DisksRequest) (*DiskSet, error)
+	// CarriesDisk reports whether the image below these mounts is a VM disk by its looks.
+	CarriesDisk(ctx context.Context, mounts []*types.Mount) (bool, error)
+	// PrepareVMDisk makes the files of a VM that boots the system on a disk.
+	PrepareVMDisk(ctx context.Context, req VMDiskRequest) (*DiskSet, error)
 	// Link makes path a read-only disk that the node has already, by its digest.
 	Link(digest, path string) error
+	// Keep has the node keep a read-only disk that came with a snapshot.
+	Keep(digest, path string) error
 	Cleanup(ctx context.Context, dir string) error
 	// Forget removes the writable disk that an earlier task left beside these mounts: the
 	// VM has its own from the snapshot, and the next fresh task would boot from the old.
@@ -91,8 +126,17 @@ type DisksRequest struct {
 	Room          int64 // beside what the disk is asked to have
 }
 
-// DiskSet is what a container's root file system is made of.
+// VMDiskRequest of a fresh boot.
+type VMDiskRequest struct {
+	Mounts []*types.Mount
+	Dir    string // for the files of this VM alone
+	VMM    string // its name
+	Disk   bundle.VMDisk
+}
+
+// DiskSet is what a container's root file system, or a VM disk, is made of.
 type DiskSet struct {
+	Path     string      // of a VM disk in its image
 	Disks    []spec.Disk // slots are filled in by the shim
 	Layers   []string
 	Writable string
@@ -105,4 +149,11 @@ type Snapshots interface {
 	Push(ctx context.Context, j worker.PushJob, notify func(worker.Progress)) (snapshot.Receipt, error)
 	Open(ctx context.Context, j worker.OpenJob) (*worker.Opened, error)
 	Fill(ctx context.Context, j worker.FillJob, notify func(worker.Progress)) error
+	Mover
+}
+
+// Mover streams VMs to other nodes, and takes them.
+type Mover interface {
+	Send(ctx context.Context, j worker.SendJob, notify func(worker.Progress)) (snapshot.Sent, error)
+	Receive(ctx context.Context, j worker.ReceiveJob, notify func(worker.Progress)) error
 }

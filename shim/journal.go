@@ -48,6 +48,7 @@ type Journal struct {
 	Digest     string `json:"digest,omitempty"`
 	Repository string `json:"repository,omitempty"`
 	Self       bool   `json:"self,omitempty"`    // the shim opened the operation and closes it
+	Move       bool   `json:"move,omitempty"`    // the operation is one: the controller alone commits it
 	Adopted    bool   `json:"adopted,omitempty"` // its first shim died: containerd has no task of it
 
 	Spec    *spec.Spec     `json:"spec"`
@@ -58,11 +59,14 @@ type Journal struct {
 	Process *vmm.Process   `json:"process,omitempty"`
 	NetNS   string         `json:"netns,omitempty"`
 	Links   []network.Link `json:"links,omitempty"`
-	RAM     string         `json:"ram,omitempty"`
-	Disks   []JournalDisk  `json:"disks,omitempty"`
-	RunDir  string         `json:"runDir,omitempty"`
-	Cgroup  []string       `json:"cgroup,omitempty"`
-	Private []string       `json:"private,omitempty"` // those of Cgroup that hold this VM alone
+	Names   *Names         `json:"names,omitempty"` // of a guest without an agent
+	// Unplugged: the guest may lack NICs of its Spec. Whoever lets it run gives them back.
+	Unplugged bool          `json:"unplugged,omitempty"`
+	RAM       string        `json:"ram,omitempty"`
+	Disks     []JournalDisk `json:"disks,omitempty"`
+	RunDir    string        `json:"runDir,omitempty"`
+	Cgroup    []string      `json:"cgroup,omitempty"`
+	Private   []string      `json:"private,omitempty"` // those of Cgroup that hold this VM alone
 
 	Stdio  Stdio  `json:"stdio"`
 	Resume Resume `json:"resume"`

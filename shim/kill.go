@@ -134,6 +134,9 @@ func (vm *VM) reach(p *process, signal uint32, all bool) func(context.Context) (
 func (vm *VM) signal(ctx context.Context, agent agentv1.AgentService, s pending) error {
 	bound, cancel := context.WithTimeout(ctx, guestBound)
 	defer cancel()
+	if !vm.spec().HasAgent() {
+		return vm.signalSystem(bound, s.signal)
+	}
 	_, err := agent.Kill(bound, &agentv1.KillRequest{Id: s.process.guest, Signal: s.signal, All: s.all})
 	if s.signal != sigkill || s.process.id != "" {
 		return err
@@ -214,6 +217,9 @@ func (vm *VM) endCreated(ctx context.Context, status uint32) bool {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
 	defer cancel()
+	if vm.arrival != nil {
+		vm.arrival.stop()
+	}
 	if err := vm.giveBack(ctx); err != nil {
 		vm.log.Error("give back wake", "error", err)
 	}

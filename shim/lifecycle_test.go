@@ -245,6 +245,88 @@ func TestAbortDuringCapture(t *testing.T) {
 	}
 }
 
+// An abort before the pause: the VM has not stood still for a moment, and the next capture
+// of it succeeds.
+func TestAbortBeforePause(t *testing.T) {
+	w := newWorld(t).running()
+	w.store.early = make(chan struct{})
+	done := make(chan error, 1)
+	go func() { _, err := w.capture(); done <- err }()
+	vm, _ := w.service.the()
+	if !eventually(func() bool { return vm.noted().Phase == Sending }) {
+		t.Fatal("capture does not begin")
+	}
+	if !w.machine.running() {
+		t.Error("the VM is paused before pages were pushed")
+	}
+	_, err := w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
+	w.must("abort", err)
+	if err := <-done; err == nil {
+		t.Error("aborted capture succeeded")
+	}
+	if !vm.is(Running) || !w.machine.running() || vm.noted().Phase != Own {
+		t.Errorf("VM is %s, %s", vm.state, vm.noted().Phase)
+	}
+	w.store.early = nil
+	w.aborted++
+	_, err = w.capture()
+	w.must("capture again", err)
+}
+
+// An order of an attempt that was aborted, held up on its way, does not take the VM again:
+// nobody would end that hold.
+func TestLateOrders(t *testing.T) {
+	w := newWorld(t).running()
+	vm, _ := w.service.the()
+	m := w.machineService()
+	for _, captured := range []bool{true, false} { // also where the abort came first
+		late := w.ref()
+		if captured {
+			_, err := w.capture()
+			w.must("capture", err)
+		}
+		_, err := m.Abort(t.Context(), &machinev1.AbortRequest{Ref: late})
+		w.must("abort", err)
+		for name, order := range map[string]func() error{
+			"capture": func() error { _, err := w.capture(); return err },
+			"offer":   func() error { _, err := m.Offer(t.Context(), &machinev1.OfferRequest{Ref: late}); return err },
+			"send": func() error {
+				_, err := m.Send(t.Context(), &machinev1.SendRequest{Ref: late, Address: "a:1", Channel: "c", Certificate: []byte{1}})
+				return err
+			},
+		} {
+			if err := errgrpc.ToNative(order()); !errdefs.IsAborted(err) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if !vm.is(Running) || !w.machine.running() || vm.noted().Phase != Own {
+			t.Errorf("VM is %s, %s", vm.state, vm.noted().Phase)
+		}
+		w.aborted++
+	}
+	_, err := w.capture()
+	w.must("the next attempt", err)
+}
+
+// A VMM that dies while pages are pushed ends the capture, and the task.
+func TestDeathBeforePause(t *testing.T) {
+	w := newWorld(t).running()
+	w.store.early = make(chan struct{})
+	done := make(chan error, 1)
+	go func() { _, err := w.capture(); done <- err }()
+	vm, _ := w.service.the()
+	if !eventually(func() bool { return vm.noted().Phase == Sending }) {
+		t.Fatal("capture does not begin")
+	}
+	w.must("kill", w.machine.Kill(t.Context()))
+	if err := <-done; err == nil {
+		t.Error("a capture of nothing succeeded")
+	}
+	if !eventually(func() bool { return vm.is(Stopped) }) {
+		t.Errorf("VM is %s", vm.state)
+	}
+}
+
 // H06: Release ends the task with status 0; the events of a life come once, in order.
 func TestEventsOfALife(t *testing.T) {
 	w := newWorld(t)
@@ -309,7 +391,7 @@ func TestCleanUpObeysTheJournal(t *testing.T) {
 // S1-09: a daemon that cannot be reached fails the Create as Unavailable: nothing boots.
 func TestCreateWithoutTheRecordIsUnavailable(t *testing.T) {
 	w := newWorld(t)
-	w.arm(1)
+	w.arm(2) // the first one looks into the image
 	if err := errgrpc.ToNative(w.create()); !errdefs.IsUnavailable(err) {
 		t.Errorf("create = %v, want unavailable", err)
 	}

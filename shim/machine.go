@@ -48,7 +48,7 @@ func (m *machineService) Query(context.Context, *machinev1.QueryRequest) (*machi
 			r.Ref = &machinev1.Ref{Operation: j.Operation, Attempt: j.Attempt, Generation: j.Generation}
 		}
 		if s := j.Spec; s != nil {
-			r.Uid, r.Vmm, r.Memory, r.Vcpus = s.UID, s.VMM.Name, s.Memory, uint32(s.VCPUs)
+			r.Uid, r.Vmm, r.Memory, r.Vcpus, r.Kernel = s.UID, s.VMM.Name, s.Memory, uint32(s.VCPUs), s.Kernel.Digest
 			for _, n := range s.NICs {
 				for _, a := range n.Addresses {
 					r.Addresses = append(r.Addresses, a.String())
@@ -63,7 +63,7 @@ func (m *machineService) Query(context.Context, *machinev1.QueryRequest) (*machi
 				r.Execs++
 			}
 		}
-		r.VmmVersion, r.Ended = vm.vmmVersion, vm.endReason
+		r.VmmVersion, r.Ended, r.Tracking = vm.vmmVersion, vm.endReason, vm.tracking
 		return r, nil
 	})
 }
@@ -71,20 +71,32 @@ func (m *machineService) Query(context.Context, *machinev1.QueryRequest) (*machi
 // Capture makes the snapshot, or waits for the one that this attempt has begun.
 func (m *machineService) Capture(ctx context.Context, r *machinev1.CaptureRequest) (*machinev1.CaptureResponse, error) {
 	return ask(m, func(vm *VM) (*machinev1.CaptureResponse, error) {
-		c, fresh, err := vm.hold(r)
+		if r.GetRepository() == "" {
+			return nil, fmt.Errorf("capture VM %s: a repository is needed: %w", vm.id, errdefs.ErrInvalidArgument)
+		}
+		c, err := vm.obey(ctx, &capture{ref: r.GetRef(), endExecs: r.GetEndExecs(), req: r, make: vm.snapshot})
 		if err != nil {
 			return nil, err
 		}
-		if fresh {
-			go vm.work(c)
-		}
-		select {
-		case <-c.done:
-			return c.resp, c.err
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+		return c.resp, nil
 	})
+}
+
+// obey begins what next is for, or waits for what the same attempt has begun.
+func (vm *VM) obey(ctx context.Context, next *capture) (*capture, error) {
+	c, fresh, err := vm.hold(next)
+	if err != nil {
+		return nil, err
+	}
+	if fresh {
+		go vm.work(c)
+	}
+	select {
+	case <-c.done:
+		return c, c.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // Vote stops the VMM and writes PREPARED.
@@ -99,17 +111,20 @@ func (m *machineService) Vote(ctx context.Context, r *machinev1.VoteRequest) (*m
 func (m *machineService) Abort(ctx context.Context, r *machinev1.AbortRequest) (*machinev1.AbortResponse, error) {
 	return ask(m, func(vm *VM) (*machinev1.AbortResponse, error) {
 		vm.mu.Lock()
-		c, j, state := vm.capture, vm.journal, vm.state
+		c, j, state, upload := vm.capture, vm.journal, vm.state, vm.upload
 		vm.mu.Unlock()
 		ref := r.GetRef()
+		vm.past.add(ref)
 		switch {
+		case upload != nil && sameRef(upload.ref, ref):
+			cancelUpload(upload)
 		case c != nil && sameRef(c.ref, ref):
 			if err := vm.abort(c, Captured, Voted); err != nil {
 				return nil, err
 			}
 		case c != nil:
 			return nil, fmt.Errorf("abort operation %s: %s holds VM %s: %w", ref.GetOperation(), c.ref.GetOperation(), vm.id, errdefs.ErrFailedPrecondition)
-		case state == Created && j.Phase == Ready && j.Operation == ref.GetOperation() && j.Attempt == ref.GetAttempt():
+		case state == Created && (j.Phase == Ready || j.Phase == Incoming) && j.Operation == ref.GetOperation() && j.Attempt == ref.GetAttempt():
 			if !vm.endCreated(ctx, killed) {
 				return nil, fmt.Errorf("abort operation %s: VM %s starts, or ends: %w", ref.GetOperation(), vm.id, errdefs.ErrFailedPrecondition)
 			}

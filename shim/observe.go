@@ -7,13 +7,19 @@ import (
 )
 
 // observe notes one start where the node's daemon counts it.
-func (vm *VM) observe(took time.Duration, failed bool) {
+func (vm *VM) observe(took time.Duration, failed bool, address starts.Address) {
 	mode := starts.Boot
 	if vm.restored {
 		mode = starts.Restore
 	}
+	if vm.cloned {
+		mode = starts.Clone
+	}
 	vm.log.Info("start", "mode", mode, "took", took, "failed", failed)
-	o := starts.Observation{Mode: mode, Seconds: took.Seconds(), Failed: failed}
+	vm.note(starts.Observation{Mode: mode, Seconds: took.Seconds(), Failed: failed, Address: address})
+}
+
+func (vm *VM) note(o starts.Observation) {
 	if err := starts.Note(starts.File(vm.host.Config.StateDir), o); err != nil {
 		vm.log.Warn("note start", "error", err)
 	}

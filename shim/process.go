@@ -17,8 +17,9 @@ import (
 // killed is the status of a process that ended with its VM.
 const killed = 137
 
-// drainBound is how long an exit waits for output that containerd does not read.
-const drainBound = 10 * time.Second
+// drainBound is how long an exit waits while nobody reads the output: a reader that is
+// slow gets all of it first. A variable for the tests.
+var drainBound = 10 * time.Second
 
 // process is the task's init, whose id is empty, or an exec. vm.mu guards its fields.
 type process struct {
@@ -102,6 +103,9 @@ func (vm *VM) flow() {
 			vm.flowOne(p)
 		}
 	}
+	if vm.journal.Unplugged {
+		vm.watchers.Go(func() { vm.keepNICs(ctx) })
+	}
 }
 
 // flowOne joins p to the traffic; vm.mu is held.
@@ -168,9 +172,7 @@ func (vm *VM) tellOOM() {
 func (vm *VM) ended(p *process, r *agentv1.WaitResponse) {
 	status, at := r.GetExitStatus(), time.Unix(0, r.GetExitedAtUnixNano())
 	p.pumps.end(r)
-	ctx, cancel := context.WithTimeout(vm.life, drainBound)
-	p.pumps.waitDrained(ctx)
-	cancel()
+	p.pumps.waitDrained(vm.life)
 	if p.id != "" {
 		vm.publishExit(p, status, at)
 		return

@@ -22,7 +22,9 @@ func (p *progress) note(w worker.Progress) {
 		p.captured = w.Captured
 		return
 	}
-	p.now = &machinev1.Progress{Step: w.Step, Done: w.Done, Total: w.Total}
+	p.now = &machinev1.Progress{
+		Step: w.Step, Done: w.Done, Total: w.Total, Pass: uint32(w.Pass), Left: w.Left, DirtyRate: w.Dirty, Moved: w.Moved, ExpectedMs: w.Expected,
+	}
 }
 
 func (p *progress) get() *machinev1.Progress {

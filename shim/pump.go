@@ -32,6 +32,7 @@ type pumps struct {
 
 	mu      sync.Mutex
 	offsets guest.Offsets
+	flow    context.Context // of what runs
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 	input   chan []byte             // from stdin; one reader for the life of the process
@@ -76,7 +77,7 @@ func (p *pumps) start(ctx context.Context, agent agentv1.AgentService) {
 	ctx, cancel := context.WithCancel(ctx)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.cancel = cancel
+	p.flow, p.cancel = ctx, cancel
 	if p.kept {
 		cancel()
 		return
@@ -225,20 +226,48 @@ func (p *pumps) drain(stream agentv1.Stream) {
 }
 
 // waitDrained returns when all output that the ended process has written is where
-// containerd wanted it, or at the end of ctx.
+// containerd wanted it, when nothing of it has moved for drainBound, or at the end of ctx.
 func (p *pumps) waitDrained(ctx context.Context) {
 	done := make(chan struct{})
 	go func() {
 		p.drained.Wait()
 		close(done)
 	}()
-	select {
-	case <-done:
-	case <-ctx.Done():
-		for _, s := range p.sinks() {
-			p.drain(s.stream)
+	step := drainBound / 10
+	tick := time.NewTicker(step)
+	defer tick.Stop()
+	at := p.moved()
+	for still := time.Duration(0); still < drainBound && ctx.Err() == nil; {
+		select {
+		case <-done:
+			return
+		case <-ctx.Done():
+		case <-tick.C:
+			// What still moves may be a child's, for ever, where the guest cannot tell.
+			if now := p.moved(); now != at && p.exit.GetSettled() {
+				at, still = now, 0
+			} else if p.flowing() { // a capture stops the streams, and is nobody's fault
+				still += step
+			}
 		}
 	}
+	for _, s := range p.sinks() {
+		p.drain(s.stream)
+	}
+}
+
+// moved is how much output containerd has.
+func (p *pumps) moved() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.offsets.Stdout + p.offsets.Stderr
+}
+
+// flowing reports whether the streams have been started and not been stopped.
+func (p *pumps) flowing() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.flow != nil && p.flow.Err() == nil
 }
 
 func (p *pumps) load(offset *uint64) uint64 {

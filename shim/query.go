@@ -2,13 +2,11 @@ package shim
 
 import (
 	"context"
-	"fmt"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/api/types/runc/options"
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/pkg/protobuf"
-	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
 	"google.golang.org/protobuf/types/known/anypb"
 )
@@ -92,11 +90,6 @@ func (s *Service) Wait(ctx context.Context, r *taskapi.WaitRequest) (*taskapi.Wa
 		defer vm.mu.Unlock()
 		return &taskapi.WaitResponse{ExitStatus: p.status, ExitedAt: protobuf.ToTimestamp(p.exitedAt)}, nil
 	})
-}
-
-// Checkpoint is not what hibernates a VM.
-func (s *Service) Checkpoint(context.Context, *taskapi.CheckpointTaskRequest) (*emptyResponse, error) {
-	return nil, wire(fmt.Errorf("checkpoint task: use godwit hibernate: %w", errdefs.ErrNotImplemented))
 }
 
 // Stats answers the guest's figures of now, or the last known.

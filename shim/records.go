@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/shim/starts"
 )
 
 func (vm *VM) name() *nodev1.VM { return &nodev1.VM{Namespace: vm.namespace, Id: vm.id} }
@@ -73,7 +75,16 @@ func (vm *VM) finishWake(ctx context.Context, j *Journal, phase nodev1.Phase, re
 	_, err := vm.host.Records.Finish(ctx, &nodev1.FinishRequest{
 		Vm: vm.name(), Operation: j.Operation, Attempt: j.Attempt, Generation: j.openedAt(), Phase: phase, Reason: reason,
 	})
-	return unavailable(err)
+	if err != nil {
+		return unavailable(err)
+	}
+	vm.note(starts.Observation{Wake: wakeResult[phase]})
+	return nil
+}
+
+// wakeResult is how a settled wake counts (S2-12, S2-13).
+var wakeResult = map[nodev1.Phase]string{
+	nodev1.Phase_PHASE_SUCCEEDED: starts.WakeOK, nodev1.Phase_PHASE_FAILED: starts.WakeFailed, nodev1.Phase_PHASE_LOST_AT_DEST: starts.WakeLost,
 }
 
 // commitWake asks for the claim once more before the VM runs: only the record's word
@@ -90,4 +101,35 @@ func (vm *VM) commitWake(ctx context.Context, j *Journal) (uint64, error) {
 		return 0, fmt.Errorf("VM %s/%s is owned by %v at generation %d: %w", vm.namespace, vm.id, rec.GetOwner(), rec.GetGeneration(), errdefs.ErrFailedPrecondition)
 	}
 	return rec.GetGeneration(), nil
+}
+
+// committed is commitWake of a move, which the controller alone commits: the record is
+// asked whether it has.
+func (vm *VM) committed(ctx context.Context, j *Journal) (uint64, error) {
+	rec, err := vm.host.Records.Get(ctx, &nodev1.GetRequest{Vm: vm.name()})
+	if err != nil {
+		return 0, unavailable(err)
+	}
+	op := rec.GetOperation()
+	mine := op.GetId() == j.Operation && op.GetAttempt() == j.Attempt && op.GetPhase() == nodev1.Phase_PHASE_COMMITTED
+	if !mine || rec.GetOwner().GetNode() != vm.host.Config.Node || rec.GetGeneration() != j.openedAt()+1 {
+		return 0, fmt.Errorf("operation %s has not given VM %s/%s to this node: owner %v at generation %d, operation %s in %s: %w",
+			j.Operation, vm.namespace, vm.id, rec.GetOwner(), rec.GetGeneration(), op.GetId(), op.GetPhase(), errdefs.ErrFailedPrecondition)
+	}
+	return rec.GetGeneration(), nil
+}
+
+// inert refuses a Start that comes before the commit of a move: it costs the VM nothing.
+func (vm *VM) inert(ctx context.Context) error {
+	j := vm.noted()
+	if !j.Move || j.Phase != Ready {
+		return nil
+	}
+	if vm.is(Stopped) { // it never ran: its end could not be written down, as on a full disk
+		return errors.Join(fmt.Errorf("VM %s has ended: %w", vm.id, errdefs.ErrFailedPrecondition), vm.fence(ctx, "it ended before it ran"))
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(vm.host.Config.Timeouts.Daemon))
+	defer cancel()
+	_, err := vm.committed(ctx, j)
+	return err
 }

@@ -10,9 +10,11 @@ import (
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 )
 
+// restBound is how long the end of a VM waits for the next byte of output that nobody has
+// read: a guest that is slow hands over all of it. A variable for the tests.
+var restBound = 3 * time.Second
+
 const (
-	// restBound is how long the end of a VM may take for output that nobody has read.
-	restBound = 3 * time.Second
 	// restMax is more than a guest holds of one stream.
 	restMax = 4 << 20
 	// restWait is when a stream without more to come is taken to have no more.
@@ -63,12 +65,17 @@ func (p *pumps) rescue(ctx context.Context, agent agentv1.AgentService) {
 // pull reads a stream to where the output of its process ends.
 func (p *pumps) pull(ctx context.Context, agent agentv1.AgentService, s sink) (rest []byte) {
 	at := p.load(s.offset)
-	for len(rest) < restMax {
-		r, err := agent.Read(ctx, &agentv1.ReadRequest{
+	for last := time.Now(); len(rest) < restMax && time.Since(last) < restBound; {
+		call, cancel := context.WithTimeout(ctx, restBound)
+		r, err := agent.Read(call, &agentv1.ReadRequest{
 			Id: p.id, Stream: s.stream, Offset: at, Max: readMax, WaitMs: uint32(restWait.Milliseconds()),
 		})
+		cancel()
 		if err != nil {
 			return rest
+		}
+		if len(r.GetData()) > 0 {
+			last = time.Now()
 		}
 		rest = append(rest, r.GetData()...)
 		at = r.GetOffset() + uint64(len(r.GetData()))

@@ -3,12 +3,14 @@ package shim
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 
@@ -115,4 +117,127 @@ func TestEndOfAnUnreadExec(t *testing.T) {
 	if got, err := io.ReadAll(client); err != nil || !bytes.Equal(got, text) {
 		t.Errorf("%d bytes of %d, or others: %v", len(got), len(text), err)
 	}
+}
+
+// drip reads to the end, a little at a time.
+func drip(r io.Reader, pause time.Duration, each int) ([]byte, error) {
+	var got []byte
+	buf := make([]byte, each)
+	for tick := time.NewTicker(pause); ; <-tick.C {
+		n, err := r.Read(buf)
+		got = append(got, buf[:n]...)
+		if errors.Is(err, io.EOF) {
+			tick.Stop()
+			return got, nil
+		}
+		if err != nil {
+			return got, err
+		}
+	}
+}
+
+// N-19, S2-13: the exit of a process is told when its client has all of its output, however
+// slowly that reads, and over any number of captures; only a client that reads nothing at
+// all does not hold it up.
+func TestExitWaitsForASlowReader(t *testing.T) {
+	defer func(d time.Duration) { drainBound = d }(drainBound)
+	drainBound = 200 * time.Millisecond
+	text := bytes.Repeat([]byte("0123456789abcdef"), 1<<20/16)
+	for _, name := range []string{"slow", "over captures"} {
+		t.Run(name, func(t *testing.T) {
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			p := newPumps("", &streams{stdout: w}, guest.Offsets{})
+			defer p.streams.close()
+			g := &talker{text: text, chunk: 16 << 10}
+			p.start(t.Context(), g)
+			p.end(&agentv1.WaitResponse{Settled: true, StdoutEnd: uint64(len(text))})
+			told := make(chan uint64, 1)
+			go func() {
+				p.waitDrained(t.Context())
+				told <- p.load(&p.offsets.Stdout)
+			}()
+			if name == "over captures" {
+				p.stop()
+				select {
+				case at := <-told:
+					t.Fatalf("the exit was told at %d of %d, while the streams stood still", at, len(text))
+				case <-time.After(2 * drainBound):
+				}
+				p.start(t.Context(), g)
+			}
+			got, err := drip(r, drainBound/10, 32<<10) // in all more than three times the bound
+			if err != nil || !bytes.Equal(got, text) {
+				t.Errorf("%d bytes of %d, or others: %v", len(got), len(text), err)
+			}
+			if at := <-told; at != uint64(len(text)) {
+				t.Errorf("the exit was told at %d of %d", at, len(text))
+			}
+		})
+	}
+	t.Run("no reader", func(t *testing.T) {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		p := newPumps("", &streams{stdout: w}, guest.Offsets{})
+		p.start(t.Context(), &talker{text: text, chunk: 16 << 10})
+		p.end(&agentv1.WaitResponse{Settled: true, StdoutEnd: uint64(len(text))})
+		p.waitDrained(t.Context()) // else the test never ends
+		if at := p.stop().Stdout; at == 0 || at >= uint64(len(text)) {
+			t.Errorf("%d bytes of %d are out", at, len(text))
+		}
+		p.streams.close()
+	})
+}
+
+// slow is a talker whose every piece takes a while.
+type slow struct {
+	talker
+	pause time.Duration
+}
+
+func (g *slow) Read(ctx context.Context, r *agentv1.ReadRequest) (*agentv1.ReadResponse, error) {
+	sleep(ctx, g.pause)
+	return g.talker.Read(ctx, r)
+}
+
+// What a slow guest holds is all taken before it goes; one that brings nothing any more is
+// not waited for.
+func TestRestOfASlowGuest(t *testing.T) {
+	defer func(d time.Duration) { restBound = d }(restBound)
+	restBound = 400 * time.Millisecond
+	text := bytes.Repeat([]byte("0123456789abcdef"), 1<<20/16)
+	s := sink{stream: agentv1.Stream_STREAM_STDOUT}
+	p := newPumps("", &streams{}, guest.Offsets{})
+	s.offset = &p.offsets.Stdout
+	p.end(&agentv1.WaitResponse{Settled: true, StdoutEnd: uint64(len(text))})
+	g := &slow{talker: talker{text: text, chunk: 128 << 10}, pause: restBound / 5}
+	if got := p.pull(t.Context(), g, s); !bytes.Equal(got, text) {
+		t.Errorf("%d bytes of %d, or others", len(got), len(text))
+	}
+	g.pause = time.Hour
+	if got := p.pull(t.Context(), g, s); len(got) != 0 {
+		t.Errorf("%d bytes of a guest that says nothing", len(got))
+	}
+	mute := &silent{}
+	if got := p.pull(t.Context(), mute, s); len(got) != 0 || mute.asked.Load() == 0 {
+		t.Errorf("%d bytes, asked %d times", len(got), mute.asked.Load())
+	}
+}
+
+// silent answers, and has nothing to say.
+type silent struct {
+	agentv1.AgentService
+	asked atomic.Int64
+}
+
+func (g *silent) Read(ctx context.Context, r *agentv1.ReadRequest) (*agentv1.ReadResponse, error) {
+	g.asked.Add(1)
+	sleep(ctx, time.Millisecond)
+	return &agentv1.ReadResponse{Offset: r.GetOffset()}, nil
 }

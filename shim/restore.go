@@ -36,7 +36,10 @@ func (s *starting) commit(ctx context.Context, _ *undo) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(s.vm.host.Config.Timeouts.Daemon))
 	defer cancel()
-	generation, err := s.vm.commitWake(ctx, s.vm.noted())
+	generation, err := s.committed, error(nil)
+	if generation == 0 {
+		generation, err = s.vm.commitWake(ctx, s.vm.noted())
+	}
 	if err != nil {
 		return err
 	}
@@ -65,7 +68,9 @@ func (s *starting) prove(ctx context.Context, _ *undo) error {
 	}
 	req := &agentv1.RestoredRequest{Entropy: entropy, UnixNano: time.Now().UnixNano(), Generation: fmt.Sprint(j.Generation)}
 	if s.readdress {
-		req.Nics, req.SetNics = agentNICs(j.Spec.NICs), true
+		if !s.plugs {
+			req.Nics, req.SetNics = agentNICs(j.Spec.NICs), true
+		}
 		for files, err := range vm.bundle.Copies.Only("/etc/hosts", "/etc/resolv.conf", "/etc/hostname").Requests(ctx) {
 			if err != nil {
 				return err
@@ -84,7 +89,14 @@ func (s *starting) prove(ctx context.Context, _ *undo) error {
 	if !hasInit(r.GetProcesses()) {
 		return fmt.Errorf("the restored guest has no init: %w", errdefs.ErrDataLoss)
 	}
-	if s.readdress {
+	go vm.endStrays(r.GetProcesses())
+	return s.settle(ctx)
+}
+
+// settle takes up what the VM was about when it went to sleep.
+func (s *starting) settle(ctx context.Context) error {
+	vm, j := s.vm, s.vm.noted()
+	if s.readdress && !s.plugs {
 		if err := vm.nics.Up(ctx); err != nil {
 			return err
 		}
@@ -92,10 +104,10 @@ func (s *starting) prove(ctx context.Context, _ *undo) error {
 	vm.mu.Lock()
 	vm.init.started, vm.init.pumps = true, newPumps("", s.streams, j.Resume.Init)
 	vm.mu.Unlock()
-	if vm.nics != nil {
+	if vm.nics != nil && !s.plugs && !s.announced {
 		go vm.announce()
 	}
-	err = vm.write(func(j *Journal) { j.Resume = Resume{} })
+	err := vm.write(func(j *Journal) { j.Resume = Resume{} })
 	if err == nil && j.Self {
 		err = vm.settleWake(ctx, j)
 	}
@@ -126,7 +138,13 @@ func (vm *VM) settleWake(ctx context.Context, j *Journal) error {
 func (vm *VM) announce() {
 	ctx, cancel := context.WithTimeout(vm.life, 5*time.Second)
 	defer cancel()
-	if err := vm.nics.Announce(ctx); err != nil {
+	vm.mu.Lock()
+	nics := vm.nics
+	vm.mu.Unlock()
+	if nics == nil {
+		return // taken back already
+	}
+	if err := nics.Announce(ctx); err != nil {
 		vm.log.Warn("announce", "error", err)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
@@ -14,7 +13,6 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
-	"godwit.dev/godwit/snapshot"
 )
 
 // The table leads from New to Deleted, every state in it is reachable, and none but
@@ -118,42 +116,17 @@ func TestJournalSurvivesACrash(t *testing.T) {
 	}
 }
 
-// P-19: what does not fit is named.
-func TestCompatible(t *testing.T) {
-	was := snapshot.Facts{VMM: "qemu", Version: "7.2.9", Machine: "pc-q35-7.2", Accel: "tcg", CPU: "max", Features: []string{"avx2"}}
-	fits := was
-	fits.Version, fits.Features, fits.Kernel = "10.0.1", []string{"avx", "avx2"}, "6.18"
-	if err := compatible(was, fits); err != nil {
-		t.Error(err)
-	}
-	for name, change := range map[string]func(*snapshot.Facts){
-		"VMM":          func(f *snapshot.Facts) { f.VMM = "cloud-hypervisor" },
-		"machine":      func(f *snapshot.Facts) { f.Machine = "pc-q35-10.0" },
-		"acceleration": func(f *snapshot.Facts) { f.Accel = "kvm" },
-		"CPU model":    func(f *snapshot.Facts) { f.CPU = "host" },
-		"older":        func(f *snapshot.Facts) { f.Version = "7.1" },
-		"avx2":         func(f *snapshot.Facts) { f.Features = nil },
-	} {
-		is := was
-		change(&is)
-		err := compatible(was, is)
-		if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
 // Admission goes by declared sizes and says both numbers.
 func TestAdmission(t *testing.T) {
 	dir := t.TempDir()
-	total, _, err := ramUse(dir)
+	total, _, _, err := ramUse(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := reserveRAM(filepath.Join(dir, "a"), total/2); err != nil {
+	if err := reserveRAM(filepath.Join(dir, "a"), total/2, 0); err != nil {
 		t.Fatal(err)
 	}
-	err = reserveRAM(filepath.Join(dir, "b"), total)
+	err = reserveRAM(filepath.Join(dir, "b"), total, 0)
 	if !errdefs.IsResourceExhausted(err) {
 		t.Fatalf("reserve over the size = %v", err)
 	}

@@ -128,6 +128,9 @@ func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*ta
 		}
 		return nil, wire(implemented(err))
 	}
+	if vm.arrival != nil {
+		go vm.arrival.run()
+	}
 	return &taskapi.CreateTaskResponse{Pid: pid}, nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
@@ -16,16 +15,21 @@ import (
 	"godwit.dev/godwit/guest"
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim/bundle"
+	"godwit.dev/godwit/shim/starts"
+	"godwit.dev/godwit/shim/template"
 	"godwit.dev/godwit/vmm"
 )
 
-// undoBound is how long taking back a failed Start may take.
-const undoBound = 30 * time.Second
+// undoBound is how long taking back a failed Start may take. A variable for the tests.
+var undoBound = 30 * time.Second
 
 // startInit boots the VM, or thaws a restored one, and lets init run. A restored VM
 // that runs already has been thawed: that is success. After a failure the task has
 // ended and holds nothing but its name.
 func (vm *VM) startInit(caller context.Context) error {
+	if err := vm.inert(caller); err != nil {
+		return fmt.Errorf("start task %s: %w", vm.id, err)
+	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(caller))
 	defer cancel()
 	r := &starting{vm: vm, abort: cancel, detach: context.AfterFunc(caller, cancel)}
@@ -35,7 +39,12 @@ func (vm *VM) startInit(caller context.Context) error {
 		vm.mu.Unlock()
 		return nil
 	}
-	err := vm.to(Starting)
+	vm.mu.Unlock()
+	err := r.admit(ctx)
+	vm.mu.Lock()
+	if err == nil {
+		err = vm.to(Starting)
+	}
 	r.opened = vm.journal.Generation
 	if err == nil {
 		vm.abortStart, vm.startOver = cancel, make(chan struct{})
@@ -46,8 +55,8 @@ func (vm *VM) startInit(caller context.Context) error {
 	}
 	defer close(vm.startOver)
 	begun := time.Now()
-	err = runSteps(ctx, new(undo), undoBound, r.steps())
-	vm.observe(time.Since(begun), err != nil)
+	err = runSteps(ctx, r.take(), undoBound, r.steps())
+	vm.observe(time.Since(begun), err != nil, r.address)
 	if err != nil {
 		err = errors.Join(fmt.Errorf("start task %s: %w", vm.id, err), r.giveUp(ctx, err))
 		vm.log.Error("start task", "error", err)
@@ -55,6 +64,8 @@ func (vm *VM) startInit(caller context.Context) error {
 	}
 	vm.flow()
 	go vm.guard()
+	go vm.slim()
+	r.wish()
 	if err := vm.bundle.Hooks.Run(ctx, bundle.Poststart, vm.hookState(specs.StateRunning)); err != nil {
 		vm.log.Warn("run hooks", "error", err)
 	}
@@ -65,9 +76,19 @@ func (vm *VM) startInit(caller context.Context) error {
 type starting struct {
 	vm        *VM
 	streams   *streams
-	readdress bool   // the guest had other addresses
+	readdress bool // the guest had other addresses
+	plugs     bool // NICs are plugged in after the restore
+	address   starts.Address
+	announced bool   // where the VM is
 	ran       bool   // the guest may have executed something
 	opened    uint64 // the generation under which the wake was opened
+	committed uint64 // of a move: the one under which the VM runs
+
+	wanted   *template.Shape    // none was there
+	shape    *template.Shape    // of the template that the VM is a copy of
+	template *template.Template // that the VM is being made of
+	kernel   string             // of a copy: its kernel's release, and which boot it is
+	boot     string
 
 	abort  context.CancelFunc
 	detach func() bool // from the caller's context; false: that has ended
@@ -99,26 +120,42 @@ func (s *starting) run(ctx context.Context, _ *undo) error {
 func (s *starting) steps() []step {
 	boot := []step{
 		{"open stdio", s.open},
-		{"attach network", s.attach},
-		{"start VMM", s.launch},
+		{"attach network", s.unlessArrived(s.attach)},
+	}
+	if !s.vm.spec().HasAgent() {
+		return append(boot, s.diskSteps()...)
 	}
 	if s.vm.restored {
 		return append(boot, []step{
-			{"load state", s.load},
+			{"start VMM", s.unlessArrived(s.launch)},
+			{"load state", s.unlessArrived(s.load)},
 			{"commit", s.commit},
 			{"thaw", s.thaw},
 			{"meet guest", s.meet},
 			{"prove the guest", s.prove},
+			{"plug NICs in", s.plug},
 			{"run", s.run},
 		}...)
 	}
 	return append(boot, []step{
-		{"boot", s.thaw},
-		{"meet guest", s.meet},
+		{"copy template", s.clone},
+		{"start VMM", s.unlessCloned(s.launch)},
+		{"boot", s.unlessCloned(s.thaw)},
+		{"meet guest", s.unlessCloned(s.meet)},
 		{"set guest up", s.soon(s.setup)},
 		{"start init", s.soon(s.init)},
 		{"run", s.run},
 	}...)
+}
+
+// unlessCloned is a step of a boot, which a copy has behind it.
+func (s *starting) unlessCloned(fn func(context.Context, *undo) error) func(context.Context, *undo) error {
+	return func(ctx context.Context, u *undo) error {
+		if s.vm.cloned {
+			return nil
+		}
+		return fn(ctx, u)
+	}
 }
 
 // soon bounds a step that asks the guest: one that has said hello may still fall silent.
@@ -128,6 +165,7 @@ func (s *starting) soon(fn func(context.Context, *undo) error) func(context.Cont
 		soon, cancel := context.WithTimeout(ctx, bound)
 		defer cancel()
 		err := fn(soon, u)
+		s.blame(ctx, soon, err)
 		if err != nil && soon.Err() != nil && ctx.Err() == nil {
 			err = fmt.Errorf("the guest did not answer within %v (timeouts.boot): %w", bound, err)
 		}
@@ -177,14 +215,22 @@ func (s *starting) attach(ctx context.Context, u *undo) error {
 	if err != nil {
 		return err
 	}
+	links, names, err := vm.askable(ctx, j.NetNS, links)
+	if err != nil {
+		return err
+	}
 	s.readdress = changed
+	s.plugs = s.mustPlug()
 	err = vm.write(func(j *Journal) {
 		sp := j.Spec.Clone()
 		sp.NICs = sp.NICs[:0]
 		for _, l := range links {
 			sp.NICs = append(sp.NICs, l.NIC)
 		}
-		j.Spec, j.Links = sp, links
+		if names != nil {
+			sp.VMDisk.DNS, sp.VMDisk.Search = names.DNS, names.Search
+		}
+		j.Spec, j.Links, j.Names, j.Unplugged = sp, links, names, s.plugs
 	})
 	if err != nil {
 		return err
@@ -204,7 +250,7 @@ func (s *starting) attach(ctx context.Context, u *undo) error {
 		return errors.Join(a.Close(), detach(ctx, vm.host, j, links))
 	})
 	vm.networkIs("cni")
-	return nil
+	return vm.serveDHCP(a, vm.noted())
 }
 
 // describe makes the NICs of a new VM from its interfaces, and gives those of a
@@ -227,49 +273,36 @@ func (s *starting) describe(links []network.Link) ([]network.Link, bool, error) 
 	return links, false, nil
 }
 
-func (s *starting) launch(ctx context.Context, u *undo) (err error) {
-	vm := s.vm
-	files := &openFiles{}
-	defer files.close()
-	cfg, err := vm.vmmConfig(files)
-	if err != nil {
-		return err
-	}
-	vm.oomKills = costOf(vm.noted().Private).oomKills
-	driver, err := vm.driver(ctx)
-	if err != nil {
-		return err
-	}
-	m, err := driver.Start(ctx, *cfg)
-	if err != nil {
-		return err
-	}
-	vm.mu.Lock()
-	vm.machine = m
-	vm.mu.Unlock()
-	u.add("kill VMM", m.Kill)
-	p := m.Process()
-	return vm.write(func(j *Journal) { j.Process = &p })
-}
-
 // thaw lets the guest execute, and talk, unless it has addresses to give up first.
 func (s *starting) thaw(ctx context.Context, _ *undo) error {
-	if nics := s.vm.nics; nics != nil && !s.readdress {
-		if err := nics.Up(ctx); err != nil {
+	if nics := s.vm.nics; nics != nil {
+		var err error
+		switch {
+		case s.plugs && s.vm.spec().Recycles(): // it has no NIC yet
+		case s.readdress:
+			err = nics.Mute(ctx)
+		default:
+			err = nics.Up(ctx)
+		}
+		if err != nil {
 			return err
 		}
 	}
-	select {
-	case <-s.vm.machine.Done(): // it died before it was told to run
-		return fmt.Errorf("the VMM ended: %w", errdefs.ErrAborted)
-	default:
+	err := s.vm.machine.Resume(ctx)
+	s.ran = !errors.Is(err, vmm.ErrNotResumed) // as where it died before
+	if err == nil && s.vm.arrival != nil && s.vm.nics != nil && !s.plugs {
+		s.announced = true
+		go s.vm.announce() // its peers have not waited for long
 	}
-	s.ran = true
-	return s.vm.machine.Resume(ctx)
+	return err
 }
 
 func (s *starting) meet(ctx context.Context, u *undo) error {
-	a, err := s.vm.host.Dial(ctx, s.vm.machine, consoleFile(s.vm.dir))
+	var first FirstCall
+	if s.template != nil {
+		first = s.greet
+	}
+	a, err := s.vm.dial(ctx, s.vm.machine, s.vm.noted().Resume.Init, first)
 	if err != nil {
 		return err
 	}
@@ -282,9 +315,12 @@ func (s *starting) meet(ctx context.Context, u *undo) error {
 
 func (s *starting) setup(ctx context.Context, _ *undo) error {
 	agent, sp := s.vm.agent, s.vm.spec()
-	info, err := agent.Info(ctx, &agentv1.InfoRequest{})
-	if err != nil {
-		return err
+	if !s.vm.cloned { // whose first call has told
+		info, err := agent.Info(ctx, &agentv1.InfoRequest{})
+		if err != nil {
+			return err
+		}
+		s.kernel, s.boot = info.GetKernel(), info.GetBootId()
 	}
 	req, err := bundle.Setup(sp)
 	if err != nil {
@@ -309,8 +345,8 @@ func (s *starting) setup(ctx context.Context, _ *undo) error {
 	}
 	return s.vm.write(func(j *Journal) {
 		sp := j.Spec.Clone()
-		sp.Kernel.Version = info.GetKernel()
-		j.Spec, j.BootID = sp, info.GetBootId()
+		sp.Kernel.Version = s.kernel
+		j.Spec, j.BootID = sp, s.boot
 	})
 }
 
@@ -320,61 +356,4 @@ func (s *starting) init(ctx context.Context, _ *undo) error {
 	}
 	s.vm.resize(ctx, s.vm.init)
 	return nil
-}
-
-// openFiles are closed once the VMM has its own.
-type openFiles struct{ all []*os.File }
-
-func (o *openFiles) open(path string, flag int) (*os.File, error) {
-	f, err := os.OpenFile(path, flag, 0o600)
-	if err == nil {
-		o.all = append(o.all, f)
-	}
-	return f, err
-}
-
-func (o *openFiles) close() {
-	for _, f := range o.all {
-		f.Close()
-	}
-}
-
-// vmmConfig derives the VMM's configuration from the Spec and from what this node has
-// made for it; nothing that a snapshot says names a file.
-func (vm *VM) vmmConfig(files *openFiles) (*vmm.Config, error) {
-	j, cfg := vm.noted(), vm.host.Config
-	ram, err := files.open(j.RAM, os.O_RDWR)
-	if err != nil {
-		return nil, err
-	}
-	console, err := files.open(consoleFile(vm.dir), os.O_WRONLY|os.O_CREATE|os.O_APPEND)
-	if err != nil {
-		return nil, err
-	}
-	out := &vmm.Config{
-		Name: vm.namespace + "/" + vm.id, Dir: j.RunDir, NetNS: j.NetNS,
-		Machine: j.Spec.VMM.Machine, CPU: j.Spec.VMM.CPU, Memory: j.Spec.Memory, VCPUs: j.Spec.VCPUs,
-		RAM: ram, Console: console, Agent: j.RunDir + "/agent.sock", Incoming: vm.restored, Cgroup: j.Cgroup,
-	}
-	if !vm.restored {
-		out.Kernel, out.Initrd, out.Cmdline = cfg.Guest.Kernel, cfg.Guest.Initrd, j.Spec.Kernel.Cmdline
-	}
-	for i, d := range j.Spec.Disks {
-		flag := os.O_RDWR
-		if d.ReadOnly {
-			flag = os.O_RDONLY
-		}
-		f, err := files.open(j.Disks[i].Path, flag)
-		if err != nil {
-			return nil, fmt.Errorf("disk %s: %w", d.ID, err)
-		}
-		out.Disks = append(out.Disks, vmm.Disk{ID: d.ID, Serial: d.Serial, Slot: d.Slot, File: f, ReadOnly: d.ReadOnly})
-	}
-	if vm.nics != nil {
-		for i, tap := range vm.nics.Taps() {
-			n := j.Spec.NICs[i]
-			out.NICs = append(out.NICs, vmm.NIC{ID: n.ID, Slot: n.Slot, MAC: n.MAC, MTU: n.MTU, Tap: tap})
-		}
-	}
-	return out, nil
 }

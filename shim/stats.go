@@ -89,11 +89,16 @@ func (vm *VM) metrics(ctx context.Context) (any, error) {
 	if vm.is(Creating) {
 		return nil, fmt.Errorf("stats of VM %s, which is being created: %w", vm.id, errdefs.ErrFailedPrecondition)
 	}
-	g := vm.guestStats(ctx)
+	j := vm.noted()
+	var g *agentv1.StatsResponse
+	if j.Spec.HasAgent() {
+		g = vm.guestStats(ctx)
+	} else {
+		g = hostStats(j)
+	}
 	if g == nil {
 		g = &agentv1.StatsResponse{}
 	}
-	j := vm.noted()
 	c := costOf(j.Private)
 	c.cpu = max(c.cpu, g.GetCpuUsageUsec(), vm.hostCPU())
 	f := figures{guest: g, cost: c, ram: j.Spec.Memory}

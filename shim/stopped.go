@@ -65,8 +65,12 @@ func (s *stopped) Pause(context.Context) error {
 }
 func (s *stopped) SaveState(context.Context, *os.File) error { return s.no("save state") }
 func (s *stopped) LoadState(context.Context, *os.File) error { return s.no("load state") }
+func (s *stopped) PowerButton(context.Context) error         { return s.no("press power button") }
 func (s *stopped) AddNIC(context.Context, vmm.NIC) error     { return s.no("add NIC") }
 func (s *stopped) RemoveNIC(context.Context, string) error   { return s.no("remove NIC") }
+func (s *stopped) Ejected(context.Context, string) (bool, error) {
+	return false, s.no("look for NIC")
+}
 
 func (s *stopped) no(call string) error {
 	return fmt.Errorf("%s: the VMM is stopped: %w", call, errdefs.ErrFailedPrecondition)

@@ -9,13 +9,15 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// mendPause lies between two tries at what a thaw could not do at once.
-const mendPause = time.Second
+// mendPause lies between two tries at what a thaw could not do at once. A variable for
+// the tests.
+var mendPause = time.Second
 
 // silent thaws a VM whose controller has not come back in time. From the vote on it
 // does nothing: then the controller alone decides.
 func (vm *VM) silent(c *capture) {
 	vm.log.Warn("the operation's controller is silent: thaw", "operation", c.ref.GetOperation())
+	vm.past.add(c.ref)
 	if err := vm.abort(c, Captured); err != nil {
 		vm.log.Warn("thaw", "error", err)
 	}
@@ -54,7 +56,7 @@ func (vm *VM) bereave(c *capture, ordered bool) error {
 		if j.Phase == Released || j.Phase == Prepared && !ordered {
 			return fmt.Errorf("abort operation %s: VM %s is %s: %w", c.ref.GetOperation(), vm.id, j.Phase, errdefs.ErrFailedPrecondition)
 		}
-		j.keep()
+		c.giveBack(j)
 		return nil
 	})
 	if err == nil {
@@ -65,7 +67,15 @@ func (vm *VM) bereave(c *capture, ordered bool) error {
 
 // keep says that the VM is this node's and that no operation holds it.
 func (j *Journal) keep() {
-	j.Phase, j.Operation, j.Attempt, j.Digest, j.Repository = Own, "", 0, "", ""
+	j.Phase, j.Operation, j.Attempt, j.Digest, j.Repository, j.Move = Own, "", 0, "", "", false
+}
+
+// giveBack is keep under the generation of a revert, if that is what ended the operation.
+func (c *capture) giveBack(j *Journal) {
+	j.keep()
+	if g := c.reverted.Load(); g != 0 {
+		j.Generation = g
+	}
 }
 
 func (vm *VM) drop() {
@@ -84,7 +94,7 @@ func (vm *VM) thawSource(c *capture, from State, ordered bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(vm.life), bound)
 	defer cancel()
 	c.deadline.Stop()
-	noted := vm.write((*Journal).keep)
+	noted := vm.write(c.giveBack)
 	if noted != nil && (from == Voted || !ordered) {
 		if from != Voted {
 			c.deadline.Reset(bound)
@@ -92,23 +102,41 @@ func (vm *VM) thawSource(c *capture, from State, ordered bool) error {
 		vm.leave(Aborting, from)
 		return noted
 	}
-	up, err := vm.wakeMachine(ctx, from == Voted)
+	var up, err error
+	if !c.req.GetPaused() {
+		up, err = vm.wakeMachine(ctx, from == Voted)
+	}
 	if err != nil {
 		err = fmt.Errorf("thaw VM %s: %w", vm.id, err)
 		vm.drop() // it may have run: nobody votes for its snapshot any more
 		vm.end(ctx, killed, time.Now())
 		return err
 	}
+	return vm.thawed(ctx, c, noted, up)
+}
+
+// thawed ends a hold whose VM runs, or is paused as before. noted and up are what went wrong
+// with the journal and the links.
+func (vm *VM) thawed(ctx context.Context, c *capture, noted, up error) error {
+	vm.untrack()
 	met := vm.rejoin(ctx)
+	if err := vm.restoreNICs(ctx); err != nil {
+		vm.log.Error("plug NICs in again; it is tried while the VM runs", "error", err)
+	}
 	vm.progress.clear()
 	vm.mu.Lock()
 	vm.capture = nil
-	err = vm.to(Running)
+	next := Running
+	if c.req.GetPaused() {
+		next = Paused
+	}
+	err := vm.to(next)
 	vm.mu.Unlock()
 	vm.flow()
 	vm.mend("write journal", noted, vm.noteThaw(c))
 	vm.mend("set links up", up, func(ctx context.Context) error { return vm.nics.Up(ctx) })
 	vm.mend("meet guest", met, vm.meetAgain)
+	go vm.slim()
 	return err
 }
 
@@ -153,7 +181,7 @@ func (vm *VM) noteThaw(c *capture) func(context.Context) error {
 	return func(context.Context) error {
 		return vm.write(func(j *Journal) {
 			if j.Phase == Sending && j.Operation == c.ref.GetOperation() && j.Attempt == c.ref.GetAttempt() {
-				j.keep()
+				c.giveBack(j)
 			}
 		})
 	}

@@ -48,6 +48,7 @@ func TestThawOnAFullDisk(t *testing.T) {
 			if !eventually(func() bool { j, err := LoadJournal(vm.dir); return err == nil && j.Phase == Own }) {
 				t.Error("the journal never says OWN")
 			}
+			w.aborted++
 			_, err = w.capture()
 			w.must("capture again", err)
 		})
@@ -153,7 +154,7 @@ func TestAdoptVotesForADeadVMM(t *testing.T) {
 func TestNoVoteWithoutASnapshot(t *testing.T) {
 	w := newWorld(t)
 	vm, m, _ := orphan(t, w, false)
-	vm.capture.resp.Digest = ""
+	vm.capture.digest = ""
 	if _, err := m.Vote(t.Context(), &machinev1.VoteRequest{Ref: w.ref()}); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
 		t.Errorf("vote = %v", err)
 	}

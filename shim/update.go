@@ -34,6 +34,9 @@ func (vm *VM) updateLimits(ctx context.Context, r *taskapi.UpdateTaskRequest) er
 	if err != nil {
 		return err
 	}
+	if !j.Spec.HasAgent() {
+		return fmt.Errorf("limits of a running VM: %w", errNoAgent)
+	}
 	change, err := vm.bundle.ReadUpdate(r.GetResources().GetValue(), r.GetAnnotations(), j.Spec)
 	if err != nil || change == nil {
 		return err

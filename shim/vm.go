@@ -39,6 +39,10 @@ type VM struct {
 	enforcing   bool               // SIGKILL was sent to init
 	startOver   chan struct{}      // closed when the Start that has begun is over
 	capture     *capture           // while an operation holds the VM
+	upload      *capture           // the last checkpoint, whose VM has gone on
+	past        past               // attempts that are over
+	offered     *offered           // the identity for a live move to come
+	arrival     *arrival           // of a VM that another node streams here
 	stats       *agentv1.StatsResponse
 	asking      chan struct{} // for them; closed when the guest has answered, or has not
 	silentStats bool          // it let the last one who asked wait
@@ -51,11 +55,17 @@ type VM struct {
 	server      *ttrpc.Server // of the machine socket
 	adopted     bool          // its shim died: containerd has no task of it
 	vmmVersion  string
-	overhead    uint64 // of the VMM, as its driver says
-	oomKills    uint64 // in the host's cgroup before the VMM was started
-	endReason   string // why the VMM ended by itself
+	facts       vmm.Facts // of the VMM that it is booted with
+	cloned      bool      // started as a copy of a template
+	overhead    uint64    // of the VMM, as its driver says
+	oomKills    uint64    // in the host's cgroup before the VMM was started
+	endReason   string    // why the VMM ended by itself
+	tracking    string    // how changed pages of RAM are found
+	leases      leases
 
 	journalMu sync.Mutex // orders writes of the journal
+	plugging  sync.Mutex // held while NICs go or come
+	ejects    uint64     // how often they went; plugging guards it
 	watchers  sync.WaitGroup
 	ending    sync.Once
 }

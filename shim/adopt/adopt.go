@@ -26,6 +26,7 @@ func Main(ctx context.Context, args []string) error {
 	path := flags.String("config", "", "configuration of the node")
 	namespace := flags.String("namespace", "", "containerd's namespace of the VM")
 	id := flags.String("id", "", "id of the VM")
+	gone := flags.Bool("forgotten", false, "containerd answers that it has no task of it")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -41,5 +42,10 @@ func Main(ctx context.Context, args []string) error {
 		return err
 	}
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	if *gone {
+		if err := shim.Forget(ctx, host, *namespace, *id); err == nil || !errdefs.IsFailedPrecondition(err) {
+			return err
+		}
+	}
 	return shim.Adopt(ctx, host, *namespace, *id)
 }

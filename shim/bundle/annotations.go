@@ -3,6 +3,7 @@ package bundle
 import (
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,6 +30,8 @@ type annotations struct {
 	image        string
 	writableSize int64
 	copyVolumes  bool
+	disk         VMDisk
+	recycle      bool
 	honoured     map[string]string
 }
 
@@ -59,6 +62,10 @@ var readers = map[string]func(*annotations, string) error{
 		a.copyVolumes = true
 		return oneOf(v, "copy")
 	},
+	"nic": func(a *annotations, v string) error {
+		a.recycle = true
+		return oneOf(v, "recycle")
+	},
 	"image": func(a *annotations, v string) error {
 		a.image = v
 		if v == "" {
@@ -66,12 +73,51 @@ var readers = map[string]func(*annotations, string) error{
 		}
 		return nil
 	},
-	"os": func(_ *annotations, v string) error {
-		if v != "linux" {
-			return fmt.Errorf("%q: this build runs container images with Linux only: %w", v, errdefs.ErrNotImplemented)
+	"os": func(a *annotations, v string) error {
+		a.disk.OS = v
+		return oneOf(v, spec.OSLinux, spec.OSWindows)
+	},
+	"disk": func(a *annotations, v string) (err error) {
+		a.disk.Path, err = imagePath(v)
+		return err
+	},
+	"disk-size": func(a *annotations, v string) error {
+		n, err := sizeBetween(v, minDisk, config.MaxVM)
+		a.disk.Size = int64(n)
+		return err
+	},
+	"firmware": func(a *annotations, v string) error {
+		a.disk.Boot = v
+		return oneOf(v, spec.BootUEFI, spec.BootBIOS)
+	},
+	"kernel": func(a *annotations, v string) (err error) {
+		a.disk.Kernel, err = imagePath(v)
+		return err
+	},
+	"initrd": func(a *annotations, v string) (err error) {
+		a.disk.Initrd, err = imagePath(v)
+		return err
+	},
+	"cmdline": func(a *annotations, v string) error {
+		a.disk.Cmdline = v
+		if v == "" || len(v) > maxCmdline || strings.ContainsAny(v, "\n\x00") {
+			return fmt.Errorf("%d bytes: need 1 to %d on one line: %w", len(v), maxCmdline, errdefs.ErrInvalidArgument)
 		}
 		return nil
 	},
+}
+
+const (
+	minDisk    = 1 << 20
+	maxCmdline = 2047 // of the kernel for x86
+)
+
+// imagePath takes a path in an image: it cannot lead out of it.
+func imagePath(v string) (string, error) {
+	if !path.IsAbs(v) || path.Clean(v) != v || v == "/" {
+		return "", fmt.Errorf("%q is not a clean absolute path in the image: %w", v, errdefs.ErrInvalidArgument)
+	}
+	return v, nil
 }
 
 // Known returns the names of the annotations that godwit reads, sorted.

@@ -44,6 +44,9 @@ type Bundle struct {
 	// Copies are the bind mounts; their content is read when the guest boots, because a
 	// createRuntime hook may still write it.
 	Copies Copies
+	// VMDisk is what to boot where the image is a VM disk; nil for one that is run as a
+	// container.
+	VMDisk *VMDisk
 	copied int64 // bytes of them that go to the writable disk
 	// cpus and mems are the cpuset that was asked for and noted.
 	cpus, mems string
@@ -53,8 +56,9 @@ type Bundle struct {
 }
 
 // Load reads dir/config.json. Errors of class InvalidArgument and NotImplemented name
-// the field of config.json and the remedy.
-func Load(dir, namespace, id string, cfg *config.Config) (*Bundle, error) {
+// the field of config.json and the remedy. carries says whether the image is a VM disk by
+// what is in it; without it, annotations alone decide.
+func Load(dir, namespace, id string, cfg *config.Config, carries func() (bool, error)) (*Bundle, error) {
 	path := filepath.Join(dir, "config.json")
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -64,7 +68,7 @@ func Load(dir, namespace, id string, cfg *config.Config) (*Bundle, error) {
 	if err := json.Unmarshal(data, oci); err != nil {
 		return nil, fmt.Errorf("read %s: %w: %w", path, err, errdefs.ErrInvalidArgument)
 	}
-	b, err := parse(oci, namespace, id, cfg)
+	b, err := parse(oci, namespace, id, cfg, carries)
 	if err != nil {
 		return nil, fmt.Errorf("read bundle of %s: %w", id, err)
 	}
@@ -73,13 +77,20 @@ func Load(dir, namespace, id string, cfg *config.Config) (*Bundle, error) {
 }
 
 // parse takes oci apart; oci becomes part of the result.
-func parse(oci *specs.Spec, namespace, id string, cfg *config.Config) (*Bundle, error) {
+func parse(oci *specs.Spec, namespace, id string, cfg *config.Config, carries func() (bool, error)) (*Bundle, error) {
 	b := &Bundle{Namespace: namespace, ID: id, Annotations: oci.Annotations, Left: oci.Annotations[spec.AnnotationDigest]}
 	own, err := readAnnotations(oci.Annotations)
 	if err != nil {
 		return nil, err
 	}
-	for _, check := range []func(*specs.Spec) error{refusePlatforms, refuseProcess, refuseLinux, refuseResources} {
+	if b.VMDisk, err = readVMDisk(own, carries); err != nil {
+		return nil, err
+	}
+	checks := []func(*specs.Spec) error{refusePlatforms, refuseProcess, refuseLinux, refuseResources}
+	if b.VMDisk != nil {
+		checks = []func(*specs.Spec) error{refusePlatforms, refuseLinux, refuseResources, b.refuseForDisk}
+	}
+	for _, check := range checks {
 		if err := check(oci); err != nil {
 			return nil, err
 		}
@@ -90,10 +101,16 @@ func parse(oci *specs.Spec, namespace, id string, cfg *config.Config) (*Bundle, 
 	if err := b.readNamespaces(oci); err != nil {
 		return nil, err
 	}
-	if err := b.readMounts(oci, own.copyVolumes); err != nil {
+	beside := uint64(guestOverhead)
+	if b.VMDisk != nil {
+		beside, err = 0, b.readDiskMounts(oci)
+	} else {
+		err = b.readMounts(oci, own.copyVolumes)
+	}
+	if err != nil {
 		return nil, err
 	}
-	memory, err := memorySize(own.memory, oci, cfg)
+	memory, err := memorySize(own.memory, beside, oci, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -106,22 +123,32 @@ func parse(oci *specs.Spec, namespace, id string, cfg *config.Config) (*Bundle, 
 		b.WritableSize = int64(cfg.VM.WritableSize)
 	}
 	b.stripHost(oci)
+	b.Spec = &spec.Spec{
+		Version: spec.Version, Namespace: namespace, ID: id,
+		Memory: memory, VCPUs: vcpus, Annotations: own.honoured, Recycle: own.recycle,
+		Container: &spec.Container{OCI: oci, Image: own.image},
+	}
+	if v := b.VMDisk; v != nil {
+		b.Spec.VMDisk = &spec.VMDisk{OS: v.OS, Boot: v.Boot, Path: v.Path}
+		b.Spec.Recycle = b.Spec.Recycle || v.OS == spec.OSWindows // S2-04
+		return b, nil
+	}
+	return b, b.checkProcess(oci)
+}
+
+// checkProcess is about what the guest's agent will be asked to do.
+func (b *Bundle) checkProcess(oci *specs.Spec) error {
 	if err := stage.CheckProcess(oci.Process); err != nil {
-		return nil, err
+		return err
 	}
 	if p := oci.Linux.Seccomp; p != nil {
 		f, err := seccomp.Compile(p)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		b.Notes = append(b.Notes, f.Notes...)
 	}
-	b.Spec = &spec.Spec{
-		Version: spec.Version, Namespace: namespace, ID: id,
-		Memory: memory, VCPUs: vcpus, Annotations: own.honoured,
-		Container: &spec.Container{OCI: oci, Image: own.image},
-	}
-	return b, nil
+	return nil
 }
 
 // stripHost removes what means something on this host alone, so that the Spec fits

@@ -50,7 +50,7 @@ func load(t *testing.T, s *specs.Spec) (*Bundle, error) {
 	if err := os.WriteFile(filepath.Join(dir, "config.json"), data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return Load(dir, "test", "c1", config.Default())
+	return Load(dir, "test", "c1", config.Default(), nil)
 }
 
 func bind(source, destination string, options ...string) oci.SpecOpts {
@@ -194,13 +194,14 @@ func TestRefused(t *testing.T) {
 		is   func(error) bool
 		want string
 	}{
-		{"unknown annotation", annotation(Prefix+"memroy", "1GiB"), errdefs.IsInvalidArgument, "known are godwit.dev/image"},
+		{"unknown annotation", annotation(Prefix+"memroy", "1GiB"), errdefs.IsInvalidArgument, "known are godwit.dev/cmdline"},
 		{"memory text", annotation(Prefix+"memory", "lots"), errdefs.IsInvalidArgument, "godwit.dev/memory"},
 		{"memory small", annotation(Prefix+"memory", "1MiB"), errdefs.IsInvalidArgument, "64MiB"},
 		{"vcpus", annotation(Prefix+"vcpus", "0"), errdefs.IsInvalidArgument, "godwit.dev/vcpus"},
 		{"vmm", annotation(Prefix+"vmm", "xen"), errdefs.IsInvalidArgument, "godwit.dev/vmm"},
 		{"volumes", annotation(Prefix+"volumes", "share"), errdefs.IsInvalidArgument, "godwit.dev/volumes"},
-		{"os", annotation(Prefix+"os", "windows"), errdefs.IsNotImplemented, "godwit.dev/os"},
+		{"nic", annotation(Prefix+"nic", "keep"), errdefs.IsInvalidArgument, "godwit.dev/nic"},
+		{"os", annotation(Prefix+"os", "solaris"), errdefs.IsInvalidArgument, "godwit.dev/os: \"solaris\" is not one of linux, windows"},
 		{"pod", annotation("io.kubernetes.cri.container-type", "sandbox"), errdefs.IsNotImplemented, "io.kubernetes.cri.container-type"},
 		{"no command", edit(func(s *specs.Spec) {
 			s.Process.Args = nil

@@ -14,16 +14,17 @@ const guestOverhead = 128 << 20
 
 const defaultPeriod = 100_000 // microseconds, the kernel's
 
-// memorySize is the RAM of the VM: annotation, else limit + overhead, else config.
-func memorySize(annotated uint64, oci *specs.Spec, cfg *config.Config) (uint64, error) {
+// memorySize is the RAM of the VM: annotation, else limit + what the guest's kernel and
+// agent need beside it, else config.
+func memorySize(annotated, beside uint64, oci *specs.Spec, cfg *config.Config) (uint64, error) {
 	size := annotated
 	if size == 0 {
 		size = uint64(cfg.VM.Memory)
 		if limit := memoryLimit(oci); limit > 0 {
-			if limit > uint64(config.MaxVM)-guestOverhead {
+			if limit > uint64(config.MaxVM)-beside {
 				return 0, fmt.Errorf("linux.resources.memory.limit: %d bytes is more than a VM can have (%s): %w", limit, config.MaxVM, errdefs.ErrInvalidArgument)
 			}
-			size = max(limit+guestOverhead, uint64(config.MinVM))
+			size = max(limit+beside, uint64(config.MinVM))
 		}
 	}
 	page := uint64(config.PageSize)

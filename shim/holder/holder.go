@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/shim/proc"
+	"godwit.dev/godwit/shim/slim"
 )
 
 // Subcommand of the shim's binary that is the holder.
@@ -104,6 +105,8 @@ func Main(args []string) error {
 			return err
 		}
 	}
+	// As long as there is a /proc. It is not worth a task if that is refused.
+	_ = slim.Down()
 	if os.Geteuid() == 0 { // a user's holder shows what that user sees anyway
 		if err := leaveRoot(); err != nil {
 			fmt.Fprint(ready, err)

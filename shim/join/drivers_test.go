@@ -3,23 +3,72 @@ package join
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
 
+	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/vmm"
 	"godwit.dev/godwit/vmm/cloudhypervisor"
 	"godwit.dev/godwit/vmm/qemu"
 )
 
+// What the configuration says decides; an empty kind is auto, which takes QEMU where
+// there is no Cloud Hypervisor. One that is configured and does not run says why when it is asked.
+func TestPickFromConfig(t *testing.T) {
+	for _, tt := range []struct{ kind, want string }{
+		{"", qemu.Name}, {"auto", qemu.Name}, {qemu.Name, qemu.Name}, {cloudhypervisor.Name, cloudhypervisor.Name},
+	} {
+		cfg := config.Default()
+		cfg.StateDir, cfg.VMM.Kind, cfg.VMM.CloudHypervisor = t.TempDir(), tt.kind, "/nowhere/ch"
+		d, err := newDrivers(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		driver, err := d.pick(t.Context(), "")
+		if err != nil || driver != d.table[tt.want] {
+			t.Errorf("%q: %T, %v, want %s", tt.kind, driver, err, tt.want)
+		}
+		if tt.want != cloudhypervisor.Name {
+			continue
+		}
+		if _, err := driver.Probe(t.Context()); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "vmm.cloud_hypervisor") {
+			t.Errorf("probe: %v", err)
+		}
+	}
+}
+
+// auto decides once: the VMs of a node do not change their VMM while it runs.
+func TestAutoDecidesOnce(t *testing.T) {
+	probes := 0
+	d := &drivers{kind: auto, table: map[string]vmm.Driver{
+		qemu.Name: named{name: qemu.Name}, cloudhypervisor.Name: named{name: cloudhypervisor.Name, probes: &probes},
+	}}
+	for range 3 {
+		if driver, err := d.pick(t.Context(), ""); err != nil || driver.(named).name != cloudhypervisor.Name {
+			t.Errorf("%v, %v", driver, err)
+		}
+	}
+	if probes != 1 {
+		t.Errorf("asked %d times", probes)
+	}
+}
+
 // named is a driver that is there, or says why not.
 type named struct {
 	vmm.Driver
-	name string
-	err  error
+	name   string
+	err    error
+	probes *int
 }
 
-func (n named) Probe(context.Context) (vmm.Facts, error) { return vmm.Facts{Name: n.name}, n.err }
+func (n named) Probe(context.Context) (vmm.Facts, error) {
+	if n.probes != nil {
+		*n.probes++
+	}
+	return vmm.Facts{Name: n.name}, n.err
+}
 
 func TestPick(t *testing.T) {
 	broken := errors.New("KVM does not work here")

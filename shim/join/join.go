@@ -22,9 +22,14 @@ import (
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim"
 	"godwit.dev/godwit/shim/holder"
+	"godwit.dev/godwit/shim/memo"
 	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/shim/rampool"
 	"godwit.dev/godwit/shim/rootfs"
+	"godwit.dev/godwit/shim/slim"
+	"godwit.dev/godwit/shim/template"
+	"godwit.dev/godwit/shim/tracking"
+	"godwit.dev/godwit/snapshot/cache"
 	"godwit.dev/godwit/snapshot/worker"
 	"godwit.dev/godwit/vmm"
 )
@@ -44,11 +49,14 @@ func Host(cfg *config.Config) (*shim.Host, error) {
 	}
 	h := &shim.Host{
 		Config: cfg, Driver: drivers.pick, Network: wires{}, Disks: &disks{cfg: cfg}, HostKernel: shim.HostKernel(),
-		Pool: rampool.Mount, Cgroup: shim.CgroupDirs,
+		Pool: rampool.Mount, Cgroup: shim.CgroupDirs, Slim: slim.Down,
 		Kernel: func() (spec.Kernel, error) { return shim.GuestKernel(cfg) },
-		Dial: func(ctx context.Context, m vmm.Machine, console string) (shim.Agent, error) {
+		Dial: func(ctx context.Context, m vmm.Machine, console string, first shim.FirstCall) (shim.Agent, error) {
 			opts := guest.Options{
 				BootTimeout: time.Duration(cfg.Timeouts.Boot), Console: console, Gone: m.Done(), Log: slog.Default(),
+			}
+			if first != nil {
+				opts.First = func(ctx context.Context, a *guest.Agent) error { return first(ctx, a) }
 			}
 			p := m.Process()
 			if p.VSock {
@@ -60,11 +68,16 @@ func Host(cfg *config.Config) (*shim.Host, error) {
 			return holder.Start(ctx, self, ns, note)
 		},
 		Snapshots: func(cgroup []string) shim.Snapshots {
-			return &worker.Client{Command: []string{self, Worker}, Cgroup: cgroup}
+			return &worker.Client{Command: []string{self, Worker}, Cgroup: cgroup, Cache: cache.Open(cfg.PacksDir(), int64(cfg.Cache.Packs))}
 		},
 	}
+	if cfg.Template.Mode == "on" {
+		h.Templates = &template.Store{Dir: cfg.TemplatesDir()}
+	}
+	prober := tracking.Prober{Command: []string{self, tracking.Subcommand}, Remember: memo.Memo{Path: cfg.FactsFile()}.Of}
+	h.Tracking = func(ctx context.Context) tracking.Choice { return prober.Choose(ctx, cfg.Worker.Tracking) }
 	if cfg.UsesRecords() {
-		h.Records = record.Local(cfg.DaemonSocket())
+		h.Records, h.Orders = record.Local(cfg.DaemonSocket()), orders{cfg.DaemonSocket()}
 	}
 	return h, nil
 }
@@ -74,6 +87,10 @@ type wires struct{}
 
 func (wires) Read(ctx context.Context, netns string) ([]network.Link, error) {
 	return network.Read(ctx, netns)
+}
+
+func (wires) FindGateways(ctx context.Context, netns string, links []network.Link) ([]network.Link, error) {
+	return network.FindGateways(ctx, netns, links)
 }
 
 func (wires) Attach(ctx context.Context, netns string, owner network.Owner, links []network.Link) (shim.Attachment, error) {
@@ -122,6 +139,17 @@ func (d *disks) Prepare(ctx context.Context, req shim.DisksRequest) (*shim.DiskS
 	return set, nil
 }
 
+func (d *disks) CarriesDisk(ctx context.Context, mounts []*types.Mount) (bool, error) {
+	if len(mounts) == 0 {
+		return false, nil // of a container made for a restore
+	}
+	cache, err := rootfs.OpenCache(d.cfg.CacheDir(), int64(d.cfg.Cache.MaxSize))
+	if err != nil {
+		return false, err
+	}
+	return cache.CarriesDisk(ctx, mounts)
+}
+
 // Link takes the disk from the cache: its files are immutable, named by their digest.
 func (d *disks) Link(digest, path string) error {
 	name := strings.Replace(digest, ":", "-", 1) + ".erofs"
@@ -131,13 +159,24 @@ func (d *disks) Link(digest, path string) error {
 	return os.Link(filepath.Join(d.cfg.CacheDir(), "disks", name), path)
 }
 
+func (d *disks) Keep(digest, path string) error {
+	cache, err := rootfs.OpenCache(d.cfg.CacheDir(), int64(d.cfg.Cache.MaxSize))
+	if err != nil {
+		return err
+	}
+	return cache.Keep(digest, path)
+}
+
 func (d *disks) Forget(mounts []*types.Mount) error {
 	path, err := rootfs.Writable(mounts)
 	if err != nil || path == "" {
 		return nil // no task of ours has ever booted from such mounts
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("remove stale writable disk: %w", err)
+	beside := filepath.Dir(path)
+	for _, stale := range []string{path, filepath.Join(beside, rootfs.DiskName), filepath.Join(beside, rootfs.NVRAMName)} {
+		if err := os.Remove(stale); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("remove stale writable disk: %w", err)
+		}
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-// Package rampool mounts the tmpfs that the RAM files of a node's VMs lie in. It is
+// Package rampool mounts the tmpfs, or hugetlbfs, that the RAM files of a node's VMs lie in. It is
 // godwit's own, so that its size is a bound that admission can count against.
 package rampool
 
@@ -11,11 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mount makes dir a mounted tmpfs of size bytes, 0 for half of the host's memory,
-// unless a tmpfs or hugetlbfs is mounted there. godwitd calls it at start, and a shim
-// on a node without one.
+// Mount makes dir a mounted tmpfs of size bytes, 0 for half of the host's memory, unless
+// one or a hugetlbfs is mounted there. With a page size it is a hugetlbfs, of which 0 is
+// as large as the host has pages. godwitd calls it at start, and a shim on a node without
+// one.
 // Like: mount -t tmpfs -o size=$size,mode=0700,nosuid,nodev,noexec godwit-ram $dir
-func Mount(dir string, size uint64) error {
+func Mount(dir string, size, page uint64) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("ram_dir: %w", err)
 	}
@@ -27,22 +28,26 @@ func Mount(dir string, size uint64) error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("ram_dir: lock %s: %w", lock.Name(), err)
 	}
-	if mounted, err := pool(dir); mounted || err != nil {
+	if mounted, err := pool(dir, page); mounted || err != nil {
 		return err
 	}
+	kind := "tmpfs"
 	options := "mode=0700"
 	if size > 0 {
 		options += fmt.Sprintf(",size=%d", size)
 	}
-	if err := unix.Mount("godwit-ram", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, options); err != nil {
-		return fmt.Errorf("mount a tmpfs on %s (ram_dir): %w", dir, err)
+	if page > 0 {
+		kind, options = "hugetlbfs", options+fmt.Sprintf(",pagesize=%d", page)
+	}
+	if err := unix.Mount("godwit-ram", dir, kind, unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, options); err != nil {
+		return fmt.Errorf("mount a %s on %s (ram_dir): %w", kind, dir, err)
 	}
 	return nil
 }
 
 // pool reports whether a file system for RAM is mounted on dir itself. Another file
 // system on it is refused: RAM would go to a disk.
-func pool(dir string) (bool, error) {
+func pool(dir string, page uint64) (bool, error) {
 	var own, parent unix.Stat_t
 	if err := unix.Stat(dir, &own); err != nil {
 		return false, fmt.Errorf("ram_dir %s: %w", dir, err)
@@ -59,6 +64,9 @@ func pool(dir string) (bool, error) {
 	}
 	if fs.Type != unix.TMPFS_MAGIC && fs.Type != unix.HUGETLBFS_MAGIC {
 		return false, fmt.Errorf("ram_dir %s: a file system of type %#x is mounted there; unmount it, or name another directory: %w", dir, fs.Type, errdefs.ErrFailedPrecondition)
+	}
+	if page > 0 && (fs.Type != unix.HUGETLBFS_MAGIC || uint64(fs.Bsize) != page) {
+		return false, fmt.Errorf("ram_dir %s: what is mounted there has no pages of %d bytes; end its VMs and unmount it: %w", dir, page, errdefs.ErrFailedPrecondition)
 	}
 	return true, nil
 }

@@ -17,7 +17,7 @@ func TestMountOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			if err := Mount(dir, 64<<20); err != nil {
+			if err := Mount(dir, 64<<20, 0); err != nil {
 				t.Error(err)
 			}
 		})
@@ -33,7 +33,7 @@ func TestMountOnce(t *testing.T) {
 	if err := unix.Unmount(dir, 0); err != nil {
 		t.Fatal(err)
 	}
-	if mounted, err := pool(dir); mounted || err != nil {
+	if mounted, err := pool(dir, 0); mounted || err != nil {
 		t.Errorf("after one unmount pool = %v, %v; a second tmpfs was stacked", mounted, err)
 	}
 }
@@ -44,7 +44,7 @@ func TestRefusesAnotherFileSystem(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(dir, 0) })
-	if err := Mount(dir, 0); err == nil {
+	if err := Mount(dir, 0, 0); err == nil {
 		t.Error("Mount over a foreign file system succeeded")
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -36,13 +38,24 @@ func OpenCache(dir string, maxSize int64) (*Cache, error) {
 	c := &Cache{dir: dir, max: maxSize}
 	for _, sub := range []string{"disks", "chains", "digests", "locks", "tmp"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
-			return nil, fmt.Errorf("open cache: %w", err)
+			return nil, fmt.Errorf("open cache: %w", refusedByDisk(err))
 		}
 	}
 	if err := c.cleanScratch(); err != nil {
-		return nil, fmt.Errorf("open cache %s: %w", dir, err)
+		return nil, fmt.Errorf("open cache %s: %w", dir, refusedByDisk(err))
 	}
 	return c, nil
+}
+
+// refusedByDisk gives the error of a write below state_dir its class.
+func refusedByDisk(err error) error {
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return fmt.Errorf("make room in state_dir: %w: %w", err, errdefs.ErrResourceExhausted)
+	case errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("make state_dir writable: %w: %w", err, errdefs.ErrFailedPrecondition)
+	}
+	return err
 }
 
 func (c *Cache) path(elem ...string) string {
@@ -102,11 +115,28 @@ func (c *Cache) use(name, linked string) (Disk, error) {
 	if err != nil {
 		return Disk{}, err
 	}
+	// A VMM, which is a user of its own, opens it again; who reaches it else, the directory says.
+	if err := os.Chmod(link, 0o444); err != nil {
+		return Disk{}, err
+	}
 	now := time.Now()
 	if err := os.Chtimes(link, now, now); err != nil {
 		return Disk{}, err
 	}
 	return Disk{Path: link, Digest: digestOf(name), Size: info.Size(), Type: "erofs"}, nil
+}
+
+// Keep takes a disk that this node has not built, and whose digest was verified. The VM that
+// has it holds it like any other.
+func (c *Cache) Keep(digest, path string) error {
+	sum, err := hex.DecodeString(strings.TrimPrefix(digest, "sha256:"))
+	if err != nil || len(sum) != sha256.Size {
+		return invalid("disk %q: not sha256:<64 hex digits>", digest)
+	}
+	if err := os.Link(path, c.path("disks", diskName(sum))); err != nil && !errors.Is(err, fs.ErrExist) {
+		return refusedByDisk(err)
+	}
+	return c.evict()
 }
 
 func diskName(sum []byte) string { return "sha256-" + hex.EncodeToString(sum) + ".erofs" }

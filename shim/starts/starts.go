@@ -14,18 +14,45 @@ import (
 	"sync"
 )
 
-// Observation is one start. A restore counts as a restore, whatever the VM's Spec says
-// about its first boot.
+// Observation is one start, or one wake. A restore counts as a restore, whatever the VM's
+// Spec says about its first boot.
 type Observation struct {
-	Mode    string  `json:"mode"` // Boot or Restore
+	// Wake is the result of a wake that a shim opened and settled by itself, and then the
+	// only field that is set: godwitd has seen all others itself.
+	Wake string `json:"wake,omitempty"`
+
+	Mode    string  `json:"mode,omitempty"` // Boot, Clone or Restore
 	Seconds float64 `json:"seconds"`
 	Failed  bool    `json:"failed,omitempty"`
+	// Address is set if the start had to wait for the guest to use its address.
+	Address Address `json:"address,omitzero"`
 }
 
-// Modes of an Observation.
+// Results of a wake.
+const (
+	WakeOK     = "ok"
+	WakeFailed = "failed"
+	WakeLost   = "lost" // it may have run, and is gone
+)
+
+// Address says how a wait for a guest to use its address ended.
+type Address struct {
+	Result  string  `json:"result"` // one of those below; empty: there was no wait
+	Seconds float64 `json:"seconds"`
+}
+
+// Results of a wait for an address.
+const (
+	AddressOK      = "ok"
+	AddressTimeout = "timeout"
+	AddressFailed  = "failed" // there was no NIC to wait for
+)
+
+// Modes of an Observation. Boot and Clone are how a fresh VM starts.
 const (
 	Boot    = "boot"
 	Restore = "restore"
+	Clone   = "clone" // a fresh VM, as a copy of a template
 )
 
 // maxSize of the file; then it makes room for a new one.

@@ -1,0 +1,320 @@
+package shim
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	digest "github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/snapshot/stream"
+	"godwit.dev/godwit/snapshot/worker"
+)
+
+// arrival is a VM on its way here. Create makes it; while its task is CREATED the pages
+// come, the network is joined and the VMM started, so that at the end the device state
+// is all that is left to load. Start takes over what it has made.
+type arrival struct {
+	vm       *VM
+	ref      *machinev1.Ref
+	ends     stream.Ends
+	socket   string
+	listener *net.UnixListener
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	done   chan struct{} // closed when run is over: nothing works for it any more
+
+	start     *starting
+	made      *undo
+	disks     []worker.Disk // that come along
+	state     *os.File
+	launching sync.WaitGroup
+	launched  chan error              // of the VMM's start
+	fail      context.CancelCauseFunc // ends what comes
+}
+
+// await makes the place where the source's connection is handed over.
+func (c *creation) await(_ context.Context, u *undo) error {
+	if c.decision.Action != record.Receive {
+		return nil
+	}
+	vm := c.vm
+	a := &arrival{vm: vm, done: make(chan struct{}), made: new(undo), start: &starting{vm: vm}}
+	a.ref = &machinev1.Ref{Operation: c.intent.Operation, Attempt: c.intent.Attempt, Generation: c.next.Generation}
+	token := make([]byte, 16)
+	_, _ = rand.Read(token) // never fails
+	var err error
+	if a.ends.Own, err = stream.NewIdentity(); err != nil {
+		return err
+	}
+	a.ends.Peer = c.intent.Stream.GetCertificate()
+	a.ends.Channel = vm.host.Config.PagesChannel(vm.namespace, vm.id, hex.EncodeToString(token))
+	if a.socket, err = vm.host.Config.PagesSocket(a.ends.Channel); err != nil {
+		return err
+	}
+	if err := removeFile(a.socket); err != nil {
+		return err
+	}
+	if a.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: a.socket}); err != nil {
+		return fmt.Errorf("await the source: %w", err)
+	}
+	if a.state, err = memoryFile("state"); err != nil {
+		return errors.Join(err, a.listener.Close())
+	}
+	a.ctx, a.cancel = context.WithCancel(vm.life)
+	vm.mu.Lock()
+	vm.arrival = a
+	vm.mu.Unlock()
+	u.add("await no source", func(context.Context) error {
+		vm.mu.Lock()
+		vm.arrival = nil
+		vm.mu.Unlock()
+		a.cancel()
+		return errors.Join(a.listener.Close(), a.state.Close())
+	})
+	return nil
+}
+
+// incoming answers what the source is to be told.
+func (vm *VM) incoming(ref *machinev1.Ref) (*machinev1.IncomingResponse, error) {
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	a, j := vm.arrival, vm.journal
+	if a == nil || !sameRef(a.ref, ref) || !j.Phase.destination() {
+		return nil, fmt.Errorf("operation %s, attempt %d, generation %d does not bring VM %s here (%s): %w",
+			ref.GetOperation(), ref.GetAttempt(), ref.GetGeneration(), vm.id, j.Phase, errdefs.ErrFailedPrecondition)
+	}
+	return &machinev1.IncomingResponse{Channel: a.ends.Channel, Socket: a.socket, Certificate: a.ends.Own.Certificate, Digest: j.Digest}, nil
+}
+
+// run returns when Start or an end has taken over. What fails before that ends the task:
+// this attempt never runs here, and the source hears so.
+func (a *arrival) run() {
+	err := a.come()
+	if err == nil {
+		select { // READY: a VMM that dies now leaves nothing to run
+		case <-a.vm.machine.Done():
+			err = fmt.Errorf("the VMM ended: %w", errdefs.ErrAborted)
+		case <-a.ctx.Done():
+		}
+	}
+	gone := a.ctx.Err() != nil
+	a.cancel()
+	if err := errors.Join(a.listener.Close(), a.state.Close()); err != nil && !errors.Is(err, net.ErrClosed) {
+		a.vm.log.Warn("close what a move came by", "error", err)
+	}
+	close(a.done)
+	if err != nil && !gone {
+		a.vm.log.Error("receive VM: it will not run here", "operation", a.ref.GetOperation(), "attempt", a.ref.GetAttempt(), "error", err)
+		a.vm.endCreated(a.vm.life, killed)
+	}
+}
+
+// stop ends a run under way, and takes back what it has made.
+func (a *arrival) stop() {
+	a.cancel()
+	<-a.done
+	if err := a.made.run(a.vm.life, undoBound); err != nil {
+		a.vm.log.Warn("take an arrival back", "error", err)
+	}
+}
+
+// come returns once the VM is READY.
+func (a *arrival) come() error {
+	ctx, cancel := context.WithTimeout(a.ctx, time.Duration(a.vm.host.Config.Timeouts.Operation))
+	defer cancel()
+	if err := runSteps(ctx, a.made, undoBound, []step{{"attach network", a.start.attach}}); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { a.listener.Close() })
+	defer stop()
+	for {
+		conn, err := a.accept()
+		if ctx.Err() != nil {
+			err = fmt.Errorf("no source came in time (timeouts.operation): %w", context.Cause(ctx))
+		}
+		if err != nil {
+			return err
+		}
+		err = a.receive(ctx, conn)
+		if conn.Close(); !errdefs.IsUnauthorized(err) {
+			return err
+		}
+		a.vm.log.Warn("who connected is not the source", "operation", a.ref.GetOperation(), "error", err)
+	}
+}
+
+// accept takes a connection's descriptor from godwitd.
+func (a *arrival) accept() (*os.File, error) {
+	for {
+		c, err := a.listener.AcceptUnix()
+		if err != nil {
+			return nil, fmt.Errorf("await the source: %w: %w", err, errdefs.ErrUnavailable)
+		}
+		f, err := descriptor(c)
+		c.Close()
+		if err == nil {
+			return f, nil
+		}
+		a.vm.log.Warn("take a connection over", "error", err)
+	}
+}
+
+// descriptor reads one that was passed.
+func descriptor(c *net.UnixConn) (*os.File, error) {
+	if err := c.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+		return nil, err
+	}
+	data, rights := make([]byte, 64), make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := c.ReadMsgUnix(data, rights)
+	if err != nil {
+		return nil, err
+	}
+	messages, err := unix.ParseSocketControlMessage(rights[:n])
+	if err != nil || len(messages) != 1 {
+		return nil, fmt.Errorf("no descriptor came: %w", errdefs.ErrInvalidArgument)
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil || len(fds) != 1 {
+		return nil, fmt.Errorf("no descriptor came: %w", errdefs.ErrInvalidArgument)
+	}
+	unix.CloseOnExec(fds[0])
+	return os.NewFile(uintptr(fds[0]), "connection"), nil
+}
+
+// receive has a worker take the VM from the other end of conn.
+func (a *arrival) receive(ctx context.Context, conn *os.File) error {
+	ctx, a.fail = context.WithCancelCause(ctx)
+	defer a.fail(nil)
+	a.launched = make(chan error, 1)
+	defer a.launching.Wait()
+	vm, j := a.vm, a.vm.noted()
+	files := &openFiles{}
+	defer files.close()
+	job := worker.ReceiveJob{Arrival: a, Conn: worker.Open(conn), Ends: a.ends, Ref: refOf(vm, a.ref, j), State: worker.Open(a.state)}
+	ram, err := files.open(j.RAM, os.O_RDWR)
+	if err != nil {
+		return err
+	}
+	job.Spaces = append(job.Spaces, worker.SizedSpace{Name: ramSpace, Size: int64(j.Spec.Memory), File: worker.Open(ram)})
+	a.disks = nil
+	const fresh = os.O_CREATE | os.O_RDWR | os.O_TRUNC
+	for i, d := range j.Spec.Disks {
+		path := j.Disks[i].Path
+		if d.ReadOnly {
+			blob := worker.SizedDisk{Blob: stream.Blob{ID: d.ID, Digest: digest.Digest(d.Digest), Size: d.Size}}
+			if vm.host.Disks.Link(d.Digest, path) != nil { // the node lacks it
+				f, err := files.open(path+partial, fresh)
+				if err != nil {
+					return err
+				}
+				blob.File = worker.Open(f)
+				a.disks = append(a.disks, worker.Disk{ID: d.ID, File: blob.File})
+			}
+			job.Disks = append(job.Disks, blob)
+			continue
+		}
+		f, err := files.open(path, fresh)
+		if err != nil {
+			return err
+		}
+		job.Spaces = append(job.Spaces, worker.SizedSpace{Name: diskSpace(len(job.Spaces) - 1), Size: d.Size, File: worker.Open(f)})
+	}
+	return vm.host.Snapshots(j.Cgroup).Receive(ctx, job, vm.progress.note)
+}
+
+// Complete starts the VMM: it needs the disks, and not their content.
+func (a *arrival) Complete(ctx context.Context) error {
+	if err := adoptDisks(a.disks); err != nil {
+		return err
+	}
+	a.launching.Go(func() {
+		err := runSteps(ctx, a.made, undoBound, []step{{"start VMM", a.start.launch}})
+		a.launched <- err
+		if err != nil {
+			a.fail(err)
+		}
+	})
+	return nil
+}
+
+// Load gives the VMM its device state. The VM is complete then, and has not executed an
+// instruction.
+func (a *arrival) Load(ctx context.Context, digest string, data json.RawMessage) error {
+	var resume Resume
+	if err := json.Unmarshal(data, &resume); err != nil {
+		return fmt.Errorf("its resume information: %w: %w", err, errdefs.ErrDataLoss)
+	}
+	select {
+	case err := <-a.launched:
+		if err != nil {
+			return err
+		}
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if _, err := a.state.Seek(0, 0); err != nil {
+		return err
+	}
+	if err := a.vm.machine.LoadState(ctx, a.state); err != nil {
+		return err
+	}
+	return a.vm.update(func(j *Journal) error {
+		if j.Phase != Incoming {
+			return fmt.Errorf("VM %s is %s here: %w", a.vm.id, j.Phase, errdefs.ErrFailedPrecondition)
+		}
+		j.Phase, j.Digest, j.Resume, j.BootID = Ready, digest, resume, resume.BootID
+		return nil
+	})
+}
+
+// admit refuses a Start of a moved VM that is not this node's yet, and leaves the task as
+// it is: its controller may commit later.
+func (s *starting) admit(ctx context.Context) error {
+	vm, j := s.vm, s.vm.noted()
+	if !vm.restored || !j.Move || !vm.is(Created) {
+		return nil
+	}
+	if err := s.ready(j); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(vm.host.Config.Timeouts.Daemon))
+	defer cancel()
+	var err error
+	s.committed, err = vm.committed(ctx, j)
+	return err
+}
+
+// take answers what is to be undone if Start fails: what an arrival has made too.
+func (s *starting) take() *undo {
+	a := s.vm.arrival
+	if a == nil {
+		return new(undo)
+	}
+	a.cancel()
+	<-a.done
+	s.readdress, s.plugs = a.start.readdress, a.start.plugs
+	return a.made
+}
+
+// unlessArrived is a step that an arrival has behind it.
+func (s *starting) unlessArrived(fn func(context.Context, *undo) error) func(context.Context, *undo) error {
+	return func(ctx context.Context, u *undo) error {
+		if s.vm.arrival != nil {
+			return nil
+		}
+		return fn(ctx, u)
+	}
+}

@@ -1,0 +1,104 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/snapshot/worker"
+)
+
+// nextFile becomes the page table when the snapshot stands that it is of.
+func nextFile(j *Journal) string { return tableFile(j) + ".next" }
+
+// openNext makes the file of the table for the snapshot after a checkpoint: the VM goes on,
+// and no restore makes one.
+func openNext(j *Journal, files *openFiles) (*worker.File, error) {
+	f, err := files.open(nextFile(j), os.O_CREATE|os.O_RDWR|os.O_TRUNC)
+	if err != nil {
+		return nil, err
+	}
+	return worker.Open(f), nil
+}
+
+// keepTable makes the table of a checkpoint that stands the VM's. Without it the next
+// snapshot pushes more, and no more than that.
+func (vm *VM) keepTable(stands bool) {
+	j := vm.noted()
+	keep := func() error { return os.Rename(nextFile(j), tableFile(j)) }
+	if !stands {
+		keep = func() error { return removeFile(nextFile(j)) }
+	}
+	err := keep()
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		vm.log.Warn("keep the page table of a checkpoint", "error", err)
+	}
+}
+
+// goOn ends the pause of a checkpoint: all that the snapshot needs has been read. What is
+// left of the work needs the VM no more, and is called an upload.
+func (vm *VM) goOn(c *capture) {
+	vm.mu.Lock()
+	vm.upload, c.gone = c, time.Now()
+	vm.mu.Unlock()
+	c.deadline.Stop()
+	if err := vm.enterFrom(Capturing, Aborting); err != nil {
+		vm.log.Info("the VM of a checkpoint has ended in its pause", "error", err)
+		if err := vm.bereave(c, true); err != nil {
+			vm.log.Error("end the hold of a checkpoint", "error", err)
+		}
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(vm.life), time.Duration(vm.host.Config.Timeouts.Abort))
+	defer cancel()
+	var up error
+	if !c.req.GetPaused() {
+		var err error
+		up, err = vm.wakeMachine(ctx, false)
+		c.gone = time.Now()
+		if err != nil {
+			vm.log.Error("let the VM go on behind its checkpoint", "error", err)
+			vm.drop()
+			vm.end(ctx, killed, time.Now())
+			return
+		}
+	}
+	// SENDING lets the VM run, so that the journal need not come first.
+	noted := vm.write((*Journal).keep)
+	if err := vm.thawed(ctx, c, noted, up); err != nil {
+		vm.log.Error("let the VM go on behind its checkpoint", "error", err)
+	}
+}
+
+// uploading answers the checkpoint under way or past whose VM has gone on; vm.mu is held.
+func (vm *VM) uploading(c *capture) bool {
+	select {
+	case <-c.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// checkpointable is the part of the preflight that only a checkpoint has; vm.mu is held.
+func (vm *VM) checkpointable(paused bool) error {
+	switch {
+	case vm.upload != nil && vm.uploading(vm.upload):
+		return fmt.Errorf("the checkpoint of operation %s is still being sent: %w", vm.upload.ref.GetOperation(), errdefs.ErrFailedPrecondition)
+	case paused && vm.state != Paused:
+		return fmt.Errorf("it is %s, not paused: %w", vm.state, errdefs.ErrFailedPrecondition)
+	case paused && vm.journal.Spec.Recycles() && vm.nics != nil:
+		return fmt.Errorf("it sleeps without its NICs, which a paused guest cannot let go: use godwit checkpoint while it runs: %w", errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// cancelUpload ends what is left of a checkpoint, and waits for it.
+func cancelUpload(c *capture) {
+	c.cancel()
+	<-c.done
+}

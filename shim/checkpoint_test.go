@@ -1,0 +1,233 @@
+package shim
+
+import (
+	"encoding/json"
+	"os"
+	"slices"
+	"testing"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+)
+
+func (w *world) checkpoint(paused bool) (*machinev1.CaptureResponse, error) {
+	return w.machineService().Capture(w.t.Context(), &machinev1.CaptureRequest{
+		Ref: w.ref(), Repository: "r", Tag: "t", Checkpoint: true, Paused: paused,
+	})
+}
+
+// goesOn wants a VM that nobody holds.
+func (w *world) goesOn(what string) {
+	w.t.Helper()
+	vm, err := w.service.the()
+	w.must("find", err)
+	if !vm.is(Running) || !w.machine.running() || vm.noted().Phase != Own || vm.capture != nil {
+		w.t.Fatalf("%s: VM is %s, journal %s, VMM runs %v", what, vm.state, vm.noted().Phase, w.machine.running())
+	}
+}
+
+// N-10: the VM goes on as soon as it has been read; the snapshot is sent behind that, for
+// which nothing of the VM waits, and the page table of the next one stands with it.
+func TestCheckpoint(t *testing.T) {
+	w := newWorld(t).running()
+	w.store.late = make(chan struct{})
+	vm, _ := w.service.the()
+	done := make(chan error, 1)
+	var r *machinev1.CaptureResponse
+	go func() { var err error; r, err = w.checkpoint(false); done <- err }()
+	if !eventually(func() bool { vm.mu.Lock(); defer vm.mu.Unlock(); return vm.upload != nil && vm.state == Running }) {
+		t.Fatal("the VM does not go on while its checkpoint is sent")
+	}
+	w.goesOn("while the checkpoint is sent")
+	ctx := ctxNS(t)
+	if _, err := w.service.Pause(ctx, &taskapi.PauseRequest{ID: "vm"}); err != nil {
+		t.Errorf("pause while a checkpoint is sent: %v", err)
+	}
+	if _, err := w.service.Resume(ctx, &taskapi.ResumeRequest{ID: "vm"}); err != nil {
+		t.Errorf("resume while a checkpoint is sent: %v", err)
+	}
+	other := w.ref()
+	other.Operation = "op2"
+	_, err := w.machineService().Capture(t.Context(), &machinev1.CaptureRequest{Ref: other, Repository: "r"})
+	if !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
+		t.Errorf("another capture while a checkpoint is sent: %v", err)
+	}
+	w.must("make page table", os.WriteFile(nextFile(vm.noted()), []byte("new"), 0o600))
+	close(w.store.late)
+	w.must("checkpoint", <-done)
+	if !r.GetGoneOn() || r.GetDigest() == "" || r.GetPauseMs() <= 0 {
+		t.Errorf("answer %v", r)
+	}
+	if data, err := os.ReadFile(tableFile(vm.noted())); err != nil || string(data) != "new" {
+		t.Errorf("page table %q: %v", data, err)
+	}
+	again, err := w.checkpoint(false) // the answer may have been lost
+	if err != nil || again.GetDigest() != r.GetDigest() {
+		t.Errorf("the same order once more: %v, %v", again, err)
+	}
+	w.goesOn("in the end")
+	other.Operation = "op3"
+	_, err = w.machineService().Capture(t.Context(), &machinev1.CaptureRequest{Ref: other, Repository: "r"})
+	w.must("hibernate behind it", err)
+}
+
+// P-22: a checkpoint that fails anywhere leaves the VM running, with its page table as it
+// was, and the next one succeeds.
+func TestCheckpointFailsAtEachCall(t *testing.T) {
+	take := func(w *world) error { _, err := w.checkpoint(false); return err }
+	failEach(t, func(w *world) { w.running() }, take, func(t *testing.T, w *world, name string) {
+		if vm, err := w.service.the(); name == "resume" && err == nil && vm.is(Stopped) {
+			return // a VM that cannot be resumed is in an unknown state and ends; its checkpoint may stand
+		}
+		w.goesOn(name + " failed")
+		vm, _ := w.service.the()
+		if _, err := os.Stat(nextFile(vm.noted())); err == nil {
+			t.Error("a page table is left over")
+		}
+		ref := w.ref()
+		ref.Attempt = 2
+		_, err := w.machineService().Capture(t.Context(), &machinev1.CaptureRequest{Ref: ref, Repository: "r", Checkpoint: true})
+		w.must("checkpoint again", err)
+		w.goesOn("again")
+	})
+}
+
+// An abort behind the pause ends the upload and nothing else.
+func TestCheckpointIsCancelled(t *testing.T) {
+	for name, at := range map[string]func(*world) *chan struct{}{
+		"before the pause": func(w *world) *chan struct{} { return &w.store.early },
+		"in the pause":     func(w *world) *chan struct{} { return &w.store.block },
+		"behind it":        func(w *world) *chan struct{} { return &w.store.late },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t).running()
+			*at(w) = make(chan struct{})
+			done := make(chan error, 1)
+			go func() { _, err := w.checkpoint(false); done <- err }()
+			vm, _ := w.service.the()
+			if !eventually(func() bool {
+				vm.mu.Lock()
+				defer vm.mu.Unlock()
+				return vm.capture != nil && vm.journal.Phase == Sending || vm.upload != nil
+			}) {
+				t.Fatal("it does not begin")
+			}
+			_, err := w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
+			w.must("abort", err)
+			if err := <-done; err == nil {
+				t.Error("a checkpoint that was aborted succeeded")
+			}
+			w.goesOn("aborted")
+		})
+	}
+}
+
+// A VMM that dies while its checkpoint is sent takes nothing of it along, and the task can
+// be deleted.
+func TestCheckpointOutlivesItsVM(t *testing.T) {
+	w := newWorld(t).running()
+	w.store.late = make(chan struct{})
+	done := make(chan error, 1)
+	go func() { _, err := w.checkpoint(false); done <- err }()
+	vm, _ := w.service.the()
+	if !eventually(func() bool { vm.mu.Lock(); defer vm.mu.Unlock(); return vm.upload != nil && vm.state == Running }) {
+		t.Fatal("the VM does not go on")
+	}
+	w.must("kill", w.machine.Kill(t.Context()))
+	if !eventually(func() bool { return vm.is(Stopped) }) {
+		t.Fatalf("VM is %s", vm.state)
+	}
+	close(w.store.late)
+	w.must("checkpoint", <-done)
+	w.must("delete", w.delete())
+	w.nothingLeft()
+}
+
+// A VMM that dies in the pause, when its state is saved: the snapshot may stand, and nothing
+// holds the task.
+func TestDeathInTheCheckpointsPause(t *testing.T) {
+	w := newWorld(t).running()
+	w.store.block = make(chan struct{})
+	done := make(chan error, 1)
+	go func() { _, err := w.checkpoint(false); done <- err }()
+	vm, _ := w.service.the()
+	if !eventually(func() bool { return vm.noted().Phase == Sending && !w.machine.running() }) {
+		t.Fatal("it does not begin")
+	}
+	w.must("kill", w.machine.Kill(t.Context()))
+	if !eventually(func() bool { return vm.is(Stopped) }) {
+		t.Fatalf("VM is %s", vm.state)
+	}
+	close(w.store.block)
+	<-done // whether it stands is not what matters
+	w.must("delete", w.delete())
+	w.nothingLeft()
+}
+
+// A task that containerd's client has paused stays so; one that somebody paused is refused
+// by name, as is one that has ended.
+func TestCheckpointOfAPausedTask(t *testing.T) {
+	w := newWorld(t).running()
+	if _, err := w.checkpoint(true); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
+		t.Errorf("of a task that runs, as if it were paused: %v", err)
+	}
+	_, err := w.service.Pause(ctxNS(t), &taskapi.PauseRequest{ID: "vm"})
+	w.must("pause", err)
+	if _, err := w.checkpoint(false); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
+		t.Errorf("of a paused task: %v", err)
+	}
+	r, err := w.checkpoint(true)
+	w.must("checkpoint", err)
+	vm, _ := w.service.the()
+	if !vm.is(Paused) || w.machine.running() || vm.noted().Phase != Own || !r.GetGoneOn() {
+		t.Fatalf("VM is %s, %v", vm.state, r)
+	}
+	var resume Resume
+	w.must("read what it says of the task", json.Unmarshal(w.store.pushed.Resume, &resume))
+	if resume.BootID != w.agent.boot {
+		t.Errorf("boot %q, want %q", resume.BootID, w.agent.boot)
+	}
+	_, err = w.service.Resume(ctxNS(t), &taskapi.ResumeRequest{ID: "vm"})
+	w.must("resume", err)
+	w.goesOn("resumed")
+}
+
+// N-21: a VM that sleeps without its NICs lacks them in its snapshot, and has them again
+// when it goes on. A paused guest cannot let them go.
+func TestCheckpointRecycles(t *testing.T) {
+	w := recycling(t).running()
+	r, err := w.checkpoint(false)
+	w.must("checkpoint", err)
+	if !r.GetGoneOn() {
+		t.Errorf("answer %v", r)
+	}
+	w.goesOn("behind the checkpoint")
+	if got := w.machine.nics.list(); !slices.Equal(got, []string{"net0"}) {
+		t.Errorf("NICs %v", got)
+	}
+	_, err = w.service.Pause(ctxNS(t), &taskapi.PauseRequest{ID: "vm"})
+	w.must("pause", err)
+	ref := w.ref()
+	ref.Operation = "op2"
+	_, err = w.machineService().Capture(t.Context(), &machinev1.CaptureRequest{Ref: ref, Repository: "r", Checkpoint: true, Paused: true})
+	if !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
+		t.Errorf("of a paused guest: %v", err)
+	}
+}
+
+// An exec goes on beside a checkpoint, as everything in the VM does.
+func TestCheckpointSparesExecs(t *testing.T) {
+	w := newWorld(t).running()
+	_, err := w.service.Exec(ctxNS(t), execRequest("e"))
+	w.must("exec", err)
+	_, err = w.service.Start(ctxNS(t), &taskapi.StartRequest{ID: "vm", ExecID: "e"})
+	w.must("start exec", err)
+	_, err = w.service.Exec(ctxNS(t), execRequest("never started"))
+	w.must("exec", err)
+	_, err = w.checkpoint(false)
+	w.must("checkpoint", err)
+	w.goesOn("behind it")
+}

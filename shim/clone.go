@@ -1,0 +1,245 @@
+package shim
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/api/version"
+	"godwit.dev/godwit/shim/template"
+	"godwit.dev/godwit/vmm"
+)
+
+// cloneBound is how long a copy may take to answer: much less than a boot, which comes
+// after it where it does not.
+const cloneBound = 15 * time.Second
+
+// clone starts the VM as a copy of its shape's template, if there is one. It is never a
+// reason for a Start to fail: whatever goes wrong, the VMM is killed, its RAM is emptied,
+// the template is thrown away, and the VM boots.
+func (s *starting) clone(ctx context.Context, u *undo) error {
+	vm := s.vm
+	if vm.host.Templates == nil || hugeRAM(vm.host.Config.RAMDir) { // errHuge
+		return nil
+	}
+	shape, err := vm.shape()
+	if err != nil {
+		vm.log.Debug("boot: no template can be", "reason", err)
+		return nil
+	}
+	t, err := vm.host.Templates.Open(shape)
+	if errdefs.IsNotFound(err) {
+		s.wanted = &shape
+		return nil
+	}
+	if err == nil {
+		err = s.copy(ctx, u, t)
+		err = errors.Join(err, t.Close())
+	}
+	if err == nil {
+		s.shape = &shape
+		return nil
+	}
+	if ctx.Err() != nil {
+		return err // the task is killed, or nobody waits for it: the template is not to blame
+	}
+	if !vm.stopped() {
+		return fmt.Errorf("a copy that failed does not end: %w", err)
+	}
+	vm.log.Warn("template does not do: boot", "template", shape.Key(), "error", err)
+	vm.discard(shape, err)
+	return vm.blank()
+}
+
+func (vm *VM) discard(shape template.Shape, reason error) {
+	if err := vm.host.Templates.Discard(shape, reason); err != nil {
+		vm.log.Warn("throw template away", "template", shape.Key(), "error", err)
+	}
+}
+
+// blame throws the template away whose copy has answered and then, asked for more than that
+// within soon, dies or falls silent: this Start fails, but no other one because of it. What
+// the guest refuses is the container's fault.
+func (s *starting) blame(ctx, soon context.Context, err error) {
+	if s.shape == nil || err == nil || ctx.Err() != nil || soon.Err() == nil && !s.vm.stopped() {
+		return
+	}
+	s.vm.log.Warn("a copy has fallen silent: throw its template away", "template", s.shape.Key(), "error", err)
+	s.vm.discard(*s.shape, err)
+}
+
+// wish notes that a template of the VM's shape would have been of use. Only once the VM
+// runs: a shape that does not boot makes none, and the boot has the CPUs for itself.
+func (s *starting) wish() {
+	if s.wanted == nil {
+		return
+	}
+	if err := s.vm.host.Templates.Wish(*s.wanted); err != nil {
+		s.vm.log.Warn("wish for a template", "error", err)
+	}
+}
+
+// copy makes the VM out of t up to where its agent has answered. On an error nothing of it
+// runs any more.
+func (s *starting) copy(ctx context.Context, u *undo, t *template.Template) error {
+	bounded, cancel := context.WithTimeout(ctx, cloneBound)
+	defer cancel()
+	made := new(undo)
+	s.template = t
+	defer func() { s.template = nil }()
+	vm := s.vm
+	err := runSteps(bounded, made, undoBound, []step{
+		{"start VMM for a copy", s.launchCopy},
+		{"load template", func(ctx context.Context, _ *undo) error { return vm.machine.LoadState(ctx, t.State) }},
+		{"run copy", s.thaw},
+		{"meet copy", s.meet},
+	})
+	if err != nil {
+		return err
+	}
+	vm.cloned, s.kernel = true, t.Kernel
+	u.steps = append(u.steps, made.steps...)
+	return nil
+}
+
+// launchCopy fills the RAM while the VMM starts, which does not look at it before it loads
+// its state.
+func (s *starting) launchCopy(ctx context.Context, u *undo) error {
+	vm, t := s.vm, s.template
+	macs := map[int]string{}
+	for _, n := range vm.spec().NICs {
+		macs[n.Slot] = n.MAC
+	}
+	if err := t.Readdress(macs); err != nil {
+		return err
+	}
+	ram, err := os.OpenFile(vm.noted().RAM, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	poured := make(chan error, 1)
+	go func() { poured <- t.Pour(ctx, ram) }()
+	err = s.launch(ctx, u)
+	return errors.Join(err, <-poured, ram.Close())
+}
+
+// greet is a copy's first call: numbers of its own before anything else, and the time.
+func (s *starting) greet(ctx context.Context, a agentv1.AgentService) error {
+	entropy := make([]byte, 64)
+	if _, err := rand.Read(entropy); err != nil {
+		return err
+	}
+	r, err := a.Restored(ctx, &agentv1.RestoredRequest{Entropy: entropy, UnixNano: time.Now().UnixNano()})
+	if err != nil {
+		return err
+	}
+	if len(r.GetProcesses()) > 0 || r.GetBootId() == "" {
+		return fmt.Errorf("the copy is of a guest with %d processes: %w", len(r.GetProcesses()), errdefs.ErrDataLoss)
+	}
+	s.boot = r.GetBootId()
+	return nil
+}
+
+// stopped reports whether no VMM of the VM runs.
+func (vm *VM) stopped() bool {
+	vm.mu.Lock()
+	machine := vm.machine
+	vm.mu.Unlock()
+	if machine == nil {
+		return true
+	}
+	select {
+	case <-machine.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// blank takes back what a copy that failed has left in the VM's files.
+func (vm *VM) blank() error {
+	j := vm.noted()
+	ram, err := os.OpenFile(j.RAM, os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("empty RAM: %w", err)
+	}
+	// Not cut: its size is what admission counts.
+	err = unix.Fallocate(int(ram.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(j.Spec.Memory))
+	if err := errors.Join(err, ram.Close()); err != nil {
+		return fmt.Errorf("empty RAM: %w", err)
+	}
+	// Its last words would be taken for the boot's.
+	if err := os.Truncate(consoleFile(vm.dir), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("empty console: %w", err)
+	}
+	vm.mu.Lock()
+	vm.machine, vm.agent = nil, nil
+	vm.mu.Unlock()
+	if j.Process == nil {
+		return nil
+	}
+	return vm.write(func(j *Journal) { j.Process = nil })
+}
+
+// shape of a VM that is not restored. An error says why no other VM can be like it.
+func (vm *VM) shape() (template.Shape, error) {
+	if vm.facts.Single != "" {
+		return template.Shape{}, fmt.Errorf("%s: %s: %w", vm.facts.Name, vm.facts.Single, errdefs.ErrNotImplemented)
+	}
+	sp := vm.spec()
+	out := baseShape(vm.facts, vm.host.HostKernel)
+	out.Guest, out.Cmdline = sp.Kernel.Digest, sp.Kernel.Cmdline
+	out.Memory, out.VCPUs = sp.Memory, sp.VCPUs
+	for _, d := range sp.Disks {
+		out.Disks = append(out.Disks, template.Disk{Slot: d.Slot, ReadOnly: d.ReadOnly})
+	}
+	for _, n := range sp.NICs {
+		out.NICs = append(out.NICs, n.Slot)
+	}
+	return out, nil
+}
+
+// baseShape is what all VMs of one VMM have here.
+func baseShape(f vmm.Facts, kernel string) template.Shape {
+	out := template.Shape{
+		Build: version.Version + " " + version.Commit,
+		VMM:   f.Name, Version: f.Version, Machine: f.Machine, CPU: f.CPU, Accel: f.Accel,
+	}
+	if f.CPU == "host" {
+		// What KVM shows of a CPU changes with the kernel: to make a template again costs less
+		// than a guest that misses something it has seen.
+		sum := sha256.Sum256([]byte(strings.Join(append(cpuFeatures(), kernel), " ")))
+		out.Features = hex.EncodeToString(sum[:16])
+	}
+	return out
+}
+
+// CurrentShape says whether a VM that is started here today can have the shape.
+func CurrentShape(ctx context.Context, host *Host, s template.Shape) bool {
+	driver, err := host.Driver(ctx, s.VMM)
+	if err != nil {
+		return false
+	}
+	facts, err := driver.Probe(ctx)
+	if err != nil || facts.Single != "" {
+		return false
+	}
+	kernel, err := host.Kernel()
+	if err != nil {
+		return false
+	}
+	want := baseShape(facts, host.HostKernel)
+	want.Guest, want.Cmdline = kernel.Digest, kernel.Cmdline+ticks(facts.Accel, s.VCPUs)
+	want.Memory, want.VCPUs, want.Disks, want.NICs = s.Memory, s.VCPUs, s.Disks, s.NICs
+	return want.Key() == s.Key()
+}

@@ -1,0 +1,124 @@
+package shim
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+
+	"godwit.dev/godwit/network"
+	"godwit.dev/godwit/network/dhcp"
+	"godwit.dev/godwit/shim/bundle"
+)
+
+// Names are what a guest without an agent is told beside its addresses. They are durable:
+// a successor has no bundle to read them from.
+type Names struct {
+	Hostname string       `json:"hostname,omitempty"`
+	DNS      []netip.Addr `json:"dns,omitempty"`
+	Search   []string     `json:"search,omitempty"`
+}
+
+// maxResolver is more than anybody's resolv.conf.
+const maxResolver = 64 << 10
+
+// namesOf reads what containerd's clients give a container as files.
+func namesOf(hostname string, copies bundle.Copies) (*Names, error) {
+	names := &Names{Hostname: hostname}
+	for _, c := range copies.Only("/etc/resolv.conf") {
+		info, err := os.Stat(c.Source)
+		if err != nil {
+			return nil, fmt.Errorf("read DNS servers: %w", err)
+		}
+		if !info.Mode().IsRegular() || info.Size() > maxResolver {
+			continue
+		}
+		data, err := os.ReadFile(c.Source)
+		if err != nil {
+			return nil, fmt.Errorf("read DNS servers: %w", err)
+		}
+		names.DNS, names.Search = resolver(string(data))
+	}
+	return names, nil
+}
+
+// resolver reads a resolv.conf (resolv.conf(5)): the last search list counts. What is no
+// address, such as one with a zone of the host, says nothing to a guest.
+func resolver(text string) (servers []netip.Addr, search []string) {
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		switch {
+		case len(f) < 2:
+		case f[0] == "nameserver":
+			if a, err := netip.ParseAddr(f[1]); err == nil && a.Zone() == "" && !a.IsLoopback() {
+				servers = append(servers, a)
+			}
+		case f[0] == "search", f[0] == "domain":
+			search = nil
+			for _, name := range f[1:] {
+				if name = strings.TrimSuffix(name, "."); name != "" {
+					search = append(search, name)
+				}
+			}
+		}
+	}
+	return servers, search
+}
+
+// askable prepares the links of a guest that asks for its addresses: the sinks that lead
+// its questions here, and what the answers say.
+func (vm *VM) askable(ctx context.Context, netns string, links []network.Link) ([]network.Link, *Names, error) {
+	if vm.spec().HasAgent() {
+		return links, nil, nil
+	}
+	hostname := ""
+	if c := vm.spec().Container; c != nil && c.OCI != nil {
+		hostname = c.OCI.Hostname
+	}
+	names, err := namesOf(hostname, vm.bundle.Copies)
+	if err != nil {
+		return nil, nil, err
+	}
+	// What a wake makes of a container has no such file.
+	if told := vm.spec().VMDisk; vm.restored && len(names.DNS)+len(names.Search) == 0 {
+		names.DNS, names.Search = told.DNS, told.Search
+	}
+	if links, err = vm.host.Network.FindGateways(ctx, netns, links); err != nil {
+		return nil, nil, err
+	}
+	for i := range links {
+		if len(links[i].NIC.Addresses) > 0 {
+			links[i].Sink = fmt.Sprintf("dhcp%d", i)
+		}
+	}
+	return links, names, nil
+}
+
+// serveDHCP answers the guest on every link that has a sink, until the attachment is
+// closed: whatever becomes of the guest meanwhile, it may ask when it runs again.
+func (vm *VM) serveDHCP(nics Attachment, j *Journal) error {
+	for _, link := range j.Links {
+		if link.Sink == "" {
+			continue
+		}
+		cfg := dhcp.Config{NIC: link.NIC, Neighbors: link.Neighbors}
+		if n := j.Names; n != nil {
+			cfg.Hostname, cfg.DNS, cfg.Search = n.Hostname, n.DNS, n.Search
+		}
+		server, err := dhcp.New(cfg)
+		if err != nil {
+			return err
+		}
+		go func() {
+			err := nics.Serve(vm.life, link, server, func(lease dhcp.Lease) {
+				vm.log.Info("lease", "nic", link.NIC.ID, "address", lease.Address)
+				vm.leases.note(lease)
+			})
+			if err != nil && vm.life.Err() == nil {
+				vm.log.Error("serve DHCP", "nic", link.NIC.ID, "error", err)
+			}
+		}()
+	}
+	return nil
+}

@@ -1,0 +1,139 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/snapshot"
+	"godwit.dev/godwit/snapshot/worker"
+)
+
+// fakeStore holds one snapshot.
+type fakeStore struct {
+	*faults
+	config     *snapshot.Config
+	pushed     worker.PushJob
+	sent       worker.SendJob
+	received   worker.ReceiveJob
+	resume     json.RawMessage // of what was sent
+	stranger   int             // so many connections are not the source's
+	early      chan struct{}   // if set, Push waits for it before the pause
+	block      chan struct{}   // and for this one in it
+	late       chan struct{}   // and for this one behind that of a checkpoint
+	failUpload bool
+}
+
+func (s *fakeStore) wait(ctx context.Context, c chan struct{}) error {
+	if c == nil {
+		return nil
+	}
+	select {
+	case <-c:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *fakeStore) Push(ctx context.Context, j worker.PushJob, notify func(worker.Progress)) (snapshot.Receipt, error) {
+	if err := s.wait(ctx, s.early); err != nil {
+		return snapshot.Receipt{}, err
+	}
+	if err := s.call("push pages"); err != nil { // while the VM runs
+		return snapshot.Receipt{}, err
+	}
+	if err := j.Live.Pause(ctx); err != nil {
+		return snapshot.Receipt{}, err
+	}
+	resume, err := j.Live.Save(ctx)
+	if err != nil {
+		return snapshot.Receipt{}, err
+	}
+	j.Resume = resume
+	if err := s.wait(ctx, s.block); err != nil {
+		return snapshot.Receipt{}, err
+	}
+	if err := s.call("push"); err != nil {
+		return snapshot.Receipt{}, err
+	}
+	if j.Next != nil {
+		notify(worker.Progress{Captured: time.Now()})
+		if err := s.wait(ctx, s.late); err != nil {
+			return snapshot.Receipt{}, err
+		}
+		if s.failUpload {
+			return snapshot.Receipt{}, errFake
+		}
+		if err := s.call("upload"); err != nil {
+			return snapshot.Receipt{}, err
+		}
+	}
+	s.pushed = j
+	s.config = &snapshot.Config{Ref: j.Ref, Facts: j.Facts, Spec: j.Spec, Resume: json.RawMessage(j.Resume)}
+	return snapshot.Receipt{Digest: "sha256:" + hexDigest, Captured: time.Now(), Durable: time.Now()}, nil
+}
+
+const hexDigest = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
+
+func (s *fakeStore) Open(context.Context, worker.OpenJob) (*worker.Opened, error) {
+	return &worker.Opened{Config: s.config}, s.call("open snapshot")
+}
+
+func (s *fakeStore) Fill(context.Context, worker.FillJob, func(worker.Progress)) error {
+	return s.call("fill")
+}
+
+// Send is a stream whose other end is ready when it says so.
+func (s *fakeStore) Send(ctx context.Context, j worker.SendJob, notify func(worker.Progress)) (snapshot.Sent, error) {
+	s.sent = j
+	if err := s.wait(ctx, s.early); err != nil {
+		return snapshot.Sent{}, err
+	}
+	notify(worker.Progress{Progress: snapshot.Progress{Step: "send pages", Pass: 1, Left: 4096}})
+	if err := s.call("send pages"); err != nil { // while the VM runs
+		return snapshot.Sent{}, err
+	}
+	if err := j.Live.Pause(ctx); err != nil {
+		return snapshot.Sent{}, err
+	}
+	resume, err := j.Live.Save(ctx)
+	if err != nil {
+		return snapshot.Sent{}, err
+	}
+	s.resume = resume
+	if err := s.wait(ctx, s.block); err != nil {
+		return snapshot.Sent{}, err
+	}
+	if err := s.call("send end"); err != nil {
+		return snapshot.Sent{}, err
+	}
+	return snapshot.Sent{Digest: streamDigest, Captured: time.Now(), Ready: time.Now()}, nil
+}
+
+const streamDigest = "stream:" + hexDigest
+
+// Receive is a stream that has come as soon as it is asked for.
+func (s *fakeStore) Receive(ctx context.Context, j worker.ReceiveJob, _ func(worker.Progress)) error {
+	s.received = j
+	if s.stranger > 0 {
+		s.stranger--
+		return fmt.Errorf("handshake: %w", errdefs.ErrUnauthenticated)
+	}
+	if err := s.call("receive"); err != nil {
+		return err
+	}
+	if err := j.Arrival.Complete(ctx); err != nil {
+		return err
+	}
+	if err := s.wait(ctx, s.early); err != nil {
+		return err
+	}
+	if err := j.Arrival.Load(ctx, streamDigest, s.resume); err != nil {
+		return err
+	}
+	return s.call("tell ready")
+}

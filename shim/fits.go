@@ -1,0 +1,76 @@
+package shim
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/snapshot"
+	"godwit.dev/godwit/vmm"
+)
+
+// factsOf says what device state made here depends on.
+func factsOf(f vmm.Facts, kernel string) snapshot.Facts {
+	out := snapshot.Facts{VMM: f.Name, Version: f.Version, Machine: f.Machine, Accel: f.Accel, CPU: f.CPU, Kernel: kernel}
+	if f.CPU == "host" {
+		out.Features = cpuFeatures()
+	}
+	return out
+}
+
+// compatible says whether state made under was runs under is. The host's kernel is
+// recorded for people; it does not decide.
+func compatible(was, is snapshot.Facts) error {
+	for _, f := range []struct{ name, was, is string }{
+		{"VMM", was.VMM, is.VMM}, {"machine", was.Machine, is.Machine},
+		{"acceleration", was.Accel, is.Accel}, {"CPU model", was.CPU, is.CPU},
+	} {
+		if f.was != f.is {
+			return fmt.Errorf("its %s is %q, this node has %q: %w", f.name, f.was, f.is, errdefs.ErrFailedPrecondition)
+		}
+	}
+	if older(is.Version, was.Version) {
+		return fmt.Errorf("it was made by %s %s, this node has the older %s: %w", was.VMM, was.Version, is.Version, errdefs.ErrFailedPrecondition)
+	}
+	for _, feature := range was.Features {
+		if !slices.Contains(is.Features, feature) {
+			return fmt.Errorf("it needs the CPU feature %s, which this node lacks: %w", feature, errdefs.ErrFailedPrecondition)
+		}
+	}
+	return nil
+}
+
+// layout refuses devices that do not lie where every node puts them: device state is
+// matched to devices by their slots, and a VMM tells too little, too late.
+func layout(s *spec.Spec) error {
+	for i, slot := range diskSlots(s.Disks) {
+		if d := s.Disks[i]; d.Slot != slot {
+			return misplaced("disk", d.ID, d.Slot, slot)
+		}
+	}
+	for i, n := range s.NICs {
+		if n.Slot != firstNICSlot+i {
+			return misplaced("NIC", n.ID, n.Slot, firstNICSlot+i)
+		}
+	}
+	return nil
+}
+
+// diskSlots are where disks lie, in their order. What the guest has not as a device has
+// none.
+func diskSlots(disks []spec.Disk) []int {
+	slots, next := make([]int, len(disks)), firstDiskSlot
+	for i, d := range disks {
+		if d.Device() {
+			slots[i] = next
+			next++
+		}
+	}
+	return slots
+}
+
+func misplaced(kind, id string, slot, want int) error {
+	return fmt.Errorf("its device layout has %s %s in slot %d, this node has it in %d: %w", kind, id, slot, want, errdefs.ErrFailedPrecondition)
+}

@@ -1,0 +1,43 @@
+package shim
+
+import (
+	"os"
+
+	digest "github.com/opencontainers/go-digest"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/snapshot"
+	"godwit.dev/godwit/snapshot/worker"
+)
+
+// openGolden opens the table that godwitd has made of a golden snapshot; without it the
+// snapshot is larger, no more.
+func (vm *VM) openGolden(req *machinev1.CaptureRequest, files *openFiles) *worker.File {
+	d := digest.Digest(req.GetGolden())
+	if d == "" || req.GetMake() != nil {
+		return nil
+	}
+	if err := d.Validate(); err != nil {
+		vm.log.Warn("golden snapshot is not used", "digest", d, "reason", err)
+		return nil
+	}
+	f, err := files.open(vm.host.Config.GoldenTable(d.Encoded()), os.O_RDONLY)
+	if err != nil {
+		vm.log.Warn("golden snapshot is not used", "digest", d, "reason", err)
+		return nil
+	}
+	return worker.Open(f)
+}
+
+// goldenOf is what a golden snapshot of this VM is found by.
+func goldenOf(req *machinev1.CaptureRequest, s *spec.Spec) *snapshot.GoldenInfo {
+	m := req.GetMake()
+	if m == nil {
+		return nil
+	}
+	return &snapshot.GoldenInfo{
+		Image: digest.Digest(m.GetImage()), Name: m.GetName(),
+		VMM: s.VMM.Name, Kernel: s.Kernel.Digest, Memory: s.Memory, VCPUs: s.VCPUs,
+	}
+}

@@ -1,0 +1,36 @@
+package join
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/ttrpc"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
+)
+
+// orders asks godwitd, over a connection for each call: they are few.
+type orders struct{ socket string }
+
+func (o orders) call(ctx context.Context, do func(nodev1.NodeService) error) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", o.socket)
+	if err != nil {
+		return fmt.Errorf("reach godwitd at %s: %w: %w", o.socket, err, errdefs.ErrUnavailable)
+	}
+	client := ttrpc.NewClient(conn)
+	defer client.Close()
+	return record.FromWire(do(nodev1.NewNodeClient(client)))
+}
+
+func (o orders) Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest) (r *nodev1.StatusResponse, err error) {
+	err = o.call(ctx, func(n nodev1.NodeService) error { r, err = n.Checkpoint(ctx, req); return err })
+	return r, err
+}
+
+func (o orders) Status(ctx context.Context, req *nodev1.StatusRequest) (r *nodev1.StatusResponse, err error) {
+	err = o.call(ctx, func(n nodev1.NodeService) error { r, err = n.Status(ctx, req); return err })
+	return r, err
+}

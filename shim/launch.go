@@ -1,0 +1,105 @@
+package shim
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"godwit.dev/godwit/snapshot/track"
+	"godwit.dev/godwit/vmm"
+)
+
+func (s *starting) launch(ctx context.Context, u *undo) (err error) {
+	vm := s.vm
+	files := &openFiles{}
+	defer files.close()
+	cfg, err := vm.vmmConfig(files, vm.restored || s.template != nil)
+	if err != nil {
+		return err
+	}
+	cfg.Track = vm.host.choose(ctx).Way == track.UFFD
+	vm.oomKills = costOf(vm.noted().Private).oomKills
+	driver, err := vm.driver(ctx)
+	if err != nil {
+		return err
+	}
+	m, err := driver.Start(ctx, *cfg)
+	if err != nil {
+		return err
+	}
+	vm.mu.Lock()
+	vm.machine = m
+	vm.mu.Unlock()
+	u.add("kill VMM", m.Kill)
+	p := m.Process()
+	if err := vm.write(func(j *Journal) { j.Process = &p }); err != nil {
+		return err
+	}
+	c := vm.way(ctx)
+	vm.log.Info("RAM is tracked", "way", c.Way, "reason", c.Reason)
+	return nil
+}
+
+// openFiles are closed once the VMM has its own.
+type openFiles struct{ all []*os.File }
+
+func (o *openFiles) open(path string, flag int) (*os.File, error) {
+	f, err := os.OpenFile(path, flag, 0o600)
+	if err == nil {
+		o.all = append(o.all, f)
+	}
+	return f, err
+}
+
+func (o *openFiles) close() {
+	for _, f := range o.all {
+		f.Close()
+	}
+}
+
+// vmmConfig derives the VMM's configuration from the Spec and from what this node has
+// made for it; nothing that a snapshot says names a file.
+func (vm *VM) vmmConfig(files *openFiles, incoming bool) (*vmm.Config, error) {
+	j, cfg := vm.noted(), vm.host.Config
+	ram, err := files.open(j.RAM, os.O_RDWR)
+	if err != nil {
+		return nil, err
+	}
+	out := &vmm.Config{
+		Name: vm.namespace + "/" + vm.id, Dir: j.RunDir, NetNS: j.NetNS,
+		Machine: j.Spec.VMM.Machine, CPU: j.Spec.VMM.CPU, Memory: j.Spec.Memory, VCPUs: j.Spec.VCPUs,
+		RAM: ram, Agent: j.RunDir + "/agent.sock", Incoming: incoming, Cgroup: j.Cgroup,
+	}
+	if !j.Spec.HasAgent() {
+		err = vm.bootsDisk(out, j, files)
+	} else {
+		out.Console, err = files.open(consoleFile(vm.dir), os.O_WRONLY|os.O_CREATE|os.O_APPEND)
+		if !incoming {
+			out.Kernel, out.Initrd, out.Cmdline = cfg.Guest.Kernel, cfg.Guest.Initrd, j.Spec.Kernel.Cmdline
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	for i, d := range j.Spec.Disks {
+		if !d.Device() {
+			continue
+		}
+		flag := os.O_RDWR
+		if d.ReadOnly {
+			flag = os.O_RDONLY
+		}
+		f, err := files.open(j.Disks[i].Path, flag)
+		if err != nil {
+			return nil, fmt.Errorf("disk %s: %w", d.ID, err)
+		}
+		out.Disks = append(out.Disks, vmm.Disk{ID: d.ID, Serial: d.Serial, Slot: d.Slot, File: f, ReadOnly: d.ReadOnly})
+	}
+	if vm.nics != nil && !(vm.restored && j.Spec.Recycles()) { // the state has none then
+		for i, tap := range vm.nics.Taps() {
+			n := j.Spec.NICs[i]
+			out.NICs = append(out.NICs, vmm.NIC{ID: n.ID, Slot: n.Slot, MAC: n.MAC, MTU: n.MTU, Tap: tap})
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,393 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"golang.org/x/sys/unix"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
+)
+
+// moving is a world whose VM runs, and whose record has a live move of it to node b.
+func moving(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t).running()
+	w.open("a", "b")
+	return w
+}
+
+func (w *world) open(from, to string) {
+	w.records.rec.Operation = &nodev1.Operation{
+		Id: "op1", Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Source: from, Destination: to,
+		Phase: nodev1.Phase_PHASE_TRANSFERRING, Generation: w.records.rec.GetGeneration(),
+	}
+}
+
+func (w *world) offer() (*machinev1.OfferResponse, error) {
+	r, err := w.machineService().Offer(w.t.Context(), &machinev1.OfferRequest{Ref: w.ref()})
+	return r, errgrpc.ToNative(err)
+}
+
+func (w *world) send() (*machinev1.SendResponse, error) {
+	if _, err := w.offer(); err != nil {
+		return nil, err
+	}
+	r, err := w.machineService().Send(w.t.Context(), &machinev1.SendRequest{Ref: w.ref(), Address: "b:1", Channel: "c", Certificate: []byte("d")})
+	return r, errgrpc.ToNative(err)
+}
+
+func (w *world) vote() error {
+	_, err := w.machineService().Vote(w.t.Context(), &machinev1.VoteRequest{Ref: w.ref()})
+	return errgrpc.ToNative(err)
+}
+
+// An offer says what the VM is, keeps its certificate for the attempt, and changes
+// nothing; the stream gets that identity, the budget and the bandwidth of the order.
+func TestSend(t *testing.T) {
+	w := moving(t)
+	o, err := w.offer()
+	w.must("offer", err)
+	again, err := w.offer()
+	w.must("offer again", err)
+	if string(o.GetCertificate()) != string(again.GetCertificate()) || len(o.GetCertificate()) == 0 || len(o.GetObstacles()) != 0 || len(o.GetSpec()) == 0 || len(o.GetFacts()) == 0 {
+		t.Errorf("offers %v and %v", o, again)
+	}
+	m := w.machineService()
+	r, err := m.Send(t.Context(), &machinev1.SendRequest{
+		Ref: w.ref(), Address: "b:1", Channel: "c", Certificate: []byte("d"), DowntimeMs: 30, Bandwidth: 5,
+	})
+	w.must("send", err)
+	if r.GetDigest() != streamDigest {
+		t.Errorf("digest %s", r.GetDigest())
+	}
+	if j := w.store.sent; j.Address != "b:1" || j.Ends.Channel != "c" || string(j.Ends.Peer) != "d" || string(j.Ends.Own.Certificate) != string(o.GetCertificate()) ||
+		j.Budget.Milliseconds() != 30 || j.Bandwidth != 5 || j.Ref.Operation != "op1" || len(j.Spaces) == 0 {
+		t.Errorf("job %+v", j)
+	}
+	vm, _ := w.service.the()
+	if j := vm.noted(); j.Phase != Sending || !j.Move || j.Digest != streamDigest || w.machine.running() {
+		t.Errorf("journal %+v", j)
+	}
+	if err := w.kill("", 9); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("kill while it is sent: %v", err)
+	}
+	if _, err := w.service.State(ctxNS(t), &taskapi.StateRequest{ID: "vm"}); err != nil {
+		t.Errorf("state while it is sent: %v", err)
+	}
+	w.must("vote", w.vote())
+	if _, err := m.Release(t.Context(), &machinev1.ReleaseRequest{Ref: w.ref(), Digest: "stream:other"}); err == nil {
+		t.Error("released to another digest")
+	}
+	_, err = m.Release(t.Context(), &machinev1.ReleaseRequest{Ref: w.ref(), Digest: streamDigest})
+	w.must("release", err)
+	if status := w.wait(""); status != 0 {
+		t.Errorf("exit status %d", status)
+	}
+	w.must("delete", w.delete())
+	w.nothingLeft()
+}
+
+// R8: whatever fails before the vote, the VM runs on as before, and can be sent again.
+func TestSendFailsAtEachCall(t *testing.T) {
+	send := func(w *world) error { _, err := w.send(); return err }
+	failEach(t, func(w *world) { w.running(); w.open("a", "b") }, send, func(t *testing.T, w *world, name string) {
+		vm, err := w.service.the()
+		w.must("find", err)
+		if !vm.is(Running) || !w.machine.running() || !w.net.up || vm.noted().Phase != Own || vm.noted().Move {
+			t.Fatalf("%s failed: VM is %s, journal %s", name, vm.state, vm.noted().Phase)
+		}
+		_, err = w.send()
+		w.must("send again", err)
+	})
+}
+
+func TestSendIsRefused(t *testing.T) {
+	w := moving(t)
+	m := w.machineService()
+	whole := &machinev1.SendRequest{Ref: w.ref(), Address: "b:1", Channel: "c", Certificate: []byte("d")}
+	if _, err := m.Send(t.Context(), whole); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) || !strings.Contains(err.Error(), "Offer") {
+		t.Errorf("without an offer: %v", err)
+	}
+	if vm, _ := w.service.the(); !vm.is(Running) {
+		t.Fatalf("VM is %s", vm.state)
+	}
+	if _, err := m.Send(t.Context(), &machinev1.SendRequest{Ref: w.ref()}); !errdefs.IsInvalidArgument(errgrpc.ToNative(err)) {
+		t.Errorf("without a destination: %v", err)
+	}
+	stale := w.ref()
+	stale.Generation--
+	if _, err := m.Offer(t.Context(), &machinev1.OfferRequest{Ref: stale}); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
+		t.Errorf("stale offer: %v", err)
+	}
+	w.exec("e")
+	if o, err := w.offer(); err != nil || len(o.GetObstacles()) != 0 {
+		t.Errorf("an exec is an obstacle: %v, %v", o, err)
+	}
+	if _, err := w.send(); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "exec e") {
+		t.Errorf("with an exec: %v", err)
+	}
+}
+
+// R2: after the vote only the record's word gives the VM back, once, under its generation.
+func TestRevert(t *testing.T) {
+	w := moving(t)
+	_, err := w.send()
+	w.must("send", err)
+	ref := w.ref()
+	revert := func(generation uint64) error {
+		_, err := w.machineService().Revert(t.Context(), &machinev1.RevertRequest{Ref: ref, OwnerGeneration: generation})
+		return errgrpc.ToNative(err)
+	}
+	if err := revert(ref.GetGeneration() + 2); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("before the vote: %v", err)
+	}
+	w.must("vote", w.vote())
+	if err := revert(ref.GetGeneration() + 2); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("without the record: %v", err)
+	}
+	w.records.rec.Owner, w.records.rec.Generation = &nodev1.Owner{Node: "a"}, ref.GetGeneration()
+	if err := revert(ref.GetGeneration()); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("before a commit: %v", err)
+	}
+	w.records.rec.Owner, w.records.rec.Generation = &nodev1.Owner{Node: "a"}, ref.GetGeneration()+2
+	w.must("revert", revert(ref.GetGeneration()+2))
+	w.must("revert again", revert(ref.GetGeneration()+2))
+	vm, _ := w.service.the()
+	if j, err := LoadJournal(vm.dir); err != nil || j.Phase != Own || j.Generation != ref.GetGeneration()+2 || !w.machine.running() || !w.net.up {
+		t.Errorf("journal %+v, %v", j, err)
+	}
+}
+
+// A source whose shim dies in mid-stream runs on under its successor, which nobody has to
+// tell.
+func TestSourceShimDies(t *testing.T) {
+	w := moving(t)
+	_, err := w.send()
+	w.must("send", err)
+	vm, _ := w.service.the()
+	w.must("begin to vote", vm.vmmID().Stop(t.Context())) // it dies between this and PREPARED
+	w.must("die", vm.write(func(j *Journal) { j.Shim.PID = 0 }))
+	w.must("unserve", vm.unserve())
+	life, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	host := w.host()
+	go func() { done <- Adopt(life, host, "ns", "vm") }()
+	if !eventually(func() bool {
+		j, err := LoadJournal(vm.dir)
+		return err == nil && j.Phase == Own && j.Adopted && !j.Move
+	}) {
+		j, err := LoadJournal(vm.dir)
+		t.Errorf("journal %+v, %v", j, err)
+	}
+	cancel()
+	<-done
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", vm.vmmID().PID))
+	if err != nil || strings.Contains(string(stat), ") T ") {
+		t.Errorf("the VMM's process: %s, %v", stat, err)
+	}
+}
+
+// coming is a world on node b, to which a VM of node a is on its way.
+func coming(t *testing.T) *world {
+	t.Helper()
+	from := moving(t)
+	o, err := from.offer()
+	from.must("offer", err)
+	_, err = from.send()
+	from.must("send", err)
+	w := newWorld(t)
+	w.cfg.Node = "b"
+	w.records.rec, w.store.resume = from.records.rec, from.store.resume
+	w.agent.exit("") // its init
+	w.stream = &machinev1.Stream{Spec: o.GetSpec(), Facts: o.GetFacts(), Certificate: o.GetCertificate(), Generation: from.ref().GetGeneration()}
+	return w
+}
+
+// receive makes the task of a VM that comes.
+func (w *world) receive() error {
+	r := w.bundle()
+	var err error
+	r.Options, err = record.Order("", record.Intent{Operation: "op1", Attempt: 1, Stream: w.stream})
+	w.must("order", err)
+	_, err = w.service.Create(ctxNS(w.t), r)
+	return errgrpc.ToNative(err)
+}
+
+// connect is what godwitd does with the source's connection.
+func (w *world) connect() {
+	w.t.Helper()
+	in, err := w.machineService().Incoming(w.t.Context(), &machinev1.IncomingRequest{Ref: w.ref()})
+	w.must("incoming", err)
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: in.GetSocket()})
+	if err != nil {
+		return // the arrival has ended
+	}
+	defer c.Close()
+	_, _, err = c.WriteMsgUnix([]byte("x"), unix.UnixRights(int(os.Stdin.Fd())), nil)
+	w.must("pass connection", err)
+}
+
+func (w *world) phase() Phase {
+	j, err := LoadJournal(w.cfg.VMDir("ns", "vm"))
+	if err != nil {
+		return ""
+	}
+	return j.Phase
+}
+
+// commit is the controller's.
+func (w *world) commit() {
+	w.records.mu.Lock()
+	defer w.records.mu.Unlock()
+	w.records.rec.Operation.Phase = nodev1.Phase_PHASE_COMMITTED
+	_ = w.records.own(&nodev1.Owner{Node: "b"})
+}
+
+func (w *world) arrived() bool {
+	vm, err := w.service.the()
+	w.must("find", err)
+	return eventually(func() bool { p := vm.noted().Phase; return p == Ready || p == Fenced }) && w.phase() == Ready
+}
+
+// The destination is CREATED and executes nothing until the controller has committed; a
+// Start before that is refused and costs nothing. The stranger who connects first costs
+// nothing either.
+func TestArrival(t *testing.T) {
+	w := coming(t)
+	w.store.stranger, w.store.early = 1, make(chan struct{})
+	w.must("create", w.receive())
+	w.connect() // a stranger
+	w.connect()
+	if err := errgrpc.ToNative(w.start()); !errdefs.IsFailedPrecondition(err) || w.phase() != Incoming {
+		t.Fatalf("start while pages come: %v, %s", err, w.phase())
+	}
+	close(w.store.early)
+	if !w.arrived() {
+		t.Fatalf("phase %s", w.phase())
+	}
+	if err := errgrpc.ToNative(w.start()); !errdefs.IsFailedPrecondition(err) || w.phase() != Ready || w.machine.running() || w.net.up {
+		t.Fatalf("start before the commit: %v, %s", err, w.phase())
+	}
+	in, err := w.machineService().Incoming(t.Context(), &machinev1.IncomingRequest{Ref: w.ref()})
+	if err != nil || in.GetDigest() != streamDigest {
+		t.Errorf("incoming %v, %v", in, err)
+	}
+	w.commit()
+	w.must("start", w.start())
+	w.must("start again", w.start())
+	vm, _ := w.service.the()
+	if j := vm.noted(); j.Phase != Own || j.Generation != w.records.rec.GetGeneration() || !w.machine.running() || !w.net.up {
+		t.Errorf("journal %+v", j)
+	}
+	var resume Resume
+	w.must("resume", json.Unmarshal(w.store.resume, &resume))
+	w.agent.exit("") <- 3
+	if status := w.wait(""); status != 3 {
+		t.Errorf("exit status %d", status)
+	}
+	w.must("delete", w.delete())
+	w.nothingLeft()
+}
+
+// Whatever fails at the destination, the VM has not run there and never will: the attempt
+// is fenced, the task ends with 137 or was never made, and Delete leaves nothing.
+func TestArrivalFailsAtEachCall(t *testing.T) {
+	fails := func(w *world) error {
+		if err := w.receive(); err != nil {
+			return err
+		}
+		w.connect()
+		if w.arrived() {
+			return nil
+		}
+		if status := w.wait(""); status != killed {
+			t.Errorf("%s failed: exit status %d", w.fired(), status)
+		}
+		if w.phase() != Fenced {
+			t.Errorf("%s failed: journal %s", w.fired(), w.phase())
+		}
+		w.arm(0)
+		w.must("delete", w.delete())
+		return errFake
+	}
+	for n := 1; ; n++ {
+		w := coming(t)
+		w.arm(n)
+		err := fails(w)
+		name := w.fired()
+		w.arm(0)
+		if name == "" && err == nil {
+			w.must("kill", w.kill("", 9))
+			w.must("delete", w.delete())
+			w.nothingLeft()
+			return
+		}
+		if err == nil {
+			t.Logf("%s failed, and nothing needed it", name)
+			continue
+		}
+		w.nothingLeft()
+	}
+}
+
+// An arrival that is given up at any time is fenced, and nothing stays of it.
+func TestArrivalIsGivenUp(t *testing.T) {
+	for name, end := range map[string]func(*world) error{
+		"abort": func(w *world) error {
+			_, err := w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
+			return err
+		},
+		"kill":   func(w *world) error { return w.kill("", 9) },
+		"delete": func(w *world) error { return w.delete() },
+		"dies": func(w *world) error {
+			if w.machine == nil {
+				return w.kill("", 9)
+			}
+			w.machine.powerOff()
+			return nil
+		},
+	} {
+		for _, when := range []string{"before it comes", "while it comes", "ready"} {
+			t.Run(name+" "+when, func(t *testing.T) {
+				w := coming(t)
+				if when == "while it comes" {
+					w.store.early = make(chan struct{})
+				}
+				w.must("create", w.receive())
+				if when != "before it comes" {
+					w.connect()
+				}
+				if when == "ready" && !w.arrived() {
+					t.Fatalf("phase %s", w.phase())
+				}
+				if name == "dies" && when != "ready" {
+					return // the VMM's end is seen when its state is loaded
+				}
+				w.must(name, end(w))
+				if name != "delete" {
+					w.wait("")
+					w.must("delete", w.delete())
+				}
+				if w.phase() != Fenced {
+					t.Errorf("journal %s", w.phase())
+				}
+				w.nothingLeft()
+				w.restart()
+				if err := w.receive(); !errdefs.IsFailedPrecondition(err) {
+					t.Errorf("the attempt once more: %v", err)
+				}
+			})
+		}
+	}
+}

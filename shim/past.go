@@ -1,0 +1,38 @@
+package shim
+
+import (
+	"sync"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+)
+
+// past remembers attempts that were aborted: an order of one that was held up on its way
+// must not take the VM again, for nobody would end that hold.
+type past struct {
+	mu   sync.Mutex
+	refs []*machinev1.Ref // oldest first
+}
+
+// mostPast bounds how many are remembered: an order is late by seconds.
+const mostPast = 16
+
+func (p *past) add(ref *machinev1.Ref) {
+	if p.has(ref) {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refs = append(p.refs, ref)
+	p.refs = p.refs[max(0, len(p.refs)-mostPast):]
+}
+
+func (p *past) has(ref *machinev1.Ref) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, over := range p.refs {
+		if over.GetOperation() == ref.GetOperation() && over.GetAttempt() >= ref.GetAttempt() {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,107 @@
+package shim
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/shim/starts"
+)
+
+// askAgain lies between two questions to a guest that has not found its new NIC yet.
+const askAgain = 50 * time.Millisecond
+
+// mustPlug reports whether a wake plugs NICs in: into a guest that slept without them, or
+// into one without an agent that wakes at another address, and asks for it when its
+// link goes down and up.
+func (s *starting) mustPlug() bool {
+	sp := s.vm.spec()
+	return s.vm.restored && (sp.Recycles() || s.readdress && !sp.HasAgent())
+}
+
+// plug gives a restored guest its NICs, once (S2-07), and waits until it uses their
+// addresses. A VM that runs is not ended because its network does not: it is said,
+// counted, and tried again while the VM runs.
+func (s *starting) plug(ctx context.Context, _ *undo) error {
+	vm := s.vm
+	if !s.plugs {
+		return nil
+	}
+	bound := time.Duration(vm.host.Config.Timeouts.NIC)
+	if s.late != nil {
+		s.late.Reset(2*bound + time.Duration(vm.host.Config.Timeouts.Boot))
+	}
+	done, err := s.pluggedIn(ctx)
+	if err != nil {
+		if err := s.over(ctx); err != nil {
+			return err
+		}
+		s.address.Result = starts.AddressFailed
+		vm.log.Error("plug NICs in; it is tried again while the VM runs", "error", err)
+		return nil
+	}
+	go vm.announce()
+	begun := time.Now()
+	soon, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	err = vm.addressed(soon)
+	s.address = starts.Address{Result: starts.AddressOK, Seconds: time.Since(begun).Seconds()}
+	if err != nil {
+		if err := s.over(ctx); err != nil {
+			return err
+		}
+		s.address.Result = starts.AddressTimeout
+		vm.log.Error("the guest does not use its address; look at its network driver and DHCP client", "within", bound, "error", err)
+		return nil
+	}
+	return vm.plugged(done)
+}
+
+// over tells a VM that was ended, or whose VMM died, from one that only has no network.
+func (s *starting) over(ctx context.Context) error {
+	select {
+	case <-s.vm.machine.Done():
+		return fmt.Errorf("the VMM ended: %w", errdefs.ErrAborted)
+	default:
+		return ctx.Err()
+	}
+}
+
+// pluggedIn takes out what came along, if the guest shall ask anew, and plugs all in.
+func (s *starting) pluggedIn(ctx context.Context) (plugs, error) {
+	vm := s.vm
+	if !vm.spec().Recycles() {
+		vm.plugging.Lock()
+		err := vm.eject(ctx)
+		vm.plugging.Unlock()
+		if err != nil {
+			return plugs{}, err
+		}
+	}
+	return vm.replug(ctx)
+}
+
+// addressed returns when the guest uses the addresses of its NICs: its agent says so, or
+// it has acknowledged its leases (N-22).
+func (vm *VM) addressed(ctx context.Context) error {
+	if !vm.spec().HasAgent() {
+		return vm.leases.wait(ctx, vm.spec().NICs)
+	}
+	agent := vm.guest()
+	if agent == nil {
+		return fmt.Errorf("configure NICs: the guest was not met: %w", errdefs.ErrUnavailable)
+	}
+	req := &agentv1.ConfigureNetworkRequest{Nics: agentNICs(vm.spec().NICs)}
+	for {
+		_, err := agent.ConfigureNetwork(ctx, req)
+		if !errdefs.IsNotFound(err) { // the guest finds a new device in its own time
+			return err
+		}
+		if sleep(ctx, askAgain); ctx.Err() != nil {
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		}
+	}
+}

@@ -1,0 +1,393 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/google/go-cmp/cmp"
+
+	"godwit.dev/godwit/api/config"
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/network/dhcp"
+	"godwit.dev/godwit/shim/proc"
+	"godwit.dev/godwit/shim/starts"
+)
+
+func init() { mendPause = 5 * time.Millisecond }
+
+const theNIC = "add net0 02:00:00:00:00:01 slot 4 running true"
+
+// recycling is a world whose VM sleeps without NICs.
+func recycling(t *testing.T) *world {
+	w := newWorld(t)
+	w.notes = map[string]string{"godwit.dev/nic": "recycle"}
+	return w
+}
+
+func (w *world) told(want ...string) {
+	w.t.Helper()
+	if diff := cmp.Diff(want, w.machine.nics.told()); diff != "" {
+		w.t.Errorf("NICs (-want +got):\n%s", diff)
+	}
+}
+
+// started answers what the shim noted of its starts for the node's metrics.
+func (w *world) started() (all []starts.Observation) {
+	data, _ := os.ReadFile(starts.File(w.cfg.StateDir))
+	for line := range strings.Lines(string(data)) {
+		var o starts.Observation
+		w.must("read starts", json.Unmarshal([]byte(line), &o))
+		all = append(all, o)
+	}
+	return all
+}
+
+// S2-04, S2-07, S2-20, N-21, N-22: the NIC goes before the pause and comes back once, after
+// the resume, as it was; only then the task is running (S2-11). Another VM's NIC is
+// inherited (S2-05, S2-08).
+func TestRecycle(t *testing.T) {
+	w := recycling(t).running()
+	source := w.machine
+	w.at("pause", func() error {
+		if ids := source.nics.list(); len(ids) > 0 {
+			t.Errorf("paused with %v", ids)
+		}
+		return nil
+	})
+	r, err := w.capture()
+	w.must("capture", err)
+	w.told("remove net0")
+	if j := w.journal(); !j.Unplugged || !w.store.config.Spec.Recycle {
+		t.Errorf("journal says unplugged %v, the snapshot %+v", j.Unplugged, w.store.config.Spec)
+	}
+	w.asleepBy(r)
+	w.at("pause", nil)
+	w.at("add NIC", func() error {
+		if slices.Contains(w.events.all(), "/tasks/start") {
+			t.Error("the task runs before its NIC is there")
+		}
+		if !w.net.up {
+			t.Error("the tap is down")
+		}
+		return nil
+	})
+	w.running()
+	if len(w.machine.cfg.NICs) != 0 {
+		t.Errorf("restored with NICs %+v", w.machine.cfg.NICs)
+	}
+	w.told(theNIC)
+	if j := w.journal(); j.Unplugged || !slices.Equal(j.Process.NICs, []string{"net0"}) {
+		t.Errorf("journal after the wake: unplugged %v, NICs %v", j.Unplugged, j.Process.NICs)
+	}
+	all := w.started() // S2-14, S2-15
+	if o := all[len(all)-1]; o.Mode != starts.Restore || o.Failed || o.Address.Result != starts.AddressOK {
+		t.Errorf("the start is noted as %+v", o)
+	}
+	w = newWorld(t).asleep().running()
+	w.told()
+	if len(w.machine.cfg.NICs) != 1 {
+		t.Errorf("an ordinary VM was restored with NICs %+v", w.machine.cfg.NICs)
+	}
+	all = w.started()
+	if o := all[len(all)-1]; o.Address.Result != "" {
+		t.Errorf("an ordinary wake waited for an address: %+v", o)
+	}
+}
+
+// S2-12, S2-13: a wake that no engine has seen, because a task was created while its VM
+// slept, is a wake all the same, and so is one that fails.
+func TestWakesOfTheShimAreNoted(t *testing.T) {
+	for fault, want := range map[string]string{"": starts.WakeOK, "fill": starts.WakeFailed, "load state": starts.WakeFailed, "restored": starts.WakeLost} {
+		w := newWorld(t).asleep()
+		if fault != "" {
+			w.at(fault, func() error { return errFake })
+		}
+		err := w.create()
+		if err == nil {
+			err = w.start()
+		}
+		if (err == nil) != (fault == "") {
+			t.Errorf("%q: %v", fault, err)
+		}
+		var wakes []string
+		restores, failed := 0, 0
+		for _, o := range w.started() {
+			switch {
+			case o.Wake != "":
+				wakes = append(wakes, o.Wake)
+			case o.Mode == starts.Restore && o.Failed:
+				failed++
+			case o.Mode == starts.Restore:
+				restores++
+			}
+		}
+		if !slices.Equal(wakes, []string{want}) || restores+failed != 1 || (failed == 1) != (fault != "") {
+			t.Errorf("%q: wakes %v, %d restores, %d failed ones", fault, wakes, restores, failed)
+		}
+	}
+}
+
+func (w *world) journal() *Journal {
+	w.t.Helper()
+	j, err := LoadJournal(w.cfg.VMDir("ns", "vm"))
+	w.must("load journal", err)
+	return j
+}
+
+// asleepBy ends a hibernate whose capture is done.
+func (w *world) asleepBy(r *machinev1.CaptureResponse) {
+	w.t.Helper()
+	ref := w.ref()
+	_, err := w.machineService().Vote(w.t.Context(), &machinev1.VoteRequest{Ref: ref})
+	w.must("vote", err)
+	w.records.sleep(r.GetDigest())
+	_, err = w.machineService().Release(w.t.Context(), &machinev1.ReleaseRequest{Ref: ref, Digest: r.GetDigest()})
+	w.must("release", err)
+	w.must("delete", w.delete())
+	w.nothingLeft()
+	w.restart()
+}
+
+// N-21: without the guest's word the hibernate fails for good, the VM was never paused and
+// has its NIC. If the guest lets go after all, it gets the NIC again.
+func TestEjectIsNotAcknowledged(t *testing.T) {
+	w := recycling(t).running()
+	w.cfg.Timeouts.NIC = config.Duration(20 * time.Millisecond)
+	w.machine.nics.deaf = true
+	w.at("pause", func() error { t.Error("the VM was paused"); return nil })
+	_, err := w.capture()
+	if err = errgrpc.ToNative(err); !errdefs.IsFailedPrecondition(err) || errdefs.IsDeadlineExceeded(err) || !strings.Contains(err.Error(), "timeouts.nic") {
+		t.Fatalf("capture = %v", err)
+	}
+	w.told("remove net0")
+	vm, _ := w.service.the()
+	if j := w.journal(); !vm.is(Running) || j.Phase != Own || !j.Unplugged || !slices.Equal(w.machine.nics.list(), []string{"net0"}) {
+		t.Fatalf("VM is %s, journal %s, unplugged %v, NICs %v", vm.state, j.Phase, j.Unplugged, w.machine.nics.list())
+	}
+	w.machine.nics.lose("net0")
+	if !eventually(func() bool { return len(w.machine.nics.list()) == 1 && !w.journal().Unplugged }) {
+		t.Fatal("the NIC does not come back")
+	}
+	w.told(theNIC)
+	w.machine.nics.deaf = false
+	w.at("pause", nil)
+	_, err = w.capture()
+	w.must("capture again", err)
+}
+
+// Whichever call of a hibernate fails, the VM runs on with its NIC, and the next
+// hibernate succeeds.
+func TestRecycleFailsAtEachCall(t *testing.T) {
+	for n := 1; ; n++ {
+		w := recycling(t).running()
+		w.arm(n)
+		_, err := w.capture()
+		name := w.fired()
+		w.arm(0)
+		if name == "" {
+			w.must("capture", err)
+			if n < 6 {
+				t.Errorf("only %d calls: the faults are not everywhere", n)
+			}
+			return
+		}
+		vm, _ := w.service.the()
+		if err == nil {
+			t.Errorf("call %d (%s) failed unseen", n, name)
+		}
+		if !eventually(func() bool { return vm.is(Running) && len(w.machine.nics.list()) == 1 }) {
+			t.Fatalf("call %d (%s): VM is %s, NICs %v", n, name, vm.state, w.machine.nics.list())
+		}
+		_, err = w.capture()
+		w.must("capture again", err)
+	}
+}
+
+// Of a thaw every call may fail too: the NIC comes back while the VM runs.
+func TestReplugFailsAtEachCall(t *testing.T) {
+	for _, name := range []string{"look for NIC", "open tap", "add NIC", "configure network"} {
+		w := recycling(t).running()
+		_, err := w.capture()
+		w.must("capture", err)
+		w.at(name, func() error { return errFake })
+		_, err = w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
+		w.must("abort", err)
+		vm, _ := w.service.the()
+		if !vm.is(Running) || !w.journal().Unplugged {
+			t.Errorf("%s: VM is %s, unplugged %v", name, vm.state, w.journal().Unplugged)
+		}
+		w.at(name, nil)
+		w.machine.nics.told()
+		configured := make(chan struct{}, 100)
+		w.at("configure network", func() error { configured <- struct{}{}; return nil })
+		<-configured
+		if !slices.Equal(w.machine.nics.list(), []string{"net0"}) {
+			t.Errorf("%s: NICs %v", name, w.machine.nics.list())
+		}
+		w.aborted++
+		_, err = w.capture()
+		w.must("capture again", err)
+	}
+}
+
+// A guest's answer to an earlier thaw that comes when the next hibernate has taken its NIC
+// out says nothing about that NIC: when this hibernate fails too, it comes back.
+func TestLateAnswerHidesNoEject(t *testing.T) {
+	w := recycling(t).running()
+	w.at("add NIC", func() error { return errFake })
+	_, err := w.capture()
+	w.must("capture", err)
+	_, err = w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
+	w.must("abort", err)
+	asked, answer := make(chan struct{}), make(chan struct{})
+	var once, ejected sync.Once
+	w.at("configure network", func() error {
+		once.Do(func() { close(asked) })
+		<-answer
+		return nil
+	})
+	w.at("add NIC", nil)
+	<-asked
+	w.at("remove NIC", func() error { ejected.Do(func() { close(answer) }); return nil })
+	w.at("pause", func() error { return errFake })
+	w.aborted++
+	if _, err = w.capture(); err == nil {
+		t.Fatal("the capture did not fail")
+	}
+	vm, _ := w.service.the()
+	if !eventually(func() bool { return vm.is(Running) && len(w.machine.nics.list()) == 1 && !w.journal().Unplugged }) {
+		t.Errorf("VM is %s, NICs %v, unplugged %v", vm.state, w.machine.nics.list(), w.journal().Unplugged)
+	}
+}
+
+// S0-59, N-23: a guest that wakes at another address runs before it knows. Until then its
+// NIC works, as some VMMs want it, and nobody hears it.
+func TestMuteUntilReaddressed(t *testing.T) {
+	w := newWorld(t).asleep()
+	w.links[0].NIC.Addresses = []netip.Prefix{netip.MustParsePrefix("10.0.0.77/24")}
+	var mu sync.Mutex
+	var order []string
+	for _, name := range []string{"link mute", "link up", "resume", "restored"} {
+		w.at(name, func() error {
+			mu.Lock()
+			defer mu.Unlock()
+			order = append(order, name)
+			return nil
+		})
+	}
+	w.running()
+	mu.Lock()
+	defer mu.Unlock()
+	if diff := cmp.Diff([]string{"link mute", "resume", "restored", "link up"}, order); diff != "" {
+		t.Errorf("order (-want +got):\n%s", diff)
+	}
+}
+
+// A wake whose NIC cannot be plugged in, or whose guest does not use it, is a wake all the
+// same: it is counted (S2-15), and tried again while the VM runs.
+func TestWakeWithoutAnAddress(t *testing.T) {
+	for name, c := range map[string]struct {
+		at     string
+		err    error
+		result string
+	}{
+		"link": {"link up", errFake, starts.AddressFailed}, "tap": {"open tap", errFake, starts.AddressFailed}, "VMM": {"add NIC", errFake, starts.AddressFailed},
+		"guest": {"configure network", errdefs.ErrNotFound, starts.AddressTimeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := recycling(t)
+			w.cfg.Timeouts.NIC = config.Duration(60 * time.Millisecond)
+			w.asleep()
+			w.at(c.at, func() error { return c.err })
+			w.running()
+			all := w.started()
+			if o := all[len(all)-1]; o.Failed || o.Address.Result != c.result {
+				t.Errorf("the start is noted as %+v", o)
+			}
+			w.at(c.at, nil)
+			configured := make(chan struct{}, 100)
+			w.at("configure network", func() error { configured <- struct{}{}; return nil })
+			<-configured
+			w.told(theNIC)
+		})
+	}
+}
+
+// A shim dies when the guest has let go of its NIC and the VM is not paused yet: the
+// successor gives the NIC back with the VM. So does the successor of a successor.
+func TestShimDiesAfterTheEject(t *testing.T) {
+	w := recycling(t).running()
+	w.at("pause", func() error { runtime.Goexit(); return nil })
+	_, _ = w.capture()
+	w.at("pause", nil)
+	w.told("remove net0")
+	old, _ := w.service.the()
+	next := w.succeed(old)
+	m := &machineService{find: func() (*VM, error) { return next, nil }}
+	_, err := m.Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
+	w.must("abort", err)
+	w.told(theNIC)
+	if !next.is(Running) || next.noted().Unplugged {
+		t.Errorf("VM is %s, unplugged %v", next.state, next.noted().Unplugged)
+	}
+	w.machine.nics.lose("net0") // as if this one had died before it was done
+	w.must("note", next.write(func(j *Journal) { j.Unplugged = true }))
+	w.succeed(next)
+	w.told(theNIC)
+}
+
+// succeed makes vm's shim a dead one.
+func (w *world) succeed(vm *VM) *VM {
+	w.t.Helper()
+	w.must("forget shim", vm.write(func(j *Journal) { j.Shim = proc.ID{} }))
+	w.must("unserve", vm.unserve())
+	vm.still()
+	next, err := adopted(vm.life, w.host(), "ns", "vm")
+	w.must("adopt", err)
+	return next
+}
+
+// N-22: what a guest without an agent says of its leases is waited for, not polled.
+func TestLeases(t *testing.T) {
+	w := newWorld(t).running()
+	vm, _ := w.service.the()
+	nics := vm.spec().Clone().NICs
+	nics[0].Addresses = []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}
+	done := make(chan error)
+	go func() { done <- vm.leases.wait(t.Context(), nics) }()
+	vm.leases.note(dhcp.Lease{MAC: "02:00:00:00:00:09"})
+	vm.leases.note(dhcp.Lease{MAC: nics[0].MAC, Address: nics[0].Addresses[0]})
+	w.must("wait", <-done)
+	never := func(what string) {
+		t.Helper()
+		if err := vm.leases.wait(expired(t), nics); !errdefs.IsDeadlineExceeded(err) && !errdefs.IsCanceled(err) || !strings.Contains(err.Error(), "net0") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	old := nics[0].Addresses[0]
+	nics[0].Addresses = []netip.Prefix{netip.MustParsePrefix("10.0.0.3/24")}
+	never("a lease of the address before")
+	nics[0].Addresses[0] = old
+	w.machine.nics.lose("net0")
+	_, err := vm.replug(t.Context())
+	w.must("plug in", err)
+	never("a lease of the NIC that has gone")
+	nics[0].MAC = "02:00:00:00:00:07"
+	never("a lease that never comes")
+}
+
+func expired(t *testing.T) context.Context {
+	ctx, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
+	t.Cleanup(cancel)
+	return ctx
+}

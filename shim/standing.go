@@ -1,0 +1,82 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+)
+
+// standing brings the VM of a capture to a stop, for the worker that makes the snapshot.
+type standing struct {
+	vm    *VM
+	state *os.File
+	// paused is of a task that was paused before: its guest cannot be asked anything.
+	paused bool
+
+	begun, stopped, saved time.Time
+	bootID                string
+	uptime                uint64
+	whole                 atomic.Bool // the state is saved: the VM is not needed any more
+}
+
+// watch ends the capture when the VMM goes too early. It returns when ctx ends.
+func (s *standing) watch(ctx context.Context, cancel context.CancelFunc) {
+	select {
+	case <-s.vm.machine.Done():
+		if !s.whole.Load() {
+			cancel()
+		}
+	case <-ctx.Done():
+	}
+}
+
+// Pause ends the talk with the guest and stops the VM. Up to here the guest answers, and
+// its output flows.
+func (s *standing) Pause(ctx context.Context) error {
+	vm := s.vm
+	if s.paused {
+		vm.still()
+		s.bootID, s.begun = vm.noted().BootID, time.Now()
+		s.stopped = s.begun
+		return nil
+	}
+	if err := vm.unplug(ctx); err != nil {
+		return err
+	}
+	ask, cancel := context.WithTimeout(ctx, vm.lastAnswer())
+	info, err := vm.agent.Info(ask, &agentv1.InfoRequest{})
+	cancel()
+	if err != nil {
+		return fmt.Errorf("ask guest: %w", err)
+	}
+	s.bootID, s.uptime = info.GetBootId(), info.GetUptimeMs()
+	vm.snapStats(ctx)
+	vm.still()
+	s.begun = time.Now()
+	if err := vm.machine.Pause(ctx); err != nil {
+		return err
+	}
+	s.stopped = time.Now()
+	return nil
+}
+
+// lastAnswer is how long the guest may take for its last answer before the pause: where
+// guests are known to be slow, it is longer than that of any other call.
+func (vm *VM) lastAnswer() time.Duration {
+	return max(guestBound, time.Duration(vm.host.Config.Timeouts.Boot)/6)
+}
+
+// Save writes the device state, and tells where the guest's session stands.
+func (s *standing) Save(ctx context.Context) (json.RawMessage, error) {
+	if err := s.vm.machine.SaveState(ctx, s.state); err != nil {
+		return nil, err
+	}
+	s.saved = time.Now()
+	s.whole.Store(true)
+	return json.Marshal(Resume{BootID: s.bootID, UptimeMS: s.uptime, Init: s.vm.init.pumps.stop()})
+}

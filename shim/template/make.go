@@ -1,0 +1,168 @@
+package template
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/vmm"
+)
+
+const lockFile = "lock"
+
+// cleanup bounds what follows a failure.
+const cleanup = 10 * time.Second
+
+// Maker boots VMs to make templates of them.
+type Maker struct {
+	Store  Store
+	Driver vmm.Driver
+	// Dir is private and empty; the VMM's sockets lie in it.
+	Dir string
+	// Kernel and Initrd are what the shape's digest is of.
+	Kernel, Initrd string
+	// Prepare waits for the agent, tells it that it will be copied, lets go of it, and
+	// answers the release of the guest's kernel.
+	Prepare func(ctx context.Context, m vmm.Machine, console string) (string, error)
+	// Tap answers a NIC's other end, which belongs to nobody.
+	Tap func(name string) (*os.File, error)
+	// MaxBytes is the longest RAM file that is kept.
+	MaxBytes uint64
+	// Quiet is how long a guest that has answered is left alone: what it does meanwhile no
+	// copy has to do. 0: half a second.
+	Quiet time.Duration
+}
+
+// Lock keeps others from making and sweeping until the file is closed. Unavailable while
+// another does.
+func (s Store) Lock() (*os.File, error) {
+	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("lock templates: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(s.Dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock templates: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock templates: another process has them: %w: %w", err, errdefs.ErrUnavailable), f.Close())
+	}
+	return f, nil
+}
+
+// Make makes the template of a shape. One that cannot be made is refused for a while. The
+// caller has the lock.
+func (m *Maker) Make(ctx context.Context, shape Shape) error {
+	key := shape.Key()
+	work := filepath.Join(m.Store.Dir, passing+key)
+	err := os.RemoveAll(work)
+	if err == nil {
+		err = os.Mkdir(work, 0o700)
+	}
+	if err == nil {
+		err = m.fill(ctx, work, shape)
+	}
+	if err == nil {
+		err = publish(work, filepath.Join(m.Store.Dir, key))
+	}
+	if err == nil {
+		return m.Store.forget(key)
+	}
+	err = errors.Join(fmt.Errorf("make template %s: %w", key, err), os.RemoveAll(work))
+	if ctx.Err() != nil {
+		return err // nobody's fault: it is wished for still
+	}
+	return errors.Join(err, m.Store.refuse(key, err), m.Store.forget(key))
+}
+
+// publish gives what is complete its name, once the disk has it.
+func publish(work, path string) error {
+	if err := syncDir(work); err != nil {
+		return err
+	}
+	if err := os.Rename(work, path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// fill makes the files of a template.
+func (m *Maker) fill(ctx context.Context, work string, shape Shape) (err error) {
+	fd, err := unix.MemfdCreate("ram", unix.MFD_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("make RAM: %w", err)
+	}
+	ram := os.NewFile(uintptr(fd), "ram") // not of the pool: nobody's admission counts it
+	defer ram.Close()
+	if err := ram.Truncate(int64(shape.Memory)); err != nil {
+		return fmt.Errorf("make RAM: %w", err)
+	}
+	h := &head{Shape: shape, Made: time.Now().UTC()}
+	err = m.run(ctx, shape, ram, func(vm vmm.Machine, kernel string) (err error) {
+		h.Kernel = kernel
+		var state []byte
+		err = write(filepath.Join(work, stateFile), func(f *os.File) error {
+			if err := vm.SaveState(ctx, f); err != nil {
+				return err
+			}
+			state, err = os.ReadFile(f.Name())
+			return err
+		})
+		sum := sha256.Sum256(state)
+		h.State = hex.EncodeToString(sum[:])
+		return errors.Join(err, addressed(state, shape.NICs))
+	})
+	if err != nil {
+		return err
+	}
+	err = write(filepath.Join(work, ramFile), func(f *os.File) (err error) {
+		h.RAM, err = pack(ctx, f, ram, shape.Memory)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if n := h.RAM.bytes(); n > m.MaxBytes {
+		return fmt.Errorf("its RAM has %d bytes, %d at most (template.max_size): %w", n, m.MaxBytes, errdefs.ErrResourceExhausted)
+	}
+	return write(filepath.Join(work, headFile), h.writeTo)
+}
+
+func (h *head) writeTo(f *os.File) error {
+	line, err := json.Marshal(h)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(line)
+	_, err = fmt.Fprintf(f, "%s\n%s\n", line, hex.EncodeToString(sum[:]))
+	return err
+}
+
+// write makes a file that the disk has when it returns.
+func write(path string, fill func(*os.File) error) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	err = fill(f)
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}

@@ -1,0 +1,72 @@
+package shim
+
+import (
+	"context"
+	"os"
+
+	"godwit.dev/godwit/shim/tracking"
+	"godwit.dev/godwit/snapshot/track"
+	"godwit.dev/godwit/snapshot/worker"
+)
+
+// choose answers how pages of RAM that change are found on this node.
+func (h *Host) choose(ctx context.Context) tracking.Choice {
+	if h.Tracking == nil {
+		return tracking.Choice{Way: track.Content}
+	}
+	return h.Tracking(ctx)
+}
+
+// way is choose for a VM that runs: it may have been started without a userfaultfd.
+func (vm *VM) way(ctx context.Context) tracking.Choice {
+	c := vm.host.choose(ctx)
+	if p := vm.noted().Process; c.Way == track.UFFD && (p == nil || p.Userfault == 0) {
+		c = tracking.Choice{Way: track.Content, Reason: "the VMM was started without a userfaultfd"}
+	}
+	vm.mu.Lock()
+	vm.tracking = string(c.Way)
+	vm.mu.Unlock()
+	return c
+}
+
+// openTracking opens what the worker needs to find changed pages. Whatever is missing costs
+// a longer pause and no more; the answer says why.
+func (vm *VM) openTracking(ctx context.Context, ram *os.File, files *openFiles) (*worker.Tracking, string) {
+	c := vm.way(ctx)
+	if c.Way == track.Content {
+		return nil, c.Reason
+	}
+	p := vm.noted().Process
+	regions, err := track.Regions(p.PID, ram)
+	if err != nil {
+		return nil, err.Error()
+	}
+	f, err := track.Open(c.Way, p.PID, p.Userfault)
+	if err != nil {
+		return nil, err.Error()
+	}
+	t := &worker.Tracking{Way: c.Way, Regions: regions}
+	for from, to := range map[*os.File]**worker.File{f.Pagemap: &t.Pagemap, f.Fault: &t.Fault, f.Clear: &t.Clear} {
+		if from != nil {
+			files.all = append(files.all, from)
+			*to = worker.Open(from)
+		}
+	}
+	return t, c.Reason
+}
+
+// untrack has the VMM run on untracked. It may never have been tracked.
+func (vm *VM) untrack() {
+	j := vm.noted()
+	if j.Process == nil || j.Process.Userfault == 0 || !vm.vmmID().Alive() {
+		return
+	}
+	ram, err := os.Open(j.RAM)
+	if err == nil {
+		defer ram.Close()
+		err = track.Release(j.Process.PID, j.Process.Userfault, ram)
+	}
+	if err != nil {
+		vm.log.Warn("stop tracking RAM", "error", err)
+	}
+}
