@@ -1,8 +1,8 @@
 // Command containerd-shim-godwit-v1 is containerd's runtime shim for godwit: one
 // process for each VM, which serves containerd's task service on containerd's socket, and
 // godwit's machine service there and, for godwitd, on a socket in run_dir. The same
-// binary is the worker that handles RAM pages, the holder of a task's pid and the
-// successor of a shim that died.
+// binary is the worker that handles RAM pages, the holder of a task's pid, the successor
+// of a shim that died and the maker of templates.
 package main
 
 import (
@@ -18,6 +18,8 @@ import (
 	"godwit.dev/godwit/shim/adopt"
 	"godwit.dev/godwit/shim/holder"
 	"godwit.dev/godwit/shim/join"
+	"godwit.dev/godwit/shim/template/maker"
+	"godwit.dev/godwit/shim/tracking"
 	"godwit.dev/godwit/snapshot/worker"
 )
 
@@ -39,6 +41,10 @@ func run(args []string) int {
 		return worker.Main(context.Background(), os.Stdin, os.Stdout)
 	case holder.Subcommand:
 		return report(holder.Main(args[1:]))
+	case maker.Subcommand:
+		return report(maker.Main(context.Background(), args[1:]))
+	case tracking.Subcommand:
+		return report(tracking.Child())
 	case adopt.Subcommand:
 		return report(adopt.Main(context.Background(), args[1:]))
 	}
@@ -54,7 +60,7 @@ func run(args []string) int {
 func role(args []string) string {
 	if len(args) > 0 {
 		switch args[0] {
-		case join.Worker, holder.Subcommand, adopt.Subcommand:
+		case join.Worker, holder.Subcommand, adopt.Subcommand, maker.Subcommand, tracking.Subcommand:
 			return args[0]
 		}
 	}

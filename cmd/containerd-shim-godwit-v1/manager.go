@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -78,32 +77,23 @@ func (manager) Stop(ctx context.Context, id string) (containerd.StopStatus, erro
 // hears of its end before it is over.
 const dyingBound = time.Second
 
-// removeSocket removes the socket that a killed shim has left; containerd keeps its
-// address in the bundle. One that is served on is another shim's by now.
+// removeSocket removes the socket that a killed shim has left. One that is served on is
+// another shim's by now.
 func removeSocket(ctx context.Context, bundle string) error {
-	data, err := os.ReadFile(filepath.Join(bundle, "bootstrap.json"))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
+	address, err := shim.ServedAt(bundle)
+	if err != nil || address == "" {
 		return err
-	}
-	var served struct {
-		Address string `json:"address"`
-	}
-	if json.Unmarshal(data, &served) != nil || served.Address == "" {
-		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, dyingBound)
 	defer cancel()
-	for containerd.CanConnect(served.Address) {
+	for containerd.CanConnect(address) {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-	if err := containerd.RemoveSocket(served.Address); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := containerd.RemoveSocket(address); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove socket of dead shim: %w", err)
 	}
 	return nil

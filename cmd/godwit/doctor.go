@@ -80,7 +80,7 @@ func diagnose(ctx context.Context, opts *options) []finding {
 	findings := []finding{{Check: "configuration", OK: true, Detail: "node " + cfg.Node}}
 	findings = append(findings, checkFile("guest kernel", cfg.Guest.Kernel, "guest.kernel"), checkFile("guest initramfs", cfg.Guest.Initrd, "guest.initrd"))
 	findings = append(findings, checkHost(ctx, cfg)...)
-	findings = append(findings, checkKernel()...)
+	findings = append(findings, checkKernel(ctx, cfg)...)
 	return append(findings, checkDaemon(ctx, opts, cfg)...)
 }
 

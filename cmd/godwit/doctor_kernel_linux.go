@@ -1,20 +1,22 @@
 package main
 
 import (
-	"encoding/binary"
+	"context"
 	"fmt"
 	"os"
 	"strings"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/shim/tracking"
+	"godwit.dev/godwit/snapshot/track"
 	"godwit.dev/godwit/vmm/kvm"
 )
 
 // checkKernel looks at what VMs need of the kernel, and at what makes them fast.
-func checkKernel() []finding {
-	return []finding{checkKVM(kvm.Default), checkRights(), checkDevice("tap devices", "/dev/net/tun"), checkCgroup("/sys/fs/cgroup"), checkTracking()}
+func checkKernel(ctx context.Context, cfg *config.Config) []finding {
+	return []finding{checkKVM(kvm.Default), checkRights(), checkDevice("tap devices", "/dev/net/tun"), checkCgroup("/sys/fs/cgroup"), checkTracking(ctx, cfg.Worker.Tracking)}
 }
 
 func checkKVM(host kvm.Host) finding {
@@ -87,58 +89,31 @@ func checkCgroup(root string) finding {
 	return f
 }
 
-// checkTracking proves what the kernel says of a page that was written: which pages of a
-// running VM changed can then be known without reading all of them.
-func checkTracking() finding {
-	f := finding{Check: "page tracking", OK: true, Detail: "soft-dirty"}
-	if err := softDirty(); err != nil {
-		f.Detail = "by content: " + err.Error() // every kernel has it
+// checkTracking tries how the pages that a running VM changes can be found.
+func checkTracking(ctx context.Context, wanted string) finding {
+	prober := tracking.Prober{Command: []string{"/proc/self/exe", tracking.Subcommand}}
+	choice := prober.Choose(ctx, wanted)
+	f := finding{Check: "page tracking", OK: true, Detail: string(choice.Way)}
+	if choice.Reason != "" {
+		f.Detail += " (" + choice.Reason + ")"
+	}
+	if choice.Way == track.Content {
+		f.OK = wanted == string(track.Content)
+		f.Remedy = "use a kernel of 6.7 or later, as root: a VM is paused for longer where all of its pages must be compared"
+	}
+	if f.OK {
+		f.Remedy = ""
 	}
 	return f
 }
 
-const (
-	pagemapSoftDirty = 1 << 55 // Documentation/admin-guide/mm/pagemap.rst
-	clearSoftDirty   = "4"     // to clear_refs, proc(5)
-)
-
-// softDirty clears the bits of this process, writes one page of two and looks at both.
-func softDirty() error {
-	page := os.Getpagesize()
-	mem, err := unix.Mmap(-1, 0, 2*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
-	if err != nil {
-		return err
+// tracked is the process whose pages checkTracking tracks.
+func tracked(args []string) bool {
+	if len(args) == 0 || args[0] != tracking.Subcommand {
+		return false
 	}
-	defer unix.Munmap(mem) //nolint:errcheck // nothing depends on it
-	mem[0], mem[page] = 1, 1
-	if err := os.WriteFile("/proc/self/clear_refs", []byte(clearSoftDirty), 0); err != nil {
-		return err
+	if err := tracking.Child(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 	}
-	mem[0] = 2
-	bits, err := dirtyBits(mem, 2)
-	if err != nil {
-		return err
-	}
-	if !bits[0] || bits[1] {
-		return fmt.Errorf("the kernel has no soft-dirty bits (CONFIG_MEM_SOFT_DIRTY)")
-	}
-	return nil
-}
-
-// dirtyBits are those of the first pages of a mapping.
-func dirtyBits(mem []byte, pages int) ([]bool, error) {
-	pagemap, err := os.Open("/proc/self/pagemap")
-	if err != nil {
-		return nil, err
-	}
-	defer pagemap.Close()
-	entries := make([]byte, 8*pages)
-	if _, err := pagemap.ReadAt(entries, int64(uintptr(unsafe.Pointer(&mem[0]))/uintptr(os.Getpagesize())*8)); err != nil {
-		return nil, err
-	}
-	bits := make([]bool, pages)
-	for i := range bits {
-		bits[i] = binary.NativeEndian.Uint64(entries[8*i:])&pagemapSoftDirty != 0
-	}
-	return bits, nil
+	return true
 }

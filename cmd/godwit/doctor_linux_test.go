@@ -1,10 +1,6 @@
 package main
 
 import (
-	"compress/gzip"
-	"errors"
-	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -75,41 +71,20 @@ func TestCgroupVersions(t *testing.T) {
 	}
 }
 
-// The self-test says what the kernel's own configuration says or, where that is not at
-// hand, what a new mapping says: all of it counts as written, if the kernel counts at all.
-func TestSoftDirty(t *testing.T) {
-	has, err := configured("CONFIG_MEM_SOFT_DIRTY=y")
-	if errors.Is(err, fs.ErrNotExist) {
-		has, err = countsNewPages()
+// The test binary is the process that doctor tracks when it is told so.
+func TestMain(m *testing.M) {
+	if tracked(os.Args[1:]) {
+		return
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := softDirty(); has != (err == nil) {
-		t.Errorf("the kernel has soft-dirty bits: %v, self-test: %v", has, err)
-	}
+	m.Run()
 }
 
-func configured(option string) (bool, error) {
-	f, err := os.Open("/proc/config.gz")
-	if err != nil {
-		return false, err
+// A way that was asked for is fine, also if there are better ones.
+func TestTracking(t *testing.T) {
+	if f := checkTracking(t.Context(), "content"); !f.OK || f.Detail != "content" || f.Remedy != "" {
+		t.Errorf("got %+v", f)
 	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		return false, err
+	if f := checkTracking(t.Context(), "auto"); f.OK != (f.Remedy == "") || f.Detail == "" {
+		t.Errorf("got %+v", f)
 	}
-	config, err := io.ReadAll(z)
-	return strings.Contains(string(config), option), err
-}
-
-func countsNewPages() (bool, error) {
-	mem, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
-	if err != nil {
-		return false, err
-	}
-	defer unix.Munmap(mem)
-	bits, err := dirtyBits(mem, 1)
-	return err == nil && bits[0], err
 }

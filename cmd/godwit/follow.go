@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -19,9 +20,14 @@ import (
 // pollInterval of an operation's status. A local call costs well under a millisecond.
 const pollInterval = 50 * time.Millisecond
 
+// statuses answers what an operation is at.
+type statuses interface {
+	Status(ctx context.Context, req *nodev1.StatusRequest) (*nodev1.StatusResponse, error)
+}
+
 // follow shows an operation until it is settled and turns its end into output and
 // error. The operation belongs to the daemon: interrupting follow does not end it.
-func follow(cmd *cobra.Command, opts *options, node nodev1.NodeService, status *nodev1.StatusResponse, detach bool) error {
+func follow(cmd *cobra.Command, opts *options, node statuses, status *nodev1.StatusResponse, detach bool) error {
 	ctx, id := cmd.Context(), status.GetOperation().GetId()
 	shown := newProgress(cmd.ErrOrStderr(), opts.output == "json")
 	for !detach && !status.GetSettled() {
@@ -67,7 +73,7 @@ func after(op *nodev1.Operation) string {
 	switch {
 	case lost(op.GetPhase()):
 		return "the VM has ended; its last snapshot is kept (godwit snapshot ls)"
-	case op.GetKind() == nodev1.Kind_KIND_HIBERNATE:
+	case op.GetKind() != nodev1.Kind_KIND_WAKE:
 		return "node " + op.GetSource() + " owns the VM as before"
 	default:
 		return "its snapshot owns the VM as before"
@@ -90,8 +96,32 @@ func summary(w io.Writer, status *nodev1.StatusResponse) error {
 			vm, op.GetDigest(), mib(f.GetPushedBytes()), mib(f.GetResidentBytes()), f.GetPauseMs(), f.GetDurableMs())
 		return err
 	}
-	_, err := fmt.Fprintf(w, "%s runs on %s (%.0f ms)\n", vm, op.GetDestination(), f.GetWakeMs())
+	if op.GetKind() == nodev1.Kind_KIND_CHECKPOINT {
+		_, err := fmt.Fprintf(w, "%s goes on; its checkpoint is %s (pushed %s of %s resident, paused %.0f ms, durable after %.0f ms)\n%s",
+			vm, op.GetDigest(), mib(f.GetPushedBytes()), mib(f.GetResidentBytes()), f.GetPauseMs(), f.GetDurableMs(), inPause(f))
+		return err
+	}
+	if op.GetKind() == nodev1.Kind_KIND_MIGRATE {
+		return moved(w, status)
+	}
+	note := ""
+	if op.GetNote() != "" {
+		note = "godwit: " + op.GetNote() + "\n"
+	}
+	_, err := fmt.Fprintf(w, "%s runs on %s (%.0f ms)\n%s", vm, op.GetDestination(), f.GetWakeMs(), note)
 	return err
+}
+
+// inPause says what took part of a checkpoint's pause that could have been outside of it.
+func inPause(f *nodev1.Figures) string {
+	var b strings.Builder
+	if n := f.GetInsideBytes(); n > 0 {
+		fmt.Fprintf(&b, "%s were sent in the pause: worker.memory did not hold them\n", mib(n))
+	}
+	for _, n := range f.GetNotes() {
+		b.WriteString(n + "\n")
+	}
+	return b.String()
 }
 
 // progress is a bar on a terminal and a line a step elsewhere; in JSON mode, silent.

@@ -9,15 +9,19 @@ import (
 
 func newHibernate(opts *options) *cobra.Command {
 	request := &nodev1.HibernateRequest{}
-	detach := false
+	detach, push := false, pushFlags{}
 	cmd := &cobra.Command{
 		Use:   "hibernate VM",
 		Short: "Put a VM to sleep in the registry",
-		Long: "Pause the VM, push its RAM, disks and device state, commit the snapshot as the VM's\n" +
-			"owner, and only then end it on this node. A failure before the commit lets the VM go on.",
+		Long: "Push the VM's RAM and disks while it runs, pause it, push what is left and the device state,\n" +
+			"commit the snapshot as the VM's owner, and only then end it on this node. A failure before the commit lets the VM go on.",
 		Args: oneVM,
 		RunE: opts.onVM(func(cmd *cobra.Command, node nodev1.NodeService, vm *nodev1.VM) error {
 			request.Vm = vm
+			var err error
+			if request.Concurrency, request.Bandwidth, request.PauseBudgetMs, err = push.read(cmd); err != nil {
+				return err
+			}
 			status, err := node.Hibernate(cmd.Context(), request)
 			if err != nil {
 				return record.FromWire(err)
@@ -26,6 +30,7 @@ func newHibernate(opts *options) *cobra.Command {
 		}),
 	}
 	cmd.Flags().BoolVar(&request.EndExecs, "end-execs", false, "end processes started by exec (exit 137) instead of refusing")
+	push.add(cmd)
 	cmd.Flags().StringVar(&request.Operation, "operation", "", "id of the operation, to repeat the same call safely")
 	cmd.Flags().BoolVar(&detach, "detach", false, "return once the operation is durable")
 	return cmd

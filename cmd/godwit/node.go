@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -52,6 +53,7 @@ func own(cfg *config.Config) []string {
 
 func newNodeToken(opts *options) *cobra.Command {
 	var valid time.Duration
+	var controller bool
 	cmd := &cobra.Command{
 		Use:   "token NAME",
 		Short: "Make a token with which the node of that name may join, once",
@@ -73,7 +75,7 @@ func newNodeToken(opts *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			token, err := authority.Token(args[0], valid)
+			token, err := authority.Token(args[0], valid, controller)
 			if err != nil {
 				return err
 			}
@@ -82,6 +84,7 @@ func newNodeToken(opts *options) *cobra.Command {
 		},
 	}
 	cmd.Flags().DurationVar(&valid, "valid", time.Hour, "how long the token may be used")
+	cmd.Flags().BoolVar(&controller, "controller", false, "the node may be a controller too (controller.etcd)")
 	return cmd
 }
 
@@ -106,7 +109,7 @@ func newNodeJoin(opts *options) *cobra.Command {
 				return err
 			}
 			if address == "" {
-				address = cfg.Controller.Address
+				address, _, _ = strings.Cut(cfg.Controller.Address, ",")
 			}
 			if address == "" {
 				return fmt.Errorf("name the controller in controller.address, or with --controller: %w", errdefs.ErrInvalidArgument)

@@ -16,12 +16,7 @@ func newPs(opts *options) *cobra.Command {
 		Use:   "ps",
 		Short: "List the VMs of this node and those that sleep",
 		Args:  check(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			node, conn, err := opts.dial(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
+		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, _ []string) error {
 			request := &nodev1.VMsRequest{Namespace: opts.namespace}
 			if all {
 				request.Namespace = ""
@@ -41,7 +36,7 @@ func newPs(opts *options) *cobra.Command {
 				rows = append(rows, vmRow(vm))
 			}
 			return table(cmd.OutOrStdout(), "VM STATUS OWNER GEN RAM RESIDENT VCPUS VMM NETWORK ADDRESSES", rows)
-		},
+		}),
 	}
 	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "VMs of all namespaces")
 	return cmd
@@ -51,6 +46,9 @@ func vmRow(vm *nodev1.VMInfo) []string {
 	status := vm.GetStatus()
 	if op := vm.GetOperation(); op != nil {
 		status = fmt.Sprintf("%s (%s)", status, lower(op.GetPhase().String(), "PHASE_"))
+	}
+	if n := vm.GetCleanupPending(); n > 0 {
+		status += fmt.Sprintf(", cleanup pending (%d)", n)
 	}
 	return []string{
 		vm.GetVm().GetNamespace() + "/" + vm.GetVm().GetId(), status, ownerName(vm.GetOwner()),

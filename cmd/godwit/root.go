@@ -26,7 +26,8 @@ type options struct {
 
 // verbs make the subcommands.
 var verbs = []func(*options) *cobra.Command{
-	newPs, newHibernate, newWake, newRm, newSnapshot, newNode, newDoctor, newVersion,
+	newPs, newHibernate, newWake, newCheckpoint, newMigrate, newMigrations, newWatch, newAbort, newRm, newSnapshot, newGolden,
+	newNode, newNodes, newCordon, newUncordon, newDrain, newRecover, newDoctor, newVersion,
 }
 
 // run is main without the process: it answers the exit code.
@@ -106,19 +107,29 @@ func (o *options) vm(arg string) (*nodev1.VM, error) {
 	return &nodev1.VM{Namespace: namespace, Id: id}, nil
 }
 
-// onVM is the body of a verb that takes one VM: do gets the daemon and the VM's name.
+// onNode is the body of a verb that asks the daemon.
+func (o *options) onNode(do func(*cobra.Command, nodev1.NodeService, []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		node, conn, err := o.dial(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		return do(cmd, node, args)
+	}
+}
+
+// onVM is the body of a verb that takes one VM: do gets the daemon and the VM's name. A
+// name that is none is refused before the daemon is looked for.
 func (o *options) onVM(do func(*cobra.Command, nodev1.NodeService, *nodev1.VM) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		vm, err := o.vm(args[0])
 		if err != nil {
 			return err
 		}
-		node, conn, err := o.dial(cmd.Context())
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		return do(cmd, node, vm)
+		return o.onNode(func(cmd *cobra.Command, node nodev1.NodeService, _ []string) error {
+			return do(cmd, node, vm)
+		})(cmd, args)
 	}
 }
 

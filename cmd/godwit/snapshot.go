@@ -13,7 +13,9 @@ import (
 )
 
 func newSnapshot(opts *options) *cobra.Command {
-	return group("snapshot", "Look at snapshots", newSnapshotLs(opts), newSnapshotInspect(opts), newSnapshotVerify(opts))
+	return group("snapshot", "Look at snapshots, delete and copy them",
+		newSnapshotLs(opts), newSnapshotInspect(opts), newSnapshotVerify(opts), newSnapshotDiff(opts),
+		newSnapshotRm(opts), newSnapshotPrune(opts), newSnapshotCopy(opts))
 }
 
 func newSnapshotLs(opts *options) *cobra.Command {
@@ -57,10 +59,16 @@ func newSnapshotLs(opts *options) *cobra.Command {
 func snapshotRow(s *nodev1.SnapshotInfo) []string {
 	use := "-"
 	switch {
+	case s.GetOwed():
+		use = "cleanup pending"
 	case s.GetOwner():
 		use = "owner"
+	case s.GetUse() != "":
+		use = "in use"
 	case s.GetSpent():
 		use = "spent"
+	case s.GetCheckpoint():
+		use = "checkpoint"
 	}
 	return []string{
 		s.GetVm().GetNamespace() + "/" + s.GetVm().GetId(), s.GetDigest(), fmt.Sprint(s.GetGeneration()), s.GetOperation(),
@@ -74,12 +82,7 @@ func newSnapshotInspect(opts *options) *cobra.Command {
 		Use:   "inspect DIGEST",
 		Short: "Show manifest and configuration of a snapshot as JSON",
 		Args:  oneDigest,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			node, conn, err := opts.dial(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
+		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, args []string) error {
 			request.Digest = args[0]
 			resp, err := node.Inspect(cmd.Context(), request)
 			if err != nil {
@@ -87,7 +90,7 @@ func newSnapshotInspect(opts *options) *cobra.Command {
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), string(resp.GetJson()))
 			return err
-		},
+		}),
 	}
 	repositoryFlag(cmd, &request.Repository)
 	return cmd
@@ -99,19 +102,14 @@ func newSnapshotVerify(opts *options) *cobra.Command {
 		Use:   "verify DIGEST",
 		Short: "Read a whole snapshot and name what a restore would refuse",
 		Args:  oneDigest,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			node, conn, err := opts.dial(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
+		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, args []string) error {
 			request.Digest = args[0]
 			resp, err := node.Verify(cmd.Context(), request)
 			if err != nil {
 				return record.FromWire(err)
 			}
 			return printVerdict(cmd.OutOrStdout(), opts.output, request.Digest, resp)
-		},
+		}),
 	}
 	repositoryFlag(cmd, &request.Repository)
 	return cmd

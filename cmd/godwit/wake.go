@@ -28,6 +28,7 @@ func newWake(opts *options) *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&request.Digest, "digest", "", "refuse unless this snapshot owns the VM")
 	flags.BoolVar(&request.Force, "force", false, "with --digest: restore that snapshot even if it is spent or not the newest")
+	flags.StringVar(&request.LostNode, "lost-node", "", "the VM's node, which is lost: restore the newest snapshot, or that of --digest. You vouch that this node runs nothing any more")
 	flags.StringVar(&request.Stdio, "stdio", "", "log URI of the task (file:///PATH, binary:///PATH, null://)")
 	flags.StringVar(&request.Operation, "operation", "", "id of the operation, to repeat the same call safely")
 	flags.BoolVar(&detach, "detach", false, "return once the operation is durable")

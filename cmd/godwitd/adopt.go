@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -40,11 +41,16 @@ type adopter struct {
 	machines   *node.Machines
 	containers interface {
 		Has(ctx context.Context, vm *nodev1.VM) (bool, error)
+		HasTask(ctx context.Context, vm *nodev1.VM) (bool, error)
 	}
 
 	mu    sync.Mutex
 	tried map[string]time.Time // when a shim was started at once, by the VM's name
+	dead  map[string]time.Time // since when a VM has no shim that answers
 }
+
+// forgetAfter is more than containerd gives what cleans up after a shim.
+const forgetAfter = 20 * time.Second
 
 // watch adopts a VM as soon as its shim has died; the rounds find what it misses. One
 // whose successors die too waits for the next round.
@@ -105,6 +111,11 @@ func (a *adopter) adopt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	a.mu.Lock()
+	maps.DeleteFunc(a.dead, func(name string, _ time.Time) bool {
+		return !slices.ContainsFunc(vms, func(vm *nodev1.VM) bool { return name == vm.GetNamespace()+"/"+vm.GetId() })
+	})
+	a.mu.Unlock()
 	var errs []error
 	for _, vm := range vms {
 		errs = append(errs, a.adoptOne(ctx, vm))
@@ -116,7 +127,31 @@ func (a *adopter) adoptOne(ctx context.Context, vm *nodev1.VM) error {
 	if _, err := a.machines.Query(ctx, vm); errdefs.IsUnavailable(err) {
 		return a.start(ctx, vm)
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.dead, vm.GetNamespace()+"/"+vm.GetId())
 	return nil
+}
+
+// gone reports whether containerd has given the VM of a dead shim up: it has no task of
+// it, and had the time for what it starts to clean up, which it kills after five seconds.
+func (a *adopter) gone(ctx context.Context, vm *nodev1.VM) bool {
+	name := vm.GetNamespace() + "/" + vm.GetId()
+	a.mu.Lock()
+	if a.dead == nil {
+		a.dead = map[string]time.Time{}
+	}
+	since, seen := a.dead[name]
+	if !seen {
+		since = time.Now()
+		a.dead[name] = since
+	}
+	a.mu.Unlock()
+	if time.Since(since) < forgetAfter {
+		return false
+	}
+	has, err := a.containers.HasTask(ctx, vm)
+	return err == nil && !has
 }
 
 // taps deletes those that stand for no VM of this node any more (N-26). A VM is written
@@ -153,6 +188,9 @@ func (a *adopter) start(ctx context.Context, vm *nodev1.VM) error {
 	args := []string{adoptRole, "-namespace", vm.GetNamespace(), "-id", vm.GetId()}
 	if a.configPath != "" {
 		args = append(args, "-config", a.configPath)
+	}
+	if a.gone(ctx, vm) {
+		args = append(args, "-forgotten")
 	}
 	cmd := exec.Command(binary(), args...)
 	cmd.Stderr = log

@@ -20,6 +20,7 @@ import (
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/engine"
 	"godwit.dev/godwit/migrate/node"
+	"godwit.dev/godwit/migrate/store"
 	"godwit.dev/godwit/migrate/tasks"
 	"godwit.dev/godwit/shim/rampool"
 	"godwit.dev/godwit/shim/starts"
@@ -31,15 +32,21 @@ const tendInterval = 15 * time.Second
 
 // daemon joins the parts of godwitd.
 type daemon struct {
-	config   *config.Config
-	metrics  *prometheus.Registry
-	records  nodev1.RecordsService
-	machines *node.Machines
-	tasks    *tasks.Client
-	engine   *engine.Engine
-	node     *node.Service
-	shims    *adopter
-	undo     []func() error
+	config    *config.Config
+	metrics   *prometheus.Registry
+	starts    *startTimes
+	records   nodev1.RecordsService
+	store     store.Store // of the controller; nil elsewhere
+	moves     *mover
+	machines  *node.Machines
+	tasks     *tasks.Client
+	engine    *engine.Engine
+	snapshots *registry
+	node      *node.Service
+	shims     *adopter
+	models    *templates
+	golden    *golden
+	undo      []func() error
 }
 
 // newDaemon makes the parts. It asks nothing of controller, containerd or registry: they
@@ -59,13 +66,14 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 	if err := d.only(); err != nil {
 		return nil, err
 	}
-	if err := rampool.Mount(cfg.RAMDir, uint64(cfg.RAMSize)); err != nil {
+	if err := rampool.Mount(cfg.RAMDir, uint64(cfg.RAMSize), uint64(cfg.RAMHugePages)); err != nil {
 		return nil, err
 	}
 	if err := d.openRecords(ctx); err != nil {
 		return nil, err
 	}
-	snapshots := &registry{config: cfg}
+	snapshots := newRegistry(cfg)
+	d.snapshots = snapshots
 	if d.tasks, err = tasks.New(cfg, path, snapshots.spec); err != nil {
 		return nil, err
 	}
@@ -75,10 +83,7 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 		return nil, err
 	}
 	d.undo = append(d.undo, started.reader.Close)
-	if err := d.metrics.Register(started); err != nil {
-		return nil, err
-	}
-	for _, own := range []prometheus.Collector{collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
+	for _, own := range []prometheus.Collector{pendingGauge(d.records), cacheFigures{snapshots.cache}, started.seconds, started.address, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
 		if err := d.metrics.Register(own); err != nil {
 			return nil, err
 		}
@@ -87,20 +92,42 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 	if err != nil {
 		return nil, err
 	}
-	d.engine = engine.New(engine.Parts{
+	started.wake, d.starts = counters.Wake, started
+	if d.moves, err = d.newMover(ctx); err != nil {
+		return nil, err
+	}
+	d.golden = &golden{registry: snapshots, tasks: d.tasks, machines: d.machines, records: d.records}
+	parts := engine.Parts{
+		Golden:  d.golden,
 		Records: d.records, Machines: d.machines, Observer: d.machines, Tasks: d.tasks, Leavings: d.tasks, Snapshots: snapshots,
 		Events: engine.Sinks{engine.Log{Logger: slog.Default()}, counters},
-	}, engine.Options{
+	}
+	if d.isController() {
+		moved, err := engine.NewMoveMetrics(d.metrics, d.records)
+		if err != nil {
+			return nil, err
+		}
+		parts.Peers, parts.Events = d.moves.peers, engine.Sinks{parts.Events, d.moves.journal, moved}
+	}
+	d.engine = engine.New(parts, engine.Options{
 		Node: cfg.Node, Repository: snapshots.repository,
+		Limits:    engine.Limits{All: cfg.Move.Parallel, Out: cfg.Move.Outgoing, In: cfg.Move.Incoming},
 		Operation: time.Duration(cfg.Timeouts.Operation), Abort: time.Duration(cfg.Timeouts.Abort),
+		Retention: engine.Retention{
+			Keep: cfg.Retention.Keep, For: time.Duration(cfg.Retention.KeepFor), Grace: time.Duration(cfg.Retention.Grace),
+			Scans: cfg.Controller.Address == "",
+		},
 	})
 	d.undo = append(d.undo, func() error { d.engine.Close(); return nil })
+	d.moves.drivenBy(d.engine)
 	d.shims = &adopter{config: cfg, configPath: path, machines: d.machines, containers: d.tasks}
+	d.models = &templates{config: cfg, configPath: path}
 	d.node = &node.Service{
-		Config: cfg, Records: d.records, Engine: d.engine, Shims: d.machines, Snapshot: snapshots, Reachable: d.reachable,
+		Config: cfg, Records: d.records, Engine: d.engine, Shims: d.machines, Snapshot: snapshots, Goldens: d.golden, Reachable: d.reachable, Cordoned: d.moves.cordoned.Load,
 		Checks: []node.Check{
 			{Name: "containerd", Remedy: "start containerd, with the directory of " + shimBinary + " in its PATH", Ask: d.tasks.Runtime},
 			{Name: "store", Remedy: "see [registry] of the configuration: address, CA, credentials with the rights to pull and push", Ask: snapshots.probe},
+			{Name: "right to delete", Remedy: "grant it (docs/registries.md); until then snapshots pile up and cleanup is pending", Ask: snapshots.probeDelete},
 		},
 	}
 	return d, nil
@@ -143,6 +170,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	}
 	nodev1.RegisterRecordsService(local, d.records)
 	nodev1.RegisterNodeService(local, d.node)
+	nodev1.RegisterMovesService(local, d.moves.service)
 	socket, err := listen(d.config.DaemonSocket())
 	if err != nil {
 		return err
@@ -150,9 +178,15 @@ func (d *daemon) serve(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return controller.ServeLocal(ctx, local, socket) })
 	group.Go(func() error { return d.servePeers(ctx) })
+	group.Go(func() error { return d.moves.serve(ctx) })
+	group.Go(func() error { d.moves.announce(ctx); return nil })
 	group.Go(func() error { return d.serveMetrics(ctx) })
-	group.Go(func() error { d.tend(ctx); return nil })
+	group.Go(func() error { d.snapshots.start(ctx); return nil })
+	group.Go(func() error { d.tend(ctx, d.owed()); return nil })
+	// A scan asks the store for every tag: nothing else waits for it.
+	group.Go(func() error { d.tend(ctx, []work{{"scan", d.engine.Scan}}); return nil })
 	group.Go(func() error { d.shims.watch(ctx); return nil })
+	group.Go(func() error { d.models.tend(ctx); return nil })
 	slog.InfoContext(ctx, "godwitd serves", "socket", d.config.DaemonSocket(), "controller", d.config.Controller.Address)
 	return group.Wait()
 }
@@ -174,14 +208,20 @@ func listen(path string) (net.Listener, error) {
 
 // tend does owed work at start and from time to time (P-20). What fails is tried again
 // at the next round: the controller may not be there yet.
-func (d *daemon) tend(ctx context.Context) {
+func (d *daemon) tend(ctx context.Context, works []work) {
 	tick := time.NewTicker(tendInterval)
 	defer tick.Stop()
+	said := map[string]string{} // what goes on being so is said once
 	for {
-		for _, w := range d.owed() {
-			if err := w.do(ctx); err != nil && ctx.Err() == nil {
+		for _, w := range works {
+			err := w.do(ctx)
+			if ctx.Err() != nil {
+				return
+			}
+			if err != nil && said[w.name] != err.Error() {
 				slog.WarnContext(ctx, "owed work waits", "work", w.name, "error", err)
 			}
+			said[w.name] = text(err)
 		}
 		select {
 		case <-ctx.Done():
@@ -205,8 +245,11 @@ func (d *daemon) owed() []work {
 		{"resume", d.engine.Resume},
 		{"reconcile", func(ctx context.Context) error { return d.engine.Reconcile(ctx, d.machines.Known) }},
 		{"sweep", d.engine.Sweep},
+		{"checkpoints", d.engine.Due},
 		{"end", d.shims.end},
 		{"orphans", d.tasks.Orphans},
+		{"golden", d.golden.sweep},
 		{"taps", d.shims.taps},
+		{"cache", d.tendCache},
 	}
 }

@@ -31,7 +31,7 @@ func (d *daemon) serveMetrics(ctx context.Context) error {
 		listeners = append(listeners, l)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(d.metrics, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", d.starts.before(promhttp.HandlerFor(d.metrics, promhttp.HandlerOpts{})))
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()

@@ -2,11 +2,15 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+
+	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/controller"
@@ -18,21 +22,56 @@ import (
 
 // openRecords takes the records from the controller that the configuration names, or
 // holds them here.
-func (d *daemon) openRecords(context.Context) error {
-	if address := d.config.Controller.Address; address != "" {
+func (d *daemon) openRecords(ctx context.Context) error {
+	if addresses := d.config.Controller.Addresses(); len(addresses) > 0 {
 		identity, err := pki.Load(d.files())
 		if err != nil {
 			return fmt.Errorf("certificate of this node (godwit node join makes it): %w", err)
 		}
-		client := record.Remote(address, identity.Client())
+		client := record.Remote(addresses, identity.Client())
 		d.records, d.undo = client, append(d.undo, client.Close)
 		return nil
+	}
+	if len(d.config.Controller.Etcd.Endpoints) > 0 {
+		return d.openEtcd(ctx)
 	}
 	st, err := store.Open(filepath.Join(d.config.StateDir, "records.db"))
 	if err != nil {
 		return err
 	}
-	d.records, d.undo = controller.New(st), append(d.undo, st.Close)
+	d.store, d.records, d.undo = st, controller.New(st), append(d.undo, st.Close)
+	return nil
+}
+
+// openEtcd keeps the records where other controllers have them too.
+func (d *daemon) openEtcd(ctx context.Context) error {
+	from := d.config.Controller.Etcd
+	cfg := store.EtcdConfig{Endpoints: from.Endpoints, Prefix: from.Prefix, TLS: &tls.Config{MinVersion: tls.VersionTLS12}}
+	if from.CA != "" {
+		pem, err := os.ReadFile(from.CA)
+		if err != nil {
+			return fmt.Errorf("controller.etcd.ca: %w", err)
+		}
+		cfg.TLS.RootCAs = x509.NewCertPool()
+		if !cfg.TLS.RootCAs.AppendCertsFromPEM(pem) {
+			return fmt.Errorf("controller.etcd.ca: %s holds no certificate in PEM: %w", from.CA, errdefs.ErrInvalidArgument)
+		}
+	}
+	if from.Cert != "" {
+		load := func() (*tls.Certificate, error) { // for each connection: files may be renewed
+			pair, err := tls.LoadX509KeyPair(from.Cert, from.Key)
+			return &pair, err
+		}
+		if _, err := load(); err != nil {
+			return fmt.Errorf("controller.etcd.cert: %w", err)
+		}
+		cfg.TLS.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
+	}
+	st, err := store.OpenEtcd(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	d.store, d.records, d.undo = st, controller.New(st), append(d.undo, st.Close)
 	return nil
 }
 
@@ -63,6 +102,7 @@ func (d *daemon) servePeers(ctx context.Context) error {
 		return err
 	}
 	nodev1.RegisterRecordsService(server, d.records)
+	nodev1.RegisterMovesService(server, d.moves.service)
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return fmt.Errorf("controller.listen: %w", err)

@@ -4,20 +4,28 @@ import (
 	"context"
 	"encoding/json"
 
-	"github.com/containerd/errdefs"
 	digest "github.com/opencontainers/go-digest"
 
 	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/snapshot"
+	"godwit.dev/godwit/snapshot/cache"
 	"godwit.dev/godwit/snapshot/store"
 	"godwit.dev/godwit/snapshot/worker"
 )
 
 // registry is where this node's snapshots lie, as engine, tasks and node service ask
 // for them. One store is opened for each question: credentials may have changed.
-type registry struct{ config *config.Config }
+type registry struct {
+	config *config.Config
+	cache  *cache.Cache
+	rights rights
+}
+
+func newRegistry(cfg *config.Config) *registry {
+	return &registry{config: cfg, cache: cache.Open(cfg.PacksDir(), int64(cfg.Cache.Packs))}
+}
 
 // repository of a VM's snapshots; empty without a registry.
 func (r *registry) repository(rec *nodev1.Record) string {
@@ -38,11 +46,37 @@ func (r *registry) open(repository string) (store.Store, error) {
 
 func (r *registry) store(repository string) store.Config {
 	cfg := r.config.Registry
-	return store.Config{Repository: repository, PlainHTTP: cfg.PlainHTTP, CAFile: cfg.CAFile, DockerConfig: cfg.DockerConfig}
+	return store.Config{
+		Repository: repository, PlainHTTP: cfg.PlainHTTP, CAFile: cfg.CAFile, DockerConfig: cfg.DockerConfig, HostsDir: cfg.HostsDir,
+		Bandwidth: int64(r.config.Worker.Bandwidth),
+	}
 }
 
-// Exists implements engine.Snapshots.
+// snapshot opens one with this node's keys.
+func (r *registry) snapshot(ctx context.Context, repository, dgst string) (*snapshot.Snapshot, store.Store, error) {
+	st, err := r.open(repository)
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := r.openIn(ctx, st, dgst)
+	return s, st, err
+}
+
+func (r *registry) openIn(ctx context.Context, st store.Store, dgst string) (*snapshot.Snapshot, error) {
+	keys, err := worker.KeysOf(r.config).Load()
+	if err != nil {
+		return nil, err
+	}
+	return snapshot.OpenWith(ctx, st, digest.Digest(dgst), nil, &keys)
+}
+
+// Exists implements engine.Snapshots. A snapshot that this node keeps whole is not asked
+// for: the record says that it owns the VM, and its bytes are what its digest says. So a VM
+// wakes where it slept while the store is away.
 func (r *registry) Exists(ctx context.Context, repository, dgst string) (bool, error) {
+	if r.cache.Has(repository, digest.Digest(dgst), snapshot.MediaTypeDisk) {
+		return true, nil
+	}
 	st, err := r.open(repository)
 	if err != nil {
 		return false, err
@@ -59,37 +93,17 @@ func (r *registry) Accepts(ctx context.Context, repository string) error {
 	return snapshot.Accepts(ctx, st)
 }
 
-// probe asks for the rights that a hibernate needs, in a repository beside the VMs'.
-func (r *registry) probe(ctx context.Context) (string, error) {
-	repository := r.repository(&nodev1.Record{Uid: probed})
-	if repository == "" {
-		return "none is configured: no VM of this node can sleep", nil
-	}
-	return repository, r.Accepts(ctx, repository)
-}
-
-// probed is the repository of doctor's question.
-const probed = "doctor"
-
-// DropTag implements engine.Snapshots and node.Snapshots.
-func (r *registry) DropTag(ctx context.Context, repository, tag string) error {
-	st, err := r.open(repository)
-	if err != nil {
-		return err
-	}
-	if err := snapshot.DeleteTag(ctx, st, tag); err != nil && !errdefs.IsNotFound(err) {
-		return err
-	}
-	return nil
-}
-
 // spec implements tasks.SpecOf.
 func (r *registry) spec(ctx context.Context, repository, dgst string) (*spec.Spec, error) {
 	st, err := r.open(repository)
 	if err != nil {
 		return nil, err
 	}
-	s, err := snapshot.Open(ctx, st, digest.Digest(dgst), nil)
+	if kept, leave := r.keeping(repository); kept != nil {
+		defer leave()
+		st = store.Keeping(st, kept)
+	}
+	s, err := r.openIn(ctx, st, dgst)
 	if err != nil {
 		return nil, err
 	}
@@ -98,11 +112,7 @@ func (r *registry) spec(ctx context.Context, repository, dgst string) (*spec.Spe
 
 // Inspect implements node.Snapshots.
 func (r *registry) Inspect(ctx context.Context, repository, dgst string) (manifest, config json.RawMessage, err error) {
-	st, err := r.open(repository)
-	if err != nil {
-		return nil, nil, err
-	}
-	s, err := snapshot.Open(ctx, st, digest.Digest(dgst), nil)
+	s, st, err := r.snapshot(ctx, repository, dgst)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -116,19 +126,3 @@ func (r *registry) Inspect(ctx context.Context, repository, dgst string) (manife
 
 // manifestLimit is what registries take at most.
 const manifestLimit = 4 << 20
-
-// Verify implements node.Snapshots. A process of its own reads the snapshot: it needs
-// more memory than a daemon has, and the bytes are foreign.
-func (r *registry) Verify(ctx context.Context, repository, dgst string) (*nodev1.VerifyResponse, error) {
-	cfg := r.config
-	w := worker.Client{Command: []string{binary(), workerRole}}
-	v, err := w.Verify(ctx, worker.VerifyJob{Store: r.store(repository), Digest: digest.Digest(dgst), Memory: int64(cfg.Worker.Memory)}, nil)
-	if err != nil {
-		return nil, err
-	}
-	resp := &nodev1.VerifyResponse{Packs: uint32(v.Packs), Frames: uint32(v.Frames), Bytes: v.Bytes, More: uint32(v.More)}
-	for _, b := range v.Bad {
-		resp.Bad = append(resp.Bad, &nodev1.BadPart{Part: b.Part, Reason: b.Reason})
-	}
-	return resp, nil
-}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/spf13/cobra"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+func TestHibernateLimits(t *testing.T) {
+	for _, tt := range []struct {
+		concurrency uint32
+		bandwidth   string
+		want        uint64
+		ok          bool
+	}{{0, "", 0, true}, {64, "20MiB", 20 << 20, true}, {65, "", 0, false}, {1, "64KiB", 64 << 10, true}, {1, "63KiB", 0, false}, {1, "fast", 0, false}} {
+		p := pushFlags{concurrency: tt.concurrency, bandwidth: tt.bandwidth}
+		_, bandwidth, _, err := p.read(&cobra.Command{})
+		if (err == nil) != tt.ok || err != nil && !errdefs.IsInvalidArgument(err) || bandwidth != tt.want {
+			t.Errorf("%+v: %v, %d", tt, err, bandwidth)
+		}
+	}
+}
+
+// What is owed shows where people look.
+func TestCleanupPendingShows(t *testing.T) {
+	vm := &nodev1.VM{Namespace: "default", Id: "web"}
+	if row := vmRow(&nodev1.VMInfo{Vm: vm, Status: "running", CleanupPending: 2}); row[1] != "running, cleanup pending (2)" {
+		t.Errorf("ps: %q", row)
+	}
+	for use, s := range map[string]*nodev1.SnapshotInfo{
+		"cleanup pending": {Vm: vm, Owed: true, Spent: true}, "owner": {Vm: vm, Owner: true, Use: "it owns the VM"},
+		"in use": {Vm: vm, Spent: true, Use: "the VM runs from it"}, "spent": {Vm: vm, Spent: true}, "-": {Vm: vm}, "checkpoint": {Vm: vm, Checkpoint: true},
+	} {
+		if row := snapshotRow(s); row[len(row)-1] != use {
+			t.Errorf("snapshot ls: %q, want %s", row, use)
+		}
+	}
+}
+
+func TestPrintPruned(t *testing.T) {
+	resp := &nodev1.PruneResponse{Warning: "the store is away", Pruned: []*nodev1.Pruned{
+		{Vm: &nodev1.VM{Namespace: "default", Id: "web"}, Digest: "sha256:1", Bytes: 1 << 20, Why: "old"},
+		{Vm: &nodev1.VM{Namespace: "default", Id: "web"}, Digest: "sha256:2", Why: "older", Error: "403"},
+	}}
+	for dry, want := range map[bool]string{true: "would be deleted", false: "  deleted"} {
+		var out bytes.Buffer
+		cmd := &cobra.Command{}
+		cmd.SetOut(&out)
+		err := printPruned(cmd, &options{output: "text"}, resp, dry)
+		if !errdefs.IsUnavailable(err) || !strings.Contains(out.String(), want) || !strings.Contains(out.String(), "stays: 403") {
+			t.Errorf("dry %v: %v\n%s", dry, err, out.String())
+		}
+	}
+	var out bytes.Buffer
+	err := printDiff(&out, &nodev1.DiffResponse{Spaces: []*nodev1.SpaceDiff{{Name: "ram0", Same: 5, Changed: 100, Added: 156, Removed: 3}}})
+	if err != nil || !strings.Contains(out.String(), "1.0MiB") {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/api/moves"
+	"godwit.dev/godwit/api/version"
+	"godwit.dev/godwit/migrate/channel"
+	"godwit.dev/godwit/migrate/cluster"
+	"godwit.dev/godwit/migrate/controller"
+	"godwit.dev/godwit/migrate/engine"
+	service "godwit.dev/godwit/migrate/moves"
+	"godwit.dev/godwit/migrate/peer"
+	"godwit.dev/godwit/migrate/pki"
+	"godwit.dev/godwit/migrate/store"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// mover is this node's part in moves, and, at the controller, everybody's.
+type mover struct {
+	daemon   *daemon
+	peer     *peer.Server
+	service  nodev1.MovesService
+	cordoned atomic.Bool
+
+	board   *cluster.Board   // of the controller; nil elsewhere
+	journal *service.Journal // the controller's
+	peers   *peer.Peers      // the controller's
+}
+
+func (d *daemon) isController() bool { return len(d.config.Controller.Addresses()) == 0 }
+
+// newMover makes what the engine needs to drive moves. The engine itself comes later.
+func (d *daemon) newMover(ctx context.Context) (*mover, error) {
+	m := &mover{daemon: d, peer: &peer.Server{
+		Node: d.config.Node, Address: d.config.Peer.Advertise, Machines: d.machines, Tasks: d.tasks, Leavings: d.tasks,
+		Room: &room{config: d.config, tasks: d.tasks, snapshots: d.snapshots},
+	}}
+	if !d.isController() {
+		identity, err := pki.Load(d.files())
+		if err != nil {
+			return nil, err
+		}
+		client := moves.Remote(d.config.Controller.Addresses(), identity.Client())
+		m.service, d.undo = client, append(d.undo, client.Close)
+		return m, nil
+	}
+	notes, ok := d.store.(store.Notes)
+	if !ok {
+		return nil, fmt.Errorf("the store of the records keeps no notes of nodes: %w", errdefs.ErrNotImplemented)
+	}
+	board, err := cluster.Open(ctx, notes, len(d.config.Controller.Etcd.Endpoints) > 0)
+	if err != nil {
+		return nil, err
+	}
+	m.board, m.journal = board, service.NewJournal(board.Append)
+	m.peers = &peer.Peers{Registry: board, Self: d.config.Node, Local: m.peer, TLS: d.reach}
+	d.undo = append(d.undo, m.peers.Close, m.journal.Close)
+	return m, nil
+}
+
+// reach is the config to reach another node with. The certificate may come later than
+// the daemon.
+func (d *daemon) reach(node string) (*tls.Config, error) {
+	identity, err := pki.Load(d.files())
+	if err != nil {
+		return nil, fmt.Errorf("certificate of the controller (godwit node init makes it): %w", err)
+	}
+	return identity.ClientOf(node), nil
+}
+
+// drivenBy joins mover and engine, which need each other.
+func (m *mover) drivenBy(e *engine.Engine) {
+	m.peer.Waker = e
+	if m.board != nil {
+		m.service = &service.Service{Records: m.daemon.records, Engine: e, Board: m.board, Peer: m.peers.Peer}
+	}
+}
+
+// serve answers the controller, where peer.listen says so.
+func (m *mover) serve(ctx context.Context) error {
+	address := m.daemon.config.Peer.Listen
+	if address == "" {
+		return nil
+	}
+	identity, err := pki.Load(m.daemon.files())
+	if err != nil {
+		return fmt.Errorf("certificate of this node (godwit node init or join makes it): %w", err)
+	}
+	server, err := controller.NewServer()
+	if err != nil {
+		return err
+	}
+	nodev1.RegisterPeerService(server, m.peer)
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return fmt.Errorf("peer.listen: %w", err)
+	}
+	pages := channel.Listen(listener, m.daemon.config.PagesSocket)
+	defer pages.Close()
+	return controller.ServePeer(ctx, server, pages, identity)
+}
+
+// announce tells the controller that this node lives, for as long as it does.
+func (m *mover) announce(ctx context.Context) {
+	said := ""
+	for ctx.Err() == nil {
+		resp, err := m.service.Announce(ctx, &nodev1.AnnounceRequest{Node: m.self()})
+		pause := cluster.Interval
+		if err == nil {
+			m.cordoned.Store(resp.GetCordoned())
+			pause = max(time.Second, time.Duration(resp.GetAgainMs())*time.Millisecond)
+		} else if said != err.Error() && ctx.Err() == nil {
+			slog.WarnContext(ctx, "controller does not hear of this node", "error", err)
+		}
+		said = text(err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (m *mover) self() *nodev1.NodeInfo {
+	info := &nodev1.NodeInfo{Name: m.daemon.config.Node, Address: m.daemon.config.Peer.Advertise, Version: version.Version, Controller: m.daemon.isController()}
+	var pool unix.Statfs_t
+	if unix.Statfs(m.daemon.config.RAMDir, &pool) == nil {
+		info.RamBytes, info.FreeBytes = pool.Blocks*uint64(pool.Bsize), pool.Bavail*uint64(pool.Bsize)
+	}
+	return info
+}

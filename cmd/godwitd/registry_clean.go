@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	digest "github.com/opencontainers/go-digest"
+	"github.com/prometheus/client_golang/prometheus"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/migrate/engine"
+	"godwit.dev/godwit/snapshot"
+	"godwit.dev/godwit/snapshot/store"
+)
+
+// rights remembers that the store deletes nothing for this node: that is found once, at
+// start, for all who delete (S0-50), and asked again now and then, so that a right which
+// is granted later is used (S0-54).
+type rights struct {
+	asking sync.Mutex
+	mu     sync.Mutex
+	err    error // of the last probe or deletion that was refused
+	again  time.Time
+	pause  time.Duration
+}
+
+// Pauses between two probes of a store that refuses deletions.
+const (
+	firstProbePause = 15 * time.Second
+	maxProbePause   = 10 * time.Minute
+)
+
+// probed is the repository of these questions.
+const probed = "doctor"
+
+// ask probes the store and remembers what it says of deletions.
+func (r *registry) ask(ctx context.Context) (repository string, got snapshot.Rights) {
+	repository = r.repository(&nodev1.Record{Uid: probed})
+	if repository == "" {
+		return "", got
+	}
+	st, err := r.open(repository)
+	if err != nil {
+		return repository, snapshot.Rights{Push: err}
+	}
+	r.rights.asking.Lock()
+	defer r.rights.asking.Unlock()
+	got = snapshot.Probe(ctx, st, r.config.Node)
+	r.rights.note(got.Delete)
+	return repository, got
+}
+
+func (r *rights) note(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !snapshot.Refused(err) {
+		if err == nil {
+			r.err, r.pause = nil, 0
+		}
+		return
+	}
+	r.err = err
+	r.pause = min(max(2*r.pause, firstProbePause), maxProbePause)
+	r.again = time.Now().Add(r.pause)
+}
+
+// refused answers what the store said, and whether to ask it again.
+func (r *rights) refused() (err error, ask bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.err, r.err != nil && !time.Now().Before(r.again)
+}
+
+// start asks for the rights once, before anybody needs them.
+func (r *registry) start(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	repository, got := r.ask(ctx)
+	if err := got.Err(); err != nil && ctx.Err() == nil {
+		slog.WarnContext(ctx, "rights are missing in the store", "repository", repository, "push", text(got.Push), "pull", text(got.Pull), "delete", text(got.Delete))
+	}
+}
+
+func text(err error) string {
+	if err == nil {
+		return "granted"
+	}
+	return err.Error()
+}
+
+// probe is doctor's question: push and pull are needed, without delete snapshots pile up.
+func (r *registry) probe(ctx context.Context) (string, error) {
+	repository, got := r.ask(ctx)
+	if repository == "" {
+		return "none is configured: no VM of this node can sleep", nil
+	}
+	return repository, errors.Join(got.Push, got.Pull)
+}
+
+// probeDelete is a check of its own: what lacks it works. It answers what probe, which
+// doctor asks first, has just been told.
+func (r *registry) probeDelete(context.Context) (string, error) {
+	repository := r.repository(&nodev1.Record{Uid: probed})
+	if repository == "" {
+		return "no store is configured", nil
+	}
+	err, _ := r.rights.refused()
+	return "not refused in " + repository, err
+}
+
+// Drop implements engine.Deleter. A store that has refused is not asked each time.
+func (r *registry) Drop(ctx context.Context, repository, dgst, tag string) error {
+	if err, ask := r.rights.refused(); err != nil {
+		if ask {
+			_, got := r.ask(ctx)
+			err = got.Delete
+		}
+		if err != nil {
+			return err
+		}
+	}
+	st, err := r.open(repository)
+	if err != nil {
+		return err
+	}
+	switch err = snapshot.Drop(ctx, st, digest.Digest(dgst), tag); {
+	case err == nil:
+		r.forget(repository, dgst)
+	case snapshot.Refused(err):
+		r.ask(ctx) // for all, or for this one only
+	}
+	return err
+}
+
+// Leftovers implements engine.Deleter.
+func (r *registry) Leftovers(ctx context.Context, repository string) ([]engine.Leftover, error) {
+	st, err := r.open(repository)
+	if err != nil {
+		return nil, err
+	}
+	list, err := snapshot.List(ctx, st)
+	if err != nil {
+		return nil, err
+	}
+	var all []engine.Leftover
+	for _, l := range list {
+		if d, ok := snapshot.SignatureOf(l.Tag); ok {
+			// Of a push that died before its manifest: it vouches for nothing.
+			if there, err := snapshot.Exists(ctx, st, d); err != nil || there {
+				if err != nil {
+					return nil, err
+				}
+				continue
+			}
+			all = append(all, engine.Leftover{Tag: l.Tag, Digest: d.String(), UID: path.Base(repository), Operation: "of a signature"})
+			continue
+		}
+		if l.Err != nil || l.Tag != l.Ref.Tag() && l.Tag != l.Ref.HoldTag() {
+			continue // somebody else's, or a name that somebody gave it
+		}
+		all = append(all, engine.Leftover{Tag: l.Tag, Digest: l.Digest.String(), UID: l.Ref.UID, Operation: l.Ref.Operation, Generation: l.Ref.Generation, Hold: l.Hold, Bytes: l.Size})
+	}
+	return all, nil
+}
+
+// Collect implements engine.Deleter.
+func (r *registry) Collect(ctx context.Context, repository string, grace time.Duration, dry bool) (int, uint64, error) {
+	dir, ok := strings.CutPrefix(repository, store.LayoutPrefix)
+	if _, err := os.Stat(dir); !ok || errors.Is(err, os.ErrNotExist) {
+		return 0, 0, nil
+	}
+	l, err := store.NewLayout(dir)
+	if err != nil {
+		return 0, 0, err
+	}
+	c, err := l.Collect(ctx, grace, dry)
+	if err != nil {
+		return 0, 0, fmt.Errorf("collect files of %s: %w", dir, err)
+	}
+	return c.Files, c.Bytes, nil
+}
+
+// pendingGauge counts, when it is asked, the deletions that are owed in the whole cluster;
+// while the controller does not answer it is NaN.
+func pendingGauge(records nodev1.RecordsService) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "godwit_cleanup_pending", Help: "Snapshots of the cluster whose deletion is decided and not done.",
+	}, func() float64 {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		resp, err := records.Owed(ctx, &nodev1.OwedRequest{})
+		if err != nil {
+			return math.NaN()
+		}
+		return float64(len(resp.GetOwed()))
+	})
+}

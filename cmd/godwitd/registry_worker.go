@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+
+	digest "github.com/opencontainers/go-digest"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/snapshot/worker"
+)
+
+// worker is a process of its own for what reads whole snapshots: it needs more memory
+// than a daemon has, and the bytes are foreign.
+func (r *registry) worker() *worker.Client {
+	return &worker.Client{Command: []string{binary(), workerRole}}
+}
+
+// Verify implements node.Snapshots.
+func (r *registry) Verify(ctx context.Context, repository, dgst string) (*nodev1.VerifyResponse, error) {
+	v, err := r.worker().Verify(ctx, worker.VerifyJob{Store: r.store(repository), Keys: worker.KeysOf(r.config), Digest: digest.Digest(dgst), Memory: int64(r.config.Worker.Memory)}, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp := &nodev1.VerifyResponse{Packs: uint32(v.Packs), Frames: uint32(v.Frames), Bytes: v.Bytes, More: uint32(v.More)}
+	for _, b := range v.Bad {
+		resp.Bad = append(resp.Bad, &nodev1.BadPart{Part: b.Part, Reason: b.Reason})
+	}
+	return resp, nil
+}
+
+// Diff implements node.Snapshots.
+func (r *registry) Diff(ctx context.Context, req *nodev1.DiffRequest) (*nodev1.DiffResponse, error) {
+	spaces, err := r.worker().Diff(ctx, worker.DiffJob{
+		From: r.place(req.GetFromRepository(), req.GetFrom()), To: r.place(req.GetToRepository(), req.GetTo()),
+	})
+	if err != nil {
+		return nil, err
+	}
+	resp := &nodev1.DiffResponse{}
+	for _, s := range spaces {
+		resp.Spaces = append(resp.Spaces, &nodev1.SpaceDiff{
+			Name: s.Name, Same: s.Same, Changed: s.Changed, Added: s.Added, Removed: s.Removed, FromSize: s.FromSize, ToSize: s.ToSize,
+		})
+	}
+	return resp, nil
+}
+
+func (r *registry) place(repository, dgst string) worker.Place {
+	return worker.Place{Store: r.store(repository), Keys: worker.KeysOf(r.config), Digest: digest.Digest(dgst)}
+}
+
+// Copy implements node.Snapshots.
+func (r *registry) Copy(ctx context.Context, req *nodev1.CopyRequest) (*nodev1.CopyResponse, error) {
+	done, err := r.worker().Copy(ctx, worker.CopyJob{
+		From: r.place(req.GetRepository(), req.GetDigest()), To: r.store(req.GetTo()), Tag: req.GetTag(), Memory: int64(r.config.Worker.Memory),
+	}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &nodev1.CopyResponse{Bytes: done.Sent, Total: done.Total, Tag: done.Tag}, nil
+}
