@@ -5,6 +5,7 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -16,7 +17,9 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/integration/harness"
 	"godwit.dev/godwit/vmm"
+	"godwit.dev/godwit/vmm/cloudhypervisor"
 	"godwit.dev/godwit/vmm/qemu"
 
 	"github.com/containerd/continuity/pkg/ext4"
@@ -27,11 +30,14 @@ import (
 type machine struct {
 	t      *testing.T
 	dir    string
-	driver *qemu.Driver
+	driver vmm.Driver
+	slot   int // of the first disk
 	ram    *os.File
 	disks  []vmm.Disk
 	nics   []vmm.NIC
 	round  int
+	memory uint64
+	track  bool // its RAM
 
 	vm      vmm.Machine
 	console string
@@ -75,18 +81,28 @@ func write(t *testing.T, path, data string) {
 	}
 }
 
-// newMachine makes the files of a VM.
-func newMachine(t *testing.T) *machine {
+// newDriver is QEMU without KVM, or what the KVM ring says.
+func newDriver(t *testing.T) (driver vmm.Driver, firstDisk int) {
 	t.Helper()
-	driver, err := qemu.New(qemu.Driver{Accel: "tcg"})
+	if harness.VMM() == cloudhypervisor.Name {
+		return cloudhypervisor.New(cloudhypervisor.Driver{Binary: os.Getenv("GODWIT_CLOUD_HYPERVISOR")}), cloudhypervisor.FirstDiskSlot
+	}
+	driver, err := qemu.New(qemu.Driver{Accel: cmp.Or(os.Getenv("GODWIT_ACCEL"), "tcg")})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return driver, qemu.FirstDiskSlot
+}
+
+// newMachine makes the files of a VM.
+func newMachine(t *testing.T) *machine {
+	t.Helper()
+	driver, slot := newDriver(t)
 	dir, err := os.MkdirTemp("/dev/shm", "agent")
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{t: t, dir: dir, driver: driver, console: filepath.Join(dir, "console")}
+	m := &machine{t: t, dir: dir, driver: driver, slot: slot, memory: memory, console: filepath.Join(dir, "console")}
 	t.Cleanup(m.close)
 	if m.ram, err = os.Create(filepath.Join(dir, "ram")); err != nil {
 		t.Fatal(err)
@@ -113,7 +129,7 @@ func (m *machine) disk(id, path string, readOnly bool) {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	m.disks = append(m.disks, vmm.Disk{ID: id, Serial: id, Slot: qemu.FirstDiskSlot + len(m.disks), File: f, ReadOnly: readOnly})
+	m.disks = append(m.disks, vmm.Disk{ID: id, Serial: id, Slot: m.slot + len(m.disks), File: f, ReadOnly: readOnly})
 }
 
 // incarnation starts the VMM's next process, which has not run yet.
@@ -129,11 +145,14 @@ func (m *machine) incarnation(incoming bool) {
 		m.t.Fatal(err)
 	}
 	defer console.Close()
-	boot := guestDir(m.t)
+	boot, cmdline := guestDir(m.t), "console=ttyS0 quiet panic=-1"
+	if harness.Nested() {
+		cmdline += " " + harness.NestedCmdline
+	}
 	vm, err := m.driver.Start(m.t.Context(), vmm.Config{
-		Name: m.t.Name(), Dir: dir, Memory: memory, VCPUs: 1, RAM: m.ram, Disks: m.disks, NICs: m.nics,
+		Name: m.t.Name(), Dir: dir, Memory: m.memory, Track: m.track, VCPUs: 1, RAM: m.ram, Disks: m.disks, NICs: m.nics,
 		Kernel: filepath.Join(boot, "vmlinuz"), Initrd: filepath.Join(boot, "initramfs"),
-		Cmdline: "console=ttyS0 quiet panic=-1", Agent: m.socket(), Console: console, Incoming: incoming,
+		Cmdline: cmdline, Agent: m.socket(), Console: console, Incoming: incoming,
 	})
 	if err != nil {
 		m.t.Fatal(err)
@@ -173,7 +192,11 @@ func (m *machine) resume() {
 
 func (m *machine) connect() {
 	m.t.Helper()
-	a, err := guest.Connect(m.t.Context(), m.socket(), guest.Options{BootTimeout: 60 * time.Second, Console: m.console})
+	opts := guest.Options{BootTimeout: harness.Slow(60 * time.Second), Console: m.console}
+	if m.vm.Process().VSock {
+		opts.Dial = guest.VSock(guest.VSockPort)
+	}
+	a, err := guest.Connect(m.t.Context(), m.socket(), opts)
 	if err != nil {
 		m.t.Fatal(err)
 	}

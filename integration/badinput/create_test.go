@@ -40,7 +40,7 @@ func TestCreateRefused(t *testing.T) {
 			class: "FailedPrecondition", words: []string{"guest.kernel", "/nowhere/vmlinuz"}},
 		{name: "initramfs missing", config: map[string]string{"initrd = ": `initrd = "/nowhere/initramfs"`},
 			class: "FailedPrecondition", words: []string{"guest.initrd", "/nowhere/initramfs"}},
-		{name: "kernel panic", config: map[string]string{"[containerd]": "cmdline = \"rdinit=/nowhere init=/nowhere\"\n[containerd]"},
+		{name: "kernel panic", config: map[string]string{"cmdline = ": `cmdline = "rdinit=/nowhere init=/nowhere"`},
 			class: "Unavailable", words: []string{"its agent does not answer", "Kernel panic", "console.log"}},
 		{name: "QEMU missing", config: map[string]string{"kind = ": "kind = \"qemu\"\nqemu = \"/nowhere/qemu\""},
 			class: "FailedPrecondition", words: []string{"vmm.qemu", "/nowhere/qemu"}},

@@ -45,7 +45,7 @@ func paused(t *testing.T, g *guest, n *harness.Node) {
 
 // busy: an exec is in the way by its name, and is ended only by order.
 func busy(t *testing.T, g *guest, n *harness.Node) {
-	work := n.Command(t.Context(), "ctr", "--address", n.Socket, "task", "exec", "--exec-id", "busy", g.id, "sh", "-c", "echo up; exec sleep 1000")
+	work := n.Command(t.Context(), "ctr", n.CtrArgs("task", "exec", "--exec-id", "busy", g.id, "sh", "-c", "echo up; exec sleep 1000")...)
 	out, err := work.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

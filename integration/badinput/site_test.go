@@ -21,11 +21,12 @@ import (
 const (
 	runtimeName = "io.containerd.godwit.v1"
 	beaconPort  = "9999"
-	// stepTimeout bounds one boot, wake or hibernate on a machine without KVM.
-	stepTimeout = time.Minute
 	// quiet is how long a VM that sleeps must not be heard.
 	quiet = 500 * time.Millisecond
 )
+
+// stepTimeout bounds one boot, wake or hibernate on a machine without KVM.
+var stepTimeout = harness.Slow(time.Minute)
 
 // site is a harness and who listens to its guests.
 type site struct {
@@ -33,9 +34,12 @@ type site struct {
 	watch *observer.Watcher
 }
 
+// uncached: what was damaged in the registry is what a wake reads.
+func uncached(*harness.Node) string { return "cache.packs = 0\n" }
+
 func newSite(t *testing.T, nodes int) *site {
 	t.Helper()
-	h := harness.New(t, harness.Options{Nodes: nodes, Registry: harness.PlainHTTP, Godwitd: true, Images: true})
+	h := harness.New(t, harness.Options{Nodes: nodes, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Config: uncached})
 	conn, err := h.ListenPacket(net.JoinHostPort(harness.Gateway, beaconPort))
 	if err != nil {
 		t.Fatal(err)

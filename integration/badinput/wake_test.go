@@ -34,6 +34,7 @@ func TestWakeRefused(t *testing.T) {
 		t.Run("unknown digest", func(t *testing.T) { unknown(t, g, good) }) &&
 		t.Run("damaged", func(t *testing.T) { damaged(t, g, good) }) &&
 		t.Run("altered", func(t *testing.T) { altered(t, g, good) }) &&
+		t.Run("misfit", func(t *testing.T) { misfit(t, g, good) }) &&
 		t.Run("registry refuses", func(t *testing.T) { forbidden(t, g, good) }) &&
 		t.Run("good digest", func(t *testing.T) { g.wake(t, b, "--digest", good) }) &&
 		t.Run("awake already", func(t *testing.T) { awake(t, g) }) &&
@@ -194,7 +195,9 @@ func (g *guest) sleepsStill(t *testing.T, good string) {
 	}
 }
 
-// ctr task start of a container whose VM sleeps wakes the VM.
+// ctr task start of a container whose VM sleeps wakes the VM, on the node that has put it to
+// sleep although its registry is away; so does godwit wake. What is damaged in the node's
+// cache is fetched, and godwit rm leaves nothing there.
 func TestTaskStartOfSleeper(t *testing.T) {
 	h := harness.New(t, harness.Options{Registry: harness.PlainHTTP, Godwitd: true, Images: true})
 	n := h.Node(0)
@@ -212,16 +215,38 @@ func TestTaskStartOfSleeper(t *testing.T) {
 	}
 	n.Ctr(t, "run", "-d", "--runtime", runtimeName, images.Probe, "plain", "/bin/probe")
 	before := ask()
-	n.Godwit(t, "hibernate", "plain")
-	n.Ctr(t, "task", "start", "-d", "plain")
-	after := ask()
-	if after.Nonce != before.Nonce || after.BootID != before.BootID || after.PID != before.PID || after.Counter <= before.Counter || !after.FileOK {
-		t.Errorf("ctr task start made another one: %+v, it was %+v", after, before)
+	same := func(how string) {
+		t.Helper()
+		after := ask()
+		if after.Nonce != before.Nonce || after.BootID != before.BootID || after.PID != before.PID || after.Counter <= before.Counter || !after.FileOK {
+			t.Errorf("%s made another one: %+v, it was %+v", how, after, before)
+		}
+		before.Counter = after.Counter
 	}
+	n.Godwit(t, "hibernate", "plain")
+	withoutRegistry(t, h, func() { n.Ctr(t, "task", "start", "-d", "plain") })
+	same("ctr task start")
 	if v, _ := look(t, n, "plain"); v.Owner.Node != "a" || v.Status != "running" || v.Op != nil {
 		t.Errorf("the record says %+v", v)
+	}
+	n.Godwit(t, "hibernate", "plain")
+	withoutRegistry(t, h, func() { n.Godwit(t, "wake", "plain") })
+	same("a wake without the registry")
+	n.Godwit(t, "hibernate", "plain")
+	bad := damage(t, n)
+	h.Door.Take()
+	n.Godwit(t, "wake", "plain")
+	if asked := reads(h.Door.Take()); len(asked) != 1 || !strings.HasSuffix(asked[0], bad) {
+		t.Errorf("with a damaged %s the registry was asked for %q", bad, asked)
+	}
+	same("a wake with a damaged pack")
+	if u := cacheUsage(t, n); u.Damaged != 1 || u.Hits < 10 || u.HitBytes == 0 || u.KeptBytes == 0 {
+		t.Errorf("what the cache was good for: %+v", u)
 	}
 	n.Ctr(t, "task", "rm", "--force", "plain")
 	n.Ctr(t, "container", "rm", "plain")
 	n.Godwit(t, "rm", "plain")
+	if left := kept(t, n); len(left) > 0 {
+		t.Errorf("the node keeps %d objects of a VM that is gone", len(left))
+	}
 }

@@ -38,20 +38,26 @@ func (b *bench) baseline(ctx context.Context) (compress, expand, size float64, e
 	return compress, expand, float64(n), nil
 }
 
-// copyRAM writes the parts of the RAM file that are in use one after the other.
-func (b *bench) copyRAM(to string) (int64, error) {
-	from := ""
+// ramFile is the one RAM file of the node.
+func (b *bench) ramFile() (string, error) {
+	file := ""
 	err := filepath.WalkDir(fmt.Sprintf("/proc/%d/root%s/ram", b.node.PID(), b.node.Dir), func(path string, d fs.DirEntry, err error) error {
 		if info, e := d.Info(); err == nil && e == nil && info.Mode().IsRegular() && info.Size() >= int64(sizes[0])<<20 {
-			from = path
+			file = path
 		}
 		return err
 	})
+	if err == nil && file == "" {
+		err = errors.New("no RAM file on the node")
+	}
+	return file, err
+}
+
+// copyRAM writes the parts of the RAM file that are in use one after the other.
+func (b *bench) copyRAM(to string) (int64, error) {
+	from, err := b.ramFile()
 	if err != nil {
 		return 0, err
-	}
-	if from == "" {
-		return 0, errors.New("no RAM file on the node")
 	}
 	src, err := os.Open(from)
 	if err != nil {
@@ -68,21 +74,28 @@ func (b *bench) copyRAM(to string) (int64, error) {
 
 // copyData copies what is not a hole.
 func copyData(dst io.Writer, src *os.File) (int64, error) {
+	return eachExtent(src, func(offset, end int64) error {
+		_, err := io.Copy(dst, io.NewSectionReader(src, offset, end-offset))
+		return err
+	})
+}
+
+// eachExtent calls do for what is not a hole, and answers how many bytes that are.
+func eachExtent(f *os.File, do func(offset, end int64) error) (int64, error) {
 	var total, at int64
 	for {
-		data, err := unix.Seek(int(src.Fd()), at, unix.SEEK_DATA)
+		data, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)
 		if errors.Is(err, unix.ENXIO) {
 			return total, nil
 		}
 		if err != nil {
 			return total, err
 		}
-		if at, err = unix.Seek(int(src.Fd()), data, unix.SEEK_HOLE); err != nil {
+		if at, err = unix.Seek(int(f.Fd()), data, unix.SEEK_HOLE); err != nil {
 			return total, err
 		}
-		n, err := io.Copy(dst, io.NewSectionReader(src, data, at-data))
-		total += n
-		if err != nil {
+		total += at - data
+		if err := do(data, at); err != nil {
 			return total, err
 		}
 	}

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"godwit.dev/godwit/integration/harness"
-	"godwit.dev/godwit/integration/images"
 	"godwit.dev/godwit/integration/observer"
 	"godwit.dev/godwit/vmm"
 )
@@ -24,8 +23,8 @@ const (
 	runtimeName = "io.containerd.godwit.v1"
 	mark        = "godwit-bench-up" // the line that ends a boot
 	beaconPort  = "9999"
-	stepTimeout = 5 * time.Minute
-	maxUnlike   = 1.15 // times as resident as another VM that is still called equal
+	stepTimeout = 10 * time.Minute // a busy machine spoils figures, and ends nothing
+	maxUnlike   = 1.15             // times as resident as another VM that is still called equal
 )
 
 // warmup is the round that fills caches and finds the sizes; its values are dropped.
@@ -87,7 +86,13 @@ func Run(ctx context.Context, o Options) (_ *Result, err error) {
 		return b.result, b.config
 	}
 	b.node = b.h.Node(0)
+	if err := b.withoutTemplates(); err != nil {
+		return b.result, err
+	}
 	if b.bare, err = bareInitramfs(b.h.Dir); err != nil {
+		return b.result, err
+	}
+	if err := b.importWorkload(ctx); err != nil {
 		return b.result, err
 	}
 	conn, err := b.h.ListenPacket(net.JoinHostPort(harness.Gateway, beaconPort))
@@ -113,18 +118,14 @@ const noBounce = "swiotlb=noforce"
 // configure writes a drop-in of the node's configuration and answers a line of it. A
 // busy machine spoils the figures; it should not end the run as well.
 func (b *bench) configure(n *harness.Node) string {
-	dir := filepath.Join(filepath.Dir(n.Config), "config.d")
-	err := os.MkdirAll(dir, 0o755)
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "bench.toml"), []byte("[guest]\ncmdline = '"+noBounce+"'\n"), 0o600)
-	}
-	b.config = err
-	return "timeouts = {boot = '4m'}\n"
+	b.config = dropIn(filepath.Dir(n.Config), "[guest]\ncmdline = '"+noBounce+"'\n")
+	// Wakes are of a node that has not seen the snapshot: they read the registry.
+	return "cache.packs = 0\ntimeouts = {boot = '4m'}\n"
 }
 
 // one is a round: each figure beside its baseline, in turns.
 func (b *bench) one(ctx context.Context) error {
-	boots := []func(context.Context) error{b.ctrRun, b.bareBoot}
+	boots := []func(context.Context) error{b.ctrRun, b.bareBoot, b.ctrBoot}
 	if b.round%2 == 0 { // neither always profits from what the other has warmed
 		boots[0], boots[1] = boots[1], boots[0]
 	}
@@ -142,6 +143,14 @@ func (b *bench) one(ctx context.Context) error {
 		if b.wants(sleepGroup) {
 			steps = append(steps, func(ctx context.Context) error { return b.sleep(ctx, mib) })
 		}
+	}
+	for _, mib := range pauseSizes {
+		if b.wants(pauseGroup) {
+			steps = append(steps, func(ctx context.Context) error { return b.pause(ctx, mib) })
+		}
+	}
+	if b.wants(snapshotGroup) {
+		steps = append(steps, b.snapshot)
 	}
 	defer b.derive() // also of a round that was cut short
 	for _, step := range steps {
@@ -161,8 +170,11 @@ func (b *bench) wants(group string) bool { return slices.Contains(b.Groups, grou
 func (b *bench) derive() {
 	v := func(name string) float64 { return b.value(name) }
 	b.note("start.extra", v("start.ctr_run")-v("start.bare"))
+	b.note("start.boot_extra", v("start.boot")-v("start.bare"))
 	b.note("start.cycle_ratio", v("start.cycle")/v("start.bare"))
 	b.note("exec.ratio", (v("exec.ctr")-v("exec.ctr_only"))/v("exec.bare"))
+	b.note(pauseFlat, v(pauseName(pauseSizes[1], "tracked"))-v(pauseName(pauseSizes[0], "tracked")))
+	b.deriveSnapshot()
 	for i, mib := range sizes {
 		b.note(sleepName(mib, "hibernate_ratio"), v(sleepName(mib, "hibernate_rate"))/v(sleepName(mib, "compress_rate")))
 		b.note(sleepName(mib, "wake_ratio"), v(sleepName(mib, "wake_rate"))/v(sleepName(mib, "expand_rate")))
@@ -211,17 +223,4 @@ func (b *bench) forget(ctx context.Context, vm string) error {
 		return err
 	}
 	return os.RemoveAll(filepath.Join(b.h.Dir, "registry/docker/registry/v2"))
-}
-
-// ctrRun times a container from the command to its first output.
-func (b *bench) ctrRun(ctx context.Context) error {
-	vm := b.name("start")
-	first, end, err := b.timed(ctx, "ctr", "--address", b.node.Socket, "run", "--rm", "--runtime", runtimeName,
-		images.Busybox, vm, "/bin/echo", mark)
-	if err != nil {
-		return err
-	}
-	b.note("start.ctr_run", ms(first))
-	b.note("start.cycle", ms(end))
-	return b.forget(ctx, vm)
 }

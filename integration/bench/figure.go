@@ -28,7 +28,10 @@ type Figure struct {
 	Median *float64   `json:"median"`
 	Raw    []*float64 `json:"raw"` // null: this round has no value
 	Most   *float64   `json:"goal_at_most,omitempty"`
+	Least  *float64   `json:"goal_at_least,omitempty"`
 	Met    *bool      `json:"goal_met,omitempty"`
+
+	in string // group, of a figure whose name does not begin with it
 }
 
 // set notes the value of a round.
@@ -51,8 +54,8 @@ func (f *Figure) settle() {
 	}
 	m := median(all)
 	f.Median = &m
-	if f.Most != nil {
-		met := m <= *f.Most
+	if f.Most != nil || f.Least != nil {
+		met := (f.Most == nil || m <= *f.Most) && (f.Least == nil || m >= *f.Least)
 		f.Met = &met
 	}
 }

@@ -27,21 +27,28 @@ const (
 	execGroup  = "exec"
 	fleetGroup = "fleet"
 	sleepGroup = "sleep"
+	pauseGroup = "pause"
+
+	snapshotGroup = "snapshot"
 )
 
 // Groups of figures.
-var Groups = []string{startGroup, execGroup, fleetGroup, sleepGroup}
+var Groups = []string{startGroup, execGroup, fleetGroup, sleepGroup, pauseGroup, snapshotGroup}
 
 // group of a figure, by its name.
 func (f *Figure) group() string {
 	name, _, _ := strings.Cut(f.Name, ".")
 	switch {
+	case f.in != "":
+		return f.in
 	case name == "rss" && strings.HasPrefix(f.Name, "rss.shim"):
 		return execGroup
 	case name == "rss":
 		return sleepGroup
 	case strings.HasPrefix(name, sleepGroup):
 		return sleepGroup
+	case strings.HasPrefix(name, pauseGroup):
+		return pauseGroup
 	}
 	return name
 }
@@ -50,9 +57,11 @@ func (f *Figure) group() string {
 // missing shows.
 func figures(groups []string) []*Figure {
 	all := []*Figure{
-		{Name: "start.ctr_run", Unit: "ms", Source: Guest, What: "ctr run to the container's first output"},
+		{Name: "start.ctr_run", Unit: "ms", Source: Guest, What: "ctr run to the container's first output, from a template"},
 		{Name: "start.bare", Unit: "ms", Source: Guest, What: "bare QEMU, same kernel, to its first user-space line"},
 		{Name: "start.extra", Unit: "ms", Source: Guest, What: "start.ctr_run - start.bare", Most: goal(startGoal)},
+		{Name: "start.boot", Unit: "ms", Source: Guest, What: "the same without templates: the first start of a shape"},
+		{Name: "start.boot_extra", Unit: "ms", Source: Guest, What: "start.boot - start.bare"},
 		{Name: "start.cycle", Unit: "ms", Source: Tool, What: "ctr run --rm: from create to delete, its end"},
 		{Name: "start.cycle_ratio", Unit: "x", Source: Ratio, What: "start.cycle / start.bare", Most: goal(cycleGoal)},
 		{Name: "exec.ctr", Unit: "ms", Source: Guest, What: "ctr task exec to the end of a process that prints a line"},
@@ -70,6 +79,7 @@ func figures(groups []string) []*Figure {
 	for i, mib := range sizes {
 		all = append(all, sleepFigures(mib, i > 0)...)
 	}
+	all = append(append(all, pauseFigures()...), snapshotFigures()...)
 	return slices.DeleteFunc(all, func(f *Figure) bool { return !slices.Contains(groups, f.group()) })
 }
 

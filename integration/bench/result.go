@@ -108,15 +108,20 @@ func (f *Figure) spread() (least, most *float64) {
 }
 
 func (f *Figure) verdict() string {
+	var goal string
 	switch {
-	case f.Most == nil:
-		return ""
-	case f.Met == nil:
-		return "<= " + number(f.Most)
-	case *f.Met:
-		return "<= " + number(f.Most) + " met"
+	case f.Most != nil:
+		goal = "<= " + number(f.Most)
+	case f.Least != nil:
+		goal = ">= " + number(f.Least)
 	}
-	return "<= " + number(f.Most) + " MISSED"
+	switch {
+	case f.Met == nil:
+		return goal
+	case *f.Met:
+		return goal + " met"
+	}
+	return goal + " MISSED"
 }
 
 // number prints three digits that count.

@@ -48,6 +48,8 @@ type scene struct {
 
 func scenes() []scene {
 	return []scene{
+		{"hibernate", "before the pause", (*act).precopying, map[victim]outcome{
+			shimProcess: runs, vmmProcess: lost, worker: runs, daemon: sleeps, containerds: sleeps, controller: sleeps}},
 		{"hibernate", "while packs are pushed", (*act).pushing, map[victim]outcome{
 			shimProcess: runs, vmmProcess: sleeps, worker: runs, daemon: sleeps, containerds: sleeps, controller: sleeps}},
 		{"hibernate", "manifest held", (*act).naming, map[victim]outcome{
@@ -76,7 +78,7 @@ func scenes() []scene {
 // selection is what runs without GODWIT_CRASH=full: one death of each kind of process,
 // on both sides of both commits.
 var selection = []string{
-	"hibernate/manifest written/shim", "hibernate/voted/godwitd", "hibernate/voted/containerd", "hibernate/committed/vmm",
+	"hibernate/before the pause/shim", "hibernate/manifest written/shim", "hibernate/voted/godwitd", "hibernate/voted/containerd", "hibernate/committed/vmm",
 	"wake/while packs are pulled/worker", "wake/committed/shim", "wake/committed/containerd",
 }
 

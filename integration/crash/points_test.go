@@ -21,6 +21,7 @@ import (
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/migrate/tasks"
 )
 
 // act is one operation, brought to a named point and held there by what surrounds it:
@@ -28,8 +29,10 @@ import (
 type act struct {
 	*world
 	kind, id string
+	flags    []string // of the order
 	holds    []func() // what lets everything go on
 	daemon   func()   // lets b's godwitd go on, where a point has stopped it
+	thaw     func()   // lets the shim go on, where a point has stopped it
 }
 
 func (w *world) order(kind string) *act {
@@ -39,7 +42,7 @@ func (w *world) order(kind string) *act {
 
 // begin orders the operation and returns once it is durable.
 func (a *act) begin(ctx context.Context) error {
-	return a.godwit(ctx, a.kind, "--detach", "--operation", a.id, a.vm)
+	return a.godwit(ctx, append(append([]string{a.kind}, a.flags...), "--detach", "--operation", a.id, a.vm)...)
 }
 
 // letGo ends every hold. It may be called twice.
@@ -97,8 +100,22 @@ func writes(r *http.Request, path string) bool {
 	return slices.Contains([]string{http.MethodPost, http.MethodPut, http.MethodPatch}, r.Method) && strings.Contains(r.URL.Path, path)
 }
 
+// precopying: the first pack goes while the VM runs.
+func (a *act) precopying(ctx context.Context) error {
+	_, err := a.heldAt(ctx, a.sends)
+	return err
+}
+
+// sends matches a blob of the worker's; before it godwitd tries the registry, and the
+// worker tries it with an empty one.
+func (a *act) sends(r *http.Request) bool {
+	return r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/blobs/") && r.ContentLength > 2 && note(a.b, a.vm).Phase == "SENDING"
+}
+
+// pushing: without passes before the pause the first pack goes in it.
 func (a *act) pushing(ctx context.Context) error {
-	_, err := a.heldAt(ctx, func(r *http.Request) bool { return writes(r, "/blobs/") })
+	a.flags = []string{"--pause-budget", "0"}
+	_, err := a.heldAt(ctx, a.sends)
 	return err
 }
 
@@ -176,7 +193,7 @@ func (a *act) commitWithout(ctx context.Context) error {
 	if err := idle(ctx, pid); err != nil {
 		return err
 	}
-	if _, err := a.stop(ctx, pid); err != nil {
+	if a.thaw, err = a.stop(ctx, pid); err != nil {
 		return err
 	}
 	a.daemon()
@@ -186,7 +203,7 @@ func (a *act) commitWithout(ctx context.Context) error {
 // idle waits until no thread of a process has had anything to do for a while.
 func idle(ctx context.Context, pid int) error {
 	calm := 0
-	return harness.Poll(ctx, 10*time.Second, func(context.Context) error {
+	return harness.Poll(ctx, stopBound, func(context.Context) error {
 		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 		calm++
 		for _, t := range tasks {
@@ -201,17 +218,44 @@ func idle(ctx context.Context, pid int) error {
 	})
 }
 
-// cleaning: containerd does not answer the daemon, which wants the stopped task gone.
+// cleaning: containerd does not answer the daemon, which wants the stopped task gone. It
+// answers until the container is marked: that comes before the release, so that the restart
+// monitor looks at no VM whose task has ended because it sleeps.
 func (a *act) cleaning(ctx context.Context) error {
-	open, err := a.heldAt(ctx, afterManifest())
-	if err != nil {
+	if err := a.committed(ctx); err != nil {
+		return err
+	}
+	if err := a.marked(ctx); err != nil {
+		return err
+	}
+	if err := idle(ctx, a.b.Godwitd.PID()); err != nil { // it has heard so, and waits for the shim
 		return err
 	}
 	if _, err := a.stop(ctx, a.b.Containerd.PID()); err != nil {
 		return err
 	}
-	open()
+	a.thaw()
 	return a.phase(ctx, nodev1.Phase_PHASE_CLEANING)
+}
+
+// marked waits until the container says which snapshot owns its VM.
+func (a *act) marked(ctx context.Context) error {
+	client, err := containerd.New(a.b.Socket, containerd.WithDefaultNamespace("default"))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	return harness.Poll(ctx, stepBound, func(ctx context.Context) error {
+		container, err := client.LoadContainer(ctx, a.vm)
+		if err != nil {
+			return err
+		}
+		labels, err := container.Labels(ctx)
+		if err == nil && labels[tasks.LabelDigest] == "" {
+			err = fmt.Errorf("container %s has no label %s", a.vm, tasks.LabelDigest)
+		}
+		return err
+	})
 }
 
 func (a *act) incoming(r *http.Request) bool {
@@ -236,7 +280,7 @@ func (a *act) ready(ctx context.Context) error {
 	if err := a.journaled(ctx, "READY"); err != nil {
 		return err
 	}
-	return harness.Poll(ctx, 20*time.Second, func(ctx context.Context) error {
+	return harness.Poll(ctx, stepBound, func(ctx context.Context) error {
 		out, err := a.b.RunCtr(ctx, "tasks", "ls")
 		if err == nil && !strings.Contains(out, "CREATED") {
 			err = fmt.Errorf("the task is not created: %s", out)

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -92,7 +91,7 @@ func kill(ctx context.Context, pid int) error {
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		return fmt.Errorf("kill process %d: %w", pid, err)
 	}
-	return harness.Poll(ctx, 10*time.Second, func(context.Context) error {
+	return harness.Poll(ctx, stopBound, func(context.Context) error {
 		state, err := state(pid)
 		if err == nil && state != 'Z' && state != 'X' {
 			return fmt.Errorf("process %d is still %c", pid, state)
@@ -116,7 +115,7 @@ func stop(ctx context.Context, pid int) (resume func(), err error) {
 		return nil, fmt.Errorf("stop process %d: %w", pid, err)
 	}
 	resume = func() { _ = unix.Kill(pid, unix.SIGCONT) }
-	return resume, harness.Poll(ctx, 10*time.Second, func(context.Context) error {
+	return resume, harness.Poll(ctx, stopBound, func(context.Context) error {
 		state, err := state(pid)
 		if err == nil && state != 'T' {
 			err = fmt.Errorf("process %d is %c, not stopped", pid, state)
@@ -129,27 +128,29 @@ func stop(ctx context.Context, pid int) (resume func(), err error) {
 // host's version of cgroups; the answer lets it go on.
 func freeze(pid int) (thaw func() error, err error) {
 	const v1 = "/sys/fs/cgroup/freezer"
+	home, name, frozen, thawed := v1, "freezer.state", "FROZEN", "THAWED"
 	if _, err := os.Stat(v1); err != nil {
 		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 		if err != nil {
 			return nil, err
 		}
 		_, path, _ := strings.Cut(strings.TrimSpace(string(data)), "0::")
-		file := filepath.Join("/sys/fs/cgroup", path, "cgroup.freeze")
-		return func() error { return os.WriteFile(file, []byte("0"), 0) }, os.WriteFile(file, []byte("1"), 0)
+		home, name, frozen, thawed = filepath.Join("/sys/fs/cgroup", path), "cgroup.freeze", "1", "0"
 	}
-	dir := filepath.Join(v1, fmt.Sprintf("godwit-crash-%d", pid))
-	file := filepath.Join(dir, "freezer.state")
+	// One of its own: the VMM shares that of its task with the shim and the worker.
+	dir := filepath.Join(home, fmt.Sprintf("godwit-crash-%d", pid))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
 	}
+	move := func(to string) error {
+		return os.WriteFile(filepath.Join(to, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
+	}
 	thaw = func() error {
-		err := errors.Join(os.WriteFile(file, []byte("THAWED"), 0),
-			os.WriteFile(filepath.Join(v1, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0))
+		err := errors.Join(os.WriteFile(filepath.Join(dir, name), []byte(thawed), 0), move(home))
 		return errors.Join(err, os.Remove(dir))
 	}
-	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
+	if err := move(dir); err != nil {
 		return nil, errors.Join(err, os.Remove(dir))
 	}
-	return thaw, os.WriteFile(file, []byte("FROZEN"), 0)
+	return thaw, os.WriteFile(filepath.Join(dir, name), []byte(frozen), 0)
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	events "github.com/containerd/containerd/api/events"
 	containerd "github.com/containerd/containerd/v2/client"
@@ -41,7 +40,7 @@ func (r *recorder) listen(ctx context.Context, client *containerd.Client) error 
 	r.mu.Lock()
 	before := r.ready
 	r.mu.Unlock()
-	return harness.Poll(ctx, 20*time.Second, func(ctx context.Context) error {
+	return harness.Poll(ctx, stepBound, func(ctx context.Context) error {
 		if err := client.EventService().Publish(ctx, "/crash/ready", &events.ContainerDelete{ID: "ready"}); err != nil {
 			return err
 		}
@@ -87,7 +86,7 @@ func (r *recorder) take() (all []string, codes []uint32) {
 
 // wait waits until all that must be told has been.
 func (r *recorder) wait(ctx context.Context, must []string) error {
-	return harness.Poll(ctx, 20*time.Second, func(context.Context) error {
+	return harness.Poll(ctx, stepBound, func(context.Context) error {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		for _, e := range must {

@@ -77,7 +77,7 @@ func TestCrashTask(t *testing.T) {
 				continue
 			}
 			if l == nil {
-				l = newLives(t)
+				l = newLives(t, "")
 			}
 			if !t.Run(name, func(t *testing.T) {
 				if err := l.play(t, b, v, want); err != nil {
@@ -92,7 +92,7 @@ func TestCrashTask(t *testing.T) {
 }
 
 func (l *lives) play(t *testing.T, b birth, v victim, want []uint32) error {
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), harness.Slow(4*time.Minute))
 	defer cancel()
 	l.seen.take()
 	a := &life{lives: l}
@@ -176,15 +176,13 @@ func (l *life) kill(ctx context.Context, v victim) (err error) {
 	return kill(ctx, pid)
 }
 
+// restart starts what was killed, if it is a daemon.
 func (l *life) restart(ctx context.Context, v victim) error {
 	switch v {
 	case daemon:
 		return l.n.StartGodwitd(ctx)
 	case containerds:
-		if err := l.n.StartContainerd(ctx); err != nil {
-			return err
-		}
-		return l.meet(ctx)
+		return l.reborn(ctx)
 	}
 	return nil
 }

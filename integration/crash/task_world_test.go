@@ -43,11 +43,15 @@ type lives struct {
 	client *containerd.Client
 	seen   *recorder
 	hook   string // program that OCI hooks run
+	ear    string // where containerd takes events
+	births int    // of containerd
 }
 
-func newLives(t *testing.T) *lives {
-	h := harness.New(t, harness.Options{Registry: harness.PlainHTTP, Godwitd: true, Images: true})
+// newLives takes what is to stand in containerd's configuration besides.
+func newLives(t *testing.T, config string) *lives {
+	h := harness.New(t, harness.Options{Registry: harness.PlainHTTP, Godwitd: true, Images: true, Containerd: config})
 	l := &lives{Harness: h, n: h.Node(0), hook: filepath.Join(h.Dir, "hook")}
+	l.ear = l.n.Socket + ".ttrpc"
 	// A hook says that it was reached, and waits while its gate is there.
 	script := fmt.Sprintf("#!/bin/sh\n[ -e %[1]s-gate-$1 ] || exit 0\n: >%[1]s-at-$1\nwhile [ -e %[1]s-gate-$1 ]; do sleep 0.02; done\n", l.hook)
 	if err := os.WriteFile(l.hook, []byte(script), 0o755); err != nil {
@@ -91,6 +95,31 @@ func (l *lives) meet(ctx context.Context) error {
 	return l.seen.listen(ctx, client)
 }
 
+// reborn starts containerd again. It takes events at another address than before, and the
+// shims' way there is open once the test listens: none of them is missed.
+func (l *lives) reborn(ctx context.Context) error {
+	l.births++
+	next := fmt.Sprintf("%s/events%d", l.n.Dir, l.births)
+	config := filepath.Join(l.n.Dir, "containerd.toml")
+	data, err := os.ReadFile(config)
+	if err != nil {
+		return err
+	}
+	text := strings.Replace(string(data), "'"+l.ear+"'", "'"+next+"'", 1)
+	if err := errors.Join(os.WriteFile(config, []byte(text), 0o600), os.Remove(l.ear)); err != nil {
+		return err
+	}
+	if err := l.n.StartContainerd(ctx); err != nil {
+		return err
+	}
+	if err := l.meet(ctx); err != nil {
+		return err
+	}
+	old := l.ear
+	l.ear = next
+	return os.Symlink(next, old)
+}
+
 // container makes the container object of the next task.
 func (l *lives) container(ctx context.Context) (containerd.Container, error) {
 	image, err := l.client.GetImage(ctx, images.Busybox)
@@ -119,7 +148,7 @@ func (l *lives) shim() (int, error) {
 
 // vmm finds the VMM of the task, written down or not.
 func (l *lives) vmm() (int, error) {
-	return l.find("the VMM", func(args []string) bool { return strings.HasPrefix(filepath.Base(args[0]), "qemu-system-") })
+	return l.find("the VMM", func(args []string) bool { return harness.IsVMM(args[0]) })
 }
 
 func (l *lives) find(what string, is func(args []string) bool) (int, error) {
@@ -218,5 +247,5 @@ func (l *lives) atHook(ctx context.Context, kind string) error {
 
 // short is a context for one call that nothing disturbs.
 func short(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, 30*time.Second)
+	return context.WithTimeout(ctx, harness.Slow(30*time.Second))
 }

@@ -24,11 +24,15 @@ import (
 const (
 	runtimeName = "io.containerd.godwit.v1"
 	beaconPort  = "9999"
+	quiet       = time.Second // a VM that sleeps is not heard for so long
+)
 
-	runBound    = time.Minute      // from a boot or a wake to the first beacon
-	settleBound = time.Minute      // from the restart of what was killed to no open operation
-	quiet       = time.Second      // a VM that sleeps is not heard for so long
-	callBound   = 90 * time.Second // one command that nothing disturbs
+var (
+	runBound    = harness.Slow(time.Minute)      // from a boot or a wake to the first beacon
+	settleBound = harness.Slow(time.Minute)      // from the restart of what was killed to no open operation
+	callBound   = harness.Slow(90 * time.Second) // one command that nothing disturbs
+	stepBound   = harness.Slow(20 * time.Second) // one step of an operation
+	stopBound   = harness.Slow(10 * time.Second) // a process does as it is told
 )
 
 // world is two nodes: a keeps the records and is asked, b has the VM and is hurt.
@@ -42,8 +46,11 @@ type world struct {
 	orders int
 }
 
+// uncached: the points of a wake lie between its requests to the registry.
+func uncached(*harness.Node) string { return "cache.packs = 0\n" }
+
 func newWorld(t *testing.T) *world {
-	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true})
+	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Config: uncached})
 	w := &world{Harness: h, a: h.Node(0), b: h.Node(1), vm: filepath.Base(h.Dir)}
 	tar := filepath.Join(h.Dir, "probe.tar")
 	w.a.Ctr(t, "images", "export", tar, images.Probe)
@@ -164,7 +171,7 @@ func (w *world) clean(ctx context.Context) error {
 
 // record is what the keeper of the records says of the VM.
 func (w *world) record(ctx context.Context) (*nodev1.VMInfo, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, stopBound)
 	defer cancel()
 	out, err := w.a.RunGodwit(ctx, "ps", "-o", "json")
 	if err != nil {
@@ -184,7 +191,7 @@ func (w *world) record(ctx context.Context) (*nodev1.VMInfo, error) {
 
 // phase waits until the open operation is in want.
 func (w *world) phase(ctx context.Context, want nodev1.Phase) error {
-	return harness.Poll(ctx, 20*time.Second, func(ctx context.Context) error {
+	return harness.Poll(ctx, stepBound, func(ctx context.Context) error {
 		info, err := w.record(ctx)
 		if err == nil && info.GetOperation().GetPhase() != want {
 			err = fmt.Errorf("operation %s is in %s, not %s", info.GetOperation().GetId(), info.GetOperation().GetPhase(), want)
@@ -195,7 +202,7 @@ func (w *world) phase(ctx context.Context, want nodev1.Phase) error {
 
 // journaled waits until b's journal is in want.
 func (w *world) journaled(ctx context.Context, want string) error {
-	return harness.Poll(ctx, 20*time.Second, func(context.Context) error {
+	return harness.Poll(ctx, stepBound, func(context.Context) error {
 		if p := note(w.b, w.vm).Phase; p != want {
 			return fmt.Errorf("the journal is in %q, not %s", p, want)
 		}

@@ -15,6 +15,7 @@ import (
 	v1 "github.com/containerd/cgroups/v3/cgroup1/stats"
 	v2 "github.com/containerd/cgroups/v3/cgroup2/stats"
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	runcoptions "github.com/containerd/containerd/api/types/runc/options"
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
@@ -76,7 +77,13 @@ func testCodes(t *testing.T, s *shim) {
 		"resume of a running":  {errdefs.IsFailedPrecondition, func() error { _, err := s.Resume(s.ctx, &taskapi.ResumeRequest{ID: s.vm}); return err }, "running"},
 		"create of another":    {errdefs.IsAlreadyExists, func() error { _, err := s.Create(s.ctx, &taskapi.CreateTaskRequest{ID: "z"}); return err }, "vm"},
 		"start of a running":   {errdefs.IsFailedPrecondition, func() error { _, err := s.Start(s.ctx, &taskapi.StartRequest{ID: s.vm}); return err }, "running"},
-		"checkpoint":           {errdefs.IsNotImplemented, func() error { _, err := s.Checkpoint(s.ctx, &taskapi.CheckpointTaskRequest{ID: s.vm}); return err }, "godwit hibernate"},
+		"checkpoint": {errdefs.IsNotImplemented, func() error {
+			o, err := anypb.New(&runcoptions.CheckpointOptions{Exit: true})
+			if err == nil {
+				_, err = s.Checkpoint(s.ctx, &taskapi.CheckpointTaskRequest{ID: s.vm, Options: o})
+			}
+			return err
+		}, "godwit hibernate"},
 		"resize of no exec": {errdefs.IsNotFound, func() error {
 			_, err := s.ResizePty(s.ctx, &taskapi.ResizePtyRequest{ID: s.vm, ExecID: "x"})
 			return err

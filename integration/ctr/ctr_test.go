@@ -19,11 +19,10 @@ import (
 	"godwit.dev/godwit/integration/images"
 )
 
-const (
-	runtimeName = "io.containerd.godwit.v1"
-	// stepTimeout bounds one command, which may boot a VM, on a machine without KVM.
-	stepTimeout = 2 * time.Minute
-)
+const runtimeName = "io.containerd.godwit.v1"
+
+// stepTimeout bounds one command, which may boot a VM, on a machine without KVM.
+var stepTimeout = harness.Slow(2 * time.Minute)
 
 // result is a command that ended.
 type result struct {
@@ -38,10 +37,16 @@ type command struct {
 	done         chan struct{}
 }
 
+func newCommand() *command {
+	done := make(chan struct{})
+	return &command{stdout: &output{ended: done}, errs: &output{}, done: done}
+}
+
 // output is what a command wrote, readable while it runs.
 type output struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
+	mu    sync.Mutex
+	buf   bytes.Buffer
+	ended <-chan struct{} // closed when nothing more comes; nil: nobody knows
 }
 
 func (o *output) Write(p []byte) (int, error) {
@@ -60,8 +65,8 @@ func (o *output) String() string {
 func start(t *testing.T, n *harness.Node, stdin io.Reader, args ...string) *command {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	c := &command{stdout: &output{}, errs: &output{}, done: make(chan struct{})}
-	c.cmd = n.Command(ctx, "ctr", append([]string{"--address", n.Socket}, args...)...)
+	c := newCommand()
+	c.cmd = n.Command(ctx, "ctr", n.CtrArgs(args...)...)
 	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = stdin, c.stdout, c.errs
 	if err := n.Enter(c.cmd.Start); err != nil {
 		cancel()
@@ -114,7 +119,7 @@ func detached(t *testing.T, n *harness.Node, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), stepTimeout)
 	defer cancel()
-	cmd := n.Command(ctx, "ctr", append([]string{"--address", n.Socket, "run", "-d", "--runtime", runtimeName}, args...)...)
+	cmd := n.Command(ctx, "ctr", n.CtrArgs(append([]string{"run", "-d", "--runtime", runtimeName}, args...)...)...)
 	pipe, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -138,10 +143,18 @@ func (r result) want(t *testing.T, want result) {
 	}
 }
 
-// says waits until a command has written a text.
+// says waits until a command has written a text, which it does not any more once it has
+// ended.
 func (o *output) says(t *testing.T, text string) {
 	t.Helper()
-	err := harness.Poll(t.Context(), stepTimeout, func(context.Context) error {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	err := harness.Poll(ctx, stepTimeout, func(context.Context) error {
+		select {
+		case <-o.ended:
+			cancel()
+		default:
+		}
 		if strings.Contains(o.String(), text) {
 			return nil
 		}

@@ -167,7 +167,7 @@ func testNamespace(t *testing.T, n *harness.Node) {
 // a second before it is no longer tentative.
 func settled(t *testing.T, n *harness.Node, ok func(string) bool) (state string) {
 	t.Helper()
-	err := harness.Poll(t.Context(), 20*time.Second, func(context.Context) error {
+	err := harness.Poll(t.Context(), harness.Slow(20*time.Second), func(context.Context) error {
 		state = namespaceState(t, n)
 		if strings.Contains(state, "tentative") || !ok(state) {
 			return fmt.Errorf("the namespace is\n%s", state)

@@ -26,10 +26,10 @@ func onTerminal(t *testing.T, n *harness.Node, rows, columns uint16, args ...str
 	if err != nil {
 		t.Fatal(err)
 	}
-	term := &terminal{&command{stdout: &output{}, errs: &output{}, done: make(chan struct{})}, master}
+	term := &terminal{newCommand(), master}
 	term.resize(t, rows, columns)
 	ctx, cancel := context.WithCancel(t.Context())
-	cmd := n.Command(ctx, "ctr", append([]string{"--address", n.Socket}, args...)...)
+	cmd := n.Command(ctx, "ctr", n.CtrArgs(args...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	term.cmd = cmd

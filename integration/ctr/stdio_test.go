@@ -112,7 +112,7 @@ func eventuallySum(t *testing.T, path, want string) {
 func testVanish(t *testing.T, n *harness.Node) {
 	dir := t.TempDir()
 	args := execArgs("vm", "vanish", "seq 1 200000; echo end", "--fifo-dir", dir)
-	cmd := n.Command(t.Context(), "ctr", append([]string{"--address", n.Socket}, args...)...)
+	cmd := n.Command(t.Context(), "ctr", n.CtrArgs(args...)...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

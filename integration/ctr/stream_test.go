@@ -64,7 +64,7 @@ func testLoopback(t *testing.T, h *harness.Harness, n *harness.Node) {
 // piped starts an exec whose output goes to a pipe that only the caller reads.
 func piped(t *testing.T, n *harness.Node, id, text string) (*exec.Cmd, io.ReadCloser) {
 	t.Helper()
-	cmd := n.Command(t.Context(), "ctr", append([]string{"--address", n.Socket}, execArgs("vm", id, text)...)...)
+	cmd := n.Command(t.Context(), "ctr", n.CtrArgs(execArgs("vm", id, text)...)...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

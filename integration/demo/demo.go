@@ -28,12 +28,7 @@ const (
 )
 
 // stepTimeout bounds a boot or a wake on a machine without KVM.
-func stepTimeout() time.Duration {
-	if harness.Nested() {
-		return 6 * time.Minute
-	}
-	return 2 * time.Minute
-}
+func stepTimeout() time.Duration { return harness.Slow(2 * time.Minute) }
 
 // demo is one run.
 type demo struct {
@@ -55,6 +50,7 @@ func Run(ctx context.Context, out io.Writer) (_ Result, err error) {
 	}
 	defer func() {
 		if err != nil {
+			d.h.Keep("demo")
 			err = errors.Join(err, d.h.Logs())
 		}
 		err = errors.Join(err, d.h.Close())

@@ -54,6 +54,9 @@ func ownCgroups(name string) error {
 		return fmt.Errorf("make cgroup namespace: %w", err)
 	}
 	for _, h := range all {
+		if err := h.vacate(name); err != nil {
+			return fmt.Errorf("leave the node's first cgroup in %s: %w", h.path, err)
+		}
 		if err := unix.Mount(filepath.Join(h.path, name), h.path, "", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("mount own cgroups on %s: %w", h.path, err)
 		}
@@ -66,6 +69,12 @@ func (h hierarchy) join(name string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
+	if h.unified {
+		// Refused where a manager of cgroups gives less; what is missing then is missed by the tests that look at it.
+		for _, c := range []string{"+cpu", "+cpuset", "+memory", "+pids"} {
+			_ = os.WriteFile(filepath.Join(h.path, "cgroup.subtree_control"), []byte(c), 0o644)
+		}
+	}
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} { // empty in a new one, which then takes no process
 		value, err := os.ReadFile(filepath.Join(h.path, file))
 		if err != nil || h.unified {
@@ -74,6 +83,19 @@ func (h hierarchy) join(name string) error {
 		if err := os.WriteFile(filepath.Join(dir, file), value, 0o644); err != nil {
 			return err
 		}
+	}
+	return os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("0"), 0o644)
+}
+
+// vacate moves this process one level down in version 2, where a cgroup with processes
+// in it hands no controller to those below: the first of a node is a host's root to it.
+func (h hierarchy) vacate(name string) error {
+	if !h.unified {
+		return nil
+	}
+	dir := filepath.Join(h.path, name, "holder")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
 	}
 	return os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("0"), 0o644)
 }

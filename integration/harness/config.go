@@ -11,6 +11,9 @@ import (
 // controllerPort is where the first node serves the records to the others.
 const controllerPort = 7443
 
+// peerPort is where each of several nodes is reached by the controller.
+const peerPort = 7444
+
 // containerdConfig keeps a daemon away from every global path.
 const containerdConfig = `version = 3
 root = '%[1]s/root'
@@ -118,6 +121,33 @@ func (n *Node) installCNI() error {
 	return nil
 }
 
+// VMM is the kind of VMM that every node runs: what GODWIT_VMM says, else qemu.
+func VMM() string { return cmp.Or(os.Getenv("GODWIT_VMM"), "qemu") }
+
+// KVM tells whether every node runs its VMs under KVM: in the KVM ring.
+func KVM() bool { return os.Getenv("GODWIT_ACCEL") == "kvm" }
+
+// Ground is the rest of a configuration, from its table guest on: in the ground a kernel
+// line that trusts the clock there, and the patience that a slow host is configured with.
+func Ground() string {
+	if !Nested() {
+		return "cmdline = \"\"\n"
+	}
+	return "cmdline = \"" + NestedCmdline + "\"\n[timeouts]\nboot = \"4m\"\n"
+}
+
+// NestedCmdline is what the kernels of guests in the ground are told.
+const NestedCmdline = "mitigations=off tsc=reliable"
+
+// IsVMM tells whether a program, by its path, is a VMM of that kind.
+func IsVMM(program string) bool {
+	name := filepath.Base(program)
+	if VMM() == "qemu" {
+		return strings.HasPrefix(name, "qemu-system-")
+	}
+	return strings.HasPrefix(name, VMM())
+}
+
 func (n *Node) godwitConfig() string {
 	h := n.harness
 	guest := filepath.Join(h.root, "bin", "guest")
@@ -132,16 +162,21 @@ func (n *Node) godwitConfig() string {
 		// Top-level keys must come before the first table.
 		b.WriteString(h.opts.Config(n))
 	}
-	fmt.Fprintf(&b, "\n[vmm]\nkind = %q\n[guest]\nkernel = %q\ninitrd = %q\n",
-		cmp.Or(os.Getenv("GODWIT_VMM"), "qemu"), filepath.Join(guest, "vmlinuz"), filepath.Join(guest, "initramfs"))
-	if Nested() {
-		fmt.Fprintf(&b, "cmdline = \"mitigations=off tsc=reliable\"\n[timeouts]\nboot = \"4m\"\n")
+	fmt.Fprintf(&b, "\n[vmm]\nkind = %q\naccel = %q\n", VMM(), cmp.Or(os.Getenv("GODWIT_ACCEL"), "auto"))
+	if binary := os.Getenv("GODWIT_CLOUD_HYPERVISOR"); binary != "" {
+		fmt.Fprintf(&b, "cloud_hypervisor = %q\n", binary)
 	}
+	if firmware := os.Getenv("GODWIT_CLOUDHV_FIRMWARE"); firmware != "" {
+		fmt.Fprintf(&b, "cloud_hypervisor_firmware = %q\n", firmware)
+	}
+	fmt.Fprintf(&b, "[guest]\nkernel = %q\ninitrd = %q\n", filepath.Join(guest, "vmlinuz"), filepath.Join(guest, "initramfs"))
+	b.WriteString(Ground())
 	fmt.Fprintf(&b, "[containerd]\naddress = %q\n[log]\nlevel = \"debug\"\n", n.Socket)
 	b.WriteString(h.opts.Registry.godwitConfig(h.Dir))
 	if h.opts.Nodes == 1 {
 		return b.String()
 	}
+	fmt.Fprintf(&b, "[peer]\nlisten = \"%s:%d\"\n", n.Address, peerPort)
 	if n.index == 0 {
 		fmt.Fprintf(&b, "[controller]\nlisten = \"%s:%d\"\n", n.Address, controllerPort)
 	} else {

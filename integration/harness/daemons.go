@@ -12,12 +12,7 @@ import (
 )
 
 // startTimeout of a daemon on a busy machine.
-func startTimeout() time.Duration {
-	if Nested() {
-		return 5 * time.Minute
-	}
-	return time.Minute
-}
+func startTimeout() time.Duration { return Slow(time.Minute) }
 
 // StartContainerd starts the node's containerd, also again after a Kill.
 func (n *Node) StartContainerd(ctx context.Context) error {

@@ -108,6 +108,7 @@ func Start(ctx context.Context, opts Options) (_ *Harness, err error) {
 	h.onClose(func() error { return os.RemoveAll(dir) })
 	defer func() {
 		if err != nil {
+			h.Keep("start")
 			err = errors.Join(err, h.Logs(), h.Close())
 		}
 	}()
@@ -134,6 +135,7 @@ func New(t testing.TB, opts Options) *Harness {
 	t.Cleanup(func() {
 		stop()
 		if t.Failed() {
+			h.Keep(t.Name())
 			t.Log(h.Logs())
 		}
 		if err := h.Close(); err != nil {
@@ -230,6 +232,15 @@ func (h *Harness) cgroup(node string) string { return filepath.Base(h.Dir) + "-"
 // Nested tells whether this host is the ground of docs/kvmhost.md: its VMs are guests of
 // a guest, and everything takes ten times as long.
 func Nested() bool { return os.Getenv("GODWIT_GROUND") == "nested" }
+
+// Slow is a test's own bound, d, as long as this host needs it to be. It never touches a
+// bound of the product.
+func Slow(d time.Duration) time.Duration {
+	if Nested() {
+		return 5 * d
+	}
+	return d
+}
 
 // Build builds a program of integration/cmd and answers its path. The ground has no Go:
 // its programs are built beforehand.

@@ -112,10 +112,10 @@ func (n *Node) VMM(ctx context.Context) (string, error) {
 	}
 	for _, item := range all {
 		program := strings.Fields(item)[2]
-		if name := filepath.Base(program); strings.HasPrefix(name, "qemu-system-") || name == "cloud-hypervisor" {
+		if IsVMM(program) {
 			version, err := n.Run(ctx, program, "--version")
 			first, _, _ := strings.Cut(version, "\n")
-			return name + ": " + first, err
+			return filepath.Base(program) + ": " + first, err
 		}
 	}
 	return "", fmt.Errorf("find the VMM on node %s: none runs", n.Name)

@@ -120,7 +120,16 @@ func (e *RunError) Code() int {
 
 // RunCtr runs ctr on the node's containerd.
 func (n *Node) RunCtr(ctx context.Context, args ...string) (string, error) {
-	return n.Run(ctx, "ctr", append([]string{"--address", n.Socket}, args...)...)
+	return n.Run(ctx, "ctr", n.CtrArgs(args...)...)
+}
+
+// CtrArgs puts before the arguments of ctr what it needs to reach the node's containerd.
+func (n *Node) CtrArgs(args ...string) []string {
+	all := []string{"--address", n.Socket}
+	if Nested() { // many at once take longer than its ten seconds to start
+		all = append(all, "--connect-timeout", "2m")
+	}
+	return append(all, args...)
 }
 
 // RunGodwit runs the CLI with the node's configuration.

@@ -19,6 +19,8 @@ const (
 	Redis   = "godwit.test/redis:7"
 	Python  = "godwit.test/python:3"
 	Scratch = "godwit.test/scratch:1"
+	// Workload is the probe among the files of all of them.
+	Workload = "godwit.test/workload:1"
 )
 
 // What a shell, its tools and dpkg need, with all libraries.
@@ -74,6 +76,21 @@ func Real(ctx context.Context, cache, program string) ([]Image, error) {
 		{Name: Python, Layers: [][]File{base, python}, Config: v1.Config{Env: env, Cmd: []string{"python3", "/srv/service.py"}, StopSignal: "SIGINT"}},
 		{Name: Scratch, Layers: [][]File{{{Name: "program", Mode: 0o755, Data: binary}}}, Config: v1.Config{Entrypoint: []string{"/program"}}},
 	}, nil
+}
+
+// WithWorkload answers the image of a VM with much in its memory.
+func WithWorkload(ctx context.Context, cache, probe string) (Image, error) {
+	all, err := Real(ctx, cache, probe)
+	if err != nil {
+		return Image{}, err
+	}
+	workload, err := os.ReadFile(probe)
+	if err != nil {
+		return Image{}, fmt.Errorf("read probe: %w", err)
+	}
+	layers := append([][]File(nil), all[1].Layers...)
+	layers = append(layers, all[2].Layers[1], []File{{Name: "bin/probe", Mode: 0o755, Data: workload}})
+	return Image{Name: Workload, Layers: layers, Config: v1.Config{Env: all[0].Config.Env, Entrypoint: []string{"/bin/probe"}}}, nil
 }
 
 func debian(ctx context.Context, dir packages) ([]File, error) {

@@ -28,12 +28,13 @@ const (
 )
 
 // File of a layer. Mode carries the type: a directory, a symbolic link with Target, a
-// character device with Major and Minor, a named pipe, or a regular file with Data. Link
-// makes it one more name of an earlier file.
+// character device with Major and Minor, a named pipe, or a regular file with Data, or with the
+// content of the file From. Link makes it one more name of an earlier file.
 type File struct {
 	Name         string
 	Mode         fs.FileMode
 	Data         []byte
+	From         string
 	Target       string
 	Link         string
 	UID, GID     int
@@ -124,11 +125,7 @@ func (i Image) build() (v1.Image, error) {
 		return nil, err
 	}
 	for _, files := range i.Layers {
-		data, err := layerTar(files)
-		if err != nil {
-			return nil, err
-		}
-		l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil })
+		l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return layerTar(files), nil })
 		if err != nil {
 			return nil, err
 		}
@@ -139,19 +136,41 @@ func (i Image) build() (v1.Image, error) {
 	return img, nil
 }
 
-func layerTar(files []File) ([]byte, error) {
-	var buf bytes.Buffer
-	w := tar.NewWriter(&buf)
-	for _, f := range files {
-		h := f.header()
-		if err := w.WriteHeader(h); err != nil {
-			return nil, fmt.Errorf("tar %s: %w", f.Name, err)
+// layerTar is the layer as a stream: a file of it may be larger than memory.
+func layerTar(files []File) io.ReadCloser {
+	r, to := io.Pipe()
+	go func() {
+		w := tar.NewWriter(to)
+		for _, f := range files {
+			if err := f.write(w); err != nil {
+				to.CloseWithError(fmt.Errorf("tar %s: %w", f.Name, err))
+				return
+			}
 		}
-		if _, err := w.Write(f.Data); err != nil {
-			return nil, fmt.Errorf("tar %s: %w", f.Name, err)
+		to.CloseWithError(w.Close())
+	}()
+	return r
+}
+
+func (f File) write(w *tar.Writer) error {
+	h, content := f.header(), io.Reader(bytes.NewReader(f.Data))
+	if f.From != "" {
+		from, err := os.Open(f.From)
+		if err != nil {
+			return err
 		}
+		defer from.Close()
+		info, err := from.Stat()
+		if err != nil {
+			return err
+		}
+		h.Size, content = info.Size(), from
 	}
-	return buf.Bytes(), w.Close()
+	if err := w.WriteHeader(h); err != nil {
+		return err
+	}
+	_, err := io.Copy(w, content)
+	return err
 }
 
 func (f File) header() *tar.Header {

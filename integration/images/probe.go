@@ -9,6 +9,7 @@ type ProbeState struct {
 	StartTime string    `json:"start_time"` // clock ticks since the guest's boot
 	BootID    string    `json:"boot_id"`
 	Counter   uint64    `json:"counter"`
+	Pages     uint64    `json:"pages"` // of random bytes that it has written
 	FileLines int       `json:"file_lines"`
 	FileOK    bool      `json:"file_ok"`
 	FileError string    `json:"file_error,omitempty"`

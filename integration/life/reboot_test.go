@@ -42,8 +42,14 @@ func TestReboot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if pids := processes(t, n); len(pids) > 2 { // both daemons
-		t.Errorf("processes %v run", pids)
+	err = harness.Poll(t.Context(), time.Minute, func(context.Context) error { // the maker of a template ends
+		if pids := processes(t, n); len(pids) > 2 { // both daemons
+			return fmt.Errorf("processes %v run", pids)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 	n.Godwit(t, "wake", "slept")
 	if out := n.Ctr(t, "task", "exec", "--exec-id", "mark", "slept", "cat", "/dev/shm/mark"); out != "slept\n" {

@@ -4,9 +4,14 @@
 package move
 
 import (
+	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -19,8 +24,9 @@ import (
 const (
 	vm      = "traveller"
 	beacons = "9999"
-	bound   = 2 * time.Minute
 )
+
+var bound = harness.Slow(2 * time.Minute)
 
 func after(t *testing.T, w *observer.Watcher, mark string) observer.Sighting {
 	t.Helper()
@@ -64,12 +70,29 @@ func told(t *testing.T, n *harness.Node) []string {
 	return nil
 }
 
+func sealKey(n *harness.Node) string { return filepath.Join(n.Dir, "seal.key") }
+
+func giveKey(t *testing.T, n *harness.Node) {
+	t.Helper()
+	key := base64.StdEncoding.EncodeToString(bytes.Repeat([]byte("godwit!!"), 4))
+	if err := os.WriteFile(sealKey(n), []byte(key), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A VM wakes where the network gives it another address: the guest has it before its
 // workload goes on, tools show it (S0-59), the old one is silent, and nothing else of
-// the VM has changed.
+// the VM has changed. It sleeps sealed (N-42): a node without the key says so and leaves
+// it asleep.
 func TestWakeAtAnotherAddress(t *testing.T) {
-	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true})
+	h := harness.New(t, harness.Options{
+		Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true,
+		Config: func(n *harness.Node) string {
+			return fmt.Sprintf("[seal]\nkey_files = [%q]\nrequired = true\n", sealKey(n))
+		},
+	})
 	a, b := h.Node(0), h.Node(1)
+	giveKey(t, a)
 	a.CheckClean(t)
 	b.CheckClean(t)
 	conn, err := h.ListenPacket(net.JoinHostPort(harness.Gateway, beacons))
@@ -88,6 +111,10 @@ func TestWakeAtAnotherAddress(t *testing.T) {
 	before := ask(t, h, booted.From)
 	a.Godwit(t, "hibernate", vm)
 
+	if out, err := b.RunGodwit(t.Context(), "wake", vm); err == nil || !strings.Contains(out+err.Error(), "seal.key_files") {
+		t.Errorf("a wake without the key: %v\n%s", err, out)
+	}
+	giveKey(t, b)
 	watch.Mark("wake")
 	b.Godwit(t, "wake", vm)
 	woken := after(t, watch, "wake")

@@ -27,6 +27,7 @@ type probe struct {
 	counter atomic.Uint64
 	ballast []byte
 	soft    []byte
+	churn   churn
 }
 
 func main() {
@@ -36,6 +37,9 @@ func main() {
 	file := flag.String("file", "/data/journal", "file that grows by a line with every tenth beacon")
 	fill := flag.Int("fill", 0, "MiB of random memory to hold")
 	soft := flag.Int("soft", 0, "MiB of memory to hold whose pages differ and compress well")
+	read := flag.String("read", "", "directory whose files are read, so that they are in the page cache; empty: no workload")
+	heap := flag.Int("heap", 0, "MiB of memory with pieces of those files; it and a file beside the journal change all the time")
+	churned := flag.Int("churn", 0, "pages of random bytes to write each second, beside files and heap that are written anew")
 	flag.Parse()
 	log.SetFlags(0)
 
@@ -44,7 +48,15 @@ func main() {
 		log.Fatal(err)
 	}
 	p.soft = softMemory(*soft << 20)
+	if *read != "" {
+		w, err := newWorkload(*read, *file+".data", *heap<<20)
+		if err != nil {
+			log.Fatal(err)
+		}
+		go w.run()
+	}
 	go p.beat(*beacon, *interval)
+	go p.churn.run(*churned, filepath.Dir(*file))
 	log.Printf("probe: nonce %s", p.nonce)
 	log.Fatal(http.ListenAndServe(*listen, p))
 }
@@ -108,7 +120,7 @@ func (p *probe) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	lines, err := p.journal.check()
 	s := images.ProbeState{
 		Nonce: p.nonce, PID: os.Getpid(), StartTime: startTime(), BootID: read("/proc/sys/kernel/random/boot_id"),
-		Counter: p.counter.Load(), FileLines: lines, FileOK: err == nil, Time: time.Now(),
+		Counter: p.counter.Load(), Pages: p.churn.pages.Load(), FileLines: lines, FileOK: err == nil, Time: time.Now(),
 	}
 	if err != nil {
 		s.FileError = err.Error()

@@ -1,0 +1,226 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/integration/images"
+	"godwit.dev/godwit/integration/observer"
+)
+
+// The VM of the group snapshot: its page cache has a minimal Debian with redis and Python,
+// its heap pieces of that.
+const (
+	snapshotRAM  = 2048 // MiB
+	snapshotHeap = 900
+	workTime     = 30 * time.Second // between the first sleep and the second one
+)
+
+func snapshotName(s string) string { return snapshotGroup + "." + s }
+
+func snapshotFigures() []*Figure {
+	at := func(name string, least float64, what string) *Figure {
+		return &Figure{Name: name, Unit: "x", Source: Ratio, Least: goal(least), What: what, in: snapshotGroup}
+	}
+	plain := func(name, unit string, s Source, what string) *Figure {
+		return &Figure{Name: snapshotName(name), Unit: unit, Source: s, What: what}
+	}
+	return []*Figure{
+		at("durable_speedup", 1.5, "baseline / first hibernate, command to manifest"),
+		at("second_speedup", 10, "baseline / second hibernate, command to manifest"),
+		at("second_bytes_ratio", 30, "bytes sent: baseline / second hibernate"),
+		at("wake_speedup", 3, "baseline's way back, without a VM / command to first beacon"),
+		{Name: "floor_ratio", Unit: "x", Source: Ratio, Most: goal(2), What: "hibernate by content, command to manifest / floor", in: snapshotGroup},
+		plain("resident", "MiB", Kernel, "RAM in use, of the file on tmpfs"),
+		plain("first", "ms", Wire, "godwit hibernate to the accepted manifest"),
+		plain("second", "ms", Wire, "the same, 30 s after the wake from the first"),
+		plain("content", "ms", Wire, "the same, once more, and every page is compared"),
+		plain("floor", "ms", Tool, "all pages in use read and hashed once, on all cores"),
+		plain("wake", "ms", Wire, "godwit wake to the first beacon"),
+		plain("baseline", "ms", Wire, "zstd -1 -T0 of the same pages and crane push, to the manifest"),
+		plain("baseline_back", "ms", Tool, "crane blob and zstd -d into a file on tmpfs"),
+		plain("first_bytes", "MiB", Wire, "sent by the first hibernate"),
+		plain("second_bytes", "MiB", Wire, "sent by the second"),
+		plain("baseline_bytes", "MiB", Wire, "sent by the baseline"),
+		plain("first_pause", "ms", Own, "pause_ms of the first"),
+		plain("second_pause", "ms", Own, "pause_ms of the second"),
+		plain("content_pause", "ms", Own, "pause_ms of the one that compares"),
+	}
+}
+
+func (b *bench) deriveSnapshot() {
+	v := func(name string) float64 { return b.value(snapshotName(name)) }
+	b.note("durable_speedup", v("baseline")/v("first"))
+	b.note("second_speedup", v("baseline")/v("second"))
+	b.note("second_bytes_ratio", v("baseline_bytes")/v("second_bytes"))
+	b.note("wake_speedup", v("baseline_back")/v("wake"))
+	b.note("floor_ratio", v("content")/v("floor"))
+}
+
+// importWorkload gives the node the image.
+func (b *bench) importWorkload(ctx context.Context) error {
+	if !b.wants(snapshotGroup) {
+		return nil
+	}
+	b.say("golden_speedup is not measured: no golden snapshots are made yet")
+	root, err := harness.Root()
+	if err != nil {
+		return err
+	}
+	probe, err := b.h.Build(ctx, "probe")
+	if err != nil {
+		return err
+	}
+	image, err := images.WithWorkload(ctx, filepath.Join(root, "bin", "debs"), probe)
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(b.h.Dir, "workload.tar")
+	if err := images.Write(file, image); err != nil {
+		return err
+	}
+	defer os.Remove(file)
+	return b.node.Import(ctx, file, "")
+}
+
+// snapshot puts one VM to sleep three times: booted, woken and tracked, woken and compared.
+// The baseline gets the pages of the first time.
+func (b *bench) snapshot(ctx context.Context) error {
+	vm := b.name(snapshotGroup)
+	if err := b.bootWorkload(ctx, vm); err != nil {
+		return err
+	}
+	rival, err := b.newRival()
+	if err != nil {
+		return err
+	}
+	defer rival.close()
+	if err := b.sleepOnce(ctx, vm, "first"); err != nil {
+		return err
+	}
+	if err := rival.run(ctx); err != nil {
+		return err
+	}
+	if err := b.wakeOnce(ctx, vm, "wake"); err != nil {
+		return err
+	}
+	if err := observer.Pause(ctx, workTime); err != nil {
+		return err
+	}
+	if err := b.sleepOnce(ctx, vm, "second"); err != nil {
+		return err
+	}
+	if err := b.byContent(ctx, vm); err != nil {
+		return err
+	}
+	if _, err := b.node.RunCtr(ctx, "container", "rm", vm); err != nil {
+		return err
+	}
+	if _, err := b.node.RunGodwit(ctx, "rm", "--force", vm); err != nil {
+		return err
+	}
+	return os.RemoveAll(filepath.Join(b.h.Dir, "registry/docker/registry/v2"))
+}
+
+// byContent has the node compare pages, for one wake and sleep.
+func (b *bench) byContent(ctx context.Context, vm string) error {
+	dropIn := filepath.Join(filepath.Dir(b.node.Config), "config.d", "tracking.toml")
+	if err := os.WriteFile(dropIn, []byte("[worker]\ntracking = 'content'\n"), 0o600); err != nil {
+		return err
+	}
+	defer os.Remove(dropIn)
+	if err := b.wakeOnce(ctx, vm, ""); err != nil {
+		return err
+	}
+	if err := observer.Pause(ctx, settle); err != nil {
+		return err
+	}
+	took, err := b.floor()
+	if err != nil {
+		return err
+	}
+	b.note(snapshotName("floor"), ms(took))
+	return b.sleepOnce(ctx, vm, "content")
+}
+
+func (b *bench) bootWorkload(ctx context.Context, vm string) error {
+	b.watch.Mark(vm)
+	if _, err := b.node.RunCtr(ctx, "run", "-d", "--cni", "--runtime", runtimeName, "--runtime-config-path", filepath.Join(b.bootDir(), "config.toml"),
+		"--annotation", fmt.Sprintf("godwit.dev/memory=%dMiB", snapshotRAM), images.Workload, vm,
+		"/bin/probe", "-beacon", net.JoinHostPort(harness.Gateway, beaconPort), "-interval", beaconEvery.String(),
+		"-fill", fmt.Sprint(noise), "-read", "/usr", "-heap", fmt.Sprint(snapshotHeap)); err != nil {
+		return err
+	}
+	if _, err := b.watch.After(ctx, vm); err != nil {
+		return err
+	}
+	if err := observer.Pause(ctx, settle); err != nil {
+		return err
+	}
+	_, resident, err := b.node.RAM()
+	b.note(snapshotName("resident"), float64(resident)/mib)
+	return err
+}
+
+// sleepOnce times a hibernate from the command to the manifest that the registry took.
+func (b *bench) sleepOnce(ctx context.Context, vm, name string) error {
+	b.h.Door.Take()
+	w := b.watchWorkers()
+	begun := time.Now()
+	out, err := b.node.RunGodwit(ctx, "hibernate", "-o", "json", vm)
+	used := w.seconds()
+	if err != nil {
+		return err
+	}
+	push, ok := harness.SumPush(b.h.Door.Take())
+	if !ok {
+		return fmt.Errorf("hibernate %s: no manifest passed the wire", vm)
+	}
+	var own struct {
+		Figures struct {
+			PauseMS  float64 `json:"pause_ms"`
+			Tracking string  `json:"tracking"`
+			Passes   []any   `json:"passes"`
+		} `json:"figures"`
+	}
+	if err := json.Unmarshal([]byte(out), &own); err != nil {
+		return fmt.Errorf("hibernate %s: %w", vm, err)
+	}
+	f := own.Figures
+	took := push.Manifest.Sub(begun)
+	b.say("%s, %s: %.0f ms to the manifest, %.2f s of CPU, %.1f MiB sent, tracked by %s, pause %.1f ms, passes %v",
+		vm, name, ms(took), used, float64(push.Bytes)/mib, f.Tracking, f.PauseMS, f.Passes)
+	if (name == "content") != (f.Tracking == "content") {
+		return fmt.Errorf("hibernate %s: tracked by %s", vm, f.Tracking)
+	}
+	b.note(snapshotName(name), ms(took))
+	b.note(snapshotName(name+"_bytes"), float64(push.Bytes)/mib)
+	b.note(snapshotName(name+"_pause"), f.PauseMS)
+	return nil
+}
+
+func (b *bench) wakeOnce(ctx context.Context, vm, name string) error {
+	b.watch.Mark(vm)
+	w := b.watchWorkers()
+	begun := time.Now()
+	_, err := b.node.RunGodwit(ctx, "wake", vm)
+	used := w.seconds()
+	if err != nil {
+		return err
+	}
+	sign, err := b.watch.After(ctx, vm)
+	if err != nil {
+		return err
+	}
+	b.say("%s: awake after %.0f ms, %.2f s of CPU", vm, ms(sign.At.Sub(begun)), used)
+	if name != "" {
+		b.note(snapshotName(name), ms(sign.At.Sub(begun)))
+	}
+	return nil
+}

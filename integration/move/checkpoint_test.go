@@ -1,0 +1,256 @@
+//go:build integration
+
+package move
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	contentstore "github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/integration/images"
+	"godwit.dev/godwit/integration/observer"
+)
+
+// taken is what godwit says of an operation that made a snapshot.
+type taken struct {
+	Operation struct{ Digest, Note string }
+	Figures   struct {
+		PauseMs     float64 `json:"pause_ms"`
+		PushedBytes string  `json:"pushed_bytes"`
+		Tracking    string  `json:"tracking"`
+	}
+}
+
+func take(t *testing.T, n *harness.Node, args ...string) (r taken, pushed uint64) {
+	t.Helper()
+	out := n.Godwit(t, append([]string{"-o", "json"}, args...)...)
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	_, _ = fmt.Sscan(r.Figures.PushedBytes, &pushed)
+	t.Logf("%v: paused %.1f ms (%s), pushed %d", args, r.Figures.PauseMs, r.Figures.Tracking, pushed)
+	return r, pushed
+}
+
+// A VM goes on while its checkpoint is sent; what comes after refers to it; it is restored
+// by order only, on another node after its own was lost (S0-60), and over a newer state.
+func TestCheckpoint(t *testing.T) {
+	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Config: func(*harness.Node) string {
+		return "[retention]\nkeep = 4\n"
+	}})
+	a, b := h.Node(0), h.Node(1)
+	conn, err := h.ListenPacket(net.JoinHostPort(harness.Gateway, beacons))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	watch := observer.Watch(conn)
+	watch.Mark("boot")
+	a.Ctr(t, "run", "-d", "--cni", "--runtime", "io.containerd.godwit.v1", images.Probe, vm, "/bin/probe", "-beacon", net.JoinHostPort(harness.Gateway, beacons))
+	address := after(t, watch, "boot").From
+	booted := ask(t, h, address)
+
+	var first, second taken
+	var full uint64
+	var before, then images.ProbeState
+	t.Run("goes on", func(t *testing.T) {
+		reached, open := gate(h)
+		a.Godwit(t, "checkpoint", "--detach", "--operation", "c1", vm)
+		<-reached // all of it has been read: its manifest is on the way
+		watch.Mark("sent")
+		after(t, watch, "sent")
+		open()
+		first, full = take(t, a, "checkpoint", "--operation", "c1", vm)
+		if now := ask(t, h, address); now.Nonce != booted.Nonce || !now.FileOK {
+			t.Errorf("the VM is another one: %+v", now)
+		}
+		if out := a.Godwit(t, "snapshot", "ls", vm); !strings.Contains(out, first.Operation.Digest) || !strings.Contains(out, "checkpoint") {
+			t.Errorf("snapshot ls: %s", out)
+		}
+		if doubles, back := watch.Twice(); doubles != 0 || back != 0 {
+			t.Errorf("%d beacons came twice, %d went back", doubles, back)
+		}
+	})
+	t.Run("the next ones are small", func(t *testing.T) {
+		_, pushed := take(t, a, "hibernate", vm)
+		if pushed*4 > full {
+			t.Errorf("a hibernate behind a checkpoint pushed %d bytes, the checkpoint %d", pushed, full)
+		}
+		b.Godwit(t, "wake", vm)
+		before = ask(t, h, address)
+		second, pushed = take(t, b, "checkpoint", vm)
+		then = ask(t, h, address)
+		if pushed*4 > full {
+			t.Errorf("a checkpoint behind a wake pushed %d bytes, the first %d", pushed, full)
+		}
+	})
+	t.Run("elsewhere, and paused", func(t *testing.T) {
+		if _, err := a.RunGodwit(t.Context(), "checkpoint", vm); err == nil || !strings.Contains(err.Error(), "node b") {
+			t.Errorf("of a VM that another node owns: %v", err)
+		}
+		b.Ctr(t, "task", "pause", vm)
+		if _, err := b.RunGodwit(t.Context(), "checkpoint", vm); err == nil || !strings.Contains(err.Error(), "paused") {
+			t.Errorf("of a paused task: %v", err)
+		}
+		b.Ctr(t, "task", "resume", vm)
+	})
+	t.Run("its node is lost", func(t *testing.T) {
+		if _, err := a.RunGodwit(t.Context(), "wake", "--digest", second.Operation.Digest, "--force", vm); err == nil {
+			t.Error("a VM that runs was woken elsewhere")
+		}
+		lose(t, b)
+		latest := watch.Latest().Counter
+		watch.Mark("wake")
+		out := a.Godwit(t, "wake", "--lost-node", "b", vm)
+		if !strings.Contains(out, "is given up with that node") {
+			t.Errorf("it does not say what is given up: %s", out)
+		}
+		woken := after(t, watch, "wake")
+		now := ask(t, h, woken.From)
+		if now.Nonce != booted.Nonce || now.BootID != booted.BootID || now.PID != booted.PID || !now.FileOK {
+			t.Errorf("the VM is another one: %+v, was %+v", now, booted)
+		}
+		if woken.Counter <= before.Counter || woken.Counter > then.Counter+1 || woken.Counter >= latest {
+			t.Errorf("it goes on at %d; the checkpoint was between %d and %d, the node was lost at %d", woken.Counter, before.Counter, then.Counter, latest)
+		}
+	})
+	t.Run("over a newer state", func(t *testing.T) {
+		slept, _ := take(t, a, "hibernate", vm)
+		if _, err := a.RunGodwit(t.Context(), "checkpoint", vm); err == nil || !strings.Contains(err.Error(), slept.Operation.Digest) {
+			t.Errorf("checkpoint of a VM that sleeps: %v", err)
+		}
+		if _, err := a.RunGodwit(t.Context(), "wake", "--digest", first.Operation.Digest, vm); err == nil {
+			t.Error("an older state was restored without force")
+		}
+		watch.Mark("back")
+		if out := a.Godwit(t, "wake", "--digest", first.Operation.Digest, "--force", vm); !strings.Contains(out, slept.Operation.Digest) {
+			t.Errorf("it does not name the newer state: %s", out)
+		}
+		if back := after(t, watch, "back"); back.Nonce != booted.Nonce || back.Counter > before.Counter {
+			t.Errorf("goes on at %d, the checkpoint was before %d", back.Counter, before.Counter)
+		}
+	})
+	remove(t, a, vm)
+	t.Run("containerd's own", func(t *testing.T) { ofContainerd(t, a) })
+}
+
+// ofContainerd has containerd's clients take checkpoints of a task, and make one from them:
+// they hold a pointer, and the VM is the one that it was.
+func ofContainerd(t *testing.T, n *harness.Node) {
+	const id, ref = "pointed", "godwit.test/pointed:1"
+	n.Ctr(t, "run", "-d", "--runtime", "io.containerd.godwit.v1", images.Probe, id, "/bin/probe")
+	boot := func(exec string) string {
+		return n.Ctr(t, "task", "exec", "--exec-id", exec, id, "cat", "/proc/sys/kernel/random/boot_id")
+	}
+	booted := boot("boot1")
+	poll := func(what string, ok func(context.Context) bool) {
+		t.Helper()
+		err := harness.Poll(t.Context(), bound, func(ctx context.Context) error {
+			if !ok(ctx) {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	n.Ctr(t, "task", "checkpoint", id)
+	n.Ctr(t, "container", "checkpoint", "--image", "--task", id, ref)
+	if again := boot("boot2"); again != booted {
+		t.Errorf("boot %s behind the checkpoints, was %s", again, booted)
+	}
+	if size := content(t, n, "containerd.container.criu.checkpoint.criu.tar"); size > 16<<10 {
+		t.Errorf("containerd holds %d bytes of it", size)
+	}
+	n.Ctr(t, "task", "kill", "-s", "KILL", id)
+	poll("the task goes", func(ctx context.Context) bool { _, err := n.RunCtr(ctx, "task", "rm", id); return err == nil })
+	n.Ctr(t, "container", "rm", id)
+	n.Ctr(t, "container", "restore", "--live", id, ref)
+	if now := boot("boot3"); now != booted {
+		t.Errorf("boot %s of the restored task, was %s", now, booted)
+	}
+	if out := n.Godwit(t, "snapshot", "ls", id); strings.Count(out, "checkpoint") < 1 {
+		t.Errorf("snapshot ls: %s", out)
+	}
+	n.Ctr(t, "task", "kill", "-s", "KILL", id)
+	poll("the task goes", func(ctx context.Context) bool { _, err := n.RunCtr(ctx, "task", "rm", id); return err == nil })
+	n.Ctr(t, "container", "rm", id)
+}
+
+// content is how much of the blobs that are labelled so containerd holds.
+func content(t *testing.T, n *harness.Node, kind string) (sum int64) {
+	t.Helper()
+	client, err := containerd.New(n.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	ctx := namespaces.WithNamespace(t.Context(), "default")
+	found := false
+	all, err := client.ImageService().List(ctx, `labels."containerd.io/checkpoint"==true`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, im := range all {
+		data, err := contentstore.ReadBlob(ctx, client.ContentStore(), im.Target)
+		var index v1.Index
+		if err == nil {
+			err = json.Unmarshal(data, &index)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range index.Manifests {
+			if strings.Contains(m.MediaType, kind) {
+				sum, found = sum+m.Size, true
+			}
+		}
+	}
+	if !found {
+		t.Fatalf("no checkpoint among %v", all)
+	}
+	return sum
+}
+
+// gate holds the worker's manifest until open is called.
+func gate(h *harness.Harness) (reached chan struct{}, open func()) {
+	reached, opened := make(chan struct{}), make(chan struct{})
+	first := sync.OnceFunc(func() { close(reached) })
+	h.Door.SetFault(func(_ int, r *http.Request) harness.Fault {
+		if r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/manifests/g") {
+			first()
+			<-opened
+		}
+		return harness.Fault{}
+	})
+	return reached, sync.OnceFunc(func() { close(opened); h.Door.SetFault(nil) })
+}
+
+// lose kills all that runs on a node, as a loss of power does.
+func lose(t *testing.T, n *harness.Node) {
+	t.Helper()
+	j := until(t, n, vm, "the VM is the node's own", func(j noted) bool { return j.Phase == "OWN" })
+	pids := []string{fmt.Sprint(j.Shim.PID), fmt.Sprint(j.Process.PID)}
+	for _, p := range []*harness.Process{n.Godwitd, n.Containerd} {
+		if err := p.Kill(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := n.Run(t.Context(), "kill", slices.Insert(pids, 0, "-KILL")...); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,52 @@
+//go:build integration
+
+package move
+
+import (
+	"net"
+	"testing"
+
+	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/integration/images"
+	"godwit.dev/godwit/integration/observer"
+)
+
+// N-01: godwit migrate moves a VM live, by the controller's engine, there and back.
+func TestMigrateLive(t *testing.T) {
+	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true})
+	a, b := h.Node(0), h.Node(1)
+	a.CheckClean(t)
+	b.CheckClean(t)
+	conn, err := h.ListenPacket(net.JoinHostPort(harness.Gateway, beacons))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	watch := observer.Watch(conn)
+	watch.Mark("boot")
+	a.Ctr(t, "run", "-d", "--cni", "--runtime", "io.containerd.godwit.v1", images.Probe, vm, "/bin/probe", "-beacon", net.JoinHostPort(harness.Gateway, beacons))
+	at := after(t, watch, "boot").From
+	before := ask(t, h, at)
+	heard(t, a, "a", "b")
+	for _, to := range []string{"b", "a"} {
+		m := migrate(t, a, vm, "--to", to, "--mode", "live")
+		watch.Mark(to)
+		if m.Operation.Phase != "PHASE_SUCCEEDED" || m.Operation.Mode != "live" {
+			t.Fatalf("to %s: %+v", to, m)
+		}
+		t.Logf("to %s: stood still %.0f ms: copy %.0f, vote %.1f, commit %.1f, run %.0f", to, m.Figures.Downtime, m.Figures.Copy, m.Figures.Vote, m.Figures.Commit, m.Figures.Run)
+		after(t, watch, to)
+		now := ask(t, h, at)
+		if now.Nonce != before.Nonce || now.PID != before.PID || now.BootID != before.BootID || !now.FileOK || now.Counter <= before.Counter {
+			t.Errorf("to %s: the VM is another one: %+v, was %+v", to, now, before)
+		}
+	}
+	if doubles, back := watch.Twice(); doubles+back > 0 {
+		t.Errorf("seen twice: %d doubled, %d out of order", doubles, back)
+	}
+	a.Ctr(t, "task", "rm", "--force", vm)
+	for _, n := range []*harness.Node{a, b} {
+		_, _ = n.RunCtr(t.Context(), "container", "rm", vm)
+	}
+	a.Godwit(t, "rm", vm, "--force")
+}

@@ -1,0 +1,170 @@
+//go:build integration
+
+package move
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"godwit.dev/godwit/api/moves"
+	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/integration/images"
+	"godwit.dev/godwit/integration/observer"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// moveOf is what godwit -o json says of a move.
+type moveOf struct {
+	Operation struct {
+		ID, Phase, Mode, Source, Destination, Digest, Reason string
+	}
+	Figures struct {
+		Downtime float64 `json:"downtime_ms"`
+		Copy     float64 `json:"copy_ms"`
+		Vote     float64 `json:"vote_ms"`
+		Commit   float64 `json:"commit_ms"`
+		Run      float64 `json:"run_ms"`
+	}
+}
+
+// heard waits until the controller knows of both nodes.
+func heard(t *testing.T, n *harness.Node, names ...string) {
+	t.Helper()
+	err := harness.Poll(t.Context(), bound, func(ctx context.Context) error {
+		out, err := n.RunGodwit(ctx, "nodes")
+		for _, name := range names {
+			if err == nil && !strings.Contains(out, "\n"+name+" ") {
+				err = fmt.Errorf("node %s is not listed: %s", name, out)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func migrate(t *testing.T, n *harness.Node, args ...string) moveOf {
+	t.Helper()
+	var m moveOf
+	out := n.Godwit(t, append([]string{"-o", "json", "migrate"}, args...)...)
+	if err := json.Unmarshal([]byte(out), &m); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return m
+}
+
+// byClient moves a VM by the service alone, and hears of each step.
+func byClient(t *testing.T, n *harness.Node, order *nodev1.MigrateRequest) {
+	t.Helper()
+	client := moves.Local(filepath.Join(n.Dir, "run", "godwitd.sock"))
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	if _, err := client.Migrate(ctx, order); err != nil {
+		t.Fatal(err)
+	}
+	var heard []string
+	err := client.Follow(ctx, &nodev1.WatchRequest{Operation: order.GetOperation(), UntilSettled: true}, func(ev *nodev1.MoveEvent) error {
+		heard = append(heard, ev.GetType())
+		return nil
+	})
+	if want := []string{moves.Started, moves.Switching, moves.Committed, moves.Succeeded}; err != nil || !slices.Equal(heard, want) {
+		t.Errorf("heard %v, want %v: %v", heard, want, err)
+	}
+}
+
+func refused(t *testing.T, n *harness.Node, want string, args ...string) {
+	t.Helper()
+	if out, err := n.RunGodwit(t.Context(), args...); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("godwit %s: %v, want %q\n%s", strings.Join(args, " "), err, want, out)
+	}
+}
+
+// A VM moves through the registry to the other node and back, ordered on either of them:
+// memory, disk, boot and address are the same (S0-46, S0-58), no beacon comes twice, and
+// either node is as a hibernate would leave it. What cannot be a move is refused before
+// the VM notices.
+func TestMigrateCold(t *testing.T) {
+	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true})
+	a, b := h.Node(0), h.Node(1)
+	a.CheckClean(t)
+	b.CheckClean(t)
+	conn, err := h.ListenPacket(net.JoinHostPort(harness.Gateway, beacons))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	watch := observer.Watch(conn)
+	watch.Mark("boot")
+	a.Ctr(t, "run", "-d", "--cni", "--runtime", "io.containerd.godwit.v1", images.Probe, vm, "/bin/probe", "-beacon", net.JoinHostPort(harness.Gateway, beacons))
+	at := after(t, watch, "boot").From
+	before := ask(t, h, at)
+	heard(t, a, "a", "b")
+
+	refused(t, a, "never announced", "migrate", vm, "--to", "nowhere")
+	refused(t, a, "has it already", "migrate", vm, "--to", "a")
+	refused(t, a, "abort-on", "migrate", vm, "--to", "b", "--abort-on", "rain")
+	b.Godwit(t, "cordon", "b")
+	refused(t, a, "cordoned", "migrate", vm, "--to", "b", "--mode", "cold")
+	b.Godwit(t, "uncordon", "b")
+
+	for i, leg := range []struct{ on, from, to *harness.Node }{{b, a, b}, {b, b, a}} {
+		mark := fmt.Sprintf("leg %d", i)
+		order := &nodev1.MigrateRequest{Vm: &nodev1.VM{Namespace: "default", Id: vm}, To: leg.to.Name, Mode: "cold", Operation: fmt.Sprintf("move-%d", i)}
+		if i == 1 {
+			byClient(t, leg.on, order)
+		}
+		m := migrate(t, leg.on, vm, "--to", order.GetTo(), "--mode", order.GetMode(), "--operation", order.GetOperation())
+		watch.Mark(mark)
+		if m.Operation.Phase != "PHASE_SUCCEEDED" || m.Operation.Mode != "cold" || m.Figures.Downtime <= 0 || m.Figures.Run <= 0 {
+			t.Fatalf("%s: %+v", mark, m)
+		}
+		t.Logf("%s: stood still %.0f ms: copy %.0f, vote %.1f, commit %.1f, run %.0f", mark, m.Figures.Downtime, m.Figures.Copy, m.Figures.Vote, m.Figures.Commit, m.Figures.Run)
+		if sign := after(t, watch, mark); sign.From != at {
+			t.Errorf("%s: it is at %s, was at %s", mark, sign.From, at)
+		}
+		now := ask(t, h, at)
+		if now.Nonce != before.Nonce || now.PID != before.PID || now.BootID != before.BootID || !now.FileOK || now.Counter <= before.Counter {
+			t.Errorf("%s: the VM is another one: %+v, was %+v", mark, now, before)
+		}
+		again := migrate(t, a, vm, "--to", leg.to.Name, "--operation", fmt.Sprintf("move-%d", i))
+		if again.Operation.Digest != m.Operation.Digest {
+			t.Errorf("%s: the same order answers %+v", mark, again)
+		}
+		if out := leg.from.Ctr(t, "tasks", "ls"); strings.Contains(out, vm) {
+			t.Errorf("%s: the source has a task: %s", mark, out)
+		}
+		refused(t, leg.from, leg.to.Name, "wake", vm)
+		if _, err := leg.from.RunCtr(t.Context(), "task", "start", "-d", vm); err == nil || !strings.Contains(err.Error(), "node "+leg.to.Name+" owns it") {
+			t.Errorf("%s: start of what was left behind: %v", mark, err)
+		}
+	}
+	if doubles, back := watch.Twice(); doubles+back > 0 {
+		t.Errorf("seen twice: %d doubled, %d out of order", doubles, back)
+	}
+	events := a.Godwit(t, "watch", "move-1")
+	for _, want := range []string{"MigrationStarted", "Switching", "Committed", "Succeeded"} {
+		if !strings.Contains(events, want) {
+			t.Errorf("no event %s in %s", want, events)
+		}
+	}
+	quiet, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if out, _ := b.RunGodwit(quiet, "watch", "--after", "1"); strings.Contains(out, "\n1 ") || !strings.Contains(out, "Succeeded") {
+		t.Errorf("events after the first: %s", out)
+	}
+	a.Ctr(t, "task", "rm", "--force", vm)
+	for _, n := range []*harness.Node{a, b} {
+		n.Ctr(t, "container", "rm", vm)
+	}
+	a.Godwit(t, "rm", vm, "--force")
+}
