@@ -14,7 +14,7 @@ BASHDIR ?= $(PREFIX)/share/bash-completion/completions
 ZSHDIR  ?= $(PREFIX)/share/zsh/site-functions
 FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 COUNT   ?= 1
-FUZZTIME ?= 30s
+FUZZTIME ?= 10m
 BENCH_ROUNDS ?= 7
 BENCH_ONLY ?=
 CASES   ?= all
@@ -51,15 +51,22 @@ bin/guest/version: tools/guest/build.sh go.mod $(shell find cmd/godwit-init gues
 setup: ## install the Debian packages that are missing (root)
 	tools/setup.sh
 
-tools: $(tools)/.containerd $(tools)/.containerd23 $(tools)/.registry $(tools)/.cni $(tools)/.nerdctl ## build containerd (two releases), ctr, nerdctl, the registry and the CNI plugins into bin/tools/
+tools: $(tools)/.containerd $(tools)/.containerd23 $(tools)/.registry $(tools)/.cni $(tools)/.nerdctl $(tools)/.etcd $(tools)/docker-registry ## build containerd (two releases), ctr, nerdctl, the registries, etcd and the CNI plugins into bin/tools/
 
 $(tools)/.%: tools/%/go.mod tools/%/go.sum
-	@mkdir -p $(tools)/cni $(tools)/containerd23
-	cd tools/$* && CGO_ENABLED=0 GOBIN=$(CURDIR)/$(tools)/$(filter cni containerd23,$*) go install -trimpath -tags no_btrfs tool
+	@mkdir -p $(tools)/cni $(tools)/containerd23 $(tools)/etcd
+	cd tools/$* && CGO_ENABLED=0 GOBIN=$(CURDIR)/$(tools)/$(filter cni containerd23 etcd,$*) go install -trimpath -tags no_btrfs tool
 	@touch $@
+
+# Debian's own registry, unpacked: its package would start it.
+$(tools)/docker-registry:
+	rm -rf bin/debs/docker-registry && mkdir -p $(tools) bin/debs/docker-registry
+	cd bin/debs/docker-registry && { apt-get -q download docker-registry || { apt-get -q update && apt-get -q download docker-registry; }; } && \
+		dpkg -x docker-registry_*.deb . && mv usr/bin/docker-registry $(CURDIR)/$@
 
 test: ## unit tests with the race detector: no root, no VM
 	CGO_ENABLED=1 go test -race -timeout 5m ./...
+	go test -run 'TestSimulat' ./migrate/engine
 
 integration: setup tools package ## tests with real VMs, containerd and a registry (root)
 	@test "$$(id -u)" = 0 || { echo 'make integration needs root' >&2; exit 1; }
@@ -87,10 +94,15 @@ qemu2: setup build guest ## the VMM suite on a newer QEMU from backports, and mo
 upgrade: setup tools package ## VMs of the release before under the programs of the package (root)
 	tools/upgrade.sh
 
-bench: setup tools build guest ## performance figures into out/bench.json, from BENCH_ROUNDS rounds, of the groups in BENCH_ONLY (root)
+bench: setup tools build guest ## performance figures into out/bench.json, from BENCH_ROUNDS rounds, of the groups in BENCH_ONLY; with VMM=.. of the VMMs side by side (root)
+ifeq ($(origin VMM),file)
 	@mkdir -p out bin/integration
 	$(gobuild) -o bin/integration/bench ./integration/cmd/bench
 	bin/integration/bench -rounds $(BENCH_ROUNDS) -only '$(BENCH_ONLY)' -out out/bench.json
+	[ -n '$(BENCH_ONLY)' ] || BENCH_ROUNDS=$(BENCH_ROUNDS) tools/bench-vmm.sh
+else
+	tools/bench-vmm.sh ring
+endif
 
 shimtest: setup tools build guest ## containerd's own conformance suites on the shim, COUNT times (root)
 	tools/shimtest.sh $(COUNT)
@@ -106,10 +118,10 @@ releases: setup tools build guest ## the tests of ctr and of restarts on each re
 		GODWIT_CONTAINERD=$$release go test -tags integration -count=$(COUNT) -p 1 -timeout 30m ./integration/ctr ./integration/life; \
 	done
 
-fuzz: ## run every fuzz target for FUZZTIME
+fuzz: ## run every fuzz target for FUZZTIME (10m) each
 	tools/fuzz.sh $(FUZZTIME)
 
-kvmhost: setup tools build guest ## CASES (all, smoke, demo, qemu) that need KVM, inside a guest that offers it (root)
+kvmhost: setup tools build guest ## CASES (all, smoke, a VMM, names of integration/ring/cases.txt) with KVM, here or in a guest that offers it (root)
 	tools/kvmhost.sh $(CASES)
 
 package: setup build guest man $(tools)/.nfpm ## the Debian package into out/

@@ -2,11 +2,13 @@
 # Runs the integration tests of the given packages, two at a time (a VM without KVM keeps one
 # processor busy). The whole output goes to out/integration.log; on
 # the terminal: each test's result, and everything about those that failed. A skipped
-# test fails the run: nothing of this ring may be missing silently.
+# test that is not on the list fails the run: nothing of this ring may be missing silently.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p out
 log=out/integration.log
+# What may be left out, each where the host has no memory for it; it is named all the same.
+may_skip='TestHugePages(NeitherSleepNorWake)?'
 go test -tags integration -count=1 -p 2 -v -timeout 40m "$@" >"$log" 2>&1 &
 runner=$!
 trap 'kill -INT "$runner" 2>/dev/null; wait "$runner"; exit 130' INT TERM
@@ -22,7 +24,8 @@ if [ "$status" != 0 ]; then
 		/^ *--- FAIL|^panic:|^FAIL.*build failed|^# / { bad = 1 }
 		END { if (bad) printf "%s", text }' "$log" | tail -n 2000
 fi
-if grep -E '^ *--- SKIP' "$log"; then
+grep -E "^ *--- SKIP: ($may_skip) " "$log"
+if grep -E '^ *--- SKIP' "$log" | grep -vE "^ *--- SKIP: ($may_skip) "; then
 	echo 'integration: FAILED: the tests above were skipped, and no skip is on the list' >&2
 	status=1
 fi
