@@ -31,7 +31,7 @@ integration_pkgs = $(shell grep -rl --include='*_test.go' '^//go:build integrati
 # What runs on the operator's machine: no Linux needed.
 portable = ./cmd/godwit ./api/...
 
-.PHONY: upgrade man qemu2 help build install uninstall test integration test-all lint generate guest demo bench \
+.PHONY: upgrade man qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live bench \
 	shimtest crash stress releases fuzz clean package kvmhost setup tools
 
 help: ## list the targets
@@ -81,6 +81,11 @@ demo: setup tools build guest ## two nodes: a VM sleeps in a registry and wakes 
 	@mkdir -p out bin/integration
 	$(gobuild) -o bin/integration/demo ./integration/cmd/demo
 	GODWIT_VMM=$(VMM) bin/integration/demo -out out/demo.json
+
+demo-live: setup tools build guest ## two nodes: a VM moves to the other one while it runs, in the VMM called VMM (root)
+	@mkdir -p out bin/integration
+	$(gobuild) -o bin/integration/demo ./integration/cmd/demo
+	GODWIT_VMM=$(VMM) bin/integration/demo -live -out out/demo-live.json
 
 lint: setup $(tools)/.lint $(tools)/.generate $(tools)/.swagger ## formatting, vet, linters, generated code, portability, go.mod
 	tools/lint.sh $(portable)

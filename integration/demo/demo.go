@@ -111,14 +111,16 @@ const (
 	second
 )
 
-// boot starts the VM and answers what it tells, and its address.
-func (d *demo) boot(ctx context.Context, n *harness.Node) (images.ProbeState, string, error) {
+// boot starts the VM, with more flags for the probe, and answers what it tells, and its
+// address.
+func (d *demo) boot(ctx context.Context, n *harness.Node, flags ...string) (images.ProbeState, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout())
 	defer cancel()
 	d.say("node %s: ctr run --cni --runtime %s (a nonce and a counter in memory, a growing file)", n.Name, runtimeName)
 	d.watch.Mark("boot")
 	beacon := net.JoinHostPort(harness.Gateway, beaconPort)
-	if _, err := n.RunCtr(ctx, "run", "-d", "--cni", "--runtime", runtimeName, images.Probe, vm, "/bin/probe", "-beacon", beacon); err != nil {
+	args := append([]string{"run", "-d", "--cni", "--runtime", runtimeName, images.Probe, vm, "/bin/probe", "-beacon", beacon}, flags...)
+	if _, err := n.RunCtr(ctx, args...); err != nil {
 		return images.ProbeState{}, "", err
 	}
 	sign, err := d.watch.After(ctx, "boot")

@@ -3,14 +3,10 @@
 package move
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net"
-	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,63 +17,6 @@ import (
 	"godwit.dev/godwit/integration/images"
 	"godwit.dev/godwit/integration/observer"
 )
-
-// line is one TCP connection to the probe, by which it is asked again and again.
-type line struct {
-	conn   net.Conn
-	reader *bufio.Reader
-}
-
-func (l *line) ask(ctx context.Context) (state images.ProbeState, err error) {
-	deadline, _ := ctx.Deadline()
-	if err := l.conn.SetDeadline(deadline); err != nil {
-		return state, err
-	}
-	req, err := http.NewRequest(http.MethodGet, "http://probe/", nil)
-	if err != nil {
-		return state, err
-	}
-	if err := req.Write(l.conn); err != nil {
-		return state, err
-	}
-	resp, err := http.ReadResponse(l.reader, req)
-	if err != nil {
-		return state, err
-	}
-	defer resp.Body.Close()
-	return state, json.NewDecoder(resp.Body).Decode(&state)
-}
-
-// talk asks over the line all the time, and keeps what went wrong.
-type talk struct {
-	mu      sync.Mutex
-	err     error
-	counter uint64
-	asked   int
-	longest time.Duration
-}
-
-func (k *talk) run(ctx context.Context, l *line) {
-	for ctx.Err() == nil {
-		one, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
-		begun := time.Now()
-		s, err := l.ask(one)
-		cancel()
-		k.mu.Lock()
-		if err == nil && s.Counter < k.counter {
-			err = fmt.Errorf("counter %d after %d", s.Counter, k.counter)
-		}
-		if k.err == nil {
-			k.err = err
-		}
-		k.counter, k.asked, k.longest = s.Counter, k.asked+1, max(k.longest, time.Since(begun))
-		k.mu.Unlock()
-		if err != nil {
-			return
-		}
-		_ = observer.Pause(ctx, 5*time.Millisecond)
-	}
-}
 
 // S0-01: a VM moves while it runs, ordered by ttrpc and containerd alone: its memory, disk
 // and open connection go with it, nobody sees it twice, and nothing of it stays. Before
@@ -103,18 +42,11 @@ func TestLiveMove(t *testing.T) {
 	a.Ctr(t, "run", "-d", "--cni", "--runtime", "io.containerd.godwit.v1", images.Probe, vm, "/bin/probe", "-fill", "24", "-beacon", net.JoinHostPort(harness.Gateway, beacons))
 	booted := after(t, watch, "boot")
 	before := ask(t, h, booted.From)
-	tcp, err := h.Dial(t.Context(), "tcp", net.JoinHostPort(booted.From, "8080"))
+	line, err := observer.Call(t.Context(), h.Dial, booted.From, bound)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tcp.Close()
-	l := &line{tcp, bufio.NewReader(tcp)}
-	talking, stop := context.WithCancel(t.Context())
-	k := &talk{}
-	var wait sync.WaitGroup
-	wait.Go(func() { k.run(talking, l) })
-	hangUp := func() { stop(); wait.Wait() }
-	defer hangUp()
+	defer line.HangUp()
 
 	t.Run("broken off", func(t *testing.T) { breakOff(t, newJourney(t, records, a, b, "mv-1")) })
 	t.Run("taken back", func(t *testing.T) { takeBack(t, newJourney(t, records, a, b, "mv-2"), watch) })
@@ -154,13 +86,11 @@ func TestLiveMove(t *testing.T) {
 	if now.Nonce != before.Nonce || now.PID != before.PID || now.StartTime != before.StartTime || now.BootID != before.BootID || !now.FileOK || now.Counter <= before.Counter {
 		t.Errorf("the VM is another one: %+v, was %+v", now, before)
 	}
-	hangUp()
-	k.mu.Lock()
-	if k.err != nil || k.asked == 0 {
-		t.Errorf("the connection: %v, %d questions", k.err, k.asked)
+	said := line.HangUp()
+	if said.Err != nil || said.Asked == 0 {
+		t.Errorf("the connection: %+v", said)
 	}
-	t.Logf("%d questions over one connection, the longest took %v", k.asked, k.longest)
-	k.mu.Unlock()
+	t.Logf("%d questions over one connection, the longest took %v", said.Asked, said.Longest)
 	if doubles, back := watch.Twice(); doubles+back > 0 {
 		t.Errorf("seen twice: %d doubled, %d out of order", doubles, back)
 	}

@@ -1,4 +1,5 @@
-// Command demo shows godwit's main job and writes what it measured. It ends with 1 if
+// Command demo shows godwit's main job, or with -live a VM that moves while it runs, and
+// writes what it measured. It ends with 1 if
 // any check fails, with 2 if the VMM that GODWIT_VMM names does not run here, and cleans
 // up also when interrupted.
 package main
@@ -8,6 +9,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -22,11 +24,25 @@ const limit = 30 * time.Minute
 
 func main() {
 	out := flag.String("out", "out/demo.json", "file for the measurements")
+	live := flag.Bool("live", false, "show a live move")
 	flag.Parse()
-	os.Exit(run(*out))
+	os.Exit(run(*out, *live))
 }
 
-func run(out string) int {
+// result is what a demo has measured.
+type result interface {
+	Table(w io.Writer) error
+	Write(path string) error
+}
+
+func show(ctx context.Context, live bool) (result, error) {
+	if live {
+		return demo.RunLive(ctx, os.Stdout)
+	}
+	return demo.Run(ctx, os.Stdout)
+}
+
+func run(out string, live bool) int {
 	interrupted, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	ctx, cancel := context.WithTimeout(interrupted, limit)
@@ -38,7 +54,7 @@ func run(out string) int {
 		}
 	}
 	start := time.Now()
-	result, err := demo.Run(ctx, os.Stdout)
+	result, err := show(ctx, live)
 	if interrupted.Err() != nil {
 		fmt.Fprintln(os.Stderr, "demo: interrupted; everything is cleaned up")
 		return 130
