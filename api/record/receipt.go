@@ -28,7 +28,7 @@ type Receipt struct {
 	// Of a move.
 	CopyMS     float64 `json:"copy_ms,omitempty"` // from the stop until the destination had all of it
 	VoteMS     float64 `json:"vote_ms,omitempty"`
-	StopAt     int64   `json:"stop_at,omitempty"`     // unix, nanoseconds, by the controller's clock
+	StopAt     int64   `json:"stop_at,omitempty"`     // when the VM stopped: unix, nanoseconds, by the clock of whoever drives
 	MovedBytes uint64  `json:"moved_bytes,omitempty"` // on the wire
 
 	// Of a VM that was captured while it ran. The pause is the VMM's stop and the last pass;

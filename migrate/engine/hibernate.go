@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -50,7 +51,7 @@ func capture(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	if op.GetKind() == nodev1.Kind_KIND_CHECKPOINT && !resp.GetGoneOn() {
 		return fmt.Errorf("the VM's shim is of a build that has no checkpoints, and holds the VM: %w", errdefs.ErrNotImplemented)
 	}
-	figures := captured(op, resp)
+	figures := e.captured(op, resp)
 	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_SWITCHING, Digest: resp.GetDigest(), Receipt: figures.String()})
 }
 
@@ -63,7 +64,7 @@ func captureOf(op *nodev1.Operation) *machinev1.CaptureRequest {
 }
 
 // captured is what the receipt says of a capture.
-func captured(op *nodev1.Operation, resp *machinev1.CaptureResponse) record.Receipt {
+func (e *Engine) captured(op *nodev1.Operation, resp *machinev1.CaptureResponse) record.Receipt {
 	return record.Receipt{
 		Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Digest: resp.GetDigest(),
 		PauseMS: resp.GetPauseMs(), DurableMS: resp.GetDurableMs(), RAMBytes: resp.GetRamBytes(),
@@ -71,6 +72,7 @@ func captured(op *nodev1.Operation, resp *machinev1.CaptureResponse) record.Rece
 		Tracking: resp.GetTracking(), Untracked: resp.GetUntracked(), DeadBytes: resp.GetDeadBytes(),
 		StopMS: resp.GetStopMs(), SaveMS: resp.GetSaveMs(), InsideBytes: resp.GetInsideBytes(), Notes: resp.GetNotes(),
 		Passes: passesOf(resp.GetPasses()),
+		StopAt: e.now().Add(-time.Duration(resp.GetDurableMs() * float64(time.Millisecond))).UnixNano(),
 	}
 }
 

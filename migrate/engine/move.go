@@ -191,8 +191,7 @@ func captureAtSource(ctx context.Context, e *Engine, op *nodev1.Operation) error
 	if resp.GetDigest() == "" {
 		return fmt.Errorf("the shim named no digest: %w", errdefs.ErrInternal)
 	}
-	figures := captured(op, resp)
-	figures.StopAt = e.now().Add(-time.Duration(resp.GetDurableMs() * float64(time.Millisecond))).UnixNano()
+	figures := e.captured(op, resp)
 	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_TRANSFERRING, Digest: resp.GetDigest(), Receipt: figures.String()})
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -45,10 +46,11 @@ func (e *Engine) Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.Sta
 
 // newest is the last snapshot that was taken of a VM; empty: there is none.
 func newest(rec *nodev1.Record) string {
-	if n := len(rec.GetSnapshots()); n > 0 {
-		return rec.GetSnapshots()[n-1].GetDigest()
+	refs := transition.Restorable(rec)
+	if len(refs) == 0 {
+		return ""
 	}
-	return ""
+	return refs[len(refs)-1].GetDigest()
 }
 
 // order opens an operation on the record as it stands, and drives it. An opposite

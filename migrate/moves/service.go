@@ -16,6 +16,7 @@ import (
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/cluster"
 	"godwit.dev/godwit/migrate/controller"
+	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -180,7 +181,7 @@ func (s *Service) Recover(ctx context.Context, req *nodev1.RecoverRequest) (*nod
 		return nil, err
 	}
 	lost := rec.GetOwner().GetNode()
-	refs := rec.GetSnapshots()
+	refs := transition.Restorable(rec)
 	i := len(refs) - 1
 	if req.GetDigest() != "" {
 		i = slices.IndexFunc(refs, func(r *nodev1.SnapshotRef) bool { return r.GetDigest() == req.GetDigest() })

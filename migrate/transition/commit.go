@@ -109,13 +109,3 @@ func checkReceipt(op *nodev1.Operation, call string) error {
 func stored(op *nodev1.Operation) bool {
 	return op.GetDigest() != "" && !strings.HasPrefix(op.GetDigest(), record.StreamPrefix)
 }
-
-// list remembers the new snapshot for retention.
-func list(rec *nodev1.Record, op *nodev1.Operation, now time.Time) {
-	r, _ := record.ParseReceipt(op.GetReceipt()) // judged above
-	rec.Snapshots = append(rec.Snapshots, &nodev1.SnapshotRef{
-		Digest: op.GetDigest(), Repository: op.GetRepository(), Tag: op.GetTag(), Generation: op.GetGeneration(),
-		Operation: op.GetId(), CreatedUnixNano: now.UnixNano(), Bytes: r.TotalBytes,
-		Checkpoint: op.GetKind() == nodev1.Kind_KIND_CHECKPOINT,
-	})
-}

@@ -55,6 +55,7 @@ func Retry(s State, req *nodev1.RetryRequest, now time.Time) (Change, error) {
 	}
 	rec := edit(s)
 	op = rec.Operation
+	save(rec, op)
 	op.Attempts = append(op.Attempts, fmt.Sprintf("%d to %s: %s", op.GetAttempt(), op.GetDestination(), op.GetReason()))
 	op.Attempt++
 	op.Destination, op.Retarget, op.Phase, op.Mode = op.GetRetarget(), "", pending, op.GetWantedMode()

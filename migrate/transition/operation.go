@@ -45,18 +45,22 @@ func Open(s State, req *nodev1.OpenRequest, now time.Time) (Change, error) {
 		Driver: want.GetDriver(), Mode: want.GetMode(), WantedMode: want.GetMode(), DowntimeMs: want.GetDowntimeMs(), TimeoutMs: want.GetTimeoutMs(), AbortOn: want.GetAbortOn(),
 		OpenedUnixNano: now.UnixNano(), Vm: proto.CloneOf(req.GetVm()),
 	}
-	if err := admit(s.Record, op, req, call); err != nil {
+	rec := edit(s)
+	closed := rec.Operation
+	lost := closed != nil && abandoned(closed, req)
+	if lost {
+		save(rec, closed)
+	}
+	if err := admit(rec, op, req, call); err != nil {
 		return Change{}, err
 	}
 	if err := spared(s.Owed, op.GetDigest(), call); err != nil {
 		return Change{}, err
 	}
-	rec := edit(s)
-	closed := rec.Operation
 	rec.Operation = op
 	switch {
 	case closed == nil:
-	case abandoned(closed, req):
+	case lost:
 		abandon(closed, req.GetLostNode(), now)
 	default:
 		closed.Phase, closed.ClosedUnixNano, closed.CleanupPending = succeeded, now.UnixNano(), true
@@ -235,6 +239,9 @@ func Finish(s State, req *nodev1.FinishRequest, now time.Time) (Change, error) {
 	}
 	rec := edit(s)
 	closed := rec.Operation
+	if req.GetPhase() == failed || req.GetPhase() == aborted {
+		save(rec, closed)
+	}
 	rec.Operation = nil
 	closed.Phase, closed.ClosedUnixNano, closed.CleanupPending = req.GetPhase(), now.UnixNano(), req.GetCleanupPending()
 	if lost := closed.GetPhase() == lostAtDest || closed.GetPhase() == lostAtSrc; lost && rec.GetOwner().GetDigest() == "" {

@@ -1,0 +1,54 @@
+package transition
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"godwit.dev/godwit/api/record"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// list remembers the new snapshot for retention.
+func list(rec *nodev1.Record, op *nodev1.Operation, now time.Time) {
+	ref := refOf(op, op.GetKind() == nodev1.Kind_KIND_CHECKPOINT)
+	ref.CreatedUnixNano = now.UnixNano()
+	rec.Snapshots = append(rec.Snapshots, ref)
+}
+
+// save lists the snapshot of an operation that is given up, if it got so far: it is whole
+// in the store. Its VM runs on; if that dies, this is the newest state there is of it.
+func save(rec *nodev1.Record, op *nodev1.Operation) {
+	if unlisted(rec, op) {
+		rec.Snapshots = append(rec.Snapshots, refOf(op, true))
+	}
+}
+
+// unlisted reports whether op has made a snapshot that rec does not list. A wake makes
+// none.
+func unlisted(rec *nodev1.Record, op *nodev1.Operation) bool {
+	listed := func(ref *nodev1.SnapshotRef) bool { return ref.GetDigest() == op.GetDigest() }
+	return op.GetKind() != nodev1.Kind_KIND_WAKE && stored(op) && !slices.ContainsFunc(rec.GetSnapshots(), listed)
+}
+
+// refOf is the snapshot of op. It is no younger than the moment in which its VM stopped for
+// it; where nobody wrote that down, not younger than its order.
+func refOf(op *nodev1.Operation, checkpoint bool) *nodev1.SnapshotRef {
+	r, _ := record.ParseReceipt(op.GetReceipt()) // of one without a receipt nothing is told
+	return &nodev1.SnapshotRef{
+		Digest: op.GetDigest(), Repository: op.GetRepository(), Tag: op.GetTag(), Generation: op.GetGeneration(),
+		Operation: op.GetId(), CreatedUnixNano: cmp.Or(r.StopAt, op.GetStartedUnixNano(), op.GetOpenedUnixNano()),
+		Bytes: r.TotalBytes, Checkpoint: checkpoint,
+	}
+}
+
+// Restorable are the snapshots that a VM whose node is lost can be restored from, oldest
+// first: those that are listed, and that of the open operation, if it has one by now.
+func Restorable(rec *nodev1.Record) []*nodev1.SnapshotRef {
+	refs := slices.Clone(rec.GetSnapshots())
+	if op := rec.GetOperation(); op != nil && unlisted(rec, op) {
+		refs = append(refs, refOf(op, true))
+	}
+	return refs
+}

@@ -1,0 +1,68 @@
+package transition_test
+
+import (
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/migrate/transition"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// A snapshot that was whole before its operation failed is listed, with the age of what it
+// holds: if the VM's node dies, nothing newer is left of it (S1-02, I3).
+func TestSnapshotOfAFailedOperationIsListed(t *testing.T) {
+	stopped := now.Add(-time.Minute)
+	captured := record.Receipt{Operation: "op", Attempt: 2, Generation: gen, Digest: digest, StopAt: stopped.UnixNano(), TotalBytes: 5}
+	want := &nodev1.SnapshotRef{Digest: digest, Repository: "r", Tag: "t", Generation: gen, Operation: "op", CreatedUnixNano: stopped.UnixNano(), Bytes: 5, Checkpoint: true}
+	finish := func(phase nodev1.Phase) func(transition.State) (transition.Change, error) {
+		return func(s transition.State) (transition.Change, error) {
+			return transition.Finish(s, &nodev1.FinishRequest{Vm: vm, Operation: "op", Attempt: 2, Generation: gen, Phase: phase}, now)
+		}
+	}
+	ends := map[string]func(transition.State) (transition.Change, error){
+		"failed": finish(nodev1.Phase_PHASE_FAILED), "aborted": finish(nodev1.Phase_PHASE_ABORTED),
+		"its node is lost": func(s transition.State) (transition.Change, error) {
+			op := operation(nodev1.Kind_KIND_WAKE, 0)
+			op.Id = "new"
+			return transition.Open(transition.State{Record: s.Record}, &nodev1.OpenRequest{Vm: vm, Operation: op, ForceDigest: digest, LostNode: "n1"}, now)
+		},
+	}
+	for _, kind := range []nodev1.Kind{nodev1.Kind_KIND_HIBERNATE, nodev1.Kind_KIND_CHECKPOINT, nodev1.Kind_KIND_MIGRATE} {
+		for name, end := range ends {
+			s := under(kind, nodev1.Phase_PHASE_ABORTING)
+			s.Named.Receipt = captured.String()
+			if refs := transition.Restorable(s.Record); len(refs) != 1 || !proto.Equal(refs[0], want) {
+				t.Errorf("%v: what is there before: %v", kind, refs)
+			}
+			change, err := end(s)
+			if err != nil {
+				t.Fatalf("%v %s: %v", kind, name, err)
+			}
+			if refs := change.Record.GetSnapshots(); len(refs) != 1 || !proto.Equal(refs[0], want) {
+				t.Errorf("%v %s: listed is %v", kind, name, refs)
+			}
+		}
+	}
+	live := under(nodev1.Kind_KIND_MIGRATE, nodev1.Phase_PHASE_ABORTING)
+	live.Named.Digest = record.StreamPrefix + "aa"
+	if change, err := ends["failed"](live); err != nil || len(change.Record.GetSnapshots()) != 0 || len(transition.Restorable(live.Record)) != 0 {
+		t.Errorf("a stream is listed: %v, %v", change.Record, err)
+	}
+}
+
+// An attempt that is turned to another node has made one too.
+func TestSnapshotOfAnAttemptIsListed(t *testing.T) {
+	s := under(nodev1.Kind_KIND_MIGRATE, nodev1.Phase_PHASE_ABORTING)
+	s.Named.Retarget, s.Named.OpenedUnixNano = "n3", 77
+	change, err := transition.Retry(s, &nodev1.RetryRequest{Vm: vm, Operation: "op", Attempt: 2, Generation: gen}, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if refs := change.Record.GetSnapshots(); len(refs) != 1 || refs[0].GetDigest() != digest || refs[0].GetCreatedUnixNano() != 77 {
+		t.Errorf("listed is %v", refs)
+	}
+}
