@@ -28,7 +28,12 @@ const (
 	durable = time.Minute
 )
 
-const kindNode = "node"
+// Kinds of notes. What was decided about a node lies apart from what it says of itself:
+// either is written without a look at the other.
+const (
+	kindNode     = "node"
+	kindCordoned = "cordoned"
+)
 
 // Board is the cluster's.
 type Board struct {
@@ -39,13 +44,14 @@ type Board struct {
 	mu     sync.Mutex
 	nodes  map[string]*nodev1.NodeInfo // with when they were seen last
 	stored map[string]time.Time        // when they were written last
+	closed map[string]bool             // the cordoned ones
 
 	log events
 }
 
 // Open reads what is known. A shared board is read again for each question.
 func Open(ctx context.Context, notes store.Notes, shared bool) (*Board, error) {
-	b := &Board{notes: notes, shared: shared, now: time.Now, nodes: map[string]*nodev1.NodeInfo{}, stored: map[string]time.Time{}}
+	b := &Board{notes: notes, shared: shared, now: time.Now, nodes: map[string]*nodev1.NodeInfo{}, stored: map[string]time.Time{}, closed: map[string]bool{}}
 	if err := b.load(ctx); err != nil {
 		return nil, err
 	}
@@ -54,9 +60,17 @@ func Open(ctx context.Context, notes store.Notes, shared bool) (*Board, error) {
 
 // load reads the nodes.
 func (b *Board) load(ctx context.Context) error {
-	all, err := b.notes.Notes(ctx, kindNode)
+	cordoned, err := b.notes.Notes(ctx, kindCordoned, "")
 	if err != nil {
 		return err
+	}
+	all, err := b.notes.Notes(ctx, kindNode, "")
+	if err != nil {
+		return err
+	}
+	clear(b.closed)
+	for _, n := range cordoned {
+		b.closed[n.Key] = true
 	}
 	for _, n := range all {
 		info := new(nodev1.NodeInfo)
@@ -108,7 +122,7 @@ func (b *Board) Announce(ctx context.Context, said *nodev1.NodeInfo) (*nodev1.No
 	b.refresh()
 	old := b.nodes[said.GetName()]
 	info := proto.CloneOf(said)
-	info.SeenUnixNano, info.Cordoned, info.Up, info.Vms = b.now().UnixNano(), old.GetCordoned(), false, 0
+	info.SeenUnixNano, info.Cordoned, info.Up, info.Vms = b.now().UnixNano(), false, false, 0
 	same := old != nil && old.GetAddress() == info.GetAddress() && old.GetVersion() == info.GetVersion() && old.GetController() == info.GetController()
 	if !same || b.shared || b.now().Sub(b.stored[info.GetName()]) > durable {
 		if err := b.put(ctx, info); err != nil {
@@ -134,6 +148,7 @@ func (b *Board) put(ctx context.Context, info *nodev1.NodeInfo) error {
 // told is info as others are told it: up says whether the node was heard lately.
 func (b *Board) told(info *nodev1.NodeInfo) *nodev1.NodeInfo {
 	info = proto.CloneOf(info)
+	info.Cordoned = b.closed[info.GetName()]
 	info.Up = b.now().Sub(time.Unix(0, info.GetSeenUnixNano())) < silence
 	return info
 }
@@ -168,13 +183,17 @@ func (b *Board) Cordon(ctx context.Context, name string, undo bool) (*nodev1.Nod
 	if _, err := b.Node(name); err != nil {
 		return nil, err
 	}
+	var value []byte
+	if !undo {
+		value = []byte(b.now().UTC().Format(time.RFC3339))
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	info := proto.CloneOf(b.nodes[name])
-	info.Cordoned = !undo
-	if err := b.put(ctx, info); err != nil {
-		return nil, err
+	if err := b.notes.Note(ctx, kindCordoned, name, value); err != nil {
+		return nil, fmt.Errorf("cordon node %s: %w", name, err)
 	}
-	b.nodes[name] = info
-	return b.told(info), nil
+	if delete(b.closed, name); !undo {
+		b.closed[name] = true
+	}
+	return b.told(b.nodes[name]), nil
 }

@@ -1,13 +1,18 @@
 package cluster
 
 import (
+	"context"
+	"fmt"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
 
 	"godwit.dev/godwit/migrate/store"
+	"godwit.dev/godwit/migrate/store/storetest"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -95,6 +100,126 @@ func TestLeads(t *testing.T) {
 	other.says(t, &nodev1.NodeInfo{Name: "c", Controller: true})
 	if got := drivers("b"); got != "ab" { // b itself does not know that it is gone
 		t.Errorf("%q drive it once b is gone", got)
+	}
+}
+
+// shared answers boards of controllers that have one store.
+func shared(t *testing.T, n int) (boards []*Board) {
+	t.Helper()
+	notes := storetest.NewMemory()
+	for range n {
+		b, err := Open(t.Context(), notes, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		boards = append(boards, b)
+	}
+	return boards
+}
+
+// What one controller decides about a node stands while the node tells another one that it
+// lives.
+func TestCordonBesideAnnouncements(t *testing.T) {
+	boards := shared(t, 2)
+	boards[0].says(t, &nodev1.NodeInfo{Name: "n1"})
+	boards[1].says(t, &nodev1.NodeInfo{Name: "n1"})
+	if _, err := boards[1].Cordon(t.Context(), "n1", false); err != nil {
+		t.Fatal(err)
+	}
+	for i, b := range boards {
+		b.says(t, &nodev1.NodeInfo{Name: "n1"})
+		if n, err := b.Node("n1"); err != nil || !n.GetCordoned() {
+			t.Errorf("controller %d: %v, %v", i, n, err)
+		}
+	}
+	if _, err := boards[0].Cordon(t.Context(), "n1", true); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := boards[1].Node("n1"); err != nil || n.GetCordoned() {
+		t.Errorf("after its end: %v, %v", n, err)
+	}
+}
+
+// Several controllers write events at once: no number is given twice, none is left out,
+// and whoever asks any of them hears all, in one order (N-34).
+func TestEventsOfSeveralControllers(t *testing.T) {
+	const each = 50
+	boards := shared(t, 3)
+	heard := make(chan []*nodev1.MoveEvent)
+	go func() { heard <- boards[2].Events(t.Context(), 3*each-1, time.Minute) }()
+	var wg sync.WaitGroup
+	for i, b := range boards {
+		wg.Go(func() {
+			for n := range each {
+				if err := b.Append(t.Context(), &nodev1.MoveEvent{Type: fmt.Sprintf("%d-%d", i, n)}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	first := boards[0].Events(t.Context(), 0, 0)
+	seen := map[string]bool{}
+	for i, ev := range first {
+		if seen[ev.GetType()] = true; ev.GetId() != uint64(i+1) {
+			t.Fatalf("event %d has id %d", i, ev.GetId())
+		}
+	}
+	if len(seen) != 3*each {
+		t.Errorf("%d events of %d", len(seen), 3*each)
+	}
+	for i, b := range boards {
+		for n, ev := range b.Events(t.Context(), 0, 0) {
+			if !proto.Equal(ev, first[n]) {
+				t.Fatalf("controller %d tells %v, the first %v", i, ev, first[n])
+			}
+		}
+	}
+	if last := <-heard; len(last) != 1 || last[0].GetId() != 3*each {
+		t.Errorf("who waited for the last hears %v", last)
+	}
+}
+
+type notes = store.Notes
+
+// lossy loses every other answer about a new note, which is stored all the same.
+type lossy struct {
+	notes
+	calls int
+}
+
+func (l *lossy) NoteNew(ctx context.Context, kind, key string, value []byte) error {
+	err := l.notes.NoteNew(ctx, kind, key, value)
+	if l.calls++; l.calls%2 == 1 {
+		return fmt.Errorf("the answer is lost: %w", errdefs.ErrUnavailable)
+	}
+	return err
+}
+
+// A store that answers late, or not, gets each event once, and no more of them than are
+// remembered.
+func TestEventsOnce(t *testing.T) {
+	notes := &lossy{notes: storetest.NewMemory()}
+	b, err := Open(t.Context(), notes, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"one", "two", "three"} {
+		if err := b.Append(t.Context(), &nodev1.MoveEvent{Type: kind}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all := b.Events(t.Context(), 0, 0); len(all) != 3 || all[2].GetType() != "three" {
+		t.Errorf("%v", all)
+	}
+	other := shared(t, 1)[0]
+	for range Remembered + 5 {
+		if err := other.Append(t.Context(), &nodev1.MoveEvent{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if stored, err := other.notes.Notes(t.Context(), kindEvent, ""); err != nil || len(stored) != Remembered || stored[0].Key != eventKey(6) {
+		t.Errorf("%d are stored: %v", len(stored), err)
 	}
 }
 

@@ -3,8 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strconv"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -18,12 +17,23 @@ import (
 
 const kindEvent = "event"
 
-// Remembered is how many events there are at most.
-const Remembered = 4096
+const (
+	// Remembered is how many events there are at most.
+	Remembered = 4096
+
+	// heardInterval is how often who waits for events looks for those of other controllers.
+	heardInterval = 250 * time.Millisecond
+
+	// retryInterval is between tries of a store that is out of reach.
+	retryInterval = 100 * time.Millisecond
+)
 
 // events are numbered and durable: who comes late, or comes back, hears what it missed
-// (N-34).
+// (N-34). A number is taken by making the note of that name, so that of several
+// controllers one has it, and none is left out.
 type events struct {
+	writing sync.Mutex // held over the store
+
 	mu    sync.Mutex
 	all   []*nodev1.MoveEvent // oldest first
 	last  uint64
@@ -34,72 +44,175 @@ func eventKey(id uint64) string { return fmt.Sprintf("%020d", id) }
 
 func (l *events) open(ctx context.Context, notes store.Notes) error {
 	l.fresh = make(chan struct{})
-	all, err := notes.Notes(ctx, kindEvent)
+	if err := l.hear(ctx, notes); err != nil {
+		return err
+	}
+	return l.forget(ctx, notes)
+}
+
+// hear reads what others have written.
+func (l *events) hear(ctx context.Context, notes store.Notes) error {
+	all, err := notes.Notes(ctx, kindEvent, eventKey(l.newest()))
 	if err != nil {
 		return err
 	}
 	for _, n := range all {
 		ev := new(nodev1.MoveEvent)
-		if err := proto.Unmarshal(n.Value, ev); err != nil {
-			return fmt.Errorf("decode event %s: %w: %w", n.Key, err, errdefs.ErrDataLoss)
+		if err := proto.Unmarshal(n.Value, ev); err != nil || eventKey(ev.GetId()) != n.Key {
+			return fmt.Errorf("decode event %q: %v: %w", n.Key, err, errdefs.ErrDataLoss)
 		}
-		if l.last, err = strconv.ParseUint(n.Key, 10, 64); err != nil {
-			return fmt.Errorf("event %q: %w: %w", n.Key, err, errdefs.ErrDataLoss)
-		}
-		l.all = append(l.all, ev)
+		l.add(ev)
 	}
 	return nil
 }
 
-// Append numbers ev and makes it durable.
-func (b *Board) Append(ctx context.Context, ev *nodev1.MoveEvent) error {
-	l := &b.log
+func (l *events) newest() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ev = proto.CloneOf(ev)
-	ev.Id, ev.UnixNano = l.last+1, b.now().UnixNano()
-	value, err := proto.Marshal(ev)
-	if err == nil {
-		err = b.notes.Note(ctx, kindEvent, eventKey(ev.GetId()), value)
-	}
-	if err != nil {
-		return fmt.Errorf("store event %d: %w", ev.GetId(), err)
+	return l.last
+}
+
+// add takes an event that is in the store.
+func (l *events) add(ev *nodev1.MoveEvent) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ev.GetId() <= l.last { // heard from the store already
+		return
 	}
 	l.last, l.all = ev.GetId(), append(l.all, ev)
 	close(l.fresh)
 	l.fresh = make(chan struct{})
-	for len(l.all) > Remembered {
-		if err := b.notes.Note(ctx, kindEvent, eventKey(l.all[0].GetId()), nil); err != nil {
+}
+
+// forget removes the oldest. Of several controllers each removes what it knows of.
+func (l *events) forget(ctx context.Context, notes store.Notes) error {
+	for {
+		l.mu.Lock()
+		if len(l.all) <= Remembered {
+			l.mu.Unlock()
+			return nil
+		}
+		oldest := l.all[0]
+		l.all[0], l.all = nil, l.all[1:]
+		l.mu.Unlock()
+		if err := notes.Note(ctx, kindEvent, eventKey(oldest.GetId()), nil); err != nil {
 			return fmt.Errorf("forget event: %w", err)
 		}
-		l.all = slices.Clone(l.all[1:])
 	}
-	return nil
+}
+
+// has reports whether the event of that number is this one.
+func (l *events) has(ev *nodev1.MoveEvent) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := len(l.all) - 1; i >= 0 && l.all[i].GetId() >= ev.GetId(); i-- {
+		if proto.Equal(l.all[i], ev) {
+			return true
+		}
+	}
+	return false
+}
+
+// Append numbers ev and makes it durable. A store that is out of reach is asked again
+// until ctx ends; an answer that was lost leaves no second one.
+func (b *Board) Append(ctx context.Context, ev *nodev1.MoveEvent) error {
+	l := &b.log
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	ev = proto.CloneOf(ev)
+	ev.UnixNano = b.now().UnixNano()
+	for {
+		err := b.number(ctx, ev)
+		switch {
+		case err == nil:
+			return l.forget(ctx, b.notes)
+		case errdefs.IsAlreadyExists(err): // it is another one's by now
+			continue
+		case !errdefs.IsUnavailable(err):
+			return fmt.Errorf("store event %d: %w", ev.GetId(), err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("store event %d: %w", ev.GetId(), err)
+		case <-time.After(retryInterval):
+		}
+	}
+}
+
+// number tries to store ev under the next number. Where that is taken it looks up by
+// whom.
+func (b *Board) number(ctx context.Context, ev *nodev1.MoveEvent) error {
+	l := &b.log
+	ev.Id = l.newest() + 1
+	value, err := proto.Marshal(ev)
+	if err != nil {
+		return err
+	}
+	err = b.notes.NoteNew(ctx, kindEvent, eventKey(ev.GetId()), value)
+	if err == nil {
+		l.add(ev)
+		return nil
+	}
+	if !errdefs.IsAlreadyExists(err) {
+		return err
+	}
+	if err := l.hear(ctx, b.notes); err != nil {
+		return err
+	}
+	switch {
+	case l.has(ev): // it is this one: the answer to a try before was lost
+		return nil
+	case l.newest() < ev.GetId():
+		return fmt.Errorf("its number is taken by nothing that can be read: %w", errdefs.ErrDataLoss)
+	}
+	return err
 }
 
 // Events answers the events after the one with that id; where there is none it waits for
 // one, up to wait.
 func (b *Board) Events(ctx context.Context, after uint64, wait time.Duration) []*nodev1.MoveEvent {
-	l := &b.log
 	timeout := time.NewTimer(wait)
 	defer timeout.Stop()
 	for {
-		l.mu.Lock()
-		fresh := l.fresh
-		var found []*nodev1.MoveEvent
-		for i := len(l.all) - 1; i >= 0 && l.all[i].GetId() > after; i-- {
-			found = append(found, l.all[i])
-		}
-		l.mu.Unlock()
-		if slices.Reverse(found); len(found) > 0 || wait <= 0 {
+		b.hearOthers(ctx)
+		found, fresh := b.log.after(after)
+		if len(found) > 0 || wait <= 0 {
 			return found
+		}
+		look := (<-chan time.Time)(nil)
+		if b.shared {
+			look = time.After(heardInterval)
 		}
 		select {
 		case <-fresh:
+		case <-look:
 		case <-timeout.C:
 			return nil
 		case <-ctx.Done():
 			return nil
 		}
 	}
+}
+
+// hearOthers is hear where others write too. What cannot be read now is heard later.
+func (b *Board) hearOthers(ctx context.Context) {
+	if !b.shared {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
+	defer cancel()
+	if err := b.log.hear(ctx, b.notes); err != nil && ctx.Err() == nil {
+		slog.WarnContext(ctx, "read the events", "error", err)
+	}
+}
+
+// after answers what is known after an id, and what tells of the next one.
+func (l *events) after(id uint64) (found []*nodev1.MoveEvent, fresh <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := len(l.all)
+	for i > 0 && l.all[i-1].GetId() > id {
+		i--
+	}
+	return append(found, l.all[i:]...), l.fresh
 }

@@ -37,7 +37,9 @@ func (j *Journal) Close() error {
 	return nil
 }
 
-const writeTimeout = 5 * time.Second
+// writeTimeout bounds what a store that is out of reach is waited for: an etcd elects a new
+// leader within a second or two.
+const writeTimeout = 30 * time.Second
 
 func (j *Journal) write() {
 	defer close(j.done)

@@ -28,6 +28,7 @@ import (
 //	operations/operation id         -> Operation, open and closed
 //	closed/namespace NUL id NUL version -> operation id, oldest first
 //	owed/namespace NUL id NUL repository NUL digest -> Owed
+//	notes/kind/key                  -> whatever was noted
 //	version                         -> decimal number of this format
 type Etcd struct {
 	client    *etcd.Client
@@ -107,7 +108,7 @@ func (e *Etcd) Load(ctx context.Context, vm *nodev1.VM, operation string) (s tra
 
 // List implements Store.
 func (e *Etcd) List(ctx context.Context) ([]*nodev1.Record, error) {
-	found, err := e.list(ctx, "records/")
+	found, err := e.list(ctx, "records/", "")
 	if err != nil {
 		return nil, fmt.Errorf("list records: %w", err)
 	}
@@ -138,7 +139,7 @@ func (e *Etcd) Operation(ctx context.Context, id string) (*nodev1.Operation, err
 
 // Owed implements Store.
 func (e *Etcd) Owed(ctx context.Context) (owed []*nodev1.Owed, err error) {
-	found, err := e.list(ctx, "owed/")
+	found, err := e.list(ctx, "owed/", "")
 	if err == nil {
 		owed, err = all[nodev1.Owed](found)
 	}

@@ -28,9 +28,13 @@ func (e *Etcd) txn(ctx context.Context, ifs []etcd.Cmp, then, otherwise []etcd.O
 // listed is how many keys are read at once.
 const listed = 1000
 
-// list reads all keys of a kind as they are at one revision.
-func (e *Etcd) list(ctx context.Context, kind string) (found []*mvccpb.KeyValue, err error) {
+// list reads the keys of a kind that come after one of them (empty: all), as they are at one
+// revision.
+func (e *Etcd) list(ctx context.Context, kind, after string) (found []*mvccpb.KeyValue, err error) {
 	from, end := e.prefix+kind, etcd.GetPrefixRangeEnd(e.prefix+kind)
+	if after != "" {
+		from += after + "\x00"
+	}
 	options := []etcd.OpOption{etcd.WithRange(end), etcd.WithLimit(listed)}
 	for {
 		bound, cancel := context.WithTimeout(etcd.WithRequireLeader(ctx), etcdBound)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	etcd "go.etcd.io/etcd/client/v3"
 )
 
@@ -21,9 +22,22 @@ func (e *Etcd) Note(ctx context.Context, kind, key string, value []byte) error {
 	return nil
 }
 
+// NoteNew implements Notes.
+func (e *Etcd) NoteNew(ctx context.Context, kind, key string, value []byte) error {
+	k := e.key("notes", []byte(kind+"/"+key))
+	resp, err := e.txn(ctx, []etcd.Cmp{etcd.Compare(etcd.CreateRevision(k), "=", 0)}, []etcd.Op{etcd.OpPut(k, string(value))}, nil)
+	if err == nil && !resp.Succeeded {
+		err = errdefs.ErrAlreadyExists
+	}
+	if err != nil {
+		return fmt.Errorf("note %s %s: %w", kind, key, err)
+	}
+	return nil
+}
+
 // Notes implements Notes.
-func (e *Etcd) Notes(ctx context.Context, kind string) ([]Note, error) {
-	found, err := e.list(ctx, "notes/"+kind+"/")
+func (e *Etcd) Notes(ctx context.Context, kind, after string) ([]Note, error) {
+	found, err := e.list(ctx, "notes/"+kind+"/", after)
 	if err != nil {
 		return nil, fmt.Errorf("read notes of %s: %w", kind, err)
 	}

@@ -6,18 +6,34 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/containerd/errdefs"
 	bolt "go.etcd.io/bbolt"
 )
 
+func noteKey(kind, key string) []byte { return []byte(kind + "\x00" + key) }
+
 // Note implements Notes.
 func (b *Bolt) Note(_ context.Context, kind, key string, value []byte) error {
-	k := []byte(kind + "\x00" + key)
-	err := b.db.Update(func(tx *bolt.Tx) error {
+	return b.note(kind, key, func(bucket *bolt.Bucket, k []byte) error {
 		if value == nil {
-			return tx.Bucket(bucketNotes).Delete(k)
+			return bucket.Delete(k)
 		}
-		return tx.Bucket(bucketNotes).Put(k, value)
+		return bucket.Put(k, value)
 	})
+}
+
+// NoteNew implements Notes.
+func (b *Bolt) NoteNew(_ context.Context, kind, key string, value []byte) error {
+	return b.note(kind, key, func(bucket *bolt.Bucket, k []byte) error {
+		if bucket.Get(k) != nil {
+			return errdefs.ErrAlreadyExists
+		}
+		return bucket.Put(k, value)
+	})
+}
+
+func (b *Bolt) note(kind, key string, change func(*bolt.Bucket, []byte) error) error {
+	err := b.db.Update(func(tx *bolt.Tx) error { return change(tx.Bucket(bucketNotes), noteKey(kind, key)) })
 	if err != nil {
 		return fmt.Errorf("note %s %s: %w", kind, key, err)
 	}
@@ -25,12 +41,14 @@ func (b *Bolt) Note(_ context.Context, kind, key string, value []byte) error {
 }
 
 // Notes implements Notes.
-func (b *Bolt) Notes(_ context.Context, kind string) (all []Note, err error) {
-	prefix := []byte(kind + "\x00")
+func (b *Bolt) Notes(_ context.Context, kind, after string) (all []Note, err error) {
+	prefix, from := noteKey(kind, ""), noteKey(kind, after)
 	err = b.db.View(func(tx *bolt.Tx) error {
 		c := tx.Bucket(bucketNotes).Cursor()
-		for k, v := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, v = c.Next() {
-			all = append(all, Note{Key: string(k[len(prefix):]), Value: slices.Clone(v)})
+		for k, v := c.Seek(from); bytes.HasPrefix(k, prefix); k, v = c.Next() {
+			if !bytes.Equal(k, from) {
+				all = append(all, Note{Key: string(k[len(prefix):]), Value: slices.Clone(v)})
+			}
 		}
 		return nil
 	})

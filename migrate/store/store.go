@@ -37,8 +37,11 @@ type Owed interface {
 type Notes interface {
 	// Note makes value durable; a nil one removes the note.
 	Note(ctx context.Context, kind, key string, value []byte) error
-	// Notes answers all of a kind, ordered by key.
-	Notes(ctx context.Context, kind string) ([]Note, error)
+	// NoteNew makes value durable where there is no such note, else it changes nothing and
+	// answers ErrAlreadyExists.
+	NoteNew(ctx context.Context, kind, key string, value []byte) error
+	// Notes answers those of a kind whose keys come after that one, ordered by key.
+	Notes(ctx context.Context, kind, after string) ([]Note, error)
 }
 
 // Note is one of Notes.

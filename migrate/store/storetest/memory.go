@@ -29,7 +29,10 @@ type Memory struct {
 	notes      map[string][]byte
 }
 
-var _ store.Store = (*Memory)(nil)
+var (
+	_ store.Store = (*Memory)(nil)
+	_ store.Notes = (*Memory)(nil)
+)
 
 // NewMemory returns an empty one.
 func NewMemory() *Memory {
@@ -144,12 +147,23 @@ func (m *Memory) Note(_ context.Context, kind, key string, value []byte) error {
 	return nil
 }
 
+// NoteNew implements store.Notes.
+func (m *Memory) NoteNew(_ context.Context, kind, key string, value []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.notes[kind+"\x00"+key] != nil {
+		return fmt.Errorf("note %s %s: %w", kind, key, errdefs.ErrAlreadyExists)
+	}
+	m.notes[kind+"\x00"+key] = slices.Clone(value)
+	return nil
+}
+
 // Notes implements store.Notes.
-func (m *Memory) Notes(_ context.Context, kind string) (all []store.Note, err error) {
+func (m *Memory) Notes(_ context.Context, kind, after string) (all []store.Note, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, k := range slices.Sorted(maps.Keys(m.notes)) {
-		if key, ok := strings.CutPrefix(k, kind+"\x00"); ok {
+		if key, ok := strings.CutPrefix(k, kind+"\x00"); ok && key > after {
 			all = append(all, store.Note{Key: key, Value: slices.Clone(m.notes[k])})
 		}
 	}
