@@ -130,7 +130,8 @@ type progress struct {
 	bar  *pb.ProgressBar
 	tty  bool
 	mute bool
-	step string
+	step string // the last one shown, and its pass
+	pass uint32
 }
 
 func newProgress(out io.Writer, mute bool) *progress {
@@ -146,17 +147,31 @@ func (p *progress) update(status *nodev1.StatusResponse) {
 	if w := status.GetWaiting(); w != "" {
 		step += " (waiting: " + w + ")"
 	}
+	t := status.GetTransfer()
 	if !p.tty {
-		if step != p.step && step != "" {
-			fmt.Fprintln(p.out, step)
+		if pass := t.GetPass(); step != "" && (step != p.step || pass > p.pass) {
+			p.step, p.pass = step, pass
+			fmt.Fprintln(p.out, strings.TrimSuffix(step+": "+transfer(t), ": "))
 		}
-		p.step = step
 		return
 	}
 	if p.bar == nil {
 		p.bar = pb.New64(0).SetWriter(p.out).Set(pb.Bytes, true).Start()
 	}
-	p.bar.Set("prefix", step+" ").SetTotal(int64(status.GetTotal())).SetCurrent(int64(status.GetDone()))
+	p.bar.Set("prefix", step+" ").Set("suffix", transfer(t)).SetTotal(int64(status.GetTotal())).SetCurrent(int64(status.GetDone()))
+}
+
+// transfer says how far a live move has come: what is left and how fast that grows is known
+// from the second pass on.
+func transfer(t *nodev1.Transfer) string {
+	if t.GetPass() == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("pass %d", t.GetPass())
+	if t.GetDowntimeMs() > 0 {
+		text += fmt.Sprintf(", %s left, %s/s dirtied, %.0f ms to stand still", mib(t.GetLeftBytes()), mib(t.GetDirtyRate()), t.GetDowntimeMs())
+	}
+	return text
 }
 
 func (p *progress) finish() {

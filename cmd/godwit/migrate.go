@@ -145,6 +145,9 @@ func newMigrations(opts *options) *cobra.Command {
 
 func moveRow(m *nodev1.StatusResponse) []string {
 	op, done, note := m.GetOperation(), "-", m.GetWaiting()
+	if note == "" {
+		note = transfer(m.GetTransfer())
+	}
 	if m.GetTotal() > 0 {
 		done = fmt.Sprintf("%d%%", min(99, 100*m.GetDone()/m.GetTotal()))
 	}

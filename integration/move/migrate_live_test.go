@@ -3,6 +3,9 @@
 package move
 
 import (
+	"context"
+	"encoding/json"
+	"fmt"
 	"net"
 	"testing"
 
@@ -28,8 +31,13 @@ func TestMigrateLive(t *testing.T) {
 	at := after(t, watch, "boot").From
 	before := ask(t, h, at)
 	heard(t, a, "a", "b")
+	seen := tellTransfer(t, b)
 	for _, to := range []string{"b", "a"} {
-		m := migrate(t, a, vm, "--to", to, "--mode", "live")
+		order := []string{vm, "--to", to, "--mode", "live"}
+		if to == "b" { // slow enough to be looked at
+			order = append(order, "--bandwidth", "24MiB")
+		}
+		m := migrate(t, a, order...)
 		watch.Mark(to)
 		if m.Operation.Phase != "PHASE_SUCCEEDED" || m.Operation.Mode != "live" {
 			t.Fatalf("to %s: %+v", to, m)
@@ -41,6 +49,9 @@ func TestMigrateLive(t *testing.T) {
 			t.Errorf("to %s: the VM is another one: %+v, was %+v", to, now, before)
 		}
 	}
+	if err := <-seen; err != nil {
+		t.Error(err)
+	}
 	if doubles, back := watch.Twice(); doubles+back > 0 {
 		t.Errorf("seen twice: %d doubled, %d out of order", doubles, back)
 	}
@@ -49,4 +60,36 @@ func TestMigrateLive(t *testing.T) {
 		_, _ = n.RunCtr(t.Context(), "container", "rm", vm)
 	}
 	a.Godwit(t, "rm", vm, "--force")
+}
+
+// tellTransfer lists the moves, on the node that is no controller, until one tells its pass
+// and what it has sent (N-38).
+func tellTransfer(t *testing.T, n *harness.Node) <-chan error {
+	seen := make(chan error, 1)
+	go func() {
+		seen <- harness.Poll(t.Context(), bound, func(ctx context.Context) error {
+			out, err := n.RunGodwit(ctx, "-o", "json", "migrations")
+			if err != nil {
+				return err
+			}
+			var list struct {
+				Moves []struct {
+					Transfer struct {
+						Pass int
+						Sent string `json:"sent_bytes"`
+					}
+				}
+			}
+			if err := json.Unmarshal([]byte(out), &list); err != nil {
+				return err
+			}
+			for _, m := range list.Moves {
+				if m.Transfer.Pass > 0 && m.Transfer.Sent != "0" {
+					return nil
+				}
+			}
+			return fmt.Errorf("no move tells of its passes: %s", out)
+		})
+	}()
+	return seen
 }

@@ -8,6 +8,7 @@ import (
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/transition"
 
+	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
@@ -91,8 +92,21 @@ func (e *Engine) progress(ctx context.Context, status *nodev1.StatusResponse) *n
 	}
 	q, err := peer.Query(ctx, peerRef(op))
 	m := q.GetMachine()
-	if p := m.GetProgress(); err == nil && p != nil && m.GetRef().GetOperation() == op.GetId() {
-		status.Step, status.Done, status.Total = p.GetStep(), p.GetDone(), p.GetTotal()
+	p, by := m.GetProgress(), m.GetRef()
+	if err != nil || p == nil || by.GetOperation() != op.GetId() || by.GetAttempt() != op.GetAttempt() {
+		return status
 	}
+	status.Step, status.Done, status.Total = p.GetStep(), p.GetDone(), p.GetTotal()
+	status.Transfer = transferOf(p)
 	return status
+}
+
+// transferOf is what the source of a live move says of its passes; nil before the first.
+func transferOf(p *machinev1.Progress) *nodev1.Transfer {
+	if p.GetPass() == 0 {
+		return nil
+	}
+	return &nodev1.Transfer{
+		Pass: p.GetPass(), SentBytes: p.GetMoved(), LeftBytes: p.GetLeft(), DirtyRate: p.GetDirtyRate(), DowntimeMs: p.GetExpectedMs(),
+	}
 }

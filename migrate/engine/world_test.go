@@ -66,6 +66,7 @@ type world struct {
 	silent     map[string]bool          // nodes that do not answer
 	fences     bool                     // a destination never runs what it has
 	loses      bool                     // a destination that ran and died
+	progress   *machinev1.QueryResponse // of the source that sends
 	waitInside chan struct{}            // a capture that has begun waits until its context ends
 }
 
@@ -243,6 +244,10 @@ func (n *machine) Query(ctx context.Context, _ *nodev1.VM) (resp *machinev1.Quer
 		}
 		if n.startFails != nil {
 			resp = n.startFails
+			return nil
+		}
+		if n.progress != nil && n.node == "n1" {
+			resp = n.progress
 			return nil
 		}
 		resp = &machinev1.QueryResponse{State: n.state[n.node], Record: "READY"}

@@ -1,0 +1,67 @@
+package engine
+
+import (
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// While a VM is sent its status says how far that has come, in its source's words of this
+// attempt (N-38); what another attempt says is none of it, and before the first pass there
+// is nothing to say.
+func TestMoveTellsItsTransfer(t *testing.T) {
+	w := liveWorld(t)
+	e := w.start("c")
+	w.hangs("Send", true)
+	if err := w.moveLive(e, "m"); err != nil {
+		t.Fatal(err)
+	}
+	w.called("Send", 1)
+	said := &machinev1.Progress{
+		Step: "send pages", Done: 10, Total: 20, Pass: 2, Left: 30, DirtyRate: 40, Moved: 50, ExpectedMs: 60,
+	}
+	want := &nodev1.Transfer{Pass: 2, LeftBytes: 30, DirtyRate: 40, SentBytes: 50, DowntimeMs: 60}
+	greeting := proto.CloneOf(said)
+	greeting.Pass = 0
+	for name, tt := range map[string]struct {
+		ref  *machinev1.Ref
+		said *machinev1.Progress
+		want *nodev1.Transfer
+		done uint64
+	}{
+		"sends":            {&machinev1.Ref{Operation: "m", Attempt: 1}, said, want, 10},
+		"has not begun":    {&machinev1.Ref{Operation: "m", Attempt: 1}, greeting, nil, 10},
+		"another attempt":  {&machinev1.Ref{Operation: "m", Attempt: 2}, said, nil, 0},
+		"another move":     {&machinev1.Ref{Operation: "o", Attempt: 1}, said, nil, 0},
+		"nobody's":         {nil, said, nil, 0},
+		"nothing is known": {&machinev1.Ref{Operation: "m", Attempt: 1}, nil, nil, 0},
+	} {
+		w.says(&machinev1.QueryResponse{Ref: tt.ref, Progress: tt.said})
+		status, err := e.Status(t.Context(), "m")
+		if err != nil || !proto.Equal(status.GetTransfer(), tt.want) || status.GetDone() != tt.done {
+			t.Errorf("%s: %v: %v", name, status, err)
+		}
+	}
+	w.says(nil)
+	w.hangs("Send", false)
+	if _, err := e.Cancel(t.Context(), "m", "enough"); err != nil {
+		t.Fatal(err)
+	}
+	if op := w.settle("m"); op.Phase != nodev1.Phase_PHASE_ABORTED {
+		t.Errorf("%v", op)
+	}
+	status, err := e.Status(t.Context(), "m")
+	if err != nil || status.GetTransfer() != nil || !status.GetSettled() {
+		t.Errorf("at its end: %v, %v", status, err)
+	}
+}
+
+// says makes the source answer that, or what it does by itself.
+func (w *world) says(q *machinev1.QueryResponse) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.progress = q
+}
