@@ -27,14 +27,8 @@ func Detach(ctx context.Context, netnsPath string, links []Link) error {
 }
 
 // detach does all it can, and fences first.
-func (s *session) detach(ctx context.Context, links []Link) (err error) {
-	for _, l := range links {
-		for _, tap := range []string{l.Tap, l.Sink} {
-			if tap != "" {
-				err = errors.Join(err, s.step(ctx, "delete tap", tap, func() error { return s.deleteTap(tap) }))
-			}
-		}
-	}
+func (s *session) detach(ctx context.Context, links []Link) error {
+	err := s.deleteTaps(ctx, links)
 	for _, l := range slices.Backward(links) {
 		err = errors.Join(err, s.restore(ctx, l))
 	}
@@ -42,6 +36,17 @@ func (s *session) detach(ctx context.Context, links []Link) (err error) {
 		return fmt.Errorf("detach network: %w", err)
 	}
 	return nil
+}
+
+func (s *session) deleteTaps(ctx context.Context, links []Link) (err error) {
+	for _, l := range links {
+		for _, tap := range []string{l.Tap, l.Sink} {
+			if tap != "" {
+				err = errors.Join(err, s.step(ctx, "delete tap", tap, func() error { return s.deleteTap(tap) }))
+			}
+		}
+	}
+	return err
 }
 
 // restore makes an interface again what Read found. Its ingress opens last, when
@@ -58,8 +63,11 @@ func (s *session) restore(ctx context.Context, link Link) error {
 	errs := []error{
 		s.step(ctx, "restore MAC of", name, func() error { return s.setMAC(l, found.MAC) }),
 	}
-	if !found.Up {
+	switch up := l.Attrs().RawFlags&unix.IFF_UP != 0; {
+	case !found.Up:
 		errs = append(errs, s.step(ctx, "set down", name, func() error { return s.nl.LinkSetDown(l) }))
+	case !up: // as Leave does
+		errs = append(errs, s.step(ctx, "set up", name, func() error { return s.nl.LinkSetUp(l) }))
 	}
 	for _, q := range quiet {
 		value, ok := found.IPv6[q.name]

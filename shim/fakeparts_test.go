@@ -137,6 +137,7 @@ type fakeNetwork struct {
 	links    []network.Link
 	attached bool
 	detached string // the namespace that was given back last
+	left     string // the one that was left silent last
 	up       bool
 	serves   chan served
 }
@@ -175,6 +176,10 @@ func (n *fakeNetwork) Open(context.Context, string, []network.Link) (Attachment,
 }
 func (n *fakeNetwork) Detach(_ context.Context, netns string, _ []network.Link) error {
 	n.attached, n.detached = false, netns
+	return nil
+}
+func (n *fakeNetwork) Leave(_ context.Context, netns string, _ []network.Link) error {
+	n.attached, n.left = false, netns
 	return nil
 }
 func (n *fakeNetwork) Taps() []*os.File               { return []*os.File{nil} }

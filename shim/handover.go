@@ -118,7 +118,7 @@ func (vm *VM) voteDead(c *capture) (string, error) {
 
 // release ends the VM after the commit: its state is the snapshot's now. It can be
 // repeated from any point.
-func (vm *VM) release(ctx context.Context, ref *machinev1.Ref, digest string) error {
+func (vm *VM) release(ctx context.Context, ref *machinev1.Ref, digest string, moved bool) error {
 	vm.mu.Lock()
 	j := vm.journal
 	if j.Phase == Released && j.Operation == ref.GetOperation() {
@@ -143,7 +143,7 @@ func (vm *VM) release(ctx context.Context, ref *machinev1.Ref, digest string) er
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
 	defer cancel()
-	if err := vm.dispose(ctx); err != nil {
+	if err := vm.dispose(ctx, moved); err != nil {
 		vm.leave(Releasing, Voted)
 		return fmt.Errorf("release VM %s: %w", vm.id, err)
 	}
@@ -151,13 +151,16 @@ func (vm *VM) release(ctx context.Context, ref *machinev1.Ref, digest string) er
 	return nil
 }
 
-// dispose destroys what the committed snapshot has made superfluous.
-func (vm *VM) dispose(ctx context.Context) error {
+// dispose destroys what the committed snapshot has made superfluous. Of a VM that has
+// moved it leaves a silent network: its addresses are in use.
+func (vm *VM) dispose(ctx context.Context, moved bool) error {
 	if err := vm.machine.Kill(ctx); err != nil {
 		return err
 	}
 	j := vm.noted()
-	if err := detach(ctx, vm.host, j, j.Links); err != nil {
+	done := *j
+	done.Phase, done.Move = Released, j.Move || moved
+	if err := detach(ctx, vm.host, &done, j.Links); err != nil {
 		return err
 	}
 	errs := []error{removeFile(j.RAM), removeFile(tableFile(j)), removeFile(nextFile(j))}
@@ -169,5 +172,5 @@ func (vm *VM) dispose(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return vm.write(func(j *Journal) { j.Phase = Released })
+	return vm.write(func(j *Journal) { j.Phase, j.Move = done.Phase, done.Move })
 }

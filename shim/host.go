@@ -82,6 +82,8 @@ type Network interface {
 	Attach(ctx context.Context, netns string, owner network.Owner, links []network.Link) (Attachment, error)
 	Open(ctx context.Context, netns string, links []network.Link) (Attachment, error)
 	Detach(ctx context.Context, netns string, links []network.Link) error
+	// Leave is Detach for a VM that runs elsewhere: nothing here speaks for it.
+	Leave(ctx context.Context, netns string, links []network.Link) error
 }
 
 // Attachment is the wiring of one VM.

@@ -138,7 +138,7 @@ func (m *machineService) Abort(ctx context.Context, r *machinev1.AbortRequest) (
 // Release ends the VM after the commit.
 func (m *machineService) Release(ctx context.Context, r *machinev1.ReleaseRequest) (*machinev1.ReleaseResponse, error) {
 	return ask(m, func(vm *VM) (*machinev1.ReleaseResponse, error) {
-		return &machinev1.ReleaseResponse{}, vm.release(ctx, r.GetRef(), r.GetDigest())
+		return &machinev1.ReleaseResponse{}, vm.release(ctx, r.GetRef(), r.GetDigest(), r.GetMoved())
 	})
 }
 

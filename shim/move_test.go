@@ -95,6 +95,9 @@ func TestSend(t *testing.T) {
 		t.Errorf("exit status %d", status)
 	}
 	w.must("delete", w.delete())
+	if w.net.left == "" || w.net.detached != "" {
+		t.Errorf("the network was left in %q, given back in %q: the VM runs elsewhere with its addresses", w.net.left, w.net.detached)
+	}
 	w.nothingLeft()
 }
 

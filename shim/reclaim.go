@@ -92,11 +92,14 @@ func (j *Journal) netns() string {
 }
 
 // detach gives back what Attach has made of links. A namespace that nothing leads to has
-// taken it along.
+// taken it along; of a VM that may run elsewhere it stays silent.
 func detach(ctx context.Context, host *Host, j *Journal, links []network.Link) error {
 	netns := j.netns()
 	if netns == "" || len(links) == 0 {
 		return nil
+	}
+	if j.Move && (j.Phase == Released || j.Phase.destination()) {
+		return host.Network.Leave(ctx, netns, links)
 	}
 	return host.Network.Detach(ctx, netns, links)
 }

@@ -97,10 +97,13 @@ func TestLiveMove(t *testing.T) {
 	if out := b.Ctr(t, "task", "exec", "--exec-id", "e", vm, "/bin/busybox", "echo", "here"); !strings.Contains(out, "here") {
 		t.Errorf("exec after the move: %q", out)
 	}
-	if out := a.Ctr(t, "task", "ls"); !strings.Contains(out, "STOPPED") {
+	// The node itself deletes what a finished move has left, in its own time.
+	if out := a.Ctr(t, "task", "ls"); strings.Contains(out, vm) && !strings.Contains(out, "STOPPED") {
 		t.Errorf("the source's task:\n%s", out)
 	}
-	a.Ctr(t, "task", "rm", vm)
+	if _, err := a.RunCtr(t.Context(), "task", "rm", vm); err != nil && !strings.Contains(err.Error(), "not found") {
+		t.Error(err)
+	}
 	a.Ctr(t, "container", "rm", vm)
 	b.Ctr(t, "task", "rm", "--force", vm)
 	b.Ctr(t, "container", "rm", vm)

@@ -117,7 +117,7 @@ func release(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 }
 
 func releaseOf(op *nodev1.Operation) *machinev1.ReleaseRequest {
-	return &machinev1.ReleaseRequest{Ref: ref(op), Digest: op.GetDigest()}
+	return &machinev1.ReleaseRequest{Ref: ref(op), Digest: op.GetDigest(), Moved: op.GetKind() == nodev1.Kind_KIND_MIGRATE}
 }
 
 // tidy ends what containerd holds, and deletes older snapshots in a pass of its own

@@ -110,7 +110,7 @@ func (s side) Abort(ctx context.Context, req *nodev1.PeerAbortRequest) (*machine
 }
 
 func (s side) Release(ctx context.Context, req *nodev1.PeerReleaseRequest) (*nodev1.PeerState, error) {
-	return &nodev1.PeerState{}, s.n.Release(ctx, req.GetVm(), &machinev1.ReleaseRequest{Ref: req.GetRef(), Digest: req.GetDigest()})
+	return &nodev1.PeerState{}, s.n.Release(ctx, req.GetVm(), &machinev1.ReleaseRequest{Ref: req.GetRef(), Digest: req.GetDigest(), Moved: true})
 }
 
 // Run lets the VM run as a shim does: after it has seen the commit.

@@ -183,7 +183,7 @@ func (s *Server) Release(ctx context.Context, req *nodev1.PeerReleaseRequest) (*
 	if err := s.Leavings.Moving(ctx, req.GetVm(), req.GetDigest(), req.GetOwner()); err != nil {
 		return nil, err
 	}
-	err := s.Machines.Release(ctx, req.GetVm(), &machinev1.ReleaseRequest{Ref: req.GetRef(), Digest: req.GetDigest()})
+	err := s.Machines.Release(ctx, req.GetVm(), &machinev1.ReleaseRequest{Ref: req.GetRef(), Digest: req.GetDigest(), Moved: true})
 	if err != nil && !errdefs.IsNotFound(err) {
 		return nil, err
 	}

@@ -113,6 +113,10 @@ func (wires) Detach(ctx context.Context, netns string, links []network.Link) err
 	return network.Detach(ctx, netns, links)
 }
 
+func (wires) Leave(ctx context.Context, netns string, links []network.Link) error {
+	return network.Leave(ctx, netns, links)
+}
+
 // disks is package rootfs behind the shim's interface.
 type disks struct{ cfg *config.Config }
 

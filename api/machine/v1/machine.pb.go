@@ -1042,6 +1042,7 @@ type ReleaseRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ref           *Ref                   `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
 	Digest        string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"` // the committed owner
+	Moved         bool                   `protobuf:"varint,3,opt,name=moved,proto3" json:"moved,omitempty"`  // the VM runs elsewhere: its network stays silent here
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1088,6 +1089,13 @@ func (x *ReleaseRequest) GetDigest() string {
 		return x.Digest
 	}
 	return ""
+}
+
+func (x *ReleaseRequest) GetMoved() bool {
+	if x != nil {
+		return x.Moved
+	}
+	return false
 }
 
 type ReleaseResponse struct {
@@ -2020,10 +2028,11 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"%\n" +
 	"\rAbortResponse\x12\x14\n" +
-	"\x05state\x18\x01 \x01(\tR\x05state\"R\n" +
+	"\x05state\x18\x01 \x01(\tR\x05state\"h\n" +
 	"\x0eReleaseRequest\x12(\n" +
 	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x16\n" +
-	"\x06digest\x18\x02 \x01(\tR\x06digest\"\x11\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x14\n" +
+	"\x05moved\x18\x03 \x01(\bR\x05moved\"\x11\n" +
 	"\x0fReleaseResponse\"8\n" +
 	"\fOfferRequest\x12(\n" +
 	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\"\xf8\x01\n" +
