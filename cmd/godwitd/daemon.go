@@ -123,7 +123,7 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 	d.shims = &adopter{config: cfg, configPath: path, machines: d.machines, containers: d.tasks}
 	d.models = &templates{config: cfg, configPath: path}
 	d.node = &node.Service{
-		Config: cfg, Records: d.records, Engine: d.engine, Shims: d.machines, Snapshot: snapshots, Goldens: d.golden, Reachable: d.reachable, Cordoned: d.moves.cordoned.Load,
+		Config: cfg, Records: d.records, Engine: d.engine, Shims: d.machines, Snapshot: snapshots, Goldens: d.golden, Reachable: d.reachable, Admits: d.moves.admits,
 		Checks: []node.Check{
 			{Name: "containerd", Remedy: "start containerd, with the directory of " + shimBinary + " in its PATH", Ask: d.tasks.Runtime},
 			{Name: "store", Remedy: "see [registry] of the configuration: address, CA, credentials with the rights to pull and push", Ask: snapshots.probe},

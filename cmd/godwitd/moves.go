@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -28,10 +27,9 @@ import (
 
 // mover is this node's part in moves, and, at the controller, everybody's.
 type mover struct {
-	daemon   *daemon
-	peer     *peer.Server
-	service  nodev1.MovesService
-	cordoned atomic.Bool
+	daemon  *daemon
+	peer    *peer.Server
+	service nodev1.MovesService
 
 	board   *cluster.Board   // of the controller; nil elsewhere
 	journal *service.Journal // the controller's
@@ -118,7 +116,6 @@ func (m *mover) announce(ctx context.Context) {
 		resp, err := m.service.Announce(ctx, &nodev1.AnnounceRequest{Node: m.self()})
 		pause := cluster.Interval
 		if err == nil {
-			m.cordoned.Store(resp.GetCordoned())
 			pause = max(time.Second, time.Duration(resp.GetAgainMs())*time.Millisecond)
 		} else if said != err.Error() && ctx.Err() == nil {
 			slog.WarnContext(ctx, "controller does not hear of this node", "error", err)
@@ -129,6 +126,21 @@ func (m *mover) announce(ctx context.Context) {
 		case <-time.After(pause):
 		}
 	}
+}
+
+// admits reports whether VMs may come to this node. The controller is asked each time: a
+// cordon counts from the moment that it is answered.
+func (m *mover) admits(ctx context.Context) error {
+	resp, err := m.service.Nodes(ctx, &nodev1.NodesRequest{})
+	if err != nil {
+		return fmt.Errorf("ask the controller whether this node is cordoned: %w", err)
+	}
+	for _, n := range resp.GetNodes() {
+		if n.GetName() == m.daemon.config.Node {
+			return engine.Cordoned(n)
+		}
+	}
+	return nil
 }
 
 func (m *mover) self() *nodev1.NodeInfo {

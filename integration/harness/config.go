@@ -177,10 +177,5 @@ func (n *Node) godwitConfig() string {
 		return b.String()
 	}
 	fmt.Fprintf(&b, "[peer]\nlisten = \"%s:%d\"\n", n.Address, peerPort)
-	if n.index == 0 {
-		fmt.Fprintf(&b, "[controller]\nlisten = \"%s:%d\"\n", n.Address, controllerPort)
-	} else {
-		fmt.Fprintf(&b, "[controller]\naddress = \"%s:%d\"\n", nodeAddress(0), controllerPort)
-	}
-	return b.String()
+	return b.String() + n.controller()
 }

@@ -78,11 +78,12 @@ func (n *Node) initCluster(ctx context.Context) error {
 
 // joinCluster brings the node's certificate from the first node, which must run.
 func (n *Node) joinCluster(ctx context.Context) error {
-	token, err := n.harness.nodes[0].RunGodwit(ctx, "node", "token", n.Name)
+	token, err := n.harness.nodes[0].RunGodwit(ctx, "node", "token", fmt.Sprintf("--controller=%v", n.harness.opts.Etcd), n.Name)
 	if err != nil {
 		return err
 	}
-	_, err = n.RunGodwit(ctx, "node", "join", "--address", n.Address, strings.TrimSpace(token))
+	first := fmt.Sprintf("%s:%d", nodeAddress(0), controllerPort)
+	_, err = n.RunGodwit(ctx, "node", "join", "--controller", first, "--address", n.Address, strings.TrimSpace(token))
 	return err
 }
 

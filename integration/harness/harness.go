@@ -30,6 +30,7 @@ type Options struct {
 	Nodes    int      // default 1
 	Registry Registry // default: none
 	Godwitd  bool     // start godwitd on every node; the first one is the controller
+	Etcd     bool     // keep the records in an etcd on the wire; all nodes are controllers
 	Images   bool     // import the images of package images on the first node
 	// Programs is a directory with programs of godwit, and guest/ with kernel and initramfs,
 	// that take the place of those in the repository's bin.
@@ -112,7 +113,7 @@ func Start(ctx context.Context, opts Options) (_ *Harness, err error) {
 			err = errors.Join(err, h.Logs(), h.Close())
 		}
 	}()
-	for _, step := range []func(context.Context) error{h.startWire, h.startRegistry, h.startNodes, h.startDaemons, h.importImages} {
+	for _, step := range []func(context.Context) error{h.startWire, h.startRegistry, h.startEtcd, h.startNodes, h.startDaemons, h.importImages} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}

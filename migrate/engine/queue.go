@@ -87,10 +87,18 @@ func (e *Engine) takes(node string) error {
 	switch {
 	case err != nil:
 		return err
-	case info.GetCordoned():
-		return fmt.Errorf("node %s is cordoned (godwit uncordon %s): %w", node, node, errdefs.ErrFailedPrecondition)
+	case Cordoned(info) != nil:
+		return Cordoned(info)
 	case !info.GetUp():
 		return fmt.Errorf("node %s has not been heard lately: %w", node, errdefs.ErrUnavailable)
 	}
 	return nil
+}
+
+// Cordoned is the refusal of a node that is, else nil.
+func Cordoned(n *nodev1.NodeInfo) error {
+	if !n.GetCordoned() {
+		return nil
+	}
+	return fmt.Errorf("node %s is cordoned (godwit uncordon %s): %w", n.GetName(), n.GetName(), errdefs.ErrFailedPrecondition)
 }

@@ -16,6 +16,7 @@ import (
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/cluster"
 	"godwit.dev/godwit/migrate/controller"
+	"godwit.dev/godwit/migrate/engine"
 	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -199,6 +200,9 @@ func (s *Service) Recover(ctx context.Context, req *nodev1.RecoverRequest) (*nod
 	for _, n := range s.Board.Nodes() {
 		if n.GetName() == lost && n.GetUp() {
 			return nil, fmt.Errorf("%s: node %s answers: move the VM instead: %w", call, lost, errdefs.ErrFailedPrecondition)
+		}
+		if err := engine.Cordoned(n); err != nil && n.GetName() == req.GetTo() {
+			return nil, fmt.Errorf("%s: %w", call, err)
 		}
 	}
 	peer, err := s.Peer(req.GetTo())

@@ -62,7 +62,7 @@ type Service struct {
 	Snapshot  Snapshots
 	Goldens   Golden
 	Reachable func(context.Context) error // the controller; nil error: it answers
-	Cordoned  func() bool                 // nil: it never is
+	Admits    func(context.Context) error // whether VMs may come by name; nil: they may
 	Checks    []Check                     // made for an Info that asks for them
 }
 
@@ -128,8 +128,10 @@ func (s *Service) Hibernate(ctx context.Context, req *nodev1.HibernateRequest) (
 // Wake starts the operation and answers once it is durable.
 func (s *Service) Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.StatusResponse, error) {
 	err := s.checkOrder(req.GetVm())
-	if err == nil && s.Cordoned != nil && s.Cordoned() {
-		err = fmt.Errorf("wake VM %s: node %s is cordoned (godwit uncordon %s): %w", key(req.GetVm()), s.Config.Node, s.Config.Node, errdefs.ErrFailedPrecondition)
+	if err == nil && s.Admits != nil {
+		if err = s.Admits(ctx); err != nil {
+			err = fmt.Errorf("wake VM %s: %w", key(req.GetVm()), err)
+		}
 	}
 	if err == nil && req.GetForce() && req.GetDigest() == "" {
 		err = fmt.Errorf("force: name the digest to restore: %w", errdefs.ErrInvalidArgument)

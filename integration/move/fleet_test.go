@@ -1,0 +1,236 @@
+//go:build integration
+
+package move
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/integration/images"
+	"godwit.dev/godwit/integration/observer"
+)
+
+// listed is a move as godwit -o json migrations tells it.
+type listed struct {
+	Waiting   string
+	Operation struct {
+		ID, Phase, Source, Destination, Reason string
+
+		VM      struct{ ID string }
+		Started string `json:"started_unix_nano"`
+		Closed  string `json:"closed_unix_nano"`
+	}
+}
+
+func migrations(t *testing.T, n *harness.Node, args ...string) map[string]listed {
+	t.Helper()
+	var all struct{ Moves []listed }
+	out := n.Godwit(t, append([]string{"-o", "json", "migrations"}, args...)...)
+	if err := json.Unmarshal([]byte(out), &all); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	byVM := map[string]listed{}
+	for _, m := range all.Moves {
+		byVM[m.Operation.VM.ID] = m
+	}
+	return byVM
+}
+
+// queued is what the moves of one moment wait for; empty: they are under way.
+func queued(all map[string]listed) map[string]string {
+	why := map[string]string{}
+	for id, m := range all {
+		if m.Operation.Phase == "PHASE_PENDING" {
+			why[id] = cmp.Or(m.Waiting, "its turn")
+		} else {
+			why[id] = ""
+		}
+	}
+	return why
+}
+
+// atOnce is how many moves were under way at the same time at most, of those that ok picks.
+func atOnce(t *testing.T, all map[string]listed, ok func(listed) bool) (most int) {
+	t.Helper()
+	type edge struct {
+		at int64
+		by int
+	}
+	var edges []edge
+	for id, m := range all {
+		from, err1 := strconv.ParseInt(m.Operation.Started, 10, 64)
+		to, err2 := strconv.ParseInt(m.Operation.Closed, 10, 64)
+		if err1 != nil || err2 != nil || m.Operation.Phase != "PHASE_SUCCEEDED" {
+			t.Fatalf("move of %s: %+v", id, m)
+		}
+		if ok(m) {
+			edges = append(edges, edge{from, 1}, edge{to, -1})
+		}
+	}
+	slices.SortFunc(edges, func(a, b edge) int { return cmp.Or(cmp.Compare(a.at, b.at), a.by-b.by) })
+	now := 0
+	for _, e := range edges {
+		now += e.by
+		most = max(most, now)
+	}
+	return most
+}
+
+// A node is drained: its VMs leave two at a time, two at a time come to the node that takes
+// them, what waits says for what (N-30). Nothing comes to it while it is cordoned, by a move
+// or by name. Then the node that has them is lost with all that runs on it, and one of them
+// goes on elsewhere from its newest checkpoint, by an order that vouches for the fence and
+// is told the age (S0-60).
+func TestFleet(t *testing.T) {
+	h := harness.New(t, harness.Options{Nodes: 3, Registry: harness.PlainHTTP, Godwitd: true, Images: true})
+	a, b, c := h.Node(0), h.Node(1), h.Node(2)
+	conn, err := h.ListenPacket(net.JoinHostPort(harness.Gateway, beacons))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	watch := observer.Watch(conn)
+	run := func(id string, args ...string) {
+		a.Ctr(t, slices.Concat([]string{"run", "-d", "--runtime", "io.containerd.godwit.v1", "--annotation", "godwit.dev/memory=96MiB"}, args)...)
+	}
+	watch.Mark("boot")
+	run(vm, "--cni", images.Probe, vm, "/bin/probe", "-beacon", net.JoinHostPort(harness.Gateway, beacons))
+	for _, id := range []string{"two", "three", "four"} {
+		run(id, images.Probe, id, "/bin/probe")
+	}
+	booted := after(t, watch, "boot")
+	heard(t, a, "a", "b", "c")
+	a.Godwit(t, "migrate", "four", "--to", "b", "--mode", "cold")
+
+	reached, open := gate(h)
+	t.Cleanup(open)
+	a.Godwit(t, "drain", "a", "--to", "c", "--mode", "cold", "--detach")
+	<-reached
+	b.Godwit(t, "migrate", "four", "--to", "c", "--mode", "cold", "--detach")
+	waits(t, a, map[string]int{"": 2, "move.outgoing": 1, "move.incoming": 1})
+	open()
+	done := settle(t, a, "two", "three", "four", vm)
+	for what, ok := range map[string]func(listed) bool{
+		"from a": func(m listed) bool { return m.Operation.Source == "a" },
+		"to c":   func(m listed) bool { return m.Operation.Destination == "c" },
+	} {
+		if n := atOnce(t, done, ok); n != 2 {
+			t.Errorf("%d moves %s at once", n, what)
+		}
+	}
+	if out := a.Ctr(t, "tasks", "ls", "-q"); strings.TrimSpace(out) != "" {
+		t.Errorf("left on the drained node: %s", out)
+	}
+
+	c.Godwit(t, "hibernate", "two")
+	refused(t, a, "cordoned (godwit uncordon a)", "wake", "two")
+	refused(t, a, "cordoned (godwit uncordon a)", "recover", vm, "--to", "a", "--fenced")
+	refused(t, c, "cordoned (godwit uncordon a)", "migrate", "four", "--to", "a")
+	refused(t, c, "takes no part", "uncordon", "a")
+	a.Godwit(t, "uncordon", "a")
+	a.Godwit(t, "wake", "two")
+
+	refused(t, a, "node c answers", "recover", vm, "--to", "b", "--fenced")
+	checkpoint, _ := take(t, c, "checkpoint", vm)
+	then := ask(t, h, booted.From)
+	loseAll(t, c)
+	if out := a.Godwit(t, "recover", vm); !strings.Contains(out, "would be restored from "+checkpoint.Operation.Digest+", ") || !strings.Contains(out, "s old") {
+		t.Errorf("recover says %s", out)
+	}
+	watch.Mark("recovered")
+	err = harness.Poll(t.Context(), bound, func(ctx context.Context) error { // until the node has been silent for long enough
+		_, err := a.RunGodwit(ctx, "recover", vm, "--to", "b", "--fenced")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	woken := after(t, watch, "recovered")
+	if woken.Nonce != booted.Nonce || woken.Counter > then.Counter+1 || woken.Counter <= booted.Counter {
+		t.Errorf("goes on at %+v; it was %+v when the checkpoint was done", woken.Beacon, then)
+	}
+	if now := ask(t, h, woken.From); now.BootID != then.BootID || now.PID != then.PID || !now.FileOK {
+		t.Errorf("the VM is another one: %+v, was %+v", now, then)
+	}
+}
+
+// waits polls until so many moves wait for each limit; empty: are under way.
+func waits(t *testing.T, n *harness.Node, want map[string]int) {
+	t.Helper()
+	err := harness.Poll(t.Context(), bound, func(context.Context) error {
+		why := queued(migrations(t, n))
+		left := 0
+		for word, count := range want {
+			for _, reason := range why {
+				if word == "" && reason == "" || word != "" && strings.Contains(reason, word) {
+					count--
+				}
+			}
+			left += max(count, -count)
+		}
+		if left != 0 {
+			return fmt.Errorf("moves wait for %q, want %v", why, want)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// settle waits until no move is open, and answers the last one of each VM.
+func settle(t *testing.T, n *harness.Node, ids ...string) map[string]listed {
+	t.Helper()
+	err := harness.Poll(t.Context(), bound, func(context.Context) error {
+		if open := migrations(t, n); len(open) > 0 {
+			return fmt.Errorf("open: %+v", open)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := migrations(t, n, "--all")
+	for _, id := range ids {
+		if _, ok := done[id]; !ok {
+			t.Fatalf("no move of %s: %+v", id, done)
+		}
+	}
+	return done
+}
+
+// loseAll kills all that runs on a node, as a loss of power does.
+func loseAll(t *testing.T, n *harness.Node) {
+	t.Helper()
+	for _, p := range []*harness.Process{n.Godwitd, n.Containerd} {
+		if err := p.Kill(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := os.ReadDir(filepath.Join(n.Dir, "lib", "vms", "default"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kill := []string{"-KILL"}
+	for _, dir := range all {
+		if j := journal(n, dir.Name()); j.Phase == "OWN" {
+			kill = append(kill, fmt.Sprint(j.Shim.PID), fmt.Sprint(j.Process.PID))
+		}
+	}
+	if len(kill) < 3 {
+		t.Fatalf("no VM runs on node %s", n.Name)
+	}
+	if _, err := n.Run(t.Context(), "kill", kill...); err != nil {
+		t.Fatal(err)
+	}
+}
