@@ -43,6 +43,7 @@ func Adopt(ctx context.Context, host *Host, namespace, id string) error {
 		return fmt.Errorf("adopt VM %s/%s: %w", namespace, id, err)
 	}
 	vm.backOut()
+	vm.wakeOn(ctx)
 	if err := vm.over(ctx); err != nil {
 		return errors.Join(err, vm.unserve())
 	}
@@ -111,12 +112,13 @@ func (vm *VM) disownAdopted(ctx context.Context, j *Journal) error {
 }
 
 // adoptable wants a VM whose shim is dead and that is not containerd's to end: an
-// operation holds it, or held it, or an earlier successor ran it. It marks the journal.
+// operation holds it, or held it, or wakes it, or an earlier successor ran it. It marks
+// the journal.
 func adoptable(j *Journal) error {
 	switch {
 	case j.Shim.PID != 0 && j.Shim.Alive():
 		return fmt.Errorf("its shim, process %d, is alive: %w", j.Shim.PID, errdefs.ErrAlreadyExists)
-	case j.Phase == Own && !j.Adopted:
+	case j.Phase == Own && !j.Adopted && !j.wakes():
 		return fmt.Errorf("no operation holds it (%s): %w", j.Phase, errdefs.ErrFailedPrecondition)
 	case j.Process == nil && !j.Phase.destination() && j.Phase != Released:
 		return fmt.Errorf("it has no VMM: %w", errdefs.ErrNotFound)
@@ -151,6 +153,9 @@ func adopted(ctx context.Context, host *Host, namespace, id string) (*VM, error)
 	}
 	if err := join(j.Cgroup, os.Getpid()); err != nil {
 		log.Warn("enter the cgroup of an adopted VM", "error", err)
+	}
+	if j.wakes() {
+		return vm, vm.takeOver(ctx, j)
 	}
 	if j.Phase == Own {
 		return vm, vm.resumeOwn(ctx, j)

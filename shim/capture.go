@@ -184,7 +184,7 @@ func (vm *VM) snapshot(c *capture) (string, error) {
 
 // sends says that an operation holds the VM, and has nothing of it yet.
 func (j *Journal) sends(ref *machinev1.Ref) {
-	j.Phase, j.Operation, j.Attempt, j.Digest, j.Repository, j.Move = Sending, ref.GetOperation(), ref.GetAttempt(), "", "", false
+	j.Phase, j.Operation, j.Attempt, j.Digest, j.Repository, j.Move, j.Waking = Sending, ref.GetOperation(), ref.GetAttempt(), "", "", false, false
 }
 
 // memoryFile is one that no directory has.

@@ -14,8 +14,8 @@ import (
 )
 
 // CleanUp frees what a VM has whose shim is gone, and answers the pid that its task
-// showed. While an operation holds the VM it touches nothing: the VM lives on, and
-// whoever adopts it obeys the record. The hooks that wait for the end of the container
+// showed. While an operation holds or wakes the VM it touches nothing: the VM lives on,
+// and whoever adopts it obeys the record. The hooks that wait for the end of the container
 // run, unless the shim had come so far.
 func CleanUp(ctx context.Context, host *Host, dir string) (pid int, err error) {
 	j, err := LoadJournal(dir)
@@ -25,7 +25,7 @@ func CleanUp(ctx context.Context, host *Host, dir string) (pid int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if j.Phase.Open() || j.Adopted {
+	if j.Phase.Open() || j.Adopted || j.wakes() && host.Records != nil { // without a daemon nobody adopts
 		return j.Holder.PID, nil
 	}
 	if err := Reclaim(ctx, host, dir, j); err != nil {

@@ -148,6 +148,9 @@ func (c *creation) clearable(ctx context.Context, old *Journal) error {
 	if old.Phase == Fenced && c.intent.Set() && old.Operation == c.intent.Operation && c.intent.Attempt <= old.Attempt {
 		return fmt.Errorf("attempt %d of operation %s was given up here: %w", c.intent.Attempt, c.intent.Operation, errdefs.ErrFailedPrecondition)
 	}
+	if old.wakes() && !old.Shim.Alive() && c.host.Records != nil {
+		return fmt.Errorf("the VM wakes here, and its shim has died: its successor takes operation %s to its end: %w", old.Operation, errdefs.ErrFailedPrecondition)
+	}
 	if old.Shim.PID == os.Getpid() || !old.Shim.Alive() {
 		return nil
 	}

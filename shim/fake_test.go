@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -35,6 +36,7 @@ type faults struct {
 	mu     sync.Mutex
 	n      int
 	failAt int // 0: none
+	dieAt  int // the process that calls is killed there, before anything happens
 	name   string
 	hooks  map[string]func() error
 }
@@ -61,6 +63,10 @@ func (f *faults) call(name string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.n++
+	if f.n == f.dieAt {
+		f.name = name
+		runtime.Goexit()
+	}
 	if f.n == f.failAt {
 		f.name = name
 		return fmt.Errorf("%s: %w", name, errFake)
@@ -72,7 +78,14 @@ func (f *faults) call(name string) error {
 func (f *faults) arm(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.n, f.failAt, f.name = 0, n, ""
+	f.n, f.failAt, f.dieAt, f.name = 0, n, 0, ""
+}
+
+// doom kills who makes the n-th call from now on.
+func (f *faults) doom(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.n, f.failAt, f.dieAt, f.name = 0, 0, n, ""
 }
 
 func (f *faults) fired() string {

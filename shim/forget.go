@@ -63,7 +63,7 @@ func ServedAt(bundle string) (string, error) {
 
 // unowned wants a VM that neither an operation nor a process holds.
 func unowned(j *Journal) error {
-	if j.Phase != Own || j.Adopted || j.Shim.Alive() {
+	if j.Phase != Own || j.Adopted || j.wakes() || j.Shim.Alive() {
 		return fmt.Errorf("it has an owner: %w", errdefs.ErrFailedPrecondition)
 	}
 	return nil

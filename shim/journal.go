@@ -70,7 +70,11 @@ type Journal struct {
 
 	Stdio  Stdio  `json:"stdio"`
 	Resume Resume `json:"resume"`
-	BootID string `json:"bootID,omitempty"`
+	// Waking: the wake is committed, and its Start has not come to an end. A successor
+	// finishes it. Readdressed: the guest had other addresses when it went to sleep.
+	Waking      bool   `json:"waking,omitempty"`
+	Readdressed bool   `json:"readdressed,omitempty"`
+	BootID      string `json:"bootID,omitempty"`
 }
 
 // JournalDisk is a disk's file on this node.

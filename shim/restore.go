@@ -12,6 +12,7 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/shim/bundle"
 )
 
 func (s *starting) load(ctx context.Context, _ *undo) (err error) {
@@ -45,7 +46,7 @@ func (s *starting) commit(ctx context.Context, _ *undo) error {
 	}
 	return s.vm.update(func(j *Journal) error {
 		err := s.ready(j)
-		j.Phase, j.Generation = Own, generation
+		j.Phase, j.Generation, j.Waking, j.Readdressed = Own, generation, true, s.readdress
 		return err
 	})
 }
@@ -71,7 +72,7 @@ func (s *starting) prove(ctx context.Context, _ *undo) error {
 		if !s.plugs {
 			req.Nics, req.SetNics = agentNICs(j.Spec.NICs), true
 		}
-		for files, err := range vm.bundle.Copies.Only("/etc/hosts", "/etc/resolv.conf", "/etc/hostname").Requests(ctx) {
+		for files, err := range vm.hostFiles().Requests(ctx) {
 			if err != nil {
 				return err
 			}
@@ -93,7 +94,17 @@ func (s *starting) prove(ctx context.Context, _ *undo) error {
 	return s.settle(ctx)
 }
 
-// settle takes up what the VM was about when it went to sleep.
+// hostFiles are those of the bundle that say where the guest is. A successor has no
+// bundle: its guest keeps those that it has.
+func (vm *VM) hostFiles() bundle.Copies {
+	if vm.bundle == nil {
+		return nil
+	}
+	return vm.bundle.Copies.Only("/etc/hosts", "/etc/resolv.conf", "/etc/hostname")
+}
+
+// settle takes up what the VM was about when it went to sleep. Where that was stays in the
+// journal until the VM is known to be awake.
 func (s *starting) settle(ctx context.Context) error {
 	vm, j := s.vm, s.vm.noted()
 	if s.readdress && !s.plugs {
@@ -107,8 +118,8 @@ func (s *starting) settle(ctx context.Context) error {
 	if vm.nics != nil && !s.plugs && !s.announced {
 		go vm.announce()
 	}
-	err := vm.write(func(j *Journal) { j.Resume = Resume{} })
-	if err == nil && j.Self {
+	var err error
+	if j.Self {
 		err = vm.settleWake(ctx, j)
 	}
 	return errors.Join(err, removeFile(stateFile(vm.dir)))

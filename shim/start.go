@@ -62,9 +62,7 @@ func (vm *VM) startInit(caller context.Context) error {
 		vm.log.Error("start task", "error", err)
 		return err
 	}
-	vm.flow()
-	go vm.guard()
-	go vm.slim()
+	r.goesOn(ctx)
 	r.wish()
 	if err := vm.bundle.Hooks.Run(ctx, bundle.Poststart, vm.hookState(specs.StateRunning)); err != nil {
 		vm.log.Warn("run hooks", "error", err)

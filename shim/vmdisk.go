@@ -84,7 +84,7 @@ func (s *starting) diskSteps() []step {
 			{"open console", s.meet},
 			{"commit", s.commit},
 			{"thaw", s.thaw},
-			{"take up console", func(ctx context.Context, _ *undo) error { return s.settle(ctx) }},
+			{"take up console", s.takeUp},
 			{"plug NICs in", s.plug},
 			{"run", s.run},
 		}
@@ -97,6 +97,9 @@ func (s *starting) diskSteps() []step {
 		{"run", s.run},
 	}
 }
+
+// takeUp is prove for a guest that nobody can ask.
+func (s *starting) takeUp(ctx context.Context, _ *undo) error { return s.settle(ctx) }
 
 // dial connects to the guest: to its agent, or to its console, which goes on at from.
 func (vm *VM) dial(ctx context.Context, m vmm.Machine, from guest.Offsets, first FirstCall) (Agent, error) {

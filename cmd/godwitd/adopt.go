@@ -94,8 +94,8 @@ func (a *adopter) end(ctx context.Context) error {
 	var errs []error
 	for _, vm := range vms {
 		q, err := a.machines.Query(ctx, vm)
-		if err != nil || !q.GetAdopted() || q.GetRef() != nil {
-			continue // an operation that holds it decides
+		if err != nil || !q.GetAdopted() || q.GetRecord() != "OWN" || q.GetState() == "starting" {
+			continue // an operation that holds or wakes it decides
 		}
 		if has, err := a.containers.Has(ctx, vm); has || err != nil {
 			errs = append(errs, err)

@@ -70,6 +70,8 @@ func scenes() []scene {
 			shimProcess: sleeps, vmmProcess: sleeps, daemon: kept, containerds: kept}},
 		{"wake", "committed", (*act).owned, map[victim]outcome{
 			shimProcess: sleeps, vmmProcess: sleeps, daemon: runs, containerds: runs, controller: runs}},
+		{"wake", "not thawed", (*act).thawing, map[victim]outcome{
+			shimProcess: runs, daemon: runs, containerds: runs}},
 		{"wake", "runs", (*act).running, map[victim]outcome{
 			shimProcess: lost, vmmProcess: lost, daemon: runs, containerds: runs}},
 	}
@@ -112,6 +114,21 @@ func TestCrash(t *testing.T) {
 	}
 	if err := w.end(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// S2-07, S2-09: the shim of a wake dies between the commit and the NIC that it would plug in.
+// Its successor lets the VM run, and plugs the NIC in.
+func TestCrashBeforeTheNIC(t *testing.T) {
+	w := newWorld(t)
+	w.flags = []string{"--annotation", "godwit.dev/nic=recycle"}
+	s := scene{kind: "wake", point: "NIC not plugged in", reach: (*act).unplugged}
+	err := w.play(t, s, shimProcess, runs)
+	if err == nil {
+		err = w.end(t.Context())
+	}
+	if err != nil {
+		t.Fatal(errors.Join(err, w.Logs(), w.successors()))
 	}
 }
 

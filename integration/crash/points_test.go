@@ -334,6 +334,33 @@ func (a *act) owned(ctx context.Context) error {
 	return a.commitWithout(ctx)
 }
 
+// thawing: the VM is b's, and its VMM, which would let it run, is stopped.
+func (a *act) thawing(ctx context.Context) error {
+	if err := a.loaded(ctx); err != nil {
+		return err
+	}
+	pid, err := a.vmm()
+	if err != nil {
+		return err
+	}
+	if _, err := a.stop(ctx, pid); err != nil {
+		return err
+	}
+	a.daemon()
+	return a.journaled(ctx, "OWN")
+}
+
+// unplugged is thawing of a VM that sleeps without its NIC.
+func (a *act) unplugged(ctx context.Context) error {
+	if err := a.thawing(ctx); err != nil {
+		return err
+	}
+	if j := note(a.b, a.vm); !j.Unplugged || !j.Waking {
+		return fmt.Errorf("the journal says %+v", j)
+	}
+	return nil
+}
+
 // running: the VM is heard, and containerd does not tell the daemon that it runs.
 func (a *act) running(ctx context.Context) error {
 	if err := a.loaded(ctx); err != nil {

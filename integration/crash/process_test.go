@@ -20,9 +20,11 @@ import (
 
 // journal is what the shim's durable word on its VM tells an observer.
 type journal struct {
-	Phase   string
-	Shim    struct{ PID int }
-	Process struct{ PID int }
+	Phase     string
+	Unplugged bool
+	Waking    bool
+	Shim      struct{ PID int }
+	Process   struct{ PID int }
 }
 
 // note reads the journal of the VM on a node; none is the zero one.

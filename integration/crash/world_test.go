@@ -42,6 +42,7 @@ type world struct {
 	watch  *watcher
 	vm     string
 	empty  harness.Inventory // of b before the first VM
+	flags  []string          // of ctr run
 	nonce  string            // of the VM that is there; empty: none
 	orders int
 }
@@ -77,7 +78,8 @@ func (w *world) awake(ctx context.Context) error {
 	}
 	begun := time.Now()
 	beacon := net.JoinHostPort(harness.Gateway, beaconPort)
-	if err := w.ctr(ctx, "run", "-d", "--cni", "--runtime", runtimeName, images.Probe, w.vm, "/bin/probe", "-beacon", beacon); err != nil {
+	run := append([]string{"run", "-d", "--cni", "--runtime", runtimeName}, w.flags...)
+	if err := w.ctr(ctx, append(run, images.Probe, w.vm, "/bin/probe", "-beacon", beacon)...); err != nil {
 		return err
 	}
 	s, err := w.watch.next(ctx, begun)

@@ -217,6 +217,19 @@ func (s *shim) figures(t *testing.T) figures {
 	return figures{}
 }
 
+// figuresWhen polls them: who asks a guest that is slow gets what it has told before.
+func (s *shim) figuresWhen(t *testing.T, what string, ok func(figures) bool) figures {
+	t.Helper()
+	err := harness.Poll(s.ctx, harness.Slow(time.Minute), func(context.Context) error {
+		if f := s.figures(t); !ok(f) {
+			return fmt.Errorf("%s: %+v", what, f)
+		}
+		return nil
+	})
+	must(t, "stats", err)
+	return s.figures(t)
+}
+
 // Update changes the limits of the running container; what the VM cannot grow to is
 // refused by its field.
 func testUpdate(t *testing.T, s *shim) {
@@ -224,12 +237,9 @@ func testUpdate(t *testing.T, s *shim) {
 		_, err := s.Update(s.ctx, &taskapi.UpdateTaskRequest{ID: s.vm, Resources: &anypb.Any{Value: []byte(resources)}})
 		return errgrpc.ToNative(err)
 	}
-	before := s.figures(t)
+	before := s.figuresWhen(t, "the limit at first", func(f figures) bool { return f.limit == 128<<20 })
 	must(t, "less memory", update(fmt.Sprintf(`{"memory":{"limit":%d}}`, 64<<20)))
-	after := s.figures(t)
-	if before.limit != 128<<20 || after.limit != 64<<20 {
-		t.Errorf("the limit in the guest: %+v, then %+v", before, after)
-	}
+	s.figuresWhen(t, "the limit in the guest", func(f figures) bool { return f.limit == 64<<20 })
 	must(t, "memory back", update(fmt.Sprintf(`{"memory":{"limit":%d}}`, 128<<20)))
 	if before.periods != 0 {
 		t.Errorf("%d periods without a quota", before.periods)
@@ -238,9 +248,7 @@ func testUpdate(t *testing.T, s *shim) {
 	s.exec(t, "busy", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done")
 	s.ended(t, "busy")
 	s.forget(t, "busy")
-	if f := s.figures(t); f.periods == 0 {
-		t.Errorf("no period under a quota: %+v", f)
-	}
+	s.figuresWhen(t, "periods under a quota", func(f figures) bool { return f.periods > 0 })
 	must(t, "no quota", update(`{"cpu":{"quota":-1}}`))
 	for field, resources := range map[string]string{
 		"memory.limit": fmt.Sprintf(`{"memory":{"limit":%d}}`, 512<<20), "cpu.quota": `{"cpu":{"quota":200000}}`,

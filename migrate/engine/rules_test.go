@@ -332,6 +332,35 @@ func TestDestinationThatMayHaveRunIsLost(t *testing.T) {
 	}
 }
 
+// A destination whose shim died behind the commit has a successor, which takes the wake to
+// its end: it is waited for, and then the wake has succeeded, though containerd has no task.
+func TestSuccessorFinishesAWake(t *testing.T) {
+	w := asleep(t)
+	successor := func(state string) *machinev1.QueryResponse {
+		return &machinev1.QueryResponse{State: state, Record: recordOwn, Adopted: true, Ref: &machinev1.Ref{Operation: "op", Attempt: 1}}
+	}
+	w.startFails = successor("starting")
+	e := w.start("n2")
+	if err := w.wake(e, "op"); err != nil {
+		t.Fatal(err)
+	}
+	waits := func() bool {
+		s, err := e.Status(t.Context(), "op")
+		return err == nil && strings.Contains(s.String(), "successor")
+	}
+	for end := time.Now().Add(30 * time.Second); !waits(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("nobody waits for the successor")
+		}
+	}
+	w.mu.Lock()
+	w.startFails = successor(stateRunning)
+	w.mu.Unlock()
+	if op := w.settle("op"); op.Phase != nodev1.Phase_PHASE_SUCCEEDED || w.record().GetOwner().GetNode() != "n2" {
+		t.Fatalf("operation %v, owner %v", op, w.record().GetOwner())
+	}
+}
+
 // TestErrorsSayWhere is S0-45, and pins which classes are tried again (N-37).
 func TestErrorsSayWhere(t *testing.T) {
 	for class, again := range map[error]bool{

@@ -87,6 +87,25 @@ func listen(t *testing.T) net.Listener {
 	return l
 }
 
+// noTask is a containerd that knows nothing of the VM, and starts nothing.
+type noTask struct{ engine.Tasks }
+
+func (noTask) Running(context.Context, *nodev1.VM) (bool, error) { return false, nil }
+func (noTask) Start(context.Context, *nodev1.VM) error           { return errdefs.ErrNotFound }
+
+// A destination whose shim died behind the commit has a successor: the VM runs as soon as
+// that says so, and is waited for until then.
+func TestSuccessorRunsAMovedVM(t *testing.T) {
+	ref := &machinev1.Ref{Operation: "op", Attempt: 1}
+	for state, runs := range map[string]bool{"starting": false, "running": true} {
+		s := &Server{Node: "n1", Tasks: noTask{}, Machines: &shims{query: &machinev1.QueryResponse{State: state, Record: "OWN", Adopted: true, Ref: ref}}}
+		resp, err := s.Run(t.Context(), &nodev1.PeerRef{Vm: &nodev1.VM{Namespace: "default", Id: "web"}, Ref: ref})
+		if resp.GetRunning() != runs || !runs && !errdefs.IsUnavailable(err) {
+			t.Errorf("%s: %v, %v", state, resp, err)
+		}
+	}
+}
+
 // Only the controller asks a node, and only the node that is meant answers (N-39). What it
 // answers keeps its class; one that is not there is a LinkError.
 func TestWhoTalksToWhom(t *testing.T) {

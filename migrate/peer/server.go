@@ -101,6 +101,7 @@ func (s *Server) Prepare(ctx context.Context, req *nodev1.PeerPrepareRequest) (*
 
 // States and records of a shim that the server looks for.
 const (
+	stateRunning = "running"
 	stateStopped = "stopped"
 	recordOwn    = "OWN"
 	recordFenced = "FENCED"
@@ -143,6 +144,11 @@ func (s *Server) ran(ctx context.Context, req *nodev1.PeerRef) (*nodev1.PeerRunR
 		return &nodev1.PeerRunResponse{Fenced: true}, nil
 	case q.GetRecord() == recordOwn && q.GetState() == stateStopped:
 		return nil, fmt.Errorf("VM %s ended on node %s, its destination, after the commit: %w", key(req.GetVm()), s.Node, errdefs.ErrDataLoss)
+	case q.GetRecord() == recordOwn && q.GetAdopted() && mine: // its shim died, and containerd has no task to start
+		if q.GetState() == stateRunning {
+			return &nodev1.PeerRunResponse{Running: true}, nil
+		}
+		return nil, fmt.Errorf("the successor of VM %s's shim takes the move to its end, the VM is %s: %w", key(req.GetVm()), q.GetState(), errdefs.ErrUnavailable)
 	}
 	return nil, nil
 }

@@ -1,0 +1,122 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"godwit.dev/godwit/shim/proc"
+)
+
+// A shim that dies between the commit of a wake and the end of Start leaves a VM that is
+// this node's, whole, and perhaps runs: no snapshot is behind it any more. Its successor
+// takes the wake to its end, from whichever step it had come to. Each step may be taken
+// again: to thaw what runs, to ask who the guest is, and to plug in what it lacks.
+
+// wakes reports whether a wake is committed that has not come to an end, of a VM that is
+// there. With a dead VMM there is nothing to finish.
+func (j *Journal) wakes() bool {
+	p := j.Process
+	return j.Waking && j.Phase == Own && p != nil && proc.ID{PID: p.PID, StartTime: p.StartTime}.Alive()
+}
+
+// takeOver puts the VM where the Start of its wake was.
+func (vm *VM) takeOver(ctx context.Context, j *Journal) error {
+	// An operation's vote may have stopped it here before.
+	if err := vm.vmmID().Continue(); err != nil && vm.vmmID().Alive() {
+		return err
+	}
+	bound, cancel := context.WithTimeout(ctx, time.Duration(vm.host.Config.Timeouts.Abort))
+	defer cancel()
+	driver, err := vm.driver(bound)
+	if err != nil {
+		return err
+	}
+	vm.restored, vm.state = true, Starting
+	vm.machine, err = driver.Adopt(bound, *j.Process)
+	return err
+}
+
+// wakeOn takes the wake of a dead shim to its end. What fails now ends the VM, as it
+// would have under that shim, and the record hears so.
+func (vm *VM) wakeOn(ctx context.Context) {
+	j := vm.noted()
+	if !vm.is(Starting) {
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s := &starting{
+		vm: vm, abort: cancel, detach: func() bool { return true },
+		readdress: j.Readdressed, plugs: j.Unplugged, ran: true, opened: j.Generation - 1,
+	}
+	s.late = time.AfterFunc(time.Duration(vm.host.Config.Timeouts.Boot), cancel)
+	defer s.release()
+	vm.mu.Lock()
+	vm.abortStart, vm.startOver = cancel, make(chan struct{})
+	vm.mu.Unlock()
+	defer close(vm.startOver)
+	begun := time.Now()
+	err := runSteps(ctx, new(undo), undoBound, s.again())
+	vm.observe(time.Since(begun), err != nil, s.address)
+	if err != nil {
+		err = errors.Join(fmt.Errorf("finish the wake of a shim that died: %w", err), s.giveUp(ctx, err))
+		vm.log.Error("wake", "operation", j.Operation, "error", err)
+		return
+	}
+	vm.log.Info("the wake of a shim that died is finished", "operation", j.Operation, "attempt", j.Attempt)
+	s.goesOn(ctx)
+}
+
+// again are the steps of a Start of a restored VM from the commit on.
+func (s *starting) again() []step {
+	if !s.vm.spec().HasAgent() {
+		return []step{
+			{"open stdio", s.reopen},
+			{"open console", s.meet},
+			{"thaw", s.thaw},
+			{"take up console", s.takeUp},
+			{"plug NICs in", s.plug},
+			{"run", s.run},
+		}
+	}
+	return []step{
+		{"open stdio", s.reopen},
+		{"thaw", s.thaw},
+		{"meet guest", s.meet},
+		{"prove the guest", s.prove},
+		{"plug NICs in", s.plug},
+		{"run", s.run},
+	}
+}
+
+// reopen is open for a task whose client may have gone with it.
+func (s *starting) reopen(ctx context.Context, u *undo) error {
+	if err := s.open(ctx, u); err != nil {
+		s.vm.log.Warn("stdio of the adopted task is gone", "error", err)
+		s.streams = &streams{}
+	}
+	return nil
+}
+
+// goesOn lets everything flow behind a Start that has succeeded.
+func (s *starting) goesOn(ctx context.Context) {
+	vm := s.vm
+	awake := func(context.Context) error {
+		return vm.update(func(j *Journal) error {
+			if j.Phase == Own { // else an operation has it by now, and has said so
+				j.Waking, j.Readdressed, j.Resume = false, false, Resume{}
+			}
+			return nil
+		})
+	}
+	var noted error
+	if vm.restored {
+		noted = awake(ctx)
+	}
+	vm.flow()
+	vm.mend("note that the VM is awake", noted, awake)
+	go vm.guard()
+	go vm.slim()
+}
