@@ -67,6 +67,7 @@ $(tools)/docker-registry:
 test: ## unit tests with the race detector: no root, no VM
 	CGO_ENABLED=1 go test -race -timeout 5m ./...
 	go test -run 'TestSimulat' ./migrate/engine
+	go test -tags points ./api/points
 
 integration: setup tools package ## tests with real VMs, containerd and a registry (root)
 	@test "$$(id -u)" = 0 || { echo 'make integration needs root' >&2; exit 1; }
@@ -112,8 +113,10 @@ endif
 shimtest: setup tools build guest ## containerd's own conformance suites on the shim, COUNT times (root)
 	tools/shimtest.sh $(COUNT)
 
-crash: setup tools build guest ## kill every program at every step (root)
-	GODWIT_CRASH=full go test -tags integration -count=$(COUNT) -p 1 -timeout 60m -run Crash $(integration_pkgs)
+crash: setup tools build guest ## kill every program at every step, COUNT times; moves into out/crash.json (root)
+	@mkdir -p out && rm -f out/simulated out/crash.json
+	go test -count=1 -run 'TestSimulation$$' ./migrate/engine -args -sim.told $(CURDIR)/out/simulated
+	GODWIT_CRASH=full go test -tags integration -count=$(COUNT) -p 1 -timeout 240m -run Crash $(integration_pkgs)
 
 stress: setup tools build guest ## 50 small VMs by 8 clients at once, COUNT times; nothing stays, no daemon grows (root)
 	GODWIT_STRESS=full go test -tags integration -count=$(COUNT) -v -timeout 60m -run TestDaemons ./integration/life

@@ -10,6 +10,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"godwit.dev/godwit/api/points"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/api/version"
 	"godwit.dev/godwit/network"
@@ -115,7 +116,8 @@ func (j *Journal) store(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("write journal: %w", refusedByDisk(err))
 	}
-	if err := replaceFile(journalFile(dir), data); err != nil {
+	err = points.Record("journal", string(j.Phase), func() error { return replaceFile(journalFile(dir), data) })
+	if err != nil {
 		return fmt.Errorf("write journal: %w", refusedByDisk(err))
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/ttrpc"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/api/points"
 )
 
 // machineService is godwit.machine.v1 for the VM that find answers.
@@ -173,7 +174,7 @@ func (vm *VM) serve(find func() (*VM, error)) error {
 	if err != nil {
 		return err
 	}
-	server, err := ttrpc.NewServer(ttrpc.WithServerHandshaker(ttrpc.UnixSocketRequireSameUser()))
+	server, err := ttrpc.NewServer(append(points.Server(), ttrpc.WithServerHandshaker(ttrpc.UnixSocketRequireSameUser()))...)
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}

@@ -18,7 +18,8 @@ import (
 // sign is a beacon of the guest as it arrived on the wire.
 type sign struct {
 	images.Beacon
-	at time.Time
+	at   time.Time
+	from string // address of the guest
 }
 
 // watcher hears the guest. What it hears is the only proof that a VM runs, and that no
@@ -36,13 +37,14 @@ func watch(conn net.PacketConn) *watcher {
 	go func() {
 		buf := make([]byte, 2048)
 		for {
-			n, _, err := conn.ReadFrom(buf)
+			n, from, err := conn.ReadFrom(buf)
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
 			var b images.Beacon
 			if err == nil && json.Unmarshal(buf[:n], &b) == nil {
-				w.add(sign{b, time.Now()})
+				host, _, _ := net.SplitHostPort(from.String())
+				w.add(sign{b, time.Now(), host})
 			}
 		}
 	}()

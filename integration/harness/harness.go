@@ -75,6 +75,8 @@ type Harness struct {
 	Dir  string // short, absolute; everything lies in it
 	Door *Door  // in front of the registry; nil without one
 
+	Registry *Process // behind the door; nil without one
+
 	opts   Options
 	root   string // of the repository
 	nodes  []*Node

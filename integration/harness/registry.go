@@ -76,23 +76,27 @@ func (h *Harness) startRegistry(ctx context.Context) error {
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), h.lookPath("registry"), "serve", file)
-	cmd.Env = append(os.Environ(), "OTEL_TRACES_EXPORTER=none")
-	p, err := h.spawn(h.wire, "registry.log", cmd)
-	if err != nil {
+	h.onClose(func() error { return h.Registry.Stop() })
+	if err := h.ServeRegistry(ctx); err != nil {
 		return err
 	}
-	h.onClose(p.Stop)
-	if err := p.ready(ctx, startTimeout(), func(ctx context.Context) error {
+	return h.openDoor(kind)
+}
+
+// ServeRegistry starts the registry, also again after a Kill.
+func (h *Harness) ServeRegistry(ctx context.Context) (err error) {
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), h.lookPath("registry"), "serve", filepath.Join(h.Dir, "registry.yml"))
+	cmd.Env = append(os.Environ(), "OTEL_TRACES_EXPORTER=none")
+	if h.Registry, err = h.spawn(h.wire, "registry.log", cmd); err != nil {
+		return err
+	}
+	return h.Registry.ready(ctx, startTimeout(), func(ctx context.Context) error {
 		c, err := h.Dial(ctx, "tcp", backend)
 		if err == nil {
 			c.Close()
 		}
 		return err
-	}); err != nil {
-		return err
-	}
-	return h.openDoor(kind)
+	})
 }
 
 // openDoor listens where the nodes look for the registry.

@@ -2,10 +2,12 @@ package harness
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os/exec"
 	"strings"
+	"sync"
 )
 
 // The L2 that joins the nodes is one subnet: a VM keeps its address when it moves. Each
@@ -50,6 +52,20 @@ func (h *Harness) join(ctx context.Context, n *Node) error {
 		"addr add "+n.Address+"/16 dev "+bridge,
 		"link set "+bridge+" up",
 		"route add default via "+Gateway)
+}
+
+// nobody is an address of the L2 that no port has.
+const nobody = "02:00:00:00:00:01"
+
+// Cut makes two nodes lose whatever one sends to the other, until heal: nothing is
+// refused, and nothing comes. VMs are not concerned.
+func (n *Node) Cut(ctx context.Context, other *Node) (heal func() error, err error) {
+	neighbour := func(verb, at string) error {
+		return errors.Join(n.holder.ip(context.WithoutCancel(ctx), "neigh "+verb+" "+other.Address+at+" dev "+bridge),
+			other.holder.ip(context.WithoutCancel(ctx), "neigh "+verb+" "+n.Address+at+" dev "+bridge))
+	}
+	heal = sync.OnceValue(func() error { return neighbour("del", "") })
+	return heal, neighbour("replace", " lladdr "+nobody+" nud permanent")
 }
 
 // ip runs ip(8) in the holder's network namespace alone: process ids in its arguments are

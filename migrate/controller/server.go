@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/ttrpc"
 
+	"godwit.dev/godwit/api/points"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/pki"
 )
@@ -24,10 +25,11 @@ const handshakeTimeout = 10 * time.Second
 // NewServer makes a ttrpc server whose services may answer plain errdefs errors: they
 // keep their class on the wire.
 func NewServer() (*ttrpc.Server, error) {
-	return ttrpc.NewServer(ttrpc.WithUnaryServerInterceptor(func(ctx context.Context, unmarshal ttrpc.Unmarshaler, _ *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
+	classes := ttrpc.WithUnaryServerInterceptor(func(ctx context.Context, unmarshal ttrpc.Unmarshaler, _ *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
 		resp, err := method(ctx, unmarshal)
 		return resp, record.ToWire(err)
-	}))
+	})
+	return ttrpc.NewServer(append([]ttrpc.ServerOpt{classes}, points.Server()...)...)
 }
 
 // ServeLocal serves srv on a unix socket to root and this process' own user, until ctx

@@ -6,11 +6,13 @@ package controller
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/google/uuid"
 
+	"godwit.dev/godwit/api/points"
 	"godwit.dev/godwit/migrate/store"
 	"godwit.dev/godwit/migrate/transition"
 
@@ -74,7 +76,24 @@ func (s *Service) try(ctx context.Context, c call) (*nodev1.Record, error) {
 	if change.Record == state.Record {
 		return state.Record, nil
 	}
-	return s.store.Apply(ctx, c.vm, state.Record.GetVersion(), change)
+	var rec *nodev1.Record
+	err = points.Record("record", leadsTo(change), func() error {
+		rec, err = s.store.Apply(ctx, c.vm, state.Record.GetVersion(), change)
+		return err
+	})
+	return rec, err
+}
+
+// leadsTo names a change by the phase of the operation that it is about.
+func leadsTo(c transition.Change) string {
+	phase := c.Record.GetOperation().GetPhase()
+	if c.Closed != nil {
+		phase = c.Closed.GetPhase()
+	}
+	if phase == nodev1.Phase_PHASE_UNSPECIFIED {
+		return "OWNER"
+	}
+	return strings.TrimPrefix(phase.String(), "PHASE_")
 }
 
 // Get implements nodev1.RecordsService.

@@ -2,6 +2,8 @@ package engine
 
 import (
 	"flag"
+	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -15,6 +17,7 @@ import (
 var (
 	simSeed = flag.Uint64("sim.seed", 0, "play this history only, and tell it")
 	simRuns = flag.Uint64("sim.runs", defaultRuns, "histories to play")
+	simTold = flag.String("sim.told", "", "file that takes their number once all have passed")
 )
 
 // modelPhase is a phase as package model has it.
@@ -51,6 +54,11 @@ func TestSimulation(t *testing.T) {
 		}
 		for e := range s.edges {
 			edges[e] = true
+		}
+	}
+	if *simTold != "" {
+		if err := os.WriteFile(*simTold, fmt.Append(nil, *simRuns), 0o644); err != nil {
+			t.Error(err)
 		}
 	}
 	for _, e := range []string{"node RELEASED INCOMING", "node RELEASED FENCED", "node FENCED FENCED", "node OWN INCOMING"} {

@@ -21,6 +21,7 @@ import (
 
 	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/points"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/migrate/engine"
@@ -63,7 +64,8 @@ type SpecOf func(ctx context.Context, repository, digest string) (*spec.Spec, er
 // New returns a client of the containerd that the config names. It does not wait for
 // it: containerd may start after godwitd, and restart under it.
 func New(cfg *config.Config, configPath string, spec SpecOf) (*Client, error) {
-	c, err := containerd.New(cfg.Containerd.Address, containerd.WithTimeout(5*time.Second), containerd.WithDefaultRuntime(cfg.Containerd.Runtime))
+	c, err := containerd.New(cfg.Containerd.Address, containerd.WithTimeout(5*time.Second), containerd.WithDefaultRuntime(cfg.Containerd.Runtime),
+		containerd.WithExtraDialOpts(points.Client()))
 	if err != nil {
 		return nil, fmt.Errorf("connect to containerd at %s (containerd.address): %w: %w", cfg.Containerd.Address, errdefs.ErrUnavailable, err)
 	}

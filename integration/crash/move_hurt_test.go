@@ -1,0 +1,204 @@
+//go:build integration
+
+package crash
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"godwit.dev/godwit/api/points"
+	"godwit.dev/godwit/integration/harness"
+)
+
+// hurt is a death of what has no points, in one row of the crash table.
+type hurt struct {
+	name string
+	row  row
+	do   func(*journey, context.Context) (heal func() error, err error)
+	may  []end
+}
+
+// row of the crash table: a moment that a move is brought to.
+type row struct {
+	name      string
+	e         *edge
+	bandwidth uint64 // pages go for as long as this makes them
+}
+
+// narrow makes a stream of pages last for seconds.
+const narrow = 4 << 20
+
+var (
+	paging    = row{name: "while pages go", bandwidth: narrow}
+	packing   = row{"while packs are pushed", &edge{point{source, "journal.SENDING", 1}, points.After}, 0}
+	pulling   = row{"before the destination", &edge{point{destination, "Peer.Prepare", 1}, points.Before}, 0}
+	paused    = row{"paused, before the vote", &edge{point{source, "Peer.Vote", 1}, points.Before}, 0}
+	voted     = row{"voted", &edge{point{source, "Machine.Vote", 1}, points.After}, 0}
+	committed = row{"committed", &edge{point{keeper, "record.COMMITTED", 1}, points.After}, 0}
+	owned     = row{"OWN written", &edge{point{destination, "journal.OWN", 1}, points.After}, 0}
+	runsThere = row{"it runs", &edge{point{keeper, "record.CLEANING", 1}, points.After}, 0}
+	reverting = row{"reverting", &edge{point{keeper, "record.REVERTING", 1}, points.After}, 0}
+)
+
+// hurts are the cells of the crash table that no point of a program stands for.
+func hurts(s script) (all []hurt) {
+	add := func(r row, what string, do func(*journey, context.Context) (func() error, error), may ...end) {
+		all = append(all, hurt{r.name + ", " + what, r, do, may})
+	}
+	after := []row{voted, committed, owned, runsThere}
+	switch s.name {
+	case "live":
+		add(paging, "source VMM", vmmOf(source), gone)
+		add(paging, "destination VMM", vmmOf(destination), stays)
+		add(paging, "source worker", workerOf(source), stays)
+		add(paging, "destination worker", workerOf(destination), stays)
+		add(paging, "link of both", cut(source, destination), stays)
+		add(paging, "link of controller and source", cut(keeper, source), stays, moved)
+		add(paging, "link of controller and destination", cut(keeper, destination), stays, moved)
+		add(paused, "destination VMM", vmmOf(destination), stays)
+		add(paused, "link of controller and source", cut(keeper, source), stays, moved)
+		add(committed, "link of controller and destination", cut(keeper, destination), moved)
+		add(runsThere, "link of controller and source", cut(keeper, source), moved)
+	case "cold":
+		add(packing, "source VMM", vmmOf(source), gone)
+		add(packing, "source worker", workerOf(source), stays)
+		add(packing, "registry", registry, stays, moved)
+		add(pulling, "registry", registry, stays, moved)
+		add(pulling, "source VMM", vmmOf(source), moved)
+		add(committed, "registry", registry, moved)
+	case "reverted":
+		add(reverting, "source VMM", vmmOf(source), gone)
+		add(reverting, "link of controller and source", cut(keeper, source), stays)
+		return all
+	default:
+		return nil
+	}
+	add(paused, "source VMM", vmmOf(source), moved)
+	for _, r := range after {
+		add(r, "source VMM", vmmOf(source), moved)
+	}
+	if s.name == "live" {
+		add(voted, "destination VMM", vmmOf(destination), stays)
+		add(committed, "destination VMM", vmmOf(destination), stays)
+	}
+	add(owned, "destination VMM", vmmOf(destination), gone)
+	add(runsThere, "destination VMM", vmmOf(destination), gone)
+	return all
+}
+
+// hurt brings a move to the row, does it, and judges.
+func (w *travels) hurt(t *testing.T, s script, h hurt) error {
+	ctx := t.Context()
+	from, err := w.awake(ctx)
+	if err != nil {
+		return fmt.Errorf("before: %w", err)
+	}
+	j := w.act(s, from)
+	j.bandwidth = h.row.bandwidth
+	defer j.letGo()
+	if err := j.begin(ctx, h.row.e); err != nil {
+		return fmt.Errorf("reach the row: %w", err)
+	}
+	if h.row.e != nil {
+		_, err = j.holds[len(j.holds)-1].reached(ctx, j.over)
+	} else {
+		err = j.paging(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("reach the row: %w", err)
+	}
+	at, err := j.look(ctx, h.row.at(), 0)
+	if err != nil {
+		return err
+	}
+	at.who = victim(h.name)
+	heal, err := h.do(j, ctx)
+	if heal != nil {
+		defer heal()
+	}
+	if err != nil {
+		return err
+	}
+	j.letGo()
+	return j.judge(t, at, h.may)
+}
+
+func (r row) at() role {
+	if r.e == nil {
+		return source
+	}
+	return r.e.at
+}
+
+// paging waits until pages go: both workers and the VMM that will have them are there.
+func (j *journey) paging(ctx context.Context) error {
+	return harness.Poll(ctx, runBound, func(context.Context) error {
+		_, err := workerPID(j.from)
+		if err == nil {
+			_, err = workerPID(j.to)
+		}
+		if err == nil {
+			_, err = hostPID(j.to, note(j.to, j.vm).Process.PID)
+		}
+		return err
+	})
+}
+
+func vmmOf(r role) func(*journey, context.Context) (func() error, error) {
+	return func(j *journey, ctx context.Context) (func() error, error) {
+		pid, err := hostPID(j.at(r), note(j.at(r), j.vm).Process.PID)
+		if err != nil {
+			return nil, err
+		}
+		return nil, kill(ctx, pid)
+	}
+}
+
+// workerOf may have to let the program go on before it starts one.
+func workerOf(r role) func(*journey, context.Context) (func() error, error) {
+	return func(j *journey, ctx context.Context) (func() error, error) {
+		j.letGo()
+		var pid int
+		err := harness.Poll(ctx, stepBound, func(context.Context) (err error) { pid, err = workerPID(j.at(r)); return err })
+		if err != nil {
+			return nil, err
+		}
+		return nil, kill(ctx, pid)
+	}
+}
+
+// cutFor is longer than a node is asked in vain, and than a link that is dead is believed.
+const cutFor = 25 * time.Second
+
+// cut ends a link for a while.
+func cut(a, b role) func(*journey, context.Context) (func() error, error) {
+	return func(j *journey, ctx context.Context) (func() error, error) {
+		heal, err := j.at(a).Cut(ctx, j.at(b))
+		if err != nil {
+			return heal, err
+		}
+		j.letGo()
+		select {
+		case <-ctx.Done():
+			return heal, ctx.Err()
+		case <-time.After(cutFor):
+		}
+		return nil, heal()
+	}
+}
+
+// registry is killed, and comes back when it was missed.
+func registry(j *journey, ctx context.Context) (func() error, error) {
+	if err := j.Registry.Kill(); err != nil {
+		return nil, err
+	}
+	j.letGo()
+	select {
+	case <-ctx.Done():
+	case <-time.After(5 * time.Second):
+	}
+	return nil, errors.Join(ctx.Err(), j.ServeRegistry(ctx))
+}

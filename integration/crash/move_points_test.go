@@ -1,0 +1,141 @@
+//go:build integration
+
+package crash
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"godwit.dev/godwit/integration/harness"
+)
+
+// role of a node in a move.
+type role string
+
+const (
+	source      role = "source"
+	destination role = "destination"
+	keeper      role = "controller"
+)
+
+var roles = []role{source, destination, keeper}
+
+// point is a place in a move where a program registers itself: on the n-th pass of it
+// since the order.
+type point struct {
+	at   role
+	name string // of a call, or of a record and what is written
+	n    int
+}
+
+func (p point) String() string {
+	if p.n == 1 {
+		return fmt.Sprintf("%s %s", p.at, p.name)
+	}
+	return fmt.Sprintf("%s %s #%d", p.at, p.name, p.n)
+}
+
+// side of a point.
+type edge struct {
+	point
+	side string // points.Before, points.After
+}
+
+func (e edge) String() string { return e.side + " " + e.point.String() }
+
+func (e edge) file() string { return e.name + "." + e.side }
+
+// pointed are programs with points: where they lie, and where they tell of them.
+type pointed struct {
+	programs string // Options.Programs of a harness
+	dir      string // of points, a directory for each node
+}
+
+// build makes programs with points, beside the guest of the others.
+func build(ctx context.Context, dir string) (*pointed, error) {
+	root, err := harness.Root()
+	if err != nil {
+		return nil, err
+	}
+	p := &pointed{programs: filepath.Join(dir, "bin"), dir: filepath.Join(dir, "points")}
+	if err := os.MkdirAll(p.programs, 0o755); err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", "points", "-o", p.programs+"/", "./cmd/containerd-shim-godwit-v1", "./cmd/godwitd", "./cmd/godwit")
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build programs with points: %w: %s", err, out)
+	}
+	return p, os.Symlink(filepath.Join(root, "bin", "guest"), filepath.Join(p.programs, "guest"))
+}
+
+func (p *pointed) of(n *harness.Node) string { return filepath.Join(p.dir, n.Name) }
+
+// forget empties the logs of all nodes, and takes back what is armed there.
+func (p *pointed) forget(nodes ...*harness.Node) error {
+	var errs []error
+	for _, n := range nodes {
+		errs = append(errs, os.RemoveAll(p.of(n)), os.MkdirAll(p.of(n), 0o755))
+	}
+	return errors.Join(errs...)
+}
+
+// passed lists the points that the programs of a node have passed, in order, both sides.
+func (p *pointed) passed(n *harness.Node, at role) (all []edge, err error) {
+	data, err := os.ReadFile(filepath.Join(p.of(n), "log"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	seen := map[string]int{}
+	for line := range strings.Lines(string(data)) {
+		_, file, _ := strings.Cut(strings.TrimSpace(line), " ")
+		seen[file]++
+		at := edge{point{at, file[:strings.LastIndexByte(file, '.')], seen[file]}, file[strings.LastIndexByte(file, '.')+1:]}
+		all = append(all, at)
+	}
+	return all, err
+}
+
+// hold is a point at which a program is to stop.
+type hold struct {
+	p *pointed
+	n *harness.Node
+	e edge
+}
+
+// arm makes the next programs that come by stop at e on node n.
+func (p *pointed) arm(n *harness.Node, e edge) (*hold, error) {
+	h := &hold{p, n, e}
+	return h, os.WriteFile(filepath.Join(p.of(n), e.file()), []byte(strconv.Itoa(e.n)), 0o600)
+}
+
+// reached answers the host's pid of the program that stands there, once one does. over
+// ends the wait: nobody comes by any more.
+func (h *hold) reached(ctx context.Context, over func() error) (pid int, err error) {
+	err = harness.Poll(ctx, runBound, func(context.Context) error {
+		data, err := os.ReadFile(filepath.Join(h.p.of(h.n), h.e.file()+".held"))
+		if err != nil {
+			return errors.Join(fmt.Errorf("nobody is %s", h.e), over())
+		}
+		inner, err := strconv.Atoi(string(data))
+		if err != nil { // it is being written
+			return err
+		}
+		pid, err = hostPID(h.n, inner)
+		return err
+	})
+	return pid, err
+}
+
+// letGo may be called twice.
+func (h *hold) letGo() {
+	for _, suffix := range []string{"", ".held"} {
+		_ = os.Remove(filepath.Join(h.p.of(h.n), h.e.file()+suffix))
+	}
+}

@@ -1,0 +1,212 @@
+//go:build integration
+
+package crash
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"slices"
+	"strings"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/points"
+	"godwit.dev/godwit/integration/harness"
+)
+
+// script is a move, and what happens in it besides deaths.
+type script struct {
+	name, mode string
+	fresh      bool  // the destination has never seen the VM
+	at         *edge // where do is done
+	do         func(*journey, context.Context, int) error
+	from       *edge            // deaths come behind it
+	only       func(edge) bool  // deaths that other scripts do not play
+	comes      func(seen) []end // what deaths may come to, where the crash table alone does not say
+}
+
+func scripts() []script {
+	send, committed := edge{point{source, "journal.SENDING", 1}, points.After}, edge{point{keeper, "record.COMMITTED", 1}, points.After}
+	return []script{
+		{name: "live", mode: "live"},
+		{name: "cold", mode: "cold"},
+		{name: "to a new node", mode: "live", fresh: true, only: func(e edge) bool {
+			return e.at == destination && (strings.HasPrefix(e.name, "Leases.") || strings.HasPrefix(e.name, "Containers."))
+		}},
+		{name: "called off", mode: "live", at: &send, do: (*journey).callOff, from: &edge{point{keeper, "Moves.Abort", 1}, points.Before}, comes: onlyHome},
+		{name: "reverted", mode: "live", at: &committed, do: (*journey).failDestination, from: &edge{point{keeper, "record.REVERTING", 1}, points.Before}, comes: onlyHome},
+	}
+}
+
+// selected are the edges of moveSelection, without a look at what registers itself.
+func (s script) selected() (all []edge) {
+	for _, name := range moveSelection {
+		rest, mine := strings.CutPrefix(name, s.name+"/")
+		f := strings.Fields(rest)
+		if mine && len(f) == 3 {
+			all = append(all, edge{point{role(f[1]), f[2], 1}, f[0]})
+		}
+	}
+	return all
+}
+
+func flagRun() string { return flag.Lookup("test.run").Value.String() }
+
+// journey is one move in a script.
+type journey struct {
+	*travels
+	script   script
+	from, to *harness.Node
+	id       string
+	holds    []*hold
+	ordered  chan error
+
+	bandwidth uint64 // of the move; 0: as configured
+}
+
+func (w *travels) act(s script, from *harness.Node) *journey {
+	w.orders++
+	return &journey{travels: w, script: s, from: from, to: w.other(from), id: fmt.Sprintf("move-%d", w.orders), ordered: make(chan error, 1)}
+}
+
+func (j *journey) at(r role) *harness.Node {
+	return map[role]*harness.Node{source: j.from, destination: j.to, keeper: j.keeper}[r]
+}
+
+func (j *journey) role(n *harness.Node) role {
+	for _, r := range roles {
+		if j.at(r) == n {
+			return r
+		}
+	}
+	return ""
+}
+
+func (j *journey) letGo() {
+	for _, h := range j.holds {
+		h.letGo()
+	}
+}
+
+func (j *journey) hold(e edge) (*hold, error) {
+	h, err := j.arm(j.at(e.at), e)
+	j.holds = append(j.holds, h)
+	return h, err
+}
+
+// begin orders the move and does what the script wants, with programs armed to stop at e.
+func (j *journey) begin(ctx context.Context, e *edge) error {
+	if err := j.forget(j.Nodes()...); err != nil {
+		return err
+	}
+	if j.script.fresh {
+		if _, err := j.to.RunCtr(ctx, "container", "rm", j.vm); err != nil && !strings.Contains(err.Error(), "not found") {
+			return err
+		}
+	}
+	var first *hold
+	if j.script.at != nil {
+		var err error
+		if first, err = j.hold(*j.script.at); err != nil {
+			return err
+		}
+	}
+	if e != nil {
+		if _, err := j.hold(*e); err != nil {
+			return err
+		}
+	}
+	go func() {
+		j.ordered <- j.order(context.WithoutCancel(ctx), &nodev1.MigrateRequest{Operation: j.id, To: j.to.Name, Mode: j.script.mode, Bandwidth: j.bandwidth})
+	}()
+	if first == nil {
+		if e == nil {
+			return <-j.ordered
+		}
+		return nil
+	}
+	pid, err := first.reached(ctx, j.over)
+	if err != nil {
+		return err
+	}
+	if err := j.script.do(j, ctx, pid); err != nil {
+		return err
+	}
+	first.letGo()
+	return nil
+}
+
+// over is an error once the move has come to its end.
+func (j *journey) over() error {
+	rec, err := j.record(context.Background())
+	if err == nil && rec.GetOperation() == nil {
+		if phase, why := j.told(context.Background(), j.id); phase != nodev1.Phase_PHASE_UNSPECIFIED {
+			return fmt.Errorf("%w: the move is over, in %s: %w", errOver, phase, why)
+		}
+	}
+	return nil
+}
+
+var errOver = errors.New("nobody comes by any more")
+
+// callOff aborts the move. The order is not waited for: a death may hold it up.
+func (j *journey) callOff(ctx context.Context, _ int) error {
+	go func() {
+		_, _ = j.moves.Abort(context.WithoutCancel(ctx), &nodev1.AbortRequest{Operation: j.id, Reason: "test"})
+	}()
+	return harness.Poll(ctx, stepBound, func(context.Context) error {
+		passed, err := j.passed(j.keeper, keeper)
+		if err == nil && !slices.ContainsFunc(passed, func(e edge) bool { return e.name == "Moves.Abort" }) {
+			err = errors.New("the controller has not heard of the abort")
+		}
+		return err
+	})
+}
+
+// failDestination kills the shim that would run the VM next.
+func (j *journey) failDestination(ctx context.Context, _ int) error {
+	pid, err := hostPID(j.to, note(j.to, j.vm).Shim.PID)
+	if err != nil {
+		return err
+	}
+	return kill(ctx, pid)
+}
+
+// points lists those that were passed on all nodes, from an edge on.
+func (j *journey) points(from *edge) (all []edge, err error) {
+	for _, r := range roles {
+		passed, err := j.passed(j.at(r), r)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range passed {
+			if !slices.Contains(all, e) {
+				all = append(all, e)
+			}
+		}
+	}
+	if from != nil {
+		all = slices.DeleteFunc(all, func(e edge) bool { return !behind(e) })
+	}
+	return all, nil
+}
+
+// behind tells what a rollback passes from what the move before it did.
+func behind(e edge) bool {
+	for _, way := range []string{"Abort", "ABORT", "FAILED", "Revert", "REVERTING", "Discard", "FENCED", "Kill", "OWN", "Tasks.Delete", "Task.Delete", "Task.Shutdown", "Containers."} {
+		if strings.Contains(e.name, way) {
+			return true
+		}
+	}
+	return false
+}
+
+// loser is the node that has not the VM now.
+func (j *journey) loser() *harness.Node {
+	rec, err := j.record(context.Background())
+	if err == nil && rec.GetOwner().GetNode() == j.to.Name {
+		return j.from
+	}
+	return j.to
+}

@@ -1,0 +1,12 @@
+//go:build points
+
+package shim
+
+import (
+	"github.com/containerd/ttrpc"
+
+	"godwit.dev/godwit/api/points"
+)
+
+// UnaryServerInterceptor makes points of the calls on containerd's socket.
+func (s *Service) UnaryServerInterceptor() ttrpc.UnaryServerInterceptor { return points.Calls }
