@@ -30,6 +30,7 @@ type Config struct {
 	Controller  Control   `toml:"controller"`
 	Peer        Peer      `toml:"peer"`
 	Move        Move      `toml:"move"`
+	NodeLoss    NodeLoss  `toml:"node_loss"`
 	TLS         TLS       `toml:"tls"`
 	Containerd  Runtime   `toml:"containerd"`
 	CNI         CNI       `toml:"cni"`
@@ -166,6 +167,21 @@ type Move struct {
 	Parallel int `toml:"parallel"` // of all; default 5
 	Outgoing int `toml:"outgoing"` // from one node; default 2
 	Incoming int `toml:"incoming"` // to one node; default 2
+}
+
+// Policies of NodeLoss.
+const (
+	LossReport = "report"
+	LossNewest = "newest"
+)
+
+// NodeLoss is what the controller does about a node that has fallen silent.
+type NodeLoss struct {
+	Policy string   `toml:"policy"` // report (default) or newest
+	After  Duration `toml:"after"`  // of silence; default 2m
+	// Fence is a program and its arguments, to which the node's name is added. Its success
+	// proves that the node runs nothing any more.
+	Fence []string `toml:"fence"`
 }
 
 // TLS files of this node; the defaults are those that godwit node init and join write.

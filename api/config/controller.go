@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 // Addresses are those of the controllers, each HOST:PORT.
@@ -15,6 +16,24 @@ func (c *Control) Addresses() (all []string) {
 		}
 	}
 	return all
+}
+
+// minLoss is longer than a node may be silent and count as up.
+const minLoss = 20 * time.Second
+
+func (c *Config) validateLoss() error {
+	l := &c.NodeLoss
+	switch {
+	case l.Policy != LossReport && l.Policy != LossNewest:
+		return invalid("node_loss.policy", "%q is not %s or %s", l.Policy, LossReport, LossNewest)
+	case l.After < Duration(minLoss):
+		return invalid("node_loss.after", "%v is less than %v", time.Duration(l.After), minLoss)
+	case l.Policy == LossNewest && len(l.Fence) == 0:
+		return invalid("node_loss.fence", "a silent node may run its VMs, cut off: policy %s needs a command whose success proves that it runs nothing", LossNewest)
+	case len(l.Fence) > 0 && (!filepath.IsAbs(l.Fence[0]) || filepath.Clean(l.Fence[0]) != l.Fence[0]):
+		return invalid("node_loss.fence", "%q is not a clean absolute path", l.Fence[0])
+	}
+	return nil
 }
 
 func (c *Config) validateEtcd() error {

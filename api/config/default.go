@@ -26,6 +26,7 @@ func Default() *Config {
 		Worker:     Worker{Memory: 256 << 20, Concurrency: 4, Tracking: "auto", PauseBudget: Duration(50 * time.Millisecond)},
 		Retention:  Retention{Keep: 1, Grace: Duration(time.Hour)},
 		Move:       Move{Parallel: 5, Outgoing: 2, Incoming: 2},
+		NodeLoss:   NodeLoss{Policy: LossReport, After: Duration(2 * time.Minute)},
 		Containerd: Runtime{Address: "/run/containerd/containerd.sock", Runtime: "io.containerd.godwit.v1"},
 		Controller: Control{Etcd: Etcd{Prefix: "/godwit/"}},
 		CNI:        CNI{ConfDir: "/etc/cni/net.d", BinDir: "/opt/cni/bin"},

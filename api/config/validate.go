@@ -259,6 +259,9 @@ func (c *Config) validateController() error {
 			return err
 		}
 	}
+	if err := c.validateLoss(); err != nil {
+		return err
+	}
 	return c.validateEtcd()
 }
 

@@ -141,6 +141,8 @@ const (
 	Retrying       = "Retrying"
 	Retargeted     = "Retargeted"
 	CleanupPending = "CleanupPending"
+	NodeLost       = "NodeLost"   // of a VM whose node is silent; no operation
+	Recovering     = "Recovering" // its snapshot is woken elsewhere
 )
 
 // Settled reports whether an event of that type is the last of its operation.

@@ -180,6 +180,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	group.Go(func() error { return d.servePeers(ctx) })
 	group.Go(func() error { return d.moves.serve(ctx) })
 	group.Go(func() error { d.moves.announce(ctx); return nil })
+	group.Go(func() error { d.moves.watchNodes(ctx); return nil })
 	group.Go(func() error { return d.serveMetrics(ctx) })
 	group.Go(func() error { d.snapshots.start(ctx); return nil })
 	group.Go(func() error { d.tend(ctx, d.owed()); return nil })

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"godwit.dev/godwit/integration/harness"
 	"godwit.dev/godwit/integration/images"
@@ -90,9 +91,13 @@ func atOnce(t *testing.T, all map[string]listed, ok func(listed) bool) (most int
 // them, what waits says for what (N-30). Nothing comes to it while it is cordoned, by a move
 // or by name. Then the node that has them is lost with all that runs on it, and one of them
 // goes on elsewhere from its newest checkpoint, by an order that vouches for the fence and
-// is told the age (S0-60).
+// is told the age (S0-60). The others stay until the controller's own fence succeeds, and are
+// then woken without an order.
 func TestFleet(t *testing.T) {
-	h := harness.New(t, harness.Options{Nodes: 3, Registry: harness.PlainHTTP, Godwitd: true, Images: true})
+	proof := filepath.Join(t.TempDir(), "fenced-")
+	h := harness.New(t, harness.Options{Nodes: 3, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Config: func(*harness.Node) string {
+		return fmt.Sprintf("[node_loss]\npolicy = \"newest\"\nafter = \"20s\"\nfence = [\"/bin/sh\", \"-c\", 'test -e %s$1', \"fence\"]\n", proof)
+	}})
 	a, b, c := h.Node(0), h.Node(1), h.Node(2)
 	conn, err := h.ListenPacket(net.JoinHostPort(harness.Gateway, beacons))
 	if err != nil {
@@ -161,6 +166,52 @@ func TestFleet(t *testing.T) {
 	}
 	if now := ask(t, h, woken.From); now.BootID != then.BootID || now.PID != then.PID || !now.FileOK {
 		t.Errorf("the VM is another one: %+v, was %+v", now, then)
+	}
+	recoveredBy(t, proof, a, b)
+}
+
+// recoveredBy has the fence of the lost node c succeed: the VMs that are left there run
+// on the other nodes soon, not before.
+func recoveredBy(t *testing.T, proof string, nodes ...*harness.Node) {
+	t.Helper()
+	tasks := func() (all string) {
+		for _, n := range nodes {
+			all += n.Ctr(t, "tasks", "ls", "-q") + "\n"
+		}
+		return all
+	}
+	events := func() string {
+		quiet, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		out, _ := nodes[0].RunGodwit(quiet, "watch")
+		return out
+	}
+	err := harness.Poll(t.Context(), bound, func(context.Context) error {
+		if out := events(); !strings.Contains(out, "NodeLost") || !strings.Contains(out, "node_loss.fence") {
+			return fmt.Errorf("events: %s", out)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all := tasks(); strings.Contains(all, "three") || strings.Contains(all, "four") {
+		t.Fatalf("woken without a fence: %s", all)
+	}
+	if err := os.WriteFile(proof+"c", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err = harness.Poll(t.Context(), bound, func(context.Context) error {
+		if all := tasks(); !strings.Contains(all, "three") || !strings.Contains(all, "four") {
+			return fmt.Errorf("tasks: %s", all)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, events())
+	}
+	if n := strings.Count(events(), " Recovering "); n != 2 {
+		t.Errorf("%d VMs were recovered: %s", n, events())
 	}
 }
 

@@ -77,9 +77,7 @@ func (b *Board) load(ctx context.Context) error {
 		if err := proto.Unmarshal(n.Value, info); err != nil {
 			return fmt.Errorf("decode node %s: %w: %w", n.Key, err, errdefs.ErrDataLoss)
 		}
-		if info.GetSeenUnixNano() >= b.nodes[n.Key].GetSeenUnixNano() {
-			b.nodes[n.Key] = info
-		}
+		b.nodes[n.Key] = info // what is stored is the last that was said, whoever's clock it bears
 	}
 	return nil
 }

@@ -76,7 +76,7 @@ func (e *Engine) movable(rec *nodev1.Record, op *nodev1.Operation) error {
 		return fmt.Errorf("no registry.repository and no registry.layout is configured at the controller: %w", errdefs.ErrFailedPrecondition) // S0-44
 	}
 	if op.GetDestination() == "" {
-		to, err := e.choose(op.GetSource())
+		to, err := e.Choose(op.GetSource())
 		if err != nil {
 			return err
 		}
@@ -88,8 +88,8 @@ func (e *Engine) movable(rec *nodev1.Record, op *nodev1.Operation) error {
 	return e.takes(op.GetDestination())
 }
 
-// choose is the node that takes VMs and has the most room.
-func (e *Engine) choose(source string) (string, error) {
+// Choose is the node, but that one, that takes VMs and has the most room.
+func (e *Engine) Choose(source string) (string, error) {
 	all := slices.DeleteFunc(e.Peers.Nodes(), func(n *nodev1.NodeInfo) bool {
 		return n.GetName() == source || e.takes(n.GetName()) != nil
 	})

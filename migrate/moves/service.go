@@ -100,7 +100,7 @@ func (s *Service) List(ctx context.Context, req *nodev1.MovesRequest) (*nodev1.M
 	}
 	resp, seen := &nodev1.MovesResponse{}, map[string]bool{}
 	add := func(id string) error {
-		if seen[id] {
+		if id == "" || seen[id] { // an event of a node has none
 			return nil
 		}
 		seen[id] = true

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// A fence is told the node, and has failed unless it ends with 0: also if it is not there, or
+// does not end, with all that it has started.
+func TestFence(t *testing.T) {
+	said := filepath.Join(t.TempDir(), "said")
+	command := func(text string) []string { return []string{"/bin/sh", "-c", text, "fence"} }
+	node := &nodev1.NodeInfo{Name: "n1", Address: "n1:7444"}
+	if err := fence(command(`echo $1 $GODWIT_LOST_NODE $GODWIT_LOST_ADDRESS >`+said))(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(said); err != nil || string(got) != "n1 n1 n1:7444\n" {
+		t.Errorf("it was told %q: %v", got, err)
+	}
+	if err := fence(command("echo the power stays on >&2; exit 3"))(t.Context(), node); err == nil || !strings.Contains(err.Error(), "the power stays on") {
+		t.Errorf("status 3: %v", err)
+	}
+	if err := fence([]string{"/not/there"})(t.Context(), node); err == nil {
+		t.Error("a command that is not there has fenced")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	begun := time.Now()
+	if err := fence(command("sleep 60 & sleep 60; true"))(ctx, node); err == nil || time.Since(begun) > 30*time.Second {
+		t.Errorf("a command that does not end: %v after %v", err, time.Since(begun))
+	}
+}
