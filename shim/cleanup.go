@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -20,7 +21,7 @@ import (
 func CleanUp(ctx context.Context, host *Host, dir string) (pid int, err error) {
 	j, err := LoadJournal(dir)
 	if errdefs.IsNotFound(err) {
-		return 0, nil
+		return 0, sweep(dir)
 	}
 	if err != nil {
 		return 0, err
@@ -42,6 +43,23 @@ func CleanUp(ctx context.Context, host *Host, dir string) (pid int, err error) {
 	vm := &VM{namespace: j.Spec.Namespace, id: j.Spec.ID, host: host}
 	_ = vm.disown(ctx, j.Generation, j.Spec.UID)
 	return j.Holder.PID, nil
+}
+
+// sweep removes the directory of a VM that has no journal: its shim died before the first
+// word of it, or whoever freed it behind the last. Nothing else is there.
+func sweep(dir string) error {
+	unlock, err := lockDir(filepath.Dir(dir))
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if _, err := LoadJournal(dir); !errdefs.IsNotFound(err) {
+		return err
+	}
+	return os.RemoveAll(dir)
 }
 
 // poststop runs the hooks of a bundle whose shim cannot. A failure is told: nothing can

@@ -18,6 +18,9 @@ import (
 func Forget(ctx context.Context, host *Host, namespace, id string) error {
 	dir := host.Config.VMDir(namespace, id)
 	j, err := take(dir, unowned)
+	if errdefs.IsNotFound(err) {
+		return sweep(dir)
+	}
 	if err == nil {
 		err = removeServed(j.Bundle)
 	}

@@ -124,8 +124,12 @@ func (a *adopter) adopt(ctx context.Context) error {
 }
 
 func (a *adopter) adoptOne(ctx context.Context, vm *nodev1.VM) error {
-	if _, err := a.machines.Query(ctx, vm); errdefs.IsUnavailable(err) {
+	_, err := a.machines.Query(ctx, vm)
+	if errdefs.IsUnavailable(err) || errdefs.IsNotFound(err) && a.gone(ctx, vm) { // a directory without a journal
 		return a.start(ctx, vm)
+	}
+	if errdefs.IsNotFound(err) {
+		return nil
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -56,8 +56,10 @@ func (w *travels) death(t *testing.T, s script, e edge) error {
 	if err != nil {
 		return err
 	}
-	if err := kill(ctx, pid); err != nil {
-		return err
+	if pid != 0 {
+		if err := kill(ctx, pid); err != nil {
+			return err
+		}
 	}
 	j.letGo()
 	if at.who == daemon {
@@ -82,8 +84,11 @@ func (j *journey) look(ctx context.Context, r role, pid int) (seen, error) {
 	at := seen{at: r, who: shimProcess, phase: rec.GetOperation().GetPhase(), own: rec.GetOwner().GetNode() == j.to.Name, from: note(j.from, j.vm).Phase, to: note(j.to, j.vm).Phase}
 	at.landing = note(j.to, j.vm).Waking
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
-	if err == nil && filepath.Base(exe) == "godwitd" {
+	if filepath.Base(exe) == "godwitd" {
 		at.who = daemon
+	}
+	if pid == 0 {
+		err = nil
 	}
 	return at, err
 }

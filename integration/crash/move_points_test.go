@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"godwit.dev/godwit/integration/harness"
 )
@@ -102,6 +103,9 @@ func (p *pointed) passed(n *harness.Node, at role) (all []edge, err error) {
 	return all, err
 }
 
+// lateBound is how long after the end of a move somebody may come by.
+var lateBound = harness.Slow(3 * time.Second)
+
 // hold is a point at which a program is to stop.
 type hold struct {
 	p *pointed
@@ -115,20 +119,33 @@ func (p *pointed) arm(n *harness.Node, e edge) (*hold, error) {
 	return h, os.WriteFile(filepath.Join(p.of(n), e.file()), []byte(strconv.Itoa(e.n)), 0o600)
 }
 
-// reached answers the host's pid of the program that stands there, once one does. over
-// ends the wait: nobody comes by any more.
+// reached answers the host's pid of the program that stands there, once one does; 0 if its
+// own end did not wait for it. over ends the wait: nobody comes by any more.
 func (h *hold) reached(ctx context.Context, over func() error) (pid int, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := time.Time{}
 	err = harness.Poll(ctx, runBound, func(context.Context) error {
 		data, err := os.ReadFile(filepath.Join(h.p.of(h.n), h.e.file()+".held"))
 		if err != nil {
-			return errors.Join(fmt.Errorf("nobody is %s", h.e), over())
+			err = errors.Join(fmt.Errorf("nobody is %s", h.e), over())
+			switch {
+			case !errors.Is(err, errOver):
+			case ended.IsZero():
+				ended = time.Now()
+			case time.Since(ended) > lateBound: // some come by behind the end
+				cancel()
+			}
+			return err
 		}
 		inner, err := strconv.Atoi(string(data))
 		if err != nil { // it is being written
 			return err
 		}
-		pid, err = hostPID(h.n, inner)
-		return err
+		if pid, err = hostPID(h.n, inner); err != nil {
+			pid = 0
+		}
+		return nil
 	})
 	return pid, err
 }

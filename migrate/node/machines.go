@@ -60,9 +60,11 @@ func (m *Machines) call(ctx context.Context, vm *nodev1.VM, do func(machinev1.Ma
 	return nil
 }
 
-// Known reports whether this node holds anything of the VM.
+// Known reports whether this node holds anything of the VM: its journal comes before all
+// that it has. A directory without one is what a shim has left that died before the first
+// word of it.
 func (m *Machines) Known(vm *nodev1.VM) bool {
-	_, err := os.Stat(m.Config.VMDir(vm.GetNamespace(), vm.GetId()))
+	_, err := os.Stat(filepath.Join(m.Config.VMDir(vm.GetNamespace(), vm.GetId()), "node.json"))
 	return !errors.Is(err, os.ErrNotExist)
 }
 

@@ -51,3 +51,23 @@ func TestQueryOfAShimThatHangs(t *testing.T) {
 		t.Fatal("the query waits")
 	}
 }
+
+// A directory without a journal holds nothing of a VM: nobody waits for a shim of it.
+func TestQueryOfAVMWithoutJournal(t *testing.T) {
+	cfg := config.Default()
+	cfg.StateDir, cfg.RunDir = t.TempDir(), t.TempDir()
+	m, vm := &Machines{Config: cfg}, &nodev1.VM{Namespace: "ns", Id: "vm"}
+	dir := cfg.VMDir("ns", "vm")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Query(t.Context(), vm); !errdefs.IsNotFound(err) {
+		t.Errorf("without a journal: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "node.json"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Query(t.Context(), vm); !errdefs.IsUnavailable(err) {
+		t.Errorf("with one: %v", err)
+	}
+}
