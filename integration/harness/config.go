@@ -133,7 +133,7 @@ func Ground() string {
 	if !Nested() {
 		return "cmdline = \"\"\n"
 	}
-	return "cmdline = \"" + NestedCmdline + "\"\n[timeouts]\nboot = \"4m\"\n"
+	return "cmdline = \"" + NestedCmdline + "\"\n[timeouts]\nboot = \"15m\"\n"
 }
 
 // NestedCmdline is what the kernels of guests in the ground are told.

@@ -83,8 +83,10 @@ func (n *Node) joinCluster(ctx context.Context) error {
 		return err
 	}
 	first := fmt.Sprintf("%s:%d", nodeAddress(0), controllerPort)
-	_, err = n.RunGodwit(ctx, "node", "join", "--controller", first, "--address", n.Address, strings.TrimSpace(token))
-	return err
+	return Poll(ctx, startTimeout(), func(ctx context.Context) error { // a controller waits ten seconds for a handshake
+		_, err := n.RunGodwit(ctx, "node", "join", "--controller", first, "--address", n.Address, strings.TrimSpace(token))
+		return err
+	})
 }
 
 // importImages puts the images of the tests on the first node.

@@ -233,14 +233,14 @@ func workDir() (string, error) {
 func (h *Harness) cgroup(node string) string { return filepath.Base(h.Dir) + "-" + node }
 
 // Nested tells whether this host is the ground of docs/kvmhost.md: its VMs are guests of
-// a guest, and everything takes ten times as long.
+// a guest, and everything takes ten times as long, or more where that guest shares its CPU.
 func Nested() bool { return os.Getenv("GODWIT_GROUND") == "nested" }
 
 // Slow is a test's own bound, d, as long as this host needs it to be. It never touches a
 // bound of the product.
 func Slow(d time.Duration) time.Duration {
 	if Nested() {
-		return 5 * d
+		return 15 * d
 	}
 	return d
 }
