@@ -108,6 +108,27 @@ func TestRecycle(t *testing.T) {
 		})
 	})
 
+	// S2-04 to S2-07 hold in a live move as well, which is how a Windows guest moves.
+	t.Run("live move", func(t *testing.T) {
+		for _, to := range []*harness.Node{a, b} {
+			watch.Mark(to.Name)
+			if m := migrate(t, a, vm, "--to", to.Name, "--mode", "live"); m.Operation.Mode != "live" {
+				t.Errorf("moved as %+v", m)
+			}
+			moved := after(t, watch, to.Name)
+			now := ask(t, h, booted.From)
+			if now.Nonce != before.Nonce || now.BootID != before.BootID || moved.From != booted.From {
+				t.Errorf("on node %s the VM is another one, from %s: %+v", to.Name, moved.From, now)
+			}
+			if got := nics(t, to, vm, "moved"); got != seen {
+				t.Errorf("on node %s the guest has\n%s\nit had\n%s", to.Name, got, seen)
+			}
+			if j := journal(to, vm); j.Unplugged || !slices.Equal(j.Process.NICs, []string{"net0"}) {
+				t.Errorf("journal %+v", j)
+			}
+		}
+	})
+
 	t.Run("shim dies after the eject", func(t *testing.T) {
 		open := make(chan struct{})
 		reached := make(chan struct{}, 100)

@@ -37,9 +37,10 @@ func (s *site) network(t *testing.T) {
 	// From now on the guest renews its lease, wherever it is.
 	c.types("(while sleep 2; do killall -USR1 udhcpc; done) >/dev/null 2>&1 &")
 
+	t.Run("live move", func(t *testing.T) { s.movesLive(t, vm, address, first) })
 	t.Run("same address", func(t *testing.T) {
 		s.a.Godwit(t, "hibernate", vm)
-		all := states(c.out.String())
+		all := states(s.log(s.a, vm)())
 		s.b.Godwit(t, "wake", vm)
 		log := s.log(s.b, vm)
 		woken := awaitTick(t, log, func(state) bool { return true })
@@ -56,7 +57,9 @@ func (s *site) network(t *testing.T) {
 		changeCNI(t, s.a, `"rangeStart": "10.88.1.10"`, `"rangeStart": "10.88.1.100"`)
 		s.a.Godwit(t, "wake", vm)
 		log := s.log(s.a, vm)
-		moved := awaitTick(t, log, func(s state) bool { return s["lease"] != first["lease"] && strings.Contains(s["net"], "10.88.1.1") })
+		moved := awaitTick(t, log, func(s state) bool {
+			return s["lease"] != "" && s["lease"] != first["lease"] && strings.Contains(s["net"], "10.88.1.1") && strings.HasSuffix(s["net"], harness.Gateway)
+		})
 		moved.want(t, state{"nonce": first["nonce"]})
 		if got := s.leased(t, s.a, vm, moved); got == address {
 			t.Errorf("woke at %s again", got)
@@ -68,6 +71,25 @@ func (s *site) network(t *testing.T) {
 	})
 	s.powerOff(t, s.a, vm, s.log(s.a, vm))
 	s.remove(t, vm, s.a, s.b)
+}
+
+// movesLive moves it there and back while it runs: nobody asks or tells the guest anything, it
+// keeps its NIC and its lease, and renews that at the other node.
+func (s *site) movesLive(t *testing.T, vm, address string, first state) {
+	for _, to := range []*harness.Node{s.b, s.a} {
+		s.a.Godwit(t, "migrate", "--to", to.Name, "--mode", "live", vm)
+		log := s.log(to, vm)
+		moved := awaitTick(t, log, func(state) bool { return true })
+		moved.want(t, state{"nonce": first["nonce"], "disk": first["disk"], "boots": first["boots"]})
+		times := number(t, moved["leases"]) + 1
+		renewed := awaitTick(t, log, func(s state) bool { // its client takes routes away and gives them again, each time
+			n, err := strconv.Atoi(s["leases"])
+			return err == nil && n >= times && s["net"] == first["net"] && s["lease"] == first["lease"]
+		})
+		if got := s.leased(t, to, vm, renewed); got != address {
+			t.Errorf("on node %s it has %s, it had %s", to.Name, got, address)
+		}
+	}
 }
 
 // leased compares what the guest has, and was told, with what the node's CNI plugin and
