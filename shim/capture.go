@@ -164,7 +164,7 @@ func (vm *VM) snapshot(c *capture) (string, error) {
 	out.Digest, out.DurableMs = receipt.Digest.String(), ms(receipt.Durable.Sub(receipt.Captured))
 	out.PauseMs, out.StopMs, out.SaveMs = ms(receipt.Captured.Sub(s.begun)), ms(s.stopped.Sub(s.begun)), ms(s.saved.Sub(s.stopped))
 	out.RamBytes, out.ResidentBytes, out.PushedBytes, out.TotalBytes, out.DeadBytes = f.RAM, f.Resident, f.Pushed, f.Total, receipt.Dead
-	out.InsideBytes = receipt.Inside
+	out.InsideBytes, out.Notes = receipt.Inside, disksInPause(receipt.Disks)
 	if !c.gone.IsZero() {
 		out.PauseMs, out.GoneOn = ms(c.gone.Sub(s.begun)), true
 	}
@@ -256,6 +256,7 @@ func (vm *VM) push(c *capture, s *standing, out *machinev1.CaptureResponse) (sna
 	if job.Spaces, job.Disks, err = openSource(j, files); err != nil {
 		return none, err
 	}
+	vm.openClones(job.Spaces, files)
 	job.Tracking, out.Tracking, out.Untracked = vm.track(c.ctx, job.Spaces[0].File.File, files)
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()

@@ -17,6 +17,7 @@ type fakeStore struct {
 	*faults
 	config     *snapshot.Config
 	pushed     worker.PushJob
+	inPause    []snapshot.DiskInPause
 	sent       worker.SendJob
 	received   worker.ReceiveJob
 	resume     json.RawMessage // of what was sent
@@ -74,7 +75,7 @@ func (s *fakeStore) Push(ctx context.Context, j worker.PushJob, notify func(work
 	}
 	s.pushed = j
 	s.config = &snapshot.Config{Ref: j.Ref, Facts: j.Facts, Spec: j.Spec, Resume: json.RawMessage(j.Resume)}
-	return snapshot.Receipt{Digest: "sha256:" + hexDigest, Captured: time.Now(), Durable: time.Now()}, nil
+	return snapshot.Receipt{Digest: "sha256:" + hexDigest, Captured: time.Now(), Durable: time.Now(), Disks: s.inPause}, nil
 }
 
 const hexDigest = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"

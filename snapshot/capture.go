@@ -43,7 +43,7 @@ func newCapture(p *push, g *errgroup.Group, ctx context.Context) *capture {
 	c := &capture{push: p, packer: newPacker(p, g, ctx), seen: newSeen(p.tables()), table: newNextTable(p.o.Next, p.tables())}
 	c.passes = passes{
 		ctx: ctx, live: p.o.Live, tracker: p.o.Tracker, budget: p.o.Budget, most: mostPasses,
-		behind: c.packer.drain, over: c.capturedNow,
+		behind: c.packer.drain, over: c.capturedNow, clones: true,
 	}
 	c.cost = c.looking
 	c.before = func(n int) {
@@ -78,6 +78,7 @@ func (c *capture) run() error {
 		err := c.passes.run()
 		c.config.Resume = c.resume
 		c.receipt.Passes, c.receipt.Untracked, c.receipt.Inside = c.made, c.untracked(), c.inside
+		c.receipt.Disks = c.inPause()
 		return err
 	}
 	if _, err := c.pass(pass{whole: true, last: true}); err != nil {

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"godwit.dev/godwit/snapshot/format"
 )
 
@@ -64,7 +62,7 @@ func (p *passes) run() error {
 			return err
 		}
 	}
-	if err := p.syncDisks(); err != nil {
+	if err := p.prepareDisks(); err != nil {
 		return err
 	}
 	return p.stand()
@@ -185,20 +183,6 @@ func (p *passes) due() (n uint64) {
 	return n
 }
 
-// syncDisks has the kernel write back what it holds of disks: the VMM waits for that when
-// it is paused.
-func (p *passes) syncDisks() error {
-	for _, s := range p.spaces {
-		if s.Disk == "" {
-			continue
-		}
-		if err := unix.Fdatasync(int(s.File.Fd())); err != nil && err != unix.EINVAL && err != unix.EROFS {
-			return fmt.Errorf("sync %s: %w", s.Name, err)
-		}
-	}
-	return p.ctx.Err()
-}
-
 // stand has the VM paused and looks at what is left. Where the tracker knows, that is done
 // while the device state is saved; what is written in saving it is looked at behind.
 func (p *passes) stand() error {
@@ -229,11 +213,17 @@ func (p *passes) stand() error {
 	if err != nil {
 		return err
 	}
-	done.looked, done.changed = done.looked+rest.looked, done.changed+rest.changed
-	p.inside = done.inside + rest.inside
+	disks, err := p.cloneDisks()
+	if err != nil {
+		return err
+	}
+	for _, more := range []passed{rest, disks} {
+		done.looked, done.changed, done.inside = done.looked+more.looked, done.changed+more.changed, done.inside+more.inside
+	}
+	p.inside = done.inside
 	p.noted(done, time.Since(begun))
 	p.over()
-	return nil
+	return p.lookBehind()
 }
 
 // rest looks at what the last pass may have missed, or at everything.

@@ -28,7 +28,8 @@ type passes struct {
 	cost    func(rest uint64) time.Duration // of so many pages in the pause
 	before  func(n int)                     // the n-th pass while the VM runs, from 0 on; may be nil
 	behind  func() error                    // each of those
-	over    func()                          // the last page has been read
+	over    func()                          // the VM is not needed any more
+	clones  bool                            // disks are set aside in the pause, where that can be
 	// begin is called before each pass, whatever the VM does; it may be nil.
 	begin func(pass) error
 	// gone hears of pages that had data, and have none any more; nil: nobody wants to.
@@ -54,8 +55,19 @@ type looker interface {
 
 // pass says which pages are looked at. Those of which nothing is known always are.
 type pass struct {
-	whole bool // all, not only those that are due
-	last  bool // the VM stands still
+	whole  bool // all, not only those that are due
+	last   bool // the VM stands still
+	behind bool // it did, and may go on: what is looked at has been set aside
+	// only are the spaces that are looked at; nil: all but those that will be set aside.
+	only func(*area) bool
+}
+
+// on reports whether a pass looks at a space.
+func (kind pass) on(s *area) bool {
+	if kind.only != nil {
+		return kind.only(s)
+	}
+	return !kind.last || !s.clones
 }
 
 // passed is what came of one.
@@ -132,6 +144,9 @@ func each(ctx context.Context, items <-chan item, do func(item) error) error {
 func (p *passes) scan(ctx context.Context, kind pass, items chan<- item) error {
 	quiet := make([]bool, len(p.spaces))
 	for i, s := range p.spaces {
+		if !kind.on(s) {
+			continue
+		}
 		var err error
 		if quiet[i], err = s.quiet(); err != nil {
 			return err
@@ -141,10 +156,13 @@ func (p *passes) scan(ctx context.Context, kind pass, items chan<- item) error {
 		}
 	}
 	for n, s := range p.spaces {
+		if !kind.on(s) {
+			continue
+		}
 		// A disk cannot be tracked: all of it is looked at unless nobody has written to it.
 		whole := !quiet[n] && (kind.whole || s.Disk != "")
 		for i := range s.data {
-			if err := s.send(ctx, i, whole, kind.last, items); err != nil {
+			if err := s.send(ctx, i, whole, kind, items); err != nil {
 				return err
 			}
 		}
@@ -152,7 +170,7 @@ func (p *passes) scan(ctx context.Context, kind pass, items chan<- item) error {
 	return nil
 }
 
-func (s *area) send(ctx context.Context, i int, whole, last bool, items chan<- item) error {
+func (s *area) send(ctx context.Context, i int, whole bool, kind pass, items chan<- item) error {
 	data := &s.data[i]
 	if data.empty() {
 		return nil
@@ -168,13 +186,16 @@ func (s *area) send(ctx context.Context, i int, whole, last bool, items chan<- i
 		due = due.and(data)
 		look = due.or(&unknown)
 	}
-	if !last {
+	if !kind.last {
 		look = look.without(&b.left)
 	}
 	if look.empty() {
 		return nil
 	}
 	b.due = b.due.without(&look)
+	if kind.last && !kind.behind {
+		s.read += uint64(look.count()) * format.PageSize
+	}
 	select {
 	case items <- item{s, i, look}:
 		return nil

@@ -32,6 +32,9 @@ type Space struct {
 	Name string // ram0, disk0...
 	Disk string // spec.Disk.ID; empty for RAM
 	File *os.File
+	// Clone, of a disk, is an empty file beside File that nobody else has: the pause clones the
+	// disk into it, and Push reads that, where their file system can. Nil: none is made.
+	Clone *os.File
 }
 
 // Disk is the file of a read-only disk.
@@ -113,6 +116,8 @@ type Receipt struct {
 	// Inside are bytes that were sent while the VM stood still: more than half of Memory had
 	// changed.
 	Inside uint64 `json:"insideBytes,omitempty"`
+	// Disks are those that were read while the VM stood still: where they lie none is cloned.
+	Disks []DiskInPause `json:"disks,omitempty"`
 }
 
 func (o *Options) defaults() {

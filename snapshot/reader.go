@@ -50,12 +50,21 @@ func (r *reader) block(it item) error {
 	if err != nil {
 		return err
 	}
-	step := "capture"
-	if !r.last {
-		step = "precopy"
-	}
-	r.note(step, it.pages.count())
+	r.note(r.step(s), it.pages.count())
 	return nil
+}
+
+// step of a push, for people.
+func (r *reader) step(s *area) string {
+	switch {
+	case !r.last:
+		return "precopy"
+	case s.cloned:
+		return "clone"
+	case s.Disk != "":
+		return "disk"
+	}
+	return "capture"
 }
 
 // page looks at one page. What is stored is never a page that changes while it is looked

@@ -137,7 +137,9 @@ const (
 
 // Progress of a push or a fill.
 type Progress struct {
-	Step  string `json:"step"` // "capture", "upload", "commit"; "fill"; "verify"
+	// Step is "precopy", then in the pause "capture" and "disk", "clone" behind it, "upload",
+	// "commit"; "fill"; "verify".
+	Step  string `json:"step"`
 	Done  uint64 `json:"done"` // bytes
 	Total uint64 `json:"total"`
 

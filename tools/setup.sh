@@ -9,6 +9,7 @@ packages=(
 	qemu-system-x86 seabios ipxe-qemu # the VMM and the firmware it reads
 	busybox-static isc-dhcp-client kmod cpio xz-utils zstd lz4 binutils # guest: initramfs and modules
 	erofs-utils e2fsprogs # disks
+	btrfs-progs xfsprogs # file systems of the tests that clone files
 	ovmf systemd-boot-efi gdisk dosfstools mtools qemu-utils # VM disks: firmware, and the disks of the tests
 	iproute2 iptables util-linux # nodes on one host
 	systemd man-db # what checks the unit and the manual of the package

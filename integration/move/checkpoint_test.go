@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +20,7 @@ import (
 	contentstore "github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/integration/harness"
 	"godwit.dev/godwit/integration/images"
@@ -31,6 +34,7 @@ type taken struct {
 		PauseMs     float64 `json:"pause_ms"`
 		PushedBytes string  `json:"pushed_bytes"`
 		Tracking    string  `json:"tracking"`
+		Notes       []string
 	}
 }
 
@@ -43,6 +47,23 @@ func take(t *testing.T, n *harness.Node, args ...string) (r taken, pushed uint64
 	_, _ = fmt.Sscan(r.Figures.PushedBytes, &pushed)
 	t.Logf("%v: paused %.1f ms (%s), pushed %d", args, r.Figures.PauseMs, r.Figures.Tracking, pushed)
 	return r, pushed
+}
+
+// clones reports whether the file system of the nodes clones files.
+func clones(t *testing.T) bool {
+	t.Helper()
+	dir := t.TempDir()
+	from, err := os.Create(filepath.Join(dir, "from"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
+	to, err := os.Create(filepath.Join(dir, "to"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer to.Close()
+	return unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) == nil
 }
 
 // A VM goes on while its checkpoint is sent; what comes after refers to it; it is restored
@@ -91,7 +112,10 @@ func TestCheckpoint(t *testing.T) {
 		}
 		b.Godwit(t, "wake", vm)
 		before = ask(t, h, address)
-		second, pushed = take(t, b, "checkpoint", vm)
+		second, pushed = take(t, b, "checkpoint", "--pause-budget", "0", vm)
+		if said := strings.Contains(strings.Join(second.Figures.Notes, "\n"), "has no reflink"); said == clones(t) {
+			t.Errorf("disks can be cloned here: %v, and it is told: %q", clones(t), second.Figures.Notes)
+		}
 		then = ask(t, h, address)
 		if pushed*4 > full {
 			t.Errorf("a checkpoint behind a wake pushed %d bytes, the first %d", pushed, full)

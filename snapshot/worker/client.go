@@ -39,6 +39,7 @@ func (c *Client) Push(ctx context.Context, j PushJob, notify func(Progress)) (sn
 	files := fileList{}
 	for i := range j.Spaces {
 		files.add(j.Spaces[i].File)
+		files.add(j.Spaces[i].Clone)
 	}
 	for i := range j.Disks {
 		files.add(j.Disks[i].File)

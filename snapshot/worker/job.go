@@ -117,6 +117,9 @@ type Space struct {
 	Name string `json:"name"`
 	Disk string `json:"disk,omitempty"` // spec.Disk.ID, of a push
 	File *File  `json:"file"`
+	// Clone, of a push of a disk, is an empty file that nobody else has, in the file system of
+	// File; nil: the disk is not cloned.
+	Clone *File `json:"clone,omitempty"`
 }
 
 // Disk is the file of a read-only disk.

@@ -170,7 +170,7 @@ func (j *PushJob) run(ctx context.Context, kept *cache.Dir, notify func(Progress
 func source(state *File, spaces []Space, disks []Disk) snapshot.Source {
 	src := snapshot.Source{State: osFile(state)}
 	for _, s := range spaces {
-		src.Spaces = append(src.Spaces, snapshot.Space{Name: s.Name, Disk: s.Disk, File: osFile(s.File)})
+		src.Spaces = append(src.Spaces, snapshot.Space{Name: s.Name, Disk: s.Disk, File: osFile(s.File), Clone: osFile(s.Clone)})
 	}
 	for _, d := range disks {
 		src.Disks = append(src.Disks, snapshot.Disk{ID: d.ID, Digest: d.Digest, File: osFile(d.File), From: d.From})
