@@ -19,12 +19,17 @@ import (
 // kept is a cache's part for one repository.
 func kept(t *testing.T) *cache.Dir {
 	t.Helper()
-	lease, err := cache.Open(t.TempDir(), 1<<30).Join("registry.example/vms/uid1")
+	lease, err := cache.Open(t.TempDir(), 1<<30).Join("registry.example/vms/uid1", "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(lease.Close)
-	return cache.NewDir(lease.Dir, nil)
+	return cache.NewDir(lease.Dir, "", nil)
+}
+
+func pathOf(d *cache.Dir) string {
+	path, _ := d.Paths()
+	return path
 }
 
 // through restores RAM, disk and state by way of a cache, and counts what the store was
@@ -74,7 +79,7 @@ func TestKeptSnapshotAsksNobody(t *testing.T) {
 		if n := w.through(t, fetched, receipt.Digest); n != 0 {
 			t.Errorf("%s: the node that fetched asked the store %d times", name, n)
 		}
-		w.sameAsStored(t, pushed.Path())
+		w.sameAsStored(t, pathOf(pushed))
 	}
 }
 
@@ -105,7 +110,7 @@ func TestDamagedEntryIsFetched(t *testing.T) {
 		t.Fatal(err)
 	}
 	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
-	files, err := filepath.Glob(filepath.Join(k.Path(), "*sha256-*"))
+	files, err := filepath.Glob(filepath.Join(pathOf(k), "*sha256-*"))
 	if err != nil || len(files) < 5 { // manifest, config, index, state, pack
 		t.Fatalf("%d files are kept, %v", len(files), err)
 	}
@@ -192,7 +197,7 @@ func TestKeptParts(t *testing.T) {
 	if n := fill(); n != 0 {
 		t.Errorf("%d requests for what is kept", n)
 	}
-	parts, err := filepath.Glob(filepath.Join(k.Path(), store.KeptParts+"*"))
+	parts, err := filepath.Glob(filepath.Join(pathOf(k), store.KeptParts+"*"))
 	if err != nil || len(parts) == 0 {
 		t.Fatalf("%d parts are kept, %v", len(parts), err)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -59,6 +60,9 @@ type goldenConfig struct {
 
 // GoldenRepository is where a node's golden snapshots lie, beside those of its VMs.
 func GoldenRepository(prefix string) string { return prefix + "/golden" }
+
+// GoldenBeside is GoldenRepository for a VM's repository.
+func GoldenBeside(repository string) string { return GoldenRepository(path.Dir(repository)) }
 
 const shortKernel = 8 // hex digits
 

@@ -74,7 +74,7 @@ func (r *registry) openIn(ctx context.Context, st store.Store, dgst string) (*sn
 // for: the record says that it owns the VM, and its bytes are what its digest says. So a VM
 // wakes where it slept while the store is away.
 func (r *registry) Exists(ctx context.Context, repository, dgst string) (bool, error) {
-	if r.cache.Has(repository, digest.Digest(dgst), snapshot.MediaTypeDisk) {
+	if r.cache.Has(repository, snapshot.GoldenBeside(repository), digest.Digest(dgst), snapshot.MediaTypeDisk) {
 		return true, nil
 	}
 	st, err := r.open(repository)

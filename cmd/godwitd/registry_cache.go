@@ -23,14 +23,14 @@ func (r *registry) keeping(repository string) (kept *cache.Dir, leave func()) {
 	if strings.HasPrefix(repository, store.LayoutPrefix) {
 		return nil, nil
 	}
-	lease, err := r.cache.Join(repository)
+	lease, err := r.cache.Join(repository, "")
 	if err != nil {
 		slog.Warn("the cache of packs is not used", "error", err)
 	}
 	if lease == nil {
 		return nil, nil
 	}
-	kept = cache.NewDir(lease.Dir, nil)
+	kept = cache.NewDir(lease.Dir, "", nil)
 	return kept, func() {
 		lease.Close()
 		if err := r.cache.Note(*kept.Usage()); err != nil {

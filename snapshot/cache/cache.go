@@ -53,15 +53,34 @@ const (
 // Lease keeps what is there of a repository from being evicted while a job uses it. It
 // dies with the process. The one of a cache that keeps nothing is nil.
 type Lease struct {
-	Dir  string // of the objects
-	lock *os.File
+	Dir    string // of the objects
+	Beside string // of those that the repository shares with others; empty: none are kept
+	lock   *os.File
+	beside *Lease
 }
 
-// Join takes a lease. Whoever deletes is waited for: that takes no time.
-func (c *Cache) Join(repository string) (*Lease, error) {
+// Join takes a lease. Whoever deletes is waited for: that takes no time. What is kept of the
+// repository called beside, which holds what others have in common, may be read with it.
+func (c *Cache) Join(repository, beside string) (*Lease, error) {
 	if c == nil || c.max <= 0 {
 		return nil, nil
 	}
+	l, err := c.join(repository)
+	if err != nil || beside == "" || beside == repository {
+		return l, err
+	}
+	if _, err := os.Stat(c.path(key(beside))); err != nil {
+		return l, nil // nothing is made there for nothing
+	}
+	if l.beside, err = c.join(beside); err != nil {
+		l.Close()
+		return nil, err
+	}
+	l.Beside = l.beside.Dir
+	return l, nil
+}
+
+func (c *Cache) join(repository string) (*Lease, error) {
 	k := key(repository)
 	for range 10 {
 		err := os.MkdirAll(c.path(k, blobs), 0o700)
@@ -90,6 +109,7 @@ func (c *Cache) Join(repository string) (*Lease, error) {
 func (l *Lease) Close() {
 	if l != nil {
 		l.lock.Close()
+		l.beside.Close()
 	}
 }
 

@@ -25,11 +25,11 @@ import (
 
 func join(t *testing.T, c *Cache, repository string) (*Dir, *Lease) {
 	t.Helper()
-	l, err := c.Join(repository)
+	l, err := c.Join(repository, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return NewDir(l.Dir, nil), l
+	return NewDir(l.Dir, l.Beside, nil), l
 }
 
 // keep adds a blob of n bytes that was used minutes ago.
@@ -112,7 +112,7 @@ func TestEvict(t *testing.T) {
 		t.Errorf("%d of %d bytes, %v", size, limit, err)
 	}
 	off := Open(c.dir, 0)
-	if l, err := off.Join("r/a"); l != nil || err != nil {
+	if l, err := off.Join("r/a", ""); l != nil || err != nil {
 		t.Errorf("a cache that is off gives a lease: %v, %v", l, err)
 	}
 	if err := off.Evict(); err != nil {
@@ -152,12 +152,12 @@ func TestJoinWhileOthersDelete(t *testing.T) {
 	for n := range 4 {
 		jobs.Go(func() {
 			for i := range 50 {
-				l, err := c.Join(fmt.Sprintf("r/%d", n%2))
+				l, err := c.Join(fmt.Sprintf("r/%d", n%2), "")
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				d, name := NewDir(l.Dir, nil), fmt.Sprintf("blob%d", i%5)
+				d, name := NewDir(l.Dir, l.Beside, nil), fmt.Sprintf("blob%d", i%5)
 				data := bytes.Repeat([]byte{byte(i % 5)}, 20<<10)
 				d.Keep(name, int64(len(data)), store.Part{Data: data})
 				kept := d.Usage().KeptBytes > 0 // else the cache was full
@@ -230,7 +230,7 @@ func TestForget(t *testing.T) {
 	if n := len(names(t, d)); n != 6 {
 		t.Errorf("%d objects while a job uses them", n)
 	}
-	if !c.Has("r/a", first, "disk") || c.Has("r/a", first) || c.Has("r/a", digest.FromString("x"), "disk") || c.Has("r/b", first, "disk") {
+	if !c.Has("r/a", "", first, "disk") || c.Has("r/a", "", first) || c.Has("r/a", "", digest.FromString("x"), "disk") || c.Has("r/b", "", first, "disk") {
 		t.Error("what is there and what is not are mistaken for each other")
 	}
 	l.Close()
@@ -238,13 +238,13 @@ func TestForget(t *testing.T) {
 	if n := len(names(t, d)); n != 4 { // manifest, config, two, both
 		t.Errorf("%d objects of one snapshot: %v", n, names(t, d))
 	}
-	if c.Has("r/a", first, "disk") || !c.Has("r/a", second, "disk") {
+	if c.Has("r/a", "", first, "disk") || !c.Has("r/a", "", second, "disk") {
 		t.Error("the wrong snapshot was forgotten")
 	}
 	if err := os.Truncate(filepath.Join(d.path, "sha256-"+digest.FromString("two").Encoded()), 1); err != nil {
 		t.Fatal(err)
 	}
-	if c.Has("r/a", second, "disk") {
+	if c.Has("r/a", "", second, "disk") {
 		t.Error("a blob that is cut counts as there")
 	}
 	forget(second)
@@ -310,14 +310,14 @@ func TestWriteFails(t *testing.T) {
 	if n := names(t, d); len(n) != 0 {
 		t.Errorf("kept after a failure: %v", n)
 	}
-	slow := NewDir(l.Dir, nil)
+	slow := NewDir(l.Dir, l.Beside, nil)
 	slow.spent = time.Hour
 	slow.Keep("slow", 1, store.Part{Data: []byte{1}})
 	if n := names(t, slow); len(n) != 0 {
 		t.Errorf("kept by one that is too slow: %v", n)
 	}
 	noted := 0
-	large := NewDir(l.Dir, func() { noted++ })
+	large := NewDir(l.Dir, l.Beside, func() { noted++ })
 	for i := range 5 {
 		large.Keep(fmt.Sprint(i), noteEvery/2, store.Part{Data: make([]byte, noteEvery/2)})
 	}

@@ -17,6 +17,7 @@ import (
 // Dir is one repository's part of the cache, as a job uses it that can reach nothing else.
 type Dir struct {
 	path   string
+	beside string // read from, and not written to; may be empty
 	opened time.Time
 	note   func() // after each noteEvery bytes that were kept
 
@@ -32,13 +33,13 @@ var _ store.Keeper = (*Dir)(nil)
 // noteEvery is how much may be kept until somebody looks at the limit.
 const noteEvery = 64 << 20
 
-// NewDir uses a lease's Dir. note, if not nil, is called now and then when much was kept: the
-// cache may be above its limit.
-func NewDir(path string, note func()) *Dir {
+// NewDir uses a lease's Dir and Beside. note, if not nil, is called now and then when much was
+// kept: the cache may be above its limit.
+func NewDir(path, beside string, note func()) *Dir {
 	if note == nil {
 		note = func() {}
 	}
-	return &Dir{path: path, opened: time.Now(), note: note}
+	return &Dir{path: path, beside: beside, opened: time.Now(), note: note}
 }
 
 // Open implements store.Keeper.
@@ -57,10 +58,22 @@ func (d *Dir) Open(name string) (io.ReadCloser, int64, bool) {
 	return f, size, true
 }
 
-// open answers a regular file only: a worker that a snapshot has taken over may have made
-// something else.
+// open looks in the directory, then beside it.
 func (d *Dir) open(name string) (*os.File, int64, error) {
-	f, err := os.OpenFile(filepath.Join(d.path, name), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	f, size, err := openRegular(filepath.Join(d.path, name))
+	if err != nil && d.beside != "" {
+		f, size, err = openRegular(filepath.Join(d.beside, name))
+	}
+	if err == nil {
+		d.Touch(name)
+	}
+	return f, size, err
+}
+
+// openRegular answers a regular file only: a worker that a snapshot has taken over may have
+// made something else.
+func openRegular(path string) (*os.File, int64, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -72,7 +85,6 @@ func (d *Dir) open(name string) (*os.File, int64, error) {
 		f.Close()
 		return nil, 0, err
 	}
-	d.Touch(name)
 	return f, info.Size(), nil
 }
 
@@ -93,7 +105,9 @@ func (d *Dir) read(name string, limit int64) ([]byte, error) {
 // Touch implements store.Keeper.
 func (d *Dir) Touch(name string) {
 	now := time.Now()
-	_ = os.Chtimes(filepath.Join(d.path, name), now, now)
+	if os.Chtimes(filepath.Join(d.path, name), now, now) != nil && d.beside != "" {
+		_ = os.Chtimes(filepath.Join(d.beside, name), now, now)
+	}
 }
 
 // Discard implements store.Keeper.
@@ -191,12 +205,12 @@ func (d *Dir) Usage() *Usage {
 	return &u
 }
 
-// Path of the directory; of nil it is empty.
-func (d *Dir) Path() string {
+// Paths of the directory and of the one beside it, which may be empty; of nil both are.
+func (d *Dir) Paths() (path, beside string) {
 	if d == nil {
-		return ""
+		return "", ""
 	}
-	return d.path
+	return d.path, d.beside
 }
 
 // The cache leaves a part of its file system to others.

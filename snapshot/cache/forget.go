@@ -20,14 +20,15 @@ import (
 const maxManifest = 4 << 20
 
 // Has reports whether a snapshot's manifest is kept and all that it lists but objects of the
-// media types without, whose place is elsewhere. What the bytes are is not looked at.
-func (c *Cache) Has(repository string, d digest.Digest, without ...string) bool {
-	l, err := c.Join(repository)
+// media types without, whose place is elsewhere, there or beside it. What the bytes are is not
+// looked at.
+func (c *Cache) Has(repository, beside string, d digest.Digest, without ...string) bool {
+	l, err := c.Join(repository, beside)
 	if err != nil || l == nil {
 		return false
 	}
 	defer l.Close()
-	dir := NewDir(l.Dir, nil)
+	dir := NewDir(l.Dir, l.Beside, nil)
 	data, err := dir.read(store.KeptName(store.Manifest(d.String())), maxManifest)
 	if err != nil || digest.FromBytes(data) != d {
 		return false
@@ -53,6 +54,9 @@ next:
 
 func (d *Dir) whole(name string, size int64) bool {
 	info, err := os.Lstat(d.path + "/" + name)
+	if err != nil && d.beside != "" {
+		info, err = os.Lstat(d.beside + "/" + name)
+	}
 	return err == nil && info.Mode().IsRegular() && info.Size() == size
 }
 
@@ -67,7 +71,7 @@ func (c *Cache) Forget(repository string, d digest.Digest) error {
 		return fmt.Errorf("forget snapshot %s: %w", d, err)
 	}
 	defer f.Close()
-	dir := NewDir(c.path(key(repository), blobs), nil)
+	dir := NewDir(c.path(key(repository), blobs), "", nil)
 	files, err := os.ReadDir(dir.path)
 	if err != nil {
 		return fmt.Errorf("forget snapshot %s: %w", d, err)

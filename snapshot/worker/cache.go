@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 
+	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/cache"
 	"godwit.dev/godwit/snapshot/store"
 )
@@ -12,33 +13,35 @@ import (
 // evicting lets one caller of this process evict at a time; the others need not wait.
 var evicting sync.Mutex
 
-// uses is the repository whose objects a job keeps, and where it is told their directory. A
+// uses is the repository whose objects a job keeps, and where it is told their directories. A
 // job that looks at what the store has, or moves it, keeps nothing.
-func (j *job) uses() (repository string, dir *string) {
+func (j *job) uses() (repository string, kept *Kept) {
 	switch {
 	case j.Push != nil:
-		return j.Push.Store.Repository, &j.Push.Cache
+		return j.Push.Store.Repository, &j.Push.Kept
 	case j.Open != nil:
-		return j.Open.Store.Repository, &j.Open.Cache
+		return j.Open.Store.Repository, &j.Open.Kept
 	case j.Fill != nil:
-		return j.Fill.Store.Repository, &j.Fill.Cache
+		return j.Fill.Store.Repository, &j.Fill.Kept
+	case j.Golden != nil:
+		return j.Golden.Store.Repository, &j.Golden.Kept
 	}
-	return "", new(string)
+	return "", new(Kept)
 }
 
 // join gives a job the part of the cache that is its repository's. What the node's own disk
 // has anyway, in a layout, is not kept twice. Without a cache a job goes on.
 func (c *Client) join(j *job) *cache.Lease {
-	repository, dir := j.uses()
+	repository, kept := j.uses()
 	if c.Cache == nil || repository == "" || strings.HasPrefix(repository, store.LayoutPrefix) {
 		return nil
 	}
-	lease, err := c.Cache.Join(repository)
+	lease, err := c.Cache.Join(repository, snapshot.GoldenBeside(repository))
 	if err != nil {
 		slog.Warn("the cache of packs is not used", "error", err)
 	}
 	if lease != nil {
-		*dir = lease.Dir
+		kept.Cache, kept.Beside = lease.Dir, lease.Beside
 	}
 	return lease
 }
@@ -78,11 +81,11 @@ func evict(c *cache.Cache) {
 
 // keeper is the part of the cache that a job has; nil: none.
 func (j *job) keeper(w *answers) *cache.Dir {
-	_, dir := j.uses()
-	if *dir == "" {
+	_, kept := j.uses()
+	if kept.Cache == "" {
 		return nil
 	}
-	return cache.NewDir(*dir, func() { w.write(line{Kept: true}) })
+	return cache.NewDir(kept.Cache, kept.Beside, func() { w.write(line{Kept: true}) })
 }
 
 // through returns a store that reads from the cache what is there.

@@ -12,6 +12,7 @@ import (
 
 	digest "github.com/opencontainers/go-digest"
 
+	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/cache"
 	"godwit.dev/godwit/snapshot/store/storetest"
 )
@@ -124,5 +125,74 @@ func TestPushIsConfined(t *testing.T) {
 	}
 	if r.seen == 0 {
 		t.Error("no worker was seen")
+	}
+}
+
+// A VM whose pages are those of a golden snapshot wakes without a request on a node that has read
+// the golden snapshot, or made it: with what is kept of that, which the VM's worker may
+// read and not change.
+func TestNodeKeepsGoldenPacks(t *testing.T) {
+	r := storetest.Start(t, &storetest.Registry{})
+	own, shared := r.Config(t, "vms/uid1"), r.Config(t, "vms/golden")
+	maker, reader := client(), client()
+	maker.Cache, reader.Cache = cache.Open(t.TempDir(), 1<<30), cache.Open(t.TempDir(), 1<<30)
+	job := pushJob(t, own)
+	image := digest.FromString("image")
+	made := job
+	made.Store, made.State = shared, nil
+	made.Make = &snapshot.GoldenInfo{Image: image, VMM: "qemu", Memory: ramSize, VCPUs: 1}
+	golden, err := maker.Push(t.Context(), made, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]*Client{"the node that made it": maker, "the node that read it": reader} {
+		table := file(t, nil)
+		if _, err := c.Golden(t.Context(), GoldenJob{Store: shared, Digest: golden.Digest, Table: table}); err != nil {
+			t.Fatal(err)
+		}
+		job.Golden = table
+		receipt, err := c.Push(t.Context(), job, nil)
+		if err != nil || receipt.Ungolden != "" || receipt.Figures.New > 0 {
+			t.Fatalf("%s: %+v, %v", name, receipt, err)
+		}
+		beside := snapshot.GoldenBeside(own.Repository)
+		if c.Cache.Has(own.Repository, "", receipt.Digest) || !c.Cache.Has(own.Repository, beside, receipt.Digest) {
+			t.Errorf("%s: the VM's own packs are all there is: the test shows nothing", name)
+		}
+		restore := func() (requests int) {
+			t.Helper()
+			r.Take()
+			fill := FillJob{Store: own, Digest: receipt.Digest, Spaces: []Space{{Name: "ram0", File: file(t, nil)}}, State: file(t, nil)}
+			if err := c.Fill(t.Context(), fill, nil); err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(contents(t, fill.Spaces[0].File), contents(t, job.Spaces[0].File)) {
+				t.Error("RAM differs after a restore")
+			}
+			return len(r.Take())
+		}
+		if n := restore(); n != 0 {
+			t.Errorf("%s: %d requests", name, n)
+		}
+		lease, err := c.Cache.Join(own.Repository, beside)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lease.Close()
+		packs, err := filepath.Glob(filepath.Join(lease.Beside, "*sha256-*"))
+		if err != nil || len(packs) == 0 {
+			t.Fatalf("%s: %d objects, %v", name, len(packs), err)
+		}
+		for _, p := range packs { // damaged, all of them
+			if err := os.Truncate(p, 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if restore() == 0 {
+			t.Errorf("%s: no request, and what is kept is damaged", name)
+		}
+		if n := restore(); n != 0 {
+			t.Errorf("%s: %d requests for what was fetched", name, n)
+		}
 	}
 }

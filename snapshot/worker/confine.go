@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 	"kernel.org/pub/linux/libs/security/libcap/psx"
 
+	"godwit.dev/godwit/snapshot/cache"
 	"godwit.dev/godwit/snapshot/store"
 )
 
@@ -17,11 +18,11 @@ import (
 // it reads a byte that others made: its files are open, its credentials and keys read.
 // What is left is the descriptors that it was given, connections to registries, the
 // public files that these take, the directories of layouts, and what the node keeps of this
-// repository. A parser that a snapshot has taken over reads no other file of the host,
+// repository and, to read it, of golden snapshots. A parser that a snapshot has taken over reads no other file of the host,
 // writes none and gets no right back.
 //
 // A kernel without landlock leaves the files in reach that root owns; the rest holds.
-func confine(kept string, stores ...store.Config) error {
+func confine(kept *cache.Dir, stores ...store.Config) error {
 	var rules []landlock.Rule
 	for _, dir := range []string{"/etc/ssl", "/etc/pki", "/usr/share/ca-certificates", "/usr/local/share/ca-certificates", "/run/systemd/resolve"} {
 		rules = append(rules, landlock.RODirs(dir).IgnoreIfMissing())
@@ -29,8 +30,11 @@ func confine(kept string, stores ...store.Config) error {
 	for _, file := range []string{"/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/services", "/dev/null"} {
 		rules = append(rules, landlock.ROFiles(file).IgnoreIfMissing())
 	}
-	if kept != "" {
-		rules = append(rules, landlock.RWDirs(kept))
+	if own, beside := kept.Paths(); own != "" {
+		rules = append(rules, landlock.RWDirs(own))
+		if beside != "" {
+			rules = append(rules, landlock.RODirs(beside))
+		}
 	}
 	for _, st := range stores {
 		dir, ok := strings.CutPrefix(st.Repository, store.LayoutPrefix)

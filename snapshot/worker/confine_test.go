@@ -26,7 +26,8 @@ func probe(layout, kept, secret string) (err error) {
 	for range 4 { // rights are those of a thread
 		go func() { runtime.LockOSThread(); select {} }()
 	}
-	if err := confine(kept, store.Config{Repository: store.LayoutPrefix + layout}); err != nil {
+	shared := filepath.Join(filepath.Dir(kept), "shared")
+	if err := confine(cache.NewDir(kept, shared, nil), store.Config{Repository: store.LayoutPrefix + layout}); err != nil {
 		return err
 	}
 	if _, err := before.WriteAt([]byte("x"), 0); err != nil {
@@ -35,15 +36,19 @@ func probe(layout, kept, secret string) (err error) {
 	if err := os.WriteFile(filepath.Join(layout, "blob"), nil, 0o600); err != nil {
 		return fmt.Errorf("a file of the layout: %w", err)
 	}
-	cache.NewDir(kept, nil).Keep("blob", 1, store.Part{Data: []byte{1}})
+	cache.NewDir(kept, "", nil).Keep("blob", 1, store.Part{Data: []byte{1}})
 	if _, err := os.Stat(filepath.Join(kept, "blob")); err != nil {
 		return fmt.Errorf("what the node keeps: %w", err)
+	}
+	if _, err := os.ReadFile(filepath.Join(shared, "golden")); err != nil {
+		return fmt.Errorf("what the node keeps for all: %w", err)
 	}
 	if abi, err := syscall.LandlockGetABIVersion(); err == nil && abi > 0 {
 		for what, err := range map[string]error{
 			"read": second(os.ReadFile(secret)), "write": os.WriteFile(secret+"2", nil, 0o600), "list": second(os.ReadDir("/")),
-			"list another's": second(os.ReadDir(filepath.Dir(kept))),
-			"link":           os.Symlink("/", secret+"3"), "run": exec.Command("/bin/true").Run(),
+			"list another's":        second(os.ReadDir(filepath.Dir(kept))),
+			"change what is shared": os.WriteFile(filepath.Join(shared, "golden"), nil, 0o600), "remove what is shared": os.Remove(filepath.Join(shared, "golden")),
+			"link": os.Symlink("/", secret+"3"), "run": exec.Command("/bin/true").Run(),
 		} {
 			if !errors.Is(err, fs.ErrPermission) {
 				return fmt.Errorf("%s of another file: %v", what, err)
@@ -64,8 +69,11 @@ func TestConfined(t *testing.T) {
 		t.Fatal(err)
 	}
 	kept := filepath.Join(dir, "packs", "own")
-	if err := os.MkdirAll(kept, 0o700); err != nil {
-		t.Fatal(err)
+	shared := filepath.Join(dir, "packs", "shared")
+	for _, err := range []error{os.MkdirAll(kept, 0o700), os.MkdirAll(shared, 0o700), os.WriteFile(filepath.Join(shared, "golden"), []byte("x"), 0o600)} {
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 	cmd := exec.Command("/proc/self/exe", filepath.Join(dir, "layout"), kept, secret)
 	cmd.Env = append(os.Environ(), "GODWIT_TEST_WORKER=confined")

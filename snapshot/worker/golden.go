@@ -19,6 +19,7 @@ type GoldenJob struct {
 
 	Memory      int64 `json:"memory,omitempty"`
 	Concurrency int   `json:"concurrency,omitempty"`
+	Kept
 }
 
 // Golden reads a golden snapshot whole. After an error the table must not be used.
@@ -37,7 +38,7 @@ func (j *GoldenJob) run(ctx context.Context, kept *cache.Dir) (line, error) {
 	if err != nil {
 		return line{}, err
 	}
-	if err := confine(kept.Path(), j.Store); err != nil {
+	if err := confine(kept, j.Store); err != nil {
 		return line{}, err
 	}
 	g, err := snapshot.OpenGolden(ctx, through(a.store, kept), j.Digest, &a.keys)

@@ -56,7 +56,14 @@ type PushJob struct {
 	Memory      int64 `json:"memory,omitempty"`      // of buffers; default 256 MiB
 	Concurrency int   `json:"concurrency,omitempty"` // default 4
 
-	Cache string `json:"cache,omitempty"` // directory of what is kept; set by Client
+	Kept
+}
+
+// Kept is where a job keeps what it sends and reads, and where it may read what the node keeps of golden
+// snapshots; set by Client. Empty: nothing is kept.
+type Kept struct {
+	Cache  string `json:"cache,omitempty"`
+	Beside string `json:"cacheBeside,omitempty"`
 }
 
 // OpenJob asks what a snapshot is.
@@ -64,8 +71,8 @@ type OpenJob struct {
 	Store  store.Config  `json:"store"`
 	Keys   Keys          `json:"keys,omitzero"`
 	Digest digest.Digest `json:"digest"`
-	Want   *snapshot.Ref `json:"want,omitempty"`  // nil: any
-	Cache  string        `json:"cache,omitempty"` // set by Client
+	Want   *snapshot.Ref `json:"want,omitempty"` // nil: any
+	Kept
 }
 
 // Opened is the answer: the snapshot exists, is whole as far as its manifest, config
@@ -98,9 +105,9 @@ type FillJob struct {
 	Disks  []Disk  `json:"disks,omitempty"` // read-only disks that the node lacks, by Digest
 	Table  *File   `json:"table,omitempty"` // becomes the page table; owner-only, beside the RAM file
 
-	Memory      int64  `json:"memory,omitempty"`
-	Concurrency int    `json:"concurrency,omitempty"`
-	Cache       string `json:"cache,omitempty"` // set by Client
+	Memory      int64 `json:"memory,omitempty"`
+	Concurrency int   `json:"concurrency,omitempty"`
+	Kept
 }
 
 // Tracking is how the pages of a running VM that change are found; nil: by their content.

@@ -83,7 +83,7 @@ func open(ctx context.Context, p Place, want *snapshot.Ref, kept *cache.Dir) (*s
 	if err != nil {
 		return nil, err
 	}
-	if err := confine(kept.Path(), p.Store); err != nil {
+	if err := confine(kept, p.Store); err != nil {
 		return nil, err
 	}
 	a.store = through(a.store, kept)
@@ -99,7 +99,7 @@ func (j *DiffJob) run(ctx context.Context) (line, error) {
 	if err != nil {
 		return line{}, err
 	}
-	if err := confine("", j.From.Store, j.To.Store); err != nil {
+	if err := confine(nil, j.From.Store, j.To.Store); err != nil {
 		return line{}, err
 	}
 	from, err := a.open(ctx, nil)
@@ -128,7 +128,7 @@ func (j *CopyJob) run(ctx context.Context, notify func(Progress)) (line, error) 
 	if err != nil {
 		return line{}, err
 	}
-	if err := confine("", j.From.Store, j.To); err != nil {
+	if err := confine(nil, j.From.Store, j.To); err != nil {
 		return line{}, err
 	}
 	from, err := a.open(ctx, nil)

@@ -134,7 +134,7 @@ func (j *PushJob) run(ctx context.Context, kept *cache.Dir, notify func(Progress
 		return line{}, err
 	}
 	golden, ungolden := j.golden(&keys)
-	if err := confine(kept.Path(), append(golden.configs, j.Store)...); err != nil {
+	if err := confine(kept, append(golden.configs, j.Store)...); err != nil {
 		return line{}, err
 	}
 	o := snapshot.Options{

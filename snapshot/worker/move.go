@@ -166,7 +166,7 @@ func (j *SendJob) run(ctx context.Context, notify func(Progress)) (line, error) 
 	}
 	defer raw.Close()
 	tracker, untracked := j.Tracking.tracker()
-	if err := confine(""); err != nil {
+	if err := confine(nil); err != nil {
 		return line{}, err
 	}
 	conn, err := j.Ends.Client(ctx, raw)
@@ -207,7 +207,7 @@ func (j *ReceiveJob) run(ctx context.Context, notify func(Progress)) (line, erro
 			return line{}, fmt.Errorf("take connection over: %w", err)
 		}
 	}
-	if err := confine(""); err != nil {
+	if err := confine(nil); err != nil {
 		return line{}, err
 	}
 	conn, err := j.Ends.Server(ctx, raw)
