@@ -228,6 +228,9 @@ func (g *golden) Make(ctx context.Context, req *nodev1.GoldenRequest) (_ *nodev1
 		return nil, err
 	}
 	err = g.machines.Abort(ctx, vm, &machinev1.AbortRequest{Ref: capture.GetRef(), Reason: "the golden snapshot is made"})
+	if err := g.ready(ctx, digest.Digest(resp.GetDigest())); err != nil { // the first to sleep reads it
+		slog.WarnContext(ctx, "golden snapshot is not ready here", "digest", resp.GetDigest(), "error", err)
+	}
 	return &nodev1.GoldenResponse{
 		Digest: resp.GetDigest(), Image: booted.Digest, ReadyMs: uint64(took.Milliseconds()),
 		ResidentBytes: resp.GetResidentBytes(), PushedBytes: resp.GetPushedBytes(), Repository: g.repository(),

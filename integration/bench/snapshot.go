@@ -22,6 +22,9 @@ const (
 	workTime     = 30 * time.Second // between the first sleep and the second one
 )
 
+// workload is the command of the VM, but for what it tells this process.
+var workload = []string{"/bin/probe", "-fill", fmt.Sprint(noise), "-read", "/usr", "-heap", fmt.Sprint(snapshotHeap)}
+
 func snapshotName(s string) string { return snapshotGroup + "." + s }
 
 func snapshotFigures() []*Figure {
@@ -33,12 +36,14 @@ func snapshotFigures() []*Figure {
 	}
 	return []*Figure{
 		at("durable_speedup", 1.5, "baseline / first hibernate, command to manifest"),
+		at("golden_speedup", 5, "baseline / first hibernate beside a golden snapshot, command to manifest"),
 		at("second_speedup", 10, "baseline / second hibernate, command to manifest"),
 		at("second_bytes_ratio", 30, "bytes sent: baseline / second hibernate"),
 		at("wake_speedup", 3, "baseline's way back, without a VM / command to first beacon"),
 		{Name: "floor_ratio", Unit: "x", Source: Ratio, Most: goal(2), What: "hibernate by content, command to manifest / floor", in: snapshotGroup},
 		plain("resident", "MiB", Kernel, "RAM in use, of the file on tmpfs"),
 		plain("first", "ms", Wire, "godwit hibernate to the accepted manifest"),
+		plain("golden", "ms", Wire, "the same, of a second VM, with a golden snapshot of its image"),
 		plain("second", "ms", Wire, "the same, 30 s after the wake from the first"),
 		plain("content", "ms", Wire, "the same, once more, and every page is compared"),
 		plain("floor", "ms", Tool, "all pages in use read and hashed once, on all cores"),
@@ -46,9 +51,11 @@ func snapshotFigures() []*Figure {
 		plain("baseline", "ms", Wire, "zstd -1 -T0 of the same pages and crane push, to the manifest"),
 		plain("baseline_back", "ms", Tool, "crane blob and zstd -d into a file on tmpfs"),
 		plain("first_bytes", "MiB", Wire, "sent by the first hibernate"),
+		plain("golden_bytes", "MiB", Wire, "sent by the one with a golden snapshot"),
 		plain("second_bytes", "MiB", Wire, "sent by the second"),
 		plain("baseline_bytes", "MiB", Wire, "sent by the baseline"),
 		plain("first_pause", "ms", Own, "pause_ms of the first"),
+		plain("golden_pause", "ms", Own, "pause_ms of the one with a golden snapshot"),
 		plain("second_pause", "ms", Own, "pause_ms of the second"),
 		plain("content_pause", "ms", Own, "pause_ms of the one that compares"),
 	}
@@ -57,6 +64,7 @@ func snapshotFigures() []*Figure {
 func (b *bench) deriveSnapshot() {
 	v := func(name string) float64 { return b.value(snapshotName(name)) }
 	b.note("durable_speedup", v("baseline")/v("first"))
+	b.note("golden_speedup", v("baseline")/v("golden"))
 	b.note("second_speedup", v("baseline")/v("second"))
 	b.note("second_bytes_ratio", v("baseline_bytes")/v("second_bytes"))
 	b.note("wake_speedup", v("baseline_back")/v("wake"))
@@ -68,7 +76,6 @@ func (b *bench) importWorkload(ctx context.Context) error {
 	if !b.wants(snapshotGroup) {
 		return nil
 	}
-	b.say("golden_speedup is not measured: no golden snapshots are made yet")
 	root, err := harness.Root()
 	if err != nil {
 		return err
@@ -96,6 +103,11 @@ func (b *bench) snapshot(ctx context.Context) error {
 	if err := b.bootWorkload(ctx, vm); err != nil {
 		return err
 	}
+	_, resident, err := b.node.RAM()
+	if err != nil {
+		return err
+	}
+	b.note(snapshotName("resident"), float64(resident)/mib)
 	rival, err := b.newRival()
 	if err != nil {
 		return err
@@ -119,13 +131,38 @@ func (b *bench) snapshot(ctx context.Context) error {
 	if err := b.byContent(ctx, vm); err != nil {
 		return err
 	}
-	if _, err := b.node.RunCtr(ctx, "container", "rm", vm); err != nil {
+	if err := b.removeWorkload(ctx, vm); err != nil {
 		return err
 	}
-	if _, err := b.node.RunGodwit(ctx, "rm", "--force", vm); err != nil {
+	if err := b.golden(ctx); err != nil {
 		return err
 	}
 	return os.RemoveAll(filepath.Join(b.h.Dir, "registry/docker/registry/v2"))
+}
+
+func (b *bench) removeWorkload(ctx context.Context, vm string) error {
+	if _, err := b.node.RunCtr(ctx, "container", "rm", vm); err != nil {
+		return err
+	}
+	_, err := b.node.RunGodwit(ctx, "rm", "--force", vm)
+	return err
+}
+
+// golden puts another VM of the image to sleep, which has never slept, on a node that has made
+// a golden snapshot of it.
+func (b *bench) golden(ctx context.Context) error {
+	args := []string{"golden", "--memory", fmt.Sprintf("%dMiB", snapshotRAM), "--", images.Workload}
+	if _, err := b.node.RunGodwit(ctx, append(args, workload...)...); err != nil {
+		return err
+	}
+	vm := b.name("golden")
+	if err := b.bootWorkload(ctx, vm); err != nil {
+		return err
+	}
+	if err := b.sleepOnce(ctx, vm, "golden"); err != nil {
+		return err
+	}
+	return b.removeWorkload(ctx, vm)
 }
 
 // byContent has the node compare pages, for one wake and sleep.
@@ -151,21 +188,16 @@ func (b *bench) byContent(ctx context.Context, vm string) error {
 
 func (b *bench) bootWorkload(ctx context.Context, vm string) error {
 	b.watch.Mark(vm)
-	if _, err := b.node.RunCtr(ctx, "run", "-d", "--cni", "--runtime", runtimeName, "--runtime-config-path", filepath.Join(b.bootDir(), "config.toml"),
-		"--annotation", fmt.Sprintf("godwit.dev/memory=%dMiB", snapshotRAM), images.Workload, vm,
-		"/bin/probe", "-beacon", net.JoinHostPort(harness.Gateway, beaconPort), "-interval", beaconEvery.String(),
-		"-fill", fmt.Sprint(noise), "-read", "/usr", "-heap", fmt.Sprint(snapshotHeap)); err != nil {
+	args := []string{"run", "-d", "--cni", "--runtime", runtimeName, "--runtime-config-path", filepath.Join(b.bootDir(), "config.toml"),
+		"--annotation", fmt.Sprintf("godwit.dev/memory=%dMiB", snapshotRAM), images.Workload, vm}
+	args = append(args, workload...)
+	if _, err := b.node.RunCtr(ctx, append(args, "-beacon", net.JoinHostPort(harness.Gateway, beaconPort), "-interval", beaconEvery.String())...); err != nil {
 		return err
 	}
 	if _, err := b.watch.After(ctx, vm); err != nil {
 		return err
 	}
-	if err := observer.Pause(ctx, settle); err != nil {
-		return err
-	}
-	_, resident, err := b.node.RAM()
-	b.note(snapshotName("resident"), float64(resident)/mib)
-	return err
+	return observer.Pause(ctx, settle)
 }
 
 // sleepOnce times a hibernate from the command to the manifest that the registry took.
