@@ -65,6 +65,9 @@ func (m *machineService) Query(context.Context, *machinev1.QueryRequest) (*machi
 			}
 		}
 		r.VmmVersion, r.Ended, r.Tracking = vm.vmmVersion, vm.endReason, vm.tracking
+		if !vm.resumed.IsZero() {
+			r.ResumedUnixNano = vm.resumed.UnixNano()
+		}
 		return r, nil
 	})
 }

@@ -288,6 +288,11 @@ func (s *starting) thaw(ctx context.Context, _ *undo) error {
 	}
 	err := s.vm.machine.Resume(ctx)
 	s.ran = !errors.Is(err, vmm.ErrNotResumed) // as where it died before
+	if err == nil && s.vm.restored {
+		s.vm.mu.Lock()
+		s.vm.resumed = time.Now()
+		s.vm.mu.Unlock()
+	}
 	if err == nil && s.vm.arrival != nil && s.vm.nics != nil && !s.plugs {
 		s.announced = true
 		go s.vm.announce() // its peers have not waited for long

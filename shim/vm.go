@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/containerd/ttrpc"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -50,6 +51,7 @@ type VM struct {
 	signals     []pending     // that came while the VM was paused
 	incarnation uint64        // execs so far
 	restored    bool          // this incarnation came from a snapshot
+	resumed     time.Time     // when that first ran; zero: not yet, or under another shim
 	networkKind string
 	progress    progress
 	server      *ttrpc.Server // of the machine socket

@@ -53,16 +53,26 @@ func runMoved(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	case !resp.GetRunning():
 		return fmt.Errorf("started, not seen running: %w", errdefs.ErrUnavailable)
 	}
-	now := e.now()
-	outcome := record.Outcome{RunMS: sinceMS(begun.UnixNano(), now), TotalMS: sinceMS(op.GetStartedUnixNano(), now)}
-	if r, err := record.ParseReceipt(op.GetReceipt()); err == nil {
-		outcome.CopyMS, outcome.VoteMS = r.CopyMS, r.VoteMS
-		if r.StopAt != 0 {
-			outcome.DowntimeMS = sinceMS(r.StopAt, now)
-			outcome.CommitMS = max(0, outcome.DowntimeMS-outcome.CopyMS-outcome.VoteMS-outcome.RunMS)
-		}
-	}
+	outcome := e.outcome(op, begun, resp)
 	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_CLEANING, Outcome: outcome.String()})
+}
+
+// outcome says where a move's time went, up to when the guest ran: that it was asked who it
+// is, and answered, was no downtime.
+func (e *Engine) outcome(op *nodev1.Operation, begun time.Time, resp *nodev1.PeerRunResponse) record.Outcome {
+	now := e.now()
+	ran := now.Add(-time.Duration(resp.GetSinceMs() * float64(time.Millisecond)))
+	out := record.Outcome{RunMS: max(0, sinceMS(begun.UnixNano(), ran)), TotalMS: sinceMS(op.GetStartedUnixNano(), now)}
+	r, err := record.ParseReceipt(op.GetReceipt())
+	if err != nil {
+		return out
+	}
+	out.CopyMS, out.VoteMS = r.CopyMS, r.VoteMS
+	if r.StopAt != 0 {
+		out.DowntimeMS = max(r.CopyMS+r.VoteMS+out.RunMS, sinceMS(r.StopAt, ran))
+		out.CommitMS = out.DowntimeMS - out.CopyMS - out.VoteMS - out.RunMS
+	}
+	return out
 }
 
 // releaseMoved destroys the VM at its source: that it runs elsewhere is durable (R3). A

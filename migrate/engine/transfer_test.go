@@ -2,8 +2,11 @@ package engine
 
 import (
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
+
+	"godwit.dev/godwit/api/record"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -64,4 +67,26 @@ func (w *world) says(q *machinev1.QueryResponse) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.progress = q
+}
+
+// A move's figures end where the guest ran, not where its destination has looked at it; their
+// parts are the whole.
+func TestMoveFiguresEndWhereTheGuestRuns(t *testing.T) {
+	w := liveWorld(t)
+	e := w.start("c")
+	begun := time.Unix(1000, 0)
+	e.now = func() time.Time { return begun.Add(100 * time.Millisecond) }
+	op := &nodev1.Operation{
+		StartedUnixNano: begun.Add(-time.Second).UnixNano(),
+		Receipt:         record.Receipt{CopyMS: 20, VoteMS: 3, StopAt: begun.Add(-30 * time.Millisecond).UnixNano()}.String(),
+	}
+	for since, want := range map[float64]record.Outcome{
+		0:    {DowntimeMS: 130, CopyMS: 20, VoteMS: 3, CommitMS: 7, RunMS: 100, TotalMS: 1100},
+		90:   {DowntimeMS: 40, CopyMS: 20, VoteMS: 3, CommitMS: 7, RunMS: 10, TotalMS: 1100},
+		9999: {DowntimeMS: 23, CopyMS: 20, VoteMS: 3, TotalMS: 1100}, // a clock that was set
+	} {
+		if got := e.outcome(op, begun, &nodev1.PeerRunResponse{SinceMs: since}); got != want {
+			t.Errorf("since %v: %+v, want %+v", since, got, want)
+		}
+	}
 }

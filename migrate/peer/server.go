@@ -121,7 +121,18 @@ func (s *Server) Run(ctx context.Context, req *nodev1.PeerRef) (*nodev1.PeerRunR
 		}
 		return nil, err
 	}
-	return &nodev1.PeerRunResponse{Running: true, Ms: float64(time.Since(begun)) / float64(time.Millisecond)}, nil
+	resp = s.runs(ctx, req.GetVm())
+	resp.Ms = float64(time.Since(begun)) / float64(time.Millisecond)
+	return resp, nil
+}
+
+// runs says since when the VM runs here, if its shim knows.
+func (s *Server) runs(ctx context.Context, vm *nodev1.VM) *nodev1.PeerRunResponse {
+	resp := &nodev1.PeerRunResponse{Running: true}
+	if q, err := s.Machines.Query(ctx, vm); err == nil && q.GetResumedUnixNano() != 0 {
+		resp.SinceMs = float64(time.Now().UnixNano()-q.GetResumedUnixNano()) / float64(time.Millisecond)
+	}
+	return resp
 }
 
 // ran says what became of the VM up to now; no response: it waits for its Start.
@@ -131,7 +142,7 @@ func (s *Server) ran(ctx context.Context, req *nodev1.PeerRef) (*nodev1.PeerRunR
 		return nil, err
 	}
 	if running {
-		return &nodev1.PeerRunResponse{Running: true}, nil
+		return s.runs(ctx, req.GetVm()), nil
 	}
 	q, err := s.Machines.Query(ctx, req.GetVm())
 	mine := q.GetRef().GetOperation() == req.GetRef().GetOperation() && q.GetRef().GetAttempt() == req.GetRef().GetAttempt()

@@ -225,32 +225,33 @@ func (*QueryRequest) Descriptor() ([]byte, []int) {
 }
 
 type QueryResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
-	Uid           string                 `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
-	State         string                 `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`   // of the shim's state table
-	Record        string                 `protobuf:"bytes,5,opt,name=record,proto3" json:"record,omitempty"` // phase of the journal: OWN SENDING PREPARED RELEASED INCOMING READY FENCED
-	Ref           *Ref                   `protobuf:"bytes,6,opt,name=ref,proto3" json:"ref,omitempty"`
-	Generation    uint64                 `protobuf:"varint,7,opt,name=generation,proto3" json:"generation,omitempty"`
-	Digest        string                 `protobuf:"bytes,8,opt,name=digest,proto3" json:"digest,omitempty"`
-	Vmm           string                 `protobuf:"bytes,9,opt,name=vmm,proto3" json:"vmm,omitempty"`
-	VmmVersion    string                 `protobuf:"bytes,10,opt,name=vmm_version,json=vmmVersion,proto3" json:"vmm_version,omitempty"`
-	VmmPid        uint32                 `protobuf:"varint,11,opt,name=vmm_pid,json=vmmPid,proto3" json:"vmm_pid,omitempty"`
-	Memory        uint64                 `protobuf:"varint,12,opt,name=memory,proto3" json:"memory,omitempty"`     // bytes, declared
-	Resident      uint64                 `protobuf:"varint,13,opt,name=resident,proto3" json:"resident,omitempty"` // bytes of the RAM file in use
-	Vcpus         uint32                 `protobuf:"varint,14,opt,name=vcpus,proto3" json:"vcpus,omitempty"`
-	Addresses     []string               `protobuf:"bytes,15,rep,name=addresses,proto3" json:"addresses,omitempty"`
-	Execs         uint32                 `protobuf:"varint,16,opt,name=execs,proto3" json:"execs,omitempty"`
-	Network       string                 `protobuf:"bytes,17,opt,name=network,proto3" json:"network,omitempty"` // what the network is: "cni", "loopback"
-	Progress      *Progress              `protobuf:"bytes,18,opt,name=progress,proto3" json:"progress,omitempty"`
-	TaskPid       uint32                 `protobuf:"varint,19,opt,name=task_pid,json=taskPid,proto3" json:"task_pid,omitempty"`
-	Adopted       bool                   `protobuf:"varint,20,opt,name=adopted,proto3" json:"adopted,omitempty"`  // its shim died: containerd has no task of it
-	Tracking      string                 `protobuf:"bytes,22,opt,name=tracking,proto3" json:"tracking,omitempty"` // how changed pages of RAM are found
-	Kernel        string                 `protobuf:"bytes,30,opt,name=kernel,proto3" json:"kernel,omitempty"`     // the guest's: Spec.kernel.digest
-	Ended         string                 `protobuf:"bytes,21,opt,name=ended,proto3" json:"ended,omitempty"`       // why the VMM ended, where it did not end because of its task
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Namespace       string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Id              string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Uid             string                 `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	State           string                 `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`   // of the shim's state table
+	Record          string                 `protobuf:"bytes,5,opt,name=record,proto3" json:"record,omitempty"` // phase of the journal: OWN SENDING PREPARED RELEASED INCOMING READY FENCED
+	Ref             *Ref                   `protobuf:"bytes,6,opt,name=ref,proto3" json:"ref,omitempty"`
+	Generation      uint64                 `protobuf:"varint,7,opt,name=generation,proto3" json:"generation,omitempty"`
+	Digest          string                 `protobuf:"bytes,8,opt,name=digest,proto3" json:"digest,omitempty"`
+	Vmm             string                 `protobuf:"bytes,9,opt,name=vmm,proto3" json:"vmm,omitempty"`
+	VmmVersion      string                 `protobuf:"bytes,10,opt,name=vmm_version,json=vmmVersion,proto3" json:"vmm_version,omitempty"`
+	VmmPid          uint32                 `protobuf:"varint,11,opt,name=vmm_pid,json=vmmPid,proto3" json:"vmm_pid,omitempty"`
+	Memory          uint64                 `protobuf:"varint,12,opt,name=memory,proto3" json:"memory,omitempty"`     // bytes, declared
+	Resident        uint64                 `protobuf:"varint,13,opt,name=resident,proto3" json:"resident,omitempty"` // bytes of the RAM file in use
+	Vcpus           uint32                 `protobuf:"varint,14,opt,name=vcpus,proto3" json:"vcpus,omitempty"`
+	Addresses       []string               `protobuf:"bytes,15,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	Execs           uint32                 `protobuf:"varint,16,opt,name=execs,proto3" json:"execs,omitempty"`
+	Network         string                 `protobuf:"bytes,17,opt,name=network,proto3" json:"network,omitempty"` // what the network is: "cni", "loopback"
+	Progress        *Progress              `protobuf:"bytes,18,opt,name=progress,proto3" json:"progress,omitempty"`
+	TaskPid         uint32                 `protobuf:"varint,19,opt,name=task_pid,json=taskPid,proto3" json:"task_pid,omitempty"`
+	Adopted         bool                   `protobuf:"varint,20,opt,name=adopted,proto3" json:"adopted,omitempty"`                                          // its shim died: containerd has no task of it
+	Tracking        string                 `protobuf:"bytes,22,opt,name=tracking,proto3" json:"tracking,omitempty"`                                         // how changed pages of RAM are found
+	Kernel          string                 `protobuf:"bytes,30,opt,name=kernel,proto3" json:"kernel,omitempty"`                                             // the guest's: Spec.kernel.digest
+	ResumedUnixNano int64                  `protobuf:"varint,32,opt,name=resumed_unix_nano,json=resumedUnixNano,proto3" json:"resumed_unix_nano,omitempty"` // when a VM that was restored or came here first ran; 0: it was booted here, or has not
+	Ended           string                 `protobuf:"bytes,21,opt,name=ended,proto3" json:"ended,omitempty"`                                               // why the VMM ended, where it did not end because of its task
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *QueryResponse) Reset() {
@@ -435,6 +436,13 @@ func (x *QueryResponse) GetKernel() string {
 		return x.Kernel
 	}
 	return ""
+}
+
+func (x *QueryResponse) GetResumedUnixNano() int64 {
+	if x != nil {
+		return x.ResumedUnixNano
+	}
+	return 0
 }
 
 func (x *QueryResponse) GetEnded() string {
@@ -1943,7 +1951,7 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\x05moved\x18\a \x01(\x04R\x05moved\x12\x1f\n" +
 	"\vexpected_ms\x18\b \x01(\x01R\n" +
 	"expectedMs\"\x0e\n" +
-	"\fQueryRequest\"\xfb\x04\n" +
+	"\fQueryRequest\"\xa7\x05\n" +
 	"\rQueryResponse\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x10\n" +
@@ -1970,7 +1978,8 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\btask_pid\x18\x13 \x01(\rR\ataskPid\x12\x18\n" +
 	"\aadopted\x18\x14 \x01(\bR\aadopted\x12\x1a\n" +
 	"\btracking\x18\x16 \x01(\tR\btracking\x12\x16\n" +
-	"\x06kernel\x18\x1e \x01(\tR\x06kernel\x12\x14\n" +
+	"\x06kernel\x18\x1e \x01(\tR\x06kernel\x12*\n" +
+	"\x11resumed_unix_nano\x18  \x01(\x03R\x0fresumedUnixNano\x12\x14\n" +
 	"\x05ended\x18\x15 \x01(\tR\x05ended\"\xf0\x02\n" +
 	"\x0eCaptureRequest\x12(\n" +
 	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x1e\n" +

@@ -5044,8 +5044,9 @@ func (x *PeerPrepareResponse) GetAddress() string {
 type PeerRunResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Running       bool                   `protobuf:"varint,1,opt,name=running,proto3" json:"running,omitempty"`
-	Fenced        bool                   `protobuf:"varint,2,opt,name=fenced,proto3" json:"fenced,omitempty"` // it never runs here: the source may have it back
-	Ms            float64                `protobuf:"fixed64,3,opt,name=ms,proto3" json:"ms,omitempty"`        // until the VM ran
+	Fenced        bool                   `protobuf:"varint,2,opt,name=fenced,proto3" json:"fenced,omitempty"`                   // it never runs here: the source may have it back
+	Ms            float64                `protobuf:"fixed64,3,opt,name=ms,proto3" json:"ms,omitempty"`                          // that the call took here
+	SinceMs       float64                `protobuf:"fixed64,4,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"` // that the VM has run by now; 0: not known
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5097,6 +5098,13 @@ func (x *PeerRunResponse) GetFenced() bool {
 func (x *PeerRunResponse) GetMs() float64 {
 	if x != nil {
 		return x.Ms
+	}
+	return 0
+}
+
+func (x *PeerRunResponse) GetSinceMs() float64 {
+	if x != nil {
+		return x.SinceMs
 	}
 	return 0
 }
@@ -6306,11 +6314,12 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x13PeerPrepareResponse\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\tR\achannel\x12 \n" +
 	"\vcertificate\x18\x02 \x01(\fR\vcertificate\x12\x18\n" +
-	"\aaddress\x18\x03 \x01(\tR\aaddress\"S\n" +
+	"\aaddress\x18\x03 \x01(\tR\aaddress\"n\n" +
 	"\x0fPeerRunResponse\x12\x18\n" +
 	"\arunning\x18\x01 \x01(\bR\arunning\x12\x16\n" +
 	"\x06fenced\x18\x02 \x01(\bR\x06fenced\x12\x0e\n" +
-	"\x02ms\x18\x03 \x01(\x01R\x02ms\"i\n" +
+	"\x02ms\x18\x03 \x01(\x01R\x02ms\x12\x19\n" +
+	"\bsince_ms\x18\x04 \x01(\x01R\asinceMs\"i\n" +
 	"\x0fPeerSendRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x122\n" +
 	"\x04send\x18\x02 \x01(\v2\x1e.godwit.machine.v1.SendRequestR\x04send\"u\n" +
