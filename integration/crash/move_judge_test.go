@@ -120,6 +120,14 @@ func onlyHome(seen) []end { return []end{stays} }
 // seen twice or goes back, memory and disk are one, and nothing is left.
 func (j *journey) judge(t *testing.T, at seen, may []end) error {
 	ctx, killed := t.Context(), time.Now()
+	select {
+	case err := <-j.ordered:
+		if err != nil {
+			return fmt.Errorf("order the move: %w", err)
+		}
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	rec, err := j.settled(ctx)
 	if err != nil {
 		return err

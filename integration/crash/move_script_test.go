@@ -122,7 +122,9 @@ func (j *journey) begin(ctx context.Context, e *edge) error {
 	}()
 	if first == nil {
 		if e == nil {
-			return <-j.ordered
+			err := <-j.ordered
+			j.ordered <- err
+			return err
 		}
 		return nil
 	}

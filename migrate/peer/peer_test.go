@@ -24,9 +24,13 @@ import (
 type shims struct {
 	Machines
 	query *machinev1.QueryResponse
+	gone  bool // what they have left is there
 }
 
 func (s *shims) Query(context.Context, *nodev1.VM) (*machinev1.QueryResponse, error) {
+	if s.gone {
+		return nil, errdefs.ErrUnavailable
+	}
 	if s.query == nil {
 		return nil, errdefs.ErrNotFound
 	}
@@ -150,5 +154,20 @@ func TestWhoTalksToWhom(t *testing.T) {
 	_ = l.Close()
 	if _, err := ask(reach(first), "n1"); !errors.As(err, &link) || !errdefs.IsUnavailable(err) {
 		t.Errorf("nobody is there: %v", err)
+	}
+}
+
+// undone is a containerd that undoes whatever it is asked to.
+type undone struct{ engine.Tasks }
+
+func (undone) Undo(context.Context, *nodev1.VM, engine.Restore) error { return nil }
+
+// A destination that is undone leaves a fence, and no shim that answers for it: the move
+// ends all the same, at once.
+func TestDiscardLeavesAFence(t *testing.T) {
+	s := &Server{Node: "n1", Tasks: undone{}, Machines: &shims{gone: true}}
+	state, err := s.Discard(t.Context(), &nodev1.PeerRef{Vm: &nodev1.VM{Namespace: "default", Id: "web"}, Ref: &machinev1.Ref{Operation: "m", Attempt: 1}})
+	if err != nil || !state.GetKnown() {
+		t.Errorf("%v, %v", state, err)
 	}
 }
