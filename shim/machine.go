@@ -146,9 +146,13 @@ func (m *machineService) Release(ctx context.Context, r *machinev1.ReleaseReques
 	})
 }
 
-// End ends an adopted VM that nobody wants any more; all others are containerd's to end.
-func (m *machineService) End(ctx context.Context, _ *machinev1.EndRequest) (*machinev1.EndResponse, error) {
+// End ends an adopted VM that nobody wants any more, or one that is somebody else's by its
+// record; all others are containerd's to end.
+func (m *machineService) End(ctx context.Context, r *machinev1.EndRequest) (*machinev1.EndResponse, error) {
 	return ask(m, func(vm *VM) (*machinev1.EndResponse, error) {
+		if g := r.GetGeneration(); g > 0 {
+			return &machinev1.EndResponse{}, vm.outlived(ctx, g, r.GetReason())
+		}
 		vm.mu.Lock()
 		err := vm.mutable()
 		if err == nil && !vm.adopted {

@@ -85,3 +85,8 @@ func (c *Client) Clear(ctx context.Context, req *nodev1.ClearRequest) (*nodev1.C
 func (c *Client) Retry(ctx context.Context, req *nodev1.RetryRequest) (*nodev1.Record, error) {
 	return call(ctx, c, nodev1.RecordsService.Retry, req)
 }
+
+// Reclaim implements nodev1.RecordsService.
+func (c *Client) Reclaim(ctx context.Context, req *nodev1.ReclaimRequest) (*nodev1.Record, error) {
+	return call(ctx, c, nodev1.RecordsService.Reclaim, req)
+}

@@ -48,18 +48,39 @@ func (e *HeldError) Holder() string {
 		return fmt.Sprintf("node %s owns it at generation %d", owner.GetNode(), rec.GetGeneration())
 	case owner.GetDigest() != "":
 		return fmt.Sprintf("snapshot %s owns it at generation %d", owner.GetDigest(), rec.GetGeneration())
-	case rec.GetLost() != "":
+	case IsLost(rec):
 		return fmt.Sprintf("nobody owns it at generation %d, and %s", rec.GetGeneration(), LostText(rec))
 	default:
 		return fmt.Sprintf("nobody owns it at generation %d", rec.GetGeneration())
 	}
 }
 
+// IsLost reports whether an operation has lost the VM, and nobody has decided yet what
+// becomes of what is left of it.
+func IsLost(rec *nodev1.Record) bool { return rec.GetLost() != "" || KeptOf(rec) != nil }
+
+// KeptOf is what a source still holds of a VM that its move has lost; nil: nothing.
+func KeptOf(rec *nodev1.Record) *nodev1.Kept {
+	if k := rec.GetKept(); !k.GetReclaimed() {
+		return k
+	}
+	return nil
+}
+
 // LostText says what an operation that lost the VM has left, and what to do about it.
 func LostText(rec *nodev1.Record) string {
 	vm := rec.GetVm().GetNamespace() + "/" + rec.GetVm().GetId()
-	return fmt.Sprintf("it was lost after snapshot %s: restore that by godwit wake --digest %s --force %s, or give it up by godwit rm --force %s",
-		rec.GetLost(), rec.GetLost(), vm, vm)
+	var left, remedies []string
+	if k := KeptOf(rec); k != nil {
+		left = append(left, fmt.Sprintf("at node %s, and node %s holds it as it was at the switch-over", k.GetDestination(), k.GetNode()))
+		remedies = append(remedies, fmt.Sprintf("take that back by godwit recover --from-source %s", vm))
+	}
+	if d := rec.GetLost(); d != "" {
+		left = append(left, "after snapshot "+d)
+		remedies = append(remedies, fmt.Sprintf("restore that by godwit wake --digest %s --force %s", d, vm))
+	}
+	remedies = append(remedies, "or give it up by godwit rm --force "+vm)
+	return fmt.Sprintf("it was lost %s: %s", strings.Join(left, ", "), strings.Join(remedies, ", "))
 }
 
 // ToWire makes err fit for ttrpc: the class as code, the record of a HeldError as detail.

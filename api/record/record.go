@@ -94,7 +94,7 @@ func Decide(rec *nodev1.Record, node string, intent Intent) (Decision, error) {
 // perhaps, do not know (S1-02).
 func boot(rec *nodev1.Record, vm string, intent Intent) (Decision, error) {
 	switch {
-	case rec.GetLost() != "":
+	case IsLost(rec):
 		return Decision{}, fmt.Errorf("create VM %s: %s: %w", vm, LostText(rec), errdefs.ErrFailedPrecondition)
 	case intent.Left != "" && !knows(rec, intent.Left):
 		return Decision{}, fmt.Errorf("create VM %s: it was left in snapshot %s, which the records of this node do not know: are they lost, or is [controller] missing in the configuration? To give that state up, delete the container and make it anew: %w",

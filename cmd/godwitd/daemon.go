@@ -244,7 +244,7 @@ func (d *daemon) owed() []work {
 	return []work{
 		{"adopt", d.shims.adopt},
 		{"resume", d.engine.Resume},
-		{"reconcile", func(ctx context.Context) error { return d.engine.Reconcile(ctx, d.machines.Known) }},
+		{"reconcile", func(ctx context.Context) error { return d.engine.Reconcile(ctx, d.machines.List) }},
 		{"sweep", d.engine.Sweep},
 		{"checkpoints", d.engine.Due},
 		{"end", d.shims.end},

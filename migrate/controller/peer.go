@@ -38,7 +38,19 @@ func authorize(ctx context.Context, nodes []string) error {
 	if !remote || nodes == nil || peer != "" && slices.Contains(nodes, peer) {
 		return nil
 	}
-	return fmt.Errorf("node %s takes no part in this, %q do: %w", peer, nodes, errdefs.ErrPermissionDenied)
+	return fmt.Errorf("node %s takes no part in this, %q do: order it there or on the controller: %w", peer, nodes, errdefs.ErrPermissionDenied)
+}
+
+// nobody but the controller.
+func nobody(transition.State) []string { return []string{} }
+
+// holders may decide about a VM's snapshots, schedule and record: the node that has it. One
+// that sleeps, or is nobody's, any node may wake, and decide then.
+func holders(s transition.State) []string {
+	if node := s.Record.GetOwner().GetNode(); node != "" {
+		return []string{node}
+	}
+	return nil
 }
 
 func only(nodes ...string) func(transition.State) []string {

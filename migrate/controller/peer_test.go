@@ -150,6 +150,27 @@ func TestPeerActsOnlyForItself(t *testing.T) {
 			return err
 		},
 	}
+	of := func(name string, do func(c *record.Client) error) { calls[name] = func() error { return do(rogue) } }
+	of("trim", func(c *record.Client) error {
+		_, err := c.Trim(ctx, &nodev1.TrimRequest{Vm: vm, Digest: "sha256:aa"})
+		return err
+	})
+	of("schedule", func(c *record.Client) error {
+		_, err := c.Schedule(ctx, &nodev1.ScheduleRequest{Vm: vm, Schedule: &nodev1.Schedule{EveryMs: 60000, Keep: 1}})
+		return err
+	})
+	of("remove", func(c *record.Client) error {
+		_, err := c.Remove(ctx, &nodev1.RemoveRequest{Vm: vm, Force: true})
+		return err
+	})
+	of("reclaim", func(c *record.Client) error {
+		_, err := c.Reclaim(ctx, &nodev1.ReclaimRequest{Vm: vm, Operation: "h2", Generation: g, LostNode: "dst"})
+		return err
+	})
+	of("take from a lost node", func(c *record.Client) error {
+		_, err := c.Open(ctx, &nodev1.OpenRequest{Vm: vm, ForceDigest: "sha256:aa", LostNode: "dst", Operation: &nodev1.Operation{Id: "w", Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Destination: "rogue", Generation: g, Digest: "sha256:aa"}})
+		return err
+	})
 	moved := asleep(t, mine, "moved", "sha256:cc")
 	if err := wake(t, r.local, moved, "src", func() {}); err != nil {
 		t.Fatal(err)
@@ -176,6 +197,27 @@ func TestPeerActsOnlyForItself(t *testing.T) {
 	after, err := rogue.Get(ctx, &nodev1.GetRequest{Vm: vm})
 	if err != nil || after.Version != before.Version {
 		t.Errorf("record changed from %v to %v (%v)", before, after, err)
+	}
+}
+
+// A node decides about what it has, and about what sleeps, which it may wake.
+func TestPeerDecidesAboutItsOwn(t *testing.T) {
+	r := serveRemote(t)
+	mine, other := r.join(t, "src"), r.join(t, "other")
+	seen, ctx := asleep(t, mine, "web", "sha256:aa"), t.Context()
+	every := &nodev1.ScheduleRequest{Vm: seen.GetVm(), Schedule: &nodev1.Schedule{EveryMs: 60000, Keep: 1}}
+	if _, err := other.Schedule(ctx, every); err != nil {
+		t.Errorf("a VM that sleeps: %v", err)
+	}
+	if err := wake(t, mine, seen, "src", func() {}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Schedule(ctx, every); !errdefs.IsPermissionDenied(err) {
+		t.Errorf("a VM of another node: %v", err)
+	}
+	every.Schedule.Keep = 2
+	if _, err := mine.Schedule(ctx, every); err != nil {
+		t.Errorf("a VM of its own: %v", err)
 	}
 }
 

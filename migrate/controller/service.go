@@ -151,10 +151,13 @@ func (s *Service) Disown(ctx context.Context, req *nodev1.DisownRequest) (*nodev
 	}})
 }
 
-// Open implements nodev1.RecordsService.
+// Open implements nodev1.RecordsService. To call a node lost is the controller's own.
 func (s *Service) Open(ctx context.Context, req *nodev1.OpenRequest) (*nodev1.Record, error) {
-	op := req.GetOperation()
-	return s.update(ctx, call{vm: req.GetVm(), operation: op.GetId(), nodes: only(drivers(op)...), do: func(st transition.State) (transition.Change, error) {
+	op, nodes := req.GetOperation(), only(drivers(req.GetOperation())...)
+	if req.GetLostNode() != "" { // it takes a VM from its node: godwit recover, which looks at that node first
+		nodes = nobody
+	}
+	return s.update(ctx, call{vm: req.GetVm(), operation: op.GetId(), nodes: nodes, do: func(st transition.State) (transition.Change, error) {
 		return transition.Open(st, req, s.now())
 	}})
 }
@@ -189,27 +192,34 @@ func (s *Service) Retry(ctx context.Context, req *nodev1.RetryRequest) (*nodev1.
 
 // Trim implements nodev1.RecordsService.
 func (s *Service) Trim(ctx context.Context, req *nodev1.TrimRequest) (*nodev1.Record, error) {
-	return s.update(ctx, call{vm: req.GetVm(), do: func(st transition.State) (transition.Change, error) {
+	return s.update(ctx, call{vm: req.GetVm(), nodes: holders, do: func(st transition.State) (transition.Change, error) {
 		return transition.Trim(st, req, s.now())
 	}})
 }
 
 // Schedule implements nodev1.RecordsService.
 func (s *Service) Schedule(ctx context.Context, req *nodev1.ScheduleRequest) (*nodev1.Record, error) {
-	return s.update(ctx, call{vm: req.GetVm(), do: func(st transition.State) (transition.Change, error) {
+	return s.update(ctx, call{vm: req.GetVm(), nodes: holders, do: func(st transition.State) (transition.Change, error) {
 		return transition.Schedule(st, req)
 	}})
 }
 
 // Remove implements nodev1.RecordsService.
 func (s *Service) Remove(ctx context.Context, req *nodev1.RemoveRequest) (*nodev1.RemoveResponse, error) {
-	_, err := s.update(ctx, call{vm: req.GetVm(), do: func(st transition.State) (transition.Change, error) {
+	_, err := s.update(ctx, call{vm: req.GetVm(), nodes: holders, do: func(st transition.State) (transition.Change, error) {
 		return transition.Remove(st, req, s.now())
 	}})
 	if err != nil {
 		return nil, err
 	}
 	return &nodev1.RemoveResponse{}, nil
+}
+
+// Reclaim implements nodev1.RecordsService. It is the controller's own, as moves are.
+func (s *Service) Reclaim(ctx context.Context, req *nodev1.ReclaimRequest) (*nodev1.Record, error) {
+	return s.update(ctx, call{vm: req.GetVm(), nodes: nobody, do: func(st transition.State) (transition.Change, error) {
+		return transition.Reclaim(st, req, s.now())
+	}})
 }
 
 // Owed implements nodev1.RecordsService.

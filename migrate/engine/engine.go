@@ -23,6 +23,9 @@ type Machines interface {
 	Vote(ctx context.Context, vm *nodev1.VM, req *machinev1.VoteRequest) (*machinev1.VoteResponse, error)
 	Abort(ctx context.Context, vm *nodev1.VM, req *machinev1.AbortRequest) error
 	Release(ctx context.Context, vm *nodev1.VM, req *machinev1.ReleaseRequest) error
+	Revert(ctx context.Context, vm *nodev1.VM, req *machinev1.RevertRequest) (*machinev1.RevertResponse, error)
+	// Outlived ends a VM that its record has given to somebody else under that generation.
+	Outlived(ctx context.Context, vm *nodev1.VM, generation uint64, reason string) error
 }
 
 // Observer asks the shims.
@@ -52,11 +55,12 @@ type Tasks interface {
 
 // Leavings are what containerd holds of a VM that has left this node.
 type Leavings interface {
-	// Leaving marks the container with the digest, before its task ends: what restarts
-	// containers that have ended leaves this one asleep.
-	Leaving(ctx context.Context, vm *nodev1.VM, digest string) error
-	// Hibernated ends them, the container marked as by Leaving.
-	Hibernated(ctx context.Context, vm *nodev1.VM, digest string) error
+	// Moving marks the container with the digest, and with the node that owns the VM now if
+	// there is one, before its task ends: what restarts containers that have ended leaves
+	// this one alone.
+	Moving(ctx context.Context, vm *nodev1.VM, digest, owner string) error
+	// Moved ends them, the container marked as by Moving.
+	Moved(ctx context.Context, vm *nodev1.VM, digest, owner string) error
 }
 
 // Snapshots is the store of snapshots.
@@ -167,9 +171,11 @@ type Engine struct {
 	close context.CancelFunc
 	wg    sync.WaitGroup
 
-	mu   sync.Mutex
-	runs map[string]*run      // by operation id
-	gone map[string]time.Time // records whose VM was not found, by version: when first
+	mu     sync.Mutex
+	runs   map[string]*run      // by operation id
+	gone   map[string]time.Time // what waits for Options.Grace, since when: as of the last round of Reconcile
+	seen   map[string]time.Time // the same, of the round under way
+	untidy map[string]untidy    // by VM
 
 	placing  sync.Mutex // of moves: one takes a place at a time
 	scanning sync.Mutex // of scan: the daemon's own rounds and orders to prune
@@ -182,7 +188,7 @@ type Engine struct {
 // New returns an engine that works until Close. Call Resume next.
 func New(parts Parts, opts Options) *Engine {
 	life, cancel := context.WithCancel(context.Background())
-	return &Engine{Parts: parts, opts: opts.withDefaults(), life: life, close: cancel, runs: map[string]*run{}, gone: map[string]time.Time{}, scan: scanned{since: map[string]time.Time{}}, now: time.Now, prompt: 2 * time.Second}
+	return &Engine{Parts: parts, opts: opts.withDefaults(), life: life, close: cancel, runs: map[string]*run{}, gone: map[string]time.Time{}, seen: map[string]time.Time{}, untidy: map[string]untidy{}, scan: scanned{since: map[string]time.Time{}}, now: time.Now, prompt: 2 * time.Second}
 }
 
 // Close stops between two steps and waits. What was begun stays open in the records.

@@ -22,6 +22,8 @@ const (
 	Lost           Type = "Lost"
 	CleanupPending Type = "CleanupPending"
 	Disowned       Type = "Disowned"
+	Outlived       Type = "Outlived"   // a VM that was somebody else's by its record is ended here
+	TakenBack      Type = "TakenBack"  // a VM that a move has lost goes on at its source
 	Switching      Type = "Switching"  // a move: its source is about to stop for good
 	Retargeted     Type = "Retargeted" // a move: its next attempt begins
 )

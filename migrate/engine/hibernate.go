@@ -106,7 +106,7 @@ func vote(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 // release destroys the VM here; the digest owns it (R3).
 func release(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
-	if err := e.Leavings.Leaving(ctx, op.GetVm(), op.GetDigest()); err != nil {
+	if err := e.Leavings.Moving(ctx, op.GetVm(), op.GetDigest(), ""); err != nil {
 		return err
 	}
 	err := e.Machines.Release(ctx, op.GetVm(), releaseOf(op))
@@ -124,7 +124,7 @@ func releaseOf(op *nodev1.Operation) *machinev1.ReleaseRequest {
 // (S0-16); one that stays does not hold up success (R4).
 func tidy(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
-	if err := e.Leavings.Hibernated(ctx, op.GetVm(), op.GetDigest()); err != nil {
+	if err := e.Leavings.Moved(ctx, op.GetVm(), op.GetDigest(), ""); err != nil {
 		return err
 	}
 	err := errors.Join(e.trim(ctx, rec), e.cleanPromptly(ctx, op.GetVm()))
@@ -155,6 +155,7 @@ const (
 	recordOwn    = "OWN"
 	recordFenced = "FENCED"
 
+	recordSending  = "SENDING"
 	recordPrepared = "PREPARED"
 	recordReleased = "RELEASED"
 	recordIncoming = "INCOMING"

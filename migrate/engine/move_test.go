@@ -270,7 +270,7 @@ func TestMoveWithSilentNodes(t *testing.T) {
 	}
 	w.hush("n2", false)
 	n2 := w.start("n2")
-	if err := n2.Reconcile(t.Context(), func(*nodev1.VM) bool { return true }); err != nil {
+	if err := n2.Reconcile(t.Context(), at(true)); err != nil {
 		t.Fatal(err)
 	}
 	w.check("m2")

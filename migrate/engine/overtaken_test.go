@@ -35,17 +35,18 @@ func TestSourceGoneAfterTheCommit(t *testing.T) {
 		t.Fatalf("hibernate: %v", op)
 	}
 	w.broke("Release", nil)
-	w.broke("Hibernated", errdefs.ErrUnavailable) // once more, after a failure
+	w.broke("Moved", errdefs.ErrUnavailable) // once more, after a failure
 	back := w.start("n1")
-	reconcile := func() {
-		if err := back.Reconcile(t.Context(), func(*nodev1.VM) bool { return true }); err != nil {
-			t.Fatal(err)
+	reconcile := func() error { return back.Reconcile(t.Context(), at(true)) }
+	for range 2 {
+		if err := reconcile(); !errdefs.IsUnavailable(err) {
+			t.Fatalf("nobody says what waits: %v", err)
 		}
 	}
-	reconcile()
-	w.called("Hibernated", 2)
-	w.broke("Hibernated", nil)
-	w.until("the source is released", func() bool { return back.running("h") == nil })
+	w.broke("Moved", nil)
+	if err := reconcile(); err != nil {
+		t.Fatal(err)
+	}
 	w.mu.Lock()
 	state, other := w.state["n1"], w.state["n2"]
 	w.mu.Unlock()
@@ -53,8 +54,10 @@ func TestSourceGoneAfterTheCommit(t *testing.T) {
 		t.Fatalf("source %q, destination %q", state, other)
 	}
 	before := len(w.calls())
-	reconcile()
-	if again := w.calls()[before:]; slices.Contains(again, "Release") || slices.Contains(again, "Hibernated") {
+	if err := reconcile(); err != nil {
+		t.Fatal(err)
+	}
+	if again := w.calls()[before:]; slices.Contains(again, "Release") || slices.Contains(again, "Moved") {
 		t.Fatalf("released once more: %v", again)
 	}
 }
@@ -75,7 +78,7 @@ func TestSourceReleasesWhatAWakeElsewhereOvertook(t *testing.T) {
 	w.settle("w")
 	w.broke("Release", nil)
 	w.until("the source is released", func() bool { return source.running("h") == nil })
-	if calls := w.calls(); !slices.Contains(calls, "Hibernated") {
+	if calls := w.calls(); !slices.Contains(calls, "Moved") {
 		t.Fatalf("nothing cleaned up: %v", calls)
 	}
 	w.check("w")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -14,38 +13,46 @@ import (
 
 // Reconcile ends what this node's record says of VMs that it no longer has: their tasks
 // were deleted while the records were out of reach, or their shims died over a wake of
-// their own. Call it now and then. A VM must be missing for Options.Grace, under an
-// unchanged record: a Create claims it before here sees anything.
-func (e *Engine) Reconcile(ctx context.Context, here func(*nodev1.VM) bool) error {
+// their own. A VM must be missing for Options.Grace, under an unchanged record: a Create
+// claims it before local lists it. Then it looks at each VM that is here, whatever the
+// records say of it. Call it at the start, and now and then, never twice at once.
+func (e *Engine) Reconcile(ctx context.Context, local func() ([]*nodev1.VM, error)) error {
 	all, err := e.Records.List(ctx, &nodev1.ListRequest{})
 	if err != nil {
 		return err
 	}
+	vms, err := local()
+	if err != nil {
+		return err
+	}
+	here := map[string]bool{}
+	for _, vm := range vms {
+		here[name(vm)] = true
+	}
+	e.mu.Lock()
+	e.seen = map[string]time.Time{}
+	e.mu.Unlock()
 	var errs []error
-	missing := map[string]time.Time{}
 	for _, rec := range all.GetRecords() {
 		mine, orphan := e.concerns(rec)
-		if !mine {
-			if here(rec.GetVm()) && !e.drives(rec.GetOperation()) {
-				errs = append(errs, e.overtaken(ctx, rec.GetVm()))
+		switch {
+		case mine && !here[name(rec.GetVm())]:
+			if e.missed(rec) {
+				errs = append(errs, e.giveUpRecord(ctx, rec))
 			}
-			continue
+		case orphan:
+			errs = append(errs, e.confirm(ctx, rec))
 		}
-		if here(rec.GetVm()) {
-			if orphan {
-				errs = append(errs, e.confirm(ctx, rec))
-			}
-			continue
-		}
-		key, since := e.missed(rec)
-		missing[key] = since
-		if time.Since(since) >= e.opts.Grace {
-			errs = append(errs, e.giveUpRecord(ctx, rec))
+	}
+	errs = append(errs, e.tidyAll(ctx))
+	for _, vm := range vms {
+		if err := e.stray(ctx, vm); err != nil {
+			errs = append(errs, fmt.Errorf("VM %s: %w", name(vm), err))
 		}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.gone = maps.Clone(missing)
+	e.gone = e.seen
 	return errors.Join(errs...)
 }
 
@@ -58,14 +65,22 @@ func (e *Engine) concerns(rec *nodev1.Record) (mine, orphan bool) {
 	return rec.GetOwner().GetNode() == e.opts.Node, false
 }
 
-func (e *Engine) missed(rec *nodev1.Record) (key string, since time.Time) {
-	key = fmt.Sprintf("%s/%d", rec.GetUid(), rec.GetVersion())
+// missed reports whether the VM of rec has not been here for Options.Grace.
+func (e *Engine) missed(rec *nodev1.Record) bool {
+	key := fmt.Sprintf("%s/%d", rec.GetUid(), rec.GetVersion())
+	return e.since(key)
+}
+
+// since reports whether what key stands for has been so for Options.Grace, in all rounds.
+func (e *Engine) since(key string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if since, ok := e.gone[key]; ok {
-		return key, since
+	first, seen := e.gone[key]
+	if !seen {
+		first = time.Now()
 	}
-	return key, time.Now()
+	e.seen[key] = first
+	return time.Since(first) >= e.opts.Grace
 }
 
 // confirm settles the wake of a shim that could not report that its VM runs.

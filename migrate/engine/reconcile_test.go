@@ -12,6 +12,16 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
+// at lists the VMs of a node: the one there is, or none.
+func at(here bool) func() ([]*nodev1.VM, error) {
+	return func() ([]*nodev1.VM, error) {
+		if here {
+			return []*nodev1.VM{vm}, nil
+		}
+		return nil, nil
+	}
+}
+
 func TestReconcile(t *testing.T) {
 	w := newWorld(t)
 	e := w.start("n1")
@@ -19,7 +29,7 @@ func TestReconcile(t *testing.T) {
 	here := true
 	reconcile := func() *nodev1.Record {
 		t.Helper()
-		if err := e.Reconcile(t.Context(), func(*nodev1.VM) bool { return here }); err != nil {
+		if err := e.Reconcile(t.Context(), at(here)); err != nil {
 			t.Fatal(err)
 		}
 		return w.record()
@@ -48,7 +58,7 @@ func TestShimsOwnWake(t *testing.T) {
 		t.Fatalf("driven by the engine: %v", err)
 	}
 	w.until("the wake is settled", func() bool {
-		if err := e.Reconcile(context.Background(), func(*nodev1.VM) bool { return false }); err != nil {
+		if err := e.Reconcile(context.Background(), at(false)); err != nil {
 			t.Fatal(err)
 		}
 		return w.record().GetOperation() == nil

@@ -21,8 +21,6 @@ type run struct {
 	kind nodev1.Kind
 	done chan struct{}
 
-	released *nodev1.Operation // drive's own: a hibernate closed by a wake elsewhere, and released
-
 	mu        sync.Mutex
 	step      string
 	waiting   string // why nothing happens
@@ -136,7 +134,7 @@ func (e *Engine) turn(ctx context.Context, r *run) (settled bool, err error) {
 	}
 	op := rec.GetOperation()
 	if op.GetId() != r.id {
-		return e.settled(ctx, r, rec)
+		return e.settled(ctx, r)
 	}
 	if !e.drives(op) { // another controller has taken it over
 		return true, nil

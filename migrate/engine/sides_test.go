@@ -131,6 +131,7 @@ func (s side) Run(ctx context.Context, req *nodev1.PeerRef) (resp *nodev1.PeerRu
 			s.n.state[s.n.node] = gone
 			return errdefs.ErrDataLoss
 		default:
+			s.n.gens[s.n.node] = rec.GetGeneration()
 			s.n.set(s.n.node, runs)
 			resp = &nodev1.PeerRunResponse{Running: true}
 		}
@@ -151,16 +152,7 @@ func (s side) Discard(ctx context.Context, _ *nodev1.PeerRef) (*nodev1.PeerState
 }
 
 func (s side) Revert(ctx context.Context, req *nodev1.PeerRevertRequest) (*machinev1.RevertResponse, error) {
-	err := s.n.do(ctx, "Revert", func() error {
-		rec, err := s.n.records.Get(ctx, &nodev1.GetRequest{Vm: vm})
-		if err != nil || rec.GetOwner().GetNode() != s.n.node || rec.GetGeneration() != req.GetOwnerGeneration() {
-			s.n.broken = append(s.n.broken, fmt.Sprintf("revert without a commit: %v, %v", rec, err))
-		}
-		s.n.ref = nil
-		s.n.set(s.n.node, runs)
-		return nil
-	})
-	return &machinev1.RevertResponse{}, err
+	return s.n.Revert(ctx, req.GetVm(), &machinev1.RevertRequest{Ref: req.GetRef(), OwnerGeneration: req.GetOwnerGeneration()})
 }
 
 func (s side) Query(ctx context.Context, req *nodev1.PeerRef) (*nodev1.PeerState, error) {

@@ -12,9 +12,6 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// A node record that the engine itself does not look for.
-const recordSending = "SENDING"
-
 // What a VMM does.
 const (
 	vmmOff    = "off"

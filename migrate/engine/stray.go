@@ -1,60 +1,195 @@
 package engine
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/api/record"
-	"godwit.dev/godwit/migrate/transition"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// stray ends what a move has left on this node, because it did not answer when the move
-// was settled: at its source the VM that runs elsewhere, at its destination the one that
-// never runs here. It reports whether the VM was such a one.
-func (e *Engine) stray(ctx context.Context, vm *nodev1.VM, q *machinev1.QueryResponse) (bool, error) {
-	id := q.GetRef().GetOperation()
-	if id == "" {
-		return false, nil
-	}
-	resp, err := e.Records.Operation(ctx, &nodev1.OperationRequest{Id: id})
-	op := resp.GetOperation()
-	if errdefs.IsNotFound(err) || err == nil && op.GetKind() != nodev1.Kind_KIND_MIGRATE {
-		return false, nil
-	}
+// standing is a VM that this node has, as its shim and its record speak of it. The shim was
+// asked first: what it said is no newer than the record.
+type standing struct {
+	vm  *nodev1.VM
+	q   *machinev1.QueryResponse
+	rec *nodev1.Record // nil: none of this VM, though there may be one of another VM of that name
+}
+
+func (s standing) ref() *machinev1.Ref { return s.q.GetRef() }
+
+// under reports whether the operation that holds the VM here is the one that is open.
+func (s standing) under() bool {
+	return s.rec.GetOperation() != nil && s.rec.GetOperation().GetId() == s.ref().GetOperation()
+}
+
+// kept reports whether the record wants this node to keep what it holds.
+func (s standing) kept() bool {
+	k := s.rec.GetKept()
+	return k != nil && k.GetOperation() == s.ref().GetOperation() && k.GetAttempt() == s.ref().GetAttempt()
+}
+
+// stray ends what this node has of a VM and must not have: what an operation has left that was
+// settled while this node did not answer, and a VM that runs on though its record gave it to
+// somebody else. Owner and generation decide, not the operations, which are forgotten one day;
+// without an answer of the records nothing is ended.
+func (e *Engine) stray(ctx context.Context, vm *nodev1.VM) error {
+	q, err := e.Observer.Query(ctx, vm)
 	if err != nil {
-		return false, err
+		return nil // no shim yet, or none that answers
+	}
+	s := standing{vm: vm, q: q}
+	s.rec, err = e.Records.Get(ctx, &nodev1.GetRequest{Vm: vm})
+	switch {
+	case errdefs.IsNotFound(err), err == nil && q.GetUid() != "" && s.rec.GetUid() != q.GetUid():
+		s.rec = nil
+	case err != nil:
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, e.opts.Step)
 	defer cancel()
-	over := transition.Settled(op.GetPhase()) || op.GetAttempt() > q.GetRef().GetAttempt()
 	switch q.GetRecord() {
 	case recordPrepared, recordReleased:
-		if op.GetSource() != e.opts.Node || op.GetPhase() != nodev1.Phase_PHASE_SUCCEEDED || op.GetAttempt() != q.GetRef().GetAttempt() {
-			return true, nil
-		}
-		return true, e.leave(ctx, op)
+		return e.voted(ctx, s)
 	case recordIncoming, recordReady:
-		if !over {
-			return true, nil
-		}
-		return true, e.Tasks.Undo(ctx, vm, Restore{Intent: record.Intent{
-			Operation: id, Attempt: q.GetRef().GetAttempt(), Digest: record.StreamPrefix + id,
-		}})
+		return e.arriving(ctx, s)
+	case recordOwn, recordSending:
+		return e.outlived(ctx, s)
 	}
-	return true, nil
+	return nil
 }
 
-// leave is what a source does that a move has left behind.
-func (e *Engine) leave(ctx context.Context, op *nodev1.Operation) error {
-	if err := e.Leavings.Leaving(ctx, op.GetVm(), op.GetDigest()); err != nil {
+// voted is a source whose VM stands still for an operation.
+func (e *Engine) voted(ctx context.Context, s standing) error {
+	ref, mine := s.ref(), s.rec.GetOwner().GetNode() == e.opts.Node
+	idle := mine && s.rec.GetOperation() == nil && s.q.GetRecord() == recordPrepared
+	switch {
+	case ref.GetOperation() == "" || s.under(): // its driver decides
+		return nil
+	case s.rec == nil: // it was given up, by whoever removed the record
+		if !e.long("no record", s) {
+			return nil
+		}
+		return e.leave(ctx, s)
+	case s.kept() && idle && s.rec.GetKept().GetReclaimed():
+		_, err := e.Machines.Revert(ctx, s.vm, &machinev1.RevertRequest{Ref: ref, OwnerGeneration: s.rec.GetGeneration()})
+		if err == nil {
+			e.Events.Event(ctx, Event{Type: TakenBack, Operation: ref.GetOperation(), VM: s.vm, Reason: "operation " + ref.GetOperation() + " lost it at its destination"})
+		}
+		return err
+	case s.kept():
+		return nil
+	case idle && s.rec.GetGeneration() == ref.GetGeneration(): // nothing was committed
+		return e.Machines.Abort(ctx, s.vm, &machinev1.AbortRequest{Ref: ref, Reason: "operation " + ref.GetOperation() + " is over"})
+	case mine || s.rec.GetGeneration() <= ref.GetGeneration():
+		return nil
+	}
+	return e.leave(ctx, s)
+}
+
+// leave frees what a source has of a VM that is elsewhere. What containerd holds is left to a
+// VM that is on its way back.
+func (e *Engine) leave(ctx context.Context, s standing) error {
+	owner, digest := s.rec.GetOwner().GetNode(), s.q.GetDigest()
+	back := s.rec.GetOperation().GetDestination() == e.opts.Node
+	if !back {
+		if err := e.Leavings.Moving(ctx, s.vm, digest, owner); err != nil {
+			return err
+		}
+	}
+	err := e.Machines.Release(ctx, s.vm, &machinev1.ReleaseRequest{Ref: s.ref(), Digest: digest})
+	if err != nil && !errdefs.IsNotFound(err) || back {
 		return err
 	}
-	if err := e.Machines.Release(ctx, op.GetVm(), releaseOf(op)); err != nil && !errdefs.IsNotFound(err) {
+	return e.tidyUp(ctx, s.vm, digest, owner)
+}
+
+// tidyUp ends what containerd holds. A failure is remembered: once the task is deleted no
+// shim reminds of what is left.
+func (e *Engine) tidyUp(ctx context.Context, vm *nodev1.VM, digest, owner string) error {
+	err := e.Leavings.Moved(ctx, vm, digest, owner)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if delete(e.untidy, name(vm)); err != nil {
+		e.untidy[name(vm)] = untidy{vm, digest, owner}
+	}
+	return err
+}
+
+// untidy is a VM that left, and of which containerd holds something.
+type untidy struct {
+	vm            *nodev1.VM
+	digest, owner string
+}
+
+// tidyAll does again what tidyUp could not do, unless the VM is on its way back.
+func (e *Engine) tidyAll(ctx context.Context) error {
+	e.mu.Lock()
+	all := slices.Collect(maps.Values(e.untidy))
+	e.mu.Unlock()
+	var errs []error
+	for _, u := range all {
+		rec, err := e.Records.Get(ctx, &nodev1.GetRequest{Vm: u.vm})
+		switch {
+		case err != nil && !errdefs.IsNotFound(err):
+			errs = append(errs, err)
+		case rec.GetOwner().GetNode() == e.opts.Node || rec.GetOperation().GetDestination() == e.opts.Node:
+			e.mu.Lock()
+			delete(e.untidy, name(u.vm))
+			e.mu.Unlock()
+		default:
+			errs = append(errs, e.tidyUp(ctx, u.vm, u.digest, u.owner))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// arriving is a destination whose VM has never run.
+func (e *Engine) arriving(ctx context.Context, s standing) error {
+	ref := s.ref()
+	switch {
+	case ref.GetOperation() == "":
+		return nil
+	case s.rec == nil && !e.long("no record", s):
+		return nil
+	case s.under() && s.rec.GetOperation().GetAttempt() == ref.GetAttempt():
+		return nil
+	}
+	return e.Tasks.Undo(ctx, s.vm, Restore{Intent: record.Intent{
+		Operation: ref.GetOperation(), Attempt: ref.GetAttempt(), Digest: cmp.Or(s.q.GetDigest(), record.StreamPrefix+ref.GetOperation()),
+	}})
+}
+
+// outlived is a VM that runs here. Its node was called lost, and its record went on without
+// it: nobody may meet both. A VM without any record runs on: that says nothing.
+func (e *Engine) outlived(ctx context.Context, s standing) error {
+	rec, owner := s.rec, s.rec.GetOwner()
+	switch {
+	case rec == nil, s.q.GetState() == stateStopped, rec.GetGeneration() <= s.q.GetGeneration(), owner.GetNode() == e.opts.Node, s.under():
+		return nil
+	case owner.GetNode() == "" && owner.GetDigest() == "" && !e.long("no owner", s): // its task may be being deleted
+		return nil
+	}
+	reason := fmt.Sprintf("%s under generation %d; it ran here under %d", (&record.HeldError{Record: rec}).Holder(), rec.GetGeneration(), s.q.GetGeneration())
+	if err := e.Leavings.Moving(ctx, s.vm, owner.GetDigest(), owner.GetNode()); err != nil {
 		return err
 	}
-	return e.Leavings.Hibernated(ctx, op.GetVm(), op.GetDigest())
+	if err := e.Machines.Outlived(ctx, s.vm, rec.GetGeneration(), reason); err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
+	e.Events.Event(ctx, Event{Type: Outlived, VM: s.vm, Reason: reason})
+	return e.tidyUp(ctx, s.vm, owner.GetDigest(), owner.GetNode())
+}
+
+// long reports whether a VM has stood so for Options.Grace.
+func (e *Engine) long(what string, s standing) bool {
+	return e.since(fmt.Sprintf("%s: %s/%d/%d", what, name(s.vm), s.q.GetGeneration(), s.rec.GetVersion()))
 }

@@ -48,6 +48,8 @@ type world struct {
 	mu         sync.Mutex
 	state      map[string]string // of the VM, by node
 	ref        *machinev1.Ref    // of the capture at the source
+	gens       map[string]uint64 // that the VM runs under, by node
+	ended      string            // why a VM was ended that was somebody else's
 	digest     string            // that the capture answered
 	blobs      map[string]bool   // digests in the registry
 	dropped    []string          // tags
@@ -77,7 +79,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })
-	w := &world{t: t, records: controller.New(st), state: map[string]string{}, blobs: map[string]bool{}, always: map[string]error{}}
+	w := &world{t: t, records: controller.New(st), state: map[string]string{}, gens: map[string]uint64{}, blobs: map[string]bool{}, always: map[string]error{}}
 	rec, err := w.records.Ensure(t.Context(), &nodev1.EnsureRequest{Vm: vm})
 	if err == nil {
 		_, err = w.records.Own(t.Context(), &nodev1.OwnRequest{Vm: vm, Node: "n1", Generation: rec.Generation})
@@ -85,7 +87,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.state["n1"] = runs
+	w.state["n1"], w.gens["n1"] = runs, w.record().GetGeneration()
 	return w
 }
 
@@ -252,22 +254,46 @@ func (n *machine) Query(ctx context.Context, _ *nodev1.VM) (resp *machinev1.Quer
 		}
 		resp = &machinev1.QueryResponse{State: n.state[n.node], Record: "READY"}
 		if n.state[n.node] == runs {
-			resp.Record = "OWN"
+			resp.Record, resp.Generation = recordOwn, n.gens[n.node]
 		}
 		if n.state[n.node] == stopped {
-			resp.Record, resp.Ref = recordPrepared, n.ref
+			resp.Record, resp.Ref, resp.Digest = recordPrepared, n.ref, n.digest
 		}
 		return nil
 	})
 	return resp, err
 }
 
-func (n *machine) Leaving(ctx context.Context, _ *nodev1.VM, _ string) error {
-	return n.do(ctx, "Leaving", func() error { return nil })
+// Revert wants the record's word, as shims do.
+func (n *machine) Revert(ctx context.Context, _ *nodev1.VM, req *machinev1.RevertRequest) (*machinev1.RevertResponse, error) {
+	err := n.do(ctx, "Revert", func() error {
+		rec, err := n.records.Get(ctx, &nodev1.GetRequest{Vm: vm})
+		if err != nil || rec.GetOwner().GetNode() != n.node || rec.GetGeneration() != req.GetOwnerGeneration() {
+			n.broken = append(n.broken, fmt.Sprintf("revert without a commit: %v, %v", rec, err))
+		}
+		n.ref, n.gens[n.node] = nil, req.GetOwnerGeneration()
+		n.set(n.node, runs)
+		return nil
+	})
+	return &machinev1.RevertResponse{}, err
 }
 
-func (n *machine) Hibernated(ctx context.Context, _ *nodev1.VM, _ string) error {
-	return n.do(ctx, "Hibernated", func() error { return nil })
+func (n *machine) Outlived(ctx context.Context, _ *nodev1.VM, generation uint64, reason string) error {
+	return n.do(ctx, "Outlived", func() error {
+		if n.gens[n.node] >= generation {
+			return stale("end: it runs under %d", n.gens[n.node])
+		}
+		n.state[n.node], n.ended = gone, reason
+		return nil
+	})
+}
+
+func (n *machine) Moving(ctx context.Context, _ *nodev1.VM, _, _ string) error {
+	return n.do(ctx, "Moving", func() error { return nil })
+}
+
+func (n *machine) Moved(ctx context.Context, _ *nodev1.VM, _, _ string) error {
+	return n.do(ctx, "Moved", func() error { return nil })
 }
 
 func (n *machine) Exists(ctx context.Context, _, digest string) (there bool, err error) {
@@ -338,9 +364,10 @@ func (k *tasks) Start(ctx context.Context, _ *nodev1.VM) error {
 			return err
 		}
 		op := rec.GetOperation()
-		if _, err := k.records.Commit(ctx, &nodev1.CommitRequest{Vm: vm, Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Owner: &nodev1.Owner{Node: k.node}}); err != nil {
+		if rec, err = k.records.Commit(ctx, &nodev1.CommitRequest{Vm: vm, Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Owner: &nodev1.Owner{Node: k.node}}); err != nil {
 			return err
 		}
+		k.gens[k.node] = rec.GetGeneration()
 		if k.startFails != nil {
 			return fmt.Errorf("start: %w", errdefs.ErrInternal)
 		}

@@ -16,6 +16,7 @@ import (
 
 	"godwit.dev/godwit/api/moves"
 	"godwit.dev/godwit/migrate/cluster"
+	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -176,7 +177,9 @@ func (w *Watcher) tell(ctx context.Context, n *nodev1.NodeInfo, vms []*nodev1.Re
 	slog.WarnContext(ctx, "node is lost", "lost", n.GetName(), "seen", seen, "vms", len(vms))
 	for _, rec := range vms {
 		can := "it has no snapshot: it lives or ends with that node"
-		if s := newest(rec); s != nil {
+		if k := transition.Kept(rec); k != nil {
+			can = fmt.Sprintf("node %s holds it as it was at the switch-over of its move: godwit recover --from-source", k.GetNode())
+		} else if s := newest(rec); s != nil {
 			can = fmt.Sprintf("its newest snapshot is %s, %v old", s.GetDigest(), w.age(s))
 		}
 		err := w.event(ctx, moves.NodeLost, rec, "", fmt.Sprintf("node %s was last heard at %s; %s", n.GetName(), seen, can))
@@ -193,7 +196,7 @@ func (w *Watcher) event(ctx context.Context, kind string, rec *nodev1.Record, to
 }
 
 func newest(rec *nodev1.Record) *nodev1.SnapshotRef {
-	if all := rec.GetSnapshots(); len(all) > 0 {
+	if all := transition.Restorable(rec); len(all) > 0 {
 		return all[len(all)-1]
 	}
 	return nil
@@ -241,6 +244,7 @@ func restorable(vms []*nodev1.Record) (ready []*nodev1.Record, under int) {
 		switch {
 		case rec.GetOperation().GetKind() == nodev1.Kind_KIND_WAKE:
 			under++
+		case transition.Kept(rec) != nil: // newer than any snapshot: somebody decides
 		case newest(rec) != nil:
 			ready = append(ready, rec)
 		}

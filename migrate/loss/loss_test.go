@@ -255,3 +255,16 @@ func TestFewAtOnce(t *testing.T) {
 		t.Errorf("told last: %s", kinds)
 	}
 }
+
+// What the source of a lost move still holds is newer than any snapshot: nobody gives it up
+// but who is asked.
+func TestKeptIsNobodysToGiveUp(t *testing.T) {
+	snapshots := []*nodev1.SnapshotRef{{Digest: "sha256:aa"}}
+	ready, under := restorable([]*nodev1.Record{
+		{Uid: "lost", Snapshots: snapshots},
+		{Uid: "kept", Snapshots: snapshots, Kept: &nodev1.Kept{Node: "a"}},
+	})
+	if len(ready) != 1 || ready[0].GetUid() != "lost" || under != 0 {
+		t.Errorf("ordered elsewhere: %v", ready)
+	}
+}

@@ -16,8 +16,6 @@ import (
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/cluster"
 	"godwit.dev/godwit/migrate/controller"
-	"godwit.dev/godwit/migrate/engine"
-	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -168,49 +166,6 @@ const maxWait = 8 * time.Second
 func (s *Service) Events(ctx context.Context, req *nodev1.EventsRequest) (*nodev1.EventsResponse, error) {
 	wait := min(time.Duration(req.GetWaitMs())*time.Millisecond, maxWait)
 	return &nodev1.EventsResponse{Events: s.Board.Events(ctx, req.GetAfter(), wait)}, nil
-}
-
-// Recover implements nodev1.MovesService: the one way in which a VM leaves a node that
-// does not answer. Nothing here finds out whether that node is dead: the caller says so.
-func (s *Service) Recover(ctx context.Context, req *nodev1.RecoverRequest) (*nodev1.RecoverResponse, error) {
-	call := "recover VM " + key(req.GetVm())
-	if err := authorize(ctx, call, req.GetTo()); err != nil {
-		return nil, err
-	}
-	rec, err := s.Records.Get(ctx, &nodev1.GetRequest{Vm: req.GetVm()})
-	if err != nil {
-		return nil, err
-	}
-	lost := rec.GetOwner().GetNode()
-	refs := transition.Restorable(rec)
-	i := len(refs) - 1
-	if req.GetDigest() != "" {
-		i = slices.IndexFunc(refs, func(r *nodev1.SnapshotRef) bool { return r.GetDigest() == req.GetDigest() })
-	}
-	switch {
-	case lost == "":
-		return nil, fmt.Errorf("%s: no node owns it: %w", call, errdefs.ErrFailedPrecondition)
-	case i < 0:
-		return nil, fmt.Errorf("%s: node %s has it, and there is no such snapshot of it: it lives or ends with that node: %w", call, lost, errdefs.ErrNotFound)
-	}
-	resp := &nodev1.RecoverResponse{Digest: refs[i].GetDigest(), CreatedUnixNano: refs[i].GetCreatedUnixNano(), LostNode: lost}
-	if !req.GetFenced() {
-		return resp, nil // what would be done
-	}
-	for _, n := range s.Board.Nodes() {
-		if n.GetName() == lost && n.GetUp() {
-			return nil, fmt.Errorf("%s: node %s answers: move the VM instead: %w", call, lost, errdefs.ErrFailedPrecondition)
-		}
-		if err := engine.Cordoned(n); err != nil && n.GetName() == req.GetTo() {
-			return nil, fmt.Errorf("%s: %w", call, err)
-		}
-	}
-	peer, err := s.Peer(req.GetTo())
-	if err != nil {
-		return nil, err
-	}
-	resp.Wake, err = peer.Wake(ctx, &nodev1.WakeRequest{Vm: req.GetVm(), Operation: req.GetOperation(), Digest: resp.GetDigest(), LostNode: lost})
-	return resp, err
 }
 
 func key(vm *nodev1.VM) string { return vm.GetNamespace() + "/" + vm.GetId() }

@@ -120,7 +120,7 @@ func recorded(rec *nodev1.Record) *nodev1.VMInfo {
 		info.Status = "hibernated"
 	case rec.GetOwner().GetNode() != "":
 		info.Status = "owned"
-	case rec.GetLost() != "":
+	case record.IsLost(rec):
 		info.Status, info.Note = "lost", record.LostText(rec)
 	default:
 		info.Status = "stopped"

@@ -171,3 +171,52 @@ func TestDiscardLeavesAFence(t *testing.T) {
 		t.Errorf("%v, %v", state, err)
 	}
 }
+
+// left is containerd and a record; what is done to the container is counted.
+type left struct {
+	nodev1.RecordsService
+	rec      *nodev1.Record
+	marked   int
+	released int
+}
+
+func (l *left) Get(context.Context, *nodev1.GetRequest) (*nodev1.Record, error) { return l.rec, nil }
+func (l *left) Moving(context.Context, *nodev1.VM, string, string) error        { l.marked++; return nil }
+func (l *left) Moved(context.Context, *nodev1.VM, string, string) error         { l.marked++; return nil }
+
+type releasing struct {
+	shims
+	*left
+}
+
+func (r *releasing) Release(context.Context, *nodev1.VM, *machinev1.ReleaseRequest) error {
+	r.released++
+	return nil
+}
+
+// A Release that comes late finds the VM here again, or on its way: it marks no container,
+// which nothing would start again then, and ends no task (R10).
+func TestLateRelease(t *testing.T) {
+	ref := &machinev1.Ref{Operation: "m", Attempt: 1, Generation: 3}
+	for name, tt := range map[string]struct {
+		query *machinev1.QueryResponse
+		rec   *nodev1.Record
+		late  bool
+	}{
+		"voted":         {&machinev1.QueryResponse{Record: "PREPARED", Ref: ref}, nil, false},
+		"once more":     {&machinev1.QueryResponse{Record: "RELEASED", Ref: ref}, nil, false},
+		"it runs here":  {&machinev1.QueryResponse{Record: "OWN", Generation: 5}, nil, true},
+		"it arrives":    {&machinev1.QueryResponse{Record: "READY", Ref: &machinev1.Ref{Operation: "back", Attempt: 1}}, nil, true},
+		"next attempt":  {&machinev1.QueryResponse{Record: "PREPARED", Ref: &machinev1.Ref{Operation: "m", Attempt: 2}}, nil, true},
+		"gone":          {nil, &nodev1.Record{Owner: &nodev1.Owner{Node: "b"}}, false},
+		"gone, comes":   {nil, &nodev1.Record{Owner: &nodev1.Owner{Node: "b"}, Operation: &nodev1.Operation{Destination: "a"}}, true},
+		"gone, is back": {nil, &nodev1.Record{Owner: &nodev1.Owner{Node: "a"}}, true},
+	} {
+		l := &left{rec: tt.rec}
+		s := &Server{Node: "a", Records: l, Leavings: l, Machines: &releasing{shims{query: tt.query}, l}}
+		_, err := s.Release(t.Context(), &nodev1.PeerReleaseRequest{Vm: &nodev1.VM{Namespace: "default", Id: "web"}, Ref: ref, Digest: "stream:1", Owner: "b"})
+		if errdefs.IsFailedPrecondition(err) != tt.late || (l.marked == 0) != tt.late || (l.released == 0) != tt.late {
+			t.Errorf("%s: %v, marked %d times, released %d", name, err, l.marked, l.released)
+		}
+	}
+}

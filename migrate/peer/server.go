@@ -29,15 +29,6 @@ type Mover interface {
 	Offer(ctx context.Context, vm *nodev1.VM, req *machinev1.OfferRequest) (*machinev1.OfferResponse, error)
 	Send(ctx context.Context, vm *nodev1.VM, req *machinev1.SendRequest) (*machinev1.SendResponse, error)
 	Incoming(ctx context.Context, vm *nodev1.VM, req *machinev1.IncomingRequest) (*machinev1.IncomingResponse, error)
-	Revert(ctx context.Context, vm *nodev1.VM, req *machinev1.RevertRequest) (*machinev1.RevertResponse, error)
-}
-
-// Leavings are what containerd holds of a VM that went to another node.
-type Leavings interface {
-	// Moving marks the container, before its task ends, as that of a VM that owner has now.
-	Moving(ctx context.Context, vm *nodev1.VM, digest, owner string) error
-	// Moved ends what containerd holds, the container marked as by Moving.
-	Moved(ctx context.Context, vm *nodev1.VM, digest, owner string) error
 }
 
 // Room says what stands against a VM coming here.
@@ -54,10 +45,11 @@ type Waker interface {
 // classes.
 type Server struct {
 	Node     string
+	Records  nodev1.RecordsService
 	Address  string // of this node's peer listener
 	Machines Machines
 	Tasks    engine.Tasks
-	Leavings Leavings
+	Leavings engine.Leavings
 	Room     Room
 	Waker    Waker
 }
@@ -101,10 +93,12 @@ func (s *Server) Prepare(ctx context.Context, req *nodev1.PeerPrepareRequest) (*
 
 // States and records of a shim that the server looks for.
 const (
-	stateRunning = "running"
-	stateStopped = "stopped"
-	recordOwn    = "OWN"
-	recordFenced = "FENCED"
+	stateRunning   = "running"
+	stateStopped   = "stopped"
+	recordOwn      = "OWN"
+	recordFenced   = "FENCED"
+	recordPrepared = "PREPARED"
+	recordReleased = "RELEASED"
 )
 
 // Run implements nodev1.PeerService. DataLoss says that the VM may have run here, and
@@ -199,8 +193,12 @@ func (s *Server) Abort(ctx context.Context, req *nodev1.PeerAbortRequest) (*mach
 }
 
 // Release implements nodev1.PeerService: the VM here goes, and what containerd holds of
-// it. It may be repeated from any point.
+// it. It may be repeated from any point. One that comes late, when the VM is here again,
+// touches nothing.
 func (s *Server) Release(ctx context.Context, req *nodev1.PeerReleaseRequest) (*nodev1.PeerState, error) {
+	if err := s.left(ctx, req); err != nil {
+		return nil, err
+	}
 	if err := s.Leavings.Moving(ctx, req.GetVm(), req.GetDigest(), req.GetOwner()); err != nil {
 		return nil, err
 	}
@@ -212,6 +210,33 @@ func (s *Server) Release(ctx context.Context, req *nodev1.PeerReleaseRequest) (*
 		return nil, err
 	}
 	return &nodev1.PeerState{}, nil
+}
+
+// left wants this node's word that the VM here is the one which the order is about: that its
+// shim has voted for it, or, where there is no shim, that nothing brings the VM back here.
+func (s *Server) left(ctx context.Context, req *nodev1.PeerReleaseRequest) error {
+	call := fmt.Sprintf("release VM %s for operation %s", key(req.GetVm()), req.GetRef().GetOperation())
+	q, err := s.Machines.Query(ctx, req.GetVm())
+	if err == nil {
+		mine := q.GetRef().GetOperation() == req.GetRef().GetOperation() && q.GetRef().GetAttempt() == req.GetRef().GetAttempt()
+		if !mine || q.GetRecord() != recordPrepared && q.GetRecord() != recordReleased {
+			return fmt.Errorf("%s: node %s has it as %s of operation %q: %w", call, s.Node, q.GetRecord(), q.GetRef().GetOperation(), errdefs.ErrFailedPrecondition)
+		}
+		return nil
+	}
+	if !errdefs.IsNotFound(err) {
+		return err
+	}
+	rec, err := s.Records.Get(ctx, &nodev1.GetRequest{Vm: req.GetVm()})
+	switch {
+	case errdefs.IsNotFound(err):
+		return nil
+	case err != nil:
+		return err
+	case rec.GetOwner().GetNode() == s.Node || rec.GetOperation().GetDestination() == s.Node:
+		return fmt.Errorf("%s: it is node %s's again, or on its way there: %w", call, s.Node, errdefs.ErrFailedPrecondition)
+	}
+	return nil
 }
 
 func key(vm *nodev1.VM) string { return vm.GetNamespace() + "/" + vm.GetId() }

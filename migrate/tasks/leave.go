@@ -28,14 +28,18 @@ func (c *Client) specOf(ctx context.Context, order engine.Restore) (*spec.Spec, 
 	return sp, nil
 }
 
-// Leaving marks the container of a VM that a snapshot owns from now on, so that
-// containerd's restart monitor looks at it no more when its task ends.
-func (c *Client) Leaving(ctx context.Context, vm *nodev1.VM, digest string) error {
-	return c.Moving(ctx, vm, digest, "")
+// Moving marks the container of a VM that a snapshot, or the node owner, owns from now on, so
+// that containerd's restart monitor looks at it no more when its task ends.
+func (c *Client) Moving(ctx context.Context, vm *nodev1.VM, digest, owner string) error {
+	unlock, err := c.serial.lock(ctx, vm)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return c.mark(ctx, vm, digest, owner)
 }
 
-// Moving is Leaving of a VM that another node owns from now on.
-func (c *Client) Moving(ctx context.Context, vm *nodev1.VM, digest, owner string) error {
+func (c *Client) mark(ctx context.Context, vm *nodev1.VM, digest, owner string) error {
 	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
 	container, err := c.containerd.LoadContainer(ctx, vm.GetId())
 	if err == nil {
@@ -47,15 +51,15 @@ func (c *Client) Moving(ctx context.Context, vm *nodev1.VM, digest, owner string
 	return nil
 }
 
-// Hibernated cleans up after a VM that left this node: the stopped task and the network
-// go; the container object stays, labelled with the digest that owns the VM now.
-func (c *Client) Hibernated(ctx context.Context, vm *nodev1.VM, digest string) error {
-	return c.Moved(ctx, vm, digest, "")
-}
-
-// Moved is Hibernated of a VM that another node owns.
+// Moved cleans up after a VM that left this node: the stopped task and the network go; the
+// container object stays, marked as by Moving.
 func (c *Client) Moved(ctx context.Context, vm *nodev1.VM, digest, owner string) error {
-	if err := c.Moving(ctx, vm, digest, owner); err != nil {
+	unlock, err := c.serial.lock(ctx, vm)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := c.mark(ctx, vm, digest, owner); err != nil {
 		return err
 	}
 	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())

@@ -56,6 +56,7 @@ type Client struct {
 	configPath string
 	spec       SpecOf
 	networks   *networks
+	serial     serial
 }
 
 // SpecOf answers the Spec that a snapshot holds.
@@ -85,6 +86,11 @@ func (c *Client) Create(ctx context.Context, vm *nodev1.VM, order engine.Restore
 			err = fmt.Errorf("create task of VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
 		}
 	}()
+	unlock, err := c.serial.lock(ctx, vm)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	made, err := c.clear(ctx, vm, order.Intent)
 	if made || err != nil {
 		return err
@@ -96,7 +102,7 @@ func (c *Client) Create(ctx context.Context, vm *nodev1.VM, order engine.Restore
 	if err := c.create(ctx, vm, sp, order); err != nil {
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
-		return errors.Join(err, c.Undo(undo, vm, order))
+		return errors.Join(err, c.unmake(undo, vm, order))
 	}
 	return nil
 }
@@ -231,7 +237,16 @@ func (c *Client) Running(ctx context.Context, vm *nodev1.VM) (bool, error) {
 // Undo removes what Create of this order made: the task, the network, and the container
 // object if it was not there before. A task of another order is left alone.
 func (c *Client) Undo(ctx context.Context, vm *nodev1.VM, order engine.Restore) error {
-	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
+	unlock, err := c.serial.lock(ctx, vm)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return c.unmake(namespaces.WithNamespace(ctx, vm.GetNamespace()), vm, order)
+}
+
+// unmake is Undo for who has the VM to itself.
+func (c *Client) unmake(ctx context.Context, vm *nodev1.VM, order engine.Restore) error {
 	container, err := c.containerd.LoadContainer(ctx, vm.GetId())
 	if errdefs.IsNotFound(err) {
 		return c.networks.undo(ctx, vm)

@@ -54,7 +54,7 @@ func Commit(s State, req *nodev1.CommitRequest, now time.Time) (Change, error) {
 		spend(rec, op.GetDigest())
 	}
 	own(rec, req.GetOwner(), repository)
-	rec.Lost = "" // its state is in somebody's hands again
+	rec.Lost, rec.Kept = "", nil // its state is in somebody's hands again
 	return Change{Record: rec}, nil
 }
 

@@ -62,6 +62,9 @@ func Open(s State, req *nodev1.OpenRequest, now time.Time) (Change, error) {
 	case closed == nil:
 	case lost:
 		abandon(closed, req.GetLostNode(), now)
+		if closed.GetPhase() == lostAtDest {
+			rec.Kept = kept(closed)
+		}
 	default:
 		closed.Phase, closed.ClosedUnixNano, closed.CleanupPending = succeeded, now.UnixNano(), true
 	}
@@ -245,7 +248,7 @@ func Finish(s State, req *nodev1.FinishRequest, now time.Time) (Change, error) {
 	rec.Operation = nil
 	closed.Phase, closed.ClosedUnixNano, closed.CleanupPending = req.GetPhase(), now.UnixNano(), req.GetCleanupPending()
 	if lost := closed.GetPhase() == lostAtDest || closed.GetPhase() == lostAtSrc; lost && rec.GetOwner().GetDigest() == "" {
-		rec.Lost = newest(rec, closed)
+		rec.Lost, rec.Kept = newest(rec, closed), kept(closed)
 	}
 	if closed.GetReason() == "" {
 		closed.Reason = req.GetReason()

@@ -7,6 +7,8 @@ import (
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
 
+	"godwit.dev/godwit/api/record"
+
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
@@ -35,7 +37,7 @@ func Own(s State, req *nodev1.OwnRequest) (Change, error) {
 		return Change{}, held(rec, "own VM "+name(rec.GetVm()))
 	case rec.GetOwner().GetNode() == node && rec.GetGeneration() == req.GetGeneration()+1 && sameUID(rec, req.GetUid()):
 		return keep(s)
-	case rec.GetOwner().GetNode() != node && !free(rec), rec.GetLost() != "":
+	case rec.GetOwner().GetNode() != node && !free(rec), record.IsLost(rec):
 		return Change{}, held(rec, "own VM "+name(rec.GetVm()))
 	}
 	if err := fresh(rec, "own", req.GetUid(), req.GetGeneration()); err != nil {
@@ -77,9 +79,9 @@ func Remove(s State, req *nodev1.RemoveRequest, now time.Time) (Change, error) {
 		return keep(s)
 	case !sameUID(rec, req.GetUid()):
 		return Change{}, fresh(rec, "remove", req.GetUid(), rec.GetGeneration())
-	case rec.GetOperation() != nil, rec.GetOwner().GetNode() != "":
+	case rec.GetOperation() != nil, rec.GetOwner().GetNode() != "" && !record.IsLost(rec):
 		return Change{}, held(rec, "remove VM "+name(rec.GetVm()))
-	case (rec.GetOwner().GetDigest() != "" || rec.GetLost() != "") && !req.GetForce():
+	case (rec.GetOwner().GetDigest() != "" || record.IsLost(rec)) && !req.GetForce():
 		return Change{}, held(rec, "remove VM "+name(rec.GetVm())+" without force")
 	}
 	if !req.GetDropSnapshots() {

@@ -46,6 +46,9 @@ func own(rec *nodev1.Record, owner *nodev1.Owner, repository string) {
 	rec.Owner = proto.CloneOf(owner)
 	rec.Generation++
 	rec.Repository = repository
+	if rec.GetKept().GetReclaimed() {
+		rec.Kept = nil // the VM has gone on since
+	}
 }
 
 // spend makes digest the last one that was spent: what the VM runs from (InUse), also

@@ -462,6 +462,7 @@ type CaptureRequest struct {
 	Bandwidth     uint64                 `protobuf:"varint,11,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`                               // bytes a second; 0: as configured
 	PauseBudgetMs int64                  `protobuf:"varint,5,opt,name=pause_budget_ms,json=pauseBudgetMs,proto3" json:"pause_budget_ms,omitempty"` // 0: the node's; below: no passes before the pause
 	Checkpoint    bool                   `protobuf:"varint,20,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`                             // the VM goes on as soon as it has been read
+	TimeoutMs     int64                  `protobuf:"varint,12,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`              // that the work may take, and a VM stand still without a word; 0: the node's
 	Paused        bool                   `protobuf:"varint,21,opt,name=paused,proto3" json:"paused,omitempty"`                                     // a checkpoint of a task that is paused, and stays so
 	Golden        string                 `protobuf:"bytes,30,opt,name=golden,proto3" json:"golden,omitempty"`                                      // digest of a golden snapshot whose table godwitd has made
 	Make          *Golden                `protobuf:"bytes,31,opt,name=make,proto3" json:"make,omitempty"`                                          // no snapshot of the VM is made, but a golden one of its image
@@ -553,6 +554,13 @@ func (x *CaptureRequest) GetCheckpoint() bool {
 		return x.Checkpoint
 	}
 	return false
+}
+
+func (x *CaptureRequest) GetTimeoutMs() int64 {
+	if x != nil {
+		return x.TimeoutMs
+	}
+	return 0
 }
 
 func (x *CaptureRequest) GetPaused() bool {
@@ -1295,6 +1303,7 @@ type SendRequest struct {
 	DowntimeMs    int64                  `protobuf:"varint,5,opt,name=downtime_ms,json=downtimeMs,proto3" json:"downtime_ms,omitempty"` // budget of the pause; 0: the node's worker.pause_budget
 	Bandwidth     uint64                 `protobuf:"varint,6,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`                     // bytes a second; 0: as configured
 	EndExecs      bool                   `protobuf:"varint,7,opt,name=end_execs,json=endExecs,proto3" json:"end_execs,omitempty"`
+	TimeoutMs     int64                  `protobuf:"varint,8,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"` // as in CaptureRequest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1376,6 +1385,13 @@ func (x *SendRequest) GetEndExecs() bool {
 		return x.EndExecs
 	}
 	return false
+}
+
+func (x *SendRequest) GetTimeoutMs() int64 {
+	if x != nil {
+		return x.TimeoutMs
+	}
+	return 0
 }
 
 type SendResponse struct {
@@ -1712,6 +1728,8 @@ func (x *RevertResponse) GetState() string {
 
 type EndRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Generation    uint64                 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"` // of the record, whose owner is not this node; 0: the first case
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1744,6 +1762,20 @@ func (x *EndRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use EndRequest.ProtoReflect.Descriptor instead.
 func (*EndRequest) Descriptor() ([]byte, []int) {
 	return file_machine_v1_machine_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *EndRequest) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *EndRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 type EndResponse struct {
@@ -1865,8 +1897,9 @@ type Stream struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Spec          []byte                 `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"` // as Offer answered
 	Facts         []byte                 `protobuf:"bytes,2,opt,name=facts,proto3" json:"facts,omitempty"`
-	Certificate   []byte                 `protobuf:"bytes,3,opt,name=certificate,proto3" json:"certificate,omitempty"` // DER: who else connects is no source
-	Generation    uint64                 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`  // of the owner before
+	Certificate   []byte                 `protobuf:"bytes,3,opt,name=certificate,proto3" json:"certificate,omitempty"`               // DER: who else connects is no source
+	Generation    uint64                 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`                // of the owner before
+	TimeoutMs     int64                  `protobuf:"varint,5,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"` // as in CaptureRequest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1929,6 +1962,13 @@ func (x *Stream) GetGeneration() uint64 {
 	return 0
 }
 
+func (x *Stream) GetTimeoutMs() int64 {
+	if x != nil {
+		return x.TimeoutMs
+	}
+	return 0
+}
+
 var File_machine_v1_machine_proto protoreflect.FileDescriptor
 
 const file_machine_v1_machine_proto_rawDesc = "" +
@@ -1980,7 +2020,7 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\btracking\x18\x16 \x01(\tR\btracking\x12\x16\n" +
 	"\x06kernel\x18\x1e \x01(\tR\x06kernel\x12*\n" +
 	"\x11resumed_unix_nano\x18  \x01(\x03R\x0fresumedUnixNano\x12\x14\n" +
-	"\x05ended\x18\x15 \x01(\tR\x05ended\"\xf0\x02\n" +
+	"\x05ended\x18\x15 \x01(\tR\x05ended\"\x8f\x03\n" +
 	"\x0eCaptureRequest\x12(\n" +
 	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x1e\n" +
 	"\n" +
@@ -1994,7 +2034,9 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\x0fpause_budget_ms\x18\x05 \x01(\x03R\rpauseBudgetMs\x12\x1e\n" +
 	"\n" +
 	"checkpoint\x18\x14 \x01(\bR\n" +
-	"checkpoint\x12\x16\n" +
+	"checkpoint\x12\x1d\n" +
+	"\n" +
+	"timeout_ms\x18\f \x01(\x03R\ttimeoutMs\x12\x16\n" +
 	"\x06paused\x18\x15 \x01(\bR\x06paused\x12\x16\n" +
 	"\x06golden\x18\x1e \x01(\tR\x06golden\x12-\n" +
 	"\x04make\x18\x1f \x01(\v2\x19.godwit.machine.v1.GoldenR\x04make\"2\n" +
@@ -2054,7 +2096,7 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"disk_bytes\x18\x05 \x01(\x04R\tdiskBytes\x12 \n" +
 	"\vcertificate\x18\x06 \x01(\fR\vcertificate\x12\x1c\n" +
 	"\tobstacles\x18\a \x03(\tR\tobstacles\x12\x1a\n" +
-	"\btracking\x18\b \x01(\tR\btracking\"\xe9\x01\n" +
+	"\btracking\x18\b \x01(\tR\btracking\"\x88\x02\n" +
 	"\vSendRequest\x12(\n" +
 	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
@@ -2063,7 +2105,9 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\vdowntime_ms\x18\x05 \x01(\x03R\n" +
 	"downtimeMs\x12\x1c\n" +
 	"\tbandwidth\x18\x06 \x01(\x04R\tbandwidth\x12\x1b\n" +
-	"\tend_execs\x18\a \x01(\bR\bendExecs\"\xe5\x02\n" +
+	"\tend_execs\x18\a \x01(\bR\bendExecs\x12\x1d\n" +
+	"\n" +
+	"timeout_ms\x18\b \x01(\x03R\ttimeoutMs\"\xe5\x02\n" +
 	"\fSendResponse\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x19\n" +
 	"\bpause_ms\x18\x02 \x01(\x01R\apauseMs\x12\x19\n" +
@@ -2089,9 +2133,13 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12)\n" +
 	"\x10owner_generation\x18\x02 \x01(\x04R\x0fownerGeneration\"&\n" +
 	"\x0eRevertResponse\x12\x14\n" +
-	"\x05state\x18\x01 \x01(\tR\x05state\"\f\n" +
+	"\x05state\x18\x01 \x01(\tR\x05state\"D\n" +
 	"\n" +
-	"EndRequest\"\r\n" +
+	"EndRequest\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x01 \x01(\x04R\n" +
+	"generation\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\r\n" +
 	"\vEndResponse\"\xb4\x01\n" +
 	"\x0eRestoreOptions\x12\x1f\n" +
 	"\vconfig_path\x18\x01 \x01(\tR\n" +
@@ -2099,14 +2147,16 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x18\n" +
 	"\aattempt\x18\x03 \x01(\rR\aattempt\x12\x16\n" +
 	"\x06digest\x18\x04 \x01(\tR\x06digest\x121\n" +
-	"\x06stream\x18\x05 \x01(\v2\x19.godwit.machine.v1.StreamR\x06stream\"t\n" +
+	"\x06stream\x18\x05 \x01(\v2\x19.godwit.machine.v1.StreamR\x06stream\"\x93\x01\n" +
 	"\x06Stream\x12\x12\n" +
 	"\x04spec\x18\x01 \x01(\fR\x04spec\x12\x14\n" +
 	"\x05facts\x18\x02 \x01(\fR\x05facts\x12 \n" +
 	"\vcertificate\x18\x03 \x01(\fR\vcertificate\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x04 \x01(\x04R\n" +
-	"generation2\x8d\x06\n" +
+	"generation\x12\x1d\n" +
+	"\n" +
+	"timeout_ms\x18\x05 \x01(\x03R\ttimeoutMs2\x8d\x06\n" +
 	"\aMachine\x12J\n" +
 	"\x05Query\x12\x1f.godwit.machine.v1.QueryRequest\x1a .godwit.machine.v1.QueryResponse\x12P\n" +
 	"\aCapture\x12!.godwit.machine.v1.CaptureRequest\x1a\".godwit.machine.v1.CaptureResponse\x12G\n" +

@@ -554,9 +554,10 @@ type RecoverRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
 	To            string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
-	Operation     string                 `protobuf:"bytes,3,opt,name=operation,proto3" json:"operation,omitempty"` // of the wake
-	Fenced        bool                   `protobuf:"varint,4,opt,name=fenced,proto3" json:"fenced,omitempty"`      // the caller vouches that the owner runs nothing any more
-	Digest        string                 `protobuf:"bytes,5,opt,name=digest,proto3" json:"digest,omitempty"`       // empty: the newest
+	Operation     string                 `protobuf:"bytes,3,opt,name=operation,proto3" json:"operation,omitempty"`                      // of the wake
+	Fenced        bool                   `protobuf:"varint,4,opt,name=fenced,proto3" json:"fenced,omitempty"`                           // the caller vouches that the owner runs nothing any more
+	Digest        string                 `protobuf:"bytes,5,opt,name=digest,proto3" json:"digest,omitempty"`                            // empty: the newest
+	FromSource    bool                   `protobuf:"varint,6,opt,name=from_source,json=fromSource,proto3" json:"from_source,omitempty"` // of a VM that a live move has lost: take it back where it came from
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -626,12 +627,20 @@ func (x *RecoverRequest) GetDigest() string {
 	return ""
 }
 
+func (x *RecoverRequest) GetFromSource() bool {
+	if x != nil {
+		return x.FromSource
+	}
+	return false
+}
+
 type RecoverResponse struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Digest          string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
 	CreatedUnixNano int64                  `protobuf:"varint,2,opt,name=created_unix_nano,json=createdUnixNano,proto3" json:"created_unix_nano,omitempty"` // of the snapshot: what came after it is lost
 	LostNode        string                 `protobuf:"bytes,3,opt,name=lost_node,json=lostNode,proto3" json:"lost_node,omitempty"`
 	Wake            *StatusResponse        `protobuf:"bytes,4,opt,name=wake,proto3" json:"wake,omitempty"`
+	Source          string                 `protobuf:"bytes,5,opt,name=source,proto3" json:"source,omitempty"` // with from_source: the node that has it, or has it back
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -692,6 +701,13 @@ func (x *RecoverResponse) GetWake() *StatusResponse {
 		return x.Wake
 	}
 	return nil
+}
+
+func (x *RecoverResponse) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
 }
 
 type NodeInfo struct {
@@ -1239,18 +1255,21 @@ const file_node_v1_moves_proto_rawDesc = "" +
 	"\aattempt\x18\x06 \x01(\rR\aattempt\x12\x16\n" +
 	"\x06reason\x18\a \x01(\tR\x06reason\x12\x16\n" +
 	"\x06source\x18\b \x01(\tR\x06source\x12 \n" +
-	"\vdestination\x18\t \x01(\tR\vdestination\"\x92\x01\n" +
+	"\vdestination\x18\t \x01(\tR\vdestination\"\xb3\x01\n" +
 	"\x0eRecoverRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\tR\x02to\x12\x1c\n" +
 	"\toperation\x18\x03 \x01(\tR\toperation\x12\x16\n" +
 	"\x06fenced\x18\x04 \x01(\bR\x06fenced\x12\x16\n" +
-	"\x06digest\x18\x05 \x01(\tR\x06digest\"\xa6\x01\n" +
+	"\x06digest\x18\x05 \x01(\tR\x06digest\x12\x1f\n" +
+	"\vfrom_source\x18\x06 \x01(\bR\n" +
+	"fromSource\"\xbe\x01\n" +
 	"\x0fRecoverResponse\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12*\n" +
 	"\x11created_unix_nano\x18\x02 \x01(\x03R\x0fcreatedUnixNano\x12\x1b\n" +
 	"\tlost_node\x18\x03 \x01(\tR\blostNode\x122\n" +
-	"\x04wake\x18\x04 \x01(\v2\x1e.godwit.node.v1.StatusResponseR\x04wake\"\x92\x02\n" +
+	"\x04wake\x18\x04 \x01(\v2\x1e.godwit.node.v1.StatusResponseR\x04wake\x12\x16\n" +
+	"\x06source\x18\x05 \x01(\tR\x06source\"\x92\x02\n" +
 	"\bNodeInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +

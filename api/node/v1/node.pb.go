@@ -615,6 +615,7 @@ type Record struct {
 	// the VM fresh; a wake by force, or the record's end, clears it.
 	Lost          string    `protobuf:"bytes,10,opt,name=lost,proto3" json:"lost,omitempty"`
 	Schedule      *Schedule `protobuf:"bytes,20,opt,name=schedule,proto3" json:"schedule,omitempty"` // of checkpoints; absent: none are taken by themselves
+	Kept          *Kept     `protobuf:"bytes,21,opt,name=kept,proto3" json:"kept,omitempty"`         // a live move has lost the VM; absent: none has
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -726,6 +727,116 @@ func (x *Record) GetSchedule() *Schedule {
 	return nil
 }
 
+func (x *Record) GetKept() *Kept {
+	if x != nil {
+		return x.Kept
+	}
+	return nil
+}
+
+// Kept is what the source of a live move still holds of a VM that its destination has lost:
+// the VM as it was at the switch-over, stopped. Until it is taken back, or the VM goes on
+// elsewhere, the source keeps it.
+type Kept struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Node            string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`               // the source
+	Destination     string                 `protobuf:"bytes,2,opt,name=destination,proto3" json:"destination,omitempty"` // that has lost it
+	Operation       string                 `protobuf:"bytes,3,opt,name=operation,proto3" json:"operation,omitempty"`     // of the move, as the two fields below
+	Attempt         uint32                 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Generation      uint64                 `protobuf:"varint,5,opt,name=generation,proto3" json:"generation,omitempty"`
+	Digest          string                 `protobuf:"bytes,6,opt,name=digest,proto3" json:"digest,omitempty"` // stream:...
+	StoppedUnixNano int64                  `protobuf:"varint,7,opt,name=stopped_unix_nano,json=stoppedUnixNano,proto3" json:"stopped_unix_nano,omitempty"`
+	Reclaimed       bool                   `protobuf:"varint,8,opt,name=reclaimed,proto3" json:"reclaimed,omitempty"` // it is the VM again, under the record's generation
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *Kept) Reset() {
+	*x = Kept{}
+	mi := &file_node_v1_node_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Kept) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Kept) ProtoMessage() {}
+
+func (x *Kept) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Kept.ProtoReflect.Descriptor instead.
+func (*Kept) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Kept) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Kept) GetDestination() string {
+	if x != nil {
+		return x.Destination
+	}
+	return ""
+}
+
+func (x *Kept) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+func (x *Kept) GetAttempt() uint32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Kept) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *Kept) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *Kept) GetStoppedUnixNano() int64 {
+	if x != nil {
+		return x.StoppedUnixNano
+	}
+	return 0
+}
+
+func (x *Kept) GetReclaimed() bool {
+	if x != nil {
+		return x.Reclaimed
+	}
+	return false
+}
+
 // Schedule of checkpoints.
 type Schedule struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -737,7 +848,7 @@ type Schedule struct {
 
 func (x *Schedule) Reset() {
 	*x = Schedule{}
-	mi := &file_node_v1_node_proto_msgTypes[4]
+	mi := &file_node_v1_node_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -749,7 +860,7 @@ func (x *Schedule) String() string {
 func (*Schedule) ProtoMessage() {}
 
 func (x *Schedule) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[4]
+	mi := &file_node_v1_node_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -762,7 +873,7 @@ func (x *Schedule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Schedule.ProtoReflect.Descriptor instead.
 func (*Schedule) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Schedule) GetEveryMs() int64 {
@@ -796,7 +907,7 @@ type SnapshotRef struct {
 
 func (x *SnapshotRef) Reset() {
 	*x = SnapshotRef{}
-	mi := &file_node_v1_node_proto_msgTypes[5]
+	mi := &file_node_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -808,7 +919,7 @@ func (x *SnapshotRef) String() string {
 func (*SnapshotRef) ProtoMessage() {}
 
 func (x *SnapshotRef) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[5]
+	mi := &file_node_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -821,7 +932,7 @@ func (x *SnapshotRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRef.ProtoReflect.Descriptor instead.
 func (*SnapshotRef) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SnapshotRef) GetDigest() string {
@@ -893,7 +1004,7 @@ type Owed struct {
 
 func (x *Owed) Reset() {
 	*x = Owed{}
-	mi := &file_node_v1_node_proto_msgTypes[6]
+	mi := &file_node_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -905,7 +1016,7 @@ func (x *Owed) String() string {
 func (*Owed) ProtoMessage() {}
 
 func (x *Owed) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[6]
+	mi := &file_node_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -918,7 +1029,7 @@ func (x *Owed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owed.ProtoReflect.Descriptor instead.
 func (*Owed) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Owed) GetVm() *VM {
@@ -958,7 +1069,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[7]
+	mi := &file_node_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -970,7 +1081,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[7]
+	mi := &file_node_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -983,7 +1094,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetRequest) GetVm() *VM {
@@ -1001,7 +1112,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[8]
+	mi := &file_node_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1013,7 +1124,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[8]
+	mi := &file_node_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1026,7 +1137,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 type ListResponse struct {
@@ -1038,7 +1149,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[9]
+	mi := &file_node_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1050,7 +1161,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[9]
+	mi := &file_node_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1063,7 +1174,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListResponse) GetRecords() []*Record {
@@ -1082,7 +1193,7 @@ type EnsureRequest struct {
 
 func (x *EnsureRequest) Reset() {
 	*x = EnsureRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[10]
+	mi := &file_node_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1094,7 +1205,7 @@ func (x *EnsureRequest) String() string {
 func (*EnsureRequest) ProtoMessage() {}
 
 func (x *EnsureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[10]
+	mi := &file_node_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1107,7 +1218,7 @@ func (x *EnsureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnsureRequest.ProtoReflect.Descriptor instead.
 func (*EnsureRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *EnsureRequest) GetVm() *VM {
@@ -1129,7 +1240,7 @@ type OwnRequest struct {
 
 func (x *OwnRequest) Reset() {
 	*x = OwnRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[11]
+	mi := &file_node_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1141,7 +1252,7 @@ func (x *OwnRequest) String() string {
 func (*OwnRequest) ProtoMessage() {}
 
 func (x *OwnRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[11]
+	mi := &file_node_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1154,7 +1265,7 @@ func (x *OwnRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnRequest.ProtoReflect.Descriptor instead.
 func (*OwnRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *OwnRequest) GetVm() *VM {
@@ -1199,7 +1310,7 @@ type OpenRequest struct {
 
 func (x *OpenRequest) Reset() {
 	*x = OpenRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[12]
+	mi := &file_node_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1211,7 +1322,7 @@ func (x *OpenRequest) String() string {
 func (*OpenRequest) ProtoMessage() {}
 
 func (x *OpenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[12]
+	mi := &file_node_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1224,7 +1335,7 @@ func (x *OpenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenRequest.ProtoReflect.Descriptor instead.
 func (*OpenRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *OpenRequest) GetVm() *VM {
@@ -1278,7 +1389,7 @@ type AdvanceRequest struct {
 
 func (x *AdvanceRequest) Reset() {
 	*x = AdvanceRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[13]
+	mi := &file_node_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1290,7 +1401,7 @@ func (x *AdvanceRequest) String() string {
 func (*AdvanceRequest) ProtoMessage() {}
 
 func (x *AdvanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[13]
+	mi := &file_node_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1303,7 +1414,7 @@ func (x *AdvanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdvanceRequest.ProtoReflect.Descriptor instead.
 func (*AdvanceRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *AdvanceRequest) GetVm() *VM {
@@ -1423,7 +1534,7 @@ type RetryRequest struct {
 
 func (x *RetryRequest) Reset() {
 	*x = RetryRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[14]
+	mi := &file_node_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1435,7 +1546,7 @@ func (x *RetryRequest) String() string {
 func (*RetryRequest) ProtoMessage() {}
 
 func (x *RetryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[14]
+	mi := &file_node_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1448,7 +1559,7 @@ func (x *RetryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryRequest.ProtoReflect.Descriptor instead.
 func (*RetryRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RetryRequest) GetVm() *VM {
@@ -1493,7 +1604,7 @@ type CommitRequest struct {
 
 func (x *CommitRequest) Reset() {
 	*x = CommitRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[15]
+	mi := &file_node_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1505,7 +1616,7 @@ func (x *CommitRequest) String() string {
 func (*CommitRequest) ProtoMessage() {}
 
 func (x *CommitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[15]
+	mi := &file_node_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1518,7 +1629,7 @@ func (x *CommitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
 func (*CommitRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CommitRequest) GetVm() *VM {
@@ -1578,7 +1689,7 @@ type FinishRequest struct {
 
 func (x *FinishRequest) Reset() {
 	*x = FinishRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[16]
+	mi := &file_node_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1590,7 +1701,7 @@ func (x *FinishRequest) String() string {
 func (*FinishRequest) ProtoMessage() {}
 
 func (x *FinishRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[16]
+	mi := &file_node_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1603,7 +1714,7 @@ func (x *FinishRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishRequest.ProtoReflect.Descriptor instead.
 func (*FinishRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *FinishRequest) GetVm() *VM {
@@ -1667,7 +1778,7 @@ type DisownRequest struct {
 
 func (x *DisownRequest) Reset() {
 	*x = DisownRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[17]
+	mi := &file_node_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1679,7 +1790,7 @@ func (x *DisownRequest) String() string {
 func (*DisownRequest) ProtoMessage() {}
 
 func (x *DisownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[17]
+	mi := &file_node_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1692,7 +1803,7 @@ func (x *DisownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisownRequest.ProtoReflect.Descriptor instead.
 func (*DisownRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DisownRequest) GetVm() *VM {
@@ -1723,6 +1834,76 @@ func (x *DisownRequest) GetUid() string {
 	return ""
 }
 
+type ReclaimRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Vm         *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Operation  string                 `protobuf:"bytes,2,opt,name=operation,proto3" json:"operation,omitempty"`    // the move
+	Generation uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"` // of the record, as it was seen
+	// The move's destination runs nothing any more, on the word of whoever orders this: a move
+	// that is committed and open ends as lost.
+	LostNode      string `protobuf:"bytes,4,opt,name=lost_node,json=lostNode,proto3" json:"lost_node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReclaimRequest) Reset() {
+	*x = ReclaimRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReclaimRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReclaimRequest) ProtoMessage() {}
+
+func (x *ReclaimRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReclaimRequest.ProtoReflect.Descriptor instead.
+func (*ReclaimRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ReclaimRequest) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+func (x *ReclaimRequest) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+func (x *ReclaimRequest) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *ReclaimRequest) GetLostNode() string {
+	if x != nil {
+		return x.LostNode
+	}
+	return ""
+}
+
 type RemoveRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
@@ -1735,7 +1916,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[18]
+	mi := &file_node_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1747,7 +1928,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[18]
+	mi := &file_node_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1760,7 +1941,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RemoveRequest) GetVm() *VM {
@@ -1799,7 +1980,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[19]
+	mi := &file_node_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1811,7 +1992,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[19]
+	mi := &file_node_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1824,7 +2005,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 type ScheduleRequest struct {
@@ -1838,7 +2019,7 @@ type ScheduleRequest struct {
 
 func (x *ScheduleRequest) Reset() {
 	*x = ScheduleRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[20]
+	mi := &file_node_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1850,7 +2031,7 @@ func (x *ScheduleRequest) String() string {
 func (*ScheduleRequest) ProtoMessage() {}
 
 func (x *ScheduleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[20]
+	mi := &file_node_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1863,7 +2044,7 @@ func (x *ScheduleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleRequest.ProtoReflect.Descriptor instead.
 func (*ScheduleRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ScheduleRequest) GetVm() *VM {
@@ -1897,7 +2078,7 @@ type TrimRequest struct {
 
 func (x *TrimRequest) Reset() {
 	*x = TrimRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[21]
+	mi := &file_node_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1909,7 +2090,7 @@ func (x *TrimRequest) String() string {
 func (*TrimRequest) ProtoMessage() {}
 
 func (x *TrimRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[21]
+	mi := &file_node_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1922,7 +2103,7 @@ func (x *TrimRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrimRequest.ProtoReflect.Descriptor instead.
 func (*TrimRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TrimRequest) GetVm() *VM {
@@ -1947,7 +2128,7 @@ type OwedRequest struct {
 
 func (x *OwedRequest) Reset() {
 	*x = OwedRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[22]
+	mi := &file_node_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1959,7 +2140,7 @@ func (x *OwedRequest) String() string {
 func (*OwedRequest) ProtoMessage() {}
 
 func (x *OwedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[22]
+	mi := &file_node_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1972,7 +2153,7 @@ func (x *OwedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwedRequest.ProtoReflect.Descriptor instead.
 func (*OwedRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 type OwedResponse struct {
@@ -1984,7 +2165,7 @@ type OwedResponse struct {
 
 func (x *OwedResponse) Reset() {
 	*x = OwedResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[23]
+	mi := &file_node_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1996,7 +2177,7 @@ func (x *OwedResponse) String() string {
 func (*OwedResponse) ProtoMessage() {}
 
 func (x *OwedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[23]
+	mi := &file_node_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2009,7 +2190,7 @@ func (x *OwedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwedResponse.ProtoReflect.Descriptor instead.
 func (*OwedResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *OwedResponse) GetOwed() []*Owed {
@@ -2030,7 +2211,7 @@ type ClearRequest struct {
 
 func (x *ClearRequest) Reset() {
 	*x = ClearRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[24]
+	mi := &file_node_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2042,7 +2223,7 @@ func (x *ClearRequest) String() string {
 func (*ClearRequest) ProtoMessage() {}
 
 func (x *ClearRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[24]
+	mi := &file_node_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2055,7 +2236,7 @@ func (x *ClearRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearRequest.ProtoReflect.Descriptor instead.
 func (*ClearRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ClearRequest) GetVm() *VM {
@@ -2087,7 +2268,7 @@ type ClearResponse struct {
 
 func (x *ClearResponse) Reset() {
 	*x = ClearResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[25]
+	mi := &file_node_v1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2099,7 +2280,7 @@ func (x *ClearResponse) String() string {
 func (*ClearResponse) ProtoMessage() {}
 
 func (x *ClearResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[25]
+	mi := &file_node_v1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2112,7 +2293,7 @@ func (x *ClearResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearResponse.ProtoReflect.Descriptor instead.
 func (*ClearResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{27}
 }
 
 type OperationRequest struct {
@@ -2124,7 +2305,7 @@ type OperationRequest struct {
 
 func (x *OperationRequest) Reset() {
 	*x = OperationRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[26]
+	mi := &file_node_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2136,7 +2317,7 @@ func (x *OperationRequest) String() string {
 func (*OperationRequest) ProtoMessage() {}
 
 func (x *OperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[26]
+	mi := &file_node_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2149,7 +2330,7 @@ func (x *OperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationRequest.ProtoReflect.Descriptor instead.
 func (*OperationRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{26}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *OperationRequest) GetId() string {
@@ -2168,7 +2349,7 @@ type OperationResponse struct {
 
 func (x *OperationResponse) Reset() {
 	*x = OperationResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[27]
+	mi := &file_node_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2180,7 +2361,7 @@ func (x *OperationResponse) String() string {
 func (*OperationResponse) ProtoMessage() {}
 
 func (x *OperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[27]
+	mi := &file_node_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2193,7 +2374,7 @@ func (x *OperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationResponse.ProtoReflect.Descriptor instead.
 func (*OperationResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *OperationResponse) GetOperation() *Operation {
@@ -2212,7 +2393,7 @@ type InfoRequest struct {
 
 func (x *InfoRequest) Reset() {
 	*x = InfoRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[28]
+	mi := &file_node_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2224,7 +2405,7 @@ func (x *InfoRequest) String() string {
 func (*InfoRequest) ProtoMessage() {}
 
 func (x *InfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[28]
+	mi := &file_node_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2237,7 +2418,7 @@ func (x *InfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoRequest.ProtoReflect.Descriptor instead.
 func (*InfoRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *InfoRequest) GetCheck() bool {
@@ -2263,7 +2444,7 @@ type InfoResponse struct {
 
 func (x *InfoResponse) Reset() {
 	*x = InfoResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[29]
+	mi := &file_node_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2275,7 +2456,7 @@ func (x *InfoResponse) String() string {
 func (*InfoResponse) ProtoMessage() {}
 
 func (x *InfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[29]
+	mi := &file_node_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2288,7 +2469,7 @@ func (x *InfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoResponse.ProtoReflect.Descriptor instead.
 func (*InfoResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *InfoResponse) GetVersion() string {
@@ -2360,7 +2541,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_node_v1_node_proto_msgTypes[30]
+	mi := &file_node_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2372,7 +2553,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[30]
+	mi := &file_node_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2385,7 +2566,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Check) GetName() string {
@@ -2439,7 +2620,7 @@ type VMInfo struct {
 
 func (x *VMInfo) Reset() {
 	*x = VMInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[31]
+	mi := &file_node_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2451,7 +2632,7 @@ func (x *VMInfo) String() string {
 func (*VMInfo) ProtoMessage() {}
 
 func (x *VMInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[31]
+	mi := &file_node_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2464,7 +2645,7 @@ func (x *VMInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMInfo.ProtoReflect.Descriptor instead.
 func (*VMInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *VMInfo) GetVm() *VM {
@@ -2581,7 +2762,7 @@ type VMsRequest struct {
 
 func (x *VMsRequest) Reset() {
 	*x = VMsRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[32]
+	mi := &file_node_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2593,7 +2774,7 @@ func (x *VMsRequest) String() string {
 func (*VMsRequest) ProtoMessage() {}
 
 func (x *VMsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[32]
+	mi := &file_node_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2606,7 +2787,7 @@ func (x *VMsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMsRequest.ProtoReflect.Descriptor instead.
 func (*VMsRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *VMsRequest) GetNamespace() string {
@@ -2626,7 +2807,7 @@ type VMsResponse struct {
 
 func (x *VMsResponse) Reset() {
 	*x = VMsResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[33]
+	mi := &file_node_v1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2638,7 +2819,7 @@ func (x *VMsResponse) String() string {
 func (*VMsResponse) ProtoMessage() {}
 
 func (x *VMsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[33]
+	mi := &file_node_v1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2651,7 +2832,7 @@ func (x *VMsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMsResponse.ProtoReflect.Descriptor instead.
 func (*VMsResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{33}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *VMsResponse) GetVms() []*VMInfo {
@@ -2682,7 +2863,7 @@ type HibernateRequest struct {
 
 func (x *HibernateRequest) Reset() {
 	*x = HibernateRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[34]
+	mi := &file_node_v1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2694,7 +2875,7 @@ func (x *HibernateRequest) String() string {
 func (*HibernateRequest) ProtoMessage() {}
 
 func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[34]
+	mi := &file_node_v1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2707,7 +2888,7 @@ func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HibernateRequest.ProtoReflect.Descriptor instead.
 func (*HibernateRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{34}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *HibernateRequest) GetVm() *VM {
@@ -2766,7 +2947,7 @@ type WakeRequest struct {
 
 func (x *WakeRequest) Reset() {
 	*x = WakeRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[35]
+	mi := &file_node_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2778,7 +2959,7 @@ func (x *WakeRequest) String() string {
 func (*WakeRequest) ProtoMessage() {}
 
 func (x *WakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[35]
+	mi := &file_node_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2791,7 +2972,7 @@ func (x *WakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakeRequest.ProtoReflect.Descriptor instead.
 func (*WakeRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *WakeRequest) GetVm() *VM {
@@ -2850,7 +3031,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[36]
+	mi := &file_node_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2862,7 +3043,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[36]
+	mi := &file_node_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2875,7 +3056,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CheckpointRequest) GetVm() *VM {
@@ -2929,7 +3110,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[37]
+	mi := &file_node_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2941,7 +3122,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[37]
+	mi := &file_node_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2954,7 +3135,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *StatusRequest) GetOperation() string {
@@ -2980,7 +3161,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[38]
+	mi := &file_node_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2992,7 +3173,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[38]
+	mi := &file_node_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3005,7 +3186,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *StatusResponse) GetOperation() *Operation {
@@ -3078,7 +3259,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_node_v1_node_proto_msgTypes[39]
+	mi := &file_node_v1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3090,7 +3271,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[39]
+	mi := &file_node_v1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3103,7 +3284,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Transfer) GetPass() uint32 {
@@ -3173,7 +3354,7 @@ type Figures struct {
 
 func (x *Figures) Reset() {
 	*x = Figures{}
-	mi := &file_node_v1_node_proto_msgTypes[40]
+	mi := &file_node_v1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3185,7 +3366,7 @@ func (x *Figures) String() string {
 func (*Figures) ProtoMessage() {}
 
 func (x *Figures) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[40]
+	mi := &file_node_v1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3198,7 +3379,7 @@ func (x *Figures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Figures.ProtoReflect.Descriptor instead.
 func (*Figures) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{40}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Figures) GetPauseMs() float64 {
@@ -3375,7 +3556,7 @@ type Pass struct {
 
 func (x *Pass) Reset() {
 	*x = Pass{}
-	mi := &file_node_v1_node_proto_msgTypes[41]
+	mi := &file_node_v1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3387,7 +3568,7 @@ func (x *Pass) String() string {
 func (*Pass) ProtoMessage() {}
 
 func (x *Pass) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[41]
+	mi := &file_node_v1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3400,7 +3581,7 @@ func (x *Pass) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pass.ProtoReflect.Descriptor instead.
 func (*Pass) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{41}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Pass) GetLookedBytes() uint64 {
@@ -3442,7 +3623,7 @@ type ForgetRequest struct {
 
 func (x *ForgetRequest) Reset() {
 	*x = ForgetRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[42]
+	mi := &file_node_v1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3454,7 +3635,7 @@ func (x *ForgetRequest) String() string {
 func (*ForgetRequest) ProtoMessage() {}
 
 func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[42]
+	mi := &file_node_v1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3467,7 +3648,7 @@ func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetRequest.ProtoReflect.Descriptor instead.
 func (*ForgetRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{42}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ForgetRequest) GetVm() *VM {
@@ -3500,7 +3681,7 @@ type ForgetResponse struct {
 
 func (x *ForgetResponse) Reset() {
 	*x = ForgetResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[43]
+	mi := &file_node_v1_node_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3512,7 +3693,7 @@ func (x *ForgetResponse) String() string {
 func (*ForgetResponse) ProtoMessage() {}
 
 func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[43]
+	mi := &file_node_v1_node_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3525,7 +3706,7 @@ func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetResponse.ProtoReflect.Descriptor instead.
 func (*ForgetResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{43}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ForgetResponse) GetWarning() string {
@@ -3557,7 +3738,7 @@ type SnapshotInfo struct {
 
 func (x *SnapshotInfo) Reset() {
 	*x = SnapshotInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[44]
+	mi := &file_node_v1_node_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3569,7 +3750,7 @@ func (x *SnapshotInfo) String() string {
 func (*SnapshotInfo) ProtoMessage() {}
 
 func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[44]
+	mi := &file_node_v1_node_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3582,7 +3763,7 @@ func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotInfo.ProtoReflect.Descriptor instead.
 func (*SnapshotInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{44}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *SnapshotInfo) GetVm() *VM {
@@ -3692,7 +3873,7 @@ type SnapshotsRequest struct {
 
 func (x *SnapshotsRequest) Reset() {
 	*x = SnapshotsRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[45]
+	mi := &file_node_v1_node_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3704,7 +3885,7 @@ func (x *SnapshotsRequest) String() string {
 func (*SnapshotsRequest) ProtoMessage() {}
 
 func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[45]
+	mi := &file_node_v1_node_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3717,7 +3898,7 @@ func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{45}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *SnapshotsRequest) GetVm() *VM {
@@ -3737,7 +3918,7 @@ type SnapshotsResponse struct {
 
 func (x *SnapshotsResponse) Reset() {
 	*x = SnapshotsResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[46]
+	mi := &file_node_v1_node_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3749,7 +3930,7 @@ func (x *SnapshotsResponse) String() string {
 func (*SnapshotsResponse) ProtoMessage() {}
 
 func (x *SnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[46]
+	mi := &file_node_v1_node_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3762,7 +3943,7 @@ func (x *SnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*SnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{46}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *SnapshotsResponse) GetSnapshots() []*SnapshotInfo {
@@ -3789,7 +3970,7 @@ type InspectRequest struct {
 
 func (x *InspectRequest) Reset() {
 	*x = InspectRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[47]
+	mi := &file_node_v1_node_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3801,7 +3982,7 @@ func (x *InspectRequest) String() string {
 func (*InspectRequest) ProtoMessage() {}
 
 func (x *InspectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[47]
+	mi := &file_node_v1_node_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3814,7 +3995,7 @@ func (x *InspectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
 func (*InspectRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{47}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *InspectRequest) GetRepository() string {
@@ -3840,7 +4021,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[48]
+	mi := &file_node_v1_node_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3852,7 +4033,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[48]
+	mi := &file_node_v1_node_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3865,7 +4046,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{48}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *InspectResponse) GetJson() []byte {
@@ -3885,7 +4066,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[49]
+	mi := &file_node_v1_node_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3897,7 +4078,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[49]
+	mi := &file_node_v1_node_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3910,7 +4091,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{49}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *VerifyRequest) GetRepository() string {
@@ -3940,7 +4121,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[50]
+	mi := &file_node_v1_node_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3952,7 +4133,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[50]
+	mi := &file_node_v1_node_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3965,7 +4146,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{50}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *VerifyResponse) GetPacks() uint32 {
@@ -4013,7 +4194,7 @@ type BadPart struct {
 
 func (x *BadPart) Reset() {
 	*x = BadPart{}
-	mi := &file_node_v1_node_proto_msgTypes[51]
+	mi := &file_node_v1_node_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4025,7 +4206,7 @@ func (x *BadPart) String() string {
 func (*BadPart) ProtoMessage() {}
 
 func (x *BadPart) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[51]
+	mi := &file_node_v1_node_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4038,7 +4219,7 @@ func (x *BadPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BadPart.ProtoReflect.Descriptor instead.
 func (*BadPart) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{51}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *BadPart) GetPart() string {
@@ -4064,7 +4245,7 @@ type DropRequest struct {
 
 func (x *DropRequest) Reset() {
 	*x = DropRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[52]
+	mi := &file_node_v1_node_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4076,7 +4257,7 @@ func (x *DropRequest) String() string {
 func (*DropRequest) ProtoMessage() {}
 
 func (x *DropRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[52]
+	mi := &file_node_v1_node_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4089,7 +4270,7 @@ func (x *DropRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropRequest.ProtoReflect.Descriptor instead.
 func (*DropRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{52}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *DropRequest) GetDigest() string {
@@ -4108,7 +4289,7 @@ type DropResponse struct {
 
 func (x *DropResponse) Reset() {
 	*x = DropResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[53]
+	mi := &file_node_v1_node_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4120,7 +4301,7 @@ func (x *DropResponse) String() string {
 func (*DropResponse) ProtoMessage() {}
 
 func (x *DropResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[53]
+	mi := &file_node_v1_node_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4133,7 +4314,7 @@ func (x *DropResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropResponse.ProtoReflect.Descriptor instead.
 func (*DropResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{53}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *DropResponse) GetWarning() string {
@@ -4153,7 +4334,7 @@ type PruneRequest struct {
 
 func (x *PruneRequest) Reset() {
 	*x = PruneRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[54]
+	mi := &file_node_v1_node_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4165,7 +4346,7 @@ func (x *PruneRequest) String() string {
 func (*PruneRequest) ProtoMessage() {}
 
 func (x *PruneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[54]
+	mi := &file_node_v1_node_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4178,7 +4359,7 @@ func (x *PruneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneRequest.ProtoReflect.Descriptor instead.
 func (*PruneRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{54}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *PruneRequest) GetVm() *VM {
@@ -4205,7 +4386,7 @@ type PruneResponse struct {
 
 func (x *PruneResponse) Reset() {
 	*x = PruneResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[55]
+	mi := &file_node_v1_node_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4217,7 +4398,7 @@ func (x *PruneResponse) String() string {
 func (*PruneResponse) ProtoMessage() {}
 
 func (x *PruneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[55]
+	mi := &file_node_v1_node_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4230,7 +4411,7 @@ func (x *PruneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneResponse.ProtoReflect.Descriptor instead.
 func (*PruneResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{55}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *PruneResponse) GetPruned() []*Pruned {
@@ -4263,7 +4444,7 @@ type Pruned struct {
 
 func (x *Pruned) Reset() {
 	*x = Pruned{}
-	mi := &file_node_v1_node_proto_msgTypes[56]
+	mi := &file_node_v1_node_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4275,7 +4456,7 @@ func (x *Pruned) String() string {
 func (*Pruned) ProtoMessage() {}
 
 func (x *Pruned) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[56]
+	mi := &file_node_v1_node_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4288,7 +4469,7 @@ func (x *Pruned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pruned.ProtoReflect.Descriptor instead.
 func (*Pruned) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{56}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Pruned) GetVm() *VM {
@@ -4352,7 +4533,7 @@ type DiffRequest struct {
 
 func (x *DiffRequest) Reset() {
 	*x = DiffRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[57]
+	mi := &file_node_v1_node_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4364,7 +4545,7 @@ func (x *DiffRequest) String() string {
 func (*DiffRequest) ProtoMessage() {}
 
 func (x *DiffRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[57]
+	mi := &file_node_v1_node_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4377,7 +4558,7 @@ func (x *DiffRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffRequest.ProtoReflect.Descriptor instead.
 func (*DiffRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{57}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *DiffRequest) GetFrom() string {
@@ -4417,7 +4598,7 @@ type DiffResponse struct {
 
 func (x *DiffResponse) Reset() {
 	*x = DiffResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[58]
+	mi := &file_node_v1_node_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4429,7 +4610,7 @@ func (x *DiffResponse) String() string {
 func (*DiffResponse) ProtoMessage() {}
 
 func (x *DiffResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[58]
+	mi := &file_node_v1_node_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4442,7 +4623,7 @@ func (x *DiffResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffResponse.ProtoReflect.Descriptor instead.
 func (*DiffResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{58}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *DiffResponse) GetSpaces() []*SpaceDiff {
@@ -4468,7 +4649,7 @@ type SpaceDiff struct {
 
 func (x *SpaceDiff) Reset() {
 	*x = SpaceDiff{}
-	mi := &file_node_v1_node_proto_msgTypes[59]
+	mi := &file_node_v1_node_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4480,7 +4661,7 @@ func (x *SpaceDiff) String() string {
 func (*SpaceDiff) ProtoMessage() {}
 
 func (x *SpaceDiff) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[59]
+	mi := &file_node_v1_node_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4493,7 +4674,7 @@ func (x *SpaceDiff) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpaceDiff.ProtoReflect.Descriptor instead.
 func (*SpaceDiff) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{59}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *SpaceDiff) GetName() string {
@@ -4557,7 +4738,7 @@ type CopyRequest struct {
 
 func (x *CopyRequest) Reset() {
 	*x = CopyRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[60]
+	mi := &file_node_v1_node_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4569,7 +4750,7 @@ func (x *CopyRequest) String() string {
 func (*CopyRequest) ProtoMessage() {}
 
 func (x *CopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[60]
+	mi := &file_node_v1_node_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4582,7 +4763,7 @@ func (x *CopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyRequest.ProtoReflect.Descriptor instead.
 func (*CopyRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{60}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *CopyRequest) GetRepository() string {
@@ -4624,7 +4805,7 @@ type CopyResponse struct {
 
 func (x *CopyResponse) Reset() {
 	*x = CopyResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[61]
+	mi := &file_node_v1_node_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4636,7 +4817,7 @@ func (x *CopyResponse) String() string {
 func (*CopyResponse) ProtoMessage() {}
 
 func (x *CopyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[61]
+	mi := &file_node_v1_node_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4649,7 +4830,7 @@ func (x *CopyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyResponse.ProtoReflect.Descriptor instead.
 func (*CopyResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{61}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *CopyResponse) GetBytes() uint64 {
@@ -4683,7 +4864,7 @@ type PeerRef struct {
 
 func (x *PeerRef) Reset() {
 	*x = PeerRef{}
-	mi := &file_node_v1_node_proto_msgTypes[62]
+	mi := &file_node_v1_node_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4695,7 +4876,7 @@ func (x *PeerRef) String() string {
 func (*PeerRef) ProtoMessage() {}
 
 func (x *PeerRef) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[62]
+	mi := &file_node_v1_node_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4708,7 +4889,7 @@ func (x *PeerRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRef.ProtoReflect.Descriptor instead.
 func (*PeerRef) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{62}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *PeerRef) GetVm() *VM {
@@ -4735,7 +4916,7 @@ type PeerState struct {
 
 func (x *PeerState) Reset() {
 	*x = PeerState{}
-	mi := &file_node_v1_node_proto_msgTypes[63]
+	mi := &file_node_v1_node_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4747,7 +4928,7 @@ func (x *PeerState) String() string {
 func (*PeerState) ProtoMessage() {}
 
 func (x *PeerState) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[63]
+	mi := &file_node_v1_node_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4760,7 +4941,7 @@ func (x *PeerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerState.ProtoReflect.Descriptor instead.
 func (*PeerState) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{63}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *PeerState) GetKnown() bool {
@@ -4790,7 +4971,7 @@ type PeerCheckRequest struct {
 
 func (x *PeerCheckRequest) Reset() {
 	*x = PeerCheckRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[64]
+	mi := &file_node_v1_node_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4802,7 +4983,7 @@ func (x *PeerCheckRequest) String() string {
 func (*PeerCheckRequest) ProtoMessage() {}
 
 func (x *PeerCheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[64]
+	mi := &file_node_v1_node_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4815,7 +4996,7 @@ func (x *PeerCheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCheckRequest.ProtoReflect.Descriptor instead.
 func (*PeerCheckRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{64}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *PeerCheckRequest) GetVm() *VM {
@@ -4862,7 +5043,7 @@ type PeerCheckResponse struct {
 
 func (x *PeerCheckResponse) Reset() {
 	*x = PeerCheckResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[65]
+	mi := &file_node_v1_node_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4874,7 +5055,7 @@ func (x *PeerCheckResponse) String() string {
 func (*PeerCheckResponse) ProtoMessage() {}
 
 func (x *PeerCheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[65]
+	mi := &file_node_v1_node_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4887,7 +5068,7 @@ func (x *PeerCheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCheckResponse.ProtoReflect.Descriptor instead.
 func (*PeerCheckResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{65}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *PeerCheckResponse) GetObstacles() []string {
@@ -4911,7 +5092,7 @@ type PeerPrepareRequest struct {
 
 func (x *PeerPrepareRequest) Reset() {
 	*x = PeerPrepareRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[66]
+	mi := &file_node_v1_node_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4923,7 +5104,7 @@ func (x *PeerPrepareRequest) String() string {
 func (*PeerPrepareRequest) ProtoMessage() {}
 
 func (x *PeerPrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[66]
+	mi := &file_node_v1_node_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4936,7 +5117,7 @@ func (x *PeerPrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPrepareRequest.ProtoReflect.Descriptor instead.
 func (*PeerPrepareRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{66}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *PeerPrepareRequest) GetVm() *VM {
@@ -4992,7 +5173,7 @@ type PeerPrepareResponse struct {
 
 func (x *PeerPrepareResponse) Reset() {
 	*x = PeerPrepareResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[67]
+	mi := &file_node_v1_node_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5004,7 +5185,7 @@ func (x *PeerPrepareResponse) String() string {
 func (*PeerPrepareResponse) ProtoMessage() {}
 
 func (x *PeerPrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[67]
+	mi := &file_node_v1_node_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5017,7 +5198,7 @@ func (x *PeerPrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPrepareResponse.ProtoReflect.Descriptor instead.
 func (*PeerPrepareResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{67}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *PeerPrepareResponse) GetChannel() string {
@@ -5053,7 +5234,7 @@ type PeerRunResponse struct {
 
 func (x *PeerRunResponse) Reset() {
 	*x = PeerRunResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[68]
+	mi := &file_node_v1_node_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5065,7 +5246,7 @@ func (x *PeerRunResponse) String() string {
 func (*PeerRunResponse) ProtoMessage() {}
 
 func (x *PeerRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[68]
+	mi := &file_node_v1_node_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5078,7 +5259,7 @@ func (x *PeerRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRunResponse.ProtoReflect.Descriptor instead.
 func (*PeerRunResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{68}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *PeerRunResponse) GetRunning() bool {
@@ -5119,7 +5300,7 @@ type PeerSendRequest struct {
 
 func (x *PeerSendRequest) Reset() {
 	*x = PeerSendRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[69]
+	mi := &file_node_v1_node_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5131,7 +5312,7 @@ func (x *PeerSendRequest) String() string {
 func (*PeerSendRequest) ProtoMessage() {}
 
 func (x *PeerSendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[69]
+	mi := &file_node_v1_node_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5144,7 +5325,7 @@ func (x *PeerSendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerSendRequest.ProtoReflect.Descriptor instead.
 func (*PeerSendRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{69}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *PeerSendRequest) GetVm() *VM {
@@ -5171,7 +5352,7 @@ type PeerCaptureRequest struct {
 
 func (x *PeerCaptureRequest) Reset() {
 	*x = PeerCaptureRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[70]
+	mi := &file_node_v1_node_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5183,7 +5364,7 @@ func (x *PeerCaptureRequest) String() string {
 func (*PeerCaptureRequest) ProtoMessage() {}
 
 func (x *PeerCaptureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[70]
+	mi := &file_node_v1_node_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5196,7 +5377,7 @@ func (x *PeerCaptureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCaptureRequest.ProtoReflect.Descriptor instead.
 func (*PeerCaptureRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{70}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *PeerCaptureRequest) GetVm() *VM {
@@ -5224,7 +5405,7 @@ type PeerAbortRequest struct {
 
 func (x *PeerAbortRequest) Reset() {
 	*x = PeerAbortRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[71]
+	mi := &file_node_v1_node_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5236,7 +5417,7 @@ func (x *PeerAbortRequest) String() string {
 func (*PeerAbortRequest) ProtoMessage() {}
 
 func (x *PeerAbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[71]
+	mi := &file_node_v1_node_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5249,7 +5430,7 @@ func (x *PeerAbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerAbortRequest.ProtoReflect.Descriptor instead.
 func (*PeerAbortRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{71}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *PeerAbortRequest) GetVm() *VM {
@@ -5284,7 +5465,7 @@ type PeerRevertRequest struct {
 
 func (x *PeerRevertRequest) Reset() {
 	*x = PeerRevertRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[72]
+	mi := &file_node_v1_node_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5296,7 +5477,7 @@ func (x *PeerRevertRequest) String() string {
 func (*PeerRevertRequest) ProtoMessage() {}
 
 func (x *PeerRevertRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[72]
+	mi := &file_node_v1_node_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5309,7 +5490,7 @@ func (x *PeerRevertRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRevertRequest.ProtoReflect.Descriptor instead.
 func (*PeerRevertRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{72}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *PeerRevertRequest) GetVm() *VM {
@@ -5345,7 +5526,7 @@ type PeerReleaseRequest struct {
 
 func (x *PeerReleaseRequest) Reset() {
 	*x = PeerReleaseRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[73]
+	mi := &file_node_v1_node_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5357,7 +5538,7 @@ func (x *PeerReleaseRequest) String() string {
 func (*PeerReleaseRequest) ProtoMessage() {}
 
 func (x *PeerReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[73]
+	mi := &file_node_v1_node_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5370,7 +5551,7 @@ func (x *PeerReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerReleaseRequest.ProtoReflect.Descriptor instead.
 func (*PeerReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{73}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *PeerReleaseRequest) GetVm() *VM {
@@ -5416,7 +5597,7 @@ type GoldenRequest struct {
 
 func (x *GoldenRequest) Reset() {
 	*x = GoldenRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[74]
+	mi := &file_node_v1_node_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5428,7 +5609,7 @@ func (x *GoldenRequest) String() string {
 func (*GoldenRequest) ProtoMessage() {}
 
 func (x *GoldenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[74]
+	mi := &file_node_v1_node_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5441,7 +5622,7 @@ func (x *GoldenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenRequest.ProtoReflect.Descriptor instead.
 func (*GoldenRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{74}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *GoldenRequest) GetNamespace() string {
@@ -5507,7 +5688,7 @@ type GoldenResponse struct {
 
 func (x *GoldenResponse) Reset() {
 	*x = GoldenResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[75]
+	mi := &file_node_v1_node_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5519,7 +5700,7 @@ func (x *GoldenResponse) String() string {
 func (*GoldenResponse) ProtoMessage() {}
 
 func (x *GoldenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[75]
+	mi := &file_node_v1_node_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5532,7 +5713,7 @@ func (x *GoldenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenResponse.ProtoReflect.Descriptor instead.
 func (*GoldenResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{75}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *GoldenResponse) GetDigest() string {
@@ -5585,7 +5766,7 @@ type GoldenListRequest struct {
 
 func (x *GoldenListRequest) Reset() {
 	*x = GoldenListRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[76]
+	mi := &file_node_v1_node_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5597,7 +5778,7 @@ func (x *GoldenListRequest) String() string {
 func (*GoldenListRequest) ProtoMessage() {}
 
 func (x *GoldenListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[76]
+	mi := &file_node_v1_node_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5610,7 +5791,7 @@ func (x *GoldenListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenListRequest.ProtoReflect.Descriptor instead.
 func (*GoldenListRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{76}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{78}
 }
 
 type GoldenListResponse struct {
@@ -5622,7 +5803,7 @@ type GoldenListResponse struct {
 
 func (x *GoldenListResponse) Reset() {
 	*x = GoldenListResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[77]
+	mi := &file_node_v1_node_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5634,7 +5815,7 @@ func (x *GoldenListResponse) String() string {
 func (*GoldenListResponse) ProtoMessage() {}
 
 func (x *GoldenListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[77]
+	mi := &file_node_v1_node_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5647,7 +5828,7 @@ func (x *GoldenListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenListResponse.ProtoReflect.Descriptor instead.
 func (*GoldenListResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{77}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *GoldenListResponse) GetGolden() []*GoldenInfo {
@@ -5675,7 +5856,7 @@ type GoldenInfo struct {
 
 func (x *GoldenInfo) Reset() {
 	*x = GoldenInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[78]
+	mi := &file_node_v1_node_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5687,7 +5868,7 @@ func (x *GoldenInfo) String() string {
 func (*GoldenInfo) ProtoMessage() {}
 
 func (x *GoldenInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[78]
+	mi := &file_node_v1_node_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5700,7 +5881,7 @@ func (x *GoldenInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenInfo.ProtoReflect.Descriptor instead.
 func (*GoldenInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{78}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *GoldenInfo) GetDigest() string {
@@ -5782,7 +5963,7 @@ type GoldenDropRequest struct {
 
 func (x *GoldenDropRequest) Reset() {
 	*x = GoldenDropRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[79]
+	mi := &file_node_v1_node_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5794,7 +5975,7 @@ func (x *GoldenDropRequest) String() string {
 func (*GoldenDropRequest) ProtoMessage() {}
 
 func (x *GoldenDropRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[79]
+	mi := &file_node_v1_node_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5807,7 +5988,7 @@ func (x *GoldenDropRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenDropRequest.ProtoReflect.Descriptor instead.
 func (*GoldenDropRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{79}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *GoldenDropRequest) GetWhat() string {
@@ -5826,7 +6007,7 @@ type GoldenDropResponse struct {
 
 func (x *GoldenDropResponse) Reset() {
 	*x = GoldenDropResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[80]
+	mi := &file_node_v1_node_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5838,7 +6019,7 @@ func (x *GoldenDropResponse) String() string {
 func (*GoldenDropResponse) ProtoMessage() {}
 
 func (x *GoldenDropResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[80]
+	mi := &file_node_v1_node_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5851,7 +6032,7 @@ func (x *GoldenDropResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenDropResponse.ProtoReflect.Descriptor instead.
 func (*GoldenDropResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{80}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *GoldenDropResponse) GetDropped() []*GoldenInfo {
@@ -5917,7 +6098,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"wantedMode\x12*\n" +
 	"\x11started_unix_nano\x18E \x01(\x03R\x0fstartedUnixNano\x12\x16\n" +
 	"\x06driver\x18F \x01(\tR\x06driver\x12\x1a\n" +
-	"\battempts\x18D \x03(\tR\battempts\"\x99\x03\n" +
+	"\battempts\x18D \x03(\tR\battempts\"\xc3\x03\n" +
 	"\x06Record\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12+\n" +
@@ -5934,7 +6115,19 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\tsnapshots\x18\t \x03(\v2\x1b.godwit.node.v1.SnapshotRefR\tsnapshots\x12\x12\n" +
 	"\x04lost\x18\n" +
 	" \x01(\tR\x04lost\x124\n" +
-	"\bschedule\x18\x14 \x01(\v2\x18.godwit.node.v1.ScheduleR\bschedule\"9\n" +
+	"\bschedule\x18\x14 \x01(\v2\x18.godwit.node.v1.ScheduleR\bschedule\x12(\n" +
+	"\x04kept\x18\x15 \x01(\v2\x14.godwit.node.v1.KeptR\x04kept\"\xf6\x01\n" +
+	"\x04Kept\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12 \n" +
+	"\vdestination\x18\x02 \x01(\tR\vdestination\x12\x1c\n" +
+	"\toperation\x18\x03 \x01(\tR\toperation\x12\x18\n" +
+	"\aattempt\x18\x04 \x01(\rR\aattempt\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x05 \x01(\x04R\n" +
+	"generation\x12\x16\n" +
+	"\x06digest\x18\x06 \x01(\tR\x06digest\x12*\n" +
+	"\x11stopped_unix_nano\x18\a \x01(\x03R\x0fstoppedUnixNano\x12\x1c\n" +
+	"\treclaimed\x18\b \x01(\bR\treclaimed\"9\n" +
 	"\bSchedule\x12\x19\n" +
 	"\bevery_ms\x18\x01 \x01(\x03R\aeveryMs\x12\x12\n" +
 	"\x04keep\x18\x02 \x01(\rR\x04keep\"\xf7\x01\n" +
@@ -6032,7 +6225,14 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x03 \x01(\x04R\n" +
 	"generation\x12\x10\n" +
-	"\x03uid\x18\x04 \x01(\tR\x03uid\"\x82\x01\n" +
+	"\x03uid\x18\x04 \x01(\tR\x03uid\"\x8f\x01\n" +
+	"\x0eReclaimRequest\x12\"\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
+	"\toperation\x18\x02 \x01(\tR\toperation\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x03 \x01(\x04R\n" +
+	"generation\x12\x1b\n" +
+	"\tlost_node\x18\x04 \x01(\tR\blostNode\"\x82\x01\n" +
 	"\rRemoveRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\x12\x10\n" +
@@ -6401,7 +6601,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x12\x11\n" +
 	"\rPHASE_ABORTED\x10\v\x12\x16\n" +
 	"\x12PHASE_LOST_AT_DEST\x10\f\x12\x15\n" +
-	"\x11PHASE_LOST_AT_SRC\x10\r2\xab\b\n" +
+	"\x11PHASE_LOST_AT_SRC\x10\r2\xee\b\n" +
 	"\aRecords\x129\n" +
 	"\x03Get\x12\x1a.godwit.node.v1.GetRequest\x1a\x16.godwit.node.v1.Record\x12A\n" +
 	"\x04List\x12\x1b.godwit.node.v1.ListRequest\x1a\x1c.godwit.node.v1.ListResponse\x12?\n" +
@@ -6413,7 +6613,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x05Retry\x12\x1c.godwit.node.v1.RetryRequest\x1a\x16.godwit.node.v1.Record\x12?\n" +
 	"\x06Finish\x12\x1d.godwit.node.v1.FinishRequest\x1a\x16.godwit.node.v1.Record\x12?\n" +
 	"\x06Disown\x12\x1d.godwit.node.v1.DisownRequest\x1a\x16.godwit.node.v1.Record\x12C\n" +
-	"\bSchedule\x12\x1f.godwit.node.v1.ScheduleRequest\x1a\x16.godwit.node.v1.Record\x12G\n" +
+	"\bSchedule\x12\x1f.godwit.node.v1.ScheduleRequest\x1a\x16.godwit.node.v1.Record\x12A\n" +
+	"\aReclaim\x12\x1e.godwit.node.v1.ReclaimRequest\x1a\x16.godwit.node.v1.Record\x12G\n" +
 	"\x06Remove\x12\x1d.godwit.node.v1.RemoveRequest\x1a\x1e.godwit.node.v1.RemoveResponse\x12;\n" +
 	"\x04Trim\x12\x1b.godwit.node.v1.TrimRequest\x1a\x16.godwit.node.v1.Record\x12A\n" +
 	"\x04Owed\x12\x1b.godwit.node.v1.OwedRequest\x1a\x1c.godwit.node.v1.OwedResponse\x12D\n" +
@@ -6470,7 +6671,7 @@ func file_node_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 82)
+var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 84)
 var file_node_v1_node_proto_goTypes = []any{
 	(Kind)(0),                   // 0: godwit.node.v1.Kind
 	(Phase)(0),                  // 1: godwit.node.v1.Phase
@@ -6478,94 +6679,96 @@ var file_node_v1_node_proto_goTypes = []any{
 	(*Owner)(nil),               // 3: godwit.node.v1.Owner
 	(*Operation)(nil),           // 4: godwit.node.v1.Operation
 	(*Record)(nil),              // 5: godwit.node.v1.Record
-	(*Schedule)(nil),            // 6: godwit.node.v1.Schedule
-	(*SnapshotRef)(nil),         // 7: godwit.node.v1.SnapshotRef
-	(*Owed)(nil),                // 8: godwit.node.v1.Owed
-	(*GetRequest)(nil),          // 9: godwit.node.v1.GetRequest
-	(*ListRequest)(nil),         // 10: godwit.node.v1.ListRequest
-	(*ListResponse)(nil),        // 11: godwit.node.v1.ListResponse
-	(*EnsureRequest)(nil),       // 12: godwit.node.v1.EnsureRequest
-	(*OwnRequest)(nil),          // 13: godwit.node.v1.OwnRequest
-	(*OpenRequest)(nil),         // 14: godwit.node.v1.OpenRequest
-	(*AdvanceRequest)(nil),      // 15: godwit.node.v1.AdvanceRequest
-	(*RetryRequest)(nil),        // 16: godwit.node.v1.RetryRequest
-	(*CommitRequest)(nil),       // 17: godwit.node.v1.CommitRequest
-	(*FinishRequest)(nil),       // 18: godwit.node.v1.FinishRequest
-	(*DisownRequest)(nil),       // 19: godwit.node.v1.DisownRequest
-	(*RemoveRequest)(nil),       // 20: godwit.node.v1.RemoveRequest
-	(*RemoveResponse)(nil),      // 21: godwit.node.v1.RemoveResponse
-	(*ScheduleRequest)(nil),     // 22: godwit.node.v1.ScheduleRequest
-	(*TrimRequest)(nil),         // 23: godwit.node.v1.TrimRequest
-	(*OwedRequest)(nil),         // 24: godwit.node.v1.OwedRequest
-	(*OwedResponse)(nil),        // 25: godwit.node.v1.OwedResponse
-	(*ClearRequest)(nil),        // 26: godwit.node.v1.ClearRequest
-	(*ClearResponse)(nil),       // 27: godwit.node.v1.ClearResponse
-	(*OperationRequest)(nil),    // 28: godwit.node.v1.OperationRequest
-	(*OperationResponse)(nil),   // 29: godwit.node.v1.OperationResponse
-	(*InfoRequest)(nil),         // 30: godwit.node.v1.InfoRequest
-	(*InfoResponse)(nil),        // 31: godwit.node.v1.InfoResponse
-	(*Check)(nil),               // 32: godwit.node.v1.Check
-	(*VMInfo)(nil),              // 33: godwit.node.v1.VMInfo
-	(*VMsRequest)(nil),          // 34: godwit.node.v1.VMsRequest
-	(*VMsResponse)(nil),         // 35: godwit.node.v1.VMsResponse
-	(*HibernateRequest)(nil),    // 36: godwit.node.v1.HibernateRequest
-	(*WakeRequest)(nil),         // 37: godwit.node.v1.WakeRequest
-	(*CheckpointRequest)(nil),   // 38: godwit.node.v1.CheckpointRequest
-	(*StatusRequest)(nil),       // 39: godwit.node.v1.StatusRequest
-	(*StatusResponse)(nil),      // 40: godwit.node.v1.StatusResponse
-	(*Transfer)(nil),            // 41: godwit.node.v1.Transfer
-	(*Figures)(nil),             // 42: godwit.node.v1.Figures
-	(*Pass)(nil),                // 43: godwit.node.v1.Pass
-	(*ForgetRequest)(nil),       // 44: godwit.node.v1.ForgetRequest
-	(*ForgetResponse)(nil),      // 45: godwit.node.v1.ForgetResponse
-	(*SnapshotInfo)(nil),        // 46: godwit.node.v1.SnapshotInfo
-	(*SnapshotsRequest)(nil),    // 47: godwit.node.v1.SnapshotsRequest
-	(*SnapshotsResponse)(nil),   // 48: godwit.node.v1.SnapshotsResponse
-	(*InspectRequest)(nil),      // 49: godwit.node.v1.InspectRequest
-	(*InspectResponse)(nil),     // 50: godwit.node.v1.InspectResponse
-	(*VerifyRequest)(nil),       // 51: godwit.node.v1.VerifyRequest
-	(*VerifyResponse)(nil),      // 52: godwit.node.v1.VerifyResponse
-	(*BadPart)(nil),             // 53: godwit.node.v1.BadPart
-	(*DropRequest)(nil),         // 54: godwit.node.v1.DropRequest
-	(*DropResponse)(nil),        // 55: godwit.node.v1.DropResponse
-	(*PruneRequest)(nil),        // 56: godwit.node.v1.PruneRequest
-	(*PruneResponse)(nil),       // 57: godwit.node.v1.PruneResponse
-	(*Pruned)(nil),              // 58: godwit.node.v1.Pruned
-	(*DiffRequest)(nil),         // 59: godwit.node.v1.DiffRequest
-	(*DiffResponse)(nil),        // 60: godwit.node.v1.DiffResponse
-	(*SpaceDiff)(nil),           // 61: godwit.node.v1.SpaceDiff
-	(*CopyRequest)(nil),         // 62: godwit.node.v1.CopyRequest
-	(*CopyResponse)(nil),        // 63: godwit.node.v1.CopyResponse
-	(*PeerRef)(nil),             // 64: godwit.node.v1.PeerRef
-	(*PeerState)(nil),           // 65: godwit.node.v1.PeerState
-	(*PeerCheckRequest)(nil),    // 66: godwit.node.v1.PeerCheckRequest
-	(*PeerCheckResponse)(nil),   // 67: godwit.node.v1.PeerCheckResponse
-	(*PeerPrepareRequest)(nil),  // 68: godwit.node.v1.PeerPrepareRequest
-	(*PeerPrepareResponse)(nil), // 69: godwit.node.v1.PeerPrepareResponse
-	(*PeerRunResponse)(nil),     // 70: godwit.node.v1.PeerRunResponse
-	(*PeerSendRequest)(nil),     // 71: godwit.node.v1.PeerSendRequest
-	(*PeerCaptureRequest)(nil),  // 72: godwit.node.v1.PeerCaptureRequest
-	(*PeerAbortRequest)(nil),    // 73: godwit.node.v1.PeerAbortRequest
-	(*PeerRevertRequest)(nil),   // 74: godwit.node.v1.PeerRevertRequest
-	(*PeerReleaseRequest)(nil),  // 75: godwit.node.v1.PeerReleaseRequest
-	(*GoldenRequest)(nil),       // 76: godwit.node.v1.GoldenRequest
-	(*GoldenResponse)(nil),      // 77: godwit.node.v1.GoldenResponse
-	(*GoldenListRequest)(nil),   // 78: godwit.node.v1.GoldenListRequest
-	(*GoldenListResponse)(nil),  // 79: godwit.node.v1.GoldenListResponse
-	(*GoldenInfo)(nil),          // 80: godwit.node.v1.GoldenInfo
-	(*GoldenDropRequest)(nil),   // 81: godwit.node.v1.GoldenDropRequest
-	(*GoldenDropResponse)(nil),  // 82: godwit.node.v1.GoldenDropResponse
-	nil,                         // 83: godwit.node.v1.GoldenRequest.AnnotationsEntry
-	(*v1.Ref)(nil),              // 84: godwit.machine.v1.Ref
-	(*v1.QueryResponse)(nil),    // 85: godwit.machine.v1.QueryResponse
-	(*v1.OfferResponse)(nil),    // 86: godwit.machine.v1.OfferResponse
-	(*v1.SendRequest)(nil),      // 87: godwit.machine.v1.SendRequest
-	(*v1.CaptureRequest)(nil),   // 88: godwit.machine.v1.CaptureRequest
-	(*v1.SendResponse)(nil),     // 89: godwit.machine.v1.SendResponse
-	(*v1.CaptureResponse)(nil),  // 90: godwit.machine.v1.CaptureResponse
-	(*v1.VoteResponse)(nil),     // 91: godwit.machine.v1.VoteResponse
-	(*v1.AbortResponse)(nil),    // 92: godwit.machine.v1.AbortResponse
-	(*v1.RevertResponse)(nil),   // 93: godwit.machine.v1.RevertResponse
+	(*Kept)(nil),                // 6: godwit.node.v1.Kept
+	(*Schedule)(nil),            // 7: godwit.node.v1.Schedule
+	(*SnapshotRef)(nil),         // 8: godwit.node.v1.SnapshotRef
+	(*Owed)(nil),                // 9: godwit.node.v1.Owed
+	(*GetRequest)(nil),          // 10: godwit.node.v1.GetRequest
+	(*ListRequest)(nil),         // 11: godwit.node.v1.ListRequest
+	(*ListResponse)(nil),        // 12: godwit.node.v1.ListResponse
+	(*EnsureRequest)(nil),       // 13: godwit.node.v1.EnsureRequest
+	(*OwnRequest)(nil),          // 14: godwit.node.v1.OwnRequest
+	(*OpenRequest)(nil),         // 15: godwit.node.v1.OpenRequest
+	(*AdvanceRequest)(nil),      // 16: godwit.node.v1.AdvanceRequest
+	(*RetryRequest)(nil),        // 17: godwit.node.v1.RetryRequest
+	(*CommitRequest)(nil),       // 18: godwit.node.v1.CommitRequest
+	(*FinishRequest)(nil),       // 19: godwit.node.v1.FinishRequest
+	(*DisownRequest)(nil),       // 20: godwit.node.v1.DisownRequest
+	(*ReclaimRequest)(nil),      // 21: godwit.node.v1.ReclaimRequest
+	(*RemoveRequest)(nil),       // 22: godwit.node.v1.RemoveRequest
+	(*RemoveResponse)(nil),      // 23: godwit.node.v1.RemoveResponse
+	(*ScheduleRequest)(nil),     // 24: godwit.node.v1.ScheduleRequest
+	(*TrimRequest)(nil),         // 25: godwit.node.v1.TrimRequest
+	(*OwedRequest)(nil),         // 26: godwit.node.v1.OwedRequest
+	(*OwedResponse)(nil),        // 27: godwit.node.v1.OwedResponse
+	(*ClearRequest)(nil),        // 28: godwit.node.v1.ClearRequest
+	(*ClearResponse)(nil),       // 29: godwit.node.v1.ClearResponse
+	(*OperationRequest)(nil),    // 30: godwit.node.v1.OperationRequest
+	(*OperationResponse)(nil),   // 31: godwit.node.v1.OperationResponse
+	(*InfoRequest)(nil),         // 32: godwit.node.v1.InfoRequest
+	(*InfoResponse)(nil),        // 33: godwit.node.v1.InfoResponse
+	(*Check)(nil),               // 34: godwit.node.v1.Check
+	(*VMInfo)(nil),              // 35: godwit.node.v1.VMInfo
+	(*VMsRequest)(nil),          // 36: godwit.node.v1.VMsRequest
+	(*VMsResponse)(nil),         // 37: godwit.node.v1.VMsResponse
+	(*HibernateRequest)(nil),    // 38: godwit.node.v1.HibernateRequest
+	(*WakeRequest)(nil),         // 39: godwit.node.v1.WakeRequest
+	(*CheckpointRequest)(nil),   // 40: godwit.node.v1.CheckpointRequest
+	(*StatusRequest)(nil),       // 41: godwit.node.v1.StatusRequest
+	(*StatusResponse)(nil),      // 42: godwit.node.v1.StatusResponse
+	(*Transfer)(nil),            // 43: godwit.node.v1.Transfer
+	(*Figures)(nil),             // 44: godwit.node.v1.Figures
+	(*Pass)(nil),                // 45: godwit.node.v1.Pass
+	(*ForgetRequest)(nil),       // 46: godwit.node.v1.ForgetRequest
+	(*ForgetResponse)(nil),      // 47: godwit.node.v1.ForgetResponse
+	(*SnapshotInfo)(nil),        // 48: godwit.node.v1.SnapshotInfo
+	(*SnapshotsRequest)(nil),    // 49: godwit.node.v1.SnapshotsRequest
+	(*SnapshotsResponse)(nil),   // 50: godwit.node.v1.SnapshotsResponse
+	(*InspectRequest)(nil),      // 51: godwit.node.v1.InspectRequest
+	(*InspectResponse)(nil),     // 52: godwit.node.v1.InspectResponse
+	(*VerifyRequest)(nil),       // 53: godwit.node.v1.VerifyRequest
+	(*VerifyResponse)(nil),      // 54: godwit.node.v1.VerifyResponse
+	(*BadPart)(nil),             // 55: godwit.node.v1.BadPart
+	(*DropRequest)(nil),         // 56: godwit.node.v1.DropRequest
+	(*DropResponse)(nil),        // 57: godwit.node.v1.DropResponse
+	(*PruneRequest)(nil),        // 58: godwit.node.v1.PruneRequest
+	(*PruneResponse)(nil),       // 59: godwit.node.v1.PruneResponse
+	(*Pruned)(nil),              // 60: godwit.node.v1.Pruned
+	(*DiffRequest)(nil),         // 61: godwit.node.v1.DiffRequest
+	(*DiffResponse)(nil),        // 62: godwit.node.v1.DiffResponse
+	(*SpaceDiff)(nil),           // 63: godwit.node.v1.SpaceDiff
+	(*CopyRequest)(nil),         // 64: godwit.node.v1.CopyRequest
+	(*CopyResponse)(nil),        // 65: godwit.node.v1.CopyResponse
+	(*PeerRef)(nil),             // 66: godwit.node.v1.PeerRef
+	(*PeerState)(nil),           // 67: godwit.node.v1.PeerState
+	(*PeerCheckRequest)(nil),    // 68: godwit.node.v1.PeerCheckRequest
+	(*PeerCheckResponse)(nil),   // 69: godwit.node.v1.PeerCheckResponse
+	(*PeerPrepareRequest)(nil),  // 70: godwit.node.v1.PeerPrepareRequest
+	(*PeerPrepareResponse)(nil), // 71: godwit.node.v1.PeerPrepareResponse
+	(*PeerRunResponse)(nil),     // 72: godwit.node.v1.PeerRunResponse
+	(*PeerSendRequest)(nil),     // 73: godwit.node.v1.PeerSendRequest
+	(*PeerCaptureRequest)(nil),  // 74: godwit.node.v1.PeerCaptureRequest
+	(*PeerAbortRequest)(nil),    // 75: godwit.node.v1.PeerAbortRequest
+	(*PeerRevertRequest)(nil),   // 76: godwit.node.v1.PeerRevertRequest
+	(*PeerReleaseRequest)(nil),  // 77: godwit.node.v1.PeerReleaseRequest
+	(*GoldenRequest)(nil),       // 78: godwit.node.v1.GoldenRequest
+	(*GoldenResponse)(nil),      // 79: godwit.node.v1.GoldenResponse
+	(*GoldenListRequest)(nil),   // 80: godwit.node.v1.GoldenListRequest
+	(*GoldenListResponse)(nil),  // 81: godwit.node.v1.GoldenListResponse
+	(*GoldenInfo)(nil),          // 82: godwit.node.v1.GoldenInfo
+	(*GoldenDropRequest)(nil),   // 83: godwit.node.v1.GoldenDropRequest
+	(*GoldenDropResponse)(nil),  // 84: godwit.node.v1.GoldenDropResponse
+	nil,                         // 85: godwit.node.v1.GoldenRequest.AnnotationsEntry
+	(*v1.Ref)(nil),              // 86: godwit.machine.v1.Ref
+	(*v1.QueryResponse)(nil),    // 87: godwit.machine.v1.QueryResponse
+	(*v1.OfferResponse)(nil),    // 88: godwit.machine.v1.OfferResponse
+	(*v1.SendRequest)(nil),      // 89: godwit.machine.v1.SendRequest
+	(*v1.CaptureRequest)(nil),   // 90: godwit.machine.v1.CaptureRequest
+	(*v1.SendResponse)(nil),     // 91: godwit.machine.v1.SendResponse
+	(*v1.CaptureResponse)(nil),  // 92: godwit.machine.v1.CaptureResponse
+	(*v1.VoteResponse)(nil),     // 93: godwit.machine.v1.VoteResponse
+	(*v1.AbortResponse)(nil),    // 94: godwit.machine.v1.AbortResponse
+	(*v1.RevertResponse)(nil),   // 95: godwit.machine.v1.RevertResponse
 }
 var file_node_v1_node_proto_depIdxs = []int32{
 	0,   // 0: godwit.node.v1.Operation.kind:type_name -> godwit.node.v1.Kind
@@ -6574,172 +6777,176 @@ var file_node_v1_node_proto_depIdxs = []int32{
 	2,   // 3: godwit.node.v1.Record.vm:type_name -> godwit.node.v1.VM
 	3,   // 4: godwit.node.v1.Record.owner:type_name -> godwit.node.v1.Owner
 	4,   // 5: godwit.node.v1.Record.operation:type_name -> godwit.node.v1.Operation
-	7,   // 6: godwit.node.v1.Record.snapshots:type_name -> godwit.node.v1.SnapshotRef
-	6,   // 7: godwit.node.v1.Record.schedule:type_name -> godwit.node.v1.Schedule
-	2,   // 8: godwit.node.v1.Owed.vm:type_name -> godwit.node.v1.VM
-	7,   // 9: godwit.node.v1.Owed.snapshot:type_name -> godwit.node.v1.SnapshotRef
-	2,   // 10: godwit.node.v1.GetRequest.vm:type_name -> godwit.node.v1.VM
-	5,   // 11: godwit.node.v1.ListResponse.records:type_name -> godwit.node.v1.Record
-	2,   // 12: godwit.node.v1.EnsureRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 13: godwit.node.v1.OwnRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 14: godwit.node.v1.OpenRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 15: godwit.node.v1.OpenRequest.operation:type_name -> godwit.node.v1.Operation
-	2,   // 16: godwit.node.v1.AdvanceRequest.vm:type_name -> godwit.node.v1.VM
-	1,   // 17: godwit.node.v1.AdvanceRequest.phase:type_name -> godwit.node.v1.Phase
-	2,   // 18: godwit.node.v1.RetryRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 19: godwit.node.v1.CommitRequest.vm:type_name -> godwit.node.v1.VM
-	3,   // 20: godwit.node.v1.CommitRequest.owner:type_name -> godwit.node.v1.Owner
-	2,   // 21: godwit.node.v1.FinishRequest.vm:type_name -> godwit.node.v1.VM
-	1,   // 22: godwit.node.v1.FinishRequest.phase:type_name -> godwit.node.v1.Phase
-	2,   // 23: godwit.node.v1.DisownRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 24: godwit.node.v1.RemoveRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 25: godwit.node.v1.ScheduleRequest.vm:type_name -> godwit.node.v1.VM
-	6,   // 26: godwit.node.v1.ScheduleRequest.schedule:type_name -> godwit.node.v1.Schedule
-	2,   // 27: godwit.node.v1.TrimRequest.vm:type_name -> godwit.node.v1.VM
-	8,   // 28: godwit.node.v1.OwedResponse.owed:type_name -> godwit.node.v1.Owed
-	2,   // 29: godwit.node.v1.ClearRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 30: godwit.node.v1.OperationResponse.operation:type_name -> godwit.node.v1.Operation
-	32,  // 31: godwit.node.v1.InfoResponse.checks:type_name -> godwit.node.v1.Check
-	2,   // 32: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
-	3,   // 33: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
-	4,   // 34: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
-	33,  // 35: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
-	2,   // 36: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 37: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 38: godwit.node.v1.CheckpointRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 39: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
-	42,  // 40: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
-	41,  // 41: godwit.node.v1.StatusResponse.transfer:type_name -> godwit.node.v1.Transfer
-	43,  // 42: godwit.node.v1.Figures.passes:type_name -> godwit.node.v1.Pass
-	2,   // 43: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 44: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
-	2,   // 45: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
-	46,  // 46: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
-	53,  // 47: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
-	2,   // 48: godwit.node.v1.PruneRequest.vm:type_name -> godwit.node.v1.VM
-	58,  // 49: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
-	2,   // 50: godwit.node.v1.Pruned.vm:type_name -> godwit.node.v1.VM
-	61,  // 51: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
-	2,   // 52: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
-	84,  // 53: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
-	85,  // 54: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
-	2,   // 55: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
-	86,  // 56: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
-	2,   // 57: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
-	84,  // 58: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
-	86,  // 59: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
-	2,   // 60: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
-	87,  // 61: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
-	2,   // 62: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
-	88,  // 63: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
-	2,   // 64: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
-	84,  // 65: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
-	2,   // 66: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
-	84,  // 67: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
-	2,   // 68: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
-	84,  // 69: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
-	83,  // 70: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
-	80,  // 71: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
-	80,  // 72: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
-	9,   // 73: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
-	10,  // 74: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
-	12,  // 75: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
-	13,  // 76: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
-	14,  // 77: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
-	15,  // 78: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
-	17,  // 79: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
-	16,  // 80: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
-	18,  // 81: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
-	19,  // 82: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
-	22,  // 83: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	20,  // 84: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
-	23,  // 85: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
-	24,  // 86: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
-	26,  // 87: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
-	28,  // 88: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
-	30,  // 89: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
-	34,  // 90: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
-	36,  // 91: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
-	37,  // 92: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
-	39,  // 93: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
-	38,  // 94: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
-	22,  // 95: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	44,  // 96: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
-	47,  // 97: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
-	49,  // 98: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
-	51,  // 99: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
-	54,  // 100: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
-	56,  // 101: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
-	59,  // 102: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
-	62,  // 103: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
-	76,  // 104: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
-	78,  // 105: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
-	81,  // 106: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
-	66,  // 107: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
-	68,  // 108: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
-	64,  // 109: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
-	64,  // 110: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
-	64,  // 111: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
-	64,  // 112: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
-	71,  // 113: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
-	72,  // 114: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
-	64,  // 115: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
-	73,  // 116: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
-	74,  // 117: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
-	75,  // 118: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
-	37,  // 119: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
-	5,   // 120: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
-	11,  // 121: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
-	5,   // 122: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
-	5,   // 123: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
-	5,   // 124: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
-	5,   // 125: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
-	5,   // 126: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
-	5,   // 127: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
-	5,   // 128: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
-	5,   // 129: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
-	5,   // 130: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
-	21,  // 131: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
-	5,   // 132: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
-	25,  // 133: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
-	27,  // 134: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
-	29,  // 135: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
-	31,  // 136: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
-	35,  // 137: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
-	40,  // 138: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
-	40,  // 139: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
-	40,  // 140: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
-	40,  // 141: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
-	5,   // 142: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
-	45,  // 143: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
-	48,  // 144: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
-	50,  // 145: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
-	52,  // 146: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
-	55,  // 147: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
-	57,  // 148: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
-	60,  // 149: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
-	63,  // 150: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
-	77,  // 151: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
-	79,  // 152: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
-	82,  // 153: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
-	67,  // 154: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
-	69,  // 155: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
-	70,  // 156: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
-	65,  // 157: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
-	65,  // 158: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
-	86,  // 159: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
-	89,  // 160: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
-	90,  // 161: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
-	91,  // 162: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
-	92,  // 163: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
-	93,  // 164: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
-	65,  // 165: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
-	40,  // 166: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
-	120, // [120:167] is the sub-list for method output_type
-	73,  // [73:120] is the sub-list for method input_type
-	73,  // [73:73] is the sub-list for extension type_name
-	73,  // [73:73] is the sub-list for extension extendee
-	0,   // [0:73] is the sub-list for field type_name
+	8,   // 6: godwit.node.v1.Record.snapshots:type_name -> godwit.node.v1.SnapshotRef
+	7,   // 7: godwit.node.v1.Record.schedule:type_name -> godwit.node.v1.Schedule
+	6,   // 8: godwit.node.v1.Record.kept:type_name -> godwit.node.v1.Kept
+	2,   // 9: godwit.node.v1.Owed.vm:type_name -> godwit.node.v1.VM
+	8,   // 10: godwit.node.v1.Owed.snapshot:type_name -> godwit.node.v1.SnapshotRef
+	2,   // 11: godwit.node.v1.GetRequest.vm:type_name -> godwit.node.v1.VM
+	5,   // 12: godwit.node.v1.ListResponse.records:type_name -> godwit.node.v1.Record
+	2,   // 13: godwit.node.v1.EnsureRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 14: godwit.node.v1.OwnRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 15: godwit.node.v1.OpenRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 16: godwit.node.v1.OpenRequest.operation:type_name -> godwit.node.v1.Operation
+	2,   // 17: godwit.node.v1.AdvanceRequest.vm:type_name -> godwit.node.v1.VM
+	1,   // 18: godwit.node.v1.AdvanceRequest.phase:type_name -> godwit.node.v1.Phase
+	2,   // 19: godwit.node.v1.RetryRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 20: godwit.node.v1.CommitRequest.vm:type_name -> godwit.node.v1.VM
+	3,   // 21: godwit.node.v1.CommitRequest.owner:type_name -> godwit.node.v1.Owner
+	2,   // 22: godwit.node.v1.FinishRequest.vm:type_name -> godwit.node.v1.VM
+	1,   // 23: godwit.node.v1.FinishRequest.phase:type_name -> godwit.node.v1.Phase
+	2,   // 24: godwit.node.v1.DisownRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 25: godwit.node.v1.ReclaimRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 26: godwit.node.v1.RemoveRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 27: godwit.node.v1.ScheduleRequest.vm:type_name -> godwit.node.v1.VM
+	7,   // 28: godwit.node.v1.ScheduleRequest.schedule:type_name -> godwit.node.v1.Schedule
+	2,   // 29: godwit.node.v1.TrimRequest.vm:type_name -> godwit.node.v1.VM
+	9,   // 30: godwit.node.v1.OwedResponse.owed:type_name -> godwit.node.v1.Owed
+	2,   // 31: godwit.node.v1.ClearRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 32: godwit.node.v1.OperationResponse.operation:type_name -> godwit.node.v1.Operation
+	34,  // 33: godwit.node.v1.InfoResponse.checks:type_name -> godwit.node.v1.Check
+	2,   // 34: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
+	3,   // 35: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
+	4,   // 36: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
+	35,  // 37: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
+	2,   // 38: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 39: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 40: godwit.node.v1.CheckpointRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 41: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
+	44,  // 42: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
+	43,  // 43: godwit.node.v1.StatusResponse.transfer:type_name -> godwit.node.v1.Transfer
+	45,  // 44: godwit.node.v1.Figures.passes:type_name -> godwit.node.v1.Pass
+	2,   // 45: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 46: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
+	2,   // 47: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
+	48,  // 48: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
+	55,  // 49: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
+	2,   // 50: godwit.node.v1.PruneRequest.vm:type_name -> godwit.node.v1.VM
+	60,  // 51: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
+	2,   // 52: godwit.node.v1.Pruned.vm:type_name -> godwit.node.v1.VM
+	63,  // 53: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
+	2,   // 54: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
+	86,  // 55: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
+	87,  // 56: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
+	2,   // 57: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
+	88,  // 58: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	2,   // 59: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
+	86,  // 60: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
+	88,  // 61: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	2,   // 62: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
+	89,  // 63: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
+	2,   // 64: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
+	90,  // 65: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
+	2,   // 66: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
+	86,  // 67: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
+	2,   // 68: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
+	86,  // 69: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
+	2,   // 70: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
+	86,  // 71: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
+	85,  // 72: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
+	82,  // 73: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
+	82,  // 74: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
+	10,  // 75: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
+	11,  // 76: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
+	13,  // 77: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
+	14,  // 78: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
+	15,  // 79: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
+	16,  // 80: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
+	18,  // 81: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
+	17,  // 82: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
+	19,  // 83: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
+	20,  // 84: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
+	24,  // 85: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	21,  // 86: godwit.node.v1.Records.Reclaim:input_type -> godwit.node.v1.ReclaimRequest
+	22,  // 87: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
+	25,  // 88: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
+	26,  // 89: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
+	28,  // 90: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
+	30,  // 91: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
+	32,  // 92: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
+	36,  // 93: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
+	38,  // 94: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
+	39,  // 95: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
+	41,  // 96: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
+	40,  // 97: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
+	24,  // 98: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	46,  // 99: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
+	49,  // 100: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
+	51,  // 101: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
+	53,  // 102: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
+	56,  // 103: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
+	58,  // 104: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
+	61,  // 105: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
+	64,  // 106: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
+	78,  // 107: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
+	80,  // 108: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
+	83,  // 109: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
+	68,  // 110: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
+	70,  // 111: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
+	66,  // 112: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
+	66,  // 113: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
+	66,  // 114: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
+	66,  // 115: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
+	73,  // 116: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
+	74,  // 117: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
+	66,  // 118: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
+	75,  // 119: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
+	76,  // 120: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
+	77,  // 121: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
+	39,  // 122: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
+	5,   // 123: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
+	12,  // 124: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
+	5,   // 125: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
+	5,   // 126: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
+	5,   // 127: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
+	5,   // 128: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
+	5,   // 129: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
+	5,   // 130: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
+	5,   // 131: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
+	5,   // 132: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
+	5,   // 133: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
+	5,   // 134: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
+	23,  // 135: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
+	5,   // 136: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
+	27,  // 137: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
+	29,  // 138: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
+	31,  // 139: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
+	33,  // 140: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
+	37,  // 141: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
+	42,  // 142: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
+	42,  // 143: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
+	42,  // 144: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
+	42,  // 145: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
+	5,   // 146: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
+	47,  // 147: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
+	50,  // 148: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
+	52,  // 149: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
+	54,  // 150: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
+	57,  // 151: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
+	59,  // 152: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
+	62,  // 153: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
+	65,  // 154: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
+	79,  // 155: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
+	81,  // 156: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
+	84,  // 157: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
+	69,  // 158: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
+	71,  // 159: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
+	72,  // 160: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
+	67,  // 161: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
+	67,  // 162: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
+	88,  // 163: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
+	91,  // 164: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
+	92,  // 165: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
+	93,  // 166: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
+	94,  // 167: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
+	95,  // 168: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
+	67,  // 169: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
+	42,  // 170: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
+	123, // [123:171] is the sub-list for method output_type
+	75,  // [75:123] is the sub-list for method input_type
+	75,  // [75:75] is the sub-list for extension type_name
+	75,  // [75:75] is the sub-list for extension extendee
+	0,   // [0:75] is the sub-list for field type_name
 }
 
 func init() { file_node_v1_node_proto_init() }
@@ -6753,7 +6960,7 @@ func file_node_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_v1_node_proto_rawDesc), len(file_node_v1_node_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   82,
+			NumMessages:   84,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -20,6 +20,7 @@ type RecordsService interface {
 	Finish(context.Context, *FinishRequest) (*Record, error)
 	Disown(context.Context, *DisownRequest) (*Record, error)
 	Schedule(context.Context, *ScheduleRequest) (*Record, error)
+	Reclaim(context.Context, *ReclaimRequest) (*Record, error)
 	Remove(context.Context, *RemoveRequest) (*RemoveResponse, error)
 	Trim(context.Context, *TrimRequest) (*Record, error)
 	Owed(context.Context, *OwedRequest) (*OwedResponse, error)
@@ -106,6 +107,13 @@ func RegisterRecordsService(srv *ttrpc.Server, svc RecordsService) {
 					return nil, err
 				}
 				return svc.Schedule(ctx, &req)
+			},
+			"Reclaim": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req ReclaimRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Reclaim(ctx, &req)
 			},
 			"Remove": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req RemoveRequest
@@ -239,6 +247,14 @@ func (c *recordsClient) Disown(ctx context.Context, req *DisownRequest) (*Record
 func (c *recordsClient) Schedule(ctx context.Context, req *ScheduleRequest) (*Record, error) {
 	var resp Record
 	if err := c.client.Call(ctx, "godwit.node.v1.Records", "Schedule", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *recordsClient) Reclaim(ctx context.Context, req *ReclaimRequest) (*Record, error) {
+	var resp Record
+	if err := c.client.Call(ctx, "godwit.node.v1.Records", "Reclaim", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

@@ -1,0 +1,158 @@
+package moves
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	"github.com/google/uuid"
+
+	"godwit.dev/godwit/migrate/controller"
+	"godwit.dev/godwit/migrate/engine"
+	"godwit.dev/godwit/migrate/transition"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Recover implements nodev1.MovesService: the one way in which a VM leaves a node that
+// does not answer. Nothing here finds out whether that node is dead: the caller says so.
+func (s *Service) Recover(ctx context.Context, req *nodev1.RecoverRequest) (*nodev1.RecoverResponse, error) {
+	call := "recover VM " + key(req.GetVm())
+	rec, err := s.Records.Get(ctx, &nodev1.GetRequest{Vm: req.GetVm()})
+	if err != nil {
+		return nil, err
+	}
+	if req.GetFromSource() {
+		return s.takeBack(ctx, req, rec, call)
+	}
+	if err := authorize(ctx, call, req.GetTo()); err != nil {
+		return nil, err
+	}
+	lost := rec.GetOwner().GetNode()
+	refs := transition.Restorable(rec)
+	i := len(refs) - 1
+	if req.GetDigest() != "" {
+		i = slices.IndexFunc(refs, func(r *nodev1.SnapshotRef) bool { return r.GetDigest() == req.GetDigest() })
+	}
+	k := transition.Kept(rec)
+	switch {
+	case lost == "":
+		return nil, fmt.Errorf("%s: no node owns it: %w", call, errdefs.ErrFailedPrecondition)
+	case k != nil && req.GetDigest() == "":
+		return nil, fmt.Errorf("%s: node %s still holds it as it was at the switch-over, newer than any snapshot: take it back (--from-source), or name the snapshot that shall count (--digest): %w", call, k.GetNode(), errdefs.ErrFailedPrecondition)
+	case i < 0:
+		return nil, fmt.Errorf("%s: node %s has it, and there is no such snapshot of it: it lives or ends with that node: %w", call, lost, errdefs.ErrNotFound)
+	}
+	resp := &nodev1.RecoverResponse{Digest: refs[i].GetDigest(), CreatedUnixNano: refs[i].GetCreatedUnixNano(), LostNode: lost}
+	if !req.GetFenced() {
+		return resp, nil // what would be done
+	}
+	if s.up(lost) {
+		return nil, fmt.Errorf("%s: node %s answers: move the VM instead: %w", call, lost, errdefs.ErrFailedPrecondition)
+	}
+	for _, n := range s.Board.Nodes() {
+		if err := engine.Cordoned(n); err != nil && n.GetName() == req.GetTo() {
+			return nil, fmt.Errorf("%s: %w", call, err)
+		}
+	}
+	resp.Wake, err = s.wake(controller.WithoutPeer(ctx), req, rec, resp.GetDigest())
+	return resp, err
+}
+
+// wake opens the wake here, as a node may not take a VM from another one, and has its
+// destination drive it.
+func (s *Service) wake(ctx context.Context, req *nodev1.RecoverRequest, rec *nodev1.Record, digest string) (*nodev1.StatusResponse, error) {
+	peer, err := s.Peer(req.GetTo())
+	if err != nil {
+		return nil, err
+	}
+	if _, err := peer.Query(ctx, &nodev1.PeerRef{Vm: req.GetVm()}); err != nil {
+		return nil, err // nobody would drive it
+	}
+	id := cmp.Or(req.GetOperation(), uuid.NewString())
+	op := &nodev1.Operation{Id: id, Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Generation: rec.GetGeneration(), Destination: req.GetTo(), Digest: digest, Managed: true}
+	open := &nodev1.OpenRequest{Vm: req.GetVm(), Operation: op, ForceDigest: digest, LostNode: rec.GetOwner().GetNode()}
+	if _, err := s.Records.Open(ctx, open); err != nil {
+		return nil, err
+	}
+	return peer.Wake(ctx, &nodev1.WakeRequest{Vm: req.GetVm(), Operation: id, Digest: digest})
+}
+
+// takeBack gives a VM that its live move has lost back to the source of that move. Its
+// destination is fenced first: by its own word that nothing runs there, or by the caller's.
+func (s *Service) takeBack(ctx context.Context, req *nodev1.RecoverRequest, rec *nodev1.Record, call string) (*nodev1.RecoverResponse, error) {
+	k := transition.Kept(rec)
+	if k == nil {
+		return nil, fmt.Errorf("%s from its source: no live move has lost it, or nothing is left at its source: %w", call, errdefs.ErrFailedPrecondition)
+	}
+	if err := authorize(ctx, call, k.GetNode(), k.GetDestination()); err != nil {
+		return nil, err
+	}
+	ctx = controller.WithoutPeer(ctx)
+	ref := &nodev1.PeerRef{Vm: req.GetVm(), Ref: &machinev1.Ref{Operation: k.GetOperation(), Attempt: k.GetAttempt(), Generation: k.GetGeneration()}}
+	source, err := s.holder(ctx, ref, k, call)
+	if err != nil {
+		return nil, err
+	}
+	resp := &nodev1.RecoverResponse{Digest: k.GetDigest(), CreatedUnixNano: k.GetStoppedUnixNano(), LostNode: k.GetDestination(), Source: k.GetNode()}
+	if !req.GetFenced() {
+		return resp, nil
+	}
+	if err := s.fenced(ctx, ref, k.GetDestination(), call); err != nil {
+		return nil, err
+	}
+	rec, err = s.Records.Reclaim(ctx, &nodev1.ReclaimRequest{Vm: req.GetVm(), Operation: k.GetOperation(), Generation: rec.GetGeneration(), LostNode: k.GetDestination()})
+	if err != nil {
+		return nil, err
+	}
+	// From here on the source does it by itself too, once it looks at the record.
+	_, err = source.Revert(ctx, &nodev1.PeerRevertRequest{Vm: req.GetVm(), Ref: ref.GetRef(), OwnerGeneration: rec.GetGeneration()})
+	return resp, err
+}
+
+// holder is the source, which says that it holds the VM.
+func (s *Service) holder(ctx context.Context, ref *nodev1.PeerRef, k *nodev1.Kept, call string) (nodev1.PeerService, error) {
+	source, err := s.Peer(k.GetNode())
+	if err != nil {
+		return nil, err
+	}
+	state, err := source.Query(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	holds := state.GetMachine().GetRef()
+	if !state.GetKnown() || state.GetMachine().GetRecord() != "PREPARED" || holds.GetOperation() != k.GetOperation() || holds.GetAttempt() != k.GetAttempt() {
+		return nil, fmt.Errorf("%s: node %s does not hold it any more: %w", call, k.GetNode(), errdefs.ErrDataLoss)
+	}
+	return source, nil
+}
+
+// fenced wants to know that the destination runs nothing of the VM. One that answers says so
+// itself, and what it has of the attempt is undone there.
+func (s *Service) fenced(ctx context.Context, ref *nodev1.PeerRef, node, call string) error {
+	peer, err := s.Peer(node)
+	if err == nil {
+		var state *nodev1.PeerState
+		if state, err = peer.Query(ctx, ref); err == nil {
+			m := state.GetMachine()
+			if state.GetKnown() && m.GetRecord() == "OWN" && m.GetState() != "stopped" {
+				return fmt.Errorf("%s: node %s has it, %s: %w", call, node, m.GetState(), errdefs.ErrFailedPrecondition)
+			}
+			if state.GetKnown() && m.GetRecord() != "OWN" {
+				_, err = peer.Discard(ctx, ref)
+			}
+		}
+	}
+	if err != nil && s.up(node) {
+		return fmt.Errorf("%s: node %s, which lost it, is up and does not say that it runs nothing: %w", call, node, err)
+	}
+	return nil
+}
+
+// up reports whether a node was heard lately.
+func (s *Service) up(node string) bool {
+	return slices.ContainsFunc(s.Board.Nodes(), func(n *nodev1.NodeInfo) bool { return n.GetName() == node && n.GetUp() })
+}

@@ -1,0 +1,193 @@
+package moves
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/migrate/cluster"
+	"godwit.dev/godwit/migrate/controller"
+	"godwit.dev/godwit/migrate/store"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// holder is a node, and what it has of the VM.
+type holder struct {
+	nodev1.PeerService
+	state    *machinev1.QueryResponse // nil: nothing
+	silent   bool
+	reverted uint64
+	woken    *nodev1.WakeRequest
+	records  nodev1.RecordsService
+}
+
+func (h *holder) Query(context.Context, *nodev1.PeerRef) (*nodev1.PeerState, error) {
+	if h.silent {
+		return nil, errdefs.ErrUnavailable
+	}
+	return &nodev1.PeerState{Known: h.state != nil, Machine: h.state}, nil
+}
+
+func (h *holder) Discard(context.Context, *nodev1.PeerRef) (*nodev1.PeerState, error) {
+	h.state = nil
+	return &nodev1.PeerState{}, nil
+}
+
+func (h *holder) Revert(_ context.Context, req *nodev1.PeerRevertRequest) (*machinev1.RevertResponse, error) {
+	h.reverted = req.GetOwnerGeneration()
+	return &machinev1.RevertResponse{}, nil
+}
+
+func (h *holder) Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.StatusResponse, error) {
+	h.woken = req
+	op, err := h.records.Operation(ctx, &nodev1.OperationRequest{Id: req.GetOperation()})
+	return &nodev1.StatusResponse{Operation: op.GetOperation()}, err
+}
+
+// cluster of a, which sent the VM, and b, which has lost it after the commit.
+type lostCluster struct {
+	*Service
+	a, b *holder
+	vm   *nodev1.VM
+}
+
+func newLost(t *testing.T) *lostCluster {
+	t.Helper()
+	st, err := store.Open(filepath.Join(t.TempDir(), "records.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() })
+	board, err := cluster.Open(t.Context(), st, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	records, ctx := controller.New(st), t.Context()
+	c := &lostCluster{vm: &nodev1.VM{Namespace: "default", Id: "web"}, b: &holder{records: records}}
+	c.a = &holder{state: &machinev1.QueryResponse{Record: "PREPARED", Ref: &machinev1.Ref{Operation: "m", Attempt: 1, Generation: 1}}}
+	c.Service = &Service{Records: records, Engine: orders{records}, Board: board, Peer: func(node string) (nodev1.PeerService, error) {
+		return map[string]*holder{"a": c.a, "b": c.b}[node], nil
+	}}
+	digest := record.StreamPrefix + "aa"
+	receipt := record.Receipt{Operation: "m", Attempt: 1, Generation: 1, Digest: digest, Stopped: true, StopAt: time.Now().Add(-time.Minute).UnixNano()}
+	op := &nodev1.Operation{Id: "m", Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Source: "a", Destination: "b", Generation: 1}
+	_, err = records.Ensure(ctx, &nodev1.EnsureRequest{Vm: c.vm})
+	if err == nil {
+		_, err = records.Own(ctx, &nodev1.OwnRequest{Vm: c.vm, Node: "a"})
+	}
+	if err == nil {
+		_, err = records.Open(ctx, &nodev1.OpenRequest{Vm: c.vm, Operation: op})
+	}
+	if err == nil {
+		_, err = records.Advance(ctx, &nodev1.AdvanceRequest{Vm: c.vm, Operation: "m", Attempt: 1, Generation: 1, Phase: nodev1.Phase_PHASE_SWITCHING, Digest: digest, Receipt: receipt.String()})
+	}
+	if err == nil {
+		_, err = records.Commit(ctx, &nodev1.CommitRequest{Vm: c.vm, Operation: "m", Attempt: 1, Generation: 1, Owner: &nodev1.Owner{Node: "b"}})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func (c *lostCluster) lose(t *testing.T) {
+	t.Helper()
+	_, err := c.Records.Finish(t.Context(), &nodev1.FinishRequest{Vm: c.vm, Operation: "m", Attempt: 1, Generation: 1, Phase: nodev1.Phase_PHASE_LOST_AT_DEST})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *lostCluster) up(t *testing.T, node string) {
+	t.Helper()
+	if _, err := c.Board.Announce(t.Context(), &nodev1.NodeInfo{Name: node}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A VM that a live move has lost is taken back from its source, once it is sure that its
+// destination runs nothing: by its own word, or by that of whoever orders it.
+func TestRecoverFromSource(t *testing.T) {
+	back := &nodev1.RecoverRequest{FromSource: true, Fenced: true}
+	for name, tt := range map[string]struct {
+		before  func(*lostCluster)
+		refused func(error) bool
+	}{
+		"lost, and it says so":            {func(c *lostCluster) { c.lose(t); c.up(t, "b") }, nil},
+		"lost, its record is not OWN":     {func(c *lostCluster) { c.lose(t); c.b.state = &machinev1.QueryResponse{Record: "READY"} }, nil},
+		"gone, and called fenced":         {func(c *lostCluster) { c.b.silent = true }, nil},
+		"it runs":                         {func(c *lostCluster) { c.b.state = &machinev1.QueryResponse{Record: "OWN", State: "running"} }, errdefs.IsFailedPrecondition},
+		"up, and does not answer":         {func(c *lostCluster) { c.lose(t); c.up(t, "b"); c.b.silent = true }, errdefs.IsUnavailable},
+		"the source has it no more":       {func(c *lostCluster) { c.lose(t); c.a.state = nil }, errdefs.IsDataLoss},
+		"the source holds something else": {func(c *lostCluster) { c.lose(t); c.a.state.Ref.Operation = "other" }, errdefs.IsDataLoss},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newLost(t)
+			tt.before(c)
+			back.Vm = c.vm
+			ask := &nodev1.RecoverRequest{Vm: c.vm, FromSource: true}
+			if resp, err := c.Recover(t.Context(), ask); c.a.state != nil && c.a.state.Ref.Operation == "m" && (err != nil || resp.GetSource() != "a" || c.a.reverted != 0) {
+				t.Fatalf("what would be done: %v, %v", resp, err)
+			}
+			_, err := c.Recover(t.Context(), back)
+			rec, rerr := c.Records.Get(t.Context(), &nodev1.GetRequest{Vm: c.vm})
+			if rerr != nil {
+				t.Fatal(rerr)
+			}
+			if tt.refused != nil {
+				if !tt.refused(err) || c.a.reverted != 0 || rec.GetOwner().GetNode() != "b" {
+					t.Errorf("%v; reverted under %d, record %v", err, c.a.reverted, rec)
+				}
+				return
+			}
+			if err != nil || c.a.reverted != 3 || rec.GetGeneration() != 3 || rec.GetOwner().GetNode() != "a" {
+				t.Errorf("%v; reverted under %d, record %v", err, c.a.reverted, rec)
+			}
+		})
+	}
+	c := newLost(t)
+	c.lose(t)
+	back.Vm = c.vm
+	if _, err := c.Recover(controller.WithPeer(t.Context(), "c"), back); !errdefs.IsPermissionDenied(err) {
+		t.Errorf("ordered by a node that has no part in it: %v", err)
+	}
+	if _, err := c.Recover(t.Context(), &nodev1.RecoverRequest{Vm: c.vm, To: "a", Fenced: true}); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("an older snapshot in place of what the source holds: %v", err)
+	}
+}
+
+// The controller opens the wake of a recovery: its destination may not call a node lost.
+func TestRecoverOpensTheWake(t *testing.T) {
+	c := newLost(t)
+	ctx := t.Context()
+	if _, err := c.Records.Reclaim(ctx, &nodev1.ReclaimRequest{Vm: c.vm, Operation: "m", Generation: 2, LostNode: "b"}); err != nil {
+		t.Fatal(err)
+	}
+	cp := &nodev1.AdvanceRequest{Vm: c.vm, Operation: "cp", Attempt: 1, Generation: 3, Phase: nodev1.Phase_PHASE_SWITCHING, Digest: "sha256:aa"}
+	_, err := c.Records.Open(ctx, &nodev1.OpenRequest{Vm: c.vm, Operation: &nodev1.Operation{Id: "cp", Kind: nodev1.Kind_KIND_CHECKPOINT, Attempt: 1, Source: "a", Generation: 3}})
+	if err == nil {
+		_, err = c.Records.Advance(ctx, cp)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	order := &nodev1.RecoverRequest{Vm: c.vm, To: "b", Fenced: true, Operation: "w"}
+	c.b.silent = true
+	if _, err := c.Recover(ctx, order); !errdefs.IsUnavailable(err) {
+		t.Fatalf("nobody would drive it: %v", err)
+	}
+	c.b.silent = false
+	resp, err := c.Recover(controller.WithPeer(ctx, "b"), order)
+	if err != nil || resp.GetDigest() != "sha256:aa" || resp.GetWake().GetOperation().GetDestination() != "b" {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	if w := c.b.woken; w.GetOperation() != "w" || w.GetLostNode() != "" {
+		t.Errorf("ordered %v", w)
+	}
+}

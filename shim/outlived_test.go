@@ -1,0 +1,57 @@
+package shim
+
+import (
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// A VM whose record has gone on without its node ends, and no other one: the shim reads the
+// record itself, and what it cannot read ends nothing (I1).
+func TestEndOfAnOutlivedVM(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change  func(w *world)
+		refused func(error) bool
+	}{
+		"elsewhere": {func(w *world) { w.records.rec.Owner = &nodev1.Owner{Node: "b"} }, nil},
+		"asleep":    {func(w *world) { w.records.rec.Owner = &nodev1.Owner{Digest: "sha256:aa"} }, nil},
+		"in a capture": {func(w *world) {
+			_, err := w.capture()
+			w.must("capture", err)
+			w.records.rec.Owner, w.records.rec.Operation = &nodev1.Owner{Node: "b"}, nil
+		}, nil},
+		"unread":       {func(w *world) { w.faults.at("get", func() error { return errdefs.ErrUnavailable }) }, errdefs.IsUnavailable},
+		"its own":      {func(w *world) { w.records.rec.Owner = &nodev1.Owner{Node: "a"} }, errdefs.IsFailedPrecondition},
+		"another VM's": {func(w *world) { w.records.rec.Owner, w.records.rec.Uid = &nodev1.Owner{Node: "b"}, "other" }, errdefs.IsFailedPrecondition},
+		"late order": {func(w *world) {
+			w.records.rec.Owner = &nodev1.Owner{Node: "b"}
+			vm, _ := w.service.the()
+			w.must("claim", vm.write(func(j *Journal) { j.Generation += 2 }))
+		}, errdefs.IsFailedPrecondition},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t).running()
+			tt.change(w)
+			w.records.rec.Generation++
+			_, err := w.machineService().End(t.Context(), &machinev1.EndRequest{Generation: w.records.rec.GetGeneration(), Reason: "node b owns it"})
+			err = errgrpc.ToNative(err)
+			vm, _ := w.service.the()
+			if tt.refused != nil {
+				if !tt.refused(err) || vm.is(Stopped) {
+					t.Errorf("end = %v, VM is %s", err, vm.state)
+				}
+				return
+			}
+			w.must("end", err)
+			<-vm.init.done
+			if !vm.is(Stopped) {
+				t.Errorf("VM is %s", vm.state)
+			}
+			w.must("delete", w.delete())
+		})
+	}
+}
