@@ -58,8 +58,12 @@ type Ends struct {
 	Channel string   `json:"channel"`
 }
 
-// handshakeBound is for a peer that is there and says nothing.
-const handshakeBound = 10 * time.Second
+const (
+	// handshakeBound is for a peer that is there and says nothing.
+	handshakeBound = 10 * time.Second
+	// answerBound is for a destination, whose worker has to be started first.
+	answerBound = time.Minute
+)
 
 // Client makes the source's end of a connection.
 func (e Ends) Client(ctx context.Context, conn net.Conn) (net.Conn, error) {
@@ -68,7 +72,7 @@ func (e Ends) Client(ctx context.Context, conn net.Conn) (net.Conn, error) {
 		return nil, err
 	}
 	cfg.ServerName, cfg.InsecureSkipVerify = e.Channel, true // e.check compares bytes
-	return e.shake(ctx, tls.Client(conn, cfg))
+	return e.shake(ctx, answerBound, tls.Client(conn, cfg))
 }
 
 // Server makes the destination's end.
@@ -78,7 +82,7 @@ func (e Ends) Server(ctx context.Context, conn net.Conn) (net.Conn, error) {
 		return nil, err
 	}
 	cfg.ClientAuth = tls.RequireAnyClientCert
-	return e.shake(ctx, tls.Server(conn, cfg))
+	return e.shake(ctx, handshakeBound, tls.Server(conn, cfg))
 }
 
 func (e Ends) config() (*tls.Config, error) {
@@ -106,8 +110,8 @@ func (e Ends) check(s tls.ConnectionState) error {
 	return nil
 }
 
-func (e Ends) shake(ctx context.Context, conn *tls.Conn) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, handshakeBound)
+func (e Ends) shake(ctx context.Context, within time.Duration, conn *tls.Conn) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	if err := conn.HandshakeContext(ctx); err != nil {
 		return nil, fmt.Errorf("stream: handshake with %s: %w: %w", conn.RemoteAddr(), err, errdefs.ErrUnauthenticated)
