@@ -15,6 +15,7 @@ import (
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/points"
+	"godwit.dev/godwit/api/trace"
 )
 
 // machineService is godwit.machine.v1 for the VM that find answers.
@@ -181,7 +182,7 @@ func (vm *VM) serve(find func() (*VM, error)) error {
 	if err != nil {
 		return err
 	}
-	server, err := ttrpc.NewServer(append(points.Server(), ttrpc.WithServerHandshaker(ttrpc.UnixSocketRequireSameUser()))...)
+	server, err := ttrpc.NewServer(append(points.Server(), vm.traced(), ttrpc.WithServerHandshaker(ttrpc.UnixSocketRequireSameUser()))...)
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
@@ -195,6 +196,15 @@ func (vm *VM) serve(find func() (*VM, error)) error {
 		}
 	}()
 	return nil
+}
+
+// traced notes what godwitd orders, for godwitd to send on, if the node is to be traced.
+func (vm *VM) traced() ttrpc.ServerOpt {
+	var r trace.Recorder = trace.Off{}
+	if vm.host.Config.Tracing.Endpoint != "" {
+		r = trace.InState(vm.host.Config.StateDir)
+	}
+	return ttrpc.WithChainUnaryServerInterceptor(trace.Last(r))
 }
 
 // unserve may be called more than once.

@@ -31,6 +31,7 @@ type Config struct {
 	Peer        Peer      `toml:"peer"`
 	Move        Move      `toml:"move"`
 	NodeLoss    NodeLoss  `toml:"node_loss"`
+	Tracing     Tracing   `toml:"tracing"`
 	TLS         TLS       `toml:"tls"`
 	Containerd  Runtime   `toml:"containerd"`
 	CNI         CNI       `toml:"cni"`
@@ -167,6 +168,11 @@ type Move struct {
 	Parallel int `toml:"parallel"` // of all; default 5
 	Outgoing int `toml:"outgoing"` // from one node; default 2
 	Incoming int `toml:"incoming"` // to one node; default 2
+}
+
+// Tracing says where spans of OpenTelemetry go.
+type Tracing struct {
+	Endpoint string `toml:"endpoint"` // URL of a collector, OTLP over HTTP; default: nowhere
 }
 
 // Policies of NodeLoss.

@@ -112,6 +112,8 @@ func TestRefused(t *testing.T) {
 		{"two controllers", "[controller]\nlisten = 'a:1'\naddress = 'b:1'\n", "controller"},
 		{"controller without port", "[controller]\naddress = 'b'\n", "controller.address"},
 		{"one controller of two without port", "[controller]\naddress = 'a:1, b'\n", "controller.address"},
+		{"spans without TLS", "[tracing]\nendpoint = 'http://192.0.2.1:4318'\n", "tracing.endpoint"},
+		{"spans to nowhere", "[tracing]\nendpoint = 'collector:4318'\n", "tracing.endpoint"},
 		{"loss policy", "[node_loss]\npolicy = 'oldest'\n", "node_loss.policy"},
 		{"loss in no time", "[node_loss]\nafter = '16s'\n", "node_loss.after"},
 		{"loss without a fence", "[node_loss]\npolicy = 'newest'\n", "node_loss.fence"},

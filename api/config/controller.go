@@ -45,7 +45,7 @@ func (c *Config) validateEtcd() error {
 		return invalid("controller.etcd.endpoints", "controller.address is set too: this node either keeps records or names the nodes that do")
 	}
 	for _, endpoint := range e.Endpoints {
-		if err := validateEndpoint(endpoint); err != nil {
+		if err := validateEndpoint("controller.etcd.endpoints", endpoint); err != nil {
 			return err
 		}
 	}
@@ -63,8 +63,14 @@ func (c *Config) validateEtcd() error {
 	return nil
 }
 
-func validateEndpoint(endpoint string) error {
-	const key = "controller.etcd.endpoints"
+func (c *Config) validateTracing() error {
+	if c.Tracing.Endpoint == "" {
+		return nil
+	}
+	return validateEndpoint("tracing.endpoint", c.Tracing.Endpoint)
+}
+
+func validateEndpoint(key, endpoint string) error {
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Host == "" || u.Path != "" || u.Scheme != "https" && u.Scheme != "http" {
 		return invalid(key, "%q is not https://HOST:PORT", endpoint)

@@ -262,6 +262,9 @@ func (c *Config) validateController() error {
 	if err := c.validateLoss(); err != nil {
 		return err
 	}
+	if err := c.validateTracing(); err != nil {
+		return err
+	}
 	return c.validateEtcd()
 }
 

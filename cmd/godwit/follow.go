@@ -45,6 +45,9 @@ func follow(cmd *cobra.Command, opts *options, node statuses, status *nodev1.Sta
 		}
 	}
 	shown.finish()
+	if !detach {
+		opts.trace(cmd, id, outcome(status))
+	}
 	if err := outcome(status); err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 
 	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/trace/otlp"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/engine"
 	"godwit.dev/godwit/migrate/node"
@@ -46,6 +47,7 @@ type daemon struct {
 	shims     *adopter
 	models    *templates
 	golden    *golden
+	spans     *otlp.Exporter // nil: nothing is traced
 	undo      []func() error
 }
 
@@ -67,6 +69,9 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 		return nil, err
 	}
 	if err := rampool.Mount(cfg.RAMDir, uint64(cfg.RAMSize), uint64(cfg.RAMHugePages)); err != nil {
+		return nil, err
+	}
+	if err := d.openTracing(ctx); err != nil {
 		return nil, err
 	}
 	if err := d.openRecords(ctx); err != nil {
@@ -108,6 +113,13 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 			return nil, err
 		}
 		parts.Peers, parts.Events = d.moves.peers, engine.Sinks{parts.Events, d.moves.journal, moved}
+	}
+	phases, err := engine.NewPhaseMetrics(d.metrics)
+	if err != nil {
+		return nil, err
+	}
+	if parts.Steps = []engine.Steps{phases}; d.spans != nil {
+		parts.Steps = append(parts.Steps, tracedSteps{d.spans})
 	}
 	d.engine = engine.New(parts, engine.Options{
 		Node: cfg.Node, Repository: snapshots.repository,
@@ -164,7 +176,7 @@ func (d *daemon) reachable(ctx context.Context) error {
 
 // serve answers until ctx ends or a listener fails.
 func (d *daemon) serve(ctx context.Context) error {
-	local, err := controller.NewServer()
+	local, err := controller.NewServer(d.traced())
 	if err != nil {
 		return err
 	}
@@ -181,6 +193,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	group.Go(func() error { return d.moves.serve(ctx) })
 	group.Go(func() error { d.moves.announce(ctx); return nil })
 	group.Go(func() error { d.moves.watchNodes(ctx); return nil })
+	group.Go(func() error { d.sendSpans(ctx); return nil })
 	group.Go(func() error { return d.serveMetrics(ctx) })
 	group.Go(func() error { d.snapshots.start(ctx); return nil })
 	group.Go(func() error { d.tend(ctx, d.owed()); return nil })

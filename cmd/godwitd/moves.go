@@ -95,7 +95,7 @@ func (m *mover) serve(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("certificate of this node (godwit node init or join makes it): %w", err)
 	}
-	server, err := controller.NewServer()
+	server, err := controller.NewServer(m.daemon.traced())
 	if err != nil {
 		return err
 	}

@@ -97,7 +97,7 @@ func (d *daemon) servePeers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	server, err := controller.NewServer()
+	server, err := controller.NewServer(d.traced())
 	if err != nil {
 		return err
 	}

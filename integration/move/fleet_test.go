@@ -5,6 +5,7 @@ package move
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -16,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"godwit.dev/godwit/api/trace"
+	"godwit.dev/godwit/api/trace/otlp/otlptest"
 	"godwit.dev/godwit/integration/harness"
 	"godwit.dev/godwit/integration/images"
 	"godwit.dev/godwit/integration/observer"
@@ -96,9 +99,10 @@ func atOnce(t *testing.T, all map[string]listed, ok func(listed) bool) (most int
 func TestFleet(t *testing.T) {
 	proof := filepath.Join(t.TempDir(), "fenced-")
 	h := harness.New(t, harness.Options{Nodes: 3, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Config: func(*harness.Node) string {
-		return fmt.Sprintf("[node_loss]\npolicy = \"newest\"\nafter = \"20s\"\nfence = [\"/bin/sh\", \"-c\", 'test -e %s$1', \"fence\"]\n", proof)
+		return fmt.Sprintf("[node_loss]\npolicy = \"newest\"\nafter = \"20s\"\nfence = [\"/bin/sh\", \"-c\", 'test -e %s$1', \"fence\"]\n[tracing]\nendpoint = \"http://127.0.0.1:4318\"\n", proof)
 	}})
 	a, b, c := h.Node(0), h.Node(1), h.Node(2)
+	spans := collect(t, h)
 	conn, err := h.ListenPacket(net.JoinHostPort(harness.Gateway, beacons))
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +119,7 @@ func TestFleet(t *testing.T) {
 	}
 	booted := after(t, watch, "boot")
 	heard(t, a, "a", "b", "c")
-	a.Godwit(t, "migrate", "four", "--to", "b", "--mode", "cold")
+	a.Godwit(t, "migrate", "four", "--to", "b", "--mode", "cold", "--operation", "traced-move")
 
 	reached, open := gate(h)
 	t.Cleanup(open)
@@ -137,7 +141,7 @@ func TestFleet(t *testing.T) {
 		t.Errorf("left on the drained node: %s", out)
 	}
 
-	c.Godwit(t, "hibernate", "two")
+	c.Godwit(t, "hibernate", "two", "--operation", "traced-sleep")
 	refused(t, a, "cordoned (godwit uncordon a)", "wake", "two")
 	refused(t, a, "cordoned (godwit uncordon a)", "recover", vm, "--to", "a", "--fenced")
 	refused(t, c, "cordoned (godwit uncordon a)", "migrate", "four", "--to", "a")
@@ -145,6 +149,9 @@ func TestFleet(t *testing.T) {
 	a.Godwit(t, "uncordon", "a")
 	a.Godwit(t, "wake", "two")
 
+	traced(t, spans, "traced-move", "0 godwitd: KIND_MIGRATE", "1 godwitd: transfer", "2 shim: godwit.machine.v1.Machine/Capture", "2 godwitd: godwit.node.v1.Peer/Prepare",
+		"2 shim: godwit.machine.v1.Machine/Vote", "2 godwitd: godwit.node.v1.Peer/Run", "2 shim: godwit.machine.v1.Machine/Release", "1 godwit: godwit migrate")
+	traced(t, spans, "traced-sleep", "0 godwitd: KIND_HIBERNATE", "2 shim: godwit.machine.v1.Machine/Capture", "2 godwitd: godwit.node.v1.Records/Commit", "1 godwit: godwit hibernate")
 	refused(t, a, "node c answers", "recover", vm, "--to", "b", "--fenced")
 	checkpoint, _ := take(t, c, "checkpoint", vm)
 	then := ask(t, h, booted.From)
@@ -168,6 +175,46 @@ func TestFleet(t *testing.T) {
 		t.Errorf("the VM is another one: %+v, was %+v", now, then)
 	}
 	recoveredBy(t, proof, a, b)
+}
+
+// collect takes the spans of all nodes, at an address that each has for itself.
+func collect(t *testing.T, h *harness.Harness) *otlptest.Collector {
+	t.Helper()
+	var all []net.Listener
+	for _, n := range h.Nodes() {
+		err := n.Enter(func() error {
+			l, err := net.Listen("tcp4", "127.0.0.1:4318")
+			all = append(all, l)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := otlptest.Serve(all...)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// traced waits until the trace of an operation is one tree with these spans in it, each with
+// its depth (N-34).
+func traced(t *testing.T, c *otlptest.Collector, operation string, want ...string) {
+	t.Helper()
+	id := trace.Of(operation).Trace
+	err := harness.Poll(t.Context(), bound, func(context.Context) error {
+		tree, err := c.Tree(hex.EncodeToString(id[:]))
+		for _, span := range want {
+			depth, text, _ := strings.Cut(span, " ")
+			n, _ := strconv.Atoi(depth)
+			if line := strings.Repeat("  ", n) + text + "\n"; err == nil && !strings.HasPrefix(tree, line) && !strings.Contains(tree, "\n"+line) {
+				err = fmt.Errorf("no span %q in\n%s", span, tree)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 // recoveredBy has the fence of the lost node c succeed: the VMs that are left there run

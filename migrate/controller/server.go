@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,12 +25,12 @@ const handshakeTimeout = 10 * time.Second
 
 // NewServer makes a ttrpc server whose services may answer plain errdefs errors: they
 // keep their class on the wire.
-func NewServer() (*ttrpc.Server, error) {
+func NewServer(more ...ttrpc.ServerOpt) (*ttrpc.Server, error) {
 	classes := ttrpc.WithUnaryServerInterceptor(func(ctx context.Context, unmarshal ttrpc.Unmarshaler, _ *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
 		resp, err := method(ctx, unmarshal)
 		return resp, record.ToWire(err)
 	})
-	return ttrpc.NewServer(append([]ttrpc.ServerOpt{classes}, points.Server()...)...)
+	return ttrpc.NewServer(slices.Concat([]ttrpc.ServerOpt{classes}, more, points.Server())...)
 }
 
 // ServeLocal serves srv on a unix socket to root and this process' own user, until ctx

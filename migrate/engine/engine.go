@@ -102,6 +102,7 @@ type Parts struct {
 	Golden    Golden
 	Events    Events
 	Peers     Peers // nil: this node is not the controller, and drives no moves
+	Steps     []Steps
 }
 
 // Options of an engine. Zero durations and numbers take the defaults.

@@ -40,6 +40,9 @@ func (e *Engine) finish(ctx context.Context, op *nodev1.Operation, phase nodev1.
 	if op.GetReason() != "" {
 		reason = op.GetReason()
 	}
+	for _, s := range e.Steps {
+		s.Over(op, phase, reason)
+	}
 	e.Events.Event(ctx, Event{Type: settled[phase], Operation: op.GetId(), VM: op.GetVm(), Kind: op.GetKind(), Reason: reason, Receipt: op.GetReceipt(), Op: op})
 	return nil
 }

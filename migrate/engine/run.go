@@ -146,7 +146,9 @@ func (e *Engine) turn(ctx context.Context, r *run) (settled bool, err error) {
 	bound, cancel := e.bound(ctx, op)
 	defer cancel()
 	r.enter(s.name, cancel)
-	if err = s.do(bound, e, rec); err == nil || ctx.Err() != nil {
+	step, end := e.begin(bound, op, s.name)
+	err = s.do(step, e, rec)
+	if end(err); err == nil || ctx.Err() != nil {
 		return false, err
 	}
 	err = &StepError{Step: s.name, VM: op.GetVm(), Operation: op.GetId(), Err: err}
