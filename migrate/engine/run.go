@@ -158,6 +158,14 @@ func (e *Engine) turn(ctx context.Context, r *run) (settled bool, err error) {
 	return false, e.giveUp(ctx, op, err)
 }
 
+// passed reports whether op is not what it was: another controller, which drives it for a
+// while where clocks differ, has taken the step that failed here.
+func (e *Engine) passed(ctx context.Context, op *nodev1.Operation) (bool, error) {
+	rec, err := e.Records.Get(ctx, &nodev1.GetRequest{Vm: op.GetVm()})
+	now := rec.GetOperation()
+	return now.GetId() != op.GetId() || now.GetAttempt() != op.GetAttempt() || now.GetPhase() != op.GetPhase() || now.GetDigest() != op.GetDigest(), err
+}
+
 // bound is the deadline of a step (S0-55): the operation's before the commit, its own
 // after it and for a rollback.
 func (e *Engine) bound(ctx context.Context, op *nodev1.Operation) (context.Context, context.CancelFunc) {
@@ -211,6 +219,11 @@ func retryable(s step, err error) bool {
 func (e *Engine) giveUp(ctx context.Context, op *nodev1.Operation, cause error) error {
 	ctx, cancel := context.WithTimeout(ctx, e.opts.Abort)
 	defer cancel()
+	if op.GetKind() == nodev1.Kind_KIND_MIGRATE {
+		if passed, err := e.passed(ctx, op); passed || err != nil {
+			return err
+		}
+	}
 	err := e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_ABORTING, Reason: cause.Error(), Class: record.Class(cause)})
 	switch {
 	case err == nil:

@@ -105,17 +105,36 @@ func (n *simNode) committed(ref *machinev1.Ref) bool {
 	return n.asked(ref).GetPhase() == nodev1.Phase_PHASE_COMMITTED
 }
 
-// reconcile ends what is left of an attempt that nobody will run here: its Discard may
-// never have come.
+// reconcile ends what is left of an attempt that nobody will run here, whose Discard may
+// never have come, and gives a VM back that a late request holds, as Engine.stray does.
 func (n *simNode) reconcile() {
-	if (n.record == recordIncoming || n.record == recordReady) && n.asked(n.ref) == nil {
-		n.spawn("reconcile", n.name, func() {
-			if (n.record == recordIncoming || n.record == recordReady) && n.asked(n.ref) == nil {
-				n.vmm = vmmOff
-				n.write(recordFenced, n.ref)
-			}
-		})
+	switch ref := n.ref; n.record {
+	case recordIncoming, recordReady:
+		if n.asked(ref) == nil {
+			n.spawn("reconcile", n.name, func() {
+				if (n.record == recordIncoming || n.record == recordReady) && n.asked(n.ref) == nil {
+					n.vmm = vmmOff
+					n.write(recordFenced, n.ref)
+				}
+			})
+		}
+	case recordPrepared:
+		if n.idle(ref) {
+			n.spawn("reconcile", n.name, func() {
+				if n.idle(ref) {
+					n.yield()
+					_, _ = n.abort(ref)
+				}
+			})
+		}
 	}
+}
+
+// idle reports whether the record says that this node has the VM as before ref, and that
+// nothing is open.
+func (n *simNode) idle(ref *machinev1.Ref) bool {
+	rec, err := n.records.Get(context.Background(), &nodev1.GetRequest{Vm: vm})
+	return err == nil && rec.GetOperation() == nil && rec.GetOwner().GetNode() == n.name && rec.GetGeneration() == ref.GetGeneration()
 }
 
 func (n *simNode) fence(ref *machinev1.Ref) (*nodev1.PeerRunResponse, error) {

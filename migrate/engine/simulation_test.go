@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"godwit.dev/godwit/migrate/controller"
@@ -290,6 +291,18 @@ func (r simRecords) changed(ctx context.Context, do func() (*nodev1.Record, erro
 	return rec, err
 }
 
+// stumbles are reasons that one controller gives for what the other one did: both did the
+// same, and neither is wrong.
+var stumbles = []string{"its receipt is", "its digest is", "it is in PHASE_"}
+
+func (r simRecords) stumbled(req *nodev1.AdvanceRequest) {
+	for _, text := range stumbles {
+		if req.GetPhase() == nodev1.Phase_PHASE_ABORTING && strings.Contains(req.GetReason(), text) {
+			r.s.violated("a move is given up because of the other controller: %s", req.GetReason())
+		}
+	}
+}
+
 func (s *simulation) phases(ctx context.Context, before, after *nodev1.Operation) {
 	to := after.GetPhase()
 	if after == nil && before != nil {
@@ -323,6 +336,7 @@ func (r simRecords) Advance(ctx context.Context, req *nodev1.AdvanceRequest) (*n
 	if r.quiet {
 		return do(ctx, req)
 	}
+	r.stumbled(req)
 	return stored(&r.s.schedule, ctx, do, req)
 }
 

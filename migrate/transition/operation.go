@@ -9,6 +9,8 @@ import (
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
 
+	"godwit.dev/godwit/api/record"
+
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
@@ -197,19 +199,21 @@ func revert(rec *nodev1.Record) {
 	rec.Spent = slices.DeleteFunc(rec.Spent, func(d string) bool { return d == op.GetDigest() })
 }
 
-// facts are written once: a second value comes from another round (P-02).
+// facts are written once: a second value comes from another round (P-02). What was measured
+// differs with who measures: of two controllers that did the same, the first is believed.
 func facts(op *nodev1.Operation, req *nodev1.AdvanceRequest, call string) error {
 	for _, f := range []struct {
 		name, value string
 		field       *string
+		same        func(a, b string) bool
 	}{
-		{"digest", req.GetDigest(), &op.Digest},
-		{"repository", req.GetRepository(), &op.Repository},
-		{"tag", req.GetTag(), &op.Tag},
-		{"receipt", req.GetReceipt(), &op.Receipt},
-		{"outcome", req.GetOutcome(), &op.Outcome},
+		{"digest", req.GetDigest(), &op.Digest, nil},
+		{"repository", req.GetRepository(), &op.Repository, nil},
+		{"tag", req.GetTag(), &op.Tag, nil},
+		{"receipt", req.GetReceipt(), &op.Receipt, sameReceipt},
+		{"outcome", req.GetOutcome(), &op.Outcome, func(string, string) bool { return true }},
 	} {
-		if f.value == "" || f.value == *f.field {
+		if f.value == "" || f.value == *f.field || *f.field != "" && f.same != nil && f.same(*f.field, f.value) {
 			continue
 		}
 		if *f.field != "" {
@@ -225,6 +229,14 @@ func facts(op *nodev1.Operation, req *nodev1.AdvanceRequest, call string) error 
 	}
 	op.Cancelled = op.GetCancelled() || req.GetCancelled() && op.GetPhase() == aborting
 	return nil
+}
+
+// sameReceipt reports whether both speak of the same snapshot, or stream, of one attempt.
+func sameReceipt(a, b string) bool {
+	one, err := record.ParseReceipt(a)
+	two, err2 := record.ParseReceipt(b)
+	return err == nil && err2 == nil && one.Operation == two.Operation && one.Attempt == two.Attempt &&
+		one.Generation == two.Generation && one.Digest == two.Digest && one.Stopped == two.Stopped
 }
 
 // Finish closes the operation in a settled phase.
