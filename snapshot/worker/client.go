@@ -204,8 +204,10 @@ func (c *Client) converse(ctx context.Context, pid int, stdin io.Writer, stdout 
 			return line{}, fmt.Errorf("move worker: %w", err)
 		}
 	}
-	if _, err := stdin.Write(t.data); err != nil {
-		return line{}, fmt.Errorf("give worker its job: %w", err)
+	// A worker that reads no more has ended, and said why before: that counts.
+	_, deaf := stdin.Write(t.data)
+	if deaf != nil && !errors.Is(deaf, syscall.EPIPE) {
+		return line{}, fmt.Errorf("give worker its job: %w", deaf)
 	}
 	lines := bufio.NewScanner(stdout)
 	lines.Buffer(nil, maxJob)
@@ -221,11 +223,17 @@ func (c *Client) converse(ctx context.Context, pid int, stdin io.Writer, stdout 
 		if last.Kept {
 			t.evict()
 		}
-		if err := t.obey(ctx, last, stdin); err != nil {
-			return line{}, err
+		if deaf != nil {
+			continue
+		}
+		if deaf = t.obey(ctx, last, stdin); deaf != nil && !errors.Is(deaf, syscall.EPIPE) {
+			return line{}, deaf
 		}
 	}
-	return last, lines.Err()
+	if last.Error != nil {
+		deaf = nil
+	}
+	return last, errors.Join(deaf, lines.Err())
 }
 
 // obey does what a line of the worker orders.

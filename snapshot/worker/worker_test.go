@@ -288,6 +288,32 @@ func TestWorkerThatDies(t *testing.T) {
 }
 
 // Every class that an error can have comes back as itself.
+// A worker that has said why it ends, and hears no more, is believed: what it cannot be told
+// any more is no error of its own.
+func TestErrorOfAWorkerThatHearsNoMore(t *testing.T) {
+	said, err := json.Marshal(line{Error: newRemoteError(fmt.Errorf("the registry is full: %w", errdefs.ErrResourceExhausted))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, script := range map[string]string{
+		"in the pause": `read job; exec 0<&-; echo '{"pause":true}'; echo "$LINE"; exit 1`,
+		"at once":      `exec 0<&-; echo "$LINE"; exit 1`,
+	} {
+		c := &Client{Command: []string{"/bin/sh", "-c", script}, Env: []string{"LINE=" + string(said)}}
+		_, err := c.Push(t.Context(), PushJob{Live: stands{}}, nil)
+		if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "the registry is full") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// stands is a VM that does as it is told.
+type stands struct{ snapshot.Live }
+
+func (stands) Pause(context.Context) error { return nil }
+
+func (stands) Save(context.Context) (json.RawMessage, error) { return nil, nil }
+
 func TestClassesCross(t *testing.T) {
 	for name, class := range classes {
 		data, err := json.Marshal(newRemoteError(fmt.Errorf("deep: %w", fmt.Errorf("x: %w", class))))
