@@ -2,7 +2,6 @@ package tasks
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -21,9 +20,9 @@ func (c *Client) specOf(ctx context.Context, order engine.Restore) (*spec.Spec, 
 	if stream == nil {
 		return c.spec(ctx, order.Repository, order.Intent.Digest)
 	}
-	sp := new(spec.Spec)
-	if err := json.Unmarshal(stream.GetSpec(), sp); err != nil {
-		return nil, fmt.Errorf("read the Spec that the source has offered: %w: %w", errdefs.ErrInvalidArgument, err)
+	sp, err := spec.Decode(stream.GetSpec())
+	if err != nil {
+		return nil, fmt.Errorf("what the source has offered: %w", err)
 	}
 	return sp, nil
 }
