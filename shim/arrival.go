@@ -26,11 +26,12 @@ import (
 // come, the network is joined and the VMM started, so that at the end the device state
 // is all that is left to load. Start takes over what it has made.
 type arrival struct {
-	vm       *VM
-	ref      *machinev1.Ref
-	ends     stream.Ends
-	socket   string
-	listener *net.UnixListener
+	vm        *VM
+	ref       *machinev1.Ref
+	timeoutMS int64 // of the order; 0: the node's
+	ends      stream.Ends
+	socket    string
+	listener  *net.UnixListener
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -59,7 +60,7 @@ func (c *creation) await(_ context.Context, u *undo) error {
 	if a.ends.Own, err = stream.NewIdentity(); err != nil {
 		return err
 	}
-	a.ends.Peer = c.intent.Stream.GetCertificate()
+	a.ends.Peer, a.timeoutMS = c.intent.Stream.GetCertificate(), c.intent.Stream.GetTimeoutMs()
 	a.ends.Channel = vm.host.Config.PagesChannel(vm.namespace, vm.id, hex.EncodeToString(token))
 	if a.socket, err = vm.host.Config.PagesSocket(a.ends.Channel); err != nil {
 		return err
@@ -133,7 +134,7 @@ func (a *arrival) stop() {
 
 // come returns once the VM is READY.
 func (a *arrival) come() error {
-	ctx, cancel := context.WithTimeout(a.ctx, time.Duration(a.vm.host.Config.Timeouts.Operation))
+	ctx, cancel := context.WithTimeout(a.ctx, a.vm.operationBound(a.timeoutMS))
 	defer cancel()
 	if err := runSteps(ctx, a.made, undoBound, []step{{"attach network", a.start.attach}}); err != nil {
 		return err

@@ -65,7 +65,7 @@ func (vm *VM) hold(next *capture) (*capture, bool, error) {
 	}
 	c := next
 	c.done = make(chan struct{})
-	bound := time.Duration(vm.host.Config.Timeouts.Operation)
+	bound := vm.operationBound(max(c.req.GetTimeoutMs(), c.send.GetTimeoutMs()))
 	c.ctx, c.cancel = context.WithCancel(vm.life)
 	c.deadline = time.AfterFunc(bound, func() { vm.silent(c) })
 	if c.req.GetCheckpoint() { // what is left when the VM goes on ends as well
@@ -73,6 +73,15 @@ func (vm *VM) hold(next *capture) (*capture, bool, error) {
 	}
 	vm.capture, vm.upload = c, nil
 	return c, true, nil
+}
+
+// operationBound is what an operation may take here: the time that its order gives it, or the
+// node's.
+func (vm *VM) operationBound(ms int64) time.Duration {
+	if ms > 0 {
+		return time.Duration(ms) * time.Millisecond
+	}
+	return time.Duration(vm.host.Config.Timeouts.Operation)
 }
 
 // remedy for a state that is in the way.

@@ -78,7 +78,7 @@ func (vm *VM) patience(c *capture) time.Duration {
 	if c.send != nil {
 		return time.Duration(vm.host.Config.Timeouts.Abort)
 	}
-	return time.Duration(vm.host.Config.Timeouts.Operation)
+	return vm.operationBound(c.req.GetTimeoutMs())
 }
 
 // complete wants the snapshot that a vote is for.

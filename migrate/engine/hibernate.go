@@ -59,7 +59,7 @@ func captureOf(op *nodev1.Operation) *machinev1.CaptureRequest {
 	return &machinev1.CaptureRequest{
 		Ref: ref(op), Repository: op.GetRepository(), Tag: op.GetTag(), EndExecs: op.GetEndExecs(),
 		Concurrency: op.GetConcurrency(), Bandwidth: op.GetBandwidth(),
-		PauseBudgetMs: op.GetPauseBudgetMs(), Checkpoint: op.GetKind() == nodev1.Kind_KIND_CHECKPOINT, Paused: op.GetPaused(),
+		TimeoutMs: op.GetTimeoutMs(), PauseBudgetMs: op.GetPauseBudgetMs(), Checkpoint: op.GetKind() == nodev1.Kind_KIND_CHECKPOINT, Paused: op.GetPaused(),
 	}
 }
 

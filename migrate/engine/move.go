@@ -204,14 +204,14 @@ func sendLive(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 		return err
 	}
 	prepared, err := ask(ctx, e, op.GetDestination(), nodev1.PeerService.Prepare, &nodev1.PeerPrepareRequest{
-		Vm: op.GetVm(), Ref: ref(op), Offer: offer, Stdio: op.GetStdio(),
+		Vm: op.GetVm(), Ref: ref(op), Offer: offer, Stdio: op.GetStdio(), TimeoutMs: op.GetTimeoutMs(),
 	})
 	if err != nil {
 		return err
 	}
 	resp, err := ask(ctx, e, op.GetSource(), nodev1.PeerService.Send, &nodev1.PeerSendRequest{Vm: op.GetVm(), Send: &machinev1.SendRequest{
 		Ref: ref(op), Address: prepared.GetAddress(), Channel: prepared.GetChannel(), Certificate: prepared.GetCertificate(),
-		DowntimeMs: op.GetDowntimeMs(), Bandwidth: op.GetBandwidth(), EndExecs: op.GetEndExecs(),
+		DowntimeMs: op.GetDowntimeMs(), Bandwidth: op.GetBandwidth(), EndExecs: op.GetEndExecs(), TimeoutMs: op.GetTimeoutMs(),
 	}})
 	if err != nil {
 		return err

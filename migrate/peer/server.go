@@ -76,6 +76,7 @@ func (s *Server) Prepare(ctx context.Context, req *nodev1.PeerPrepareRequest) (*
 	if o := req.GetOffer(); o != nil {
 		order.Intent.Stream = &machinev1.Stream{
 			Spec: o.GetSpec(), Facts: o.GetFacts(), Certificate: o.GetCertificate(), Generation: req.GetRef().GetGeneration(),
+			TimeoutMs: req.GetTimeoutMs(),
 		}
 	}
 	if err := s.Tasks.Create(ctx, req.GetVm(), order); err != nil {

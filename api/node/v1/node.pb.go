@@ -5086,6 +5086,7 @@ type PeerPrepareRequest struct {
 	Digest        string                 `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"` // cold: restored from here
 	Repository    string                 `protobuf:"bytes,5,opt,name=repository,proto3" json:"repository,omitempty"`
 	Stdio         string                 `protobuf:"bytes,6,opt,name=stdio,proto3" json:"stdio,omitempty"`
+	TimeoutMs     int64                  `protobuf:"varint,7,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"` // of the order; 0: the node's
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5160,6 +5161,13 @@ func (x *PeerPrepareRequest) GetStdio() string {
 		return x.Stdio
 	}
 	return ""
+}
+
+func (x *PeerPrepareRequest) GetTimeoutMs() int64 {
+	if x != nil {
+		return x.TimeoutMs
+	}
+	return 0
 }
 
 type PeerPrepareResponse struct {
@@ -6501,7 +6509,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"repository\x12\x12\n" +
 	"\x04live\x18\x05 \x01(\bR\x04live\"1\n" +
 	"\x11PeerCheckResponse\x12\x1c\n" +
-	"\tobstacles\x18\x01 \x03(\tR\tobstacles\"\xe8\x01\n" +
+	"\tobstacles\x18\x01 \x03(\tR\tobstacles\"\x87\x02\n" +
 	"\x12PeerPrepareRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12(\n" +
 	"\x03ref\x18\x02 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x126\n" +
@@ -6510,7 +6518,9 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"repository\x18\x05 \x01(\tR\n" +
 	"repository\x12\x14\n" +
-	"\x05stdio\x18\x06 \x01(\tR\x05stdio\"k\n" +
+	"\x05stdio\x18\x06 \x01(\tR\x05stdio\x12\x1d\n" +
+	"\n" +
+	"timeout_ms\x18\a \x01(\x03R\ttimeoutMs\"k\n" +
 	"\x13PeerPrepareResponse\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\tR\achannel\x12 \n" +
 	"\vcertificate\x18\x02 \x01(\fR\vcertificate\x12\x18\n" +
