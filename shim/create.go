@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/containerd/containerd/api/events"
@@ -259,6 +260,15 @@ func (c *creation) journal(_ context.Context, u *undo) error {
 	c.vm.mu.Lock()
 	c.vm.journal = c.next
 	c.vm.mu.Unlock()
+	parent := filepath.Dir(c.vm.dir)
+	if err := os.MkdirAll(parent, 0o700); err != nil {
+		return fmt.Errorf("write journal: %w", refusedByDisk(err))
+	}
+	unlock, err := lockDir(parent) // a sweep of what an earlier shim left takes no word that is being written
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	return c.vm.write(func(*Journal) {})
 }
 

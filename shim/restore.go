@@ -161,13 +161,18 @@ func (vm *VM) announce() {
 }
 
 // giveUp ends a task whose Start failed: what was made is gone, and the record hears
-// whether the VM may have run here.
+// whether the VM may have run here. The VMM ends first: a shim that dies between both must
+// leave no VM to a successor that would let it run on.
 func (s *starting) giveUp(ctx context.Context, cause error) error {
 	vm := s.vm
 	s.streams.close()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
 	defer cancel()
-	err := s.answer(ctx, cause.Error())
+	var err error
+	if vm.restored && vm.machine != nil {
+		err = vm.machine.Kill(ctx)
+	}
+	err = errors.Join(err, s.answer(ctx, cause.Error()))
 	vm.end(ctx, killed, time.Now())
 	return err
 }

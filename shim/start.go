@@ -287,7 +287,7 @@ func (s *starting) thaw(ctx context.Context, _ *undo) error {
 		}
 	}
 	err := s.vm.machine.Resume(ctx)
-	s.ran = !errors.Is(err, vmm.ErrNotResumed) // as where it died before
+	s.ran = s.ran || !errors.Is(err, vmm.ErrNotResumed) // a shim before this one may have let it run
 	if err == nil && s.vm.restored {
 		s.vm.mu.Lock()
 		s.vm.resumed = time.Now()

@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"testing"
@@ -154,6 +155,48 @@ func TestWakeOfASuccessorFailsAtEachCall(t *testing.T) {
 		}
 		if !eventually(func() bool { return next.is(Running) && !w.journal().Waking && len(w.machine.nics.list()) == 1 }) {
 			t.Errorf("%s: VM is %s, NICs %v", at, next.state, w.machine.nics.list())
+		}
+	}
+}
+
+// R9: a VM that has run here is never called one that has not: its source would run an
+// older state of it. So it is lost, whatever the successor hears of its VMM.
+func TestSuccessorOfAVMThatRan(t *testing.T) {
+	for n := 1; ; n++ {
+		w := newWorld(t).asleep()
+		old, at := w.halfAwake(n)
+		if at == "" {
+			return
+		}
+		if !w.machine.running() {
+			continue // it has not run
+		}
+		next := w.succeed(old)
+		w.machine.powerOff()
+		next.wakeOn(t.Context())
+		if j, err := LoadJournal(next.dir); err == nil && j.Phase == Fenced || w.records.phase != nodev1.Phase_PHASE_LOST_AT_DEST {
+			t.Errorf("%s: journal %+v, %v; the operation ended as %s", at, j, err, w.records.phase)
+		}
+	}
+}
+
+// A shim that dies while it gives a wake up leaves nothing that a successor would run.
+func TestShimDiesGivingUp(t *testing.T) {
+	for n := 1; ; n++ {
+		w := newWorld(t).asleep()
+		old, _ := w.halfAwake(1)
+		next := w.succeed(old)
+		w.at("restored", func() error { w.doom(n); return errors.New("injected") })
+		at := w.dies(0, func() { next.wakeOn(t.Context()) })
+		w.at("restored", nil)
+		if at == "" {
+			if n < 2 {
+				t.Error("no call: the deaths are nowhere")
+			}
+			return
+		}
+		if w.records.phase == nodev1.Phase_PHASE_LOST_AT_DEST && w.machine.id.Alive() {
+			t.Errorf("%s: the record says lost, and the VMM lives", at)
 		}
 	}
 }
