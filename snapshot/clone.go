@@ -25,21 +25,18 @@ var cloneFile = func(to, from int) error { return unix.IoctlFileClone(to, from) 
 
 // preclone finds out whether a disk can be cloned, while the VM runs. It has the kernel write
 // back what it holds of the disk, which the clone in the pause would wait for.
-func (s *area) preclone() error {
+func (s *area) preclone() {
 	if s.Clone == nil {
 		s.whole = "there is no place for a clone"
-		return nil
+		return
 	}
 	err := cloneFile(int(s.Clone.Fd()), int(s.File.Fd()))
-	if err != nil {
+	if err == nil {
+		err = s.Clone.Truncate(0)
+	}
+	if s.clones = err == nil; !s.clones {
 		s.whole = whyNoClone(err)
-		return nil
 	}
-	s.clones = true
-	if err := s.Clone.Truncate(0); err != nil {
-		return fmt.Errorf("empty the clone of %s: %w", s.Name, err)
-	}
-	return nil
 }
 
 func whyNoClone(err error) string {
@@ -85,9 +82,7 @@ func (p *passes) prepareDisks() error {
 			continue
 		}
 		if p.clones {
-			if err := s.preclone(); err != nil {
-				return err
-			}
+			s.preclone()
 		}
 		if s.clones {
 			continue // it is written back

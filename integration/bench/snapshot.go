@@ -151,8 +151,8 @@ func (b *bench) removeWorkload(ctx context.Context, vm string) error {
 // golden puts another VM of the image to sleep, which has never slept, on a node that has made
 // a golden snapshot of it.
 func (b *bench) golden(ctx context.Context) error {
-	args := []string{"golden", "--memory", fmt.Sprintf("%dMiB", snapshotRAM), "--", images.Workload}
-	if _, err := b.node.RunGodwit(ctx, append(args, workload...)...); err != nil {
+	args := []string{"golden", "--memory", fmt.Sprintf("%dMiB", snapshotRAM), "--timeout", "10m", "--ready", "test -s /data/journal.data", "--", images.Workload}
+	if _, err := b.node.RunGodwit(ctx, append(args, workload[1:]...)...); err != nil { // the program is the image's entry point
 		return err
 	}
 	vm := b.name("golden")
