@@ -84,7 +84,7 @@ func hurts(s script) (all []hurt) {
 		add(voted, "destination VMM", vmmOf(destination), stays)
 		add(committed, "destination VMM", vmmOf(destination), stays)
 	}
-	add(owned, "destination VMM", vmmOf(destination), gone)
+	add(owned, "destination VMM", vmmOf(destination), stays, gone) // its shim knows that it let nothing run
 	add(runsThere, "destination VMM", vmmOf(destination), gone)
 	return all
 }

@@ -21,7 +21,6 @@ type script struct {
 	fresh      bool  // the destination has never seen the VM
 	at         *edge // where do is done
 	do         func(*journey, context.Context, int) error
-	from       *edge            // deaths come behind it
 	only       func(edge) bool  // deaths that other scripts do not play
 	comes      func(seen) []end // what deaths may come to, where the crash table alone does not say
 }
@@ -34,8 +33,8 @@ func scripts() []script {
 		{name: "to a new node", mode: "live", fresh: true, only: func(e edge) bool {
 			return e.at == destination && (strings.HasPrefix(e.name, "Leases.") || strings.HasPrefix(e.name, "Containers."))
 		}},
-		{name: "called off", mode: "live", at: &send, do: (*journey).callOff, from: &edge{point{keeper, "Moves.Abort", 1}, points.Before}, comes: onlyHome},
-		{name: "reverted", mode: "live", at: &committed, do: (*journey).failDestination, from: &edge{point{keeper, "record.REVERTING", 1}, points.Before}, comes: onlyHome},
+		{name: "called off", mode: "live", at: &send, do: (*journey).callOff, comes: onlyHome},
+		{name: "reverted", mode: "live", at: &committed, do: (*journey).failDestination, comes: onlyHome},
 	}
 }
 
@@ -61,6 +60,7 @@ type journey struct {
 	id       string
 	holds    []*hold
 	ordered  chan error
+	earlier  []edge // passed before what the script does
 
 	bandwidth uint64 // of the move; 0: as configured
 }
@@ -107,7 +107,16 @@ func (j *journey) begin(ctx context.Context, e *edge) error {
 	}
 	var first *hold
 	if j.script.at != nil {
-		var err error
+		// The fence of the last case is written once more when it is cleared.
+		err := harness.Poll(ctx, moveBound, func(context.Context) error {
+			if p := note(j.to, j.vm).Phase; p != "" {
+				return fmt.Errorf("node %s has a journal in %s", j.to.Name, p)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
 		if first, err = j.hold(*j.script.at); err != nil {
 			return err
 		}
@@ -130,6 +139,9 @@ func (j *journey) begin(ctx context.Context, e *edge) error {
 	}
 	pid, err := first.reached(ctx, j.over)
 	if err != nil {
+		return err
+	}
+	if j.earlier, err = j.points(); err != nil {
 		return err
 	}
 	if err := j.script.do(j, ctx, pid); err != nil {
@@ -175,21 +187,18 @@ func (j *journey) failDestination(ctx context.Context, _ int) error {
 	return kill(ctx, pid)
 }
 
-// points lists those that were passed on all nodes, from an edge on.
-func (j *journey) points(from *edge) (all []edge, err error) {
+// points lists those that were passed on all nodes, behind what the script does.
+func (j *journey) points() (all []edge, err error) {
 	for _, r := range roles {
 		passed, err := j.passed(j.at(r), r)
 		if err != nil {
 			return nil, err
 		}
 		for _, e := range passed {
-			if !slices.Contains(all, e) {
+			if !slices.Contains(all, e) && !slices.Contains(j.earlier, e) && (j.script.do == nil || behind(e)) {
 				all = append(all, e)
 			}
 		}
-	}
-	if from != nil {
-		all = slices.DeleteFunc(all, func(e edge) bool { return !behind(e) })
 	}
 	return all, nil
 }

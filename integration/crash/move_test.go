@@ -126,7 +126,7 @@ func (m *matrix) survey(t *testing.T, s script) []edge {
 		if _, err := w.settled(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		all, err = a.points(s.from)
+		all, err = a.points()
 		if err != nil || len(all) < 4 {
 			t.Fatalf("%d points: %v", len(all), err)
 		}
