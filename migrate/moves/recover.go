@@ -31,14 +31,16 @@ func (s *Service) Recover(ctx context.Context, req *nodev1.RecoverRequest) (*nod
 	if err := authorize(ctx, call, req.GetTo()); err != nil {
 		return nil, err
 	}
-	lost := rec.GetOwner().GetNode()
+	lost := transition.InHand(rec)
 	refs := transition.Restorable(rec)
 	i := len(refs) - 1
-	if req.GetDigest() != "" {
-		i = slices.IndexFunc(refs, func(r *nodev1.SnapshotRef) bool { return r.GetDigest() == req.GetDigest() })
+	if digest := cmp.Or(req.GetDigest(), rec.GetOwner().GetDigest()); digest != "" {
+		i = slices.IndexFunc(refs, func(r *nodev1.SnapshotRef) bool { return r.GetDigest() == digest })
 	}
 	k := transition.Kept(rec)
 	switch {
+	case req.GetLostNode() != "" && req.GetLostNode() != lost, req.GetGeneration() != 0 && req.GetGeneration() != rec.GetGeneration():
+		return nil, fmt.Errorf("%s from node %s at generation %d: node %q has it by now, at generation %d: %w", call, req.GetLostNode(), req.GetGeneration(), lost, rec.GetGeneration(), errdefs.ErrFailedPrecondition)
 	case lost == "":
 		return nil, fmt.Errorf("%s: no node owns it: %w", call, errdefs.ErrFailedPrecondition)
 	case k != nil && req.GetDigest() == "":
@@ -74,7 +76,7 @@ func (s *Service) wake(ctx context.Context, req *nodev1.RecoverRequest, rec *nod
 	}
 	id := cmp.Or(req.GetOperation(), uuid.NewString())
 	op := &nodev1.Operation{Id: id, Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Generation: rec.GetGeneration(), Destination: req.GetTo(), Digest: digest, Managed: true}
-	open := &nodev1.OpenRequest{Vm: req.GetVm(), Operation: op, ForceDigest: digest, LostNode: rec.GetOwner().GetNode()}
+	open := &nodev1.OpenRequest{Vm: req.GetVm(), Operation: op, ForceDigest: digest, LostNode: transition.InHand(rec)}
 	if _, err := s.Records.Open(ctx, open); err != nil {
 		return nil, err
 	}

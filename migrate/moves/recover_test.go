@@ -111,6 +111,12 @@ func (c *lostCluster) up(t *testing.T, node string) {
 	}
 }
 
+// quiet is a board on which nobody was heard lately.
+type quiet struct{ Board }
+
+func (quiet) Nodes() []*nodev1.NodeInfo { return nil }
+
+
 // A VM that a live move has lost is taken back from its source, once it is sure that its
 // destination runs nothing: by its own word, or by that of whoever orders it.
 func TestRecoverFromSource(t *testing.T) {
@@ -165,18 +171,8 @@ func TestRecoverFromSource(t *testing.T) {
 // The controller opens the wake of a recovery: its destination may not call a node lost.
 func TestRecoverOpensTheWake(t *testing.T) {
 	c := newLost(t)
+	c.asleep(t)
 	ctx := t.Context()
-	if _, err := c.Records.Reclaim(ctx, &nodev1.ReclaimRequest{Vm: c.vm, Operation: "m", Generation: 2, LostNode: "b"}); err != nil {
-		t.Fatal(err)
-	}
-	cp := &nodev1.AdvanceRequest{Vm: c.vm, Operation: "cp", Attempt: 1, Generation: 3, Phase: nodev1.Phase_PHASE_SWITCHING, Digest: "sha256:aa"}
-	_, err := c.Records.Open(ctx, &nodev1.OpenRequest{Vm: c.vm, Operation: &nodev1.Operation{Id: "cp", Kind: nodev1.Kind_KIND_CHECKPOINT, Attempt: 1, Source: "a", Generation: 3}})
-	if err == nil {
-		_, err = c.Records.Advance(ctx, cp)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 	order := &nodev1.RecoverRequest{Vm: c.vm, To: "b", Fenced: true, Operation: "w"}
 	c.b.silent = true
 	if _, err := c.Recover(ctx, order); !errdefs.IsUnavailable(err) {
@@ -189,5 +185,70 @@ func TestRecoverOpensTheWake(t *testing.T) {
 	}
 	if w := c.b.woken; w.GetOperation() != "w" || w.GetLostNode() != "" {
 		t.Errorf("ordered %v", w)
+	}
+}
+
+// asleep gives the VM of c a snapshot, on node a, at generation 3.
+func (c *lostCluster) asleep(t *testing.T) {
+	t.Helper()
+	ctx := t.Context()
+	_, err := c.Records.Reclaim(ctx, &nodev1.ReclaimRequest{Vm: c.vm, Operation: "m", Generation: 2, LostNode: "b"})
+	if err == nil {
+		_, err = c.Records.Open(ctx, &nodev1.OpenRequest{Vm: c.vm, Operation: &nodev1.Operation{Id: "cp", Kind: nodev1.Kind_KIND_CHECKPOINT, Attempt: 1, Source: "a", Generation: 3}})
+	}
+	if err == nil {
+		_, err = c.Records.Advance(ctx, &nodev1.AdvanceRequest{Vm: c.vm, Operation: "cp", Attempt: 1, Generation: 3, Phase: nodev1.Phase_PHASE_SWITCHING, Digest: "sha256:aa"})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Who has fenced a node gets a VM from that node, as it was before, or not at all.
+func TestRecoverFromWhoWasFenced(t *testing.T) {
+	c := newLost(t)
+	c.asleep(t)
+	for name, req := range map[string]*nodev1.RecoverRequest{
+		"it went to another node": {LostNode: "c", Generation: 3},
+		"it was there, and again": {LostNode: "a", Generation: 1},
+	} {
+		req.Vm, req.To, req.Fenced = c.vm, "b", true
+		if _, err := c.Recover(t.Context(), req); !errdefs.IsFailedPrecondition(err) || c.b.woken != nil {
+			t.Errorf("%s: %v, ordered %v", name, err, c.b.woken)
+		}
+	}
+	if _, err := c.Recover(t.Context(), &nodev1.RecoverRequest{Vm: c.vm, To: "b", Fenced: true, LostNode: "a", Generation: 3}); err != nil || c.b.woken == nil {
+		t.Errorf("as it was: %v", err)
+	}
+}
+
+// A wake whose destination is gone ends with that node: the VM goes to a third one.
+func TestRecoverFromAWakeThatIsLost(t *testing.T) {
+	c := newLost(t)
+	c.asleep(t)
+	third := &holder{records: c.Records}
+	known := c.Peer
+	c.Peer = func(node string) (nodev1.PeerService, error) {
+		if node == "c" {
+			return third, nil
+		}
+		return known(node)
+	}
+	if _, err := c.Recover(t.Context(), &nodev1.RecoverRequest{Vm: c.vm, To: "b", Fenced: true, Operation: "w"}); err != nil {
+		t.Fatal(err)
+	}
+	order := &nodev1.RecoverRequest{Vm: c.vm, To: "c", Fenced: true, Operation: "w2"}
+	c.up(t, "b")
+	if _, err := c.Recover(t.Context(), order); !errdefs.IsFailedPrecondition(err) || third.woken != nil {
+		t.Fatalf("its destination answers: %v", err)
+	}
+	c.Board = quiet{c.Board} // silent again
+	resp, err := c.Recover(t.Context(), order)
+	if err != nil || resp.GetLostNode() != "b" || third.woken.GetOperation() != "w2" {
+		t.Fatalf("%v, %v, ordered %v", resp, err, third.woken)
+	}
+	first, err := c.Records.Operation(t.Context(), &nodev1.OperationRequest{Id: "w"})
+	if err != nil || first.GetOperation().GetPhase() != nodev1.Phase_PHASE_FAILED {
+		t.Errorf("the wake before: %v, %v", first, err)
 	}
 }

@@ -19,7 +19,7 @@ func admit(rec *nodev1.Record, op *nodev1.Operation, req *nodev1.OpenRequest, ca
 		}
 		return nil
 	}
-	lost := owner.GetNode() != "" && owner.GetNode() == req.GetLostNode()
+	lost := owner.GetNode() != "" && InHand(rec) == req.GetLostNode()
 	if owner.GetNode() != "" && !lost {
 		return held(rec, call) // force too: the node may run it (N-47)
 	}
@@ -63,6 +63,16 @@ func note(rec *nodev1.Record, op *nodev1.Operation) string {
 		return text + "; the newer one, snapshot " + owner.GetDigest() + ", stays until the retention rule deletes it"
 	}
 	return text + "; what the VM did since is given up"
+}
+
+// InHand is the node whose loss frees a VM for a wake elsewhere: the one where an open wake
+// restores it, after which its owner before, if there was one, is called lost already; else
+// its owner. Empty: no node has it in hand.
+func InHand(rec *nodev1.Record) string {
+	if op := rec.GetOperation(); op.GetKind() == nodev1.Kind_KIND_WAKE {
+		return op.GetDestination()
+	}
+	return rec.GetOwner().GetNode()
 }
 
 // driver is the node that takes the steps of an operation.

@@ -60,6 +60,11 @@ var outside = []call{
 		op.Id = "new"
 		return transition.Open(s, &nodev1.OpenRequest{Vm: vm, Operation: op, ForceDigest: digest, LostNode: "n1"}, now)
 	}},
+	{"Open wake n3 force, n2 lost", func(s transition.State) (transition.Change, error) {
+		op := operation(nodev1.Kind_KIND_WAKE, 0)
+		op.Id, op.Destination = "new", "n3"
+		return transition.Open(s, &nodev1.OpenRequest{Vm: vm, Operation: op, ForceDigest: digest, LostNode: "n2"}, now)
+	}},
 	{"Open migrate n1 n2", open(nodev1.Kind_KIND_MIGRATE)},
 	{"Remove", func(s transition.State) (transition.Change, error) {
 		return transition.Remove(s, &nodev1.RemoveRequest{Vm: vm}, now)
@@ -166,10 +171,14 @@ func atRest() (names []string, states map[string]transition.State) {
 	held.Named, done.Named = nil, nil // the calls of this table name no operation, or a new one
 	lost, lostAt := rec(nil), rec(&nodev1.Owner{Node: "n1"})
 	lost.Record.Lost, lostAt.Record.Lost = digest, digest
-	return []string{"absent", "nobody", "nobody, lost", "node n1", "node n1, lost", "node n2", "digest", "operation open", "hibernate of n1 committed"}, map[string]transition.State{
+	waking, given := under(nodev1.Kind_KIND_WAKE, nodev1.Phase_PHASE_TRANSFERRING), under(nodev1.Kind_KIND_WAKE, nodev1.Phase_PHASE_TRANSFERRING)
+	waking.Named, given.Named = nil, nil
+	given.Record.Owner, given.Record.Snapshots = &nodev1.Owner{Node: "n1"}, []*nodev1.SnapshotRef{{Digest: digest}} // n1 was called lost
+	return []string{"absent", "nobody", "nobody, lost", "node n1", "node n1, lost", "node n2", "digest", "operation open", "hibernate of n1 committed", "wake to n2 open", "wake of n1's to n2 open"}, map[string]transition.State{
 		"absent": {}, "nobody": rec(nil), "node n1": rec(&nodev1.Owner{Node: "n1"}), "node n2": rec(&nodev1.Owner{Node: "n2"}),
 		"digest": rec(&nodev1.Owner{Digest: digest}), "operation open": held,
 		"nobody, lost": lost, "node n1, lost": lostAt, "hibernate of n1 committed": done,
+		"wake to n2 open": waking, "wake of n1's to n2 open": given,
 	}
 }
 

@@ -551,13 +551,17 @@ func (x *MoveEvent) GetDestination() string {
 }
 
 type RecoverRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
-	To            string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
-	Operation     string                 `protobuf:"bytes,3,opt,name=operation,proto3" json:"operation,omitempty"`                      // of the wake
-	Fenced        bool                   `protobuf:"varint,4,opt,name=fenced,proto3" json:"fenced,omitempty"`                           // the caller vouches that the owner runs nothing any more
-	Digest        string                 `protobuf:"bytes,5,opt,name=digest,proto3" json:"digest,omitempty"`                            // empty: the newest
-	FromSource    bool                   `protobuf:"varint,6,opt,name=from_source,json=fromSource,proto3" json:"from_source,omitempty"` // of a VM that a live move has lost: take it back where it came from
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Vm         *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	To         string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
+	Operation  string                 `protobuf:"bytes,3,opt,name=operation,proto3" json:"operation,omitempty"`                      // of the wake
+	Fenced     bool                   `protobuf:"varint,4,opt,name=fenced,proto3" json:"fenced,omitempty"`                           // the caller vouches that the owner runs nothing any more
+	Digest     string                 `protobuf:"bytes,5,opt,name=digest,proto3" json:"digest,omitempty"`                            // empty: the newest
+	FromSource bool                   `protobuf:"varint,6,opt,name=from_source,json=fromSource,proto3" json:"from_source,omitempty"` // of a VM that a live move has lost: take it back where it came from
+	// What the caller has fenced, and the record that it looked at before: refused if either
+	// is another by now. Empty, 0: as it is.
+	LostNode      string `protobuf:"bytes,7,opt,name=lost_node,json=lostNode,proto3" json:"lost_node,omitempty"`
+	Generation    uint64 `protobuf:"varint,8,opt,name=generation,proto3" json:"generation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -632,6 +636,20 @@ func (x *RecoverRequest) GetFromSource() bool {
 		return x.FromSource
 	}
 	return false
+}
+
+func (x *RecoverRequest) GetLostNode() string {
+	if x != nil {
+		return x.LostNode
+	}
+	return ""
+}
+
+func (x *RecoverRequest) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
 }
 
 type RecoverResponse struct {
@@ -1255,7 +1273,7 @@ const file_node_v1_moves_proto_rawDesc = "" +
 	"\aattempt\x18\x06 \x01(\rR\aattempt\x12\x16\n" +
 	"\x06reason\x18\a \x01(\tR\x06reason\x12\x16\n" +
 	"\x06source\x18\b \x01(\tR\x06source\x12 \n" +
-	"\vdestination\x18\t \x01(\tR\vdestination\"\xb3\x01\n" +
+	"\vdestination\x18\t \x01(\tR\vdestination\"\xf0\x01\n" +
 	"\x0eRecoverRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\tR\x02to\x12\x1c\n" +
@@ -1263,7 +1281,11 @@ const file_node_v1_moves_proto_rawDesc = "" +
 	"\x06fenced\x18\x04 \x01(\bR\x06fenced\x12\x16\n" +
 	"\x06digest\x18\x05 \x01(\tR\x06digest\x12\x1f\n" +
 	"\vfrom_source\x18\x06 \x01(\bR\n" +
-	"fromSource\"\xbe\x01\n" +
+	"fromSource\x12\x1b\n" +
+	"\tlost_node\x18\a \x01(\tR\blostNode\x12\x1e\n" +
+	"\n" +
+	"generation\x18\b \x01(\x04R\n" +
+	"generation\"\xbe\x01\n" +
 	"\x0fRecoverResponse\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12*\n" +
 	"\x11created_unix_nano\x18\x02 \x01(\x03R\x0fcreatedUnixNano\x12\x1b\n" +
