@@ -210,13 +210,13 @@ func (g *slow) Read(ctx context.Context, r *agentv1.ReadRequest) (*agentv1.ReadR
 // not waited for.
 func TestRestOfASlowGuest(t *testing.T) {
 	defer func(d time.Duration) { restBound = d }(restBound)
-	restBound = 400 * time.Millisecond
+	restBound = 1500 * time.Millisecond
 	text := bytes.Repeat([]byte("0123456789abcdef"), 1<<20/16)
 	s := sink{stream: agentv1.Stream_STREAM_STDOUT}
 	p := newPumps("", &streams{}, guest.Offsets{})
 	s.offset = &p.offsets.Stdout
 	p.end(&agentv1.WaitResponse{Settled: true, StdoutEnd: uint64(len(text))})
-	g := &slow{talker: talker{text: text, chunk: 128 << 10}, pause: restBound / 5}
+	g := &slow{talker: talker{text: text, chunk: 64 << 10}, pause: restBound / 10}
 	if got := p.pull(t.Context(), g, s); !bytes.Equal(got, text) {
 		t.Errorf("%d bytes of %d, or others", len(got), len(text))
 	}
