@@ -78,12 +78,16 @@ func (vm *VM) orderCheckpoint(ctx context.Context) (*pointer, error) {
 	if orders == nil {
 		return nil, fmt.Errorf("the node keeps no records, which would list the snapshot: %w", errdefs.ErrFailedPrecondition)
 	}
-	status, err := orders.Checkpoint(ctx, &nodev1.CheckpointRequest{Vm: vm.name(), Operation: "task-" + uuid.NewString(), Paused: vm.is(Paused)})
-	for err == nil && !status.GetSettled() {
+	id := "task-" + uuid.NewString()
+	status, err := orders.Checkpoint(ctx, &nodev1.CheckpointRequest{Vm: vm.name(), Operation: id, Paused: vm.is(Paused)})
+	// A daemon that restarts goes on with it, and containerd's client could resume nothing
+	// meanwhile: it is waited for, as long as an operation may take.
+	until := time.Now().Add(vm.operationBound(0))
+	for ordered := err == nil; ordered && (err == nil && !status.GetSettled() || errdefs.IsUnavailable(unavailable(err)) && time.Now().Before(until)); {
 		if sleep(ctx, pollOrder); ctx.Err() != nil {
-			return nil, fmt.Errorf("operation %s goes on: %w", status.GetOperation().GetId(), ctx.Err())
+			return nil, fmt.Errorf("operation %s goes on: %w", id, ctx.Err())
 		}
-		status, err = orders.Status(ctx, &nodev1.StatusRequest{Operation: status.GetOperation().GetId()})
+		status, err = orders.Status(ctx, &nodev1.StatusRequest{Operation: id})
 	}
 	if err != nil {
 		return nil, unavailable(err)

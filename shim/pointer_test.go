@@ -209,3 +209,20 @@ func TestCreateFromACheckpointIsRefused(t *testing.T) {
 		w.nothingLeft()
 	}
 }
+
+// A daemon that restarts while a task is checkpointed costs nothing: the order goes on, and
+// who waits for it holds the task paused.
+func TestTaskCheckpointOverARestart(t *testing.T) {
+	w := ordering(t)
+	away := 3
+	w.faults.at("status", func() error {
+		if away--; away >= 0 {
+			return errdefs.ErrUnavailable
+		}
+		return nil
+	})
+	w.must("checkpoint", w.taskCheckpoint(t.TempDir()))
+	if away >= 0 {
+		t.Error("the daemon was not asked again")
+	}
+}
