@@ -31,7 +31,7 @@ integration_pkgs = $(shell grep -rl --include='*_test.go' '^//go:build integrati
 # What runs on the operator's machine: no Linux needed.
 portable = ./cmd/godwit ./api/...
 
-.PHONY: upgrade man qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live bench \
+.PHONY: upgrade man qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live bench bench-live \
 	shimtest crash stress releases fuzz clean package kvmhost setup tools
 
 help: ## list the targets
@@ -109,6 +109,11 @@ ifeq ($(origin VMM),file)
 else
 	tools/bench-vmm.sh ring
 endif
+
+bench-live: setup tools build guest ## figures of moves beside QEMU's own migration into out/bench-live.json, from BENCH_ROUNDS rounds, of the groups in BENCH_ONLY (root)
+	@mkdir -p out bin/integration
+	$(gobuild) -o bin/integration/bench ./integration/cmd/bench
+	bin/integration/bench -live -rounds $(BENCH_ROUNDS) -only '$(BENCH_ONLY)' -out out/bench-live.json
 
 shimtest: setup tools build guest ## containerd's own conformance suites on the shim, COUNT times (root)
 	tools/shimtest.sh $(COUNT)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/containerd/continuity/pkg/ext4"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/guest"
@@ -68,6 +69,11 @@ func AgentMain(ctx context.Context, root string, out io.Writer) (err error) {
 
 // agentConfig makes the VM's files: RAM, an erofs layer with busybox, a writable disk.
 func agentConfig(ctx context.Context, root, dir string) (*vmm.Config, string, error) {
+	return guestConfig(ctx, root, dir, agentRAM, "")
+}
+
+// guestConfig is agentConfig with so much RAM, and a probe unless that is empty.
+func guestConfig(ctx context.Context, root, dir string, size uint64, probe string) (*vmm.Config, string, error) {
 	vmlinuz, initrd, cmdline, err := kernel(root)
 	if err != nil {
 		return nil, "", err
@@ -78,7 +84,11 @@ func agentConfig(ctx context.Context, root, dir string) (*vmm.Config, string, er
 			return nil, "", err
 		}
 	}
-	for _, args := range [][]string{{"cp", "/bin/busybox", tree + "/bin/busybox"}, {"mkfs.erofs", "--quiet", layer, tree}} {
+	commands := [][]string{{"cp", "/bin/busybox", tree + "/bin/busybox"}, {"mkfs.erofs", "--quiet", layer, tree}}
+	if probe != "" {
+		commands = append([][]string{{"cp", probe, tree + "/bin/probe"}}, commands...)
+	}
+	for _, args := range commands {
 		if out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput(); err != nil {
 			return nil, "", fmt.Errorf("%s: %w: %s", args[0], err, out)
 		}
@@ -86,11 +96,12 @@ func agentConfig(ctx context.Context, root, dir string) (*vmm.Config, string, er
 	if err := ext4.Create(disk, 256*mib, ext4.WithDir("/upper", 0o755, 0, 0), ext4.WithDir("/work", 0o755, 0, 0)); err != nil {
 		return nil, "", err
 	}
-	ram, err := os.Create(filepath.Join(dir, "ram"))
+	fd, err := unix.MemfdCreate("ram", unix.MFD_CLOEXEC) // no tmpfs bounds it
 	if err != nil {
 		return nil, "", err
 	}
-	if err := ram.Truncate(agentRAM); err != nil {
+	ram := os.NewFile(uintptr(fd), "ram")
+	if err := ram.Truncate(int64(size)); err != nil {
 		return nil, "", err
 	}
 	console := filepath.Join(dir, "console")
@@ -99,7 +110,7 @@ func agentConfig(ctx context.Context, root, dir string) (*vmm.Config, string, er
 		return nil, "", err
 	}
 	cfg := &vmm.Config{
-		Name: "agent", Dir: dir, Memory: agentRAM, VCPUs: 1, RAM: ram, Console: log, Agent: filepath.Join(dir, "agent.sock"),
+		Name: "agent", Dir: dir, Memory: size, VCPUs: 1, RAM: ram, Console: log, Agent: filepath.Join(dir, "agent.sock"),
 		Kernel: vmlinuz, Initrd: initrd, Cmdline: cmdline,
 	}
 	for i, path := range []string{layer, disk} {
@@ -113,12 +124,17 @@ func agentConfig(ctx context.Context, root, dir string) (*vmm.Config, string, er
 	return cfg, console, nil
 }
 
-func timeAgent(ctx context.Context, a *guest.Agent) (*AgentTimes, error) {
-	if _, err := a.Setup(ctx, &agentv1.SetupRequest{
+// bareSetup is what the agent is told of a guest that has no shim.
+func bareSetup() *agentv1.SetupRequest {
+	return &agentv1.SetupRequest{
 		Layers:   []*agentv1.Disk{{Serial: "layer", Type: "erofs", ReadOnly: true}},
 		Writable: &agentv1.Disk{Serial: "rw", Type: "ext4"}, Hostname: "bench",
 		Mounts: []*agentv1.Mount{{Type: "proc", Source: "proc", Target: "/proc"}, {Type: "tmpfs", Source: "tmpfs", Target: "/dev"}},
-	}); err != nil {
+	}
+}
+
+func timeAgent(ctx context.Context, a *guest.Agent) (*AgentTimes, error) {
+	if _, err := a.Setup(ctx, bareSetup()); err != nil {
 		return nil, err
 	}
 	if err := start(ctx, a, "", "sleep", "100000"); err != nil {

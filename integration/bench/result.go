@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
@@ -36,7 +37,11 @@ type Machine struct {
 }
 
 func newResult(rounds int, groups []string) *Result {
-	r := &Result{Rounds: rounds, When: time.Now().UTC().Truncate(time.Second), Figures: figures(groups)}
+	return newResultOf(rounds, figures(groups))
+}
+
+func newResultOf(rounds int, all []*Figure) *Result {
+	r := &Result{Rounds: rounds, When: time.Now().UTC().Truncate(time.Second), Figures: all}
 	for _, f := range r.Figures {
 		f.Raw = make([]*float64, rounds)
 	}
@@ -79,6 +84,23 @@ func (r *Result) Check() []string {
 func (r *Result) Write(path string) error {
 	r.Complete = len(r.Check()) == 0
 	return harness.WriteResult(path, r)
+}
+
+// WriteKeys is Write with the median of each figure under its name at the top level too.
+func (r *Result) WriteKeys(path string) error {
+	r.Complete = len(r.Check()) == 0
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	all := map[string]any{}
+	if err := json.Unmarshal(data, &all); err != nil {
+		return err
+	}
+	for _, f := range r.Figures {
+		all[f.Name] = f.Median
+	}
+	return harness.WriteResult(path, all)
 }
 
 // Table prints medians and spreads for people.

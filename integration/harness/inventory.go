@@ -138,6 +138,29 @@ func (n *Node) RAM() (size, resident uint64, err error) {
 	return size, resident, err
 }
 
+// OpenRAM opens the one RAM file on the node's tmpfs.
+func (n *Node) OpenRAM() (*os.File, error) {
+	var found []string
+	err := filepath.WalkDir(n.inside(n.Dir+"/ram"), func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			if info, ierr := d.Info(); ierr == nil && info.Size() >= minRAM {
+				found = append(found, path)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(found) != 1 {
+		return nil, fmt.Errorf("node %s has the RAM files %q, want one", n.Name, found)
+	}
+	return os.Open(found[0])
+}
+
+// minRAM is less than any VM has: smaller files in the pool are locks and the like.
+const minRAM = 16 << 20
+
 func (n *Node) mounts(context.Context) ([]string, error) {
 	data, err := os.ReadFile(n.holder.proc("mountinfo"))
 	if err != nil {

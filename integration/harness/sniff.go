@@ -31,6 +31,15 @@ func (h *Harness) Sniff(n *Node, port uint16) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "sniffer"), nil
 }
 
+// SniffLink is Sniff at a link of the caller's own network namespace.
+func SniffLink(link string, port uint16) (*os.File, error) {
+	fd, err := sniff(link, port)
+	if err != nil {
+		return nil, fmt.Errorf("listen at %s: %w", link, err)
+	}
+	return os.NewFile(uintptr(fd), "sniffer"), nil
+}
+
 // SniffAll is Sniff of every node, in their order; end it with CloseAll.
 func (h *Harness) SniffAll(port uint16) (all []*os.File, err error) {
 	for _, n := range h.nodes {

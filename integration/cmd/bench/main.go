@@ -20,6 +20,9 @@ import (
 // agentArg makes the program measure the agent alone; it calls itself so in the node.
 const agentArg = "agent"
 
+// rivalArg makes it move a guest by QEMU's own migration, in the node too.
+const rivalArg = "rival"
+
 // limit is far above what a run needs; a machine that takes longer is stuck.
 const limit = 40 * time.Minute
 
@@ -27,17 +30,21 @@ func main() {
 	out := flag.String("out", "out/bench.json", "file for the measurements")
 	rounds := flag.Int("rounds", 7, "rounds that count; published medians are of at least 7")
 	only := flag.String("only", "", "groups of figures, with commas between: "+strings.Join(bench.Groups, ", ")+"; empty: all")
+	live := flag.Bool("live", false, "measure moves; its groups: "+strings.Join(bench.LiveGroups, ", "))
 	flag.Parse()
-	os.Exit(run(*out, *rounds, *only, flag.Args()))
+	os.Exit(run(*out, *rounds, *only, *live, flag.Args()))
 }
 
-func run(out string, rounds int, only string, args []string) int {
+func run(out string, rounds int, only string, live bool, args []string) int {
 	interrupted, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	ctx, cancel := context.WithTimeout(interrupted, limit)
 	defer cancel()
 	if len(args) == 2 && args[0] == agentArg {
 		return report(bench.AgentMain(ctx, args[1], os.Stdout))
+	}
+	if len(args) == 2 && args[0] == rivalArg {
+		return report(bench.RivalMain(ctx, args[1], os.Stdout))
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -46,18 +53,22 @@ func run(out string, rounds int, only string, args []string) int {
 	if rounds < 1 || len(args) > 0 {
 		return report(errors.New("want -rounds of at least 1 and no arguments"))
 	}
-	groups, err := split(only)
+	measure, write, known, part := bench.Run, (*bench.Result).Write, bench.Groups, agentArg
+	if live {
+		measure, write, known, part = bench.RunLive, (*bench.Result).WriteKeys, bench.LiveGroups, rivalArg
+	}
+	groups, err := split(only, known)
 	if err != nil {
 		return report(err)
 	}
-	result, err := bench.Run(ctx, bench.Options{Rounds: rounds, Groups: groups, Log: os.Stdout, Self: []string{self, agentArg}})
+	result, err := measure(ctx, bench.Options{Rounds: rounds, Groups: groups, Log: os.Stdout, Self: []string{self, part}})
 	if interrupted.Err() != nil {
 		fmt.Fprintln(os.Stderr, "bench: interrupted; everything is cleaned up")
 		return 130
 	}
 	fmt.Println()
-	err = errors.Join(err, result.Table(os.Stdout), result.Write(out))
-	if missing := result.Check(); len(missing) > 0 {
+	err = errors.Join(err, result.Table(os.Stdout), write(result, out))
+	if missing := append(result.Check(), result.Wrong()...); len(missing) > 0 {
 		err = errors.Join(err, errors.New(strings.Join(missing, "\n")))
 	}
 	if err != nil {
@@ -68,14 +79,14 @@ func run(out string, rounds int, only string, args []string) int {
 }
 
 // split reads a list of groups.
-func split(only string) ([]string, error) {
+func split(only string, known []string) ([]string, error) {
 	if only == "" {
 		return nil, nil
 	}
 	groups := strings.Split(only, ",")
 	for _, g := range groups {
-		if !slices.Contains(bench.Groups, g) {
-			return nil, fmt.Errorf("-only %q: no such group, there are %s", g, strings.Join(bench.Groups, ", "))
+		if !slices.Contains(known, g) {
+			return nil, fmt.Errorf("-only %q: no such group, there are %s", g, strings.Join(known, ", "))
 		}
 	}
 	return groups, nil

@@ -40,6 +40,8 @@ func main() {
 	read := flag.String("read", "", "directory whose files are read, so that they are in the page cache; empty: no workload")
 	heap := flag.Int("heap", 0, "MiB of memory with pieces of those files; it and a file beside the journal change all the time")
 	churned := flag.Int("churn", 0, "pages of random bytes to write each second, beside files and heap that are written anew")
+	dirty := flag.Int("dirty", 0, "MiB of memory to write to each second, a word in each page, over and over")
+	direct := flag.String("direct", "", "file that is read past the page cache all the time; empty: none")
 	flag.Parse()
 	log.SetFlags(0)
 
@@ -56,6 +58,12 @@ func main() {
 		go w.run()
 	}
 	go p.beat(*beacon, *interval)
+	go soil(*dirty)
+	if *direct != "" {
+		if err := readDirect(*direct); err != nil {
+			log.Fatal(err)
+		}
+	}
 	go p.churn.run(*churned, filepath.Dir(*file))
 	log.Printf("probe: nonce %s", p.nonce)
 	log.Fatal(http.ListenAndServe(*listen, p))
