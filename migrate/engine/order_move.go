@@ -88,10 +88,10 @@ func (e *Engine) movable(rec *nodev1.Record, op *nodev1.Operation) error {
 	return e.takes(op.GetDestination())
 }
 
-// Choose is the node, but that one, that takes VMs and has the most room.
-func (e *Engine) Choose(source string) (string, error) {
+// Choose is the node, but none of those, that takes VMs and has the most room.
+func (e *Engine) Choose(but ...string) (string, error) {
 	all := slices.DeleteFunc(e.Peers.Nodes(), func(n *nodev1.NodeInfo) bool {
-		return n.GetName() == source || e.takes(n.GetName()) != nil
+		return slices.Contains(but, n.GetName()) || e.takes(n.GetName()) != nil
 	})
 	if len(all) == 0 {
 		return "", fmt.Errorf("no other node takes VMs (godwit nodes): %w", errdefs.ErrUnavailable)

@@ -10,9 +10,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
-
-	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/api/moves"
 	"godwit.dev/godwit/migrate/cluster"
@@ -26,8 +25,9 @@ const (
 	Interval = cluster.Interval
 	maxGap   = 3 * Interval
 
-	retryPause = 15 * time.Second // after a fence or an order that failed
+	retryPause = 15 * time.Second // after a fence that failed, or the first order of a VM; it doubles with each
 	parallel   = 5                // wakes of one node's VMs at once
+	callBound  = 30 * time.Second // of an order or an event: a node may hang, with its VMs as well off elsewhere
 )
 
 // Board is what the controller knows of nodes, and where events go.
@@ -44,8 +44,8 @@ type Records interface {
 
 // Mover orders a VM of a lost node to another one.
 type Mover interface {
-	// Choose names a node that takes VMs.
-	Choose(but string) (string, error)
+	// Choose names a node that takes VMs, none of those.
+	Choose(but ...string) (string, error)
 	Recover(ctx context.Context, req *nodev1.RecoverRequest) (*nodev1.RecoverResponse, error)
 }
 
@@ -74,9 +74,10 @@ type known struct {
 	seen   int64     // the node's last sign, as the board has it
 	at     time.Time // when that came, or when the watcher began to listen
 	told   bool
-	fenced bool
-	failed string    // what went wrong last; it is told once
-	again  time.Time // not to be tried before
+	fenced map[string]uint64 // generations of the VMs that the node had when its fence began
+	orders map[string]*order // by VM
+	failed string            // what went wrong last; it is told once
+	again  time.Time         // not to be fenced before
 }
 
 // Run looks until ctx ends.
@@ -95,22 +96,23 @@ func (w *Watcher) Run(ctx context.Context) {
 	}
 }
 
-// Look once.
+// Look once. A fence ends a look, however it ends: what was seen before is old by then.
 func (w *Watcher) Look(ctx context.Context) error {
 	all := w.Board.Nodes()
 	if !w.listen(all) || !w.Board.Leads(w.Self, "") {
 		return nil
 	}
-	lost := w.silent(all)
-	for _, n := range lost {
+	most := 2*w.quiet(all) > len(all)
+	for _, n := range w.silent(all) {
 		vms, err := w.vms(ctx, n.GetName())
 		if err == nil && !w.nodes[n.GetName()].told {
 			err = w.tell(ctx, n, vms)
 		}
+		fenced := false
 		if err == nil && w.Fence != nil {
-			err = w.give(ctx, n, vms, 2*len(lost) > len(all))
+			fenced, err = w.give(ctx, n, vms, most)
 		}
-		if err != nil {
+		if err != nil || fenced {
 			return err
 		}
 	}
@@ -160,8 +162,28 @@ func (w *Watcher) silent(all []*nodev1.NodeInfo) (lost []*nodev1.NodeInfo) {
 	return lost
 }
 
+// quiet counts the nodes that have missed two signs. One that is cut off hears this of most
+// before it takes any for lost.
+func (w *Watcher) quiet(all []*nodev1.NodeInfo) (count int) {
+	for _, n := range all {
+		if n.GetName() != w.Self && w.clock().Sub(w.nodes[n.GetName()].at) > 2*Interval {
+			count++
+		}
+	}
+	return count
+}
+
+// still reports whether a node is as silent as it was when this look began.
+func (w *Watcher) still(n *nodev1.NodeInfo) bool {
+	return slices.ContainsFunc(w.Board.Nodes(), func(now *nodev1.NodeInfo) bool {
+		return now.GetName() == n.GetName() && !now.GetUp() && now.GetSeenUnixNano() == n.GetSeenUnixNano()
+	})
+}
+
 // vms answers the records of those that a node owns.
 func (w *Watcher) vms(ctx context.Context, node string) (own []*nodev1.Record, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callBound)
+	defer cancel()
 	all, err := w.Records.List(ctx, &nodev1.ListRequest{})
 	for _, rec := range all.GetRecords() {
 		if rec.GetOwner().GetNode() == node {
@@ -192,6 +214,8 @@ func (w *Watcher) tell(ctx context.Context, n *nodev1.NodeInfo, vms []*nodev1.Re
 }
 
 func (w *Watcher) event(ctx context.Context, kind string, rec *nodev1.Record, to, reason string) error {
+	ctx, cancel := context.WithTimeout(ctx, callBound)
+	defer cancel()
 	return w.Board.Append(ctx, &nodev1.MoveEvent{Type: kind, Vm: rec.GetVm(), Source: rec.GetOwner().GetNode(), Destination: to, Reason: reason})
 }
 
@@ -204,82 +228,4 @@ func newest(rec *nodev1.Record) *nodev1.SnapshotRef {
 
 func (w *Watcher) age(s *nodev1.SnapshotRef) time.Duration {
 	return max(0, w.clock().Sub(time.Unix(0, s.GetCreatedUnixNano()))).Round(time.Second)
-}
-
-// give fences a node and orders its VMs elsewhere, from their newest snapshots. Where most
-// nodes are silent, it is rather this one that is cut off.
-func (w *Watcher) give(ctx context.Context, n *nodev1.NodeInfo, vms []*nodev1.Record, most bool) error {
-	k := w.nodes[n.GetName()]
-	ready, under := restorable(vms)
-	if len(ready) == 0 || w.clock().Before(k.again) {
-		return nil
-	}
-	err := error(nil)
-	if most {
-		err = fmt.Errorf("most nodes are silent: nothing is fenced: %w", errdefs.ErrUnavailable)
-	}
-	if err == nil && !k.fenced {
-		err = w.fence(ctx, n)
-	}
-	for _, rec := range ready[:min(len(ready), max(0, parallel-under))] {
-		if err == nil {
-			err = w.recover(ctx, rec)
-		}
-	}
-	if err == nil {
-		return nil
-	}
-	k.again = w.clock().Add(retryPause)
-	if k.failed == err.Error() {
-		return nil
-	}
-	k.failed = err.Error()
-	slog.WarnContext(ctx, "VMs of a lost node stay", "lost", n.GetName(), "error", err)
-	return w.event(ctx, moves.NodeLost, ready[0], "", err.Error())
-}
-
-// restorable answers the VMs that can be ordered elsewhere, and how many are on their way.
-func restorable(vms []*nodev1.Record) (ready []*nodev1.Record, under int) {
-	for _, rec := range vms {
-		switch {
-		case rec.GetOperation().GetKind() == nodev1.Kind_KIND_WAKE:
-			under++
-		case transition.Kept(rec) != nil: // newer than any snapshot: somebody decides
-		case newest(rec) != nil:
-			ready = append(ready, rec)
-		}
-	}
-	return ready, under
-}
-
-// fence has the command prove that the node runs nothing. A node that was heard meanwhile
-// lives, or lives again: it is not lost.
-func (w *Watcher) fence(ctx context.Context, n *nodev1.NodeInfo) error {
-	err := w.Fence(ctx, n)
-	w.looked = w.clock() // however long that took
-	if err != nil {
-		return fmt.Errorf("fence node %s: %w", n.GetName(), err)
-	}
-	for _, now := range w.Board.Nodes() {
-		if now.GetName() == n.GetName() && now.GetSeenUnixNano() != n.GetSeenUnixNano() {
-			return fmt.Errorf("node %s was heard while it was fenced: %w", n.GetName(), errdefs.ErrUnavailable)
-		}
-	}
-	w.nodes[n.GetName()].fenced = true
-	slog.WarnContext(ctx, "lost node is fenced", "lost", n.GetName())
-	return nil
-}
-
-// recover orders one VM elsewhere. That it is taken from the lost node is one change of its
-// record: of two orders one succeeds.
-func (w *Watcher) recover(ctx context.Context, rec *nodev1.Record) error {
-	lost, s := rec.GetOwner().GetNode(), newest(rec)
-	to, err := w.Mover.Choose(lost)
-	if err != nil {
-		return err
-	}
-	if _, err := w.Mover.Recover(ctx, &nodev1.RecoverRequest{Vm: rec.GetVm(), To: to, Fenced: true, Digest: s.GetDigest()}); err != nil {
-		return err
-	}
-	return w.event(ctx, moves.Recovering, rec, to, fmt.Sprintf("from %s, %v old: what came after it ended with node %s", s.GetDigest(), w.age(s), lost))
 }

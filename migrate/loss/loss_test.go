@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
 
 	"godwit.dev/godwit/api/moves"
+	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -29,6 +32,9 @@ type world struct {
 	deaf    bool  // the store takes no sign
 	fails   error // of the fence
 	meddle  func()
+	chosen  func()                // what happens while a node is chosen
+	refuse  func(vm string) error // of the orders
+	tried   []string              // VM and destination of each order
 }
 
 func newWorld(t *testing.T, names ...string) (*world, *Watcher) {
@@ -72,8 +78,9 @@ func (w *world) pass(watcher *Watcher, d time.Duration, silent ...string) {
 }
 
 func (w *world) Nodes() (all []*nodev1.NodeInfo) {
-	for _, n := range w.nodes {
-		all = append(all, &nodev1.NodeInfo{Name: n.GetName(), SeenUnixNano: n.GetSeenUnixNano(), Up: n.GetUp()})
+	for _, name := range slices.Sorted(maps.Keys(w.nodes)) {
+		n := w.nodes[name]
+		all = append(all, &nodev1.NodeInfo{Name: name, SeenUnixNano: n.GetSeenUnixNano(), Up: n.GetUp()})
 	}
 	return all
 }
@@ -86,10 +93,20 @@ func (w *world) Append(_ context.Context, ev *nodev1.MoveEvent) error {
 }
 
 func (w *world) List(context.Context, *nodev1.ListRequest) (*nodev1.ListResponse, error) {
-	return &nodev1.ListResponse{Records: w.records}, nil
+	return proto.CloneOf(&nodev1.ListResponse{Records: w.records}), nil
 }
 
-func (w *world) Choose(but string) (string, error) { return "to-not-" + but, nil }
+func (w *world) Choose(but ...string) (string, error) {
+	if w.chosen != nil {
+		w.chosen()
+	}
+	for _, n := range w.Nodes() {
+		if n.GetUp() && !slices.Contains(but, n.GetName()) {
+			return n.GetName(), nil
+		}
+	}
+	return "", errdefs.ErrUnavailable
+}
 
 func (w *world) fence(_ context.Context, n *nodev1.NodeInfo) error {
 	w.fenced = append(w.fenced, n.GetName())
@@ -101,12 +118,18 @@ func (w *world) fence(_ context.Context, n *nodev1.NodeInfo) error {
 
 // Recover opens a wake, as the record of the VM has it from then on.
 func (w *world) Recover(_ context.Context, req *nodev1.RecoverRequest) (*nodev1.RecoverResponse, error) {
+	w.tried = append(w.tried, req.GetVm().GetId()+" "+req.GetTo())
+	if w.refuse != nil {
+		if err := w.refuse(req.GetVm().GetId()); err != nil {
+			return nil, err
+		}
+	}
 	for _, rec := range w.records {
 		if rec.GetVm().GetId() == req.GetVm().GetId() {
-			if rec.GetOperation() != nil {
+			if transition.InHand(rec) != req.GetLostNode() || rec.GetGeneration() != req.GetGeneration() {
 				return nil, errdefs.ErrFailedPrecondition
 			}
-			rec.Operation = &nodev1.Operation{Kind: nodev1.Kind_KIND_WAKE}
+			rec.Operation = &nodev1.Operation{Kind: nodev1.Kind_KIND_WAKE, Destination: req.GetTo()}
 		}
 	}
 	if !req.GetFenced() {
@@ -224,6 +247,14 @@ func TestDeafController(t *testing.T) {
 			w.want(nil, nil)
 		})
 	}
+	t.Run("it is cut off, and has heard one of them later than the others", func(t *testing.T) {
+		w, watcher := newWorld(t, "a", "b", "c")
+		w.owns("c", "slept", time.Hour)
+		w.pass(watcher, time.Minute)
+		w.pass(watcher, Interval, "c")
+		w.pass(watcher, 10*time.Minute, "b", "c")
+		w.want(nil, nil, "NodeLost slept", "NodeLost slept")
+	})
 	t.Run("it hears itself alone", func(t *testing.T) {
 		w, watcher := newWorld(t, "a", "b", "c")
 		w.owns("b", "slept", time.Hour)
@@ -260,7 +291,8 @@ func TestFewAtOnce(t *testing.T) {
 // but who is asked.
 func TestKeptIsNobodysToGiveUp(t *testing.T) {
 	snapshots := []*nodev1.SnapshotRef{{Digest: "sha256:aa"}}
-	ready, under := restorable([]*nodev1.Record{
+	_, watcher := newWorld(t, "a")
+	ready, under := watcher.restorable([]*nodev1.Record{
 		{Uid: "lost", Snapshots: snapshots},
 		{Uid: "kept", Snapshots: snapshots, Kept: &nodev1.Kept{Node: "a"}},
 	})

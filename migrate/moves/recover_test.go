@@ -116,7 +116,6 @@ type quiet struct{ Board }
 
 func (quiet) Nodes() []*nodev1.NodeInfo { return nil }
 
-
 // A VM that a live move has lost is taken back from its source, once it is sure that its
 // destination runs nothing: by its own word, or by that of whoever orders it.
 func TestRecoverFromSource(t *testing.T) {
