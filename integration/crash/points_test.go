@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -172,7 +170,7 @@ func (a *act) voted(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return idle(ctx, shim) // it has said so
+	return said(ctx, shim, machineSocket) // the vote, to who asked for it
 }
 
 // committed: the shim, which has voted, hears nothing of the commit.
@@ -183,14 +181,11 @@ func (a *act) committed(ctx context.Context) error {
 	return a.commitWithout(ctx)
 }
 
-// commitWithout stops the shim once it has said all it has to say, and lets the daemon
-// go on to the commit.
+// commitWithout stops the shim, which has said all it has to say, and lets the daemon go on
+// to the commit.
 func (a *act) commitWithout(ctx context.Context) error {
 	pid, err := a.shim()
 	if err != nil {
-		return err
-	}
-	if err := idle(ctx, pid); err != nil {
 		return err
 	}
 	if a.thaw, err = a.stop(ctx, pid); err != nil {
@@ -198,24 +193,6 @@ func (a *act) commitWithout(ctx context.Context) error {
 	}
 	a.daemon()
 	return a.phase(ctx, nodev1.Phase_PHASE_COMMITTED)
-}
-
-// idle waits until no thread of a process has had anything to do for a while.
-func idle(ctx context.Context, pid int) error {
-	calm := 0
-	return harness.Poll(ctx, stopBound, func(context.Context) error {
-		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
-		calm++
-		for _, t := range tasks {
-			if data, rerr := os.ReadFile(t); rerr == nil && !strings.Contains(string(data), ") S ") {
-				calm = 0
-			}
-		}
-		if err == nil && calm < 5 {
-			err = fmt.Errorf("process %d is at work", pid)
-		}
-		return err
-	})
 }
 
 // cleaning: containerd does not answer the daemon, which wants the stopped task gone. It
@@ -228,7 +205,7 @@ func (a *act) cleaning(ctx context.Context) error {
 	if err := a.marked(ctx); err != nil {
 		return err
 	}
-	if err := idle(ctx, a.b.Godwitd.PID()); err != nil { // it has heard so, and waits for the shim
+	if err := said(ctx, a.b.Godwitd.PID(), machineSocket); err != nil { // the release, to the shim
 		return err
 	}
 	if _, err := a.stop(ctx, a.b.Containerd.PID()); err != nil {
@@ -323,7 +300,7 @@ func (a *act) loaded(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return idle(ctx, pid)
+	return said(ctx, pid, daemonSocket) // it asks for the commit
 }
 
 // owned: the record says that the VM is b's, and the shim does not know it yet.

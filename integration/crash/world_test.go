@@ -50,9 +50,22 @@ type world struct {
 // uncached: the points of a wake lie between its requests to the registry.
 func uncached(*harness.Node) string { return "cache.packs = 0\n" }
 
+// patient has the shims of a node wait for its daemon, which many points stop, for longer
+// than anything here takes.
+func patient(n *harness.Node) error {
+	dir := filepath.Join(filepath.Dir(n.Config), "config.d")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "patient.toml"), []byte("[timeouts]\ndaemon = \"1h\"\n"), 0o600)
+}
+
 func newWorld(t *testing.T) *world {
 	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Config: uncached})
 	w := &world{Harness: h, a: h.Node(0), b: h.Node(1), vm: filepath.Base(h.Dir)}
+	if err := patient(w.b); err != nil {
+		t.Fatal(err)
+	}
 	tar := filepath.Join(h.Dir, "probe.tar")
 	w.a.Ctr(t, "images", "export", tar, images.Probe)
 	if err := w.b.Import(t.Context(), tar, ""); err != nil {
