@@ -29,10 +29,31 @@ func TestFence(t *testing.T) {
 	if err := fence([]string{"/not/there"})(t.Context(), node); err == nil {
 		t.Error("a command that is not there has fenced")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	begun := time.Now()
-	if err := fence(command("sleep 60 & sleep 60; true"))(ctx, node); err == nil || time.Since(begun) > 30*time.Second {
-		t.Errorf("a command that does not end: %v after %v", err, time.Since(begun))
+	ctx, cancel := context.WithCancel(t.Context())
+	child := filepath.Join(t.TempDir(), "child")
+	go func() { // it is ended once it has started something
+		defer cancel()
+		for text := []byte(nil); len(text) == 0 && t.Context().Err() == nil; time.Sleep(10 * time.Millisecond) {
+			text, _ = os.ReadFile(child)
+		}
+	}()
+	if err := fence(command("sleep 600 & echo $! >"+child+"; sleep 600; true"))(ctx, node); err == nil {
+		t.Error("a command that does not end has fenced")
 	}
+	text, err := os.ReadFile(child)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(30 * time.Second); lives(strings.TrimSpace(string(text))); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("process %s, which it has started, outlives it", text)
+		}
+	}
+}
+
+// lives reports whether a process is there and not a zombie.
+func lives(pid string) bool {
+	stat, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
+	_, state, _ := strings.Cut(string(stat), ") ")
+	return err == nil && !strings.HasPrefix(state, "Z")
 }
