@@ -223,6 +223,24 @@ func TestEventsOnce(t *testing.T) {
 	}
 }
 
+// A controller that has heard nothing for longer than events are remembered takes no number
+// again: what it tells is the newest (N-34).
+func TestEventOfOneThatLags(t *testing.T) {
+	boards := shared(t, 2)
+	a, b := boards[0], boards[1]
+	for range Remembered + 10 {
+		if err := a.Append(t.Context(), &nodev1.MoveEvent{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.Append(t.Context(), &nodev1.MoveEvent{Type: "late"}); err != nil {
+		t.Fatal(err)
+	}
+	if all := a.Events(t.Context(), Remembered+10, 0); len(all) != 1 || all[0].GetType() != "late" || all[0].GetId() != Remembered+11 {
+		t.Errorf("the other hears %v", all)
+	}
+}
+
 // Events are numbered, come in order, from any of them on, and outlive the controller (N-34).
 func TestEvents(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "records.db")

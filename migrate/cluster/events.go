@@ -121,8 +121,16 @@ func (b *Board) Append(ctx context.Context, ev *nodev1.MoveEvent) error {
 	defer l.writing.Unlock()
 	ev = proto.CloneOf(ev)
 	ev.UnixNano = b.now().UnixNano()
+	heard := !b.shared // else who lags might take a number whose event is forgotten already
 	for {
-		err := b.number(ctx, ev)
+		err := error(nil)
+		if !heard {
+			err = l.hear(ctx, b.notes)
+			heard = err == nil
+		}
+		if heard {
+			err = b.number(ctx, ev)
+		}
 		switch {
 		case err == nil:
 			return l.forget(ctx, b.notes)

@@ -162,10 +162,11 @@ func (m *Memory) NoteNew(_ context.Context, kind, key string, value []byte) erro
 func (m *Memory) Notes(_ context.Context, kind, after string) (all []store.Note, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, k := range slices.Sorted(maps.Keys(m.notes)) {
+	for k, value := range m.notes {
 		if key, ok := strings.CutPrefix(k, kind+"\x00"); ok && key > after {
-			all = append(all, store.Note{Key: key, Value: slices.Clone(m.notes[k])})
+			all = append(all, store.Note{Key: key, Value: slices.Clone(value)})
 		}
 	}
+	slices.SortFunc(all, func(a, b store.Note) int { return strings.Compare(a.Key, b.Key) })
 	return all, nil
 }
