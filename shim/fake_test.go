@@ -231,7 +231,9 @@ func (w *world) Adopt(_ context.Context, p vmm.Process) (vmm.Machine, error) {
 
 // bundle writes a config.json and answers the request of a Create.
 func (w *world) bundle() *taskapi.CreateTaskRequest {
-	dir := w.t.TempDir()
+	// Not the test's own: a VM that a test leaves running may end in it while that is removed.
+	dir, err := os.MkdirTemp(filepath.Dir(w.cfg.StateDir), "bundle")
+	w.must("make bundle", err)
 	oci := &specs.Spec{
 		Version: specs.Version, Hooks: w.hooks, Annotations: w.notes, Process: &specs.Process{Args: []string{"/bin/true"}, Cwd: "/"}, Root: &specs.Root{Path: "rootfs"},
 		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace}, {Type: specs.NetworkNamespace}}},
