@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -15,13 +16,15 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
+	"godwit.dev/godwit/api/moves"
 	"godwit.dev/godwit/api/trace"
 	"godwit.dev/godwit/api/trace/otlp/otlptest"
 	"godwit.dev/godwit/integration/harness"
 	"godwit.dev/godwit/integration/images"
 	"godwit.dev/godwit/integration/observer"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
 // listed is a move as godwit -o json migrations tells it.
@@ -227,15 +230,12 @@ func recoveredBy(t *testing.T, proof string, nodes ...*harness.Node) {
 		}
 		return all
 	}
-	events := func() string {
-		quiet, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		out, _ := nodes[0].RunGodwit(quiet, "watch")
-		return out
-	}
 	err := harness.Poll(t.Context(), bound, func(context.Context) error {
-		if out := events(); !strings.Contains(out, "NodeLost") || !strings.Contains(out, "node_loss.fence") {
-			return fmt.Errorf("events: %s", out)
+		all := events(t, nodes[0], 0)
+		if !slices.ContainsFunc(all, func(ev *nodev1.MoveEvent) bool {
+			return ev.GetType() == moves.NodeLost && strings.Contains(ev.GetReason(), "node_loss.fence")
+		}) {
+			return fmt.Errorf("events: %v", all)
 		}
 		return nil
 	})
@@ -255,11 +255,31 @@ func recoveredBy(t *testing.T, proof string, nodes ...*harness.Node) {
 		return nil
 	})
 	if err != nil {
-		t.Fatalf("%v\n%s", err, events())
+		t.Fatalf("%v\n%v", err, events(t, nodes[0], 0))
 	}
-	if n := strings.Count(events(), " Recovering "); n != 2 {
-		t.Errorf("%d VMs were recovered: %s", n, events())
+	recovered := map[string]bool{}
+	for _, ev := range events(t, nodes[0], 0) {
+		if ev.GetType() == moves.Recovering {
+			recovered[ev.GetVm().GetId()] = true
+		}
 	}
+	if want := map[string]bool{"three": true, "four": true}; !maps.Equal(recovered, want) {
+		t.Errorf("recovered were %v, not %v", recovered, want)
+	}
+}
+
+// events answers what the node's daemon tells of moves by now, after the one of that id.
+func events(t *testing.T, n *harness.Node, after uint64) []*nodev1.MoveEvent {
+	t.Helper()
+	client := moves.Local(filepath.Join(n.Dir, "run", "godwitd.sock"))
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	resp, err := client.Events(ctx, &nodev1.EventsRequest{After: after})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.GetEvents()
 }
 
 // waits polls until so many moves wait for each limit; empty: are under way.
