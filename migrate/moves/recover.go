@@ -52,13 +52,13 @@ func (s *Service) Recover(ctx context.Context, req *nodev1.RecoverRequest) (*nod
 	if !req.GetFenced() {
 		return resp, nil // what would be done
 	}
-	if s.up(lost) {
-		return nil, fmt.Errorf("%s: node %s answers: move the VM instead: %w", call, lost, errdefs.ErrFailedPrecondition)
-	}
 	for _, n := range s.Board.Nodes() {
 		if err := engine.Cordoned(n); err != nil && n.GetName() == req.GetTo() {
 			return nil, fmt.Errorf("%s: %w", call, err)
 		}
+	}
+	if s.up(lost) {
+		return nil, fmt.Errorf("%s: node %s answers: move the VM instead: %w", call, lost, errdefs.ErrFailedPrecondition)
 	}
 	resp.Wake, err = s.wake(controller.WithoutPeer(ctx), req, rec, resp.GetDigest())
 	return resp, err
