@@ -101,16 +101,28 @@ const pollWait = 5 * time.Second
 // the operation that req names is settled. It outlives a restart of either daemon: what
 // happened meanwhile is told then.
 func (c *Client) Follow(ctx context.Context, req *nodev1.WatchRequest, do func(*nodev1.MoveEvent) error) error {
-	return Follow(ctx, c.Events, req, do)
+	return Follow(ctx, c, req, do)
+}
+
+// Source answers for events and operations.
+type Source interface {
+	Events(ctx context.Context, req *nodev1.EventsRequest) (*nodev1.EventsResponse, error)
+	Get(ctx context.Context, req *nodev1.StatusRequest) (*nodev1.StatusResponse, error)
 }
 
 // Follow is Client.Follow on any source of events.
-func Follow(ctx context.Context, events func(context.Context, *nodev1.EventsRequest) (*nodev1.EventsResponse, error), req *nodev1.WatchRequest, do func(*nodev1.MoveEvent) error) error {
-	after := req.GetAfter()
+func Follow(ctx context.Context, from Source, req *nodev1.WatchRequest, do func(*nodev1.MoveEvent) error) error {
+	after, settled := req.GetAfter(), false
 	for ctx.Err() == nil {
-		resp, err := events(ctx, &nodev1.EventsRequest{After: after, WaitMs: pollWait.Milliseconds()})
-		if err != nil {
+		resp, err := from.Events(ctx, &nodev1.EventsRequest{After: after, WaitMs: pollWait.Milliseconds()})
+		switch {
+		case err != nil:
 			return err
+		case len(resp.GetEvents()) == 0 && settled:
+			return nil // its last event is lost with the controller that was to write it
+		case len(resp.GetEvents()) == 0 && req.GetUntilSettled() && req.GetOperation() != "":
+			status, err := from.Get(ctx, &nodev1.StatusRequest{Operation: req.GetOperation()})
+			settled = err == nil && status.GetSettled()
 		}
 		for _, ev := range resp.GetEvents() {
 			after = ev.GetId()

@@ -17,7 +17,13 @@ import (
 // eventsOf are the lines in which a node tells the events of a move that is over.
 func eventsOf(t *testing.T, n *harness.Node, operation string) (lines []string) {
 	t.Helper()
-	for line := range strings.Lines(n.Godwit(t, "watch", operation)) {
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	out, err := n.RunGodwit(ctx, "watch", operation)
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for line := range strings.Lines(out) {
 		lines = append(lines, strings.Join(strings.Fields(line), " "))
 	}
 	return lines

@@ -156,7 +156,7 @@ func (s *Service) Abort(ctx context.Context, req *nodev1.AbortRequest) (*nodev1.
 
 // Watch implements nodev1.MovesService.
 func (s *Service) Watch(ctx context.Context, req *nodev1.WatchRequest, to nodev1.Moves_WatchServer) error {
-	return record.ToWire(moves.Follow(ctx, s.Events, req, to.Send))
+	return record.ToWire(moves.Follow(ctx, s, req, to.Send))
 }
 
 // maxWait bounds one question for events.
