@@ -3,6 +3,7 @@ package moves
 import (
 	"context"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -240,6 +241,13 @@ func TestRecoverFromAWakeThatIsLost(t *testing.T) {
 	c.up(t, "b")
 	if _, err := c.Recover(t.Context(), order); !errdefs.IsFailedPrecondition(err) || third.woken != nil {
 		t.Fatalf("its destination answers: %v", err)
+	}
+	c.up(t, "c")
+	if _, err := c.Board.Cordon(t.Context(), "c", false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Recover(t.Context(), order); err == nil || !strings.Contains(err.Error(), "cordoned (godwit uncordon c)") {
+		t.Fatalf("to a node that takes none, which is said first: %v", err)
 	}
 	c.Board = quiet{c.Board} // silent again
 	resp, err := c.Recover(t.Context(), order)
