@@ -36,38 +36,41 @@ type seen struct {
 	from, to string
 }
 
-// death kills what comes by e, and judges.
-func (w *travels) death(t *testing.T, s script, e edge) error {
+// nobody died: the program that came by has ended by itself.
+const nobody victim = "nobody"
+
+// death kills what comes by e, and judges. It reports whether there was something to kill.
+func (w *travels) death(t *testing.T, s script, e edge) (killed bool, err error) {
 	ctx := t.Context()
 	from, err := w.awake(ctx)
 	if err != nil {
-		return fmt.Errorf("before: %w", err)
+		return false, fmt.Errorf("before: %w", err)
 	}
 	j := w.act(s, from)
 	defer j.letGo()
 	if err := j.begin(ctx, &e); err != nil {
-		return fmt.Errorf("reach the point: %w", err)
+		return false, fmt.Errorf("reach the point: %w", err)
 	}
 	pid, err := j.holds[len(j.holds)-1].reached(ctx, j.over)
 	if err != nil {
-		return fmt.Errorf("reach the point: %w", err)
+		return false, fmt.Errorf("reach the point: %w", err)
 	}
 	at, err := j.look(ctx, e.at, pid)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if pid != 0 {
 		if err := kill(ctx, pid); err != nil {
-			return err
+			return false, err
 		}
 	}
 	j.letGo()
 	if at.who == daemon {
 		if err := j.restart(ctx, j.at(e.at)); err != nil {
-			return err
+			return true, err
 		}
 	}
-	return j.judge(t, at, j.allowed(at))
+	return pid != 0, j.judge(t, at, j.allowed(at))
 }
 
 func (j *journey) restart(ctx context.Context, n *harness.Node) error {
@@ -88,7 +91,7 @@ func (j *journey) look(ctx context.Context, r role, pid int) (seen, error) {
 		at.who = daemon
 	}
 	if pid == 0 {
-		err = nil
+		at.who, err = nobody, nil
 	}
 	return at, err
 }

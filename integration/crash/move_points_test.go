@@ -124,7 +124,7 @@ func (p *pointed) arm(n *harness.Node, e edge) (*hold, error) {
 func (h *hold) reached(ctx context.Context, over func() error) (pid int, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	ended := time.Time{}
+	ended, missed := time.Time{}, 0
 	err = harness.Poll(ctx, runBound, func(context.Context) error {
 		data, err := os.ReadFile(filepath.Join(h.p.of(h.n), h.e.file()+".held"))
 		if err != nil {
@@ -142,13 +142,21 @@ func (h *hold) reached(ctx context.Context, over func() error) (pid int, err err
 		if err != nil { // it is being written
 			return err
 		}
-		if pid, err = hostPID(h.n, inner); err != nil {
-			pid = 0
+		pid, err = hostPID(h.n, inner)
+		if !errors.Is(err, errGone) {
+			missed = 0
+			return err
+		}
+		if missed++; missed < goneLooks {
+			return err
 		}
 		return nil
 	})
 	return pid, err
 }
+
+// goneLooks in a row find no process that has ended.
+const goneLooks = 10
 
 // letGo may be called twice.
 func (h *hold) letGo() {

@@ -52,7 +52,10 @@ func inside(n *harness.Node) (pids []int, err error) {
 	return pids, err
 }
 
-// hostPID finds the process that the node knows as pid.
+var errGone = errors.New("it is gone")
+
+// hostPID finds the process that the node knows as pid. One that all of the node's processes
+// are not is errGone.
 func hostPID(n *harness.Node, pid int) (int, error) {
 	all, err := inside(n)
 	if err != nil {
@@ -69,7 +72,7 @@ func hostPID(n *harness.Node, pid int) (int, error) {
 			return host, nil
 		}
 	}
-	return 0, fmt.Errorf("find process %d on node %s: it is gone", pid, n.Name)
+	return 0, fmt.Errorf("find process %d on node %s: %w", pid, n.Name, errGone)
 }
 
 // workerPID finds the one worker of the node.
