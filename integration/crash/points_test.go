@@ -351,5 +351,15 @@ func (a *act) running(ctx context.Context) error {
 	if err := a.same(ctx, begun); err != nil {
 		return err
 	}
+	// Until its Start has come to an end, a successor takes the wake there.
+	err := harness.Poll(ctx, stepBound, func(context.Context) error {
+		if j := note(a.b, a.vm); j.Phase != "OWN" || j.Waking {
+			return fmt.Errorf("the journal says %+v", j)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
 	return a.phase(ctx, nodev1.Phase_PHASE_COMMITTED)
 }
