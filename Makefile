@@ -65,7 +65,7 @@ $(tools)/docker-registry:
 		dpkg -x docker-registry_*.deb . && mv usr/bin/docker-registry $(CURDIR)/$@
 
 test: ## unit tests with the race detector: no root, no VM
-	CGO_ENABLED=1 go test -race -timeout 5m ./...
+	CGO_ENABLED=1 go test -race -timeout 20m ./...
 	go test -run 'TestSimulat' ./migrate/engine
 	go test -tags points ./api/points
 
