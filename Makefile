@@ -75,8 +75,7 @@ integration: setup tools package ## tests with real VMs, containerd and a regist
 
 test-all: ## make test and make integration, on a fresh machine too (root)
 	$(MAKE) --no-print-directory setup
-	$(MAKE) --no-print-directory test
-	$(MAKE) --no-print-directory integration
+	status=0; for all in test integration; do $(MAKE) --no-print-directory $$all || status=1; done; exit $$status
 
 demo: setup tools build guest ## two nodes: a VM sleeps in a registry and wakes on the other node, in the VMM called VMM (root)
 	@mkdir -p out bin/integration

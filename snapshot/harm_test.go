@@ -156,7 +156,7 @@ func TestSlowDestination(t *testing.T) {
 	done := make(chan error, 1)
 	stuck := make(chan struct{})
 	a := newArrival(t, w, false)
-	a.target.Complete = func(context.Context) error { close(stuck); <-ctx.Done(); return errdefs.ErrAborted }
+	a.target.Complete = func(context.Context) error { close(stuck); <-ctx.Done(); return ctx.Err() }
 	go func() { done <- stream.Receive(ctx, to, a.target) }()
 	failed := make(chan error, 1)
 	go func() { _, err := Send(ctx, from, w.src, w.sending(g, nil)); failed <- err }()

@@ -71,10 +71,7 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 	if err := rampool.Mount(cfg.RAMDir, uint64(cfg.RAMSize), uint64(cfg.RAMHugePages)); err != nil {
 		return nil, err
 	}
-	if err := d.openTracing(ctx); err != nil {
-		return nil, err
-	}
-	if err := d.openRecords(ctx); err != nil {
+	if err := errors.Join(d.openTracing(ctx), d.openRecords(ctx)); err != nil {
 		return nil, err
 	}
 	snapshots := newRegistry(cfg)
@@ -121,28 +118,37 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 	if parts.Steps = []engine.Steps{phases}; d.spans != nil {
 		parts.Steps = append(parts.Steps, tracedSteps{d.spans})
 	}
-	d.engine = engine.New(parts, engine.Options{
-		Node: cfg.Node, Repository: snapshots.repository,
-		Limits:    engine.Limits{All: cfg.Move.Parallel, Out: cfg.Move.Outgoing, In: cfg.Move.Incoming},
-		Operation: time.Duration(cfg.Timeouts.Operation), Abort: time.Duration(cfg.Timeouts.Abort),
-		Retention: engine.Retention{
-			Keep: cfg.Retention.Keep, For: time.Duration(cfg.Retention.KeepFor), Grace: time.Duration(cfg.Retention.Grace),
-			Scans: cfg.Controller.Address == "",
-		},
-	})
+	d.engine = engine.New(parts, engineOptions(cfg, snapshots.repository))
 	d.undo = append(d.undo, func() error { d.engine.Close(); return nil })
 	d.moves.drivenBy(d.engine)
 	d.shims = &adopter{config: cfg, configPath: path, machines: d.machines, containers: d.tasks}
 	d.models = &templates{config: cfg, configPath: path}
 	d.node = &node.Service{
 		Config: cfg, Records: d.records, Engine: d.engine, Shims: d.machines, Snapshot: snapshots, Goldens: d.golden, Reachable: d.reachable, Admits: d.moves.admits,
-		Checks: []node.Check{
-			{Name: "containerd", Remedy: "start containerd, with the directory of " + shimBinary + " in its PATH", Ask: d.tasks.Runtime},
-			{Name: "store", Remedy: "see [registry] of the configuration: address, CA, credentials with the rights to pull and push", Ask: snapshots.probe},
-			{Name: "right to delete", Remedy: "grant it (docs/registries.md); until then snapshots pile up and cleanup is pending", Ask: snapshots.probeDelete},
-		},
+		Checks: d.checks(),
 	}
 	return d, nil
+}
+
+func engineOptions(cfg *config.Config, repository func(*nodev1.Record) string) engine.Options {
+	return engine.Options{
+		Node: cfg.Node, Repository: repository,
+		Limits:    engine.Limits{All: cfg.Move.Parallel, Out: cfg.Move.Outgoing, In: cfg.Move.Incoming},
+		Operation: time.Duration(cfg.Timeouts.Operation), Abort: time.Duration(cfg.Timeouts.Abort),
+		Retention: engine.Retention{
+			Keep: cfg.Retention.Keep, For: time.Duration(cfg.Retention.KeepFor), Grace: time.Duration(cfg.Retention.Grace),
+			Scans: cfg.Controller.Address == "",
+		},
+	}
+}
+
+// checks are what godwit doctor asks a daemon.
+func (d *daemon) checks() []node.Check {
+	return []node.Check{
+		{Name: "containerd", Remedy: "start containerd, with the directory of " + shimBinary + " in its PATH", Ask: d.tasks.Runtime},
+		{Name: "store", Remedy: "see [registry] of the configuration: address, CA, credentials with the rights to pull and push", Ask: d.snapshots.probe},
+		{Name: "right to delete", Remedy: "grant it (docs/registries.md); until then snapshots pile up and cleanup is pending", Ask: d.snapshots.probeDelete},
+	}
 }
 
 // only refuses a second daemon on the same run_dir, which would unlink the first one's

@@ -74,15 +74,6 @@ func (j *journey) at(r role) *harness.Node {
 	return map[role]*harness.Node{source: j.from, destination: j.to, keeper: j.keeper}[r]
 }
 
-func (j *journey) role(n *harness.Node) role {
-	for _, r := range roles {
-		if j.at(r) == n {
-			return r
-		}
-	}
-	return ""
-}
-
 func (j *journey) letGo() {
 	for _, h := range j.holds {
 		h.letGo()
