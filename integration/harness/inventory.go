@@ -168,8 +168,9 @@ func (n *Node) mounts(context.Context) ([]string, error) {
 	}
 	var out []string
 	for _, line := range strings.Split(strings.TrimSpace(string(data)), "\n") {
-		// The RAM pool is the node's own and stays; what lies in it is listed.
-		if f := strings.Fields(line); len(f) > 4 && f[4] != n.Dir+"/ram" {
+		// The RAM pool is the node's own and stays, and the first "ip netns add" mounts
+		// /run/netns for good; what lies in either is listed.
+		if f := strings.Fields(line); len(f) > 4 && f[4] != n.Dir+"/ram" && f[4] != "/run/netns" {
 			out = append(out, "mount "+f[4])
 		}
 	}
@@ -204,6 +205,9 @@ func (n *Node) files(context.Context) ([]string, error) {
 				return err
 			}
 			name := filepath.Base(path)
+			if path == n.inside(n.Dir+"/run/golden") {
+				return fs.SkipDir // tables that the node keeps, of no VM
+			}
 			if !d.IsDir() && name != "lock" && name != ".lock" && !strings.HasPrefix(name, "last_reserved_ip") {
 				out = append(out, "file "+strings.TrimPrefix(path, n.holder.proc("root")))
 			}
