@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"time"
 
 	agentv1 "godwit.dev/godwit/api/agent/lean"
 
@@ -93,7 +94,7 @@ func findNIC(mac string) (netlink.Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	links, err := netlink.LinkList()
+	links, err := whole(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
@@ -103,6 +104,21 @@ func findNIC(mac string) (netlink.Link, error) {
 		}
 	}
 	return nil, fmt.Errorf("no such link: %w", errdefs.ErrNotFound)
+}
+
+// dumps is how often a list is asked for, a millisecond apart.
+const dumps = 1000
+
+// whole repeats a list that changed while the kernel wrote it: an address that is not
+// tentative any more, a route that comes with a link, end a dump at any time.
+func whole[T any](list func() ([]T, error)) (all []T, err error) {
+	for range dumps {
+		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return all, err
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return nil, fmt.Errorf("the list kept changing: %w: %w", err, errdefs.ErrUnavailable)
 }
 
 // setAddresses replaces what is there. An address that stays is not touched: its
@@ -116,7 +132,7 @@ func setAddresses(link netlink.Link, cidrs []string) error {
 		}
 		want[a.IPNet.String()] = a
 	}
-	have, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	have, err := whole(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("list addresses: %w", err)
 	}
@@ -150,7 +166,7 @@ func setRoutes(link netlink.Link, routes []*agentv1.Route) error {
 		}
 		want = append(want, route)
 	}
-	have, err := netlink.RouteList(link, netlink.FAMILY_ALL)
+	have, err := whole(func() ([]netlink.Route, error) { return netlink.RouteList(link, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("list routes: %w", err)
 	}
