@@ -214,15 +214,7 @@ func openGolden(ctx context.Context, st store.Store, d digest.Digest, keys *Keys
 	for i := range s.keys {
 		s.keys[i] = s.key
 	}
-	if s.indexBlob, err = s.read(ctx, "index", parts.index); err != nil {
-		return nil, err
-	}
-	if s.key != nil {
-		if s.indexBlob, err = s.key.Open(nil, s.indexBlob, aboutIndex); err != nil {
-			return nil, err
-		}
-	}
-	if s.index, err = format.Decode(s.indexBlob); err != nil {
+	if err := s.readIndex(ctx, parts.index); err != nil {
 		return nil, err
 	}
 	g := &Golden{Info: c.Golden, Created: c.Created, Figures: c.Figures, pages: s}

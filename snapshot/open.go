@@ -79,15 +79,7 @@ func open(ctx context.Context, st store.Store, d digest.Digest, want *Ref, keys 
 	if err := s.Config.Ref.match(parts.ref); err != nil {
 		return nil, fmt.Errorf("config and annotations differ: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	if s.indexBlob, err = s.read(ctx, "index", parts.index); err != nil {
-		return nil, err
-	}
-	if s.key != nil {
-		if s.indexBlob, err = s.key.Open(nil, s.indexBlob, aboutIndex); err != nil {
-			return nil, err
-		}
-	}
-	if s.index, err = format.Decode(s.indexBlob); err != nil {
+	if err := s.readIndex(ctx, parts.index); err != nil {
 		return nil, err
 	}
 	return s, s.check()
@@ -113,6 +105,20 @@ func (s *Snapshot) read(ctx context.Context, what string, d v1.Descriptor) ([]by
 		return nil, lost(what, d, err)
 	}
 	return data, nil
+}
+
+// readIndex reads what says which pages there are, and opens it where it is sealed.
+func (s *Snapshot) readIndex(ctx context.Context, d v1.Descriptor) (err error) {
+	if s.indexBlob, err = s.read(ctx, "index", d); err != nil {
+		return err
+	}
+	if s.key != nil {
+		if s.indexBlob, err = s.key.Open(nil, s.indexBlob, aboutIndex); err != nil {
+			return err
+		}
+	}
+	s.index, err = format.Decode(s.indexBlob)
+	return err
 }
 
 // lost: a blob that a stored manifest lists and the store does not have is no answer to
