@@ -57,12 +57,7 @@ func enlisted(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 
 // trimmed applies the retention rule, as tidy does for a hibernate.
 func trimmed(ctx context.Context, e *Engine, rec *nodev1.Record) error {
-	op := rec.GetOperation()
-	err := errors.Join(e.trim(ctx, rec), e.cleanPromptly(ctx, op.GetVm()))
-	if err != nil {
-		e.Events.Event(ctx, Event{Type: CleanupPending, Operation: op.GetId(), VM: op.GetVm(), Kind: op.GetKind(), Err: err})
-	}
-	return e.finish(ctx, op, nodev1.Phase_PHASE_SUCCEEDED, "", err != nil)
+	return e.succeeded(ctx, rec, nil)
 }
 
 // Due takes the checkpoints that schedules ask for, of the VMs that this node owns. What is

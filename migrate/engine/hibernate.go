@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -127,11 +126,7 @@ func tidy(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	if err := e.Leavings.Moved(ctx, op.GetVm(), op.GetDigest(), ""); err != nil {
 		return err
 	}
-	err := errors.Join(e.trim(ctx, rec), e.cleanPromptly(ctx, op.GetVm()))
-	if err != nil {
-		e.Events.Event(ctx, Event{Type: CleanupPending, Operation: op.GetId(), VM: op.GetVm(), Kind: op.GetKind(), Err: err})
-	}
-	return e.finish(ctx, op, nodev1.Phase_PHASE_SUCCEEDED, "", err != nil)
+	return e.succeeded(ctx, rec, nil)
 }
 
 // giveBack lets the VM run on at this node. A shim that has forgotten the

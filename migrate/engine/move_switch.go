@@ -90,11 +90,7 @@ func releaseMoved(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	if !silent {
 		err = nil
 	}
-	err = errors.Join(err, e.trim(ctx, rec), e.cleanPromptly(ctx, op.GetVm()))
-	if err != nil {
-		e.tell(ctx, CleanupPending, op, err)
-	}
-	return e.finish(ctx, op, nodev1.Phase_PHASE_SUCCEEDED, "", err != nil)
+	return e.succeeded(ctx, rec, err)
 }
 
 // undoMove lets the VM run on at its source, and ends what the destination has made of it.
@@ -110,10 +106,8 @@ func undoMove(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	if err != nil && !errdefs.IsNotFound(err) {
 		return err
 	}
-	_, err = ask(ctx, e, op.GetDestination(), nodev1.PeerService.Discard, peerRef(op))
-	var link *LinkError
-	silent := errors.As(err, &link)
-	if err != nil && !silent && !errdefs.IsNotFound(err) {
+	silent, err := e.discard(ctx, op)
+	if err != nil {
 		return err
 	}
 	if op.GetRetarget() != "" {
@@ -128,6 +122,17 @@ func undoMove(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 		phase = nodev1.Phase_PHASE_ABORTED
 	}
 	return e.finish(ctx, op, phase, "", silent)
+}
+
+// discard ends what the destination has made of the VM. One that does not answer holds
+// nobody up: it is owed.
+func (e *Engine) discard(ctx context.Context, op *nodev1.Operation) (silent bool, err error) {
+	_, err = ask(ctx, e, op.GetDestination(), nodev1.PeerService.Discard, peerRef(op))
+	var link *LinkError
+	if silent = errors.As(err, &link); silent || errdefs.IsNotFound(err) {
+		return silent, nil
+	}
+	return false, err
 }
 
 // unheld reports whether the source says that this attempt does not hold its VM: then there
@@ -157,10 +162,8 @@ func revertMove(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	if err != nil {
 		return err
 	}
-	_, err = ask(ctx, e, op.GetDestination(), nodev1.PeerService.Discard, peerRef(op))
-	var link *LinkError
-	silent := errors.As(err, &link)
-	if err != nil && !silent && !errdefs.IsNotFound(err) {
+	silent, err := e.discard(ctx, op)
+	if err != nil {
 		return err
 	}
 	return e.finish(ctx, op, nodev1.Phase_PHASE_FAILED, "", silent)

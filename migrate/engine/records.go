@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -23,9 +24,20 @@ func (e *Engine) commit(ctx context.Context, op *nodev1.Operation, owner *nodev1
 		Vm: op.GetVm(), Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Owner: owner, Receipt: receipt,
 	})
 	if err == nil {
-		e.Events.Event(ctx, Event{Type: Committed, Operation: op.GetId(), VM: op.GetVm(), Kind: op.GetKind(), Op: op})
+		e.tell(ctx, Committed, op, nil)
 	}
 	return records(err)
+}
+
+// succeeded settles an operation that has done its work, and deletes what that made
+// superfluous. What cannot be deleted now, or was not done before (err), is owed.
+func (e *Engine) succeeded(ctx context.Context, rec *nodev1.Record, err error) error {
+	op := rec.GetOperation()
+	err = errors.Join(err, e.trim(ctx, rec), e.cleanPromptly(ctx, op.GetVm()))
+	if err != nil {
+		e.tell(ctx, CleanupPending, op, err)
+	}
+	return e.finish(ctx, op, nodev1.Phase_PHASE_SUCCEEDED, "", err != nil)
 }
 
 // finish settles op; reason counts if no earlier one is known.

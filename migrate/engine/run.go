@@ -227,7 +227,7 @@ func (e *Engine) giveUp(ctx context.Context, op *nodev1.Operation, cause error) 
 	err := e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_ABORTING, Reason: cause.Error(), Class: record.Class(cause)})
 	switch {
 	case err == nil:
-		e.Events.Event(ctx, Event{Type: Aborting, Operation: op.GetId(), VM: op.GetVm(), Kind: op.GetKind(), Op: op, Err: cause})
+		e.tell(ctx, Aborting, op, cause)
 		return nil
 	case errdefs.IsFailedPrecondition(err) || errdefs.IsAborted(err):
 		return nil
