@@ -12,7 +12,7 @@ may_skip='TestHugePages(NeitherSleepNorWake)?|TestReflink/(btrfs|xfs)'
 go test -tags integration -count=1 -p 2 -v -timeout 40m "$@" >"$log" 2>&1 &
 runner=$!
 trap 'kill -INT "$runner" 2>/dev/null; wait "$runner"; exit 130' INT TERM
-tail -n +1 -f --pid="$runner" "$log" | grep --line-buffered -E '^(--- |ok |FAIL|panic:)'
+tail -n +1 -f --pid="$runner" "$log" | tools/failures.sh verdicts
 wait "$runner"
 status=$?
 

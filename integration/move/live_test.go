@@ -101,10 +101,16 @@ func TestLiveMove(t *testing.T) {
 	if out := a.Ctr(t, "task", "ls"); strings.Contains(out, vm) && !strings.Contains(out, "STOPPED") {
 		t.Errorf("the source's task:\n%s", out)
 	}
-	if _, err := a.RunCtr(t.Context(), "task", "rm", vm); err != nil && !strings.Contains(err.Error(), "not found") {
+	if _, err := a.RunCtr(t.Context(), "task", "rm", vm); err != nil && !strings.Contains(err.Error(), "not found") && !strings.Contains(err.Error(), "is deleting") {
 		t.Error(err)
 	}
-	a.Ctr(t, "container", "rm", vm)
+	err = harness.Poll(t.Context(), bound, func(ctx context.Context) error {
+		_, err := a.RunCtr(ctx, "container", "rm", vm)
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
 	b.Ctr(t, "task", "rm", "--force", vm)
 	b.Ctr(t, "container", "rm", vm)
 	a.Godwit(t, "rm", vm, "--force")

@@ -316,7 +316,8 @@ func (c *Client) task(ctx context.Context, vm *nodev1.VM) (containerd.Task, erro
 	return container.Task(ctx, nil)
 }
 
-// deleteTask waits for a task that is about to stop; with kill it ends one that is not.
+// deleteTask waits for a task that is about to stop; with kill it ends one that is not. A
+// CREATED task that took its SIGKILL is about to stop too, though its Kill has returned.
 func (c *Client) deleteTask(ctx context.Context, vm *nodev1.VM, kill bool) error {
 	task, err := c.task(ctx, vm)
 	if errdefs.IsNotFound(err) {
@@ -329,12 +330,16 @@ func (c *Client) deleteTask(ctx context.Context, vm *nodev1.VM, kill bool) error
 	if err != nil && !errdefs.IsNotFound(err) {
 		return err
 	}
+	killed := false
 	if kill {
-		if err := task.Kill(ctx, syscall.SIGKILL); err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
+		err := task.Kill(ctx, syscall.SIGKILL)
+		if err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
 			return err
 		}
+		killed = !errdefs.IsFailedPrecondition(err)
 	}
-	if status, serr := task.Status(ctx); exited != nil && serr == nil && status.Status != containerd.Created && status.Status != containerd.Stopped {
+	status, serr := task.Status(ctx)
+	if exited != nil && serr == nil && status.Status != containerd.Stopped && (killed || status.Status != containerd.Created) {
 		select {
 		case <-exited:
 		case <-ctx.Done():
