@@ -92,6 +92,8 @@ func (vm *VM) reach(p *process, signal uint32, all bool) func(context.Context) (
 			return done
 		}
 		return func(ctx context.Context) (bool, error) { return !vm.endCreated(ctx, 128+signal), nil }
+	case Ending:
+		return done // as a process that is dying takes any signal
 	case Starting:
 		if fatal {
 			vm.abortStart() // under the lock: Start looks at it there before it succeeds

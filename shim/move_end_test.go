@@ -2,7 +2,9 @@ package shim
 
 import (
 	"testing"
+	"time"
 
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
@@ -51,5 +53,26 @@ func TestFenceIsOwed(t *testing.T) {
 	}
 	if w.phase() != Fenced {
 		t.Errorf("journal %s", w.phase())
+	}
+}
+
+// A destination whose source has let it go ends by itself: a kill that meets it there
+// succeeds as on a dying process, so that whoever undoes it has only to wait.
+func TestKillOfWhatEnds(t *testing.T) {
+	w := coming(t)
+	w.must("create", w.receive())
+	vm, _ := w.service.the()
+	w.must("end", vm.enterFrom(Created, Ending))
+	for _, signal := range []uint32{15, 9} {
+		if _, err := w.service.Kill(t.Context(), &taskapi.KillRequest{ID: vm.id, Signal: signal}); err != nil {
+			t.Errorf("signal %d: %v", signal, err)
+		}
+	}
+	vm.end(t.Context(), killed, time.Now())
+	if !eventually(func() bool { return vm.is(Stopped) }) {
+		t.Fatalf("VM is %s", vm.state)
+	}
+	if _, err := w.service.Kill(t.Context(), &taskapi.KillRequest{ID: vm.id, Signal: 9}); !errdefs.IsNotFound(errgrpc.ToNative(err)) {
+		t.Errorf("a kill behind the end: %v", err)
 	}
 }
