@@ -41,6 +41,9 @@ type rivalWord struct {
 	Limit    int     `json:"limit"`  // downtime-limit that it ended with, ms
 }
 
+// rivalTries is how often QEMU may fail at its own migration in a round; each is told.
+const rivalTries = 3
+
 // rival times QEMU's own live migration of the same guest, in node a.
 func (b *liveBench) rival(ctx context.Context, s shape, limit int) error {
 	root, err := harness.Root()
@@ -51,9 +54,17 @@ func (b *liveBench) rival(ctx context.Context, s shape, limit int) error {
 	if err != nil {
 		return err
 	}
-	out, err := b.node.Run(ctx, b.Self[0], append(b.Self[1:len(b.Self):len(b.Self)], string(order))...)
-	if err != nil {
-		return fmt.Errorf("measure QEMU's own migration: %w", err)
+	var out string
+	for try := 1; ; try++ {
+		out, err = b.node.Run(ctx, b.Self[0], append(b.Self[1:len(b.Self):len(b.Self)], string(order))...)
+		if err == nil {
+			break
+		}
+		// QEMU's destination may end, or come up without its guest's clock: that is not ours.
+		b.say("  QEMU, downtime-limit %d ms: try %d failed: %v", limit, try, err)
+		if try == rivalTries || ctx.Err() != nil {
+			return fmt.Errorf("measure QEMU's own migration: %w", err)
+		}
 	}
 	var w rivalWord
 	if err := json.Unmarshal([]byte(out), &w); err != nil {
@@ -90,7 +101,7 @@ func RivalMain(ctx context.Context, text string, out io.Writer) (err error) {
 	if err := sides[0].workload(ctx, o); err != nil {
 		return err
 	}
-	if err := await(ctx, func() (bool, error) { return ports.Arrived(0), nil }); err != nil {
+	if err := await(ctx, "see the first tick", func() (bool, error) { return ports.Arrived(0), nil }); err != nil {
 		return err
 	}
 	if err := observer.Pause(ctx, settle); err != nil {
@@ -106,7 +117,7 @@ func RivalMain(ctx context.Context, text string, out io.Writer) (err error) {
 	if w.Own, w.Limit, err = migrate(ctx, &sides[0], &sides[1], o.Limit); err != nil {
 		return err
 	}
-	if err := await(ctx, func() (bool, error) { return ports.Arrived(1), nil }); err != nil {
+	if err := await(ctx, "see a tick behind the move", func() (bool, error) { return ports.Arrived(1), nil }); err != nil {
 		return err
 	}
 	if err := observer.Pause(ctx, 100*time.Millisecond); err != nil {
@@ -241,7 +252,7 @@ func migrate(ctx context.Context, from, to *rivalSide, limit int) (own float64, 
 		return 0, 0, err
 	}
 	begun := time.Now()
-	err = await(ctx, func() (bool, error) {
+	err = await(ctx, "see the migration complete", func() (bool, error) {
 		select {
 		case <-clients[1].Done():
 			return false, fmt.Errorf("QEMU's destination ended: %w", clients[1].Err())
@@ -270,7 +281,7 @@ func migrate(ctx context.Context, from, to *rivalSide, limit int) (own float64, 
 	if err != nil {
 		return 0, 0, err
 	}
-	return own, limit, await(ctx, func() (bool, error) {
+	return own, limit, await(ctx, "see the destination run", func() (bool, error) {
 		var state struct{ Status string }
 		err := clients[1].Execute(ctx, "query-status", nil, &state)
 		if err == nil && state.Status != "inmigrate" && state.Status != "running" {
@@ -280,8 +291,8 @@ func migrate(ctx context.Context, from, to *rivalSide, limit int) (own float64, 
 	})
 }
 
-// await asks again and again until it is so.
-func await(ctx context.Context, ok func() (bool, error)) error {
+// await asks again and again until it is so; what it waits for is in its error.
+func await(ctx context.Context, what string, ok func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	for {
@@ -289,7 +300,7 @@ func await(ctx context.Context, ok func() (bool, error)) error {
 			return err
 		}
 		if err := observer.Pause(ctx, 20*time.Millisecond); err != nil {
-			return err
+			return fmt.Errorf("%s: %w", what, err)
 		}
 	}
 }
