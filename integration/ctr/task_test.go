@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/containerd/cgroups/v3"
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
@@ -160,19 +161,36 @@ func testObserve(t *testing.T, n *harness.Node) {
 	testMetrics(t, n)
 }
 
+// testMetrics reads what ctr prints, which has the shape of the host's version of cgroups.
 func testMetrics(t *testing.T, n *harness.Node) {
 	t.Helper()
-	var m struct {
-		Memory struct{ Usage struct{ Usage, Limit uint64 } }
+	var one struct {
+		Memory struct{ Usage struct{ Usage uint64 } }
 		CPU    struct{ Usage struct{ Total uint64 } }
 		Pids   struct{ Current uint64 }
 	}
-	out := n.Ctr(t, "task", "metrics", "--format", "json", "vm")
-	if err := json.Unmarshal([]byte(out), &m); err != nil {
-		t.Fatal(err)
+	var two struct {
+		Memory struct{ Usage uint64 }
+		CPU    struct {
+			Usage uint64 `json:"usage_usec"`
+		}
+		Pids struct{ Current uint64 }
 	}
-	if m.Memory.Usage.Usage == 0 || m.CPU.Usage.Total == 0 || m.Pids.Current == 0 {
-		t.Errorf("metrics %+v\n%s", m, out)
+	unified := cgroups.Mode() == cgroups.Unified
+	var into any = &one
+	if unified {
+		into = &two
+	}
+	out := n.Ctr(t, "task", "metrics", "--format", "json", "vm")
+	if err := json.Unmarshal([]byte(out), into); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	memory, cpu, pids := one.Memory.Usage.Usage, one.CPU.Usage.Total, one.Pids.Current
+	if unified {
+		memory, cpu, pids = two.Memory.Usage, two.CPU.Usage, two.Pids.Current
+	}
+	if memory == 0 || cpu == 0 || pids == 0 {
+		t.Errorf("memory %d, CPU %d, processes %d: %s", memory, cpu, pids, out)
 	}
 }
 
