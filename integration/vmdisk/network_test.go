@@ -27,7 +27,9 @@ func (s *site) network(t *testing.T) {
 	}
 	c := run(t, s.a, append(byKernel("vmlinuz"), "--cni", "--annotation", "godwit.dev/memory=256MiB",
 		"--mount", "type=bind,src=/etc/resolv.conf,dst=/etc/resolv.conf,options=rbind:ro", images.KernelDisk, vm)...)
-	first := awaitLease(t, c.out.String, 1)
+	first := awaitTick(t, c.out.String, func(s state) bool {
+		return s["leases"] != "" && s["lease"] != "" && strings.HasSuffix(s["net"], ","+harness.Gateway)
+	})
 	address := s.leased(t, s.a, vm, first)
 	if !strings.HasPrefix(address, "10.88.1.") {
 		t.Errorf("the guest has %s, want one of the node's range", address)
@@ -41,12 +43,10 @@ func (s *site) network(t *testing.T) {
 	t.Run("same address", func(t *testing.T) {
 		s.a.Godwit(t, "hibernate", vm)
 		all := states(s.log(s.a, vm)())
+		log := s.later(s.b, vm)
 		s.b.Godwit(t, "wake", vm)
-		log := s.log(s.b, vm)
-		woken := awaitTick(t, log, func(state) bool { return true })
-		woken.want(t, state{"nonce": first["nonce"], "net": first["net"], "lease": first["lease"]})
-		renewed := awaitLease(t, log, number(t, all[len(all)-1]["leases"])+2)
-		renewed.want(t, state{"nonce": first["nonce"], "net": first["net"], "lease": first["lease"]})
+		renewed := awaitRenewed(t, log, first, number(t, all[len(all)-1]["leases"])+2)
+		renewed.want(t, state{"nonce": first["nonce"]})
 		if got := s.leased(t, s.b, vm, renewed); got != address {
 			t.Errorf("woke at %s, was at %s", got, address)
 		}
@@ -77,15 +77,12 @@ func (s *site) network(t *testing.T) {
 // keeps its NIC and its lease, and renews that at the other node.
 func (s *site) movesLive(t *testing.T, vm, address string, first state) {
 	for _, to := range []*harness.Node{s.b, s.a} {
+		log := s.later(to, vm)
 		s.a.Godwit(t, "migrate", "--to", to.Name, "--mode", "live", vm)
-		log := s.log(to, vm)
 		moved := awaitTick(t, log, func(state) bool { return true })
 		moved.want(t, state{"nonce": first["nonce"], "disk": first["disk"], "boots": first["boots"]})
 		times := number(t, moved["leases"]) + 1
-		renewed := awaitTick(t, log, func(s state) bool { // its client takes routes away and gives them again, each time
-			n, err := strconv.Atoi(s["leases"])
-			return err == nil && n >= times && s["net"] == first["net"] && s["lease"] == first["lease"]
-		})
+		renewed := awaitRenewed(t, log, first, times)
 		if got := s.leased(t, to, vm, renewed); got != address {
 			t.Errorf("on node %s it has %s, it had %s", to.Name, got, address)
 		}
@@ -134,12 +131,14 @@ func (s *site) event(t *testing.T, n *harness.Node, vm, address string) {
 	t.Errorf("no log of node %s says %q", n.Name, line)
 }
 
-// awaitLease waits until the guest has had its lease confirmed that often.
-func awaitLease(t *testing.T, text func() string, times int) state {
+// awaitRenewed waits until the guest has had its lease confirmed that often, and has the
+// lease and the network that it had first: its client takes routes away and gives them
+// again, each time.
+func awaitRenewed(t *testing.T, text func() string, first state, times int) state {
 	t.Helper()
 	return awaitTick(t, text, func(s state) bool {
 		n, err := strconv.Atoi(s["leases"])
-		return err == nil && n >= times
+		return err == nil && n >= times && s["net"] == first["net"] && s["lease"] == first["lease"]
 	})
 }
 
@@ -153,6 +152,16 @@ func (s *site) log(n *harness.Node, vm string) func() string {
 	return func() string {
 		data, _ := os.ReadFile(filepath.Join(s.h.Dir, "log", n.Name+"-default-"+vm+".log"))
 		return strings.ReplaceAll(string(data), "\r", "")
+	}
+}
+
+// later is what log will have beyond what it has: the VM may have been there before.
+func (s *site) later(n *harness.Node, vm string) func() string {
+	log := s.log(n, vm)
+	seen := len(log())
+	return func() string {
+		text := log()
+		return text[min(seen, len(text)):]
 	}
 }
 
