@@ -121,6 +121,11 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 	d.engine = engine.New(parts, engineOptions(cfg, snapshots.repository))
 	d.undo = append(d.undo, func() error { d.engine.Close(); return nil })
 	d.moves.drivenBy(d.engine)
+	if d.isController() {
+		if err := d.metrics.Register(engine.NewTransferMetrics(d.engine)); err != nil {
+			return nil, err
+		}
+	}
 	d.shims = &adopter{config: cfg, configPath: path, machines: d.machines, containers: d.tasks}
 	d.models = &templates{config: cfg, configPath: path}
 	d.node = &node.Service{

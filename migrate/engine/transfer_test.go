@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/proto"
 
 	"godwit.dev/godwit/api/record"
@@ -48,6 +49,7 @@ func TestMoveTellsItsTransfer(t *testing.T) {
 			t.Errorf("%s: %v: %v", name, status, err)
 		}
 	}
+	w.tellsCollector(e, said)
 	w.says(nil)
 	w.hangs("Send", false)
 	if _, err := e.Cancel(t.Context(), "m", "enough"); err != nil {
@@ -59,6 +61,29 @@ func TestMoveTellsItsTransfer(t *testing.T) {
 	status, err := e.Status(t.Context(), "m")
 	if err != nil || status.GetTransfer() != nil || !status.GetSettled() {
 		t.Errorf("at its end: %v, %v", status, err)
+	}
+}
+
+// tellsCollector wants the same of a scrape, in numbers.
+func (w *world) tellsCollector(e *Engine, said *machinev1.Progress) {
+	w.t.Helper()
+	registry := prometheus.NewRegistry()
+	if err := registry.Register(NewTransferMetrics(e)); err != nil {
+		w.t.Fatal(err)
+	}
+	w.says(&machinev1.QueryResponse{Ref: &machinev1.Ref{Operation: "m", Attempt: 1}, Progress: said})
+	for name, want := range map[string]float64{"processed_bytes": 50, "remaining_bytes": 30} {
+		if got := gathered(w.t, registry, "godwit_migration_data_"+name, vm.GetId(), vm.GetNamespace()); got != want {
+			w.t.Errorf("%s %v, want %v", name, got, want)
+		}
+	}
+	if got := gathered(w.t, registry, "godwit_migration_dirty_memory_rate_bytes", vm.GetId(), vm.GetNamespace()); got != 40 {
+		w.t.Errorf("dirty rate %v", got)
+	}
+	for phase, want := range map[string]float64{"pending": 0, "scheduling": 0, "running": 1} {
+		if got := gathered(w.t, registry, "godwit_migrations_in_"+phase+"_phase"); got != want {
+			w.t.Errorf("%v moves are %s, want %v", got, phase, want)
+		}
 	}
 }
 
