@@ -119,7 +119,7 @@ func Follow(ctx context.Context, from Source, req *nodev1.WatchRequest, do func(
 		case err != nil:
 			return err
 		case len(resp.GetEvents()) == 0 && settled:
-			return nil // its last event is lost with the controller that was to write it
+			return nil // the controller that was to write its last event has died: the next one will
 		case len(resp.GetEvents()) == 0 && req.GetUntilSettled() && req.GetOperation() != "":
 			status, err := from.Get(ctx, &nodev1.StatusRequest{Operation: req.GetOperation()})
 			settled = err == nil && status.GetSettled()

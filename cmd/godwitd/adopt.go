@@ -45,20 +45,32 @@ type adopter struct {
 	}
 
 	mu    sync.Mutex
-	tried map[string]time.Time // when a shim was started at once, by the VM's name
+	tried map[string]try       // by the VM's name
 	dead  map[string]time.Time // since when a VM has no shim that answers
 }
 
 // forgetAfter is more than containerd gives what cleans up after a shim.
 const forgetAfter = 20 * time.Second
 
-// watch adopts a VM as soon as its shim has died; the rounds find what it misses. One
-// whose successors die too waits for the next round.
+// try is the last start of a shim for a VM whose shim has died.
+type try struct {
+	at   time.Time
+	next time.Duration // that the one after it is put off
+}
+
+// tryAgain is how long the second start in a row is put off; each one more waits twice as
+// long, up to a round.
+const tryAgain = 250 * time.Millisecond
+
+// watch adopts a VM as soon as its shim has died; the rounds find what it misses. One whose
+// successors die too, one after the other, is adopted less and less often.
 func (a *adopter) watch(ctx context.Context) {
 	err := deaths.Watch(ctx, a.config.VMsDir(), func(namespace, id string) {
 		vm := &nodev1.VM{Namespace: namespace, Id: id}
-		if !a.first(namespace + "/" + id) {
+		select {
+		case <-ctx.Done():
 			return
+		case <-time.After(a.pause(namespace + "/" + id)):
 		}
 		if err := a.adoptOne(ctx, vm); err != nil && ctx.Err() == nil {
 			slog.WarnContext(ctx, "VM of a dead shim waits", "vm", namespace+"/"+id, "error", err)
@@ -69,20 +81,19 @@ func (a *adopter) watch(ctx context.Context) {
 	}
 }
 
-// first reports whether the VM was not tried within one round.
-func (a *adopter) first(vm string) bool {
+// pause answers how long the start of a VM's next shim is put off: not at all, if the last
+// one was started more than a round ago.
+func (a *adopter) pause(vm string) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := time.Now()
-	maps.DeleteFunc(a.tried, func(_ string, at time.Time) bool { return now.Sub(at) > tendInterval })
-	if _, tried := a.tried[vm]; tried {
-		return false
-	}
+	maps.DeleteFunc(a.tried, func(_ string, t try) bool { return now.Sub(t.at) > tendInterval })
 	if a.tried == nil {
-		a.tried = map[string]time.Time{}
+		a.tried = map[string]try{}
 	}
-	a.tried[vm] = now
-	return true
+	pause := a.tried[vm].next
+	a.tried[vm] = try{at: now.Add(pause), next: min(max(tryAgain, 2*pause), tendInterval)}
+	return pause
 }
 
 // end ends the adopted VMs whose container object was removed: no shim hears of that.

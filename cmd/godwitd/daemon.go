@@ -267,6 +267,7 @@ type work struct {
 func (d *daemon) owed() []work {
 	return []work{
 		{"adopt", d.shims.adopt},
+		{"events", d.moves.tell},
 		{"resume", d.engine.Resume},
 		{"reconcile", func(ctx context.Context) error { return d.engine.Reconcile(ctx, d.machines.List) }},
 		{"sweep", d.engine.Sweep},

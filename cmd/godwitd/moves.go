@@ -128,6 +128,14 @@ func (m *mover) announce(ctx context.Context) {
 	}
 }
 
+// tell has the controller write the events that it owes.
+func (m *mover) tell(ctx context.Context) error {
+	if own, ok := m.service.(*service.Service); ok {
+		return own.Tell(ctx)
+	}
+	return nil
+}
+
 // admits reports whether VMs may come to this node. The controller is asked each time: a
 // cordon counts from the moment that it is answered.
 func (m *mover) admits(ctx context.Context) error {

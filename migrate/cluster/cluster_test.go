@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
 
+	"godwit.dev/godwit/api/moves"
 	"godwit.dev/godwit/migrate/store"
 	"godwit.dev/godwit/migrate/store/storetest"
 
@@ -220,6 +222,64 @@ func TestEventsOnce(t *testing.T) {
 	}
 	if stored, err := other.notes.Notes(t.Context(), kindEvent, ""); err != nil || len(stored) != Remembered || stored[0].Key != eventKey(6) {
 		t.Errorf("%d are stored: %v", len(stored), err)
+	}
+}
+
+// overheard loses the answer about a new note, and has somebody ask for the events before the
+// one who wrote it tries again.
+type overheard struct {
+	notes
+	ask   func()
+	calls int
+}
+
+func (o *overheard) NoteNew(ctx context.Context, kind, key string, value []byte) error {
+	err := o.notes.NoteNew(ctx, kind, key, value)
+	if o.calls++; o.calls == 1 {
+		o.ask()
+		return fmt.Errorf("the answer is lost: %w", errdefs.ErrUnavailable)
+	}
+	return err
+}
+
+// An event whose answer was lost is not written again under the next number, though its own
+// has been heard of meanwhile (N-34).
+func TestEventThatIsHeardFirst(t *testing.T) {
+	notes := &overheard{notes: storetest.NewMemory()}
+	b, err := Open(t.Context(), notes, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	notes.ask = func() { b.Events(t.Context(), 0, 0) }
+	for _, kind := range []string{"one", "two"} {
+		if err := b.Append(t.Context(), &nodev1.MoveEvent{Type: kind}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all := b.Events(t.Context(), 0, 0); len(all) != 2 || all[1].GetType() != "two" {
+		t.Errorf("%v", all)
+	}
+}
+
+// Whoever tells them, an operation has one first and one last event; what lies between them,
+// and what is no operation's, is told as often as it happens (N-34).
+func TestEventsOfOneOperation(t *testing.T) {
+	boards := shared(t, 2)
+	for i, ev := range []*nodev1.MoveEvent{
+		{Type: moves.Started, Operation: "m"}, {Type: moves.Started, Operation: "m"}, {Type: moves.Started, Operation: "n"},
+		{Type: moves.Retrying, Operation: "m"}, {Type: moves.Retrying, Operation: "m"}, {Type: moves.NodeLost}, {Type: moves.NodeLost},
+		{Type: moves.Succeeded, Operation: "m"}, {Type: moves.Failed, Operation: "m"}, {Type: moves.Succeeded, Operation: "m"},
+	} {
+		if err := boards[i%2].Append(t.Context(), ev); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var told []string
+	for _, ev := range boards[0].Events(t.Context(), 0, 0) {
+		told = append(told, ev.GetType()+ev.GetOperation())
+	}
+	if want := []string{"MigrationStartedm", "MigrationStartedn", "Retryingm", "Retryingm", "NodeLost", "NodeLost", "Succeededm"}; !slices.Equal(told, want) {
+		t.Errorf("told %v", told)
 	}
 }
 

@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
 
+	"godwit.dev/godwit/api/moves"
 	"godwit.dev/godwit/migrate/store"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -101,25 +103,46 @@ func (l *events) forget(ctx context.Context, notes store.Notes) error {
 	}
 }
 
-// has reports whether the event of that number is this one.
-func (l *events) has(ev *nodev1.MoveEvent) bool {
+// next numbers ev, unless it is among the events already: under the number that it was
+// tried with, whose answer was lost, or by another's word. A move begins once, and ends once.
+func (l *events) next(ev *nodev1.MoveEvent) (told bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i := len(l.all) - 1; i >= 0 && l.all[i].GetId() >= ev.GetId(); i-- {
-		if proto.Equal(l.all[i], ev) {
+	which := end(ev)
+	for _, was := range slices.Backward(l.all) {
+		if which == "" && (ev.GetId() == 0 || was.GetId() < ev.GetId()) {
+			break
+		}
+		if was.GetId() == ev.GetId() && proto.Equal(was, ev) || which != "" && was.GetOperation() == ev.GetOperation() && end(was) == which {
 			return true
 		}
 	}
+	ev.Id = l.last + 1
 	return false
 }
 
+// end of an operation that an event tells of.
+func end(ev *nodev1.MoveEvent) string {
+	switch {
+	case ev.GetOperation() == "":
+		return ""
+	case ev.GetType() == moves.Started:
+		return "first"
+	case moves.Settled(ev.GetType()):
+		return "last"
+	}
+	return ""
+}
+
 // Append numbers ev and makes it durable. A store that is out of reach is asked again
-// until ctx ends; an answer that was lost leaves no second one.
+// until ctx ends; an answer that was lost leaves no second one. Of an operation there is one
+// first and one last event, whoever appends them.
 func (b *Board) Append(ctx context.Context, ev *nodev1.MoveEvent) error {
 	l := &b.log
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	ev = proto.CloneOf(ev)
+	ev.Id = 0
 	ev.UnixNano = b.now().UnixNano()
 	heard := !b.shared // else who lags might take a number whose event is forgotten already
 	for {
@@ -148,10 +171,12 @@ func (b *Board) Append(ctx context.Context, ev *nodev1.MoveEvent) error {
 }
 
 // number tries to store ev under the next number. Where that is taken it looks up by
-// whom.
+// whom; who tries again finds out whether it was taken for ev.
 func (b *Board) number(ctx context.Context, ev *nodev1.MoveEvent) error {
 	l := &b.log
-	ev.Id = l.newest() + 1
+	if l.next(ev) {
+		return nil
+	}
 	value, err := proto.Marshal(ev)
 	if err != nil {
 		return err
@@ -167,10 +192,7 @@ func (b *Board) number(ctx context.Context, ev *nodev1.MoveEvent) error {
 	if err := l.hear(ctx, b.notes); err != nil {
 		return err
 	}
-	switch {
-	case l.has(ev): // it is this one: the answer to a try before was lost
-		return nil
-	case l.newest() < ev.GetId():
+	if l.newest() < ev.GetId() {
 		return fmt.Errorf("its number is taken by nothing that can be read: %w", errdefs.ErrDataLoss)
 	}
 	return err

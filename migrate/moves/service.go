@@ -33,6 +33,7 @@ type Board interface {
 	Nodes() []*nodev1.NodeInfo
 	Cordon(ctx context.Context, name string, undo bool) (*nodev1.NodeInfo, error)
 	Events(ctx context.Context, after uint64, wait time.Duration) []*nodev1.MoveEvent
+	Append(ctx context.Context, ev *nodev1.MoveEvent) error
 }
 
 // Service implements nodev1.MovesService at the controller.

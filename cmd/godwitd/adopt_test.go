@@ -1,0 +1,39 @@
+package main
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A VM whose shim dies is adopted at once, also soon after another one of it has died; one
+// whose successors die one after the other less and less often, but once a round (H38).
+func TestAdopterPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &adopter{}
+		var all, last time.Duration
+		for i := range 12 {
+			pause := a.pause("default/web")
+			switch {
+			case i == 0 && pause != 0:
+				t.Errorf("the first waits for %v", pause)
+			case i == 1 && pause > time.Second:
+				t.Errorf("the second waits for %v", pause)
+			case pause < last || pause > tendInterval || i == 11 && pause != tendInterval:
+				t.Errorf("try %d waits for %v, the one before for %v", i, pause, last)
+			}
+			last, all = pause, all+pause
+			time.Sleep(pause)
+		}
+		if all < 2*tendInterval {
+			t.Errorf("12 tries in %v", all)
+		}
+		if pause := a.pause("default/other"); pause != 0 {
+			t.Errorf("another VM waits for %v", pause)
+		}
+		time.Sleep(2 * tendInterval)
+		if pause := a.pause("default/web"); pause != 0 {
+			t.Errorf("one that was calm for two rounds waits for %v", pause)
+		}
+	})
+}

@@ -1,0 +1,78 @@
+package moves
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/moves"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// tellAfter is how long whoever has settled a move has to tell of it.
+const tellAfter = 10 * time.Second
+
+// ends are the events of moves that are settled.
+var ends = map[nodev1.Phase]string{
+	nodev1.Phase_PHASE_SUCCEEDED: moves.Succeeded, nodev1.Phase_PHASE_FAILED: moves.Failed, nodev1.Phase_PHASE_ABORTED: moves.Aborted,
+	nodev1.Phase_PHASE_LOST_AT_DEST: moves.Lost, nodev1.Phase_PHASE_LOST_AT_SRC: moves.Lost,
+}
+
+// Tell writes the first and the last events that are missing: of a controller that has died
+// between a change of the records and its event, or whose store took none for too long. The
+// board takes each of them once, whoever else tells it (N-34).
+func (s *Service) Tell(ctx context.Context) error {
+	all, err := s.Records.List(ctx, &nodev1.ListRequest{})
+	if err != nil {
+		return err
+	}
+	told, over, open := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	var ids []string
+	for _, ev := range s.Board.Events(ctx, 0, 0) {
+		id := ev.GetOperation()
+		if id != "" && !told[id] {
+			ids = append(ids, id)
+		}
+		told[id], over[id] = true, over[id] || moves.Settled(ev.GetType())
+	}
+	for _, rec := range all.GetRecords() {
+		op := rec.GetOperation()
+		open[op.GetId()] = true
+		if op.GetKind() == nodev1.Kind_KIND_MIGRATE && !told[op.GetId()] {
+			if err := s.tell(ctx, op, moves.Started); err != nil {
+				return err
+			}
+		}
+	}
+	for _, id := range ids {
+		if over[id] || open[id] {
+			continue
+		}
+		resp, err := s.Records.Operation(ctx, &nodev1.OperationRequest{Id: id})
+		if errdefs.IsNotFound(err) { // forgotten with its VM
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("tell the end of operation %s: %w", id, err)
+		}
+		op := resp.GetOperation()
+		kind, closed := ends[op.GetPhase()], op.GetClosedUnixNano()
+		if kind == "" || closed == 0 || time.Since(time.Unix(0, closed)) < tellAfter {
+			continue
+		}
+		if err := s.tell(ctx, op, kind); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Service) tell(ctx context.Context, op *nodev1.Operation, kind string) error {
+	return s.Board.Append(ctx, &nodev1.MoveEvent{
+		Type: kind, Vm: op.GetVm(), Operation: op.GetId(), Reason: op.GetReason(),
+		Attempt: op.GetAttempt(), Source: op.GetSource(), Destination: op.GetDestination(),
+	})
+}
