@@ -117,7 +117,7 @@ bench-live: setup tools build guest ## figures of moves beside QEMU's own migrat
 shimtest: setup tools build guest ## containerd's own conformance suites on the shim, COUNT times (root)
 	tools/shimtest.sh $(COUNT)
 
-crash: setup tools build guest ## kill every program at every step, COUNT times; moves into out/crash.json (root)
+crash: setup tools build guest ## kill every program at every step, COUNT times; moves, which go on where a run was interrupted, into out/crash.json (root)
 	@mkdir -p out && rm -f out/simulated out/crash.json
 	go test -count=1 -run 'TestSimulation$$' ./migrate/engine -args -sim.told $(CURDIR)/out/simulated
 	GODWIT_CRASH=full go test -tags integration -count=$(COUNT) -p 1 -timeout 240m -run Crash $(integration_pkgs)

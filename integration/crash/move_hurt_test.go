@@ -43,6 +43,33 @@ var (
 	reverting = row{"reverting", &edge{point{keeper, "record.REVERTING", 1}, points.After}, 0}
 )
 
+// near are rows around a call of a node's godwitd to containerd, which hands it to the shim:
+// before it, in the middle of it, and behind it.
+func near(at role, call, inner string) []row {
+	return []row{
+		{name: "before " + call, e: &edge{point{at, "Tasks." + call, 1}, points.Before}},
+		{name: "in " + call, e: &edge{point{at, "Task." + inner, 1}, points.Before}},
+		{name: "after " + call, e: &edge{point{at, "Tasks." + call, 1}, points.After}},
+	}
+}
+
+// containerdDeaths adds the deaths of containerd: where a destination's task is made and
+// started, and where a source's is released.
+func containerdDeaths(add func(r row, what string, do func(*journey, context.Context) (func() error, error), may ...end)) {
+	for _, r := range near(destination, "Create", "Create") {
+		add(r, "destination containerd", containerdOf(destination), stays, moved)
+	}
+	for _, r := range near(destination, "Start", "Start") {
+		add(r, "destination containerd", containerdOf(destination), moved)
+		add(r, "source containerd", containerdOf(source), moved)
+	}
+	for _, r := range near(source, "Delete", "Delete") {
+		add(r, "source containerd", containerdOf(source), moved)
+	}
+	add(paused, "source containerd", containerdOf(source), moved)
+	add(runsThere, "destination containerd", containerdOf(destination), moved)
+}
+
 // hurts are the cells of the crash table that no point of a program stands for.
 func hurts(s script) (all []hurt) {
 	add := func(r row, what string, do func(*journey, context.Context) (func() error, error), may ...end) {
@@ -72,10 +99,13 @@ func hurts(s script) (all []hurt) {
 	case "reverted":
 		add(reverting, "source VMM", vmmOf(source), gone)
 		add(reverting, "link of controller and source", cut(keeper, source), stays)
+		add(reverting, "source containerd", containerdOf(source), stays)
+		add(reverting, "destination containerd", containerdOf(destination), stays)
 		return all
 	default:
 		return nil
 	}
+	containerdDeaths(add)
 	add(paused, "source VMM", vmmOf(source), moved)
 	for _, r := range after {
 		add(r, "source VMM", vmmOf(source), moved)
@@ -154,6 +184,17 @@ func vmmOf(r role) func(*journey, context.Context) (func() error, error) {
 			return nil, err
 		}
 		return nil, kill(ctx, pid)
+	}
+}
+
+// containerdOf kills a node's containerd, which comes back once all know that it is gone.
+func containerdOf(r role) func(*journey, context.Context) (func() error, error) {
+	return func(j *journey, ctx context.Context) (func() error, error) {
+		if err := j.at(r).Containerd.Kill(); err != nil {
+			return nil, err
+		}
+		j.letGo()
+		return nil, j.at(r).StartContainerd(ctx)
 	}
 }
 

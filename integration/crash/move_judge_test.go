@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/integration/harness"
 )
@@ -59,8 +61,11 @@ func (w *travels) death(t *testing.T, s script, e edge) (killed bool, err error)
 	if err != nil {
 		return false, err
 	}
-	if pid != 0 {
-		if err := kill(ctx, pid); err != nil {
+	if at.who != nobody {
+		switch err := kill(ctx, pid); {
+		case errors.Is(err, unix.ESRCH):
+			at.who = nobody
+		case err != nil:
 			return false, err
 		}
 	}
@@ -70,7 +75,7 @@ func (w *travels) death(t *testing.T, s script, e edge) (killed bool, err error)
 			return true, err
 		}
 	}
-	return pid != 0, j.judge(t, at, j.allowed(at))
+	return at.who != nobody, j.judge(t, at, j.allowed(at))
 }
 
 func (j *journey) restart(ctx context.Context, n *harness.Node) error {
@@ -87,10 +92,10 @@ func (j *journey) look(ctx context.Context, r role, pid int) (seen, error) {
 	at := seen{at: r, who: shimProcess, phase: rec.GetOperation().GetPhase(), own: rec.GetOwner().GetNode() == j.to.Name, from: note(j.from, j.vm).Phase, to: note(j.to, j.vm).Phase}
 	at.landing = note(j.to, j.vm).Waking
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
-	if filepath.Base(exe) == "godwitd" {
+	switch {
+	case filepath.Base(exe) == "godwitd":
 		at.who = daemon
-	}
-	if pid == 0 {
+	case pid == 0 || errors.Is(err, os.ErrNotExist): // it was about to end when it came by
 		at.who, err = nobody, nil
 	}
 	return at, err
@@ -118,6 +123,14 @@ func (j *journey) allowed(at seen) []end {
 }
 
 func onlyHome(seen) []end { return []end{stays} }
+
+// calledOff: an order to abort that died with the controller before it was durable is nobody's.
+func calledOff(at seen) []end {
+	if at.at == keeper && at.phase >= nodev1.Phase_PHASE_PENDING && at.phase <= nodev1.Phase_PHASE_SWITCHING {
+		return []end{stays, moved}
+	}
+	return onlyHome(at)
+}
 
 // judge waits for the end and compares it with what may be. Whatever it is, no counter is
 // seen twice or goes back, memory and disk are one, and nothing is left.

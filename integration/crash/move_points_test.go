@@ -50,6 +50,13 @@ type edge struct {
 
 func (e edge) String() string { return e.side + " " + e.point.String() }
 
+// edgeOf reads what String writes.
+func edgeOf(name string) (e edge, ok bool) {
+	e.n = 1
+	_, err := fmt.Sscanf(name, "%s %s %s #%d", &e.side, &e.at, &e.name, &e.n)
+	return e, e.String() == name && (err == nil || strings.Count(name, " ") == 2)
+}
+
 func (e edge) file() string { return e.name + "." + e.side }
 
 // pointed are programs with points: where they lie, and where they tell of them.

@@ -33,21 +33,9 @@ func scripts() []script {
 		{name: "to a new node", mode: "live", fresh: true, only: func(e edge) bool {
 			return e.at == destination && (strings.HasPrefix(e.name, "Leases.") || strings.HasPrefix(e.name, "Containers."))
 		}},
-		{name: "called off", mode: "live", at: &send, do: (*journey).callOff, comes: onlyHome},
+		{name: "called off", mode: "live", at: &send, do: (*journey).callOff, comes: calledOff},
 		{name: "reverted", mode: "live", at: &committed, do: (*journey).failDestination, comes: onlyHome},
 	}
-}
-
-// selected are the edges of moveSelection, without a look at what registers itself.
-func (s script) selected() (all []edge) {
-	for _, name := range moveSelection {
-		rest, mine := strings.CutPrefix(name, s.name+"/")
-		f := strings.Fields(rest)
-		if mine && len(f) == 3 {
-			all = append(all, edge{point{role(f[1]), f[2], 1}, f[0]})
-		}
-	}
-	return all
 }
 
 func flagRun() string { return flag.Lookup("test.run").Value.String() }

@@ -4,9 +4,7 @@ package crash
 
 import (
 	"errors"
-	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -22,30 +20,35 @@ var moveSelection = []string{
 
 // TestCrashMoves kills each program that takes part in a move at each point that it
 // registers, before and after, in live and cold moves, in one that is called off and in
-// one whose destination fails after the commit; VMMs, workers, links and the registry in
-// each row of the crash table. An observer of the guest judges (N-35, S0-11).
+// one whose destination fails after the commit; containerds, VMMs, workers, links and the
+// registry in each row of the crash table. An observer of the guest judges (N-35, S0-11).
 func TestCrashMoves(t *testing.T) {
-	m := &matrix{t: t, full: os.Getenv("GODWIT_CRASH") == "full", killed: map[string]bool{}, alone: map[string]bool{}}
+	root, err := harness.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &matrix{t: t, root: root, full: os.Getenv("GODWIT_CRASH") == "full"}
+	m.parts = m.readParts()
 	defer m.close()
 	for _, s := range scripts() {
-		t.Run(s.name, func(t *testing.T) { m.play(t, s) })
+		t.Run(s.name, func(t *testing.T) { m.play(t, s, m.parts[s.name]) })
 	}
-	if m.full {
+	if m.keeps() {
 		m.report()
 	}
 }
 
 // matrix is all deaths of a run.
 type matrix struct {
-	t          *testing.T
-	full       bool
-	w          *travels
-	points     []point         // that registered themselves
-	killed     map[string]bool // edges, by script
-	alone      map[string]bool // those where the program had ended by itself
-	deaths     int
-	violations int
+	t     *testing.T
+	root  string
+	full  bool
+	w     *travels
+	parts map[string]*part
 }
+
+// keeps reports whether what is played is written down: not of single cases.
+func (m *matrix) keeps() bool { return m.full && strings.Count(flagRun(), "/") < 2 }
 
 // world answers the cluster that the last case has left in order, or a new one.
 func (m *matrix) world() *travels {
@@ -69,44 +72,61 @@ func (m *matrix) close() {
 }
 
 // play kills at each point of one script, and then what has no points.
-func (m *matrix) play(t *testing.T, s script) {
-	edges := m.survey(t, s)
-	for _, e := range edges {
-		m.one(t, s, e.String(), func(t *testing.T, w *travels) (bool, error) { return w.death(t, s, e) })
+func (m *matrix) play(t *testing.T, s script, p *part) {
+	if !m.full {
+		for _, name := range moveSelection {
+			if name, mine := strings.CutPrefix(name, s.name+"/"); mine {
+				m.one(t, s, &played{Name: name})
+			}
+		}
+		return
 	}
-	for _, h := range hurts(s) {
-		m.one(t, s, h.name, func(t *testing.T, w *travels) (bool, error) { return true, w.hurt(t, s, h) })
+	if len(p.Cases) == 0 {
+		for _, name := range m.survey(t, s) {
+			p.Cases = append(p.Cases, &played{Name: name})
+		}
+	}
+	for _, c := range p.Cases {
+		if c.Outcome != "" {
+			t.Logf("played before, by the same sources: %s: %s", c.Name, c.Outcome)
+			continue
+		}
+		m.one(t, s, c)
+		if p.When = time.Now().UTC(); !m.keeps() {
+			continue
+		}
+		if err := p.write(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
-func (m *matrix) one(t *testing.T, s script, name string, play func(*testing.T, *travels) (killed bool, err error)) {
-	if !m.full && !slices.Contains(moveSelection, s.name+"/"+name) {
-		return
-	}
-	ran, killed := false, false
-	ok := t.Run(name, func(t *testing.T) {
+// one plays a case, and notes what came of it.
+func (m *matrix) one(t *testing.T, s script, c *played) {
+	ran, killed, begun := false, false, time.Now()
+	ok := t.Run(c.Name, func(t *testing.T) {
 		ran = true
-		w := m.world()
 		var err error
-		if killed, err = play(t, w); err == nil && !killed && !m.full {
+		if killed, err = m.world().play(t, s, c.Name); err == nil && !killed && !m.full {
 			err = errors.New("nobody was killed: the program that came by has ended by itself")
 		}
 		if err != nil {
-			t.Error(errors.Join(err, w.successors(), w.Logs()))
+			t.Error(errors.Join(err, m.w.successors(), m.w.Logs()))
 		}
 	})
-	if !ran {
+	switch {
+	case !ran: // it was not asked for
 		return
+	case !ok:
+		c.Outcome = caseFailed
+	case killed:
+		c.Outcome = caseKilled
+	default:
+		c.Outcome = caseEnded
 	}
-	if killed {
-		m.deaths++
-		m.killed[s.name+"/"+name] = true
-	} else {
-		m.alone[s.name+"/"+name] = true
-	}
+	c.Seconds, c.Load = time.Since(begun).Seconds(), load()
 	if !ok { // the next case does not pay for this one
-		m.violations++
-		m.w.Keep(t.Name() + "/" + name)
+		m.w.Keep(t.Name() + "/" + c.Name)
 		if err := m.w.Close(); err != nil {
 			t.Error(err)
 		}
@@ -114,14 +134,25 @@ func (m *matrix) one(t *testing.T, s script, name string, play func(*testing.T, 
 	}
 }
 
-// survey lists the points of a script that no death disturbs: those behind what the script
-// itself does, and no others.
-func (m *matrix) survey(t *testing.T, s script) []edge {
-	if !m.full {
-		return s.selected()
+// play plays the case of that name: a side of a point, or what has none.
+func (w *travels) play(t *testing.T, s script, name string) (killed bool, err error) {
+	for _, h := range hurts(s) {
+		if h.name == name {
+			return true, w.hurt(t, s, h)
+		}
 	}
+	e, ok := edgeOf(name)
+	if !ok {
+		return false, errors.New("there is no such case any more")
+	}
+	return w.death(t, s, e)
+}
+
+// survey lists the cases of a script: the points of one that no death disturbs, those behind
+// what the script itself does, and then what has no points.
+func (m *matrix) survey(t *testing.T, s script) (names []string) {
 	var all []edge
-	t.Run("survey", func(t *testing.T) {
+	ok := t.Run("survey", func(t *testing.T) {
 		w := m.world()
 		from, err := w.awake(t.Context())
 		if err != nil {
@@ -143,68 +174,15 @@ func (m *matrix) survey(t *testing.T, s script) []edge {
 			t.Fatal(err)
 		}
 	})
-	all = slices.DeleteFunc(all, func(e edge) bool { return s.only != nil && !s.only(e) })
-	for _, e := range all {
-		if !slices.Contains(m.points, e.point) {
-			m.points = append(m.points, e.point)
-		}
+	if !ok {
+		return nil
 	}
-	for _, e := range all {
+	for _, e := range slices.DeleteFunc(all, func(e edge) bool { return s.only != nil && !s.only(e) }) {
 		t.Logf("point: %s", e)
+		names = append(names, e.String())
 	}
-	return all
-}
-
-// of reports whether there is such a case of e, in whatever script.
-func of(cases map[string]bool, e edge) bool {
-	return slices.ContainsFunc(scripts(), func(s script) bool { return cases[s.name+"/"+e.String()] })
-}
-
-// report writes the figures, and fails on a point that was not killed on both sides, unless
-// the program that came by had ended by itself: such sides are counted for themselves.
-func (m *matrix) report() {
-	if strings.Contains(flagRun(), "/") {
-		return // a part of it
+	for _, h := range hurts(s) {
+		names = append(names, h.name)
 	}
-	ended := 0
-	for _, p := range m.points {
-		for _, side := range []string{"before", "after"} {
-			switch e := (edge{p, side}); {
-			case of(m.killed, e):
-			case of(m.alone, e):
-				m.t.Logf("%s there is nobody to kill: the program has ended", e)
-				ended++
-			default:
-				m.t.Errorf("nobody was killed %s", e)
-				m.violations++
-			}
-		}
-	}
-	root, err := harness.Root()
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	out := struct {
-		RealPoints    int    `json:"real_points"`
-		RealDeaths    int    `json:"real_deaths"`
-		EndedSides    int    `json:"ended_sides"` // of points, where nobody was left to kill
-		SimulatedRuns int    `json:"simulated_runs"`
-		Violations    int    `json:"violations"`
-		When          string `json:"when"`
-	}{len(m.points), m.deaths, ended, simulatedRuns(root), m.violations, time.Now().UTC().Format(time.RFC3339)}
-	if err := harness.WriteResult(filepath.Join(root, "out", "crash.json"), out); err != nil {
-		m.t.Error(err)
-	}
-	if len(m.points) < 60 {
-		m.t.Errorf("%d points, 60 are the least", len(m.points))
-	}
-}
-
-// simulatedRuns is what the simulation of the engine has noted, if it ran before.
-func simulatedRuns(root string) (n int) {
-	data, err := os.ReadFile(filepath.Join(root, "out", "simulated"))
-	if err == nil {
-		_, _ = fmt.Sscan(string(data), &n)
-	}
-	return n
+	return names
 }

@@ -117,7 +117,7 @@ func (w *travels) awake(ctx context.Context) (*harness.Node, error) {
 func (w *travels) boot(ctx context.Context) error {
 	n, begun := w.nodes[0], time.Now()
 	beacon := net.JoinHostPort(harness.Gateway, beaconPort)
-	if _, err := n.RunCtr(ctx, "run", "-d", "--cni", "--runtime", runtimeName, images.Probe, w.vm, "/bin/probe", "-beacon", beacon); err != nil {
+	if _, err := n.RunCtr(ctx, "run", "-d", "--cni", "--annotation", "godwit.dev/memory=96MiB", "--runtime", runtimeName, images.Probe, w.vm, "/bin/probe", "-beacon", beacon); err != nil {
 		return err
 	}
 	s, err := w.watch.next(ctx, begun)
