@@ -37,6 +37,15 @@ type travels struct {
 	nonce   string // of the VM that is there; empty: none
 	orders  int
 	past    []string // VMs that were
+	owed    []remains
+	beside  map[*harness.Node]harness.Inventory // what a node holds of those
+}
+
+// remains of a VM that was lost at its destination: its source keeps it, until its record has
+// been gone for a minute or more. Nobody waits for that but the end of all.
+type remains struct {
+	n  *harness.Node
+	vm string
 }
 
 // plain nodes keep no packs of a VM that has gone.
@@ -54,7 +63,7 @@ func newTravels(t *testing.T) *travels {
 	}
 	t.Setenv(points.EnvDir, p.dir+"/$GODWIT_NODE")
 	h := harness.New(t, harness.Options{Nodes: 3, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Programs: p.programs, Config: plain})
-	w := &travels{Harness: h, pointed: p, keeper: h.Node(0), nodes: h.Nodes()[1:], vm: filepath.Base(h.Dir), empty: map[*harness.Node]harness.Inventory{}}
+	w := &travels{Harness: h, pointed: p, keeper: h.Node(0), nodes: h.Nodes()[1:], vm: filepath.Base(h.Dir), empty: map[*harness.Node]harness.Inventory{}, beside: map[*harness.Node]harness.Inventory{}}
 	if err := p.forget(h.Nodes()...); err != nil {
 		t.Fatal(err)
 	}
@@ -106,8 +115,14 @@ func (w *travels) awake(ctx context.Context) (*harness.Node, error) {
 	if n == nil {
 		return nil, fmt.Errorf("VM %s is nobody's: %v", w.vm, rec)
 	}
-	if out, err := n.RunCtr(ctx, "tasks", "ls"); err != nil || strings.Contains(out, "RUNNING") {
+	out, err := n.RunCtr(ctx, "tasks", "ls")
+	if err != nil {
 		return n, err
+	}
+	for line := range strings.Lines(out) {
+		if f := strings.Fields(line); len(f) == 3 && f[0] == w.vm && f[2] == "RUNNING" {
+			return n, nil
+		}
 	}
 	return w.home(ctx, n)
 }
@@ -234,8 +249,15 @@ func (w *travels) clean(ctx context.Context, n *harness.Node) error {
 		more := slices.DeleteFunc(now.Since(w.empty[n]), func(item string) bool {
 			return strings.HasPrefix(item, "cgroup ") && filepath.Base(item) != w.vm
 		})
+		for _, item := range w.beside[n] { // once for each time that it is there
+			if i := slices.Index(more, item); i >= 0 {
+				more = slices.Delete(more, i, i+1)
+			}
+		}
 		dirs, _ := filepath.Glob(filepath.Join(n.Dir, "lib", "vms", "*", "*"))
-		dirs = slices.DeleteFunc(dirs, func(dir string) bool { return note(n, filepath.Base(dir)).Phase == "FENCED" }) // until a round of godwitd's
+		dirs = slices.DeleteFunc(dirs, func(dir string) bool { // until a round of godwitd's
+			return note(n, filepath.Base(dir)).Phase == "FENCED" || slices.Contains(w.owed, remains{n, filepath.Base(dir)})
+		})
 		if more = append(more, dirs...); len(more) > 0 {
 			return fmt.Errorf("node %s still holds:\n  %s", n.Name, strings.Join(more, "\n  "))
 		}
@@ -248,32 +270,57 @@ func (w *travels) remove(ctx context.Context) error {
 	// What a source still holds of a VM that was lost elsewhere goes with the record.
 	_, _ = w.keeper.RunGodwit(ctx, "rm", "--force", w.vm)
 	for _, n := range w.nodes {
-		for _, args := range [][]string{{"task", "rm", "--force", w.vm}, {"container", "rm", w.vm}} {
-			err := harness.Poll(ctx, moveBound, func(ctx context.Context) error {
-				_, err := n.RunCtr(ctx, args...)
-				if err != nil && strings.Contains(err.Error(), "not found") {
-					err = nil
-				}
-				return err
-			})
-			if err != nil {
-				return err
-			}
+		if note(n, w.vm).Phase == "PREPARED" {
+			w.owed = append(w.owed, remains{n, w.vm})
+			continue
+		}
+		if err := w.drop(ctx, n, w.vm); err != nil {
+			return err
 		}
 	}
 	for _, n := range w.nodes {
-		if err := w.clean(ctx, n); err != nil {
+		if !slices.Contains(w.owed, remains{n, w.vm}) {
+			if err := w.clean(ctx, n); err != nil {
+				return err
+			}
+			continue
+		}
+		now, err := n.Inventory(ctx)
+		if err != nil {
 			return err
 		}
+		w.beside[n] = now.Since(w.empty[n])
 	}
 	w.past = append(w.past, w.vm)
 	w.nonce, w.vm = "", fmt.Sprintf("%s-%d", filepath.Base(w.Dir), len(w.past))
 	return nil
 }
 
+// drop removes task and container object of a VM.
+func (w *travels) drop(ctx context.Context, n *harness.Node, vm string) error {
+	for _, args := range [][]string{{"task", "rm", "--force", vm}, {"container", "rm", vm}} {
+		err := harness.Poll(ctx, moveBound, func(ctx context.Context) error {
+			_, err := n.RunCtr(ctx, args...)
+			if err != nil && strings.Contains(err.Error(), "not found") {
+				err = nil
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // forgotten removes the records of all VMs that are gone: each ends once its node has said
-// that nothing is left there, which takes it a while.
+// that nothing is left there, which takes it a while. Then no node holds anything.
 func (w *travels) forgotten(ctx context.Context) error {
+	for _, r := range w.owed {
+		if err := w.drop(ctx, r.n, r.vm); err != nil {
+			return err
+		}
+	}
 	for _, vm := range w.past {
 		err := harness.Poll(ctx, moveBound, func(ctx context.Context) error {
 			_, err := w.keeper.RunGodwit(ctx, "rm", "--force", vm)
@@ -283,6 +330,13 @@ func (w *travels) forgotten(ctx context.Context) error {
 			return err
 		})
 		if err != nil {
+			return err
+		}
+	}
+	w.owed = nil
+	clear(w.beside)
+	for _, n := range w.nodes {
+		if err := w.clean(ctx, n); err != nil {
 			return err
 		}
 	}
