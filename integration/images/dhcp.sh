@@ -37,8 +37,11 @@ lease)
 		ip link set "$interface" mtu "${mtu:-1500}"
 		ip addr add "$ip/$mask" dev "$interface"
 		[ -n "$router" ] && ip route replace default via "$router"
-		echo "$ip/$mask,$router,$mtu,$dns,$search,$hostname,$staticroutes" | tr ' ' + >/lease
-		echo $(($(cat /leases 2>/dev/null || echo 0) + 1)) >/leases
+		# Whole at any moment: who tells of them reads them whenever it likes.
+		echo "$ip/$mask,$router,$mtu,$dns,$search,$hostname,$staticroutes" | tr ' ' + >/lease.new
+		mv /lease.new /lease
+		echo $(($(cat /leases 2>/dev/null || echo 0) + 1)) >/leases.new
+		mv /leases.new /leases
 		;;
 	esac
 	;;
