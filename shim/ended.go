@@ -37,8 +37,8 @@ func noteEnd(bundle string, e Ended) error {
 		return err
 	}
 	path := filepath.Join(bundle, endNote)
-	if err := os.WriteFile(path+".tmp", data, 0o600); err != nil {
+	if err := os.WriteFile(unfinished(path), data, 0o600); err != nil {
 		return fmt.Errorf("note end of task: %w", err)
 	}
-	return os.Rename(path+".tmp", path)
+	return os.Rename(unfinished(path), path)
 }

@@ -139,8 +139,12 @@ func refusedByDisk(err error) error {
 	return err
 }
 
+// unfinished is what this process writes before it replaces a file. Others write at the same
+// time: behind a shim that died its successor, and what containerd starts to clean up.
+func unfinished(path string) string { return fmt.Sprintf("%s.%d.tmp", path, os.Getpid()) }
+
 func replaceFile(path string, data []byte) error {
-	tmp := path + ".tmp"
+	tmp := unfinished(path)
 	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 
 // full makes every write of the journal fail until the answered function is called.
 func (w *world) full() (free func()) {
-	blocked := journalFile(w.cfg.VMDir("ns", "vm")) + ".tmp"
+	blocked := unfinished(journalFile(w.cfg.VMDir("ns", "vm")))
 	w.must("fill disk", os.MkdirAll(blocked+"/x", 0o700))
 	return func() { w.must("free disk", os.RemoveAll(blocked)) }
 }

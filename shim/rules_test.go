@@ -101,7 +101,7 @@ func TestJournalSurvivesACrash(t *testing.T) {
 	if err := (&Journal{Phase: Prepared, Operation: "o"}).store(dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(journalFile(dir)+".tmp", []byte(`{"version":1,"phase":"OW`), 0o600); err != nil {
+	if err := os.WriteFile(unfinished(journalFile(dir)), []byte(`{"version":1,"phase":"OW`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	j, err := LoadJournal(dir)
