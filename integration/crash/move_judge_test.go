@@ -41,41 +41,49 @@ type seen struct {
 // nobody died: the program that came by has ended by itself.
 const nobody victim = "nobody"
 
-// death kills what comes by e, and judges. It reports whether there was something to kill.
-func (w *travels) death(t *testing.T, s script, e edge) (killed bool, err error) {
+// death kills what comes by e, and judges. It tells whether there was something to kill.
+func (w *travels) death(t *testing.T, s script, e edge) (outcome string, err error) {
 	ctx := t.Context()
 	from, err := w.awake(ctx)
 	if err != nil {
-		return false, fmt.Errorf("before: %w", err)
+		return caseFailed, fmt.Errorf("before: %w", err)
 	}
 	j := w.act(s, from)
 	defer j.letGo()
 	if err := j.begin(ctx, &e); err != nil {
-		return false, fmt.Errorf("reach the point: %w", err)
+		return caseFailed, fmt.Errorf("reach the point: %w", err)
 	}
+	outcome = caseKilled
 	pid, err := j.holds[len(j.holds)-1].reached(ctx, j.over)
-	if err != nil {
-		return false, fmt.Errorf("reach the point: %w", err)
+	switch {
+	case err == nil:
+	case errors.Is(err, errOver) && e.n > 1 && s.do != nil: // of who comes by behind a death, one more or less may
+		outcome = caseMissed
+	default:
+		return caseFailed, fmt.Errorf("reach the point: %w", err)
 	}
 	at, err := j.look(ctx, e.at, pid)
 	if err != nil {
-		return false, err
+		return caseFailed, err
 	}
 	if at.who != nobody {
 		switch err := kill(ctx, pid); {
 		case errors.Is(err, unix.ESRCH):
 			at.who = nobody
 		case err != nil:
-			return false, err
+			return caseFailed, err
 		}
 	}
 	j.letGo()
 	if at.who == daemon {
 		if err := j.restart(ctx, j.at(e.at)); err != nil {
-			return true, err
+			return caseFailed, err
 		}
 	}
-	return at.who != nobody, j.judge(t, at, j.allowed(at))
+	if at.who == nobody && outcome == caseKilled {
+		outcome = caseEnded
+	}
+	return outcome, j.judge(t, at, j.allowed(at))
 }
 
 func (j *journey) restart(ctx context.Context, n *harness.Node) error {

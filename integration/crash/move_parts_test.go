@@ -20,7 +20,8 @@ import (
 // Outcomes of a case. One that has none has not been played.
 const (
 	caseKilled = "killed"
-	caseEnded  = "ended" // the program that came by had ended by itself: there was nobody to kill
+	caseEnded  = "ended"  // the program that came by had ended by itself: there was nobody to kill
+	caseMissed = "missed" // nobody came by as often as in the survey: who writes behind a death differs
 	caseFailed = "failed"
 )
 
@@ -107,7 +108,8 @@ func (m *matrix) readParts() (all map[string]*part) {
 type summary struct {
 	RealPoints    int           `json:"real_points"`
 	RealDeaths    int           `json:"real_deaths"`
-	EndedSides    int           `json:"ended_sides"` // of points, where nobody was left to kill
+	EndedSides    int           `json:"ended_sides"`  // of points, where nobody was left to kill
+	MissedSides   int           `json:"missed_sides"` // of points that a death passes once more or not; they do not count
 	SimulatedRuns int           `json:"simulated_runs"`
 	Violations    int           `json:"violations"`
 	Failed        []string      `json:"failed,omitempty"`
@@ -148,7 +150,7 @@ func (m *matrix) report() {
 			if c.Outcome == caseFailed {
 				out.Failed = append(out.Failed, s.name+"/"+c.Name)
 			}
-			if e, ok := edgeOf(c.Name); ok && sides[e] != caseKilled {
+			if e, ok := edgeOf(c.Name); ok && (sides[e] == "" || sides[e] == caseMissed || c.Outcome == caseKilled) {
 				sides[e] = c.Outcome
 			}
 		}
@@ -162,14 +164,18 @@ func (m *matrix) report() {
 		other := edge{e.point, points.Before}
 		if e.side == points.Before {
 			other.side = points.After
-			out.RealPoints++
 		}
-		if outcome == caseEnded {
-			out.EndedSides++
-		}
-		if sides[other] == "" {
+		switch {
+		case outcome == caseMissed:
+			out.MissedSides++
+		case sides[other] == "":
 			m.t.Errorf("nobody was killed %s", other)
 			out.Violations++
+		case outcome == caseEnded:
+			out.EndedSides++
+		}
+		if e.side == points.Before && outcome != caseMissed && sides[other] != caseMissed {
+			out.RealPoints++
 		}
 	}
 	if err := harness.WriteResult(filepath.Join(m.root, "out", "crash.json"), out); err != nil {

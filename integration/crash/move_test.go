@@ -103,26 +103,22 @@ func (m *matrix) play(t *testing.T, s script, p *part) {
 
 // one plays a case, and notes what came of it.
 func (m *matrix) one(t *testing.T, s script, c *played) {
-	ran, killed, begun := false, false, time.Now()
+	ran, outcome, begun := false, caseFailed, time.Now()
 	ok := t.Run(c.Name, func(t *testing.T) {
 		ran = true
 		var err error
-		if killed, err = m.world().play(t, s, c.Name); err == nil && !killed && !m.full {
+		if outcome, err = m.world().play(t, s, c.Name); err == nil && outcome != caseKilled && !m.full {
 			err = errors.New("nobody was killed: the program that came by has ended by itself")
 		}
 		if err != nil {
 			t.Error(errors.Join(err, m.w.successors(), m.w.Logs()))
 		}
 	})
-	switch {
-	case !ran: // it was not asked for
+	if !ran { // it was not asked for
 		return
-	case !ok:
+	}
+	if c.Outcome = outcome; !ok {
 		c.Outcome = caseFailed
-	case killed:
-		c.Outcome = caseKilled
-	default:
-		c.Outcome = caseEnded
 	}
 	c.Seconds, c.Load = time.Since(begun).Seconds(), load()
 	if !ok { // the next case does not pay for this one
@@ -135,15 +131,15 @@ func (m *matrix) one(t *testing.T, s script, c *played) {
 }
 
 // play plays the case of that name: a side of a point, or what has none.
-func (w *travels) play(t *testing.T, s script, name string) (killed bool, err error) {
+func (w *travels) play(t *testing.T, s script, name string) (outcome string, err error) {
 	for _, h := range hurts(s) {
 		if h.name == name {
-			return true, w.hurt(t, s, h)
+			return caseKilled, w.hurt(t, s, h)
 		}
 	}
 	e, ok := edgeOf(name)
 	if !ok {
-		return false, errors.New("there is no such case any more")
+		return caseFailed, errors.New("there is no such case any more")
 	}
 	return w.death(t, s, e)
 }
