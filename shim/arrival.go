@@ -258,6 +258,9 @@ func (a *arrival) Load(ctx context.Context, digest string, data json.RawMessage)
 	if err := json.Unmarshal(data, &resume); err != nil {
 		return fmt.Errorf("its resume information: %w: %w", err, errdefs.ErrDataLoss)
 	}
+	if err := resume.check(); err != nil {
+		return err
+	}
 	select {
 	case err := <-a.launched:
 		if err != nil {

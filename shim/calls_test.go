@@ -230,7 +230,7 @@ func TestExecIDReuse(t *testing.T) {
 		_, err := w.service.Delete(ctxNS(t), &taskapi.DeleteRequest{ID: "vm", ExecID: "e"})
 		w.must("delete", err)
 	}
-	want := []string{`start "e#1.1"`, `kill "e#1.1" 15`, `start "e#1.2"`, `kill "e#1.2" 15`}
+	want := []string{`start "e#1.1"`, `kill "e#1.1" 15`, `remove "e#1.1"`, `start "e#1.2"`, `kill "e#1.2" 15`, `remove "e#1.2"`}
 	if diff := cmp.Diff(want, w.agent.heard()); diff != "" {
 		t.Error(diff)
 	}

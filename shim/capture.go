@@ -22,6 +22,7 @@ import (
 type capture struct {
 	ref      *machinev1.Ref
 	endExecs bool
+	execs    bool                      // that run go along
 	req      *machinev1.CaptureRequest // of a snapshot
 	send     *machinev1.SendRequest    // of a live move
 	make     func(*capture) (digest string, err error)
@@ -57,7 +58,7 @@ func (vm *VM) hold(next *capture) (*capture, bool, error) {
 		}
 		return nil, false, fmt.Errorf("capture VM %s: operation %s holds it: %w", vm.id, c.ref.GetOperation(), errdefs.ErrFailedPrecondition)
 	}
-	if err := vm.capturable(next.ref, next.req, next.endExecs); err != nil {
+	if err := vm.capturable(next.ref, next.req, next.endExecs || next.execs); err != nil {
 		return nil, false, fmt.Errorf("capture VM %s: %w", vm.id, err)
 	}
 	if err := vm.to(Capturing); err != nil {
@@ -89,14 +90,16 @@ var remedy = map[State]string{Paused: "; let it run first (ctr task resume)"}
 
 // capturable is the preflight: it names what is in the way and changes nothing. vm.mu
 // is held.
-func (vm *VM) capturable(ref *machinev1.Ref, req *machinev1.CaptureRequest, endExecs bool) error {
+func (vm *VM) capturable(ref *machinev1.Ref, req *machinev1.CaptureRequest, execs bool) error {
 	switch {
 	case ref.GetOperation() == "":
 		return fmt.Errorf("an operation is needed: %w", errdefs.ErrInvalidArgument)
 	case vm.past.has(ref):
 		return fmt.Errorf("attempt %d of operation %s is over: %w", ref.GetAttempt(), ref.GetOperation(), errdefs.ErrAborted)
 	case vm.state != Running && !req.GetPaused():
-		return fmt.Errorf("it is %s, not running%s: %w", vm.state, remedy[vm.state], errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("it is %s, not running%s: %w", vm.state, remedy[vm.state], vm.passing())
+	case vm.calls > 0:
+		return fmt.Errorf("a call of containerd changes it: %w", errUnderWay)
 	case vm.init.exited || !vm.init.started:
 		return fmt.Errorf("it has no init: %w", errdefs.ErrFailedPrecondition)
 	case vm.host.Records != nil && ref.GetGeneration() != vm.journal.Generation:
@@ -107,9 +110,9 @@ func (vm *VM) capturable(ref *machinev1.Ref, req *machinev1.CaptureRequest, endE
 	}
 	for id, p := range vm.execs {
 		if p.starting != nil || !p.started && !p.exited && !req.GetCheckpoint() {
-			return fmt.Errorf("exec %s is being created: %w", id, errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("exec %s is being created: %w", id, errUnderWay)
 		}
-		if !p.exited && !endExecs && !req.GetCheckpoint() {
+		if !p.exited && !execs && !req.GetCheckpoint() {
 			return fmt.Errorf("exec %s runs: end it, or have execs ended (--end-execs): %w", id, errdefs.ErrFailedPrecondition)
 		}
 	}
@@ -157,7 +160,7 @@ func (vm *VM) snapshot(c *capture) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	s := &standing{vm: vm, paused: c.req.GetPaused(), state: state}
+	s := &standing{vm: vm, paused: c.req.GetPaused(), execs: c.execs, state: state}
 	defer s.state.Close()
 	out := &machinev1.CaptureResponse{}
 	receipt, err := vm.push(c, s, out)

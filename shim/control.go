@@ -162,7 +162,9 @@ func (s *Service) ResizePty(ctx context.Context, r *taskapi.ResizePtyRequest) (*
 			p.width, p.height = r.GetWidth(), r.GetHeight()
 		}
 		tell := err == nil && p.started && vm.state == Running
+		over := vm.call()
 		vm.mu.Unlock()
+		defer over()
 		if tell {
 			vm.resize(ctx, p)
 		}

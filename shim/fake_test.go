@@ -116,6 +116,8 @@ type world struct {
 	disk      bool              // the image is a VM disk
 	stream    *machinev1.Stream // of a VM that comes
 	orders    Orders
+	stdout    string // of the task
+	execs     bool   // that run go along in a move
 	aborted   uint32 // attempts: the next one has another number
 	stop      context.CancelFunc
 }
@@ -154,6 +156,7 @@ func (w *world) restart() {
 	ctx := namespaces.WithNamespace(context.Background(), "ns")
 	ctx, sd := shutdown.WithShutdown(ctx)
 	w.stop = sd.Shutdown
+	w.t.Cleanup(sd.Shutdown)
 	w.events = &recorder{}
 	w.service = NewService(ctx, w.events, sd, func(*config.Config) (*Host, error) { return w.host(), nil })
 }
@@ -245,7 +248,7 @@ func (w *world) bundle() *taskapi.CreateTaskRequest {
 	if err := os.WriteFile(filepath.Join(dir, "config.json"), data, 0o600); err != nil {
 		w.t.Fatal(err)
 	}
-	return &taskapi.CreateTaskRequest{ID: "vm", Bundle: dir}
+	return &taskapi.CreateTaskRequest{ID: "vm", Bundle: dir, Stdout: w.stdout}
 }
 
 // execRequest is an exec of a shell.
@@ -291,7 +294,7 @@ func (w *world) ref() *machinev1.Ref {
 }
 
 func (w *world) capture() (*machinev1.CaptureResponse, error) {
-	return w.machineService().Capture(w.t.Context(), &machinev1.CaptureRequest{Ref: w.ref(), Repository: "r", Tag: "t"})
+	return w.machineService().Capture(w.t.Context(), &machinev1.CaptureRequest{Ref: w.ref(), Repository: "r", Tag: "t", Execs: w.execs})
 }
 
 // asleep hibernates the VM as the engine does, and starts a new shim.

@@ -19,6 +19,8 @@ type fakeAgent struct {
 	said  []string // what it was asked of processes, in order
 	oom   bool     // of every exit
 	text  []byte   // what every process writes
+	open  bool     // and does not end with it
+	typed []byte   // to any stdin
 }
 
 func (a *fakeAgent) note(format string, args ...any) {
@@ -53,8 +55,8 @@ func (a *fakeAgent) ConfigureNetwork(context.Context, *agentv1.ConfigureNetworkR
 func (a *fakeAgent) Restored(context.Context, *agentv1.RestoredRequest) (*agentv1.RestoredResponse, error) {
 	r := &agentv1.RestoredResponse{BootId: a.boot, UptimeMs: 2000}
 	a.mu.Lock()
-	if a.exits[""] != nil {
-		r.Processes = []*agentv1.Process{{}}
+	for id := range a.exits {
+		r.Processes = append(r.Processes, &agentv1.Process{Id: id})
 	}
 	a.mu.Unlock()
 	return r, a.call("restored")
@@ -89,7 +91,37 @@ func (a *fakeAgent) Wait(ctx context.Context, r *agentv1.WaitRequest) (*agentv1.
 }
 
 func (a *fakeAgent) Read(ctx context.Context, r *agentv1.ReadRequest) (*agentv1.ReadResponse, error) {
-	return (&talker{text: a.text, chunk: 64 << 10}).Read(ctx, r)
+	a.mu.Lock()
+	text, open := a.text, a.open
+	a.mu.Unlock()
+	if open && r.GetOffset() == uint64(len(text)) {
+		sleep(ctx, 10*time.Millisecond)
+		return &agentv1.ReadResponse{Offset: r.GetOffset()}, ctx.Err()
+	}
+	out, err := (&talker{text: text, chunk: 64 << 10}).Read(ctx, r)
+	if out != nil {
+		out.Eof = out.Eof && !open
+	}
+	return out, err
+}
+
+// says changes what every process has written.
+func (a *fakeAgent) says(text string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.text, a.open = []byte(text), true
+}
+
+func (a *fakeAgent) Write(_ context.Context, r *agentv1.WriteRequest) (*agentv1.WriteResponse, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.typed = append(a.typed, r.GetData()...)
+	return &agentv1.WriteResponse{Offset: r.GetOffset() + uint64(len(r.GetData()))}, nil
+}
+
+func (a *fakeAgent) CloseStdin(_ context.Context, r *agentv1.CloseStdinRequest) (*agentv1.CloseStdinResponse, error) {
+	a.note("close %q at %d", r.GetId(), r.GetOffset())
+	return &agentv1.CloseStdinResponse{}, nil
 }
 
 func (a *fakeAgent) Kill(_ context.Context, r *agentv1.KillRequest) (*agentv1.KillResponse, error) {
@@ -119,7 +151,8 @@ func (a *fakeAgent) Shutdown(context.Context, *agentv1.ShutdownRequest) (*agentv
 func (a *fakeAgent) Processes(context.Context, *agentv1.ProcessesRequest) (*agentv1.ProcessesResponse, error) {
 	return &agentv1.ProcessesResponse{Processes: []*agentv1.Process{{}}}, a.call("processes")
 }
-func (a *fakeAgent) Remove(context.Context, *agentv1.RemoveRequest) (*agentv1.RemoveResponse, error) {
+func (a *fakeAgent) Remove(_ context.Context, r *agentv1.RemoveRequest) (*agentv1.RemoveResponse, error) {
+	a.note("remove %q", r.GetId())
 	return &agentv1.RemoveResponse{}, nil
 }
 func (a *fakeAgent) Resize(_ context.Context, r *agentv1.ResizeRequest) (*agentv1.ResizeResponse, error) {

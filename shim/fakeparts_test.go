@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containerd/containerd/api/events"
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
 
@@ -21,13 +22,28 @@ import (
 type recorder struct {
 	mu     sync.Mutex
 	topics []string
+	exits  map[string]uint32 // status of each process that has ended
 }
 
-func (r *recorder) Publish(_ context.Context, topic string, _ any) error {
+func (r *recorder) Publish(_ context.Context, topic string, event any) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.topics = append(r.topics, topic)
+	if e, ok := event.(*events.TaskExit); ok {
+		if r.exits == nil {
+			r.exits = map[string]uint32{}
+		}
+		r.exits[e.GetID()] = e.GetExitStatus()
+	}
 	return nil
+}
+
+// exit answers what was told of the end of a process.
+func (r *recorder) exit(id string) (status uint32, told bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	status, told = r.exits[id]
+	return status, told
 }
 
 func (r *recorder) all() []string {

@@ -44,6 +44,9 @@ func (c *creation) fill(ctx context.Context, _ *undo) (err error) {
 	if err := json.Unmarshal(c.snapshot.Resume, &resume); err != nil {
 		return fmt.Errorf("its resume information: %w: %w", err, errdefs.ErrDataLoss)
 	}
+	if err := resume.check(); err != nil {
+		return err
+	}
 	j := c.vm.noted()
 	files := &openFiles{}
 	defer files.close()

@@ -101,7 +101,10 @@ func (vm *VM) end(ctx context.Context, status uint32, at time.Time) {
 		}
 		for _, p := range vm.processes() {
 			s, when := status, at
-			if p.id != "" {
+			switch {
+			case p.left:
+				s = elsewhere
+			case p.id != "":
 				s = killed
 			}
 			if p.pumps != nil {

@@ -137,6 +137,9 @@ func (vm *VM) release(ctx context.Context, ref *machinev1.Ref, digest string, mo
 	case vm.state != Stopped: // the VMM may have died after the vote
 		err = vm.to(Releasing)
 	}
+	for _, p := range vm.execs {
+		p.left = p.left || err == nil && c.execs && p.runs()
+	}
 	vm.mu.Unlock()
 	if err != nil {
 		return err

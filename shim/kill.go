@@ -115,8 +115,9 @@ func (vm *VM) reach(p *process, signal uint32, all bool) func(context.Context) (
 		if p.starting != nil {
 			return wait(p.starting)
 		}
-		agent := vm.agent
+		agent, over := vm.agent, vm.call()
 		return func(ctx context.Context) (bool, error) {
+			defer over()
 			err := vm.signal(ctx, agent, pending{p, signal, all})
 			if errdefs.IsUnavailable(err) { // the VM is about to end, and the process with it
 				ctx, cancel := context.WithTimeout(ctx, guestBound)

@@ -79,7 +79,7 @@ func (m *machineService) Capture(ctx context.Context, r *machinev1.CaptureReques
 		if r.GetRepository() == "" {
 			return nil, fmt.Errorf("capture VM %s: a repository is needed: %w", vm.id, errdefs.ErrInvalidArgument)
 		}
-		c, err := vm.obey(ctx, &capture{ref: r.GetRef(), endExecs: r.GetEndExecs(), req: r, make: vm.snapshot})
+		c, err := vm.obey(ctx, &capture{ref: r.GetRef(), endExecs: r.GetEndExecs(), execs: r.GetExecs(), req: r, make: vm.snapshot})
 		if err != nil {
 			return nil, err
 		}
@@ -89,7 +89,9 @@ func (m *machineService) Capture(ctx context.Context, r *machinev1.CaptureReques
 
 // obey begins what next is for, or waits for what the same attempt has begun.
 func (vm *VM) obey(ctx context.Context, next *capture) (*capture, error) {
-	c, fresh, err := vm.hold(next)
+	var c *capture
+	var fresh bool
+	err := quiet(ctx, func() (err error) { c, fresh, err = vm.hold(next); return err })
 	if err != nil {
 		return nil, err
 	}

@@ -34,7 +34,7 @@ func (m *machineService) Send(ctx context.Context, r *machinev1.SendRequest) (*m
 		if r.GetAddress() == "" || r.GetChannel() == "" || len(r.GetCertificate()) == 0 {
 			return nil, fmt.Errorf("send VM %s: address, channel and certificate of the destination are needed: %w", vm.id, errdefs.ErrInvalidArgument)
 		}
-		c, err := vm.obey(ctx, &capture{ref: r.GetRef(), endExecs: r.GetEndExecs(), send: r, make: vm.stream})
+		c, err := vm.obey(ctx, &capture{ref: r.GetRef(), endExecs: r.GetEndExecs(), execs: r.GetExecs(), send: r, make: vm.stream})
 		if err != nil {
 			return nil, err
 		}
@@ -60,8 +60,8 @@ func (m *machineService) Revert(ctx context.Context, r *machinev1.RevertRequest)
 }
 
 // offer says what the VM is and what is in the way of sending it, and makes the
-// certificate of this attempt. Execs that run are no obstacle here: Send may be told to
-// end them.
+// certificate of this attempt. Execs that run are no obstacle here: Send is told whether
+// they go along, or end.
 func (vm *VM) offer(ctx context.Context, ref *machinev1.Ref) (*machinev1.OfferResponse, error) {
 	j := vm.noted()
 	if vm.host.Records != nil && ref.GetGeneration() != j.Generation {
@@ -90,15 +90,14 @@ func (vm *VM) offer(ctx context.Context, ref *machinev1.Ref) (*machinev1.OfferRe
 	if dir := vm.host.Config.RAMDir; hugeRAM(dir) {
 		out.Obstacles = append(out.Obstacles, errHuge(dir).Error())
 	}
+	obstacle := quiet(ctx, func() error { return vm.obstacle(ref) })
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	if vm.past.has(ref) {
 		return nil, fmt.Errorf("offer VM %s: attempt %d of operation %s is over: %w", vm.id, ref.GetAttempt(), ref.GetOperation(), errdefs.ErrAborted)
 	}
-	if c := vm.capture; c == nil || !sameRef(c.ref, ref) {
-		if err := vm.capturable(ref, nil, true); err != nil {
-			out.Obstacles = append(out.Obstacles, err.Error())
-		}
+	if obstacle != nil {
+		out.Obstacles = append(out.Obstacles, obstacle.Error())
 	}
 	if vm.offered == nil || !sameRef(vm.offered.ref, ref) {
 		identity, err := stream.NewIdentity()
@@ -109,6 +108,16 @@ func (vm *VM) offer(ctx context.Context, ref *machinev1.Ref) (*machinev1.OfferRe
 	}
 	out.Certificate = vm.offered.identity.Certificate
 	return out, nil
+}
+
+// obstacle is what of the VM itself is in the way of a move that does not hold it yet.
+func (vm *VM) obstacle(ref *machinev1.Ref) error {
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	if c := vm.capture; c != nil && sameRef(c.ref, ref) {
+		return nil
+	}
+	return vm.capturable(ref, nil, true)
 }
 
 // stream sends the VM while it runs, and then the rest in a pause.
@@ -134,7 +143,7 @@ func (vm *VM) stream(c *capture) (string, error) {
 		return "", err
 	}
 	defer state.Close()
-	s := &standing{vm: vm, state: state}
+	s := &standing{vm: vm, execs: c.execs, state: state}
 	out := &machinev1.SendResponse{}
 	sent, err := vm.transmit(c, s, o, out)
 	if err != nil {

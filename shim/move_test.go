@@ -44,7 +44,7 @@ func (w *world) send() (*machinev1.SendResponse, error) {
 	if _, err := w.offer(); err != nil {
 		return nil, err
 	}
-	r, err := w.machineService().Send(w.t.Context(), &machinev1.SendRequest{Ref: w.ref(), Address: "b:1", Channel: "c", Certificate: []byte("d")})
+	r, err := w.machineService().Send(w.t.Context(), &machinev1.SendRequest{Ref: w.ref(), Address: "b:1", Channel: "c", Certificate: []byte("d"), Execs: w.execs})
 	return r, errgrpc.ToNative(err)
 }
 
@@ -205,17 +205,7 @@ func TestSourceShimDies(t *testing.T) {
 // coming is a world on node b, to which a VM of node a is on its way.
 func coming(t *testing.T) *world {
 	t.Helper()
-	from := moving(t)
-	o, err := from.offer()
-	from.must("offer", err)
-	_, err = from.send()
-	from.must("send", err)
-	w := newWorld(t)
-	w.cfg.Node = "b"
-	w.records.rec, w.store.resume = from.records.rec, from.store.resume
-	w.agent.exit("") // its init
-	w.stream = &machinev1.Stream{Spec: o.GetSpec(), Facts: o.GetFacts(), Certificate: o.GetCertificate(), Generation: from.ref().GetGeneration()}
-	return w
+	return from(t, moving(t))
 }
 
 // receive makes the task of a VM that comes.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
@@ -160,22 +161,30 @@ func (c *creation) giveUpOwn(ctx context.Context) error {
 // strayBound is how long the end of a process may take that nobody asks for any more.
 const strayBound = 30 * time.Second
 
-// endStrays ends processes of execs that a checkpoint has caught: their task is gone.
+// strays are the processes of execs that nobody knows any more: a checkpoint has caught
+// them, and their task is gone, or they had ended before the VM moved.
+func strays(all []*agentv1.Process, known []Along) (strays []*agentv1.Process) {
+	for _, p := range all {
+		if p.GetId() != "" && !slices.ContainsFunc(known, func(e Along) bool { return e.Guest == p.GetId() }) {
+			strays = append(strays, p)
+		}
+	}
+	return strays
+}
+
+// endStrays ends those that run, and has the guest forget all of them.
 func (vm *VM) endStrays(all []*agentv1.Process) {
 	ctx, cancel := context.WithTimeout(vm.life, strayBound)
 	defer cancel()
 	agent := vm.guest()
 	for _, p := range all {
-		if p.GetId() == "" {
-			continue
-		}
 		_, err := agent.Kill(ctx, &agentv1.KillRequest{Id: p.GetId(), Signal: 9})
-		if err == nil || errdefs.IsFailedPrecondition(err) {
+		if err == nil || errdefs.IsFailedPrecondition(err) || errdefs.IsNotFound(err) { // the last has ended
 			_, err = agent.Wait(ctx, &agentv1.WaitRequest{Id: p.GetId()})
 		}
 		if err == nil {
 			_, err = agent.Remove(ctx, &agentv1.RemoveRequest{Id: p.GetId()})
 		}
-		vm.log.Info("ended a process that a checkpoint had caught", "process", p.GetId(), "error", err)
+		vm.log.Info("ended a process of an exec that nobody knows any more", "process", p.GetId(), "error", err)
 	}
 }

@@ -31,6 +31,7 @@ type process struct {
 	starting chan struct{} // not nil while a Start is under way; closed at its end
 	started  bool
 	exited   bool
+	left     bool // with its VM, for another node
 	noStdin  bool // CloseIO came; perhaps before there was anything to close
 	status   uint32
 	exitedAt time.Time
@@ -55,6 +56,9 @@ func (vm *VM) find(execID string) (*process, error) {
 	}
 	return nil, fmt.Errorf("exec %s of task %s: %w", execID, vm.id, errdefs.ErrNotFound)
 }
+
+// runs reports whether containerd knows p as a process that runs. vm.mu is held.
+func (p *process) runs() bool { return p.started && !p.exited }
 
 // run starts p in the guest and lets its stdio flow. then is called in the moment in
 // which p is a process that runs, with vm.mu held.

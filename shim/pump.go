@@ -85,7 +85,7 @@ func (p *pumps) start(ctx context.Context, agent agentv1.AgentService) {
 	for _, s := range p.sinks() {
 		p.running.Go(func() { p.output(ctx, agent, s.stream, s.to, s.offset) })
 	}
-	if p.input != nil {
+	if p.input != nil || len(p.offsets.Pending) > 0 {
 		p.running.Go(func() { p.feed(ctx, agent) })
 	}
 }

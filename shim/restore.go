@@ -87,10 +87,11 @@ func (s *starting) prove(ctx context.Context, _ *undo) error {
 		return fmt.Errorf("the guest is at boot %s, up %d ms; the snapshot is of boot %s, up %d ms: %w",
 			r.GetBootId(), r.GetUptimeMs(), j.BootID, j.Resume.UptimeMS, errdefs.ErrDataLoss)
 	}
-	if !hasInit(r.GetProcesses()) {
+	if !has(r.GetProcesses(), "") {
 		return fmt.Errorf("the restored guest has no init: %w", errdefs.ErrDataLoss)
 	}
-	go vm.endStrays(r.GetProcesses())
+	s.gather(r.GetProcesses())
+	go vm.endStrays(strays(r.GetProcesses(), j.Resume.Execs))
 	return s.settle(ctx)
 }
 
@@ -125,15 +126,6 @@ func (s *starting) settle(ctx context.Context) error {
 	return errors.Join(err, removeFile(stateFile(vm.dir)))
 }
 
-func hasInit(all []*agentv1.Process) bool {
-	for _, p := range all {
-		if p.GetId() == "" {
-			return true
-		}
-	}
-	return false
-}
-
 // settleWake closes a wake that the shim opened. The VM runs by now, so that a daemon
 // that cannot be reached is no failure: it will find the operation committed.
 func (vm *VM) settleWake(ctx context.Context, j *Journal) error {
@@ -166,6 +158,7 @@ func (vm *VM) announce() {
 func (s *starting) giveUp(ctx context.Context, cause error) error {
 	vm := s.vm
 	s.streams.close()
+	s.letGo()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
 	defer cancel()
 	var err error

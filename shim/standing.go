@@ -17,6 +17,7 @@ type standing struct {
 	state *os.File
 	// paused is of a task that was paused before: its guest cannot be asked anything.
 	paused bool
+	execs  bool // that run go along
 
 	begun, stopped, saved time.Time
 	bootID                string
@@ -73,10 +74,21 @@ func (vm *VM) lastAnswer() time.Duration {
 
 // Save writes the device state, and tells where the guest's session stands.
 func (s *standing) Save(ctx context.Context) (json.RawMessage, error) {
+	resume := Resume{BootID: s.bootID, UptimeMS: s.uptime, Init: s.vm.init.pumps.stop()}
+	if s.execs {
+		resume.Execs = s.vm.along()
+	}
+	data, err := json.Marshal(resume)
+	if err == nil && len(data) > resumeMax {
+		err = errTooMuch(len(data), len(resume.Execs))
+	}
+	if err != nil {
+		return nil, err
+	}
 	if err := s.vm.machine.SaveState(ctx, s.state); err != nil {
 		return nil, err
 	}
 	s.saved = time.Now()
 	s.whole.Store(true)
-	return json.Marshal(Resume{BootID: s.bootID, UptimeMS: s.uptime, Init: s.vm.init.pumps.stop()})
+	return data, nil
 }

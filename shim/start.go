@@ -74,8 +74,9 @@ func (vm *VM) startInit(caller context.Context) error {
 type starting struct {
 	vm        *VM
 	streams   *streams
-	readdress bool // the guest had other addresses
-	plugs     bool // NICs are plugged in after the restore
+	execs     []*process // that came along, until the task runs
+	readdress bool       // the guest had other addresses
+	plugs     bool       // NICs are plugged in after the restore
 	address   starts.Address
 	announced bool   // where the VM is
 	ran       bool   // the guest may have executed something
@@ -112,6 +113,7 @@ func (s *starting) run(ctx context.Context, _ *undo) error {
 		return err
 	}
 	vm.events.send(&events.TaskStart{ContainerID: vm.id, Pid: vm.pid()})
+	s.bring()
 	return nil
 }
 

@@ -16,6 +16,9 @@ var mendPause = time.Second
 // silent thaws a VM whose controller has not come back in time. From the vote on it
 // does nothing: then the controller alone decides.
 func (vm *VM) silent(c *capture) {
+	if vm.life.Err() != nil { // the shim ends: what it held is its successor's
+		return
+	}
 	vm.log.Warn("the operation's controller is silent: thaw", "operation", c.ref.GetOperation())
 	vm.past.add(c.ref)
 	if err := vm.abort(c, Captured); err != nil {

@@ -27,7 +27,9 @@ func (s *Service) Update(ctx context.Context, r *taskapi.UpdateTaskRequest) (*em
 func (vm *VM) updateLimits(ctx context.Context, r *taskapi.UpdateTaskRequest) error {
 	vm.mu.Lock()
 	err, state, agent, j := vm.mutable(), vm.state, vm.agent, vm.journal
+	over := vm.call()
 	vm.mu.Unlock()
+	defer over()
 	if err == nil && state != Running && state != Created {
 		err = fmt.Errorf("VM is %s: %w", state, errdefs.ErrFailedPrecondition)
 	}

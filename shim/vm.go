@@ -41,6 +41,7 @@ type VM struct {
 	startOver   chan struct{}      // closed when the Start that has begun is over
 	capture     *capture           // while an operation holds the VM
 	upload      *capture           // the last checkpoint, whose VM has gone on
+	calls       int                // of containerd that change something in the guest, under way
 	past        past               // attempts that are over
 	offered     *offered           // the identity for a live move to come
 	arrival     *arrival           // of a VM that another node streams here
@@ -77,6 +78,7 @@ type Resume struct {
 	BootID   string        `json:"bootID"`
 	UptimeMS uint64        `json:"uptimeMS"`
 	Init     guest.Offsets `json:"init"`
+	Execs    []Along       `json:"execs,omitempty"` // of a VM that moves
 }
 
 // pid is what containerd shows: the holder's. vm.mu is held.

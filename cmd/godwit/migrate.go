@@ -86,7 +86,7 @@ func newMigrate(opts *options) *cobra.Command {
 	flags.DurationVar(&timeout, "timeout", 0, "from the start to the commit (default: timeouts.operation)")
 	flags.StringVar(&bandwidth, "bandwidth", "", "bytes a second at most, such as 20MiB (default: worker.bandwidth)")
 	flags.StringSliceVar(&request.AbortOn, "abort-on", nil, "give up if: downtime (it stood still for longer than --downtime), stall (no byte moves for 30s)")
-	flags.BoolVar(&request.EndExecs, "end-execs", false, "end processes started by exec (exit 137) instead of refusing, in a cold move")
+	flags.BoolVar(&request.EndExecs, "end-execs", false, "end processes started by exec (exit 137) instead of taking them along")
 	flags.StringVar(&request.Stdio, "stdio", "", "log URI of the task there (file:///PATH, binary:///PATH, null://)")
 	flags.StringVar(&request.Operation, "operation", "", "id of the operation, to repeat the same call safely; with another --to, the move is turned there")
 	flags.BoolVar(&wait, "wait", false, "return when it is done (the default)")

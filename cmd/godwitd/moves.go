@@ -152,7 +152,7 @@ func (m *mover) admits(ctx context.Context) error {
 }
 
 func (m *mover) self() *nodev1.NodeInfo {
-	info := &nodev1.NodeInfo{Name: m.daemon.config.Node, Address: m.daemon.config.Peer.Advertise, Version: version.Version, Controller: m.daemon.isController()}
+	info := &nodev1.NodeInfo{Name: m.daemon.config.Node, Address: m.daemon.config.Peer.Advertise, Version: version.Version, Controller: m.daemon.isController(), Execs: true}
 	var pool unix.Statfs_t
 	if unix.Statfs(m.daemon.config.RAMDir, &pool) == nil {
 		info.RamBytes, info.FreeBytes = pool.Blocks*uint64(pool.Bsize), pool.Bavail*uint64(pool.Bsize)

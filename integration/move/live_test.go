@@ -18,8 +18,8 @@ import (
 	"godwit.dev/godwit/integration/observer"
 )
 
-// S0-01: a VM moves while it runs, ordered by ttrpc and containerd alone: its memory, disk
-// and open connection go with it, nobody sees it twice, and nothing of it stays. Before
+// S0-01, H33: a VM moves while it runs, ordered by ttrpc and containerd alone: its memory,
+// disk, open connection and a running exec go with it, nobody sees it twice, and nothing of it stays. Before
 // that, a move that is broken off leaves it where it is, and one whose destination cannot
 // gives it back.
 func TestLiveMove(t *testing.T) {
@@ -47,9 +47,11 @@ func TestLiveMove(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer line.HangUp()
+	count := counts(t, a)
 
 	t.Run("broken off", func(t *testing.T) { breakOff(t, newJourney(t, records, a, b, "mv-1")) })
 	t.Run("taken back", func(t *testing.T) { takeBack(t, newJourney(t, records, a, b, "mv-2"), watch) })
+	count.goesOn() // H05
 	if t.Failed() {
 		return
 	}
@@ -94,6 +96,7 @@ func TestLiveMove(t *testing.T) {
 	if doubles, back := watch.Twice(); doubles+back > 0 {
 		t.Errorf("seen twice: %d doubled, %d out of order", doubles, back)
 	}
+	count.moved(b)
 	if out := b.Ctr(t, "task", "exec", "--exec-id", "e", vm, "/bin/busybox", "echo", "here"); !strings.Contains(out, "here") {
 		t.Errorf("exec after the move: %q", out)
 	}

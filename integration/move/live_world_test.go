@@ -147,11 +147,7 @@ func (s *side) tasks(ctx context.Context, o taskOrder) error {
 
 func (s *side) start(ctx context.Context) error {
 	ctx = namespaces.WithNamespace(ctx, "default")
-	c, err := s.task.LoadContainer(ctx, vm)
-	if err != nil {
-		return err
-	}
-	task, err := c.Task(ctx, nil)
+	task, err := s.load(ctx)
 	if err != nil {
 		return err
 	}
@@ -231,7 +227,7 @@ func (j *journey) prepare() {
 
 func (j *journey) send(change func(*machinev1.SendRequest)) error {
 	r := &machinev1.SendRequest{
-		Ref: j.ref, Address: j.to.address(), Channel: j.incoming.GetChannel(), Certificate: j.incoming.GetCertificate(), DowntimeMs: 100,
+		Ref: j.ref, Address: j.to.address(), Channel: j.incoming.GetChannel(), Certificate: j.incoming.GetCertificate(), DowntimeMs: 100, Execs: true,
 	}
 	if change != nil {
 		change(r)

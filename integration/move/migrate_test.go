@@ -5,6 +5,7 @@ package move
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -88,8 +89,24 @@ func refused(t *testing.T, n *harness.Node, want string, args ...string) {
 	}
 }
 
+// endExec kills an exec that has moved; containerd here is told of its end.
+func endExec(t *testing.T, n *harness.Node) {
+	t.Helper()
+	n.Ctr(t, "task", "kill", "--exec-id", "along", "--signal", "9", vm)
+	err := harness.Poll(t.Context(), bound, func(ctx context.Context) error {
+		_, err := n.RunCtr(ctx, "task", "rm", "--exec-id", "along", vm)
+		if e := new(harness.RunError); !errors.As(err, &e) || e.Code() != 137 {
+			return fmt.Errorf("delete of the exec that was killed: %w", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // A VM moves through the registry to the other node and back, ordered on either of them:
-// memory, disk, boot and address are the same (S0-46, S0-58), no beacon comes twice, and
+// memory, disk, boot, address and a running exec are the same (S0-46, S0-58, H33), no beacon comes twice, and
 // either node is as a hibernate would leave it. What cannot be a move is refused before
 // the VM notices.
 func TestMigrateCold(t *testing.T) {
@@ -108,6 +125,7 @@ func TestMigrateCold(t *testing.T) {
 	at := after(t, watch, "boot").From
 	before := ask(t, h, at)
 	heard(t, a, "a", "b")
+	a.Ctr(t, "task", "exec", "--detach", "--exec-id", "along", vm, "/bin/busybox", "sleep", "100000")
 
 	refused(t, a, "never announced", "migrate", vm, "--to", "nowhere")
 	refused(t, a, "has it already", "migrate", vm, "--to", "a")
@@ -139,6 +157,9 @@ func TestMigrateCold(t *testing.T) {
 		if again.Operation.Digest != m.Operation.Digest {
 			t.Errorf("%s: the same order answers %+v", mark, again)
 		}
+		if out := leg.to.Ctr(t, "task", "ps", vm); !strings.Contains(out, "along") {
+			t.Errorf("%s: the exec is not among %s", mark, out)
+		}
 		if out := leg.from.Ctr(t, "tasks", "ls"); strings.Contains(out, vm) {
 			t.Errorf("%s: the source has a task: %s", mark, out)
 		}
@@ -147,6 +168,7 @@ func TestMigrateCold(t *testing.T) {
 			t.Errorf("%s: start of what was left behind: %v", mark, err)
 		}
 	}
+	endExec(t, a)
 	if doubles, back := watch.Twice(); doubles+back > 0 {
 		t.Errorf("seen twice: %d doubled, %d out of order", doubles, back)
 	}

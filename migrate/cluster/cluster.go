@@ -121,7 +121,7 @@ func (b *Board) Announce(ctx context.Context, said *nodev1.NodeInfo) (*nodev1.No
 	old := b.nodes[said.GetName()]
 	info := proto.CloneOf(said)
 	info.SeenUnixNano, info.Cordoned, info.Up, info.Vms = b.now().UnixNano(), false, false, 0
-	same := old != nil && old.GetAddress() == info.GetAddress() && old.GetVersion() == info.GetVersion() && old.GetController() == info.GetController()
+	same := old != nil && old.GetAddress() == info.GetAddress() && old.GetVersion() == info.GetVersion() && old.GetController() == info.GetController() && old.GetExecs() == info.GetExecs()
 	if !same || b.shared || b.now().Sub(b.stored[info.GetName()]) > durable {
 		if err := b.put(ctx, info); err != nil {
 			return nil, err

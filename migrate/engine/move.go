@@ -181,10 +181,17 @@ func sendCold(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_SWITCHING})
 }
 
+// takesExecs reports whether execs go along with the VM: a destination of a build before
+// would end them. An order to end them is obeyed.
+func (e *Engine) takesExecs(op *nodev1.Operation) bool {
+	n, err := e.Peers.Node(op.GetDestination())
+	return err == nil && n.GetExecs() && !op.GetEndExecs()
+}
+
 func captureAtSource(ctx context.Context, e *Engine, op *nodev1.Operation) error {
-	resp, err := ask(ctx, e, op.GetSource(), nodev1.PeerService.Capture, &nodev1.PeerCaptureRequest{
-		Vm: op.GetVm(), Capture: captureOf(op),
-	})
+	order := captureOf(op)
+	order.Execs = e.takesExecs(op)
+	resp, err := ask(ctx, e, op.GetSource(), nodev1.PeerService.Capture, &nodev1.PeerCaptureRequest{Vm: op.GetVm(), Capture: order})
 	if err != nil {
 		return err
 	}
@@ -211,7 +218,7 @@ func sendLive(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	}
 	resp, err := ask(ctx, e, op.GetSource(), nodev1.PeerService.Send, &nodev1.PeerSendRequest{Vm: op.GetVm(), Send: &machinev1.SendRequest{
 		Ref: ref(op), Address: prepared.GetAddress(), Channel: prepared.GetChannel(), Certificate: prepared.GetCertificate(),
-		DowntimeMs: op.GetDowntimeMs(), Bandwidth: op.GetBandwidth(), EndExecs: op.GetEndExecs(), TimeoutMs: op.GetTimeoutMs(),
+		DowntimeMs: op.GetDowntimeMs(), Bandwidth: op.GetBandwidth(), EndExecs: op.GetEndExecs(), TimeoutMs: op.GetTimeoutMs(), Execs: e.takesExecs(op),
 	}})
 	if err != nil {
 		return err

@@ -50,6 +50,28 @@ func TestMove(t *testing.T) {
 	}
 }
 
+// Execs go along to a node whose shims take them up, in both modes, unless the order is to
+// end them; one of a build before would end them unasked (H33). A hibernate takes none along.
+func TestMoveTakesExecs(t *testing.T) {
+	for _, mode := range []string{"cold", "live"} {
+		for to, want := range map[string]bool{"n2": true, "n3": false} {
+			for _, end := range []bool{false, true} {
+				w := liveWorld(t)
+				_, err := w.start("c").Migrate(t.Context(), &nodev1.MigrateRequest{Vm: vm, Operation: "m", To: to, Mode: mode, EndExecs: end})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if op := w.settle("m"); op.Phase != nodev1.Phase_PHASE_SUCCEEDED || w.execs != (want && !end) {
+					t.Errorf("%s to %s, end %v: %s, execs go along: %v", mode, to, end, op.Phase, w.execs)
+				}
+			}
+		}
+	}
+	if o := captureOf(&nodev1.Operation{Kind: nodev1.Kind_KIND_HIBERNATE}); o.GetExecs() {
+		t.Error("execs go into a hibernate")
+	}
+}
+
 // auto goes through the registry where live does not work, before anything is touched; live
 // itself is refused with the reason.
 func TestMoveAuto(t *testing.T) {

@@ -38,7 +38,7 @@ func (s sides) Nodes() (all []*nodev1.NodeInfo) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, name := range []string{"n1", "n2", "n3"} {
-		all = append(all, &nodev1.NodeInfo{Name: name, Up: !s.silent[name], Cordoned: s.cordoned == name, FreeBytes: uint64(i)})
+		all = append(all, &nodev1.NodeInfo{Name: name, Up: !s.silent[name], Cordoned: s.cordoned == name, FreeBytes: uint64(i), Execs: name != "n3"})
 	}
 	return all
 }
@@ -86,6 +86,7 @@ func (s side) Send(ctx context.Context, req *nodev1.PeerSendRequest) (resp *mach
 		switch {
 		case s.n.state[s.n.node] == runs:
 			s.n.captures++
+			s.n.execs = req.GetSend().GetExecs()
 			s.n.ref, s.n.digest = req.GetSend().GetRef(), fmt.Sprintf("%s%d", record.StreamPrefix, s.n.captures)
 			s.n.set(s.n.node, paused)
 		case s.n.ref.GetOperation() != req.GetSend().GetRef().GetOperation():

@@ -61,6 +61,7 @@ type world struct {
 	fault      fault
 	always     map[string]error // by name of the call
 	captures   int
+	execs      bool                     // of the last capture
 	startFails *machinev1.QueryResponse // a Start that commits, fails and leaves this
 	live       bool                     // shims can send
 	obstacles  []string                 // at any destination of a move
@@ -188,6 +189,7 @@ func (n *machine) Capture(ctx context.Context, _ *nodev1.VM, req *machinev1.Capt
 		switch {
 		case n.state[n.node] == runs:
 			n.captures++
+			n.execs = req.GetExecs()
 			n.digest = fmt.Sprintf("sha256:%064d", n.captures)
 			n.ref = req.Ref
 			n.blobs[n.digest] = true

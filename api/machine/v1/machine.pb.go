@@ -464,6 +464,7 @@ type CaptureRequest struct {
 	Checkpoint    bool                   `protobuf:"varint,20,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`                             // the VM goes on as soon as it has been read
 	TimeoutMs     int64                  `protobuf:"varint,12,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`              // that the work may take, and a VM stand still without a word; 0: the node's
 	Paused        bool                   `protobuf:"varint,21,opt,name=paused,proto3" json:"paused,omitempty"`                                     // a checkpoint of a task that is paused, and stays so
+	Execs         bool                   `protobuf:"varint,22,opt,name=execs,proto3" json:"execs,omitempty"`                                       // those that run go along, to a build that takes them up; else they are refused
 	Golden        string                 `protobuf:"bytes,30,opt,name=golden,proto3" json:"golden,omitempty"`                                      // digest of a golden snapshot whose table godwitd has made
 	Make          *Golden                `protobuf:"bytes,31,opt,name=make,proto3" json:"make,omitempty"`                                          // no snapshot of the VM is made, but a golden one of its image
 	unknownFields protoimpl.UnknownFields
@@ -566,6 +567,13 @@ func (x *CaptureRequest) GetTimeoutMs() int64 {
 func (x *CaptureRequest) GetPaused() bool {
 	if x != nil {
 		return x.Paused
+	}
+	return false
+}
+
+func (x *CaptureRequest) GetExecs() bool {
+	if x != nil {
+		return x.Execs
 	}
 	return false
 }
@@ -1304,6 +1312,7 @@ type SendRequest struct {
 	Bandwidth     uint64                 `protobuf:"varint,6,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`                     // bytes a second; 0: as configured
 	EndExecs      bool                   `protobuf:"varint,7,opt,name=end_execs,json=endExecs,proto3" json:"end_execs,omitempty"`
 	TimeoutMs     int64                  `protobuf:"varint,8,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"` // as in CaptureRequest
+	Execs         bool                   `protobuf:"varint,9,opt,name=execs,proto3" json:"execs,omitempty"`                          // as in CaptureRequest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1392,6 +1401,13 @@ func (x *SendRequest) GetTimeoutMs() int64 {
 		return x.TimeoutMs
 	}
 	return 0
+}
+
+func (x *SendRequest) GetExecs() bool {
+	if x != nil {
+		return x.Execs
+	}
+	return false
 }
 
 type SendResponse struct {
@@ -2020,7 +2036,7 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\btracking\x18\x16 \x01(\tR\btracking\x12\x16\n" +
 	"\x06kernel\x18\x1e \x01(\tR\x06kernel\x12*\n" +
 	"\x11resumed_unix_nano\x18  \x01(\x03R\x0fresumedUnixNano\x12\x14\n" +
-	"\x05ended\x18\x15 \x01(\tR\x05ended\"\x8f\x03\n" +
+	"\x05ended\x18\x15 \x01(\tR\x05ended\"\xa5\x03\n" +
 	"\x0eCaptureRequest\x12(\n" +
 	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x1e\n" +
 	"\n" +
@@ -2037,7 +2053,8 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"checkpoint\x12\x1d\n" +
 	"\n" +
 	"timeout_ms\x18\f \x01(\x03R\ttimeoutMs\x12\x16\n" +
-	"\x06paused\x18\x15 \x01(\bR\x06paused\x12\x16\n" +
+	"\x06paused\x18\x15 \x01(\bR\x06paused\x12\x14\n" +
+	"\x05execs\x18\x16 \x01(\bR\x05execs\x12\x16\n" +
 	"\x06golden\x18\x1e \x01(\tR\x06golden\x12-\n" +
 	"\x04make\x18\x1f \x01(\v2\x19.godwit.machine.v1.GoldenR\x04make\"2\n" +
 	"\x06Golden\x12\x14\n" +
@@ -2096,7 +2113,7 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"disk_bytes\x18\x05 \x01(\x04R\tdiskBytes\x12 \n" +
 	"\vcertificate\x18\x06 \x01(\fR\vcertificate\x12\x1c\n" +
 	"\tobstacles\x18\a \x03(\tR\tobstacles\x12\x1a\n" +
-	"\btracking\x18\b \x01(\tR\btracking\"\x88\x02\n" +
+	"\btracking\x18\b \x01(\tR\btracking\"\x9e\x02\n" +
 	"\vSendRequest\x12(\n" +
 	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
@@ -2107,7 +2124,8 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\tbandwidth\x18\x06 \x01(\x04R\tbandwidth\x12\x1b\n" +
 	"\tend_execs\x18\a \x01(\bR\bendExecs\x12\x1d\n" +
 	"\n" +
-	"timeout_ms\x18\b \x01(\x03R\ttimeoutMs\"\xe5\x02\n" +
+	"timeout_ms\x18\b \x01(\x03R\ttimeoutMs\x12\x14\n" +
+	"\x05execs\x18\t \x01(\bR\x05execs\"\xe5\x02\n" +
 	"\fSendResponse\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x19\n" +
 	"\bpause_ms\x18\x02 \x01(\x01R\apauseMs\x12\x19\n" +

@@ -740,6 +740,7 @@ type NodeInfo struct {
 	Vms           uint32                 `protobuf:"varint,8,opt,name=vms,proto3" json:"vms,omitempty"`                           // that it owns
 	RamBytes      uint64                 `protobuf:"varint,9,opt,name=ram_bytes,json=ramBytes,proto3" json:"ram_bytes,omitempty"` // of its pool
 	FreeBytes     uint64                 `protobuf:"varint,10,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`
+	Execs         bool                   `protobuf:"varint,11,opt,name=execs,proto3" json:"execs,omitempty"` // its shims take up the execs of a VM that comes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -842,6 +843,13 @@ func (x *NodeInfo) GetFreeBytes() uint64 {
 		return x.FreeBytes
 	}
 	return 0
+}
+
+func (x *NodeInfo) GetExecs() bool {
+	if x != nil {
+		return x.Execs
+	}
+	return false
 }
 
 type AnnounceRequest struct {
@@ -1291,7 +1299,7 @@ const file_node_v1_moves_proto_rawDesc = "" +
 	"\x11created_unix_nano\x18\x02 \x01(\x03R\x0fcreatedUnixNano\x12\x1b\n" +
 	"\tlost_node\x18\x03 \x01(\tR\blostNode\x122\n" +
 	"\x04wake\x18\x04 \x01(\v2\x1e.godwit.node.v1.StatusResponseR\x04wake\x12\x16\n" +
-	"\x06source\x18\x05 \x01(\tR\x06source\"\x92\x02\n" +
+	"\x06source\x18\x05 \x01(\tR\x06source\"\xa8\x02\n" +
 	"\bNodeInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
@@ -1306,7 +1314,8 @@ const file_node_v1_moves_proto_rawDesc = "" +
 	"\tram_bytes\x18\t \x01(\x04R\bramBytes\x12\x1d\n" +
 	"\n" +
 	"free_bytes\x18\n" +
-	" \x01(\x04R\tfreeBytes\"?\n" +
+	" \x01(\x04R\tfreeBytes\x12\x14\n" +
+	"\x05execs\x18\v \x01(\bR\x05execs\"?\n" +
 	"\x0fAnnounceRequest\x12,\n" +
 	"\x04node\x18\x01 \x01(\v2\x18.godwit.node.v1.NodeInfoR\x04node\"I\n" +
 	"\x10AnnounceResponse\x12\x1a\n" +

@@ -1,0 +1,160 @@
+//go:build integration
+
+package move
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+
+	"godwit.dev/godwit/integration/harness"
+)
+
+// counting is an exec that counts to its stdout: what it says at its source is in a file.
+type counting struct {
+	t     *testing.T
+	said  string
+	ended <-chan containerd.ExitStatus
+}
+
+// counter ends with 7 where it is asked to end.
+const counter = "trap 'exit 7' TERM; i=0; while busybox sleep 0.2; do echo exec $i; i=$((i+1)); done"
+
+func counts(t *testing.T, n *side) *counting {
+	t.Helper()
+	c := &counting{t: t, said: n.log() + ".exec"}
+	ctx := namespaces.WithNamespace(t.Context(), "default")
+	task, err := n.load(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := task.Spec(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.Process.Args = []string{"/bin/busybox", "sh", "-c", counter}
+	process, err := task.Exec(ctx, "along", spec.Process, cio.LogFile(c.said))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.ended, err = process.Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := process.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	c.goesOn()
+	return c
+}
+
+// log is where the output of tasks goes that come to the node.
+func (s *side) log() string {
+	return strings.NewReplacer("file://", "", "{namespace}", "default", "{id}", vm).Replace(s.cfg.StdioURI)
+}
+
+func (s *side) load(ctx context.Context) (containerd.Task, error) {
+	container, err := s.task.LoadContainer(ctx, vm)
+	if err != nil {
+		return nil, err
+	}
+	return container.Task(ctx, nil)
+}
+
+// numbers answers the lines of the exec in a log, and wants them to count from first on.
+func (c *counting) numbers(path string, first int) int {
+	c.t.Helper()
+	out, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		c.t.Fatal(err)
+	}
+	n := first
+	for line := range strings.Lines(string(out)) {
+		if !strings.HasPrefix(line, "exec ") || !strings.HasSuffix(line, "\n") {
+			continue
+		}
+		if want := fmt.Sprintf("exec %d\n", n); line != want {
+			c.t.Fatalf("%s: the exec says %q, want %q", path, line, want)
+		}
+		n++
+	}
+	return n - first
+}
+
+// more waits until there are some lines more than before.
+func (c *counting) more(path string, first, before int) {
+	c.t.Helper()
+	err := harness.Poll(c.t.Context(), bound, func(context.Context) error {
+		if n := c.numbers(path, first); n < before+3 {
+			return fmt.Errorf("%s: the exec has said %d lines, and before %d", path, n, before)
+		}
+		return nil
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// goesOn wants every number once up to now, and some more.
+func (c *counting) goesOn() {
+	c.t.Helper()
+	c.more(c.said, 0, c.numbers(c.said, 0))
+}
+
+// moved looks at the exec where its VM is by now: containerd there has it under its id, its
+// output goes on in the task's log with the number after the last at the source, it can be
+// killed, and its end is told with its own status. Who waited for it at the source has been
+// told that its end is not known there.
+func (c *counting) moved(to *side) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(c.t.Context(), "default"), bound)
+	defer cancel()
+	select {
+	case s := <-c.ended:
+		if s.ExitCode() != containerd.UnknownExitStatus {
+			c.t.Errorf("at the source it ends with %d, %v", s.ExitCode(), s.Error())
+		}
+	case <-ctx.Done():
+		c.t.Fatal("who waits at the source hears of no end")
+	}
+	c.more(to.log(), c.numbers(c.said, 0), 0)
+	if err := end(ctx, to); err != nil {
+		c.t.Errorf("end the exec: %v", err)
+	}
+}
+
+// end kills the exec through containerd and wants its status.
+func end(ctx context.Context, n *side) error {
+	task, err := n.load(ctx)
+	if err != nil {
+		return err
+	}
+	process, err := task.LoadProcess(ctx, "along", nil)
+	if err != nil {
+		return err
+	}
+	over, err := process.Wait(ctx)
+	if err != nil {
+		return err
+	}
+	if err := process.Kill(ctx, syscall.SIGTERM); err != nil {
+		return err
+	}
+	select {
+	case s := <-over:
+		if s.ExitCode() != 7 || s.Error() != nil {
+			return fmt.Errorf("it ended with %d, %w", s.ExitCode(), s.Error())
+		}
+	case <-ctx.Done():
+		return fmt.Errorf("it does not end: %w", ctx.Err())
+	}
+	_, err = process.Delete(ctx)
+	return err
+}
