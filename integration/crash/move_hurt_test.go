@@ -187,7 +187,7 @@ func vmmOf(r role) func(*journey, context.Context) (func() error, error) {
 	}
 }
 
-// containerdOf kills a node's containerd, which comes back once all know that it is gone.
+// containerdOf kills a node's containerd, which is started again at once.
 func containerdOf(r role) func(*journey, context.Context) (func() error, error) {
 	return func(j *journey, ctx context.Context) (func() error, error) {
 		if err := j.at(r).Containerd.Kill(); err != nil {
