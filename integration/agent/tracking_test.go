@@ -50,6 +50,7 @@ func TestTracking(t *testing.T) {
 	for round := range 3 {
 		m.interval(t, tracker, round)
 	}
+	m.interval(t, &later{Tracker: tracker, machine: m, t: t}, 3)
 	p := m.vm.Process()
 	if err := track.Release(p.PID, p.Userfault, m.ram); err != nil {
 		t.Error(err)
@@ -58,6 +59,30 @@ func TestTracking(t *testing.T) {
 	if _, err := tracker.Next(false, func(int64, int64) {}); err == nil {
 		t.Error("RAM that was released is still tracked")
 	}
+}
+
+// later is a tracker that comes when the notes have been begun without it, as of a VM that woke.
+type later struct {
+	track.Tracker
+	*machine
+	t     *testing.T
+	armed bool
+}
+
+func (l *later) Next(last bool, written func(offset, end int64)) (bool, error) {
+	if l.armed {
+		return l.Tracker.Next(last, written)
+	}
+	l.armed = true
+	p := l.vm.Process()
+	if err := track.Release(p.PID, p.Userfault, l.ram); err != nil {
+		return false, err
+	}
+	if err := track.Arm(p.PID, p.Userfault, l.ram); err != nil {
+		return false, err
+	}
+	l.Tracker = l.open(l.t, track.UFFD, track.Continue)
+	return false, nil
 }
 
 // newTracked boots a VM whose VMM is a user of its own, under load.
@@ -80,6 +105,10 @@ func newTracked(t *testing.T) *machine {
 }
 
 func (m *machine) tracker(t *testing.T, way track.Way) track.Tracker {
+	return m.open(t, way, track.New)
+}
+
+func (m *machine) open(t *testing.T, way track.Way, open func(track.Way, []track.Region, track.Files) (track.Tracker, error)) track.Tracker {
 	t.Helper()
 	p := m.vm.Process()
 	files, err := track.Open(way, p.PID, p.Userfault)
@@ -91,7 +120,7 @@ func (m *machine) tracker(t *testing.T, way track.Way) track.Tracker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tracker, err := track.New(way, regions, files)
+	tracker, err := open(way, regions, files)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,6 +66,16 @@ func New(way Way, regions []Region, f Files) (Tracker, error) {
 	return nil, fmt.Errorf("track by %q: files are missing, or the way is unknown: %w", way, errdefs.ErrInvalidArgument)
 }
 
+// Continue is New for RAM that Arm has armed, and that nobody has tracked since: the first Next
+// tells what was written from then on.
+func Continue(way Way, regions []Region, f Files) (Tracker, error) {
+	t, err := New(way, regions, f)
+	if u, ok := t.(*uffd); ok {
+		u.armed = true
+	}
+	return t, err
+}
+
 // content knows nothing.
 type content struct{}
 

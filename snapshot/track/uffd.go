@@ -3,6 +3,7 @@ package track
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"unsafe"
@@ -84,11 +85,8 @@ func (r Region) arg() rangeArg { return rangeArg{r.Address, uint64(r.Length)} }
 // Next arms at its first call.
 func (u *uffd) Next(_ bool, written func(offset, end int64)) (bool, error) {
 	if !u.armed {
-		for _, r := range u.regions {
-			arg := &protectArg{rangeArg: r.arg(), mode: writeProtectWP}
-			if err := ioctl(u.files.Fault, ioctlWriteProtect, unsafe.Pointer(arg)); err != nil {
-				return false, fmt.Errorf("arm tracking: %w", err)
-			}
+		if err := u.arm(0, math.MaxInt64); err != nil {
+			return false, err
 		}
 		// Once without a look at the answer: a scan that is refused is known while the VM runs.
 		u.armed = true
@@ -98,6 +96,46 @@ func (u *uffd) Next(_ bool, written func(offset, end int64)) (bool, error) {
 		return false, err
 	}
 	return true, nil
+}
+
+// arm protects a part of the RAM file, also what is not in the page table.
+func (u *uffd) arm(offset, end int64) error {
+	for _, r := range u.regions {
+		from, to := max(offset, r.Offset), min(end, r.Offset+r.Length)
+		if from >= to {
+			continue
+		}
+		arg := &protectArg{rangeArg: rangeArg{r.Address + uint64(from-r.Offset), uint64(to - from)}, mode: writeProtectWP}
+		if err := ioctl(u.files.Fault, ioctlWriteProtect, unsafe.Pointer(arg)); err != nil {
+			return fmt.Errorf("arm tracking: %w", err)
+		}
+	}
+	return nil
+}
+
+// tableSpan is what one page of page table entries maps.
+const tableSpan = 2 << 20
+
+// armData protects what the file has data in. Page tables for the rest would cost memory and
+// time, and say nothing: a page that comes there is new, and unprotected it counts as written.
+func (u *uffd) armData(ram *os.File) error {
+	for at := int64(0); ; {
+		data, err := unix.Seek(int(ram.Fd()), at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			return nil
+		}
+		var hole int64
+		if err == nil {
+			hole, err = unix.Seek(int(ram.Fd()), data, unix.SEEK_HOLE)
+		}
+		if err != nil {
+			return fmt.Errorf("arm tracking: look for data: %w", err)
+		}
+		at = (hole + tableSpan - 1) / tableSpan * tableSpan
+		if err := u.arm(data/tableSpan*tableSpan, at); err != nil {
+			return err
+		}
+	}
 }
 
 // Between is what it is for.
