@@ -36,6 +36,7 @@ type capture struct {
 	sent     *machinev1.SendResponse
 	err      error
 	gone     time.Time // a checkpoint's VM went on
+	armed    bool      // the kernel has noted what was written since the page table was made
 }
 
 func sameRef(a, b *machinev1.Ref) bool {
@@ -150,6 +151,7 @@ func (vm *VM) snapshot(c *capture) (string, error) {
 		vm.endExecs(c.ctx)
 	}
 	err := vm.write(func(j *Journal) {
+		c.armed = j.Armed
 		j.sends(c.ref)
 		j.Repository = c.req.GetRepository()
 	})
@@ -197,6 +199,7 @@ func (vm *VM) snapshot(c *capture) (string, error) {
 // sends says that an operation holds the VM, and has nothing of it yet.
 func (j *Journal) sends(ref *machinev1.Ref) {
 	j.Phase, j.Operation, j.Attempt, j.Digest, j.Repository, j.Move, j.Waking = Sending, ref.GetOperation(), ref.GetAttempt(), "", "", false, false
+	j.Armed = false // who reads the notes uses them up
 }
 
 // memoryFile is one that no directory has.
@@ -269,7 +272,9 @@ func (vm *VM) push(c *capture, s *standing, out *machinev1.CaptureResponse) (sna
 		return none, err
 	}
 	vm.openClones(job.Spaces, files)
-	job.Tracking, out.Tracking, out.Untracked = vm.track(c.ctx, job.Spaces[0].File.File, files)
+	if job.Tracking, out.Tracking, out.Untracked = vm.track(c.ctx, job.Spaces[0].File.File, files); job.Tracking != nil {
+		job.Tracking.Armed = c.armed
+	}
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
 	go s.watch(ctx, cancel)

@@ -62,12 +62,15 @@ type Journal struct {
 	Links   []network.Link `json:"links,omitempty"`
 	Names   *Names         `json:"names,omitempty"` // of a guest without an agent
 	// Unplugged: the guest may lack NICs of its Spec. Whoever lets it run gives them back.
-	Unplugged bool          `json:"unplugged,omitempty"`
-	RAM       string        `json:"ram,omitempty"`
-	Disks     []JournalDisk `json:"disks,omitempty"`
-	RunDir    string        `json:"runDir,omitempty"`
-	Cgroup    []string      `json:"cgroup,omitempty"`
-	Private   []string      `json:"private,omitempty"` // those of Cgroup that hold this VM alone
+	Unplugged bool   `json:"unplugged,omitempty"`
+	RAM       string `json:"ram,omitempty"`
+	// Armed: the kernel has noted what the VM writes since RAM was what its page table says. The
+	// first capture makes use of it.
+	Armed   bool          `json:"armed,omitempty"`
+	Disks   []JournalDisk `json:"disks,omitempty"`
+	RunDir  string        `json:"runDir,omitempty"`
+	Cgroup  []string      `json:"cgroup,omitempty"`
+	Private []string      `json:"private,omitempty"` // those of Cgroup that hold this VM alone
 
 	Stdio  Stdio  `json:"stdio"`
 	Resume Resume `json:"resume"`

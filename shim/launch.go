@@ -32,7 +32,7 @@ func (s *starting) launch(ctx context.Context, u *undo) (err error) {
 	vm.mu.Unlock()
 	u.add("kill VMM", m.Kill)
 	p := m.Process()
-	if err := vm.write(func(j *Journal) { j.Process = &p }); err != nil {
+	if err := vm.write(func(j *Journal) { j.Process, j.Armed = &p, false }); err != nil {
 		return err
 	}
 	c := vm.way(ctx)

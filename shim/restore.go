@@ -46,7 +46,7 @@ func (s *starting) commit(ctx context.Context, _ *undo) error {
 	}
 	return s.vm.update(func(j *Journal) error {
 		err := s.ready(j)
-		j.Phase, j.Generation, j.Waking, j.Readdressed = Own, generation, true, s.readdress
+		j.Phase, j.Generation, j.Waking, j.Readdressed, j.Armed = Own, generation, true, s.readdress, s.armed
 		return err
 	})
 }

@@ -77,6 +77,7 @@ type starting struct {
 	execs     []*process // that came along, until the task runs
 	readdress bool       // the guest had other addresses
 	plugs     bool       // NICs are plugged in after the restore
+	armed     bool       // what the VM writes is noted from its first instruction on
 	address   starts.Address
 	announced bool   // where the VM is
 	ran       bool   // the guest may have executed something
@@ -128,6 +129,7 @@ func (s *starting) steps() []step {
 	if s.vm.restored {
 		return append(boot, []step{
 			{"start VMM", s.unlessArrived(s.launch)},
+			{"arm tracking", s.unlessArrived(s.arm)},
 			{"load state", s.unlessArrived(s.load)},
 			{"commit", s.commit},
 			{"thaw", s.thaw},

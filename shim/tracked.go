@@ -55,6 +55,25 @@ func (vm *VM) openTracking(ctx context.Context, ram *os.File, files *openFiles) 
 	return t, c.Reason
 }
 
+// arm has the kernel note what the VM writes from its first instruction on: up to here RAM is
+// what the page table of its restore says, so that the next capture has only that to look at.
+// Without it that one compares every page, and is no less exact.
+func (s *starting) arm(ctx context.Context, _ *undo) error {
+	vm, j := s.vm, s.vm.noted()
+	if vm.way(ctx).Way != track.UFFD {
+		return nil
+	}
+	ram, err := os.Open(j.RAM)
+	if err == nil {
+		defer ram.Close()
+		err = track.Arm(j.Process.PID, j.Process.Userfault, ram)
+	}
+	if s.armed = err == nil; err != nil {
+		vm.log.Info("RAM is not tracked from the wake on: the next snapshot compares all pages", "reason", err)
+	}
+	return nil
+}
+
 // untrack has the VMM run on untracked. It may never have been tracked.
 func (vm *VM) untrack() {
 	j := vm.noted()

@@ -80,6 +80,7 @@ func (s *starting) diskSteps() []step {
 	if s.vm.restored {
 		return []step{
 			{"start VMM", s.unlessArrived(s.launch)},
+			{"arm tracking", s.unlessArrived(s.arm)},
 			{"load state", s.unlessArrived(s.load)},
 			{"open console", s.meet},
 			{"commit", s.commit},

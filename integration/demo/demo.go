@@ -5,6 +5,7 @@ package demo
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -153,8 +154,14 @@ func (d *demo) sleep(ctx context.Context, n *harness.Node, empty harness.Invento
 	}
 	d.h.Door.Take()
 	d.say("node %s: godwit hibernate %s", n.Name, vm)
-	if _, err := n.RunGodwit(ctx, "hibernate", vm); err != nil {
+	out, err := n.RunGodwit(ctx, "hibernate", "-o", "json", vm)
+	if err != nil {
 		return err
+	}
+	if r == second && strings.Contains(*d.result.VMM, "QEMU") { // another maps RAM as it loads its state
+		if err := d.looked(out, resident); err != nil {
+			return err
+		}
 	}
 	push, ok := harness.SumPush(d.h.Door.Take())
 	if !ok {
@@ -180,6 +187,27 @@ func (d *demo) sleep(ctx context.Context, n *harness.Node, empty harness.Invento
 	d.result.RAMBytes, d.result.ResidentBytes, d.result.PushedBytes = &size, &resident, &pushed
 	d.result.CounterBefore, d.result.PauseMS, d.result.DurableMS = &last.Counter, &paused, &durable
 	d.say("node %s: asleep at counter %d; pushed %s of %s resident; nothing of it is left but the stopped container", n.Name, last.Counter, mib(&pushed), mib(&resident))
+	return nil
+}
+
+// looked wants a VM that woke to be tracked from its first instruction on, where the node tracks.
+func (d *demo) looked(out string, resident uint64) error {
+	var own struct {
+		Figures struct {
+			Tracking string
+			Passes   []struct {
+				Looked uint64 `json:"looked_bytes,string"`
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &own); err != nil {
+		return fmt.Errorf("hibernate %s: %w", vm, err)
+	}
+	f := own.Figures
+	if f.Tracking == "uffd" && len(f.Passes) > 0 && f.Passes[0].Looked > resident/2 {
+		d.fail("the hibernate after a wake has looked at %d bytes of %d resident", f.Passes[0].Looked, resident)
+	}
+	d.say("tracked by %s, passes %+v", f.Tracking, f.Passes)
 	return nil
 }
 

@@ -114,6 +114,7 @@ type FillJob struct {
 type Tracking struct {
 	Way     track.Way      `json:"way"`
 	Regions []track.Region `json:"regions"`
+	Armed   bool           `json:"armed,omitempty"` // RAM was what the page table says when the kernel began to note
 	Pagemap *File          `json:"pagemap,omitempty"`
 	Fault   *File          `json:"fault,omitempty"`
 	Clear   *File          `json:"clear,omitempty"`

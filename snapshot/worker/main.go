@@ -183,7 +183,11 @@ func (t *Tracking) tracker() (snapshot.Tracker, string) {
 	if t == nil {
 		return nil, ""
 	}
-	tracker, err := track.New(t.Way, t.Regions, track.Files{Pagemap: osFile(t.Pagemap), Fault: osFile(t.Fault), Clear: osFile(t.Clear)})
+	open := track.New
+	if t.Armed {
+		open = track.Continue
+	}
+	tracker, err := open(t.Way, t.Regions, track.Files{Pagemap: osFile(t.Pagemap), Fault: osFile(t.Fault), Clear: osFile(t.Clear)})
 	if err != nil {
 		return nil, err.Error()
 	}
