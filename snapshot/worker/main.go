@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sync/errgroup"
 
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/cache"
@@ -220,25 +221,35 @@ func (j *FillJob) run(ctx context.Context, kept *cache.Dir, notify func(Progress
 	if err != nil {
 		return line{}, err
 	}
+	// A disk comes in one stream, and so does the state: the pages need not wait for them.
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return j.rest(ctx, s) })
+	g.Go(func() error {
+		files := map[string]*os.File{}
+		for _, sp := range j.Spaces {
+			files[sp.Name] = osFile(sp.File)
+		}
+		return s.Fill(ctx, files, snapshot.FillOptions{
+			Memory: j.Memory, Concurrency: j.Concurrency, Table: osFile(j.Table), Repository: j.Store.Repository,
+			Progress: func(p snapshot.Progress) { notify(Progress{Progress: p}) },
+		})
+	})
+	return line{Filled: &struct{}{}}, g.Wait()
+}
+
+// rest is what a restore needs beside pages.
+func (j *FillJob) rest(ctx context.Context, s *snapshot.Snapshot) error {
 	if j.State != nil {
 		if err := s.State(ctx, io.NewOffsetWriter(j.State, 0)); err != nil {
-			return line{}, err
+			return err
 		}
 	}
 	for _, d := range j.Disks {
 		if err := s.Disk(ctx, d.Digest, io.NewOffsetWriter(d.File, 0)); err != nil {
-			return line{}, err
+			return err
 		}
 	}
-	files := map[string]*os.File{}
-	for _, sp := range j.Spaces {
-		files[sp.Name] = osFile(sp.File)
-	}
-	err = s.Fill(ctx, files, snapshot.FillOptions{
-		Memory: j.Memory, Concurrency: j.Concurrency, Table: osFile(j.Table), Repository: j.Store.Repository,
-		Progress: func(p snapshot.Progress) { notify(Progress{Progress: p}) },
-	})
-	return line{Filled: &struct{}{}}, err
+	return nil
 }
 
 // remote is the VM at the other end.
