@@ -146,8 +146,12 @@ func (h *hold) reached(ctx context.Context, over func() error) (pid int, err err
 			return err
 		}
 		inner, err := strconv.Atoi(string(data))
-		if err != nil { // it is being written
-			return err
+		if err != nil { // it is being written, or who wrote it has ended
+			if missed++; missed < 10*goneLooks {
+				return err
+			}
+			pid = 0
+			return nil
 		}
 		pid, err = hostPID(h.n, inner)
 		if !errors.Is(err, errGone) {
