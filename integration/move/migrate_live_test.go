@@ -32,7 +32,9 @@ func TestMigrateLive(t *testing.T) {
 	before := ask(t, h, at)
 	heard(t, a, "a", "b")
 	seen := tellTransfer(t, b)
-	for _, to := range []string{"b", "a"} {
+	u := newUDP(t, h, at)
+	for i, to := range []string{"b", "a"} {
+		u.begin()
 		order := []string{vm, "--to", to, "--mode", "live"}
 		if to == "b" { // slow enough to be looked at
 			order = append(order, "--bandwidth", "24MiB")
@@ -44,6 +46,7 @@ func TestMigrateLive(t *testing.T) {
 		}
 		t.Logf("to %s: stood still %.0f ms: copy %.0f, vote %.1f, commit %.1f, run %.0f", to, m.Figures.Downtime, m.Figures.Copy, m.Figures.Vote, m.Figures.Commit, m.Figures.Run)
 		after(t, watch, to)
+		u.end(i, 1-i)
 		now := ask(t, h, at)
 		if now.Nonce != before.Nonce || now.PID != before.PID || now.BootID != before.BootID || !now.FileOK || now.Counter <= before.Counter {
 			t.Errorf("to %s: the VM is another one: %+v, was %+v", to, now, before)

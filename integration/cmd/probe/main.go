@@ -58,6 +58,7 @@ func main() {
 		go w.run()
 	}
 	go p.beat(*beacon, *interval)
+	go echo(*listen)
 	go soil(*dirty)
 	if *direct != "" {
 		if err := readDirect(*direct); err != nil {
@@ -67,6 +68,20 @@ func main() {
 	go p.churn.run(*churned, filepath.Dir(*file))
 	log.Printf("probe: nonce %s", p.nonce)
 	log.Fatal(http.ListenAndServe(*listen, p))
+}
+
+// echo sends each datagram back to where it came from.
+func echo(listen string) {
+	conn, err := net.ListenPacket("udp", listen)
+	if err != nil {
+		log.Fatal(err)
+	}
+	data := make([]byte, 2048)
+	for {
+		if n, from, err := conn.ReadFrom(data); err == nil {
+			_, _ = conn.WriteTo(data[:n], from)
+		}
+	}
 }
 
 func newProbe(file string, fill int) (*probe, error) {
