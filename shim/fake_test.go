@@ -146,9 +146,25 @@ func newWorld(t *testing.T) *world {
 			_ = p.Kill(context.Background())
 		}
 		w.stop()
+		w.rest()
 		os.RemoveAll(dir)
 	})
 	return w
+}
+
+// rest waits until nothing of the VM works any more: the next test may change what it uses.
+func (w *world) rest() {
+	vm, err := w.service.the()
+	if err != nil {
+		return
+	}
+	over := make(chan struct{})
+	go func() { vm.still(); close(over) }()
+	select {
+	case <-over:
+	case <-time.After(10 * time.Second):
+		w.t.Log("something of the VM goes on behind the test's end")
+	}
 }
 
 // restart is a new shim process on the same node.
