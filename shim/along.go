@@ -30,6 +30,7 @@ type Along struct {
 	Stdin    bool          `json:"stdin,omitempty"` // which streams the guest carries
 	Stdout   bool          `json:"stdout,omitempty"`
 	Stderr   bool          `json:"stderr,omitempty"`
+	Closed   bool          `json:"closed,omitempty"` // stdin ends behind what was read of it
 	Offsets  guest.Offsets `json:"offsets"`
 }
 
@@ -38,12 +39,16 @@ type Along struct {
 func (vm *VM) along() (all []Along) {
 	vm.mu.Lock()
 	live := slices.DeleteFunc(vm.processes(), func(p *process) bool { return p.id == "" || !p.runs() })
+	closed := map[*process]bool{}
+	for _, p := range live {
+		closed[p] = p.noStdin
+	}
 	vm.mu.Unlock()
 	for _, p := range live {
 		st := p.pumps.streams
 		all = append(all, Along{
 			ID: p.id, Guest: p.guest, Terminal: p.stdio.Terminal,
-			Stdin: st.stdin != nil, Stdout: st.stdout != nil, Stderr: st.stderr != nil, Offsets: p.pumps.stop(),
+			Stdin: st.stdin != nil, Stdout: st.stdout != nil, Stderr: st.stderr != nil, Closed: closed[p], Offsets: p.pumps.stop(),
 		})
 	}
 	return all
@@ -74,9 +79,15 @@ func (r *Resume) check() error {
 }
 
 // gather makes the execs of a restored VM ready to flow, those that the guest has. They
-// are the task's as soon as it runs.
+// are the task's as soon as it runs. A VM that was adopted has no task: nobody could end
+// them there, so that they end now.
 func (s *starting) gather(all []*agentv1.Process) {
 	vm := s.vm
+	if vm.adopted {
+		go vm.endStrays(strays(all, nil))
+		return
+	}
+	go vm.endStrays(strays(all, vm.noted().Resume.Execs))
 	for _, e := range vm.noted().Resume.Execs {
 		if !has(all, e.Guest) {
 			vm.log.Warn("the guest has no such exec", "exec", e.ID, "process", e.Guest)
@@ -87,7 +98,10 @@ func (s *starting) gather(all []*agentv1.Process) {
 		if err != nil {
 			vm.log.Warn("output of an exec is discarded", "exec", e.ID, "error", err)
 		}
-		p.guest, p.started, p.pumps = e.Guest, true, newPumps(e.Guest, st, e.Offsets)
+		p.guest, p.started, p.came, p.pumps = e.Guest, true, true, newPumps(e.Guest, st, e.Offsets)
+		if p.noStdin = e.Closed; p.noStdin {
+			st.closeStdin()
+		}
 		s.execs = append(s.execs, p)
 	}
 }

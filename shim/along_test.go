@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
+	agentv1 "godwit.dev/godwit/api/agent/v1"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 )
 
@@ -78,6 +79,9 @@ func TestExecsGoAlong(t *testing.T) {
 		t.Fatalf("what travels: %+v", resume)
 	}
 	resume.Execs[0].Offsets.Pending = []byte("typed")
+	if resume.Execs[0].Closed {
+		t.Error("its stdin is closed")
+	}
 	w.store.resume, _ = json.Marshal(resume)
 	log, guest := filepath.Join(t.TempDir(), "log"), resume.Execs[0].Guest
 	w.stdout = "file://" + log
@@ -136,6 +140,42 @@ func TestExecsGoAlong(t *testing.T) {
 	}
 }
 
+// What a client has closed is closed at the destination, behind what was typed; and an id
+// whose exec has come along and ended is free, for nobody there would delete it.
+func TestClosedExecGoesAlong(t *testing.T) {
+	source, _ := accompanied(t, "")
+	_, err := source.service.CloseIO(ctxNS(t), &taskapi.CloseIORequest{ID: "vm", ExecID: "e", Stdin: true})
+	source.must("close stdin", err)
+	w := from(t, source)
+	var resume Resume
+	w.must("read resume", json.Unmarshal(w.store.resume, &resume))
+	if len(resume.Execs) != 1 || !resume.Execs[0].Closed {
+		t.Fatalf("what travels: %+v", resume)
+	}
+	resume.Execs[0].Offsets.Pending = []byte("typed")
+	resume.Execs[0].Offsets.StdinDone = false
+	w.store.resume, _ = json.Marshal(resume)
+	guest := resume.Execs[0].Guest
+	w.agent.exit(guest)
+	w.must("arrive", w.arrive())
+	var said []string
+	if !eventually(func() bool {
+		said = append(said, w.agent.heard()...)
+		return slices.Contains(said, `close "`+guest+`" at 5`)
+	}) {
+		t.Errorf("the guest heard %q", said)
+	}
+	if _, err := w.service.Exec(ctxNS(t), execRequest("e")); !errdefs.IsAlreadyExists(errgrpc.ToNative(err)) {
+		t.Errorf("the same exec while it runs: %v", err)
+	}
+	w.agent.exit(guest) <- 0
+	if status := w.wait("e"); status != 0 {
+		t.Errorf("it ended with %d", status)
+	}
+	_, err = w.service.Exec(ctxNS(t), execRequest("e"))
+	w.must("the same exec behind its end", err)
+}
+
 // At its source an exec that has left ends behind the hand-over, with the status that says
 // that nobody here knows how it ends; init's end stays the last.
 func TestExecLeaves(t *testing.T) {
@@ -145,6 +185,14 @@ func TestExecLeaves(t *testing.T) {
 	if err := w.kill("e", 9); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("kill of an exec on its way: %v", err)
 	}
+	close := &taskapi.CloseIORequest{ID: "vm", ExecID: "e", Stdin: true}
+	if _, err := w.service.CloseIO(ctxNS(t), close); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
+		t.Errorf("close of its stdin: %v", err)
+	}
+	// Its end may be known, and its output not yet out: that it ended well is told where
+	// the rest of the output goes.
+	vm, _ := w.service.the()
+	vm.execs["e"].pumps.end(&agentv1.WaitResponse{})
 	w.must("vote", w.vote())
 	if _, told := w.events.exit("e"); told {
 		t.Error("it ends before the hand-over")

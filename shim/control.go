@@ -72,6 +72,7 @@ func (vm *VM) runOn(ctx context.Context) bool {
 		vm.log.Warn("take back a pause that failed", "error", err)
 		return false
 	}
+	defer vm.calling()()
 	if vm.settle(Pausing, Running, nil) == nil {
 		vm.deliver(vm.life)
 		vm.resizeAll(vm.life)
@@ -91,6 +92,7 @@ func (s *Service) Resume(ctx context.Context, r *taskapi.ResumeRequest) (*emptyR
 			vm.leave(Resuming, Paused)
 			return nil, fmt.Errorf("resume VM %s: %w", vm.id, err)
 		}
+		defer vm.calling()() // until what came meanwhile has reached the guest
 		if err := vm.settle(Resuming, Running, &events.TaskResumed{ContainerID: vm.id}); err != nil {
 			return nil, err
 		}
@@ -137,6 +139,10 @@ func (s *Service) CloseIO(_ context.Context, r *taskapi.CloseIORequest) (*emptyR
 			return nil, err
 		}
 		if r.GetStdin() {
+			switch vm.state {
+			case Captured, Voting, Voted, Releasing: // what would end it stands where it stood in the pause
+				return nil, vm.mutable()
+			}
 			p.noStdin = true
 			if p.pumps != nil {
 				p.pumps.streams.closeStdin()

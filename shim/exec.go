@@ -41,7 +41,10 @@ func (s *Service) Exec(_ context.Context, r *taskapi.ExecProcessRequest) (*empty
 func (vm *VM) addExec(r *taskapi.ExecProcessRequest, config []byte) error {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	if _, ok := vm.execs[r.GetExecID()]; ok {
+	if old, ok := vm.execs[r.GetExecID()]; ok && old.came && old.exited {
+		old.pumps.streams.close() // who would have deleted it is at the node that it came from
+		go vm.forgetExec(vm.life, old)
+	} else if ok {
 		return fmt.Errorf("exec %q of task %s: %w", r.GetExecID(), vm.id, errdefs.ErrAlreadyExists)
 	}
 	if err := vm.execable(); err != nil {

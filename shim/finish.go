@@ -108,7 +108,7 @@ func (vm *VM) end(ctx context.Context, status uint32, at time.Time) {
 				s = killed
 			}
 			if p.pumps != nil {
-				if r := p.pumps.reported(); r != nil && p.id != "" {
+				if r := p.pumps.reported(); r != nil && p.id != "" && !p.left { // one that left ends there, its output too
 					s, when = r.GetExitStatus(), time.Unix(0, r.GetExitedAtUnixNano())
 				}
 				p.pumps.end(&agentv1.WaitResponse{Settled: true})

@@ -32,6 +32,7 @@ type process struct {
 	started  bool
 	exited   bool
 	left     bool // with its VM, for another node
+	came     bool // with its VM, from another node: nobody here waits for it
 	noStdin  bool // CloseIO came; perhaps before there was anything to close
 	status   uint32
 	exitedAt time.Time

@@ -40,6 +40,13 @@ func (vm *VM) call() (over func()) {
 	}
 }
 
+// calling is call for who does not hold vm.mu.
+func (vm *VM) calling() (over func()) {
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	return vm.call()
+}
+
 // passing is the class of a state that the VM should not be in: a call leaves some of them
 // soon. vm.mu is held.
 func (vm *VM) passing() error {

@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"errors"
 	"context"
 	"strings"
 	"testing"
@@ -80,4 +81,27 @@ func TestMoveWaitsForCalls(t *testing.T) {
 	if vm, _ := w.service.the(); !vm.is(Captured) {
 		t.Errorf("VM is %s", vm.state)
 	}
+}
+
+// A capture that comes in the moment in which the task runs and its streams do not flow yet
+// waits for them: it would keep them from flowing.
+func TestCaptureWaitsForTheStreams(t *testing.T) {
+	w := newWorld(t).running()
+	vm, _ := w.service.the()
+	may := func() error {
+		vm.mu.Lock()
+		defer vm.mu.Unlock()
+		return vm.capturable(w.ref(), nil, true)
+	}
+	w.must("capture a VM that runs", may())
+	vm.mu.Lock()
+	vm.state = Starting
+	vm.mu.Unlock()
+	s := &starting{vm: vm}
+	w.must("run", s.run(t.Context(), nil))
+	if err := may(); !errors.Is(err, errUnderWay) {
+		t.Errorf("before the streams flow: %v", err)
+	}
+	s.goesOn(t.Context())
+	w.must("capture it then", may())
 }

@@ -91,7 +91,6 @@ func (s *starting) prove(ctx context.Context, _ *undo) error {
 		return fmt.Errorf("the restored guest has no init: %w", errdefs.ErrDataLoss)
 	}
 	s.gather(r.GetProcesses())
-	go vm.endStrays(strays(r.GetProcesses(), j.Resume.Execs))
 	return s.settle(ctx)
 }
 

@@ -75,6 +75,7 @@ type starting struct {
 	vm        *VM
 	streams   *streams
 	execs     []*process // that came along, until the task runs
+	flows     func()     // says that the streams of a task that runs flow too; nil: it does not run
 	readdress bool       // the guest had other addresses
 	plugs     bool       // NICs are plugged in after the restore
 	armed     bool       // what the VM writes is noted from its first instruction on
@@ -115,6 +116,7 @@ func (s *starting) run(ctx context.Context, _ *undo) error {
 	}
 	vm.events.send(&events.TaskStart{ContainerID: vm.id, Pid: vm.pid()})
 	s.bring()
+	s.flows = vm.call() // a capture that came in now would keep them from flowing
 	return nil
 }
 

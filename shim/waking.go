@@ -116,6 +116,9 @@ func (s *starting) goesOn(ctx context.Context) {
 		noted = awake(ctx)
 	}
 	vm.flow()
+	if s.flows != nil {
+		s.flows()
+	}
 	vm.mend("note that the VM is awake", noted, awake)
 	go vm.guard()
 	go vm.slim()

@@ -267,7 +267,6 @@ type work struct {
 func (d *daemon) owed() []work {
 	return []work{
 		{"adopt", d.shims.adopt},
-		{"events", d.moves.tell},
 		{"resume", d.engine.Resume},
 		{"reconcile", func(ctx context.Context) error { return d.engine.Reconcile(ctx, d.machines.List) }},
 		{"sweep", d.engine.Sweep},
@@ -277,5 +276,6 @@ func (d *daemon) owed() []work {
 		{"golden", d.golden.sweep},
 		{"taps", d.shims.taps},
 		{"cache", d.tendCache},
+		{"events", d.moves.tell}, // last: a store that is out of reach takes its time
 	}
 }

@@ -15,6 +15,9 @@ import (
 // tellAfter is how long whoever has settled a move has to tell of it.
 const tellAfter = 10 * time.Second
 
+// tellBound is how long an event may take.
+const tellBound = 10 * time.Second
+
 // ends are the events of moves that are settled.
 var ends = map[nodev1.Phase]string{
 	nodev1.Phase_PHASE_SUCCEEDED: moves.Succeeded, nodev1.Phase_PHASE_FAILED: moves.Failed, nodev1.Phase_PHASE_ABORTED: moves.Aborted,
@@ -29,19 +32,24 @@ func (s *Service) Tell(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	told, over, open := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	begun, told, over, open := map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
 	var ids []string
-	for _, ev := range s.Board.Events(ctx, 0, 0) {
+	var since int64 // events of before may be forgotten
+	for i, ev := range s.Board.Events(ctx, 0, 0) {
+		if i == 0 && ev.GetId() > 1 {
+			since = ev.GetUnixNano()
+		}
 		id := ev.GetOperation()
 		if id != "" && !told[id] {
 			ids = append(ids, id)
 		}
+		begun[id] = begun[id] || ev.GetType() == moves.Started
 		told[id], over[id] = true, over[id] || moves.Settled(ev.GetType())
 	}
 	for _, rec := range all.GetRecords() {
 		op := rec.GetOperation()
 		open[op.GetId()] = true
-		if op.GetKind() == nodev1.Kind_KIND_MIGRATE && !told[op.GetId()] {
+		if op.GetKind() == nodev1.Kind_KIND_MIGRATE && !begun[op.GetId()] && op.GetOpenedUnixNano() >= since {
 			if err := s.tell(ctx, op, moves.Started); err != nil {
 				return err
 			}
@@ -71,6 +79,8 @@ func (s *Service) Tell(ctx context.Context) error {
 }
 
 func (s *Service) tell(ctx context.Context, op *nodev1.Operation, kind string) error {
+	ctx, cancel := context.WithTimeout(ctx, tellBound) // the board asks its store until then
+	defer cancel()
 	return s.Board.Append(ctx, &nodev1.MoveEvent{
 		Type: kind, Vm: op.GetVm(), Operation: op.GetId(), Reason: op.GetReason(),
 		Attempt: op.GetAttempt(), Source: op.GetSource(), Destination: op.GetDestination(),
