@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -16,7 +17,10 @@ import (
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/ttrpc"
 
+	"godwit.dev/godwit/api/config"
+	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/integration/harness"
 	"godwit.dev/godwit/migrate/tasks"
@@ -154,7 +158,8 @@ func (a *act) voted(ctx context.Context) error {
 		return err
 	}
 	open()
-	if err = a.phase(ctx, nodev1.Phase_PHASE_SWITCHING); err == nil {
+	// The phase comes before the order to vote: the shim must have heard it.
+	if err = errors.Join(a.phase(ctx, nodev1.Phase_PHASE_SWITCHING), a.comesTo(ctx, "voting")); err == nil {
 		a.daemon, err = a.stop(ctx, a.b.Godwitd.PID())
 	}
 	if terr := thaw(); err == nil {
@@ -171,6 +176,27 @@ func (a *act) voted(ctx context.Context) error {
 		return err
 	}
 	return said(ctx, shim, machineSocket) // the vote, to who asked for it
+}
+
+// comesTo waits until the VM is in that state, as its shim says.
+func (a *act) comesTo(ctx context.Context, state string) error {
+	cfg, err := config.Load(a.b.Config)
+	if err != nil {
+		return err
+	}
+	return harness.Poll(ctx, stepBound, func(ctx context.Context) error {
+		conn, err := new(net.Dialer).DialContext(ctx, "unix", cfg.MachineSocket("default", a.vm))
+		if err != nil {
+			return err
+		}
+		client := ttrpc.NewClient(conn)
+		defer client.Close()
+		q, err := machinev1.NewMachineClient(client).Query(ctx, &machinev1.QueryRequest{})
+		if err == nil && q.GetState() != state {
+			err = fmt.Errorf("the VM is %s, not %s", q.GetState(), state)
+		}
+		return err
+	})
 }
 
 // committed: the shim, which has voted, hears nothing of the commit.
