@@ -59,23 +59,28 @@ func (s *Service) Tell(ctx context.Context) error {
 		if over[id] || open[id] {
 			continue
 		}
-		resp, err := s.Records.Operation(ctx, &nodev1.OperationRequest{Id: id})
-		if errdefs.IsNotFound(err) { // forgotten with its VM
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("tell the end of operation %s: %w", id, err)
-		}
-		op := resp.GetOperation()
-		kind, closed := ends[op.GetPhase()], op.GetClosedUnixNano()
-		if kind == "" || closed == 0 || time.Since(time.Unix(0, closed)) < tellAfter {
-			continue
-		}
-		if err := s.tell(ctx, op, kind); err != nil {
+		if err := s.tellEnd(ctx, id); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// tellEnd tells how an operation was settled, unless it was so only now: then its controller tells.
+func (s *Service) tellEnd(ctx context.Context, id string) error {
+	resp, err := s.Records.Operation(ctx, &nodev1.OperationRequest{Id: id})
+	if errdefs.IsNotFound(err) { // forgotten with its VM
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("tell the end of operation %s: %w", id, err)
+	}
+	op := resp.GetOperation()
+	kind, closed := ends[op.GetPhase()], op.GetClosedUnixNano()
+	if kind == "" || closed == 0 || time.Since(time.Unix(0, closed)) < tellAfter {
+		return nil
+	}
+	return s.tell(ctx, op, kind)
 }
 
 func (s *Service) tell(ctx context.Context, op *nodev1.Operation, kind string) error {
