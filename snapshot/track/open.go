@@ -131,19 +131,29 @@ func parseMaps(r io.Reader, device string, inode uint64) ([]Region, error) {
 	return list, lines.Err()
 }
 
+// find opens what a tracker by userfaultfd needs of process pid, and finds its RAM there.
+func find(pid, userfault int, ram *os.File) (Files, []Region, error) {
+	f, err := Open(UFFD, pid, userfault)
+	if err != nil {
+		return Files{}, nil, err
+	}
+	regions, err := Regions(pid, ram)
+	if err != nil {
+		f.Close()
+		return Files{}, nil, err
+	}
+	return f, regions, nil
+}
+
 // Arm has the kernel note from now on what process pid writes to its RAM, for a tracker to
 // come: Continue. A page whose note is lost, with the ranges or with the process, counts as
 // written there, and so does one that the file does not have yet.
 func Arm(pid, userfault int, ram *os.File) error {
-	f, err := Open(UFFD, pid, userfault)
+	f, regions, err := find(pid, userfault, ram)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	regions, err := Regions(pid, ram)
-	if err != nil {
-		return err
-	}
 	u, err := newUFFD(regions, f)
 	if err != nil {
 		return err
@@ -157,14 +167,10 @@ func Arm(pid, userfault int, ram *os.File) error {
 // Release has process pid run on as if its RAM had never been tracked, also after a
 // tracker that was killed.
 func Release(pid, userfault int, ram *os.File) error {
-	f, err := Open(UFFD, pid, userfault)
+	f, regions, err := find(pid, userfault, ram)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	regions, err := Regions(pid, ram)
-	if err != nil {
-		return err
-	}
 	return (&uffd{regions: regions, files: f}).Stop()
 }
