@@ -69,15 +69,20 @@ func (s *Service) once(ctx context.Context, id string, start func() (*process, e
 			return nil, ctx.Err()
 		}
 	}
-	p, err := start()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	close(s.starting[id])
-	delete(s.starting, id)
-	if err != nil {
+	var p *process
+	var err error
+	defer func() { // after a panic, too: who waits for this call goes on
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		close(s.starting[id])
+		delete(s.starting, id)
+		if p != nil && err == nil {
+			s.processes[id] = p
+		}
+	}()
+	if p, err = start(); err != nil {
 		return nil, err
 	}
-	s.processes[id] = p
 	return p, nil
 }
 

@@ -200,6 +200,7 @@ type fdReader struct{ p *Pipe }
 func (r fdReader) Read(b []byte) (int, error) {
 	oob := make([]byte, unix.CmsgSpace(4*8))
 	n, oobn, _, _, err := r.p.conn.ReadMsgUnix(b, oob)
+	n = max(n, 0) // -1 stands beside an error; an io.Reader knows no such number
 	if oobn > 0 {
 		msgs, perr := unix.ParseSocketControlMessage(oob[:oobn])
 		if perr != nil {

@@ -147,3 +147,25 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 }
+
+// A child that is killed before it has read what it was sent resets its socket.
+func TestKilledChildIsDone(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent, err := NewPipe(os.NewFile(uintptr(fds[0]), "agent"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer agent.Close()
+	if err := agent.SendGo(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Close(fds[1]); err != nil {
+		t.Fatal(err)
+	}
+	if e, err := agent.Next(); e != Done || err != nil {
+		t.Fatal(e, err)
+	}
+}
