@@ -102,12 +102,20 @@ func TestGolden(t *testing.T) {
 	defer conn.Close()
 	watch := observer.Watch(conn)
 
+	// One that ends before it is ready leaves nothing, and says so (N-33).
+	if out, err := a.RunGodwit(t.Context(), "golden", "--ready", "test -s /tmp/journal", images.Busybox, "sh", "-c", "sleep 2; exit 3"); err == nil {
+		t.Errorf("a VM that was never ready was captured: %s", out)
+	} else if !strings.Contains(err.Error(), "ended with status 3 before it was ready") {
+		t.Errorf("of a VM that ends before it is ready: %v", err)
+	}
 	var made struct {
 		Digest   string
 		Resident uint64 `json:"resident_bytes,string"`
 		Pushed   uint64 `json:"pushed_bytes,string"`
 	}
-	if err := json.Unmarshal([]byte(a.Godwit(t, "golden", "-o", "json", images.Probe, "/bin/probe")), &made); err != nil {
+	// The journal has its first lines a second after the program's start.
+	if err := json.Unmarshal([]byte(a.Godwit(t, "golden", "-o", "json", "--ready", "test -s /tmp/journal", images.Probe,
+		"-interval", "100ms", "-file", "/tmp/journal")), &made); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("golden snapshot: %d MiB resident, %d KiB stored", made.Resident>>20, made.Pushed>>10)

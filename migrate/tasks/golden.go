@@ -64,6 +64,9 @@ type Booted struct {
 func (c *Client) Boot(ctx context.Context, vm *nodev1.VM, req *nodev1.GoldenRequest) (_ *Booted, err error) {
 	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
 	defer func() {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("not up in time (see --timeout): %w", context.Cause(ctx))
+		}
 		if err != nil {
 			err = errors.Join(fmt.Errorf("boot image %s: %w", req.GetImage(), err), c.Unboot(ctx, vm))
 		}
@@ -150,6 +153,10 @@ func (c *Client) Unfinished(ctx context.Context) (vms []*nodev1.VM, err error) {
 // probeEvery is how often a VM is asked whether it is ready.
 const probeEvery = 500 * time.Millisecond
 
+// endsWithin is how long a failed probe waits for word that the container has ended, which
+// is the better reason.
+const endsWithin = 2 * time.Second
+
 // Ready returns when the VM says that it is ready: a command in it succeeds, the one of
 // the request, of the image's label, or of its health check. Where there is none settled
 // is asked instead.
@@ -173,19 +180,23 @@ func (c *Client) Ready(ctx context.Context, b *Booted, command string, settled f
 		if ok && err == nil {
 			return nil
 		}
+		if ctx.Err() != nil { // it ends the waits for the task and its execs, too: they say nothing now
+			return fmt.Errorf("not ready in time (asked: %s; last answer: %s; see --ready and --timeout): %w", orSettled(probe), last, context.Cause(ctx))
+		}
+		next := tick.C
+		if err != nil {
+			next = time.After(endsWithin)
+		}
 		select {
 		case status := <-b.exit:
+			if err := status.Error(); err != nil {
+				return fmt.Errorf("wait for the container's end: %w", err)
+			}
 			return fmt.Errorf("the container ended with status %d before it was ready: %w", status.ExitCode(), errdefs.ErrFailedPrecondition)
-		case <-ctx.Done():
-			return fmt.Errorf("not ready in time (asked: %s; last answer: %s; see --ready and --timeout): %w", orSettled(probe), last, context.DeadlineExceeded)
-		default:
-		}
-		if err != nil {
-			return err
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		case <-next:
+			if err != nil {
+				return err
+			}
 		}
 	}
 }
