@@ -167,8 +167,52 @@ func TestCheckpoint(t *testing.T) {
 			t.Errorf("goes on at %d, the checkpoint was before %d", back.Counter, before.Counter)
 		}
 	})
+	t.Run("by themselves", func(t *testing.T) { scheduled(t, a, watch) })
 	remove(t, a, vm)
 	t.Run("containerd's own", func(t *testing.T) { ofContainerd(t, a) })
+}
+
+// scheduled has the VM's node take checkpoints by itself: the VM goes on, the newest of them
+// stays, and it ends when it is told to.
+func scheduled(t *testing.T, n *harness.Node, watch *observer.Watcher) {
+	checkpoints := func() (digests []string) {
+		t.Helper()
+		var list struct {
+			Snapshots []struct {
+				Digest     string
+				Checkpoint bool
+			}
+		}
+		out := n.Godwit(t, "snapshot", "ls", "-o", "json", vm)
+		if err := json.Unmarshal([]byte(out), &list); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		for _, s := range list.Snapshots {
+			if s.Checkpoint {
+				digests = append(digests, s.Digest)
+			}
+		}
+		return digests
+	}
+	before := checkpoints()
+	if out := n.Godwit(t, "checkpoint", "--every", "10s", "--keep", "1", vm); !strings.Contains(out, "every 10s") {
+		t.Errorf("checkpoint --every: %s", out)
+	}
+	var now []string
+	err := harness.Poll(t.Context(), bound, func(context.Context) error {
+		if now = checkpoints(); len(now) == 0 || slices.Contains(before, now[len(now)-1]) {
+			return fmt.Errorf("no new one beside %v: %v", before, now)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	watch.Mark("taken")
+	after(t, watch, "taken")
+	if out := n.Godwit(t, "checkpoint", "--stop", vm); !strings.Contains(out, "no checkpoints are taken") {
+		t.Errorf("checkpoint --stop: %s", out)
+	}
 }
 
 // ofContainerd has containerd's clients take checkpoints of a task, and make one from them:
