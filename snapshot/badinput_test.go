@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -189,9 +190,9 @@ func TestParentDeletedDuringAPush(t *testing.T) {
 		return table
 	}
 	w.opts.Parent = parent()
-	index := 0
+	var index atomic.Int32
 	gone := &hooked{Store: w.st, before: func(o store.Object) {
-		if index++; index != 2 || o.Manifest { // after the state, before index and config
+		if index.Add(1) != 2 || o.Manifest { // after the state, before index and config
 			return
 		}
 		if err := Drop(t.Context(), w.st, first.Digest, first.Tag); err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	digest "github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
 
 	"godwit.dev/godwit/snapshot/format"
 	"godwit.dev/godwit/snapshot/store"
@@ -91,27 +92,7 @@ func (p *push) putDisks(ctx context.Context) error {
 func (p *push) commit(ctx context.Context, c *capture, layers []v1.Descriptor) (Receipt, error) {
 	p.o.Progress(Progress{Step: "commit"})
 	index, packs := c.index()
-	blob, err := index.Encode()
-	if err != nil {
-		return Receipt{}, err
-	}
-	if c.table != nil {
-		if err := c.table.write(c, p.o.Repository, blob, packs); err != nil {
-			return Receipt{}, err
-		}
-	}
-	if blob, err = p.sealed(blob, aboutIndex); err != nil {
-		return Receipt{}, err
-	}
-	config, err := p.encodeConfig(packs)
-	if err != nil {
-		return Receipt{}, err
-	}
-	indexDesc, err := p.putBytes(ctx, MediaTypeIndex, blob)
-	if err != nil {
-		return Receipt{}, err
-	}
-	configDesc, err := p.putBytes(ctx, MediaTypeConfig, config)
+	configDesc, indexDesc, err := p.putIndex(ctx, c, index, packs)
 	if err != nil {
 		return Receipt{}, err
 	}
@@ -123,10 +104,45 @@ func (p *push) commit(ctx context.Context, c *capture, layers []v1.Descriptor) (
 	for _, d := range p.config.Disks {
 		layers = append(layers, v1.Descriptor{MediaType: MediaTypeDisk, Digest: d.Digest, Size: d.Size})
 	}
+	// Nothing is sent between the question and the manifest: what is there now is there then.
 	if err := p.verify(ctx, append([]v1.Descriptor{configDesc}, layers...)); err != nil {
 		return Receipt{}, err
 	}
 	return p.putManifest(ctx, configDesc, layers)
+}
+
+// putIndex stores config and index at the same time, and the page table of the next snapshot.
+func (p *push) putIndex(ctx context.Context, c *capture, index *format.Index, packs []*pack) (own, pages v1.Descriptor, err error) {
+	blob, err := index.Encode()
+	if err != nil {
+		return own, pages, err
+	}
+	if c.table != nil {
+		if err := c.table.write(c, p.o.Repository, blob, packs); err != nil {
+			return own, pages, err
+		}
+	}
+	if blob, err = p.sealed(blob, aboutIndex); err != nil {
+		return own, pages, err
+	}
+	config, err := p.encodeConfig(packs)
+	if err != nil {
+		return own, pages, err
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		own, err = p.putBytes(gctx, MediaTypeConfig, config)
+		return err
+	})
+	g.Go(func() (err error) {
+		pages, err = p.putBytes(gctx, MediaTypeIndex, blob)
+		return err
+	})
+	err = g.Wait()
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return own, pages, err
 }
 
 func (p *push) putBytes(ctx context.Context, mediaType string, data []byte) (v1.Descriptor, error) {

@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,9 +12,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	digest "github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"godwit.dev/godwit/snapshot/store"
 )
@@ -88,6 +91,87 @@ func noLeftovers(t *testing.T, dir string) {
 	})
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
+	}
+}
+
+// forgetful loses a blob once it has been stored, or says which blobs it was asked for.
+type forgetful struct {
+	store.Store
+	lose int // the n-th blob that is put, from 1 on; 0: none
+
+	mu    sync.Mutex
+	puts  int
+	lost  string
+	asked map[string]bool
+	wants []byte // the manifest
+}
+
+func (f *forgetful) Stat(ctx context.Context, o store.Object) (store.Info, error) {
+	f.mu.Lock()
+	f.asked[o.Name] = true
+	gone := f.lost != "" && o.Name == f.lost
+	f.mu.Unlock()
+	if gone {
+		return store.Info{}, errdefs.ErrNotFound
+	}
+	return f.Store.Stat(ctx, o)
+}
+
+func (f *forgetful) Put(ctx context.Context, o store.Object, c store.Content) error {
+	f.mu.Lock()
+	if o.Manifest {
+		body, _ := c.Open()
+		f.wants, _ = io.ReadAll(body)
+	} else if f.puts++; f.puts == f.lose {
+		f.lost = o.Name
+	}
+	f.mu.Unlock()
+	return f.Store.Put(ctx, o, c)
+}
+
+// S0-63: whatever of a snapshot is lost between its upload and the commit, no manifest names
+// it; and every blob that a manifest does name was asked for behind its upload.
+func TestCommitAsksForEveryBlob(t *testing.T) {
+	for _, live := range []bool{false, true} {
+		push := func(lose int) (*forgetful, error) {
+			w := newWorld(t, 3)
+			if live {
+				g := newGuest(w, 4)
+				w.opts.Live, w.opts.Budget = g, time.Second
+				go g.run()
+				defer func() {
+					if !g.paused {
+						close(g.stop)
+					}
+					<-g.stopped
+				}()
+			}
+			f := &forgetful{Store: w.st, lose: lose, asked: map[string]bool{}}
+			_, err := Push(t.Context(), f, w.src, w.opts)
+			return f, err
+		}
+		all, err := push(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var m v1.Manifest
+		if err := json.Unmarshal(all.wants, &m); err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range append(m.Layers, m.Config) {
+			if !all.asked[d.Digest.String()] {
+				t.Errorf("live %v: nobody asked for %s %s", live, d.MediaType, d.Digest)
+			}
+		}
+		for n := 1; n <= all.puts; n++ {
+			f, err := push(n)
+			switch { // of a VM that runs, a blob may be of no use any more
+			case err == nil && live && f.lost != "" && !strings.Contains(string(f.wants), f.lost):
+			case err == nil && f.lost == "":
+			case !errdefs.IsAborted(err) || f.wants != nil:
+				t.Errorf("live %v, blob %d of %d is lost: %v, manifest %s", live, n, all.puts, err, f.wants)
+			}
+		}
 	}
 }
 

@@ -220,27 +220,22 @@ type push struct {
 }
 
 func (p *push) run(ctx context.Context) (Receipt, error) {
-	// The state goes first, or of a VM that runs OCI's empty blob: a store that takes nothing
-	// is found before RAM is read.
-	var state v1.Descriptor
-	var err error
-	if p.o.Live == nil && p.o.Make == nil {
-		state, err = p.putState(ctx)
-	} else {
-		_, err = p.putBytes(ctx, v1.MediaTypeEmptyJSON, v1.DescriptorEmptyJSON.Data)
-	}
+	state, err := p.prepare(ctx)
 	if err != nil {
-		return Receipt{}, err
-	}
-	if err := p.verifyTables(ctx); err != nil {
 		return Receipt{}, err
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	c := newCapture(p, g, gctx)
+	defer c.close() // behind the commit: to unmap RAM takes long
 	g.Go(func() error {
-		defer c.close()
 		if err := c.run(); err != nil {
 			return err
+		}
+		if p.o.Live != nil && p.o.Make == nil { // it has been saved
+			g.Go(func() (err error) {
+				state, err = p.putState(gctx)
+				return err
+			})
 		}
 		return c.finish()
 	})
@@ -254,12 +249,29 @@ func (p *push) run(ctx context.Context) (Receipt, error) {
 	if p.o.Make != nil {
 		return p.commit(ctx, c, nil)
 	}
-	if p.o.Live != nil {
-		if state, err = p.putState(ctx); err != nil {
-			return Receipt{}, err
-		}
-	}
 	return p.commit(ctx, c, []v1.Descriptor{state})
+}
+
+// prepare stores the state, or of a VM that runs OCI's empty blob: a store that takes nothing
+// is found before RAM is read. Beside that it asks for the packs of tables.
+func (p *push) prepare(ctx context.Context) (state v1.Descriptor, err error) {
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		if p.o.Live == nil && p.o.Make == nil {
+			state, err = p.putState(gctx)
+		} else {
+			_, err = p.putBytes(gctx, v1.MediaTypeEmptyJSON, v1.DescriptorEmptyJSON.Data)
+		}
+		return err
+	})
+	g.Go(func() error { return p.verifyTables(gctx) })
+	if err := g.Wait(); err != nil {
+		if ctx.Err() != nil {
+			return v1.Descriptor{}, context.Cause(ctx)
+		}
+		return v1.Descriptor{}, err
+	}
+	return state, nil
 }
 
 // missing returns which blobs the store does not have.

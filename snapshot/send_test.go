@@ -244,6 +244,7 @@ func TestSendIsRefused(t *testing.T) {
 			_, err, rerr := move(t, w, a, w.sending(g, nil), from, to)
 			if !g.paused {
 				close(g.stop)
+				<-g.stopped
 			}
 			if !c.want(err) || rerr == nil {
 				t.Errorf("source %v, destination %v", err, rerr)
