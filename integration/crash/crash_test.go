@@ -165,6 +165,11 @@ func (w *world) play(t *testing.T, s scene, v victim, want outcome) error {
 	if doubled := w.watch.doubled(); len(doubled) > 0 {
 		return fmt.Errorf("the VM ran twice: %s", strings.Join(doubled, ", "))
 	}
+	if s.kind == "checkpoint" {
+		if err := w.whole(ctx); err != nil {
+			return err
+		}
+	}
 	return w.goOn(ctx, got)
 }
 

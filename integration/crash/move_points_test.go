@@ -11,8 +11,10 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 
+	"godwit.dev/godwit/api/points"
 	"godwit.dev/godwit/integration/harness"
 )
 
@@ -50,11 +52,12 @@ type edge struct {
 
 func (e edge) String() string { return e.side + " " + e.point.String() }
 
-// edgeOf reads what String writes.
+// edgeOf reads what String writes. Other cases have names of three words, too.
 func edgeOf(name string) (e edge, ok bool) {
 	e.n = 1
 	_, err := fmt.Sscanf(name, "%s %s %s #%d", &e.side, &e.at, &e.name, &e.n)
-	return e, e.String() == name && (err == nil || strings.Count(name, " ") == 2)
+	side := e.side == points.Before || e.side == points.After
+	return e, side && e.String() == name && (err == nil || strings.Count(name, " ") == 2)
 }
 
 func (e edge) file() string { return e.name + "." + e.side }
@@ -173,5 +176,21 @@ const goneLooks = 10
 func (h *hold) letGo() {
 	for _, suffix := range []string{"", ".held"} {
 		_ = os.Remove(filepath.Join(h.p.of(h.n), h.e.file()+suffix))
+	}
+}
+
+// A case that is not a side of a point is not counted as one (TestCrashMoves reports).
+func TestNamesOfCases(t *testing.T) {
+	for _, s := range scripts() {
+		for _, h := range hurts(s) {
+			if e, ok := edgeOf(h.name); ok {
+				t.Errorf("%q of %q reads as %+v", h.name, s.name, e)
+			}
+		}
+	}
+	for _, e := range []edge{{point{source, "Machine.Vote", 1}, points.Before}, {point{keeper, "records.Commit", 3}, points.After}} {
+		if got, ok := edgeOf(e.String()); !ok || got != e {
+			t.Errorf("%q reads as %+v, %v", e, got, ok)
+		}
 	}
 }

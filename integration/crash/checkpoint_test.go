@@ -1,0 +1,90 @@
+//go:build integration
+
+package crash
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// checkpoints are the points of a checkpoint. Before the pause a shim that dies is succeeded;
+// behind it nothing but the shim and the VMM is needed by the VM any more.
+func checkpoints() []scene {
+	before := map[victim]outcome{shimProcess: runs, vmmProcess: lost, worker: runs, daemon: runs, containerds: runs, controller: runs}
+	behind := map[victim]outcome{shimProcess: lost, vmmProcess: lost, worker: runs, daemon: runs, containerds: runs, controller: runs}
+	return []scene{
+		{"checkpoint", "before the pause", (*act).precopying, before},
+		{"checkpoint", "behind the pause", (*act).sending, behind},
+		{"checkpoint", "manifest held", (*act).naming, behind},
+		{"checkpoint", "manifest written", (*act).pushed, behind},
+	}
+}
+
+// TestCrashCheckpoint kills at the points of a checkpoint: the VM goes on, but where its own
+// processes die, and no snapshot is listed that is not whole (N-35).
+func TestCrashCheckpoint(t *testing.T) {
+	few := []string{"before the pause/shim", "behind the pause/worker", "manifest written/godwitd"}
+	full := os.Getenv("GODWIT_CRASH") == "full"
+	var w *world
+	for _, s := range checkpoints() {
+		for _, v := range []victim{shimProcess, vmmProcess, worker, daemon, containerds, controller} {
+			name := s.point + "/" + string(v)
+			if !full && !slices.Contains(few, name) {
+				continue
+			}
+			if w == nil {
+				w = newWorld(t)
+			}
+			if !t.Run(name, func(t *testing.T) {
+				if err := w.play(t, s, v, s.comes[v]); err != nil {
+					t.Fatal(errors.Join(err, w.Logs(), w.successors()))
+				}
+			}) {
+				w.Close()
+				w = nil
+			}
+		}
+	}
+	if w != nil {
+		if err := w.end(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// sending: what was read in the pause goes to the registry while the VM runs on.
+func (a *act) sending(ctx context.Context) error {
+	a.flags = []string{"--pause-budget", "0"}
+	_, err := a.heldAt(ctx, func(r *http.Request) bool {
+		return r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/blobs/") && r.ContentLength > 2
+	})
+	if err != nil {
+		return err
+	}
+	return a.journaled(ctx, "OWN")
+}
+
+// whole reads every snapshot that the VM's record lists.
+func (w *world) whole(ctx context.Context) error {
+	out, err := w.a.RunGodwit(ctx, "snapshot", "ls", "-o", "json", w.vm)
+	if err != nil {
+		return err
+	}
+	var list struct{ Snapshots []struct{ Digest string } }
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		return fmt.Errorf("read the list of snapshots: %w: %s", err, out)
+	}
+	for _, s := range list.Snapshots {
+		if err := w.godwit(ctx, "snapshot", "verify", s.Digest); err != nil {
+			return fmt.Errorf("a snapshot is listed that is not whole: %w", err)
+		}
+	}
+	return nil
+}
