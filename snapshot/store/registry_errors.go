@@ -100,9 +100,9 @@ func (h *host) callError(ctx context.Context, c call, err error) error {
 	case errors.As(err, &refused) && refused.code == http.StatusNotFound:
 		return fmt.Errorf("%s: %v: %w", what, err, notFound(c)) // one class: the first one crosses the wire
 	case errors.As(err, &refused):
-		return fmt.Errorf("%s: %w", what, err)
+		return fmt.Errorf("%s: %w%s", what, err, remedy(refused.code))
 	case errors.As(err, &shook):
-		return fmt.Errorf("%s: authenticate: registry answered %d: %w", what, shook.StatusCode, authClass(shook))
+		return fmt.Errorf("%s: authenticate: registry answered %d%s: %w", what, shook.StatusCode, remedy(shook.StatusCode), authClass(shook))
 	case errors.As(err, &asked):
 		err = asked.Err // the address of an upload is a secret of its session
 	}
@@ -110,6 +110,17 @@ func (h *host) callError(ctx context.Context, c call, err error) error {
 		return fmt.Errorf("%s: its certificate: %w: see registry.ca_file: %w", what, cert.Err, errdefs.ErrFailedPrecondition)
 	}
 	return fmt.Errorf("%s: %w", what, classify(err))
+}
+
+// remedy is what an operator can do about a refusal.
+func remedy(code int) string {
+	switch code {
+	case http.StatusUnauthorized:
+		return " (a login for this registry belongs in registry.docker_config)"
+	case http.StatusForbidden:
+		return " (the login needs the rights to push, pull and delete in every repository below registry.repository)"
+	}
+	return ""
 }
 
 // notFound is the class of a 404. Only to a question is it an answer.
