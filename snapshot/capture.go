@@ -26,7 +26,8 @@ type capture struct {
 	seen    *seen
 	readers []*reader
 
-	table *nextTable // nil: none is made
+	table   *nextTable // nil: none is made
+	tallied bool       // what tally finds out stands
 
 	room   atomic.Int64 // bytes of frames that may wait for the end of the last pass
 	lateMu sync.Mutex
@@ -136,6 +137,7 @@ func (c *capture) finish() error {
 // compact packs pages anew whose packs are mostly dead.
 func (c *capture) compact() (uint64, error) {
 	if c.drop() == 0 {
+		c.tallied = true // and nothing is stored any more
 		return 0, nil
 	}
 	moved, err := c.pass(pass{last: true})

@@ -89,7 +89,9 @@ func (f *frame) count() {
 // index numbers packs and frames and writes down where every page is. Packs and frames of
 // which nothing is in use are left out.
 func (c *capture) index() (*format.Index, []*pack) {
-	c.tally()
+	if !c.tallied {
+		c.tally()
+	}
 	x := &format.Index{}
 	var frames []*frame
 	var packs []*pack
