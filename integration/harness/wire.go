@@ -68,6 +68,29 @@ func (n *Node) Cut(ctx context.Context, other *Node) (heal func() error, err err
 	return heal, neighbour("replace", " lladdr "+nobody+" nud permanent")
 }
 
+// Unplug takes the node off the wire, with its VMs. Plug brings the node back alone: the VMs that
+// it had stay cut off from everybody.
+func (n *Node) Unplug(ctx context.Context) (plug func() error, err error) {
+	plug = sync.OnceValue(func() error {
+		ctx := context.WithoutCancel(ctx)
+		ports, err := n.Run(ctx, "ip", "-oneline", "link", "show", "master", bridge)
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(ports) {
+			port, _, _ := strings.Cut(strings.Fields(line)[1], "@") // "7: veth1@if2: ..."
+			if port = strings.TrimSuffix(port, ":"); port == "eth0" {
+				continue
+			}
+			if err := n.holder.ip(ctx, "link set "+port+" down"); err != nil {
+				return err
+			}
+		}
+		return n.holder.ip(ctx, "link set eth0 up")
+	})
+	return plug, n.holder.ip(ctx, "link set eth0 down")
+}
+
 // ip runs ip(8) in the holder's network namespace alone: process ids in its arguments are
 // those of the host.
 func (h *holder) ip(ctx context.Context, commands ...string) error {

@@ -95,16 +95,20 @@ func atOnce(t *testing.T, all map[string]listed, ok func(listed) bool) (most int
 
 // A node is drained: its VMs leave two at a time, two at a time come to the node that takes
 // them, what waits says for what (N-30). Nothing comes to it while it is cordoned, by a move
-// or by name. Then the node that has them is lost with all that runs on it, and one of them
+// or by name. Then the node that has them is cut off with all that runs on it, and one of them
 // goes on elsewhere from its newest checkpoint, by an order that vouches for the fence and
 // is told the age (S0-60). The others stay until the controller's own fence succeeds, and are
-// then woken without an order.
+// then woken without an order. The node comes back, and ends what outlived its loss there.
 func TestFleet(t *testing.T) {
 	proof := filepath.Join(t.TempDir(), "fenced-")
 	h := harness.New(t, harness.Options{Nodes: 3, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Config: func(*harness.Node) string {
 		return fmt.Sprintf("[node_loss]\npolicy = \"newest\"\nafter = \"20s\"\nfence = [\"/bin/sh\", \"-c\", 'test -e %s$1', \"fence\"]\n[tracing]\nendpoint = \"http://127.0.0.1:4318\"\n", proof)
 	}})
 	a, b, c := h.Node(0), h.Node(1), h.Node(2)
+	empty, err := c.Inventory(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	spans := collect(t, h)
 	conn, err := h.ListenPacket(net.JoinHostPort(harness.Gateway, beacons))
 	if err != nil {
@@ -158,7 +162,10 @@ func TestFleet(t *testing.T) {
 	refused(t, a, "node c answers", "recover", vm, "--to", "b", "--fenced")
 	checkpoint, _ := take(t, c, "checkpoint", vm)
 	then := ask(t, h, booted.From)
-	loseAll(t, c)
+	plug, err := c.Unplug(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	if out := a.Godwit(t, "recover", vm); !strings.Contains(out, "would be restored from "+checkpoint.Operation.Digest+", ") || !strings.Contains(out, "s old") {
 		t.Errorf("recover says %s", out)
 	}
@@ -178,6 +185,21 @@ func TestFleet(t *testing.T) {
 		t.Errorf("the VM is another one: %+v, was %+v", now, then)
 	}
 	recoveredBy(t, proof, a, b)
+	back(t, c, plug, empty, watch, owners(t, a, b))
+}
+
+// owners tells on which nodes the tasks are.
+func owners(t *testing.T, nodes ...*harness.Node) map[string]string {
+	t.Helper()
+	at := map[string]string{}
+	for _, n := range nodes {
+		for id := range strings.FieldsSeq(n.Ctr(t, "tasks", "ls", "-q")) {
+			if id != "two" { // it was never at the node that was lost
+				at[id] = n.Name
+			}
+		}
+	}
+	return at
 }
 
 // collect takes the spans of all nodes, at an address that each has for itself.
@@ -325,30 +347,4 @@ func settle(t *testing.T, n *harness.Node, ids ...string) map[string]listed {
 		}
 	}
 	return done
-}
-
-// loseAll kills all that runs on a node, as a loss of power does.
-func loseAll(t *testing.T, n *harness.Node) {
-	t.Helper()
-	for _, p := range []*harness.Process{n.Godwitd, n.Containerd} {
-		if err := p.Kill(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	all, err := os.ReadDir(filepath.Join(n.Dir, "lib", "vms", "default"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	kill := []string{"-KILL"}
-	for _, dir := range all {
-		if j := journal(n, dir.Name()); j.Phase == "OWN" {
-			kill = append(kill, fmt.Sprint(j.Shim.PID), fmt.Sprint(j.Process.PID))
-		}
-	}
-	if len(kill) < 3 {
-		t.Fatalf("no VM runs on node %s", n.Name)
-	}
-	if _, err := n.Run(t.Context(), "kill", kill...); err != nil {
-		t.Fatal(err)
-	}
 }

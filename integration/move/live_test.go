@@ -114,8 +114,15 @@ func TestLiveMove(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	b.Ctr(t, "task", "rm", "--force", vm)
-	b.Ctr(t, "container", "rm", vm)
+	heard(t, a.Node, "a", "b")
+	t.Run("forgotten", func(t *testing.T) { forgotten(t, newJourney(t, records, b, a, "mv-4"), watch) })
+	if t.Failed() {
+		return
+	}
+	t.Run("from its source", func(t *testing.T) { fromSource(t, h, newJourney(t, records, a, b, "mv-5"), watch) })
+	a.Ctr(t, "task", "rm", "--force", vm)
+	a.Ctr(t, "container", "rm", vm)
+	dropped(t, b.Node)
 	a.Godwit(t, "rm", vm, "--force")
 }
 

@@ -178,7 +178,7 @@ func (e *Engine) outlived(ctx context.Context, s standing) error {
 	case owner.GetNode() == "" && owner.GetDigest() == "" && !e.long("no owner", s): // its task may be being deleted
 		return nil
 	}
-	reason := fmt.Sprintf("%s under generation %d; it ran here under %d", (&record.HeldError{Record: rec}).Holder(), rec.GetGeneration(), s.q.GetGeneration())
+	reason := fmt.Sprintf("%s; it ran here under %d", (&record.HeldError{Record: rec}).Holder(), s.q.GetGeneration())
 	if err := e.Leavings.Moving(ctx, s.vm, owner.GetDigest(), owner.GetNode()); err != nil {
 		return err
 	}
