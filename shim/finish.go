@@ -140,7 +140,8 @@ func (vm *VM) stopMachine(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// guard watches the VMM: its end is the end of the VM, whoever caused it.
+// guard watches the VMM: its end is the end of the VM, whoever caused it, unless an operation
+// decides what becomes of that.
 func (vm *VM) guard() {
 	vm.mu.Lock()
 	machine := vm.machine
@@ -151,11 +152,11 @@ func (vm *VM) guard() {
 	if exit.Clean {
 		status = 0 // powered off from inside
 	}
-	vm.mu.Lock()
-	released := vm.state == Releasing
-	vm.mu.Unlock()
-	if released {
-		return // Release ends the task itself, with its own status
+	if state, open := vm.undecided(); open {
+		if state != Releasing {
+			vm.log.Warn("VMM ended while an operation has the VM", "status", exit.Status, "reason", exit.Reason)
+		}
+		return
 	}
 	// init's own exit may be on its way: it was reported before the guest went down.
 	if !vm.starved(exit) {
@@ -173,6 +174,21 @@ func (vm *VM) guard() {
 	case <-time.After(vm.grace(exit.Clean)):
 	}
 	vm.end(ctx, status, exit.At)
+}
+
+// undecided reports whether an operation has all of the VM, which stands still: it may go on
+// elsewhere without its VMM here. Release ends the task then, with its own status, and a thaw
+// that finds no VMM ends it as any other.
+func (vm *VM) undecided() (state State, open bool) {
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	switch vm.state {
+	case Voting, Voted, Releasing:
+		open = true
+	case Captured:
+		open = vm.capture != nil && vm.capture.digest != ""
+	}
+	return vm.state, open
 }
 
 // OutOfMemory is why a VMM ended that the host killed at the limit of its cgroup, or for

@@ -20,9 +20,7 @@ func TestRevertOfTheDead(t *testing.T) {
 	w.must("vote", w.vote())
 	ref, vm := w.ref(), func() *VM { vm, _ := w.service.the(); return vm }()
 	w.machine.powerOff()
-	if !eventually(func() bool { return vm.is(Stopped) }) {
-		t.Fatalf("VM is %s", vm.state)
-	}
+	vm.guard()
 	w.records.rec.Owner, w.records.rec.Generation = &nodev1.Owner{Node: "a"}, ref.GetGeneration()+2
 	for range 2 {
 		_, err := w.machineService().Revert(t.Context(), &machinev1.RevertRequest{Ref: ref, OwnerGeneration: ref.GetGeneration() + 2})

@@ -106,7 +106,12 @@ func (vm *VM) thawSource(c *capture, from State, ordered bool) error {
 		return noted
 	}
 	var up, err error
-	if !c.req.GetPaused() {
+	switch {
+	case !vm.vmmID().Alive(): // it died in the hold: there is nothing to give back
+		vm.drop()
+		vm.end(ctx, killed, time.Now())
+		return nil
+	case !c.req.GetPaused():
 		up, err = vm.wakeMachine(ctx, from == Voted)
 	}
 	if err != nil {

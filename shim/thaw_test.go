@@ -105,8 +105,9 @@ func TestVMMDiesAfterTheCapture(t *testing.T) {
 				w.must("vote", err)
 			}
 			w.must("kill VMM", w.machine.Kill(t.Context()))
-			if !eventually(func() bool { return vm.is(Stopped) }) {
-				t.Fatal("the end of the VMM is not seen")
+			vm.guard() // it has seen the end, as the one of the VM's own has or will
+			if status, told := w.events.exit("vm"); told {
+				t.Fatalf("containerd is told of an end with %d before the hand-over", status)
 			}
 			if err := errgrpc.ToNative(w.delete()); !errdefs.IsFailedPrecondition(err) {
 				t.Errorf("delete = %v", err)
@@ -124,6 +125,9 @@ func TestVMMDiesAfterTheCapture(t *testing.T) {
 			}
 			_, err = m.Release(t.Context(), &machinev1.ReleaseRequest{Ref: w.ref(), Digest: r.GetDigest()})
 			w.must("release", err)
+			if status := w.wait(""); status != 0 {
+				t.Errorf("the task ended with %d behind the hand-over", status)
+			}
 			w.must("delete", w.delete())
 			w.nothingLeft()
 		})
