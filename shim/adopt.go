@@ -22,8 +22,8 @@ import (
 // on without a task that containerd knows, by its own end or by another operation.
 func Adopt(ctx context.Context, host *Host, namespace, id string) error {
 	dir := host.Config.VMDir(namespace, id)
-	if _, err := take(dir, forgotten); err == nil {
-		if _, err := CleanUp(ctx, host, dir); err != nil {
+	if j, err := take(dir, forgotten); err == nil {
+		if err := cleanUp(ctx, host, dir, j); err != nil {
 			return fmt.Errorf("clean up after VM %s/%s: %w", namespace, id, err)
 		}
 		return nil

@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -14,27 +15,64 @@ import (
 	"godwit.dev/godwit/shim/bundle"
 )
 
+// dyingBound is how long a shim that was killed may take to be gone: containerd hears of its
+// end before it is over. A variable for the tests.
+var dyingBound = 2 * time.Second
+
 // CleanUp frees what a VM has whose shim is gone, and answers the pid that its task
 // showed. While an operation holds or wakes the VM it touches nothing: the VM lives on,
-// and whoever adopts it obeys the record. The hooks that wait for the end of the container
-// run, unless the shim had come so far.
+// and whoever adopts it obeys the record. So it does where another process has the VM, which
+// may be a new task of that name: containerd calls late after an ordinary end. The hooks that
+// wait for the end of the container run, unless the shim had come so far.
 func CleanUp(ctx context.Context, host *Host, dir string) (pid int, err error) {
-	j, err := LoadJournal(dir)
-	if errdefs.IsNotFound(err) {
+	var seen Journal
+	mine := func(j *Journal) error {
+		seen = *j
+		return host.left(j)
+	}
+	dying, cancel := context.WithTimeout(ctx, dyingBound)
+	defer cancel()
+	j, err := take(dir, mine)
+	for errdefs.IsAlreadyExists(err) && dying.Err() == nil {
+		sleep(dying, 10*time.Millisecond)
+		j, err = take(dir, mine)
+	}
+	switch {
+	case errdefs.IsNotFound(err):
 		return 0, sweep(dir)
-	}
-	if err != nil {
+	case j == nil && (errdefs.IsAlreadyExists(err) || errors.Is(err, errOwed)):
+		return seen.Holder.PID, nil
+	case j == nil && err != nil:
 		return 0, err
+	case err != nil: // the disk takes no word: what a dead shim has left is freed all the same
+		slog.Warn("take what a dead shim has left", "dir", dir, "error", err)
+		j = &seen
 	}
-	if j.Phase.Open() || j.Adopted || j.wakes() && host.Records != nil { // without a daemon nobody adopts
-		return j.Holder.PID, nil
+	return j.Holder.PID, cleanUp(ctx, host, dir, j)
+}
+
+// errOwed says that a VM of a dead shim is its successor's.
+var errOwed = fmt.Errorf("an operation holds or wakes it, or it was adopted: %w", errdefs.ErrFailedPrecondition)
+
+// left wants a VM that a dead shim has left to whoever comes.
+func (h *Host) left(j *Journal) error {
+	switch {
+	case j.Phase.Open(), j.Adopted, j.wakes() && h.Records != nil: // without a daemon nobody adopts
+		return errOwed
+	case j.Shim.PID != os.Getpid() && j.Shim.Alive():
+		return fmt.Errorf("process %d has it: %w", j.Shim.PID, errdefs.ErrAlreadyExists)
 	}
+	return nil
+}
+
+// cleanUp is CleanUp of a VM that this process has taken.
+func cleanUp(ctx context.Context, host *Host, dir string, j *Journal) error {
 	if err := Reclaim(ctx, host, dir, j); err != nil {
-		return j.Holder.PID, err
+		return err
 	}
 	poststop(ctx, j)
 	if j.Phase != Own || host.Records == nil {
-		return j.Holder.PID, nil
+		return nil
 	}
 	// The VM is gone; the node gives it up if its daemon answers at once. If not, it
 	// stays the owner, and may boot it again.
@@ -42,7 +80,7 @@ func CleanUp(ctx context.Context, host *Host, dir string) (pid int, err error) {
 	defer cancel()
 	vm := &VM{namespace: j.Spec.Namespace, id: j.Spec.ID, host: host}
 	_ = vm.disown(ctx, j.Generation, j.Spec.UID)
-	return j.Holder.PID, nil
+	return nil
 }
 
 // sweep removes the directory of a VM that has no journal: its shim died before the first

@@ -25,7 +25,7 @@ func Forget(ctx context.Context, host *Host, namespace, id string) error {
 		err = removeServed(j.Bundle)
 	}
 	if err == nil {
-		_, err = CleanUp(ctx, host, dir)
+		err = cleanUp(ctx, host, dir, j)
 	}
 	if err != nil {
 		return fmt.Errorf("forget VM %s/%s: %w", namespace, id, err)

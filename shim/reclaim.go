@@ -8,13 +8,16 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/containerd/errdefs"
+
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim/proc"
 )
 
 // Reclaim frees everything that a journal names, and the journal last. It needs no
 // shim, may be repeated, and takes what is gone for done. An attempt of an operation
-// that it ends stays fenced: it never runs here.
+// that it ends stays fenced: it never runs here. Whoever calls it has made the journal, or
+// taken it: what somebody else has taken meanwhile is that one's to end.
 func Reclaim(ctx context.Context, host *Host, dir string, j *Journal) error {
 	if j == nil {
 		return nil
@@ -22,13 +25,15 @@ func Reclaim(ctx context.Context, host *Host, dir string, j *Journal) error {
 	if err := free(ctx, host, dir, j); err != nil {
 		return err
 	}
-	if j.Phase.destination() && j.Operation != "" {
+	return settle(dir, j, func() error {
+		if !j.Phase.destination() || j.Operation == "" {
+			return os.RemoveAll(dir)
+		}
 		fence := &Journal{
 			Phase: Fenced, Operation: j.Operation, Attempt: j.Attempt, Self: j.Self, Digest: j.Digest, Generation: j.Generation,
 		}
 		return errors.Join(fence.store(dir), removeFile(stateFile(dir)))
-	}
-	return os.RemoveAll(dir)
+	})
 }
 
 // discard is Reclaim that leaves no fence.
@@ -39,7 +44,30 @@ func discard(ctx context.Context, host *Host, dir string, j *Journal) error {
 	if err := free(ctx, host, dir, j); err != nil {
 		return err
 	}
-	return os.RemoveAll(dir)
+	return settle(dir, j, func() error { return os.RemoveAll(dir) })
+}
+
+// settle writes the last word on what j was, or removes it, unless the journal in dir is
+// another process's by now, which frees the same again and has a last word of its own.
+func settle(dir string, j *Journal, last func() error) error {
+	unlock, err := lockDir(filepath.Dir(dir))
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	now, err := LoadJournal(dir)
+	switch {
+	case errdefs.IsNotFound(err): // its last word was said, or its first one never written
+		return os.RemoveAll(dir)
+	case err != nil:
+		return err
+	case now.Shim != j.Shim:
+		return nil
+	}
+	return last()
 }
 
 // free is Reclaim that keeps the journal.

@@ -1,0 +1,201 @@
+package shim
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/shim/proc"
+)
+
+// hookedDisks call hook in the midst of what frees a VM.
+type hookedDisks struct {
+	Disks
+	hook func()
+}
+
+func (d hookedDisks) Cleanup(ctx context.Context, dir string) error {
+	d.hook()
+	return d.Disks.Cleanup(ctx, dir)
+}
+
+func hookedHost(host *Host, hook func()) *Host {
+	own := *host
+	own.Disks = hookedDisks{host.Disks, hook}
+	return &own
+}
+
+// fenced is a destination that its shim has given up, before it died: what containerd starts
+// frees it, and so does the successor that godwitd starts.
+func fenced(t *testing.T) *world {
+	w := deadDestination(t, false)
+	j := w.left()
+	j.Phase = Fenced
+	w.must("fence", j.store(w.dir()))
+	return w
+}
+
+func (w *world) dir() string { return w.cfg.VMDir("ns", "vm") }
+
+func (w *world) left() *Journal {
+	w.t.Helper()
+	j, err := LoadJournal(w.dir())
+	w.must("load journal", err)
+	return j
+}
+
+// buried waits for a successor that answers for the fence, ends the operation, and wants
+// nothing to be left.
+func (w *world) buried() {
+	w.t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- Adopt(w.t.Context(), w.host(), "ns", "vm") }()
+	if !eventually(func() bool { return w.query().GetRecord() == string(Fenced) }) {
+		w.t.Error("nobody answers for the fence")
+	}
+	w.records.set(func(rec *nodev1.Record) { rec.Operation = nil })
+	w.must("bury", <-done)
+	if !w.gone() {
+		w.t.Errorf("left: %+v", w.left())
+	}
+	w.nothingLeft()
+}
+
+func cleanUpOf(w *world, host *Host) error {
+	_, err := CleanUp(w.t.Context(), host, w.dir())
+	return err
+}
+
+func succeedTo(w *world, host *Host) error { return Adopt(w.t.Context(), host, "ns", "vm") }
+
+// S1-23, I4: of those who clean up after a dead shim at once one has the VM, and the other
+// touches nothing, whoever comes first; the fence that is left answers for the attempt.
+func TestCleanUpAndSuccessorAtOnce(t *testing.T) {
+	type role func(*world, *Host) error
+	for name, c := range map[string]struct {
+		first, second role
+		refused       bool
+	}{
+		"cleanup first":   {cleanUpOf, succeedTo, true},
+		"successor first": {succeedTo, cleanUpOf, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := fenced(t)
+			reached, open := make(chan struct{}), make(chan struct{})
+			slow := hookedHost(w.host(), func() { close(reached); <-open })
+			done := make(chan error, 1)
+			go func() { done <- c.first(w, slow) }()
+			select {
+			case <-reached:
+			case err := <-done:
+				t.Fatalf("it frees nothing: %v", err)
+			}
+			before := w.left()
+			if err := c.second(w, w.host()); errdefs.IsAlreadyExists(err) != c.refused || err != nil && !c.refused {
+				t.Errorf("the second one: %v", err)
+			}
+			if now := w.left(); !reflect.DeepEqual(now, before) {
+				t.Errorf("the second one wrote %+v over %+v", now, before)
+			}
+			close(open)
+			if c.refused {
+				w.must("clean up", <-done)
+				if j := w.left(); j.Phase != Fenced || j.Operation == "" || j.Shim.PID != 0 {
+					t.Errorf("the fence is %+v", j)
+				}
+				w.buried()
+				return
+			}
+			w.records.set(func(rec *nodev1.Record) { rec.Operation = nil })
+			w.must("bury", <-done)
+			w.nothingLeft()
+		})
+	}
+}
+
+// Whoever of them is killed in the midst of it leaves the rest to the next one.
+func TestCleanUpAndSuccessorDie(t *testing.T) {
+	for name, first := range map[string]func(*world, *Host) error{"cleanup": cleanUpOf, "successor": succeedTo} {
+		t.Run(name, func(t *testing.T) {
+			w := fenced(t)
+			dead := make(chan struct{})
+			go func() {
+				defer close(dead)
+				_ = first(w, hookedHost(w.host(), runtime.Goexit))
+				t.Error("it has come through")
+			}()
+			<-dead
+			j := w.left()
+			if j.Phase != Fenced || j.Shim.PID != os.Getpid() || j.Adopted != (name == "successor") {
+				t.Errorf("it leaves %+v", j)
+			}
+			j.Shim = proc.ID{}
+			w.must("end its process", j.store(w.dir()))
+			w.must("clean up", cleanUpOf(w, w.host()))
+			w.buried()
+		})
+	}
+}
+
+// What somebody else has taken in the meantime keeps its journal: the last word of who frees a VM
+// is for the journal that it has taken.
+func TestLastWordIsOfWhoHasTheVM(t *testing.T) {
+	w := fenced(t)
+	other, err := w.process()
+	w.must("start process", err)
+	host := hookedHost(w.host(), func() {
+		j := w.left()
+		j.Shim, j.Operation = other, "newer"
+		w.must("take it", j.store(w.dir()))
+	})
+	w.must("clean up", cleanUpOf(w, host))
+	if j := w.left(); j.Shim != other || j.Operation != "newer" {
+		t.Errorf("journal is %+v", j)
+	}
+}
+
+// containerd has what is left of a shim cleaned up late, after an ordinary end too. A task of
+// that name may run by then: it is not touched. A shim that is dying is waited for.
+func TestCleanUpOfTheLiving(t *testing.T) {
+	was := dyingBound
+	t.Cleanup(func() { dyingBound = was })
+	w := newWorld(t).running()
+	vm, _ := w.service.the()
+	shim, err := w.process()
+	w.must("start process", err)
+	w.must("name shim", vm.write(func(j *Journal) { j.Shim = shim }))
+	dyingBound = 50 * time.Millisecond
+	pid, err := CleanUp(t.Context(), w.host(), w.dir())
+	if err != nil || pid == 0 || !w.machine.id.Alive() || w.left().Shim != shim {
+		t.Fatalf("pid %d, %v; the VMM lives: %t", pid, err, w.machine.id.Alive())
+	}
+	dyingBound = 10 * time.Second
+	go func() {
+		time.Sleep(50 * time.Millisecond)
+		_ = shim.Kill(context.WithoutCancel(t.Context()))
+	}()
+	w.must("clean up", cleanUpOf(w, w.host()))
+	if !w.gone() {
+		t.Error("the VM of a shim that was dying is left")
+	}
+}
+
+// A disk that takes no word keeps nobody from freeing what a dead shim has left.
+func TestCleanUpOnAFullDisk(t *testing.T) {
+	w := newWorld(t).running()
+	vm, _ := w.service.the()
+	w.must("forget shim", vm.write(func(j *Journal) { j.Shim = proc.ID{} }))
+	free := w.full()
+	defer free()
+	w.must("clean up", cleanUpOf(w, w.host()))
+	if w.machine.id.Alive() || !w.gone() {
+		t.Errorf("the VMM lives: %t; %v", w.machine.id.Alive(), filepath.Base(w.dir()))
+	}
+}
