@@ -28,6 +28,9 @@ func (e *Engine) Hibernate(ctx context.Context, req *nodev1.HibernateRequest) (*
 // Wake opens the operation and answers once it is durable.
 func (e *Engine) Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.StatusResponse, error) {
 	return e.order(ctx, req.GetVm(), req.GetOperation(), func(rec *nodev1.Record, open *nodev1.OpenRequest) error {
+		if err := e.current(ctx, rec, req); err != nil {
+			return err
+		}
 		op := open.GetOperation()
 		op.Kind, op.Destination, op.Digest = nodev1.Kind_KIND_WAKE, e.opts.Node, req.GetDigest()
 		op.Stdio, open.LostNode = req.GetStdio(), req.GetLostNode()
@@ -42,6 +45,27 @@ func (e *Engine) Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.Sta
 		}
 		return nil
 	})
+}
+
+// current refuses an order that comes late, for an earlier life of the VM: what it was to wake
+// has run since, or is another VM of that name. One whose operation is known is said once more,
+// and Open answers it.
+func (e *Engine) current(ctx context.Context, rec *nodev1.Record, req *nodev1.WakeRequest) error {
+	sameLife := req.GetUid() == "" || req.GetUid() == rec.GetUid()
+	if sameLife && (req.GetGeneration() == 0 || req.GetGeneration() == rec.GetGeneration()) {
+		return nil
+	}
+	if req.GetOperation() != "" {
+		_, err := e.Records.Operation(ctx, &nodev1.OperationRequest{Id: req.GetOperation()})
+		if !errdefs.IsNotFound(err) {
+			return err
+		}
+	}
+	call := fmt.Sprintf("wake VM %s as it was at generation %d", name(rec.GetVm()), req.GetGeneration())
+	if !sameLife {
+		call += ", under uid " + req.GetUid()
+	}
+	return &record.HeldError{Call: call, Record: rec}
 }
 
 // newest is the last snapshot that was taken of a VM; empty: there is none.

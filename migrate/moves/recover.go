@@ -77,10 +77,10 @@ func (s *Service) wake(ctx context.Context, req *nodev1.RecoverRequest, rec *nod
 	id := cmp.Or(req.GetOperation(), uuid.NewString())
 	op := &nodev1.Operation{Id: id, Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Generation: rec.GetGeneration(), Destination: req.GetTo(), Digest: digest, Managed: true}
 	open := &nodev1.OpenRequest{Vm: req.GetVm(), Operation: op, ForceDigest: digest, LostNode: transition.InHand(rec)}
-	if _, err := s.Records.Open(ctx, open); err != nil {
+	if rec, err = s.Records.Open(ctx, open); err != nil {
 		return nil, err
 	}
-	return peer.Wake(ctx, &nodev1.WakeRequest{Vm: req.GetVm(), Operation: id, Digest: digest})
+	return peer.Wake(ctx, &nodev1.WakeRequest{Vm: req.GetVm(), Operation: id, Digest: digest, Generation: rec.GetGeneration(), Uid: rec.GetUid()})
 }
 
 // takeBack gives a VM that its live move has lost back to the source of that move. Its

@@ -183,8 +183,9 @@ func TestRecoverOpensTheWake(t *testing.T) {
 	if err != nil || resp.GetDigest() != "sha256:aa" || resp.GetWake().GetOperation().GetDestination() != "b" {
 		t.Fatalf("%v, %v", resp, err)
 	}
-	if w := c.b.woken; w.GetOperation() != "w" || w.GetLostNode() != "" {
-		t.Errorf("ordered %v", w)
+	rec, err := c.Records.Get(ctx, &nodev1.GetRequest{Vm: c.vm})
+	if w := c.b.woken; err != nil || w.GetOperation() != "w" || w.GetLostNode() != "" || w.GetGeneration() != rec.GetGeneration() || w.GetUid() != rec.GetUid() {
+		t.Errorf("ordered %v of %v, %v", w, rec, err)
 	}
 }
 

@@ -2934,13 +2934,17 @@ func (x *HibernateRequest) GetPauseBudgetMs() int64 {
 }
 
 type WakeRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
-	Operation     string                 `protobuf:"bytes,2,opt,name=operation,proto3" json:"operation,omitempty"`
-	Digest        string                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"` // must be the owner's, unless force
-	Force         bool                   `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
-	Stdio         string                 `protobuf:"bytes,5,opt,name=stdio,proto3" json:"stdio,omitempty"`                       // log URI; empty: as configured
-	LostNode      string                 `protobuf:"bytes,6,opt,name=lost_node,json=lostNode,proto3" json:"lost_node,omitempty"` // with force: as in OpenRequest
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Vm        *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Operation string                 `protobuf:"bytes,2,opt,name=operation,proto3" json:"operation,omitempty"`
+	Digest    string                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"` // must be the owner's, unless force
+	Force     bool                   `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
+	Stdio     string                 `protobuf:"bytes,5,opt,name=stdio,proto3" json:"stdio,omitempty"`                       // log URI; empty: as configured
+	LostNode  string                 `protobuf:"bytes,6,opt,name=lost_node,json=lostNode,proto3" json:"lost_node,omitempty"` // with force: as in OpenRequest
+	// The VM's record as it was when the order was given; 0 and empty: whatever it is. An order
+	// for another life of the VM is refused, FailedPrecondition, unless its operation is known.
+	Generation    uint64 `protobuf:"varint,7,opt,name=generation,proto3" json:"generation,omitempty"`
+	Uid           string `protobuf:"bytes,8,opt,name=uid,proto3" json:"uid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3013,6 +3017,20 @@ func (x *WakeRequest) GetStdio() string {
 func (x *WakeRequest) GetLostNode() string {
 	if x != nil {
 		return x.LostNode
+	}
+	return ""
+}
+
+func (x *WakeRequest) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *WakeRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
 	}
 	return ""
 }
@@ -6320,14 +6338,18 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\vconcurrency\x18\n" +
 	" \x01(\rR\vconcurrency\x12\x1c\n" +
 	"\tbandwidth\x18\v \x01(\x04R\tbandwidth\x12&\n" +
-	"\x0fpause_budget_ms\x18\x04 \x01(\x03R\rpauseBudgetMs\"\xb0\x01\n" +
+	"\x0fpause_budget_ms\x18\x04 \x01(\x03R\rpauseBudgetMs\"\xe2\x01\n" +
 	"\vWakeRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x16\n" +
 	"\x06digest\x18\x03 \x01(\tR\x06digest\x12\x14\n" +
 	"\x05force\x18\x04 \x01(\bR\x05force\x12\x14\n" +
 	"\x05stdio\x18\x05 \x01(\tR\x05stdio\x12\x1b\n" +
-	"\tlost_node\x18\x06 \x01(\tR\blostNode\"\xd5\x01\n" +
+	"\tlost_node\x18\x06 \x01(\tR\blostNode\x12\x1e\n" +
+	"\n" +
+	"generation\x18\a \x01(\x04R\n" +
+	"generation\x12\x10\n" +
+	"\x03uid\x18\b \x01(\tR\x03uid\"\xd5\x01\n" +
 	"\x11CheckpointRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12 \n" +
