@@ -65,19 +65,32 @@ type uffd struct {
 
 func newUFFD(regions []Region, f Files) (*uffd, error) {
 	u := &uffd{regions: regions, files: f, vec: make([]scanned, scanRegions)}
-	arg := &apiArg{api: uffdAPI, features: wpAsync | wpUnpopulated | wpHugetlbShmem}
-	err := ioctl(f.Fault, ioctlAPI, unsafe.Pointer(arg))
-	// A tracker before this one may have asked already.
-	if err != nil && !errors.Is(err, unix.EINVAL) {
-		return nil, fmt.Errorf("userfaultfd: %w", err)
+	if err := u.begin(0); err != nil {
+		return nil, err
 	}
-	for _, r := range regions {
-		arg := &registerArg{rangeArg: r.arg(), mode: registerWP}
-		if err := ioctl(f.Fault, ioctlRegister, unsafe.Pointer(arg)); err != nil {
-			return nil, errors.Join(fmt.Errorf("track %#x: %w: %w", r.Address, errdefs.ErrNotImplemented, err), u.Stop())
-		}
+	if err := u.register(registerWP); err != nil {
+		return nil, err
 	}
 	return u, nil
+}
+
+// begin asks for what this package needs, unless a tracker before this one has done so.
+func (u *uffd) begin(more uint64) error {
+	arg := &apiArg{api: uffdAPI, features: wpAsync | wpUnpopulated | wpHugetlbShmem | more}
+	if err := ioctl(u.files.Fault, ioctlAPI, unsafe.Pointer(arg)); err != nil && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("userfaultfd: %w", err)
+	}
+	return nil
+}
+
+func (u *uffd) register(mode uint64) error {
+	for _, r := range u.regions {
+		arg := &registerArg{rangeArg: r.arg(), mode: mode}
+		if err := ioctl(u.files.Fault, ioctlRegister, unsafe.Pointer(arg)); err != nil {
+			return errors.Join(fmt.Errorf("track %#x: %w: %w", r.Address, errdefs.ErrNotImplemented, err), u.Stop())
+		}
+	}
+	return nil
 }
 
 func (r Region) arg() rangeArg { return rangeArg{r.Address, uint64(r.Length)} }
@@ -119,7 +132,15 @@ const tableSpan = 2 << 20
 // armData protects what the file has data in. Page tables for the rest would cost memory and
 // time, and say nothing: a page that comes there is new, and unprotected it counts as written.
 func (u *uffd) armData(ram *os.File) error {
-	for at := int64(0); ; {
+	return dataOf(ram, 0, func(data, hole int64) (int64, error) {
+		end := (hole + tableSpan - 1) / tableSpan * tableSpan
+		return end, u.arm(data/tableSpan*tableSpan, end)
+	})
+}
+
+// dataOf calls found for what the file has data in, which answers where to go on.
+func dataOf(ram *os.File, at int64, found func(data, hole int64) (next int64, err error)) error {
+	for {
 		data, err := unix.Seek(int(ram.Fd()), at, unix.SEEK_DATA)
 		if errors.Is(err, unix.ENXIO) {
 			return nil
@@ -131,8 +152,7 @@ func (u *uffd) armData(ram *os.File) error {
 		if err != nil {
 			return fmt.Errorf("arm tracking: look for data: %w", err)
 		}
-		at = (hole + tableSpan - 1) / tableSpan * tableSpan
-		if err := u.arm(data/tableSpan*tableSpan, at); err != nil {
+		if at, err = found(data, hole); err != nil {
 			return err
 		}
 	}
@@ -207,15 +227,28 @@ func ioctlN(f *os.File, request uintptr, arg unsafe.Pointer) (n int, err error) 
 	}
 	ctl := raw.Control(func(fd uintptr) {
 		for range mostInterrupted {
-			r, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, request, uintptr(arg))
-			n, err = int(r), nil
-			if errno != 0 {
-				n, err = 0, errno
-			}
-			if errno != unix.EINTR && errno != unix.EAGAIN {
+			if n, err = control(fd, request, arg); !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
 				return
 			}
 		}
 	})
 	return n, errors.Join(ctl, err)
+}
+
+// ioctlOnce is ioctl for who looks at what was done before it was broken off.
+func ioctlOnce(f *os.File, request uintptr, arg unsafe.Pointer) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	ctl := raw.Control(func(fd uintptr) { _, err = control(fd, request, arg) })
+	return errors.Join(ctl, err)
+}
+
+func control(fd, request uintptr, arg unsafe.Pointer) (int, error) {
+	r, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, request, uintptr(arg))
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(r), nil
 }

@@ -14,15 +14,19 @@ var syscallBytes = []byte{0x0f, 0x05}
 // stepTries is how often a signal may come before the instruction does.
 const stepTries = 100
 
-// inject executes one system call in the stopped process and puts its registers back.
+// inject executes one system call, of three arguments at most, in the stopped process and puts its
+// registers back.
 // Signals that come in between are held.
-func inject(pid int, at uint64, number, arg uint64, held *signals) (int, error) {
+func inject(pid int, at uint64, held *signals, number uint64, args ...uint64) (int, error) {
 	var own unix.PtraceRegs
 	if err := unix.PtraceGetRegs(pid, &own); err != nil {
 		return 0, fmt.Errorf("read registers: %w", err)
 	}
 	regs := own
-	regs.Rip, regs.Rax, regs.Rdi = at, number, arg
+	regs.Rip, regs.Rax = at, number
+	for i, to := range []*uint64{&regs.Rdi, &regs.Rsi, &regs.Rdx}[:len(args)] {
+		*to = args[i]
+	}
 	regs.Orig_rax = ^uint64(0) // no system call to restart
 	if err := unix.PtraceSetRegs(pid, &regs); err != nil {
 		return 0, fmt.Errorf("set registers: %w", err)
@@ -42,7 +46,7 @@ func inject(pid int, at uint64, number, arg uint64, held *signals) (int, error) 
 	}
 	result := int64(regs.Rax)
 	if result < 0 {
-		return 0, fmt.Errorf("userfaultfd: %w", unix.Errno(-result))
+		return 0, fmt.Errorf("system call %d: %w", number, unix.Errno(-result))
 	}
 	return int(result), nil
 }

@@ -26,6 +26,9 @@ type Launch struct {
 	// Userfault has the process hold a userfaultfd, by which its memory can be tracked. Where
 	// it cannot be had the process starts without; Process.Untracked says why.
 	Userfault bool
+	// Waits has it be one that makes the kernel wait too, for pages of RAM that come while the
+	// process runs.
+	Waits bool
 }
 
 // Start runs the program on a thread that enters the network namespace and is thrown away. The
@@ -84,6 +87,11 @@ func (l Launch) startHere() (*Process, error) {
 	for _, fd := range l.FDs {
 		attr.Files = append(attr.Files, uintptr(fd))
 	}
+	device, lacking := l.device()
+	if device != nil {
+		defer device.Close()
+		attr.Files = append(attr.Files, device.Fd())
+	}
 	pidfd := -1
 	// Traced, it stops at the exec: a moment before its first allocation to put it into
 	// its cgroups, of version 1 or 2.
@@ -92,7 +100,11 @@ func (l Launch) startHere() (*Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("run %s: %w: %w", l.Args[0], errdefs.ErrFailedPrecondition, err)
 	}
-	fd, untracked, err := l.atExec(pid)
+	number := 0
+	if device != nil {
+		number = len(attr.Files) - 1
+	}
+	fd, untracked, err := l.atExec(pid, number, lacking)
 	if err != nil {
 		return nil, errors.Join(err, reap(pid), closePidfd(pidfd))
 	}
@@ -102,6 +114,14 @@ func (l Launch) startHere() (*Process, error) {
 	}
 	p.Userfault, p.Untracked = fd, untracked
 	return p, nil
+}
+
+// device opens what makes userfaultfds that the kernel waits for, if one is wanted.
+func (l Launch) device() (*os.File, error) {
+	if !l.Userfault || !l.Waits {
+		return nil, nil
+	}
+	return os.OpenFile(userfaultDevice, os.O_RDWR, 0)
 }
 
 func (l Launch) traced() bool { return len(l.Cgroup) > 0 || l.Userfault }
@@ -121,7 +141,8 @@ func enter(netns string) error {
 // atExec does what a process that is stopped at its exec needs, and lets it go: cgroups
 // first, so that what it gets is charged to them. A userfaultfd that cannot be had is no
 // error, unless the process is spoiled.
-func (l Launch) atExec(pid int) (fd int, untracked, err error) {
+// Lacking is why the device that it was to be made by is not there.
+func (l Launch) atExec(pid, device int, lacking error) (fd int, untracked, err error) {
 	if !l.traced() {
 		return 0, nil, nil
 	}
@@ -135,8 +156,8 @@ func (l Launch) atExec(pid int) (fd int, untracked, err error) {
 			return 0, nil, fmt.Errorf("join cgroup: %w: %w", errdefs.ErrFailedPrecondition, err)
 		}
 	}
-	if l.Userfault {
-		fd, untracked = userfault(pid, l.User.ID != 0, &held)
+	if untracked = lacking; l.Userfault && lacking == nil {
+		fd, untracked = userfault(pid, l.User.ID != 0, device, &held)
 		if errors.Is(untracked, errSpoiled) {
 			return 0, nil, untracked
 		}

@@ -20,6 +20,12 @@ import (
 // back. Nothing of its memory is written. The descriptor stays open in the process, so
 // that every later shim finds it.
 
+// userfaultDevice makes userfaultfds by an ioctl, of which who has opened it decides (Linux 6.1).
+const (
+	userfaultDevice = "/dev/userfaultfd"
+	ioctlNew        = 0xaa00
+)
+
 // errSpoiled says that the process cannot go on: its registers are not its own.
 var errSpoiled = errors.New("the process is spoiled")
 
@@ -28,8 +34,10 @@ var errSpoiled = errors.New("the process is spoiled")
 // meanwhile is held for it.
 //
 // A user of its own may have one that does not stop the kernel on its behalf. That is all
-// that is needed: write protection that nobody is asked about stops nobody.
-func userfault(pid int, own bool, held *signals) (int, error) {
+// that is needed: write protection that nobody is asked about stops nobody. Where pages are
+// to come while the process runs, the kernel has to wait as well: device, the number there of
+// the open userfaultDevice, makes such a one for any user; 0: none. It does not stay open.
+func userfault(pid int, own bool, device int, held *signals) (int, error) {
 	at, err := syscallInstruction(pid)
 	if err != nil {
 		return 0, fmt.Errorf("find a system call: %w", err)
@@ -44,9 +52,17 @@ func userfault(pid int, own bool, held *signals) (int, error) {
 	if own {
 		flags |= userModeOnly
 	}
-	fd, err := inject(pid, at, unix.SYS_USERFAULTFD, flags, held)
+	var fd int
+	if device == 0 {
+		fd, err = inject(pid, at, held, unix.SYS_USERFAULTFD, flags)
+	} else {
+		fd, err = inject(pid, at, held, unix.SYS_IOCTL, uint64(device), ioctlNew, flags&^userModeOnly)
+		if _, e := inject(pid, at, held, unix.SYS_CLOSE, uint64(device)); e != nil {
+			return 0, fmt.Errorf("take %s back: %w", userfaultDevice, spoiled(e))
+		}
+	}
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("userfaultfd: %w", err)
 	}
 	name, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", pid, fd))
 	if err != nil || !strings.Contains(name, "[userfaultfd]") {
