@@ -47,11 +47,15 @@ func (d *decoder) chunk(ctx context.Context, c chunk) error {
 	if err != nil {
 		return err
 	}
-	d.notify(Progress{Step: "fill", Done: d.done.Load(), Total: d.total})
+	if d.lazy != nil {
+		d.lazy.put(c.first, c.end)
+	} else {
+		d.notify(Progress{Step: "fill", Done: d.done.Load(), Total: d.total})
+	}
 	if d.table == nil {
 		return nil
 	}
-	return d.table.append(d.entries, len(d.entries)/entrySize)
+	return d.tableError(d.table.append(d.entries, len(d.entries)/entrySize))
 }
 
 // frames verifies and decodes frames, and collects what is to be written.
@@ -70,7 +74,7 @@ func (d *decoder) frames(first, end int, stored []byte) error {
 		}
 		arena = arena[len(raw):]
 		for _, u := range uses {
-			if d.files[u.space] == nil { // its pages are wanted for the table alone
+			if !d.wants(i, u.space) { // the table alone wants its pages
 				continue
 			}
 			r := d.index.Spaces[u.space].Runs[u.run]
@@ -83,8 +87,19 @@ func (d *decoder) frames(first, end int, stored []byte) error {
 	return nil
 }
 
+// wants reports whether the pages of a frame are to be written into a space.
+func (d *decoder) wants(frame int, space uint32) bool {
+	if d.lazy != nil {
+		return int(space) == d.lazy.space && !d.lazy.here[frame].Load()
+	}
+	return d.files[space] != nil
+}
+
 // write writes pieces that lie side by side in one call.
 func (d *decoder) write() error {
+	if d.lazy != nil {
+		return d.lazy.pieces(d.pieces)
+	}
 	slices.SortFunc(d.pieces, func(a, b piece) int { return cmp.Or(cmp.Compare(a.space, b.space), cmp.Compare(a.page, b.page)) })
 	for rest := d.pieces; len(rest) > 0; {
 		d.iovs = d.iovs[:0]

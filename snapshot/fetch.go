@@ -55,6 +55,13 @@ func (b *body) verified(ctx context.Context) ([]byte, error) {
 	return b.again, nil
 }
 
+// forget drops that: it was wrong as well.
+func (b *body) forget() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.again = nil
+}
+
 func (b *body) done() {
 	if b.left.Add(-1) == 0 {
 		b.filler.give(b.data)
@@ -112,6 +119,11 @@ func (f *filler) fetch(ctx context.Context, packs <-chan int, chunks chan<- chun
 		b.left.Store(1)
 		b.next, _ = f.plan.frames(p)
 		err = f.pack(ctx, b, chunks)
+		for again := (retry{filler: f}); err != nil && again.after(ctx, lost("pack", f.parts.packs[p], err)); {
+			if err = f.pack(ctx, b, chunks); err == nil {
+				again.over()
+			}
+		}
 		b.done()
 		if err != nil {
 			return lost("pack", f.parts.packs[p], fmt.Errorf("%s: %w", f.parts.packs[p].Digest, err))

@@ -44,6 +44,7 @@ type filler struct {
 	table  *tableWriter
 	plan   *plan
 	notify func(Progress)
+	lazy   *lazy // of a VM that runs; nil: the files are written
 	*buffers
 
 	done  atomic.Uint64
@@ -56,26 +57,44 @@ func (s *Snapshot) fill(ctx context.Context, files map[string]*os.File, o FillOp
 		return err
 	}
 	f.plan = newPlan(s.index, f.files, false)
+	f.tells(o.Progress)
 	return f.finish(ctx, o)
+}
+
+// tells says whom to tell how far it is.
+func (f *filler) tells(notify func(Progress)) {
+	if f.notify = notify; notify == nil {
+		f.notify = func(Progress) {}
+	}
+	f.total = f.plan.pages * format.PageSize
 }
 
 // finish reads the packs of the plan, and makes the table.
 func (f *filler) finish(ctx context.Context, o FillOptions) error {
-	if f.notify = o.Progress; f.notify == nil {
-		f.notify = func(Progress) {}
-	}
-	f.total = f.plan.pages * format.PageSize
 	if o.Table != nil {
 		var err error
 		if f.table, err = newTableWriter(o.Table, o.Repository, f.indexBlob, f.keys); err != nil {
-			return err
+			if f.table, err = nil, f.tableError(err); err != nil {
+				return err
+			}
 		}
 	}
 	if err := f.run(ctx, o); err != nil {
 		return err
 	}
-	if f.table != nil {
-		return f.table.close()
+	if f.table == nil || f.lazy != nil && f.lazy.untabled.Load() {
+		return nil
+	}
+	return f.tableError(f.table.close())
+}
+
+// tableError is none of a VM that runs: it needs its pages first, and its next push can do without.
+func (f *filler) tableError(err error) error {
+	if f.lazy == nil {
+		return err
+	}
+	if err != nil {
+		f.lazy.untabled.Store(true)
 	}
 	return nil
 }
@@ -153,7 +172,7 @@ func (f *filler) run(ctx context.Context, o FillOptions) error {
 		close(chunks)
 		return nil
 	})
-	for range runtime.GOMAXPROCS(0) {
+	for range f.decoders() {
 		g.Go(func() error { return f.decode(ctx, chunks) })
 	}
 	return g.Wait()
@@ -172,6 +191,12 @@ func (f *filler) decode(ctx context.Context, chunks <-chan chunk) error {
 				return nil
 			}
 			err := d.chunk(ctx, c)
+			for again := (retry{filler: f}); err != nil && again.after(ctx, err); {
+				c.forget()
+				if err = d.chunk(ctx, c); err == nil {
+					again.over()
+				}
+			}
 			c.done()
 			if err != nil {
 				return fmt.Errorf("pack %s: %w", f.parts.packs[c.number].Digest, err)

@@ -286,6 +286,7 @@ func (c *goldenConfig) unseal(locks *seal.Locks) (*seal.Key, error) {
 func (g *Golden) Table(ctx context.Context, f *os.File, o FillOptions) error {
 	fill := &filler{Snapshot: g.pages, files: make([]*os.File, len(g.pages.index.Spaces))}
 	fill.plan = newPlan(g.pages.index, fill.files, true)
+	fill.tells(o.Progress)
 	o.Table = f
 	if err := fill.finish(ctx, o); err != nil {
 		return fmt.Errorf("read golden snapshot %s: %w", g.pages.Digest, err)

@@ -138,10 +138,13 @@ const (
 // Progress of a push or a fill.
 type Progress struct {
 	// Step is "precopy", then in the pause "capture" and "disk", "clone" behind it, "upload",
-	// "commit"; "fill"; "verify".
+	// "commit"; "fill", "lazy fill"; "verify".
 	Step  string `json:"step"`
 	Done  uint64 `json:"done"` // bytes
 	Total uint64 `json:"total"`
+
+	// Waiting is why a VM that runs while it is filled has to wait; empty: it need not.
+	Waiting string `json:"waiting,omitempty"`
 
 	// Of a VM that is sent to another node:
 	Pass     int     `json:"pass,omitempty"`       // the first is 1

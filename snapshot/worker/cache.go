@@ -23,6 +23,8 @@ func (j *job) uses() (repository string, kept *Kept) {
 		return j.Open.Store.Repository, &j.Open.Kept
 	case j.Fill != nil:
 		return j.Fill.Store.Repository, &j.Fill.Kept
+	case j.LazyFill != nil:
+		return j.LazyFill.Store.Repository, &j.LazyFill.Kept
 	case j.Golden != nil:
 		return j.Golden.Store.Repository, &j.Golden.Kept
 	}

@@ -138,6 +138,8 @@ func (c *Client) run(ctx context.Context, j job, files fileList, notify func(Pro
 			t.live = j.Send.Live
 		case j.Receive != nil:
 			t.arrival = j.Receive.Arrival
+		case j.LazyFill != nil:
+			t.whole = j.LazyFill.Whole
 		}
 		l, err := c.exchange(ctx, t, files)
 		done <- result{l, err}
@@ -152,6 +154,7 @@ type talk struct {
 	data    []byte // the job
 	live    snapshot.Live
 	arrival Arrival
+	whole   func(context.Context) error
 	notify  func(Progress)
 	evict   func()
 }
@@ -241,6 +244,12 @@ func (t talk) obey(ctx context.Context, l line, stdin io.Writer) error {
 	switch {
 	case l.Pause:
 		return t.pause(ctx, stdin)
+	case l.Whole && t.whole != nil:
+		r := reply{}
+		if err := t.whole(ctx); err != nil {
+			r.Error = newRemoteError(err)
+		}
+		return json.NewEncoder(stdin).Encode(r)
 	case l.Complete, l.Arrived != nil:
 		return t.arrive(ctx, l, stdin)
 	}

@@ -103,6 +103,8 @@ type FillJob struct {
 	Spaces []Space `json:"spaces"`
 	State  *File   `json:"state,omitempty"`
 	Disks  []Disk  `json:"disks,omitempty"` // read-only disks that the node lacks, by Digest
+	// Lazy says that RAM is not among Spaces, and comes later: all packs must be there.
+	Lazy bool `json:"lazy,omitempty"`
 	Table  *File   `json:"table,omitempty"` // becomes the page table; owner-only, beside the RAM file
 
 	Memory      int64 `json:"memory,omitempty"`
@@ -174,6 +176,8 @@ type job struct {
 	Send    *SendJob    `json:"send,omitempty"`
 	Receive *ReceiveJob `json:"receive,omitempty"`
 
+	LazyFill *LazyJob `json:"lazyFill,omitempty"`
+
 	Verify *VerifyJob `json:"verify,omitempty"`
 	Diff   *DiffJob   `json:"diff,omitempty"`
 	Copy   *CopyJob   `json:"copy,omitempty"`
@@ -209,6 +213,8 @@ type line struct {
 	// Complete and Arrived order what Arrival does; the caller answers each with a reply.
 	Complete bool     `json:"complete,omitempty"`
 	Arrived  *arrived `json:"arrived,omitempty"`
+	// Whole orders what LazyJob.Whole does, in the same way.
+	Whole bool `json:"whole,omitempty"`
 
 	Sent     *snapshot.Sent `json:"sent,omitempty"`
 	Received *struct{}      `json:"received,omitempty"`

@@ -98,6 +98,8 @@ func (j *job) meet(r *remote) {
 		j.Send.Live = r
 	case j.Receive != nil:
 		j.Receive.Arrival = r
+	case j.LazyFill != nil:
+		j.LazyFill.Whole = r.whole
 	}
 }
 
@@ -121,6 +123,8 @@ func (j *job) run(ctx context.Context, kept *cache.Dir, notify func(Progress)) (
 		return j.Copy.run(ctx, notify)
 	case j.Golden != nil:
 		return j.Golden.run(ctx, kept)
+	case j.LazyFill != nil:
+		return j.LazyFill.run(ctx, kept, notify)
 	}
 	return line{}, fmt.Errorf("worker: job without a kind: %w", errdefs.ErrInvalidArgument)
 }
@@ -224,6 +228,9 @@ func (j *FillJob) run(ctx context.Context, kept *cache.Dir, notify func(Progress
 	// A disk comes in one stream, and so does the state: the pages need not wait for them.
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return j.rest(ctx, s) })
+	if j.Lazy {
+		g.Go(func() error { return s.Check(ctx) })
+	}
 	g.Go(func() error {
 		files := map[string]*os.File{}
 		for _, sp := range j.Spaces {
@@ -293,6 +300,8 @@ type answers struct {
 	mu   sync.Mutex
 	enc  *json.Encoder
 	last time.Time
+
+	waiting string // of the last one
 }
 
 func (a *answers) write(l line) {
@@ -304,11 +313,12 @@ func (a *answers) write(l line) {
 func (a *answers) progress(p Progress) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if now := time.Now(); p.Captured.IsZero() && p.Step != "commit" {
+	if now := time.Now(); p.Captured.IsZero() && p.Step != "commit" && p.Waiting == a.waiting {
 		if now.Sub(a.last) < 100*time.Millisecond {
 			return
 		}
 		a.last = now
 	}
+	a.waiting = p.Waiting
 	_ = a.enc.Encode(line{Progress: &p})
 }

@@ -1,0 +1,356 @@
+package snapshot
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sync/errgroup"
+
+	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/store"
+)
+
+// Waiting is the RAM of a VM that runs while its pages come: package track has it.
+type Waiting interface {
+	// Serve tells, until ctx ends, which pages somebody waits for. Fault must not wait.
+	Serve(ctx context.Context, fault func(offset int64)) error
+	// Put brings pages; those that are there stay as they are.
+	Put(offset int64, data []byte) error
+	// Zero brings a page without content.
+	Zero(offset int64) error
+}
+
+// Bounds between two tries at what could not be read. Variables for the tests.
+var (
+	lazyPause   = 200 * time.Millisecond
+	longestLazy = 5 * time.Second
+)
+
+// errGone says that the VM is not there any more: nothing is tried again.
+var errGone = errors.New("the VM is gone")
+
+// Check wants every pack that a restore reads to be in the store, or on the node.
+func (s *Snapshot) Check(ctx context.Context) error {
+	p := newPlan(s.index, make([]*os.File, len(s.index.Spaces)), true)
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(4)
+	for _, i := range p.packs() {
+		d := s.parts.packs[i]
+		g.Go(func() error {
+			if in, _, ok := store.KeeperOf(s.store).Open(store.KeptName(store.Blob(d.Digest))); ok {
+				return in.Close()
+			}
+			_, err := s.store.Stat(ctx, store.Blob(d.Digest))
+			if err != nil {
+				return lost("pack", d, err)
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return fmt.Errorf("restore snapshot %s: %w", s.Digest, err)
+	}
+	return nil
+}
+
+// FillWaiting brings the pages of a space to a VM that runs: those that it waits for first, the
+// others behind them, each frame verified before it is decoded. What cannot be read, or is not what the index
+// says, is tried again until ctx ends, and told as Progress: whoever needs it waits, since nothing
+// else may stand there. Once all is there it calls whole, while it answers on.
+//
+// A table is made of all spaces; that it cannot be written costs the next Push time, no more.
+func (s *Snapshot) FillWaiting(ctx context.Context, space string, ram Waiting, o FillOptions, whole func(context.Context) error) error {
+	if err := s.fillWaiting(ctx, space, ram, o, whole); err != nil {
+		return fmt.Errorf("restore snapshot %s: %w", s.Digest, err)
+	}
+	return nil
+}
+
+func (s *Snapshot) fillWaiting(ctx context.Context, space string, ram Waiting, o FillOptions, whole func(context.Context) error) error {
+	f := &filler{Snapshot: s, files: make([]*os.File, len(s.index.Spaces))}
+	f.plan = newPlan(s.index, f.files, true)
+	f.tells(o.Progress)
+	f.lazy = &lazy{filler: f, ram: ram, here: make([]atomic.Bool, len(s.index.Frames)), busy: map[int]bool{}}
+	f.lazy.space = slices.IndexFunc(s.index.Spaces, func(sp format.Space) bool { return sp.Name == space })
+	if f.lazy.space < 0 {
+		return invalid("space", "the snapshot has no %s", space)
+	}
+	serve, stop := context.WithCancel(ctx)
+	defer stop()
+	f.lazy.ctx = serve
+	outer := ctx
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		err := ram.Serve(serve, f.lazy.fault)
+		if serve.Err() != nil {
+			err = nil
+		}
+		return err
+	})
+	g.Go(func() error {
+		defer stop()
+		if err := f.finish(ctx, o); err != nil {
+			return err
+		}
+		return whole(ctx)
+	})
+	err := g.Wait()
+	f.lazy.served.Wait()
+	if outer.Err() != nil {
+		return context.Cause(outer)
+	}
+	return err
+}
+
+// lazy is what a filler is beside, for a VM that runs.
+type lazy struct {
+	*filler
+	ctx    context.Context // ends when nobody is served any more
+	space  int
+	ram    Waiting
+	here   []atomic.Bool // by frame: its pages were brought
+	served sync.WaitGroup
+
+	mu      sync.Mutex
+	busy    map[int]bool // frames that somebody waits for, being read
+	waiting string       // for what the fill waits
+
+	untabled atomic.Bool // the table could not be written
+}
+
+// fault has the page brought that somebody waits for.
+func (l *lazy) fault(offset int64) {
+	page := uint64(offset) / format.PageSize
+	runs := l.index.Spaces[l.space].Runs
+	i, found := slices.BinarySearchFunc(runs, page, func(r format.Run, p uint64) int { return cmp.Compare(r.Page, p) })
+	if !found {
+		i--
+	}
+	if i < 0 || page >= runs[i].Page+uint64(runs[i].Count) {
+		_ = l.ram.Zero(offset) // what fails here ends the fill in another place
+		return
+	}
+	frame := int(runs[i].Frame)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.busy[frame] {
+		return
+	}
+	l.busy[frame] = true
+	l.served.Go(func() {
+		l.bring(frame)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.busy, frame)
+	})
+}
+
+// bring reads a frame and those behind it, which will be wanted soon, until that succeeds.
+func (l *lazy) bring(frame int) {
+	number := int(l.index.Frames[frame].Pack)
+	_, end := l.plan.frames(number)
+	end = min(end, frame+chunkFrames)
+	for end > frame+1 && l.here[end-1].Load() {
+		end--
+	}
+	d := decoder{filler: l.filler, arena: make([]byte, format.MaxFrame)}
+	defer d.coder.Close()
+	d.coder.Key = l.keys[number]
+	for again := (retry{filler: l.filler}); ; {
+		err := l.frames(&d, frame, end)
+		if err == nil {
+			again.over()
+			return
+		}
+		if end = frame + 1; !again.after(l.ctx, err) {
+			return
+		}
+	}
+}
+
+// frames brings some of a pack, the one that is waited for first.
+func (l *lazy) frames(d *decoder, first, end int) error {
+	last := &l.index.Frames[end-1]
+	from := int64(l.index.Frames[first].Offset)
+	var err error
+	for _, read := range []func(pack int, offset, n int64) ([]byte, error){l.kept, l.part} {
+		var stored []byte
+		if stored, err = read(int(last.Pack), from, int64(last.Offset)+int64(last.Stored)-from); err != nil {
+			continue
+		}
+		for i := first; i < end && err == nil; i++ {
+			if i > first && (l.here[i].Load() || len(l.plan.uses(i)) == 0) {
+				continue
+			}
+			err = d.bring(i, stored[int64(l.index.Frames[i].Offset)-from:])
+		}
+		if err == nil || !errdefs.IsDataLoss(err) {
+			return err
+		}
+	}
+	return err
+}
+
+// bring verifies a frame and brings its pages; stored begins where it does.
+func (d *decoder) bring(i int, stored []byte) error {
+	fr := &d.index.Frames[i]
+	raw, err := d.coder.DecodeTo(d.arena, fr, stored[:fr.Stored])
+	if err != nil {
+		return fmt.Errorf("pack %s: %w", d.parts.packs[fr.Pack].Digest, err)
+	}
+	d.pieces = d.pieces[:0]
+	for _, u := range d.plan.uses(i) {
+		if int(u.space) == d.lazy.space {
+			r := d.index.Spaces[u.space].Runs[u.run]
+			d.pieces = append(d.pieces, piece{u.space, r.Page, raw[int(r.Slot)*format.PageSize : int(r.Slot+r.Count)*format.PageSize]})
+		}
+	}
+	if err := d.lazy.pieces(d.pieces); err != nil {
+		return err
+	}
+	d.lazy.mark(i)
+	return nil
+}
+
+// pieces brings them. Only a VM that is gone takes none.
+func (l *lazy) pieces(all []piece) error {
+	for _, p := range all {
+		if err := l.ram.Put(int64(p.page)*format.PageSize, p.data); err != nil {
+			return fmt.Errorf("%w: %w", errGone, err)
+		}
+	}
+	return nil
+}
+
+// put says that frames were brought.
+func (l *lazy) put(first, end int) {
+	for i := first; i < end; i++ {
+		l.mark(i)
+	}
+	l.mu.Lock()
+	waiting := l.waiting
+	l.mu.Unlock()
+	l.tell(waiting)
+}
+
+// mark counts the pages of a frame once.
+func (l *lazy) mark(frame int) {
+	if !l.here[frame].CompareAndSwap(false, true) {
+		return
+	}
+	for _, u := range l.plan.uses(frame) {
+		l.done.Add(uint64(l.index.Spaces[u.space].Runs[u.run].Count) * format.PageSize)
+	}
+}
+
+// kept reads a part of a pack that the node keeps.
+func (l *lazy) kept(pack int, offset, n int64) ([]byte, error) {
+	d := l.parts.packs[pack]
+	in, size, ok := store.KeeperOf(l.store).Open(store.KeptName(store.Blob(d.Digest)))
+	if !ok {
+		return nil, fmt.Errorf("pack %s is not kept: %w", d.Digest, errdefs.ErrNotFound)
+	}
+	defer in.Close()
+	if size != d.Size {
+		return nil, fmt.Errorf("pack %s: %d bytes are kept: %w", d.Digest, size, errdefs.ErrDataLoss)
+	}
+	return readPart(in, offset, n)
+}
+
+// part reads it from the store, or the pack up to its end where that knows no parts.
+func (l *lazy) part(pack int, offset, n int64) ([]byte, error) {
+	d := l.parts.packs[pack]
+	if r, ok := l.store.(store.Ranger); ok {
+		in, err := r.GetRange(l.ctx, d.Digest, offset, n)
+		if err == nil {
+			defer in.Close()
+			return readPart(in, 0, n)
+		}
+		if !errdefs.IsNotImplemented(err) {
+			return nil, lost("pack", d, err)
+		}
+	}
+	in, err := l.store.Get(l.ctx, store.Blob(d.Digest))
+	if err != nil {
+		return nil, lost("pack", d, err)
+	}
+	defer in.Close()
+	return readPart(in, offset, n)
+}
+
+func readPart(in io.Reader, offset, n int64) ([]byte, error) {
+	var err error
+	if s, ok := in.(io.Seeker); ok {
+		_, err = s.Seek(offset, io.SeekStart)
+	} else {
+		_, err = io.CopyN(io.Discard, in, offset)
+	}
+	data := make([]byte, n)
+	if err == nil {
+		_, err = io.ReadFull(in, data)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read a part of a pack: %w: %w", err, errdefs.ErrUnavailable)
+	}
+	return data, nil
+}
+
+// retry is what a filler does about an error. The zero one of a VM that does not run gives up.
+type retry struct {
+	*filler
+	pause time.Duration
+}
+
+// after reports whether to try again, once it has told why and waited.
+func (r *retry) after(ctx context.Context, err error) bool {
+	if r.lazy == nil || ctx.Err() != nil || errors.Is(err, errGone) {
+		return false
+	}
+	r.pause = min(max(2*r.pause, lazyPause), longestLazy)
+	r.lazy.note(err.Error())
+	select {
+	case <-time.After(r.pause):
+	case <-ctx.Done():
+	}
+	return ctx.Err() == nil
+}
+
+// over says that what was tried again has succeeded.
+func (r *retry) over() {
+	if r.pause > 0 {
+		r.lazy.note("")
+	}
+}
+
+// note tells for what the fill waits; empty: for nothing any more.
+func (l *lazy) note(what string) {
+	l.mu.Lock()
+	same := l.waiting == what
+	l.waiting = what
+	l.mu.Unlock()
+	if !same {
+		l.tell(what)
+	}
+}
+
+func (l *lazy) tell(waiting string) {
+	l.notify(Progress{Step: "lazy fill", Done: l.done.Load(), Total: l.total, Waiting: waiting})
+}
+
+// decoders of a filler: a VM that runs needs the other half of the cores.
+func (f *filler) decoders() int {
+	if f.lazy != nil {
+		return max(1, runtime.GOMAXPROCS(0)/2)
+	}
+	return runtime.GOMAXPROCS(0)
+}
