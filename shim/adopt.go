@@ -172,6 +172,9 @@ func (vm *VM) resumeOwn(ctx context.Context, j *Journal) error {
 		vm.end(ctx, killed, time.Now())
 		return nil
 	}
+	if j.Filling != nil {
+		vm.fillOn()
+	}
 	up, err := vm.wakeMachine(ctx, true)
 	if err != nil {
 		return err

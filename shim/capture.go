@@ -59,6 +59,9 @@ func (vm *VM) hold(next *capture) (*capture, bool, error) {
 		}
 		return nil, false, fmt.Errorf("capture VM %s: operation %s holds it: %w", vm.id, c.ref.GetOperation(), errdefs.ErrFailedPrecondition)
 	}
+	if vm.fills != nil {
+		return nil, false, fmt.Errorf("capture VM %s: its RAM still comes: %w", vm.id, errUnderWay)
+	}
 	if err := vm.capturable(next.ref, next.req, next.endExecs || next.execs); err != nil {
 		return nil, false, fmt.Errorf("capture VM %s: %w", vm.id, err)
 	}

@@ -27,6 +27,7 @@ func (vm *VM) mutable() error {
 // Pause stops the vCPUs.
 func (s *Service) Pause(ctx context.Context, r *taskapi.PauseRequest) (*emptyResponse, error) {
 	return on(s, r.GetID(), func(vm *VM) (*emptyResponse, error) {
+		defer vm.halts()()
 		if err := vm.change(Running, Pausing); err != nil {
 			return nil, err
 		}
@@ -83,6 +84,7 @@ func (vm *VM) runOn(ctx context.Context) bool {
 // Resume undoes Pause. What came for the processes meanwhile reaches them.
 func (s *Service) Resume(ctx context.Context, r *taskapi.ResumeRequest) (*emptyResponse, error) {
 	return on(s, r.GetID(), func(vm *VM) (*emptyResponse, error) {
+		defer vm.halts()()
 		if err := vm.change(Paused, Resuming); err != nil {
 			return nil, err
 		}

@@ -74,7 +74,10 @@ func (c *creation) open(ctx context.Context, _ *undo) error {
 	if err != nil {
 		return err
 	}
-	return c.fits(ctx, opened.Config)
+	if err := c.fits(ctx, opened.Config); err != nil {
+		return err
+	}
+	return c.lazily(ctx)
 }
 
 // expect is open of a VM that its source streams: what it was told of is refused as a
@@ -104,7 +107,7 @@ func (c *creation) fits(ctx context.Context, cfg *snapshot.Config) error {
 	if err != nil {
 		return err
 	}
-	c.vm.vmmVersion, c.vm.overhead = facts.Version, facts.Overhead
+	c.vm.vmmVersion, c.vm.overhead, c.waits = facts.Version, facts.Overhead, facts.Waits
 	err = compatible(cfg.Facts, factsOf(facts, c.host.HostKernel))
 	if err == nil {
 		err = layout(cfg.Spec)

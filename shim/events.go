@@ -128,8 +128,11 @@ func (q *eventQueue) take() (event any, closed bool) {
 // again.
 func (q *eventQueue) publish(ctx context.Context, event any) bool {
 	message := event
-	if s, ok := event.(starvation); ok {
-		message = s.TaskOOM
+	switch e := event.(type) {
+	case starvation:
+		message = e.TaskOOM
+	case waitsForRAM:
+		message = e.TaskOOM
 	}
 	err := q.publisher.Publish(ctx, topic(event), message)
 	away := errdefs.IsUnavailable(err)
@@ -151,8 +154,16 @@ type starvation struct{ *events.TaskOOM }
 // StarvationTopic of the event that is published for it, which is a TaskOOM.
 const StarvationTopic = "/godwit/" + OutOfMemory
 
+// waitsForRAM says that a VM whose RAM comes while it runs waits for what cannot be read.
+type waitsForRAM struct{ *events.TaskOOM }
+
+// WaitsTopic of the event that is published for it, which is a TaskOOM: it names the container.
+const WaitsTopic = "/godwit/waits-for-ram"
+
 func topic(event any) string {
 	switch event.(type) {
+	case waitsForRAM:
+		return WaitsTopic
 	case starvation:
 		return StarvationTopic
 	case *events.TaskCreate:

@@ -26,6 +26,7 @@ import (
 	"godwit.dev/godwit/shim/holder"
 	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/shim/template"
+	"godwit.dev/godwit/shim/tracking"
 	"godwit.dev/godwit/vmm"
 )
 
@@ -112,6 +113,8 @@ type world struct {
 	notes     map[string]string // annotations of the container
 	procs     []proc.ID
 	service   *Service
+	lazy      Lazy // nil: RAM is whole before a VM runs
+	tracking  func(context.Context) tracking.Choice
 	templates *template.Store   // nil: every VM boots
 	disk      bool              // the image is a VM disk
 	stream    *machinev1.Stream // of a VM that comes
@@ -180,7 +183,7 @@ func (w *world) restart() {
 func (w *world) host() *Host {
 	w.net.links = w.links
 	return &Host{
-		Config: w.cfg, Network: w.net, Disks: &fakeDisks{w.faults, w.disk}, Records: w.records, Orders: w.orders, HostKernel: "test",
+		Config: w.cfg, Network: w.net, Disks: &fakeDisks{w.faults, w.disk}, Records: w.records, Orders: w.orders, HostKernel: "test", Tracking: w.tracking,
 		Driver:    func(context.Context, string) (vmm.Driver, error) { return w, nil },
 		Snapshots: func([]string) Snapshots { return w.store },
 		Dial: func(ctx context.Context, _ vmm.Machine, _ string, first FirstCall) (Agent, error) {
@@ -193,7 +196,7 @@ func (w *world) host() *Host {
 			}
 			return a, first(ctx, a)
 		},
-		Templates: w.templates,
+		Templates: w.templates, Lazy: w.lazy,
 		Hold: func(ctx context.Context, _ holder.Namespace, note func(proc.ID) error) error {
 			if err := w.call("hold"); err != nil {
 				return err
@@ -226,7 +229,7 @@ func (w *world) process() (proc.ID, error) {
 }
 
 func (w *world) Probe(context.Context) (vmm.Facts, error) {
-	return vmm.Facts{Name: "fake", Version: "1.0", Machine: "m1", CPU: "max", Accel: "none"}, w.call("probe")
+	return vmm.Facts{Name: "fake", Version: "1.0", Machine: "m1", CPU: "max", Accel: "none", Waits: true}, w.call("probe")
 }
 
 func (w *world) Start(_ context.Context, cfg vmm.Config) (vmm.Machine, error) {

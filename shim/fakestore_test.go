@@ -26,6 +26,10 @@ type fakeStore struct {
 	block      chan struct{}   // and for this one in it
 	late       chan struct{}   // and for this one behind that of a checkpoint
 	failUpload bool
+	pages      chan struct{} // if set, LazyFill waits for it
+	lacks      string        // for what
+	fills      int           // so many workers have brought RAM
+	dead       int           // so many of them died
 }
 
 func (s *fakeStore) wait(ctx context.Context, c chan struct{}) error {
@@ -86,6 +90,22 @@ func (s *fakeStore) Open(context.Context, worker.OpenJob) (*worker.Opened, error
 
 func (s *fakeStore) Fill(context.Context, worker.FillJob, func(worker.Progress)) error {
 	return s.call("fill")
+}
+
+// LazyFill brings nothing, and says that all is there.
+func (s *fakeStore) LazyFill(ctx context.Context, j worker.LazyJob, notify func(worker.Progress)) error {
+	notify(worker.Progress{Progress: snapshot.Progress{Step: "lazy fill", Done: 1 << 20, Total: 2 << 20, Waiting: s.lacks}})
+	if err := s.wait(ctx, s.pages); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.fills++
+	fails := s.fills <= s.dead
+	s.mu.Unlock()
+	if fails {
+		return errFake
+	}
+	return j.Whole(ctx)
 }
 
 // Send is a stream whose other end is ready when it says so.

@@ -65,7 +65,12 @@ func (c *creation) fill(ctx context.Context, _ *undo) (err error) {
 			c.vm.log.Warn("the node does not keep a disk: its next VM fetches it again", "disk", d.ID, "error", err)
 		}
 	}
-	return c.vm.write(func(j *Journal) { j.Phase, j.Resume, j.BootID = Ready, resume, resume.BootID })
+	return c.vm.write(func(j *Journal) {
+		j.Phase, j.Resume, j.BootID = Ready, resume, resume.BootID
+		if c.lazy {
+			j.Filling = &Filling{j.Repository, j.Digest}
+		}
+	})
 }
 
 // fillJob opens the files of the VM that the Spec names; the paths are this node's.
@@ -76,21 +81,23 @@ func (c *creation) fillJob(j *Journal, files *openFiles) (*worker.FillJob, error
 		Memory: int64(cfg.Worker.Memory), Concurrency: cfg.Worker.Concurrency,
 	}
 	const fresh = os.O_CREATE | os.O_RDWR | os.O_TRUNC
-	ram, err := files.open(j.RAM, os.O_RDWR)
-	if err != nil {
-		return nil, err
+	if job.Lazy = c.lazy; !c.lazy {
+		ram, err := files.open(j.RAM, os.O_RDWR)
+		if err != nil {
+			return nil, err
+		}
+		job.Spaces = append(job.Spaces, worker.Space{Name: ramSpace, File: worker.Open(ram)})
+		table, err := files.open(tableFile(j), fresh)
+		if err != nil {
+			return nil, err
+		}
+		job.Table = worker.Open(table)
 	}
-	job.Spaces = append(job.Spaces, worker.Space{Name: ramSpace, File: worker.Open(ram)})
 	state, err := files.open(stateFile(c.vm.dir), fresh)
 	if err != nil {
 		return nil, err
 	}
 	job.State = worker.Open(state)
-	table, err := files.open(tableFile(j), fresh)
-	if err != nil {
-		return nil, err
-	}
-	job.Table = worker.Open(table)
 	writable := 0
 	for i, d := range j.Spec.Disks {
 		if d.ReadOnly {

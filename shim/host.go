@@ -31,6 +31,7 @@ type Host struct {
 	Network   Network
 	Disks     Disks
 	Snapshots func(cgroup []string) Snapshots
+	Lazy      Lazy                  // nil: RAM is whole before a VM runs
 	Records   nodev1.RecordsService // nil where the node keeps no records
 	// Orders is the node's daemon, which drives operations; nil where it keeps no records.
 	Orders Orders
@@ -151,6 +152,7 @@ type Snapshots interface {
 	Push(ctx context.Context, j worker.PushJob, notify func(worker.Progress)) (snapshot.Receipt, error)
 	Open(ctx context.Context, j worker.OpenJob) (*worker.Opened, error)
 	Fill(ctx context.Context, j worker.FillJob, notify func(worker.Progress)) error
+	LazyFill(ctx context.Context, j worker.LazyJob, notify func(worker.Progress)) error
 	Mover
 }
 

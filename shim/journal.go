@@ -74,6 +74,8 @@ type Journal struct {
 
 	Stdio  Stdio  `json:"stdio"`
 	Resume Resume `json:"resume"`
+	// Filling is where RAM comes from while the VM runs; nil: RAM is whole.
+	Filling *Filling `json:"filling,omitempty"`
 	// Waking: the wake is committed, and its Start has not come to an end. A successor
 	// finishes it. Readdressed: the guest had other addresses when it went to sleep.
 	Waking      bool   `json:"waking,omitempty"`

@@ -133,9 +133,16 @@ func (vm *VM) reach(p *process, signal uint32, all bool) func(context.Context) (
 	return func(context.Context) (bool, error) { return false, err }
 }
 
+// heldBound is how long a guest that may wait for its RAM has to answer who ends it.
+const heldBound = time.Second
+
 // signal has the guest deliver it.
 func (vm *VM) signal(ctx context.Context, agent agentv1.AgentService, s pending) error {
-	bound, cancel := context.WithTimeout(ctx, guestBound)
+	patience := guestBound
+	if s.signal == sigkill && s.process.id == "" && vm.filling() != nil {
+		patience = heldBound
+	}
+	bound, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if !vm.spec().HasAgent() {
 		return vm.signalSystem(bound, s.signal)

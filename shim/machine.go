@@ -46,6 +46,9 @@ func (m *machineService) Query(context.Context, *machinev1.QueryRequest) (*machi
 			Digest: j.Digest, Resident: resident(j.RAM), Network: vm.networkKind, Progress: vm.progress.get(), TaskPid: vm.pid(),
 			Adopted: vm.adopted,
 		}
+		if vm.fills != nil {
+			r.Restore = vm.fills.text()
+		}
 		if j.Operation != "" {
 			r.Ref = &machinev1.Ref{Operation: j.Operation, Attempt: j.Attempt, Generation: j.Generation}
 		}
@@ -91,6 +94,9 @@ func (m *machineService) Capture(ctx context.Context, r *machinev1.CaptureReques
 func (vm *VM) obey(ctx context.Context, next *capture) (*capture, error) {
 	var c *capture
 	var fresh bool
+	if err := vm.filled(ctx, vm.operationBound(max(next.req.GetTimeoutMs(), next.send.GetTimeoutMs()))); err != nil {
+		return nil, err
+	}
 	err := quiet(ctx, func() (err error) { c, fresh, err = vm.hold(next); return err })
 	if err != nil {
 		return nil, err

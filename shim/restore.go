@@ -31,7 +31,7 @@ func (s *starting) commit(ctx context.Context, _ *undo) error {
 	if !s.detach() {
 		return fmt.Errorf("the caller of Start is gone: %w", context.Canceled)
 	}
-	s.late = time.AfterFunc(time.Duration(s.vm.host.Config.Timeouts.Boot), s.abort)
+	s.late = time.AfterFunc(time.Duration(s.vm.host.Config.Timeouts.Boot), s.patient(s.abort))
 	if err := s.ready(s.vm.noted()); err != nil {
 		return err
 	}

@@ -311,7 +311,9 @@ func (s *starting) meet(ctx context.Context, u *undo) error {
 	if s.template != nil {
 		first = s.greet
 	}
-	a, err := s.vm.dial(ctx, s.vm.machine, s.vm.noted().Resume.Init, first)
+	a, err := s.met(ctx, func(ctx context.Context) (Agent, error) {
+		return s.vm.dial(ctx, s.vm.machine, s.vm.noted().Resume.Init, first)
+	})
 	if err != nil {
 		return err
 	}

@@ -58,8 +58,11 @@ func (vm *VM) openTracking(ctx context.Context, ram *os.File, files *openFiles) 
 // arm has the kernel note what the VM writes from its first instruction on: up to here RAM is
 // what the page table of its restore says, so that the next capture has only that to look at.
 // Without it that one compares every page, and is no less exact.
-func (s *starting) arm(ctx context.Context, _ *undo) error {
+func (s *starting) arm(ctx context.Context, u *undo) error {
 	vm, j := s.vm, s.vm.noted()
+	if j.Filling != nil {
+		return s.expect(ctx, u)
+	}
 	if vm.way(ctx).Way != track.UFFD {
 		return nil
 	}
@@ -76,16 +79,21 @@ func (s *starting) arm(ctx context.Context, _ *undo) error {
 
 // untrack has the VMM run on untracked. It may never have been tracked.
 func (vm *VM) untrack() {
-	j := vm.noted()
-	if j.Process == nil || j.Process.Userfault == 0 || !vm.vmmID().Alive() {
-		return
-	}
-	ram, err := os.Open(j.RAM)
-	if err == nil {
-		defer ram.Close()
-		err = track.Release(j.Process.PID, j.Process.Userfault, ram)
-	}
-	if err != nil {
+	if err := vm.unregister(); err != nil {
 		vm.log.Warn("stop tracking RAM", "error", err)
 	}
+}
+
+// unregister is untrack for who has to know.
+func (vm *VM) unregister() error {
+	j := vm.noted()
+	if j.Process == nil || j.Process.Userfault == 0 || !vm.vmmID().Alive() {
+		return nil
+	}
+	ram, err := os.Open(j.RAM)
+	if err != nil {
+		return err
+	}
+	defer ram.Close()
+	return track.Release(j.Process.PID, j.Process.Userfault, ram)
 }

@@ -65,8 +65,10 @@ type VM struct {
 	endReason   string    // why the VMM ended by itself
 	tracking    string    // how changed pages of RAM are found
 	leases      leases
+	fills       *filling // RAM that comes while the VM runs; nil: it is whole
 
 	journalMu sync.Mutex // orders writes of the journal
+	halting   sync.Mutex // held while the VM is halted, or goes on, as long as its RAM comes
 	plugging  sync.Mutex // held while NICs go or come
 	ejects    uint64     // how often they went; plugging guards it
 	watchers  sync.WaitGroup

@@ -51,7 +51,7 @@ func (vm *VM) wakeOn(ctx context.Context) {
 		vm: vm, abort: cancel, detach: func() bool { return true },
 		readdress: j.Readdressed, plugs: j.Unplugged, ran: true, opened: j.Generation - 1,
 	}
-	s.late = time.AfterFunc(time.Duration(vm.host.Config.Timeouts.Boot), cancel)
+	s.late = time.AfterFunc(time.Duration(vm.host.Config.Timeouts.Boot), s.patient(cancel))
 	defer s.release()
 	vm.mu.Lock()
 	vm.abortStart, vm.startOver = cancel, make(chan struct{})
@@ -83,6 +83,7 @@ func (s *starting) again() []step {
 	}
 	return []step{
 		{"open stdio", s.reopen},
+		{"go on to fill RAM", s.fillAgain},
 		{"thaw", s.thaw},
 		{"meet guest", s.meet},
 		{"prove the guest", s.prove},

@@ -54,6 +54,8 @@ type Config struct {
 	Incoming bool
 	// Track has the process hold a userfaultfd, by which RAM can be tracked, if it can be had.
 	Track bool
+	// Waits has it be one by which pages of RAM can come while the VM runs: QEMU's alone.
+	Waits bool
 	// Cgroup, if not empty, holds directories whose cgroup.procs takes the process
 	// before it allocates.
 	Cgroup []string
@@ -91,6 +93,9 @@ type Facts struct {
 	// Single says why the state of a VM fits no other VM with disks of other sizes; empty
 	// where it does.
 	Single string `json:"-"`
+	// Waits: a VM that is Incoming touches none of its RAM before LoadState, so that Config.Waits
+	// serves.
+	Waits bool `json:"-"`
 }
 
 // Driver starts VMs of one kind of VMM.

@@ -103,6 +103,9 @@ type Worker struct {
 	// pause can help it; 0: no passes; default 50ms.
 	PauseBudget Duration `toml:"pause_budget"`
 	Bandwidth   Size     `toml:"bandwidth"` // bytes a second of one process; 0: no limit
+	// Restore is when the RAM of a VM that wakes comes: eager (default) before it runs, lazy while
+	// it runs.
+	Restore string `toml:"restore"`
 }
 
 // Registry is where snapshots go. At most one of Repository and Layout is set; neither

@@ -16,7 +16,7 @@ import (
 
 // checkKernel looks at what VMs need of the kernel, and at what makes them fast.
 func checkKernel(ctx context.Context, cfg *config.Config) []finding {
-	return []finding{checkKVM(kvm.Default), checkRights(), checkDevice("tap devices", "/dev/net/tun"), checkCgroup("/sys/fs/cgroup"), checkTracking(ctx, cfg.Worker.Tracking)}
+	return []finding{checkKVM(kvm.Default), checkRights(), checkDevice("tap devices", "/dev/net/tun"), checkCgroup("/sys/fs/cgroup"), checkTracking(ctx, cfg.Worker.Tracking), checkLazy(ctx, cfg.Worker.Restore)}
 }
 
 func checkKVM(host kvm.Host) finding {
@@ -103,6 +103,19 @@ func checkTracking(ctx context.Context, wanted string) finding {
 	}
 	if f.OK {
 		f.Remedy = ""
+	}
+	return f
+}
+
+// checkLazy tries whether RAM can come while a VM runs. It is needed where it is asked for.
+func checkLazy(ctx context.Context, restore string) finding {
+	f := finding{Check: "lazy restore", OK: true, Detail: "works, restore is " + restore}
+	err := tracking.Lazy{Prober: tracking.Prober{Command: []string{"/proc/self/exe", tracking.Subcommand}}}.Probe(ctx)
+	if err != nil {
+		f.OK, f.Detail = restore != "lazy", err.Error()+", restore is "+restore
+	}
+	if !f.OK {
+		f.Remedy = "set worker.restore to eager, or use Linux 6.7 or later on x86-64 with /dev/userfaultfd, as root"
 	}
 	return f
 }

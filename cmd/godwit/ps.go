@@ -50,6 +50,9 @@ func vmRow(vm *nodev1.VMInfo) []string {
 	if n := vm.GetCleanupPending(); n > 0 {
 		status += fmt.Sprintf(", cleanup pending (%d)", n)
 	}
+	if r := vm.GetRestore(); r != "" {
+		status += ", restore: " + r
+	}
 	return []string{
 		vm.GetVm().GetNamespace() + "/" + vm.GetVm().GetId(), status, ownerName(vm.GetOwner()),
 		fmt.Sprint(vm.GetGeneration()), mib(vm.GetMemory()), mib(vm.GetResident()), fmt.Sprint(vm.GetVcpus()),

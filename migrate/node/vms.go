@@ -98,6 +98,7 @@ func running(info *nodev1.VMInfo, q *machinev1.QueryResponse) *nodev1.VMInfo {
 	info.Uid, info.Status, info.Generation = q.GetUid(), q.GetState(), q.GetGeneration()
 	info.Memory, info.Resident, info.Vcpus, info.Vmm = q.GetMemory(), q.GetResident(), q.GetVcpus(), q.GetVmm()
 	info.Addresses, info.Network, info.Pid = q.GetAddresses(), q.GetNetwork(), q.GetTaskPid()
+	info.Restore = q.GetRestore()
 	return info
 }
 
@@ -142,4 +143,5 @@ func join(known, local *nodev1.VMInfo) {
 	}
 	known.Memory, known.Resident, known.Vcpus, known.Vmm = local.GetMemory(), local.GetResident(), local.GetVcpus(), local.GetVmm()
 	known.Addresses, known.Network, known.Pid, known.Note = local.GetAddresses(), local.GetNetwork(), local.GetPid(), local.GetNote()
+	known.Restore = local.GetRestore()
 }

@@ -32,6 +32,7 @@ type annotations struct {
 	copyVolumes  bool
 	disk         VMDisk
 	recycle      bool
+	restore      string
 	honoured     map[string]string
 }
 
@@ -65,6 +66,10 @@ var readers = map[string]func(*annotations, string) error{
 	"nic": func(a *annotations, v string) error {
 		a.recycle = true
 		return oneOf(v, "recycle")
+	},
+	"restore": func(a *annotations, v string) error {
+		a.restore = v
+		return oneOf(v, "eager", "lazy")
 	},
 	"image": func(a *annotations, v string) error {
 		a.image = v

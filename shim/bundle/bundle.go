@@ -36,7 +36,9 @@ type Bundle struct {
 	// WritableSize of the writable disk in bytes.
 	WritableSize int64
 	Terminal     bool
-	Hooks        Hooks
+	// Restore is "eager", "lazy", or empty: the config decides.
+	Restore string
+	Hooks   Hooks
 	// Left is the snapshot that the container's VM left in, as godwitd marked it.
 	Left string
 	// Annotations of the container, for the state that hooks get.
@@ -119,6 +121,7 @@ func parse(oci *specs.Spec, namespace, id string, cfg *config.Config, carries fu
 		return nil, err
 	}
 	b.VMM, b.Terminal, b.CgroupsPath = own.vmm, oci.Process.Terminal, oci.Linux.CgroupsPath
+	b.Restore = own.restore
 	if b.WritableSize = own.writableSize; b.WritableSize == 0 {
 		b.WritableSize = int64(cfg.VM.WritableSize)
 	}

@@ -75,6 +75,7 @@ func Host(cfg *config.Config) (*shim.Host, error) {
 		h.Templates = &template.Store{Dir: cfg.TemplatesDir()}
 	}
 	prober := tracking.Prober{Command: []string{self, tracking.Subcommand}, Remember: memo.Memo{Path: cfg.FactsFile()}.Of}
+	h.Lazy = tracking.Lazy{Prober: prober}
 	h.Tracking = func(ctx context.Context) tracking.Choice { return prober.Choose(ctx, cfg.Worker.Tracking) }
 	if cfg.UsesRecords() {
 		h.Records, h.Orders = record.Local(cfg.DaemonSocket()), orders{cfg.DaemonSocket()}

@@ -22,6 +22,7 @@ const Subcommand = "tracked"
 const (
 	orderWrite = 'w'
 	orderRead  = 'r'
+	orderReady = '?'
 )
 
 const (
@@ -50,9 +51,10 @@ func Child() error {
 			return fmt.Errorf("page %d: there are %d", order[1], pages)
 		}
 		answer := order[0]
-		if order[0] == orderWrite {
+		switch order[0] {
+		case orderWrite:
 			mem[at] = value
-		} else {
+		case orderRead:
 			answer = mem[at]
 		}
 		if _, err := orders.Write([]byte{answer}); err != nil {
@@ -68,7 +70,7 @@ type child struct {
 	orders net.Conn
 }
 
-func startChild(ctx context.Context, command []string, userfault bool) (_ *child, err error) {
+func startChild(ctx context.Context, command []string, userfault, waits bool) (_ *child, err error) {
 	fd, err := unix.MemfdCreate("tracked", unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("make file: %w", err)
@@ -104,7 +106,7 @@ func startChild(ctx context.Context, command []string, userfault bool) (_ *child
 			return nil, err
 		}
 	}
-	c.proc, err = process.Launch{Args: command, Env: os.Environ(), Log: null, FDs: files.FDs(), Userfault: userfault}.Start()
+	c.proc, err = process.Launch{Args: command, Env: os.Environ(), Log: null, FDs: files.FDs(), Userfault: userfault, Waits: waits}.Start()
 	if err != nil {
 		return nil, err
 	}

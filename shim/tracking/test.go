@@ -17,7 +17,7 @@ import (
 func (p Prober) Test(ctx context.Context, way track.Way) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	c, err := startChild(ctx, p.Command, way == track.UFFD)
+	c, err := startChild(ctx, p.Command, way == track.UFFD, false)
 	if err != nil {
 		return err
 	}

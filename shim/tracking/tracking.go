@@ -51,13 +51,18 @@ func (p Prober) Choose(ctx context.Context, wanted string) Choice {
 	return Choice{Way: track.Content, Reason: strings.Join(reasons, "; ")}
 }
 
-// reason is why the way does not work, for as long as kernel and program are the same.
+// reason is why the way does not work.
 func (p Prober) reason(ctx context.Context, way track.Way) string {
 	if way == track.Content {
 		return ""
 	}
+	return p.remember(ctx, "tracking by "+string(way), func() error { return p.Test(ctx, way) })
+}
+
+// remember is why a test fails, for as long as kernel and program are the same.
+func (p Prober) remember(ctx context.Context, what string, test func() error) string {
 	find := func() (string, error) {
-		if err := p.Test(ctx, way); err != nil {
+		if err := test(); err != nil {
 			return err.Error(), ctx.Err() // what was broken off is not remembered
 		}
 		return "", nil
@@ -68,7 +73,7 @@ func (p Prober) reason(ctx context.Context, way track.Way) string {
 		text, _ := find()
 		return text
 	}
-	kind := fmt.Sprintf("tracking by %s on %s %s", way, unix.ByteSliceToString(name.Release[:]), unix.ByteSliceToString(name.Version[:]))
+	kind := fmt.Sprintf("%s on %s %s", what, unix.ByteSliceToString(name.Release[:]), unix.ByteSliceToString(name.Version[:]))
 	text, err := p.Remember(kind, []string{self}, find)
 	if err != nil && text == "" {
 		text = err.Error()

@@ -126,7 +126,7 @@ func (d *Driver) launch(cfg vmm.Config, accel, control string) (_ *process.Proce
 	if err != nil {
 		return nil, err
 	}
-	l := process.Launch{Args: d.line(cfg, accel, f), FDs: f.FDs(), Log: log, NetNS: cfg.NetNS, Cgroup: cfg.Cgroup, User: f.user, Userfault: cfg.Track}
+	l := process.Launch{Args: d.line(cfg, accel, f), FDs: f.FDs(), Log: log, NetNS: cfg.NetNS, Cgroup: cfg.Cgroup, User: f.user, Userfault: cfg.Track, Waits: cfg.Waits}
 	l.Args[0] = binary
 	if d.ModuleDir != "" {
 		l.Env = []string{"QEMU_MODULE_DIR=" + d.ModuleDir}

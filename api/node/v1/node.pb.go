@@ -2614,6 +2614,7 @@ type VMInfo struct {
 	Network        string                 `protobuf:"bytes,13,opt,name=network,proto3" json:"network,omitempty"`
 	Note           string                 `protobuf:"bytes,14,opt,name=note,proto3" json:"note,omitempty"`
 	CleanupPending uint32                 `protobuf:"varint,15,opt,name=cleanup_pending,json=cleanupPending,proto3" json:"cleanup_pending,omitempty"` // snapshots whose deletion is owed
+	Restore        string                 `protobuf:"bytes,16,opt,name=restore,proto3" json:"restore,omitempty"`                                      // of a VM that runs while its RAM comes: "lazy", how far it is, and what it waits for
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -2751,6 +2752,13 @@ func (x *VMInfo) GetCleanupPending() uint32 {
 		return x.CleanupPending
 	}
 	return 0
+}
+
+func (x *VMInfo) GetRestore() string {
+	if x != nil {
+		return x.Restore
+	}
+	return ""
 }
 
 type VMsRequest struct {
@@ -6305,7 +6313,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12\x16\n" +
-	"\x06remedy\x18\x04 \x01(\tR\x06remedy\"\xbf\x03\n" +
+	"\x06remedy\x18\x04 \x01(\tR\x06remedy\"\xd9\x03\n" +
 	"\x06VMInfo\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x16\n" +
@@ -6324,7 +6332,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x03pid\x18\f \x01(\rR\x03pid\x12\x18\n" +
 	"\anetwork\x18\r \x01(\tR\anetwork\x12\x12\n" +
 	"\x04note\x18\x0e \x01(\tR\x04note\x12'\n" +
-	"\x0fcleanup_pending\x18\x0f \x01(\rR\x0ecleanupPending\"*\n" +
+	"\x0fcleanup_pending\x18\x0f \x01(\rR\x0ecleanupPending\x12\x18\n" +
+	"\arestore\x18\x10 \x01(\tR\arestore\"*\n" +
 	"\n" +
 	"VMsRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\"Q\n" +

@@ -1,0 +1,267 @@
+//go:build integration
+
+package move
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/integration/images"
+	"godwit.dev/godwit/integration/observer"
+)
+
+// sluice holds the packs that the fill of a VM that runs on a node reads whole; what the VM waits
+// for passes, and what its disks consist of.
+func sluice(h *harness.Harness, n *harness.Node) (held <-chan struct{}, open func()) {
+	reached, opened := make(chan struct{}), make(chan struct{})
+	first := sync.OnceFunc(func() { close(reached) })
+	h.Door.SetFault(func(_ int, r *http.Request) harness.Fault {
+		_, digest, _ := strings.Cut(r.URL.Path, "/blobs/")
+		if r.Method != http.MethodGet || r.Header.Get("Range") != "" || !strings.HasPrefix(digest, "sha256:") {
+			return harness.Fault{}
+		}
+		if st, err := os.Stat(h.Blob(digest)); err == nil && st.Size() > 4<<20 && journal(n, vm).Phase != "INCOMING" { // no index is as large
+			first()
+			select {
+			case <-opened:
+			case <-r.Context().Done():
+			}
+		}
+		return harness.Fault{}
+	})
+	return reached, sync.OnceFunc(func() { close(opened); h.Door.SetFault(nil) })
+}
+
+// sum is what the guest makes of a file in its memory that no snapshot can compress.
+func sum(t *testing.T, n *harness.Node, id string) string {
+	t.Helper()
+	out := n.Ctr(t, "task", "exec", "--exec-id", id, vm, "/bin/busybox", "sha256sum", "/dev/shm/noise")
+	if len(out) < 64 {
+		t.Fatalf("sum of the guest's memory: %q", out)
+	}
+	return out[:64]
+}
+
+// restoring is what godwit ps says of the restore.
+func restoring(t *testing.T, n *harness.Node) string {
+	t.Helper()
+	_, rest, _ := strings.Cut(n.Godwit(t, "ps"), "restore: ")
+	line, _, _ := strings.Cut(rest, "\n")
+	return line
+}
+
+func awaitRestore(t *testing.T, n *harness.Node, what string, ok func(string) bool) {
+	t.Helper()
+	err := harness.Poll(t.Context(), bound, func(context.Context) error {
+		if now := restoring(t, n); !ok(now) {
+			return fmt.Errorf("%s: restore is %q", what, now)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fillers are the processes that bring RAM on a node: the workers of its shims.
+func fillers(n *harness.Node) (pids []int) {
+	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, path := range all {
+		line, _ := os.ReadFile(path)
+		if !strings.HasSuffix(string(line), "\x00worker\x00") {
+			continue
+		}
+		var pid, parent int
+		_, _ = fmt.Sscanf(path, "/proc/%d/", &pid)
+		stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		_, _ = fmt.Sscanf(rest, "%1s %d", new(string), &parent)
+		shim, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", parent))
+		if strings.Contains(string(shim), n.Dir) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// forget has a node keep no packs.
+func forget(t *testing.T, n *harness.Node) {
+	t.Helper()
+	if err := os.RemoveAll(filepath.Join(n.Dir, "lib", "cache", "packs")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// await is a receive that does not wait for ever.
+func await(t *testing.T, c <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(bound):
+		t.Fatal("the fill asks for no pack")
+	}
+}
+
+// A VM runs while its RAM comes: its memory is what it was, whatever dies meanwhile, and the next
+// hibernate sends what changed.
+func TestLazyRestore(t *testing.T) {
+	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Config: func(n *harness.Node) string {
+		if n.Name == "b" {
+			return "[worker]\nrestore = \"lazy\"\n"
+		}
+		return ""
+	}})
+	a, b := h.Node(0), h.Node(1)
+	a.CheckClean(t)
+	b.CheckClean(t)
+	conn, err := h.ListenPacket(net.JoinHostPort(harness.Gateway, beacons))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	watch := observer.Watch(conn)
+	watch.Mark("boot")
+	a.Ctr(t, "run", "-d", "--cni", "--runtime", "io.containerd.godwit.v1", images.Probe, vm, "/bin/probe", "-beacon", net.JoinHostPort(harness.Gateway, beacons))
+	address := after(t, watch, "boot").From
+	a.Ctr(t, "task", "exec", "--exec-id", "noise", vm, "/bin/busybox", "dd", "if=/dev/urandom", "of=/dev/shm/noise", "bs=1M", "count=24")
+	want, before := sum(t, a, "before"), ask(t, h, address)
+	first, full := take(t, a, "hibernate", vm)
+
+	same := func(t *testing.T, n *harness.Node, id string) {
+		t.Helper()
+		if got := sum(t, n, id); got != want {
+			t.Errorf("%s: the guest's memory is another: %s, was %s", id, got, want)
+		}
+		now := ask(t, h, address)
+		if now.Nonce != before.Nonce || now.PID != before.PID || now.BootID != before.BootID || !now.FileOK || now.Counter <= before.Counter {
+			t.Errorf("%s: the VM is another one: %+v, was %+v", id, now, before)
+		}
+	}
+	run := func(name string, f func(t *testing.T)) {
+		if !t.Run(name, f) {
+			t.FailNow()
+		}
+	}
+	run("runs while it comes", func(t *testing.T) {
+		held, open := sluice(h, b)
+		defer open()
+		b.Godwit(t, "wake", vm)
+		await(t, held)
+		if now := restoring(t, b); !strings.HasPrefix(now, "lazy, ") {
+			t.Fatalf("restore is %q, and nothing was let through", now)
+		}
+		ask(t, h, address)
+		b.Ctr(t, "task", "pause", vm)
+		b.Ctr(t, "task", "resume", vm)
+		refused(t, b, "the VM runs from it", "snapshot", "rm", first.Operation.Digest)
+
+		pids := fillers(b)
+		if len(pids) != 1 {
+			t.Fatalf("%d processes bring RAM", len(pids))
+		}
+		if err := syscall.Kill(pids[0], syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		err := harness.Poll(t.Context(), bound, func(context.Context) error {
+			if now := fillers(b); len(now) != 1 || now[0] == pids[0] {
+				return fmt.Errorf("RAM is brought by %v", now)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask(t, h, address)
+
+		if err := h.Unplug(); err != nil {
+			t.Fatal(err)
+		}
+		awaitRestore(t, b, "the registry is gone", func(s string) bool { return strings.Contains(s, "waits") })
+		if err := h.Plug(); err != nil {
+			t.Fatal(err)
+		}
+		open()
+		awaitRestore(t, b, "the registry is back", func(s string) bool { return s == "" })
+		same(t, b, "lazily")
+		if len(fillers(b)) > 0 {
+			t.Error("RAM is brought on")
+		}
+	})
+	run("then sleeps and wakes", func(t *testing.T) {
+		second, pushed := take(t, b, "hibernate", vm)
+		if second.Figures.Tracking != "uffd" || pushed*4 > full {
+			t.Errorf("by %s: %d bytes pushed, %d at first", second.Figures.Tracking, pushed, full)
+		}
+		a.Godwit(t, "wake", vm)
+		same(t, a, "eagerly")
+	})
+	run("an operation waits", func(t *testing.T) {
+		a.Godwit(t, "hibernate", vm)
+		held, open := sluice(h, b)
+		defer open()
+		forget(t, b)
+		b.Godwit(t, "wake", vm)
+		await(t, held)
+		slept := make(chan error, 1)
+		go func() {
+			_, err := b.RunGodwit(t.Context(), "hibernate", vm)
+			slept <- err
+		}()
+		for range 3 {
+			if now := restoring(t, b); !strings.HasPrefix(now, "lazy, ") {
+				t.Errorf("restore is %q", now)
+			}
+			ask(t, h, address)
+		}
+		select {
+		case err := <-slept:
+			t.Errorf("half a VM was put to sleep: %v", err)
+		default:
+		}
+		open()
+		if err := <-slept; err != nil {
+			t.Fatal(err)
+		}
+	})
+	run("ends while nothing comes", func(t *testing.T) {
+		forget(t, b)
+		_, open := sluice(h, b)
+		b.Godwit(t, "wake", vm)
+		if now := restoring(t, b); !strings.HasPrefix(now, "lazy, ") {
+			t.Errorf("restore is %q", now)
+		}
+		defer open()
+		b.Ctr(t, "task", "kill", "--signal", "KILL", vm)
+		err := harness.Poll(t.Context(), bound, func(ctx context.Context) error {
+			_, _ = b.RunCtr(ctx, "task", "rm", vm) // godwitd does so, too
+			out, err := b.RunCtr(ctx, "tasks", "ls")
+			if err == nil && strings.Contains(out, vm) {
+				err = fmt.Errorf("the task is there: %s", out)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if out := b.Godwit(t, "snapshot", "ls", vm); strings.Count(out, vm) == 0 {
+			t.Errorf("the snapshot is gone: %s", out)
+		}
+	})
+	for _, n := range []*harness.Node{a, b} {
+		if _, err := n.RunCtr(t.Context(), "container", "rm", vm); err != nil && !errors.As(err, new(*harness.RunError)) {
+			t.Error(err)
+		}
+	}
+	a.Godwit(t, "rm", vm, "--force")
+}

@@ -1,0 +1,245 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/api/events"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+
+	"godwit.dev/godwit/snapshot/worker"
+)
+
+// Bounds between two workers of one fill, if they fail. Variables for the tests.
+var (
+	fillPause   = 200 * time.Millisecond
+	longestFill = 5 * time.Second
+)
+
+// filling is RAM that comes while the VM runs.
+type filling struct {
+	Filling
+	cancel context.CancelFunc
+	over   chan struct{} // closed when RAM is whole, or nobody brings it any more
+
+	mu          sync.Mutex
+	done, total uint64
+	waiting     string // for what it waits; empty: for nothing
+}
+
+// filling is nil where RAM is whole.
+func (vm *VM) filling() *filling {
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	return vm.fills
+}
+
+// text says how far it is, for people.
+func (f *filling) text() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	text := fmt.Sprintf("lazy, %d of %d MiB", f.done>>20, (f.total+1<<20-1)>>20)
+	if f.waiting != "" {
+		text += ", waits: " + f.waiting
+	}
+	return text
+}
+
+func (vm *VM) noteFill(f *filling, done, total uint64, waiting string) {
+	f.mu.Lock()
+	before := f.waiting
+	if f.waiting = waiting; total > 0 {
+		f.done, f.total = done, total
+	}
+	f.mu.Unlock()
+	switch {
+	case waiting != "" && before == "":
+		vm.log.Warn("the VM waits for its RAM", "snapshot", f.Digest, "reason", waiting)
+		vm.events.send(waitsForRAM{&events.TaskOOM{ContainerID: vm.id}})
+	case waiting == "" && before != "":
+		vm.log.Info("RAM comes again", "snapshot", f.Digest)
+	}
+}
+
+// fillOn brings RAM from now on, until it is whole or the VM ends.
+func (vm *VM) fillOn() *filling {
+	ctx, cancel := context.WithCancel(vm.life)
+	f := &filling{Filling: *vm.noted().Filling, cancel: cancel, over: make(chan struct{}), total: vm.spec().Memory}
+	vm.mu.Lock()
+	machine := vm.machine
+	vm.fills = f
+	vm.mu.Unlock()
+	go func() {
+		select {
+		case <-machine.Done():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	go func() {
+		defer close(f.over)
+		defer cancel()
+		if vm.fill(ctx, f) {
+			vm.mu.Lock()
+			vm.fills = nil
+			vm.mu.Unlock()
+		}
+	}()
+	return f
+}
+
+// fill has workers bring RAM, one behind the other if they die, and reports whether it is whole.
+func (vm *VM) fill(ctx context.Context, f *filling) bool {
+	begun, pause := time.Now(), fillPause
+	for {
+		err := vm.fillOnce(ctx, f)
+		if err == nil {
+			vm.log.Info("RAM is whole", "snapshot", f.Digest, "ms", time.Since(begun).Milliseconds())
+			return true
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		vm.noteFill(f, 0, 0, err.Error())
+		sleep(ctx, pause)
+		pause = min(2*pause, longestFill)
+	}
+}
+
+func (vm *VM) fillOnce(ctx context.Context, f *filling) error {
+	j, cfg := vm.noted(), vm.host.Config
+	files := &openFiles{}
+	defer files.close()
+	ram, err := files.open(j.RAM, os.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	fault, regions, err := vm.host.Lazy.Open(*j.Process, ram)
+	if err != nil {
+		return err
+	}
+	files.all = append(files.all, fault)
+	job := worker.LazyJob{
+		Store: storeConfig(cfg, f.Repository), Keys: worker.KeysOf(cfg), Digest: digest.Digest(f.Digest),
+		Space: ramSpace, Regions: regions, Fault: worker.Open(fault),
+		Memory: int64(cfg.Worker.Memory), Concurrency: cfg.Worker.Concurrency,
+		Whole: func(ctx context.Context) error { return vm.whole(ctx, ram) },
+	}
+	// What was noted of pages that are there already is lost with a worker: all are read again.
+	if table, err := files.open(tableFile(j), os.O_CREATE|os.O_RDWR|os.O_TRUNC); err == nil {
+		job.Table = worker.Open(table)
+	}
+	return vm.host.Snapshots(j.Cgroup).LazyFill(ctx, job, func(p worker.Progress) {
+		vm.noteFill(f, p.Done, p.Total, p.Waiting)
+	})
+}
+
+// whole ends the wait for RAM that is all there, in a pause as short as that of a tracker that
+// is armed. A Start that is under way comes first. Until this returns pages are brought on.
+func (vm *VM) whole(ctx context.Context, ram *os.File) error {
+	vm.mu.Lock()
+	started := vm.startOver
+	vm.mu.Unlock()
+	if started != nil { // else the shim of that one died
+		select {
+		case <-started:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	for ; ctx.Err() == nil; sleep(ctx, mendPause) {
+		err := vm.wholeOnce(ctx, ram)
+		if err == nil {
+			return nil
+		}
+		vm.log.Warn("end the fill of RAM: try again", "error", err)
+	}
+	return context.Cause(ctx)
+}
+
+// wholeOnce writes first that the notes of what was written do not count: a shim that dies in the
+// pause leaves none that can be trusted.
+func (vm *VM) wholeOnce(ctx context.Context, ram *os.File) error {
+	vm.halting.Lock()
+	defer vm.halting.Unlock()
+	vm.mu.Lock()
+	state, machine := vm.state, vm.machine
+	vm.mu.Unlock()
+	if state != Running && state != Paused {
+		return fmt.Errorf("VM %s is %s: %w", vm.id, state, errdefs.ErrFailedPrecondition)
+	}
+	j := vm.noted()
+	err := vm.write(func(j *Journal) { j.Armed = false })
+	if err != nil {
+		return err
+	}
+	begun := time.Now()
+	if state == Running {
+		bound, cancel := context.WithTimeout(ctx, guestBound)
+		defer cancel()
+		if err := machine.Pause(bound); err != nil {
+			return errors.Join(err, vm.goOnRunning(machine.Resume))
+		}
+	}
+	armed := vm.host.Lazy.Whole(*j.Process, ram)
+	if armed != nil {
+		vm.log.Warn("RAM is not tracked from the wake on: the next snapshot compares all pages", "reason", armed)
+		err = vm.unregister()
+	}
+	if state == Running {
+		err = errors.Join(err, vm.goOnRunning(machine.Resume))
+	}
+	if err != nil {
+		return err
+	}
+	vm.log.Info("nobody waits for RAM any more", "pause_ms", time.Since(begun).Milliseconds())
+	return vm.write(func(j *Journal) { j.Filling, j.Armed = nil, armed == nil })
+}
+
+// goOnRunning tries until the VM runs, or is gone: whoever asks for it finds a task that runs.
+func (vm *VM) goOnRunning(resume func(context.Context) error) error {
+	for {
+		ctx, cancel := context.WithTimeout(vm.life, guestBound)
+		err := resume(ctx)
+		cancel()
+		if err == nil || vm.life.Err() != nil || !vm.vmmID().Alive() {
+			return err
+		}
+		vm.log.Error("go on behind the fill of RAM: try again", "error", err)
+		sleep(vm.life, mendPause)
+	}
+}
+
+// halts keeps Pause, Resume and the end of a fill apart.
+func (vm *VM) halts() (over func()) {
+	if vm.filling() == nil {
+		return func() {}
+	}
+	vm.halting.Lock()
+	return vm.halting.Unlock
+}
+
+// filled waits until RAM is whole: half of it is no VM.
+func (vm *VM) filled(ctx context.Context, bound time.Duration) error {
+	f := vm.filling()
+	if f == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	vm.log.Info("an operation waits until RAM is whole", "progress", f.text())
+	select {
+	case <-f.over:
+		if vm.filling() != nil {
+			return fmt.Errorf("VM %s has ended before its RAM had come: %w", vm.id, errdefs.ErrAborted)
+		}
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("VM %s: wait until its RAM has come from snapshot %s (%s): %w", vm.id, f.Digest, f.text(), ctx.Err())
+	}
+}

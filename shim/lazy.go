@@ -1,0 +1,132 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/snapshot/track"
+	"godwit.dev/godwit/vmm"
+)
+
+// Lazy has a VM run while its RAM comes. Package tracking has the real one.
+type Lazy interface {
+	// Probe answers why this kernel cannot do it; nil: it can.
+	Probe(ctx context.Context) error
+	// Expect has who touches a page of RAM wait for it, before the VMM has touched any.
+	Expect(p vmm.Process, ram *os.File) error
+	// Open opens what brings pages into RAM.
+	Open(p vmm.Process, ram *os.File) (*os.File, []track.Region, error)
+	// Whole ends the waiting, of a VM that stands still.
+	Whole(p vmm.Process, ram *os.File) error
+}
+
+// Modes of a restore.
+const (
+	eager = "eager"
+	lazy  = "lazy"
+)
+
+// Filling is the snapshot that RAM comes from while the VM runs.
+type Filling struct {
+	Repository string `json:"repository"`
+	Digest     string `json:"digest"`
+}
+
+// mode of the restore: the container's own word, or the node's.
+func (c *creation) mode() string {
+	if m := c.bundle.Restore; m != "" {
+		return m
+	}
+	return c.host.Config.Worker.Restore
+}
+
+// lazily decides whether RAM comes while the VM runs. Where that is asked for and cannot be, the
+// wake is refused: no other mode takes its place.
+func (c *creation) lazily(ctx context.Context) error {
+	if c.decision.Action != record.Restore || c.mode() != lazy {
+		return nil
+	}
+	if err := c.obstacleToLazy(ctx); err != nil {
+		return fmt.Errorf("restore %s lazily: %w; set worker.restore or annotation godwit.dev/restore to eager: %w", c.source(), err, errdefs.ErrFailedPrecondition)
+	}
+	c.lazy = true
+	return nil
+}
+
+func (c *creation) obstacleToLazy(ctx context.Context) error {
+	cfg, sp := c.host.Config, c.snapshot.Spec
+	switch choice := c.host.choose(ctx); {
+	case !c.waits:
+		return fmt.Errorf("VMM %s reads RAM before it can wait for it; QEMU does not", sp.VMM.Name)
+	case !sp.HasAgent():
+		return errors.New("it is a VM disk, of which no agent says when it is awake")
+	case hugeRAM(cfg.RAMDir):
+		return errHuge(cfg.RAMDir)
+	case choice.Way != track.UFFD:
+		return fmt.Errorf("RAM is tracked by %s (worker.tracking), not by uffd: %s", choice.Way, choice.Reason)
+	case c.host.Lazy == nil:
+		return errors.New("this build cannot")
+	}
+	if err := c.host.Lazy.Probe(ctx); err != nil {
+		return fmt.Errorf("this kernel cannot: %w", err)
+	}
+	return nil
+}
+
+// expect has RAM wait for its pages, and these come from now on: loading the state wants some.
+func (s *starting) expect(_ context.Context, u *undo) error {
+	vm, j := s.vm, s.vm.noted()
+	ram, err := os.OpenFile(j.RAM, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer ram.Close()
+	if j.Process.Userfault == 0 {
+		return fmt.Errorf("restore lazily: the VMM was started without a userfaultfd, as its log says; set worker.restore to eager: %w", errdefs.ErrFailedPrecondition)
+	}
+	if err := vm.host.Lazy.Expect(*j.Process, ram); err != nil {
+		return fmt.Errorf("restore lazily: %w", err)
+	}
+	s.armed = true
+	f := vm.fillOn()
+	u.add("stop to fill RAM", func(context.Context) error { f.cancel(); return nil })
+	return nil
+}
+
+// fillAgain goes on with the fill of a shim that died.
+func (s *starting) fillAgain(context.Context, *undo) error {
+	if s.vm.noted().Filling != nil {
+		s.vm.fillOn()
+	}
+	return nil
+}
+
+// patient is a bound of a Start that does not count while RAM comes: a guest that waits for
+// pages is not to blame.
+func (s *starting) patient(abort func()) func() {
+	return func() {
+		if f := s.vm.filling(); f != nil {
+			<-f.over
+			sleep(s.vm.life, time.Duration(s.vm.host.Config.Timeouts.Boot))
+		}
+		abort()
+	}
+}
+
+// met is dial that waits for a guest whose pages are late.
+func (s *starting) met(ctx context.Context, dial func(context.Context) (Agent, error)) (Agent, error) {
+	for {
+		f := s.vm.filling()
+		a, err := dial(ctx)
+		if err == nil || f == nil || ctx.Err() != nil || !s.vm.vmmID().Alive() {
+			return a, err
+		}
+		s.vm.log.Warn("the guest waits for its RAM", "progress", f.text(), "error", err)
+	}
+}

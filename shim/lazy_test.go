@@ -1,0 +1,233 @@
+package shim
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/shim/proc"
+	"godwit.dev/godwit/shim/tracking"
+	"godwit.dev/godwit/snapshot/track"
+	"godwit.dev/godwit/vmm"
+)
+
+// fakeLazy is a kernel that has VMs wait for RAM.
+type fakeLazy struct {
+	*world
+	cannot error
+}
+
+func (l *fakeLazy) Probe(context.Context) error { return l.cannot }
+
+func (l *fakeLazy) Expect(vmm.Process, *os.File) error { return l.call("expect") }
+
+func (l *fakeLazy) Open(vmm.Process, *os.File) (*os.File, []track.Region, error) {
+	f, err := os.Open(os.DevNull)
+	return f, nil, err
+}
+
+// Whole wants a VM that stands still.
+func (l *fakeLazy) Whole(vmm.Process, *os.File) error {
+	if l.machine.running() {
+		l.t.Error("the wait for RAM ends while the VM runs")
+	}
+	if j := l.journal(); j.Armed || j.Filling == nil {
+		l.t.Errorf("a shim that dies here leaves notes that are not to be trusted: %+v", j)
+	}
+	return nil
+}
+
+// lazily is a VM asleep on a node where RAM comes while it runs, and does not before come is
+// called.
+func lazily(t *testing.T) (w *world, come func()) {
+	w = newWorld(t).asleep()
+	w.lazy = &fakeLazy{world: w}
+	w.tracking = func(context.Context) tracking.Choice { return tracking.Choice{Way: track.UFFD} }
+	w.cfg.Worker.Restore = lazy
+	w.store.pages = make(chan struct{})
+	return w, func() { close(w.store.pages) }
+}
+
+func (w *world) restoring() string {
+	q, err := w.machineService().Query(w.t.Context(), nil)
+	w.must("query", err)
+	return q.GetRestore()
+}
+
+// A VM runs while its RAM comes; what takes a snapshot of it waits, and everything else works.
+func TestLazyRestore(t *testing.T) {
+	w, come := lazily(t)
+	w.store.lacks, w.store.dead = "the registry is away", 2
+	w.running()
+	if !w.machine.cfg.Waits || !w.machine.cfg.Track || !w.machine.running() || w.journal().Filling == nil {
+		t.Fatalf("VMM %+v, journal %+v", w.machine.cfg, w.journal())
+	}
+	if !eventually(func() bool { return w.restoring() == "lazy, 1 of 2 MiB, waits: the registry is away" }) {
+		t.Errorf("restore is %q", w.restoring())
+	}
+	_, err := w.service.Pause(ctxNS(t), &taskapi.PauseRequest{ID: "vm"})
+	w.must("pause", err)
+	_, err = w.service.Resume(ctxNS(t), &taskapi.ResumeRequest{ID: "vm"})
+	w.must("resume", err)
+
+	soon, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = w.machineService().Capture(soon, &machinev1.CaptureRequest{Ref: w.ref(), Repository: "r"})
+	if err == nil || !strings.Contains(err.Error(), "wait until its RAM has come") {
+		t.Errorf("a capture that is called off: %v", err)
+	}
+	_, err = w.machineService().Capture(t.Context(), &machinev1.CaptureRequest{Ref: w.ref(), Repository: "r", TimeoutMs: 1})
+	if err == nil || !strings.Contains(err.Error(), "registry is away") {
+		t.Errorf("a capture that has little time: %v", err)
+	}
+	captured := make(chan error, 1)
+	go func() { _, err := w.capture(); captured <- err }()
+	w.at("push pages", func() error {
+		if w.restoring() != "" {
+			t.Error("half a VM is captured")
+		}
+		return nil
+	})
+	come()
+	w.must("capture", <-captured)
+	if w.store.fills != 3 {
+		t.Errorf("%d workers brought RAM, two of them died", w.store.fills)
+	}
+	told := func() bool {
+		w.events.mu.Lock()
+		defer w.events.mu.Unlock()
+		return slices.Contains(w.events.topics, WaitsTopic)
+	}
+	if !eventually(told) {
+		t.Error("no event tells of a VM that waits")
+	}
+	if w.journal().Filling != nil {
+		t.Errorf("journal %+v", w.journal())
+	}
+}
+
+// The end of the fill leaves notes that count, of a VM that is paused too.
+func TestLazyRestoreEnds(t *testing.T) {
+	for _, paused := range []bool{false, true} {
+		w, come := lazily(t)
+		w.running()
+		if paused {
+			_, err := w.service.Pause(ctxNS(t), &taskapi.PauseRequest{ID: "vm"})
+			w.must("pause", err)
+		}
+		come()
+		if !eventually(func() bool { j := w.journal(); return j.Filling == nil && j.Armed && w.restoring() == "" }) {
+			t.Fatalf("journal %+v, restore %q", w.journal(), w.restoring())
+		}
+		if w.machine.running() == paused {
+			t.Errorf("paused %v: vCPUs run: %v", paused, !paused)
+		}
+	}
+}
+
+// What cannot be is refused by name, before anything is reserved, and nothing is lost.
+func TestLazyRestoreRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		prepare func(*world)
+		want    string
+	}{
+		"tracking": {func(w *world) { w.tracking = nil }, "worker.tracking"},
+		"kernel":   {func(w *world) { w.lazy = &fakeLazy{w, errFake} }, "this kernel cannot"},
+		"build":    {func(w *world) { w.lazy = nil }, "this build"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, _ := lazily(t)
+			c.prepare(w)
+			err := errgrpc.ToNative(w.create())
+			if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "worker.restore") {
+				t.Fatalf("create = %v", err)
+			}
+			w.nothingLeft()
+			if w.records.rec.GetOwner().GetDigest() == "" {
+				t.Error("the snapshot is not the owner any more")
+			}
+			w.notes["godwit.dev/restore"] = eager
+			w.running()
+			if w.restoring() != "" || w.journal().Filling != nil {
+				t.Errorf("eager by order, and restore is %q", w.restoring())
+			}
+		})
+	}
+}
+
+// Whatever fails before the VM runs gives it back to its snapshot.
+func TestLazyRestoreFailsAtEachCall(t *testing.T) {
+	prepare := func(w *world) {
+		w.asleep()
+		w.lazy, w.cfg.Worker.Restore = &fakeLazy{world: w}, lazy
+		w.tracking = func(context.Context) tracking.Choice { return tracking.Choice{Way: track.UFFD} }
+		w.store.pages = make(chan struct{})
+		w.must("create", w.create())
+	}
+	failEach(t, prepare, (*world).start, func(t *testing.T, w *world, name string) {
+		if vm, err := w.service.the(); err != nil || vm.is(Running) {
+			return // closing the operation failed: the VM runs, the record is committed
+		}
+		ran := w.records.phase == nodev1.Phase_PHASE_LOST_AT_DEST
+		if asleep := w.records.rec.GetOwner().GetDigest() != ""; asleep == ran {
+			t.Errorf("%s failed: asleep %v, phase %v", name, asleep, w.records.phase)
+		}
+		w.must("delete", w.delete())
+		w.nothingLeft()
+	})
+}
+
+// Wherever behind the commit the shim dies, its successor brings the rest.
+func TestShimDiesInALazyWake(t *testing.T) {
+	for n := 1; ; n++ {
+		w, come := lazily(t)
+		old, at := w.halfAwake(n)
+		if at == "" {
+			if n < 4 {
+				t.Errorf("only %d calls: the deaths are not everywhere", n-1)
+			}
+			return
+		}
+		if j := w.journal(); j.Filling == nil || !j.Waking {
+			t.Fatalf("%s: journal %+v", at, j)
+		}
+		if f := old.filling(); f != nil { // its workers die with it
+			f.cancel()
+			<-f.over
+		}
+		w.must("forget shim", old.write(func(j *Journal) { j.Shim = proc.ID{} }))
+		next := w.succeed(old)
+		next.wakeOn(t.Context())
+		w.isAwake(next, at)
+		if next.filling() == nil {
+			t.Errorf("%s: nobody brings RAM", at)
+		}
+		come()
+		if !eventually(func() bool { return next.filling() == nil && w.journal().Filling == nil }) {
+			t.Errorf("%s: RAM is never whole", at)
+		}
+		w.agent.exit("") <- 0
+		<-next.init.done
+	}
+}
+
+// A VM that is killed while it waits is gone at once.
+func TestKillOfAVMThatWaits(t *testing.T) {
+	w, _ := lazily(t)
+	w.running()
+	vm, err := w.service.the()
+	w.must("find", err)
+	f := vm.filling()
+	vm.end(t.Context(), killed, vm.resumed)
+	<-f.over
+	w.must("delete", w.delete())
+	w.nothingLeft()
+}
