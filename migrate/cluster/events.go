@@ -104,16 +104,17 @@ func (l *events) forget(ctx context.Context, notes store.Notes) error {
 }
 
 // next numbers ev, unless it is among the events already: under the number that it was
-// tried with, whose answer was lost, or by another's word. A move begins once, and ends once.
+// tried with, whose answer was lost, or by another's word. A move begins once, is committed once,
+// and ends once; each of its attempts switches over once.
 func (l *events) next(ev *nodev1.MoveEvent) (told bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	which := end(ev)
+	which := once(ev)
 	for _, was := range slices.Backward(l.all) {
 		if which == "" && (ev.GetId() == 0 || was.GetId() < ev.GetId()) {
 			break
 		}
-		if was.GetId() == ev.GetId() && proto.Equal(was, ev) || which != "" && was.GetOperation() == ev.GetOperation() && end(was) == which {
+		if was.GetId() == ev.GetId() && proto.Equal(was, ev) || which != "" && was.GetOperation() == ev.GetOperation() && once(was) == which {
 			return true
 		}
 	}
@@ -121,15 +122,17 @@ func (l *events) next(ev *nodev1.MoveEvent) (told bool) {
 	return false
 }
 
-// end of an operation that an event tells of.
-func end(ev *nodev1.MoveEvent) string {
-	switch {
+// once is what of an operation an event tells of, where that comes once.
+func once(ev *nodev1.MoveEvent) string {
+	switch kind := ev.GetType(); {
 	case ev.GetOperation() == "":
 		return ""
-	case ev.GetType() == moves.Started:
-		return "first"
-	case moves.Settled(ev.GetType()):
+	case moves.Settled(kind):
 		return "last"
+	case kind == moves.Switching:
+		return fmt.Sprintf("%s %d", kind, ev.GetAttempt())
+	case kind == moves.Started, kind == moves.Committed:
+		return kind
 	}
 	return ""
 }

@@ -75,11 +75,30 @@ func (j *Journal) Event(ctx context.Context, ev engine.Event) {
 	if j.repeated(out) {
 		return
 	}
-	select {
-	case j.queue <- out:
-	default:
-		slog.WarnContext(ctx, "event dropped: the store does not keep up", "type", kind, "operation", ev.Operation)
+	for _, out := range append(before(out, ev.Op), out) {
+		select {
+		case j.queue <- out:
+		default:
+			slog.WarnContext(ctx, "event dropped: the store does not keep up", "type", out.GetType(), "operation", ev.Operation)
+		}
 	}
+}
+
+// before are the events that op must have had by the time of ev: whoever was to tell them may
+// have died behind the change of its record. The board takes each of them once.
+func before(ev *nodev1.MoveEvent, op *nodev1.Operation) (all []*nodev1.MoveEvent) {
+	told := func(kind string) *nodev1.MoveEvent {
+		return &nodev1.MoveEvent{
+			Type: kind, Vm: ev.GetVm(), Operation: ev.GetOperation(), Attempt: op.GetAttempt(), Source: op.GetSource(), Destination: op.GetDestination(),
+		}
+	}
+	switch {
+	case ev.GetType() == moves.Committed:
+		all = append(all, told(moves.Switching))
+	case moves.Settled(ev.GetType()) && op.GetCommittedUnixNano() != 0:
+		all = append(all, told(moves.Switching), told(moves.Committed))
+	}
+	return all
 }
 
 // repeated reports whether a retry has the reason of the one before.

@@ -24,7 +24,8 @@ var ends = map[nodev1.Phase]string{
 	nodev1.Phase_PHASE_LOST_AT_DEST: moves.Lost, nodev1.Phase_PHASE_LOST_AT_SRC: moves.Lost,
 }
 
-// Tell writes the first and the last events that are missing: of a controller that has died
+// Tell writes the first and the last events that are missing, and those of the switch-over and
+// the commit that come before a last one: of a controller that has died
 // between a change of the records and its event, or whose store took none for too long. The
 // board takes each of them once, whoever else tells it (N-34).
 func (s *Service) Tell(ctx context.Context) error {
@@ -86,8 +87,14 @@ func (s *Service) tellEnd(ctx context.Context, id string) error {
 func (s *Service) tell(ctx context.Context, op *nodev1.Operation, kind string) error {
 	ctx, cancel := context.WithTimeout(ctx, tellBound) // the board asks its store until then
 	defer cancel()
-	return s.Board.Append(ctx, &nodev1.MoveEvent{
+	ev := &nodev1.MoveEvent{
 		Type: kind, Vm: op.GetVm(), Operation: op.GetId(), Reason: op.GetReason(),
 		Attempt: op.GetAttempt(), Source: op.GetSource(), Destination: op.GetDestination(),
-	})
+	}
+	for _, ev := range append(before(ev, op), ev) {
+		if err := s.Board.Append(ctx, ev); err != nil {
+			return err
+		}
+	}
+	return nil
 }
