@@ -13,6 +13,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"godwit.dev/godwit/shim/bundle"
+	"godwit.dev/godwit/shim/proc"
 )
 
 // dyingBound is how long a shim that was killed may take to be gone: containerd hears of its
@@ -21,9 +22,9 @@ var dyingBound = 2 * time.Second
 
 // CleanUp frees what a VM has whose shim is gone, and answers the pid that its task
 // showed. While an operation holds or wakes the VM it touches nothing: the VM lives on,
-// and whoever adopts it obeys the record. So it does where another process has the VM, which
-// may be a new task of that name: containerd calls late after an ordinary end. The hooks that
-// wait for the end of the container run, unless the shim had come so far.
+// and whoever adopts it obeys the record. So it does where a process has the VM that is newer
+// than this one, a new task of that name: containerd may call late after an ordinary end. The
+// hooks that wait for the end of the container run, unless the shim had come so far.
 func CleanUp(ctx context.Context, host *Host, dir string) (pid int, err error) {
 	var seen Journal
 	mine := func(j *Journal) error {
@@ -37,6 +38,15 @@ func CleanUp(ctx context.Context, host *Host, dir string) (pid int, err error) {
 		sleep(dying, 10*time.Millisecond)
 		j, err = take(dir, mine)
 	}
+	if errdefs.IsAlreadyExists(err) && !newer(seen.Shim) { // containerd has given it up, alive or not
+		given := seen.Shim
+		j, err = take(dir, func(j *Journal) error {
+			if j.Shim != given {
+				return errOwed // somebody came meanwhile
+			}
+			return nil
+		})
+	}
 	switch {
 	case errdefs.IsNotFound(err):
 		return 0, sweep(dir)
@@ -46,9 +56,17 @@ func CleanUp(ctx context.Context, host *Host, dir string) (pid int, err error) {
 		return 0, err
 	case err != nil: // the disk takes no word: what a dead shim has left is freed all the same
 		slog.Warn("take what a dead shim has left", "dir", dir, "error", err)
-		j = &seen
+		if !errors.Is(err, errUnsynced) {
+			j = &seen
+		}
 	}
 	return j.Holder.PID, cleanUp(ctx, host, dir, j)
+}
+
+// newer reports whether a process was started behind this one.
+func newer(id proc.ID) bool {
+	self, err := proc.Find(os.Getpid())
+	return err == nil && id.StartTime >= self.StartTime
 }
 
 // errOwed says that a VM of a dead shim is its successor's.

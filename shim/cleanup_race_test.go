@@ -187,6 +187,22 @@ func TestCleanUpOfTheLiving(t *testing.T) {
 	}
 }
 
+// A shim that containerd has given up, since it does not answer, keeps nobody from ending its VM.
+func TestCleanUpAfterAShimThatHangs(t *testing.T) {
+	was := dyingBound
+	t.Cleanup(func() { dyingBound = was })
+	dyingBound = 50 * time.Millisecond
+	w := newWorld(t).running()
+	vm, _ := w.service.the()
+	older, err := proc.Find(os.Getppid())
+	w.must("find an older process", err)
+	w.must("name shim", vm.write(func(j *Journal) { j.Shim = older }))
+	w.must("clean up", cleanUpOf(w, w.host()))
+	if w.machine.id.Alive() || !w.gone() {
+		t.Errorf("the VMM lives: %t", w.machine.id.Alive())
+	}
+}
+
 // A disk that takes no word keeps nobody from freeing what a dead shim has left.
 func TestCleanUpOnAFullDisk(t *testing.T) {
 	w := newWorld(t).running()
