@@ -153,7 +153,8 @@ func (vm *VM) stream(c *capture) (string, error) {
 		return "", err
 	}
 	out.Digest, out.RamBytes, out.ResidentBytes, out.MovedBytes = sent.Digest, sent.RAM, sent.Resident, sent.Moved
-	out.PauseMs, out.ReadyMs = ms(sent.Captured.Sub(s.begun)), ms(sent.Ready.Sub(sent.Captured))
+	// The VM stands still for the record too.
+	out.PauseMs, out.ReadyMs = ms(sent.Captured.Sub(s.begun)), ms(time.Since(sent.Captured))
 	out.StopMs, out.SaveMs = ms(s.stopped.Sub(s.begun)), ms(s.saved.Sub(s.stopped))
 	out.Passes = passesOf(sent.Passes)
 	if sent.Untracked != "" {

@@ -30,6 +30,9 @@ type SendOptions struct {
 	Tracker   Tracker       // nil: all pages are compared
 	Bandwidth int64         // bytes a second; 0: no bound
 	Progress  func(Progress)
+	// Ready hears of the end before this end lets go of the VM's memory, which takes a while
+	// for which the VM would stand still; it may be nil.
+	Ready func(Sent)
 }
 
 // Sent is what has moved.
@@ -129,6 +132,9 @@ func (s *sender) run(ctx context.Context, cancel context.CancelCauseFunc) (Sent,
 		return Sent{}, context.Cause(ctx)
 	}
 	out.Digest, out.Ready, out.Moved = digest, time.Now(), s.out.Moved()
+	if s.o.Ready != nil {
+		s.o.Ready(out)
+	}
 	return out, nil
 }
 

@@ -125,7 +125,7 @@ func (c *Client) run(ctx context.Context, j job, files fileList, notify func(Pro
 		line
 		err error
 	}
-	done := make(chan result, 1)
+	done := make(chan result, 2)
 	go func() {
 		// The kernel sends the death signal when the thread ends that forked.
 		runtime.LockOSThread()
@@ -136,6 +136,7 @@ func (c *Client) run(ctx context.Context, j job, files fileList, notify func(Pro
 			t.live = j.Push.Live
 		case j.Send != nil:
 			t.live = j.Send.Live
+			t.ready = func(l line) { done <- result{l, nil} }
 		case j.Receive != nil:
 			t.arrival = j.Receive.Arrival
 		case j.LazyFill != nil:
@@ -157,6 +158,7 @@ type talk struct {
 	whole   func(context.Context) error
 	notify  func(Progress)
 	evict   func()
+	ready   func(line) // takes an answer that counts before the worker has ended
 }
 
 func (c *Client) exchange(ctx context.Context, t talk, files fileList) (line, error) {
@@ -225,6 +227,9 @@ func (c *Client) converse(ctx context.Context, pid int, stdin io.Writer, stdout 
 		}
 		if last.Kept {
 			t.evict()
+		}
+		if last.Sent != nil && t.ready != nil {
+			t.ready(last)
 		}
 		if deaf != nil {
 			continue

@@ -60,7 +60,7 @@ func Main(ctx context.Context, in io.Reader, out io.Writer) int {
 	}()
 	j.meet(&remote{w, replies})
 	kept := j.keeper(w)
-	answer, err := j.run(ctx, kept, w.progress)
+	answer, err := j.run(ctx, kept, w)
 	answer.Cache = kept.Usage()
 	if err != nil {
 		w.write(line{Error: newRemoteError(err), Cache: answer.Cache})
@@ -103,7 +103,8 @@ func (j *job) meet(r *remote) {
 	}
 }
 
-func (j *job) run(ctx context.Context, kept *cache.Dir, notify func(Progress)) (line, error) {
+func (j *job) run(ctx context.Context, kept *cache.Dir, out *answers) (line, error) {
+	notify := out.progress
 	switch {
 	case j.Push != nil:
 		return j.Push.run(ctx, kept, notify)
@@ -112,7 +113,7 @@ func (j *job) run(ctx context.Context, kept *cache.Dir, notify func(Progress)) (
 	case j.Fill != nil:
 		return j.Fill.run(ctx, kept, notify)
 	case j.Send != nil:
-		return j.Send.run(ctx, notify)
+		return j.Send.run(ctx, out.write, notify)
 	case j.Receive != nil:
 		return j.Receive.run(ctx, notify)
 	case j.Verify != nil:

@@ -75,8 +75,8 @@ type arrived struct {
 	Resume json.RawMessage `json:"resume,omitempty"`
 }
 
-// Send returns when the destination is READY. Cancelling ctx kills the worker, and with it
-// the connection.
+// Send returns when the destination is READY: the VM stands still, and nobody waits for the
+// worker to let go of its memory. Cancelling ctx kills the worker, and with it the connection.
 func (c *Client) Send(ctx context.Context, j SendJob, notify func(Progress)) (snapshot.Sent, error) {
 	files := fileList{}
 	for i := range j.Spaces {
@@ -158,7 +158,7 @@ func (r *remote) done(ctx context.Context) error {
 	return err
 }
 
-func (j *SendJob) run(ctx context.Context, notify func(Progress)) (line, error) {
+func (j *SendJob) run(ctx context.Context, answer func(line), notify func(Progress)) (line, error) {
 	d := net.Dialer{KeepAliveConfig: alive, Timeout: dialBound, Control: func(_, _ string, c syscall.RawConn) error { return impatient(c) }}
 	raw, err := d.DialContext(ctx, "tcp", j.Address)
 	if err != nil {
@@ -177,6 +177,12 @@ func (j *SendJob) run(ctx context.Context, notify func(Progress)) (line, error) 
 	sent, err := snapshot.Send(ctx, conn, source(j.State, j.Spaces, j.Disks), snapshot.SendOptions{
 		Ref: j.Ref, Live: restoring{j.Live}, Budget: j.Budget, Tracker: tracker, Bandwidth: j.Bandwidth,
 		Progress: func(p snapshot.Progress) { notify(Progress{Progress: p}) },
+		Ready: func(s snapshot.Sent) {
+			if untracked != "" {
+				s.Untracked = untracked
+			}
+			answer(line{Sent: &s})
+		},
 	})
 	if untracked != "" {
 		sent.Untracked = untracked

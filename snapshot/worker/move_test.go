@@ -5,12 +5,16 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"os"
+	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/stream"
@@ -120,4 +124,30 @@ func newEnd(t *testing.T) stream.Identity {
 		t.Fatal(err)
 	}
 	return i
+}
+
+// The VM stands still for what comes behind READY: nobody waits for the worker's end (A-09).
+// One that does not come to its end is killed with the operation.
+func TestSentBeforeTheWorkerEnds(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "ends")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	held, err := os.OpenFile(fifo, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	const hangs = `exec 9>"$0"; read -r job; echo '{"sent":{"digest":"stream:1"}}'; exec sleep 1000`
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	c := &Client{Command: []string{"/bin/sh", "-c", hangs, fifo}}
+	sent, err := c.Send(ctx, SendJob{State: file(t, nil)}, nil)
+	if err != nil || sent.Digest != "stream:1" {
+		t.Fatal(sent, err)
+	}
+	cancel()
+	if _, err := held.Read(make([]byte, 1)); err != io.EOF { // the last one that had it open is gone
+		t.Error(err)
+	}
 }

@@ -1422,7 +1422,7 @@ type SendResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`                    // stream:<hex>, over all that was sent: what Vote and Release name
 	PauseMs       float64                `protobuf:"fixed64,2,opt,name=pause_ms,json=pauseMs,proto3" json:"pause_ms,omitempty"` // stop to the last page
-	ReadyMs       float64                `protobuf:"fixed64,3,opt,name=ready_ms,json=readyMs,proto3" json:"ready_ms,omitempty"` // from there to the destination's READY
+	ReadyMs       float64                `protobuf:"fixed64,3,opt,name=ready_ms,json=readyMs,proto3" json:"ready_ms,omitempty"` // from there to this answer: the destination has said READY, and the record says so
 	RamBytes      uint64                 `protobuf:"varint,4,opt,name=ram_bytes,json=ramBytes,proto3" json:"ram_bytes,omitempty"`
 	ResidentBytes uint64                 `protobuf:"varint,5,opt,name=resident_bytes,json=residentBytes,proto3" json:"resident_bytes,omitempty"`
 	MovedBytes    uint64                 `protobuf:"varint,6,opt,name=moved_bytes,json=movedBytes,proto3" json:"moved_bytes,omitempty"` // on the wire
