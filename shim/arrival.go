@@ -291,7 +291,7 @@ func (s *starting) admit(ctx context.Context) error {
 	if !vm.restored || !j.Move || !vm.is(Created) {
 		return nil
 	}
-	if err := s.ready(j); err != nil {
+	if err := s.ready(j); err != nil || s.committed != 0 { // the record has said so
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(vm.host.Config.Timeouts.Daemon))

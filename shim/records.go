@@ -119,17 +119,17 @@ func (vm *VM) committed(ctx context.Context, j *Journal) (uint64, error) {
 	return rec.GetGeneration(), nil
 }
 
-// inert refuses a Start that comes before the commit of a move: it costs the VM nothing.
-func (vm *VM) inert(ctx context.Context) error {
+// inert refuses a Start that comes before the commit of a move: it costs the VM nothing. It
+// answers the generation of the commit; 0: there is nothing to ask.
+func (vm *VM) inert(ctx context.Context) (uint64, error) {
 	j := vm.noted()
 	if !j.Move || j.Phase != Ready {
-		return nil
+		return 0, nil
 	}
 	if vm.is(Stopped) { // it never ran: its end could not be written down, as on a full disk
-		return errors.Join(fmt.Errorf("VM %s has ended: %w", vm.id, errdefs.ErrFailedPrecondition), vm.fence(ctx, "it ended before it ran"))
+		return 0, errors.Join(fmt.Errorf("VM %s has ended: %w", vm.id, errdefs.ErrFailedPrecondition), vm.fence(ctx, "it ended before it ran"))
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(vm.host.Config.Timeouts.Daemon))
 	defer cancel()
-	_, err := vm.committed(ctx, j)
-	return err
+	return vm.committed(ctx, j)
 }

@@ -27,12 +27,13 @@ var undoBound = 30 * time.Second
 // that runs already has been thawed: that is success. After a failure the task has
 // ended and holds nothing but its name.
 func (vm *VM) startInit(caller context.Context) error {
-	if err := vm.inert(caller); err != nil {
+	committed, err := vm.inert(caller)
+	if err != nil {
 		return fmt.Errorf("start task %s: %w", vm.id, err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(caller))
 	defer cancel()
-	r := &starting{vm: vm, abort: cancel, detach: context.AfterFunc(caller, cancel)}
+	r := &starting{vm: vm, committed: committed, abort: cancel, detach: context.AfterFunc(caller, cancel)}
 	defer r.release()
 	vm.mu.Lock()
 	if vm.restored && vm.state == Running {
@@ -40,7 +41,7 @@ func (vm *VM) startInit(caller context.Context) error {
 		return nil
 	}
 	vm.mu.Unlock()
-	err := r.admit(ctx)
+	err = r.admit(ctx)
 	vm.mu.Lock()
 	if err == nil {
 		err = vm.to(Starting)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"path/filepath"
 	"strings"
@@ -107,6 +108,48 @@ func TestSuccessorRunsAMovedVM(t *testing.T) {
 		if resp.GetRunning() != runs || !runs && !errdefs.IsUnavailable(err) {
 			t.Errorf("%s: %v, %v", state, resp, err)
 		}
+	}
+}
+
+// starts is a containerd whose Start says err.
+type starts struct {
+	engine.Tasks
+	err   error
+	asked int
+}
+
+func (s *starts) Start(context.Context, *nodev1.VM) error { return s.err }
+
+func (s *starts) Running(context.Context, *nodev1.VM) (bool, error) { s.asked++; return false, nil }
+
+// A destination starts its VM at once, and asks what became of it before only where it does
+// not start: a fence is no loss, an end behind the commit is one (R9), and what was refused
+// for now is the error of the start.
+func TestRunStartsFirst(t *testing.T) {
+	ref := &machinev1.Ref{Operation: "op", Attempt: 1}
+	refused := fmt.Errorf("not yet: %w", errdefs.ErrFailedPrecondition)
+	for name, c := range map[string]struct {
+		start         error
+		record, state string
+		runs, fenced  bool
+		class         func(error) bool
+	}{
+		"starts":  {record: "OWN", state: "running", runs: true},
+		"fenced":  {start: refused, record: "FENCED", state: "stopped", fenced: true},
+		"ended":   {start: refused, record: "OWN", state: "stopped", class: errdefs.IsDataLoss},
+		"refused": {start: refused, record: "READY", state: "created", class: errdefs.IsFailedPrecondition},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tasks := &starts{err: c.start}
+			s := &Server{Node: "n1", Tasks: tasks, Machines: &shims{query: &machinev1.QueryResponse{State: c.state, Record: c.record, Ref: ref}}}
+			resp, err := s.Run(t.Context(), &nodev1.PeerRef{Vm: &nodev1.VM{Namespace: "default", Id: "web"}, Ref: ref})
+			if resp.GetRunning() != c.runs || resp.GetFenced() != c.fenced || (err != nil) != (c.class != nil) || c.class != nil && !c.class(err) {
+				t.Errorf("%v, %v", resp, err)
+			}
+			if (tasks.asked > 0) != (c.start != nil) {
+				t.Errorf("containerd was asked %d times what runs", tasks.asked)
+			}
+		})
 	}
 }
 

@@ -103,20 +103,17 @@ const (
 )
 
 // Run implements nodev1.PeerService. DataLoss says that the VM may have run here, and
-// does not run any more (R9).
+// does not run any more (R9). The VM stands still meanwhile: what became of it before is asked
+// only where it does not start, and a task that runs, was fenced or has ended does not.
 func (s *Server) Run(ctx context.Context, req *nodev1.PeerRef) (*nodev1.PeerRunResponse, error) {
 	begun := time.Now()
-	resp, err := s.ran(ctx, req)
-	if resp != nil || err != nil {
-		return resp, err
-	}
 	if err := s.Tasks.Start(ctx, req.GetVm()); err != nil {
-		if resp, rerr := s.ran(ctx, req); resp != nil || errdefs.IsDataLoss(rerr) {
+		if resp, rerr := s.ran(ctx, req); resp != nil || rerr != nil {
 			return resp, rerr
 		}
 		return nil, err
 	}
-	resp = s.runs(ctx, req.GetVm())
+	resp := s.runs(ctx, req.GetVm())
 	resp.Ms = float64(time.Since(begun)) / float64(time.Millisecond)
 	return resp, nil
 }

@@ -13,11 +13,13 @@ import (
 	"syscall"
 	"time"
 
+	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -186,18 +188,20 @@ func (c *Client) Start(ctx context.Context, vm *nodev1.VM) error {
 	return nil
 }
 
+// start is one call: a VM that moves stands still for it.
 func (c *Client) start(ctx context.Context, vm *nodev1.VM) error {
-	task, err := c.task(ctx, vm)
-	if err != nil {
+	_, err := c.containerd.TaskService().Start(ctx, &tasksapi.StartRequest{ContainerID: vm.GetId()})
+	if err = errgrpc.ToNative(err); err == nil || errdefs.IsAlreadyExists(err) {
+		return nil
+	}
+	task, terr := c.task(ctx, vm)
+	if terr != nil {
 		return err
 	}
-	if err := task.Start(ctx); err != nil && !errdefs.IsAlreadyExists(err) {
-		if status, serr := task.Status(ctx); serr == nil && status.Status == containerd.Running {
-			return nil
-		}
-		return err
+	if status, serr := task.Status(ctx); serr == nil && status.Status == containerd.Running {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // watched gives the container of a VM that runs again back to the restart monitor. No

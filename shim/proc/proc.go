@@ -151,7 +151,7 @@ func (id ID) Stop(ctx context.Context) error {
 	if err := id.Signal(unix.SIGSTOP); err != nil {
 		return fmt.Errorf("stop process %d: %w", id.PID, err)
 	}
-	for {
+	for pause := 50 * time.Microsecond; ; pause = min(2*pause, time.Millisecond) {
 		stopped, err := id.stopped()
 		if err != nil {
 			return fmt.Errorf("stop process %d: %w", id.PID, err)
@@ -162,7 +162,7 @@ func (id ID) Stop(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("stop process %d: %w", id.PID, ctx.Err())
-		case <-time.After(time.Millisecond):
+		case <-time.After(pause):
 		}
 	}
 }
