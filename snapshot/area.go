@@ -106,6 +106,9 @@ type area struct {
 	data   []mask // of the pass: pages that are no holes
 	stamp  stamp  // disks
 
+	touched []bool // RAM: blocks that were written to since all of it was looked at
+	looked  bool   // all of it was
+
 	inherited bool // something is known from before the restore
 
 	clones bool   // of a disk: the pause clones it
@@ -117,7 +120,7 @@ type area struct {
 
 func newArea(s Space, size int64) *area {
 	n := (size + blockSize - 1) / blockSize
-	return &area{Space: s, size: size, blocks: make([]*block, n), data: make([]mask, n)}
+	return &area{Space: s, size: size, blocks: make([]*block, n), data: make([]mask, n), touched: make([]bool, n)}
 }
 
 // warm maps RAM: looking at a page costs no call then.
@@ -145,6 +148,7 @@ func (s *area) close() {
 // lost, unless nil, hears of pages that are holes now and were none.
 func (s *area) look(lost func(s *area, number int, pages *mask) error) error {
 	clear(s.data)
+	clear(s.touched)
 	err := extents(s.File, s.size, func(offset, end int64) error {
 		for offset < end {
 			b := offset / blockSize
@@ -158,6 +162,12 @@ func (s *area) look(lost func(s *area, number int, pages *mask) error) error {
 	if err != nil {
 		return fmt.Errorf("scan %s: %w", s.Name, err)
 	}
+	s.looked = true
+	return s.forget(lost)
+}
+
+// forget makes pages that are holes such as were never seen.
+func (s *area) forget(lost func(s *area, number int, pages *mask) error) error {
 	for i, b := range s.blocks {
 		if b == nil {
 			continue
@@ -191,6 +201,7 @@ func (s *area) written(offset, end int64) {
 	for offset < end {
 		i := offset / blockSize
 		to := min(end, (i+1)*blockSize)
+		s.touched[i] = true
 		if b := s.blocks[i]; b != nil { // of another nothing is known
 			b.due.setRange(int((offset-i*blockSize)/format.PageSize), int((to-i*blockSize+format.PageSize-1)/format.PageSize))
 		}

@@ -151,7 +151,7 @@ func (p *passes) scan(ctx context.Context, kind pass, items chan<- item) error {
 		if quiet[i], err = s.quiet(); err != nil {
 			return err
 		}
-		if err := s.look(p.gone); err != nil {
+		if err := p.look(s, kind); err != nil {
 			return err
 		}
 	}
@@ -168,6 +168,17 @@ func (p *passes) scan(ctx context.Context, kind pass, items chan<- item) error {
 		}
 	}
 	return nil
+}
+
+// look finds out where an area has data. In a pause that is as long as what was written,
+// where the tracker knows.
+func (p *passes) look(s *area, kind pass) error {
+	if kind.last && !kind.whole && p.tracker != nil && p.lost == nil {
+		if known, err := s.glance(p.gone); known || err != nil {
+			return err
+		}
+	}
+	return s.look(p.gone)
 }
 
 func (s *area) send(ctx context.Context, i int, whole bool, kind pass, items chan<- item) error {

@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"errors"
+	"math"
 	"math/rand/v2"
 	"os"
 	"sync"
@@ -89,14 +90,22 @@ func (s *seen) replace(o origin) {
 // nextData returns the next range of f at or after offset that is not a hole; data is
 // negative if there is none.
 func nextData(f *os.File, offset int64) (data, hole int64, err error) {
-	fd := int(f.Fd())
-	data, err = unix.Seek(fd, offset, unix.SEEK_DATA)
-	if errors.Is(err, unix.ENXIO) {
-		return -1, 0, nil
+	data, err = seekData(f, offset)
+	if err != nil || data == noData {
+		return -1, 0, err
 	}
-	if err != nil {
-		return 0, 0, os.NewSyscallError("lseek SEEK_DATA", err)
-	}
-	hole, err = unix.Seek(fd, data, unix.SEEK_HOLE)
+	hole, err = unix.Seek(int(f.Fd()), data, unix.SEEK_HOLE)
 	return data, hole, os.NewSyscallError("lseek SEEK_HOLE", err)
+}
+
+// noData is behind all data.
+const noData = math.MaxInt64
+
+// seekData returns where the next data at or after offset is.
+func seekData(f *os.File, offset int64) (int64, error) {
+	data, err := unix.Seek(int(f.Fd()), offset, unix.SEEK_DATA)
+	if errors.Is(err, unix.ENXIO) {
+		return noData, nil
+	}
+	return data, os.NewSyscallError("lseek SEEK_DATA", err)
 }
