@@ -129,6 +129,7 @@ func (s *fakeStore) Send(ctx context.Context, j worker.SendJob, notify func(work
 	if err := s.wait(ctx, s.block); err != nil {
 		return snapshot.Sent{}, err
 	}
+	j.Ended(streamDigest)
 	if err := s.call("send end"); err != nil {
 		return snapshot.Sent{}, err
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sync/errgroup"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -145,11 +146,15 @@ func (vm *VM) stream(c *capture) (string, error) {
 	defer state.Close()
 	s := &standing{vm: vm, execs: c.execs, state: state}
 	out := &machinev1.SendResponse{}
-	sent, err := vm.transmit(c, s, o, out)
-	if err != nil {
-		return "", err
+	var noting errgroup.Group // while the destination loads it
+	sent, err := vm.transmit(c, s, o, out, func(digest string) {
+		noting.Go(func() error { return vm.noteSent(c.ref, digest) })
+	})
+	noted := noting.Wait()
+	if err == nil && noted == nil && vm.noted().Digest != sent.Digest {
+		noted = vm.noteSent(c.ref, sent.Digest)
 	}
-	if err := vm.write(func(j *Journal) { j.Digest = sent.Digest }); err != nil {
+	if err = errors.Join(err, noted); err != nil {
 		return "", err
 	}
 	out.Digest, out.RamBytes, out.ResidentBytes, out.MovedBytes = sent.Digest, sent.RAM, sent.Resident, sent.Moved
@@ -167,8 +172,20 @@ func (vm *VM) stream(c *capture) (string, error) {
 	return sent.Digest, nil
 }
 
+// noteSent writes down what was sent: should the VM end with its shim before the vote, the
+// destination's word on it is still good for one.
+func (vm *VM) noteSent(ref *machinev1.Ref, digest string) error {
+	return vm.update(func(j *Journal) error {
+		if j.Phase != Sending || j.Operation != ref.GetOperation() || j.Attempt != ref.GetAttempt() {
+			return fmt.Errorf("VM %s is %s here: %w", vm.id, j.Phase, errdefs.ErrFailedPrecondition)
+		}
+		j.Digest = digest
+		return nil
+	})
+}
+
 // transmit hands the VM's files to a worker.
-func (vm *VM) transmit(c *capture, s *standing, o *offered, out *machinev1.SendResponse) (snapshot.Sent, error) {
+func (vm *VM) transmit(c *capture, s *standing, o *offered, out *machinev1.SendResponse, ended func(digest string)) (snapshot.Sent, error) {
 	j, cfg := vm.noted(), vm.host.Config
 	files := &openFiles{}
 	defer files.close()
@@ -176,7 +193,7 @@ func (vm *VM) transmit(c *capture, s *standing, o *offered, out *machinev1.SendR
 		Live: &hurried{s, c}, Budget: vm.budget(c.send.GetDowntimeMs()), Address: c.send.GetAddress(), Bandwidth: int64(cfg.Worker.Bandwidth),
 		Ends:  stream.Ends{Own: o.identity, Peer: c.send.GetCertificate(), Channel: c.send.GetChannel()},
 		Ref:   refOf(vm, c.ref, j),
-		State: worker.Open(s.state),
+		State: worker.Open(s.state), Ended: ended,
 	}
 	if b := c.send.GetBandwidth(); b > 0 {
 		job.Bandwidth = int64(b)

@@ -30,6 +30,9 @@ type SendOptions struct {
 	Tracker   Tracker       // nil: all pages are compared
 	Bandwidth int64         // bytes a second; 0: no bound
 	Progress  func(Progress)
+	// Ended hears the digest of all that was sent, before the destination has said READY; it
+	// may be nil, and does not block.
+	Ended func(digest string)
 	// Ready hears of the end before this end lets go of the VM's memory, which takes a while
 	// for which the VM would stand still; it may be nil.
 	Ready func(Sent)
@@ -121,6 +124,9 @@ func (s *sender) run(ctx context.Context, cancel context.CancelCauseFunc) (Sent,
 	}
 	if err != nil {
 		return Sent{}, err
+	}
+	if s.o.Ended != nil {
+		s.o.Ended(digest)
 	}
 	out := Sent{RAM: s.size, Captured: s.captured, Passes: s.made, Untracked: s.untracked(), Resident: s.resident()}
 	select {

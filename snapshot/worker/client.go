@@ -135,7 +135,7 @@ func (c *Client) run(ctx context.Context, j job, files fileList, notify func(Pro
 		case j.Push != nil:
 			t.live = j.Push.Live
 		case j.Send != nil:
-			t.live = j.Send.Live
+			t.live, t.ended = j.Send.Live, j.Send.Ended
 			t.ready = func(l line) { done <- result{l, nil} }
 		case j.Receive != nil:
 			t.arrival = j.Receive.Arrival
@@ -158,6 +158,7 @@ type talk struct {
 	whole   func(context.Context) error
 	notify  func(Progress)
 	evict   func()
+	ended   func(digest string)
 	ready   func(line) // takes an answer that counts before the worker has ended
 }
 
@@ -227,6 +228,9 @@ func (c *Client) converse(ctx context.Context, pid int, stdin io.Writer, stdout 
 		}
 		if last.Kept {
 			t.evict()
+		}
+		if last.Ended != "" && t.ended != nil {
+			t.ended(last.Ended)
 		}
 		if last.Sent != nil && t.ready != nil {
 			t.ready(last)

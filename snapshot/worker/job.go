@@ -216,6 +216,7 @@ type line struct {
 	// Whole orders what LazyJob.Whole does, in the same way.
 	Whole bool `json:"whole,omitempty"`
 
+	Ended    string         `json:"ended,omitempty"` // digest of all that was sent; nobody has said READY
 	Sent     *snapshot.Sent `json:"sent,omitempty"`
 	Received *struct{}      `json:"received,omitempty"`
 }

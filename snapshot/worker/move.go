@@ -23,6 +23,8 @@ type SendJob struct {
 	Live     snapshot.Live `json:"-"` // called here, not in the worker
 	Budget   time.Duration `json:"budget,omitempty"`
 	Tracking *Tracking     `json:"tracking,omitempty"`
+	// Ended is called here too, as snapshot.SendOptions has it; it may be nil.
+	Ended func(digest string) `json:"-"`
 
 	Address   string       `json:"address"` // host:port
 	Ends      stream.Ends  `json:"ends"`
@@ -177,6 +179,7 @@ func (j *SendJob) run(ctx context.Context, answer func(line), notify func(Progre
 	sent, err := snapshot.Send(ctx, conn, source(j.State, j.Spaces, j.Disks), snapshot.SendOptions{
 		Ref: j.Ref, Live: restoring{j.Live}, Budget: j.Budget, Tracker: tracker, Bandwidth: j.Bandwidth,
 		Progress: func(p snapshot.Progress) { notify(Progress{Progress: p}) },
+		Ended:    func(digest string) { answer(line{Ended: digest}) },
 		Ready: func(s snapshot.Sent) {
 			if untracked != "" {
 				s.Untracked = untracked
