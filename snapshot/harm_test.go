@@ -153,11 +153,13 @@ func TestSlowDestination(t *testing.T) {
 	close(g.stopped)
 	from, to := secure(t)
 	ctx, cancel := context.WithCancel(t.Context())
+	there, end := context.WithCancel(t.Context()) // its own: each end has one reason to end
+	defer end()
 	done := make(chan error, 1)
 	stuck := make(chan struct{})
 	a := newArrival(t, w, false)
-	a.target.Complete = func(context.Context) error { close(stuck); <-ctx.Done(); return ctx.Err() }
-	go func() { done <- stream.Receive(ctx, to, a.target) }()
+	a.target.Complete = func(ctx context.Context) error { close(stuck); <-ctx.Done(); return ctx.Err() }
+	go func() { done <- stream.Receive(there, to, a.target) }()
 	failed := make(chan error, 1)
 	go func() { _, err := Send(ctx, from, w.src, w.sending(g, nil)); failed <- err }()
 	<-stuck
@@ -170,6 +172,7 @@ func TestSlowDestination(t *testing.T) {
 	if err := <-failed; !errors.Is(err, context.Canceled) {
 		t.Errorf("source: %v", err)
 	}
+	end()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("destination: %v", err)
 	}
