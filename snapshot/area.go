@@ -106,7 +106,7 @@ type area struct {
 	data   []mask // of the pass: pages that are no holes
 	stamp  stamp  // disks
 
-	touched []bool // RAM: blocks that were written to since all of it was looked at
+	touched []mask // pages that were written since all of it was looked at
 	looked  bool   // all of it was
 
 	inherited bool // something is known from before the restore
@@ -120,7 +120,7 @@ type area struct {
 
 func newArea(s Space, size int64) *area {
 	n := (size + blockSize - 1) / blockSize
-	return &area{Space: s, size: size, blocks: make([]*block, n), data: make([]mask, n), touched: make([]bool, n)}
+	return &area{Space: s, size: size, blocks: make([]*block, n), data: make([]mask, n), touched: make([]mask, n)}
 }
 
 // warm maps RAM: looking at a page costs no call then.
@@ -201,9 +201,10 @@ func (s *area) written(offset, end int64) {
 	for offset < end {
 		i := offset / blockSize
 		to := min(end, (i+1)*blockSize)
-		s.touched[i] = true
+		first, last := int((offset-i*blockSize)/format.PageSize), int((to-i*blockSize+format.PageSize-1)/format.PageSize)
+		s.touched[i].setRange(first, last)
 		if b := s.blocks[i]; b != nil { // of another nothing is known
-			b.due.setRange(int((offset-i*blockSize)/format.PageSize), int((to-i*blockSize+format.PageSize-1)/format.PageSize))
+			b.due.setRange(first, last)
 		}
 		offset = to
 	}

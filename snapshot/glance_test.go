@@ -36,7 +36,8 @@ func TestGlance(t *testing.T) {
 		"new, untold":            {do: func(f *os.File) error { return write(f, blockPages+9) }},
 		"punched":                {do: func(f *os.File) error { return punch(f, 5) }, told: []int64{5}, knows: true, lost: []int{5}},
 		"punched, untold":        {do: func(f *os.File) error { return punch(f, 5) }},
-		"punched beside another": {do: func(f *os.File) error { return punch(f, 6) }, told: []int64{5}, knows: true, lost: []int{6}},
+		"punched beside another": {do: func(f *os.File) error { return punch(f, 6) }, told: []int64{5}},
+		"a run, one punched":     {do: func(f *os.File) error { return punch(f, 9) }, told: []int64{7, 8, 9, 10, 11}, knows: true, lost: []int{9}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fd, err := unix.MemfdCreate("ram", unix.MFD_CLOEXEC)
