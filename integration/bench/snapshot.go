@@ -40,6 +40,7 @@ func snapshotFigures() []*Figure {
 		at("second_speedup", 10, "baseline / second hibernate, command to manifest"),
 		at("second_bytes_ratio", 30, "bytes sent: baseline / second hibernate"),
 		at("wake_speedup", 3, "baseline's way back, without a VM / command to first beacon"),
+		at("wake_lazy_speedup", 3, "the same, with worker.restore = 'lazy'"),
 		{Name: "floor_ratio", Unit: "x", Source: Ratio, Most: goal(2), What: "hibernate by content, command to manifest / floor", in: snapshotGroup},
 		plain("resident", "MiB", Kernel, "RAM in use, of the file on tmpfs"),
 		plain("first", "ms", Wire, "godwit hibernate to the accepted manifest"),
@@ -48,6 +49,8 @@ func snapshotFigures() []*Figure {
 		plain("content", "ms", Wire, "the same, once more, and every page is compared"),
 		plain("floor", "ms", Tool, "all pages in use read and hashed once, on all cores"),
 		plain("wake", "ms", Wire, "godwit wake to the first beacon"),
+		plain("wake_lazy", "ms", Wire, "the same, while RAM comes behind it"),
+		plain("wake_lazy_whole", "ms", Own, "godwit wake to RAM that is all there"),
 		plain("baseline", "ms", Wire, "zstd -1 -T0 of the same pages and crane push, to the manifest"),
 		plain("baseline_back", "ms", Tool, "crane blob and zstd -d into a file on tmpfs"),
 		plain("first_bytes", "MiB", Wire, "sent by the first hibernate"),
@@ -68,6 +71,7 @@ func (b *bench) deriveSnapshot() {
 	b.note("second_speedup", v("baseline")/v("second"))
 	b.note("second_bytes_ratio", v("baseline_bytes")/v("second_bytes"))
 	b.note("wake_speedup", v("baseline_back")/v("wake"))
+	b.note("wake_lazy_speedup", v("baseline_back")/v("wake_lazy"))
 	b.note("floor_ratio", v("content")/v("floor"))
 }
 
@@ -131,6 +135,9 @@ func (b *bench) snapshot(ctx context.Context) error {
 	if err := b.byContent(ctx, vm); err != nil {
 		return err
 	}
+	if err := b.lazily(ctx, vm); err != nil {
+		return err
+	}
 	if err := b.removeWorkload(ctx, vm); err != nil {
 		return err
 	}
@@ -165,25 +172,79 @@ func (b *bench) golden(ctx context.Context) error {
 	return b.removeWorkload(ctx, vm)
 }
 
-// byContent has the node compare pages, for one wake and sleep.
-func (b *bench) byContent(ctx context.Context, vm string) error {
-	dropIn := filepath.Join(filepath.Dir(b.node.Config), "config.d", "tracking.toml")
-	if err := os.WriteFile(dropIn, []byte("[worker]\ntracking = 'content'\n"), 0o600); err != nil {
+// with has the node do one thing with more configuration.
+func (b *bench) with(config string, do func() error) error {
+	dropIn := filepath.Join(filepath.Dir(b.node.Config), "config.d", "bench.toml")
+	if err := os.WriteFile(dropIn, []byte(config), 0o600); err != nil {
 		return err
 	}
 	defer os.Remove(dropIn)
-	if err := b.wakeOnce(ctx, vm, ""); err != nil {
-		return err
-	}
-	if err := observer.Pause(ctx, settle); err != nil {
-		return err
-	}
-	took, err := b.floor()
+	return do()
+}
+
+// lazily wakes the VM while its RAM comes, waits for all of it, and puts it to sleep again.
+func (b *bench) lazily(ctx context.Context, vm string) error {
+	begun := time.Now()
+	err := b.with("[worker]\nrestore = 'lazy'\n", func() error { return b.wakeOnce(ctx, vm, "wake_lazy") })
 	if err != nil {
 		return err
 	}
-	b.note(snapshotName("floor"), ms(took))
-	return b.sleepOnce(ctx, vm, "content")
+	for {
+		fills, err := b.filling(ctx, vm)
+		if err != nil {
+			return err
+		}
+		if !fills {
+			break
+		}
+		if err := observer.Pause(ctx, 20*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	b.note(snapshotName("wake_lazy_whole"), ms(time.Since(begun)))
+	_, err = b.node.RunGodwit(ctx, "hibernate", vm)
+	return err
+}
+
+// filling reports whether some of the VM's RAM is still to come.
+func (b *bench) filling(ctx context.Context, vm string) (bool, error) {
+	out, err := b.node.RunGodwit(ctx, "ps", "-o", "json")
+	if err != nil {
+		return false, err
+	}
+	var list struct {
+		VMs []struct {
+			VM      struct{ ID string }
+			Restore string
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		return false, fmt.Errorf("godwit ps: %w: %s", err, out)
+	}
+	for _, v := range list.VMs {
+		if v.VM.ID == vm {
+			return v.Restore != "", nil
+		}
+	}
+	return false, fmt.Errorf("godwit ps does not know VM %s", vm)
+}
+
+// byContent has the node compare pages, for one wake and sleep.
+func (b *bench) byContent(ctx context.Context, vm string) error {
+	return b.with("[worker]\ntracking = 'content'\n", func() error {
+		if err := b.wakeOnce(ctx, vm, ""); err != nil {
+			return err
+		}
+		if err := observer.Pause(ctx, settle); err != nil {
+			return err
+		}
+		took, err := b.floor()
+		if err != nil {
+			return err
+		}
+		b.note(snapshotName("floor"), ms(took))
+		return b.sleepOnce(ctx, vm, "content")
+	})
 }
 
 func (b *bench) bootWorkload(ctx context.Context, vm string) error {

@@ -75,7 +75,7 @@ func TestSignalAtLaunch(t *testing.T) {
 		"stop and go": {send: []unix.Signal{unix.SIGSTOP, unix.SIGCONT}, state: []string{"S", "R"}},
 		"child":       {send: []unix.Signal{unix.SIGCHLD, unix.SIGWINCH}, state: []string{"S", "R"}},
 		"term":        {send: []unix.Signal{unix.SIGTERM}, signal: unix.SIGTERM},
-		"several":     {send: []unix.Signal{unix.SIGSTOP, unix.SIGCHLD, unix.SIGURG, unix.SIGHUP, unix.SIGCONT}, signal: unix.SIGHUP},
+		"several":     {send: []unix.Signal{unix.SIGSTOP, unix.SIGCHLD, unix.SIGURG, unix.SIGUSR1, unix.SIGCONT}, signal: unix.SIGUSR1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			sent := 0
