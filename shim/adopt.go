@@ -175,7 +175,9 @@ func (vm *VM) resumeOwn(ctx context.Context, j *Journal) error {
 	if j.Filling != nil {
 		vm.fillOn()
 	}
+	vm.halting.Lock() // the end of a fill stops the VMM that this one takes over
 	up, err := vm.wakeMachine(ctx, true)
+	vm.halting.Unlock()
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,9 @@ var (
 type filling struct {
 	Filling
 	cancel context.CancelFunc
+	here   chan struct{} // closed once all pages are there
 	over   chan struct{} // closed when RAM is whole, or nobody brings it any more
+	came   sync.Once
 
 	mu          sync.Mutex
 	done, total uint64
@@ -37,6 +39,18 @@ func (vm *VM) filling() *filling {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	return vm.fills
+}
+
+// lacks reports whether pages are still to come.
+func (f *filling) lacks() bool {
+	select {
+	case <-f.here:
+		return false
+	case <-f.over:
+		return false
+	default:
+		return true
+	}
 }
 
 // text says how far it is, for people.
@@ -69,16 +83,13 @@ func (vm *VM) noteFill(f *filling, done, total uint64, waiting string) {
 // fillOn brings RAM from now on, until it is whole or the VM ends.
 func (vm *VM) fillOn() *filling {
 	ctx, cancel := context.WithCancel(vm.life)
-	f := &filling{Filling: *vm.noted().Filling, cancel: cancel, over: make(chan struct{}), total: vm.spec().Memory}
+	f := &filling{Filling: *vm.noted().Filling, cancel: cancel, here: make(chan struct{}), over: make(chan struct{}), total: vm.spec().Memory}
 	vm.mu.Lock()
-	machine := vm.machine
 	vm.fills = f
 	vm.mu.Unlock()
-	go func() {
-		select {
-		case <-machine.Done():
+	go func() { // of the process: an adopted VM has no other word of it yet
+		if vm.vmmID().Wait(ctx) == nil {
 			cancel()
-		case <-ctx.Done():
 		}
 	}()
 	go func() {
@@ -128,7 +139,7 @@ func (vm *VM) fillOnce(ctx context.Context, f *filling) error {
 		Store: storeConfig(cfg, f.Repository), Keys: worker.KeysOf(cfg), Digest: digest.Digest(f.Digest),
 		Space: ramSpace, Regions: regions, Fault: worker.Open(fault),
 		Memory: int64(cfg.Worker.Memory), Concurrency: cfg.Worker.Concurrency,
-		Whole: func(ctx context.Context) error { return vm.whole(ctx, ram) },
+		Whole: func(ctx context.Context) error { return vm.whole(ctx, f, ram) },
 	}
 	// What was noted of pages that are there already is lost with a worker: all are read again.
 	if table, err := files.open(tableFile(j), os.O_CREATE|os.O_RDWR|os.O_TRUNC); err == nil {
@@ -141,7 +152,8 @@ func (vm *VM) fillOnce(ctx context.Context, f *filling) error {
 
 // whole ends the wait for RAM that is all there, in a pause as short as that of a tracker that
 // is armed. A Start that is under way comes first. Until this returns pages are brought on.
-func (vm *VM) whole(ctx context.Context, ram *os.File) error {
+func (vm *VM) whole(ctx context.Context, f *filling, ram *os.File) error {
+	f.came.Do(func() { close(f.here) }) // a Start that still waits does so for its guest
 	vm.mu.Lock()
 	started := vm.startOver
 	vm.mu.Unlock()
@@ -179,22 +191,23 @@ func (vm *VM) wholeOnce(ctx context.Context, ram *os.File) error {
 		return err
 	}
 	begun := time.Now()
-	if state == Running {
-		bound, cancel := context.WithTimeout(ctx, guestBound)
-		defer cancel()
-		if err := machine.Pause(bound); err != nil {
-			return errors.Join(err, vm.goOnRunning(machine.Resume))
+	goOn := func() error {
+		if state == Paused {
+			return nil
 		}
+		return vm.goOnRunning(machine.Resume)
+	}
+	bound, cancel := context.WithTimeout(ctx, guestBound)
+	defer cancel()
+	if err := machine.Pause(bound); err != nil { // a paused one, too: it may obey a resume that was given up
+		return errors.Join(err, goOn())
 	}
 	armed := vm.host.Lazy.Whole(*j.Process, ram)
 	if armed != nil {
 		vm.log.Warn("RAM is not tracked from the wake on: the next snapshot compares all pages", "reason", armed)
 		err = vm.unregister()
 	}
-	if state == Running {
-		err = errors.Join(err, vm.goOnRunning(machine.Resume))
-	}
-	if err != nil {
+	if err = errors.Join(err, goOn()); err != nil {
 		return err
 	}
 	vm.log.Info("nobody waits for RAM any more", "pause_ms", time.Since(begun).Milliseconds())

@@ -101,7 +101,7 @@ func (s *starting) expect(_ context.Context, u *undo) error {
 
 // fillAgain goes on with the fill of a shim that died.
 func (s *starting) fillAgain(context.Context, *undo) error {
-	if s.vm.noted().Filling != nil {
+	if s.vm.noted().Filling != nil && s.vm.filling() == nil {
 		s.vm.fillOn()
 	}
 	return nil
@@ -111,22 +111,39 @@ func (s *starting) fillAgain(context.Context, *undo) error {
 // pages is not to blame.
 func (s *starting) patient(abort func()) func() {
 	return func() {
-		if f := s.vm.filling(); f != nil {
-			<-f.over
-			sleep(s.vm.life, time.Duration(s.vm.host.Config.Timeouts.Boot))
+		if f := s.vm.filling(); f != nil && f.lacks() {
+			select {
+			case <-f.here:
+			case <-f.over:
+			}
+			s.extend(time.Duration(s.vm.host.Config.Timeouts.Boot))
+		}
+		for left := s.left(); left > 0 && s.vm.life.Err() == nil; left = s.left() {
+			sleep(s.vm.life, left)
 		}
 		abort()
 	}
 }
 
+// extend gives a bound that waits, and may have fired, at least so much time.
+func (s *starting) extend(bound time.Duration) {
+	end := time.Now().Add(bound).UnixNano()
+	for old := s.until.Load(); old < end && !s.until.CompareAndSwap(old, end); old = s.until.Load() {
+	}
+}
+
+func (s *starting) left() time.Duration { return time.Until(time.Unix(0, s.until.Load())) }
+
 // met is dial that waits for a guest whose pages are late.
 func (s *starting) met(ctx context.Context, dial func(context.Context) (Agent, error)) (Agent, error) {
 	for {
 		f := s.vm.filling()
+		late := f != nil && f.lacks()
 		a, err := dial(ctx)
-		if err == nil || f == nil || ctx.Err() != nil || !s.vm.vmmID().Alive() {
+		if err == nil || !late || ctx.Err() != nil || !s.vm.vmmID().Alive() {
 			return a, err
 		}
 		s.vm.log.Warn("the guest waits for its RAM", "progress", f.text(), "error", err)
+		sleep(ctx, mendPause)
 	}
 }

@@ -5,12 +5,15 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
+	"godwit.dev/godwit/api/config"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/shim/proc"
@@ -122,6 +125,7 @@ func TestLazyRestoreEnds(t *testing.T) {
 		if paused {
 			_, err := w.service.Pause(ctxNS(t), &taskapi.PauseRequest{ID: "vm"})
 			w.must("pause", err)
+			w.must("let run what is paused", w.machine.Resume(t.Context())) // an order that QEMU obeys late
 		}
 		come()
 		if !eventually(func() bool { j := w.journal(); return j.Filling == nil && j.Armed && w.restoring() == "" }) {
@@ -230,4 +234,45 @@ func TestKillOfAVMThatWaits(t *testing.T) {
 	<-f.over
 	w.must("delete", w.delete())
 	w.nothingLeft()
+}
+
+// A guest that does not answer once all its pages are there fails the Start, as any other.
+func TestSilentGuestOfALazyWake(t *testing.T) {
+	w, come := lazily(t)
+	w.cfg.Timeouts.Boot = config.Duration(50 * time.Millisecond)
+	once := sync.OnceFunc(come)
+	w.at("dial", func() error { once(); return errFake })
+	w.must("create", w.create())
+	if err := w.start(); err == nil {
+		t.Error("a guest that nobody has met was started")
+	}
+	w.must("delete", w.delete())
+	w.nothingLeft()
+}
+
+// The bound of a Start begins when all pages are there, and what extends it counts.
+func TestBoundOfALazyWake(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.Timeouts.Boot = config.Duration(time.Millisecond)
+	vm := &VM{host: w.host(), life: t.Context(), fills: &filling{here: make(chan struct{}), over: make(chan struct{})}}
+	s := &starting{vm: vm}
+	aborted := make(chan time.Time)
+	go s.patient(func() { aborted <- time.Now() })()
+	select {
+	case <-aborted:
+		t.Fatal("aborted while pages are late")
+	case <-time.After(20 * time.Millisecond):
+	}
+	const more = 200 * time.Millisecond
+	begun := time.Now()
+	s.extend(more)
+	close(vm.fills.here)
+	select {
+	case at := <-aborted:
+		if at.Sub(begun) < more {
+			t.Errorf("aborted after %v of %v", at.Sub(begun), more)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("never aborted")
+	}
 }

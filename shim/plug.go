@@ -32,7 +32,9 @@ func (s *starting) plug(ctx context.Context, _ *undo) error {
 	}
 	bound := time.Duration(vm.host.Config.Timeouts.NIC)
 	if s.late != nil {
-		s.late.Reset(2*bound + time.Duration(vm.host.Config.Timeouts.Boot))
+		most := 2*bound + time.Duration(vm.host.Config.Timeouts.Boot)
+		s.extend(most)
+		s.late.Reset(most)
 	}
 	done, err := s.pluggedIn(ctx)
 	if err != nil {

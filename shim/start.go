@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/containerd/api/events"
@@ -93,8 +94,9 @@ type starting struct {
 	boot     string
 
 	abort  context.CancelFunc
-	detach func() bool // from the caller's context; false: that has ended
-	late   *time.Timer // aborts what goes on without the caller
+	detach func() bool  // from the caller's context; false: that has ended
+	late   *time.Timer  // aborts what goes on without the caller
+	until  atomic.Int64 // Unix ns before which it does not: see extend
 }
 
 func (s *starting) release() {

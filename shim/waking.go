@@ -34,6 +34,9 @@ func (vm *VM) takeOver(ctx context.Context, j *Journal) error {
 		return err
 	}
 	vm.restored, vm.state = true, Starting
+	if j.Filling != nil { // QEMU itself may wait for a page, and answers nobody before it has it
+		vm.fillOn()
+	}
 	vm.machine, err = driver.Adopt(bound, *j.Process)
 	return err
 }

@@ -137,7 +137,9 @@ func (l *lazy) fault(offset int64) {
 		i--
 	}
 	if i < 0 || page >= runs[i].Page+uint64(runs[i].Count) {
-		_ = l.ram.Zero(offset) // what fails here ends the fill in another place
+		if err := l.ram.Zero(offset); err != nil {
+			l.served.Go(func() { l.zero(offset, err) })
+		}
 		return
 	}
 	frame := int(runs[i].Frame)
@@ -153,6 +155,16 @@ func (l *lazy) fault(offset int64) {
 		defer l.mu.Unlock()
 		delete(l.busy, frame)
 	})
+}
+
+// zero tries again what has failed: nobody tells of that page a second time.
+func (l *lazy) zero(offset int64, err error) {
+	for again := (retry{filler: l.filler}); again.after(l.ctx, err); {
+		if err = l.ram.Zero(offset); err == nil {
+			again.over()
+			return
+		}
+	}
 }
 
 // bring reads a frame and those behind it, which will be wanted soon, until that succeeds.

@@ -64,7 +64,7 @@ type Booted struct {
 func (c *Client) Boot(ctx context.Context, vm *nodev1.VM, req *nodev1.GoldenRequest) (_ *Booted, err error) {
 	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
 	defer func() {
-		if ctx.Err() != nil {
+		if err != nil && ctx.Err() != nil {
 			err = fmt.Errorf("not up in time (see --timeout): %w", context.Cause(ctx))
 		}
 		if err != nil {
