@@ -174,7 +174,8 @@ func (b *bench) golden(ctx context.Context) error {
 
 // with has the node do one thing with more configuration.
 func (b *bench) with(config string, do func() error) error {
-	dropIn := filepath.Join(filepath.Dir(b.node.Config), "config.d", "bench.toml")
+	// Not the file that dropIn writes: that one stays.
+	dropIn := filepath.Join(filepath.Dir(b.node.Config), "config.d", "once.toml")
 	if err := os.WriteFile(dropIn, []byte(config), 0o600); err != nil {
 		return err
 	}
@@ -189,17 +190,12 @@ func (b *bench) lazily(ctx context.Context, vm string) error {
 	if err != nil {
 		return err
 	}
-	for {
+	err = await(ctx, "see all of RAM come", func() (bool, error) {
 		fills, err := b.filling(ctx, vm)
-		if err != nil {
-			return err
-		}
-		if !fills {
-			break
-		}
-		if err := observer.Pause(ctx, 20*time.Millisecond); err != nil {
-			return err
-		}
+		return !fills, err
+	})
+	if err != nil {
+		return err
 	}
 	b.note(snapshotName("wake_lazy_whole"), ms(time.Since(begun)))
 	_, err = b.node.RunGodwit(ctx, "hibernate", vm)
