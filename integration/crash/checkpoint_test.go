@@ -5,12 +5,7 @@ package crash
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"net/http"
-	"os"
-	"slices"
-	"strings"
 	"testing"
 )
 
@@ -30,42 +25,15 @@ func checkpoints() []scene {
 // TestCrashCheckpoint kills at the points of a checkpoint: the VM goes on, but where its own
 // processes die, and no snapshot is listed that is not whole (N-35).
 func TestCrashCheckpoint(t *testing.T) {
-	few := []string{"before the pause/shim", "behind the pause/worker", "manifest written/godwitd"}
-	full := os.Getenv("GODWIT_CRASH") == "full"
-	var w *world
-	for _, s := range checkpoints() {
-		for _, v := range []victim{shimProcess, vmmProcess, worker, daemon, containerds, controller} {
-			name := s.point + "/" + string(v)
-			if !full && !slices.Contains(few, name) {
-				continue
-			}
-			if w == nil {
-				w = newWorld(t)
-			}
-			if !t.Run(name, func(t *testing.T) {
-				if err := w.play(t, s, v, s.comes[v]); err != nil {
-					t.Fatal(errors.Join(err, w.Logs(), w.successors()))
-				}
-			}) {
-				w.Close()
-				w = nil
-			}
-		}
-	}
-	if w != nil {
-		if err := w.end(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}
+	playAll(t, checkpoints(), []string{
+		"checkpoint/before the pause/shim", "checkpoint/behind the pause/worker", "checkpoint/manifest written/godwitd",
+	})
 }
 
 // sending: what was read in the pause goes to the registry while the VM runs on.
 func (a *act) sending(ctx context.Context) error {
 	a.flags = []string{"--pause-budget", "0"}
-	_, err := a.heldAt(ctx, func(r *http.Request) bool {
-		return r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/blobs/") && r.ContentLength > 2
-	})
-	if err != nil {
+	if _, err := a.heldAt(ctx, carries); err != nil {
 		return err
 	}
 	return a.journaled(ctx, "OWN")

@@ -84,12 +84,16 @@ var selection = []string{
 	"wake/while packs are pulled/worker", "wake/committed/shim", "wake/committed/containerd",
 }
 
-// TestCrash is the matrix. All cases share two nodes, and the VM as long as it lives:
-// each one shows that the last one left everything in order.
-func TestCrash(t *testing.T) {
+// TestCrash is the matrix.
+func TestCrash(t *testing.T) { playAll(t, scenes(), selection) }
+
+// playAll plays each death of the scenes, or, without GODWIT_CRASH=full, those of the selection.
+// All cases share two nodes, and the VM as long as it lives: each one shows that the last one
+// left everything in order.
+func playAll(t *testing.T, scenes []scene, selection []string) {
 	full := os.Getenv("GODWIT_CRASH") == "full"
 	var w *world
-	for _, s := range scenes() {
+	for _, s := range scenes {
 		for _, v := range []victim{shimProcess, vmmProcess, worker, daemon, containerds, controller} {
 			want, ok := s.comes[v]
 			name := s.kind + "/" + s.point + "/" + string(v)

@@ -111,7 +111,12 @@ func (a *act) precopying(ctx context.Context) error {
 // sends matches a blob of the worker's; before it godwitd tries the registry, and the
 // worker tries it with an empty one.
 func (a *act) sends(r *http.Request) bool {
-	return r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/blobs/") && r.ContentLength > 2 && note(a.b, a.vm).Phase == "SENDING"
+	return carries(r) && note(a.b, a.vm).Phase == "SENDING"
+}
+
+// carries matches a blob that is not an empty one.
+func carries(r *http.Request) bool {
+	return r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/blobs/") && r.ContentLength > 2
 }
 
 // pushing: without passes before the pause the first pack goes in it.

@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +28,27 @@ const (
 )
 
 var bound = harness.Slow(2 * time.Minute)
+
+// listen hears the beacons of VMs until the test ends.
+func listen(t *testing.T, h *harness.Harness) *observer.Watcher {
+	t.Helper()
+	conn, err := h.ListenPacket(net.JoinHostPort(harness.Gateway, beacons))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return observer.Watch(conn)
+}
+
+// boot starts the VM on a node, by ctr with these flags, and waits until it is heard.
+func boot(t *testing.T, n *harness.Node, watch *observer.Watcher, flags ...string) observer.Sighting {
+	t.Helper()
+	watch.Mark("boot")
+	args := slices.Concat([]string{"run", "-d", "--cni", "--runtime", "io.containerd.godwit.v1"}, flags,
+		[]string{images.Probe, vm, "/bin/probe", "-beacon", net.JoinHostPort(harness.Gateway, beacons)})
+	n.Ctr(t, args...)
+	return after(t, watch, "boot")
+}
 
 func after(t *testing.T, w *observer.Watcher, mark string) observer.Sighting {
 	t.Helper()
@@ -95,19 +117,12 @@ func TestWakeAtAnotherAddress(t *testing.T) {
 	giveKey(t, a)
 	a.CheckClean(t)
 	b.CheckClean(t)
-	conn, err := h.ListenPacket(net.JoinHostPort(harness.Gateway, beacons))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	watch := observer.Watch(conn)
+	watch := listen(t, h)
 	// b's plugin gives addresses of its own range, whatever it is asked for.
 	if _, err := b.Run(t.Context(), "sed", "-i", `/"capabilities"/d`, "/etc/cni/net.d/10-godwit.conflist"); err != nil {
 		t.Fatal(err)
 	}
-	watch.Mark("boot")
-	a.Ctr(t, "run", "-d", "--cni", "--runtime", "io.containerd.godwit.v1", images.Probe, vm, "/bin/probe", "-beacon", net.JoinHostPort(harness.Gateway, beacons))
-	booted := after(t, watch, "boot")
+	booted := boot(t, a, watch)
 	before := ask(t, h, booted.From)
 	a.Godwit(t, "hibernate", vm)
 
@@ -122,7 +137,7 @@ func TestWakeAtAnotherAddress(t *testing.T) {
 		t.Logf("beacon %d is from the address that the VM had", first.Counter)
 	}
 	woken := watch.Latest()
-	err = harness.Poll(t.Context(), bound, func(context.Context) error {
+	err := harness.Poll(t.Context(), bound, func(context.Context) error {
 		if woken = watch.Latest(); woken.From == booted.From {
 			return fmt.Errorf("beacon %d is from %s still", woken.Counter, woken.From)
 		}

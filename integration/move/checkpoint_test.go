@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -73,15 +72,8 @@ func TestCheckpoint(t *testing.T) {
 		return "[retention]\nkeep = 4\n"
 	}})
 	a, b := h.Node(0), h.Node(1)
-	conn, err := h.ListenPacket(net.JoinHostPort(harness.Gateway, beacons))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	watch := observer.Watch(conn)
-	watch.Mark("boot")
-	a.Ctr(t, "run", "-d", "--cni", "--runtime", "io.containerd.godwit.v1", images.Probe, vm, "/bin/probe", "-beacon", net.JoinHostPort(harness.Gateway, beacons))
-	address := after(t, watch, "boot").From
+	watch := listen(t, h)
+	address := boot(t, a, watch).From
 	booted := ask(t, h, address)
 
 	var first, second taken

@@ -5,13 +5,10 @@ package move
 import (
 	"context"
 	"fmt"
-	"net"
 	"strings"
 	"testing"
 
 	"godwit.dev/godwit/integration/harness"
-	"godwit.dev/godwit/integration/images"
-	"godwit.dev/godwit/integration/observer"
 )
 
 // eventsOf are the lines in which a node tells the events of a move that is over.
@@ -36,16 +33,8 @@ func eventsOf(t *testing.T, n *harness.Node, operation string) (lines []string) 
 func TestControllers(t *testing.T) {
 	h := harness.New(t, harness.Options{Nodes: 3, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Etcd: true})
 	a, b, c := h.Node(0), h.Node(1), h.Node(2)
-	conn, err := h.ListenPacket(net.JoinHostPort(harness.Gateway, beacons))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	watch := observer.Watch(conn)
-	watch.Mark("boot")
-	a.Ctr(t, "run", "-d", "--cni", "--runtime", "io.containerd.godwit.v1", "--annotation", "godwit.dev/memory=96MiB",
-		images.Probe, vm, "/bin/probe", "-beacon", net.JoinHostPort(harness.Gateway, beacons))
-	at := after(t, watch, "boot").From
+	watch := listen(t, h)
+	at := boot(t, a, watch, "--annotation", "godwit.dev/memory=96MiB").From
 	before := ask(t, h, at)
 	heard(t, c, "a", "b", "c")
 
@@ -57,7 +46,7 @@ func TestControllers(t *testing.T) {
 		t.Fatal(err)
 	}
 	open()
-	err = harness.Poll(t.Context(), bound, func(ctx context.Context) error {
+	err := harness.Poll(t.Context(), bound, func(ctx context.Context) error {
 		if m := migrations(t, a, "--all")[vm]; m.Operation.Phase != "PHASE_SUCCEEDED" {
 			return fmt.Errorf("the move is in %s: %s", m.Operation.Phase, m.Operation.Reason)
 		}

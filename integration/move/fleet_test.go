@@ -22,7 +22,6 @@ import (
 	"godwit.dev/godwit/api/trace/otlp/otlptest"
 	"godwit.dev/godwit/integration/harness"
 	"godwit.dev/godwit/integration/images"
-	"godwit.dev/godwit/integration/observer"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -110,12 +109,7 @@ func TestFleet(t *testing.T) {
 		t.Fatal(err)
 	}
 	spans := collect(t, h)
-	conn, err := h.ListenPacket(net.JoinHostPort(harness.Gateway, beacons))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	watch := observer.Watch(conn)
+	watch := listen(t, h)
 	run := func(id string, args ...string) {
 		a.Ctr(t, slices.Concat([]string{"run", "-d", "--runtime", "io.containerd.godwit.v1", "--annotation", "godwit.dev/memory=96MiB"}, args)...)
 	}

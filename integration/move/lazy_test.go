@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -17,8 +16,6 @@ import (
 	"time"
 
 	"godwit.dev/godwit/integration/harness"
-	"godwit.dev/godwit/integration/images"
-	"godwit.dev/godwit/integration/observer"
 )
 
 // sluice holds the packs that the fill of a VM that runs on a node reads whole; what the VM waits
@@ -128,15 +125,8 @@ func TestLazyRestore(t *testing.T) {
 	a, b := h.Node(0), h.Node(1)
 	a.CheckClean(t)
 	b.CheckClean(t)
-	conn, err := h.ListenPacket(net.JoinHostPort(harness.Gateway, beacons))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	watch := observer.Watch(conn)
-	watch.Mark("boot")
-	a.Ctr(t, "run", "-d", "--cni", "--runtime", "io.containerd.godwit.v1", images.Probe, vm, "/bin/probe", "-beacon", net.JoinHostPort(harness.Gateway, beacons))
-	address := after(t, watch, "boot").From
+	watch := listen(t, h)
+	address := boot(t, a, watch).From
 	a.Ctr(t, "task", "exec", "--exec-id", "noise", vm, "/bin/busybox", "dd", "if=/dev/urandom", "of=/dev/shm/noise", "bs=1M", "count=24")
 	want, before := sum(t, a, "before"), ask(t, h, address)
 	first, full := take(t, a, "hibernate", vm)

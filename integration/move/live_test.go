@@ -27,12 +27,7 @@ func TestLiveMove(t *testing.T) {
 	a, b := newSide(t, h.Node(0)), newSide(t, h.Node(1))
 	a.CheckClean(t)
 	b.CheckClean(t)
-	conn, err := h.ListenPacket(net.JoinHostPort(harness.Gateway, beacons))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	watch := observer.Watch(conn)
+	watch := listen(t, h)
 	records, err := record.Dial(t.Context(), socket(a.Node))
 	if err != nil {
 		t.Fatal(err)

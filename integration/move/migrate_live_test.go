@@ -6,12 +6,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"testing"
 
 	"godwit.dev/godwit/integration/harness"
-	"godwit.dev/godwit/integration/images"
-	"godwit.dev/godwit/integration/observer"
 )
 
 // N-01: godwit migrate moves a VM live, by the controller's engine, there and back.
@@ -20,15 +17,8 @@ func TestMigrateLive(t *testing.T) {
 	a, b := h.Node(0), h.Node(1)
 	a.CheckClean(t)
 	b.CheckClean(t)
-	conn, err := h.ListenPacket(net.JoinHostPort(harness.Gateway, beacons))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	watch := observer.Watch(conn)
-	watch.Mark("boot")
-	a.Ctr(t, "run", "-d", "--cni", "--runtime", "io.containerd.godwit.v1", images.Probe, vm, "/bin/probe", "-beacon", net.JoinHostPort(harness.Gateway, beacons))
-	at := after(t, watch, "boot").From
+	watch := listen(t, h)
+	at := boot(t, a, watch).From
 	before := ask(t, h, at)
 	heard(t, a, "a", "b")
 	seen := tellTransfer(t, b)

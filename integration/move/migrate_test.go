@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,8 +14,6 @@ import (
 
 	"godwit.dev/godwit/api/moves"
 	"godwit.dev/godwit/integration/harness"
-	"godwit.dev/godwit/integration/images"
-	"godwit.dev/godwit/integration/observer"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -114,15 +111,8 @@ func TestMigrateCold(t *testing.T) {
 	a, b := h.Node(0), h.Node(1)
 	a.CheckClean(t)
 	b.CheckClean(t)
-	conn, err := h.ListenPacket(net.JoinHostPort(harness.Gateway, beacons))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	watch := observer.Watch(conn)
-	watch.Mark("boot")
-	a.Ctr(t, "run", "-d", "--cni", "--runtime", "io.containerd.godwit.v1", images.Probe, vm, "/bin/probe", "-beacon", net.JoinHostPort(harness.Gateway, beacons))
-	at := after(t, watch, "boot").From
+	watch := listen(t, h)
+	at := boot(t, a, watch).From
 	before := ask(t, h, at)
 	heard(t, a, "a", "b")
 	a.Ctr(t, "task", "exec", "--detach", "--exec-id", "along", vm, "/bin/busybox", "sleep", "100000")

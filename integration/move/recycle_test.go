@@ -16,7 +16,6 @@ import (
 
 	"godwit.dev/godwit/integration/harness"
 	"godwit.dev/godwit/integration/images"
-	"godwit.dev/godwit/integration/observer"
 )
 
 // noted is what the journal of a VM says about its NICs, and who its shim is.
@@ -70,12 +69,7 @@ func TestRecycle(t *testing.T) {
 	a, b := h.Node(0), h.Node(1)
 	a.CheckClean(t)
 	b.CheckClean(t)
-	conn, err := h.ListenPacket(net.JoinHostPort(harness.Gateway, beacons))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	watch := observer.Watch(conn)
+	watch := listen(t, h)
 	run := func(id string) {
 		a.Ctr(t, "run", "-d", "--cni", "--annotation", "godwit.dev/nic=recycle", "--runtime", "io.containerd.godwit.v1",
 			images.Probe, id, "/bin/probe", "-beacon", net.JoinHostPort(harness.Gateway, beacons))

@@ -5,15 +5,12 @@ package move
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"godwit.dev/godwit/integration/harness"
-	"godwit.dev/godwit/integration/images"
-	"godwit.dev/godwit/integration/observer"
 )
 
 // A VM sleeps into each kind of store and wakes on another node from it. A store that does
@@ -67,16 +64,8 @@ func TestStores(t *testing.T) {
 // wake on the second.
 func sleepAndWake(t *testing.T, h *harness.Harness, shut func(*harness.Node), flags ...string) {
 	a, b := h.Node(0), h.Node(1)
-	conn, err := h.ListenPacket(net.JoinHostPort(harness.Gateway, beacons))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	watch := observer.Watch(conn)
-	watch.Mark("boot")
-	flags = append([]string{"run", "-d", "--cni", "--runtime", "io.containerd.godwit.v1"}, flags...)
-	a.Ctr(t, append(flags, images.Probe, vm, "/bin/probe", "-beacon", net.JoinHostPort(harness.Gateway, beacons))...)
-	booted := ask(t, h, after(t, watch, "boot").From)
+	watch := listen(t, h)
+	booted := ask(t, h, boot(t, a, watch, flags...).From)
 	shut(a)
 	watch.Mark("refused")
 	after(t, watch, "refused") // it runs on
