@@ -190,6 +190,9 @@ func (c *Client) Ready(ctx context.Context, b *Booted, command string, settled f
 		select {
 		case status := <-b.exit:
 			if err := status.Error(); err != nil {
+				if ctx.Err() != nil {
+					continue
+				}
 				return fmt.Errorf("wait for the container's end: %w", err)
 			}
 			return fmt.Errorf("the container ended with status %d before it was ready: %w", status.ExitCode(), errdefs.ErrFailedPrecondition)
