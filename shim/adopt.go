@@ -172,9 +172,7 @@ func (vm *VM) resumeOwn(ctx context.Context, j *Journal) error {
 		vm.end(ctx, killed, time.Now())
 		return nil
 	}
-	if j.Filling != nil {
-		vm.fillOn()
-	}
+	vm.fillAgain()
 	vm.halting.Lock() // the end of a fill stops the VMM that this one takes over
 	up, err := vm.wakeMachine(ctx, true)
 	vm.halting.Unlock()

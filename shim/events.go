@@ -128,11 +128,8 @@ func (q *eventQueue) take() (event any, closed bool) {
 // again.
 func (q *eventQueue) publish(ctx context.Context, event any) bool {
 	message := event
-	switch e := event.(type) {
-	case starvation:
-		message = e.TaskOOM
-	case waitsForRAM:
-		message = e.TaskOOM
+	if own, ok := event.(notice); ok {
+		message = own.TaskOOM
 	}
 	err := q.publisher.Publish(ctx, topic(event), message)
 	away := errdefs.IsUnavailable(err)
@@ -148,24 +145,27 @@ func (q *eventQueue) publish(ctx context.Context, event any) bool {
 	return !away
 }
 
-// starvation is an OOM of the VMM on its host, which is no event of the container.
-type starvation struct{ *events.TaskOOM }
+// notice is an event of godwit's own. It is published as a TaskOOM, which names the container
+// and is no more than that.
+type notice struct {
+	topic string
+	*events.TaskOOM
+}
 
-// StarvationTopic of the event that is published for it, which is a TaskOOM.
-const StarvationTopic = "/godwit/" + OutOfMemory
+// Topics of the notices.
+const (
+	StarvationTopic = "/godwit/" + OutOfMemory // an OOM of the VMM on its host, which is none of the container
+	WaitsTopic      = "/godwit/waits-for-ram"  // a VM whose RAM comes while it runs waits for what cannot be read
+)
 
-// waitsForRAM says that a VM whose RAM comes while it runs waits for what cannot be read.
-type waitsForRAM struct{ *events.TaskOOM }
-
-// WaitsTopic of the event that is published for it, which is a TaskOOM: it names the container.
-const WaitsTopic = "/godwit/waits-for-ram"
+func (vm *VM) notify(topic string) {
+	vm.events.send(notice{topic, &events.TaskOOM{ContainerID: vm.id}})
+}
 
 func topic(event any) string {
-	switch event.(type) {
-	case waitsForRAM:
-		return WaitsTopic
-	case starvation:
-		return StarvationTopic
+	switch e := event.(type) {
+	case notice:
+		return e.topic
 	case *events.TaskCreate:
 		return runtime.TaskCreateEventTopic
 	case *events.TaskStart:

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/containerd/containerd/api/events"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 
@@ -74,7 +73,7 @@ func (vm *VM) noteFill(f *filling, done, total uint64, waiting string) {
 	switch {
 	case waiting != "" && before == "":
 		vm.log.Warn("the VM waits for its RAM", "snapshot", f.Digest, "reason", waiting)
-		vm.events.send(waitsForRAM{&events.TaskOOM{ContainerID: vm.id}})
+		vm.notify(WaitsTopic)
 	case waiting == "" && before != "":
 		vm.log.Info("RAM comes again", "snapshot", f.Digest)
 	}
@@ -102,6 +101,13 @@ func (vm *VM) fillOn() *filling {
 		}
 	}()
 	return f
+}
+
+// fillAgain goes on with the fill of a shim that died, if there was one.
+func (vm *VM) fillAgain() {
+	if vm.noted().Filling != nil {
+		vm.fillOn()
+	}
 }
 
 // fill has workers bring RAM, one behind the other if they die, and reports whether it is whole.

@@ -6,8 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/containerd/containerd/api/events"
-
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/vmm"
 )
@@ -207,7 +205,7 @@ func (vm *VM) starved(exit vmm.Exit) bool {
 	defer vm.mu.Unlock()
 	vm.endReason = OutOfMemory
 	if !vm.init.exited {
-		vm.events.send(starvation{&events.TaskOOM{ContainerID: vm.id}})
+		vm.notify(StarvationTopic)
 	}
 	return true
 }

@@ -99,14 +99,6 @@ func (s *starting) expect(_ context.Context, u *undo) error {
 	return nil
 }
 
-// fillAgain goes on with the fill of a shim that died.
-func (s *starting) fillAgain(context.Context, *undo) error {
-	if s.vm.noted().Filling != nil && s.vm.filling() == nil {
-		s.vm.fillOn()
-	}
-	return nil
-}
-
 // patient is a bound of a Start that does not count while RAM comes: a guest that waits for
 // pages is not to blame.
 func (s *starting) patient(abort func()) func() {

@@ -34,9 +34,7 @@ func (vm *VM) takeOver(ctx context.Context, j *Journal) error {
 		return err
 	}
 	vm.restored, vm.state = true, Starting
-	if j.Filling != nil { // QEMU itself may wait for a page, and answers nobody before it has it
-		vm.fillOn()
-	}
+	vm.fillAgain() // QEMU itself may wait for a page, and answers nobody before it has it
 	vm.machine, err = driver.Adopt(bound, *j.Process)
 	return err
 }
@@ -86,7 +84,6 @@ func (s *starting) again() []step {
 	}
 	return []step{
 		{"open stdio", s.reopen},
-		{"go on to fill RAM", s.fillAgain},
 		{"thaw", s.thaw},
 		{"meet guest", s.meet},
 		{"prove the guest", s.prove},
