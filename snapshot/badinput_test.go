@@ -63,14 +63,7 @@ func TestTwoPushesToOneTag(t *testing.T) {
 // its digest.
 func TestTagMovesDuringAPull(t *testing.T) {
 	w := newWorld(t, 1)
-	receipt, err := Push(t.Context(), w.st, w.src, w.opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := Open(t.Context(), w.st, receipt.Digest, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	receipt, s := w.stored(t)
 	w.opts.Ref.Attempt++
 	if _, err := Push(t.Context(), w.st, w.src, w.opts); err != nil {
 		t.Fatal(err)

@@ -138,11 +138,7 @@ func (p *push) putIndex(ctx context.Context, c *capture, index *format.Index, pa
 		pages, err = p.putBytes(gctx, MediaTypeIndex, blob)
 		return err
 	})
-	err = g.Wait()
-	if err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	return own, pages, err
+	return own, pages, waited(ctx, g)
 }
 
 func (p *push) putBytes(ctx context.Context, mediaType string, data []byte) (v1.Descriptor, error) {

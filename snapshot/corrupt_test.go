@@ -224,14 +224,7 @@ func TestOpenRefuses(t *testing.T) {
 // A file that holds data already would keep it where the snapshot has zeros.
 func TestFillRefusesUsedFile(t *testing.T) {
 	w := newWorld(t, 8)
-	receipt, err := Push(t.Context(), w.st, w.src, w.opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := Open(t.Context(), w.st, receipt.Digest, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, s := w.stored(t)
 	used := blobFile(t, "used", []byte("x"))
 	if err := used.Truncate(ramSize); err != nil {
 		t.Fatal(err)

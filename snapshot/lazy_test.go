@@ -164,14 +164,7 @@ func TestFillWaiting(t *testing.T) {
 func TestFillWaitingForADamagedPack(t *testing.T) {
 	quickLazy(t)
 	w := newWorld(t, 62)
-	receipt, err := Push(t.Context(), w.st, w.src, w.opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := Open(t.Context(), w.st, receipt.Digest, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	receipt, s := w.stored(t)
 	path := w.blob(s.parts.packs[0].Digest)
 	good, err := os.ReadFile(path)
 	if err != nil {
@@ -210,14 +203,7 @@ func TestFillWaitingForADamagedPack(t *testing.T) {
 func TestFillWaitingEnds(t *testing.T) {
 	quickLazy(t)
 	w := newWorld(t, 63)
-	receipt, err := Push(t.Context(), w.st, w.src, w.opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := Open(t.Context(), w.st, receipt.Digest, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, s := w.stored(t)
 	never := func(context.Context) error { t.Error("it is whole"); return nil }
 	ram := newLazyRAM(t)
 	ram.fails = errdefs.ErrNotFound
@@ -228,7 +214,7 @@ func TestFillWaitingEnds(t *testing.T) {
 	s.store = &faulty{Store: layout(t, t.TempDir()+"/none")}
 	ram = newLazyRAM(t)
 	go ram.touch(ctx, 0)
-	err = s.FillWaiting(ctx, "ram0", ram, FillOptions{Progress: func(p Progress) {
+	err := s.FillWaiting(ctx, "ram0", ram, FillOptions{Progress: func(p Progress) {
 		if p.Waiting != "" {
 			cancel()
 		}

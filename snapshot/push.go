@@ -240,10 +240,7 @@ func (p *push) run(ctx context.Context) (Receipt, error) {
 		return c.finish()
 	})
 	g.Go(func() error { return p.putDisks(gctx) })
-	if err := g.Wait(); err != nil {
-		if ctx.Err() != nil {
-			return Receipt{}, context.Cause(ctx)
-		}
+	if err := waited(ctx, g); err != nil {
 		return Receipt{}, err
 	}
 	if p.o.Make != nil {
@@ -265,13 +262,16 @@ func (p *push) prepare(ctx context.Context) (state v1.Descriptor, err error) {
 		return err
 	})
 	g.Go(func() error { return p.verifyTables(gctx) })
-	if err := g.Wait(); err != nil {
-		if ctx.Err() != nil {
-			return v1.Descriptor{}, context.Cause(ctx)
-		}
-		return v1.Descriptor{}, err
+	return state, waited(ctx, g)
+}
+
+// waited waits for the group. That ctx has ended is a better reason than what came of it.
+func waited(ctx context.Context, g *errgroup.Group) error {
+	err := g.Wait()
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
-	return state, nil
+	return err
 }
 
 // missing returns which blobs the store does not have.

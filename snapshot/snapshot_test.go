@@ -136,6 +136,20 @@ type restored struct {
 	ram, disk, table *os.File
 }
 
+// stored pushes a snapshot and opens it.
+func (w *world) stored(t *testing.T) (Receipt, *Snapshot) {
+	t.Helper()
+	receipt, err := Push(t.Context(), w.st, w.src, w.opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(t.Context(), w.st, receipt.Digest, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return receipt, s
+}
+
 func (w *world) restore(t *testing.T, d digest.Digest) restored {
 	t.Helper()
 	s, err := OpenWith(t.Context(), w.st, d, &w.opts.Ref, &w.opts.Keys)

@@ -27,14 +27,7 @@ func (w *world) verify(t *testing.T, d digest.Digest) Verdict {
 // N-41: every bad frame is named, and only those.
 func TestVerify(t *testing.T) {
 	w := newWorld(t, 5)
-	receipt, err := Push(t.Context(), w.st, w.src, w.opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := Open(t.Context(), w.st, receipt.Digest, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	receipt, s := w.stored(t)
 	clean := w.verify(t, receipt.Digest)
 	if len(clean.Bad) != 0 || clean.Frames != len(s.index.Frames) || clean.Packs != len(s.index.Packs) || clean.Bytes == 0 {
 		t.Fatalf("verdict of a whole snapshot: %+v", clean)
@@ -108,14 +101,7 @@ func TestVerifyFailsAtEachCall(t *testing.T) {
 
 func TestVerifyEnds(t *testing.T) {
 	w := newWorld(t, 6)
-	receipt, err := Push(t.Context(), w.st, w.src, w.opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := Open(t.Context(), w.st, receipt.Digest, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, s := w.stored(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := os.RemoveAll(filepath.Join(w.dir, "blobs")); err != nil {

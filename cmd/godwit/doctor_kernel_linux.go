@@ -89,9 +89,11 @@ func checkCgroup(root string) finding {
 	return f
 }
 
+// prober has this program's own subcommand be the process that is tracked.
+var prober = tracking.Prober{Command: []string{"/proc/self/exe", tracking.Subcommand}}
+
 // checkTracking tries how the pages that a running VM changes can be found.
 func checkTracking(ctx context.Context, wanted string) finding {
-	prober := tracking.Prober{Command: []string{"/proc/self/exe", tracking.Subcommand}}
 	choice := prober.Choose(ctx, wanted)
 	f := finding{Check: "page tracking", OK: true, Detail: string(choice.Way)}
 	if choice.Reason != "" {
@@ -110,7 +112,7 @@ func checkTracking(ctx context.Context, wanted string) finding {
 // checkLazy tries whether RAM can come while a VM runs. It is needed where it is asked for.
 func checkLazy(ctx context.Context, restore string) finding {
 	f := finding{Check: "lazy restore", OK: true, Detail: "works, restore is " + restore}
-	err := tracking.Lazy{Prober: tracking.Prober{Command: []string{"/proc/self/exe", tracking.Subcommand}}}.Probe(ctx)
+	err := tracking.Lazy{Prober: prober}.Probe(ctx)
 	if err != nil {
 		f.OK, f.Detail = restore != "lazy", err.Error()+", restore is "+restore
 	}

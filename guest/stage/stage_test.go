@@ -73,20 +73,25 @@ func TestLookPath(t *testing.T) {
 	}
 }
 
-func TestProtocolCarriesErrorsAndDescriptors(t *testing.T) {
+// pipes are both ends of a socket, as agent and child have them.
+func pipes(t *testing.T) (agent, child *Pipe) {
+	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	agent, err := NewPipe(os.NewFile(uintptr(fds[0]), "agent"))
-	if err != nil {
-		t.Fatal(err)
+	ends := [2]*Pipe{}
+	for i, fd := range fds {
+		if ends[i], err = NewPipe(os.NewFile(uintptr(fd), "stage")); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { ends[i].Close() })
 	}
-	child, err := NewPipe(os.NewFile(uintptr(fds[1]), "child"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer agent.Close()
+	return ends[0], ends[1]
+}
+
+func TestProtocolCarriesErrorsAndDescriptors(t *testing.T) {
+	agent, child := pipes(t)
 	rd, wr, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -150,21 +155,11 @@ func TestRefusals(t *testing.T) {
 
 // A child that is killed before it has read what it was sent resets its socket.
 func TestKilledChildIsDone(t *testing.T) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	agent, err := NewPipe(os.NewFile(uintptr(fds[0]), "agent"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer agent.Close()
+	agent, child := pipes(t)
 	if err := agent.SendGo(); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Close(fds[1]); err != nil {
-		t.Fatal(err)
-	}
+	child.Close()
 	if e, err := agent.Next(); e != Done || err != nil {
 		t.Fatal(e, err)
 	}

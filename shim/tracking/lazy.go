@@ -35,11 +35,7 @@ func (Lazy) Whole(p vmm.Process, ram *os.File) error { return track.Whole(p.PID,
 
 // Open is what a track.Missing is made of.
 func (Lazy) Open(p vmm.Process, ram *os.File) (*os.File, []track.Region, error) {
-	regions, err := track.Regions(p.PID, ram)
-	if err != nil {
-		return nil, nil, err
-	}
-	files, err := track.Open(track.UFFD, p.PID, p.Userfault)
+	files, regions, err := track.Find(p.PID, p.Userfault, ram)
 	if err != nil {
 		return nil, nil, err
 	}

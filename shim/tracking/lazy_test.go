@@ -16,7 +16,7 @@ func TestLazyProbe(t *testing.T) {
 	if _, err := os.Stat("/dev/userfaultfd"); err != nil {
 		t.Skip(err)
 	}
-	if err := (Lazy{Prober{Command: []string{"/proc/self/exe", Subcommand}}}).Probe(t.Context()); err != nil {
+	if err := (Lazy{prober()}).Probe(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if err := (Lazy{Prober{Command: []string{"/bin/false"}}}).Probe(t.Context()); !errdefs.IsNotImplemented(err) {

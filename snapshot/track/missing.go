@@ -36,7 +36,7 @@ type copyArg struct {
 // included, until a Missing brings that page. The process must not have touched any: what the
 // file holds is dropped. What it writes is noted from its first instruction on.
 func Expect(pid, userfault int, ram *os.File) error {
-	f, regions, err := find(pid, userfault, ram)
+	f, regions, err := Find(pid, userfault, ram)
 	if err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func (m *Missing) wake(r rangeArg) error {
 // here on a page without content is zero, and nobody is asked. The notes of what was written go on.
 // After an error they do not: then they must not be used.
 func Whole(pid, userfault int, ram *os.File) error {
-	f, regions, err := find(pid, userfault, ram)
+	f, regions, err := Find(pid, userfault, ram)
 	if err != nil {
 		return err
 	}

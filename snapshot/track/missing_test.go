@@ -74,7 +74,7 @@ func startWaiting(t *testing.T) *waiting {
 	if err := Expect(w.pid, w.userfault, w.ram); err != nil {
 		t.Fatal(err)
 	}
-	if w.files, w.regions, err = find(w.pid, w.userfault, w.ram); err != nil || len(w.regions) != 2 {
+	if w.files, w.regions, err = Find(w.pid, w.userfault, w.ram); err != nil || len(w.regions) != 2 {
 		t.Fatal(w.regions, err)
 	}
 	rnd := rand.New(rand.NewPCG(1, 2))

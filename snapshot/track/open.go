@@ -131,8 +131,8 @@ func parseMaps(r io.Reader, device string, inode uint64) ([]Region, error) {
 	return list, lines.Err()
 }
 
-// find opens what a tracker by userfaultfd needs of process pid, and finds its RAM there.
-func find(pid, userfault int, ram *os.File) (Files, []Region, error) {
+// Find opens what a tracker by userfaultfd needs of process pid, and finds its RAM there.
+func Find(pid, userfault int, ram *os.File) (Files, []Region, error) {
 	f, err := Open(UFFD, pid, userfault)
 	if err != nil {
 		return Files{}, nil, err
@@ -149,7 +149,7 @@ func find(pid, userfault int, ram *os.File) (Files, []Region, error) {
 // come: Continue. A page whose note is lost, with the ranges or with the process, counts as
 // written there, and so does one that the file does not have yet.
 func Arm(pid, userfault int, ram *os.File) error {
-	f, regions, err := find(pid, userfault, ram)
+	f, regions, err := Find(pid, userfault, ram)
 	if err != nil {
 		return err
 	}
@@ -167,7 +167,7 @@ func Arm(pid, userfault int, ram *os.File) error {
 // Release has process pid run on as if its RAM had never been tracked, also after a
 // tracker that was killed.
 func Release(pid, userfault int, ram *os.File) error {
-	f, regions, err := find(pid, userfault, ram)
+	f, regions, err := Find(pid, userfault, ram)
 	if err != nil {
 		return err
 	}

@@ -176,21 +176,19 @@ func (j *SendJob) run(ctx context.Context, answer func(line), notify func(Progre
 		return line{}, err
 	}
 	defer conn.Close()
+	answered := func(s snapshot.Sent) line {
+		if untracked != "" {
+			s.Untracked = untracked
+		}
+		return line{Sent: &s}
+	}
 	sent, err := snapshot.Send(ctx, conn, source(j.State, j.Spaces, j.Disks), snapshot.SendOptions{
 		Ref: j.Ref, Live: restoring{j.Live}, Budget: j.Budget, Tracker: tracker, Bandwidth: j.Bandwidth,
 		Progress: func(p snapshot.Progress) { notify(Progress{Progress: p}) },
 		Ended:    func(digest string) { answer(line{Ended: digest}) },
-		Ready: func(s snapshot.Sent) {
-			if untracked != "" {
-				s.Untracked = untracked
-			}
-			answer(line{Sent: &s})
-		},
+		Ready:    func(s snapshot.Sent) { answer(answered(s)) },
 	})
-	if untracked != "" {
-		sent.Untracked = untracked
-	}
-	return line{Sent: &sent}, err
+	return answered(sent), err
 }
 
 // restoring collects garbage again behind the state, which is when it is of use.
