@@ -157,7 +157,7 @@ func TestRegistryFull(t *testing.T) {
 		if _, err := Push(t.Context(), st, w.src, w.opts); !errdefs.IsResourceExhausted(err) {
 			t.Errorf("full from request %d on: %v", n+1, err)
 		}
-		r.Script = nil
+		r.Play(nil)
 		if list, err := List(t.Context(), st); err != nil || len(list) != 0 {
 			t.Errorf("full from request %d on: %v, %v", n+1, list, err)
 		}

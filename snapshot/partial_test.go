@@ -92,7 +92,7 @@ func TestFillReadsParts(t *testing.T) {
 	if len(parts) == 0 {
 		t.Errorf("nothing was read in parts: %d packs, %d whole blobs", len(s.index.Packs), wholes)
 	}
-	r.Script = func(_ int, q *http.Request) storetest.Fault {
+	r.Play(func(_ int, q *http.Request) storetest.Fault {
 		var from, to int
 		if _, err := fmt.Sscanf(q.Header.Get("Range"), "bytes=%d-%d", &from, &to); err != nil {
 			return storetest.Fault{}
@@ -101,7 +101,7 @@ func TestFillReadsParts(t *testing.T) {
 			Status: http.StatusPartialContent, Body: strings.Repeat("x", to-from+1),
 			Header: http.Header{"Content-Range": {fmt.Sprintf("bytes %d-%d/*", from, to)}},
 		}
-	}
+	})
 	if _, n := fill("other bytes"); n != wholes+len(parts) {
 		t.Errorf("other bytes: %d whole blobs", n)
 	}

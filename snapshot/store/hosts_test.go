@@ -67,7 +67,7 @@ func TestMirror(t *testing.T) {
 	if seen[0].Query != "ns="+"127.0.0.1%3A"+r.Host()[len("127.0.0.1:"):] || seen[0].Header.Get("X-Team") != "birds" {
 		t.Errorf("the mirror was asked with %q, %v", seen[0].Query, seen[0].Header)
 	}
-	mirror.Script = func(int, *http.Request) storetest.Fault { return storetest.Fault{Status: 503} }
+	mirror.Play(func(int, *http.Request) storetest.Fault { return storetest.Fault{Status: 503} })
 	read()
 	mirror.Take()
 	read()
@@ -160,13 +160,13 @@ func TestStallAndSlow(t *testing.T) {
 	for _, f := range []storetest.Fault{{Up: 1 << 10, Stall: true}, {Down: 1 << 10, Stall: true}} {
 		r.Take()
 		hit := false
-		r.Script = func(_ int, q *http.Request) storetest.Fault {
+		r.Play(func(_ int, q *http.Request) storetest.Fault {
 			if (f.Up > 0) == (q.Method == http.MethodPut) && !hit && (q.Method == http.MethodPut || q.Method == http.MethodGet && q.URL.Path != "/v2/") {
 				hit = true
 				return f
 			}
 			return storetest.Fault{}
-		}
+		})
 		if err := store.RetryAfter(st, time.Millisecond).Put(t.Context(), store.Blob(a.Digest), a); err != nil {
 			t.Fatalf("%+v: %v", f, err)
 		}

@@ -200,12 +200,12 @@ func TestDownloadGoesOn(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.Take()
-		r.Script = func(n int, _ *http.Request) storetest.Fault {
+		r.Play(func(n int, _ *http.Request) storetest.Fault {
 			if n == 1 {
 				return storetest.Fault{Down: at}
 			}
 			return storetest.Fault{}
-		}
+		})
 		got, err := store.ReadBlob(t.Context(), st, a.Digest, a.Size)
 		if err != nil || !bytes.Equal(got, data) {
 			t.Errorf("cut at %d: %d bytes, %v", at, len(got), err)
@@ -236,12 +236,12 @@ func TestNoRange(t *testing.T) {
 		t.Errorf("it was asked %d times", n)
 	}
 	// A body that breaks off cannot be taken up: that is an error which passes.
-	r.Script = func(n int, _ *http.Request) storetest.Fault {
+	r.Play(func(n int, _ *http.Request) storetest.Fault {
 		if n == 1 {
 			return storetest.Fault{Down: 500}
 		}
 		return storetest.Fault{}
-	}
+	})
 	if _, err := store.ReadBlob(t.Context(), st, a.Digest, a.Size); !errdefs.IsUnavailable(err) {
 		t.Errorf("cut without ranges: %v", err)
 	}
