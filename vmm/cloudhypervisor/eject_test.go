@@ -5,19 +5,19 @@ import (
 	"errors"
 	"slices"
 	"testing"
-	"time"
+
+	"godwit.dev/godwit/vmm/vmmtest"
 )
 
 // TestSilentGuest (N-21): a guest that does not let go costs the deadline, the NIC stays
 // known, and a second call takes note of the eject that came after all.
 func TestSilentGuest(t *testing.T) {
-	m := startFake(t, fakeVMM(t, "works", 0, "FAKE_SILENT=1"), testConfig(t))
+	f := fakeVMM(t, "works", 0, "FAKE_SILENT=1")
+	m := startFake(t, f, testConfig(t))
 	if err := m.Resume(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	if err := m.RemoveNIC(short, "net0"); !errors.Is(err, context.DeadlineExceeded) {
+	if err := m.RemoveNIC(f.waiting(t), "net0"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("remove: got %v, want DeadlineExceeded", err)
 	}
 	if got := m.Process().NICs; !slices.Equal(got, []string{"net0"}) {
@@ -32,18 +32,18 @@ func TestSilentGuest(t *testing.T) {
 // after all, and can be plugged in again from then on.
 func TestLateEject(t *testing.T) {
 	cfg := testConfig(t)
-	m := startFake(t, fakeVMM(t, "works", 0, "FAKE_SILENT=1", "FAKE_LATE=3"), cfg)
+	f := fakeVMM(t, "works", 0, "FAKE_SILENT=1")
+	m := startFake(t, f, cfg)
 	if err := m.Resume(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	if err := m.RemoveNIC(short, "net0"); !errors.Is(err, context.DeadlineExceeded) { // one look
+	if err := m.RemoveNIC(f.waiting(t), "net0"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("remove: got %v, want DeadlineExceeded", err)
 	}
 	if gone, err := m.Ejected(t.Context(), "net0"); gone || err != nil {
 		t.Errorf("ejected while the guest has it: %v, %v", gone, err)
 	}
+	vmmtest.Tell(f.pidFile + lets)
 	if gone, err := m.Ejected(t.Context(), "net0"); !gone || err != nil {
 		t.Errorf("ejected after the guest has let go: %v, %v", gone, err)
 	}

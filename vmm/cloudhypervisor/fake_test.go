@@ -1,6 +1,7 @@
 package cloudhypervisor
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"godwit.dev/godwit/vmm"
 	"godwit.dev/godwit/vmm/cloudhypervisor/chtest"
 	"godwit.dev/godwit/vmm/kvm"
+	"godwit.dev/godwit/vmm/vmmtest"
 )
 
 // TestMain is Cloud Hypervisor when the environment says so: fakeVMM makes a script that
@@ -34,8 +36,10 @@ func runFake(how string, args []string) error {
 	if err != nil {
 		return err
 	}
-	late, _ := strconv.Atoi(os.Getenv("FAKE_LATE"))
-	s := &chtest.Server{Late: late, Version: os.Getenv("FAKE_VERSION"), How: how, FailAt: at, Silent: os.Getenv("FAKE_SILENT") != "", Lost: os.Getenv("FAKE_LOST") != ""}
+	pid := os.Getenv("FAKE_PID")
+	s := &chtest.Server{Version: os.Getenv("FAKE_VERSION"), How: how, FailAt: at, Silent: os.Getenv("FAKE_SILENT") != "", Lost: os.Getenv("FAKE_LOST") != ""}
+	s.Late = func() bool { return vmmtest.Told(pid + lets) }
+	s.Stuck = func() { vmmtest.Tell(pid + waits) }
 	if how == "works" {
 		s.How = ""
 	}
@@ -51,7 +55,7 @@ func runFake(how string, args []string) error {
 		}
 	}
 	s.Events, s.Then = fds["--event-monitor"], os.Getenv("FAKE_EVENT")
-	if err := os.WriteFile(os.Getenv("FAKE_PID"), []byte(strconv.Itoa(os.Getpid())), 0o600); err != nil {
+	if err := os.WriteFile(pid, []byte(strconv.Itoa(os.Getpid())), 0o600); err != nil {
 		return err
 	}
 	l, err := net.FileListener(fds["--api-socket"])
@@ -99,7 +103,7 @@ func fakeVMM(t *testing.T, how string, at int, env ...string) fake {
 func (f fake) running(t *testing.T) bool {
 	t.Helper()
 	pid, err := os.ReadFile(f.pidFile)
-	if os.IsNotExist(err) {
+	if os.IsNotExist(err) || err == nil && len(pid) == 0 { // not written yet
 		return false
 	}
 	if err != nil {
@@ -107,6 +111,17 @@ func (f fake) running(t *testing.T) bool {
 	}
 	_, err = os.Stat("/proc/" + string(pid))
 	return err == nil
+}
+
+// What a fake tells, and is told, by a file beside that of its pid.
+const (
+	waits = ".waits" // who asked it for something is made to wait
+	lets  = ".lets"  // its guest lets go of what it was asked for
+)
+
+// waiting answers a context whose time is over once the fake makes its caller wait.
+func (f fake) waiting(t *testing.T) context.Context {
+	return vmmtest.Until(t.Context(), func() bool { return vmmtest.Told(f.pidFile + waits) })
 }
 
 // testConfig is a VM with two disks and a NIC.

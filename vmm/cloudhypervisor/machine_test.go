@@ -234,10 +234,9 @@ func TestNICs(t *testing.T) {
 func TestNeverASecondTry(t *testing.T) {
 	for _, how := range []string{chtest.Hang, chtest.Close, chtest.Garbage} {
 		// Of a Resume: vm.info, vm.boot.
-		m := startFake(t, fakeVMM(t, how, startCalls+1), testConfig(t))
-		short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-		err := m.Resume(short)
-		cancel()
+		f := fakeVMM(t, how, startCalls+1)
+		m := startFake(t, f, testConfig(t))
+		err := m.Resume(f.waiting(t))
 		if err == nil || how == chtest.Hang && !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%s: resume: %v", how, err)
 		}

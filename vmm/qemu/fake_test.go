@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"godwit.dev/godwit/vmm"
 	"godwit.dev/godwit/vmm/qemu/qmptest"
+	"godwit.dev/godwit/vmm/vmmtest"
 )
 
 // TestMain is QEMU when the environment says so: fakeQEMU makes a script that does.
@@ -35,7 +37,9 @@ func runFake(how string, args []string) error {
 	if s.FailAt, err = strconv.Atoi(os.Getenv("FAKE_AT")); err != nil {
 		return err
 	}
-	s.Late, _ = strconv.Atoi(os.Getenv("FAKE_LATE"))
+	pid := os.Getenv("FAKE_PID")
+	s.Late = func() bool { return vmmtest.Told(pid + lets) }
+	s.Stuck = func() { vmmtest.Tell(pid + waits) }
 	s.Full, _ = strconv.Atoi(os.Getenv("FAKE_FULL"))
 	if how == "works" {
 		s.How = ""
@@ -56,7 +60,7 @@ func runFake(how string, args []string) error {
 			s.NICs = append(s.NICs, id)
 		}
 	}
-	if err := os.WriteFile(os.Getenv("FAKE_PID"), []byte(strconv.Itoa(os.Getpid())), 0o600); err != nil {
+	if err := os.WriteFile(pid, []byte(strconv.Itoa(os.Getpid())), 0o600); err != nil {
 		return err
 	}
 	l, err := net.FileListener(os.NewFile(uintptr(fd), "qmp"))
@@ -97,7 +101,7 @@ func fakeQEMU(t *testing.T, how string, at int, env ...string) fake {
 func (f fake) running(t *testing.T) bool {
 	t.Helper()
 	pid, err := os.ReadFile(f.pidFile)
-	if os.IsNotExist(err) {
+	if os.IsNotExist(err) || err == nil && len(pid) == 0 { // not written yet
 		return false
 	}
 	if err != nil {
@@ -105,6 +109,17 @@ func (f fake) running(t *testing.T) bool {
 	}
 	_, err = os.Stat("/proc/" + string(pid))
 	return err == nil
+}
+
+// What a fake tells, and is told, by a file beside that of its pid.
+const (
+	waits = ".waits" // who asked it for something is made to wait
+	lets  = ".lets"  // its guest lets go of what it was asked for
+)
+
+// waiting answers a context whose time is over once the fake makes its caller wait.
+func (f fake) waiting(t *testing.T) context.Context {
+	return vmmtest.Until(t.Context(), func() bool { return vmmtest.Told(f.pidFile + waits) })
 }
 
 // testConfig is a VM with two disks and a NIC.

@@ -17,6 +17,7 @@ import (
 	"godwit.dev/godwit/vmm"
 	"godwit.dev/godwit/vmm/process"
 	"godwit.dev/godwit/vmm/qemu/qmptest"
+	"godwit.dev/godwit/vmm/vmmtest"
 )
 
 // startFake starts a fake VM that is killed when the test ends.
@@ -169,16 +170,15 @@ func TestLoad(t *testing.T) {
 
 // TestRemoveNICAgain: the guest does not react within the first deadline.
 func TestRemoveNICAgain(t *testing.T) {
-	m := startFake(t, fakeQEMU(t, "works", 0, "FAKE_SILENT=1"), testConfig(t))
+	f := fakeQEMU(t, "works", 0, "FAKE_SILENT=1")
+	m := startFake(t, f, testConfig(t))
 	if err := m.RemoveNIC(t.Context(), "net0"); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("remove from a VM that does not run: got %v, want FailedPrecondition", err)
 	}
 	if err := m.Resume(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if err := m.RemoveNIC(short, "net0"); !errdefs.IsDeadlineExceeded(err) {
+	if err := m.RemoveNIC(f.waiting(t), "net0"); !errdefs.IsDeadlineExceeded(err) {
 		t.Errorf("remove: got %v, want DeadlineExceeded", err)
 	}
 	if err := m.RemoveNIC(t.Context(), "net0"); err != nil {
@@ -193,18 +193,18 @@ func TestRemoveNICAgain(t *testing.T) {
 // after all, and can be plugged in again from then on.
 func TestLateEject(t *testing.T) {
 	cfg := testConfig(t)
-	m := startFake(t, fakeQEMU(t, "works", 0, "FAKE_SILENT=1", "FAKE_LATE=2"), cfg)
+	f := fakeQEMU(t, "works", 0, "FAKE_SILENT=1")
+	m := startFake(t, f, cfg)
 	if err := m.Resume(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if err := m.RemoveNIC(short, "net0"); !errdefs.IsDeadlineExceeded(err) {
+	if err := m.RemoveNIC(f.waiting(t), "net0"); !errdefs.IsDeadlineExceeded(err) {
 		t.Fatalf("remove: got %v, want DeadlineExceeded", err)
 	}
 	if gone, err := m.Ejected(t.Context(), "net0"); gone || err != nil {
 		t.Errorf("ejected while the guest has it: %v, %v", gone, err)
 	}
+	vmmtest.Tell(f.pidFile + lets)
 	if gone, err := m.Ejected(t.Context(), "net0"); !gone || err != nil {
 		t.Errorf("ejected after the guest has let go: %v, %v", gone, err)
 	}
@@ -220,7 +220,7 @@ func TestLateEject(t *testing.T) {
 // backend. Whoever adopts the VM plugs the NIC in again.
 func TestAdoptAfterAnEject(t *testing.T) {
 	cfg := testConfig(t)
-	f := fakeQEMU(t, "works", 0, "FAKE_SILENT=1", "FAKE_LATE=1")
+	f := fakeQEMU(t, "works", 0, "FAKE_SILENT=1")
 	m, err := f.Start(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -229,11 +229,10 @@ func TestAdoptAfterAnEject(t *testing.T) {
 	if err := m.Resume(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if err := m.RemoveNIC(short, "net0"); !errdefs.IsDeadlineExceeded(err) {
+	if err := m.RemoveNIC(f.waiting(t), "net0"); !errdefs.IsDeadlineExceeded(err) {
 		t.Fatalf("remove: got %v, want DeadlineExceeded", err)
 	}
+	vmmtest.Tell(f.pidFile + lets)
 	if err := m.(*Machine).Detach(); err != nil {
 		t.Fatal(err)
 	}

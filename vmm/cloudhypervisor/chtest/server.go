@@ -37,12 +37,13 @@ type Server struct {
 	Version string // of vmm.ping
 	FailAt  int    // call number that goes wrong, from 0 on
 	How     string
-	Silent  bool      // the guest never lets go of a device
-	Late    int       // but does at this look at the devices after the request; 0: never
-	Lost    bool      // no event is reported
-	Then    string    // is reported, as it stands, once the VM has booted
-	Events  io.Writer // event monitor
+	Silent  bool        // the guest never lets go of a device
+	Late    func() bool // but does at a look at the devices where this says so; nil: never
+	Lost    bool        // no event is reported
+	Then    string      // is reported, as it stands, once the VM has booted
+	Events  io.Writer   // event monitor
 	Exit    func()
+	Stuck   func() // nil, or called where who asked is made to wait: for any answer, or for the guest
 
 	mu    sync.Mutex
 	calls int
@@ -146,11 +147,18 @@ func (s *Server) fail(conn *net.UnixConn) {
 		answer(conn, 500, nil)
 	case Hang:
 		s.hangs = true
+		s.stuck()
 		s.hang()
 	case Garbage:
 		fmt.Fprint(conn, "what?\r\n\r\n")
 	case Exit:
 		s.Exit()
+	}
+}
+
+func (s *Server) stuck() {
+	if s.Stuck != nil {
+		s.Stuck()
 	}
 }
 

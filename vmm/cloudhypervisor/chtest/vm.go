@@ -45,9 +45,11 @@ func (s *Server) handle(method, call string, body []byte, in *withFiles) (int, a
 		if s.vm.state == "" {
 			return 404, refusal("VM is not created")
 		}
-		for _, id := range s.vm.asked {
-			if s.Late--; s.Late == 0 {
+		for _, id := range slices.Clone(s.vm.asked) {
+			if s.Late != nil && s.Late() {
 				s.eject(id)
+			} else {
+				s.stuck()
 			}
 		}
 		return 200, map[string]any{"config": map[string]any{}, "state": s.vm.state, "memory_actual_size": s.vm.memory, "device_tree": s.tree()}

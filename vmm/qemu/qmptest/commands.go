@@ -98,7 +98,7 @@ func (s *Server) migrate(command, name string) (any, *refusal) {
 
 func (s *Server) listDevices() []map[string]string {
 	for id := range s.ejecting {
-		if s.Late--; s.Late == 0 {
+		if s.Late != nil && s.Late() {
 			s.eject(id)
 		}
 	}
@@ -147,6 +147,7 @@ func (s *Server) eject(id string) (any, *refusal) {
 		return nil, &refusal{"DeviceNotFound", "Device '" + id + "' not found"}
 	case s.Silent && !s.ejecting[id]:
 		s.ejecting[id] = true
+		s.stuck()
 		return struct{}{}, nil
 	}
 	var refused *refusal

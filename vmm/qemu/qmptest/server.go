@@ -30,9 +30,12 @@ type Server struct {
 	NICs   []string
 	// Silent makes the guest ignore requests to eject a NIC.
 	Silent bool
-	// Late is the look at the devices, counted from the ignored request on, at which the
-	// guest has let go after all; 0: it never does by itself.
-	Late int
+	// Late tells, at a look at the devices, whether the guest has let go after all of what it
+	// was asked for; nil: it never does by itself.
+	Late func() bool
+	// Stuck, if not nil, is called where who asked is made to wait: no answer will come, or
+	// the guest ignores a request.
+	Stuck func()
 
 	// Full is how many times the disk is full when the VM is let run.
 	Full int
@@ -138,6 +141,7 @@ func (s *Server) goOn() bool {
 	}
 	switch s.How {
 	case Hang:
+		s.stuck()
 		select {}
 	case Close:
 		return false
@@ -149,6 +153,12 @@ func (s *Server) goOn() bool {
 		s.out.Flush()
 	}
 	return true
+}
+
+func (s *Server) stuck() {
+	if s.Stuck != nil {
+		s.Stuck()
+	}
 }
 
 func (s *Server) answer(c call, file *os.File, negotiated bool) {
