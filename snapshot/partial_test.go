@@ -105,7 +105,7 @@ func TestFillReadsParts(t *testing.T) {
 	if _, n := fill("other bytes"); n != wholes+len(parts) {
 		t.Errorf("other bytes: %d whole blobs", n)
 	}
-	r.Script, r.NoRange = nil, true
+	r.Change(func() { r.Script, r.NoRange = nil, true })
 	if _, n := fill("no ranges"); n != wholes+len(parts) {
 		t.Errorf("no ranges: %d whole blobs", n)
 	}

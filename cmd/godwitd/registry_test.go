@@ -79,7 +79,7 @@ func TestRightIsFoundOnce(t *testing.T) {
 	if n := storetest.Count(s.Take(), "DELETE /v2/godwit/doctor/"); n != 1 || r.rights.pause != 2*firstProbePause {
 		t.Errorf("asked again %d times, next in %v", n, r.rights.pause)
 	}
-	s.NoDelete = 0
+	s.Change(func() { s.NoDelete = 0 })
 	due()
 	if err := r.Drop(t.Context(), repository, d, tag); err != nil {
 		t.Errorf("drop after the right was granted: %v", err)

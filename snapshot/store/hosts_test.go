@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -156,13 +157,13 @@ func TestStallAndSlow(t *testing.T) {
 	data, a := noise(64 << 10)
 	r := storetest.Start(t, &storetest.Registry{})
 	st := openStore(t, r.Config(t, "p/uid1"))
-	store.SetStall(st, 100*time.Millisecond)
+	const stall = 2 * time.Second // far more than this machine may stand still itself
+	store.SetStall(st, stall)
 	for _, f := range []storetest.Fault{{Up: 1 << 10, Stall: true}, {Down: 1 << 10, Stall: true}} {
 		r.Take()
-		hit := false
+		var hit atomic.Bool
 		r.Play(func(_ int, q *http.Request) storetest.Fault {
-			if (f.Up > 0) == (q.Method == http.MethodPut) && !hit && (q.Method == http.MethodPut || q.Method == http.MethodGet && q.URL.Path != "/v2/") {
-				hit = true
+			if (f.Up > 0) == (q.Method == http.MethodPut) && (q.Method == http.MethodPut || q.Method == http.MethodGet && q.URL.Path != "/v2/") && !hit.Swap(true) {
 				return f
 			}
 			return storetest.Fault{}
@@ -171,11 +172,11 @@ func TestStallAndSlow(t *testing.T) {
 			t.Fatalf("%+v: %v", f, err)
 		}
 		got, err := store.ReadBlob(t.Context(), st, a.Digest, a.Size)
-		if err != nil || !bytes.Equal(got, data) || !hit {
-			t.Errorf("%+v: %d bytes, %v, stood still: %v", f, len(got), err, hit)
+		if err != nil || !bytes.Equal(got, data) || !hit.Load() {
+			t.Errorf("%+v: %d bytes, %v, stood still: %v", f, len(got), err, hit.Load())
 		}
 	}
-	r.Script, r.Slow = nil, 40*time.Millisecond
+	r.Change(func() { r.Script, r.Slow = nil, stall/12 }) // in 16 pieces
 	r.Take()
 	if _, err := store.ReadBlob(t.Context(), st, a.Digest, a.Size); err != nil {
 		t.Error(err)

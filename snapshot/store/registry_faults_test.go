@@ -342,7 +342,7 @@ func TestRedirectWithoutTLS(t *testing.T) {
 	if err := st.Put(t.Context(), store.Blob(a.Digest), a); err != nil {
 		t.Fatal(err)
 	}
-	r.Redirect = other
+	r.Change(func() { r.Redirect = other })
 	if _, err := store.ReadBlob(t.Context(), st, a.Digest, a.Size); !errdefs.IsFailedPrecondition(err) || asked {
 		t.Errorf("%v, the other host was asked: %v", err, asked)
 	}

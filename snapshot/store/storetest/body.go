@@ -59,11 +59,12 @@ type answer struct {
 	http.ResponseWriter
 	registry *Registry
 	fault    Fault
+	slow     time.Duration
 	n        int64
 }
 
 func (a *answer) Write(p []byte) (int, error) {
-	if a.registry.Slow > 0 {
+	if a.slow > 0 {
 		return a.slowly(p)
 	}
 	if a.fault.Down == 0 {
@@ -88,7 +89,7 @@ func (a *answer) slowly(p []byte) (done int, err error) {
 		done += n
 		_ = http.NewResponseController(a.ResponseWriter).Flush()
 		select {
-		case <-time.After(a.registry.Slow):
+		case <-time.After(a.slow):
 		case <-a.registry.done:
 			return done, io.ErrClosedPipe
 		}

@@ -39,7 +39,7 @@ type Request struct {
 	Up                  int64 // bytes of its body that were read
 }
 
-// Registry is the server. Set its fields before the first request.
+// Registry is the server. Its fields are set before the first request, or in Change.
 type Registry struct {
 	Token    int           // requests for which a bearer token is good; 0: no authentication
 	Redirect string        // base URL that downloads of blobs are sent to
@@ -108,11 +108,17 @@ func (r *Registry) Expire() {
 	r.left = 0
 }
 
-// Play changes Script while requests may be under way.
-func (r *Registry) Play(script func(n int, r *http.Request) Fault) {
+// Change has set change fields while requests may be under way, also those that their client has
+// given up: what has begun goes on as it did.
+func (r *Registry) Change(set func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.Script = script
+	set()
+}
+
+// Play changes Script.
+func (r *Registry) Play(script func(n int, r *http.Request) Fault) {
+	r.Change(func() { r.Script = script })
 }
 
 // Count of requests whose method and path begin so.
@@ -129,6 +135,7 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	q := &Request{Method: req.Method, Path: req.URL.Path, Query: req.URL.RawQuery, Header: req.Header.Clone()}
 	r.seen = append(r.seen, q)
 	n, script := len(r.seen), r.Script
+	h := habits{redirect: r.Redirect, noRange: r.NoRange, noDelete: r.NoDelete, slow: r.Slow, apart: r.Apart}
 	r.mu.Unlock()
 	var fault Fault
 	if script != nil {
@@ -145,13 +152,22 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		w.WriteHeader(fault.Status)
 		_, _ = io.WriteString(w, fault.Body)
 	case fault.Down > 0:
-		r.serve(&answer{ResponseWriter: w, registry: r, fault: fault}, req)
+		r.serve(&answer{ResponseWriter: w, registry: r, fault: fault, slow: h.slow}, req, h)
 	default:
-		r.serve(&answer{ResponseWriter: w, registry: r}, req)
+		r.serve(&answer{ResponseWriter: w, registry: r, slow: h.slow}, req, h)
 	}
 }
 
-func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
+// habits are what the fields said when a request came.
+type habits struct {
+	redirect string
+	noRange  bool
+	noDelete int
+	slow     time.Duration
+	apart    bool
+}
+
+func (r *Registry) serve(w http.ResponseWriter, req *http.Request, h habits) {
 	if !r.authorized(req) {
 		w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="%s/token",service="test",scope="repository:x:pull,push"`, r.URL))
 		w.WriteHeader(http.StatusUnauthorized)
@@ -159,17 +175,17 @@ func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
 	}
 	blob := strings.Contains(req.URL.Path, "/blobs/sha256:") && (req.Method == http.MethodGet || req.Method == http.MethodHead)
 	switch {
-	case blob && r.Redirect != "" && req.Method == http.MethodGet:
-		http.Redirect(w, req, r.Redirect+req.URL.Path, http.StatusTemporaryRedirect)
+	case blob && h.redirect != "" && req.Method == http.MethodGet:
+		http.Redirect(w, req, h.redirect+req.URL.Path, http.StatusTemporaryRedirect)
 		return
-	case req.Method == http.MethodDelete && r.NoDelete != 0:
-		w.WriteHeader(r.NoDelete)
+	case req.Method == http.MethodDelete && h.noDelete != 0:
+		w.WriteHeader(h.noDelete)
 		_, _ = io.WriteString(w, `{"errors":[{"code":"UNSUPPORTED","message":"The operation is unsupported."}]}`)
 		return
-	case blob && r.NoRange:
+	case blob && h.noRange:
 		req.Header.Del("Range")
 	}
-	if r.Apart && r.apart(w, req, blob) {
+	if h.apart && r.apart(w, req, blob) {
 		return
 	}
 	r.inner.ServeHTTP(w, req)
