@@ -245,6 +245,7 @@ func TestMoveGivesUp(t *testing.T) {
 	}
 	w.check("m")
 	w.hangs("Send", true)
+	<-e.idle("m") // it reads them
 	e.opts.Stall = 20 * time.Millisecond
 	_, err = e.Migrate(t.Context(), &nodev1.MigrateRequest{Vm: vm, To: "n2", Mode: "live", Operation: "stalled", AbortOn: []string{"stall"}})
 	if err != nil {
@@ -254,6 +255,7 @@ func TestMoveGivesUp(t *testing.T) {
 		t.Errorf("%v", op)
 	}
 	w.check("stalled")
+	<-e.idle("stalled")
 	e.opts.Operation = 50 * time.Millisecond
 	if op := w.move(e, "m2", "n2", "live"); op.Phase != nodev1.Phase_PHASE_FAILED {
 		t.Errorf("at the timeout: %v", op)
@@ -276,6 +278,7 @@ func TestMoveWithSilentNodes(t *testing.T) {
 	if op := w.settle("m"); op.Phase != nodev1.Phase_PHASE_SUCCEEDED {
 		t.Errorf("%v", op)
 	}
+	<-e.idle("m")
 	e.opts.Patience, e.opts.Step = time.Millisecond, time.Millisecond
 	w.hangs("Run", true)
 	if err := w.moveTo(e, "m2", "n1", "cold"); err != nil {
