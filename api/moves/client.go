@@ -155,6 +155,7 @@ const (
 	CleanupPending = "CleanupPending"
 	NodeLost       = "NodeLost"   // of a VM whose node is silent; no operation
 	Recovering     = "Recovering" // its snapshot is woken elsewhere
+	Outlived       = "Outlived"   // a node that was called lost is back, and has ended a VM that is another's by now; no operation
 )
 
 // Settled reports whether an event of that type is the last of its operation.

@@ -102,7 +102,7 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 	parts := engine.Parts{
 		Golden:  d.golden,
 		Records: d.records, Machines: d.machines, Observer: d.machines, Tasks: d.tasks, Leavings: d.tasks, Snapshots: snapshots,
-		Events: engine.Sinks{engine.Log{Logger: slog.Default()}, counters},
+		Events: engine.Sinks{engine.Log{Logger: slog.Default()}, counters, d.moves},
 	}
 	if d.isController() {
 		moved, err := engine.NewMoveMetrics(d.metrics, d.records)

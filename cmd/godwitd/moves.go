@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -34,6 +36,9 @@ type mover struct {
 	board   *cluster.Board   // of the controller; nil elsewhere
 	journal *service.Journal // the controller's
 	peers   *peer.Peers      // the controller's
+
+	mu   sync.Mutex
+	owed []*nodev1.MoveEvent // that the controller has not heard of yet, oldest first
 }
 
 func (d *daemon) isController() bool { return len(d.config.Controller.Addresses()) == 0 }
@@ -113,9 +118,11 @@ func (m *mover) serve(ctx context.Context) error {
 func (m *mover) announce(ctx context.Context) {
 	said := ""
 	for ctx.Err() == nil {
-		resp, err := m.service.Announce(ctx, &nodev1.AnnounceRequest{Node: m.self()})
+		own := m.untold()
+		resp, err := m.service.Announce(ctx, &nodev1.AnnounceRequest{Node: m.self(), Events: own})
 		pause := cluster.Interval
 		if err == nil {
+			m.told(len(own))
 			pause = max(time.Second, time.Duration(resp.GetAgainMs())*time.Millisecond)
 		} else if said != err.Error() && ctx.Err() == nil {
 			slog.WarnContext(ctx, "controller does not hear of this node", "error", err)
@@ -126,6 +133,33 @@ func (m *mover) announce(ctx context.Context) {
 		case <-time.After(pause):
 		}
 	}
+}
+
+const (
+	maxOwed = 1024 // of a controller that is out of reach; the log has them all
+	atOnce  = 64   // what one announcement may tell
+)
+
+// Event implements engine.Events: what a node does by itself, its next sign of life tells.
+func (m *mover) Event(_ context.Context, ev engine.Event) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if ev.Type == engine.Outlived && len(m.owed) < maxOwed {
+		m.owed = append(m.owed, &nodev1.MoveEvent{Type: moves.Outlived, Vm: ev.VM, Reason: ev.Reason})
+	}
+}
+
+func (m *mover) untold() []*nodev1.MoveEvent {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.owed[:min(len(m.owed), atOnce)])
+}
+
+// told forgets the first n that were untold.
+func (m *mover) told(n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.owed = slices.Clone(m.owed[n:])
 }
 
 // tell has the controller write the events that it owes.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"godwit.dev/godwit/api/moves"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/integration/harness"
 	"godwit.dev/godwit/integration/observer"
@@ -64,6 +65,26 @@ func back(t *testing.T, n *harness.Node, plug func() error, empty harness.Invent
 		if _, err := n.RunCtr(t.Context(), "task", "start", "-d", id); err == nil || !strings.Contains(err.Error(), "node "+owner+" owns it") {
 			t.Errorf("start of %s, which was left behind: %v", id, err)
 		}
+	}
+	told := map[string]string{}
+	err = harness.Poll(t.Context(), bound, func(context.Context) error {
+		for _, ev := range events(t, n, 0) {
+			if ev.GetType() == moves.Outlived {
+				told[ev.GetVm().GetId()] = ev.GetReason()
+			}
+			if ev.GetType() == moves.Outlived && ev.GetSource() != n.Name {
+				return fmt.Errorf("told by another node: %v", ev)
+			}
+		}
+		for id, owner := range owners {
+			if !strings.Contains(told[id], "node "+owner) {
+				return fmt.Errorf("of %s, which node %s has, is told %q", id, owner, told[id])
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 	watch.Mark("behind it")
 	after(t, watch, "behind it")

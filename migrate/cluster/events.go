@@ -105,7 +105,8 @@ func (l *events) forget(ctx context.Context, notes store.Notes) error {
 
 // next numbers ev, unless it is among the events already: under the number that it was
 // tried with, whose answer was lost, or by another's word. A move begins once, is committed once,
-// and ends once; each of its attempts switches over once.
+// and ends once; each of its attempts switches over once. What a node has done by itself, it
+// tells until it was answered.
 func (l *events) next(ev *nodev1.MoveEvent) (told bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -122,9 +123,11 @@ func (l *events) next(ev *nodev1.MoveEvent) (told bool) {
 	return false
 }
 
-// once is what of an operation an event tells of, where that comes once.
+// once is what an event tells of, of its operation if it has one, where that comes once.
 func once(ev *nodev1.MoveEvent) string {
 	switch kind := ev.GetType(); {
+	case kind == moves.Outlived:
+		return fmt.Sprintf("%s %s/%s %s %s", kind, ev.GetVm().GetNamespace(), ev.GetVm().GetId(), ev.GetSource(), ev.GetReason())
 	case ev.GetOperation() == "":
 		return ""
 	case moves.Settled(kind):

@@ -7,6 +7,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"godwit.dev/godwit/api/moves"
 	"godwit.dev/godwit/migrate/cluster"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/store"
@@ -95,5 +96,48 @@ func TestWhoMayOrder(t *testing.T) {
 	}
 	if _, err := s.Recover(ctx, &nodev1.RecoverRequest{Vm: vm, To: "c", Fenced: true}); !errdefs.IsNotFound(err) {
 		t.Errorf("a VM without a snapshot is recovered: %v", err)
+	}
+}
+
+// What a node that was called lost has ended is among the events, once, however often the node
+// says so; it speaks of itself only, and for nobody else (S0-56, N-34).
+func TestOutlivedIsTold(t *testing.T) {
+	st, err := store.Open(filepath.Join(t.TempDir(), "records.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() })
+	board, err := cluster.Open(t.Context(), st, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, a := &Service{Board: board}, controller.WithPeer(t.Context(), "a")
+	said := func(kind, why string) *nodev1.MoveEvent {
+		return &nodev1.MoveEvent{Type: kind, Vm: &nodev1.VM{Namespace: "default", Id: "web"}, Reason: why, Operation: "m", Source: "b", Id: 9}
+	}
+	announce := func(all ...*nodev1.MoveEvent) error {
+		_, err := s.Announce(a, &nodev1.AnnounceRequest{Node: &nodev1.NodeInfo{Name: "a"}, Events: all})
+		return err
+	}
+	for range 2 { // the first answer is lost
+		if err := announce(said(moves.Outlived, "under 1"), said(moves.Outlived, "under 3")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := announce(said(moves.Succeeded, "")); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("a node tells how a move ended: %v", err)
+	}
+	if err := announce(make([]*nodev1.MoveEvent, maxTold+1)...); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("too many: %v", err)
+	}
+	all := board.Events(t.Context(), 0, 0)
+	if len(all) != 2 || all[0].GetReason() != "under 1" || all[1].GetReason() != "under 3" {
+		t.Fatalf("told %v", all)
+	}
+	if ev := all[0]; ev.GetSource() != "a" || ev.GetOperation() != "" || ev.GetId() != 1 || ev.GetVm().GetId() != "web" {
+		t.Errorf("told %v", ev)
+	}
+	if len(board.Nodes()) != 1 {
+		t.Error("its sign of life does not count")
 	}
 }

@@ -446,7 +446,7 @@ type MoveEvent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	UnixNano      int64                  `protobuf:"varint,2,opt,name=unix_nano,json=unixNano,proto3" json:"unix_nano,omitempty"`
-	Type          string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"` // MigrationStarted, Switching, Committed, Succeeded, Aborted, Failed, Lost, CleanupPending, Retrying, Retargeted, NodeLost, Recovering
+	Type          string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"` // MigrationStarted, Switching, Committed, Succeeded, Aborted, Failed, Lost, CleanupPending, Retrying, Retargeted, NodeLost, Recovering, Outlived
 	Vm            *VM                    `protobuf:"bytes,4,opt,name=vm,proto3" json:"vm,omitempty"`
 	Operation     string                 `protobuf:"bytes,5,opt,name=operation,proto3" json:"operation,omitempty"`
 	Attempt       uint32                 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
@@ -853,8 +853,11 @@ func (x *NodeInfo) GetExecs() bool {
 }
 
 type AnnounceRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          *NodeInfo              `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  *NodeInfo              `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// What the node has done by itself (Outlived): at most 64, told again until there was an
+	// answer. Their id, time and source are the controller's to say.
+	Events        []*MoveEvent `protobuf:"bytes,2,rep,name=events,proto3" json:"events,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -892,6 +895,13 @@ func (*AnnounceRequest) Descriptor() ([]byte, []int) {
 func (x *AnnounceRequest) GetNode() *NodeInfo {
 	if x != nil {
 		return x.Node
+	}
+	return nil
+}
+
+func (x *AnnounceRequest) GetEvents() []*MoveEvent {
+	if x != nil {
+		return x.Events
 	}
 	return nil
 }
@@ -1315,9 +1325,10 @@ const file_node_v1_moves_proto_rawDesc = "" +
 	"\n" +
 	"free_bytes\x18\n" +
 	" \x01(\x04R\tfreeBytes\x12\x14\n" +
-	"\x05execs\x18\v \x01(\bR\x05execs\"?\n" +
+	"\x05execs\x18\v \x01(\bR\x05execs\"r\n" +
 	"\x0fAnnounceRequest\x12,\n" +
-	"\x04node\x18\x01 \x01(\v2\x18.godwit.node.v1.NodeInfoR\x04node\"I\n" +
+	"\x04node\x18\x01 \x01(\v2\x18.godwit.node.v1.NodeInfoR\x04node\x121\n" +
+	"\x06events\x18\x02 \x03(\v2\x19.godwit.node.v1.MoveEventR\x06events\"I\n" +
 	"\x10AnnounceResponse\x12\x1a\n" +
 	"\bcordoned\x18\x01 \x01(\bR\bcordoned\x12\x19\n" +
 	"\bagain_ms\x18\x02 \x01(\x03R\aagainMs\"\x0e\n" +
@@ -1395,36 +1406,37 @@ var file_node_v1_moves_proto_depIdxs = []int32{
 	19, // 5: godwit.node.v1.RecoverRequest.vm:type_name -> godwit.node.v1.VM
 	20, // 6: godwit.node.v1.RecoverResponse.wake:type_name -> godwit.node.v1.StatusResponse
 	10, // 7: godwit.node.v1.AnnounceRequest.node:type_name -> godwit.node.v1.NodeInfo
-	10, // 8: godwit.node.v1.NodesResponse.nodes:type_name -> godwit.node.v1.NodeInfo
-	10, // 9: godwit.node.v1.CordonResponse.node:type_name -> godwit.node.v1.NodeInfo
-	20, // 10: godwit.node.v1.DrainResponse.moves:type_name -> godwit.node.v1.StatusResponse
-	0,  // 11: godwit.node.v1.Moves.Migrate:input_type -> godwit.node.v1.MigrateRequest
-	21, // 12: godwit.node.v1.Moves.Get:input_type -> godwit.node.v1.StatusRequest
-	1,  // 13: godwit.node.v1.Moves.List:input_type -> godwit.node.v1.MovesRequest
-	3,  // 14: godwit.node.v1.Moves.Abort:input_type -> godwit.node.v1.AbortRequest
-	4,  // 15: godwit.node.v1.Moves.Watch:input_type -> godwit.node.v1.WatchRequest
-	5,  // 16: godwit.node.v1.Moves.Events:input_type -> godwit.node.v1.EventsRequest
-	8,  // 17: godwit.node.v1.Moves.Recover:input_type -> godwit.node.v1.RecoverRequest
-	11, // 18: godwit.node.v1.Moves.Announce:input_type -> godwit.node.v1.AnnounceRequest
-	13, // 19: godwit.node.v1.Moves.Nodes:input_type -> godwit.node.v1.NodesRequest
-	15, // 20: godwit.node.v1.Moves.Cordon:input_type -> godwit.node.v1.CordonRequest
-	17, // 21: godwit.node.v1.Moves.Drain:input_type -> godwit.node.v1.DrainRequest
-	20, // 22: godwit.node.v1.Moves.Migrate:output_type -> godwit.node.v1.StatusResponse
-	20, // 23: godwit.node.v1.Moves.Get:output_type -> godwit.node.v1.StatusResponse
-	2,  // 24: godwit.node.v1.Moves.List:output_type -> godwit.node.v1.MovesResponse
-	20, // 25: godwit.node.v1.Moves.Abort:output_type -> godwit.node.v1.StatusResponse
-	7,  // 26: godwit.node.v1.Moves.Watch:output_type -> godwit.node.v1.MoveEvent
-	6,  // 27: godwit.node.v1.Moves.Events:output_type -> godwit.node.v1.EventsResponse
-	9,  // 28: godwit.node.v1.Moves.Recover:output_type -> godwit.node.v1.RecoverResponse
-	12, // 29: godwit.node.v1.Moves.Announce:output_type -> godwit.node.v1.AnnounceResponse
-	14, // 30: godwit.node.v1.Moves.Nodes:output_type -> godwit.node.v1.NodesResponse
-	16, // 31: godwit.node.v1.Moves.Cordon:output_type -> godwit.node.v1.CordonResponse
-	18, // 32: godwit.node.v1.Moves.Drain:output_type -> godwit.node.v1.DrainResponse
-	22, // [22:33] is the sub-list for method output_type
-	11, // [11:22] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	7,  // 8: godwit.node.v1.AnnounceRequest.events:type_name -> godwit.node.v1.MoveEvent
+	10, // 9: godwit.node.v1.NodesResponse.nodes:type_name -> godwit.node.v1.NodeInfo
+	10, // 10: godwit.node.v1.CordonResponse.node:type_name -> godwit.node.v1.NodeInfo
+	20, // 11: godwit.node.v1.DrainResponse.moves:type_name -> godwit.node.v1.StatusResponse
+	0,  // 12: godwit.node.v1.Moves.Migrate:input_type -> godwit.node.v1.MigrateRequest
+	21, // 13: godwit.node.v1.Moves.Get:input_type -> godwit.node.v1.StatusRequest
+	1,  // 14: godwit.node.v1.Moves.List:input_type -> godwit.node.v1.MovesRequest
+	3,  // 15: godwit.node.v1.Moves.Abort:input_type -> godwit.node.v1.AbortRequest
+	4,  // 16: godwit.node.v1.Moves.Watch:input_type -> godwit.node.v1.WatchRequest
+	5,  // 17: godwit.node.v1.Moves.Events:input_type -> godwit.node.v1.EventsRequest
+	8,  // 18: godwit.node.v1.Moves.Recover:input_type -> godwit.node.v1.RecoverRequest
+	11, // 19: godwit.node.v1.Moves.Announce:input_type -> godwit.node.v1.AnnounceRequest
+	13, // 20: godwit.node.v1.Moves.Nodes:input_type -> godwit.node.v1.NodesRequest
+	15, // 21: godwit.node.v1.Moves.Cordon:input_type -> godwit.node.v1.CordonRequest
+	17, // 22: godwit.node.v1.Moves.Drain:input_type -> godwit.node.v1.DrainRequest
+	20, // 23: godwit.node.v1.Moves.Migrate:output_type -> godwit.node.v1.StatusResponse
+	20, // 24: godwit.node.v1.Moves.Get:output_type -> godwit.node.v1.StatusResponse
+	2,  // 25: godwit.node.v1.Moves.List:output_type -> godwit.node.v1.MovesResponse
+	20, // 26: godwit.node.v1.Moves.Abort:output_type -> godwit.node.v1.StatusResponse
+	7,  // 27: godwit.node.v1.Moves.Watch:output_type -> godwit.node.v1.MoveEvent
+	6,  // 28: godwit.node.v1.Moves.Events:output_type -> godwit.node.v1.EventsResponse
+	9,  // 29: godwit.node.v1.Moves.Recover:output_type -> godwit.node.v1.RecoverResponse
+	12, // 30: godwit.node.v1.Moves.Announce:output_type -> godwit.node.v1.AnnounceResponse
+	14, // 31: godwit.node.v1.Moves.Nodes:output_type -> godwit.node.v1.NodesResponse
+	16, // 32: godwit.node.v1.Moves.Cordon:output_type -> godwit.node.v1.CordonResponse
+	18, // 33: godwit.node.v1.Moves.Drain:output_type -> godwit.node.v1.DrainResponse
+	23, // [23:34] is the sub-list for method output_type
+	12, // [12:23] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_node_v1_moves_proto_init() }

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/migrate/engine"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// hearing is a controller that is out of reach at first.
+type hearing struct {
+	nodev1.MovesService
+	heard [][]string // by call
+	over  context.CancelFunc
+}
+
+func (h *hearing) Announce(_ context.Context, req *nodev1.AnnounceRequest) (*nodev1.AnnounceResponse, error) {
+	var all []string
+	for _, ev := range req.GetEvents() {
+		all = append(all, ev.GetType()+" "+ev.GetReason())
+	}
+	switch h.heard = append(h.heard, all); len(h.heard) {
+	case 1:
+		return nil, errdefs.ErrUnavailable
+	case 4:
+		h.over()
+	}
+	return &nodev1.AnnounceResponse{}, nil
+}
+
+// What a node has ended that outlived its loss there, its signs of life tell until one was
+// heard, some at a time; nothing else of what it does is told so (S0-56).
+func TestNodeTellsWhatItEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		h := &hearing{over: cancel}
+		m := &mover{daemon: &daemon{config: &config.Config{Node: "a"}}, service: h}
+		var all []string
+		for i := range atOnce + 1 {
+			why := fmt.Sprint(i)
+			m.Event(ctx, engine.Event{Type: engine.Outlived, VM: &nodev1.VM{Id: "web"}, Reason: why})
+			m.Event(ctx, engine.Event{Type: engine.Retrying, Reason: why})
+			all = append(all, "Outlived "+why)
+		}
+		m.announce(ctx)
+		want := [][]string{all[:atOnce], all[:atOnce], all[atOnce:], nil}
+		if !slices.EqualFunc(h.heard, want, slices.Equal) {
+			t.Errorf("heard %v", h.heard)
+		}
+	})
+}
