@@ -27,7 +27,8 @@ kernel = "$root/bin/guest/vmlinuz"
 initrd = "$root/bin/guest/initramfs"
 TOML
 cd tools/shimtest
-CGO_ENABLED=0 go build -trimpath -o "$work/testbin" ./testbin
+# The runtime's preemption signal: see testbin.
+CGO_ENABLED=0 go build -trimpath -ldflags '-X runtime.godebugDefault=asyncpreemptoff=1' -o "$work/testbin" ./testbin
 go test -c -o "$work/shim.test" .
 go build -trimpath -o "$work/report" ./report
 log=$root/out/shimtest${mode:+-$mode}.log

@@ -17,7 +17,7 @@ programs() {
 			;;
 		demo) CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "bin/ring/$file" "$package" ;;
 		shimtest.test)
-			(cd "$package" && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../../bin/ring/testbin ./testbin &&
+			(cd "$package" && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X runtime.godebugDefault=asyncpreemptoff=1' -o ../../bin/ring/testbin ./testbin &&
 				CGO_ENABLED=0 go test -c -trimpath -ldflags '-s -w' -o "../../bin/ring/$file" .)
 			;;
 		*) CGO_ENABLED=0 go test -c -trimpath -ldflags '-s -w' -tags kvmhost,integration -o "bin/ring/$file" "$package" ;;
