@@ -31,7 +31,7 @@ func (w *world) exec(id string) {
 
 func (w *world) wait(exec string) uint32 {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(ctxNS(w.t), 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctxNS(w.t), time.Minute)
 	defer cancel()
 	r, err := w.service.Wait(ctx, &taskapi.WaitRequest{ID: "vm", ExecID: exec})
 	w.must("wait", err)

@@ -170,7 +170,7 @@ func TestCloneFailsAtEachCall(t *testing.T) {
 			t.Errorf("starts are %v", got)
 		}
 		alive := 0
-		for _, p := range w.procs[1:] { // without the first VM's
+		for _, p := range w.processes()[1:] { // without the first VM's
 			if p.Alive() {
 				alive++
 			}
@@ -232,8 +232,8 @@ func TestCloneThatDoesNotEnd(t *testing.T) {
 	if err := w.start(); err == nil || !strings.Contains(err.Error(), "does not end") {
 		t.Errorf("start: %v", err)
 	}
-	if len(w.procs) != 5 { // two of the VM before, the maker's VMM, the holder, one VMM
-		t.Errorf("%d processes were started", len(w.procs))
+	if n := len(w.processes()); n != 5 { // two of the VM before, the maker's VMM, the holder, one VMM
+		t.Errorf("%d processes were started", n)
 	}
 }
 

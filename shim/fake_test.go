@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -145,14 +146,26 @@ func newWorld(t *testing.T) *world {
 	w.restart()
 	t.Cleanup(func() {
 		f.arm(0)
-		for _, p := range w.procs {
-			_ = p.Kill(context.Background())
-		}
+		w.killAll()
 		w.stop()
 		w.rest()
+		w.killAll() // an arrival may have started one meanwhile
 		os.RemoveAll(dir)
 	})
 	return w
+}
+
+// processes are all processes of the node so far.
+func (w *world) processes() []proc.ID {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.procs)
+}
+
+func (w *world) killAll() {
+	for _, p := range w.processes() {
+		_ = p.Kill(context.Background())
+	}
 }
 
 // rest waits until nothing of the VM works any more: the next test may change what it uses.
@@ -162,7 +175,16 @@ func (w *world) rest() {
 		return
 	}
 	over := make(chan struct{})
-	go func() { vm.still(); close(over) }()
+	vm.mu.Lock()
+	a := vm.arrival
+	vm.mu.Unlock()
+	go func() {
+		vm.still()
+		if a != nil {
+			<-a.done
+		}
+		close(over)
+	}()
 	select {
 	case <-over:
 	case <-time.After(10 * time.Second):
@@ -223,7 +245,9 @@ func (w *world) process() (proc.ID, error) {
 		return proc.ID{}, err
 	}
 	id, err := proc.Find(cmd.Process.Pid)
+	w.mu.Lock()
 	w.procs = append(w.procs, id)
+	w.mu.Unlock()
 	go cmd.Wait()
 	return id, err
 }
@@ -337,7 +361,7 @@ func (w *world) asleep() *world {
 // nothingLeft looks at what a VM takes on its node.
 func (w *world) nothingLeft() {
 	w.t.Helper()
-	for _, p := range w.procs {
+	for _, p := range w.processes() {
 		if !eventually(func() bool { return !p.Alive() }) {
 			w.t.Errorf("process %d lives", p.PID)
 		}
@@ -361,7 +385,7 @@ func (w *world) nothingLeft() {
 
 // eventually polls what another process or goroutine brings about.
 func eventually(ok func() bool) bool {
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
 		if ok() {
 			return true
 		}

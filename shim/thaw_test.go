@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"sync"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -66,10 +67,9 @@ func TestThawMends(t *testing.T) {
 		w.at("link up", func() error { return errFake })
 		_, err = w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
 		w.must("abort", err)
-		w.at("link up", nil)
 		vm, _ := w.service.the()
 		up := make(chan struct{})
-		w.at("link up", func() error { close(up); return nil })
+		w.at("link up", sync.OnceValue(func() error { close(up); return nil }))
 		<-up
 		if !vm.is(Running) {
 			t.Errorf("VM is %s", vm.state)
