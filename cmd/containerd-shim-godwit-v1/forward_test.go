@@ -69,7 +69,9 @@ func TestForwarder(t *testing.T) {
 	if err := send("/two"); err != nil {
 		t.Fatalf("after a restart: %v", err)
 	}
+	c.mu.Lock() // of a server that closes, a call may be under way still
 	c.refuse = errdefs.ErrInvalidArgument
+	c.mu.Unlock()
 	if err := send("/three"); !errdefs.IsInvalidArgument(err) || errdefs.IsUnavailable(err) {
 		t.Errorf("a refused event: %v", err)
 	}
@@ -77,6 +79,8 @@ func TestForwarder(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A containerd that dies with an event in hand gets it again from the next one.
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if got := slices.Compact(c.topics); !slices.Equal(got, []string{"ns /one", "ns /two"}) {
 		t.Errorf("containerd got %q", c.topics)
 	}
