@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/containerd/containerd/api/events"
@@ -16,7 +17,8 @@ import (
 
 // An exec that runs goes along with a VM that moves: its process is in the guest. What the
 // shim there has to know of it is in Resume. No client is attached to it there: its output
-// goes where the task's goes, its stdin stays open until somebody closes it.
+// goes where the task's goes, its stdin stays open until somebody closes it. A client may
+// attach to it there, by fifos of its own.
 
 // elsewhere is the status of an exec at the node that it has left: how it ends is not known
 // there. containerd's clients call that one unknown.
@@ -88,16 +90,17 @@ func (s *starting) gather(all []*agentv1.Process) {
 		return
 	}
 	go vm.endStrays(strays(all, vm.noted().Resume.Execs))
-	for _, e := range vm.noted().Resume.Execs {
+	for i, e := range vm.noted().Resume.Execs {
 		if !has(all, e.Guest) {
 			vm.log.Warn("the guest has no such exec", "exec", e.ID, "process", e.Guest)
 			continue
 		}
 		p := newProcess(e.ID, Stdio{Stdout: vm.init.stdio.Stdout, Stderr: vm.init.stdio.Stderr, Terminal: e.Terminal}, nil)
-		st, err := s.streams.beside(e)
+		st, named, err := s.streams.beside(e, filepath.Join(vm.noted().RunDir, fmt.Sprintf("exec%d", i)))
 		if err != nil {
-			vm.log.Warn("output of an exec is discarded", "exec", e.ID, "error", err)
+			vm.log.Warn("an exec lacks a stream", "exec", e.ID, "error", err)
 		}
+		p.shown = named
 		p.guest, p.started, p.came, p.pumps = e.Guest, true, true, newPumps(e.Guest, st, e.Offsets)
 		if p.noStdin = e.Closed; p.noStdin {
 			st.closeStdin()
@@ -136,9 +139,9 @@ func has(all []*agentv1.Process, id string) bool {
 }
 
 // beside are the streams of an exec that goes on beside the task: it writes where the task
-// does, or nowhere, for a guest whose output nobody takes stands still. What fails leaves it
-// without that stream.
-func (st *streams) beside(e Along) (*streams, error) {
+// does, or nowhere, for a guest whose output nobody takes stands still. Clients attach by fifos
+// whose names begin with prefix. What fails leaves it without that stream.
+func (st *streams) beside(e Along, prefix string) (*streams, Stdio, error) {
 	var all streams
 	var errs []error
 	sink := func(want bool, to ...*os.File) *os.File {
@@ -151,12 +154,29 @@ func (st *streams) beside(e Along) (*streams, error) {
 	}
 	all.stdout = sink(e.Stdout, st.stdout)
 	all.stderr = sink(e.Stderr, st.stderr, st.stdout) // a terminal has one of them
-	if e.Stdin && !e.Offsets.StdinDone {
-		var err error
+	named, err := all.offerTo(prefix)
+	errs = append(errs, err)
+	named.Terminal = e.Terminal
+	switch {
+	case !e.Stdin || e.Offsets.StdinDone:
+	case e.Closed:
 		all.stdin, all.hold, err = os.Pipe()
 		errs = append(errs, err)
+	default:
+		if err = all.takeFrom(prefix + "-stdin"); err == nil {
+			named.Stdin = prefix + "-stdin"
+		}
+		errs = append(errs, err)
 	}
-	return &all, errors.Join(errs...)
+	return &all, named, errors.Join(errs...)
+}
+
+// takeFrom has stdin come through a fifo that it makes.
+func (st *streams) takeFrom(path string) (err error) {
+	if err := fifo(path); err != nil {
+		return err
+	}
+	return st.openInput(path)
 }
 
 // duplicate is another descriptor of the first file that is there, or one that discards.

@@ -26,6 +26,7 @@ type process struct {
 	id       string
 	guest    string // its id in the guest, where none is used twice
 	stdio    Stdio
+	shown    Stdio  // what State names in place of stdio, for clients that attach later; zero: stdio
 	config   []byte // JSON of specs.Process
 	pumps    *pumps
 	starting chan struct{} // not nil while a Start is under way; closed at its end

@@ -83,7 +83,7 @@ func (p *pumps) start(ctx context.Context, agent agentv1.AgentService) {
 		return
 	}
 	for _, s := range p.sinks() {
-		p.running.Go(func() { p.output(ctx, agent, s.stream, s.to, s.offset) })
+		p.running.Go(func() { p.output(ctx, agent, s) })
 	}
 	if p.input != nil || len(p.offsets.Pending) > 0 {
 		p.running.Go(func() { p.feed(ctx, agent) })
@@ -131,7 +131,8 @@ func (p *pumps) dry(stream agentv1.Stream, at uint64, silent bool) bool {
 // output moves one stream. Once the process has ended, the stream counts as drained where
 // its output ends: a child of the process may hold it open for ever, and what that still
 // writes goes on flowing.
-func (p *pumps) output(ctx context.Context, agent agentv1.AgentService, stream agentv1.Stream, to *os.File, offset *uint64) {
+func (p *pumps) output(ctx context.Context, agent agentv1.AgentService, s sink) {
+	stream, to, offset := s.stream, s.to, s.offset
 	defer interrupt(ctx, to)()
 	at := p.load(offset)
 	for silent := false; ctx.Err() == nil; {
@@ -162,6 +163,7 @@ func (p *pumps) output(ctx context.Context, agent agentv1.AgentService, stream a
 			n, err := to.Write(r.GetData())
 			at = r.GetOffset() + uint64(n)
 			p.save(offset, at)
+			s.too.write(ctx, r.GetData()[:n])
 			if isFull(err) && !p.over() {
 				sleep(ctx, retryWait) // a log file: it goes on when there is space
 				continue
@@ -174,6 +176,7 @@ func (p *pumps) output(ctx context.Context, agent agentv1.AgentService, stream a
 		if r.GetEof() && ctx.Err() == nil {
 			p.finish(stream)
 			to.Close() // the client's end of file
+			s.too.close()
 			return
 		}
 	}

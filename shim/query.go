@@ -20,9 +20,13 @@ func (s *Service) State(_ context.Context, r *taskapi.StateRequest) (*taskapi.St
 		if err != nil {
 			return nil, err
 		}
+		named := p.stdio
+		if p.shown != (Stdio{}) {
+			named = p.shown
+		}
 		out := &taskapi.StateResponse{
 			ID: vm.id, Bundle: vm.journal.Bundle, Pid: vm.pid(), Status: vm.status(p), ExecID: p.id,
-			Stdin: p.stdio.Stdin, Stdout: p.stdio.Stdout, Stderr: p.stdio.Stderr, Terminal: p.stdio.Terminal,
+			Stdin: named.Stdin, Stdout: named.Stdout, Stderr: named.Stderr, Terminal: named.Terminal,
 		}
 		if p.id != "" {
 			out.ID = p.id

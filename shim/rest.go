@@ -25,14 +25,15 @@ const (
 type sink struct {
 	stream agentv1.Stream
 	to     *os.File
+	too    *follower
 	offset *uint64
 }
 
 // sinks are the outputs that there are.
 func (p *pumps) sinks() (all []sink) {
 	for _, s := range []sink{
-		{agentv1.Stream_STREAM_STDOUT, p.streams.stdout, &p.offsets.Stdout},
-		{agentv1.Stream_STREAM_STDERR, p.streams.stderr, &p.offsets.Stderr},
+		{agentv1.Stream_STREAM_STDOUT, p.streams.stdout, p.streams.outToo, &p.offsets.Stdout},
+		{agentv1.Stream_STREAM_STDERR, p.streams.stderr, p.streams.errToo, &p.offsets.Stderr},
 	} {
 		if s.to != nil {
 			all = append(all, s)
@@ -52,6 +53,7 @@ func (p *pumps) rescue(ctx context.Context, agent agentv1.AgentService) {
 	for _, s := range p.sinks() {
 		if p.isFinished(s.stream) {
 			s.to.Close()
+			s.too.close()
 			continue
 		}
 		all.Go(func() {
@@ -90,10 +92,12 @@ func (p *pumps) pull(ctx context.Context, agent agentv1.AgentService, s sink) (r
 // spill writes the rest for as long as the client takes, or until the streams are closed.
 func (p *pumps) spill(s sink, rest []byte) {
 	defer p.drain(s.stream)
+	defer s.too.close()
 	defer s.to.Close() // the client's end of file
 	for len(rest) > 0 {
 		_ = s.to.SetWriteDeadline(time.Time{}) // a pump that was stopped may have left one
 		n, err := s.to.Write(rest)
+		s.too.write(context.Background(), rest[:n])
 		rest = rest[n:]
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return

@@ -181,7 +181,9 @@ func (s *starting) soon(fn func(context.Context, *undo) error) func(context.Cont
 }
 
 func (s *starting) open(context.Context, *undo) (err error) {
-	s.streams, err = s.vm.open(s.vm.id, s.vm.init.stdio)
+	if s.streams, err = s.vm.open(s.vm.id, s.vm.init.stdio); err == nil {
+		s.offer()
+	}
 	return err
 }
 

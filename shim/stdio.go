@@ -28,7 +28,8 @@ type streams struct {
 	stdin          *os.File
 	hold           *os.File // a writer of our own: a client that detaches is no end of file
 	stdout, stderr *os.File
-	logger         int // process of the logging program; 0: none
+	outToo, errToo *follower // of clients that attach later; nil: none can
+	logger         int       // process of the logging program; 0: none
 }
 
 // openStreams opens what s names: fifos, file:// and binary:// URIs.
@@ -46,11 +47,15 @@ func openStreams(namespace, id string, s Stdio) (_ *streams, err error) {
 	if err := st.openOutput(namespace, id, s); err != nil || s.Stdin == "" {
 		return st, err
 	}
-	if st.stdin, err = os.OpenFile(s.Stdin, os.O_RDONLY|syscall.O_NONBLOCK, 0); err != nil {
-		return nil, err
+	return st, st.openInput(s.Stdin)
+}
+
+func (st *streams) openInput(path string) (err error) {
+	if st.stdin, err = os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0); err != nil {
+		return err
 	}
-	st.hold, err = os.OpenFile(s.Stdin, os.O_WRONLY|syscall.O_NONBLOCK, 0)
-	return st, err
+	st.hold, err = os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+	return err
 }
 
 func (st *streams) openOutput(namespace, id string, s Stdio) error {
@@ -161,4 +166,6 @@ func (st *streams) close() {
 			f.Close()
 		}
 	}
+	st.outToo.close()
+	st.errToo.close()
 }

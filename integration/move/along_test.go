@@ -6,8 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -157,4 +160,89 @@ func end(ctx context.Context, n *side) error {
 	}
 	_, err = process.Delete(ctx)
 	return err
+}
+
+// client is what a client has heard.
+type client struct {
+	mu  sync.Mutex
+	all strings.Builder
+}
+
+func (h *client) Write(data []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.all.Write(data)
+}
+
+func (h *client) hears(text string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !strings.Contains(h.all.String(), text) {
+		return fmt.Errorf("the client hears %q, not %q", h.all.String(), text)
+	}
+	return nil
+}
+
+// echoes starts an exec that says what it is told.
+func echoes(t *testing.T, n *side) {
+	t.Helper()
+	ctx, out := namespaces.WithNamespace(t.Context(), "default"), &client{}
+	task, err := n.load(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := task.Spec(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.Process.Args = []string{"/bin/busybox", "cat"}
+	stdin, typing := io.Pipe()
+	process, err := task.Exec(ctx, "echo", spec.Process, cio.NewCreator(cio.WithStreams(stdin, out, io.Discard), cio.WithFIFODir(filepath.Dir(n.log()))))
+	if err == nil {
+		err = process.Start(ctx)
+	}
+	if err == nil {
+		_, err = fmt.Fprintln(typing, "at its source")
+	}
+	if err == nil {
+		err = harness.Poll(ctx, bound, func(context.Context) error { return out.hears("at its source\n") })
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// attaches has a client attach to that exec where its VM is by now: it types, hears, and ends it
+// by the end of its stdin.
+func attaches(t *testing.T, n *side) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(t.Context(), "default"), bound)
+	defer cancel()
+	out := &client{}
+	stdin, typing := io.Pipe()
+	task, err := n.load(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	process, err := task.LoadProcess(ctx, "echo", cio.NewAttach(cio.WithStreams(stdin, out, io.Discard)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	over, err := process.Wait(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = harness.Poll(ctx, bound, func(context.Context) error { // the client's output may open behind its stdin
+		_, err := fmt.Fprintln(typing, "at its destination")
+		return errors.Join(err, out.hears("at its destination\n"))
+	})
+	if err = errors.Join(err, typing.Close(), process.CloseIO(ctx, containerd.WithStdinCloser)); err != nil {
+		t.Fatal(err)
+	}
+	if s := <-over; s.ExitCode() != 0 || s.Error() != nil {
+		t.Errorf("it ended with %d, %v", s.ExitCode(), s.Error())
+	}
+	if _, err := process.Delete(ctx); err != nil {
+		t.Error(err)
+	}
 }

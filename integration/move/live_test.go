@@ -43,6 +43,7 @@ func TestLiveMove(t *testing.T) {
 	}
 	defer line.HangUp()
 	count := counts(t, a)
+	echoes(t, a)
 
 	t.Run("broken off", func(t *testing.T) { breakOff(t, newJourney(t, records, a, b, "mv-1")) })
 	t.Run("taken back", func(t *testing.T) { takeBack(t, newJourney(t, records, a, b, "mv-2"), watch) })
@@ -92,6 +93,7 @@ func TestLiveMove(t *testing.T) {
 		t.Errorf("seen twice: %d doubled, %d out of order", doubles, back)
 	}
 	count.moved(b)
+	attaches(t, b)
 	if out := b.Ctr(t, "task", "exec", "--exec-id", "e", vm, "/bin/busybox", "echo", "here"); !strings.Contains(out, "here") {
 		t.Errorf("exec after the move: %q", out)
 	}
