@@ -140,50 +140,65 @@ func (g *Listener) greeted(l *link, f frame) {
 		l.control(answer, 0) // the host sees our version and gives up
 		return
 	}
-	c := g.session(f)
-	if c == nil || !c.resume(l, f, &answer) {
+	c, replaced := g.session(l, f)
+	goesOn := c != nil
+	if goesOn {
+		goesOn, replaced = c.resume(l, f, &answer)
+	}
+	if replaced {
+		return // nobody hears an answer
+	}
+	if !goesOn {
 		answer.kind = typeReset
 	}
 	l.control(answer, 0)
 }
 
-// session returns the session of a hello, a new one if the host has just begun it.
-func (g *Listener) session(f frame) *Conn {
+// session returns the session of a hello, a new one if the host has just begun it. What is still
+// heard from a channel that another one has replaced says nothing of the session.
+func (g *Listener) session(l *link, f frame) (c *Conn, replaced bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.link != l {
+		return nil, true
+	}
 	if g.closed || g.conn != nil && g.conn.nonce == f.nonce {
-		return g.conn
+		return g.conn, false
 	}
 	if f.recv != 0 {
-		return nil // the host remembers what this guest does not
+		return nil, false // the host remembers what this guest does not
 	}
-	c := newConn(f.nonce)
+	c = newConn(f.nonce)
 	select {
 	case g.backlog <- c:
 	default:
-		return nil
+		return nil, false
 	}
 	if g.conn != nil {
 		g.conn.finish(io.EOF)
 	}
 	g.conn = c
-	return c
+	return c, false
 }
 
 // resume attaches the session to the channel that the hello came on and sends again
 // what the host does not have. A repeated hello does the same: what followed the first
 // answer may be lost with it. Only one that has been overtaken, so that what it asks
-// for is forgotten, changes nothing.
-func (c *Conn) resume(l *link, f frame, answer *frame) bool {
+// for is forgotten, changes nothing: by a frame behind it, or, since each channel begins
+// with a hello of its own, by another channel.
+func (c *Conn) resume(l *link, f frame, answer *frame) (goesOn, replaced bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if f.seq < c.epoch {
+		return false, true
+	}
 	if c.err != nil || c.closed {
-		return false
+		return false, false
 	}
 	fresh := f.seq > c.epoch || c.link != l
 	if (fresh || f.recv >= c.outBase) && !c.rewind(f.recv, f.limit) {
 		c.end(ErrReset)
-		return false
+		return false, false
 	}
 	if fresh {
 		c.epoch = f.seq
@@ -194,7 +209,7 @@ func (c *Conn) resume(l *link, f frame, answer *frame) bool {
 	*answer = c.stamp(typeHello)
 	answer.seq, answer.features = f.seq, features
 	l.attach(c)
-	return true
+	return true, false
 }
 
 // finish ends the session from this side without a word to the host.
