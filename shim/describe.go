@@ -99,22 +99,11 @@ func (c *creation) fits(ctx context.Context, cfg *snapshot.Config) error {
 	if err := c.genuine(cfg); err != nil {
 		return err
 	}
-	driver, err := c.host.Driver(ctx, cfg.Facts.VMM)
+	facts, err := c.host.takes(ctx, cfg.Facts, cfg.Spec)
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", c.source(), err)
-	}
-	facts, err := driver.Probe(ctx)
-	if err != nil {
-		return err
 	}
 	c.vm.vmmVersion, c.vm.overhead, c.waits = facts.Version, facts.Overhead, facts.Waits
-	err = compatible(cfg.Facts, factsOf(facts, c.host.HostKernel))
-	if err == nil {
-		err = layout(cfg.Spec)
-	}
-	if err != nil {
-		return fmt.Errorf("restore %s: %w", c.source(), err)
-	}
 	image, base := c.bundle.Spec.Container.Image, cfg.Spec.Container
 	if image != "" && base != nil && base.Image != "" && image != base.Image {
 		return mismatch(c.source(), "image", base.Image, image)

@@ -1,6 +1,9 @@
 package shim
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -40,6 +43,37 @@ func compatible(was, is snapshot.Facts) error {
 		}
 	}
 	return nil
+}
+
+// takes refuses device state that this node cannot take up, and answers what would.
+func (h *Host) takes(ctx context.Context, was snapshot.Facts, s *spec.Spec) (vmm.Facts, error) {
+	driver, err := h.Driver(ctx, was.VMM)
+	if err != nil {
+		return vmm.Facts{}, err
+	}
+	facts, err := driver.Probe(ctx)
+	if err != nil {
+		return facts, err
+	}
+	if err := compatible(was, factsOf(facts, h.HostKernel)); err != nil {
+		return facts, err
+	}
+	return facts, layout(s)
+}
+
+// Fits reports whether host could take up the device state of a VM, of which another shim's
+// Offer says this Spec and these facts (JSON): FailedPrecondition names what differs. Create looks at more.
+func Fits(ctx context.Context, host *Host, offered, facts []byte) error {
+	var s spec.Spec
+	var was snapshot.Facts
+	if err := errors.Join(json.Unmarshal(offered, &s), json.Unmarshal(facts, &was)); err != nil {
+		return fmt.Errorf("read what is offered: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	if s.Version != spec.Version {
+		return fmt.Errorf("its Spec has version %d, this build knows %d: %w", s.Version, spec.Version, errdefs.ErrNotImplemented)
+	}
+	_, err := host.takes(ctx, was, &s)
+	return err
 }
 
 // layout refuses devices that do not lie where every node puts them: device state is

@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -70,6 +71,45 @@ func TestLayout(t *testing.T) {
 	for word, bad := range map[string]*spec.Spec{"disk rw in slot 3": s(3, 4), "NIC net0 in slot 9": s(9, 9)} {
 		if err := layout(bad); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "device layout has "+word) {
 			t.Errorf("%s: %v", word, err)
+		}
+	}
+}
+
+// What a shim offers is compared where it would come to, before anything is touched: by the VMM
+// that would run it, with all that Create refuses of its state (N-05, P-19).
+func TestOfferFits(t *testing.T) {
+	w := moving(t)
+	o, err := w.offer()
+	w.must("offer", err)
+	if err := Fits(t.Context(), w.host(), o.GetSpec(), o.GetFacts()); err != nil {
+		t.Errorf("its own node: %v", err)
+	}
+	change := func(data []byte, change func(map[string]any)) []byte {
+		var all map[string]any
+		w.must("read", json.Unmarshal(data, &all))
+		change(all)
+		out, err := json.Marshal(all)
+		w.must("write", err)
+		return out
+	}
+	facts := func(key string, value any) []byte {
+		return change(o.GetFacts(), func(all map[string]any) { all[key] = value })
+	}
+	for name, c := range map[string]struct {
+		spec, facts []byte
+		word        string
+		is          func(error) bool
+	}{
+		"another CPU":     {o.GetSpec(), facts("cpu", "other"), "CPU model", errdefs.IsFailedPrecondition},
+		"a newer VMM":     {o.GetSpec(), facts("version", "999"), "older", errdefs.IsFailedPrecondition},
+		"a CPU's feature": {o.GetSpec(), facts("features", []string{"avx9000"}), "avx9000", errdefs.IsFailedPrecondition},
+		"another layout": {change(o.GetSpec(), func(all map[string]any) { all["disks"].([]any)[0].(map[string]any)["slot"] = 30 }), o.GetFacts(),
+			"slot 30", errdefs.IsFailedPrecondition},
+		"a newer Spec": {change(o.GetSpec(), func(all map[string]any) { all["version"] = 99 }), o.GetFacts(), "version 99", errdefs.IsNotImplemented},
+		"garbage":      {[]byte("{"), o.GetFacts(), "offered", errdefs.IsInvalidArgument},
+	} {
+		if err := Fits(t.Context(), w.host(), c.spec, c.facts); !c.is(err) || !strings.Contains(err.Error(), c.word) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -2,7 +2,7 @@
 // process for each VM, which serves containerd's task service on containerd's socket, and
 // godwit's machine service there and, for godwitd, on a socket in run_dir. The same
 // binary is the worker that handles RAM pages, the holder of a task's pid, the successor
-// of a shim that died and the maker of templates.
+// of a shim that died, the maker of templates, and says whether a VM could come here.
 package main
 
 import (
@@ -16,6 +16,7 @@ import (
 
 	"godwit.dev/godwit/api/version"
 	"godwit.dev/godwit/shim/adopt"
+	"godwit.dev/godwit/shim/fit"
 	"godwit.dev/godwit/shim/holder"
 	"godwit.dev/godwit/shim/join"
 	"godwit.dev/godwit/shim/template/maker"
@@ -43,6 +44,8 @@ func run(args []string) int {
 		return report(holder.Main(args[1:]))
 	case maker.Subcommand:
 		return report(maker.Main(context.Background(), args[1:]))
+	case fit.Subcommand:
+		return report(fit.Main(context.Background(), args[1:], os.Stdin, os.Stdout))
 	case tracking.Subcommand:
 		return report(tracking.Child())
 	case adopt.Subcommand:
@@ -60,7 +63,7 @@ func run(args []string) int {
 func role(args []string) string {
 	if len(args) > 0 {
 		switch args[0] {
-		case join.Worker, holder.Subcommand, adopt.Subcommand, maker.Subcommand, tracking.Subcommand:
+		case join.Worker, holder.Subcommand, adopt.Subcommand, maker.Subcommand, tracking.Subcommand, fit.Subcommand:
 			return args[0]
 		}
 	}

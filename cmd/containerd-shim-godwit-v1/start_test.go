@@ -77,6 +77,7 @@ func TestRole(t *testing.T) {
 		"worker":                              "worker",
 		"holder /run/netns/x":                 "holder",
 		"adopt -namespace n -id start":        "adopt",
+		"fit -config delete":                  "fit",
 		"-namespace n -id x -bundle b delete": "",
 	} {
 		if got := role(strings.Fields(args)); got != want {

@@ -95,7 +95,7 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 		return nil, err
 	}
 	started.wake, d.starts = counters.Wake, started
-	if d.moves, err = d.newMover(ctx); err != nil {
+	if d.moves, err = d.newMover(ctx, path); err != nil {
 		return nil, err
 	}
 	d.golden = &golden{registry: snapshots, tasks: d.tasks, machines: d.machines, records: d.records}

@@ -24,6 +24,7 @@ import (
 	"godwit.dev/godwit/migrate/pki"
 	"godwit.dev/godwit/migrate/store"
 
+	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
@@ -44,10 +45,12 @@ type mover struct {
 func (d *daemon) isController() bool { return len(d.config.Controller.Addresses()) == 0 }
 
 // newMover makes what the engine needs to drive moves. The engine itself comes later.
-func (d *daemon) newMover(ctx context.Context) (*mover, error) {
+func (d *daemon) newMover(ctx context.Context, path string) (*mover, error) {
 	m := &mover{daemon: d, peer: &peer.Server{
 		Node: d.config.Node, Records: d.records, Address: d.config.Peer.Advertise, Machines: d.machines, Tasks: d.tasks, Leavings: d.tasks,
-		Room: &room{config: d.config, tasks: d.tasks, snapshots: d.snapshots},
+		Room: &room{config: d.config, tasks: d.tasks, snapshots: d.snapshots, fits: func(ctx context.Context, offer *machinev1.OfferResponse) (string, error) {
+			return fits(ctx, binary(), path, offer)
+		}},
 	}}
 	if !d.isController() {
 		identity, err := pki.Load(d.files())

@@ -11,6 +11,7 @@ import (
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/snapshot/store"
 
+	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
@@ -23,6 +24,7 @@ type room struct {
 	snapshots interface {
 		Exists(ctx context.Context, repository, digest string) (bool, error)
 	}
+	fits func(ctx context.Context, offer *machinev1.OfferResponse) (string, error) // why the VM could not be taken up
 }
 
 // noDigest is nobody's: to ask for it shows whether a repository can be read.
@@ -43,6 +45,13 @@ func (r *room) Obstacles(ctx context.Context, req *nodev1.PeerCheckRequest) (all
 	offer := req.GetOffer()
 	if offer == nil {
 		return all, nil
+	}
+	no, err := r.fits(ctx, offer)
+	if err != nil {
+		return nil, err
+	}
+	if no != "" {
+		all = append(all, no)
 	}
 	for _, space := range []struct {
 		what, dir string

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -102,6 +103,36 @@ func endExec(t *testing.T, n *harness.Node) {
 	}
 }
 
+// misfit has the destination run another VMM than the VM needs: by the source's word that is found
+// out before anything of the VM is touched, in either mode (N-05).
+func misfit(t *testing.T, from, to *harness.Node) {
+	t.Helper()
+	right, err := os.ReadFile(to.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := map[string]string{"qemu": "cloud-hypervisor", "cloud-hypervisor": "qemu"}[harness.VMM()]
+	wrong := strings.Replace(string(right), fmt.Sprintf("kind = %q", harness.VMM()), fmt.Sprintf("kind = %q", other), 1)
+	if err := os.WriteFile(to.Config, []byte(wrong), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	client := moves.Local(socket(from))
+	defer client.Close()
+	for _, mode := range []string{"cold", "auto"} {
+		refused(t, from, "node b: the VM wants "+harness.VMM()+", this node runs "+other, "migrate", vm, "--to", to.Name, "--mode", mode, "--operation", "misfit-"+mode)
+		status, err := client.Get(t.Context(), &nodev1.StatusRequest{Operation: "misfit-" + mode})
+		if op := status.GetOperation(); err != nil || !status.GetSettled() || op.GetDigest() != "" || op.GetReceipt() != "" {
+			t.Errorf("%s: %v, %v", mode, status, err)
+		}
+	}
+	if j := journal(from, vm); j.Phase != "OWN" {
+		t.Errorf("the VM is %+v", j)
+	}
+	if err := os.WriteFile(to.Config, right, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A VM moves through the registry to the other node and back, ordered on either of them:
 // memory, disk, boot, address and a running exec are the same (S0-46, S0-58, H33), no beacon comes twice, and
 // either node is as a hibernate would leave it. What cannot be a move is refused before
@@ -159,6 +190,7 @@ func TestMigrateCold(t *testing.T) {
 		}
 	}
 	endExec(t, a)
+	misfit(t, a, b)
 	if doubles, back := watch.Twice(); doubles+back > 0 {
 		t.Errorf("seen twice: %d doubled, %d out of order", doubles, back)
 	}

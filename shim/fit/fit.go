@@ -1,0 +1,64 @@
+// Package fit answers, as a role of the shim's binary, whether this node could take up a VM
+// that another one offers. godwitd asks before the VM is touched; Create asks again.
+package fit
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/shim"
+	"godwit.dev/godwit/shim/join"
+)
+
+// Subcommand of the shim's binary.
+const Subcommand = "fit"
+
+// maxOffer bounds what is read of an offer, in bytes: as much as a call of ttrpc may have.
+const maxOffer = 4 << 20
+
+// Offer is what the shim of the VM says of it, both as JSON.
+type Offer struct {
+	Spec  json.RawMessage `json:"spec"`
+	Facts json.RawMessage `json:"facts"`
+}
+
+// Answer to an Offer.
+type Answer struct {
+	Obstacle string `json:"obstacle,omitempty"` // empty: none
+}
+
+// Main reads an Offer and writes the Answer. An error says that there is none.
+func Main(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
+	flags := flag.NewFlagSet(Subcommand, flag.ContinueOnError)
+	path := flags.String("config", "", "configuration of the node")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	cfg, err := config.Load(*path)
+	if err != nil {
+		return err
+	}
+	host, err := join.Host(cfg)
+	if err != nil {
+		return err
+	}
+	var o Offer
+	if err := json.NewDecoder(io.LimitReader(in, maxOffer)).Decode(&o); err != nil {
+		return fmt.Errorf("read offer: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	var a Answer
+	err = shim.Fits(ctx, host, o.Spec, o.Facts)
+	switch {
+	case errdefs.IsFailedPrecondition(err), errdefs.IsNotImplemented(err):
+		a.Obstacle = err.Error()
+	case err != nil:
+		return err
+	}
+	return json.NewEncoder(out).Encode(a)
+}
