@@ -145,6 +145,7 @@ func newWorld(t *testing.T) *world {
 	}
 	w.restart()
 	t.Cleanup(func() {
+		w.t = t // a subtest may have lent its own, and is over
 		f.arm(0)
 		w.killAll()
 		w.stop()

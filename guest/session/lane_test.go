@@ -2,6 +2,7 @@ package session
 
 import (
 	"bytes"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -47,17 +48,22 @@ func (s *tape) Next(p []byte) (Piece, bool) {
 	return piece, n > 0 || piece.End || piece.Skip
 }
 
-// laneTo reads a lane to its end, in steps of max, and confirms all of it.
-func laneTo(t interface{ Fatalf(string, ...any) }, l *Lane, max int) (got []byte) {
+// brings reads a lane to its end, in steps of max, confirms all of it, and wants it to be that.
+func brings(l *Lane, max int, want []byte) error {
+	var got []byte
 	for at := uint64(0); ; {
 		data, from, end, err := l.Read(timeout{}, at, max, time.Minute)
 		if err != nil || from != at || len(data) > max {
-			t.Fatalf("%d bytes at %d, not %d: %v", len(data), from, at, err)
+			return fmt.Errorf("%d bytes at %d, not %d: %v", len(data), from, at, err)
 		}
 		got = append(got, data...)
-		if at += uint64(len(data)); end {
-			return got
+		if at += uint64(len(data)); !end {
+			continue
 		}
+		if !bytes.Equal(got, want) {
+			return fmt.Errorf("%d bytes, not %d, or others", len(got), len(want))
+		}
+		return nil
 	}
 }
 
@@ -95,16 +101,16 @@ func TestLaneSurvivesCuts(t *testing.T) {
 			t.Fatalf("accept: %v", err)
 		}
 		a, b := host.Lane([]byte("a"), 0), host.Lane([]byte("b"), 0)
-		done := make(chan []byte, 1)
-		go func() { done <- laneTo(t, b, step) }()
+		done := make(chan error, 1)
+		go func() { done <- brings(b, step, tapes["b"].data) }()
 		if gotUp, gotDown := exchange(t, host, guest, up, up); !bytes.Equal(gotUp, up) || !bytes.Equal(gotDown, up) {
 			t.Fatalf("streams differ")
 		}
-		if got := laneTo(t, a, step); !bytes.Equal(got, tapes["a"].data) {
-			t.Fatalf("lane a: %d bytes, not %d, or others", len(got), len(tapes["a"].data))
+		if err := brings(a, step, tapes["a"].data); err != nil {
+			t.Fatalf("lane a: %v", err)
 		}
-		if got := <-done; !bytes.Equal(got, tapes["b"].data) {
-			t.Fatalf("lane b: %d bytes, not %d, or others", len(got), len(tapes["b"].data))
+		if err := <-done; err != nil {
+			t.Fatalf("lane b: %v", err)
 		}
 		host.Close()
 		g.Close()
