@@ -175,5 +175,5 @@ func (vm *VM) forget() error {
 	if err != nil || now.Phase != Fenced || now.Shim != vm.noted().Shim {
 		return err
 	}
-	return errors.Join(os.RemoveAll(vm.dir), os.RemoveAll(vm.host.Config.VMRunDir(vm.namespace, vm.id)))
+	return errors.Join(removeVM(vm.dir), os.RemoveAll(vm.host.Config.VMRunDir(vm.namespace, vm.id)))
 }

@@ -17,35 +17,32 @@ import (
 )
 
 // dyingBound is how long a shim that was killed may take to be gone: containerd hears of its
-// end before it is over. A variable for the tests.
-var dyingBound = 2 * time.Second
+// end before it is over. hungBound is how long one that hangs may take, once it is killed.
+// Variables for the tests.
+var (
+	dyingBound = 2 * time.Second
+	hungBound  = time.Second
+)
 
 // CleanUp frees what a VM has whose shim is gone, and answers the pid that its task
 // showed. While an operation holds or wakes the VM it touches nothing: the VM lives on,
 // and whoever adopts it obeys the record. So it does where a process has the VM that is newer
-// than this one, a new task of that name: containerd may call late after an ordinary end. The
-// hooks that wait for the end of the container run, unless the shim had come so far.
+// than this one, a new task of that name: containerd may call late after an ordinary end. A shim
+// that hangs was given up by containerd: it is killed first, for it may go on at any moment, and
+// what it has left is looked at after that. The hooks that wait for the end of the container run,
+// unless the shim had come so far.
 func CleanUp(ctx context.Context, host *Host, dir string) (pid int, err error) {
 	var seen Journal
 	mine := func(j *Journal) error {
 		seen = *j
 		return host.left(j)
 	}
-	dying, cancel := context.WithTimeout(ctx, dyingBound)
-	defer cancel()
 	j, err := take(dir, mine)
-	for errdefs.IsAlreadyExists(err) && dying.Err() == nil {
-		sleep(dying, 10*time.Millisecond)
-		j, err = take(dir, mine)
-	}
-	if errdefs.IsAlreadyExists(err) && !newer(seen.Shim) { // containerd has given it up, alive or not
-		given := seen.Shim
-		j, err = take(dir, func(j *Journal) error {
-			if j.Shim != given {
-				return errOwed // somebody came meanwhile
-			}
-			return nil
-		})
+	for met := (proc.ID{}); errdefs.IsAlreadyExists(err) && seen.Shim != met; j, err = take(dir, mine) {
+		met = seen.Shim
+		if err := outlive(ctx, met); err != nil {
+			return 0, fmt.Errorf("clean up what shim %d holds in %s, of which nothing is freed: %w", met.PID, dir, err)
+		}
 	}
 	switch {
 	case errdefs.IsNotFound(err):
@@ -63,10 +60,35 @@ func CleanUp(ctx context.Context, host *Host, dir string) (pid int, err error) {
 	return j.Holder.PID, cleanUp(ctx, host, dir, j)
 }
 
+// outlive waits for the end of a process that has a VM, and kills one that is older than this
+// and does not end. A newer one lives on.
+func outlive(ctx context.Context, id proc.ID) error {
+	dying, cancel := context.WithTimeout(ctx, dyingBound)
+	defer cancel()
+	err := await(dying, id)
+	switch {
+	case err == nil || newer(id):
+		return nil
+	case dying.Err() == nil || ctx.Err() != nil: // nobody knows that it hangs
+		return err
+	}
+	slog.Warn("kill a shim that hangs", "pid", id.PID)
+	bound, cancel := context.WithTimeout(ctx, hungBound)
+	defer cancel()
+	return kill(bound, id)
+}
+
+// What ends processes, and tells them apart. Variables for the tests.
+var (
+	await = func(ctx context.Context, id proc.ID) error { return id.Wait(ctx) }
+	kill  = func(ctx context.Context, id proc.ID) error { return id.Kill(ctx) }
+	ownID = func() (proc.ID, error) { return proc.Find(os.Getpid()) }
+)
+
 // newer reports whether a process was started behind this one.
 func newer(id proc.ID) bool {
-	self, err := proc.Find(os.Getpid())
-	return err == nil && id.StartTime >= self.StartTime
+	own, err := ownID()
+	return err != nil || id.StartTime >= own.StartTime
 }
 
 // errOwed says that a VM of a dead shim is its successor's.
@@ -115,7 +137,7 @@ func sweep(dir string) error {
 	if _, err := LoadJournal(dir); !errdefs.IsNotFound(err) {
 		return err
 	}
-	return os.RemoveAll(dir)
+	return removeVM(dir)
 }
 
 // poststop runs the hooks of a bundle whose shim cannot. A failure is told: nothing can

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/shim/proc"
@@ -164,42 +165,28 @@ func TestLastWordIsOfWhoHasTheVM(t *testing.T) {
 // containerd has what is left of a shim cleaned up late, after an ordinary end too. A task of
 // that name may run by then: it is not touched. A shim that is dying is waited for.
 func TestCleanUpOfTheLiving(t *testing.T) {
-	was := dyingBound
-	t.Cleanup(func() { dyingBound = was })
+	wasBound, wasAwait := dyingBound, await
+	t.Cleanup(func() { dyingBound, await = wasBound, wasAwait })
 	w := newWorld(t).running()
 	vm, _ := w.service.the()
 	shim, err := w.process()
 	w.must("start process", err)
 	w.must("name shim", vm.write(func(j *Journal) { j.Shim = shim }))
-	dyingBound = 50 * time.Millisecond
+	dyingBound = time.Millisecond
 	pid, err := CleanUp(t.Context(), w.host(), w.dir())
-	if err != nil || pid == 0 || !w.machine.id.Alive() || w.left().Shim != shim {
-		t.Fatalf("pid %d, %v; the VMM lives: %t", pid, err, w.machine.id.Alive())
+	if err != nil || pid == 0 || !shim.Alive() || !w.machine.id.Alive() || w.left().Shim != shim {
+		t.Fatalf("pid %d, %v; the shim lives: %t, the VMM: %t", pid, err, shim.Alive(), w.machine.id.Alive())
 	}
-	dyingBound = 10 * time.Second
-	go func() {
-		time.Sleep(50 * time.Millisecond)
-		_ = shim.Kill(context.WithoutCancel(t.Context()))
-	}()
+	dyingBound = time.Minute
+	await = func(ctx context.Context, id proc.ID) error {
+		if err := id.Signal(unix.SIGKILL); err != nil { // it was alive when it was met
+			t.Errorf("kill the shim: %v", err)
+		}
+		return wasAwait(ctx, id)
+	}
 	w.must("clean up", cleanUpOf(w, w.host()))
 	if !w.gone() {
 		t.Error("the VM of a shim that was dying is left")
-	}
-}
-
-// A shim that containerd has given up, since it does not answer, keeps nobody from ending its VM.
-func TestCleanUpAfterAShimThatHangs(t *testing.T) {
-	was := dyingBound
-	t.Cleanup(func() { dyingBound = was })
-	dyingBound = 50 * time.Millisecond
-	w := newWorld(t).running()
-	vm, _ := w.service.the()
-	older, err := proc.Find(os.Getppid())
-	w.must("find an older process", err)
-	w.must("name shim", vm.write(func(j *Journal) { j.Shim = older }))
-	w.must("clean up", cleanUpOf(w, w.host()))
-	if w.machine.id.Alive() || !w.gone() {
-		t.Errorf("the VMM lives: %t", w.machine.id.Alive())
 	}
 }
 
@@ -213,5 +200,26 @@ func TestCleanUpOnAFullDisk(t *testing.T) {
 	w.must("clean up", cleanUpOf(w, w.host()))
 	if w.machine.id.Alive() || !w.gone() {
 		t.Errorf("the VMM lives: %t; %v", w.machine.id.Alive(), filepath.Base(w.dir()))
+	}
+}
+
+// godwitd may put the log of a successor into the directory while that is removed.
+func TestCleanUpBesideALog(t *testing.T) {
+	w := newWorld(t).running()
+	removes := removeAll
+	t.Cleanup(func() { removeAll = removes })
+	late := 2
+	removeAll = func(dir string) error {
+		if err := removes(dir); dir != w.dir() || late == 0 || err != nil {
+			return err
+		}
+		late--
+		w.must("make directory", os.Mkdir(dir, 0o700))
+		w.must("write log", os.WriteFile(filepath.Join(dir, "adopt.log"), nil, 0o600))
+		return &os.PathError{Op: "unlinkat", Path: dir, Err: unix.ENOTEMPTY}
+	}
+	w.must("clean up", cleanUpOf(w, w.host()))
+	if late > 0 || !w.gone() {
+		t.Errorf("%d logs to come; the directory is gone: %t", late, w.gone())
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim/proc"
@@ -27,7 +28,7 @@ func Reclaim(ctx context.Context, host *Host, dir string, j *Journal) error {
 	}
 	return settle(dir, j, func() error {
 		if !j.Phase.destination() || j.Operation == "" {
-			return os.RemoveAll(dir)
+			return removeVM(dir)
 		}
 		fence := &Journal{
 			Phase: Fenced, Operation: j.Operation, Attempt: j.Attempt, Self: j.Self, Digest: j.Digest, Generation: j.Generation,
@@ -44,7 +45,7 @@ func discard(ctx context.Context, host *Host, dir string, j *Journal) error {
 	if err := free(ctx, host, dir, j); err != nil {
 		return err
 	}
-	return settle(dir, j, func() error { return os.RemoveAll(dir) })
+	return settle(dir, j, func() error { return removeVM(dir) })
 }
 
 // settle writes the last word on what j was, or removes it, unless the journal in dir is
@@ -61,7 +62,7 @@ func settle(dir string, j *Journal, last func() error) error {
 	now, err := LoadJournal(dir)
 	switch {
 	case errdefs.IsNotFound(err): // its last word was said, or its first one never written
-		return os.RemoveAll(dir)
+		return removeVM(dir)
 	case err != nil:
 		return err
 	case now.Shim != j.Shim:
@@ -70,7 +71,24 @@ func settle(dir string, j *Journal, last func() error) error {
 	return last()
 }
 
-// free is Reclaim that keeps the journal.
+// removeAll is a variable for the tests.
+var removeAll = os.RemoveAll
+
+// removeVM removes the directory of a VM. godwitd may put the log of a successor there meanwhile,
+// which finds nothing to take.
+func removeVM(dir string) error {
+	err := removeAll(dir)
+	for range 10 {
+		if !errors.Is(err, unix.ENOTEMPTY) {
+			break
+		}
+		err = removeAll(dir)
+	}
+	return err
+}
+
+// free is Reclaim that keeps the journal. Behind a VMM that does not end, such as one whose disk
+// hangs, nothing is freed: it may still write to what it has.
 func free(ctx context.Context, host *Host, dir string, j *Journal) error {
 	var errs []error
 	try := func(what string, err error) {
@@ -79,7 +97,9 @@ func free(ctx context.Context, host *Host, dir string, j *Journal) error {
 		}
 	}
 	if p := j.Process; p != nil {
-		try("kill VMM", proc.ID{PID: p.PID, StartTime: p.StartTime}.Kill(ctx))
+		if err := kill(ctx, proc.ID{PID: p.PID, StartTime: p.StartTime}); err != nil {
+			return fmt.Errorf("reclaim VM in %s, of which nothing is freed: kill VMM: %w", dir, err)
+		}
 	}
 	try("detach network", detach(ctx, host, j, j.Links))
 	try("end holder", j.Holder.Kill(ctx))

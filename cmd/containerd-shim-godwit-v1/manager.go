@@ -57,28 +57,28 @@ func (manager) Stop(ctx context.Context, id string) (containerd.StopStatus, erro
 	if end, err := shim.EndOf(bundle); err == nil {
 		status.ExitStatus, status.ExitedAt = int(end.Status), end.At
 	}
-	if err := removeSocket(ctx, bundle); err != nil {
-		return status, err
-	}
+	status.Pid, err = cleanUp(ctx, ns, id, bundle)
+	return status, errors.Join(err, removeSocket(ctx, bundle))
+}
+
+func cleanUp(ctx context.Context, ns, id, bundle string) (pid int, err error) {
 	cfg, err := config.Load(shim.ConfigPath(bundle))
 	if err != nil {
-		return status, err
+		return 0, err
 	}
 	host, err := join.Host(cfg)
 	if err != nil {
-		return status, err
+		return 0, err
 	}
-	pid, err := shim.CleanUp(ctx, host, cfg.VMDir(ns, id))
-	status.Pid = pid
-	return status, err
+	return shim.CleanUp(ctx, host, cfg.VMDir(ns, id))
 }
 
 // dyingBound is how long a killed process may take to let go of its socket: containerd
 // hears of its end before it is over.
 const dyingBound = time.Second
 
-// removeSocket removes the socket that a killed shim has left. One that is served on is
-// another shim's by now.
+// removeSocket removes the socket that a dead shim has left. One that is served on is
+// another shim's by now, or of one that could not be killed.
 func removeSocket(ctx context.Context, bundle string) error {
 	address, err := shim.ServedAt(bundle)
 	if err != nil || address == "" {

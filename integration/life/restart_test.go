@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -29,8 +30,8 @@ const vms = 10
 func name(i int) string { return fmt.Sprintf("vm%d", i) }
 func code(i int) uint32 { return uint32(40 + i) }
 
-// TestDaemons shows, on one node, that ten VMs outlive containerd, that VMs by many
-// clients leave nothing, and that a tap without a VM goes.
+// TestDaemons shows, on one node, that ten VMs outlive containerd, that a VM whose shim hangs
+// and VMs by many clients leave nothing, and that a tap without a VM goes.
 func TestDaemons(t *testing.T) {
 	h := harness.New(t, harness.Options{Godwitd: true, Images: true, Debug: true})
 	n := h.Node(0)
@@ -39,6 +40,7 @@ func TestDaemons(t *testing.T) {
 	boot(t, n)
 	t.Run("containerd killed", func(t *testing.T) { testRestart(t, n, n.Containerd.Kill, 0, 1) })
 	t.Run("containerd stopped", func(t *testing.T) { testRestart(t, n, n.Containerd.Stop, 2, 3) })
+	t.Run("shim hangs", func(t *testing.T) { testHang(t, n, name(4)) })
 	t.Run("end", func(t *testing.T) { testEnd(t, n) })
 	t.Run("orphaned tap", func(t *testing.T) { testTaps(t, n) })
 	t.Run("many", func(t *testing.T) { testMany(t, n) })
@@ -159,7 +161,7 @@ func listen(t *testing.T, client *containerd.Client) (exits func() map[string][]
 	return func() map[string][]uint32 {
 		mu.Lock()
 		defer mu.Unlock()
-		return seen
+		return maps.Clone(seen)
 	}
 }
 
@@ -167,14 +169,14 @@ func listen(t *testing.T, client *containerd.Client) (exits func() map[string][]
 func testEnd(t *testing.T, n *harness.Node) {
 	client := connect(t, n)
 	exits := listen(t, client)
-	for i := 4; i < vms; i++ {
+	for i := 5; i < vms; i++ {
 		if err := remove(t.Context(), client, name(i), code(i)); err != nil {
 			t.Error(err)
 		}
 	}
 	err := harness.Poll(t.Context(), bound, func(context.Context) error {
 		seen := exits()
-		for i := 5; i < vms; i++ { // the first one may be over before anybody listens
+		for i := 6; i < vms; i++ { // the first one may be over before anybody listens
 			if !slices.Equal(seen[name(i)], []uint32{code(i)}) {
 				return fmt.Errorf("exits of %s: %v", name(i), seen[name(i)])
 			}

@@ -19,6 +19,9 @@ import (
 // journalName is the file that names a VM's shim; each write replaces it.
 const journalName = "node.json"
 
+// fenced is the phase of an attempt that never runs here.
+const fenced = "FENCED"
+
 // watcher knows which shims are waited for.
 type watcher struct {
 	dir  string
@@ -30,9 +33,9 @@ type watcher struct {
 }
 
 // Watch calls died for each VM below dir, a directory for each namespace and in it one
-// for each VM, whose journal names a process that has ended: once for each process, and
-// at the same time as for others. Watch returns when ctx ends, or when the kernel grants
-// no more watches.
+// for each VM, whose journal names a process that has ended, once for each process, or is a
+// fence that names none, once for each write of it: and at the same time as for others. Watch
+// returns when ctx ends, or when the kernel grants no more watches.
 func Watch(ctx context.Context, dir string, died func(namespace, id string)) error {
 	err := watch(ctx, dir, died)
 	if ctx.Err() != nil {
@@ -78,7 +81,7 @@ func (w *watcher) handle(ctx context.Context, t *tree, changed []string) error {
 			err = w.enter(ctx, t, path)
 		case 2:
 			if filepath.Base(path) == journalName {
-				w.look(ctx, filepath.Dir(path))
+				w.look(ctx, filepath.Dir(path), true)
 			}
 		}
 		if err != nil {
@@ -94,7 +97,7 @@ func (w *watcher) enter(ctx context.Context, t *tree, vm string) error {
 	if err := t.add(vm); err != nil {
 		return err
 	}
-	w.look(ctx, vm)
+	w.look(ctx, vm, false)
 	return nil
 }
 
@@ -128,12 +131,14 @@ func (w *watcher) scan(ctx context.Context, t *tree) error {
 }
 
 // look begins to wait for the shim that the journal in dir names, unless it does so
-// already.
-func (w *watcher) look(ctx context.Context, dir string) {
+// already. A fence that was written again is told of again: who wrote it may have had the VM
+// between the two, and have kept a successor away.
+func (w *watcher) look(ctx context.Context, dir string, written bool) {
 	id, err := shimOf(dir)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err != nil || w.watched[dir] == id {
+	known, ok := w.watched[dir]
+	if again := written && id.PID == 0; err != nil || ok && known == id && !again {
 		return
 	}
 	w.watched[dir] = id
@@ -155,20 +160,21 @@ func (w *watcher) look(ctx context.Context, dir string) {
 	})
 }
 
-// shimOf answers the process that a journal names. A fence that outlived its VM names
-// none.
+// shimOf answers the process that a journal names. A fence that outlived its VM names none:
+// whoever left it is done, and the operation that it is about may be waiting for its word.
 func shimOf(dir string) (proc.ID, error) {
 	data, err := os.ReadFile(filepath.Join(dir, journalName))
 	if err != nil {
 		return proc.ID{}, err
 	}
 	var journal struct {
-		Shim proc.ID `json:"shim"`
+		Phase string  `json:"phase"`
+		Shim  proc.ID `json:"shim"`
 	}
 	if err := json.Unmarshal(data, &journal); err != nil {
 		return proc.ID{}, err
 	}
-	if journal.Shim.PID == 0 {
+	if journal.Shim.PID == 0 && journal.Phase != fenced {
 		return proc.ID{}, errors.New("no shim")
 	}
 	return journal.Shim, nil

@@ -16,7 +16,12 @@ import (
 // note writes a journal as a shim does: whole, under its name.
 func note(t *testing.T, dir string, id proc.ID) {
 	t.Helper()
-	data, err := json.Marshal(map[string]any{"shim": id, "phase": "OWN"})
+	write(t, dir, "OWN", id)
+}
+
+func write(t *testing.T, dir, phase string, id proc.ID) {
+	t.Helper()
+	data, err := json.Marshal(map[string]any{"shim": id, "phase": phase})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,6 +118,53 @@ func TestWatch(t *testing.T) {
 	case name := <-died:
 		t.Errorf("%s died once more", name)
 	default:
+	}
+}
+
+// I4: a fence that names no process is told at once: nobody answers for it, and the operation
+// that it is about may wait for that. Each one is, also behind one that was answered for; a
+// journal of anything else without a process is not.
+func TestFences(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "vms")
+	write(t, filepath.Join(dir, "default", "early"), fenced, proc.ID{})
+	told := make(chan string)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- Watch(ctx, dir, func(_, id string) {
+			select {
+			case told <- id:
+			case <-ctx.Done():
+			}
+		})
+	}()
+	want := func(id string) {
+		t.Helper()
+		select {
+		case got := <-told:
+			if got != id {
+				t.Fatalf("told of %s, want %s", got, id)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatalf("nobody tells of %s", id)
+		}
+	}
+	want("early")
+	note(t, filepath.Join(dir, "default", "none"), proc.ID{})
+	late := filepath.Join(dir, "default", "late")
+	write(t, late, fenced, proc.ID{})
+	want("late")
+	answering, kill := process(t)
+	write(t, late, fenced, answering)
+	kill()
+	want("late")
+	for range 2 { // the second one hides who had it between them
+		write(t, late, fenced, proc.ID{})
+		want("late")
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("Watch: %v", err)
 	}
 }
 

@@ -23,27 +23,37 @@ type ID struct {
 
 // Find names a process that runs now.
 func Find(pid int) (ID, error) {
-	start, _, err := stat(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	now, err := stat(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
 		return ID{}, fmt.Errorf("find process %d: %w", pid, err)
 	}
-	return ID{PID: pid, StartTime: start}, nil
+	return ID{PID: pid, StartTime: now.start}, nil
 }
 
-// stat answers start time and state letter.
-func stat(path string) (uint64, byte, error) {
+// status of a process, or of one of its threads.
+type status struct {
+	start   uint64
+	state   byte // its letter; of a process that of its first thread
+	threads int  // of the process; a zombie whose threads have all ended has one
+}
+
+func stat(path string) (status, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return 0, 0, err
+		return status{}, err
 	}
 	// The command, in parentheses, may hold anything.
 	_, rest, ok := strings.Cut(string(data[strings.LastIndexByte(string(data), ')')+1:]), " ")
 	fields := strings.Fields(rest)
 	if !ok || len(fields) < 20 {
-		return 0, 0, fmt.Errorf("%s: short line", path)
+		return status{}, fmt.Errorf("%s: short line", path)
 	}
 	start, err := strconv.ParseUint(fields[19], 10, 64)
-	return start, fields[0][0], err
+	if err != nil {
+		return status{}, err
+	}
+	threads, err := strconv.Atoi(fields[17])
+	return status{start, fields[0][0], threads}, err
 }
 
 // open answers a pidfd; ErrProcessDone if the process is gone or the pid is another's.
@@ -67,10 +77,12 @@ func (id ID) open() (int, error) {
 	return fd, nil
 }
 
-// Alive reports whether the process exists and is no zombie.
+// Alive reports whether the process exists and any of its threads may still do something: the
+// first one is a zombie from its end on, while another one waits for a disk, say.
 func (id ID) Alive() bool {
-	start, state, err := stat(filepath.Join("/proc", strconv.Itoa(id.PID), "stat"))
-	return err == nil && start == id.StartTime && state != 'Z' && state != 'X'
+	now, err := stat(filepath.Join("/proc", strconv.Itoa(id.PID), "stat"))
+	ended := now.state == 'X' || now.state == 'Z' && now.threads <= 1
+	return err == nil && now.start == id.StartTime && !ended
 }
 
 // Signal sends sig. A process that is gone is os.ErrProcessDone.
@@ -176,14 +188,14 @@ func (id ID) stopped() (bool, error) {
 		return false, err
 	}
 	for _, t := range tasks {
-		_, state, err := stat(t)
+		now, err := stat(t)
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 			continue // the thread has ended
 		}
 		if err != nil {
 			return false, err
 		}
-		if state != 'T' && state != 't' {
+		if now.state != 'T' && now.state != 't' {
 			return false, nil
 		}
 	}
