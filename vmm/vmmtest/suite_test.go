@@ -21,7 +21,7 @@ func fakeEnv(t *testing.T, wrong string) Env {
 		Driver: &fakeDriver{wrong: wrong}, Memory: 2 << 20, VCPUs: 1, Dir: dir,
 		NetNS: func() (*os.File, error) { return os.Open("/proc/self/ns/" + ns) },
 		Tap:   func(*os.File) (*os.File, error) { return os.Open(os.DevNull) },
-		Still: 50 * time.Millisecond, Limit: 20 * time.Second,
+		Still: 150 * time.Millisecond, Limit: time.Minute, // it says something each millisecond
 	}
 }
 
@@ -61,7 +61,7 @@ func TestEachClauseFails(t *testing.T) {
 			t.Run(wrong, func(t *testing.T) {
 				t.Parallel()
 				env := fakeEnv(t, wrong)
-				env.Limit = 2 * time.Second
+				env.Limit = 3 * time.Second
 				if err := c.Check(t.Context(), env); err == nil {
 					t.Errorf("clause %q does not notice: %s", c.Name, wrong)
 				} else {
