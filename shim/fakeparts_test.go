@@ -62,7 +62,8 @@ type fakeMachine struct {
 	once    sync.Once
 	mu      sync.Mutex
 	runs    bool
-	deaf    bool // to SIGKILL
+	deaf    bool   // to SIGKILL
+	dies    func() // what SIGKILL finds
 	nics    *fakeNICs
 	off     bool // by the guest
 	presses int  // of the power button
@@ -106,8 +107,11 @@ func (m *fakeMachine) Pause(context.Context) error {
 
 func (m *fakeMachine) Kill(ctx context.Context) error {
 	m.mu.Lock()
-	deaf := m.deaf
+	deaf, dies := m.deaf, m.dies
 	m.mu.Unlock()
+	if dies != nil {
+		dies()
+	}
 	if deaf {
 		<-ctx.Done()
 		return ctx.Err()

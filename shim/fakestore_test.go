@@ -30,6 +30,7 @@ type fakeStore struct {
 	lacks      string        // for what
 	fills      int           // so many workers have brought RAM
 	dead       int           // so many of them died
+	spent      bool          // each of them dies behind its last order
 }
 
 func (s *fakeStore) wait(ctx context.Context, c chan struct{}) error {
@@ -105,7 +106,11 @@ func (s *fakeStore) LazyFill(ctx context.Context, j worker.LazyJob, notify func(
 	if fails {
 		return errFake
 	}
-	return j.Whole(ctx)
+	err := j.Whole(ctx)
+	if err == nil && s.spent {
+		err = errFake
+	}
+	return err
 }
 
 // Send is a stream whose other end is ready when it says so.

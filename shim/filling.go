@@ -20,6 +20,9 @@ var (
 	longestFill = 5 * time.Second
 )
 
+// emptyBound is how long the end of a VM waits for that of its fill.
+const emptyBound = 5 * time.Second
+
 // filling is RAM that comes while the VM runs.
 type filling struct {
 	Filling
@@ -103,6 +106,23 @@ func (vm *VM) fillOn() *filling {
 	return f
 }
 
+// emptyHanded ends the fill of a VM that is about to be killed: the kernel may wait for a page in a
+// worker of its own (KVM's), which no signal reaches, and lets go of the VMM only when nobody can bring it.
+func (vm *VM) emptyHanded(ctx context.Context) {
+	f := vm.filling()
+	if f == nil {
+		return
+	}
+	f.cancel()
+	ctx, cancel := context.WithTimeout(ctx, emptyBound)
+	defer cancel()
+	select {
+	case <-f.over:
+	case <-ctx.Done():
+		vm.log.Warn("the fill of RAM does not end: the VMM is killed beside it")
+	}
+}
+
 // fillAgain goes on with the fill of a shim that died, if there was one.
 func (vm *VM) fillAgain() {
 	if vm.noted().Filling != nil {
@@ -115,7 +135,7 @@ func (vm *VM) fill(ctx context.Context, f *filling) bool {
 	begun, pause := time.Now(), fillPause
 	for {
 		err := vm.fillOnce(ctx, f)
-		if err == nil {
+		if err == nil || vm.noted().Filling == nil { // the worker may have died behind its last order
 			vm.log.Info("RAM is whole", "snapshot", f.Digest, "ms", time.Since(begun).Milliseconds())
 			return true
 		}

@@ -127,6 +127,7 @@ func (vm *VM) stopMachine(ctx context.Context) error {
 	vm.mu.Unlock()
 	var errs []error
 	if machine != nil {
+		vm.emptyHanded(ctx)
 		errs = append(errs, machine.Kill(ctx))
 	}
 	if agent != nil {

@@ -94,8 +94,8 @@ func (s *starting) expect(_ context.Context, u *undo) error {
 		return fmt.Errorf("restore lazily: %w", err)
 	}
 	s.armed = true
-	f := vm.fillOn()
-	u.add("stop to fill RAM", func(context.Context) error { f.cancel(); return nil })
+	vm.fillOn()
+	u.add("stop to fill RAM", func(ctx context.Context) error { vm.emptyHanded(ctx); return nil })
 	return nil
 }
 

@@ -137,6 +137,23 @@ func TestLazyRestoreEnds(t *testing.T) {
 	}
 }
 
+// A worker that dies once RAM is whole is the last one.
+func TestWorkerDiesBehindAFill(t *testing.T) {
+	w, come := lazily(t)
+	w.store.spent = true
+	w.running()
+	vm, err := w.service.the()
+	w.must("find", err)
+	f := vm.filling()
+	come()
+	<-f.over
+	if w.store.fills != 1 || vm.filling() != nil || w.journal().Filling != nil {
+		t.Errorf("%d workers, journal %+v", w.store.fills, w.journal())
+	}
+	_, err = w.capture()
+	w.must("capture", err)
+}
+
 // What cannot be is refused by name, before anything is reserved, and nothing is lost.
 func TestLazyRestoreRefused(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -223,15 +240,21 @@ func TestShimDiesInALazyWake(t *testing.T) {
 	}
 }
 
-// A VM that is killed while it waits is gone at once.
+// A VM that is killed while it waits is gone at once, and nobody brings it pages any more when its
+// VMM is killed.
 func TestKillOfAVMThatWaits(t *testing.T) {
 	w, _ := lazily(t)
 	w.running()
 	vm, err := w.service.the()
 	w.must("find", err)
-	f := vm.filling()
+	f, asked := vm.filling(), false
+	w.machine.mu.Lock()
+	w.machine.dies = func() { asked = !f.lacks() }
+	w.machine.mu.Unlock()
 	vm.end(t.Context(), killed, vm.resumed)
-	<-f.over
+	if !asked {
+		t.Error("the VMM was killed while pages were brought, or not at all")
+	}
 	w.must("delete", w.delete())
 	w.nothingLeft()
 }

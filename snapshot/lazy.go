@@ -64,9 +64,10 @@ func (s *Snapshot) Check(ctx context.Context) error {
 }
 
 // FillWaiting brings the pages of a space to a VM that runs: those that it waits for first, the
-// others behind them, each frame verified before it is decoded. What cannot be read, or is not what the index
-// says, is tried again until ctx ends, and told as Progress: whoever needs it waits, since nothing
-// else may stand there. Once all is there it calls whole, while it answers on.
+// others behind them as soon as it wants none for a while, each frame verified before it is decoded.
+// What cannot be read, or is not what the index says, is tried again until ctx ends, and told as
+// Progress: whoever needs it waits, since nothing else may stand there. Once all is there it calls
+// whole, while it answers on.
 //
 // A table is made of all spaces; that it cannot be written costs the next Push time, no more.
 func (s *Snapshot) FillWaiting(ctx context.Context, space string, ram Waiting, o FillOptions, whole func(context.Context) error) error {
@@ -99,6 +100,9 @@ func (s *Snapshot) fillWaiting(ctx context.Context, space string, ram Waiting, o
 	})
 	g.Go(func() error {
 		defer stop()
+		if err := f.lazy.lull(ctx); err != nil {
+			return err
+		}
 		if err := f.finish(ctx, o); err != nil {
 			return err
 		}
@@ -123,6 +127,7 @@ type lazy struct {
 
 	mu      sync.Mutex
 	busy    map[int]bool // frames that somebody waits for, being read
+	wanted  time.Time    // when somebody last did; zero: nobody has yet
 	waiting string       // for what the fill waits
 
 	untabled atomic.Bool // the table could not be written
@@ -136,15 +141,18 @@ func (l *lazy) fault(offset int64) {
 	if !found {
 		i--
 	}
-	if i < 0 || page >= runs[i].Page+uint64(runs[i].Count) {
+	empty := i < 0 || page >= runs[i].Page+uint64(runs[i].Count)
+	if empty {
 		if err := l.ram.Zero(offset); err != nil {
 			l.served.Go(func() { l.zero(offset, err) })
 		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.wanted = time.Now(); empty {
 		return
 	}
 	frame := int(runs[i].Frame)
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.busy[frame] {
 		return
 	}

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -70,9 +72,9 @@ func (r *lazyRAM) touch(ctx context.Context, offset int64) {
 }
 
 func quickLazy(t *testing.T) {
-	pause, longest := lazyPause, longestLazy
-	lazyPause, longestLazy = time.Millisecond, 5*time.Millisecond
-	t.Cleanup(func() { lazyPause, longestLazy = pause, longest })
+	pause, longest, lull, most := lazyPause, longestLazy, lazyLull, longestLull
+	lazyPause, longestLazy, lazyLull, longestLull = time.Millisecond, 5*time.Millisecond, 8*time.Millisecond, 20*time.Millisecond
+	t.Cleanup(func() { lazyPause, longestLazy, lazyLull, longestLull = pause, longest, lull, most })
 }
 
 // lazily restores RAM so, with a VM that touches pages meanwhile, and wants it to be right.
@@ -231,5 +233,71 @@ func TestFillWaitingEnds(t *testing.T) {
 	s.store = w.st
 	if err := s.Check(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// stalled is a store whose first read of a part lasts, and which counts the packs that are asked for meanwhile.
+type stalled struct {
+	store.Store
+	once  sync.Once
+	asked chan struct{} // closed when that read has begun
+	goOn  chan struct{}
+	packs atomic.Int32
+}
+
+func (s *stalled) Get(ctx context.Context, o store.Object) (io.ReadCloser, error) {
+	s.packs.Add(1)
+	return s.Store.Get(ctx, o)
+}
+
+func (s *stalled) GetRange(ctx context.Context, d digest.Digest, offset, n int64) (io.ReadCloser, error) {
+	s.once.Do(func() {
+		close(s.asked)
+		<-s.goOn
+	})
+	in, err := s.Store.Get(ctx, store.Blob(d))
+	if err == nil {
+		_, err = io.CopyN(io.Discard, in, offset)
+	}
+	return struct { // that does not seek
+		io.Reader
+		io.Closer
+	}{in, in}, err
+}
+
+// The rest comes behind what the VM waits for, and at last also where that does not come, or nobody
+// waits; who calls it off does not wait for any of it.
+func TestFillWaitsForALull(t *testing.T) {
+	quickLazy(t)
+	w := newWorld(t, 64)
+	_, s := w.stored(t)
+	lazyLull, longestLull = time.Millisecond, time.Hour
+	st := &stalled{Store: w.st, asked: make(chan struct{}), goOn: make(chan struct{})}
+	s.store = st
+	ram, whole := newLazyRAM(t), false
+	go func() {
+		ram.touch(t.Context(), int64(s.index.Spaces[0].Runs[0].Page)*format.PageSize)
+	}()
+	go func() {
+		<-st.asked
+		time.Sleep(20 * time.Millisecond)
+		if n := st.packs.Load(); n > 0 {
+			t.Errorf("%d packs are read beside a page that the VM waits for", n)
+		}
+		close(st.goOn)
+	}()
+	end := func(context.Context) error { whole = true; return nil }
+	if err := s.FillWaiting(t.Context(), "ram0", ram, FillOptions{}, end); err != nil || !whole || st.packs.Load() == 0 {
+		t.Errorf("whole %v by %d packs, %v", whole, st.packs.Load(), err)
+	}
+	never := func(context.Context) error { t.Error("it is whole"); return nil }
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.FillWaiting(ctx, "ram0", newLazyRAM(t), FillOptions{}, never); !errors.Is(err, context.Canceled) {
+		t.Errorf("called off: %v", err)
+	}
+	whole, lazyLull, longestLull = false, time.Hour, time.Millisecond
+	if err := s.FillWaiting(t.Context(), "ram0", newLazyRAM(t), FillOptions{}, end); err != nil || !whole {
+		t.Errorf("whole %v, %v", whole, err)
 	}
 }

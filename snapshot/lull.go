@@ -1,0 +1,38 @@
+package snapshot
+
+import (
+	"context"
+	"time"
+)
+
+// How long a VM that wakes has to want nothing until the rest of its RAM comes, and how long that waits
+// at most: it takes cores and network from what the VM waits for. Variables for the tests.
+var (
+	lazyLull    = 200 * time.Millisecond
+	longestLull = time.Second
+)
+
+// lull returns when the rest of the pages may come.
+func (l *lazy) lull(ctx context.Context) error {
+	tick := time.NewTicker(lazyLull / 8)
+	defer tick.Stop()
+	end := time.NewTimer(longestLull)
+	defer end.Stop()
+	for !l.calm() {
+		select {
+		case <-tick.C:
+		case <-end.C:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// calm reports whether the VM has wanted something, has it, and wants nothing more for now.
+func (l *lazy) calm() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.busy) == 0 && !l.wanted.IsZero() && time.Since(l.wanted) >= lazyLull
+}
