@@ -175,6 +175,7 @@ func (vm *VM) enforce() {
 	if begun {
 		return
 	}
+	bound := killBound // here: what follows may outlive the test that changed it
 	go func() {
 		for {
 			select {
@@ -182,7 +183,7 @@ func (vm *VM) enforce() {
 				return
 			case <-vm.life.Done():
 				return
-			case <-time.After(killBound):
+			case <-time.After(bound):
 			}
 			vm.mu.Lock()
 			runs := vm.state == Running && !vm.frozen()
