@@ -142,7 +142,6 @@ func (vm *VM) stopMachine(ctx context.Context) error {
 // guard watches the VMM: its end is the end of the VM, whoever caused it, unless an operation
 // decides what becomes of that.
 func (vm *VM) guard() {
-	bound := endBound // here: what follows may outlive the test that changed it
 	vm.mu.Lock()
 	machine := vm.machine
 	vm.mu.Unlock()
@@ -162,7 +161,7 @@ func (vm *VM) guard() {
 	if !vm.starved(exit) {
 		vm.log.Info("VMM ended", "status", exit.Status, "reason", exit.Reason)
 	}
-	ctx, cancel := context.WithTimeout(vm.life, bound)
+	ctx, cancel := context.WithTimeout(vm.life, endBound)
 	defer cancel()
 	if !vm.spec().HasAgent() {
 		vm.lastWords(ctx)
