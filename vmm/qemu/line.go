@@ -39,7 +39,7 @@ func (d *Driver) line(cfg vmm.Config, accel string, f *files) []string {
 		// Core dumps and page merging would show the guest's memory to others.
 		"-machine", opt(machine, append([]string{"memory-backend", "ram", "dump-guest-core", "off", "mem-merge", "off",
 			"sata", "off", "smbus", "off", "vmport", "off"}, f.flashes()...)...),
-		"-accel", accelerator(accel),
+		"-accel", accelerator(accel, cfg.VCPUs),
 		"-cpu", Model(cpu, accel) + enlightenments(cfg, accel),
 		"-smp", opt(strconv.Itoa(cfg.VCPUs), "sockets", "1", "cores", strconv.Itoa(cfg.VCPUs), "threads", "1"),
 		"-m", opt("", "size", strconv.FormatUint(cfg.Memory>>20, 10)+"M"),
@@ -214,12 +214,18 @@ func Model(cpu, accel string) string {
 	return cpu
 }
 
-func accelerator(accel string) string {
-	if accel == "tcg" {
-		// Its cache of translated code is the VMM's own memory, charged to the task.
-		return "tcg,tb-size=" + strconv.Itoa(translated)
+// accelerator is the value of -accel. Emulated CPUs take turns: where each has a thread of
+// its own, two of them now and again run for ever without getting anywhere, on a busy host.
+func accelerator(accel string, vcpus int) string {
+	if accel != "tcg" {
+		return accel
 	}
-	return accel
+	// Its cache of translated code is the VMM's own memory, charged to the task.
+	value := "tcg,tb-size=" + strconv.Itoa(translated)
+	if vcpus > 1 {
+		value += ",thread=single"
+	}
+	return value
 }
 
 // translated is the size of that cache in MiB.
