@@ -7,12 +7,15 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"godwit.dev/godwit/api/pulse"
 )
 
 func main() {
 	if tracked(os.Args[1:]) {
 		return
 	}
+	pulse.Keep(pulse.Idle)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/api/pulse"
 	"godwit.dev/godwit/api/version"
 )
 
@@ -28,6 +29,7 @@ func main() {
 		}
 		return
 	}
+	pulse.Keep(pulse.Idle)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, *path); err != nil && !errors.Is(err, context.Canceled) {
