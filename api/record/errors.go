@@ -44,6 +44,8 @@ func (e *HeldError) Holder() string {
 		return fmt.Sprintf("operation %s (%s, node %s, %s) is open", op.GetId(), op.GetKind(), where, op.GetPhase())
 	}
 	switch owner := rec.GetOwner(); {
+	case owner.GetNode() != "" && IsLost(rec):
+		return fmt.Sprintf("node %s owns it at generation %d, and %s", owner.GetNode(), rec.GetGeneration(), LostText(rec))
 	case owner.GetNode() != "":
 		return fmt.Sprintf("node %s owns it at generation %d", owner.GetNode(), rec.GetGeneration())
 	case owner.GetDigest() != "":

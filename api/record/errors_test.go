@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -62,5 +63,16 @@ func TestHeldCrossesTheWire(t *testing.T) {
 	}
 	if want := "open: own: node b owns it at generation 3: failed precondition"; got.Error() != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// A VM that a move has lost is its destination's by name: a refusal says both, and what helps.
+func TestHeldNamesTheRemedyOfALoss(t *testing.T) {
+	rec := &nodev1.Record{Owner: &nodev1.Owner{Node: "b"}, Kept: &nodev1.Kept{Node: "a", Destination: "b"}}
+	got := (&HeldError{Call: "own", Record: rec}).Error()
+	for _, want := range []string{"node b owns it", "node a holds it", "godwit recover --from-source"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q does not say %q", got, want)
+		}
 	}
 }

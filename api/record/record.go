@@ -82,7 +82,7 @@ func Decide(rec *nodev1.Record, node string, intent Intent) (Decision, error) {
 		return Decision{Action: Restore, Digest: owner.GetDigest(), Repository: rec.GetRepository(), Lost: !intent.Set()}, nil
 	case intent.Set():
 		return Decision{}, fmt.Errorf("restore VM %s from %s: no snapshot owns it: %w", vm, intent.wants(), errdefs.ErrFailedPrecondition)
-	case owner.GetNode() == "" || owner.GetNode() == node:
+	case owner.GetNode() == "" || owner.GetNode() == node || IsLost(rec): // boot refuses that one, with the remedy
 		return boot(rec, vm, intent)
 	default:
 		return Decision{}, fmt.Errorf("create VM %s: node %s owns it: %w", vm, owner.GetNode(), errdefs.ErrFailedPrecondition)

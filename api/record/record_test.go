@@ -43,6 +43,7 @@ func TestDecide(t *testing.T) {
 		"another snapshot":           {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Digest: a}}, intent: Intent{Digest: b}, text: a},
 		"lost":                       {rec: &nodev1.Record{Vm: vm, Lost: a}, text: "godwit wake --digest " + a + " --force default/web"},
 		"lost, owner still named":    {rec: &nodev1.Record{Vm: vm, Lost: a, Owner: &nodev1.Owner{Node: "n1"}}, text: "godwit rm --force default/web"},
+		"lost at another node":       {rec: &nodev1.Record{Vm: vm, Kept: &nodev1.Kept{Node: "n1", Destination: "n2"}, Owner: &nodev1.Owner{Node: "n2"}}, text: "godwit recover --from-source default/web"},
 		"lost, woken by force":       {rec: &nodev1.Record{Vm: vm, Lost: a, Operation: wake}, intent: Intent{Operation: "op", Attempt: 1, Digest: a, Left: a}, want: Decision{Action: Restore, Digest: a}},
 		"marked, empty records":      {rec: &nodev1.Record{Vm: vm}, intent: Intent{Left: a}, text: a},
 		"marked, a snapshot owns":    {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Digest: b}}, intent: Intent{Left: a}, want: Decision{Action: Restore, Digest: b, Lost: true}},
