@@ -5,10 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/testing/protocmp"
 
 	"godwit.dev/godwit/api/config"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
@@ -123,7 +127,9 @@ func statusOf(resp *nodev1.VMsResponse) map[string]string {
 // S0-18: the list shows what is under way; the record wins over the shim, except for
 // the state of a VM that this node owns.
 func TestVMsJoinsRecordsAndShims(t *testing.T) {
+	kept := &nodev1.Kept{Node: "a", Destination: "b"}
 	s := &Service{
+		Config: &config.Config{Node: "a"},
 		Records: &records{list: []*nodev1.Record{
 			{Vm: vm("here"), Owner: &nodev1.Owner{Node: "a"}},
 			{Vm: vm("asleep"), Owner: &nodev1.Owner{Digest: "sha256:1"}},
@@ -131,8 +137,19 @@ func TestVMsJoinsRecordsAndShims(t *testing.T) {
 			{Vm: vm("there"), Owner: &nodev1.Owner{Node: "b"}},
 			{Vm: vm("gone")},
 			{Vm: vm("lost"), Lost: "sha256:2"},
+			{Vm: vm("lost-there"), Owner: &nodev1.Owner{Node: "b"}, Kept: kept},
+			{Vm: vm("kept-here"), Owner: &nodev1.Owner{Node: "b"}, Kept: kept},
+			{Vm: vm("lost-here"), Owner: &nodev1.Owner{Node: "a"}, Kept: &nodev1.Kept{Node: "b", Destination: "a"}},
+			{Vm: vm("lost-silent"), Owner: &nodev1.Owner{Node: "b"}, Kept: kept},
+			{Vm: vm("moved"), Owner: &nodev1.Owner{Node: "b"}},
+			{Vm: vm("back"), Owner: &nodev1.Owner{Node: "a"}, Kept: &nodev1.Kept{Node: "a", Destination: "b", Reclaimed: true}},
+			{Vm: vm("read"), Owner: &nodev1.Owner{Node: "a"}, Operation: &nodev1.Operation{Kind: nodev1.Kind_KIND_CHECKPOINT}},
 		}},
-		Shims: shims{"here": {State: "running", Memory: 1 << 20}, "leaving": {State: "paused"}, "silent": nil, "asleep": {State: "stopped"}},
+		Shims: shims{
+			"here": {State: "running", Memory: 1 << 20}, "leaving": {State: "paused"}, "silent": nil, "asleep": {State: "stopped"},
+			"kept-here": {State: "voted", Memory: 1 << 20}, "lost-here": {State: "stopped"}, "lost-silent": nil, "moved": {State: "voted"},
+			"back": {State: "running"}, "read": {State: "capturing"},
+		},
 	}
 	resp, err := s.VMs(t.Context(), &nodev1.VMsRequest{})
 	if err != nil {
@@ -140,14 +157,72 @@ func TestVMsJoinsRecordsAndShims(t *testing.T) {
 	}
 	want := map[string]string{
 		"here": "running", "asleep": "hibernated", "leaving": "hibernating", "there": "owned", "gone": "stopped", "lost": "lost", "silent": "unknown",
+		"lost-there": "lost", "kept-here": "lost", "lost-here": "lost", "lost-silent": "lost", "moved": "owned", "back": "running", "read": "capturing",
 	}
 	if diff := cmp.Diff(want, statusOf(resp)); diff != "" {
 		t.Errorf("VMs (-want +got):\n%s", diff)
 	}
+	for _, info := range resp.GetVms() {
+		if id := info.GetVm().GetId(); info.GetStatus() == "lost" && !strings.Contains(info.GetNote(), "godwit rm --force default/"+id) {
+			t.Errorf("%s is lost, and its note is %q", id, info.GetNote())
+		}
+		if info.GetVm().GetId() == "kept-here" && info.GetMemory() != 1<<20 {
+			t.Errorf("what the shim says is not there: %v", info)
+		}
+	}
+}
+
+// fill sets every field of m that is a scalar, or a list of them.
+func fill(m protoreflect.Message) {
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		var v protoreflect.Value
+		f := fields.Get(i)
+		switch f.Kind() {
+		case protoreflect.StringKind:
+			v = protoreflect.ValueOfString(string(f.Name()))
+		case protoreflect.Uint64Kind:
+			v = protoreflect.ValueOfUint64(uint64(f.Number()))
+		case protoreflect.Uint32Kind:
+			v = protoreflect.ValueOfUint32(uint32(f.Number()))
+		default:
+			continue
+		}
+		if f.IsList() {
+			m.Mutable(f).List().Append(v)
+			continue
+		}
+		m.Set(f, v)
+	}
+}
+
+// S0-18: a field of the list that is not the record's comes from the shim, also of a VM
+// that has a record. A new field that one of the two steps forgets is empty here.
+func TestAShimsFieldsReachTheList(t *testing.T) {
+	q := &machinev1.QueryResponse{}
+	fill(q.ProtoReflect())
+	local := running(&nodev1.VMInfo{Vm: vm("x"), Note: "note"}, q)
+	rec := &nodev1.Record{Vm: vm("x"), Uid: "recorded", Owner: &nodev1.Owner{Node: "a"}, Generation: 7}
+	got := join(recorded(rec), local, "a").ProtoReflect()
+	want := proto.CloneOf(local)
+	want.Uid, want.Owner, want.Generation = rec.GetUid(), rec.GetOwner(), rec.GetGeneration()
+	if diff := cmp.Diff(want, got.Interface(), protocmp.Transform()); diff != "" {
+		t.Errorf("joined (-want +got):\n%s", diff)
+	}
+	fields := got.Descriptor().Fields()
+	for i := range fields.Len() {
+		switch f := fields.Get(i); f.Name() {
+		case "operation", "cleanup_pending": // the records' alone
+		default:
+			if !got.Has(f) {
+				t.Errorf("%s is empty", f.Name())
+			}
+		}
+	}
 }
 
 func TestVMsWithoutController(t *testing.T) {
-	s := &Service{Records: &records{err: errors.New("controller is away")}, Shims: shims{"here": {State: "running"}}}
+	s := &Service{Config: &config.Config{Node: "a"}, Records: &records{err: errors.New("controller is away")}, Shims: shims{"here": {State: "running"}}}
 	resp, err := s.VMs(t.Context(), &nodev1.VMsRequest{Namespace: "default"})
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"sort"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -32,7 +33,7 @@ func (s *Service) VMs(ctx context.Context, req *nodev1.VMsRequest) (*nodev1.VMsR
 	}
 	for name, info := range local {
 		if known := byName[name]; known != nil {
-			join(known, info)
+			byName[name] = join(known, info, s.Config.Node)
 			continue
 		}
 		byName[name] = info
@@ -109,7 +110,11 @@ var statuses = map[nodev1.Kind]string{
 	nodev1.Kind_KIND_MIGRATE:   "migrating",
 }
 
-// recorded is what the record alone says.
+// owned is a VM that runs, or did, at a node of which the record alone is known.
+const owned = "owned"
+
+// recorded is what the record alone says. A VM that a live move has lost is its
+// destination's by name until somebody decides: lost comes first.
 func recorded(rec *nodev1.Record) *nodev1.VMInfo {
 	info := &nodev1.VMInfo{
 		Vm: rec.GetVm(), Uid: rec.GetUid(), Owner: rec.GetOwner(), Generation: rec.GetGeneration(), Operation: rec.GetOperation(),
@@ -119,10 +124,10 @@ func recorded(rec *nodev1.Record) *nodev1.VMInfo {
 		info.Status = statuses[rec.GetOperation().GetKind()]
 	case rec.GetOwner().GetDigest() != "":
 		info.Status = "hibernated"
-	case rec.GetOwner().GetNode() != "":
-		info.Status = "owned"
 	case record.IsLost(rec):
 		info.Status, info.Note = "lost", record.LostText(rec)
+	case rec.GetOwner().GetNode() != "":
+		info.Status = owned
 	default:
 		info.Status = "stopped"
 	}
@@ -135,13 +140,13 @@ func moves(rec *nodev1.Record) bool {
 	return rec.GetOperation() != nil && rec.GetOperation().GetKind() != nodev1.Kind_KIND_CHECKPOINT
 }
 
-// join adds what the shim says to what the record says. The record wins where both
-// speak, except for the state of a VM that this node owns.
-func join(known, local *nodev1.VMInfo) {
-	if (known.GetOperation() == nil || known.GetOperation().GetKind() == nodev1.Kind_KIND_CHECKPOINT) && known.GetOwner().GetNode() != "" {
-		known.Status = local.GetStatus()
+// join is what the record and the shim say. The record wins where both speak, except for
+// the state of a VM that this node owns.
+func join(known, local *nodev1.VMInfo, node string) *nodev1.VMInfo {
+	if known.GetStatus() == owned && known.GetOwner().GetNode() == node {
+		known.Status = ""
 	}
-	known.Memory, known.Resident, known.Vcpus, known.Vmm = local.GetMemory(), local.GetResident(), local.GetVcpus(), local.GetVmm()
-	known.Addresses, known.Network, known.Pid, known.Note = local.GetAddresses(), local.GetNetwork(), local.GetPid(), local.GetNote()
-	known.Restore = local.GetRestore()
+	both := proto.CloneOf(local)
+	proto.Merge(both, known)
+	return both
 }
