@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,7 +15,7 @@ func newPs(opts *options) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "ps",
-		Short: "List the VMs of this node and those that sleep",
+		Short: "List the VMs of the cluster, and what this node knows of its own",
 		Args:  check(cobra.NoArgs),
 		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, _ []string) error {
 			request := &nodev1.VMsRequest{Namespace: opts.namespace}
@@ -34,12 +35,21 @@ func newPs(opts *options) *cobra.Command {
 			rows := make([][]string, 0, len(resp.GetVms()))
 			for _, vm := range resp.GetVms() {
 				rows = append(rows, vmRow(vm))
+				sayNote(cmd.ErrOrStderr(), vm)
 			}
 			return table(cmd.OutOrStdout(), "VM STATUS OWNER GEN RAM RESIDENT VCPUS VMM NETWORK ADDRESSES", rows)
 		}),
 	}
 	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "VMs of all namespaces")
 	return cmd
+}
+
+// sayNote tells why nothing is known of a VM, or what to do about one that is lost. Notes
+// of others are for programs: they come and go with an operation.
+func sayNote(out io.Writer, vm *nodev1.VMInfo) {
+	if s := vm.GetStatus(); vm.GetNote() != "" && (s == "lost" || s == "unknown") {
+		fmt.Fprintf(out, "godwit: VM %s/%s is %s: %s\n", vm.GetVm().GetNamespace(), vm.GetVm().GetId(), s, vm.GetNote())
+	}
 }
 
 func vmRow(vm *nodev1.VMInfo) []string {

@@ -26,6 +26,18 @@ func TestHibernateLimits(t *testing.T) {
 	}
 }
 
+// S0-18: who looks at the list learns why nothing is known of a VM, and what to do about
+// one that is lost. An operation's coming and going is no news.
+func TestNotesOfTheList(t *testing.T) {
+	for status, said := range map[string]bool{"lost": true, "unknown": true, "hibernating": false, "running": false} {
+		var out bytes.Buffer
+		sayNote(&out, &nodev1.VMInfo{Vm: &nodev1.VM{Namespace: "default", Id: "web"}, Status: status, Note: "godwit rm --force default/web"})
+		if got := out.String(); (got != "") != said || said && !strings.Contains(got, "default/web is "+status+": godwit rm --force") {
+			t.Errorf("%s: %q", status, got)
+		}
+	}
+}
+
 // What is owed shows where people look.
 func TestCleanupPendingShows(t *testing.T) {
 	vm := &nodev1.VM{Namespace: "default", Id: "web"}

@@ -2598,23 +2598,26 @@ func (x *Check) GetRemedy() string {
 }
 
 type VMInfo struct {
-	state          protoimpl.MessageState `protogen:"open.v1"`
-	Vm             *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
-	Uid            string                 `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
-	Status         string                 `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"` // created running paused hibernating hibernated waking stopped lost unknown
-	Owner          *Owner                 `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
-	Generation     uint64                 `protobuf:"varint,5,opt,name=generation,proto3" json:"generation,omitempty"`
-	Operation      *Operation             `protobuf:"bytes,6,opt,name=operation,proto3" json:"operation,omitempty"`
-	Memory         uint64                 `protobuf:"varint,7,opt,name=memory,proto3" json:"memory,omitempty"`
-	Resident       uint64                 `protobuf:"varint,8,opt,name=resident,proto3" json:"resident,omitempty"`
-	Vcpus          uint32                 `protobuf:"varint,9,opt,name=vcpus,proto3" json:"vcpus,omitempty"`
-	Vmm            string                 `protobuf:"bytes,10,opt,name=vmm,proto3" json:"vmm,omitempty"`
-	Addresses      []string               `protobuf:"bytes,11,rep,name=addresses,proto3" json:"addresses,omitempty"`
-	Pid            uint32                 `protobuf:"varint,12,opt,name=pid,proto3" json:"pid,omitempty"`
-	Network        string                 `protobuf:"bytes,13,opt,name=network,proto3" json:"network,omitempty"`
-	Note           string                 `protobuf:"bytes,14,opt,name=note,proto3" json:"note,omitempty"`
-	CleanupPending uint32                 `protobuf:"varint,15,opt,name=cleanup_pending,json=cleanupPending,proto3" json:"cleanup_pending,omitempty"` // snapshots whose deletion is owed
-	Restore        string                 `protobuf:"bytes,16,opt,name=restore,proto3" json:"restore,omitempty"`                                      // of a VM that runs while its RAM comes: "lazy", how far it is, and what it waits for
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Vm    *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Uid   string                 `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	// From the record: hibernating hibernated waking migrating lost stopped, owned (another node's)
+	// or removed (no record any more, and snapshots to delete). Else the shim's state: created
+	// running paused capturing stopped, and those between; unknown: it does not answer.
+	Status         string     `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
+	Owner          *Owner     `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
+	Generation     uint64     `protobuf:"varint,5,opt,name=generation,proto3" json:"generation,omitempty"`
+	Operation      *Operation `protobuf:"bytes,6,opt,name=operation,proto3" json:"operation,omitempty"`
+	Memory         uint64     `protobuf:"varint,7,opt,name=memory,proto3" json:"memory,omitempty"`
+	Resident       uint64     `protobuf:"varint,8,opt,name=resident,proto3" json:"resident,omitempty"`
+	Vcpus          uint32     `protobuf:"varint,9,opt,name=vcpus,proto3" json:"vcpus,omitempty"`
+	Vmm            string     `protobuf:"bytes,10,opt,name=vmm,proto3" json:"vmm,omitempty"`
+	Addresses      []string   `protobuf:"bytes,11,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	Pid            uint32     `protobuf:"varint,12,opt,name=pid,proto3" json:"pid,omitempty"`
+	Network        string     `protobuf:"bytes,13,opt,name=network,proto3" json:"network,omitempty"`
+	Note           string     `protobuf:"bytes,14,opt,name=note,proto3" json:"note,omitempty"`                                            // what is left of a lost VM and what to do; why a shim does not answer
+	CleanupPending uint32     `protobuf:"varint,15,opt,name=cleanup_pending,json=cleanupPending,proto3" json:"cleanup_pending,omitempty"` // snapshots whose deletion is owed
+	Restore        string     `protobuf:"bytes,16,opt,name=restore,proto3" json:"restore,omitempty"`                                      // of a VM that runs while its RAM comes: "lazy", how far it is, and what it waits for
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
