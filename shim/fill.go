@@ -35,7 +35,7 @@ const ramSpace = "ram0"
 func diskSpace(i int) string { return fmt.Sprintf("disk%d", i) }
 
 // fill brings RAM, disks and device state of the snapshot here, every byte verified.
-// The VM is complete then, and has not executed an instruction.
+// RAM of a lazy wake comes later, while the VM runs. No instruction has been executed.
 func (c *creation) fill(ctx context.Context, _ *undo) (err error) {
 	if c.decision.Action != record.Restore {
 		return nil

@@ -21,14 +21,15 @@ import (
 // Phase of the journal is this node's own word on the VM, after a crash too.
 type Phase string
 
-// Phases. The first four are a source's, the others a destination's.
+// Phases. The first four are a source's, the others a destination's. A source's VM may run in
+// SENDING, up to its last pass; in READY a destination's RAM may still have to come: Filling.
 const (
 	Own      Phase = "OWN"
-	Sending  Phase = "SENDING"  // a snapshot is being made; the VM is paused
+	Sending  Phase = "SENDING"  // a snapshot is being made, or the VM sent
 	Prepared Phase = "PREPARED" // voted; the VMM is stopped
 	Released Phase = "RELEASED"
-	Incoming Phase = "INCOMING" // a snapshot is being filled in
-	Ready    Phase = "READY"    // complete, and has not executed an instruction
+	Incoming Phase = "INCOMING" // a snapshot, or what a source sends, is being filled in
+	Ready    Phase = "READY"    // has all that it needs, and has not executed an instruction
 	Fenced   Phase = "FENCED"   // given up; this attempt never runs here
 )
 

@@ -100,7 +100,8 @@ func (vm *VM) leave(from, next State) {
 	}
 }
 
-// frozen reports whether an operation holds the VM. vm.mu is held.
+// frozen reports whether an operation holds the VM, which may run, as in the passes of
+// Capturing. vm.mu is held.
 func (vm *VM) frozen() bool {
 	switch vm.state {
 	case Capturing, Captured, Voting, Voted, Aborting, Releasing:

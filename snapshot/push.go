@@ -20,7 +20,8 @@ import (
 )
 
 // Source is what a snapshot is made of. Its files must not change until Push returns,
-// those of Spaces until Captured is called.
+// those of Spaces until Captured is called. With Options.Live those of Spaces may
+// change until Push has paused the VM, and its Save writes State.
 type Source struct {
 	Spaces []Space
 	State  *os.File // device state, whole

@@ -1,6 +1,7 @@
-// Package snapshot stores a paused VM as an OCI artifact and gives it back: RAM and
-// writable disks as pages in packs, the device state, the read-only disks, and a config
-// with the Spec. Push stops at a committed manifest; it never starts or stops a VM.
+// Package snapshot stores a VM as of one instant as an OCI artifact and gives it back: RAM
+// and writable disks as pages in packs, the device state, the read-only disks, and a config
+// with the Spec. Push stops at a committed manifest. A VM that runs (Live) it has paused
+// when little is left; it never starts one or lets one go on.
 //
 // A snapshot is its digest. Until its manifest is stored nothing exists, and no
 // decision is taken from a tag. docs/snapshot-format.md describes the format.
