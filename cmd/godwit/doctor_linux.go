@@ -13,7 +13,22 @@ import (
 
 // checkHost looks at what only Linux has.
 func checkHost(ctx context.Context, cfg *config.Config) []finding {
-	return []finding{checkCloudHypervisor(ctx, cfg), checkQEMU(ctx, cfg), checkRAM(cfg)}
+	hypervisor, q := checkCloudHypervisor(ctx, cfg), checkQEMU(ctx, cfg)
+	weigh(cfg.VMM.Kind, &hypervisor, &q)
+	return []finding{hypervisor, q, checkRAM(cfg)}
+}
+
+// weigh makes fatal that the configured VMM does not run here. Where the host decides, one is
+// enough; without any it is QEMU that is missed, which runs on every host.
+func weigh(kind string, hypervisor, q *finding) {
+	switch kind {
+	case cloudhypervisor.Name:
+		hypervisor.Fatal = !hypervisor.OK
+	case qemu.Name:
+		q.Fatal = !q.OK
+	default:
+		q.Fatal = !q.OK && !hypervisor.OK
+	}
 }
 
 func checkQEMU(ctx context.Context, cfg *config.Config) finding {
@@ -26,12 +41,10 @@ func checkQEMU(ctx context.Context, cfg *config.Config) finding {
 			return f
 		}
 	}
-	f.Fatal = cfg.VMM.Kind != cloudhypervisor.Name
 	f.Detail, f.Remedy = err.Error(), "install QEMU >= 7.2 (qemu-system-x86), or set vmm.qemu"
 	return f
 }
 
-// checkCloudHypervisor is fatal where nothing else is allowed: QEMU stands in for it.
 func checkCloudHypervisor(ctx context.Context, cfg *config.Config) finding {
 	f := finding{Check: "vmm cloud-hypervisor"}
 	facts, err := cloudhypervisor.New(cloudhypervisor.Driver{Binary: cfg.VMM.CloudHypervisor}).Probe(ctx)
@@ -39,13 +52,9 @@ func checkCloudHypervisor(ctx context.Context, cfg *config.Config) finding {
 		f.OK, f.Detail = true, fmt.Sprintf("version %s, %s (%s)", facts.Version, facts.Accel, facts.Reason)
 		return f
 	}
-	f.Fatal = cfg.VMM.Kind == cloudhypervisor.Name
 	f.Detail, f.Remedy = err.Error(), "install Cloud Hypervisor >= 53 on a host with KVM; without it VMs run in QEMU"
 	return f
 }
-
-// tmpfsMagic is TMPFS_MAGIC of linux/magic.h.
-const tmpfsMagic = 0x01021994
 
 func checkRAM(cfg *config.Config) finding {
 	f := finding{Check: "ram_dir"}
@@ -54,11 +63,29 @@ func checkRAM(cfg *config.Config) finding {
 		f.Detail, f.Remedy = cfg.RAMDir+": "+err.Error(), "start godwitd, which mounts it"
 		return f
 	}
-	if st.Type != tmpfsMagic {
-		f.Detail, f.Remedy = cfg.RAMDir+" is not a tmpfs", "start godwitd, which mounts it"
+	if f.Detail, f.Remedy = ramFault(&st, uint64(cfg.RAMHugePages)); f.Detail != "" {
+		f.Detail = cfg.RAMDir + " " + f.Detail
 		return f
 	}
 	total, free := st.Blocks*uint64(st.Bsize), st.Bavail*uint64(st.Bsize)
 	f.OK, f.Detail = true, fmt.Sprintf("%s, %s free of %s", cfg.RAMDir, mib(free), mib(total))
 	return f
+}
+
+// ramFault says why no VM's RAM comes to that file system, and what helps; page is the size
+// of the huge pages that are configured, 0: none. Empty: it is as configured.
+func ramFault(st *unix.Statfs_t, page uint64) (detail, remedy string) {
+	const mount = "start godwitd, which mounts it"
+	huge := st.Type == unix.HUGETLBFS_MAGIC
+	switch {
+	case !huge && st.Type != unix.TMPFS_MAGIC && page > 0:
+		return "is no file system of huge pages", mount
+	case !huge && st.Type != unix.TMPFS_MAGIC:
+		return "is not a tmpfs", mount
+	case page > 0 && (!huge || uint64(st.Bsize) != page):
+		return fmt.Sprintf("has no pages of %d KiB (ram_huge_pages)", page>>10), "end its VMs, unmount it and " + mount
+	case page == 0 && huge:
+		return "consists of huge pages, on which no VM sleeps or wakes", "set ram_huge_pages, or end its VMs, unmount it and " + mount
+	}
+	return "", ""
 }

@@ -88,3 +88,45 @@ func TestTracking(t *testing.T) {
 		t.Errorf("got %+v", f)
 	}
 }
+
+// One VMM is enough where the host decides; what the configuration names has to run.
+func TestVMMsThatAreMissed(t *testing.T) {
+	for _, c := range []struct {
+		kind           string
+		hypervisor, q  bool // run
+		fatalH, fatalQ bool
+	}{
+		{"auto", true, true, false, false}, {"auto", true, false, false, false}, {"auto", false, true, false, false}, {"auto", false, false, false, true},
+		{"", true, false, false, false}, {"", false, false, false, true},
+		{"qemu", true, false, false, true}, {"qemu", false, true, false, false}, {"qemu", false, false, false, true},
+		{"cloud-hypervisor", false, true, true, false}, {"cloud-hypervisor", true, false, false, false}, {"cloud-hypervisor", false, false, true, false},
+	} {
+		h, q := finding{OK: c.hypervisor}, finding{OK: c.q}
+		if weigh(c.kind, &h, &q); h.Fatal != c.fatalH || q.Fatal != c.fatalQ {
+			t.Errorf("%+v: fatal %v, %v", c, h.Fatal, q.Fatal)
+		}
+	}
+}
+
+// RAM lies on what the configuration names: small pages or huge ones.
+func TestRAMOfTheConfiguredPages(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		st   unix.Statfs_t
+		page uint64
+		says string // empty: all is well
+	}{
+		{"tmpfs", unix.Statfs_t{Type: unix.TMPFS_MAGIC, Bsize: 4096}, 0, ""},
+		{"huge", unix.Statfs_t{Type: unix.HUGETLBFS_MAGIC, Bsize: 2 << 20}, 2 << 20, ""},
+		{"larger pages", unix.Statfs_t{Type: unix.HUGETLBFS_MAGIC, Bsize: 1 << 30}, 2 << 20, "2048 KiB"},
+		{"tmpfs instead of huge pages", unix.Statfs_t{Type: unix.TMPFS_MAGIC, Bsize: 4096}, 2 << 20, "2048 KiB"},
+		{"huge, not configured", unix.Statfs_t{Type: unix.HUGETLBFS_MAGIC, Bsize: 2 << 20}, 0, "huge pages"},
+		{"a disk", unix.Statfs_t{Type: unix.EXT4_SUPER_MAGIC, Bsize: 4096}, 0, "not a tmpfs"},
+		{"a disk instead of huge pages", unix.Statfs_t{Type: unix.EXT4_SUPER_MAGIC, Bsize: 4096}, 2 << 20, "no file system of huge pages"},
+	} {
+		detail, remedy := ramFault(&c.st, c.page)
+		if (detail == "") != (c.says == "") || (remedy == "") != (c.says == "") || !strings.Contains(detail, c.says) {
+			t.Errorf("%s: %q, %q", c.name, detail, remedy)
+		}
+	}
+}
