@@ -15,6 +15,7 @@ import (
 	"godwit.dev/godwit/shim/rootfs"
 	"godwit.dev/godwit/shim/vmdisk"
 	"godwit.dev/godwit/vmm/cloudhypervisor"
+	"godwit.dev/godwit/vmm/qemu"
 )
 
 func (d *disks) PrepareVMDisk(ctx context.Context, req shim.VMDiskRequest) (*shim.DiskSet, error) {
@@ -53,9 +54,16 @@ func (d *disks) PrepareVMDisk(ctx context.Context, req shim.VMDiskRequest) (*shi
 
 // firmwareFor names the node's files that boot a VM disk under that VMM.
 func firmwareFor(cfg *config.Config, name, boot string) (firmware, nvram string, err error) {
-	hypervisor := name == cloudhypervisor.Name
 	const kernel = "or boot the disk with a kernel of its image (annotation godwit.dev/kernel)"
 	remedy := "install Debian's package ovmf, set vmm.firmware and vmm.firmware_vars"
+	hypervisor := false
+	switch name {
+	case qemu.Name:
+	case cloudhypervisor.Name:
+		hypervisor = true
+	default:
+		return "", "", fmt.Errorf("VMM %q: this build boots a VM disk by %s and %s: %w", name, cloudhypervisor.Name, qemu.Name, errdefs.ErrNotImplemented)
+	}
 	switch {
 	case boot == spec.BootKernel:
 		return "", "", nil

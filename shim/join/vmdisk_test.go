@@ -61,3 +61,14 @@ func TestFirmwareFor(t *testing.T) {
 		})
 	}
 }
+
+// A VMM that this build does not know is taken for no other, whatever the disk boots by.
+func TestFirmwareForAnUnknownVMM(t *testing.T) {
+	for _, boot := range []string{spec.BootKernel, spec.BootBIOS, spec.BootUEFI} {
+		for _, name := range []string{"", "other"} {
+			if _, _, err := firmwareFor(config.Default(), name, boot); !errdefs.IsNotImplemented(err) || !strings.Contains(err.Error(), `VMM "`+name+`"`) {
+				t.Errorf("%q, %s: %v", name, boot, err)
+			}
+		}
+	}
+}
