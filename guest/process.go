@@ -30,8 +30,8 @@ func (a *Agent) WaitExit(ctx context.Context, id string) (Exit, error) {
 	return Exit{Status: r.ExitStatus, At: time.Unix(0, r.ExitedAtUnixNano), OOM: r.Oom}, nil
 }
 
-// Offsets is how far the streams of a process have been carried. It is put into a
-// snapshot and handed to NewStreams by the process that goes on.
+// Offsets is how far the streams of a process have been carried. Who goes on with them
+// hands it to NewStreams.
 type Offsets struct {
 	Stdin  uint64 `json:"stdin"`  // bytes that the guest has accepted
 	Stdout uint64 `json:"stdout"` // bytes that were written to the host's sink
@@ -42,8 +42,8 @@ type Offsets struct {
 	StdinDone bool   `json:"stdinDone,omitempty"` // the host's stdin has ended after Pending
 }
 
-// Streams carries the stdio of one process. Each of its copy methods runs at most once
-// at a time.
+// Streams carries the stdio of one process for a client of the agent alone, as a test or a
+// measure of it is; the shim has pumps of its own. Each copy method runs at most once at a time.
 type Streams struct {
 	agent *Agent
 	id    string

@@ -43,7 +43,7 @@ func script(t *testing.T, ns, lines string) {
 func newNS(t *testing.T, name string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := NewNamespace(path); err != nil {
+	if err := newNamespace(path, func() error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -51,15 +51,12 @@ func IsHost(path string) (bool, error) {
 	return os.SameFile(own, theirs), nil
 }
 
-// NewNamespace makes a network namespace with its loopback up and binds it to path,
-// which must not exist. Like: ip netns add
-func NewNamespace(path string) error { return newNamespace(path, func() error { return nil }) }
-
-// NewGuestNamespace is NewNamespace for a VM's interfaces: its kernel neither answers for
+// NewGuestNamespace makes a network namespace with its loopback up and binds it to path,
+// which must not exist. It is for a VM's interfaces: its kernel neither answers for
 // the IPv4 addresses that they are given nor takes what comes for them, and does not ask
 // whether anybody else has the IPv6 ones. Before a live move's end the VM itself does, on
 // the node that it still runs on: an answer from here would end its connections.
-// Like: ip netns exec $path ip rule del table local
+// Like: ip netns add, and ip netns exec $path ip rule del table local
 func NewGuestNamespace(path string) error { return newNamespace(path, mute) }
 
 func newNamespace(path string, within func() error) (err error) {
@@ -88,7 +85,7 @@ func newNamespace(path string, within func() error) (err error) {
 	return nil
 }
 
-// DeleteNamespace undoes NewNamespace; one that is gone is success.
+// DeleteNamespace undoes NewGuestNamespace; one that is gone is success.
 // Like: ip netns del
 func DeleteNamespace(path string) error {
 	err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)

@@ -22,7 +22,7 @@ func TestNamespace(t *testing.T) {
 	if got := sh(t, ns, "ip", "-o", "link", "show", "lo"); !strings.Contains(got, ",UP") {
 		t.Errorf("loopback: %s", got)
 	}
-	if err := NewNamespace(ns); !errdefs.IsAlreadyExists(err) {
+	if err := NewGuestNamespace(ns); !errdefs.IsAlreadyExists(err) {
 		t.Errorf("second namespace in one place: %v", err)
 	}
 	own, err := os.Readlink("/proc/self/ns/net")

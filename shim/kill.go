@@ -186,7 +186,7 @@ func (vm *VM) enforce() {
 			case <-time.After(bound):
 			}
 			vm.mu.Lock()
-			runs := vm.state == Running && !vm.frozen()
+			runs := vm.state == Running
 			vm.mu.Unlock()
 			if runs {
 				vm.log.Warn("guest does not end a process that was killed: kill the VM")

@@ -31,7 +31,9 @@ func FuzzTable(f *testing.F) {
 				t.Fatalf("frame %d is of no pack", i)
 			}
 		}
-		table.packBlobs()
+		for _, p := range table.packs {
+			packDescriptor(p.Pack)
+		}
 	})
 }
 

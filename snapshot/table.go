@@ -12,7 +12,6 @@ import (
 	"sync"
 
 	"github.com/containerd/errdefs"
-	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/zeebo/xxh3"
 
 	"godwit.dev/godwit/api/version"
@@ -233,14 +232,6 @@ func (t *Table) find(h *hasher, sum uint64, data []byte) (*frame, uint8) {
 		return nil, 0
 	}
 	return f, uint8(e.Slot)
-}
-
-func (t *Table) packBlobs() []v1.Descriptor {
-	list := make([]v1.Descriptor, len(t.packs))
-	for i, p := range t.packs {
-		list[i] = packDescriptor(p.Pack)
-	}
-	return list
 }
 
 // tableWriter makes a table while pages pass.

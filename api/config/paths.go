@@ -25,9 +25,6 @@ func (c *Config) MetricsSocket() string { return filepath.Join(c.RunDir, "metric
 // PKIDir is where godwit node init and join write keys and certificates.
 func (c *Config) PKIDir() string { return filepath.Join(c.StateDir, "pki") }
 
-// CAKey is the private key of the cluster's authority, on the node that made it only.
-func (c *Config) CAKey() string { return filepath.Join(c.PKIDir(), "ca.key") }
-
 // FactsFile is where the node's shims remember what they found out about its files; empty
 // without a state_dir.
 func (c *Config) FactsFile() string {

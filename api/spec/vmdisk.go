@@ -57,16 +57,6 @@ func (d Disk) Device() bool {
 	return !slices.Contains([]string{TypeFirmware, TypeNVRAM, TypeKernel, TypeInitrd}, d.Type)
 }
 
-// OfType returns the first disk of that type, or nil.
-func (s *Spec) OfType(kind string) *Disk {
-	for i := range s.Disks {
-		if s.Disks[i].Type == kind {
-			return &s.Disks[i]
-		}
-	}
-	return nil
-}
-
 func (s *Spec) checkVMDisk() error {
 	v := s.VMDisk
 	if v == nil {

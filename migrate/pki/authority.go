@@ -27,7 +27,7 @@ const (
 // Init makes the CA of a cluster and the certificate of its first node, which may serve
 // the records at the given addresses: host names or IPs, without port.
 func Init(dir, node string, addresses []string) error {
-	if err := CheckNode(node); err != nil {
+	if err := checkNode(node); err != nil {
 		return err
 	}
 	if err := refuse(dir, fileCA, fileCAKey, fileCert, fileKey); err != nil {
@@ -111,7 +111,7 @@ func (a *Authority) Sign(csr []byte, node string) ([]byte, error) {
 // issue signs a request for node: the name is ours, only key and addresses are the
 // request's. The answer holds the certificate and the CA's.
 func (a *Authority) issue(der []byte, node string, roles ...string) ([]byte, error) {
-	if err := CheckNode(node); err != nil {
+	if err := checkNode(node); err != nil {
 		return nil, err
 	}
 	csr, err := x509.ParseCertificateRequest(der)

@@ -164,7 +164,7 @@ func pinned(chain []*x509.Certificate, want []byte) error {
 
 // Request makes this node's key and answers its certificate request, PEM, for Sign.
 func Request(dir, node string, addresses []string) ([]byte, error) {
-	if err := CheckNode(node); err != nil {
+	if err := checkNode(node); err != nil {
 		return nil, err
 	}
 	if err := refuse(dir, fileCA, fileCert, fileKey); err != nil {

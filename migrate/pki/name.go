@@ -22,8 +22,8 @@ const (
 
 var nodeName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?$`)
 
-// CheckNode refuses what cannot be the name of a node.
-func CheckNode(node string) error {
+// checkNode refuses what cannot be the name of a node.
+func checkNode(node string) error {
 	if !nodeName.MatchString(node) {
 		return fmt.Errorf("node name %q: must match %s: %w", node, nodeName, errdefs.ErrInvalidArgument)
 	}
@@ -52,7 +52,7 @@ func IsController(cert *x509.Certificate) bool {
 func named(cert *x509.Certificate, host string) (string, error) {
 	for _, u := range cert.URIs {
 		if u.Scheme == scheme && u.Host == host && len(u.Path) > 1 {
-			return u.Path[1:], CheckNode(u.Path[1:])
+			return u.Path[1:], checkNode(u.Path[1:])
 		}
 	}
 	return "", errdefs.ErrUnauthenticated

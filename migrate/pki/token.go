@@ -34,7 +34,7 @@ type token struct {
 
 // Token makes a join token for the node of that name, which may be a controller too.
 func (a *Authority) Token(node string, valid time.Duration, controller bool) (string, error) {
-	if err := CheckNode(node); err != nil {
+	if err := checkNode(node); err != nil {
 		return "", err
 	}
 	t := token{Node: node, Controller: controller, Fingerprint: fingerprint(a.cert), ID: rand.Text(), Expires: time.Now().Add(valid).Unix()}

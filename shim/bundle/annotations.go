@@ -20,8 +20,8 @@ const Prefix = spec.AnnotationPrefix
 // criPrefix marks containers that belong to a Kubernetes pod.
 const criPrefix = "io.kubernetes.cri."
 
-// MaxVCPUs of a VM.
-const MaxVCPUs = 240
+// maxVCPUs of a VM.
+const maxVCPUs = 240
 
 type annotations struct {
 	memory       uint64 // bytes, 0: not set
@@ -44,8 +44,8 @@ var readers = map[string]func(*annotations, string) error{
 	},
 	"vcpus": func(a *annotations, v string) error {
 		n, err := strconv.Atoi(v)
-		if err != nil || n < 1 || n > MaxVCPUs {
-			return fmt.Errorf("%q is not a number between 1 and %d: %w", v, MaxVCPUs, errdefs.ErrInvalidArgument)
+		if err != nil || n < 1 || n > maxVCPUs {
+			return fmt.Errorf("%q is not a number between 1 and %d: %w", v, maxVCPUs, errdefs.ErrInvalidArgument)
 		}
 		a.vcpus = n
 		return nil

@@ -35,7 +35,6 @@ type Bundle struct {
 	VMM         string // "qemu", "cloud-hypervisor", or empty: the config decides
 	// WritableSize of the writable disk in bytes.
 	WritableSize int64
-	Terminal     bool
 	// Restore is "eager", "lazy", or empty: the config decides.
 	Restore string
 	Hooks   Hooks
@@ -120,7 +119,7 @@ func parse(oci *specs.Spec, namespace, id string, cfg *config.Config, carries fu
 	if err != nil {
 		return nil, err
 	}
-	b.VMM, b.Terminal, b.CgroupsPath = own.vmm, oci.Process.Terminal, oci.Linux.CgroupsPath
+	b.VMM, b.CgroupsPath = own.vmm, oci.Linux.CgroupsPath
 	b.Restore = own.restore
 	if b.WritableSize = own.writableSize; b.WritableSize == 0 {
 		b.WritableSize = int64(cfg.VM.WritableSize)

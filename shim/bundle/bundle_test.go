@@ -79,7 +79,7 @@ func TestDefaultSpec(t *testing.T) {
 	if s.Memory != 512<<20 || s.VCPUs != 1 || s.Namespace != "test" || s.ID != "c1" || s.UID != "" || s.Version != spec.Version {
 		t.Errorf("spec = %+v", s)
 	}
-	if b.NetNS != "" || b.HostNetwork || b.Terminal || b.CgroupsPath != "/test/c1" || b.WritableSize != 8<<30 {
+	if b.NetNS != "" || b.HostNetwork || b.CgroupsPath != "/test/c1" || b.WritableSize != 8<<30 {
 		t.Errorf("bundle = %+v", b)
 	}
 	r, err := Setup(s)

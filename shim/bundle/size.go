@@ -56,8 +56,8 @@ func vcpuCount(annotated int, oci *specs.Spec) (int, error) {
 	if quota%period != 0 {
 		n++
 	}
-	if n > MaxVCPUs {
-		return 0, fmt.Errorf("linux.resources.cpu.quota: it asks for %d CPUs, a VM has at most %d: %w", n, MaxVCPUs, errdefs.ErrInvalidArgument)
+	if n > maxVCPUs {
+		return 0, fmt.Errorf("linux.resources.cpu.quota: it asks for %d CPUs, a VM has at most %d: %w", n, maxVCPUs, errdefs.ErrInvalidArgument)
 	}
 	return int(n), nil
 }

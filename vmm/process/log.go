@@ -15,7 +15,7 @@ const (
 	rotateInterval = 30 * time.Second
 )
 
-// OpenLog opens what Rotate may cut: all that is written goes to its end.
+// OpenLog opens what rotate may cut: all that is written goes to its end.
 func OpenLog(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 }
@@ -32,9 +32,9 @@ func LogPath(f *os.File) string {
 	return f.Name()
 }
 
-// Rotate copies and empties a log that has grown too long. Who appends to it keeps the
+// rotate copies and empties a log that has grown too long. Who appends to it keeps the
 // file that he has; what he writes between the two steps is lost.
-func Rotate(path string) error {
+func rotate(path string) error {
 	info, err := os.Stat(path)
 	if err != nil || info.Size() <= MaxLog {
 		return err
@@ -71,7 +71,7 @@ func (p *Process) WaitRotating(warn func(error), logs ...string) error {
 			if path == "" {
 				continue
 			}
-			if err := Rotate(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			if err := rotate(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 				warn(err)
 			}
 		}

@@ -18,7 +18,7 @@ func TestRotate(t *testing.T) {
 		if err := os.Remove(path + ".1"); err != nil && !os.IsNotExist(err) {
 			t.Fatal(err)
 		}
-		if err := Rotate(path); err != nil {
+		if err := rotate(path); err != nil {
 			t.Fatal(err)
 		}
 		kept, _ := os.ReadFile(path + ".1")
