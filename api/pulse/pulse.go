@@ -5,7 +5,7 @@
 // see a thread that is just entering one, or that sysmon is looking at. Such a thread keeps
 // its processor for as long as its call takes: for ever, if it reads a pipe. sysmon would take it back, and
 // sleeps while the world is being stopped, until a timer is due or for a minute; the whole
-// process stands still until then. It is rare (one of 45,000 starts of a worker on a busy
+// process stands still until then. It is rare (one of 240,000 starts of a worker on a busy
 // host), and nobody who pauses a VM, wakes one or waits for an answer has a minute.
 package pulse
 
