@@ -311,10 +311,18 @@ func (s *starting) thaw(ctx context.Context, _ *undo) error {
 	return err
 }
 
+// undisturbed is how long a VM that came in a live move runs before its agent is spoken to.
+// Its peers wait for its work; where the CPU is emulated, the agent's code has to be
+// translated again just as theirs, and would come in between.
+const undisturbed = 100 * time.Millisecond
+
 func (s *starting) meet(ctx context.Context, u *undo) error {
 	var first FirstCall
 	if s.template != nil {
 		first = s.greet
+	}
+	if s.vm.arrival != nil {
+		sleep(ctx, undisturbed)
 	}
 	a, err := s.met(ctx, func(ctx context.Context) (Agent, error) {
 		return s.vm.dial(ctx, s.vm.machine, s.vm.noted().Resume.Init, first)
