@@ -43,18 +43,18 @@ func (e *HeldError) Holder() string {
 		}
 		return fmt.Sprintf("operation %s (%s, node %s, %s) is open", op.GetId(), op.GetKind(), where, op.GetPhase())
 	}
+	who, lost := "nobody", IsLost(rec)
 	switch owner := rec.GetOwner(); {
-	case owner.GetNode() != "" && IsLost(rec):
-		return fmt.Sprintf("node %s owns it at generation %d, and %s", owner.GetNode(), rec.GetGeneration(), LostText(rec))
 	case owner.GetNode() != "":
-		return fmt.Sprintf("node %s owns it at generation %d", owner.GetNode(), rec.GetGeneration())
+		who = "node " + owner.GetNode()
 	case owner.GetDigest() != "":
-		return fmt.Sprintf("snapshot %s owns it at generation %d", owner.GetDigest(), rec.GetGeneration())
-	case IsLost(rec):
-		return fmt.Sprintf("nobody owns it at generation %d, and %s", rec.GetGeneration(), LostText(rec))
-	default:
-		return fmt.Sprintf("nobody owns it at generation %d", rec.GetGeneration())
+		who, lost = "snapshot "+owner.GetDigest(), false
 	}
+	text := fmt.Sprintf("%s owns it at generation %d", who, rec.GetGeneration())
+	if lost {
+		text += ", and " + LostText(rec)
+	}
+	return text
 }
 
 // IsLost reports whether an operation has lost the VM, and nobody has decided yet what

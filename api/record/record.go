@@ -82,7 +82,9 @@ func Decide(rec *nodev1.Record, node string, intent Intent) (Decision, error) {
 		return Decision{Action: Restore, Digest: owner.GetDigest(), Repository: rec.GetRepository(), Lost: !intent.Set()}, nil
 	case intent.Set():
 		return Decision{}, fmt.Errorf("restore VM %s from %s: no snapshot owns it: %w", vm, intent.wants(), errdefs.ErrFailedPrecondition)
-	case owner.GetNode() == "" || owner.GetNode() == node || IsLost(rec): // boot refuses that one, with the remedy
+	case IsLost(rec):
+		return Decision{}, fmt.Errorf("create VM %s: %s: %w", vm, LostText(rec), errdefs.ErrFailedPrecondition)
+	case owner.GetNode() == "" || owner.GetNode() == node:
 		return boot(rec, vm, intent)
 	default:
 		return Decision{}, fmt.Errorf("create VM %s: node %s owns it: %w", vm, owner.GetNode(), errdefs.ErrFailedPrecondition)
@@ -90,13 +92,9 @@ func Decide(rec *nodev1.Record, node string, intent Intent) (Decision, error) {
 }
 
 // boot is a fresh one, which is refused while it would take the place of a state that
-// sleeps somewhere: one that an operation has lost, or one that these records, empty ones
-// perhaps, do not know (S1-02).
+// sleeps somewhere and that these records, empty ones perhaps, do not know (S1-02).
 func boot(rec *nodev1.Record, vm string, intent Intent) (Decision, error) {
-	switch {
-	case IsLost(rec):
-		return Decision{}, fmt.Errorf("create VM %s: %s: %w", vm, LostText(rec), errdefs.ErrFailedPrecondition)
-	case intent.Left != "" && !knows(rec, intent.Left):
+	if intent.Left != "" && !knows(rec, intent.Left) {
 		return Decision{}, fmt.Errorf("create VM %s: it was left in snapshot %s, which the records of this node do not know: are they lost, or is [controller] missing in the configuration? To give that state up, delete the container and make it anew: %w",
 			vm, intent.Left, errdefs.ErrFailedPrecondition)
 	}
