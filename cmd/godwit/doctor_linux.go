@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/shim/rampool"
 	"godwit.dev/godwit/vmm/cloudhypervisor"
 	"godwit.dev/godwit/vmm/qemu"
 )
@@ -76,15 +77,14 @@ func checkRAM(cfg *config.Config) finding {
 // of the huge pages that are configured, 0: none. Empty: it is as configured.
 func ramFault(st *unix.Statfs_t, page uint64) (detail, remedy string) {
 	const mount = "start godwitd, which mounts it"
-	huge := st.Type == unix.HUGETLBFS_MAGIC
-	switch {
-	case !huge && st.Type != unix.TMPFS_MAGIC && page > 0:
+	switch ram, sized := rampool.Suits(st, page); {
+	case !ram && page > 0:
 		return "is no file system of huge pages", mount
-	case !huge && st.Type != unix.TMPFS_MAGIC:
+	case !ram:
 		return "is not a tmpfs", mount
-	case page > 0 && (!huge || uint64(st.Bsize) != page):
+	case !sized:
 		return fmt.Sprintf("has no pages of %d KiB (ram_huge_pages)", page>>10), "end its VMs, unmount it and " + mount
-	case page == 0 && huge:
+	case page == 0 && st.Type == unix.HUGETLBFS_MAGIC:
 		return "consists of huge pages, on which no VM sleeps or wakes", "set ram_huge_pages, or end its VMs, unmount it and " + mount
 	}
 	return "", ""

@@ -45,6 +45,13 @@ func Mount(dir string, size, page uint64) error {
 	return nil
 }
 
+// Suits reports whether a file system keeps its files in memory, and whether its pages are
+// those that are configured: huge ones of page bytes, or, for 0, any.
+func Suits(fs *unix.Statfs_t, page uint64) (ram, sized bool) {
+	huge := fs.Type == unix.HUGETLBFS_MAGIC
+	return huge || fs.Type == unix.TMPFS_MAGIC, page == 0 || huge && uint64(fs.Bsize) == page
+}
+
 // pool reports whether a file system for RAM is mounted on dir itself. Another file
 // system on it is refused: RAM would go to a disk.
 func pool(dir string, page uint64) (bool, error) {
@@ -62,10 +69,11 @@ func pool(dir string, page uint64) (bool, error) {
 	if err := unix.Statfs(dir, &fs); err != nil {
 		return false, fmt.Errorf("ram_dir %s: %w", dir, err)
 	}
-	if fs.Type != unix.TMPFS_MAGIC && fs.Type != unix.HUGETLBFS_MAGIC {
+	ram, sized := Suits(&fs, page)
+	if !ram {
 		return false, fmt.Errorf("ram_dir %s: a file system of type %#x is mounted there; unmount it, or name another directory: %w", dir, fs.Type, errdefs.ErrFailedPrecondition)
 	}
-	if page > 0 && (fs.Type != unix.HUGETLBFS_MAGIC || uint64(fs.Bsize) != page) {
+	if !sized {
 		return false, fmt.Errorf("ram_dir %s: what is mounted there has no pages of %d bytes; end its VMs and unmount it: %w", dir, page, errdefs.ErrFailedPrecondition)
 	}
 	return true, nil
