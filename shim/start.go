@@ -138,6 +138,7 @@ func (s *starting) steps() []step {
 			{"load state", s.unlessArrived(s.load)},
 			{"commit", s.commit},
 			{"thaw", s.thaw},
+			{"leave it alone", s.leaveAlone},
 			{"meet guest", s.meet},
 			{"prove the guest", s.prove},
 			{"plug NICs in", s.plug},
@@ -316,13 +317,17 @@ func (s *starting) thaw(ctx context.Context, _ *undo) error {
 // translated again just as theirs, and would come in between.
 const undisturbed = 100 * time.Millisecond
 
+func (s *starting) leaveAlone(ctx context.Context, _ *undo) error {
+	if s.vm.arrival != nil {
+		sleep(ctx, undisturbed)
+	}
+	return nil
+}
+
 func (s *starting) meet(ctx context.Context, u *undo) error {
 	var first FirstCall
 	if s.template != nil {
 		first = s.greet
-	}
-	if s.vm.arrival != nil {
-		sleep(ctx, undisturbed)
 	}
 	a, err := s.met(ctx, func(ctx context.Context) (Agent, error) {
 		return s.vm.dial(ctx, s.vm.machine, s.vm.noted().Resume.Init, first)
