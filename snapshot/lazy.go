@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"runtime"
 	"slices"
@@ -13,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
 
 	"godwit.dev/godwit/snapshot/format"
@@ -81,7 +79,7 @@ func (s *Snapshot) fillWaiting(ctx context.Context, space string, ram Waiting, o
 	f := &filler{Snapshot: s, files: make([]*os.File, len(s.index.Spaces))}
 	f.plan = newPlan(s.index, f.files, true)
 	f.tells(o.Progress)
-	f.lazy = &lazy{filler: f, ram: ram, here: make([]atomic.Bool, len(s.index.Frames)), busy: map[int]bool{}}
+	f.lazy = &lazy{filler: f, ram: ram, here: make([]atomic.Bool, len(s.index.Frames)), busy: map[int]bool{}, windows: map[int]*window{}}
 	f.lazy.space = slices.IndexFunc(s.index.Spaces, func(sp format.Space) bool { return sp.Name == space })
 	if f.lazy.space < 0 {
 		return invalid("space", "the snapshot has no %s", space)
@@ -127,8 +125,9 @@ type lazy struct {
 
 	mu      sync.Mutex
 	busy    map[int]bool // frames that somebody waits for, being read
-	wanted  time.Time    // when somebody last did; zero: nobody has yet
-	waiting string       // for what the fill waits
+	windows map[int]*window
+	wanted  time.Time // when somebody last did; zero: nobody has yet
+	waiting string    // for what the fill waits
 
 	untabled atomic.Bool // the table could not be written
 }
@@ -157,8 +156,9 @@ func (l *lazy) fault(offset int64) {
 		return
 	}
 	l.busy[frame] = true
+	end := l.ahead(frame)
 	l.served.Go(func() {
-		l.bring(frame)
+		l.bring(frame, end)
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		delete(l.busy, frame)
@@ -175,14 +175,9 @@ func (l *lazy) zero(offset int64, err error) {
 	}
 }
 
-// bring reads a frame and those behind it, which will be wanted soon, until that succeeds.
-func (l *lazy) bring(frame int) {
+// bring reads a frame and those behind it up to end, which will be wanted soon, until that succeeds.
+func (l *lazy) bring(frame, end int) {
 	number := int(l.index.Frames[frame].Pack)
-	_, end := l.plan.frames(number)
-	end = min(end, frame+chunkFrames)
-	for end > frame+1 && l.here[end-1].Load() {
-		end--
-	}
 	d := decoder{filler: l.filler, arena: make([]byte, format.MaxFrame)}
 	defer d.coder.Close()
 	d.coder.Key = l.keys[number]
@@ -192,39 +187,20 @@ func (l *lazy) bring(frame int) {
 			again.over()
 			return
 		}
+		if l.here[frame].Load() {
+			again.over()
+			return // who waits for another one has asked for that
+		}
 		if end = frame + 1; !again.after(l.ctx, err) {
 			return
 		}
 	}
 }
 
-// frames brings some of a pack, the one that is waited for first.
-func (l *lazy) frames(d *decoder, first, end int) error {
-	last := &l.index.Frames[end-1]
-	from := int64(l.index.Frames[first].Offset)
-	var err error
-	for _, read := range []func(pack int, offset, n int64) ([]byte, error){l.kept, l.part} {
-		var stored []byte
-		if stored, err = read(int(last.Pack), from, int64(last.Offset)+int64(last.Stored)-from); err != nil {
-			continue
-		}
-		for i := first; i < end && err == nil; i++ {
-			if i > first && (l.here[i].Load() || len(l.plan.uses(i)) == 0) {
-				continue
-			}
-			err = d.bring(i, stored[int64(l.index.Frames[i].Offset)-from:])
-		}
-		if err == nil || !errdefs.IsDataLoss(err) {
-			return err
-		}
-	}
-	return err
-}
-
-// bring verifies a frame and brings its pages; stored begins where it does.
+// bring verifies a frame and brings its pages.
 func (d *decoder) bring(i int, stored []byte) error {
 	fr := &d.index.Frames[i]
-	raw, err := d.coder.DecodeTo(d.arena, fr, stored[:fr.Stored])
+	raw, err := d.coder.DecodeTo(d.arena, fr, stored)
 	if err != nil {
 		return fmt.Errorf("pack %s: %w", d.parts.packs[fr.Pack].Digest, err)
 	}
@@ -271,58 +247,6 @@ func (l *lazy) mark(frame int) {
 	for _, u := range l.plan.uses(frame) {
 		l.done.Add(uint64(l.index.Spaces[u.space].Runs[u.run].Count) * format.PageSize)
 	}
-}
-
-// kept reads a part of a pack that the node keeps.
-func (l *lazy) kept(pack int, offset, n int64) ([]byte, error) {
-	d := l.parts.packs[pack]
-	in, size, ok := store.KeeperOf(l.store).Open(store.KeptName(store.Blob(d.Digest)))
-	if !ok {
-		return nil, fmt.Errorf("pack %s is not kept: %w", d.Digest, errdefs.ErrNotFound)
-	}
-	defer in.Close()
-	if size != d.Size {
-		return nil, fmt.Errorf("pack %s: %d bytes are kept: %w", d.Digest, size, errdefs.ErrDataLoss)
-	}
-	return readPart(in, offset, n)
-}
-
-// part reads it from the store, or the pack up to its end where that knows no parts.
-func (l *lazy) part(pack int, offset, n int64) ([]byte, error) {
-	d := l.parts.packs[pack]
-	if r, ok := l.store.(store.Ranger); ok {
-		in, err := r.GetRange(l.ctx, d.Digest, offset, n)
-		if err == nil {
-			defer in.Close()
-			return readPart(in, 0, n)
-		}
-		if !errdefs.IsNotImplemented(err) {
-			return nil, lost("pack", d, err)
-		}
-	}
-	in, err := l.store.Get(l.ctx, store.Blob(d.Digest))
-	if err != nil {
-		return nil, lost("pack", d, err)
-	}
-	defer in.Close()
-	return readPart(in, offset, n)
-}
-
-func readPart(in io.Reader, offset, n int64) ([]byte, error) {
-	var err error
-	if s, ok := in.(io.Seeker); ok {
-		_, err = s.Seek(offset, io.SeekStart)
-	} else {
-		_, err = io.CopyN(io.Discard, in, offset)
-	}
-	data := make([]byte, n)
-	if err == nil {
-		_, err = io.ReadFull(in, data)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read a part of a pack: %w: %w", err, errdefs.ErrUnavailable)
-	}
-	return data, nil
 }
 
 // retry is what a filler does about an error. The zero one of a VM that does not run gives up.

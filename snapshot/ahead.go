@@ -1,0 +1,142 @@
+package snapshot
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/snapshot/store"
+)
+
+// window is what is read of a pack for somebody who waits: the more often its pages are wanted,
+// the more of it at once. What a guest touches as it wakes lies close together, and each read costs a
+// round trip that it waits for.
+type window struct {
+	frames     int // of the next read
+	first, end int // of the last one
+}
+
+// ahead says up to where to read for a frame that somebody waits for. One that is on its way
+// already comes by itself, sooner, and nothing is read again. The caller holds l.mu.
+func (l *lazy) ahead(frame int) (end int) {
+	number := int(l.index.Frames[frame].Pack)
+	w := l.windows[number]
+	if w == nil {
+		w = &window{frames: chunkFrames}
+		l.windows[number] = w
+	}
+	if frame >= w.first && frame < w.end {
+		return frame + 1
+	}
+	_, last := l.plan.frames(number)
+	last = min(last, frame+w.frames)
+	for end = frame + 1; end < last && !l.here[end].Load(); end++ {
+	}
+	w.first, w.end = frame, end
+	w.frames *= 2
+	return end
+}
+
+// frames brings some of a pack, the one that is waited for first: as soon as its bytes are here,
+// while those of the others are still under way.
+func (l *lazy) frames(d *decoder, first, end int) error {
+	last := &l.index.Frames[end-1]
+	from := int64(l.index.Frames[first].Offset)
+	var err error
+	for _, open := range []func(pack int, offset, n int64) (io.ReadCloser, error){l.kept, l.part} {
+		var in io.ReadCloser
+		if in, err = open(int(last.Pack), from, int64(last.Offset)+int64(last.Stored)-from); err != nil {
+			continue
+		}
+		err = d.stream(in, first, end)
+		in.Close()
+		if err == nil || errors.Is(err, errGone) {
+			return err
+		}
+	}
+	return err
+}
+
+// stream brings frames as they come.
+func (d *decoder) stream(in io.Reader, first, end int) error {
+	at := uint64(d.index.Frames[first].Offset)
+	for i := first; i < end; i++ {
+		if i > first && (d.lazy.here[i].Load() || len(d.plan.uses(i)) == 0) {
+			continue
+		}
+		fr := &d.index.Frames[i]
+		if err := skip(in, int64(uint64(fr.Offset)-at)); err != nil {
+			return err
+		}
+		d.stored = slices.Grow(d.stored[:0], int(fr.Stored))[:fr.Stored]
+		if _, err := io.ReadFull(in, d.stored); err != nil {
+			return partError(err)
+		}
+		if err := d.bring(i, d.stored); err != nil {
+			return err
+		}
+		at = uint64(fr.Offset) + uint64(fr.Stored)
+	}
+	return nil
+}
+
+// kept opens a part of a pack that the node keeps.
+func (l *lazy) kept(pack int, offset, _ int64) (io.ReadCloser, error) {
+	d := l.parts.packs[pack]
+	in, size, ok := store.KeeperOf(l.store).Open(store.KeptName(store.Blob(d.Digest)))
+	if !ok {
+		return nil, fmt.Errorf("pack %s is not kept: %w", d.Digest, errdefs.ErrNotFound)
+	}
+	if size != d.Size {
+		in.Close()
+		return nil, fmt.Errorf("pack %s: %d bytes are kept: %w", d.Digest, size, errdefs.ErrDataLoss)
+	}
+	return from(in, offset)
+}
+
+// part opens it in the store, the pack from its begin on where that knows no parts.
+func (l *lazy) part(pack int, offset, n int64) (io.ReadCloser, error) {
+	d := l.parts.packs[pack]
+	if r, ok := l.store.(store.Ranger); ok {
+		in, err := r.GetRange(l.ctx, d.Digest, offset, n)
+		if err == nil {
+			return in, nil
+		}
+		if !errdefs.IsNotImplemented(err) {
+			return nil, lost("pack", d, err)
+		}
+	}
+	in, err := l.store.Get(l.ctx, store.Blob(d.Digest))
+	if err != nil {
+		return nil, lost("pack", d, err)
+	}
+	return from(in, offset)
+}
+
+func from(in io.ReadCloser, offset int64) (io.ReadCloser, error) {
+	if err := skip(in, offset); err != nil {
+		in.Close()
+		return nil, err
+	}
+	return in, nil
+}
+
+func skip(in io.Reader, n int64) error {
+	var err error
+	if s, ok := in.(io.Seeker); ok {
+		_, err = s.Seek(n, io.SeekCurrent)
+	} else {
+		_, err = io.CopyN(io.Discard, in, n)
+	}
+	return partError(err)
+}
+
+func partError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("read a part of a pack: %w: %w", err, errdefs.ErrUnavailable)
+}

@@ -1,0 +1,111 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	digest "github.com/opencontainers/go-digest"
+
+	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/store"
+)
+
+// What is read for those who wait grows with each time that a pack is wanted, up to its end or what is
+// here; what is on its way already is read alone.
+func TestAhead(t *testing.T) {
+	frames := make([]format.Frame, 103)
+	for i := range frames {
+		if i >= 100 {
+			frames[i].Pack = 1
+		}
+	}
+	index := &format.Index{Frames: frames}
+	l := &lazy{filler: &filler{Snapshot: &Snapshot{index: index}, plan: &plan{index: index}}, here: make([]atomic.Bool, len(frames)), windows: map[int]*window{}}
+	l.here[90].Store(true)
+	for _, c := range []struct{ frame, end int }{
+		{3, 3 + chunkFrames},
+		{5, 6}, // on its way
+		{3 + chunkFrames, 3 + 3*chunkFrames},
+		{4, 4 + 4*chunkFrames}, // not any more
+		{75, 90},               // that one is here
+		{91, 100},              // the end of the pack
+		{1, 90},
+		{101, 103}, // of another pack
+	} {
+		if end := l.ahead(c.frame); end != c.end {
+			t.Errorf("frame %d is read with those up to %d, want %d", c.frame, end, c.end)
+		}
+	}
+}
+
+// dripping is a store whose parts stop after the first bytes.
+type dripping struct {
+	store.Store
+	first atomic.Int64  // bytes of a part that come at once; 0: all
+	goOn  chan struct{} // then the others come, or an error
+	fails error
+}
+
+func (s *dripping) GetRange(ctx context.Context, d digest.Digest, offset, n int64) (io.ReadCloser, error) {
+	in, err := s.Store.Get(ctx, store.Blob(d))
+	if err == nil {
+		_, err = io.CopyN(io.Discard, in, offset)
+	}
+	first := s.first.Swap(0)
+	if err != nil || first == 0 {
+		return in, err
+	}
+	rest := readerFunc(func(p []byte) (int, error) {
+		<-s.goOn
+		if s.fails != nil {
+			return 0, s.fails
+		}
+		return in.Read(p)
+	})
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(io.LimitReader(in, first), rest), in}, nil
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// A page comes as soon as its frame is here, though those behind it are not, and if these never
+// come nobody is said to wait for them.
+func TestFillWaitingForTheFirstFrame(t *testing.T) {
+	for name, fails := range map[string]error{"the rest comes": nil, "the rest fails": errors.New("reset")} {
+		t.Run(name, func(t *testing.T) {
+			quickLazy(t)
+			lazyLull, longestLull = time.Millisecond, time.Hour // the rest waits for what is under way
+			w := newWorld(t, 65)
+			_, s := w.stored(t)
+			st := &dripping{Store: w.st, goOn: make(chan struct{}), fails: fails}
+			s.store = st
+			run := s.index.Spaces[0].Runs[0]
+			if last := slices.IndexFunc(s.index.Frames, func(f format.Frame) bool { return f.Pack != 0 }); last == 1 {
+				t.Fatal("the first pack has one frame")
+			}
+			st.first.Store(int64(s.index.Frames[run.Frame].Stored))
+			ram, whole := newLazyRAM(t), false
+			go func() {
+				defer close(st.goOn)
+				ram.touch(t.Context(), int64(run.Page)*format.PageSize) // hangs if all have to be here
+			}()
+			err := s.FillWaiting(t.Context(), "ram0", ram, FillOptions{Progress: func(p Progress) {
+				if p.Waiting != "" {
+					t.Errorf("somebody waits: %s", p.Waiting)
+				}
+			}}, func(context.Context) error { whole = true; return nil })
+			if err != nil || !whole {
+				t.Errorf("whole %v, %v", whole, err)
+			}
+		})
+	}
+}
