@@ -139,6 +139,7 @@ func TestClone(t *testing.T) {
 	if got := w.modes(); !slices.Equal(got, []string{starts.Boot, starts.Clone}) {
 		t.Errorf("starts are %v", got)
 	}
+	w.wantMode(starts.Clone, "")
 }
 
 // Whatever call of a copy fails, the VM boots in the same Start, with nothing of the copy

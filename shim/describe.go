@@ -77,7 +77,7 @@ func (c *creation) open(ctx context.Context, _ *undo) error {
 	if err := c.fits(ctx, opened.Config); err != nil {
 		return err
 	}
-	return c.lazily(ctx)
+	return c.pick(ctx, opened.RAM)
 }
 
 // expect is open of a VM that its source streams: what it was told of is refused as a

@@ -115,6 +115,7 @@ type world struct {
 	procs     []proc.ID
 	service   *Service
 	lazy      Lazy // nil: RAM is whole before a VM runs
+	hasty     bool // the VMM reads RAM before it can wait for it
 	tracking  func(context.Context) tracking.Choice
 	templates *template.Store   // nil: every VM boots
 	disk      bool              // the image is a VM disk
@@ -254,7 +255,7 @@ func (w *world) process() (proc.ID, error) {
 }
 
 func (w *world) Probe(context.Context) (vmm.Facts, error) {
-	return vmm.Facts{Name: "fake", Version: "1.0", Machine: "m1", CPU: "max", Accel: "none", Waits: true}, w.call("probe")
+	return vmm.Facts{Name: "fake", Version: "1.0", Machine: "m1", CPU: "max", Accel: "none", Waits: !w.hasty}, w.call("probe")
 }
 
 func (w *world) Start(_ context.Context, cfg vmm.Config) (vmm.Machine, error) {

@@ -16,6 +16,7 @@ import (
 type fakeStore struct {
 	*faults
 	config     *snapshot.Config
+	ram        uint64 // bytes of RAM that are not zero
 	pushed     worker.PushJob
 	inPause    []snapshot.DiskInPause
 	sent       worker.SendJob
@@ -86,7 +87,7 @@ func (s *fakeStore) Push(ctx context.Context, j worker.PushJob, notify func(work
 const hexDigest = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
 
 func (s *fakeStore) Open(context.Context, worker.OpenJob) (*worker.Opened, error) {
-	return &worker.Opened{Config: s.config}, s.call("open snapshot")
+	return &worker.Opened{Config: s.config, RAM: s.ram}, s.call("open snapshot")
 }
 
 func (s *fakeStore) Fill(context.Context, worker.FillJob, func(worker.Progress)) error {

@@ -2,14 +2,12 @@ package shim
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"time"
 
 	"github.com/containerd/errdefs"
 
-	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/snapshot/track"
 	"godwit.dev/godwit/vmm"
 )
@@ -26,57 +24,10 @@ type Lazy interface {
 	Whole(p vmm.Process, ram *os.File) error
 }
 
-// Modes of a restore.
-const (
-	eager = "eager"
-	lazy  = "lazy"
-)
-
 // Filling is the snapshot that RAM comes from while the VM runs.
 type Filling struct {
 	Repository string `json:"repository"`
 	Digest     string `json:"digest"`
-}
-
-// mode of the restore: the container's own word, or the node's.
-func (c *creation) mode() string {
-	if m := c.bundle.Restore; m != "" {
-		return m
-	}
-	return c.host.Config.Worker.Restore
-}
-
-// lazily decides whether RAM comes while the VM runs. Where that is asked for and cannot be, the
-// wake is refused: no other mode takes its place.
-func (c *creation) lazily(ctx context.Context) error {
-	if c.decision.Action != record.Restore || c.mode() != lazy {
-		return nil
-	}
-	if err := c.obstacleToLazy(ctx); err != nil {
-		return fmt.Errorf("restore %s lazily: %w; set worker.restore or annotation godwit.dev/restore to eager: %w", c.source(), err, errdefs.ErrFailedPrecondition)
-	}
-	c.lazy = true
-	return nil
-}
-
-func (c *creation) obstacleToLazy(ctx context.Context) error {
-	cfg, sp := c.host.Config, c.snapshot.Spec
-	switch choice := c.host.choose(ctx); {
-	case !c.waits:
-		return fmt.Errorf("VMM %s reads RAM before it can wait for it; QEMU does not", sp.VMM.Name)
-	case !sp.HasAgent():
-		return errors.New("it is a VM disk, of which no agent says when it is awake")
-	case hugeRAM(cfg.RAMDir):
-		return errHuge(cfg.RAMDir)
-	case choice.Way != track.UFFD:
-		return fmt.Errorf("RAM is tracked by %s (worker.tracking), not by uffd: %s", choice.Way, choice.Reason)
-	case c.host.Lazy == nil:
-		return errors.New("this build cannot")
-	}
-	if err := c.host.Lazy.Probe(ctx); err != nil {
-		return fmt.Errorf("this kernel cannot: %w", err)
-	}
-	return nil
 }
 
 // expect has RAM wait for its pages, and these come from now on: loading the state wants some.

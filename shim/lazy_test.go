@@ -54,7 +54,7 @@ func lazily(t *testing.T) (w *world, come func()) {
 	w = newWorld(t).asleep()
 	w.lazy = &fakeLazy{world: w}
 	w.tracking = func(context.Context) tracking.Choice { return tracking.Choice{Way: track.UFFD} }
-	w.cfg.Worker.Restore = lazy
+	w.cfg.Worker.Restore = config.RestoreLazy
 	w.store.pages = make(chan struct{})
 	return w, func() { close(w.store.pages) }
 }
@@ -154,12 +154,13 @@ func TestWorkerDiesBehindAFill(t *testing.T) {
 	w.must("capture", err)
 }
 
-// What cannot be is refused by name, before anything is reserved, and nothing is lost.
+// N-03: what cannot be is refused by name, before anything is reserved, and nothing is lost.
 func TestLazyRestoreRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		prepare func(*world)
 		want    string
 	}{
+		"VMM":      {func(w *world) { w.hasty = true }, "VMM fake reads RAM"},
 		"tracking": {func(w *world) { w.tracking = nil }, "worker.tracking"},
 		"kernel":   {func(w *world) { w.lazy = &fakeLazy{w, errFake} }, "this kernel cannot"},
 		"build":    {func(w *world) { w.lazy = nil }, "this build"},
@@ -175,7 +176,7 @@ func TestLazyRestoreRefused(t *testing.T) {
 			if w.records.rec.GetOwner().GetDigest() == "" {
 				t.Error("the snapshot is not the owner any more")
 			}
-			w.notes["godwit.dev/restore"] = eager
+			w.notes["godwit.dev/restore"] = config.RestoreEager
 			w.running()
 			if w.restoring() != "" || w.journal().Filling != nil {
 				t.Errorf("eager by order, and restore is %q", w.restoring())
@@ -188,7 +189,7 @@ func TestLazyRestoreRefused(t *testing.T) {
 func TestLazyRestoreFailsAtEachCall(t *testing.T) {
 	prepare := func(w *world) {
 		w.asleep()
-		w.lazy, w.cfg.Worker.Restore = &fakeLazy{world: w}, lazy
+		w.lazy, w.cfg.Worker.Restore = &fakeLazy{world: w}, config.RestoreLazy
 		w.tracking = func(context.Context) tracking.Choice { return tracking.Choice{Way: track.UFFD} }
 		w.store.pages = make(chan struct{})
 		w.must("create", w.create())

@@ -49,6 +49,9 @@ func (m *machineService) Query(context.Context, *machinev1.QueryRequest) (*machi
 		if vm.fills != nil {
 			r.Restore = vm.fills.text()
 		}
+		if j.Restored != nil {
+			r.RestoreMode, r.RestoreReason = j.Restored.Mode, j.Restored.Reason
+		}
 		if j.Operation != "" {
 			r.Ref = &machinev1.Ref{Operation: j.Operation, Attempt: j.Attempt, Generation: j.Generation}
 		}

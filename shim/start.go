@@ -376,6 +376,9 @@ func (s *starting) setup(ctx context.Context, _ *undo) error {
 		sp := j.Spec.Clone()
 		sp.Kernel.Version = s.kernel
 		j.Spec, j.BootID = sp, s.boot
+		if s.vm.cloned {
+			j.Restored = &Restored{Mode: starts.Clone}
+		}
 	})
 }
 

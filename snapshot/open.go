@@ -208,10 +208,18 @@ func (s *Snapshot) Bytes() (stored, pages uint64) {
 	for _, p := range s.index.Packs {
 		stored += p.Size
 	}
-	for _, sp := range s.index.Spaces {
-		for _, r := range sp.Runs {
-			pages += uint64(r.Count) * format.PageSize
-		}
+	for i := range s.index.Spaces {
+		pages += s.index.Spaces[i].Content()
 	}
 	return stored + uint64(s.parts.state.Size), pages
+}
+
+// RAM returns how many bytes of pages of RAM are not zero.
+func (s *Snapshot) RAM() (bytes uint64) {
+	for i, sp := range s.Config.Spaces {
+		if sp.Disk == "" {
+			bytes += s.index.Spaces[i].Content()
+		}
+	}
+	return bytes
 }

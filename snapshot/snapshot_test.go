@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -130,6 +131,21 @@ func sumFile(t *testing.T, f *os.File) [32]byte {
 	return sha256.Sum256(data)
 }
 
+// content is how many bytes a file has in pages that are not zero.
+func content(t *testing.T, f *os.File) (n uint64) {
+	t.Helper()
+	data, err := os.ReadFile(f.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for page := range slices.Chunk(data, format.PageSize) {
+		if !bytes.Equal(page, make([]byte, len(page))) {
+			n += format.PageSize
+		}
+	}
+	return n
+}
+
 // restored is what a restore gave.
 type restored struct {
 	snap             *Snapshot
@@ -178,6 +194,11 @@ func TestRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := w.restore(t, receipt.Digest)
+		_, all := r.snap.Bytes()
+		ram, disks := content(t, w.src.Spaces[0].File), content(t, w.src.Spaces[1].File)
+		if r.snap.RAM() != ram || all != ram+disks || disks == 0 {
+			t.Errorf("%d bytes of pages, %d of RAM; the files have %d and %d", all, r.snap.RAM(), ram+disks, ram)
+		}
 		var state, disk bytes.Buffer
 		if err := r.snap.State(t.Context(), &state); err != nil {
 			t.Error(err)

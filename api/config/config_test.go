@@ -133,6 +133,7 @@ func TestRefused(t *testing.T) {
 		{"user of the system", "[vmm]\nfirst_user = 33\n", "vmm.first_user"},
 		{"level", "[log]\nlevel = 'loud'\n", "log.level"},
 		{"host network", "host_network = 'yes'\n", "host_network"},
+		{"restore", "[worker]\nrestore = 'later'\n", "worker.restore: \"later\" is not one of eager, lazy, auto"},
 		{"concurrency", "[worker]\nconcurrency = 0\n", "worker.concurrency"},
 		{"node", "node = 'a/b'\n", "node"},
 		{"stdio", "stdio_uri = 'http://x'\n", "stdio_uri"},

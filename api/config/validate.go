@@ -107,7 +107,7 @@ func (c *Config) validateChoices() error {
 		{"vmm.kind", c.VMM.Kind, []string{"auto", "qemu", "cloud-hypervisor"}},
 		{"vmm.accel", c.VMM.Accel, []string{"auto", "kvm", "tcg"}},
 		{"worker.tracking", c.Worker.Tracking, []string{"auto", "uffd", "soft-dirty", "content"}},
-		{"worker.restore", c.Worker.Restore, []string{"eager", "lazy"}},
+		{"worker.restore", c.Worker.Restore, RestoreModes()},
 		{"template.mode", c.Template.Mode, []string{"on", "off"}},
 		{"log.level", c.Log.Level, []string{"debug", "info", "warn", "error"}},
 	} {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -16,7 +17,7 @@ import (
 
 // checkKernel looks at what VMs need of the kernel, and at what makes them fast.
 func checkKernel(ctx context.Context, cfg *config.Config) []finding {
-	return []finding{checkKVM(kvm.Default), checkRights(), checkDevice("tap devices", "/dev/net/tun"), checkCgroup("/sys/fs/cgroup"), checkTracking(ctx, cfg.Worker.Tracking), checkLazy(ctx, cfg.Worker.Restore)}
+	return []finding{checkKVM(kvm.Default), checkRights(), checkDevice("tap devices", "/dev/net/tun"), checkCgroup("/sys/fs/cgroup"), checkTracking(ctx, cfg.Worker.Tracking), checkLazy(ctx, cfg)}
 }
 
 func checkKVM(host kvm.Host) finding {
@@ -109,17 +110,37 @@ func checkTracking(ctx context.Context, wanted string) finding {
 	return f
 }
 
-// checkLazy tries whether RAM can come while a VM runs. It is needed where it is asked for.
-func checkLazy(ctx context.Context, restore string) finding {
+// checkLazy tries whether RAM can come while a VM runs, and says what that comes to for a wake. It is
+// missed where it is an order.
+func checkLazy(ctx context.Context, cfg *config.Config) finding {
+	return lazyFinding(cfg.Worker.Restore, obstacleToLazy(ctx, cfg))
+}
+
+func lazyFinding(restore string, obstacle error) finding {
 	f := finding{Check: "lazy restore", OK: true, Detail: "works, restore is " + restore}
-	err := tracking.Lazy{Prober: prober}.Probe(ctx)
-	if err != nil {
-		f.OK, f.Detail = restore != "lazy", err.Error()+", restore is "+restore
+	if obstacle != nil {
+		f.OK, f.Detail = restore != config.RestoreLazy, obstacle.Error()+", restore is "+restore
 	}
-	if !f.OK {
-		f.Remedy = "set worker.restore to eager, or use Linux 6.7 or later on x86-64 with /dev/userfaultfd, as root"
+	switch {
+	case !f.OK:
+		f.Remedy = "set worker.restore to eager or auto; lazy wants a tmpfs, worker.tracking auto or uffd, and Linux 6.7 or later on x86-64 with /dev/userfaultfd, as root"
+	case restore == config.RestoreAuto && obstacle != nil:
+		f.Detail += ": eager"
+	case restore == config.RestoreAuto:
+		f.Detail += fmt.Sprintf(": lazy for VMs of QEMU with %s of RAM or more in their snapshot, else eager", config.LazyFrom)
 	}
 	return f
+}
+
+// obstacleToLazy is what the node lacks; a shim looks at its VM as well.
+func obstacleToLazy(ctx context.Context, cfg *config.Config) error {
+	if cfg.RAMHugePages > 0 {
+		return errors.New("RAM consists of huge pages (ram_huge_pages)")
+	}
+	if c := prober.Choose(ctx, cfg.Worker.Tracking); c.Way != track.UFFD {
+		return fmt.Errorf("RAM is tracked by %s (worker.tracking), not by uffd", c.Way)
+	}
+	return tracking.Lazy{Prober: prober}.Probe(ctx)
 }
 
 // tracked is the process whose pages checkTracking tracks.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/vmm/kvm"
 )
 
@@ -86,6 +88,42 @@ func TestTracking(t *testing.T) {
 	}
 	if f := checkTracking(t.Context(), "auto"); f.OK != (f.Remedy == "") || f.Detail == "" {
 		t.Errorf("got %+v", f)
+	}
+}
+
+// N-03: doctor says what auto comes to here, and why; only an order that cannot be obeyed is missed.
+func TestLazyRestoreOfDoctor(t *testing.T) {
+	no := errors.New("no userfaultfd")
+	for _, c := range []struct {
+		restore  string
+		obstacle error
+		ok       bool
+		detail   string
+	}{
+		{"eager", nil, true, "works, restore is eager"},
+		{"eager", no, true, "no userfaultfd, restore is eager"},
+		{"lazy", nil, true, "works, restore is lazy"},
+		{"lazy", no, false, "no userfaultfd, restore is lazy"},
+		{"auto", nil, true, "works, restore is auto: lazy for VMs of QEMU with 256MiB of RAM or more in their snapshot, else eager"},
+		{"auto", no, true, "no userfaultfd, restore is auto: eager"},
+	} {
+		if f := lazyFinding(c.restore, c.obstacle); f.OK != c.ok || f.Fatal || (f.Remedy == "") != c.ok || f.Detail != c.detail {
+			t.Errorf("%+v: %+v", c, f)
+		}
+	}
+	cfg := config.Default()
+	cfg.Worker.Restore, cfg.Worker.Tracking = config.RestoreAuto, "content"
+	if f := checkLazy(t.Context(), cfg); !f.OK || !strings.Contains(f.Detail, "tracked by content") || !strings.HasSuffix(f.Detail, "auto: eager") {
+		t.Errorf("without uffd: %+v", f)
+	}
+	cfg.RAMHugePages = 2 << 20
+	if f := checkLazy(t.Context(), cfg); !f.OK || !strings.Contains(f.Detail, "ram_huge_pages") {
+		t.Errorf("on huge pages: %+v", f)
+	}
+	cfg = config.Default()
+	cfg.Worker.Restore = config.RestoreAuto
+	if f := checkLazy(t.Context(), cfg); !f.OK || !strings.Contains(f.Detail, "restore is auto: ") {
+		t.Errorf("as this host is: %+v", f)
 	}
 }
 

@@ -60,12 +60,31 @@ func vmRow(vm *nodev1.VMInfo) []string {
 	if n := vm.GetCleanupPending(); n > 0 {
 		status += fmt.Sprintf(", cleanup pending (%d)", n)
 	}
-	if r := vm.GetRestore(); r != "" {
-		status += ", restore: " + r
-	}
+	status += restoreText(vm)
 	return []string{
 		vm.GetVm().GetNamespace() + "/" + vm.GetVm().GetId(), status, ownerName(vm.GetOwner()),
 		fmt.Sprint(vm.GetGeneration()), mib(vm.GetMemory()), mib(vm.GetResident()), fmt.Sprint(vm.GetVcpus()),
 		dash(vm.GetVmm()), dash(vm.GetNetwork()), dash(strings.Join(vm.GetAddresses(), ",")),
 	}
 }
+
+// restoreText says how far the restore of a VM is, and once that is over how it was made.
+func restoreText(vm *nodev1.VMInfo) string {
+	if r := vm.GetRestore(); r != "" {
+		return ", restore: " + r
+	}
+	mode, reason := vm.GetRestoreMode(), strings.Join(strings.Fields(vm.GetRestoreReason()), " ")
+	if mode == "" {
+		return ""
+	}
+	if long := []rune(reason); len(long) > maxReason {
+		reason = string(long[:maxReason]) + "..."
+	}
+	if reason != "" {
+		mode += " (" + reason + ")"
+	}
+	return ", restored: " + mode
+}
+
+// maxReason bounds a column, in characters: -o json has all of a reason.
+const maxReason = 60

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -51,6 +52,34 @@ func TestCleanupPendingShows(t *testing.T) {
 		if row := snapshotRow(s); row[len(row)-1] != use {
 			t.Errorf("snapshot ls: %q, want %s", row, use)
 		}
+	}
+}
+
+// N-03: how a VM came to its RAM shows, and how far that is while it goes on.
+func TestRestoreShows(t *testing.T) {
+	for want, vm := range map[string]*nodev1.VMInfo{
+		"running":                  {},
+		"running, restored: clone": {RestoreMode: "clone"},
+		"running, restored: eager (auto: 90 MiB of RAM, fewer than 256)":   {RestoreMode: "eager", RestoreReason: "auto: 90 MiB of RAM, fewer than 256"},
+		"running, restore: lazy, 1 of 512 MiB":                             {Restore: "lazy, 1 of 512 MiB", RestoreMode: "lazy", RestoreReason: "auto: 300 MiB of RAM"},
+		"running, restored: eager (" + strings.Repeat("why ", 15) + "...)": {RestoreMode: "eager", RestoreReason: strings.Repeat("why\n", 20)},
+	} {
+		vm.Status = "running"
+		if row := vmRow(vm); row[1] != want {
+			t.Errorf("ps: %q, want %q", row[1], want)
+		}
+	}
+	var out bytes.Buffer
+	if err := printJSON(&out, &nodev1.VMInfo{RestoreMode: "eager", RestoreReason: "auto: because"}); err != nil {
+		t.Fatal(err)
+	}
+	var said struct {
+		Restore string
+		Mode    string `json:"restore_mode"`
+		Reason  string `json:"restore_reason"`
+	}
+	if err := json.Unmarshal(out.Bytes(), &said); err != nil || said.Restore != "" || said.Mode != "eager" || said.Reason != "auto: because" {
+		t.Errorf("ps -o json: %s, %v", &out, err)
 	}
 }
 

@@ -120,7 +120,7 @@ func TestLazyRestore(t *testing.T) {
 		if n.Name == "b" {
 			return "[worker]\nrestore = \"lazy\"\n"
 		}
-		return ""
+		return "[worker]\nrestore = \"auto\"\n"
 	}})
 	a, b := h.Node(0), h.Node(1)
 	a.CheckClean(t)
@@ -187,6 +187,9 @@ func TestLazyRestore(t *testing.T) {
 		open()
 		awaitRestore(t, b, "the registry is back", func(s string) bool { return s == "" })
 		same(t, b, "lazily")
+		if out := b.Godwit(t, "ps"); !strings.Contains(out, "restored: lazy (worker.restore)") {
+			t.Errorf("how it was restored is not told: %s", out)
+		}
 		if len(fillers(b)) > 0 {
 			t.Error("RAM is brought on")
 		}
@@ -198,6 +201,12 @@ func TestLazyRestore(t *testing.T) {
 		}
 		a.Godwit(t, "wake", vm)
 		same(t, a, "eagerly")
+		// N-03: the VM has the 24 MiB of noise and its guest's own, less than what lazy is worth.
+		_, rest, _ := strings.Cut(a.Godwit(t, "ps"), "restored: eager (auto: ")
+		var mib int
+		if _, err := fmt.Sscanf(rest, "%d MiB of RAM, fewer than 256)", &mib); err != nil || mib < 24 || mib >= 256 {
+			t.Errorf("by auto: %q: %d MiB, %v", rest, mib, err)
+		}
 	})
 	run("an operation waits", func(t *testing.T) {
 		a.Godwit(t, "hibernate", vm)

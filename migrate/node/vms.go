@@ -99,7 +99,7 @@ func running(info *nodev1.VMInfo, q *machinev1.QueryResponse) *nodev1.VMInfo {
 	info.Uid, info.Status, info.Generation = q.GetUid(), q.GetState(), q.GetGeneration()
 	info.Memory, info.Resident, info.Vcpus, info.Vmm = q.GetMemory(), q.GetResident(), q.GetVcpus(), q.GetVmm()
 	info.Addresses, info.Network, info.Pid = q.GetAddresses(), q.GetNetwork(), q.GetTaskPid()
-	info.Restore = q.GetRestore()
+	info.Restore, info.RestoreMode, info.RestoreReason = q.GetRestore(), q.GetRestoreMode(), q.GetRestoreReason()
 	return info
 }
 

@@ -69,7 +69,7 @@ var readers = map[string]func(*annotations, string) error{
 	},
 	"restore": func(a *annotations, v string) error {
 		a.restore = v
-		return oneOf(v, "eager", "lazy")
+		return oneOf(v, config.RestoreModes()...)
 	},
 	"image": func(a *annotations, v string) error {
 		a.image = v

@@ -35,7 +35,7 @@ type Bundle struct {
 	VMM         string // "qemu", "cloud-hypervisor", or empty: the config decides
 	// WritableSize of the writable disk in bytes.
 	WritableSize int64
-	// Restore is "eager", "lazy", or empty: the config decides.
+	// Restore is one of config.RestoreModes, or empty: the config decides.
 	Restore string
 	Hooks   Hooks
 	// Left is the snapshot that the container's VM left in, as godwitd marked it.

@@ -200,6 +200,7 @@ func TestRefused(t *testing.T) {
 		{"vcpus", annotation(Prefix+"vcpus", "0"), errdefs.IsInvalidArgument, "godwit.dev/vcpus"},
 		{"vmm", annotation(Prefix+"vmm", "xen"), errdefs.IsInvalidArgument, "godwit.dev/vmm"},
 		{"volumes", annotation(Prefix+"volumes", "share"), errdefs.IsInvalidArgument, "godwit.dev/volumes"},
+		{"restore", annotation(Prefix+"restore", "later"), errdefs.IsInvalidArgument, "godwit.dev/restore: \"later\" is not one of eager, lazy, auto"},
 		{"nic", annotation(Prefix+"nic", "keep"), errdefs.IsInvalidArgument, "godwit.dev/nic"},
 		{"os", annotation(Prefix+"os", "solaris"), errdefs.IsInvalidArgument, "godwit.dev/os: \"solaris\" is not one of linux, windows"},
 		{"pod", annotation("io.kubernetes.cri.container-type", "sandbox"), errdefs.IsNotImplemented, "io.kubernetes.cri.container-type"},

@@ -52,6 +52,14 @@ type Space struct {
 	Runs []Run  // by page, not overlapping
 }
 
+// Content is how many bytes of pages are stored of it, each as often as it is there.
+func (s *Space) Content() (bytes uint64) {
+	for _, r := range s.Runs {
+		bytes += uint64(r.Count) * PageSize
+	}
+	return bytes
+}
+
 // Run says that Count pages from Page on are the pages of a frame from Slot on.
 type Run struct {
 	Page  uint64

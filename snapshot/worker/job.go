@@ -81,6 +81,7 @@ type Opened struct {
 	Config *snapshot.Config `json:"config"`
 	Stored uint64           `json:"stored"` // bytes to fetch for pages and state
 	Pages  uint64           `json:"pages"`  // bytes of pages that are not zero
+	RAM    uint64           `json:"ram"`    // those of them that are RAM's
 }
 
 // VerifyJob reads a snapshot whole and keeps nothing of it.

@@ -207,6 +207,7 @@ func (j *OpenJob) run(ctx context.Context, kept *cache.Dir) (line, error) {
 	}
 	o := &Opened{Config: s.Config}
 	o.Stored, o.Pages = s.Bytes()
+	o.RAM = s.RAM()
 	return line{Opened: o}, nil
 }
 

@@ -120,8 +120,8 @@ func roundTrip(t *testing.T, cfg store.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if opened.Config.Ref != job.Ref || opened.Pages != 3<<20 {
-		t.Errorf("opened %+v, %d bytes of pages", opened.Config.Ref, opened.Pages)
+	if opened.Config.Ref != job.Ref || opened.Pages != 3<<20 || opened.RAM != 3<<20 {
+		t.Errorf("opened %+v, %d bytes of pages, %d of RAM", opened.Config.Ref, opened.Pages, opened.RAM)
 	}
 	verdict, err := c.Verify(t.Context(), VerifyJob{Store: cfg, Digest: receipt.Digest}, nil)
 	if err != nil || len(verdict.Bad) != 0 || verdict.Frames != 3<<20/(64<<10) {

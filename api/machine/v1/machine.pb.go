@@ -250,6 +250,8 @@ type QueryResponse struct {
 	Kernel          string                 `protobuf:"bytes,30,opt,name=kernel,proto3" json:"kernel,omitempty"`                                             // the guest's: Spec.kernel.digest
 	ResumedUnixNano int64                  `protobuf:"varint,32,opt,name=resumed_unix_nano,json=resumedUnixNano,proto3" json:"resumed_unix_nano,omitempty"` // when a VM that was restored or came here first ran; 0: it was booted here, or has not
 	Restore         string                 `protobuf:"bytes,33,opt,name=restore,proto3" json:"restore,omitempty"`                                           // of a VM that runs while its RAM comes: "lazy", how far it is, and what it waits for
+	RestoreMode     string                 `protobuf:"bytes,34,opt,name=restore_mode,json=restoreMode,proto3" json:"restore_mode,omitempty"`                // of a VM that came from a snapshot: "eager", "lazy"; of a copy of a template: "clone"
+	RestoreReason   string                 `protobuf:"bytes,35,opt,name=restore_reason,json=restoreReason,proto3" json:"restore_reason,omitempty"`          // why that one: whose order it was, or what "auto" found
 	Ended           string                 `protobuf:"bytes,21,opt,name=ended,proto3" json:"ended,omitempty"`                                               // why the VMM ended, where it did not end because of its task
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -449,6 +451,20 @@ func (x *QueryResponse) GetResumedUnixNano() int64 {
 func (x *QueryResponse) GetRestore() string {
 	if x != nil {
 		return x.Restore
+	}
+	return ""
+}
+
+func (x *QueryResponse) GetRestoreMode() string {
+	if x != nil {
+		return x.RestoreMode
+	}
+	return ""
+}
+
+func (x *QueryResponse) GetRestoreReason() string {
+	if x != nil {
+		return x.RestoreReason
 	}
 	return ""
 }
@@ -2015,7 +2031,7 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\x05moved\x18\a \x01(\x04R\x05moved\x12\x1f\n" +
 	"\vexpected_ms\x18\b \x01(\x01R\n" +
 	"expectedMs\"\x0e\n" +
-	"\fQueryRequest\"\xc1\x05\n" +
+	"\fQueryRequest\"\x8b\x06\n" +
 	"\rQueryResponse\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x10\n" +
@@ -2044,7 +2060,9 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\btracking\x18\x16 \x01(\tR\btracking\x12\x16\n" +
 	"\x06kernel\x18\x1e \x01(\tR\x06kernel\x12*\n" +
 	"\x11resumed_unix_nano\x18  \x01(\x03R\x0fresumedUnixNano\x12\x18\n" +
-	"\arestore\x18! \x01(\tR\arestore\x12\x14\n" +
+	"\arestore\x18! \x01(\tR\arestore\x12!\n" +
+	"\frestore_mode\x18\" \x01(\tR\vrestoreMode\x12%\n" +
+	"\x0erestore_reason\x18# \x01(\tR\rrestoreReason\x12\x14\n" +
 	"\x05ended\x18\x15 \x01(\tR\x05ended\"\xa5\x03\n" +
 	"\x0eCaptureRequest\x12(\n" +
 	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x1e\n" +

@@ -2618,6 +2618,8 @@ type VMInfo struct {
 	Note           string     `protobuf:"bytes,14,opt,name=note,proto3" json:"note,omitempty"`                                            // what is left of a lost VM and what to do; why a shim does not answer
 	CleanupPending uint32     `protobuf:"varint,15,opt,name=cleanup_pending,json=cleanupPending,proto3" json:"cleanup_pending,omitempty"` // snapshots whose deletion is owed
 	Restore        string     `protobuf:"bytes,16,opt,name=restore,proto3" json:"restore,omitempty"`                                      // of a VM that runs while its RAM comes: "lazy", how far it is, and what it waits for
+	RestoreMode    string     `protobuf:"bytes,17,opt,name=restore_mode,json=restoreMode,proto3" json:"restore_mode,omitempty"`           // of a VM that came from a snapshot: "eager", "lazy"; of a copy of a template: "clone"
+	RestoreReason  string     `protobuf:"bytes,18,opt,name=restore_reason,json=restoreReason,proto3" json:"restore_reason,omitempty"`     // why that one: whose order it was, or what "auto" found
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -2760,6 +2762,20 @@ func (x *VMInfo) GetCleanupPending() uint32 {
 func (x *VMInfo) GetRestore() string {
 	if x != nil {
 		return x.Restore
+	}
+	return ""
+}
+
+func (x *VMInfo) GetRestoreMode() string {
+	if x != nil {
+		return x.RestoreMode
+	}
+	return ""
+}
+
+func (x *VMInfo) GetRestoreReason() string {
+	if x != nil {
+		return x.RestoreReason
 	}
 	return ""
 }
@@ -6316,7 +6332,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12\x16\n" +
-	"\x06remedy\x18\x04 \x01(\tR\x06remedy\"\xd9\x03\n" +
+	"\x06remedy\x18\x04 \x01(\tR\x06remedy\"\xa3\x04\n" +
 	"\x06VMInfo\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x16\n" +
@@ -6336,7 +6352,9 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\anetwork\x18\r \x01(\tR\anetwork\x12\x12\n" +
 	"\x04note\x18\x0e \x01(\tR\x04note\x12'\n" +
 	"\x0fcleanup_pending\x18\x0f \x01(\rR\x0ecleanupPending\x12\x18\n" +
-	"\arestore\x18\x10 \x01(\tR\arestore\"*\n" +
+	"\arestore\x18\x10 \x01(\tR\arestore\x12!\n" +
+	"\frestore_mode\x18\x11 \x01(\tR\vrestoreMode\x12%\n" +
+	"\x0erestore_reason\x18\x12 \x01(\tR\rrestoreReason\"*\n" +
 	"\n" +
 	"VMsRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\"Q\n" +
