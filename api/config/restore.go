@@ -14,7 +14,7 @@ const DefaultRestore = RestoreEager
 // RestoreModes are all of them.
 func RestoreModes() []string { return []string{RestoreEager, RestoreLazy, RestoreAuto} }
 
-// LazyFrom is the RAM that a snapshot has to bring, in bytes, from which on RestoreAuto is lazy. A
-// wake of less is about as fast if it is eager: of 217 MiB in use in 0.64 s, where a lazy one took
-// 0.61 (docs/status.md, docs/decisions.md 102); and nothing of it depends on the registry afterwards.
+// LazyFrom is the RAM that a snapshot has to bring, in bytes, from which on RestoreAuto is lazy. To
+// bring less before the VM runs costs its wake at most 0.2 s, with a registry nearby
+// (docs/decisions.md, 103), and nothing of it depends on the registry afterwards.
 const LazyFrom Size = 256 << 20
