@@ -25,7 +25,7 @@ func checkpoints() []scene {
 // TestCrashCheckpoint kills at the points of a checkpoint: the VM goes on, but where its own
 // processes die, and no snapshot is listed that is not whole (N-35).
 func TestCrashCheckpoint(t *testing.T) {
-	playAll(t, checkpoints(), []string{
+	playAll(t, newWorld, checkpoints(), []string{
 		"checkpoint/before the pause/shim", "checkpoint/behind the pause/worker", "checkpoint/manifest written/godwitd",
 	})
 }

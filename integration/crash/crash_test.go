@@ -27,6 +27,8 @@ const (
 	daemon      victim = "godwitd"
 	containerds victim = "containerd"
 	controller  victim = "controller" // the godwitd that keeps the records
+	taskKilled  victim = "task kill"  // its user ends the VM
+	taskRemoved victim = "task rm -f"
 )
 
 // outcome is what an observer sees once everything has settled.
@@ -85,16 +87,16 @@ var selection = []string{
 }
 
 // TestCrash is the matrix.
-func TestCrash(t *testing.T) { playAll(t, scenes(), selection) }
+func TestCrash(t *testing.T) { playAll(t, newWorld, scenes(), selection) }
 
 // playAll plays each death of the scenes, or, without GODWIT_CRASH=full, those of the selection.
 // All cases share two nodes, and the VM as long as it lives: each one shows that the last one
 // left everything in order.
-func playAll(t *testing.T, scenes []scene, selection []string) {
+func playAll(t *testing.T, newWorld func(*testing.T) *world, scenes []scene, selection []string) {
 	full := os.Getenv("GODWIT_CRASH") == "full"
 	var w *world
 	for _, s := range scenes {
-		for _, v := range []victim{shimProcess, vmmProcess, worker, daemon, containerds, controller} {
+		for _, v := range []victim{shimProcess, vmmProcess, worker, daemon, containerds, controller, taskKilled, taskRemoved} {
 			want, ok := s.comes[v]
 			name := s.kind + "/" + s.point + "/" + string(v)
 			if !ok || !full && !slices.Contains(selection, name) {
@@ -136,6 +138,17 @@ func TestCrashBeforeTheNIC(t *testing.T) {
 	}
 }
 
+// unplugged is thawing of a VM that sleeps without its NIC.
+func (a *act) unplugged(ctx context.Context) error {
+	if err := a.thawing(ctx); err != nil {
+		return err
+	}
+	if j := note(a.b, a.vm); !j.Unplugged || !j.Waking {
+		return fmt.Errorf("the journal says %+v", j)
+	}
+	return nil
+}
+
 // play brings the VM to the point, kills, starts again what had been started by hand,
 // and judges.
 func (w *world) play(t *testing.T, s scene, v victim, want outcome) error {
@@ -153,10 +166,14 @@ func (w *world) play(t *testing.T, s scene, v victim, want outcome) error {
 	if err := s.reach(a, ctx); err != nil {
 		return fmt.Errorf("reach the point: %w", err)
 	}
+	follow := a.dam.follower(a, v, want)
 	if err := a.kill(ctx, v); err != nil {
 		return err
 	}
 	killed := time.Now()
+	if err := follow(ctx); err != nil {
+		return err
+	}
 	a.letGo()
 	if err := a.restart(ctx, v); err != nil {
 		return err
@@ -174,7 +191,10 @@ func (w *world) play(t *testing.T, s scene, v victim, want outcome) error {
 			return err
 		}
 	}
-	return w.goOn(ctx, got)
+	if err := w.goOn(ctx, got); err != nil {
+		return err
+	}
+	return w.lazy.intact(ctx, w)
 }
 
 func (a *act) kill(ctx context.Context, v victim) (err error) {
@@ -192,6 +212,8 @@ func (a *act) kill(ctx context.Context, v victim) (err error) {
 		return a.b.Containerd.Kill()
 	case controller:
 		return a.a.Godwitd.Kill()
+	case taskKilled, taskRemoved:
+		return a.endTask(ctx, v)
 	}
 	if err != nil {
 		return err
@@ -258,6 +280,9 @@ func reason(stderr string) string {
 func (w *world) goOn(ctx context.Context, got outcome) error {
 	switch got {
 	case lost:
+		if w.lazy != nil {
+			return w.again(ctx)
+		}
 		return w.remove(ctx)
 	case runs:
 		if err := w.hibernate(ctx); err != nil {

@@ -35,11 +35,18 @@ type act struct {
 	holds    []func() // what lets everything go on
 	daemon   func()   // lets b's godwitd go on, where a point has stopped it
 	thaw     func()   // lets the shim go on, where a point has stopped it
+	flow     func()   // lets the VMM go on, where a point has stopped it
+	dam      *dam     // holds up the RAM of a lazy wake; nil: there is none
 }
 
 func (w *world) order(kind string) *act {
 	w.orders++
-	return &act{world: w, kind: kind, id: fmt.Sprintf("%s-%d", kind, w.orders)}
+	a := &act{world: w, kind: kind, id: fmt.Sprintf("%s-%d", kind, w.orders)}
+	if w.lazy != nil && kind == "wake" {
+		a.dam = newDam(w)
+		a.holds = append(a.holds, a.dam.open)
+	}
+	return a
 }
 
 // begin orders the operation and returns once it is durable.
@@ -64,6 +71,7 @@ func (a *act) gate(match func(*http.Request) bool) (reached <-chan struct{}, ope
 			once()
 			<-opened
 		}
+		a.dam.hold(r)
 		return harness.Fault{}
 	})
 	open = sync.OnceFunc(func() { close(opened) })
@@ -351,22 +359,11 @@ func (a *act) thawing(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := a.stop(ctx, pid); err != nil {
+	if a.flow, err = a.stop(ctx, pid); err != nil {
 		return err
 	}
 	a.daemon()
 	return a.journaled(ctx, "OWN")
-}
-
-// unplugged is thawing of a VM that sleeps without its NIC.
-func (a *act) unplugged(ctx context.Context) error {
-	if err := a.thawing(ctx); err != nil {
-		return err
-	}
-	if j := note(a.b, a.vm); !j.Unplugged || !j.Waking {
-		return fmt.Errorf("the journal says %+v", j)
-	}
-	return nil
 }
 
 // running: the VM is heard, and containerd does not tell the daemon that it runs.

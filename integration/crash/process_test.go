@@ -23,6 +23,8 @@ type journal struct {
 	Phase     string
 	Unplugged bool
 	Waking    bool
+	Armed     bool
+	Filling   *struct{ Digest string }
 	Shim      struct{ PID int }
 	Process   struct{ PID int }
 }

@@ -64,6 +64,13 @@ func (w *watcher) add(s sign) {
 	w.seen[key], w.last = true, s
 }
 
+// rewind forgets what was heard: an older state is to run, by order.
+func (w *watcher) rewind() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last, w.seen = sign{}, map[string]bool{}
+}
+
 func (w *watcher) latest() sign {
 	w.mu.Lock()
 	defer w.mu.Unlock()

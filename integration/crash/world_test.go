@@ -45,6 +45,7 @@ type world struct {
 	flags  []string          // of ctr run
 	nonce  string            // of the VM that is there; empty: none
 	orders int
+	lazy   *lazily // b wakes VMs so; nil: eagerly
 }
 
 // uncached: the points of a wake lie between its requests to the registry.
@@ -60,8 +61,11 @@ func patient(n *harness.Node) error {
 	return os.WriteFile(filepath.Join(dir, "patient.toml"), []byte("[timeouts]\ndaemon = \"1h\"\n"), 0o600)
 }
 
-func newWorld(t *testing.T) *world {
-	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Config: uncached})
+func newWorld(t *testing.T) *world { return makeWorld(t, uncached) }
+
+// makeWorld takes what stands in the configuration of each node besides.
+func makeWorld(t *testing.T, config func(*harness.Node) string) *world {
+	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Config: config})
 	w := &world{Harness: h, a: h.Node(0), b: h.Node(1), vm: filepath.Base(h.Dir)}
 	if err := patient(w.b); err != nil {
 		t.Fatal(err)
@@ -100,6 +104,9 @@ func (w *world) awake(ctx context.Context) error {
 		return err
 	}
 	w.nonce = s.Nonce
+	if err := w.lazy.fill(ctx, w); err != nil {
+		return err
+	}
 	if err := w.hibernate(ctx); err != nil {
 		return err
 	}
@@ -149,15 +156,20 @@ func (w *world) silent(ctx context.Context) error {
 	return nil
 }
 
-// remove ends what is left of a VM that was lost, as a user of containerd does.
-func (w *world) remove(ctx context.Context) error {
+// delete ends what is left of a VM that was lost, as a user of containerd does.
+func (w *world) delete(ctx context.Context) error {
 	for _, args := range [][]string{{"task", "rm", "--force", w.vm}, {"container", "rm", w.vm}} {
 		if err := w.ctr(ctx, args...); err != nil && !strings.Contains(err.Error(), "not found") {
 			return err
 		}
 	}
+	return w.clean(ctx)
+}
+
+// remove ends its record, too.
+func (w *world) remove(ctx context.Context) error {
 	w.nonce = ""
-	if err := w.clean(ctx); err != nil {
+	if err := w.delete(ctx); err != nil {
 		return err
 	}
 	// The record ends once the node has said that nothing is left there.

@@ -40,6 +40,26 @@ func sluice(h *harness.Harness, n *harness.Node) (held <-chan struct{}, open fun
 	return reached, sync.OnceFunc(func() { close(opened); h.Door.SetFault(nil) })
 }
 
+// drought holds whatever a node wants of packs from now on. The VM waits once it wants something.
+func drought(h *harness.Harness) (wanted <-chan struct{}, over func()) {
+	reached, ended := make(chan struct{}), make(chan struct{})
+	first := sync.OnceFunc(func() { close(reached) })
+	h.Door.SetFault(func(_ int, r *http.Request) harness.Fault {
+		if r.Method != http.MethodGet || !strings.Contains(r.URL.Path, "/blobs/") {
+			return harness.Fault{}
+		}
+		if r.Header.Get("Range") != "" {
+			first()
+		}
+		select {
+		case <-ended:
+		case <-r.Context().Done():
+		}
+		return harness.Fault{}
+	})
+	return reached, sync.OnceFunc(func() { close(ended); h.Door.SetFault(nil) })
+}
+
 // sum is what the guest makes of a file in its memory that no snapshot can compress.
 func sum(t *testing.T, n *harness.Node, id string) string {
 	t.Helper()
@@ -236,14 +256,25 @@ func TestLazyRestore(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	run("ends while nothing comes", func(t *testing.T) {
+	run("ends while it waits", func(t *testing.T) {
 		forget(t, b)
-		_, open := sluice(h, b)
+		held, open := sluice(h, b)
+		defer open()
 		b.Godwit(t, "wake", vm)
+		await(t, held)
 		if now := restoring(t, b); !strings.HasPrefix(now, "lazy, ") {
 			t.Errorf("restore is %q", now)
 		}
-		defer open()
+		wanted, over := drought(h)
+		defer over()
+		read := make(chan error, 1)
+		go func() {
+			ctx, cancel := context.WithTimeout(t.Context(), bound)
+			defer cancel()
+			_, err := b.RunCtr(ctx, "task", "exec", "--exec-id", "thirst", vm, "/bin/busybox", "sha256sum", "/dev/shm/noise")
+			read <- err
+		}()
+		await(t, wanted)
 		b.Ctr(t, "task", "kill", "--signal", "KILL", vm)
 		err := harness.Poll(t.Context(), bound, func(ctx context.Context) error {
 			_, _ = b.RunCtr(ctx, "task", "rm", vm) // godwitd does so, too
@@ -255,6 +286,9 @@ func TestLazyRestore(t *testing.T) {
 		})
 		if err != nil {
 			t.Error(err)
+		}
+		if err := <-read; err == nil {
+			t.Error("the guest has read memory that never came")
 		}
 		if out := b.Godwit(t, "snapshot", "ls", vm); strings.Count(out, vm) == 0 {
 			t.Errorf("the snapshot is gone: %s", out)
