@@ -9,7 +9,7 @@ const (
 )
 
 // DefaultRestore holds where nobody has said anything.
-const DefaultRestore = RestoreEager
+const DefaultRestore = RestoreAuto
 
 // RestoreModes are all of them.
 func RestoreModes() []string { return []string{RestoreEager, RestoreLazy, RestoreAuto} }
