@@ -31,12 +31,10 @@ func (l *lazy) ahead(frame int) (end int) {
 	if frame >= w.first && frame < w.end {
 		return frame + 1
 	}
-	_, last := l.plan.frames(number)
-	last = min(last, frame+w.frames)
-	for end = frame + 1; end < last && !l.here[end].Load(); end++ {
+	start, last := l.plan.frames(number)
+	for end = frame + 1; end < min(last, frame+w.frames) && !l.here[end].Load(); end++ {
 	}
-	w.first, w.end = frame, end
-	w.frames *= 2
+	w.first, w.end, w.frames = frame, end, min(2*w.frames, last-start)
 	return end
 }
 

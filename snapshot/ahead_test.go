@@ -41,6 +41,13 @@ func TestAhead(t *testing.T) {
 			t.Errorf("frame %d is read with those up to %d, want %d", c.frame, end, c.end)
 		}
 	}
+	for range 100 { // nothing grows for ever
+		l.ahead(91)
+		l.ahead(75)
+	}
+	if end := l.ahead(1); end != 90 {
+		t.Errorf("at last frame 1 is read with those up to %d, want 90", end)
+	}
 }
 
 // dripping is a store whose parts stop after the first bytes.
