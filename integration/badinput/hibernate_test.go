@@ -69,20 +69,8 @@ func busy(t *testing.T, g *guest, n *harness.Node) {
 // both: the second of two names the first, which is not disturbed. So does every other
 // call that would change a VM on its way.
 func both(t *testing.T, g *guest, n *harness.Node) {
-	begun, hold := make(chan struct{}), make(chan struct{})
-	once := make(chan struct{}, 1)
-	g.Door.SetFault(func(_ int, r *http.Request) harness.Fault {
-		if pack(r) { // what is asked before the pause is let through
-			select {
-			case once <- struct{}{}:
-				close(begun)
-			default:
-			}
-			<-hold
-		}
-		return harness.Fault{}
-	})
-	defer g.Door.SetFault(nil)
+	begun, open := g.Door.Hold(pack) // what is asked before the pause is let through
+	defer open()
 	first := make(chan error, 1)
 	go func() {
 		_, err := n.RunGodwit(t.Context(), "hibernate", "--operation", "first", g.id)
@@ -98,7 +86,7 @@ func both(t *testing.T, g *guest, n *harness.Node) {
 	ctrFails(t, n, "task", "pause", g.id).want(t, "FailedPrecondition", "operation first", "refused")
 	ctrFails(t, n, "task", "kill", "--signal", "SIGKILL", g.id).want(t, "FailedPrecondition", "operation first", "refused")
 	godwitFails(t, n, "rm", "--force", g.id).want(t, "FailedPrecondition", "operation first", "refused")
-	close(hold)
+	open()
 	if err := <-first; err != nil {
 		t.Fatal(err)
 	}

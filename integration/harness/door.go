@@ -57,6 +57,24 @@ func (d *Door) SetFault(f func(n int, r *http.Request) Fault) {
 	d.fault, d.seen = f, 0
 }
 
+// Hold keeps all requests that match until open is called, or their client is gone: reached is
+// closed when the first one is here. Others pass. It takes the place of SetFault, and open ends both.
+func (d *Door) Hold(match func(r *http.Request) bool) (reached <-chan struct{}, open func()) {
+	here, opened := make(chan struct{}), make(chan struct{})
+	first := sync.OnceFunc(func() { close(here) })
+	d.SetFault(func(_ int, r *http.Request) Fault {
+		if match(r) {
+			first()
+			select {
+			case <-opened:
+			case <-r.Context().Done():
+			}
+		}
+		return Fault{}
+	})
+	return here, sync.OnceFunc(func() { close(opened); d.SetFault(nil) })
+}
+
 // Take answers the exchanges since the last call and forgets them.
 func (d *Door) Take() []Exchange {
 	d.mu.Lock()

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -287,17 +286,10 @@ func content(t *testing.T, n *harness.Node, kind string) (sum int64) {
 }
 
 // gate holds the worker's manifest until open is called.
-func gate(h *harness.Harness) (reached chan struct{}, open func()) {
-	reached, opened := make(chan struct{}), make(chan struct{})
-	first := sync.OnceFunc(func() { close(reached) })
-	h.Door.SetFault(func(_ int, r *http.Request) harness.Fault {
-		if r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/manifests/g") {
-			first()
-			<-opened
-		}
-		return harness.Fault{}
+func gate(h *harness.Harness) (reached <-chan struct{}, open func()) {
+	return h.Door.Hold(func(r *http.Request) bool {
+		return r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/manifests/g")
 	})
-	return reached, sync.OnceFunc(func() { close(opened); h.Door.SetFault(nil) })
 }
 
 // lose kills all that runs on a node, as a loss of power does.

@@ -21,43 +21,30 @@ import (
 // sluice holds the packs that the fill of a VM that runs on a node reads whole; what the VM waits
 // for passes, and what its disks consist of.
 func sluice(h *harness.Harness, n *harness.Node) (held <-chan struct{}, open func()) {
-	reached, opened := make(chan struct{}), make(chan struct{})
-	first := sync.OnceFunc(func() { close(reached) })
-	h.Door.SetFault(func(_ int, r *http.Request) harness.Fault {
+	return h.Door.Hold(func(r *http.Request) bool {
 		_, digest, _ := strings.Cut(r.URL.Path, "/blobs/")
 		if r.Method != http.MethodGet || r.Header.Get("Range") != "" || !strings.HasPrefix(digest, "sha256:") {
-			return harness.Fault{}
+			return false
 		}
-		if st, err := os.Stat(h.Blob(digest)); err == nil && st.Size() > 4<<20 && journal(n, vm).Phase != "INCOMING" { // no index is as large
-			first()
-			select {
-			case <-opened:
-			case <-r.Context().Done():
-			}
-		}
-		return harness.Fault{}
+		st, err := os.Stat(h.Blob(digest))
+		return err == nil && st.Size() > 4<<20 && journal(n, vm).Phase != "INCOMING" // no index is as large
 	})
-	return reached, sync.OnceFunc(func() { close(opened); h.Door.SetFault(nil) })
 }
 
 // drought holds whatever a node wants of packs from now on. The VM waits once it wants something.
 func drought(h *harness.Harness) (wanted <-chan struct{}, over func()) {
-	reached, ended := make(chan struct{}), make(chan struct{})
+	reached := make(chan struct{})
 	first := sync.OnceFunc(func() { close(reached) })
-	h.Door.SetFault(func(_ int, r *http.Request) harness.Fault {
+	_, over = h.Door.Hold(func(r *http.Request) bool {
 		if r.Method != http.MethodGet || !strings.Contains(r.URL.Path, "/blobs/") {
-			return harness.Fault{}
+			return false
 		}
 		if r.Header.Get("Range") != "" {
 			first()
 		}
-		select {
-		case <-ended:
-		case <-r.Context().Done():
-		}
-		return harness.Fault{}
+		return true
 	})
-	return reached, sync.OnceFunc(func() { close(ended); h.Door.SetFault(nil) })
+	return reached, over
 }
 
 // sum is what the guest makes of a file in its memory that no snapshot can compress.

@@ -121,23 +121,17 @@ func TestRecycle(t *testing.T) {
 	})
 
 	t.Run("shim dies after the eject", func(t *testing.T) {
-		open := make(chan struct{})
-		reached := make(chan struct{}, 100)
-		h.Door.SetFault(func(_ int, r *http.Request) harness.Fault {
-			if r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/manifests/") {
-				reached <- struct{}{}
-				<-open
-			}
-			return harness.Fault{}
+		reached, open := h.Door.Hold(func(r *http.Request) bool {
+			return r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/manifests/")
 		})
+		defer open()
 		b.Godwit(t, "hibernate", "--detach", vm)
 		<-reached // all of the VM is in the store, without a name
 		j := until(t, b, vm, "the guest has let go", func(j noted) bool { return j.Phase == "SENDING" && j.Unplugged })
 		if _, err := b.Run(t.Context(), "kill", "-KILL", fmt.Sprint(j.Shim.PID)); err != nil {
 			t.Fatal(err)
 		}
-		h.Door.SetFault(nil)
-		close(open)
+		open()
 		until(t, b, vm, "the successor gives the NIC back", func(j noted) bool {
 			return j.Phase == "OWN" && j.Adopted && !j.Unplugged && slices.Equal(j.Process.NICs, []string{"net0"})
 		})
