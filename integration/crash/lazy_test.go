@@ -33,13 +33,13 @@ func lazyWakes() []scene {
 			shimProcess: lost, vmmProcess: lost, worker: runs, daemon: runs, containerds: runs, controller: runs, taskKilled: lost}},
 		{"wake", "waits", (*act).waits, map[victim]outcome{
 			shimProcess: lost, vmmProcess: lost, worker: runs, daemon: runs, containerds: runs, taskKilled: lost, taskRemoved: lost}},
-		{"wake", "end of the fill", (*act).ending, map[victim]outcome{
+		{"wake", "end of the fill", ending((*act).comes), map[victim]outcome{
 			shimProcess: lost, vmmProcess: lost, worker: runs}},
 		{"wake", "RAM is whole", (*act).filled, map[victim]outcome{
 			shimProcess: lost, vmmProcess: lost}},
 		{"wake", "RAM comes by a successor", (*act).succeeded, map[victim]outcome{
 			shimProcess: runs, vmmProcess: lost, worker: runs, daemon: runs}},
-		{"wake", "end of a successor's fill", (*act).succeededEnding, map[victim]outcome{
+		{"wake", "end of a successor's fill", ending((*act).succeeded), map[victim]outcome{
 			shimProcess: runs}},
 	}
 }
@@ -119,12 +119,15 @@ func (a *act) parched(ctx context.Context) error {
 	return a.coming()
 }
 
-// ending: all pages are there, and the VMM, which would be paused to end the wait for them, is stopped.
-func (a *act) ending(ctx context.Context) error {
-	if err := a.comes(ctx); err != nil {
-		return err
+// ending is a point at which RAM came, up to where all pages are there, and the VMM, which would be
+// paused to end the wait for them, is stopped.
+func ending(reach func(*act, context.Context) error) func(*act, context.Context) error {
+	return func(a *act, ctx context.Context) error {
+		if err := reach(a, ctx); err != nil {
+			return err
+		}
+		return a.halfWhole(ctx)
 	}
-	return a.halfWhole(ctx)
 }
 
 func (a *act) halfWhole(ctx context.Context) error {
@@ -174,11 +177,4 @@ func (a *act) succeeded(ctx context.Context) error {
 		return nil
 	})
 	return errors.Join(err, a.same(ctx, begun), a.coming())
-}
-
-func (a *act) succeededEnding(ctx context.Context) error {
-	if err := a.succeeded(ctx); err != nil {
-		return err
-	}
-	return a.halfWhole(ctx)
 }
