@@ -34,7 +34,6 @@ type creation struct {
 	record   *nodev1.Record
 	decision record.Decision
 	snapshot *snapshot.Config // of a restore, or what the source of a move has told
-	lazy     bool             // RAM comes while the VM runs
 	waits    bool             // its VMM can wait for it
 	next     *Journal
 	bundle   *bundle.Bundle

@@ -67,7 +67,7 @@ func (c *creation) fill(ctx context.Context, _ *undo) (err error) {
 	}
 	return c.vm.write(func(j *Journal) {
 		j.Phase, j.Resume, j.BootID = Ready, resume, resume.BootID
-		if c.lazy {
+		if j.Restored.lazy() {
 			j.Filling = &Filling{j.Repository, j.Digest}
 		}
 	})
@@ -81,7 +81,7 @@ func (c *creation) fillJob(j *Journal, files *openFiles) (*worker.FillJob, error
 		Memory: int64(cfg.Worker.Memory), Concurrency: cfg.Worker.Concurrency,
 	}
 	const fresh = os.O_CREATE | os.O_RDWR | os.O_TRUNC
-	if job.Lazy = c.lazy; !c.lazy {
+	if job.Lazy = j.Restored.lazy(); !job.Lazy {
 		ram, err := files.open(j.RAM, os.O_RDWR)
 		if err != nil {
 			return nil, err

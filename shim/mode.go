@@ -18,6 +18,9 @@ type Restored struct {
 	Reason string `json:"reason,omitempty"` // whose order that was, or what config.RestoreAuto found
 }
 
+// lazy reports whether its RAM comes, or came, while it runs.
+func (r *Restored) lazy() bool { return r != nil && r.Mode == config.RestoreLazy }
+
 // ordered is the word on the restore that counts, and whose it is: the container's own before the
 // node's.
 func (c *creation) ordered() (mode, by string) {
@@ -42,7 +45,7 @@ func (c *creation) pick(ctx context.Context, ram uint64) error {
 			return fmt.Errorf("restore %s lazily: %w; set worker.restore or annotation godwit.dev/restore to eager or auto: %w", c.source(), err, errdefs.ErrFailedPrecondition)
 		}
 	}
-	c.lazy, c.next.Restored = mode == config.RestoreLazy, &Restored{Mode: mode, Reason: reason}
+	c.next.Restored = &Restored{Mode: mode, Reason: reason}
 	c.vm.log.Info("restore mode", "mode", mode, "reason", reason)
 	return nil
 }

@@ -76,8 +76,8 @@ func TestAutoRestoreOfAVMDisk(t *testing.T) {
 		decision: record.Decision{Action: record.Restore}, snapshot: &snapshot.Config{Spec: &spec.Spec{VMDisk: &spec.VMDisk{}}},
 	}
 	w.must("pick", c.pick(t.Context(), uint64(config.LazyFrom)))
-	if r := c.next.Restored; c.lazy || r.Mode != config.RestoreEager || !strings.HasPrefix(r.Reason, "auto: it is a VM disk") {
-		t.Errorf("lazy %v, %+v", c.lazy, r)
+	if r := c.next.Restored; r.lazy() || r.Mode != config.RestoreEager || !strings.HasPrefix(r.Reason, "auto: it is a VM disk") {
+		t.Errorf("lazy %v, %+v", r.lazy(), r)
 	}
 	if !strings.Contains(log.String(), `msg="restore mode" mode=eager reason="auto: it is a VM disk`) {
 		t.Errorf("the log has %s", &log)

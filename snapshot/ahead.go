@@ -60,6 +60,7 @@ func (l *lazy) frames(d *decoder, first, end int) error {
 
 // stream brings frames as they come.
 func (d *decoder) stream(in io.Reader, first, end int) error {
+	var stored []byte
 	at := uint64(d.index.Frames[first].Offset)
 	for i := first; i < end; i++ {
 		if i > first && (d.lazy.here[i].Load() || len(d.plan.uses(i)) == 0) {
@@ -69,11 +70,11 @@ func (d *decoder) stream(in io.Reader, first, end int) error {
 		if err := skip(in, int64(uint64(fr.Offset)-at)); err != nil {
 			return err
 		}
-		d.stored = slices.Grow(d.stored[:0], int(fr.Stored))[:fr.Stored]
-		if _, err := io.ReadFull(in, d.stored); err != nil {
+		stored = slices.Grow(stored[:0], int(fr.Stored))[:fr.Stored]
+		if _, err := io.ReadFull(in, stored); err != nil {
 			return partError(err)
 		}
-		if err := d.bring(i, d.stored); err != nil {
+		if err := d.bring(i, stored); err != nil {
 			return err
 		}
 		at = uint64(fr.Offset) + uint64(fr.Stored)

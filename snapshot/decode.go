@@ -17,7 +17,6 @@ type decoder struct {
 	coder   format.Coder
 	hash    hasher
 	arena   []byte // the pages of a chunk
-	stored  []byte // a frame, where it comes by itself
 	pieces  []piece
 	iovs    [][]byte
 	entries []byte

@@ -103,7 +103,7 @@ type Worker struct {
 	// pause can help it; 0: no passes; default 50ms.
 	PauseBudget Duration `toml:"pause_budget"`
 	Bandwidth   Size     `toml:"bandwidth"` // bytes a second of one process; 0: no limit
-	// Restore is when the RAM of a VM that wakes comes, one of RestoreModes; default DefaultRestore.
+	// Restore is when the RAM of a VM that wakes comes, one of RestoreModes; default auto.
 	Restore string `toml:"restore"`
 }
 

@@ -23,7 +23,7 @@ func Default() *Config {
 		VM:         VM{Memory: 512 << 20, WritableSize: 8 << 30, MaxDisk: 1 << 40},
 		Cache:      Cache{MaxSize: 20 << 30, Packs: 10 << 30},
 		Template:   Template{Mode: "on", After: 2, Max: 8, MaxSize: 2 << 30},
-		Worker:     Worker{Memory: 256 << 20, Concurrency: 4, Tracking: "auto", PauseBudget: Duration(50 * time.Millisecond), Restore: DefaultRestore},
+		Worker:     Worker{Memory: 256 << 20, Concurrency: 4, Tracking: "auto", PauseBudget: Duration(50 * time.Millisecond), Restore: RestoreAuto},
 		Retention:  Retention{Keep: 1, Grace: Duration(time.Hour)},
 		Move:       Move{Parallel: 5, Outgoing: 2, Incoming: 2},
 		NodeLoss:   NodeLoss{Policy: LossReport, After: Duration(2 * time.Minute)},

@@ -8,9 +8,6 @@ const (
 	RestoreAuto  = "auto"  // lazy where that can be and LazyFrom says so, else eager
 )
 
-// DefaultRestore holds where nobody has said anything.
-const DefaultRestore = RestoreAuto
-
 // RestoreModes are all of them.
 func RestoreModes() []string { return []string{RestoreEager, RestoreLazy, RestoreAuto} }
 
