@@ -18,4 +18,4 @@ QEMU_MODULE_DIR=$to/usr/lib/x86_64-linux-gnu/qemu "$binary" --version | head -n1
 [ "${1:-}" != fetch ] || exit 0
 GODWIT_QEMU2=$binary GODWIT_QEMU2_DATA=$to/usr/share/qemu:$to/usr/share/seabios:/usr/share/qemu:/usr/share/seabios \
 	GODWIT_QEMU2_MODULES=$to/usr/lib/x86_64-linux-gnu/qemu \
-	go test -tags integration,qemu2 -count=1 -timeout 10m -run TestSecondQEMU -v ./vmm/qemu | grep -E '^ *(---|ok|FAIL|PASS)|_test.go'
+	go test -tags integration,qemu2 -count=1 -timeout 10m -run TestSecondQEMU -v ./vmm/qemu | grep -E '^ *(---|ok|FAIL|PASS|panic)|^ +[a-z_0-9]+\.go:[0-9]+: '

@@ -32,4 +32,4 @@ if [ ! -e "$to/complete" ]; then
 	touch "$to/complete"
 fi
 GODWIT_UPGRADE_FROM=$to go test -tags integration,upgrade -count=1 -timeout 10m -run TestUpgrade -v ./integration/install |
-	grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go'
+	grep -E '^ *(---|ok|FAIL|PASS|panic)|^ +[a-z_0-9]+\.go:[0-9]+: '

@@ -78,11 +78,15 @@ func RemoveSockets(paths ...string) error {
 }
 
 // Control calls do with the descriptor, which stays as it is: Fd would make it blocking.
+// Of a file that is closed it is os.ErrClosed.
 func Control[T any](file *os.File, do func(fd int) (T, error)) (value T, err error) {
 	raw, err := file.SyscallConn()
 	if err != nil {
 		return value, err
 	}
-	ctlErr := raw.Control(func(fd uintptr) { value, err = do(int(fd)) })
-	return value, errors.Join(ctlErr, err)
+	if ctlErr := raw.Control(func(fd uintptr) { value, err = do(int(fd)) }); ctlErr != nil {
+		// The runtime's own error of a closed file is none that errors.Is knows.
+		return value, fmt.Errorf("%w: %w", os.ErrClosed, ctlErr)
+	}
+	return value, err
 }
