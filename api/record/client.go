@@ -155,8 +155,12 @@ func (c *Client) drop(broken func() *ttrpc.Client) {
 	}
 }
 
-func (c *Client) unavailable(err error) error {
-	return fmt.Errorf("reach godwitd at %s: %v; does it run there?: %w", c.address, err, errdefs.ErrUnavailable)
+func (c *Client) unavailable(err error) error { return Unreachable(c.address, err) }
+
+// Unreachable is what every program says of a godwitd that does not answer at that address.
+// The cause is told and no class of its own: Unavailable is the only one.
+func Unreachable(address string, cause error) error {
+	return fmt.Errorf("reach godwitd at %s: %v; does it run there (systemctl status godwitd)?: %w", address, cause, errdefs.ErrUnavailable)
 }
 
 // call is Do for one of the methods of the records.

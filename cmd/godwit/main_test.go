@@ -52,16 +52,19 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// Without a daemon every verb that needs it says so, and how to get one.
+// Without a daemon every verb that needs it says so in the same words, and how to get one.
 func TestNoDaemon(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "none.sock")
-	for _, args := range []string{"ps", "hibernate x", "wake x", "rm x", "snapshot ls", "snapshot inspect sha256:0", "snapshot verify sha256:0"} {
+	for _, args := range []string{
+		"ps", "hibernate x", "wake x", "checkpoint x", "rm x", "golden i", "snapshot ls", "snapshot inspect sha256:0", "snapshot verify sha256:0", "snapshot prune",
+		"migrate x", "migrations", "watch", "abort o", "nodes", "cordon n", "drain n", "recover x",
+	} {
 		var stdout, stderr bytes.Buffer
 		if got := run(t.Context(), append([]string{"--socket", socket}, strings.Fields(args)...), &stdout, &stderr); got != 6 {
 			t.Errorf("%s: exit code %d, want 6; stderr %q", args, got, &stderr)
 		}
-		if !strings.Contains(stderr.String(), socket) {
-			t.Errorf("%s: stderr %q does not name the socket", args, &stderr)
+		if got := stderr.String(); !strings.Contains(got, "reach godwitd at "+socket) || !strings.Contains(got, "systemctl status godwitd") {
+			t.Errorf("%s: stderr %q does not name the socket and the remedy", args, got)
 		}
 	}
 }

@@ -18,13 +18,9 @@ import (
 
 // movesClient is the daemon's service of moves; the caller closes it.
 func (o *options) movesClient() (*moves.Client, error) {
-	socket := o.socket
-	if socket == "" {
-		cfg, err := config.Load(o.config)
-		if err != nil {
-			return nil, err
-		}
-		socket = cfg.DaemonSocket()
+	socket, err := o.daemon()
+	if err != nil {
+		return nil, err
 	}
 	return moves.Local(socket), nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 )
 
 // options are the flags that every verb has.
@@ -77,19 +78,27 @@ func newRoot(opts *options) *cobra.Command {
 	return root
 }
 
+// daemon is the socket of godwitd.
+func (o *options) daemon() (string, error) {
+	if o.socket != "" {
+		return o.socket, nil
+	}
+	cfg, err := config.Load(o.config)
+	if err != nil {
+		return "", err
+	}
+	return cfg.DaemonSocket(), nil
+}
+
 // dial connects to the daemon; the caller closes the connection.
 func (o *options) dial(ctx context.Context) (nodev1.NodeService, io.Closer, error) {
-	socket := o.socket
-	if socket == "" {
-		cfg, err := config.Load(o.config)
-		if err != nil {
-			return nil, nil, err
-		}
-		socket = cfg.DaemonSocket()
+	socket, err := o.daemon()
+	if err != nil {
+		return nil, nil, err
 	}
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err != nil {
-		return nil, nil, fmt.Errorf("connect to godwitd at %s: %w; is it running (systemctl status godwitd)?: %w", socket, err, errdefs.ErrUnavailable)
+		return nil, nil, record.Unreachable(socket, err)
 	}
 	client := ttrpc.NewClient(conn)
 	return nodev1.NewNodeClient(client), client, nil

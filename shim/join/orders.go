@@ -2,10 +2,8 @@ package join
 
 import (
 	"context"
-	"fmt"
 	"net"
 
-	"github.com/containerd/errdefs"
 	"github.com/containerd/ttrpc"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -18,7 +16,7 @@ type orders struct{ socket string }
 func (o orders) call(ctx context.Context, do func(nodev1.NodeService) error) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", o.socket)
 	if err != nil {
-		return fmt.Errorf("reach godwitd at %s: %w: %w", o.socket, err, errdefs.ErrUnavailable)
+		return record.Unreachable(o.socket, err)
 	}
 	client := ttrpc.NewClient(conn)
 	defer client.Close()
