@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/containerd/errdefs"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"godwit.dev/godwit/snapshot/store"
 )
@@ -61,18 +62,18 @@ func (l *lazy) frames(d *decoder, first, end int) error {
 // stream brings frames as they come.
 func (d *decoder) stream(in io.Reader, first, end int) error {
 	var stored []byte
-	at := uint64(d.index.Frames[first].Offset)
+	pack, at := d.parts.packs[d.index.Frames[first].Pack], uint64(d.index.Frames[first].Offset)
 	for i := first; i < end; i++ {
 		if i > first && (d.lazy.here[i].Load() || len(d.plan.uses(i)) == 0) {
 			continue
 		}
 		fr := &d.index.Frames[i]
 		if err := skip(in, int64(uint64(fr.Offset)-at)); err != nil {
-			return err
+			return partError(pack, err)
 		}
 		stored = slices.Grow(stored[:0], int(fr.Stored))[:fr.Stored]
 		if _, err := io.ReadFull(in, stored); err != nil {
-			return partError(err)
+			return partError(pack, err)
 		}
 		if err := d.bring(i, stored); err != nil {
 			return err
@@ -93,7 +94,7 @@ func (l *lazy) kept(pack int, offset, _ int64) (io.ReadCloser, error) {
 		in.Close()
 		return nil, fmt.Errorf("pack %s: %d bytes are kept: %w", d.Digest, size, errdefs.ErrDataLoss)
 	}
-	return from(in, offset)
+	return from(d, in, offset)
 }
 
 // part opens it in the store, the pack from its begin on where that knows no parts.
@@ -112,30 +113,28 @@ func (l *lazy) part(pack int, offset, n int64) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, lost("pack", d, err)
 	}
-	return from(in, offset)
+	return from(d, in, offset)
 }
 
-func from(in io.ReadCloser, offset int64) (io.ReadCloser, error) {
+// from is the rest of a pack.
+func from(pack v1.Descriptor, in io.ReadCloser, offset int64) (io.ReadCloser, error) {
 	if err := skip(in, offset); err != nil {
 		in.Close()
-		return nil, err
+		return nil, partError(pack, err)
 	}
 	return in, nil
 }
 
-func skip(in io.Reader, n int64) error {
-	var err error
+func skip(in io.Reader, n int64) (err error) {
 	if s, ok := in.(io.Seeker); ok {
 		_, err = s.Seek(n, io.SeekCurrent)
 	} else {
 		_, err = io.CopyN(io.Discard, in, n)
 	}
-	return partError(err)
+	return err
 }
 
-func partError(err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("read a part of a pack: %w: %w", err, errdefs.ErrUnavailable)
+// partError is what is said of bytes of a pack that did not come: those who want them try again.
+func partError(pack v1.Descriptor, err error) error {
+	return fmt.Errorf("read a part of pack %s: %w: %w", pack.Digest, err, errdefs.ErrUnavailable)
 }

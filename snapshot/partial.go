@@ -2,10 +2,8 @@ package snapshot
 
 import (
 	"context"
-	"fmt"
 	"io"
 
-	"github.com/containerd/errdefs"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"godwit.dev/godwit/snapshot/format"
@@ -119,7 +117,7 @@ func (f *filler) ranges(ctx context.Context, r store.Ranger, d v1.Descriptor, sp
 		_, err = io.ReadFull(body, data[s.offset:s.end])
 		body.Close()
 		if err != nil {
-			return fmt.Errorf("read a part of pack %s: %w: %w", d.Digest, err, errdefs.ErrUnavailable)
+			return partError(d, err)
 		}
 	}
 	return nil
