@@ -37,7 +37,7 @@ func Adopt(ctx context.Context, host *Host, namespace, id string) error {
 	case Fenced:
 		return vm.bury(ctx)
 	case Released:
-		return Reclaim(ctx, host, vm.dir, vm.noted())
+		return reclaim(ctx, host, vm.dir, vm.noted())
 	}
 	if err := vm.serve(func() (*VM, error) { return vm, nil }); err != nil {
 		return fmt.Errorf("adopt VM %s/%s: %w", namespace, id, err)
@@ -55,7 +55,7 @@ func Adopt(ctx context.Context, host *Host, namespace, id string) error {
 	if mine, err := vm.mine(); err != nil || !mine {
 		return errors.Join(err, vm.unserve())
 	}
-	return errors.Join(vm.unserve(), Reclaim(bound, host, vm.dir, j), vm.disownAdopted(bound, j))
+	return errors.Join(vm.unserve(), reclaim(bound, host, vm.dir, j), vm.disownAdopted(bound, j))
 }
 
 // backOut ends a live move whose source's shim died before the vote: the connection died
@@ -96,7 +96,7 @@ func (vm *VM) mine() (bool, error) {
 		return false, err
 	}
 	defer unlock()
-	now, err := LoadJournal(vm.dir)
+	now, err := loadJournal(vm.dir)
 	if errdefs.IsNotFound(err) {
 		return false, nil
 	}

@@ -39,7 +39,7 @@ func TestAdoptedIsReleased(t *testing.T) {
 	if vm.noted().Phase != Released {
 		t.Errorf("journal is %s", vm.noted().Phase)
 	}
-	w.must("reclaim", Reclaim(t.Context(), vm.host, vm.dir, vm.noted()))
+	w.must("reclaim", reclaim(t.Context(), vm.host, vm.dir, vm.noted()))
 	w.nothingLeft()
 }
 

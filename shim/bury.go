@@ -35,7 +35,7 @@ func take(dir string, may func(*Journal) error) (*Journal, error) {
 		return nil, err
 	}
 	defer unlock()
-	j, err := LoadJournal(dir)
+	j, err := loadJournal(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func (vm *VM) forget() error {
 		return err
 	}
 	defer unlock()
-	now, err := LoadJournal(vm.dir)
+	now, err := loadJournal(vm.dir)
 	if errdefs.IsNotFound(err) {
 		return nil
 	}

@@ -104,7 +104,7 @@ func (w *world) nothingLeftButTheFence() {
 			w.t.Errorf("process %d lives", p.PID)
 		}
 	}
-	if j, err := LoadJournal(w.cfg.VMDir("ns", "vm")); err != nil || j.Phase != Fenced {
+	if j, err := loadJournal(w.cfg.VMDir("ns", "vm")); err != nil || j.Phase != Fenced {
 		w.t.Errorf("journal %v, %v", j, err)
 	}
 }
@@ -119,7 +119,7 @@ func TestBuryWaitsForTheRecord(t *testing.T) {
 	if w.gone() {
 		t.Error("the journal is gone though the wake is open")
 	}
-	j, err := LoadJournal(w.cfg.VMDir("ns", "vm"))
+	j, err := loadJournal(w.cfg.VMDir("ns", "vm"))
 	w.must("load journal", err)
 	j.Shim = proc.ID{} // that successor has ended
 	w.must("store journal", j.store(w.cfg.VMDir("ns", "vm")))
@@ -192,7 +192,7 @@ func TestEndIsForTheAdopted(t *testing.T) {
 	_, err = m.End(t.Context(), &machinev1.EndRequest{})
 	w.must("end", err)
 	<-vm.init.done
-	w.must("reclaim", Reclaim(t.Context(), vm.host, vm.dir, vm.noted()))
+	w.must("reclaim", reclaim(t.Context(), vm.host, vm.dir, vm.noted()))
 	w.nothingLeft()
 
 	other := newWorld(t).running()

@@ -195,7 +195,7 @@ func alone(dir string, private []string) []string {
 	}
 	private = slices.Clone(private)
 	for _, other := range vms {
-		if j, err := LoadJournal(other); other != dir && err == nil {
+		if j, err := loadJournal(other); other != dir && err == nil {
 			private = slices.DeleteFunc(private, func(d string) bool { return slices.Contains(j.Cgroup, d) })
 		}
 	}

@@ -222,13 +222,13 @@ func TestReclaimSparesAnotherVMInTheCgroup(t *testing.T) {
 	w.must("write journal", (&Journal{Phase: Own, Cgroup: dirs}).store(second))
 	j := &Journal{Phase: Own, Cgroup: dirs, Private: dirs}
 	w.must("write journal", j.store(first))
-	w.must("reclaim the first", Reclaim(t.Context(), w.host(), first, j))
+	w.must("reclaim the first", reclaim(t.Context(), w.host(), first, j))
 	if _, err := os.Stat(dirs[0]); err != nil || !id.Alive() {
 		t.Errorf("the second VM's process is alive: %v; its cgroup: %v", id.Alive(), err)
 	}
 	w.must("forget the second", os.RemoveAll(second))
 	w.must("write journal", j.store(first))
-	_ = Reclaim(t.Context(), w.host(), first, j) // a directory with a file in it stays
+	_ = reclaim(t.Context(), w.host(), first, j) // a directory with a file in it stays
 	if id.Alive() {
 		t.Error("what a VM left in its own cgroup lives")
 	}

@@ -107,7 +107,7 @@ func (h *Host) left(j *Journal) error {
 
 // cleanUp is CleanUp of a VM that this process has taken.
 func cleanUp(ctx context.Context, host *Host, dir string, j *Journal) error {
-	if err := Reclaim(ctx, host, dir, j); err != nil {
+	if err := reclaim(ctx, host, dir, j); err != nil {
 		return err
 	}
 	poststop(ctx, j)
@@ -134,7 +134,7 @@ func sweep(dir string) error {
 		return err
 	}
 	defer unlock()
-	if _, err := LoadJournal(dir); !errdefs.IsNotFound(err) {
+	if _, err := loadJournal(dir); !errdefs.IsNotFound(err) {
 		return err
 	}
 	return removeVM(dir)

@@ -47,7 +47,7 @@ func (w *world) dir() string { return w.cfg.VMDir("ns", "vm") }
 
 func (w *world) left() *Journal {
 	w.t.Helper()
-	j, err := LoadJournal(w.dir())
+	j, err := loadJournal(w.dir())
 	w.must("load journal", err)
 	return j
 }

@@ -132,7 +132,7 @@ func TestClone(t *testing.T) {
 	if !bytes.Equal(w.ram(), m.page) {
 		t.Error("the RAM is not the template's")
 	}
-	j, err := LoadJournal(w.cfg.VMDir("ns", "vm"))
+	j, err := loadJournal(w.cfg.VMDir("ns", "vm"))
 	if err != nil || j.BootID != "boot-2" || j.Spec.Kernel.Version != "6.1" {
 		t.Errorf("journal %+v, %v", j, err)
 	}

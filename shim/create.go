@@ -138,7 +138,7 @@ func (c *creation) clear(ctx context.Context, _ *undo) error {
 		return err
 	}
 	c.vm.log.Info("clear what an earlier task left", "phase", old.Phase)
-	return Reclaim(ctx, c.host, c.vm.dir, old)
+	return reclaim(ctx, c.host, c.vm.dir, old)
 }
 
 // clearable also ends the successor of a shim that does nothing any more but answer for

@@ -95,7 +95,7 @@ func (vm *VM) free(ctx context.Context) error {
 		}
 	}
 	j := vm.noted()
-	if err := Reclaim(ctx, vm.host, vm.dir, j); err != nil {
+	if err := reclaim(ctx, vm.host, vm.dir, j); err != nil {
 		return err
 	}
 	if j.Phase == Own || j.Phase == Sending { // the latter where a thaw could not be written

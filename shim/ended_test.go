@@ -75,7 +75,7 @@ func TestDeleteThatIsKilled(t *testing.T) {
 	if err := Forget(t.Context(), host, "ns", "vm"); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("forget a VM whose shim is alive: %v", err)
 	}
-	j, err := LoadJournal(dir)
+	j, err := loadJournal(dir)
 	w.must("read journal", err)
 	j.Shim.PID = 0
 	w.must("write journal", j.store(dir))

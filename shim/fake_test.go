@@ -377,7 +377,7 @@ func (w *world) nothingLeft() {
 	if _, err := os.Stat(w.cfg.VMRunDir("ns", "vm")); err == nil {
 		w.t.Error("run directory is left")
 	}
-	if j, err := LoadJournal(w.cfg.VMDir("ns", "vm")); err == nil && j.Phase != Fenced {
+	if j, err := loadJournal(w.cfg.VMDir("ns", "vm")); err == nil && j.Phase != Fenced {
 		w.t.Errorf("journal is left: %s", j.Phase)
 	}
 	if _, err := os.Stat(filepath.Join(w.cfg.VMDir("ns", "vm"), "disks")); err == nil {

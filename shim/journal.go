@@ -94,8 +94,8 @@ type JournalDisk struct {
 // journalFile of a VM's directory.
 func journalFile(dir string) string { return filepath.Join(dir, "node.json") }
 
-// LoadJournal answers NotFound if there is none.
-func LoadJournal(dir string) (*Journal, error) {
+// loadJournal answers NotFound if there is none.
+func loadJournal(dir string) (*Journal, error) {
 	data, err := os.ReadFile(journalFile(dir))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("read journal %s: %w", dir, errdefs.ErrNotFound)

@@ -22,7 +22,7 @@ func TestJournalOfVersion1(t *testing.T) {
 	if err := os.WriteFile(journalFile(dir), old, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j, err := LoadJournal(dir)
+	j, err := loadJournal(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestJournalOfALaterVersion(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "node.json"), []byte(later), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := LoadJournal(dir); !errdefs.IsNotImplemented(err) || !strings.Contains(err.Error(), "version 99") {
+	if _, err := loadJournal(dir); !errdefs.IsNotImplemented(err) || !strings.Contains(err.Error(), "version 99") {
 		t.Errorf("error %v", err)
 	}
 	if now, err := os.ReadFile(filepath.Join(dir, "node.json")); err != nil || string(now) != later {

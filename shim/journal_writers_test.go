@@ -43,7 +43,7 @@ func TestJournalOfTwoWriters(t *testing.T) {
 		if err := (&Journal{Phase: Fenced, Operation: "o"}).store(dir); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := LoadJournal(dir); err != nil {
+		if _, err := loadJournal(dir); err != nil {
 			_ = other.Process.Kill()
 			t.Fatal(err)
 		}

@@ -25,7 +25,7 @@ func TestUnsyncedJournalIsTakenBack(t *testing.T) {
 	if err := vm.write(func(j *Journal) { j.Phase = Prepared }); !errors.Is(err, errFake) {
 		t.Errorf("write = %v", err)
 	}
-	if j, err := LoadJournal(vm.dir); err != nil || j.Phase != Own || vm.noted().Phase != Own {
+	if j, err := loadJournal(vm.dir); err != nil || j.Phase != Own || vm.noted().Phase != Own {
 		t.Errorf("journal is %v, %v; in memory %s", j, err, vm.noted().Phase)
 	}
 }
@@ -43,7 +43,7 @@ func TestEmptyCgroup(t *testing.T) {
 	w.must("make cgroup", makeCgroup([]string{own}))
 	pids := strconv.Itoa(os.Getpid()) + "\n0\n" + strconv.Itoa(id.PID) + "\n"
 	w.must("write", os.WriteFile(filepath.Join(own, "cgroup.procs"), []byte(pids), 0o600))
-	_ = Reclaim(t.Context(), w.host(), filepath.Join(t.TempDir(), "vm"), &Journal{Phase: Own, Private: []string{own}})
+	_ = reclaim(t.Context(), w.host(), filepath.Join(t.TempDir(), "vm"), &Journal{Phase: Own, Private: []string{own}})
 	if id.Alive() {
 		t.Error("a process in the cgroup lives")
 	}
@@ -116,7 +116,7 @@ func TestReclaimTouchesNoNamespaceOfAReusedPid(t *testing.T) {
 			continue // free would end the process
 		}
 		w.net.detached = ""
-		if err := Reclaim(t.Context(), w.host(), filepath.Join(t.TempDir(), "vm"), j); err != nil || w.net.detached != c.want {
+		if err := reclaim(t.Context(), w.host(), filepath.Join(t.TempDir(), "vm"), j); err != nil || w.net.detached != c.want {
 			t.Errorf("reclaim with %s: detached in %q, %v; want %q", c.netns, w.net.detached, err, c.want)
 		}
 	}

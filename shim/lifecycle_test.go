@@ -126,7 +126,7 @@ func TestVoteStopsAndAbortContinues(t *testing.T) {
 	_, err = w.machineService().Vote(t.Context(), &machinev1.VoteRequest{Ref: w.ref()})
 	w.must("vote", err)
 	vm, _ := w.service.the()
-	if j, err := LoadJournal(vm.dir); err != nil || j.Phase != Prepared {
+	if j, err := loadJournal(vm.dir); err != nil || j.Phase != Prepared {
 		t.Errorf("journal after the vote: %v, %v", j, err)
 	}
 	if w.net.up {

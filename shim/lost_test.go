@@ -62,7 +62,7 @@ func TestFenceStaysUntilTheRecordKnows(t *testing.T) {
 			away := func() error { return errdefs.ErrUnavailable }
 			w.at("get", away)
 			w.must("delete", w.delete())
-			j, err := LoadJournal(w.cfg.VMDir("ns", "vm"))
+			j, err := loadJournal(w.cfg.VMDir("ns", "vm"))
 			if err != nil || j.Phase != Fenced || !j.Self || j.Shim != (proc.ID{}) {
 				w.t.Fatalf("fence is %+v, %v", j, err)
 			}

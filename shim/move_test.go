@@ -168,7 +168,7 @@ func TestRevert(t *testing.T) {
 	w.must("revert", revert(ref.GetGeneration()+2))
 	w.must("revert again", revert(ref.GetGeneration()+2))
 	vm, _ := w.service.the()
-	if j, err := LoadJournal(vm.dir); err != nil || j.Phase != Own || j.Generation != ref.GetGeneration()+2 || !w.machine.running() || !w.net.up {
+	if j, err := loadJournal(vm.dir); err != nil || j.Phase != Own || j.Generation != ref.GetGeneration()+2 || !w.machine.running() || !w.net.up {
 		t.Errorf("journal %+v, %v", j, err)
 	}
 }
@@ -188,10 +188,10 @@ func TestSourceShimDies(t *testing.T) {
 	host := w.host()
 	go func() { done <- Adopt(life, host, "ns", "vm") }()
 	if !eventually(func() bool {
-		j, err := LoadJournal(vm.dir)
+		j, err := loadJournal(vm.dir)
 		return err == nil && j.Phase == Own && j.Adopted && !j.Move
 	}) {
-		j, err := LoadJournal(vm.dir)
+		j, err := loadJournal(vm.dir)
 		t.Errorf("journal %+v, %v", j, err)
 	}
 	cancel()
@@ -235,7 +235,7 @@ func (w *world) connect() {
 }
 
 func (w *world) phase() Phase {
-	j, err := LoadJournal(w.cfg.VMDir("ns", "vm"))
+	j, err := loadJournal(w.cfg.VMDir("ns", "vm"))
 	if err != nil {
 		return ""
 	}

@@ -15,11 +15,11 @@ import (
 	"godwit.dev/godwit/shim/proc"
 )
 
-// Reclaim frees everything that a journal names, and the journal last. It needs no
+// reclaim frees everything that a journal names, and the journal last. It needs no
 // shim, may be repeated, and takes what is gone for done. An attempt of an operation
 // that it ends stays fenced: it never runs here. Whoever calls it has made the journal, or
 // taken it: what somebody else has taken meanwhile is that one's to end.
-func Reclaim(ctx context.Context, host *Host, dir string, j *Journal) error {
+func reclaim(ctx context.Context, host *Host, dir string, j *Journal) error {
 	if j == nil {
 		return nil
 	}
@@ -37,7 +37,7 @@ func Reclaim(ctx context.Context, host *Host, dir string, j *Journal) error {
 	})
 }
 
-// discard is Reclaim that leaves no fence.
+// discard is reclaim that leaves no fence.
 func discard(ctx context.Context, host *Host, dir string, j *Journal) error {
 	if j == nil {
 		return nil
@@ -59,7 +59,7 @@ func settle(dir string, j *Journal, last func() error) error {
 		return err
 	}
 	defer unlock()
-	now, err := LoadJournal(dir)
+	now, err := loadJournal(dir)
 	switch {
 	case errdefs.IsNotFound(err): // its last word was said, or its first one never written
 		return removeVM(dir)
@@ -87,7 +87,7 @@ func removeVM(dir string) error {
 	return err
 }
 
-// free is Reclaim that keeps the journal. Behind a VMM that does not end, such as one whose disk
+// free is reclaim that keeps the journal. Behind a VMM that does not end, such as one whose disk
 // hangs, nothing is freed: it may still write to what it has.
 func free(ctx context.Context, host *Host, dir string, j *Journal) error {
 	var errs []error

@@ -139,7 +139,7 @@ func TestWakesOfTheShimAreNoted(t *testing.T) {
 
 func (w *world) journal() *Journal {
 	w.t.Helper()
-	j, err := LoadJournal(w.cfg.VMDir("ns", "vm"))
+	j, err := loadJournal(w.cfg.VMDir("ns", "vm"))
 	w.must("load journal", err)
 	return j
 }

@@ -95,7 +95,7 @@ func TestCallsByState(t *testing.T) {
 // is not looked at.
 func TestJournalSurvivesACrash(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := LoadJournal(dir); !errdefs.IsNotFound(err) {
+	if _, err := loadJournal(dir); !errdefs.IsNotFound(err) {
 		t.Fatalf("load of nothing = %v", err)
 	}
 	if err := (&Journal{Phase: Prepared, Operation: "o"}).store(dir); err != nil {
@@ -104,14 +104,14 @@ func TestJournalSurvivesACrash(t *testing.T) {
 	if err := os.WriteFile(unfinished(journalFile(dir)), []byte(`{"version":1,"phase":"OW`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j, err := LoadJournal(dir)
+	j, err := loadJournal(dir)
 	if err != nil || j.Phase != Prepared || j.Operation != "o" {
 		t.Errorf("load = %+v, %v", j, err)
 	}
 	if err := os.WriteFile(journalFile(dir), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := LoadJournal(dir); !errdefs.IsDataLoss(err) {
+	if _, err := loadJournal(dir); !errdefs.IsDataLoss(err) {
 		t.Errorf("load of a torn journal = %v, want data loss", err)
 	}
 }

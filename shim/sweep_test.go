@@ -32,7 +32,7 @@ func TestSweep(t *testing.T) {
 	dir := host.Config.VMDir("ns", "vm")
 	w.must("write", (&Journal{Phase: Fenced}).store(dir))
 	w.must("sweep", sweep(dir))
-	if _, err := LoadJournal(dir); err != nil {
+	if _, err := loadJournal(dir); err != nil {
 		t.Error(err)
 	}
 	w.must("remove", os.RemoveAll(dir))

@@ -46,7 +46,7 @@ func TestThawOnAFullDisk(t *testing.T) {
 			if c.stays != Running {
 				w.must("abort", abort(w))
 			}
-			if !eventually(func() bool { j, err := LoadJournal(vm.dir); return err == nil && j.Phase == Own }) {
+			if !eventually(func() bool { j, err := loadJournal(vm.dir); return err == nil && j.Phase == Own }) {
 				t.Error("the journal never says OWN")
 			}
 			w.aborted++
@@ -120,7 +120,7 @@ func TestVMMDiesAfterTheCapture(t *testing.T) {
 				t.Fatalf("vote = %v, %v", v, err)
 			}
 			vm.silent(vm.capture)
-			if j, _ := LoadJournal(vm.dir); j.Phase != Prepared {
+			if j, _ := loadJournal(vm.dir); j.Phase != Prepared {
 				t.Fatalf("journal is %s", j.Phase)
 			}
 			_, err = m.Release(t.Context(), &machinev1.ReleaseRequest{Ref: w.ref(), Digest: r.GetDigest()})

@@ -149,7 +149,7 @@ func TestWakeOfASuccessorFailsAtEachCall(t *testing.T) {
 			if w.machine.id.Alive() || w.records.phase != nodev1.Phase_PHASE_LOST_AT_DEST && w.records.phase != nodev1.Phase_PHASE_SUCCEEDED {
 				t.Errorf("%s: it has ended, its VMM lives: %t, the operation ended as %s", at, w.machine.id.Alive(), w.records.phase)
 			}
-			w.must("reclaim", Reclaim(t.Context(), next.host, next.dir, next.noted()))
+			w.must("reclaim", reclaim(t.Context(), next.host, next.dir, next.noted()))
 			w.nothingLeft()
 			continue
 		}
@@ -174,7 +174,7 @@ func TestSuccessorOfAVMThatRan(t *testing.T) {
 		next := w.succeed(old)
 		w.machine.powerOff()
 		next.wakeOn(t.Context())
-		if j, err := LoadJournal(next.dir); err == nil && j.Phase == Fenced || w.records.phase != nodev1.Phase_PHASE_LOST_AT_DEST {
+		if j, err := loadJournal(next.dir); err == nil && j.Phase == Fenced || w.records.phase != nodev1.Phase_PHASE_LOST_AT_DEST {
 			t.Errorf("%s: journal %+v, %v; the operation ended as %s", at, j, err, w.records.phase)
 		}
 	}
