@@ -32,7 +32,7 @@ integration_pkgs = $(shell grep -rl --include='*_test.go' '^//go:build integrati
 portable = ./cmd/godwit ./api/...
 
 .PHONY: upgrade man qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live bench bench-live \
-	shimtest crash stress releases fuzz clean package kvmhost setup tools
+	shimtest crash stress releases fuzz fuzz-smoke clean package kvmhost setup tools
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -132,6 +132,9 @@ releases: setup tools build guest ## the tests of ctr and of restarts on each re
 
 fuzz: ## run every fuzz target for FUZZTIME (10m) each
 	tools/fuzz.sh $(FUZZTIME)
+
+fuzz-smoke: ## run every fuzz target for ten seconds from its seeds, as many at once as there are processors
+	tools/fuzz.sh 10s smoke
 
 kvmhost: setup tools build guest ## CASES (all, smoke, a VMM, names of integration/ring/cases.txt) with KVM, here or in a guest that offers it (root)
 	tools/kvmhost.sh $(CASES)
