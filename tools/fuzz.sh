@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 each=$1 smoke=${2:-}
 work=$(mktemp -d)
-trap 'wait; rm -rf "$work"' EXIT # of an interrupted run the targets end by themselves
+trap 'trap "" INT TERM; wait; rm -rf "$work"' EXIT # of an interrupted run the targets end by themselves
 export TMPDIR=$work/tmp CGO_ENABLED=0
 mkdir "$TMPDIR"
 : >"$work/passed"
