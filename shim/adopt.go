@@ -174,7 +174,7 @@ func (vm *VM) resumeOwn(ctx context.Context, j *Journal) error {
 	}
 	vm.fillAgain()
 	vm.halting.Lock() // the end of a fill stops the VMM that this one takes over
-	up, err := vm.wakeMachine(ctx, true)
+	up, err := vm.wakeMachine(ctx)
 	vm.halting.Unlock()
 	if err != nil {
 		return err

@@ -255,8 +255,7 @@ func TestSendWithAnExecFailsAtEachCall(t *testing.T) {
 		w.execs = true
 		w.exec("e")
 	}
-	send := func(w *world) error { _, err := w.send(); return err }
-	failEach(t, prepare, send, func(t *testing.T, w *world, name string) {
+	failEach(t, prepare, (*world).sendAndBack, func(t *testing.T, w *world, name string) {
 		if s := w.status("e"); s != tasktypes.Status_RUNNING {
 			t.Fatalf("%s failed: the exec is %s", name, s)
 		}

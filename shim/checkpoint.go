@@ -58,7 +58,7 @@ func (vm *VM) goOn(c *capture) {
 	var up error
 	if !c.req.GetPaused() {
 		var err error
-		up, err = vm.wakeMachine(ctx, false)
+		up, err = vm.wakeMachine(ctx)
 		c.gone = time.Now()
 		if err != nil {
 			vm.log.Error("let the VM go on behind its checkpoint", "error", err)

@@ -51,13 +51,7 @@ func (vm *VM) vote(ctx context.Context, ref *machinev1.Ref) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, voteBound)
 	defer cancel()
 	if err = complete(c); err == nil {
-		err = vm.vmmID().Stop(ctx)
-	}
-	if errors.Is(err, os.ErrProcessDone) {
-		err = nil // what is gone runs even less
-	}
-	if err == nil && vm.nics != nil {
-		err = vm.nics.Down(ctx)
+		err = vm.hush(ctx, c)
 	}
 	if err == nil {
 		err = vm.write(func(j *Journal) { j.Phase = Prepared })
@@ -71,6 +65,20 @@ func (vm *VM) vote(ctx context.Context, ref *machinev1.Ref) (string, error) {
 	c.deadline.Stop()
 	vm.leave(Voting, Voted)
 	return c.digest, nil
+}
+
+// hush stops the VMM's process, verifiably, and silences its NICs. A live move's source does
+// so while its destination loads the state, and the vote then verifies it.
+func (vm *VM) hush(ctx context.Context, c *capture) error {
+	if err := vm.vmmID().Stop(ctx); err != nil && !errors.Is(err, os.ErrProcessDone) { // what is gone runs even less
+		return err
+	}
+	if vm.nics == nil || c.silent {
+		return nil
+	}
+	err := vm.nics.Down(ctx)
+	c.silent = err == nil
+	return err
 }
 
 // patience is how long a VM stands still for a controller that says nothing.

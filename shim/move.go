@@ -149,6 +149,7 @@ func (vm *VM) stream(c *capture) (string, error) {
 	var noting errgroup.Group // while the destination loads it
 	sent, err := vm.transmit(c, s, o, out, func(digest string) {
 		noting.Go(func() error { return vm.noteSent(c.ref, digest) })
+		noting.Go(func() error { return vm.expectVote(c) })
 	})
 	noted := noting.Wait()
 	if err == nil && noted == nil && vm.noted().Digest != sent.Digest {
@@ -170,6 +171,16 @@ func (vm *VM) stream(c *capture) (string, error) {
 		"passes", len(sent.Passes), "pause_ms", out.GetPauseMs(), "ready_ms", out.GetReadyMs())
 	c.sent = out
 	return sent.Digest, nil
+}
+
+// expectVote does what of a vote can be taken back. What fails is the vote's to do again.
+func (vm *VM) expectVote(c *capture) error {
+	ctx, cancel := context.WithTimeout(c.ctx, voteBound)
+	defer cancel()
+	if err := vm.hush(ctx, c); err != nil {
+		vm.log.Warn("stop the VMM ahead of the vote", "error", err)
+	}
+	return nil
 }
 
 // noteSent writes down what was sent: should the VM end with its shim before the vote, the

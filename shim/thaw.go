@@ -112,7 +112,7 @@ func (vm *VM) thawSource(c *capture, from State, ordered bool) error {
 		vm.end(ctx, killed, time.Now())
 		return nil
 	case !c.req.GetPaused():
-		up, err = vm.wakeMachine(ctx, from == Voted)
+		up, err = vm.wakeMachine(ctx)
 	}
 	if err != nil {
 		err = fmt.Errorf("thaw VM %s: %w", vm.id, err)
@@ -148,12 +148,11 @@ func (vm *VM) thawed(ctx context.Context, c *capture, noted, up error) error {
 	return err
 }
 
-// wakeMachine answers what of the network failed beside what makes the VM run.
-func (vm *VM) wakeMachine(ctx context.Context, stopped bool) (up, err error) {
-	if stopped {
-		if err := vm.vmmID().Continue(); err != nil {
-			return nil, err
-		}
+// wakeMachine answers what of the network failed beside what makes the VM run. Whoever held
+// the VM may have stopped its VMM, for a vote that came or did not come.
+func (vm *VM) wakeMachine(ctx context.Context) (up, err error) {
+	if err := vm.vmmID().Continue(); err != nil {
+		return nil, err
 	}
 	if vm.nics != nil {
 		up = vm.nics.Up(ctx)
