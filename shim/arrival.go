@@ -272,16 +272,24 @@ func (a *arrival) Load(ctx context.Context, digest string, data json.RawMessage)
 	if _, err := a.state.Seek(0, 0); err != nil {
 		return err
 	}
-	if err := a.vm.machine.LoadState(ctx, a.state); err != nil {
+	ready := func(j *Journal) { j.Phase, j.Digest, j.Resume, j.BootID = Ready, digest, resume, resume.BootID }
+	var drafting sync.WaitGroup
+	drafting.Go(func() { a.vm.foresee(ready) })
+	err := a.vm.machine.LoadState(ctx, a.state)
+	if drafting.Wait(); err != nil {
 		return err
 	}
-	return a.vm.update(func(j *Journal) error {
+	err = a.vm.update(func(j *Journal) error {
 		if j.Phase != Incoming {
 			return fmt.Errorf("VM %s is %s here: %w", a.vm.id, j.Phase, errdefs.ErrFailedPrecondition)
 		}
-		j.Phase, j.Digest, j.Resume, j.BootID = Ready, digest, resume, resume.BootID
+		ready(j)
 		return nil
 	})
+	if err == nil { // while the source hears of it, and votes
+		a.launching.Go(func() { a.vm.foresee(a.start.owns(a.vm.noted().openedAt() + 1)) })
+	}
+	return err
 }
 
 // admit refuses a Start of a moved VM that is not this node's yet, and leaves the task as

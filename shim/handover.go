@@ -54,7 +54,7 @@ func (vm *VM) vote(ctx context.Context, ref *machinev1.Ref) (string, error) {
 		err = vm.hush(ctx, c)
 	}
 	if err == nil {
-		err = vm.write(func(j *Journal) { j.Phase = Prepared })
+		err = vm.write((*Journal).prepares)
 	}
 	if err != nil {
 		err = errors.Join(fmt.Errorf("vote for operation %s: %w", ref.GetOperation(), err), vm.vmmID().Continue())
@@ -66,6 +66,9 @@ func (vm *VM) vote(ctx context.Context, ref *machinev1.Ref) (string, error) {
 	vm.leave(Voting, Voted)
 	return c.digest, nil
 }
+
+// prepares says that the VM has voted.
+func (j *Journal) prepares() { j.Phase = Prepared }
 
 // hush stops the VMM's process, verifiably, and silences its NICs. A live move's source does
 // so while its destination loads the state, and the vote then verifies it.

@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -114,20 +115,34 @@ func loadJournal(dir string) (*Journal, error) {
 }
 
 // store makes j durable in dir: a crash leaves the old or the new one, whole.
-func (j *Journal) store(dir string) error {
-	j.Version = version.Journal
-	data, err := json.Marshal(j)
+func (j *Journal) store(dir string) error { return j.replace(dir, nil) }
+
+// replace is store where dir has a draft; nil: none.
+func (j *Journal) replace(dir string, draft []byte) error {
+	data, err := j.encode()
 	if err != nil {
 		return fmt.Errorf("write journal: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("write journal: %w", refusedByDisk(err))
 	}
-	err = points.Record("journal", string(j.Phase), func() error { return replaceFile(journalFile(dir), data) })
+	err = points.Record("journal", string(j.Phase), func() error {
+		if draft != nil && bytes.Equal(data, draft) {
+			if err := rename(draftFile(dir), journalFile(dir)); err == nil || errors.Is(err, errUnsynced) {
+				return err
+			}
+		}
+		return replaceFile(journalFile(dir), data)
+	})
 	if err != nil {
 		return fmt.Errorf("write journal: %w", refusedByDisk(err))
 	}
 	return nil
+}
+
+func (j *Journal) encode() ([]byte, error) {
+	j.Version = version.Journal
+	return json.Marshal(j)
 }
 
 // isFull reports whether a file system had no room.
@@ -152,7 +167,15 @@ func unfinished(path string) string { return fmt.Sprintf("%s.%d.tmp", path, os.G
 
 func replaceFile(path string, data []byte) error {
 	tmp := unfinished(path)
-	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err := writeFile(tmp, data); err != nil {
+		return err
+	}
+	return rename(tmp, path)
+}
+
+// writeFile makes a durable file whose name is not.
+func writeFile(path string, data []byte) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -161,12 +184,17 @@ func replaceFile(path string, data []byte) error {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
-		return errors.Join(err, os.Remove(tmp))
+		return errors.Join(err, os.Remove(path))
 	}
-	if err := os.Rename(tmp, path); err != nil {
-		return errors.Join(err, os.Remove(tmp))
+	return nil
+}
+
+// rename gives what writeFile has written its name, durably.
+func rename(from, to string) error {
+	if err := os.Rename(from, to); err != nil {
+		return errors.Join(err, os.Remove(from))
 	}
-	if err := syncDir(filepath.Dir(path)); err != nil {
+	if err := syncDir(filepath.Dir(to)); err != nil {
 		return fmt.Errorf("%w: %w", errUnsynced, err)
 	}
 	return nil
@@ -182,40 +210,4 @@ var syncDir = func(dir string) error {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
-}
-
-// write changes the VM's journal and makes it durable. On an error the journal is as
-// before; where the new one had its name already and could not be made durable, the old
-// one is written back as well as the disk takes it.
-func (vm *VM) write(change func(*Journal)) error {
-	return vm.update(func(j *Journal) error { change(j); return nil })
-}
-
-// update is write for a change that depends on what the journal says.
-func (vm *VM) update(change func(*Journal) error) error {
-	vm.journalMu.Lock()
-	defer vm.journalMu.Unlock()
-	next := *vm.journal
-	if err := change(&next); err != nil {
-		return err
-	}
-	if err := next.store(vm.dir); err != nil {
-		if errors.Is(err, errUnsynced) {
-			if e := vm.journal.store(vm.dir); e != nil && !errors.Is(e, errUnsynced) {
-				err = errors.Join(err, e)
-			}
-		}
-		return err
-	}
-	vm.mu.Lock()
-	vm.journal = &next
-	vm.mu.Unlock()
-	return nil
-}
-
-// noted answers the journal as it is now. It is never changed in place.
-func (vm *VM) noted() *Journal {
-	vm.mu.Lock()
-	defer vm.mu.Unlock()
-	return vm.journal
 }

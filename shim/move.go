@@ -148,7 +148,13 @@ func (vm *VM) stream(c *capture) (string, error) {
 	out := &machinev1.SendResponse{}
 	var noting errgroup.Group // while the destination loads it
 	sent, err := vm.transmit(c, s, o, out, func(digest string) {
-		noting.Go(func() error { return vm.noteSent(c.ref, digest) })
+		noting.Go(func() error {
+			err := vm.noteSent(c.ref, digest)
+			if err == nil {
+				vm.foresee((*Journal).prepares)
+			}
+			return err
+		})
 		noting.Go(func() error { return vm.expectVote(c) })
 	})
 	noted := noting.Wait()

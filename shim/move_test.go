@@ -48,21 +48,6 @@ func (w *world) send() (*machinev1.SendResponse, error) {
 	return r, errgrpc.ToNative(err)
 }
 
-// sendAndBack takes a VM back that was sent although a call failed: what is done ahead of the
-// vote is the vote's to do again.
-func (w *world) sendAndBack() error {
-	if _, err := w.send(); err != nil || w.fired() == "" {
-		return err
-	}
-	w.must("vote", w.vote())
-	if w.net.up {
-		w.t.Error("tap is up after the vote")
-	}
-	_, err := w.machineService().Abort(w.t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
-	w.aborted++
-	return err
-}
-
 func (w *world) vote() error {
 	_, err := w.machineService().Vote(w.t.Context(), &machinev1.VoteRequest{Ref: w.ref()})
 	return errgrpc.ToNative(err)
@@ -104,7 +89,7 @@ func TestSend(t *testing.T) {
 	if _, err := w.service.State(ctxNS(t), &taskapi.StateRequest{ID: "vm"}); err != nil {
 		t.Errorf("state while it is sent: %v", err)
 	}
-	w.must("vote", w.vote())
+	w.uses("vote", vm, w.vote)
 	if _, err := m.Release(t.Context(), &machinev1.ReleaseRequest{Ref: w.ref(), Digest: "stream:other"}); err == nil {
 		t.Error("released to another digest")
 	}
@@ -300,9 +285,9 @@ func TestArrival(t *testing.T) {
 		t.Errorf("incoming %v, %v", in, err)
 	}
 	w.commit()
-	w.must("start", w.start())
-	w.must("start again", w.start())
 	vm, _ := w.service.the()
+	w.uses("start", vm, w.start)
+	w.must("start again", w.start())
 	if j := vm.noted(); j.Phase != Own || j.Generation != w.records.rec.GetGeneration() || !w.machine.running() || !w.net.up {
 		t.Errorf("journal %+v", j)
 	}

@@ -46,9 +46,16 @@ func (s *starting) commit(ctx context.Context, _ *undo) error {
 	}
 	return s.vm.update(func(j *Journal) error {
 		err := s.ready(j)
-		j.Phase, j.Generation, j.Waking, j.Readdressed, j.Armed = Own, generation, true, s.readdress, s.armed
+		s.owns(generation)(j)
 		return err
 	})
+}
+
+// owns is what the journal says behind the commit.
+func (s *starting) owns(generation uint64) func(*Journal) {
+	return func(j *Journal) {
+		j.Phase, j.Generation, j.Waking, j.Readdressed, j.Armed = Own, generation, true, s.readdress, s.armed
+	}
 }
 
 // ready refuses a journal that does not let the VM run: a fence stays.

@@ -68,6 +68,7 @@ type VM struct {
 	fills       *filling // RAM that comes while the VM runs; nil: it is whole
 
 	journalMu sync.Mutex // orders writes of the journal
+	draft     []byte     // of the next one, on disk; journalMu guards it
 	halting   sync.Mutex // held while the VM is halted, or goes on, as long as its RAM comes
 	plugging  sync.Mutex // held while NICs go or come
 	ejects    uint64     // how often they went; plugging guards it
