@@ -74,8 +74,9 @@ func (e *Engine) Due(ctx context.Context) error {
 		if rec.GetSchedule() == nil || rec.GetOwner().GetNode() != e.opts.Node {
 			continue
 		}
-		last := e.lastTry(rec)
-		if every := time.Duration(rec.GetSchedule().GetEveryMs()) * time.Millisecond; rec.GetOperation() == nil && e.now().Sub(last) >= every {
+		every := time.Duration(rec.GetSchedule().GetEveryMs()) * time.Millisecond
+		last := e.lastTry(rec, every)
+		if rec.GetOperation() == nil && e.now().Sub(last) >= every {
 			last = e.now()
 			errs = append(errs, e.takeDue(ctx, rec))
 		}
@@ -86,11 +87,13 @@ func (e *Engine) Due(ctx context.Context) error {
 }
 
 // lastTry is when a checkpoint of the VM was last taken, or tried. One that is new here
-// gets its first after a whole interval.
-func (e *Engine) lastTry(rec *nodev1.Record) time.Time {
+// gets its first after a whole interval. A snapshot from further ahead than that is of a
+// clock that was set back since, and says nothing.
+func (e *Engine) lastTry(rec *nodev1.Record, every time.Duration) time.Time {
 	last, known := e.tried[rec.GetUid()]
 	if n := len(rec.GetSnapshots()); n > 0 {
-		if taken := time.Unix(0, rec.GetSnapshots()[n-1].GetCreatedUnixNano()); taken.After(last) {
+		taken := time.Unix(0, rec.GetSnapshots()[n-1].GetCreatedUnixNano())
+		if taken.After(last) && taken.Sub(e.now()) <= every {
 			return taken
 		}
 	} else if !known {

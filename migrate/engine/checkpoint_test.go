@@ -130,9 +130,18 @@ func TestDue(t *testing.T) {
 	clock = taken.Add(59 * time.Second)
 	due(0, 1)
 	due(2*time.Second, 2)
+	// The host's clock is set back: the schedule goes on by the new one, over a restart too.
+	clock = clock.Add(-6 * time.Hour)
+	due(0, 2)
+	e = w.start("n1")
+	e.now = func() time.Time { return clock }
+	due(0, 3)
+	due(59*time.Second, 3)
+	due(time.Second, 4)
+	clock = clock.Add(6 * time.Hour)
 	other := w.start("n2")
 	other.now = func() time.Time { return clock.Add(time.Hour) }
-	if err := other.Due(t.Context()); err != nil || w.captures != 2 {
+	if err := other.Due(t.Context()); err != nil || w.captures != 4 {
 		t.Fatalf("another node: %d captures, %v", w.captures, err)
 	}
 }
