@@ -41,7 +41,7 @@ type arrival struct {
 	made      *undo
 	disks     []worker.Disk // that come along
 	state     *os.File
-	launching sync.WaitGroup
+	launching sync.WaitGroup          // of the VMM; and of drafts of the journal
 	launched  chan error              // of the VMM's start
 	fail      context.CancelCauseFunc // ends what comes
 }

@@ -127,7 +127,7 @@ func (j *Journal) replace(dir string, draft []byte) error {
 		return fmt.Errorf("write journal: %w", refusedByDisk(err))
 	}
 	err = points.Record("journal", string(j.Phase), func() error {
-		if draft != nil && bytes.Equal(data, draft) {
+		if bytes.Equal(data, draft) {
 			if err := rename(draftFile(dir), journalFile(dir)); err == nil || errors.Is(err, errUnsynced) {
 				return err
 			}

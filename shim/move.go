@@ -155,7 +155,7 @@ func (vm *VM) stream(c *capture) (string, error) {
 			}
 			return err
 		})
-		noting.Go(func() error { return vm.expectVote(c) })
+		noting.Go(func() error { vm.expectVote(c); return nil })
 	})
 	noted := noting.Wait()
 	if err == nil && noted == nil && vm.noted().Digest != sent.Digest {
@@ -180,13 +180,12 @@ func (vm *VM) stream(c *capture) (string, error) {
 }
 
 // expectVote does what of a vote can be taken back. What fails is the vote's to do again.
-func (vm *VM) expectVote(c *capture) error {
+func (vm *VM) expectVote(c *capture) {
 	ctx, cancel := context.WithTimeout(c.ctx, voteBound)
 	defer cancel()
 	if err := vm.hush(ctx, c); err != nil {
 		vm.log.Warn("stop the VMM ahead of the vote", "error", err)
 	}
-	return nil
 }
 
 // noteSent writes down what was sent: should the VM end with its shim before the vote, the
