@@ -6,6 +6,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
@@ -25,19 +26,18 @@ func newCheckpoint(opts *options) *cobra.Command {
 			"'godwit snapshot ls' and restored by order only: godwit wake --digest DIGEST --force VM.\n" +
 			"With --every, nothing is taken now: the VM's node takes checkpoints by itself, as long as the VM runs.",
 		Args: oneVM,
+		PreRunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if err := checkSchedule(cmd.Flags(), every, stop); err != nil {
+				return err
+			}
+			request.Concurrency, request.Bandwidth, request.PauseBudgetMs, err = push.read(cmd)
+			return err
+		},
 		RunE: opts.onVM(func(cmd *cobra.Command, node nodev1.NodeService, vm *nodev1.VM) error {
-			flags := cmd.Flags()
 			if every > 0 || stop {
 				return schedule(cmd, opts, node, vm, every, keep)
 			}
-			if flags.Changed("every") || flags.Changed("keep") {
-				return fmt.Errorf("--every %v: more than 0, and --keep belongs to it: %w", every, errdefs.ErrInvalidArgument)
-			}
 			request.Vm = vm
-			var err error
-			if request.Concurrency, request.Bandwidth, request.PauseBudgetMs, err = push.read(cmd); err != nil {
-				return err
-			}
 			status, err := node.Checkpoint(cmd.Context(), request)
 			if err != nil {
 				return record.FromWire(err)
@@ -52,8 +52,29 @@ func newCheckpoint(opts *options) *cobra.Command {
 	flags.DurationVar(&every, "every", 0, "have the VM's node take one so often, such as 10m")
 	flags.Uint32Var(&keep, "keep", defaultKept, "with --every: so many of them stay")
 	flags.BoolVar(&stop, "stop", false, "take none by itself any more")
-	cmd.MarkFlagsMutuallyExclusive("every", "stop")
 	return cmd
+}
+
+// checkSchedule refuses flags that say nothing together: those of a schedule are not for the
+// checkpoint that is taken now, and the other way round.
+func checkSchedule(flags *pflag.FlagSet, every time.Duration, stop bool) error {
+	scheduled := flags.Changed("every")
+	switch {
+	case scheduled && stop:
+		return fmt.Errorf("--every and --stop: choose one: %w", errdefs.ErrInvalidArgument)
+	case scheduled && every <= 0:
+		return fmt.Errorf("--every %v: more than 0: %w", every, errdefs.ErrInvalidArgument)
+	case flags.Changed("keep") && !scheduled:
+		return fmt.Errorf("--keep: it belongs to --every: %w", errdefs.ErrInvalidArgument)
+	case !scheduled && !stop:
+		return nil
+	}
+	for _, name := range []string{"concurrency", "bandwidth", "pause-budget", "operation", "detach"} {
+		if flags.Changed(name) {
+			return fmt.Errorf("--%s: it is for a checkpoint that is taken now, not for --every or --stop: %w", name, errdefs.ErrInvalidArgument)
+		}
+	}
+	return nil
 }
 
 // schedule tells the record; zero ends it.

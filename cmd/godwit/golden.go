@@ -28,11 +28,14 @@ func newGolden(opts *options) *cobra.Command {
 			}
 			return nil
 		},
-		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, args []string) error {
-			request.Namespace, request.Image, request.Args = opts.namespace, args[0], args[1:]
+		PreRunE: func(*cobra.Command, []string) error {
 			if timeout <= 0 {
 				return fmt.Errorf("--timeout %v: more than 0: %w", timeout, errdefs.ErrInvalidArgument)
 			}
+			return nil
+		},
+		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, args []string) error {
+			request.Namespace, request.Image, request.Args = opts.namespace, args[0], args[1:]
 			request.TimeoutMs, request.Annotations = uint64(timeout.Milliseconds()), map[string]string{}
 			for key, value := range map[string]string{"godwit.dev/memory": memory, "godwit.dev/vcpus": vcpus} {
 				if value != "" {

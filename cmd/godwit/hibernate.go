@@ -16,12 +16,12 @@ func newHibernate(opts *options) *cobra.Command {
 		Long: "Push the VM's RAM and disks while it runs, pause it, push what is left and the device state,\n" +
 			"commit the snapshot as the VM's owner, and only then end it on this node. A failure before the commit lets the VM go on.",
 		Args: oneVM,
+		PreRunE: func(cmd *cobra.Command, _ []string) (err error) {
+			request.Concurrency, request.Bandwidth, request.PauseBudgetMs, err = push.read(cmd)
+			return err
+		},
 		RunE: opts.onVM(func(cmd *cobra.Command, node nodev1.NodeService, vm *nodev1.VM) error {
 			request.Vm = vm
-			var err error
-			if request.Concurrency, request.Bandwidth, request.PauseBudgetMs, err = push.read(cmd); err != nil {
-				return err
-			}
 			status, err := node.Hibernate(cmd.Context(), request)
 			if err != nil {
 				return record.FromWire(err)

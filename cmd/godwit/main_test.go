@@ -52,11 +52,38 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
+// someDigest is one that a snapshot could have.
+var someDigest = "sha256:" + strings.Repeat("0f", 32)
+
+// Flags that cannot be are refused before the daemon is looked for, each by its name (N-05).
+func TestFlagsBeforeTheDaemon(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "none.sock")
+	for args, says := range map[string]string{
+		"migrate --mode warm x": "warm", "migrate --downtime -5s x": "downtime -5s", "migrate --timeout 1s x": "timeout 1s", "migrate --bandwidth 1 x": "bandwidth",
+		"migrate --bandwidth fast x": "--bandwidth fast", "migrate --abort-on rain x": "rain", "migrate --abort-on downtime x": "needs a downtime",
+		"migrate --wait --detach x": "--wait and --detach", "drain --mode warm n": "warm",
+		"recover --from-source --to n x": "--from-source", "recover --fenced x": "--to",
+		"hibernate --concurrency 65 x": "--concurrency 65", "hibernate --bandwidth fast x": "--bandwidth fast", "hibernate --pause-budget 2m x": "--pause-budget 2m",
+		"checkpoint --concurrency 65 x": "--concurrency 65", "checkpoint --every 1m --stop x": "--every and --stop", "checkpoint --every -1s x": "--every -1s",
+		"checkpoint --every 0s x": "--every 0s", "checkpoint --keep 2 x": "--keep", "checkpoint --stop --keep 2 x": "--keep", "checkpoint --every 1m --detach x": "--detach",
+		"checkpoint --stop --bandwidth 1MiB x": "--bandwidth", "golden --timeout 0s i": "--timeout 0s", "wake --force x": "--digest", "-o yaml migrate x": "yaml",
+		"migrate --bandwidth 0 x": "--bandwidth 0: at least", "migrate --downtime -1us x": "downtime -1ms", "migrate --timeout 1us x": "timeout 1ms", "migrate --downtime 11m x": "downtime 11m",
+		"wake --digest web-latest x": `--digest "web-latest"`, "wake --digest= x": `--digest ""`, "wake --digest sha512:00 --force x": `--digest "sha512:00"`, "recover --to n --digest bad x": `--digest "bad"`,
+		"snapshot inspect bad": `DIGEST "bad"`, "snapshot verify sha256:00": `DIGEST "sha256:00"`, "snapshot rm web:latest": `DIGEST "web:latest"`,
+		"snapshot diff bad " + someDigest: `FROM "bad"`, "snapshot diff " + someDigest + " bad": `TO "bad"`, "snapshot copy bad registry/x": `DIGEST "bad"`,
+	} {
+		var stdout, stderr bytes.Buffer
+		if got := run(t.Context(), append([]string{"--socket", socket}, strings.Fields(args)...), &stdout, &stderr); got != 2 || !strings.Contains(stderr.String(), says) {
+			t.Errorf("%s: exit code %d, want 2; stderr %q, want %q", args, got, &stderr, says)
+		}
+	}
+}
+
 // Without a daemon every verb that needs it says so in the same words, and how to get one.
 func TestNoDaemon(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "none.sock")
 	for _, args := range []string{
-		"ps", "hibernate x", "wake x", "checkpoint x", "rm x", "golden i", "snapshot ls", "snapshot inspect sha256:0", "snapshot verify sha256:0", "snapshot prune",
+		"ps", "hibernate x", "wake x", "checkpoint x", "rm x", "golden i", "snapshot ls", "snapshot inspect " + someDigest, "snapshot verify " + someDigest, "snapshot prune",
 		"migrate x", "migrations", "watch", "abort o", "nodes", "cordon n", "drain n", "recover x",
 	} {
 		var stdout, stderr bytes.Buffer

@@ -56,15 +56,18 @@ func newMigrate(opts *options) *cobra.Command {
 		Args: oneVM,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			vm, err := opts.vm(args[0])
-			if err == nil {
-				request.Vm, request.DowntimeMs, request.TimeoutMs = vm, downtime.Milliseconds(), timeout.Milliseconds()
-				err = rate(request, bandwidth)
-			}
-			if err == nil && wait && detach {
-				err = fmt.Errorf("--wait and --detach: choose one: %w", errdefs.ErrInvalidArgument)
-			}
 			if err != nil {
 				return err
+			}
+			request.Vm, request.DowntimeMs, request.TimeoutMs = vm, milliseconds(downtime), milliseconds(timeout)
+			if err := rate(request, bandwidth); err != nil {
+				return err
+			}
+			if err := moves.Check(request); err != nil {
+				return fmt.Errorf("move VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
+			}
+			if wait && detach {
+				return fmt.Errorf("--wait and --detach: choose one: %w", errdefs.ErrInvalidArgument)
 			}
 			return opts.onMoves(func(cmd *cobra.Command, client *moves.Client, _ []string) error {
 				status, err := client.Migrate(cmd.Context(), request)
@@ -90,11 +93,25 @@ func newMigrate(opts *options) *cobra.Command {
 	return cmd
 }
 
+// milliseconds rounds away from zero, which stands for a default.
+func milliseconds(d time.Duration) int64 {
+	ms := d.Milliseconds()
+	if rest := d % time.Millisecond; rest > 0 {
+		ms++
+	} else if rest < 0 {
+		ms--
+	}
+	return ms
+}
+
 func rate(request *nodev1.MigrateRequest, bandwidth string) error {
 	if bandwidth == "" {
 		return nil
 	}
 	b, err := config.ParseSize(bandwidth)
+	if err == nil && b < config.MinBandwidth {
+		err = fmt.Errorf("at least %s a second: %w", config.MinBandwidth, errdefs.ErrInvalidArgument)
+	}
 	if err != nil {
 		return fmt.Errorf("--bandwidth %s: %w", bandwidth, err)
 	}

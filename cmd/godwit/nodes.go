@@ -85,6 +85,12 @@ func newDrain(opts *options) *cobra.Command {
 		Use:   "drain NODE",
 		Short: "Move all VMs away from a node, and let none come",
 		Args:  check(cobra.ExactArgs(1)),
+		PreRunE: func(_ *cobra.Command, args []string) error {
+			if err := moves.CheckMode(request.GetMode()); err != nil {
+				return fmt.Errorf("drain node %s: %w", args[0], err)
+			}
+			return nil
+		},
 		RunE: opts.onMoves(func(cmd *cobra.Command, client *moves.Client, args []string) error {
 			request.Node = args[0]
 			resp, err := client.Drain(cmd.Context(), request)

@@ -62,6 +62,8 @@ func checkRecover(r *nodev1.RecoverRequest) error {
 		return fmt.Errorf("--from-source: the source has it back as it was: leave --to, --digest and --operation away: %w", errdefs.ErrInvalidArgument)
 	case r.GetTo() == "" && r.GetFenced() && !r.GetFromSource():
 		return fmt.Errorf("--to NODE: name the node that shall have it: %w", errdefs.ErrInvalidArgument)
+	case r.GetDigest() != "":
+		return checkDigest("--digest", r.GetDigest())
 	}
 	return nil
 }

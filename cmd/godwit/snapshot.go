@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	digest "github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -137,6 +138,14 @@ func printVerdict(w io.Writer, output, digest string, v *nodev1.VerifyResponse) 
 func oneDigest(_ *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return fmt.Errorf("name one digest: %w", errdefs.ErrInvalidArgument)
+	}
+	return checkDigest("DIGEST", args[0])
+}
+
+// checkDigest refuses what is no digest of a snapshot, by the name of what it was given for.
+func checkDigest(name, said string) error {
+	if d := digest.Digest(said); d.Validate() != nil || d.Algorithm() != digest.SHA256 {
+		return fmt.Errorf("%s %q: not sha256:<64 hex digits> (godwit snapshot ls): %w", name, said, errdefs.ErrInvalidArgument)
 	}
 	return nil
 }

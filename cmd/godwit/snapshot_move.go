@@ -20,7 +20,10 @@ func newSnapshotDiff(opts *options) *cobra.Command {
 			if len(args) != 2 {
 				return fmt.Errorf("name two digests: %w", errdefs.ErrInvalidArgument)
 			}
-			return nil
+			if err := checkDigest("FROM", args[0]); err != nil {
+				return err
+			}
+			return checkDigest("TO", args[1])
 		},
 		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, args []string) error {
 			request.From, request.To = args[0], args[1]
@@ -64,7 +67,7 @@ func newSnapshotCopy(opts *options) *cobra.Command {
 			if len(args) != 2 {
 				return fmt.Errorf("name a digest and where it goes: %w", errdefs.ErrInvalidArgument)
 			}
-			return nil
+			return checkDigest("DIGEST", args[0])
 		},
 		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, args []string) error {
 			request.Digest, request.To = args[0], args[1]

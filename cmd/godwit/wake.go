@@ -1,6 +1,9 @@
 package main
 
 import (
+	"fmt"
+
+	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -16,6 +19,15 @@ func newWake(opts *options) *cobra.Command {
 		Long: "Claim the VM for this node, restore it from the snapshot that owns it, and let it run.\n" +
 			"A failure before the commit leaves it asleep, to be woken here or elsewhere.",
 		Args: oneVM,
+		PreRunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("digest") {
+				return checkDigest("--digest", request.GetDigest())
+			}
+			if request.GetForce() {
+				return fmt.Errorf("--force: name the snapshot to restore with --digest: %w", errdefs.ErrInvalidArgument)
+			}
+			return nil
+		},
 		RunE: opts.onVM(func(cmd *cobra.Command, node nodev1.NodeService, vm *nodev1.VM) error {
 			request.Vm = vm
 			status, err := node.Wake(cmd.Context(), request)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"godwit.dev/godwit/api/moves"
 	"godwit.dev/godwit/api/record"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -39,7 +40,7 @@ func NewMoveMetrics(registry prometheus.Registerer, records nodev1.RecordsServic
 	active := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "godwit_migration_active", Help: "Moves that are open, those that wait for a place among them."}, func() float64 {
 		return openMoves(records)
 	})
-	for _, mode := range []string{"live", "cold", "auto"} {
+	for _, mode := range []string{moves.ModeLive, moves.ModeCold, moves.ModeAuto} {
 		for _, result := range results {
 			m.total.WithLabelValues(mode, result)
 		}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"godwit.dev/godwit/api/moves"
 	"godwit.dev/godwit/api/record"
-	"godwit.dev/godwit/migrate/transition"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -91,21 +91,21 @@ func preflight(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 		return err
 	}
 	mode, why := op.GetMode(), ""
-	if mode != transition.ModeCold {
+	if mode != moves.ModeCold {
 		if why, err = e.unfit(ctx, rec, offer, true); err != nil {
 			return err
 		}
 		switch {
 		case why == "":
-			mode = transition.ModeLive
-		case mode == transition.ModeLive:
+			mode = moves.ModeLive
+		case mode == moves.ModeLive:
 			return fmt.Errorf("move VM %s live: %s: %w", name(op.GetVm()), why, errdefs.ErrFailedPrecondition)
 		default:
-			mode = transition.ModeCold
+			mode = moves.ModeCold
 		}
 	}
 	req := &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_TRANSFERRING, Mode: mode}
-	if mode == transition.ModeCold {
+	if mode == moves.ModeCold {
 		no, err := e.unfit(ctx, rec, offer, false)
 		if err != nil {
 			return err
@@ -148,7 +148,7 @@ func (e *Engine) unfit(ctx context.Context, rec *nodev1.Record, offer *machinev1
 
 func transfer(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	send := sendCold
-	if rec.GetOperation().GetMode() == transition.ModeLive {
+	if rec.GetOperation().GetMode() == moves.ModeLive {
 		send = sendLive
 	}
 	bound, stop := e.watched(ctx, rec.GetOperation())
@@ -240,14 +240,8 @@ func sendLive(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_SWITCHING, Digest: resp.GetDigest(), Receipt: figures.String()})
 }
 
-// Conditions under which a move gives up by itself.
-const (
-	AbortOnDowntime = "downtime" // the VM has stood still for longer than it may, before the commit
-	AbortOnStall    = "stall"    // no byte has moved for StallTime
-)
-
 func (e *Engine) tooLong(op *nodev1.Operation, ms float64) error {
-	if op.GetDowntimeMs() > 0 && ms > float64(op.GetDowntimeMs()) && slices.Contains(op.GetAbortOn(), AbortOnDowntime) {
+	if op.GetDowntimeMs() > 0 && ms > float64(op.GetDowntimeMs()) && slices.Contains(op.GetAbortOn(), moves.AbortOnDowntime) {
 		return fmt.Errorf("the VM stood still for %.0f ms, %d ms are allowed: %w", ms, op.GetDowntimeMs(), errdefs.ErrAborted)
 	}
 	return nil

@@ -3,32 +3,26 @@ package engine
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/google/uuid"
 
+	"godwit.dev/godwit/api/moves"
 	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Bounds of a move's knobs (N-50).
-const (
-	maxDowntime = 10 * time.Minute
-	minTimeout  = 5 * time.Second
-	maxTimeout  = 24 * time.Hour
-	minRate     = 64 << 10
-)
-
 // Migrate opens a move and answers once it is durable. A known id is the same move: with
 // another destination it is turned there (R6).
 func (e *Engine) Migrate(ctx context.Context, req *nodev1.MigrateRequest) (*nodev1.StatusResponse, error) {
-	if err := checkMove(req); err != nil {
+	if err := transition.CheckVM(req.GetVm()); err != nil {
 		return nil, err
+	}
+	if err := moves.Check(req); err != nil {
+		return nil, fmt.Errorf("move VM %s: %w", name(req.GetVm()), err)
 	}
 	if id := req.GetOperation(); id != "" {
 		known, err := e.Records.Operation(ctx, &nodev1.OperationRequest{Id: id})
@@ -45,7 +39,7 @@ func (e *Engine) Migrate(ctx context.Context, req *nodev1.MigrateRequest) (*node
 	}
 	op := &nodev1.Operation{
 		Id: req.GetOperation(), Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Generation: rec.GetGeneration(), Managed: true,
-		Source: rec.GetOwner().GetNode(), Destination: req.GetTo(), Mode: cmp.Or(req.GetMode(), transition.ModeAuto),
+		Source: rec.GetOwner().GetNode(), Destination: req.GetTo(), Mode: cmp.Or(req.GetMode(), moves.ModeAuto),
 		DowntimeMs: req.GetDowntimeMs(), TimeoutMs: req.GetTimeoutMs(), Bandwidth: req.GetBandwidth(), AbortOn: req.GetAbortOn(),
 		EndExecs: req.GetEndExecs(), Stdio: req.GetStdio(), Driver: e.opts.Node,
 	}
@@ -72,7 +66,7 @@ func (e *Engine) movable(rec *nodev1.Record, op *nodev1.Operation) error {
 		return fmt.Errorf("it sleeps as %s: wake it where it is wanted (godwit wake): %w", owner.GetDigest(), errdefs.ErrFailedPrecondition)
 	case owner.GetNode() == "":
 		return fmt.Errorf("it runs nowhere: %w", errdefs.ErrFailedPrecondition)
-	case op.GetMode() == transition.ModeCold && e.opts.Repository(rec) == "":
+	case op.GetMode() == moves.ModeCold && e.opts.Repository(rec) == "":
 		return fmt.Errorf("no registry.repository and no registry.layout is configured at the controller: %w", errdefs.ErrFailedPrecondition) // S0-44
 	}
 	if op.GetDestination() == "" {
@@ -126,37 +120,4 @@ func (e *Engine) again(ctx context.Context, op *nodev1.Operation, req *nodev1.Mi
 		r.cut()
 	}
 	return e.Status(ctx, op.GetId())
-}
-
-// checkMove checks the knobs, all at once.
-func checkMove(req *nodev1.MigrateRequest) error {
-	var wrong []error
-	bad := func(format string, args ...any) { wrong = append(wrong, fmt.Errorf(format, args...)) }
-	if err := transition.CheckVM(req.GetVm()); err != nil {
-		return err
-	}
-	if m := req.GetMode(); m != "" && !slices.Contains([]string{transition.ModeLive, transition.ModeCold, transition.ModeAuto}, m) {
-		bad("mode %q is not live, cold or auto", m)
-	}
-	if d := time.Duration(req.GetDowntimeMs()) * time.Millisecond; d < 0 || d > maxDowntime {
-		bad("downtime %v is not between 0 and %v", d, maxDowntime)
-	}
-	if d := time.Duration(req.GetTimeoutMs()) * time.Millisecond; d != 0 && (d < minTimeout || d > maxTimeout) {
-		bad("timeout %v is not between %v and %v", d, minTimeout, maxTimeout)
-	}
-	if b := req.GetBandwidth(); b != 0 && b < minRate {
-		bad("bandwidth of %d bytes a second is less than %d", b, minRate)
-	}
-	for _, a := range req.GetAbortOn() {
-		if a != AbortOnDowntime && a != AbortOnStall {
-			bad("abort-on %q is not %s or %s", a, AbortOnDowntime, AbortOnStall)
-		}
-	}
-	if slices.Contains(req.GetAbortOn(), AbortOnDowntime) && req.GetDowntimeMs() == 0 {
-		bad("abort-on %s needs a downtime", AbortOnDowntime)
-	}
-	if len(wrong) == 0 {
-		return nil
-	}
-	return fmt.Errorf("move VM %s: %w: %w", name(req.GetVm()), errors.Join(wrong...), errdefs.ErrInvalidArgument)
 }

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"time"
 
+	"godwit.dev/godwit/api/moves"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/model"
 	"godwit.dev/godwit/migrate/store/storetest"
-	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -157,7 +157,7 @@ func (s *simulation) order(ctx context.Context, rec *nodev1.Record) {
 	to := pick(&s.schedule, simNodes)
 	_, err := s.records.Open(ctx, &nodev1.OpenRequest{Vm: vm, Operation: &nodev1.Operation{
 		Id: fmt.Sprintf("op%d", s.orders), Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Generation: rec.GetGeneration(), Managed: true,
-		Source: owner, Destination: to, Mode: pick(&s.schedule, []string{transition.ModeLive, transition.ModeCold}),
+		Source: owner, Destination: to, Mode: pick(&s.schedule, []string{moves.ModeLive, moves.ModeCold}),
 	}})
 	if err == nil {
 		s.edges["phase idle preparing"] = true

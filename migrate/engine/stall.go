@@ -8,13 +8,15 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"godwit.dev/godwit/api/moves"
+
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
 // watched ends the context that it answers, with a cause, once nothing of the transfer has
 // moved for Options.Stall, where the order says so. The caller calls stop.
 func (e *Engine) watched(ctx context.Context, op *nodev1.Operation) (watched context.Context, stop func()) {
-	if !slices.Contains(op.GetAbortOn(), AbortOnStall) {
+	if !slices.Contains(op.GetAbortOn(), moves.AbortOnStall) {
 		return ctx, func() {}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"godwit.dev/godwit/api/moves"
 	"godwit.dev/godwit/api/record"
-	"godwit.dev/godwit/migrate/transition"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -81,7 +81,7 @@ func describe(op *nodev1.Operation) *nodev1.StatusResponse {
 func (e *Engine) progress(ctx context.Context, status *nodev1.StatusResponse) *nodev1.StatusResponse {
 	op := status.GetOperation()
 	node := op.GetSource()
-	if op.GetMode() != transition.ModeLive && op.GetDigest() != "" {
+	if op.GetMode() != moves.ModeLive && op.GetDigest() != "" {
 		node = op.GetDestination()
 	}
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)

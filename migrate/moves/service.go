@@ -240,6 +240,12 @@ func (s *Service) Cordon(ctx context.Context, req *nodev1.CordonRequest) (*nodev
 // Drain implements nodev1.MovesService. All moves are ordered at once; the queue lets a
 // few of them go at a time.
 func (s *Service) Drain(ctx context.Context, req *nodev1.DrainRequest) (*nodev1.DrainResponse, error) {
+	if err := authorize(ctx, "drain node "+req.GetNode(), req.GetNode()); err != nil {
+		return nil, err
+	}
+	if err := s.drainable(req); err != nil {
+		return nil, fmt.Errorf("drain node %s: %w", req.GetNode(), err) // and the node is not cordoned
+	}
 	if _, err := s.Cordon(ctx, &nodev1.CordonRequest{Node: req.GetNode()}); err != nil {
 		return nil, err
 	}
@@ -264,4 +270,30 @@ func (s *Service) Drain(ctx context.Context, req *nodev1.DrainRequest) (*nodev1.
 		resp.Moves = append(resp.Moves, status)
 	}
 	return resp, nil
+}
+
+// drainable refuses an order that each of its moves would be refused for.
+func (s *Service) drainable(req *nodev1.DrainRequest) error {
+	if err := moves.CheckMode(req.GetMode()); err != nil {
+		return err
+	}
+	to := req.GetTo()
+	if to == "" {
+		return nil
+	}
+	if to == req.GetNode() {
+		return fmt.Errorf("to: node %s is the one that is drained; name another: %w", to, errdefs.ErrInvalidArgument)
+	}
+	for _, n := range s.Board.Nodes() {
+		switch {
+		case n.GetName() != to:
+		case n.GetCordoned():
+			return fmt.Errorf("to: node %s is cordoned (godwit uncordon %s): %w", to, to, errdefs.ErrFailedPrecondition)
+		case !n.GetUp():
+			return fmt.Errorf("to: node %s has not been heard lately (godwit nodes): %w", to, errdefs.ErrUnavailable)
+		default:
+			return nil
+		}
+	}
+	return fmt.Errorf("to: node %q has never announced itself to the controller (godwit nodes lists those that have): %w", to, errdefs.ErrNotFound)
 }

@@ -3,6 +3,7 @@ package moves
 import (
 	"context"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -141,3 +142,74 @@ func TestOutlivedIsTold(t *testing.T) {
 		t.Error("its sign of life does not count")
 	}
 }
+
+// A drain that none of its moves could follow is refused before its node is cordoned, whoever
+// asks, and names what is wrong with it (N-05, N-30).
+func TestDrainThatCannotBe(t *testing.T) {
+	st, err := store.Open(filepath.Join(t.TempDir(), "records.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() })
+	board, err := cluster.Open(t.Context(), st, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	records := controller.New(st)
+	s := &Service{Records: records, Engine: orders{records}, Board: board}
+	announce := func() {
+		for _, node := range []string{"a", "b", "closed"} {
+			if _, err := board.Announce(t.Context(), &nodev1.NodeInfo{Name: node}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	announce()
+	if _, err := board.Cordon(t.Context(), "closed", false); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		req  *nodev1.DrainRequest
+		is   func(error) bool
+		says string
+	}{
+		"no such mode":   {&nodev1.DrainRequest{Node: "a", Mode: "warm"}, errdefs.IsInvalidArgument, `mode "warm"`},
+		"to nobody":      {&nodev1.DrainRequest{Node: "a", To: "nobody"}, errdefs.IsNotFound, `"nobody"`},
+		"to itself":      {&nodev1.DrainRequest{Node: "a", To: "a"}, errdefs.IsInvalidArgument, "name another"},
+		"to a cordoned":  {&nodev1.DrainRequest{Node: "a", To: "closed"}, errdefs.IsFailedPrecondition, "godwit uncordon closed"},
+		"of nobody":      {&nodev1.DrainRequest{Node: "nobody"}, errdefs.IsNotFound, `"nobody"`},
+		"of nobody to b": {&nodev1.DrainRequest{Node: "nobody", To: "b"}, errdefs.IsNotFound, `"nobody"`},
+	} {
+		for who, ctx := range map[string]context.Context{"host": t.Context(), "node": controller.WithPeer(t.Context(), c.req.GetNode())} {
+			announce() // however slow the test is
+			if _, err := s.Drain(ctx, c.req); !c.is(err) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%s by the %s: %v, want %q", name, who, err, c.says)
+			}
+		}
+	}
+	for _, n := range board.Nodes() {
+		if n.GetCordoned() != (n.GetName() == "closed") {
+			t.Errorf("behind refused drains: node %v", n)
+		}
+	}
+	announce()
+	if _, err := s.Drain(t.Context(), &nodev1.DrainRequest{Node: "a", To: "b", Mode: "cold"}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := board.Node("a"); err != nil || !n.GetCordoned() {
+		t.Errorf("behind a drain: node %v, %v", n, err)
+	}
+}
+
+// So is one to a node that has not been heard lately.
+func TestDrainToASilentNode(t *testing.T) {
+	s := &Service{Board: silent{}}
+	if _, err := s.Drain(t.Context(), &nodev1.DrainRequest{Node: "a", To: "b"}); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "not been heard") {
+		t.Errorf("drained: %v", err)
+	}
+}
+
+// silent knows one node, which is not up; a cordon would panic.
+type silent struct{ Board }
+
+func (silent) Nodes() []*nodev1.NodeInfo { return []*nodev1.NodeInfo{{Name: "b"}} }

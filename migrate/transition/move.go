@@ -10,13 +10,6 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Modes of a move. Auto becomes one of the others before anything is made.
-const (
-	ModeLive = "live"
-	ModeCold = "cold"
-	ModeAuto = "auto"
-)
-
 // turnRound notes where a move goes once this attempt is undone (R6). The last order
 // before that counts; the source itself calls the move off.
 func turnRound(op *nodev1.Operation, req *nodev1.AdvanceRequest, turn bool, call string) error {

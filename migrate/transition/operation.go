@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
 
+	"godwit.dev/godwit/api/moves"
 	"godwit.dev/godwit/api/record"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -222,7 +223,7 @@ func facts(op *nodev1.Operation, req *nodev1.AdvanceRequest, call string) error 
 		*f.field = f.value
 	}
 	if m := req.GetMode(); m != "" && m != op.GetMode() {
-		if op.GetMode() != ModeAuto {
+		if op.GetMode() != moves.ModeAuto {
 			return fmt.Errorf("%s: its mode is %s already: %w", call, op.GetMode(), errdefs.ErrFailedPrecondition)
 		}
 		op.Mode = m
