@@ -212,6 +212,11 @@ func (a *arrival) receive(ctx context.Context, conn *os.File) error {
 	job.Spaces = append(job.Spaces, worker.SizedSpace{Name: ramSpace, Size: int64(j.Spec.Memory), File: worker.Open(ram)})
 	a.disks = nil
 	const fresh = os.O_CREATE | os.O_RDWR | os.O_TRUNC
+	table, err := files.open(tableFile(j), fresh)
+	if err != nil {
+		return err
+	}
+	job.Table = worker.Open(table)
 	for i, d := range j.Spec.Disks {
 		path := j.Disks[i].Path
 		if d.ReadOnly {

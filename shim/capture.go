@@ -189,6 +189,9 @@ func (vm *VM) snapshot(c *capture) (string, error) {
 	out.Passes = passesOf(receipt.Passes)
 	vm.log.Info("snapshot is durable", "digest", receipt.Digest, "resident", f.Resident, "new", f.New, "moved", receipt.Moved,
 		"pushed", f.Pushed, "golden", c.req.GetGolden())
+	if receipt.Orphaned != "" {
+		vm.log.Warn("the page table is not used: all pages are pushed", "reason", receipt.Orphaned)
+	}
 	if receipt.Ungolden != "" {
 		vm.log.Warn("golden snapshot is not used", "digest", c.req.GetGolden(), "reason", receipt.Ungolden)
 	}

@@ -218,6 +218,9 @@ func (vm *VM) transmit(c *capture, s *standing, o *offered, out *machinev1.SendR
 	if job.Spaces, job.Disks, err = openSource(j, files); err != nil {
 		return snapshot.Sent{}, err
 	}
+	if job.Table, err = openTable(j, files); err != nil {
+		return snapshot.Sent{}, err
+	}
 	job.Tracking, out.Tracking, out.Untracked = vm.track(c.ctx, job.Spaces[0].File.File, files)
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()

@@ -112,6 +112,8 @@ type Receipt struct {
 	Moved uint64 `json:"movedBytes,omitempty"`
 	// Ungolden is why a golden snapshot was left aside.
 	Ungolden string `json:"ungolden,omitempty"`
+	// Orphaned is why the page table of its parent was left aside.
+	Orphaned string `json:"orphaned,omitempty"`
 	// Dead are bytes of Pushed that nothing refers to: of pages that changed again.
 	Dead uint64 `json:"deadBytes,omitempty"`
 	// Inside are bytes that were sent while the VM stood still: more than half of Memory had

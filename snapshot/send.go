@@ -28,6 +28,7 @@ type SendOptions struct {
 	Live      Live          // State of the Source is filled when its Save returns
 	Budget    time.Duration // of the pause; 0: no passes before it
 	Tracker   Tracker       // nil: all pages are compared
+	Table     *os.File      // page table of the VM, which goes along; nil: it has none
 	Bandwidth int64         // bytes a second; 0: no bound
 	Progress  func(Progress)
 	// Ended hears the digest of all that was sent, before the destination has said READY; it
@@ -155,7 +156,7 @@ func (s *sender) all(ctx context.Context) (string, error) {
 	return s.out.End(ctx, s.resume)
 }
 
-// greet says what comes, and sends the disks that the destination lacks.
+// greet says what comes, and sends the disks that the destination lacks and the page table.
 func (s *sender) greet(ctx context.Context) error {
 	h := stream.Hello{Version: version.Pages, Ref: stream.Ref(s.o.Ref)}
 	for _, sp := range s.src.Spaces {
@@ -178,14 +179,15 @@ func (s *sender) greet(ctx context.Context) error {
 		h.Disks = append(h.Disks, stream.Blob{ID: d.ID, Digest: d.Digest, Size: size})
 		files[d.ID] = i
 	}
+	h.Table = wholeTable(s.o.Table)
 	if err := s.out.JSON(ctx, stream.KindHello, h); err != nil {
 		return err
 	}
-	wanted, err := s.in.Accept()
+	accept, err := s.in.Accept()
 	if err != nil {
 		return err
 	}
-	for _, id := range wanted {
+	for _, id := range accept.Disks {
 		i, ok := files[id]
 		if !ok {
 			return fmt.Errorf("the destination wants disk %q, which the VM has not: %w", id, errdefs.ErrDataLoss)
@@ -194,6 +196,9 @@ func (s *sender) greet(ctx context.Context) error {
 		if err := s.out.Copy(ctx, stream.KindDisk, i, s.src.Disks[i].File, h.Disks[i].Size); err != nil {
 			return err
 		}
+	}
+	if accept.Table {
+		return s.out.Copy(ctx, stream.KindTable, 0, s.o.Table, h.Table)
 	}
 	return nil
 }

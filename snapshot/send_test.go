@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -163,6 +164,52 @@ func TestSend(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// The page table of a VM goes with it: behind a live move a snapshot pushes what is new, as
+// it would have at the source.
+func TestSendTakesTheTable(t *testing.T) {
+	w := newWorld(t, 33)
+	_, _, table := w.goesOn(t, 5, func(*guest) Tracker { return nil })
+	g := newGuest(w, 6)
+	close(g.stopped) // it changes nothing
+	a := newArrival(t, w, false)
+	a.target.Table = emptyFile(t, "table")
+	o := w.sending(g, nil)
+	o.Table, o.Budget = table, 0
+	from, to := secure(t)
+	sent, err, rerr := move(t, w, a, o, from, to)
+	if err != nil || rerr != nil {
+		t.Fatal(err, rerr)
+	}
+	a.check(t, w, g, sent)
+	pushed := func(table *os.File) Figures {
+		o := w.opts
+		var err error
+		if o.Parent, err = OpenTable(table); err != nil {
+			t.Fatal(err)
+		}
+		src := w.src
+		src.Spaces = slices.Clone(src.Spaces)
+		src.Spaces[0].File, src.Spaces[1].File, src.State = a.ram, a.disk, a.state
+		receipt, err := Push(t.Context(), w.st, src, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.holds(t, receipt.Digest, instant{sumFile(t, a.ram), sumFile(t, a.disk)})
+		receipt.Figures.Pushed, receipt.Figures.Total = 0, 0 // of one order of the packs
+		return receipt.Figures
+	}
+	if there, here := pushed(a.target.Table), pushed(table); there != here || there.New == 0 || there.New > there.Resident*2/3 {
+		t.Errorf("pushed %+v, at the source %+v", there, here)
+	}
+	unfinished := emptyFile(t, "unfinished")
+	if err := unfinished.Truncate(1 << 20); err != nil {
+		t.Fatal(err)
+	}
+	if wholeTable(table) == 0 || wholeTable(nil) != 0 || wholeTable(unfinished) != 0 || wholeTable(emptyFile(t, "empty")) != 0 {
+		t.Error("a table counts as whole that is not, or the other way round")
 	}
 }
 

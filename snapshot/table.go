@@ -110,6 +110,20 @@ func OpenTable(f *os.File) (*Table, error) {
 	return t, t.build(index, keys)
 }
 
+// wholeTable is the size of a table that is finished and worth sending; 0: there is none.
+func wholeTable(f *os.File) int64 {
+	if f == nil {
+		return 0
+	}
+	var h tableHeader
+	err := binary.Read(io.NewSectionReader(f, 0, tableHeaderN), binary.LittleEndian, &h)
+	size, sizeErr := fileSize(f)
+	if err != nil || sizeErr != nil || h.Magic != tableMagic || h.Version != tableVersion {
+		return 0
+	}
+	return size
+}
+
 func readEntries(r io.Reader, entries []entry) error {
 	var b [entrySize]byte
 	for i := range entries {

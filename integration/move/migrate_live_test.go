@@ -11,7 +11,8 @@ import (
 	"godwit.dev/godwit/integration/harness"
 )
 
-// N-01: godwit migrate moves a VM live, by the controller's engine, there and back.
+// N-01: godwit migrate moves a VM live, by the controller's engine, there and back. What the
+// store has of it is known there too, so that the next snapshot is small.
 func TestMigrateLive(t *testing.T) {
 	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true})
 	a, b := h.Node(0), h.Node(1)
@@ -21,6 +22,7 @@ func TestMigrateLive(t *testing.T) {
 	at := boot(t, a, watch).From
 	before := ask(t, h, at)
 	heard(t, a, "a", "b")
+	_, full := take(t, a, "checkpoint", vm)
 	seen := tellTransfer(t, b)
 	u := newUDP(t, h, at)
 	for i, to := range []string{"b", "a"} {
@@ -40,6 +42,11 @@ func TestMigrateLive(t *testing.T) {
 		now := ask(t, h, at)
 		if now.Nonce != before.Nonce || now.PID != before.PID || now.BootID != before.BootID || !now.FileOK || now.Counter <= before.Counter {
 			t.Errorf("to %s: the VM is another one: %+v, was %+v", to, now, before)
+		}
+		if to == "b" {
+			if _, pushed := take(t, b, "checkpoint", vm); pushed*4 > full {
+				t.Errorf("a checkpoint behind a move pushed %d bytes, the one before it %d", pushed, full)
+			}
 		}
 	}
 	if err := <-seen; err != nil {

@@ -45,7 +45,7 @@ func (r *Reader) Next() (*Frame, error) {
 	f.Space = int(binary.LittleEndian.Uint16(f.head[2:]))
 	length, number := binary.LittleEndian.Uint32(f.head[4:]), binary.LittleEndian.Uint64(f.head[8:])
 	switch {
-	case f.Kind < KindHello || f.Kind > KindFailed:
+	case f.Kind < KindHello || f.Kind > KindTable:
 		return nil, broken("frame %d is of unknown kind %d", r.number, f.Kind)
 	case length > maxBody:
 		return nil, broken("frame %d has %d bytes", r.number, length)
@@ -132,10 +132,10 @@ func (e *RemoteError) Error() string { return "the other end: " + e.text }
 func (e *RemoteError) Unwrap() error { return e.class }
 
 // Accept waits for the destination's answer to a hello.
-func (r *Reader) Accept() ([]string, error) {
+func (r *Reader) Accept() (Accept, error) {
 	var a Accept
 	err := r.expect(KindAccept, &a)
-	return a.Disks, err
+	return a, err
 }
 
 // Ready waits until the destination has all of it.

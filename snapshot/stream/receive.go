@@ -24,6 +24,7 @@ type Target struct {
 	Spaces []TargetSpace
 	Disks  []TargetDisk
 	State  *os.File
+	Table  *os.File // for the page table; nil: none is taken
 
 	// Complete is called when all read-only disks are here, Load when everything is: what
 	// it answers decides whether the source hears READY.
@@ -87,6 +88,7 @@ type receiver struct {
 	in     *Reader
 	out    *Writer
 	disks  *disks
+	table  table
 	state  int64 // bytes that came
 
 	frames  chan *Frame
@@ -138,7 +140,8 @@ func (r *receiver) greet() error {
 	if h.Ref != want.Ref || !slices.Equal(h.Spaces, want.Spaces) || !slices.Equal(h.Disks, want.Disks) {
 		return fmt.Errorf("stream: the source sends %+v, expected was %+v: %w", h, want, errdefs.ErrFailedPrecondition)
 	}
-	if err := r.out.JSON(r.ctx, KindAccept, Accept{Disks: r.disks.lacking()}); err != nil {
+	accept := Accept{Disks: r.disks.lacking(), Table: r.table.offered(&h, r.t.Table)}
+	if err := r.out.JSON(r.ctx, KindAccept, accept); err != nil {
 		return cut(err)
 	}
 	if r.disks.whole() {
@@ -196,6 +199,8 @@ func (r *receiver) inline(f *Frame) (over bool, err error) {
 			err = r.t.Complete(r.ctx)
 		}
 		return false, err
+	case KindTable:
+		return false, r.table.take(f)
 	case KindState:
 		return false, r.saved(f)
 	case KindEnd:
@@ -248,6 +253,9 @@ func (r *receiver) end(f *Frame) error {
 	}
 	if !r.disks.whole() {
 		return broken("it ended before its disks")
+	}
+	if !r.table.whole() {
+		return broken("it ended before its page table")
 	}
 	digest := DigestPrefix + r.in.all.text()
 	if err := r.t.Load(r.ctx, digest, e); err != nil {

@@ -28,7 +28,10 @@ func emptyFile(t testing.TB, name string) *os.File {
 	return f
 }
 
-var testDisk = []byte("a read-only disk")
+var (
+	testDisk  = []byte("a read-only disk")
+	testTable = []byte("a page table")
+)
 
 // target is a small VM: 8 pages of RAM, and a disk that is lacked.
 func target(t testing.TB) Target {
@@ -36,6 +39,7 @@ func target(t testing.TB) Target {
 		Ref: Ref{VM: "ns/vm", UID: "u", Operation: "op", Attempt: 1, Generation: 2}, State: emptyFile(t, "state"),
 		Spaces:   []TargetSpace{{Area: Area{Name: "ram0", Size: 8 * format.PageSize}, File: emptyFile(t, "ram")}},
 		Disks:    []TargetDisk{{Blob: Blob{ID: "d", Digest: digest.FromBytes(testDisk), Size: int64(len(testDisk))}, File: emptyFile(t, "disk")}},
+		Table:    emptyFile(t, "table"),
 		Complete: func(context.Context) error { return nil },
 		Load:     func(context.Context, string, End) error { return nil },
 	}
@@ -56,7 +60,10 @@ func said(t testing.TB) []byte {
 	ctx, to := context.Background(), target(t)
 	var all bytes.Buffer
 	w := NewWriter(&all, 0)
-	disk, state := emptyFile(t, "d"), emptyFile(t, "s")
+	disk, state, table := emptyFile(t, "d"), emptyFile(t, "s"), emptyFile(t, "t")
+	if _, err := table.Write(testTable); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := disk.Write(testDisk); err != nil {
 		t.Fatal(err)
 	}
@@ -67,8 +74,9 @@ func said(t testing.TB) []byte {
 	defer coder.Close()
 	raw := bytes.Repeat([]byte{7}, 2*format.PageSize)
 	steps := []error{
-		w.JSON(ctx, KindHello, Hello{Version: version.Pages, Ref: to.Ref, Spaces: []Area{to.Spaces[0].Area}, Disks: []Blob{to.Disks[0].Blob}}),
+		w.JSON(ctx, KindHello, Hello{Version: version.Pages, Ref: to.Ref, Spaces: []Area{to.Spaces[0].Area}, Disks: []Blob{to.Disks[0].Blob}, Table: int64(len(testTable))}),
 		w.Copy(ctx, KindDisk, 0, disk, int64(len(testDisk))),
+		w.Copy(ctx, KindTable, 0, table, int64(len(testTable))),
 		w.Barrier(ctx),
 		w.Pages(ctx, &coder, &Packet{}, format.S2, 0, []uint64{1, 2}, raw),
 		w.Pages(ctx, &coder, &Packet{}, format.Raw, 0, []uint64{5, 3}, raw),
@@ -103,11 +111,57 @@ func TestReceive(t *testing.T) {
 		}
 	}
 	in := NewReader(&w.out, 1)
-	if lacks, err := in.Accept(); err != nil || len(lacks) != 1 {
-		t.Errorf("accepted %v, %v", lacks, err)
+	if a, err := in.Accept(); err != nil || len(a.Disks) != 1 || !a.Table {
+		t.Errorf("accepted %+v, %v", a, err)
+	}
+	if table, _ := os.ReadFile(to.Table.Name()); string(table) != string(testTable) {
+		t.Errorf("page table %q", table)
 	}
 	if r, err := in.Ready(); err != nil || !strings.HasPrefix(r.Digest, DigestPrefix) {
 		t.Errorf("ready %+v, %v", r, err)
+	}
+}
+
+// A page table is never in the way of a move: one that is too large is not taken, nor is one
+// by a destination that has no place for it, and one that cannot be written is given up.
+func TestReceiveLeavesTables(t *testing.T) {
+	closed := func(t *testing.T) *os.File {
+		f := emptyFile(t, "closed")
+		f.Close()
+		return f
+	}
+	for name, c := range map[string]struct {
+		file  func(*testing.T) *os.File
+		size  int64
+		taken bool
+	}{
+		"no place":  {file: func(*testing.T) *os.File { return nil }, size: 1},
+		"too large": {file: func(t *testing.T) *os.File { return emptyFile(t, "table") }, size: TableBound([]Area{target(t).Spaces[0].Area}) + 1},
+		"none":      {file: func(t *testing.T) *os.File { return emptyFile(t, "table") }},
+		"no room":   {file: closed, size: 3, taken: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			to := target(t)
+			to.Table, to.Disks[0].File = c.file(t), nil
+			var all bytes.Buffer
+			w := NewWriter(&all, 0)
+			steps := []error{w.JSON(t.Context(), KindHello, Hello{Version: version.Pages, Ref: to.Ref, Spaces: []Area{to.Spaces[0].Area}, Disks: []Blob{to.Disks[0].Blob}, Table: c.size})}
+			if c.taken {
+				table := emptyFile(t, "t")
+				steps = append(steps, table.Truncate(c.size), w.Copy(t.Context(), KindTable, 0, table, c.size))
+			}
+			_, err := w.End(t.Context(), nil)
+			if err = errors.Join(append(steps, err)...); err != nil {
+				t.Fatal(err)
+			}
+			conn := &wire{Reader: &all}
+			if err := Receive(t.Context(), conn, to); err != nil {
+				t.Fatal(err)
+			}
+			if a, err := NewReader(&conn.out, 1).Accept(); err != nil || a.Table != c.taken {
+				t.Errorf("accepted %+v, %v", a, err)
+			}
+		})
 	}
 }
 
@@ -127,7 +181,7 @@ func TestReceiveRefuses(t *testing.T) {
 			return w.send(t.Context(), p, kind, codec, space)
 		}
 	}
-	good := hello(func(*Hello) {})
+	good, tabled := hello(func(*Hello) {}), hello(func(h *Hello) { h.Table = 2 })
 	for name, c := range map[string]struct {
 		say  []func(*Writer) error
 		want func(error) bool
@@ -146,7 +200,12 @@ func TestReceiveRefuses(t *testing.T) {
 		"state has a gap":     {[]func(*Writer) error{good, packet(KindState, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1)}, errdefs.IsDataLoss},
 		"disk was not wanted": {[]func(*Writer) error{good, packet(KindDisk, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1)}, errdefs.IsDataLoss},
 		"disk is another":     {[]func(*Writer) error{good, packet(KindDisk, 0, 0, append(make([]byte, 8), "A read-only disk"...)...)}, errdefs.IsDataLoss},
-		"end comes early":     {[]func(*Writer) error{good, func(w *Writer) error { _, err := w.End(t.Context(), nil); return err }}, errdefs.IsDataLoss},
+		"table not wanted":    {[]func(*Writer) error{good, packet(KindTable, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1)}, errdefs.IsDataLoss},
+		"table has a gap":     {[]func(*Writer) error{tabled, packet(KindTable, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1)}, errdefs.IsDataLoss},
+		"table is longer":     {[]func(*Writer) error{tabled, packet(KindTable, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3)}, errdefs.IsDataLoss},
+		"table is cut": {[]func(*Writer) error{tabled, packet(KindDisk, 0, 0, append(make([]byte, 8), testDisk...)...), packet(KindTable, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1),
+			func(w *Writer) error { _, err := w.End(t.Context(), nil); return err }}, errdefs.IsDataLoss},
+		"end comes early": {[]func(*Writer) error{good, func(w *Writer) error { _, err := w.End(t.Context(), nil); return err }}, errdefs.IsDataLoss},
 		"end of another": {[]func(*Writer) error{good, packet(KindDisk, 0, 0, append(make([]byte, 8), testDisk...)...),
 			func(w *Writer) error { return w.JSON(t.Context(), KindEnd, End{Sum: "00"}) }}, errdefs.IsDataLoss},
 		"a destination's":   {[]func(*Writer) error{good, packet(KindReady, 0, 0, '{', '}')}, errdefs.IsDataLoss},
@@ -232,7 +291,7 @@ func FuzzReceive(f *testing.F) {
 	page := append([]byte{1, 3, 0, 0, 0, 0, 0, 0, 0}, make([]byte, format.PageSize)...)
 	f.Add(frames(frame{KindPages, 0, 0, page}, frame{KindBarrier, 0, 0, nil}, frame{KindZeros, 0, 0, make([]byte, 16)}))
 	f.Add(frames(frame{KindDisk, 0, 0, append(make([]byte, 8), testDisk...)}, frame{KindState, 0, 0, make([]byte, 12)}, frame{KindEnd, 0, 0, []byte(`{"sum":"00"}`)}))
-	f.Add(frames(frame{KindPages, 2, 0, page}, frame{KindPages, 1, 1, page}, frame{KindFailed, 0, 0, []byte(`{"class":"x"}`)}))
+	f.Add(frames(frame{KindPages, 2, 0, page}, frame{KindPages, 1, 1, page}, frame{KindTable, 0, 0, page}, frame{KindFailed, 0, 0, []byte(`{"class":"x"}`)}))
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, data []byte) {
 		to := fuzzTarget(t, dir)

@@ -1,5 +1,5 @@
 // Package stream is what the two ends of a live move say to each other: frames of pages,
-// of the device state and of read-only disks, each verified before its bytes reach a
+// of the device state, of read-only disks and of the page table, each verified before its bytes reach a
 // file, over TLS whose ends know each other's one certificate. docs/move-protocol.md
 // describes it.
 package stream
@@ -21,7 +21,7 @@ import (
 // Kind of a frame.
 type Kind uint8
 
-// Kinds. Those from Accept on come from the destination.
+// Kinds. Those from Accept to Ready come from the destination.
 const (
 	KindHello   Kind = 1  // JSON: Hello
 	KindPages   Kind = 2  // up to 16 pages of one space
@@ -33,6 +33,7 @@ const (
 	KindAccept  Kind = 8  // JSON: Accept
 	KindReady   Kind = 9  // JSON: Ready
 	KindFailed  Kind = 10 // JSON: Failed; from either end
+	KindTable   Kind = 11 // bytes of the page table, in order
 )
 
 // A frame is a head and a body, all numbers little-endian:
@@ -68,6 +69,7 @@ type Hello struct {
 	Ref     Ref    `json:"ref"`
 	Spaces  []Area `json:"spaces"`
 	Disks   []Blob `json:"disks,omitempty"`
+	Table   int64  `json:"table,omitempty"` // bytes of the VM's page table; 0: it has none
 }
 
 // Area is an address space: RAM, or a writable disk.
@@ -83,9 +85,11 @@ type Blob struct {
 	Size   int64         `json:"size"`
 }
 
-// Accept names the read-only disks that the destination lacks.
+// Accept names the read-only disks that the destination lacks, and says whether it takes
+// the page table: one of a build that knows of none does not.
 type Accept struct {
 	Disks []string `json:"disks,omitempty"`
+	Table bool     `json:"table,omitempty"`
 }
 
 // End says that nothing more comes. Sum is the digest of all frames before it.

@@ -158,10 +158,16 @@ func (j *PushJob) run(ctx context.Context, kept *cache.Dir, notify func(Progress
 	var untracked string
 	o.Tracker, untracked = j.Tracking.tracker()
 	if j.Table != nil {
-		// A table that a crash left unfinished costs a full push, no more.
-		if o.Parent, err = snapshot.OpenTable(j.Table.File); err != nil && !errdefs.IsNotFound(err) {
+		// A table that a crash left unfinished costs a full push, no more; one that is broken
+		// would fail each push of the VM.
+		o.Parent, err = snapshot.OpenTable(j.Table.File)
+		if err != nil && !errdefs.IsNotFound(err) && !errdefs.IsDataLoss(err) {
 			return line{}, err
 		}
+	}
+	var orphaned string
+	if errdefs.IsDataLoss(err) {
+		orphaned = err.Error()
 	}
 	src := source(j.State, j.Spaces, j.Disks)
 	golden.disks(&src)
@@ -169,7 +175,7 @@ func (j *PushJob) run(ctx context.Context, kept *cache.Dir, notify func(Progress
 	if untracked != "" {
 		receipt.Untracked = untracked
 	}
-	receipt.Ungolden = ungolden
+	receipt.Ungolden, receipt.Orphaned = ungolden, orphaned
 	return line{Receipt: &receipt}, err
 }
 

@@ -33,6 +33,7 @@ type SendJob struct {
 
 	Spaces []Space `json:"spaces"`
 	State  *File   `json:"state"`
+	Table  *File   `json:"table,omitempty"` // page table of the VM; nil: it has none
 	Disks  []Disk  `json:"disks,omitempty"`
 }
 
@@ -47,6 +48,7 @@ type ReceiveJob struct {
 
 	Spaces []SizedSpace `json:"spaces"`
 	State  *File        `json:"state"`
+	Table  *File        `json:"table,omitempty"` // becomes the page table, where the source has one
 	Disks  []SizedDisk  `json:"disks,omitempty"`
 }
 
@@ -88,6 +90,7 @@ func (c *Client) Send(ctx context.Context, j SendJob, notify func(Progress)) (sn
 		files.add(j.Disks[i].File)
 	}
 	files.add(j.State)
+	files.add(j.Table)
 	j.Tracking.addTo(&files)
 	l, err := c.run(ctx, job{Send: &j}, files, notify)
 	if err == nil && l.Sent == nil {
@@ -111,6 +114,7 @@ func (c *Client) Receive(ctx context.Context, j ReceiveJob, notify func(Progress
 		files.add(j.Disks[i].File)
 	}
 	files.add(j.State)
+	files.add(j.Table)
 	l, err := c.run(ctx, job{Receive: &j}, files, notify)
 	if err == nil && l.Received == nil {
 		err = errAnswer
@@ -183,7 +187,7 @@ func (j *SendJob) run(ctx context.Context, answer func(line), notify func(Progre
 		return line{Sent: &s}
 	}
 	sent, err := snapshot.Send(ctx, conn, source(j.State, j.Spaces, j.Disks), snapshot.SendOptions{
-		Ref: j.Ref, Live: restoring{j.Live}, Budget: j.Budget, Tracker: tracker, Bandwidth: j.Bandwidth,
+		Ref: j.Ref, Live: restoring{j.Live}, Budget: j.Budget, Tracker: tracker, Table: osFile(j.Table), Bandwidth: j.Bandwidth,
 		Progress: func(p snapshot.Progress) { notify(Progress{Progress: p}) },
 		Ended:    func(digest string) { answer(line{Ended: digest}) },
 		Ready:    func(s snapshot.Sent) { answer(answered(s)) },
@@ -223,7 +227,7 @@ func (j *ReceiveJob) run(ctx context.Context, notify func(Progress)) (line, erro
 	}
 	defer conn.Close()
 	t := stream.Target{
-		Ref: stream.Ref(j.Ref), State: osFile(j.State), Complete: j.Arrival.Complete,
+		Ref: stream.Ref(j.Ref), State: osFile(j.State), Table: osFile(j.Table), Complete: j.Arrival.Complete,
 		Load: func(ctx context.Context, digest string, e stream.End) error {
 			return j.Arrival.Load(ctx, digest, e.Resume)
 		},

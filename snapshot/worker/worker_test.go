@@ -148,6 +148,15 @@ func roundTrip(t *testing.T, cfg store.Config) {
 	if second.Figures.New != 0 || second.Figures.Pushed*10 > receipt.Figures.Pushed {
 		t.Errorf("second push: %+v, first %+v", second.Figures, receipt.Figures)
 	}
+	size := int64(len(contents(t, fill.Table)))
+	if err := fill.Table.Truncate(size - 1); err != nil {
+		t.Fatal(err)
+	}
+	job.Ref.Operation = "op3"
+	third, err := c.Push(t.Context(), job, nil) // a broken page table costs a full push, and is told
+	if err != nil || third.Orphaned == "" || third.Figures.New != receipt.Figures.New {
+		t.Errorf("push with a broken page table: %+v, %v; first %+v", third, err, receipt.Figures)
+	}
 }
 
 func TestRoundTripLayout(t *testing.T) {
