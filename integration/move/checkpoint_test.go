@@ -65,7 +65,8 @@ func clones(t *testing.T) bool {
 }
 
 // A VM goes on while its checkpoint is sent; what comes after refers to it; it is restored
-// by order only, on another node after its own was lost (S0-60), and over a newer state.
+// by order only, on another node after its own was lost (S0-60), and over a newer state. A
+// process of an exec goes on behind it, and ends where it is restored: nobody has it there.
 func TestCheckpoint(t *testing.T) {
 	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Config: func(*harness.Node) string {
 		return "[retention]\nkeep = 4\n"
@@ -79,6 +80,7 @@ func TestCheckpoint(t *testing.T) {
 	var full uint64
 	var before, then images.ProbeState
 	t.Run("goes on", func(t *testing.T) {
+		a.Ctr(t, "task", "exec", "--detach", "--exec-id", "caught", vm, "/bin/busybox", "sleep", caught)
 		reached, open := gate(h)
 		a.Godwit(t, "checkpoint", "--detach", "--operation", "c1", vm)
 		<-reached // all of it has been read: its manifest is on the way
@@ -89,6 +91,10 @@ func TestCheckpoint(t *testing.T) {
 		if now := ask(t, h, address); now.Nonce != booted.Nonce || !now.FileOK {
 			t.Errorf("the VM is another one: %+v", now)
 		}
+		if !runs(t, a, caught) {
+			t.Error("a checkpoint ended a process of an exec")
+		}
+		a.Ctr(t, "task", "kill", "--exec-id", "caught", "--signal", "KILL", vm)
 		if out := a.Godwit(t, "snapshot", "ls", vm); !strings.Contains(out, first.Operation.Digest) || !strings.Contains(out, "checkpoint") {
 			t.Errorf("snapshot ls: %s", out)
 		}
@@ -157,10 +163,22 @@ func TestCheckpoint(t *testing.T) {
 		if back := after(t, watch, "back"); back.Nonce != booted.Nonce || back.Counter > before.Counter {
 			t.Errorf("goes on at %d, the checkpoint was before %d", back.Counter, before.Counter)
 		}
+		if runs(t, a, caught) {
+			t.Error("a process runs on that belongs to no exec: the checkpoint had caught it")
+		}
 	})
 	t.Run("by themselves", func(t *testing.T) { scheduled(t, a, watch) })
 	remove(t, a, vm)
 	t.Run("containerd's own", func(t *testing.T) { ofContainerd(t, a) })
+}
+
+// caught is how long a process sleeps that a checkpoint catches: ps knows it by that.
+const caught = "77777"
+
+// runs reports whether a process of the guest has the word in its command line.
+func runs(t *testing.T, n *harness.Node, word string) bool {
+	t.Helper()
+	return strings.Contains(n.Ctr(t, "task", "exec", "--exec-id", "ps", vm, "/bin/busybox", "ps", "-o", "args"), word)
 }
 
 // scheduled has the VM's node take checkpoints by itself: the VM goes on, the newest of them
