@@ -38,6 +38,7 @@ type capture struct {
 	silent   bool      // the NICs are down: behind done, or by who closes it
 	gone     time.Time // a checkpoint's VM went on
 	armed    bool      // the kernel has noted what was written since the page table was made
+	whole    bool      // the device state is saved: the VMM is not needed any more; vm.mu guards it
 }
 
 func sameRef(a, b *machinev1.Ref) bool {
@@ -166,7 +167,7 @@ func (vm *VM) snapshot(c *capture) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	s := &standing{vm: vm, paused: c.req.GetPaused(), execs: c.execs, state: state}
+	s := &standing{vm: vm, c: c, paused: c.req.GetPaused(), state: state}
 	defer s.state.Close()
 	out := &machinev1.CaptureResponse{}
 	receipt, err := vm.push(c, s, out)
@@ -282,15 +283,16 @@ func (vm *VM) push(c *capture, s *standing, out *machinev1.CaptureResponse) (sna
 	if job.Tracking, out.Tracking, out.Untracked = vm.track(c.ctx, job.Spaces[0].File.File, files); job.Tracking != nil {
 		job.Tracking.Armed = c.armed
 	}
-	ctx, cancel := context.WithCancel(c.ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(c.ctx)
+	defer cancel(nil)
 	go s.watch(ctx, cancel)
-	return vm.host.Snapshots(j.Cgroup).Push(ctx, job, func(p worker.Progress) {
+	receipt, err := vm.host.Snapshots(j.Cgroup).Push(ctx, job, func(p worker.Progress) {
 		vm.progress.note(p)
 		if !p.Captured.IsZero() && c.req.GetCheckpoint() {
 			vm.goOn(c)
 		}
 	})
+	return receipt, s.why(err)
 }
 
 // openSource opens what a VM consists of, RAM first.

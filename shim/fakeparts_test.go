@@ -65,8 +65,9 @@ type fakeMachine struct {
 	deaf    bool   // to SIGKILL
 	dies    func() // what SIGKILL finds
 	nics    *fakeNICs
-	off     bool // by the guest
-	presses int  // of the power button
+	off     bool   // by the guest
+	reason  string // of the end
+	presses int    // of the power button
 }
 
 func (m *fakeMachine) PowerButton(context.Context) error {
@@ -77,7 +78,7 @@ func (m *fakeMachine) PowerButton(context.Context) error {
 }
 
 func newFakeMachine(f *faults, id vmproc.ID, cfg vmm.Config) *fakeMachine {
-	return &fakeMachine{faults: f, id: id, cfg: cfg, done: make(chan struct{}), nics: &fakeNICs{has: cfg.NICs}}
+	return &fakeMachine{faults: f, id: id, cfg: cfg, done: make(chan struct{}), reason: "VMM killed by a signal", nics: &fakeNICs{has: cfg.NICs}}
 }
 
 func (m *fakeMachine) set(runs bool) { m.mu.Lock(); m.runs = runs; m.mu.Unlock() }
@@ -135,14 +136,24 @@ func (m *fakeMachine) Done() <-chan struct{}                     { return m.done
 func (m *fakeMachine) Exit() vmm.Exit {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return vmm.Exit{Status: 137, Clean: m.off, At: time.Now()}
+	return vmm.Exit{Status: 137, Clean: m.off, Reason: m.reason, At: time.Now()}
+}
+
+// reset is what the guest does whose VMM ends with it.
+func (m *fakeMachine) reset() {
+	m.mu.Lock()
+	m.reason, m.runs = "reset by the guest", false
+	m.mu.Unlock()
+	_ = m.id.Kill(context.Background())
+	m.once.Do(func() { close(m.done) })
 }
 
 // powerOff is what the guest does.
 func (m *fakeMachine) powerOff() {
 	m.mu.Lock()
-	m.off = true
+	m.off, m.runs = true, false
 	m.mu.Unlock()
+	_ = m.id.Kill(context.Background())
 	m.once.Do(func() { close(m.done) })
 }
 

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
-	"godwit.dev/godwit/vmm"
 )
 
 // endBound is how long the end of a VM may take in all. A variable for the tests.
@@ -106,10 +105,10 @@ func (vm *VM) end(ctx context.Context, status uint32, at time.Time) {
 				s = killed
 			}
 			if p.pumps != nil {
-				if r := p.pumps.reported(); r != nil && p.id != "" && !p.left { // one that left ends there, its output too
+				if r := p.pumps.reported(); r != nil && !p.left { // one that left ends there, its output too
 					s, when = r.GetExitStatus(), time.Unix(0, r.GetExitedAtUnixNano())
 				}
-				p.pumps.end(&agentv1.WaitResponse{Settled: true})
+				p.pumps.end(cutOff)
 				p.pumps.leave()
 			}
 			vm.exit(p, s, when)
@@ -138,86 +137,3 @@ func (vm *VM) stopMachine(ctx context.Context) error {
 	}
 	return errors.Join(errs...)
 }
-
-// guard watches the VMM: its end is the end of the VM, whoever caused it, unless an operation
-// decides what becomes of that.
-func (vm *VM) guard() {
-	vm.mu.Lock()
-	machine := vm.machine
-	vm.mu.Unlock()
-	<-machine.Done()
-	exit := machine.Exit()
-	status := uint32(killed)
-	if exit.Clean {
-		status = 0 // powered off from inside
-	}
-	if state, open := vm.undecided(); open {
-		if state != Releasing {
-			vm.log.Warn("VMM ended while an operation has the VM", "status", exit.Status, "reason", exit.Reason)
-		}
-		return
-	}
-	// init's own exit may be on its way: it was reported before the guest went down.
-	if !vm.starved(exit) {
-		vm.log.Info("VMM ended", "status", exit.Status, "reason", exit.Reason)
-	}
-	ctx, cancel := context.WithTimeout(vm.life, endBound)
-	defer cancel()
-	if !vm.spec().HasAgent() {
-		vm.lastWords(ctx)
-		vm.end(ctx, status, exit.At)
-		return
-	}
-	select {
-	case <-vm.initDone():
-	case <-time.After(vm.grace(exit.Clean)):
-	}
-	vm.end(ctx, status, exit.At)
-}
-
-// undecided reports whether an operation has all of the VM, which stands still: it may go on
-// elsewhere without its VMM here. Release ends the task then, with its own status, and a thaw
-// that finds no VMM ends it as any other.
-func (vm *VM) undecided() (state State, open bool) {
-	vm.mu.Lock()
-	defer vm.mu.Unlock()
-	switch vm.state {
-	case Voting, Voted, Releasing:
-		open = true
-	case Captured:
-		open = vm.capture != nil && vm.capture.digest != ""
-	}
-	return vm.state, open
-}
-
-// OutOfMemory is why a VMM ended that the host killed at the limit of its cgroup, or for
-// lack of memory altogether. It is not the container's own limit, which the guest holds.
-const OutOfMemory = "vmm-out-of-memory"
-
-// starved reports, and tells, that the host has killed the VMM for its memory.
-func (vm *VM) starved(exit vmm.Exit) bool {
-	c := costOf(vm.noted().Private)
-	if exit.Clean || exit.Status >= 0 && exit.Status != killed || c.oomKills <= vm.oomKills {
-		return false
-	}
-	vm.log.Error("VMM ended", "status", exit.Status, "reason", OutOfMemory, "used", c.used, "limit", c.limit,
-		"remedy", "raise vm.overhead, or find what else takes the host's memory")
-	vm.mu.Lock()
-	defer vm.mu.Unlock()
-	vm.endReason = OutOfMemory
-	if !vm.init.exited {
-		vm.notify(StarvationTopic)
-	}
-	return true
-}
-
-// grace is how long the VMM's end waits for the exit of init: finish is under way when
-// the guest was shut down in order.
-func (vm *VM) grace(clean bool) time.Duration {
-	if clean {
-		return 2 * time.Second
-	}
-	return 0
-}
-
-func (vm *VM) initDone() <-chan struct{} { return vm.init.done }

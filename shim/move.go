@@ -144,7 +144,7 @@ func (vm *VM) stream(c *capture) (string, error) {
 		return "", err
 	}
 	defer state.Close()
-	s := &standing{vm: vm, execs: c.execs, state: state}
+	s := &standing{vm: vm, c: c, state: state}
 	out := &machinev1.SendResponse{}
 	var noting errgroup.Group // while the destination loads it
 	sent, err := vm.transmit(c, s, o, out, func(digest string) {
@@ -206,7 +206,7 @@ func (vm *VM) transmit(c *capture, s *standing, o *offered, out *machinev1.SendR
 	files := &openFiles{}
 	defer files.close()
 	job := worker.SendJob{
-		Live: &hurried{s, c}, Budget: vm.budget(c.send.GetDowntimeMs()), Address: c.send.GetAddress(), Bandwidth: int64(cfg.Worker.Bandwidth),
+		Live: &hurried{s}, Budget: vm.budget(c.send.GetDowntimeMs()), Address: c.send.GetAddress(), Bandwidth: int64(cfg.Worker.Bandwidth),
 		Ends:  stream.Ends{Own: o.identity, Peer: c.send.GetCertificate(), Channel: c.send.GetChannel()},
 		Ref:   refOf(vm, c.ref, j),
 		State: worker.Open(s.state), Ended: ended,
@@ -222,10 +222,11 @@ func (vm *VM) transmit(c *capture, s *standing, o *offered, out *machinev1.SendR
 		return snapshot.Sent{}, err
 	}
 	job.Tracking, out.Tracking, out.Untracked = vm.track(c.ctx, job.Spaces[0].File.File, files)
-	ctx, cancel := context.WithCancel(c.ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(c.ctx)
+	defer cancel(nil)
 	go s.watch(ctx, cancel)
-	return vm.host.Snapshots(j.Cgroup).Send(ctx, job, vm.progress.note)
+	sent, err := vm.host.Snapshots(j.Cgroup).Send(ctx, job, vm.progress.note)
+	return sent, s.why(err)
 }
 
 func refOf(vm *VM, ref *machinev1.Ref, j *Journal) snapshot.Ref {
@@ -236,10 +237,7 @@ func refOf(vm *VM, ref *machinev1.Ref, j *Journal) snapshot.Ref {
 
 // hurried is a VM that does not stand still for longer than an abort may take, unless its
 // controller votes.
-type hurried struct {
-	*standing
-	c *capture
-}
+type hurried struct{ *standing }
 
 func (h *hurried) Pause(ctx context.Context) error {
 	err := h.standing.Pause(ctx)

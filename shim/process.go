@@ -157,6 +157,7 @@ func (vm *VM) watch(ctx context.Context, agent agentv1.AgentService, p *process)
 		if r.GetOom() {
 			vm.tellOOM()
 		}
+		p.pumps.end(r) // before whoever waits for this goroutine asks whether the guest has reported
 		// Not in this goroutine: still may be waiting for it.
 		go vm.ended(p, r)
 		return
@@ -177,7 +178,6 @@ func (vm *VM) tellOOM() {
 // ended handles the end of one process that the guest has reported.
 func (vm *VM) ended(p *process, r *agentv1.WaitResponse) {
 	status, at := r.GetExitStatus(), time.Unix(0, r.GetExitedAtUnixNano())
-	p.pumps.end(r)
 	p.pumps.waitDrained(vm.life)
 	if p.id != "" {
 		vm.publishExit(p, status, at)

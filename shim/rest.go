@@ -122,10 +122,16 @@ func (p *pumps) leave() {
 	}
 }
 
+// cutOff is the end of a process whose VM has ended without a word of it.
+var cutOff = &agentv1.WaitResponse{Settled: true}
+
 // reported is how the guest said that the process ended; nil if it has not.
 func (p *pumps) reported() *agentv1.WaitResponse {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.exit == cutOff {
+		return nil
+	}
 	return p.exit
 }
 

@@ -3,9 +3,9 @@ package shim
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
-	"sync/atomic"
 	"time"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
@@ -14,25 +14,37 @@ import (
 // standing brings the VM of a capture to a stop, for the worker that makes the snapshot.
 type standing struct {
 	vm    *VM
+	c     *capture
 	state *os.File
 	// paused is of a task that was paused before: its guest cannot be asked anything.
 	paused bool
-	execs  bool // that run go along
 
 	begun, stopped, saved time.Time
 	bootID                string
 	uptime                uint64
-	whole                 atomic.Bool // the state is saved: the VM is not needed any more
 }
 
-// watch ends the capture when the VMM goes too early. It returns when ctx ends.
-func (s *standing) watch(ctx context.Context, cancel context.CancelFunc) {
+// watch ends the capture when the VMM goes too early, and says so. It returns when ctx ends.
+func (s *standing) watch(ctx context.Context, cancel context.CancelCauseFunc) {
 	select {
 	case <-s.vm.machine.Done():
-		if !s.whole.Load() {
-			cancel()
+		if !s.vm.spared(s.c) {
+			cancel(s.vm.early())
 		}
 	case <-ctx.Done():
+	}
+}
+
+// why prefers the end of the guest to what it has led to.
+func (s *standing) why(err error) error {
+	if err == nil || s.vm.spared(s.c) || errors.Is(err, errEarly) || s.vm.vmmID().Alive() {
+		return err
+	}
+	select {
+	case <-s.vm.machine.Done():
+		return s.vm.early()
+	case <-time.After(lastMoment):
+		return err
 	}
 }
 
@@ -58,6 +70,9 @@ func (s *standing) Pause(ctx context.Context) error {
 	s.bootID, s.uptime = info.GetBootId(), info.GetUptimeMs()
 	vm.snapStats(ctx)
 	vm.still()
+	if vm.init.pumps.reported() != nil { // it ends here, and is not heard of twice (N-51)
+		return vm.early()
+	}
 	s.begun = time.Now()
 	if err := vm.machine.Pause(ctx); err != nil {
 		return err
@@ -75,7 +90,7 @@ func (vm *VM) lastAnswer() time.Duration {
 // Save writes the device state, and tells where the guest's session stands.
 func (s *standing) Save(ctx context.Context) (json.RawMessage, error) {
 	resume := Resume{BootID: s.bootID, UptimeMS: s.uptime, Init: s.vm.init.pumps.stop()}
-	if s.execs {
+	if s.c.execs {
 		resume.Execs = s.vm.along()
 	}
 	data, err := json.Marshal(resume)
@@ -89,6 +104,5 @@ func (s *standing) Save(ctx context.Context) (json.RawMessage, error) {
 		return nil, err
 	}
 	s.saved = time.Now()
-	s.whole.Store(true)
-	return data, nil
+	return data, s.vm.spare(s.c)
 }

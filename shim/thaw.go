@@ -109,7 +109,7 @@ func (vm *VM) thawSource(c *capture, from State, ordered bool) error {
 	switch {
 	case !vm.vmmID().Alive(): // it died in the hold: there is nothing to give back
 		vm.drop()
-		vm.end(ctx, killed, time.Now())
+		vm.mourn()
 		return nil
 	case !c.req.GetPaused():
 		up, err = vm.wakeMachine(ctx)
@@ -117,7 +117,7 @@ func (vm *VM) thawSource(c *capture, from State, ordered bool) error {
 	if err != nil {
 		err = fmt.Errorf("thaw VM %s: %w", vm.id, err)
 		vm.drop() // it may have run: nobody votes for its snapshot any more
-		vm.end(ctx, killed, time.Now())
+		vm.perish(ctx)
 		return err
 	}
 	return vm.thawed(ctx, c, noted, up)

@@ -74,6 +74,7 @@ type VM struct {
 	ejects    uint64     // how often they went; plugging guards it
 	watchers  sync.WaitGroup
 	ending    sync.Once
+	mourning  sync.Once
 }
 
 // Resume is what a snapshot says about the task in it.

@@ -6,8 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
 
 	"godwit.dev/godwit/api/points"
 	"godwit.dev/godwit/integration/harness"
@@ -35,6 +40,7 @@ var (
 	paging    = row{name: "while pages go", bandwidth: narrow}
 	packing   = row{"while packs are pushed", &edge{point{source, "journal.SENDING", 1}, points.After}, 0}
 	pulling   = row{"before the destination", &edge{point{destination, "Peer.Prepare", 1}, points.Before}, 0}
+	loading   = row{"all sent, READY not written", &edge{point{destination, "journal.READY", 1}, points.Before}, 0}
 	paused    = row{"paused, before the vote", &edge{point{source, "Peer.Vote", 1}, points.Before}, 0}
 	voted     = row{"voted", &edge{point{source, "Machine.Vote", 1}, points.After}, 0}
 	committed = row{"committed", &edge{point{keeper, "record.COMMITTED", 1}, points.After}, 0}
@@ -85,6 +91,7 @@ func hurts(s script) (all []hurt) {
 		add(paging, "link of both", cut(source, destination), stays)
 		add(paging, "link of controller and source", cut(keeper, source), stays, moved)
 		add(paging, "link of controller and destination", cut(keeper, destination), stays, moved)
+		add(loading, "source VMM", vmmOf(source), moved)
 		add(paused, "destination VMM", vmmOf(destination), stays)
 		add(paused, "link of controller and source", cut(keeper, source), stays, moved)
 		add(committed, "link of controller and destination", cut(keeper, destination), moved)
@@ -145,6 +152,10 @@ func (w *travels) hurt(t *testing.T, s script, h hurt) error {
 		return err
 	}
 	at.who = victim(h.name)
+	released, err := j.released(ctx, h)
+	if err != nil {
+		return err
+	}
 	heal, err := h.do(j, ctx)
 	if heal != nil {
 		defer heal()
@@ -153,7 +164,34 @@ func (w *travels) hurt(t *testing.T, s script, h hurt) error {
 		return err
 	}
 	j.letGo()
-	return j.judge(t, at, h.may)
+	return errors.Join(j.judge(t, at, h.may), released())
+}
+
+// released watches how containerd is told of the end at a source whose VMM dies while the VM goes
+// on elsewhere: as one that has moved (N-51).
+func (j *journey) released(ctx context.Context, h hurt) (func() error, error) {
+	if !strings.HasSuffix(h.name, "source VMM") || !slices.Equal(h.may, []end{moved}) {
+		return func() error { return nil }, nil
+	}
+	client, err := containerd.New(j.from.Socket)
+	if err != nil {
+		return nil, err
+	}
+	ctx = namespaces.WithNamespace(ctx, "default")
+	seen := &recorder{task: j.vm}
+	if err := seen.listen(ctx, client); err != nil {
+		return nil, errors.Join(err, client.Close())
+	}
+	return func() error {
+		defer client.Close()
+		if err := seen.wait(ctx, []string{"exit"}); err != nil {
+			return err
+		}
+		if _, codes := seen.take(); !slices.Equal(codes, []uint32{0}) {
+			return fmt.Errorf("the source's task ended with %v, want 0, once", codes)
+		}
+		return nil
+	}, nil
 }
 
 func (r row) at() role {

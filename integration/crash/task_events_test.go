@@ -18,6 +18,7 @@ import (
 
 // recorder keeps the events of the task over the deaths of containerd.
 type recorder struct {
+	task  string
 	mu    sync.Mutex
 	ready int      // own events that came back
 	all   []string // of init: what happened, in order
@@ -66,11 +67,11 @@ func (r *recorder) add(event any) {
 	case *events.TaskStart:
 		r.all = append(r.all, "start")
 	case *events.TaskExit:
-		if e.GetID() == taskID {
+		if e.GetID() == r.task {
 			r.all, r.codes = append(r.all, "exit"), append(r.codes, e.GetExitStatus())
 		}
 	case *events.TaskDelete:
-		if e.GetID() == "" || e.GetID() == taskID {
+		if e.GetID() == "" || e.GetID() == r.task {
 			r.all = append(r.all, "delete")
 		}
 	}

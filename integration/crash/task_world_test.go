@@ -90,7 +90,7 @@ func (l *lives) meet(ctx context.Context) error {
 	}
 	l.client = client
 	if l.seen == nil {
-		l.seen = &recorder{}
+		l.seen = &recorder{task: taskID}
 	}
 	return l.seen.listen(ctx, client)
 }

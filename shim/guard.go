@@ -1,0 +1,170 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/vmm"
+)
+
+// guard watches the VMM: its end is the end of the VM, whoever caused it, unless an operation
+// decides what becomes of that.
+func (vm *VM) guard() {
+	vm.mu.Lock()
+	machine := vm.machine
+	vm.mu.Unlock()
+	<-machine.Done()
+	if state, open := vm.undecided(); open {
+		if exit := machine.Exit(); state != Releasing {
+			vm.log.Warn("VMM ended while an operation has the VM", "status", exit.Status, "reason", exit.Reason)
+		}
+		return
+	}
+	vm.mourn()
+}
+
+// undecided reports whether an operation has all of the VM, which stands still: it may go on
+// elsewhere without its VMM here. Release ends the task then, with its own status, and a thaw
+// that finds no VMM ends it as any other. A checkpoint's VM goes on nowhere else.
+func (vm *VM) undecided() (state State, open bool) {
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	switch vm.state {
+	case Voting, Voted, Releasing:
+		open = true
+	case Capturing:
+		open = vm.capture.whole && !vm.capture.req.GetCheckpoint()
+	case Captured:
+		open = vm.capture != nil && vm.capture.digest != ""
+	}
+	return vm.state, open
+}
+
+// errEarly is in the error of an operation whose VM ended before it had all of it.
+var errEarly = errors.New("before its state was saved")
+
+// early says how the guest ended, which reports its own end, or whose VMM is gone.
+func (vm *VM) early() error {
+	how := ""
+	if r := vm.init.pumps.reported(); r != nil {
+		how = fmt.Sprintf("exit %d", r.GetExitStatus())
+	} else if exit := vm.machine.Exit(); exit.Clean {
+		how = "exit 0, powered off"
+	} else {
+		how = fmt.Sprintf("exit %d, VMM: status %d, %s", killed, exit.Status, exit.Reason)
+	}
+	return fmt.Errorf("the guest ended (%s) %w: %w", how, errEarly, errdefs.ErrAborted)
+}
+
+// spare notes that the operation does without the VMM from here on: its end is the operation's
+// to tell. Who is too late for that has no VM any more.
+func (vm *VM) spare(c *capture) error {
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	select {
+	case <-vm.machine.Done():
+		return vm.early()
+	default:
+		c.whole = true
+		return nil
+	}
+}
+
+func (vm *VM) spared(c *capture) bool {
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	return c.whole
+}
+
+// mourn ends a VM whose VMM is gone, with the status that this means. Who comes later waits
+// for the first.
+func (vm *VM) mourn() {
+	vm.mourning.Do(func() {
+		ctx, cancel := context.WithTimeout(vm.life, endBound)
+		defer cancel()
+		exit := vm.obituary(ctx)
+		status := uint32(killed)
+		if exit.Clean {
+			status = 0 // powered off from inside
+		}
+		// init's own exit may be on its way: it was reported before the guest went down.
+		if !vm.starved(exit) {
+			vm.log.Info("VMM ended", "status", exit.Status, "reason", exit.Reason)
+		}
+		if !vm.spec().HasAgent() {
+			vm.lastWords(ctx)
+			vm.end(ctx, status, exit.At)
+			return
+		}
+		select {
+		case <-vm.initDone():
+		case <-time.After(vm.grace(exit.Clean)):
+		}
+		vm.end(ctx, status, exit.At)
+	})
+}
+
+// obituary is how a VMM ended whose process is gone, and whose watcher may not have seen it yet.
+func (vm *VM) obituary(ctx context.Context) vmm.Exit {
+	vm.mu.Lock()
+	machine := vm.machine
+	vm.mu.Unlock()
+	if err := machine.Kill(ctx); err != nil {
+		vm.log.Error("clean up behind a VMM", "error", err)
+	}
+	select {
+	case <-machine.Done():
+		return machine.Exit()
+	case <-ctx.Done():
+		return vmm.Exit{Status: killed, Reason: "its end was not seen", At: time.Now()}
+	}
+}
+
+// lastMoment is how long the process of a VMM that answers no more may take to be gone.
+const lastMoment = time.Second
+
+// perish ends a VM that cannot run on: as its VMM has ended, if it has, else by force.
+func (vm *VM) perish(ctx context.Context) {
+	select {
+	case <-vm.machine.Done():
+		vm.mourn()
+	case <-time.After(lastMoment):
+		vm.end(ctx, killed, time.Now())
+	}
+}
+
+// OutOfMemory is why a VMM ended that the host killed at the limit of its cgroup, or for
+// lack of memory altogether. It is not the container's own limit, which the guest holds.
+const OutOfMemory = "vmm-out-of-memory"
+
+// starved reports, and tells, that the host has killed the VMM for its memory.
+func (vm *VM) starved(exit vmm.Exit) bool {
+	c := costOf(vm.noted().Private)
+	if exit.Clean || exit.Status >= 0 && exit.Status != killed || c.oomKills <= vm.oomKills {
+		return false
+	}
+	vm.log.Error("VMM ended", "status", exit.Status, "reason", OutOfMemory, "used", c.used, "limit", c.limit,
+		"remedy", "raise vm.overhead, or find what else takes the host's memory")
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	vm.endReason = OutOfMemory
+	if !vm.init.exited {
+		vm.notify(StarvationTopic)
+	}
+	return true
+}
+
+// grace is how long the VMM's end waits for the exit of init: finish is under way when
+// the guest was shut down in order.
+func (vm *VM) grace(clean bool) time.Duration {
+	if clean {
+		return 2 * time.Second
+	}
+	return 0
+}
+
+func (vm *VM) initDone() <-chan struct{} { return vm.init.done }
