@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -35,6 +36,16 @@ func (f *flaky) Retry(ctx context.Context, req *nodev1.RetryRequest) (*nodev1.Re
 
 func (f *flaky) Finish(ctx context.Context, req *nodev1.FinishRequest) (*nodev1.Record, error) {
 	return via(ctx, f, "Finish", f.RecordsService.Finish, req)
+}
+
+// Disown is for a VM of which nothing is left.
+func (f *flaky) Disown(ctx context.Context, req *nodev1.DisownRequest) (*nodev1.Record, error) {
+	f.world.mu.Lock()
+	if s := f.world.state[req.GetNode()]; s != gone {
+		f.world.broken = append(f.world.broken, fmt.Sprintf("disown of a VM that is %s on %s", s, req.GetNode()))
+	}
+	f.world.mu.Unlock()
+	return via(ctx, f, "Disown", f.RecordsService.Disown, req)
 }
 
 func (f *flaky) Trim(ctx context.Context, req *nodev1.TrimRequest) (*nodev1.Record, error) {

@@ -45,7 +45,7 @@ func runMoved(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	resp, err := ask(ctx, e, op.GetDestination(), nodev1.PeerService.Run, peerRef(op))
 	switch {
 	case errdefs.IsDataLoss(err):
-		return e.finish(ctx, op, nodev1.Phase_PHASE_LOST_AT_DEST, err.Error(), false)
+		return e.lost(ctx, rec, nodev1.Phase_PHASE_LOST_AT_DEST, err.Error())
 	case err != nil:
 		return err
 	case resp.GetFenced():
@@ -157,7 +157,7 @@ func revertMove(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 		err = fmt.Errorf("the VM ended at its source: %w", errdefs.ErrDataLoss)
 	}
 	if errdefs.IsNotFound(err) || errdefs.IsDataLoss(err) {
-		return e.finish(ctx, op, nodev1.Phase_PHASE_LOST_AT_SRC, err.Error(), false)
+		return e.lost(ctx, rec, nodev1.Phase_PHASE_LOST_AT_SRC, err.Error())
 	}
 	if err != nil {
 		return err

@@ -8,13 +8,15 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"godwit.dev/godwit/api/record"
+
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
 // Reconcile ends what this node's record says of VMs that it no longer has: their tasks
 // were deleted while the records were out of reach, or their shims died over a wake of
 // their own. A VM must be missing for Options.Grace, under an unchanged record: a Create
-// claims it before local lists it. Then it looks at each VM that is here, whatever the
+// claims it before local lists it; one that has ended is given up at once. Then it looks at each VM that is here, whatever the
 // records say of it. Call it at the start, and now and then, never twice at once.
 func (e *Engine) Reconcile(ctx context.Context, local func() ([]*nodev1.VM, error)) error {
 	all, err := e.Records.List(ctx, &nodev1.ListRequest{})
@@ -37,7 +39,7 @@ func (e *Engine) Reconcile(ctx context.Context, local func() ([]*nodev1.VM, erro
 		mine, orphan := e.concerns(rec)
 		switch {
 		case mine && !here[name(rec.GetVm())]:
-			if e.missed(rec) {
+			if e.missed(ctx, rec) {
 				errs = append(errs, e.giveUpRecord(ctx, rec))
 			}
 		case orphan:
@@ -65,10 +67,23 @@ func (e *Engine) concerns(rec *nodev1.Record) (mine, orphan bool) {
 	return rec.GetOwner().GetNode() == e.opts.Node, false
 }
 
-// missed reports whether the VM of rec has not been here for Options.Grace.
-func (e *Engine) missed(rec *nodev1.Record) bool {
+// missed reports whether the VM of rec has not been here for Options.Grace, or is known never to
+// come back under rec.
+func (e *Engine) missed(ctx context.Context, rec *nodev1.Record) bool {
+	if ended(rec) && e.nothing(ctx, rec.GetVm()) {
+		return true
+	}
 	key := fmt.Sprintf("%s/%d", rec.GetUid(), rec.GetVersion())
 	return e.since(key)
+}
+
+// ended reports whether a VM that was not here after rec was read has ended: it was here before
+// rec was written, since a wake commits behind its journal, and no Create claims one that is lost.
+func ended(rec *nodev1.Record) bool {
+	if op := rec.GetOperation(); op != nil {
+		return op.GetPhase() == nodev1.Phase_PHASE_COMMITTED
+	}
+	return record.IsLost(rec)
 }
 
 // since reports whether what key stands for has been so for Options.Grace, in all rounds.
@@ -101,15 +116,11 @@ const missingReason = "nothing of the VM is left on its node"
 func (e *Engine) giveUpRecord(ctx context.Context, rec *nodev1.Record) error {
 	op := rec.GetOperation()
 	if op == nil {
-		_, err := e.Records.Disown(ctx, &nodev1.DisownRequest{Vm: rec.GetVm(), Node: e.opts.Node, Generation: rec.GetGeneration(), Uid: rec.GetUid()})
-		if err == nil {
-			e.Events.Event(ctx, Event{Type: Disowned, VM: rec.GetVm(), Reason: missingReason})
-		}
-		return err
+		return e.disown(ctx, rec, missingReason)
 	}
 	switch op.GetPhase() {
 	case nodev1.Phase_PHASE_COMMITTED:
-		return e.finish(ctx, op, nodev1.Phase_PHASE_LOST_AT_DEST, missingReason, false)
+		return e.lost(ctx, rec, nodev1.Phase_PHASE_LOST_AT_DEST, missingReason)
 	case nodev1.Phase_PHASE_CLEANING:
 		return e.finish(ctx, op, nodev1.Phase_PHASE_SUCCEEDED, "", false)
 	}

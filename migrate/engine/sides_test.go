@@ -158,7 +158,10 @@ func (s side) Revert(ctx context.Context, req *nodev1.PeerRevertRequest) (*machi
 
 func (s side) Query(ctx context.Context, req *nodev1.PeerRef) (*nodev1.PeerState, error) {
 	q, err := s.n.Query(ctx, req.GetVm())
-	return &nodev1.PeerState{Machine: q}, err
+	if errdefs.IsNotFound(err) {
+		return &nodev1.PeerState{}, nil
+	}
+	return &nodev1.PeerState{Known: true, Machine: q}, err
 }
 
 func (s side) Wake(context.Context, *nodev1.WakeRequest) (*nodev1.StatusResponse, error) {

@@ -87,13 +87,13 @@ func observe(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	mine := q.GetRef().GetOperation() == op.GetId() && q.GetRef().GetAttempt() == op.GetAttempt()
 	switch {
 	case errdefs.IsNotFound(err):
-		return e.finish(ctx, op, nodev1.Phase_PHASE_LOST_AT_DEST, "the VM is gone from its destination after the commit", false)
+		return e.lost(ctx, rec, nodev1.Phase_PHASE_LOST_AT_DEST, "the VM is gone from its destination after the commit")
 	case err != nil:
 		return err
 	case q.GetRecord() == recordFenced && mine:
 		return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_REVERTING, Reason: "the destination fenced itself before it ran the VM"})
 	case q.GetRecord() == recordOwn && q.GetState() == stateStopped:
-		return e.finish(ctx, op, nodev1.Phase_PHASE_LOST_AT_DEST, "the VM ended at its destination after the commit", false)
+		return e.lost(ctx, rec, nodev1.Phase_PHASE_LOST_AT_DEST, "the VM ended at its destination after the commit")
 	case q.GetRecord() == recordOwn && q.GetAdopted() && mine: // its shim died, and containerd has no task to start
 		if q.GetState() == stateRunning {
 			return e.ran(ctx, op)

@@ -63,6 +63,8 @@ type world struct {
 	captures   int
 	execs      bool                     // of the last capture
 	startFails *machinev1.QueryResponse // a Start that commits, fails and leaves this
+	removed    bool                     // a Start that commits is killed, and its task deleted
+	deletes    bool                     // so is the task that is seen stopped, behind the look
 	live       bool                     // shims can send
 	obstacles  []string                 // at any destination of a move
 	cordoned   string                   // a node
@@ -248,6 +250,7 @@ func (n *machine) Query(ctx context.Context, _ *nodev1.VM) (resp *machinev1.Quer
 		}
 		if n.startFails != nil {
 			resp = n.startFails
+			n.deleteIf(ctx, n.deletes)
 			return nil
 		}
 		if n.progress != nil && n.node == "n1" {
@@ -370,7 +373,8 @@ func (k *tasks) Start(ctx context.Context, _ *nodev1.VM) error {
 			return err
 		}
 		k.gens[k.node] = rec.GetGeneration()
-		if k.startFails != nil {
+		(*machine)(k).deleteIf(ctx, k.removed)
+		if k.removed || k.startFails != nil {
 			return fmt.Errorf("start: %w", errdefs.ErrInternal)
 		}
 		k.set(k.node, runs)

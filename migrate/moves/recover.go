@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/google/uuid"
 
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/engine"
 	"godwit.dev/godwit/migrate/transition"
@@ -41,10 +42,12 @@ func (s *Service) Recover(ctx context.Context, req *nodev1.RecoverRequest) (*nod
 	switch {
 	case req.GetLostNode() != "" && req.GetLostNode() != lost, req.GetGeneration() != 0 && req.GetGeneration() != rec.GetGeneration():
 		return nil, fmt.Errorf("%s from node %s at generation %d: node %q has it by now, at generation %d: %w", call, req.GetLostNode(), req.GetGeneration(), lost, rec.GetGeneration(), errdefs.ErrFailedPrecondition)
-	case lost == "":
-		return nil, fmt.Errorf("%s: no node owns it: %w", call, errdefs.ErrFailedPrecondition)
 	case k != nil && req.GetDigest() == "":
 		return nil, fmt.Errorf("%s: node %s still holds it as it was at the switch-over, newer than any snapshot: take it back (--from-source), or name the snapshot that shall count (--digest): %w", call, k.GetNode(), errdefs.ErrFailedPrecondition)
+	case lost == "" && record.IsLost(rec):
+		return nil, fmt.Errorf("%s: no node owns it: %s: %w", call, record.LostText(rec), errdefs.ErrFailedPrecondition)
+	case lost == "":
+		return nil, fmt.Errorf("%s: no node owns it: %w", call, errdefs.ErrFailedPrecondition)
 	case i < 0:
 		return nil, fmt.Errorf("%s: node %s has it, and there is no such snapshot of it: it lives or ends with that node: %w", call, lost, errdefs.ErrNotFound)
 	}

@@ -168,6 +168,74 @@ func TestRecoverFromSource(t *testing.T) {
 	}
 }
 
+// A lost VM of which nothing is left is nobody's (N-47): what the source holds is named first and can
+// be taken back, and without that the snapshot that is left is.
+func TestRecoverOfNobodys(t *testing.T) {
+	c := newLost(t)
+	c.lose(t)
+	if _, err := c.Records.Disown(t.Context(), &nodev1.DisownRequest{Vm: c.vm, Node: "b", Generation: 2}); err != nil {
+		t.Fatal(err)
+	}
+	refused := func(says string) {
+		t.Helper()
+		_, err := c.Recover(t.Context(), &nodev1.RecoverRequest{Vm: c.vm, To: "b", Fenced: true})
+		if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q", err, says)
+		}
+	}
+	refused("--from-source")
+	if _, err := c.Recover(t.Context(), &nodev1.RecoverRequest{Vm: c.vm, FromSource: true, Fenced: true}); err != nil || c.a.reverted != 4 {
+		t.Errorf("taken back: %v, under %d", err, c.a.reverted)
+	}
+
+	c = newLost(t)
+	c.sleepsLost(t)
+	refused("godwit wake --digest sha256:bb --force")
+}
+
+// sleepsLost takes the VM of c to a wake that lost it, of which nothing is left.
+func (c *lostCluster) sleepsLost(t *testing.T) {
+	t.Helper()
+	ctx := t.Context()
+	_, err := c.Records.Reclaim(ctx, &nodev1.ReclaimRequest{Vm: c.vm, Operation: "m", Generation: 2, LostNode: "b"})
+	op := &nodev1.Operation{Id: "h", Kind: nodev1.Kind_KIND_HIBERNATE, Attempt: 1, Source: "a", Generation: 3}
+	if err == nil {
+		_, err = c.Records.Open(ctx, &nodev1.OpenRequest{Vm: c.vm, Operation: op})
+	}
+	if err == nil {
+		receipt := record.Receipt{Operation: "h", Attempt: 1, Generation: 3, Digest: "sha256:bb", Stopped: true}
+		_, err = c.Records.Advance(ctx, &nodev1.AdvanceRequest{Vm: c.vm, Operation: "h", Attempt: 1, Generation: 3, Phase: nodev1.Phase_PHASE_SWITCHING, Digest: "sha256:bb", Receipt: receipt.String()})
+	}
+	if err == nil {
+		_, err = c.Records.Commit(ctx, &nodev1.CommitRequest{Vm: c.vm, Operation: "h", Attempt: 1, Generation: 3, Owner: &nodev1.Owner{Digest: "sha256:bb"}})
+	}
+	if err == nil {
+		_, err = c.Records.Advance(ctx, &nodev1.AdvanceRequest{Vm: c.vm, Operation: "h", Attempt: 1, Generation: 3, Phase: nodev1.Phase_PHASE_CLEANING})
+	}
+	if err == nil {
+		_, err = c.Records.Finish(ctx, &nodev1.FinishRequest{Vm: c.vm, Operation: "h", Attempt: 1, Generation: 3, Phase: nodev1.Phase_PHASE_SUCCEEDED})
+	}
+	w := &nodev1.Operation{Id: "w", Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Destination: "b", Generation: 4, Digest: "sha256:bb"}
+	if err == nil {
+		_, err = c.Records.Open(ctx, &nodev1.OpenRequest{Vm: c.vm, Operation: w})
+	}
+	if err == nil {
+		_, err = c.Records.Advance(ctx, &nodev1.AdvanceRequest{Vm: c.vm, Operation: "w", Attempt: 1, Generation: 4, Phase: nodev1.Phase_PHASE_SWITCHING})
+	}
+	if err == nil {
+		_, err = c.Records.Commit(ctx, &nodev1.CommitRequest{Vm: c.vm, Operation: "w", Attempt: 1, Generation: 4, Owner: &nodev1.Owner{Node: "b"}})
+	}
+	if err == nil {
+		_, err = c.Records.Finish(ctx, &nodev1.FinishRequest{Vm: c.vm, Operation: "w", Attempt: 1, Generation: 4, Phase: nodev1.Phase_PHASE_LOST_AT_DEST})
+	}
+	if err == nil {
+		_, err = c.Records.Disown(ctx, &nodev1.DisownRequest{Vm: c.vm, Node: "b", Generation: 5})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // The controller opens the wake of a recovery: its destination may not call a node lost.
 func TestRecoverOpensTheWake(t *testing.T) {
 	c := newLost(t)
