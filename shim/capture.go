@@ -188,7 +188,7 @@ func (vm *VM) snapshot(c *capture) (string, error) {
 		out.PauseMs, out.GoneOn = ms(c.gone.Sub(s.begun)), true
 	}
 	out.Passes = passesOf(receipt.Passes)
-	vm.log.Info("snapshot is durable", "digest", receipt.Digest, "resident", f.Resident, "new", f.New, "moved", receipt.Moved,
+	vm.log.Info("snapshot is durable", "digest", receipt.Digest, "resident", f.Resident, "new", f.New, "moved", receipt.Moved, "again", receipt.Again,
 		"pushed", f.Pushed, "golden", c.req.GetGolden())
 	if receipt.Orphaned != "" {
 		vm.log.Warn("the page table is not used: all pages are pushed", "reason", receipt.Orphaned)
@@ -271,6 +271,9 @@ func (vm *VM) push(c *capture, s *standing, out *machinev1.CaptureResponse) (sna
 		return none, err
 	}
 	job.Golden, job.Make = vm.openGolden(c.req, files), goldenOf(c.req, j.Spec)
+	if job.Make == nil {
+		job.Finished = vm.openFinished(j, files)
+	}
 	if c.req.GetCheckpoint() {
 		if job.Next, err = openNext(j, files); err != nil {
 			return none, err

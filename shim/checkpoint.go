@@ -15,6 +15,25 @@ import (
 // nextFile becomes the page table when the snapshot stands that it is of.
 func nextFile(j *Journal) string { return tableFile(j) + ".next" }
 
+// finishedFile says what the store has of pushes that failed.
+func finishedFile(j *Journal) string { return tableFile(j) + ".finished" }
+
+// openFinished answers nil where there can be none: the next push after one that fails sends
+// all again then.
+func (vm *VM) openFinished(j *Journal, files *openFiles) *worker.File {
+	f, err := files.open(finishedFile(j), os.O_CREATE|os.O_RDWR)
+	if err != nil {
+		vm.log.Warn("what this push finishes is not kept for another", "error", err)
+		return nil
+	}
+	return worker.Open(f)
+}
+
+// removeTables removes what is known of a VM's pages.
+func removeTables(j *Journal) error {
+	return errors.Join(removeFile(tableFile(j)), removeFile(nextFile(j)), removeFile(finishedFile(j)))
+}
+
 // openNext makes the file of the table for the snapshot after a checkpoint: the VM goes on,
 // and no restore makes one.
 func openNext(j *Journal, files *openFiles) (*worker.File, error) {
@@ -34,6 +53,9 @@ func (vm *VM) keepTable(stands bool) {
 		keep = func() error { return removeFile(nextFile(j)) }
 	}
 	err := keep()
+	if stands && err == nil { // what was finished of those that failed is in the table
+		err = removeFile(finishedFile(j))
+	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		vm.log.Warn("keep the page table of a checkpoint", "error", err)
 	}

@@ -64,6 +64,9 @@ func TestCheckpoint(t *testing.T) {
 	if data, err := os.ReadFile(tableFile(vm.noted())); err != nil || string(data) != "new" {
 		t.Errorf("page table %q: %v", data, err)
 	}
+	if _, err := os.Stat(finishedFile(vm.noted())); !os.IsNotExist(err) || w.store.pushed.Finished == nil {
+		t.Errorf("what is in the table is told of a second time: %v", err)
+	}
 	again, err := w.checkpoint(false) // the answer may have been lost
 	if err != nil || again.GetDigest() != r.GetDigest() {
 		t.Errorf("the same order once more: %v, %v", again, err)
@@ -86,6 +89,11 @@ func TestCheckpointFailsAtEachCall(t *testing.T) {
 		vm, _ := w.service.the()
 		if _, err := os.Stat(nextFile(vm.noted())); err == nil {
 			t.Error("a page table is left over")
+		}
+		if name == "push pages" || name == "push" || name == "upload" { // S0-63: what it finished the next one knows
+			if info, err := os.Stat(finishedFile(vm.noted())); err != nil || info.Mode().Perm() != 0o600 {
+				t.Errorf("what was finished: %v, %v", info, err)
+			}
 		}
 		ref := w.ref()
 		ref.Attempt = 2

@@ -133,7 +133,7 @@ func (vm *VM) stopMachine(ctx context.Context) error {
 		agent.Close()
 	}
 	if j != nil {
-		errs = append(errs, removeFile(j.RAM), removeFile(tableFile(j)), removeFile(nextFile(j)))
+		errs = append(errs, removeFile(j.RAM), removeTables(j))
 	}
 	return errors.Join(errs...)
 }

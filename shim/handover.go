@@ -177,7 +177,7 @@ func (vm *VM) dispose(ctx context.Context, moved bool) error {
 	if err := detach(ctx, vm.host, &done, j.Links); err != nil {
 		return err
 	}
-	errs := []error{removeFile(j.RAM), removeFile(tableFile(j)), removeFile(nextFile(j))}
+	errs := []error{removeFile(j.RAM), removeTables(j)}
 	for i, d := range j.Spec.Disks {
 		if !d.ReadOnly {
 			errs = append(errs, removeFile(j.Disks[i].Path))

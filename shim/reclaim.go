@@ -104,7 +104,7 @@ func free(ctx context.Context, host *Host, dir string, j *Journal) error {
 	try("detach network", detach(ctx, host, j, j.Links))
 	try("end holder", j.Holder.Kill(ctx))
 	try("free RAM", removeFile(j.RAM))
-	try("free page table", errors.Join(removeFile(tableFile(j)), removeFile(nextFile(j))))
+	try("free page table", removeTables(j))
 	try("free disks", host.Disks.Cleanup(ctx, filepath.Join(dir, "disks")))
 	if j.RunDir != "" {
 		try("remove sockets", os.RemoveAll(j.RunDir))

@@ -56,6 +56,8 @@ func newCapture(p *push, g *errgroup.Group, ctx context.Context) *capture {
 		c.spaces = append(c.spaces, newArea(s, p.config.Spaces[i].Size))
 	}
 	c.inherit(p.o.Parent)
+	c.inherit(p.again)
+	c.finished.begin(c.seen.seed, c.spaces)
 	c.sample = c.changedPages
 	c.room.Store(p.o.Memory - int64(packBuffers(p.o.Memory))*format.PackSize)
 	for range runtime.GOMAXPROCS(0) {

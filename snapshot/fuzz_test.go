@@ -1,12 +1,18 @@
 package snapshot
 
 import (
+	"bytes"
+	"encoding/binary"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	digest "github.com/opencontainers/go-digest"
+	"github.com/zeebo/blake3"
 
+	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/seal"
 	"godwit.dev/godwit/snapshot/sign"
 	"godwit.dev/godwit/snapshot/store"
 )
@@ -35,6 +41,82 @@ func FuzzTable(f *testing.F) {
 			packDescriptor(p.Pack)
 		}
 	})
+}
+
+// What a push that failed has left: whatever lies there, each page that is taken from it lies in a
+// space of the VM, and in a pack that the list has.
+func FuzzFinished(f *testing.F) {
+	about, spaces := [32]byte{1}, []SpaceInfo{{Name: "ram0", Size: 1 << 20}, {Name: "disk0", Size: 5000}}
+	created := time.Unix(1_700_000_000, 0)
+	ram, disk := &area{}, &area{}
+	l := &finished{file: fuzzFile(f), about: about}
+	l.begin(7, []*area{ram, disk})
+	pages := func(n uint8) format.Frame { return format.Frame{Stored: uint32(n) * format.PageSize, Pages: n} }
+	l.add(&pack{Pack: format.Pack{Size: 4 * format.PageSize}}, []*frame{
+		{Frame: pages(2), places: []place{{space: ram, page: 3}, {space: disk, page: 1}}},
+		{Frame: format.Frame{Offset: 2 * format.PageSize, Stored: 2 * format.PageSize, Pages: 2}, places: []place{{space: ram, page: 255}, {space: ram, page: 3}}},
+	})
+	l.add(&pack{Pack: format.Pack{SHA256: [32]byte{9}, Size: format.PageSize}, key: seal.FromSecret([32]byte{2})}, []*frame{{Frame: pages(1), places: []place{{space: ram, page: 4}}}})
+	data, err := os.ReadFile(l.file.Name())
+	if err != nil {
+		f.Fatal(err)
+	}
+	binary.LittleEndian.PutUint64(data[24:], uint64(created.UnixNano()))
+	data = rehash(data)
+	if table, end := parseFinished(data, about, spaces, created); table == nil || end != int64(len(data)) {
+		f.Fatal("the seed is none")
+	}
+	f.Add(data)
+	f.Add(data[:len(data)-20])
+	f.Fuzz(func(t *testing.T, data []byte) {
+		data = rehash(bytes.Clone(data))
+		table, end := parseFinished(data, about, spaces, created.Add(time.Minute))
+		if table == nil {
+			return
+		}
+		if end > int64(len(data)) || len(table.packs) == 0 {
+			t.Fatalf("%d packs, up to %d of %d bytes", len(table.packs), end, len(data))
+		}
+		w := &capture{push: &push{}}
+		for _, s := range spaces {
+			w.spaces = append(w.spaces, newArea(Space{Name: s.Name}, s.Size))
+		}
+		w.inherit(table)
+		w.each(func(space int, page uint64, m *mark) {
+			if page*format.PageSize >= uint64(spaces[space].Size) || m.frame.pack == nil || m.slot >= m.frame.Pages || !m.frame.again {
+				t.Fatalf("page %d of %s: %+v", page, spaces[space].Name, m)
+			}
+		})
+	})
+}
+
+// rehash gives what the fuzzer has changed its hashes, so that it comes to what is behind them.
+func rehash(data []byte) []byte {
+	if len(data) < finishedHeaderN {
+		return data
+	}
+	sum := blake3.Sum256(data[:64])
+	copy(data[64:], sum[:])
+	for at := finishedHeaderN; at+recordHeadN <= len(data); {
+		n := int64(binary.LittleEndian.Uint32(data[at:]))
+		body := data[at+recordHeadN:]
+		if n > int64(len(body)) {
+			break
+		}
+		sum := blake3.Sum256(body[:n])
+		copy(data[at+4:], sum[:])
+		at += recordHeadN + int(n)
+	}
+	return data
+}
+
+func fuzzFile(f *testing.F) *os.File {
+	file, err := os.Create(filepath.Join(f.TempDir(), "f"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { file.Close() })
+	return file
 }
 
 // newFuzzWorld is a small table that a restore has written.

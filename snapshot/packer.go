@@ -38,6 +38,8 @@ type frame struct {
 	dropped bool   // its pages are packed anew
 
 	proofs []proof // by slot, where a table is made (next.go)
+	places []place // by slot, until the pack is sent (finished.go)
+	again  bool    // a push that failed has stored it
 }
 
 // packer joins frames to packs and sends each pack when it is full. The number of
@@ -58,6 +60,7 @@ type packer struct {
 	count  int    // of its frames
 	packs  []*pack
 	frames []*frame
+	sent   int // of frames: those before the pack under way
 }
 
 func newPacker(p *push, g *errgroup.Group, ctx context.Context) *packer {
@@ -148,7 +151,8 @@ func (k *packer) drain() error {
 // send uploads the pack under way.
 func (k *packer) send() {
 	buf, p := k.buf, k.packs[len(k.packs)-1]
-	k.buf, k.count = nil, 0
+	frames := k.frames[k.sent:]
+	k.buf, k.count, k.sent = nil, 0, len(k.frames)
 	k.flying.Add(1)
 	k.uploads.Go(func() error {
 		defer k.flying.Done()
@@ -166,6 +170,7 @@ func (k *packer) send() {
 			return err
 		}
 		k.pushed.Add(p.Size)
+		k.finished.add(p, frames)
 		k.kept(store.Blob(c.Digest), buf)
 		k.keeper.stored(k.ctx, packDescriptor(p.Pack))
 		k.o.Progress(Progress{Step: "upload", Done: k.pushed.Load()})

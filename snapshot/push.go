@@ -86,6 +86,10 @@ type Options struct {
 	// succeeded. It is owner-only, and Repository that of the store.
 	Next       *os.File
 	Repository string
+	// Finished, if not nil, is an owner-only file in which a push leaves what the store has of it
+	// if it fails: the next one of the same VM, by the same Parent, goes on with that. Repository
+	// is needed.
+	Finished *os.File
 	// Still says that Spaces do not change after Captured either, until Push returns.
 	Still bool
 }
@@ -119,6 +123,9 @@ type Receipt struct {
 	// Inside are bytes that were sent while the VM stood still: more than half of Memory had
 	// changed.
 	Inside uint64 `json:"insideBytes,omitempty"`
+	// Again are bytes of packs that a push before this one, which failed, had stored, and that
+	// are in use.
+	Again uint64 `json:"againBytes,omitempty"`
 	// Disks are those that were read while the VM stood still: where they lie none is cloned.
 	Disks []DiskInPause `json:"disks,omitempty"`
 }
@@ -166,6 +173,7 @@ func Push(ctx context.Context, st store.Store, src Source, o Options) (Receipt, 
 		p.key = seal.NewKey()
 	}
 	p.keeper = newKeeper(p)
+	p.goOn()
 	receipt, err := p.run(ctx)
 	if err != nil {
 		return Receipt{}, fmt.Errorf("push snapshot of %s: %w", o.Ref.VM, err)
@@ -216,6 +224,9 @@ type push struct {
 	o      Options
 	config *Config
 	key    *seal.Key // nil: not sealed
+
+	finished *finished // nil: nothing is kept for another push
+	again    *Table    // of the push before, which failed; nil: none
 
 	receipt Receipt
 	pushed  atomic.Uint64

@@ -85,6 +85,9 @@ func (r *reader) page(s *area, base int64, b *block, i int, data []byte) error {
 		}
 		sum := xxh3.Hash128Seed(data, r.seen.seed)
 		if m.frame != nil && m.sum == sum {
+			if m.frame.again { // no table finds it for the pages that are like it
+				r.seen.claim(origin{sum: sum, space: s, offset: base + int64(i)*format.PageSize, frame: m.frame, slot: m.slot})
+			}
 			return nil
 		}
 		if known && !r.last && b.leave(i) {
@@ -128,6 +131,7 @@ func (r *reader) store(s *area, base int64, m *mark, i int, sum xxh3.Uint128, da
 		}
 		r.seen.replace(mine)
 	}
+	r.finished.met(r.frame, place{sum, s, uint64(mine.offset) / format.PageSize})
 	r.raw = append(r.raw, data...)
 	m.frame, m.slot = r.frame, slot
 	if len(r.raw) == format.MaxFrame {

@@ -33,9 +33,11 @@ type Table struct {
 	same       []*frame // by frame: that of another table, for the same bytes; nil: none is shared
 	entries    []entry
 	sums       sums // entries by their sum
+	own        bool // packs are where this push stores, or lost
 }
 
-// entry is one page. Its sum finds it, its keyed hash proves it.
+// entry is one page. Its sum finds it, its keyed hash proves it. One without a hash is known at
+// its own place alone.
 type entry struct {
 	Sum   uint64
 	More  uint64 // of the sum, for the same page of the same VM
@@ -155,12 +157,14 @@ func (t *Table) build(x *format.Index, keys []packKey) error {
 	for i, f := range x.Frames {
 		t.frames[i] = frame{Frame: f, pack: t.packs[f.Pack]}
 	}
-	t.sums = newSums(len(t.entries))
+	t.sums = newSums(len(t.entries) - unprovedOf(t.entries))
 	for i, e := range t.entries {
 		if int(e.Frame) >= len(x.Frames) || e.Slot >= uint32(x.Frames[e.Frame].Pages) {
 			return fmt.Errorf("page table: entry %d: frame %d, slot %d: %w", i, e.Frame, e.Slot, errdefs.ErrDataLoss)
 		}
-		t.sums.add(t.entries, uint32(i))
+		if e.Hash != unproved {
+			t.sums.add(t.entries, uint32(i))
+		}
 		live[x.Frames[e.Frame].Pack] += uint64(x.Frames[e.Frame].Stored) / uint64(x.Frames[e.Frame].Pages)
 	}
 	for i := range x.Packs {
@@ -170,6 +174,17 @@ func (t *Table) build(x *format.Index, keys []packKey) error {
 		}
 	}
 	return nil
+}
+
+var unproved [16]byte
+
+func unprovedOf(entries []entry) (n int) {
+	for i := range entries {
+		if entries[i].Hash == unproved {
+			n++
+		}
+	}
+	return n
 }
 
 // minLive: a pack is inherited while at least one part in minLive of it is in use.

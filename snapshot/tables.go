@@ -12,10 +12,10 @@ import (
 	"godwit.dev/godwit/snapshot/store"
 )
 
-// tables are those whose pages need no storing, the parent's first: what it has of a
-// golden snapshot's packs is in this repository already.
+// tables are those whose pages need no storing, the parent's first, by whose seed pages are
+// known at their places: what it has of a golden snapshot's packs is in this repository already.
 func (p *push) tables() (list []*Table) {
-	for _, t := range []*Table{p.o.Parent, p.o.Golden} {
+	for _, t := range []*Table{p.o.Parent, p.again, p.o.Golden} {
 		if t != nil {
 			list = append(list, t)
 		}
@@ -28,6 +28,9 @@ func (p *push) tables() (list []*Table) {
 func (p *push) verifyTables(ctx context.Context) error {
 	if p.o.Parent != nil && p.o.Golden != nil {
 		p.o.Golden.share(p.o.Parent)
+	}
+	if p.again != nil {
+		p.again.dropKnown(p.o.Parent, p.o.Golden)
 	}
 	known := map[*pack]bool{} // of an earlier table
 	for _, t := range p.tables() {
@@ -51,6 +54,17 @@ func (p *push) verifyTable(ctx context.Context, t *Table, known map[*pack]bool) 
 	lost, err := p.missing(ctx, blobs)
 	if err != nil {
 		return err
+	}
+	if t.own {
+		for _, i := range lost {
+			packs[i].dropped = true
+		}
+		for i, k := range packs {
+			if !k.dropped { // no manifest lists it
+				p.keeper.stored(ctx, blobs[i])
+			}
+		}
+		return nil
 	}
 	// A pack of another repository is brought here, or given up as well.
 	g, ctx := errgroup.WithContext(ctx)

@@ -115,6 +115,11 @@ func (c *capture) index() (*format.Index, []*pack) {
 		}
 	}
 	take(c.inheritedPacks())
+	if c.again != nil {
+		for _, p := range c.again.packs {
+			c.receipt.Again += p.live
+		}
+	}
 	for f := range c.inherited() {
 		if f.slots != 0 {
 			frames = append(frames, f)

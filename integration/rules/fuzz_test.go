@@ -20,6 +20,7 @@ var parsers = map[string]string{
 	"FuzzLocked":         "the locks of a key",
 	"FuzzSignatures":     "signatures",
 	"FuzzTable":          "page tables",
+	"FuzzFinished":       "lists of packs that a failed push has stored",
 	"FuzzHosts":          "hosts.toml",
 	"FuzzDecoder":        "frames of the agent's channel",
 	"FuzzHost":           "their order",

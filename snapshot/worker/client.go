@@ -48,6 +48,7 @@ func (c *Client) Push(ctx context.Context, j PushJob, notify func(Progress)) (sn
 	files.add(j.Table)
 	files.add(j.Golden)
 	files.add(j.Next)
+	files.add(j.Finished)
 	j.Tracking.addTo(&files)
 	j.Running = j.Live != nil
 	l, err := c.run(ctx, job{Push: &j}, files, notify)

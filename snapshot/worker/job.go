@@ -47,6 +47,8 @@ type PushJob struct {
 	// Next becomes the page table for the push after this one. The VM goes on as soon as
 	// Captured is told, and its files change then.
 	Next *File `json:"next,omitempty"`
+	// Finished is where a push that fails leaves what the store has of it, for the next one.
+	Finished *File `json:"finished,omitempty"`
 
 	// Golden is the page table of a golden snapshot. Make has one made, instead of a snapshot
 	// of the VM.

@@ -148,7 +148,7 @@ func (j *PushJob) run(ctx context.Context, kept *cache.Dir, notify func(Progress
 		Keys: keys,
 		Ref:  j.Ref, Tag: j.Tag, Spec: j.Spec, Facts: j.Facts, Resume: j.Resume,
 		Memory: j.Memory, Concurrency: j.Concurrency, Live: j.Live, Budget: j.Budget, Still: j.Next == nil,
-		Next: osFile(j.Next), Repository: j.Store.Repository,
+		Next: osFile(j.Next), Finished: j.finished(), Repository: j.Store.Repository,
 		Progress: func(p snapshot.Progress) { notify(Progress{Progress: p}) },
 		Captured: func() { debug.SetGCPercent(gcPercent); notify(Progress{Captured: time.Now()}) },
 	}
@@ -177,6 +177,15 @@ func (j *PushJob) run(ctx context.Context, kept *cache.Dir, notify func(Progress
 	}
 	receipt.Ungolden, receipt.Orphaned = ungolden, orphaned
 	return line{Receipt: &receipt}, err
+}
+
+// finished is what a push before this one has left. Where the tracker's notes are of the wake
+// there was none since, and a page that is not in them is what the page table says, no other.
+func (j *PushJob) finished() *os.File {
+	if f := osFile(j.Finished); f == nil || j.Tracking == nil || !j.Tracking.Armed || f.Truncate(0) == nil {
+		return f
+	}
+	return nil
 }
 
 func source(state *File, spaces []Space, disks []Disk) snapshot.Source {
