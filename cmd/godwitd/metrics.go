@@ -11,8 +11,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
-
-	"godwit.dev/godwit/migrate/pki"
 )
 
 // serveMetrics answers /metrics on the node's unix socket and, where configured, on
@@ -53,7 +51,7 @@ func (d *daemon) listenMetrics(address string) (net.Listener, error) {
 	if err != nil || !d.config.MetricsTLS() {
 		return l, err
 	}
-	identity, err := pki.Load(d.files())
+	identity, err := d.identity()
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("metrics.address: %w", err), l.Close())
 	}

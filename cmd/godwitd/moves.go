@@ -21,7 +21,6 @@ import (
 	"godwit.dev/godwit/migrate/engine"
 	service "godwit.dev/godwit/migrate/moves"
 	"godwit.dev/godwit/migrate/peer"
-	"godwit.dev/godwit/migrate/pki"
 	"godwit.dev/godwit/migrate/store"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
@@ -53,7 +52,7 @@ func (d *daemon) newMover(ctx context.Context, path string) (*mover, error) {
 		}},
 	}}
 	if !d.isController() {
-		identity, err := pki.Load(d.files())
+		identity, err := d.identity()
 		if err != nil {
 			return nil, err
 		}
@@ -78,7 +77,7 @@ func (d *daemon) newMover(ctx context.Context, path string) (*mover, error) {
 // reach is the config to reach another node with. The certificate may come later than
 // the daemon.
 func (d *daemon) reach(node string) (*tls.Config, error) {
-	identity, err := pki.Load(d.files())
+	identity, err := d.identity()
 	if err != nil {
 		return nil, fmt.Errorf("certificate of the controller (godwit node init makes it): %w", err)
 	}
@@ -99,7 +98,7 @@ func (m *mover) serve(ctx context.Context) error {
 	if address == "" {
 		return nil
 	}
-	identity, err := pki.Load(m.daemon.files())
+	identity, err := m.daemon.identity()
 	if err != nil {
 		return fmt.Errorf("certificate of this node (godwit node init or join makes it): %w", err)
 	}

@@ -24,7 +24,7 @@ import (
 // holds them here.
 func (d *daemon) openRecords(ctx context.Context) error {
 	if addresses := d.config.Controller.Addresses(); len(addresses) > 0 {
-		identity, err := pki.Load(d.files())
+		identity, err := d.identity()
 		if err != nil {
 			return fmt.Errorf("certificate of this node (godwit node join makes it): %w", err)
 		}
@@ -75,8 +75,16 @@ func (d *daemon) openEtcd(ctx context.Context) error {
 	return nil
 }
 
-func (d *daemon) files() pki.Files {
-	return pki.Files{CA: d.config.TLS.CA, Cert: d.config.TLS.Cert, Key: d.config.TLS.Key}
+// identity is this node's, as the files of the configuration say, wherever they come from.
+func (d *daemon) identity() (*pki.Identity, error) {
+	id, err := pki.Load(pki.Files{CA: d.config.TLS.CA, Cert: d.config.TLS.Cert, Key: d.config.TLS.Key})
+	if err != nil {
+		return nil, err
+	}
+	if id.Node() != d.config.Node {
+		return nil, fmt.Errorf("tls.cert: %s is the certificate of node %q, this one is %q (node): %w", d.config.TLS.Cert, id.Node(), d.config.Node, errdefs.ErrInvalidArgument)
+	}
+	return id, nil
 }
 
 // servePeers serves the records to the other nodes, where controller.listen says so.
@@ -86,7 +94,7 @@ func (d *daemon) servePeers(ctx context.Context) error {
 	if address == "" {
 		return nil
 	}
-	identity, err := pki.Load(d.files())
+	identity, err := d.identity()
 	if err != nil {
 		return fmt.Errorf("certificate of the controller (godwit node init makes it): %w", err)
 	}

@@ -48,7 +48,7 @@ func ServeTLS(ctx context.Context, srv *ttrpc.Server, l net.Listener, id *pki.Id
 	return serve(ctx, srv, l, func(ctx context.Context, conn net.Conn) (context.Context, net.Conn, error) {
 		secure := tls.Server(conn, config)
 		if err := secure.HandshakeContext(ctx); err != nil {
-			return ctx, conn, err
+			return ctx, conn, pki.Refusal(err)
 		}
 		state := secure.ConnectionState()
 		if state.NegotiatedProtocol == pki.JoinProtocol {
@@ -66,7 +66,7 @@ func ServePeer(ctx context.Context, srv *ttrpc.Server, l net.Listener, id *pki.I
 	return serve(ctx, srv, l, func(ctx context.Context, conn net.Conn) (context.Context, net.Conn, error) {
 		secure := tls.Server(conn, config)
 		if err := secure.HandshakeContext(ctx); err != nil {
-			return ctx, conn, err
+			return ctx, conn, pki.Refusal(err)
 		}
 		leaf := secure.ConnectionState().PeerCertificates[0]
 		node, err := pki.NodeOf(leaf)

@@ -67,7 +67,7 @@ type Authority struct {
 
 // OpenAuthority loads the CA that Init made in dir.
 func OpenAuthority(dir string) (*Authority, error) {
-	cert, err := readCert(filepath.Join(dir, fileCA))
+	certs, err := readCerts(filepath.Join(dir, fileCA))
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +75,12 @@ func OpenAuthority(dir string) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Authority{dir: dir, cert: cert, key: key}, nil
+	for _, cert := range certs { // others may be trusted beside it
+		if public, ok := key.Public().(interface{ Equal(crypto.PublicKey) bool }); ok && public.Equal(cert.PublicKey) {
+			return &Authority{dir: dir, cert: cert, key: key}, nil
+		}
+	}
+	return nil, fmt.Errorf("%s holds no certificate of the key %s: %w", filepath.Join(dir, fileCA), filepath.Join(dir, fileCAKey), errdefs.ErrInvalidArgument)
 }
 
 // issueOwn makes the certificate of the authority's own node, the controller.

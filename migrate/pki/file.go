@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"bytes"
 	"crypto"
 	"crypto/x509"
 	"encoding/pem"
@@ -102,20 +103,27 @@ func decode(what, kind string, data []byte) ([]byte, error) {
 	return block.Bytes, nil
 }
 
-func readCert(path string) (*x509.Certificate, error) {
+// readCerts reads all certificates of a file; what stands around them is comment.
+func readCerts(path string) (certs []*x509.Certificate, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, missing(path, err)
 	}
-	der, err := decode(path, typeCert, data)
-	if err != nil {
-		return nil, err
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != typeCert {
+			return nil, fmt.Errorf("%s holds a PEM block %q, where only %q belongs: %w", path, block.Type, typeCert, errdefs.ErrInvalidArgument)
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("parse certificate %d of %s: %w: %w", len(certs)+1, path, errdefs.ErrInvalidArgument, err)
+		}
+		certs = append(certs, cert)
 	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		return nil, fmt.Errorf("parse %s: %w: %w", path, errdefs.ErrInvalidArgument, err)
+	// The decoder passes over what it cannot read.
+	if n := bytes.Count(data, []byte("-----BEGIN ")); n == 0 || n != len(certs) {
+		return nil, fmt.Errorf("%s holds %d readable PEM blocks %q of %d: %w", path, len(certs), typeCert, n, errdefs.ErrInvalidArgument)
 	}
-	return cert, nil
+	return certs, nil
 }
 
 func readKey(path string) (crypto.Signer, error) {

@@ -21,25 +21,34 @@ func In(dir string) Files {
 	return Files{CA: filepath.Join(dir, fileCA), Cert: filepath.Join(dir, fileCert), Key: filepath.Join(dir, fileKey)}
 }
 
-// Identity is a node's certificate and the CA it trusts. Files that change are read
+// Identity is a node's certificate and the CAs it trusts. Files that change are read
 // again with the next handshake; files that do not load leave the last good ones.
 type Identity struct {
 	files Files
 
 	mu     sync.Mutex
-	stamp  [3]stamp
+	stamp  stamps
 	loaded *material
 }
 
-type stamp struct {
-	modified time.Time
-	size     int64
+// stamps tell files that were replaced or written from those that were not.
+type stamps [3]os.FileInfo
+
+func (s stamps) same(other stamps) bool {
+	for i := range s {
+		if !os.SameFile(s[i], other[i]) || !s[i].ModTime().Equal(other[i].ModTime()) || s[i].Size() != other[i].Size() {
+			return false
+		}
+	}
+	return true
 }
 
 type material struct {
-	node string
-	cert tls.Certificate
-	pool *x509.CertPool
+	files Files
+	node  string
+	cert  tls.Certificate
+	chain []*x509.Certificate // of cert: the node's, and what stands between it and its CA
+	pool  *x509.CertPool
 }
 
 // Load reads an identity.
@@ -55,48 +64,57 @@ func Load(files Files) (*Identity, error) {
 
 func (f Files) all() [3]string { return [3]string{f.CA, f.Cert, f.Key} }
 
-func (f Files) stat() (stamps [3]stamp, err error) {
+func (f Files) stat() (now stamps, err error) {
 	for i, path := range f.all() {
-		info, err := os.Stat(path)
-		if err != nil {
-			return stamps, missing(path, err)
+		if now[i], err = os.Stat(path); err != nil {
+			return now, missing(path, err)
 		}
-		stamps[i] = stamp{info.ModTime(), info.Size()}
 	}
-	return stamps, nil
+	return now, nil
 }
 
 func (f Files) load() (*material, error) {
-	ca, err := readCert(f.CA)
+	roots, err := readCerts(f.CA)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("tls.ca: %w", err)
 	}
 	if info, err := os.Stat(f.Key); err == nil && info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("key %s: mode %s lets others read it; chmod 600: %w", f.Key, info.Mode().Perm(), errdefs.ErrPermissionDenied)
+		return nil, fmt.Errorf("tls.key: key %s: mode %s lets others read it; chmod 600: %w", f.Key, info.Mode().Perm(), errdefs.ErrPermissionDenied)
 	}
 	pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
 	if err != nil {
-		return nil, fmt.Errorf("load %s and %s: %w: %w", f.Cert, f.Key, errdefs.ErrInvalidArgument, err)
+		return nil, fmt.Errorf("load %s and %s (tls.cert, tls.key): %w: %w", f.Cert, f.Key, errdefs.ErrInvalidArgument, err)
 	}
-	node, err := NodeOf(pair.Leaf)
+	m := &material{files: f, cert: pair, pool: x509.NewCertPool()}
+	for _, root := range roots {
+		m.pool.AddCert(root)
+	}
+	for _, der := range pair.Certificate {
+		cert, err := x509.ParseCertificate(der)
+		if err != nil {
+			return nil, fmt.Errorf("tls.cert: parse %s: %w: %w", f.Cert, errdefs.ErrInvalidArgument, err)
+		}
+		m.chain = append(m.chain, cert)
+	}
+	if m.node, err = NodeOf(m.chain[0]); err == nil {
+		err = m.check()
+	}
 	if err != nil {
-		return nil, fmt.Errorf("load %s: %w", f.Cert, err)
+		return nil, fmt.Errorf("tls.cert: load %s: %w: %w", f.Cert, errdefs.ErrInvalidArgument, err)
 	}
-	pool := x509.NewCertPool()
-	pool.AddCert(ca)
-	return &material{node: node, cert: pair, pool: pool}, nil
+	return m, nil
 }
 
 func (id *Identity) current() *material {
 	id.mu.Lock()
 	defer id.mu.Unlock()
-	stamps, err := id.files.stat()
-	if err != nil || stamps == id.stamp {
+	now, err := id.files.stat()
+	if err != nil || now.same(id.stamp) {
 		return id.loaded
 	}
 	// The stamp is kept only with what it belongs to: half-replaced files are read again.
 	if m, err := id.files.load(); err == nil {
-		id.loaded, id.stamp = m, stamps
+		id.loaded, id.stamp = m, now
 	}
 	return id.loaded
 }
@@ -124,9 +142,9 @@ func (id *Identity) Client() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			return &id.current().cert, nil
+			return id.current().shown(time.Now())
 		},
-		InsecureSkipVerify: true, // VerifyConnection does it, against the CA as it is now
+		InsecureSkipVerify: true, // VerifyConnection does it, against the CAs as they are now
 		VerifyConnection:   id.verifyController,
 	}
 }
@@ -136,12 +154,16 @@ func (id *Identity) ClientOf(node string) *tls.Config {
 	config := id.Client()
 	config.VerifyConnection = func(state tls.ConnectionState) error {
 		leaf := state.PeerCertificates[0]
-		_, err := leaf.Verify(x509.VerifyOptions{Roots: id.current().pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
-		if err != nil {
-			return fmt.Errorf("the server is no node of the cluster: %w: %w", err, errdefs.ErrUnauthenticated)
+		if err := verify(state.PeerCertificates, id.current().pool, x509.ExtKeyUsageServerAuth, time.Now()); err != nil {
+			return fmt.Errorf("the server is no node of the cluster: %w: %w", explained(leaf, err), errdefs.ErrUnauthenticated)
 		}
-		if name, err := NodeOf(leaf); err != nil || name != node {
-			return fmt.Errorf("the server is node %q, not %q: %w", name, node, errdefs.ErrUnauthenticated)
+		name, err := NodeOf(leaf)
+		if err != nil {
+			return fmt.Errorf("the server is not node %q: %w", node, err)
+		}
+		if name != node {
+			return fmt.Errorf("the server is node %q, not %q: mend peer.advertise of node %s, or give it a certificate with the URI %s (tls.cert): %w",
+				name, node, node, uri(nodeHost, node), errdefs.ErrUnauthenticated)
 		}
 		return nil
 	}
@@ -152,9 +174,11 @@ func (id *Identity) ClientOf(node string) *tls.Config {
 // the controller may be reached under any name.
 func (id *Identity) verifyController(state tls.ConnectionState) error {
 	leaf := state.PeerCertificates[0]
-	_, err := leaf.Verify(x509.VerifyOptions{Roots: id.current().pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
-	if err == nil {
-		_, err = named(leaf, controllerHost)
+	err := verify(state.PeerCertificates, id.current().pool, x509.ExtKeyUsageServerAuth, time.Now())
+	if err != nil {
+		err = explained(leaf, err)
+	} else if !IsController(leaf) {
+		err = fmt.Errorf("the certificate of %q has no URI godwit://%s/NAME (tls.cert there)", leaf.Subject.CommonName, controllerHost)
 	}
 	if err != nil {
 		return fmt.Errorf("the server is not the cluster's controller: %w: %w", err, errdefs.ErrUnauthenticated)

@@ -207,7 +207,7 @@ func TestReload(t *testing.T) {
 			t.Fatal("half-replaced files were taken")
 		}
 	}
-	if id.Node() != "beta" {
+	if id.Node() != "beta" { // what connections show then: TestRotation
 		t.Fatal("replaced files were not read")
 	}
 	if err := os.Chmod(filepath.Join(a, "node.key"), 0o644); err != nil {
