@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 )
@@ -33,4 +34,42 @@ func TestTheDeadlineDoesNotThawAVotedVM(t *testing.T) {
 		t.Errorf("abort of a voted VM by the deadline = %v", err)
 	}
 	w.must("abort by the controller", vm.abort(c, Captured, Voted))
+}
+
+// The vote stops the VMM's process for real; an abort lets it go on (H05), once: it names the
+// generation, and said again it changes nothing (N-06).
+func TestVoteStopsAndAbortContinues(t *testing.T) {
+	w := newWorld(t).running()
+	_, err := w.capture()
+	w.must("capture", err)
+	if w.machine.running() {
+		t.Error("captured VM runs")
+	}
+	_, err = w.machineService().Vote(t.Context(), &machinev1.VoteRequest{Ref: w.ref()})
+	w.must("vote", err)
+	vm, _ := w.service.the()
+	if j, err := loadJournal(vm.dir); err != nil || j.Phase != Prepared {
+		t.Errorf("journal after the vote: %v, %v", j, err)
+	}
+	if w.net.up {
+		t.Error("tap is up after the vote")
+	}
+	if state := processState(t, w.machine.id.PID); state != 'T' {
+		t.Errorf("VMM is %c after the vote", state)
+	}
+	stale := w.ref()
+	stale.Generation++
+	if _, err := w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: stale}); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) || w.machine.running() {
+		t.Errorf("abort under another generation: %v", err)
+	}
+	r, err := w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
+	w.must("abort", err)
+	_, err = w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
+	w.must("abort again", err)
+	if r.GetState() != string(Running) || !w.machine.running() || !w.net.up {
+		t.Errorf("after the abort VM is %s", r.GetState())
+	}
+	if state := processState(t, w.machine.id.PID); state == 'T' {
+		t.Error("VMM is stopped after the abort")
+	}
 }

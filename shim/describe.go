@@ -72,7 +72,7 @@ func (c *creation) open(ctx context.Context, _ *undo) error {
 		Store: storeConfig(c.host.Config, c.decision.Repository), Keys: worker.KeysOf(c.host.Config), Digest: digest.Digest(c.decision.Digest),
 	})
 	if err != nil {
-		return err
+		return fmt.Errorf("restore %s: %w", c.source(), err)
 	}
 	if err := c.fits(ctx, opened.Config); err != nil {
 		return err

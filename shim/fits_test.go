@@ -6,7 +6,9 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 
+	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/snapshot"
 )
@@ -76,7 +78,7 @@ func TestLayout(t *testing.T) {
 }
 
 // What a shim offers is compared where it would come to, before anything is touched: by the VMM
-// that would run it, with all that Create refuses of its state (N-05, P-19).
+// that would run it, with all that Create refuses of its state (N-05, P-19, H22).
 func TestOfferFits(t *testing.T) {
 	w := moving(t)
 	o, err := w.offer()
@@ -111,5 +113,45 @@ func TestOfferFits(t *testing.T) {
 		if err := Fits(t.Context(), w.host(), c.spec, c.facts); !c.is(err) || !strings.Contains(err.Error(), c.word) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// Nothing is sent but a VM that runs, to somewhere, behind an offer of this attempt (H21, H28).
+func TestSendIsRefused(t *testing.T) {
+	w := moving(t)
+	m := w.machineService()
+	whole := &machinev1.SendRequest{Ref: w.ref(), Address: "b:1", Channel: "c", Certificate: []byte("d")}
+	if _, err := m.Send(t.Context(), whole); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) || !strings.Contains(err.Error(), "Offer") {
+		t.Errorf("without an offer: %v", err)
+	}
+	vm, _ := w.service.the()
+	if !vm.is(Running) {
+		t.Fatalf("VM is %s", vm.state)
+	}
+	for _, s := range []State{Created, Starting, Paused, Stopped} {
+		vm.mu.Lock()
+		vm.state = s
+		vm.mu.Unlock()
+		if _, err := w.send(); !errdefs.IsFailedPrecondition(err) || !vm.is(s) {
+			t.Errorf("of a VM that is %s: %v, then %s", s, err, vm.state)
+		}
+	}
+	vm.mu.Lock()
+	vm.state, vm.offered = Running, nil
+	vm.mu.Unlock()
+	if _, err := m.Send(t.Context(), &machinev1.SendRequest{Ref: w.ref()}); !errdefs.IsInvalidArgument(errgrpc.ToNative(err)) {
+		t.Errorf("without a destination: %v", err)
+	}
+	stale := w.ref()
+	stale.Generation--
+	if _, err := m.Offer(t.Context(), &machinev1.OfferRequest{Ref: stale}); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
+		t.Errorf("stale offer: %v", err)
+	}
+	w.exec("e")
+	if o, err := w.offer(); err != nil || len(o.GetObstacles()) != 0 {
+		t.Errorf("an exec is an obstacle: %v, %v", o, err)
+	}
+	if _, err := w.send(); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "exec e") {
+		t.Errorf("with an exec: %v", err)
 	}
 }

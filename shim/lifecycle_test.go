@@ -101,7 +101,7 @@ func TestRestoreRefusesAnotherBoot(t *testing.T) {
 }
 
 // P-22, R8: a capture that fails anywhere leaves the VM running as before, and the next
-// one succeeds.
+// one succeeds (N-04).
 func TestCaptureFailsAtEachCall(t *testing.T) {
 	capture := func(w *world) error { _, err := w.capture(); return err }
 	failEach(t, func(w *world) { w.running() }, capture, func(t *testing.T, w *world, name string) {
@@ -113,36 +113,6 @@ func TestCaptureFailsAtEachCall(t *testing.T) {
 		_, err = w.capture()
 		w.must("capture again", err)
 	})
-}
-
-// The vote stops the VMM's process for real; an abort lets it go on (H05).
-func TestVoteStopsAndAbortContinues(t *testing.T) {
-	w := newWorld(t).running()
-	_, err := w.capture()
-	w.must("capture", err)
-	if w.machine.running() {
-		t.Error("captured VM runs")
-	}
-	_, err = w.machineService().Vote(t.Context(), &machinev1.VoteRequest{Ref: w.ref()})
-	w.must("vote", err)
-	vm, _ := w.service.the()
-	if j, err := loadJournal(vm.dir); err != nil || j.Phase != Prepared {
-		t.Errorf("journal after the vote: %v, %v", j, err)
-	}
-	if w.net.up {
-		t.Error("tap is up after the vote")
-	}
-	if state := processState(t, w.machine.id.PID); state != 'T' {
-		t.Errorf("VMM is %c after the vote", state)
-	}
-	r, err := w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
-	w.must("abort", err)
-	if r.GetState() != string(Running) || !w.machine.running() || !w.net.up {
-		t.Errorf("after the abort VM is %s", r.GetState())
-	}
-	if state := processState(t, w.machine.id.PID); state == 'T' {
-		t.Error("VMM is stopped after the abort")
-	}
 }
 
 func processState(t *testing.T, pid int) byte {
@@ -159,7 +129,7 @@ func processState(t *testing.T, pid int) byte {
 	return 0
 }
 
-// H02, H34, N-08: while an operation holds the VM, changing calls are refused and
+// H02, H34, H40, S0-20, N-08: while an operation holds the VM, changing calls are refused and
 // reading ones answer.
 func TestHeldVM(t *testing.T) {
 	w := newWorld(t).running()
@@ -174,6 +144,7 @@ func TestHeldVM(t *testing.T) {
 		"delete": w.delete,
 		"resize": func() error { _, err := s.ResizePty(ctx, &taskapi.ResizePtyRequest{ID: "vm"}); return err },
 		"start":  w.start,
+		"resume": func() error { _, err := s.Resume(ctx, &taskapi.ResumeRequest{ID: "vm"}); return err },
 	} {
 		if err := errgrpc.ToNative(call()); !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("%s = %v, want failed precondition", name, err)
@@ -194,7 +165,7 @@ func TestHeldVM(t *testing.T) {
 	}
 }
 
-// H04, R10: the same order answers the same, another or stale one touches nothing.
+// H04, R10: the same order answers the same, another or stale one touches nothing (S0-14, H28, N-29).
 func TestCaptureIsIdempotentAndFenced(t *testing.T) {
 	w := newWorld(t).running()
 	a, err := w.capture()
@@ -225,7 +196,8 @@ func TestCaptureIsIdempotentAndFenced(t *testing.T) {
 	}
 }
 
-// An abort in the middle of the transfer ends it and the VM runs on.
+// An abort in the middle of the transfer ends it and the VM runs on: what was aborted is no
+// success, and no other capture was let in (N-29).
 func TestAbortDuringCapture(t *testing.T) {
 	w := newWorld(t).running()
 	w.store.block = make(chan struct{})
@@ -235,7 +207,13 @@ func TestAbortDuringCapture(t *testing.T) {
 	if !eventually(func() bool { return vm.noted().Phase == Sending && !w.machine.running() }) {
 		t.Fatal("capture does not begin")
 	}
-	_, err := w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
+	other := w.ref()
+	other.Operation = "op2"
+	_, err := w.machineService().Capture(t.Context(), &machinev1.CaptureRequest{Ref: other, Repository: "r", Tag: "t2"})
+	if !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
+		t.Errorf("a second capture beside it: %v", err)
+	}
+	_, err = w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
 	w.must("abort", err)
 	if err := <-done; err == nil {
 		t.Error("aborted capture succeeded")
@@ -246,7 +224,7 @@ func TestAbortDuringCapture(t *testing.T) {
 }
 
 // An abort before the pause: the VM has not stood still for a moment, and the next capture
-// of it succeeds.
+// of it succeeds (N-06).
 func TestAbortBeforePause(t *testing.T) {
 	w := newWorld(t).running()
 	w.store.early = make(chan struct{})

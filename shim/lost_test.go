@@ -90,7 +90,7 @@ func TestFenceStaysUntilTheRecordKnows(t *testing.T) {
 }
 
 // The engine tries an attempt again whose Create failed for a reason that passes: no
-// fence is in the way. One that was given up after its Create stays given up.
+// fence is in the way. One that was given up after its Create stays given up (H14).
 func TestTheSameAttemptAgain(t *testing.T) {
 	w := newWorld(t).asleep()
 	w.records.rec.Operation = &nodev1.Operation{

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -54,7 +55,9 @@ func (w *world) vote() error {
 }
 
 // An offer says what the VM is, keeps its certificate for the attempt, and changes
-// nothing; the stream gets that identity, the budget and the bandwidth of the order.
+// nothing; the stream gets that identity, the budget and the bandwidth of the order. Delete is
+// the last call: refused before the hand-over, it leaves nothing behind it (H40), and the
+// network was let go without a word to the guest (H31).
 func TestSend(t *testing.T) {
 	w := moving(t)
 	o, err := w.offer()
@@ -90,6 +93,9 @@ func TestSend(t *testing.T) {
 		t.Errorf("state while it is sent: %v", err)
 	}
 	w.uses("vote", vm, w.vote)
+	if err := errgrpc.ToNative(w.delete()); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("delete before the hand-over: %v", err)
+	}
 	if _, err := m.Release(t.Context(), &machinev1.ReleaseRequest{Ref: w.ref(), Digest: "stream:other"}); err == nil {
 		t.Error("released to another digest")
 	}
@@ -102,10 +108,13 @@ func TestSend(t *testing.T) {
 	if w.net.left == "" || w.net.detached != "" {
 		t.Errorf("the network was left in %q, given back in %q: the VM runs elsewhere with its addresses", w.net.left, w.net.detached)
 	}
+	if told := w.machine.nics.told(); len(told) > 0 || len(w.machine.nics.list()) == 0 {
+		t.Errorf("the guest's NICs: %v", told)
+	}
 	w.nothingLeft()
 }
 
-// R8: whatever fails before the vote, the VM runs on as before, and can be sent again.
+// R8: whatever fails before the vote, the VM runs on as before, and can be sent again (N-04).
 func TestSendFailsAtEachCall(t *testing.T) {
 	failEach(t, func(w *world) { w.running(); w.open("a", "b") }, (*world).sendAndBack, func(t *testing.T, w *world, name string) {
 		vm, err := w.service.the()
@@ -119,33 +128,6 @@ func TestSendFailsAtEachCall(t *testing.T) {
 		_, err = w.send()
 		w.must("send again", err)
 	})
-}
-
-func TestSendIsRefused(t *testing.T) {
-	w := moving(t)
-	m := w.machineService()
-	whole := &machinev1.SendRequest{Ref: w.ref(), Address: "b:1", Channel: "c", Certificate: []byte("d")}
-	if _, err := m.Send(t.Context(), whole); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) || !strings.Contains(err.Error(), "Offer") {
-		t.Errorf("without an offer: %v", err)
-	}
-	if vm, _ := w.service.the(); !vm.is(Running) {
-		t.Fatalf("VM is %s", vm.state)
-	}
-	if _, err := m.Send(t.Context(), &machinev1.SendRequest{Ref: w.ref()}); !errdefs.IsInvalidArgument(errgrpc.ToNative(err)) {
-		t.Errorf("without a destination: %v", err)
-	}
-	stale := w.ref()
-	stale.Generation--
-	if _, err := m.Offer(t.Context(), &machinev1.OfferRequest{Ref: stale}); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
-		t.Errorf("stale offer: %v", err)
-	}
-	w.exec("e")
-	if o, err := w.offer(); err != nil || len(o.GetObstacles()) != 0 {
-		t.Errorf("an exec is an obstacle: %v, %v", o, err)
-	}
-	if _, err := w.send(); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "exec e") {
-		t.Errorf("with an exec: %v", err)
-	}
 }
 
 // R2: after the vote only the record's word gives the VM back, once, under its generation.
@@ -263,7 +245,7 @@ func (w *world) arrived() bool {
 
 // The destination is CREATED and executes nothing until the controller has committed; a
 // Start before that is refused and costs nothing. The stranger who connects first costs
-// nothing either.
+// nothing either. containerd hears of its task once each (H18).
 func TestArrival(t *testing.T) {
 	w := coming(t)
 	w.store.stranger, w.store.early = 1, make(chan struct{})
@@ -298,6 +280,10 @@ func TestArrival(t *testing.T) {
 		t.Errorf("exit status %d", status)
 	}
 	w.must("delete", w.delete())
+	want := []string{"/tasks/create", "/tasks/start", "/tasks/exit", "/tasks/delete"}
+	if !eventually(func() bool { return len(w.events.all()) >= len(want) }) || !slices.Equal(w.events.all(), want) {
+		t.Errorf("events %v", w.events.all())
+	}
 	w.nothingLeft()
 }
 

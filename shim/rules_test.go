@@ -43,7 +43,8 @@ func TestTransitions(t *testing.T) {
 }
 
 // A changing call that a state does not admit is FailedPrecondition and leaves the
-// state as it is (H02, H03).
+// state as it is (H02, H03): a hold too, which no Resume and no Start ends (S0-20), and a VM
+// whose NICs are not there yet is not frozen (H31).
 func TestCallsByState(t *testing.T) {
 	ctx := ctxNS(t)
 	calls := map[string]func(*Service) error{

@@ -26,12 +26,15 @@ func (s *Service) Update(ctx context.Context, r *taskapi.UpdateTaskRequest) (*em
 
 func (vm *VM) updateLimits(ctx context.Context, r *taskapi.UpdateTaskRequest) error {
 	vm.mu.Lock()
-	err, state, agent, j := vm.mutable(), vm.state, vm.agent, vm.journal
+	err, state, agent, j, restored := vm.mutable(), vm.state, vm.agent, vm.journal, vm.restored
 	over := vm.call()
 	vm.mu.Unlock()
 	defer over()
 	if err == nil && state != Running && state != Created {
 		err = fmt.Errorf("VM is %s: %w", state, errdefs.ErrFailedPrecondition)
+	}
+	if err == nil && state == Created && restored { // its guest goes on with what it has, and is asked nothing before
+		err = fmt.Errorf("the VM is not awake yet: start it first: %w", errdefs.ErrFailedPrecondition)
 	}
 	if err != nil {
 		return err

@@ -205,6 +205,7 @@ func binary(name string, data []byte) bool {
 	return strings.Contains(name, "testdata/") && (bytes.IndexByte(data, 0) >= 0 || strings.Contains(name, "testdata/fuzz/"))
 }
 
+// S1-22: comments and documents, and all else that is text.
 func TestPlainASCII(t *testing.T) {
 	for name, data := range tracked(t) {
 		for i, line := range bytes.Split(data, []byte("\n")) {
@@ -270,25 +271,6 @@ func TestMapHasEveryPackage(t *testing.T) {
 		path := strings.TrimSuffix(strings.TrimPrefix(p.ImportPath, module+"/"), "/v1")
 		if !strings.Contains(page, "`"+filepath.Base(path)+"`") && !regexp.MustCompile("(?m)(^|`)"+regexp.QuoteMeta(path)+"(`| )").MatchString(page) {
 			t.Errorf("docs/architecture.md does not name %s", path)
-		}
-	}
-}
-
-func TestQuotedRequirementsExist(t *testing.T) {
-	files := tracked(t)
-	ids := strings.Fields(string(files["docs/requirements.txt"]))
-	if len(ids) == 0 {
-		t.Fatal("docs/requirements.txt lists nothing")
-	}
-	quoted := regexp.MustCompile(`\b((S[012]|[PAN])-|H)[0-9]{2}\b`)
-	for name, data := range files {
-		if !strings.HasSuffix(name, ".go") {
-			continue
-		}
-		for _, id := range quoted.FindAllString(string(data), -1) {
-			if !slices.Contains(ids, id) {
-				t.Errorf("%s quotes %s, which is no requirement", name, id)
-			}
 		}
 	}
 }

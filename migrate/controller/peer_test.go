@@ -106,7 +106,7 @@ func (r *remote) join(t *testing.T, node string) *record.Client {
 }
 
 // TestPeerActsOnlyForItself shows N-39: a node's calls are refused where another node is
-// meant, and change nothing.
+// meant, and change nothing (N-27).
 func TestPeerActsOnlyForItself(t *testing.T) {
 	r := serveRemote(t)
 	mine, rogue := r.join(t, "src"), r.join(t, "rogue")

@@ -90,7 +90,7 @@ func asleep(t *testing.T) *world {
 	}
 	w.check("h0")
 	e.Close()
-	w.log = nil
+	w.log, w.ends = nil, map[string]int{}
 	return w
 }
 
@@ -158,7 +158,9 @@ func TestFailAtEachCall(t *testing.T) {
 	}
 }
 
-// TestKillAtEachCall ends the engine in every call and starts another (S0-11).
+// TestKillAtEachCall ends the engine in every call and starts another (S0-11), which knows
+// nothing but the records (S0-09). A decision that is taken once more destroys and makes
+// nothing a second time (S0-12).
 func TestKillAtEachCall(t *testing.T) {
 	for _, o := range orders {
 		for _, after := range []bool{false, true} {
@@ -182,9 +184,26 @@ func TestKillAtEachCall(t *testing.T) {
 					if op := w.settle("op"); op.Phase != nodev1.Phase_PHASE_SUCCEEDED {
 						t.Fatalf("call %d: %v: a restart is no failure; calls %v", n, op, w.calls())
 					}
+					w.once(n)
 				})
 			})
 		}
+	}
+}
+
+// once wants that the VM was captured and brought to its end once at each node at most, and
+// that no snapshot was given up.
+func (w *world) once(n int) {
+	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for node, ends := range w.ends {
+		if ends > 1 {
+			w.t.Fatalf("call %d: the VM was ended %d times at %s; calls %v", n, ends, node, w.log)
+		}
+	}
+	if w.captures > 1 || len(w.dropped) > 0 {
+		w.t.Fatalf("call %d: captured %d times, dropped %v; calls %v", n, w.captures, w.dropped, w.log)
 	}
 }
 

@@ -22,6 +22,10 @@ func (f *flaky) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Record
 	return via(ctx, f, "Get", f.RecordsService.Get, req)
 }
 
+func (f *flaky) Open(ctx context.Context, req *nodev1.OpenRequest) (*nodev1.Record, error) {
+	return via(ctx, f, "Open", f.RecordsService.Open, req)
+}
+
 func (f *flaky) Advance(ctx context.Context, req *nodev1.AdvanceRequest) (*nodev1.Record, error) {
 	return via(ctx, f, "Advance", f.RecordsService.Advance, req)
 }
@@ -58,4 +62,12 @@ func (f *flaky) Owed(ctx context.Context, req *nodev1.OwedRequest) (*nodev1.Owed
 
 func (f *flaky) Clear(ctx context.Context, req *nodev1.ClearRequest) (*nodev1.ClearResponse, error) {
 	return via(ctx, f, "Clear", f.RecordsService.Clear, req)
+}
+
+func (f fault) strike(name string) error {
+	if f.kill != nil {
+		f.kill()
+		return context.Canceled
+	}
+	return fmt.Errorf("%s: %w", name, f.err)
 }

@@ -16,7 +16,7 @@ import (
 
 // MoveMetrics are the controller's, of the moves that it drives.
 type MoveMetrics struct {
-	total             *prometheus.CounterVec
+	total, failures   *prometheus.CounterVec
 	bytes             prometheus.Counter
 	downtime, inDoubt prometheus.Histogram
 	now               func() time.Time
@@ -28,8 +28,9 @@ type MoveMetrics struct {
 func NewMoveMetrics(registry prometheus.Registerer, records nodev1.RecordsService) (*MoveMetrics, error) {
 	m := &MoveMetrics{
 		now: time.Now, since: map[string]time.Time{},
-		total: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "godwit_migration_total", Help: "Moves that this controller has settled."}, []string{"mode", "result"}),
-		bytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "godwit_migration_bytes_total", Help: "Bytes that moves have sent, to the other node or to the registry."}),
+		total:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "godwit_migration_total", Help: "Moves that this controller has settled."}, []string{"mode", "result"}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "godwit_migration_failures_total", Help: "Those that did not succeed, by the class of what was in the way."}, []string{"mode", "result", "reason"}),
+		bytes:    prometheus.NewCounter(prometheus.CounterOpts{Name: "godwit_migration_bytes_total", Help: "Bytes that moves have sent, to the other node or to the registry."}),
 		downtime: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "godwit_migration_downtime_seconds", Help: "How long VMs stood still in moves that succeeded.", Buckets: prometheus.ExponentialBuckets(0.005, 2, 16),
 		}),
@@ -45,7 +46,7 @@ func NewMoveMetrics(registry prometheus.Registerer, records nodev1.RecordsServic
 			m.total.WithLabelValues(mode, result)
 		}
 	}
-	for _, c := range []prometheus.Collector{m.total, m.bytes, m.downtime, m.inDoubt, active} {
+	for _, c := range []prometheus.Collector{m.total, m.failures, m.bytes, m.downtime, m.inDoubt, active} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics of moves: %w", err)
 		}
@@ -78,6 +79,9 @@ func (m *MoveMetrics) Event(_ context.Context, ev Event) {
 	if !settles {
 		return
 	}
+	if ev.Type != Succeeded {
+		m.failures.WithLabelValues(ev.Op.GetMode(), result, reasonOf(ev)).Inc()
+	}
 	m.total.WithLabelValues(ev.Op.GetMode(), result).Inc()
 	if r, err := record.ParseReceipt(ev.Op.GetReceipt()); err == nil {
 		m.bytes.Add(float64(r.MovedBytes + r.PushedBytes))
@@ -85,6 +89,19 @@ func (m *MoveMetrics) Event(_ context.Context, ev Event) {
 	if o, ok := record.ParseOutcome(ev.Op.GetOutcome()); ok && ev.Type == Succeeded {
 		m.downtime.Observe(o.DowntimeMS / 1000)
 	}
+}
+
+// reasonOf is why a move did not succeed, in few words: texts would make a series each.
+func reasonOf(ev Event) string {
+	switch {
+	case ev.Op.GetCancelled():
+		return "ordered"
+	case ev.Op.GetClass() != "":
+		return ev.Op.GetClass()
+	case ev.Op.GetPhase() == nodev1.Phase_PHASE_REVERTING:
+		return "fenced"
+	}
+	return "unknown"
 }
 
 // doubt measures the one window in which nobody but the store knows whose the VM is.

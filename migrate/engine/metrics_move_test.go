@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Moves count by mode and result; the downtime is of those that succeeded.
+// Moves count by mode, result and reason; the downtime is of those that succeeded.
 func TestMoveMetrics(t *testing.T) {
 	w := liveWorld(t)
 	registry := prometheus.NewRegistry()
@@ -23,6 +23,26 @@ func TestMoveMetrics(t *testing.T) {
 	w.until("both are counted", func() bool { return gathered(t, registry, "godwit_migration_total", "cold", "failed") == 1 })
 	if n := gathered(t, registry, "godwit_migration_total", "live", "ok"); n != 1 {
 		t.Errorf("%v live moves succeeded", n)
+	}
+	w.fences, w.obstacles = false, []string{"it has no room"}
+	w.move(e, "m3", "n1", "live")
+	w.obstacles = nil
+	w.hangs("Send", true)
+	if err := w.moveTo(e, "m4", "n1", "live"); err != nil {
+		t.Fatal(err)
+	}
+	w.called("Send", 2)
+	if _, err := e.Cancel(t.Context(), "m4", "no more"); err != nil {
+		t.Fatal(err)
+	}
+	w.settle("m4")
+	w.until("the last one is counted", func() bool { return gathered(t, registry, "godwit_migration_total", "live", "aborted") == 1 })
+	for labels, want := range map[[3]string]float64{
+		{"cold", "fenced", "failed"}: 1, {"live", "failed precondition", "failed"}: 1, {"live", "ordered", "aborted"}: 1, // by name
+	} {
+		if n := gathered(t, registry, "godwit_migration_failures_total", labels[:]...); n != want {
+			t.Errorf("%v: %v moves", labels, n)
+		}
 	}
 	if n := gathered(t, registry, "godwit_migration_active"); n != 0 {
 		t.Errorf("%v moves are open", n)

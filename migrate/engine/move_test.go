@@ -96,6 +96,19 @@ func TestMoveIncompatible(t *testing.T) {
 	}
 }
 
+// A source that is missing, is another VM by now, or has ended closes its order, each with its
+// own reason (N-28).
+func TestMoveOfWhatIsNotThere(t *testing.T) {
+	for name, why := range map[string]error{"gone": errdefs.ErrNotFound, "replaced": stale("generation 3 is stale"), "ended": stale("it is stopped, not running")} {
+		w := liveWorld(t)
+		w.broke("Offer", why)
+		op := w.move(w.start("c"), "m", "n2", "auto")
+		if op.Phase != nodev1.Phase_PHASE_FAILED || !strings.Contains(op.Reason, why.Error()) || op.Class != record.Class(why) || w.count("Prepare") > 0 {
+			t.Errorf("%s: %v", name, op)
+		}
+	}
+}
+
 // What cannot become a move is refused at once (S0-44, N-50).
 func TestMoveIsRefused(t *testing.T) {
 	w := newWorld(t)
@@ -307,7 +320,7 @@ func (w *world) hush(node string, silent bool) {
 	w.silent = map[string]bool{node: silent}
 }
 
-// Moves beyond the limits wait, the oldest first, and say for what (N-30, N-38).
+// Moves beyond the limits wait, the oldest first, and say for what (N-28, N-30, N-38).
 func TestMovesWait(t *testing.T) {
 	e := New(Parts{Peers: sides{}}, Options{})
 	t.Cleanup(e.Close)

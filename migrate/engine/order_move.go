@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"godwit.dev/godwit/api/moves"
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -37,6 +38,12 @@ func (e *Engine) Migrate(ctx context.Context, req *nodev1.MigrateRequest) (*node
 	if err != nil {
 		return nil, err
 	}
+	if open := rec.GetOperation(); open != nil { // S0-37
+		if open.GetId() == req.GetOperation() { // ordered twice at once
+			return e.again(ctx, open, req)
+		}
+		return nil, &record.HeldError{Call: "move VM " + name(req.GetVm()), Record: rec}
+	}
 	op := &nodev1.Operation{
 		Id: req.GetOperation(), Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Generation: rec.GetGeneration(), Managed: true,
 		Source: rec.GetOwner().GetNode(), Destination: req.GetTo(), Mode: cmp.Or(req.GetMode(), moves.ModeAuto),
@@ -46,10 +53,8 @@ func (e *Engine) Migrate(ctx context.Context, req *nodev1.MigrateRequest) (*node
 	if op.GetId() == "" {
 		op.Id = uuid.NewString()
 	}
-	if rec.GetOperation() == nil { // else Open answers who holds it (S0-37)
-		if err := e.movable(rec, op); err != nil {
-			return nil, fmt.Errorf("move VM %s: %w", name(req.GetVm()), err)
-		}
+	if err := e.movable(rec, op); err != nil {
+		return nil, fmt.Errorf("move VM %s: %w", name(req.GetVm()), err)
 	}
 	rec, err = e.Records.Open(ctx, &nodev1.OpenRequest{Vm: req.GetVm(), Operation: op})
 	if err != nil {
@@ -100,7 +105,12 @@ func (e *Engine) again(ctx context.Context, op *nodev1.Operation, req *nodev1.Mi
 	switch {
 	case op.GetKind() != nodev1.Kind_KIND_MIGRATE || name(op.GetVm()) != name(req.GetVm()):
 		return nil, fmt.Errorf("move VM %s: operation %s is a %s of VM %s: %w", name(req.GetVm()), op.GetId(), op.GetKind(), name(op.GetVm()), errdefs.ErrAlreadyExists)
-	case req.GetTo() == "" || req.GetTo() == heading || transition.Settled(op.GetPhase()):
+	case transition.Settled(op.GetPhase()):
+		return e.Status(ctx, op.GetId())
+	case req.GetTo() == "" || req.GetTo() == heading:
+		if e.drives(op) { // the answer of its Open may have been lost
+			e.start(op)
+		}
 		return e.Status(ctx, op.GetId())
 	case transition.Committed(op.GetPhase()):
 		return nil, fmt.Errorf("turn operation %s to node %s: it is committed to node %s; move it from there: %w", op.GetId(), req.GetTo(), op.GetDestination(), errdefs.ErrFailedPrecondition)

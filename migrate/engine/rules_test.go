@@ -170,7 +170,8 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestDeadline fires although the store keeps failing (P-09), also over a restart.
+// TestDeadline fires although the store keeps failing (P-09), also over a restart; its error is
+// the answer of that step, and no later one runs (S0-34).
 func TestDeadline(t *testing.T) {
 	w := asleep(t)
 	w.broke("Exists", errdefs.ErrUnavailable)
@@ -221,7 +222,7 @@ func TestSnapshotNotThere(t *testing.T) {
 	}
 }
 
-// TestOppositeOrdersWait is P-03, TestSameOrder S0-58 and H37.
+// TestOppositeOrdersWait is P-03 and S1-19, TestSameOrder S0-58 and H37.
 func TestOppositeOrdersWait(t *testing.T) {
 	w := asleep(t)
 	e := w.start("n2")
@@ -278,7 +279,7 @@ func TestNowhereToPutIt(t *testing.T) {
 	}
 }
 
-// TestStoreThatTakesNothing is found out before the VM is paused (S0-45: with its class).
+// TestStoreThatTakesNothing is found out before the VM is paused (S0-34; S0-45: with its class).
 func TestStoreThatTakesNothing(t *testing.T) {
 	w := newWorld(t)
 	e := w.start("n1")

@@ -49,6 +49,7 @@ type world struct {
 	state      map[string]string // of the VM, by node
 	ref        *machinev1.Ref    // of the capture at the source
 	gens       map[string]uint64 // that the VM runs under, by node
+	ends       map[string]int    // how often the VM was ended, by node
 	ended      string            // why a VM was ended that was somebody else's
 	digest     string            // that the capture answered
 	blobs      map[string]bool   // digests in the registry
@@ -82,7 +83,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })
-	w := &world{t: t, records: controller.New(st), state: map[string]string{}, gens: map[string]uint64{}, blobs: map[string]bool{}, always: map[string]error{}}
+	w := &world{t: t, records: controller.New(st), state: map[string]string{}, gens: map[string]uint64{}, ends: map[string]int{}, blobs: map[string]bool{}, always: map[string]error{}}
 	rec, err := w.records.Ensure(t.Context(), &nodev1.EnsureRequest{Vm: vm})
 	if err == nil {
 		_, err = w.records.Own(t.Context(), &nodev1.OwnRequest{Vm: vm, Node: "n1", Generation: rec.Generation})
@@ -96,6 +97,9 @@ func newWorld(t *testing.T) *world {
 
 // set is the only way to change the VM, and watches over I1 and I3.
 func (w *world) set(node, state string) {
+	if state == gone && w.state[node] != gone {
+		w.ends[node]++
+	}
 	w.state[node] = state
 	runners, copies := 0, len(w.blobs)
 	for _, s := range w.state {
@@ -145,14 +149,6 @@ func (w *world) do(ctx context.Context, name string, effect func() error) error 
 	return err
 }
 
-func (f fault) strike(name string) error {
-	if f.kill != nil {
-		f.kill()
-		return context.Canceled
-	}
-	return fmt.Errorf("%s: %w", name, f.err)
-}
-
 func (w *world) engine(node string) *Engine {
 	n := &machine{world: w, node: node}
 	var peers Peers
@@ -189,6 +185,7 @@ func (n *machine) Capture(ctx context.Context, _ *nodev1.VM, req *machinev1.Capt
 			return ctx.Err()
 		}
 		switch {
+		case req.GetCheckpoint() && n.digest != "" && n.ref.GetOperation() == req.Ref.Operation: // made, and the VM has gone on
 		case n.state[n.node] == runs:
 			n.captures++
 			n.execs = req.GetExecs()

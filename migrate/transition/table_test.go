@@ -281,7 +281,7 @@ func tables(t *testing.T) map[string]string {
 	return all
 }
 
-// TestTablesAreTheDocumented runs every call in every state (N-01).
+// TestTablesAreTheDocumented runs every call in every state (N-01, H28).
 func TestTablesAreTheDocumented(t *testing.T) {
 	path := filepath.Join("..", "..", "docs", "controller.md")
 	doc, err := os.ReadFile(path)

@@ -186,6 +186,8 @@ func TestAnnotationsAreHonoured(t *testing.T) {
 	}
 }
 
+// What a VM cannot have is refused by name when it is made; what a VMM could not save with it
+// (devices of the host, shared file systems) among that (H30).
 func TestRefused(t *testing.T) {
 	dir := t.TempDir()
 	tests := []struct {
@@ -234,6 +236,10 @@ func TestRefused(t *testing.T) {
 		{"join pid", oci.WithLinuxNamespace(specs.LinuxNamespace{Type: specs.PIDNamespace, Path: "/proc/1/ns/pid"}), errdefs.IsNotImplemented, "linux.namespaces pid"},
 		{"user namespace", oci.WithUserNamespace([]specs.LinuxIDMapping{{Size: 1}}, nil), errdefs.IsNotImplemented, "user"},
 		{"host device", edit(func(s *specs.Spec) { s.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/kvm", Type: "c"}} }), errdefs.IsNotImplemented, "/dev/kvm"},
+		{"VFIO", edit(func(s *specs.Spec) { s.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/vfio/12", Type: "c"}} }), errdefs.IsNotImplemented, "/dev/vfio/12"},
+		{"vDPA", edit(func(s *specs.Spec) { s.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/vhost-vdpa-0", Type: "c"}} }), errdefs.IsNotImplemented, "/dev/vhost-vdpa-0"},
+		{"virtio-fs", oci.WithMounts([]specs.Mount{{Type: "virtiofs", Source: "tag", Destination: "/data"}}), errdefs.IsNotImplemented, `"virtiofs"`},
+		{"vhost-user", oci.WithMounts([]specs.Mount{{Type: "vhost-user-fs", Source: "/run/fs.sock", Destination: "/data"}}), errdefs.IsNotImplemented, `"vhost-user-fs"`},
 		{"rdt", edit(func(s *specs.Spec) { s.Linux.IntelRdt = &specs.LinuxIntelRdt{} }), errdefs.IsNotImplemented, "intelRdt"},
 		{"huge pages", edit(func(s *specs.Spec) {
 			s.Linux.Resources.HugepageLimits = []specs.LinuxHugepageLimit{{Pagesize: "2MB", Limit: 1}}

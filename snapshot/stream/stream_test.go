@@ -165,7 +165,8 @@ func TestReceiveLeavesTables(t *testing.T) {
 	}
 }
 
-// What is not the stream of this build is refused by its class, whoever sent it.
+// What is not the stream of this build is refused by its class, whoever sent it:
+// another number of disks, or another disk under that name, too (H13).
 func TestReceiveRefuses(t *testing.T) {
 	to := target(t)
 	hello := func(change func(*Hello)) func(w *Writer) error {
@@ -189,6 +190,10 @@ func TestReceiveRefuses(t *testing.T) {
 		"another version":     {[]func(*Writer) error{hello(func(h *Hello) { h.Version++ })}, errdefs.IsNotImplemented},
 		"another VM":          {[]func(*Writer) error{hello(func(h *Hello) { h.Ref.UID = "x" })}, errdefs.IsFailedPrecondition},
 		"no spaces":           {[]func(*Writer) error{hello(func(h *Hello) { h.Spaces = nil })}, errdefs.IsDataLoss},
+		"a space more":        {[]func(*Writer) error{hello(func(h *Hello) { h.Spaces = append(h.Spaces, Area{Name: "disk9", Size: 4096}) })}, errdefs.IsFailedPrecondition},
+		"a disk more":         {[]func(*Writer) error{hello(func(h *Hello) { h.Disks = append(h.Disks, Blob{ID: "layer9"}) })}, errdefs.IsFailedPrecondition},
+		"a disk less":         {[]func(*Writer) error{hello(func(h *Hello) { h.Disks = nil })}, errdefs.IsFailedPrecondition},
+		"another layer":       {[]func(*Writer) error{hello(func(h *Hello) { h.Disks[0].Digest = "sha256:other" })}, errdefs.IsFailedPrecondition},
 		"no hello":            {[]func(*Writer) error{packet(KindBarrier, 0, 0)}, errdefs.IsDataLoss},
 		"pages of no space":   {[]func(*Writer) error{good, packet(KindPages, 0, 7, 1)}, errdefs.IsDataLoss},
 		"no pages":            {[]func(*Writer) error{good, packet(KindPages, 0, 0)}, errdefs.IsDataLoss},
