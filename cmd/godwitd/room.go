@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/snapshot/store"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
@@ -20,6 +21,7 @@ type room struct {
 	config *config.Config
 	tasks  interface {
 		HasTask(ctx context.Context, vm *nodev1.VM) (bool, error)
+		Network(ctx context.Context, vm *nodev1.VM, nics []spec.NIC) (obstacle string, err error)
 	}
 	snapshots interface {
 		Exists(ctx context.Context, repository, digest string) (bool, error)
@@ -52,6 +54,15 @@ func (r *room) Obstacles(ctx context.Context, req *nodev1.PeerCheckRequest) (all
 	}
 	if no != "" {
 		all = append(all, no)
+	}
+	if sp, err := spec.Decode(offer.GetSpec()); err == nil { // else fits has said so
+		no, err := r.tasks.Network(ctx, req.GetVm(), sp.NICs)
+		if err != nil {
+			return nil, err
+		}
+		if no != "" {
+			all = append(all, no)
+		}
 	}
 	for _, space := range []struct {
 		what, dir string

@@ -103,32 +103,41 @@ func endExec(t *testing.T, n *harness.Node) {
 	}
 }
 
-// misfit has the destination run another VMM than the VM needs: by the source's word that is found
-// out before anything of the VM is touched, in either mode (N-05).
+// misfit has the destination run another VMM than the VM needs, and its network carry smaller packets:
+// by the source's word that is found out before anything of the VM is touched, in either mode (N-05, N-25).
 func misfit(t *testing.T, from, to *harness.Node) {
 	t.Helper()
-	right, err := os.ReadFile(to.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
 	other := map[string]string{"qemu": "cloud-hypervisor", "cloud-hypervisor": "qemu"}[harness.VMM()]
-	wrong := strings.Replace(string(right), fmt.Sprintf("kind = %q", harness.VMM()), fmt.Sprintf("kind = %q", other), 1)
-	if err := os.WriteFile(to.Config, []byte(wrong), 0o600); err != nil {
+	untouched(t, from, to, "vmm", "node b: the VM wants "+harness.VMM()+", this node runs "+other,
+		to.Config, fmt.Sprintf("kind = %q", harness.VMM()), fmt.Sprintf("kind = %q", other))
+	untouched(t, from, to, "mtu", `the guest's MTU is 1500, CNI network "godwit" gives 1400`,
+		fmt.Sprintf("/proc/%d/root/etc/cni/net.d/10-godwit.conflist", to.PID()), `"isGateway": false,`, `"isGateway": false, "mtu": 1400,`)
+}
+
+// untouched wants moves to be refused while a file says something else, and the VM to run as before.
+func untouched(t *testing.T, from, to *harness.Node, name, want, path, old, wrong string) {
+	t.Helper()
+	right, err := os.ReadFile(path)
+	if err != nil || !strings.Contains(string(right), old) {
+		t.Fatalf("%s: %v", right, err)
+	}
+	if err := os.WriteFile(path, []byte(strings.Replace(string(right), old, wrong, 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	client := moves.Local(socket(from))
 	defer client.Close()
 	for _, mode := range []string{"cold", "auto"} {
-		refused(t, from, "node b: the VM wants "+harness.VMM()+", this node runs "+other, "migrate", vm, "--to", to.Name, "--mode", mode, "--operation", "misfit-"+mode)
-		status, err := client.Get(t.Context(), &nodev1.StatusRequest{Operation: "misfit-" + mode})
+		id := name + "-" + mode
+		refused(t, from, want, "migrate", vm, "--to", to.Name, "--mode", mode, "--operation", id)
+		status, err := client.Get(t.Context(), &nodev1.StatusRequest{Operation: id})
 		if op := status.GetOperation(); err != nil || !status.GetSettled() || op.GetDigest() != "" || op.GetReceipt() != "" {
-			t.Errorf("%s: %v, %v", mode, status, err)
+			t.Errorf("%s: %v, %v", id, status, err)
 		}
 	}
 	if j := journal(from, vm); j.Phase != "OWN" {
 		t.Errorf("the VM is %+v", j)
 	}
-	if err := os.WriteFile(to.Config, right, 0o600); err != nil {
+	if err := os.WriteFile(path, right, 0o600); err != nil {
 		t.Fatal(err)
 	}
 }

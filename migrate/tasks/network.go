@@ -24,18 +24,20 @@ type networks struct {
 	plugins func() (leases, error)  // CNI, as configured now
 	add     func(path string) error // a network namespace
 	remove  func(path string) error
+	read    func(ctx context.Context, path string) ([]network.Link, error) // what CNI has made there
 }
 
 // leases are what is used of CNI.
 type leases interface {
 	Setup(ctx context.Context, id, path string, opts ...gocni.NamespaceOpts) (*gocni.Result, error)
 	Remove(ctx context.Context, id, path string, opts ...gocni.NamespaceOpts) error
+	GetConfig() *gocni.ConfigResult
 }
 
 func newNetworks(cfg *config.Config) *networks {
 	return &networks{
 		dir: filepath.Join(cfg.RunDir, "netns"), plugins: func() (leases, error) { return cni(cfg.CNI) },
-		add: network.NewGuestNamespace, remove: network.DeleteNamespace,
+		add: network.NewGuestNamespace, remove: network.DeleteNamespace, read: network.Read,
 	}
 }
 
@@ -50,8 +52,9 @@ func (n *networks) path(vm *nodev1.VM) string {
 
 // connect makes the namespace of a VM that had NICs and lets CNI fill it; a VM without
 // NICs gets an empty one from its shim. The caller has seen that the VM has no task
-// here: a namespace that is there is what a dead godwitd made, and goes first.
-func (n *networks) connect(ctx context.Context, vm *nodev1.VM, nic spec.NIC) error {
+// here: a namespace that is there is what a dead godwitd made, and goes first. Interfaces that
+// cannot carry the NICs are an error now, and not behind a commit.
+func (n *networks) connect(ctx context.Context, vm *nodev1.VM, nics []spec.NIC) error {
 	plugins, err := n.plugins()
 	if err != nil {
 		return err
@@ -66,10 +69,15 @@ func (n *networks) connect(ctx context.Context, vm *nodev1.VM, nic spec.NIC) err
 	if err := n.add(path); err != nil {
 		return fmt.Errorf("network namespace %s: %w", path, err)
 	}
-	if err := setup(ctx, plugins, cniID(vm), path, nic); err != nil {
+	if err := setup(ctx, plugins, cniID(vm), path, nics[0]); err != nil {
 		return fmt.Errorf("CNI add: %w", err)
 	}
-	return nil
+	links, err := n.read(ctx, path)
+	if err != nil {
+		return err
+	}
+	_, _, err = network.Merge(nics, links)
+	return err
 }
 
 // setup asks for the addresses and the MAC that the VM had, which a plugin may honour,

@@ -17,6 +17,7 @@ import (
 	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/network"
 )
 
 // fakeCNI remembers its leases by id and path, and fails a call by its name.
@@ -24,6 +25,7 @@ type fakeCNI struct {
 	held  map[string]bool
 	calls []string
 	fail  map[string]int // how often the call fails
+	mtu   int            // of the interface that it makes
 }
 
 func (f *fakeCNI) call(name string) error {
@@ -48,8 +50,10 @@ func (f *fakeCNI) Remove(_ context.Context, id, path string, _ ...gocni.Namespac
 	return nil
 }
 
+func (f *fakeCNI) GetConfig() *gocni.ConfigResult { return &gocni.ConfigResult{} }
+
 func newFake(t *testing.T) (*networks, *fakeCNI) {
-	f := &fakeCNI{held: map[string]bool{}, fail: map[string]int{}}
+	f := &fakeCNI{held: map[string]bool{}, fail: map[string]int{}, mtu: 1500}
 	return &networks{
 		dir: t.TempDir(), plugins: func() (leases, error) { return f, nil },
 		add: func(path string) error {
@@ -60,6 +64,9 @@ func newFake(t *testing.T) (*networks, *fakeCNI) {
 			return errors.Join(f.call("add"), file.Close())
 		},
 		remove: func(path string) error { return errors.Join(f.call("delete"), os.Remove(path)) },
+		read: func(context.Context, string) ([]network.Link, error) {
+			return []network.Link{{Interface: "eth0", Found: network.Found{MTU: f.mtu}}}, f.call("read")
+		},
 	}, f
 }
 
@@ -72,14 +79,14 @@ func (n *networks) made() (all []string) {
 	return all
 }
 
-var nic = spec.NIC{MAC: "02:00:00:00:00:01", Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}}
+var nics = []spec.NIC{{ID: "net0", MAC: "02:00:00:00:00:01", MTU: 1500, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}}}
 
 // N-32: names that join to the same text share no namespace; what one order undoes is
 // not the other VM's.
 func TestEqualNamesShareNoNamespace(t *testing.T) {
 	n, _ := newFake(t)
 	first, second := &nodev1.VM{Namespace: "a", Id: "b-c"}, &nodev1.VM{Namespace: "a-b", Id: "c"}
-	if err := n.connect(t.Context(), first, nic); err != nil {
+	if err := n.connect(t.Context(), first, nics); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.undo(t.Context(), second); err != nil { // it made nothing
@@ -88,7 +95,7 @@ func TestEqualNamesShareNoNamespace(t *testing.T) {
 	if diff := cmp.Diff([]string{"a/b-c"}, n.made()); diff != "" {
 		t.Fatalf("after the undo of another VM (-want +got):\n%s", diff)
 	}
-	if err := n.connect(t.Context(), second, nic); err != nil {
+	if err := n.connect(t.Context(), second, nics); err != nil {
 		t.Fatalf("second VM: %v", err)
 	}
 	if err := n.undo(t.Context(), second); err != nil {
@@ -114,13 +121,13 @@ func TestConnectAfterACrash(t *testing.T) {
 	for _, died := range []string{"before CNI", "after CNI"} {
 		n, f := newFake(t)
 		if died == "after CNI" {
-			if err := n.connect(t.Context(), vm, nic); err != nil {
+			if err := n.connect(t.Context(), vm, nics); err != nil {
 				t.Fatal(err)
 			}
 		} else if err := errors.Join(os.MkdirAll(filepath.Join(n.dir, "a"), 0o700), n.add(n.path(vm))); err != nil {
 			t.Fatal(err)
 		}
-		if err := n.connect(t.Context(), vm, nic); err != nil {
+		if err := n.connect(t.Context(), vm, nics); err != nil {
 			t.Fatalf("%s: %v", died, err)
 		}
 		if err := n.undo(t.Context(), vm); err != nil || len(n.made()) > 0 || len(f.held) > 0 {
@@ -132,10 +139,10 @@ func TestConnectAfterACrash(t *testing.T) {
 // Every call of connect fails once: undo leaves nothing.
 func TestConnectFails(t *testing.T) {
 	vm := &nodev1.VM{Namespace: "a", Id: "b"}
-	for _, name := range []string{"add", "setup 0"} {
+	for _, name := range []string{"add", "setup 0", "read"} {
 		n, f := newFake(t)
 		f.fail["setup 2"], f.fail[name] = 1, 1
-		if err := n.connect(t.Context(), vm, nic); !errdefs.IsInternal(err) {
+		if err := n.connect(t.Context(), vm, nics); !errdefs.IsInternal(err) {
 			t.Errorf("%s fails: %v", name, err)
 		}
 		if err := n.undo(t.Context(), vm); err != nil || len(n.made()) > 0 || len(f.held) > 0 {
@@ -144,7 +151,7 @@ func TestConnectFails(t *testing.T) {
 	}
 	for _, name := range []string{"remove", "delete"} { // undo can be repeated
 		n, f := newFake(t)
-		if err := n.connect(t.Context(), vm, nic); err != nil {
+		if err := n.connect(t.Context(), vm, nics); err != nil {
 			t.Fatal(err)
 		}
 		f.fail[name] = 1
@@ -162,10 +169,10 @@ func TestConnectFails(t *testing.T) {
 func TestAddressesAreAskedFor(t *testing.T) {
 	n, f := newFake(t)
 	f.fail["setup 2"] = 1
-	if err := n.connect(t.Context(), &nodev1.VM{Namespace: "a", Id: "b"}, nic); err != nil {
+	if err := n.connect(t.Context(), &nodev1.VM{Namespace: "a", Id: "b"}, nics); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"add", "setup 2", "remove", "setup 0"}, f.calls); diff != "" {
+	if diff := cmp.Diff([]string{"add", "setup 2", "remove", "setup 0", "read"}, f.calls); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
 }
@@ -179,7 +186,7 @@ func TestRelease(t *testing.T) {
 	if err := n.release(t.Context(), vm); err != nil || len(f.held) > 0 || slices.Contains(f.calls, "delete") {
 		t.Errorf("%v, leases %v, calls %v", err, f.held, f.calls)
 	}
-	if err := n.connect(t.Context(), vm, nic); err != nil {
+	if err := n.connect(t.Context(), vm, nics); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.release(t.Context(), vm); err != nil || len(n.made()) > 0 || len(f.held) > 0 {
@@ -202,7 +209,7 @@ func TestOrphans(t *testing.T) {
 		t.Fatalf("nothing made: %v, asked %v", err, asked)
 	}
 	for _, vm := range []*nodev1.VM{{Namespace: "a", Id: "kept"}, {Namespace: "a", Id: "gone"}, {Namespace: "b", Id: "kept"}} {
-		if err := n.connect(t.Context(), vm, nic); err != nil {
+		if err := n.connect(t.Context(), vm, nics); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -133,7 +133,7 @@ func (c *Client) create(ctx context.Context, vm *nodev1.VM, sp *spec.Spec, order
 		return err
 	}
 	if netns != "" {
-		if err := c.networks.connect(ctx, vm, sp.NICs[0]); err != nil {
+		if err := c.networks.connect(ctx, vm, sp.NICs); err != nil {
 			return err
 		}
 	}
