@@ -108,15 +108,11 @@ func release(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	if err := e.Leavings.Moving(ctx, op.GetVm(), op.GetDigest(), ""); err != nil {
 		return err
 	}
-	err := e.Machines.Release(ctx, op.GetVm(), releaseOf(op))
+	err := e.Machines.Release(ctx, op.GetVm(), &machinev1.ReleaseRequest{Ref: ref(op), Digest: op.GetDigest(), Moved: rec.GetOwner().GetNode() != ""})
 	if err != nil && !errdefs.IsNotFound(err) { // gone is released (H27)
 		return err
 	}
 	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_CLEANING})
-}
-
-func releaseOf(op *nodev1.Operation) *machinev1.ReleaseRequest {
-	return &machinev1.ReleaseRequest{Ref: ref(op), Digest: op.GetDigest(), Moved: op.GetKind() == nodev1.Kind_KIND_MIGRATE}
 }
 
 // tidy ends what containerd holds, and deletes older snapshots in a pass of its own

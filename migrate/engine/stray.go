@@ -95,7 +95,7 @@ func (e *Engine) voted(ctx context.Context, s standing) error {
 	return e.leave(ctx, s)
 }
 
-// leave frees what a source has of a VM that is elsewhere. What containerd holds is left to a
+// leave frees what a source has of a VM that is elsewhere, with its addresses if a node has it. What containerd holds is left to a
 // VM that is on its way back.
 func (e *Engine) leave(ctx context.Context, s standing) error {
 	owner, digest := s.rec.GetOwner().GetNode(), s.q.GetDigest()
@@ -105,7 +105,7 @@ func (e *Engine) leave(ctx context.Context, s standing) error {
 			return err
 		}
 	}
-	err := e.Machines.Release(ctx, s.vm, &machinev1.ReleaseRequest{Ref: s.ref(), Digest: digest})
+	err := e.Machines.Release(ctx, s.vm, &machinev1.ReleaseRequest{Ref: s.ref(), Digest: digest, Moved: owner != ""})
 	if err != nil && !errdefs.IsNotFound(err) || back {
 		return err
 	}
