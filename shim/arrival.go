@@ -144,7 +144,7 @@ func (a *arrival) come() error {
 	for {
 		conn, err := a.accept()
 		if ctx.Err() != nil {
-			err = fmt.Errorf("no source came in time (timeouts.operation): %w", context.Cause(ctx))
+			err = fmt.Errorf("no source came in time (--timeout, else timeouts.operation): %w", context.Cause(ctx))
 		}
 		if err != nil {
 			return err

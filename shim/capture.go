@@ -35,7 +35,7 @@ type capture struct {
 	resp     *machinev1.CaptureResponse
 	sent     *machinev1.SendResponse
 	err      error
-	silent   bool      // the NICs are down: behind done, or by who closes it
+	hushed   bool      // the NICs are down: behind done, or by who closes it
 	gone     time.Time // a checkpoint's VM went on
 	armed    bool      // the kernel has noted what was written since the page table was made
 	whole    bool      // the device state is saved: the VMM is not needed any more; vm.mu guards it

@@ -76,11 +76,11 @@ func (vm *VM) hush(ctx context.Context, c *capture) error {
 	if err := vm.vmmID().Stop(ctx); err != nil && !errors.Is(err, os.ErrProcessDone) { // what is gone runs even less
 		return err
 	}
-	if vm.nics == nil || c.silent {
+	if vm.nics == nil || c.hushed {
 		return nil
 	}
 	err := vm.nics.Down(ctx)
-	c.silent = err == nil
+	c.hushed = err == nil
 	return err
 }
 

@@ -12,6 +12,9 @@ import (
 	"godwit.dev/godwit/snapshot/store"
 )
 
+// firstWindow is how many frames the first read of a pack brings: a MiB of pages.
+const firstWindow = 16
+
 // window is what is read of a pack for somebody who waits: the more often its pages are wanted,
 // the more of it at once. What a guest touches as it wakes lies close together, and each read costs a
 // round trip that it waits for.
@@ -21,12 +24,12 @@ type window struct {
 }
 
 // ahead says up to where to read for a frame that somebody waits for. One that is on its way
-// already comes by itself, sooner, and nothing is read again. The caller holds l.mu.
+// already is asked for alone: what comes behind it is not read twice. The caller holds l.mu.
 func (l *lazy) ahead(frame int) (end int) {
 	number := int(l.index.Frames[frame].Pack)
 	w := l.windows[number]
 	if w == nil {
-		w = &window{frames: chunkFrames}
+		w = &window{frames: firstWindow}
 		l.windows[number] = w
 	}
 	if frame >= w.first && frame < w.end {

@@ -28,10 +28,10 @@ func TestAhead(t *testing.T) {
 	l := &lazy{filler: &filler{Snapshot: &Snapshot{index: index}, plan: &plan{index: index}}, here: make([]atomic.Bool, len(frames)), windows: map[int]*window{}}
 	l.here[90].Store(true)
 	for _, c := range []struct{ frame, end int }{
-		{3, 3 + chunkFrames},
+		{3, 3 + firstWindow},
 		{5, 6}, // on its way
-		{3 + chunkFrames, 3 + 3*chunkFrames},
-		{4, 4 + 4*chunkFrames}, // not any more
+		{3 + firstWindow, 3 + 3*firstWindow},
+		{4, 4 + 4*firstWindow}, // not any more
 		{75, 90},               // that one is here
 		{91, 100},              // the end of the pack
 		{1, 90},

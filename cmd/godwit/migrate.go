@@ -81,7 +81,7 @@ func newMigrate(opts *options) *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&request.To, "to", "", "node that shall have it (default: the one with the most room)")
 	flags.StringVar(&request.Mode, "mode", "auto", "live, cold (through the registry), or auto: live if that works, else cold")
-	flags.DurationVar(&downtime, "downtime", 0, "how long the VM may stand still (default: worker.pause_budget)")
+	flags.DurationVar(&downtime, "downtime", 0, "how long the VM may stand still in a live move (default: worker.pause_budget)")
 	flags.DurationVar(&timeout, "timeout", 0, "from the start to the commit (default: timeouts.operation)")
 	flags.StringVar(&bandwidth, "bandwidth", "", "bytes a second at most, such as 20MiB (default: worker.bandwidth)")
 	flags.StringSliceVar(&request.AbortOn, "abort-on", nil, "give up if: downtime (it stood still for longer than --downtime), stall (no byte moves for 30s)")

@@ -1,7 +1,10 @@
 //go:build integration
 
-// Package crash kills every program of godwit at every step of a hibernate and of a
-// wake, with real VMs, and looks from outside what came of the VM (N-35, S0-11, H38).
+// Package crash kills every program of godwit at every step of its operations, with real VMs,
+// and looks from outside what came of the VM (N-35, S0-11, H38). The steps of a move are the calls
+// and records that the programs tell of by themselves (api/points, move_*_test.go); those of a
+// hibernate, a wake, a checkpoint and a task are scenes, one for each, in *points_test.go: a new
+// step wants a new scene.
 package crash
 
 import (

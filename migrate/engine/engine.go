@@ -119,7 +119,7 @@ type Options struct {
 	Retention Retention
 
 	Limits   Limits        // of moves at once
-	Patience time.Duration // with a node that does not answer, before the commit
+	Patience time.Duration // with a node that does not answer, in one step
 	Stall    time.Duration // that a transfer stands still, where a move gives up then
 }
 

@@ -10,7 +10,7 @@ import (
 // Type of an Event.
 type Type string
 
-// Types of events. Those from Retrying on are warnings.
+// Types of events. Log says which are warnings.
 const (
 	Opened         Type = "Opened"
 	Committed      Type = "Committed"

@@ -133,3 +133,12 @@ func TestLostIsWokenByForce(t *testing.T) {
 	}
 	w.check("again")
 }
+
+// addresses wants the network of a VM that runs elsewhere to stay silent here.
+func (n *machine) addresses(req *machinev1.ReleaseRequest) {
+	for node, state := range n.state {
+		if node != n.node && state == runs && !req.GetMoved() {
+			n.broken = append(n.broken, "release gives the addresses back of a VM that has them elsewhere")
+		}
+	}
+}

@@ -235,11 +235,7 @@ func (n *machine) Release(ctx context.Context, _ *nodev1.VM, req *machinev1.Rele
 		if n.state[n.node] == gone {
 			return fmt.Errorf("release: %w", errdefs.ErrNotFound)
 		}
-		for node, state := range n.state {
-			if node != n.node && state == runs && !req.GetMoved() {
-				n.broken = append(n.broken, "release gives the addresses back of a VM that has them elsewhere")
-			}
-		}
+		n.addresses(req)
 		n.set(n.node, gone)
 		return nil
 	})

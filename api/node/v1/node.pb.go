@@ -298,7 +298,7 @@ type Operation struct {
 	// Of a move: the order's knobs, what became of it, and where it goes if it is turned round.
 	Mode              string   `protobuf:"bytes,60,opt,name=mode,proto3" json:"mode,omitempty"`                                // live, cold, auto; auto becomes one of the others before anything is made
 	DowntimeMs        int64    `protobuf:"varint,61,opt,name=downtime_ms,json=downtimeMs,proto3" json:"downtime_ms,omitempty"` // that the VM may stand still
-	TimeoutMs         int64    `protobuf:"varint,62,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`    // from the order to the commit; 0: as configured
+	TimeoutMs         int64    `protobuf:"varint,62,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`    // from its place in the queue to the commit; 0: as configured
 	AbortOn           []string `protobuf:"bytes,63,rep,name=abort_on,json=abortOn,proto3" json:"abort_on,omitempty"`           // downtime, stall
 	Outcome           string   `protobuf:"bytes,64,opt,name=outcome,proto3" json:"outcome,omitempty"`                          // JSON, once the VM runs: where the downtime went
 	Retarget          string   `protobuf:"bytes,65,opt,name=retarget,proto3" json:"retarget,omitempty"`                        // the destination of the next attempt, when this one is undone
