@@ -72,14 +72,18 @@ func (p *passes) approach() error {
 	var before uint64 // pages of the rest
 	var done passed
 	var took time.Duration
+	aim := p.budget
+	if p.aim > 0 {
+		aim = min(aim, p.aim)
+	}
 	if p.sample != nil && p.tracker == nil {
-		if rest, known := p.sample(); known && p.enough(rest, 0) {
+		if rest, known := p.sample(); known && p.enough(rest, 0, p.budget) {
 			return nil // every page is compared in the pause anyway
 		}
 	}
 	for n := 0; n < p.most; n++ {
 		if n > 0 && !p.between() {
-			if took < briefPass || n > 1 && p.enough(done.changed, before) {
+			if took < briefPass || n > 1 && p.enough(done.changed, before, p.budget) {
 				return nil
 			}
 			before = done.changed
@@ -90,7 +94,7 @@ func (p *passes) approach() error {
 		}
 		if n > 0 && known {
 			rest := p.due()
-			if p.enough(rest, before) {
+			if p.enough(rest, before, aim) {
 				return nil
 			}
 			before = rest
@@ -122,8 +126,8 @@ func (p *passes) between() bool {
 	return p.tracker != nil && p.lost == nil && p.tracker.Between()
 }
 
-func (p *passes) enough(rest, before uint64) bool {
-	return p.cost(rest) <= p.budget || before > 0 && rest*10 > before*shrinking
+func (p *passes) enough(rest, before uint64, aim time.Duration) bool {
+	return p.cost(rest) <= aim || before > 0 && rest*10 > before*shrinking
 }
 
 // looking is what the pause costs, about, for looking at so many pages.

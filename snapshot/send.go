@@ -22,6 +22,10 @@ import (
 // burden for anybody behind the move.
 const sendPasses = 30
 
+// sendAim is how short a pause is made as long as passes shrink, however long it may be: a pass
+// over what was written since the last one costs less than the pause that it saves.
+const sendAim = pauseFixed + 4*time.Millisecond
+
 // SendOptions of Send. Ref and Live are required.
 type SendOptions struct {
 	Ref       Ref
@@ -206,7 +210,7 @@ func (s *sender) greet(ctx context.Context) error {
 // prepare says how the passes are made.
 func (s *sender) prepare(ctx context.Context) error {
 	s.passes = passes{
-		ctx: ctx, spaces: s.spaces, live: &saving{s.o.Live, s}, tracker: s.o.Tracker, budget: s.o.Budget, most: sendPasses,
+		ctx: ctx, spaces: s.spaces, live: &saving{s.o.Live, s}, tracker: s.o.Tracker, budget: s.o.Budget, aim: sendAim, most: sendPasses,
 		cost: s.expect, begin: s.open, behind: func() error { return nil }, over: func() { s.captured = time.Now() }, gone: s.lost,
 	}
 	seed := newSeed()
