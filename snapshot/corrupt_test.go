@@ -161,7 +161,7 @@ func (w *world) alter(t *testing.T, d digest.Digest, change func(*v1.Manifest, m
 	return desc.Digest
 }
 
-// R1, P-18, H09, N-12, N-40: what does not fit is refused by its class, and nothing is
+// R1, P-18, H01, H09, N-12, N-40: what does not fit is refused by its class, and nothing is
 // written for it.
 func TestOpenRefuses(t *testing.T) {
 	w := newWorld(t, 6)

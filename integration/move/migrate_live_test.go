@@ -11,7 +11,7 @@ import (
 	"godwit.dev/godwit/integration/harness"
 )
 
-// N-01: godwit migrate moves a VM live, by the controller's engine, there and back. What the
+// N-01, S0-61: godwit migrate moves a VM live, by the controller's engine, there and back. What the
 // store has of it is known there too, so that the next snapshot is small.
 func TestMigrateLive(t *testing.T) {
 	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true})

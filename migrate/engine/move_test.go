@@ -97,7 +97,7 @@ func TestMoveIncompatible(t *testing.T) {
 }
 
 // A source that is missing, is another VM by now, or has ended closes its order, each with its
-// own reason (N-28).
+// own reason (N-28), so that who waits for several of them does not wait for it (P-08).
 func TestMoveOfWhatIsNotThere(t *testing.T) {
 	for name, why := range map[string]error{"gone": errdefs.ErrNotFound, "replaced": stale("generation 3 is stale"), "ended": stale("it is stopped, not running")} {
 		w := liveWorld(t)

@@ -36,7 +36,8 @@ func listed(rec *nodev1.Record) *nodev1.Record {
 	return rec
 }
 
-// A snapshot in use is never deleted; any other leaves the list and is owed, in one write.
+// A snapshot in use is never deleted; any other leaves the list and is owed, in one write. One
+// that two hold, such as a wake and the record, stays until the last of them is done (P-07).
 func TestTrim(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -68,6 +69,16 @@ func TestTrim(t *testing.T) {
 		}
 		if err != nil || len(c.Record.GetSnapshots()) != 1 || len(c.Owed) != 1 || c.Owed[0].GetSnapshot().GetTag() != "g5-b" || c.Owed[0].GetUid() != "u" {
 			t.Errorf("%s: %v, %v", tt.name, c, err)
+		}
+	}
+	held := listed(&nodev1.Record{Owner: &nodev1.Owner{Digest: digest}, Operation: &nodev1.Operation{Id: "o", Digest: digest, Phase: nodev1.Phase_PHASE_SWITCHING}})
+	for _, lets := range []func(){nil, func() { held.Operation = nil }, func() { held.Owner = &nodev1.Owner{Digest: "sha256:new"} }} {
+		if lets != nil {
+			lets()
+		}
+		c, err := transition.Trim(transition.State{Record: held}, &nodev1.TrimRequest{Vm: vm, Digest: digest}, now)
+		if last := held.GetOwner().GetDigest() != digest; last != (err == nil && len(c.Owed) == 1) || !last && !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("held by %v and %v: %v, %v", held.GetOperation(), held.GetOwner(), c.Owed, err)
 		}
 	}
 	s := transition.State{Record: listed(&nodev1.Record{})}
