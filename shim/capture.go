@@ -134,10 +134,14 @@ func (vm *VM) work(c *capture) {
 		c.cancel() // the timer's
 	}
 	if err != nil {
-		err = fmt.Errorf("capture VM %s: %w", vm.id, err)
+		err = fmt.Errorf("capture VM %s: %w", vm.id, vm.why(c, err))
 		vm.log.Error("capture", "error", err)
+		vm.cutShort.Store(errors.Is(err, errEarly)) // before its hold is gone
 		if e := vm.enterFrom(Capturing, Aborting); e == nil {
 			err = errors.Join(err, vm.thawSource(c, Capturing, true))
+		} else if vm.is(Stopped) {
+			c.deadline.Stop()
+			err = errors.Join(err, vm.bereave(c, false))
 		}
 		c.err = err
 		return
@@ -289,13 +293,12 @@ func (vm *VM) push(c *capture, s *standing, out *machinev1.CaptureResponse) (sna
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	defer cancel(nil)
 	go s.watch(ctx, cancel)
-	receipt, err := vm.host.Snapshots(j.Cgroup).Push(ctx, job, func(p worker.Progress) {
+	return vm.host.Snapshots(j.Cgroup).Push(ctx, job, func(p worker.Progress) {
 		vm.progress.note(p)
 		if !p.Captured.IsZero() && c.req.GetCheckpoint() {
 			vm.goOn(c)
 		}
 	})
-	return receipt, s.why(err)
 }
 
 // openSource opens what a VM consists of, RAM first.

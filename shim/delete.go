@@ -43,6 +43,7 @@ func (vm *VM) delete(ctx context.Context) error {
 	if vm.is(Created) {
 		vm.endCreated(ctx, 0) // H26: it never started, so it ended well
 	}
+	vm.outlive(ctx)
 	if err := vm.enterDeleting(); err != nil {
 		return fmt.Errorf("delete task %s: %w", vm.id, err)
 	}

@@ -60,6 +60,19 @@ func (vm *VM) early() error {
 	return fmt.Errorf("the guest ended (%s) %w: %w", how, errEarly, errdefs.ErrAborted)
 }
 
+// why prefers the end of the guest to what that has led to.
+func (vm *VM) why(c *capture, err error) error {
+	if err == nil || vm.spared(c) || errors.Is(err, errEarly) || vm.vmmID().Alive() {
+		return err
+	}
+	select {
+	case <-vm.machine.Done():
+		return vm.early()
+	case <-time.After(lastMoment):
+		return err
+	}
+}
+
 // spare notes that the operation does without the VMM from here on: its end is the operation's
 // to tell. Who is too late for that has no VM any more.
 func (vm *VM) spare(c *capture) error {
@@ -78,6 +91,22 @@ func (vm *VM) spared(c *capture) bool {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	return c.whole
+}
+
+// outlive waits for an operation whose VM has ended too early: it lets go of what it has not got,
+// and whoever hears of the end may delete the task at once.
+func (vm *VM) outlive(ctx context.Context) {
+	vm.mu.Lock()
+	c, ended := vm.capture, vm.state == Stopped
+	early := ended && c != nil && !c.whole
+	vm.mu.Unlock()
+	if !early {
+		return
+	}
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+	}
 }
 
 // mourn ends a VM whose VMM is gone, with the status that this means. Who comes later waits

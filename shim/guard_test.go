@@ -2,11 +2,13 @@ package shim
 
 import (
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/ttrpc"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 )
@@ -174,32 +176,31 @@ func TestGuestEndsBeforeThePause(t *testing.T) {
 		"process exit 7": {exits, 7, "the guest ended (exit 7)"},
 	} {
 		for name, o := range operations {
-			ends := func(t *testing.T, w *world, vm *VM, err error) {
+			says := func(t *testing.T, w *world, vm *VM, err error) {
 				if !errdefs.IsAborted(err) || !strings.Contains(err.Error(), c.reason) || strings.Contains(err.Error(), "context canceled") {
 					t.Errorf("%s = %v", name, err)
 				}
-				if !eventually(func() bool { return vm.is(Stopped) }) {
-					t.Errorf("VM is %s", vm.state)
+				if err := w.abort(); err != nil && !errdefs.IsNotFound(err) { // the controller's, behind the task's end
+					t.Errorf("abort: %v", err)
 				}
-				w.must("abort", w.abort()) // the controller's
 				if j := vm.noted(); j.Phase != Own || j.Operation != "" {
 					t.Errorf("journal is %s of operation %q", j.Phase, j.Operation)
 				}
 				if err := o.begin(w); err == nil {
 					t.Error("it was begun again")
 				}
-				w.endsOnce(how, c.status)
 			}
 			t.Run(name+" "+how+" during passes", func(t *testing.T) {
 				w := moving(t)
 				w.store.early = make(chan struct{})
 				vm, done := w.begun(o, inPasses)
 				c.do(w, vm)
-				ends(t, w, vm, <-done)
+				w.endsOnce(how, c.status) // who is told deletes at once
+				says(t, w, vm, <-done)
 			})
-			// What asks last before the pause, and what stops the VM and saves it, find it gone.
-			for _, call := range []string{"info", "pause", "save state"} {
-				if how == "process exit 7" && call != "info" || name != "move" {
+			// What asks first of all, or last before the pause, and what stops the VM and saves it, find it gone.
+			for _, call := range map[string][]string{"move": {"info", "pause", "save state"}, "hibernate": {"probe"}}[name] {
+				if how == "process exit 7" && (call == "pause" || call == "save state") {
 					continue // a guest that stands still ends nothing
 				}
 				t.Run(name+" "+how+" at "+call, func(t *testing.T) {
@@ -208,7 +209,12 @@ func TestGuestEndsBeforeThePause(t *testing.T) {
 					paused := false
 					w.at(call, func() error {
 						c.do(w, vm)
-						if how == "process exit 7" {
+						switch {
+						case call == "probe" && !eventually(func() bool { return vm.is(Stopped) }):
+							t.Error("the VM does not end")
+						case call == "probe": // its RAM is gone
+							return nil
+						case how == "process exit 7":
 							w.at("pause", func() error { paused = true; return nil })
 							return nil
 						}
@@ -219,10 +225,35 @@ func TestGuestEndsBeforeThePause(t *testing.T) {
 					if paused {
 						t.Error("a guest was paused for a move that has reported its end here")
 					}
-					ends(t, w, vm, err)
+					says(t, w, vm, err)
+					w.endsOnce(how, c.status)
 				})
 			}
 		}
+	}
+}
+
+// N-51: who ordered the operation hears why it ended, also where the task is deleted the moment that
+// its end is told, and its shim's socket goes.
+func TestGuestEndsAndItsTaskIsDeleted(t *testing.T) {
+	w := moving(t)
+	w.store.early = make(chan struct{})
+	conn, err := net.Dial("unix", w.cfg.MachineSocket("ns", "vm"))
+	w.must("dial", err)
+	client := ttrpc.NewClient(conn)
+	defer client.Close()
+	machine := machinev1.NewMachineClient(client)
+	_, done := w.begun(operation{begin: func(w *world) error {
+		_, err := machine.Capture(t.Context(), &machinev1.CaptureRequest{Ref: w.ref(), Repository: "r", Tag: "t"})
+		return errgrpc.ToNative(err)
+	}}, inPasses)
+	w.must("kill VMM", w.machine.Kill(t.Context()))
+	w.endsOnce("deleted", killed)
+	if err := <-done; !errdefs.IsAborted(err) || !strings.Contains(err.Error(), "the guest ended") {
+		t.Errorf("capture = %v", err)
+	}
+	if _, err := machine.Query(t.Context(), &machinev1.QueryRequest{}); err == nil {
+		t.Error("the socket is served on")
 	}
 }
 

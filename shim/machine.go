@@ -227,5 +227,11 @@ func (vm *VM) unserve() error {
 	if server == nil {
 		return nil
 	}
+	if vm.cutShort.Load() { // whoever ordered what the VM's end has cut short hears of it first
+		sleep(vm.life, answerPause)
+	}
 	return server.Close()
 }
+
+// answerPause is more than an answer takes to be out.
+const answerPause = time.Second

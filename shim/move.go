@@ -225,8 +225,7 @@ func (vm *VM) transmit(c *capture, s *standing, o *offered, out *machinev1.SendR
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	defer cancel(nil)
 	go s.watch(ctx, cancel)
-	sent, err := vm.host.Snapshots(j.Cgroup).Send(ctx, job, vm.progress.note)
-	return sent, s.why(err)
+	return vm.host.Snapshots(j.Cgroup).Send(ctx, job, vm.progress.note)
 }
 
 func refOf(vm *VM, ref *machinev1.Ref, j *Journal) snapshot.Ref {

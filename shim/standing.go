@@ -3,7 +3,6 @@ package shim
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -32,19 +31,6 @@ func (s *standing) watch(ctx context.Context, cancel context.CancelCauseFunc) {
 			cancel(s.vm.early())
 		}
 	case <-ctx.Done():
-	}
-}
-
-// why prefers the end of the guest to what it has led to.
-func (s *standing) why(err error) error {
-	if err == nil || s.vm.spared(s.c) || errors.Is(err, errEarly) || s.vm.vmmID().Alive() {
-		return err
-	}
-	select {
-	case <-s.vm.machine.Done():
-		return s.vm.early()
-	case <-time.After(lastMoment):
-		return err
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/ttrpc"
@@ -75,6 +76,7 @@ type VM struct {
 	watchers  sync.WaitGroup
 	ending    sync.Once
 	mourning  sync.Once
+	cutShort  atomic.Bool // an operation, whose caller is to hear that
 }
 
 // Resume is what a snapshot says about the task in it.

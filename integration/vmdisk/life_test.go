@@ -3,7 +3,6 @@
 package vmdisk
 
 import (
-	"context"
 	"fmt"
 	"path/filepath"
 	"strconv"
@@ -141,8 +140,8 @@ func (s *site) powerOff(t *testing.T, n *harness.Node, vm string, console func()
 	}
 }
 
-// kernel boots the same disk with the kernel beside it in the image, twice: a second
-// task of the container finds its writes. A SIGKILL ends it.
+// kernel boots the same disk with the kernel beside it in the image: a second task of the
+// container finds the first one's writes. A SIGKILL ends the first, the guest itself the second.
 func (s *site) kernel(t *testing.T) {
 	const vm = "kernel"
 	c := run(t, s.a, append(byKernel(form()), "--annotation", "godwit.dev/memory=256MiB", images.KernelDisk, vm)...)
@@ -151,28 +150,8 @@ func (s *site) kernel(t *testing.T) {
 	if code := c.ended(); code != 137 {
 		t.Errorf("ctr ended with %d", code)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), stepTimeout)
-	defer cancel()
-	cmd := s.a.Command(ctx, "ctr", s.a.CtrArgs("task", "start", vm)...)
-	out := &output{}
-	cmd.Stdout, cmd.Stderr = out, out
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stdin.Close()
-	if err := s.a.Enter(cmd.Start); err != nil {
-		t.Fatal(err)
-	}
-	awaitTick(t, out.String, func(s state) bool { return s["boots"] == "2" })
-	// The guest's own power-off is the status 0.
-	if _, err := fmt.Fprintln(stdin, "umount /mnt; poweroff -f"); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("ctr task start: %v: %q", err, tail(out.String()))
-	}
-	s.remove(t, vm, s.a)
+	s.endsInMoves(t, vm)
+	s.remove(t, vm, s.a, s.b)
 }
 
 // bios boots a disk that only a BIOS can start.

@@ -117,9 +117,14 @@ func (o *output) String() string {
 // run starts a VM in the foreground; the test's end kills its ctr.
 func run(t *testing.T, n *harness.Node, args ...string) *console {
 	t.Helper()
+	return foreground(t, n, append([]string{"run", "--runtime", runtimeName}, args...)...)
+}
+
+func foreground(t *testing.T, n *harness.Node, args ...string) *console {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	c := &console{t: t, out: &output{}, errs: &output{}, done: make(chan struct{})}
-	c.cmd = n.Command(ctx, "ctr", n.CtrArgs(append([]string{"run", "--runtime", runtimeName}, args...)...)...)
+	c.cmd = n.Command(ctx, "ctr", n.CtrArgs(args...)...)
 	c.cmd.Stdout, c.cmd.Stderr = c.out, c.errs
 	var err error
 	if c.stdin, err = c.cmd.StdinPipe(); err != nil {
