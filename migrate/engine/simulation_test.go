@@ -35,6 +35,9 @@ type simulation struct {
 	last   int    // of the VM's counter, as the world has seen it
 	broken []string
 	trace  []string
+	heard  []*heard
+	first  hands           // whose the VM was
+	clock  int64           // of what was heard
 	edges  map[string]bool // of nodes' records and of phases
 	phase  string          // of the open operation
 	doom   string          // a node dies in this phase; empty: at any time
@@ -66,7 +69,7 @@ func newSimulation(seed uint64, m model.Mutation, trusting bool) *simulation {
 	}
 	s.doom = pick(&s.schedule, []string{"", "preparing", "aborting", "committed", "reverting"})
 	a.record, a.gen, a.vmm = recordOwn, rec.GetGeneration(), vmmRuns
-	s.runner, s.gen = "a", a.gen
+	s.runner, s.gen, s.first = "a", a.gen, hands{a.gen, "a"}
 	for _, c := range []string{"c1", "c2"} {
 		s.spawn(c, c, func() { s.control(c) })
 	}
@@ -83,8 +86,9 @@ func (s *simulation) violated(format string, args ...any) {
 // ran watches over I1 and I2: one runner, and no generation after a later one.
 func (s *simulation) ran(n *simNode, gen uint64) {
 	s.trace = append(s.trace, fmt.Sprintf("%s runs %d", n.name, gen))
-	for _, other := range s.nodes {
-		if other != n && other.vmm == vmmRuns {
+	s.heardOf(n, gen)
+	for _, name := range simNodes {
+		if other := s.nodes[name]; other != n && other.vmm == vmmRuns {
 			s.violated("I1: %s and %s run", other.name, n.name)
 		}
 	}
@@ -111,6 +115,7 @@ func (s *simulation) tick() {
 	for _, name := range simNodes {
 		if n := s.nodes[name]; n.vmm == vmmRuns {
 			n.count++
+			s.heardOf(n, n.gen)
 			if n.count != s.last+1 {
 				s.violated("the VM counts %d on %s, %d was seen", n.count, n.name, s.last)
 			}
@@ -220,8 +225,8 @@ func (s *simulation) live() {
 		}
 	}
 	s.faults = false
-	for _, n := range s.nodes { // what was held up by a dead caller ends by its deadline
-		n.crash()
+	for _, name := range simNodes { // what was held up by a dead caller ends by its deadline
+		s.nodes[name].crash()
 	}
 	for range 4000 {
 		s.step(pick(&s.schedule, s.actors))
@@ -326,7 +331,7 @@ func (s *simulation) phases(ctx context.Context, before, after *nodev1.Operation
 }
 
 func (r simRecords) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Record, error) {
-	return stored(&r.s.schedule, ctx, r.RecordsService.Get, req)
+	return r.s.hears(change{}, func() (*nodev1.Record, error) { return stored(&r.s.schedule, ctx, r.RecordsService.Get, req) })
 }
 
 func (r simRecords) Advance(ctx context.Context, req *nodev1.AdvanceRequest) (*nodev1.Record, error) {
@@ -337,13 +342,20 @@ func (r simRecords) Advance(ctx context.Context, req *nodev1.AdvanceRequest) (*n
 		return do(ctx, req)
 	}
 	r.stumbled(req)
-	return stored(&r.s.schedule, ctx, do, req)
+	var in change
+	if req.GetPhase() == nodev1.Phase_PHASE_REVERTING {
+		in.to = hands{req.GetGeneration() + 2, r.s.source(ctx)}
+	}
+	return r.s.hears(in, func() (*nodev1.Record, error) { return stored(&r.s.schedule, ctx, do, req) })
 }
 
 func (r simRecords) Commit(ctx context.Context, req *nodev1.CommitRequest) (*nodev1.Record, error) {
-	return stored(&r.s.schedule, ctx, func(ctx context.Context, req *nodev1.CommitRequest) (*nodev1.Record, error) {
-		return r.changed(ctx, func() (*nodev1.Record, error) { return r.RecordsService.Commit(ctx, req) })
-	}, req)
+	in := change{to: hands{req.GetGeneration() + 1, req.GetOwner().GetNode()}}
+	return r.s.hears(in, func() (*nodev1.Record, error) {
+		return stored(&r.s.schedule, ctx, func(ctx context.Context, req *nodev1.CommitRequest) (*nodev1.Record, error) {
+			return r.changed(ctx, func() (*nodev1.Record, error) { return r.RecordsService.Commit(ctx, req) })
+		}, req)
+	})
 }
 
 func (r simRecords) Finish(ctx context.Context, req *nodev1.FinishRequest) (*nodev1.Record, error) {
