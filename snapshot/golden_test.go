@@ -73,6 +73,20 @@ func FuzzManifest(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(data)
+	for _, more := range [][]v1.Descriptor{
+		nil, {blobOf(MediaTypePack, "a", 16<<20), blobOf(MediaTypePack, "b", 1)},
+		{blobOf(MediaTypePack, "c", 64<<20), blobOf(MediaTypeDisk, "d", 1<<30), blobOf(MediaTypeDisk, "e", 4096)},
+	} {
+		layers := append([]v1.Descriptor{blobOf(MediaTypeState, "state", 5000), blobOf(MediaTypeIndex, "index", 400)}, more...)
+		data, err := newManifest(testRef(), blobOf(MediaTypeConfig, "config", 300), layers)
+		if err == nil {
+			_, err = parseManifest(data)
+		}
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		parts, err := parseManifest(data)
 		if err != nil {
