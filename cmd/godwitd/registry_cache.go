@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"math"
 	"path"
-	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/google/uuid"
@@ -15,29 +14,7 @@ import (
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/snapshot/cache"
-	"godwit.dev/godwit/snapshot/store"
 )
-
-// keeping lets a read of this process use the cache; nil: there is none.
-func (r *registry) keeping(repository string) (kept *cache.Dir, leave func()) {
-	if strings.HasPrefix(repository, store.LayoutPrefix) {
-		return nil, nil
-	}
-	lease, err := r.cache.Join(repository, "")
-	if err != nil {
-		slog.Warn("the cache of packs is not used", "error", err)
-	}
-	if lease == nil {
-		return nil, nil
-	}
-	kept = cache.NewDir(lease.Dir, "", nil)
-	return kept, func() {
-		lease.Close()
-		if err := r.cache.Note(*kept.Usage()); err != nil {
-			slog.Warn("the figures of the cache are not kept", "error", err)
-		}
-	}
-}
 
 // forget deletes what this node keeps of a snapshot that was deleted. What a job uses at the
 // moment stays until it is evicted.

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/snapshot/store/storetest"
+)
+
+// N-46: godwitd has every right on the node, so that it leaves what lies in a registry to a
+// worker: that one's answer is all that it knows of manifest, config and index.
+func TestWorkerReadsSnapshots(t *testing.T) {
+	s := storetest.Start(t, &storetest.Registry{})
+	r := ofNode(t, s)
+	repository, d, _ := held(t, r, "op")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	beside := filepath.Join(filepath.Dir(self), shimBinary)
+	says := func(answer string) {
+		t.Helper()
+		if err := os.WriteFile(beside, []byte("#!/bin/sh\nread -r job\necho '"+answer+"'\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { os.Remove(beside) })
+
+	says(`{"opened":{"config":{"spec":{"id":"of the worker"}}}}`)
+	s.Take()
+	spec, err := r.spec(t.Context(), repository, d)
+	if err != nil || spec.ID != "of the worker" {
+		t.Fatalf("%+v, %v", spec, err)
+	}
+	if n := len(s.Take()); n != 0 {
+		t.Errorf("%d requests of its own", n)
+	}
+	manifest, config, err := r.Inspect(t.Context(), repository, d)
+	if err != nil || len(manifest) == 0 || len(config) == 0 {
+		t.Errorf("%s, %s, %v", manifest, config, err)
+	}
+	says(`{"error":{"class":"data loss","text":"a bad index"}}`)
+	if _, err := r.spec(t.Context(), repository, d); !errdefs.IsDataLoss(err) {
+		t.Errorf("spec: %v", err)
+	}
+	if _, _, err := r.Inspect(t.Context(), repository, d); !errdefs.IsDataLoss(err) {
+		t.Errorf("inspect: %v", err)
+	}
+}
