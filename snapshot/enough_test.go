@@ -10,7 +10,7 @@ import (
 // S0-32: passes before the pause end when the rest fits its budget, or is more than eight tenths
 // of what it was before.
 func TestEnough(t *testing.T) {
-	p := &passes{budget: 10 * time.Millisecond, cost: func(rest uint64) time.Duration { return time.Duration(rest) * time.Millisecond }}
+	p := &passes{cost: func(rest uint64) time.Duration { return time.Duration(rest) * time.Millisecond }}
 	for _, tt := range []struct {
 		rest, before uint64
 		want         bool
@@ -20,7 +20,7 @@ func TestEnough(t *testing.T) {
 		{80, 100, false}, {79, 100, false}, // it shrinks
 		{81, 100, true}, {100, 100, true}, {500, 100, true},
 	} {
-		if got := p.enough(tt.rest, tt.before); got != tt.want {
+		if got := p.enough(tt.rest, tt.before, 10*time.Millisecond); got != tt.want {
 			t.Errorf("%d pages are left of %d: enough is %v", tt.rest, tt.before, got)
 		}
 	}
