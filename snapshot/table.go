@@ -308,7 +308,7 @@ func (w *tableWriter) append(data []byte, entries int) error {
 	w.header.Entries += uint64(entries)
 	w.mu.Unlock()
 	if _, err := w.f.WriteAt(data, at); err != nil {
-		return fmt.Errorf("page table: %w", err)
+		return fileFull("page table", err)
 	}
 	return nil
 }
