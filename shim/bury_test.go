@@ -136,6 +136,39 @@ func TestCreateClearsADeadDestination(t *testing.T) {
 	w.must("start", w.start())
 }
 
+// A fence that a Create has cleared is nobody else's before the Create's own journal stands: a
+// successor would take the socket away that the new task serves. One that fails lets go of it.
+func TestCreateKeepsTheFence(t *testing.T) {
+	w := deadDestination(t, false)
+	w.records.set(func(rec *nodev1.Record) { rec.Operation = nil })
+	w.restart()
+	tried := 0
+	refuse := error(errdefs.ErrUnavailable)
+	w.at("ensure", func() error {
+		tried++
+		if j := w.left(); j.Phase != Fenced || j.Shim.PID != os.Getpid() {
+			t.Errorf("the fence: %+v", j)
+		}
+		if err := Adopt(t.Context(), w.host(), "ns", "vm"); !errdefs.IsAlreadyExists(err) {
+			t.Errorf("adopt = %v", err)
+		}
+		return refuse
+	})
+	if err := w.create(); err == nil || tried != 1 {
+		t.Fatalf("create = %v, the record was asked %d times", err, tried)
+	}
+	if j := w.left(); j.Phase != Fenced || j.Shim != (proc.ID{}) {
+		t.Errorf("a Create that failed leaves %+v", j)
+	}
+	refuse = nil
+	w.restart()
+	w.must("create", w.create())
+	if q := w.query(); q.GetRecord() == string(Fenced) {
+		t.Errorf("it answers %v", q)
+	}
+	w.must("start", w.start())
+}
+
 // The journal of a living shim is nobody else's.
 func TestTakeLeavesTheLiving(t *testing.T) {
 	w := newWorld(t).asleep()

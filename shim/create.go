@@ -129,7 +129,7 @@ func (c *creation) load(ctx context.Context, _ *undo) (err error) {
 
 // clear frees what an earlier incarnation left, and refuses to touch one that an
 // operation holds.
-func (c *creation) clear(ctx context.Context, _ *undo) error {
+func (c *creation) clear(ctx context.Context, u *undo) error {
 	old, err := take(c.vm.dir, func(old *Journal) error { return c.clearable(ctx, old) })
 	if errdefs.IsNotFound(err) {
 		return nil
@@ -138,7 +138,10 @@ func (c *creation) clear(ctx context.Context, _ *undo) error {
 		return err
 	}
 	c.vm.log.Info("clear what an earlier task left", "phase", old.Phase)
-	return reclaim(ctx, c.host, c.vm.dir, old)
+	// A fence that stays is this shim's until its own journal stands: a successor that took it
+	// would serve, and then remove, the socket of this task.
+	u.add("let go of the fence", func(context.Context) error { return letGo(c.vm.dir, old.Shim) })
+	return reclaimAs(ctx, c.host, c.vm.dir, old, old.Shim)
 }
 
 // clearable also ends the successor of a shim that does nothing any more but answer for

@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"testing"
+	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/errdefs"
@@ -91,5 +92,32 @@ func TestShutdownDuringAFailingCreate(t *testing.T) {
 	}
 	if !eventually(func() bool { return w.service.life.Err() != nil }) {
 		t.Error("the shim stays")
+	}
+}
+
+// A containerd that was killed in a Delete finds the shim when it starts again, perhaps still in
+// that Delete: it hears of no pids, so that it ends the shim.
+func TestPidsBesideADelete(t *testing.T) {
+	w := newWorld(t)
+	w.must("create", w.create())
+	reached, open := make(chan struct{}), make(chan struct{})
+	w.at("disown", func() error { close(reached); <-open; return nil })
+	deleted, asked := make(chan error, 1), make(chan error, 1)
+	go func() { deleted <- w.delete() }()
+	<-reached
+	go func() {
+		_, err := w.service.Pids(ctxNS(t), &taskapi.PidsRequest{ID: "vm"})
+		asked <- err
+	}()
+	select {
+	case err := <-asked:
+		t.Errorf("in a delete: %v", err)
+		asked <- err
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(open)
+	w.must("delete", <-deleted)
+	if err := errgrpc.ToNative(<-asked); !errdefs.IsNotFound(err) {
+		t.Errorf("behind it: %v", err)
 	}
 }

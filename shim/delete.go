@@ -149,9 +149,16 @@ func (s *Service) leave(vm *VM) {
 	case <-s.life.Done():
 		return
 	}
-	// A Delete under way is answered first.
-	for vm.is(Deleting) {
-		sleep(s.life, 10*time.Millisecond)
-	}
+	s.afterDelete(s.life) // which is answered first
 	s.shutdown.Shutdown()
+}
+
+// afterDelete waits for the end of a Delete under way. A containerd that starts asks for the pids
+// of each shim that it finds, and ends the one that has no task; it keeps the one that still has,
+// for which nobody would call Shutdown if the containerd before was killed in that Delete.
+func (s *Service) afterDelete(ctx context.Context) {
+	vm, err := s.the()
+	for err == nil && vm.is(Deleting) && ctx.Err() == nil {
+		sleep(ctx, 10*time.Millisecond)
+	}
 }

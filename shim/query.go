@@ -57,7 +57,8 @@ func (vm *VM) status(p *process) tasktypes.Status {
 
 // Pids lists the task's processes under the one pid that the host has for them. It is
 // never empty: containerd would take the shim for a leaked one.
-func (s *Service) Pids(_ context.Context, r *taskapi.PidsRequest) (*taskapi.PidsResponse, error) {
+func (s *Service) Pids(ctx context.Context, r *taskapi.PidsRequest) (*taskapi.PidsResponse, error) {
+	s.afterDelete(ctx)
 	return on(s, r.GetID(), func(vm *VM) (*taskapi.PidsResponse, error) {
 		vm.mu.Lock()
 		defer vm.mu.Unlock()

@@ -23,6 +23,11 @@ func reclaim(ctx context.Context, host *Host, dir string, j *Journal) error {
 	if j == nil {
 		return nil
 	}
+	return reclaimAs(ctx, host, dir, j, proc.ID{})
+}
+
+// reclaimAs is reclaim whose fence is the owner's: nobody else takes it while that one lives.
+func reclaimAs(ctx context.Context, host *Host, dir string, j *Journal, owner proc.ID) error {
 	if err := free(ctx, host, dir, j); err != nil {
 		return err
 	}
@@ -31,10 +36,31 @@ func reclaim(ctx context.Context, host *Host, dir string, j *Journal) error {
 			return removeVM(dir)
 		}
 		fence := &Journal{
-			Phase: Fenced, Operation: j.Operation, Attempt: j.Attempt, Self: j.Self, Digest: j.Digest, Generation: j.Generation,
+			Phase: Fenced, Operation: j.Operation, Attempt: j.Attempt, Self: j.Self, Digest: j.Digest, Generation: j.Generation, Shim: owner,
 		}
 		return errors.Join(fence.store(dir), removeFile(stateFile(dir)))
 	})
+}
+
+// letGo leaves a fence that is the owner's to whoever comes.
+func letGo(dir string, owner proc.ID) error {
+	unlock, err := lockDir(filepath.Dir(dir))
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	j, err := loadJournal(dir)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil || j.Phase != Fenced || j.Shim != owner {
+		return err
+	}
+	j.Shim = proc.ID{}
+	return j.store(dir)
 }
 
 // discard is reclaim that leaves no fence.
