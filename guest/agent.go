@@ -204,6 +204,12 @@ func call[Q, R any](ctx context.Context, a *Agent, do func(agentv1.AgentService,
 	return again(ctx, a, func(p *peer) (*R, error) { return do(agentv1.NewAgentClient(p.client), ctx, req) })
 }
 
+// lost reports whether a call ended because its session did, perhaps in the midst of an answer,
+// which ttrpc tells as the io package does.
+func (p *peer) lost(err error) bool {
+	return errors.Is(err, ttrpc.ErrClosed) || errors.Is(err, session.ErrReset) || errors.Is(err, io.ErrUnexpectedEOF) && p.conn.Err() != nil
+}
+
 // again does what needs a session until one lasts for it.
 func again[R any](ctx context.Context, a *Agent, do func(*peer) (*R, error)) (*R, error) {
 	for wait := againMin; ; wait = min(2*wait, againMax) {
@@ -222,7 +228,7 @@ func again[R any](ctx context.Context, a *Agent, do func(*peer) (*R, error)) (*R
 			a.drop(p)
 			return nil, e
 		}
-		if !errors.Is(err, ttrpc.ErrClosed) && !errors.Is(err, session.ErrReset) {
+		if !p.lost(err) {
 			return nil, native(err)
 		}
 		a.drop(p)
