@@ -71,7 +71,7 @@ func newTravels(t *testing.T) *travels {
 	w.records, w.moves = record.Local(socket), moves.Local(socket)
 	t.Cleanup(func() { w.records.Close(); w.moves.Close() })
 	tar := filepath.Join(h.Dir, "probe.tar")
-	w.keeper.Ctr(t, "images", "export", tar, images.Probe)
+	w.keeper.Ctr(t, "images", "export", "--local", tar, images.Probe)
 	conn, err := h.ListenPacket(net.JoinHostPort(harness.Gateway, beaconPort))
 	if err != nil {
 		t.Fatal(err)

@@ -71,7 +71,7 @@ func makeWorld(t *testing.T, config func(*harness.Node) string) *world {
 		t.Fatal(err)
 	}
 	tar := filepath.Join(h.Dir, "probe.tar")
-	w.a.Ctr(t, "images", "export", tar, images.Probe)
+	w.a.Ctr(t, "images", "export", "--local", tar, images.Probe)
 	if err := w.b.Import(t.Context(), tar, ""); err != nil {
 		t.Fatal(err)
 	}

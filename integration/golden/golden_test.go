@@ -91,7 +91,7 @@ func TestGolden(t *testing.T) {
 	a.CheckClean(t)
 	b.CheckClean(t)
 	tar := filepath.Join(h.Dir, "probe.tar")
-	a.Ctr(t, "images", "export", tar, images.Probe)
+	a.Ctr(t, "images", "export", "--local", tar, images.Probe)
 	if err := b.Import(t.Context(), tar, ""); err != nil {
 		t.Fatal(err)
 	}
