@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -126,18 +125,12 @@ func cleanUp(ctx context.Context, host *Host, dir string, j *Journal) error {
 // sweep removes the directory of a VM that has no journal: its shim died before the first
 // word of it, or whoever freed it behind the last. Nothing else is there.
 func sweep(dir string) error {
-	unlock, err := lockDir(filepath.Dir(dir))
-	if errdefs.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if _, err := loadJournal(dir); !errdefs.IsNotFound(err) {
-		return err
-	}
-	return removeVM(dir)
+	return locked(dir, func(_ *Journal, err error) error {
+		if !errdefs.IsNotFound(err) {
+			return err
+		}
+		return removeVM(dir)
+	})
 }
 
 // poststop runs the hooks of a bundle whose shim cannot. A failure is told: nothing can

@@ -44,6 +44,21 @@ func reclaimAs(ctx context.Context, host *Host, dir string, j *Journal, owner pr
 
 // letGo leaves a fence that is the owner's to whoever comes.
 func letGo(dir string, owner proc.ID) error {
+	return locked(dir, func(now *Journal, err error) error {
+		if errdefs.IsNotFound(err) {
+			return nil
+		}
+		if err != nil || now.Phase != Fenced || now.Shim != owner {
+			return err
+		}
+		now.Shim = proc.ID{}
+		return now.store(dir)
+	})
+}
+
+// locked hands fn the journal in dir, which nobody takes or writes a last word on meanwhile.
+// Where there are no VMs at all there is nothing to do.
+func locked(dir string, fn func(now *Journal, err error) error) error {
 	unlock, err := lockDir(filepath.Dir(dir))
 	if errdefs.IsNotFound(err) {
 		return nil
@@ -52,15 +67,7 @@ func letGo(dir string, owner proc.ID) error {
 		return err
 	}
 	defer unlock()
-	j, err := loadJournal(dir)
-	if errdefs.IsNotFound(err) {
-		return nil
-	}
-	if err != nil || j.Phase != Fenced || j.Shim != owner {
-		return err
-	}
-	j.Shim = proc.ID{}
-	return j.store(dir)
+	return fn(loadJournal(dir))
 }
 
 // discard is reclaim that leaves no fence.
@@ -77,24 +84,17 @@ func discard(ctx context.Context, host *Host, dir string, j *Journal) error {
 // settle writes the last word on what j was, or removes it, unless the journal in dir is
 // another process's by now, which frees the same again and has a last word of its own.
 func settle(dir string, j *Journal, last func() error) error {
-	unlock, err := lockDir(filepath.Dir(dir))
-	if errdefs.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	now, err := loadJournal(dir)
-	switch {
-	case errdefs.IsNotFound(err): // its last word was said, or its first one never written
-		return removeVM(dir)
-	case err != nil:
-		return err
-	case now.Shim != j.Shim:
-		return nil
-	}
-	return last()
+	return locked(dir, func(now *Journal, err error) error {
+		switch {
+		case errdefs.IsNotFound(err): // its last word was said, or its first one never written
+			return removeVM(dir)
+		case err != nil:
+			return err
+		case now.Shim != j.Shim:
+			return nil
+		}
+		return last()
+	})
 }
 
 // removeAll is a variable for the tests.
