@@ -43,7 +43,7 @@ type lateFrame struct {
 func newCapture(p *push, g *errgroup.Group, ctx context.Context) *capture {
 	c := &capture{push: p, packer: newPacker(p, g, ctx), seen: newSeen(p.tables()), table: newNextTable(p.o.Next, p.tables())}
 	c.passes = passes{
-		ctx: ctx, live: p.o.Live, tracker: p.o.Tracker, budget: p.o.Budget, most: mostPasses,
+		ctx: ctx, live: p.o.Live, tracker: p.o.Tracker, budget: p.o.Budget, aim: p.o.Budget, most: mostPasses,
 		behind: c.packer.drain, over: c.capturedNow, clones: true,
 	}
 	c.cost = c.looking

@@ -72,10 +72,6 @@ func (p *passes) approach() error {
 	var before uint64 // pages of the rest
 	var done passed
 	var took time.Duration
-	aim := p.budget
-	if p.aim > 0 {
-		aim = min(aim, p.aim)
-	}
 	if p.sample != nil && p.tracker == nil {
 		if rest, known := p.sample(); known && p.enough(rest, 0, p.budget) {
 			return nil // every page is compared in the pause anyway
@@ -94,7 +90,7 @@ func (p *passes) approach() error {
 		}
 		if n > 0 && known {
 			rest := p.due()
-			if p.enough(rest, before, aim) {
+			if p.enough(rest, before, p.aim) {
 				return nil
 			}
 			before = rest

@@ -24,7 +24,7 @@ type passes struct {
 	live    Live
 	tracker Tracker
 	budget  time.Duration
-	aim     time.Duration                   // of a pause that passes go on for as long as they are brief and shrink; 0: the budget
+	aim     time.Duration                   // of a pause, the budget or less, that passes over what was written go on for
 	most    int                             // passes before the pause
 	cost    func(rest uint64) time.Duration // of so many pages in the pause
 	before  func(n int)                     // the n-th pass while the VM runs, from 0 on; may be nil

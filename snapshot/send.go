@@ -210,7 +210,7 @@ func (s *sender) greet(ctx context.Context) error {
 // prepare says how the passes are made.
 func (s *sender) prepare(ctx context.Context) error {
 	s.passes = passes{
-		ctx: ctx, spaces: s.spaces, live: &saving{s.o.Live, s}, tracker: s.o.Tracker, budget: s.o.Budget, aim: sendAim, most: sendPasses,
+		ctx: ctx, spaces: s.spaces, live: &saving{s.o.Live, s}, tracker: s.o.Tracker, budget: s.o.Budget, aim: min(s.o.Budget, sendAim), most: sendPasses,
 		cost: s.expect, begin: s.open, behind: func() error { return nil }, over: func() { s.captured = time.Now() }, gone: s.lost,
 	}
 	seed := newSeed()

@@ -80,9 +80,9 @@ func OpenTable(f *os.File) (*Table, error) {
 		return nil, fmt.Errorf("page table: %w", err)
 	}
 	r := bufio.NewReaderSize(io.NewSectionReader(f, 0, size), 1<<20)
-	var h tableHeader
-	if err := binary.Read(r, binary.LittleEndian, &h); err != nil || h.Magic != tableMagic || h.Version != tableVersion {
-		return nil, fmt.Errorf("page table: unfinished, or of another version: %w", errdefs.ErrNotFound)
+	h, err := readHeader(r)
+	if err != nil {
+		return nil, err
 	}
 	if uint64(h.Repository)+uint64(h.Index) > uint64(size) {
 		return nil, fmt.Errorf("page table: index of %d bytes in %d: %w", h.Index, size, errdefs.ErrDataLoss)
@@ -117,13 +117,22 @@ func wholeTable(f *os.File) int64 {
 	if f == nil {
 		return 0
 	}
-	var h tableHeader
-	err := binary.Read(io.NewSectionReader(f, 0, tableHeaderN), binary.LittleEndian, &h)
-	size, sizeErr := fileSize(f)
-	if err != nil || sizeErr != nil || h.Magic != tableMagic || h.Version != tableVersion {
+	size, err := fileSize(f)
+	if err == nil {
+		_, err = readHeader(io.NewSectionReader(f, 0, tableHeaderN))
+	}
+	if err != nil {
 		return 0
 	}
 	return size
+}
+
+// readHeader answers NotFound for a table that is not finished.
+func readHeader(r io.Reader) (h tableHeader, err error) {
+	if err := binary.Read(r, binary.LittleEndian, &h); err != nil || h.Magic != tableMagic || h.Version != tableVersion {
+		return h, fmt.Errorf("page table: unfinished, or of another version: %w", errdefs.ErrNotFound)
+	}
+	return h, nil
 }
 
 func readEntries(r io.Reader, entries []entry) error {

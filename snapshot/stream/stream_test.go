@@ -136,7 +136,7 @@ func TestReceiveLeavesTables(t *testing.T) {
 		taken bool
 	}{
 		"no place":  {file: func(*testing.T) *os.File { return nil }, size: 1},
-		"too large": {file: func(t *testing.T) *os.File { return emptyFile(t, "table") }, size: TableBound([]Area{target(t).Spaces[0].Area}) + 1},
+		"too large": {file: func(t *testing.T) *os.File { return emptyFile(t, "table") }, size: tableBound([]Area{target(t).Spaces[0].Area}) + 1},
 		"none":      {file: func(t *testing.T) *os.File { return emptyFile(t, "table") }},
 		"no room":   {file: closed, size: 3, taken: true},
 	} {

@@ -11,16 +11,16 @@ type table struct {
 
 // offered answers whether the destination takes what the hello announces.
 func (t *table) offered(h *Hello, f *os.File) bool {
-	if f == nil || h.Table <= 0 || h.Table > TableBound(h.Spaces) {
+	if f == nil || h.Table <= 0 || h.Table > tableBound(h.Spaces) {
 		return false
 	}
 	t.f, t.size = f, h.Table
 	return true
 }
 
-// TableBound is how large the page table of such spaces is at most: 40 bytes for a page, and
+// tableBound is how large the page table of such spaces is at most: 40 bytes for a page, and
 // of each page that is in use there may be a few that are not.
-func TableBound(spaces []Area) int64 {
+func tableBound(spaces []Area) int64 {
 	bound := int64(1 << 20)
 	for _, s := range spaces {
 		bound += s.Size / 16

@@ -155,19 +155,18 @@ func (j *PushJob) run(ctx context.Context, kept *cache.Dir, notify func(Progress
 	if kept != nil {
 		o.Keeper = kept
 	}
-	var untracked string
+	var untracked, orphaned string
 	o.Tracker, untracked = j.Tracking.tracker()
 	if j.Table != nil {
 		// A table that a crash left unfinished costs a full push, no more; one that is broken
 		// would fail each push of the VM.
 		o.Parent, err = snapshot.OpenTable(j.Table.File)
-		if err != nil && !errdefs.IsNotFound(err) && !errdefs.IsDataLoss(err) {
+		switch {
+		case errdefs.IsDataLoss(err):
+			orphaned = err.Error()
+		case err != nil && !errdefs.IsNotFound(err):
 			return line{}, err
 		}
-	}
-	var orphaned string
-	if errdefs.IsDataLoss(err) {
-		orphaned = err.Error()
 	}
 	src := source(j.State, j.Spaces, j.Disks)
 	golden.disks(&src)
