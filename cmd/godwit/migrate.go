@@ -10,7 +10,6 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
-	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/api/moves"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -60,7 +59,7 @@ func newMigrate(opts *options) *cobra.Command {
 				return err
 			}
 			request.Vm, request.DowntimeMs, request.TimeoutMs = vm, milliseconds(downtime), milliseconds(timeout)
-			if err := rate(request, bandwidth); err != nil {
+			if request.Bandwidth, err = parseBandwidth(bandwidth); err != nil {
 				return err
 			}
 			if err := moves.Check(request); err != nil {
@@ -102,21 +101,6 @@ func milliseconds(d time.Duration) int64 {
 		ms--
 	}
 	return ms
-}
-
-func rate(request *nodev1.MigrateRequest, bandwidth string) error {
-	if bandwidth == "" {
-		return nil
-	}
-	b, err := config.ParseSize(bandwidth)
-	if err == nil && b < config.MinBandwidth {
-		err = fmt.Errorf("at least %s a second: %w", config.MinBandwidth, errdefs.ErrInvalidArgument)
-	}
-	if err != nil {
-		return fmt.Errorf("--bandwidth %s: %w", bandwidth, err)
-	}
-	request.Bandwidth = uint64(b)
-	return nil
 }
 
 // moved is the summary of a move that is done.

@@ -32,15 +32,8 @@ func (p *pushFlags) read(cmd *cobra.Command) (concurrency uint32, bandwidth uint
 	if p.concurrency > maxConcurrency {
 		return 0, 0, 0, fmt.Errorf("--concurrency %d: at most %d: %w", p.concurrency, maxConcurrency, errdefs.ErrInvalidArgument)
 	}
-	if p.bandwidth != "" {
-		b, err := config.ParseSize(p.bandwidth)
-		if err == nil && b < config.MinBandwidth {
-			err = fmt.Errorf("at least %s a second: %w", config.MinBandwidth, errdefs.ErrInvalidArgument)
-		}
-		if err != nil {
-			return 0, 0, 0, fmt.Errorf("--bandwidth %s: %w", p.bandwidth, err)
-		}
-		bandwidth = uint64(b)
+	if bandwidth, err = parseBandwidth(p.bandwidth); err != nil {
+		return 0, 0, 0, err
 	}
 	if !cmd.Flags().Changed("pause-budget") {
 		return p.concurrency, bandwidth, 0, nil
@@ -52,4 +45,19 @@ func (p *pushFlags) read(cmd *cobra.Command) (concurrency uint32, bandwidth uint
 		budgetMS = -1
 	}
 	return p.concurrency, bandwidth, budgetMS, nil
+}
+
+// parseBandwidth answers bytes a second; none is 0, as configured.
+func parseBandwidth(said string) (uint64, error) {
+	if said == "" {
+		return 0, nil
+	}
+	b, err := config.ParseSize(said)
+	if err == nil && b < config.MinBandwidth {
+		err = fmt.Errorf("at least %s a second: %w", config.MinBandwidth, errdefs.ErrInvalidArgument)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("--bandwidth %s: %w", said, err)
+	}
+	return uint64(b), nil
 }

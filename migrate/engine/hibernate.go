@@ -108,7 +108,7 @@ func release(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	if err := e.Leavings.Moving(ctx, op.GetVm(), op.GetDigest(), ""); err != nil {
 		return err
 	}
-	err := e.Machines.Release(ctx, op.GetVm(), &machinev1.ReleaseRequest{Ref: ref(op), Digest: op.GetDigest(), Moved: rec.GetOwner().GetNode() != ""})
+	err := e.Machines.Release(ctx, op.GetVm(), &machinev1.ReleaseRequest{Ref: ref(op), Digest: op.GetDigest()})
 	if err != nil && !errdefs.IsNotFound(err) { // gone is released (H27)
 		return err
 	}

@@ -84,13 +84,19 @@ func older(a, b *nodev1.Operation) bool {
 // takes reports whether VMs may come to a node now.
 func (e *Engine) takes(node string) error {
 	info, err := e.Peers.Node(node)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case Cordoned(info) != nil:
-		return Cordoned(info)
-	case !info.GetUp():
-		return fmt.Errorf("node %s has not been heard lately: %w", node, errdefs.ErrUnavailable)
+	}
+	return Takes(info)
+}
+
+// Takes is the refusal of a node that no VM may come to now, else nil.
+func Takes(n *nodev1.NodeInfo) error {
+	if err := Cordoned(n); err != nil {
+		return err
+	}
+	if !n.GetUp() {
+		return fmt.Errorf("node %s has not been heard lately (godwit nodes): %w", n.GetName(), errdefs.ErrUnavailable)
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/cluster"
 	"godwit.dev/godwit/migrate/controller"
+	"godwit.dev/godwit/migrate/engine"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -284,16 +285,13 @@ func (s *Service) drainable(req *nodev1.DrainRequest) error {
 	if to == req.GetNode() {
 		return fmt.Errorf("to: node %s is the one that is drained; name another: %w", to, errdefs.ErrInvalidArgument)
 	}
-	for _, n := range s.Board.Nodes() {
-		switch {
-		case n.GetName() != to:
-		case n.GetCordoned():
-			return fmt.Errorf("to: node %s is cordoned (godwit uncordon %s): %w", to, to, errdefs.ErrFailedPrecondition)
-		case !n.GetUp():
-			return fmt.Errorf("to: node %s has not been heard lately (godwit nodes): %w", to, errdefs.ErrUnavailable)
-		default:
-			return nil
-		}
+	nodes := s.Board.Nodes()
+	i := slices.IndexFunc(nodes, func(n *nodev1.NodeInfo) bool { return n.GetName() == to })
+	if i < 0 {
+		return fmt.Errorf("to: node %q has never announced itself to the controller (godwit nodes lists those that have): %w", to, errdefs.ErrNotFound)
 	}
-	return fmt.Errorf("to: node %q has never announced itself to the controller (godwit nodes lists those that have): %w", to, errdefs.ErrNotFound)
+	if err := engine.Takes(nodes[i]); err != nil {
+		return fmt.Errorf("to: %w", err)
+	}
+	return nil
 }
