@@ -63,6 +63,9 @@ type peer struct {
 
 var _ agentv1.AgentService = (*Agent)(nil)
 
+// bootTimeout of who sets none.
+const bootTimeout = time.Minute
+
 // Connect returns once the agent has answered. On failure it returns a *BootError, or
 // ctx's error, and leaves nothing behind.
 func Connect(ctx context.Context, socket string, opts Options) (*Agent, error) {
@@ -70,7 +73,7 @@ func Connect(ctx context.Context, socket string, opts Options) (*Agent, error) {
 		opts.Dial = dialUnix
 	}
 	if opts.BootTimeout == 0 {
-		opts.BootTimeout = 60 * time.Second
+		opts.BootTimeout = bootTimeout
 	}
 	if opts.Log == nil {
 		opts.Log = slog.Default()

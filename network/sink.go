@@ -123,12 +123,15 @@ func (s *session) drain(ctx context.Context, link Link, iface, tap netlink.Link)
 
 // advertiseMax is the longest time between two unasked advertisements of a router; the
 // first ones come sooner, because the guest may not have been there.
-const advertiseMax = 256 * time.Second
+const (
+	advertiseMin = time.Second
+	advertiseMax = 256 * time.Second
+)
 
 // advertise tells the guest of its routers, again and again: one that slept may have
 // forgotten them.
 func advertise(ctx context.Context, sink *os.File, server *dhcp.Server) {
-	for pause := time.Second; ; pause = min(2*pause, advertiseMax) {
+	for pause := advertiseMin; ; pause = min(2*pause, advertiseMax) {
 		for _, f := range server.Advertisements() {
 			if _, err := sink.Write(f); err != nil && !errors.Is(err, unix.EIO) {
 				return // Serve meets the same

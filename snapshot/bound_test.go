@@ -122,17 +122,20 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// Frames are made smaller where packs pile up, and stay raw where that gains nothing.
+// Frames are made smaller where packs pile up, unless that is for want of cores, and stay raw
+// where that gains nothing.
 func TestCodecFollowsTheNetwork(t *testing.T) {
 	for name, tt := range map[string]struct {
 		waiting int32
 		text    bool
+		busy    bool
 		want    format.Codec
 	}{
-		"fast": {0, true, format.S2}, "slow": {mostWaiting + 1, true, format.Zstd},
-		"fast, noise": {0, false, format.Raw}, "slow, noise": {mostWaiting + 1, false, format.Raw},
+		"fast": {0, true, false, format.S2}, "slow": {mostWaiting + 1, true, false, format.Zstd},
+		"fast, noise": {0, false, false, format.Raw}, "slow, noise": {mostWaiting + 1, false, false, format.Raw},
+		"fast, no core idle": {0, true, true, format.S2}, "slow, no core idle": {mostWaiting + 1, true, true, format.S2},
 	} {
-		k := &packer{push: &push{}}
+		k := &packer{push: &push{o: Options{Spare: func() bool { return !tt.busy }}}}
 		k.waiting.Store(tt.waiting)
 		raw := randomBytes(rand.New(rand.NewPCG(1, 1)), format.MaxFrame)
 		if tt.text {

@@ -79,12 +79,13 @@ func packBuffers(memory int64) int { return max(2, int(memory/2/format.PackSize)
 // mostWaiting packs that pile up while the network keeps pace.
 const mostWaiting = 1
 
-// codec of the next frame: where packs pile up the cores have time to make them smaller.
+// codec of the next frame: where packs pile up there is time to make them smaller, unless it is
+// the cores that nobody gets.
 func (k *packer) codec() format.Codec {
 	switch {
 	case k.o.Codec != CodecAuto:
 		return k.o.Codec
-	case k.stalled.Load() || k.waiting.Load() > mostWaiting:
+	case (k.stalled.Load() || k.waiting.Load() > mostWaiting) && k.o.Spare():
 		return format.Zstd
 	}
 	return format.S2

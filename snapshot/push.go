@@ -65,6 +65,7 @@ type Options struct {
 	Make *GoldenInfo
 
 	Codec       format.Codec // 0: CodecAuto; Raw is taken for a frame that hardly shrinks
+	Spare       func() bool  // whether the host's cores have time for Zstd; nil: they have
 	Memory      int64        // of packs and frames under way; default 256 MiB
 	Concurrency int          // uploads at once; default 4
 	Progress    func(Progress)
@@ -95,7 +96,7 @@ type Options struct {
 }
 
 // CodecAuto takes S2 as long as packs leave as fast as they are filled, and Zstd, which takes
-// twice the time and makes frames a fifth smaller, where they pile up.
+// twice the time and makes frames a fifth smaller, where they pile up and cores are idle.
 const CodecAuto format.Codec = 0
 
 // Receipt of a committed snapshot.
@@ -150,6 +151,9 @@ func (o *Options) defaults() {
 	}
 	if o.Keeper == nil {
 		o.Keeper = store.Nowhere{}
+	}
+	if o.Spare == nil {
+		o.Spare = func() bool { return true }
 	}
 	if o.Captured == nil {
 		o.Captured = func() {}

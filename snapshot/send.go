@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -64,7 +65,7 @@ func Send(ctx context.Context, conn io.ReadWriteCloser, src Source, o SendOption
 	defer cancel(nil)
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	s := &sender{src: src, o: o, out: stream.NewWriter(conn, o.Bandwidth), in: stream.NewReader(conn, 2)}
+	s := &sender{src: src, o: o, out: stream.NewWriter(conn, o.Bandwidth), in: stream.NewReader(conn, 2), news: make(chan struct{}, 1), state: make(chan error, 1)}
 	if s.o.Progress == nil {
 		s.o.Progress = func(Progress) {}
 	}
@@ -92,6 +93,12 @@ type sender struct {
 	interval time.Time // since when the tracker has told nothing
 	size     uint64    // of RAM
 	captured time.Time
+
+	state    chan error    // it has been sent, or not
+	answers  bool          // the destination says what it has come to
+	barriers uint64        // that were sent
+	reached  atomic.Uint64 // the last one that it has come to
+	news     chan struct{} // there is another one
 }
 
 // lastWords is how long telling the other end why may take.
@@ -112,7 +119,7 @@ func (s *sender) run(ctx context.Context, cancel context.CancelCauseFunc) (Sent,
 	ready, heard := make(chan stream.Ready, 1), make(chan struct{})
 	go func() {
 		defer close(heard)
-		r, err := s.in.Ready()
+		r, err := s.in.Ready(s.come)
 		if err != nil {
 			cancel(err) // whatever this end does, the other one has given up
 			return
@@ -157,12 +164,15 @@ func (s *sender) all(ctx context.Context) (string, error) {
 	if err := s.passes.run(); err != nil {
 		return "", err
 	}
+	if err := <-s.state; err != nil {
+		return "", err
+	}
 	return s.out.End(ctx, s.resume)
 }
 
 // greet says what comes, and sends the disks that the destination lacks and the page table.
 func (s *sender) greet(ctx context.Context) error {
-	h := stream.Hello{Version: version.Pages, Ref: stream.Ref(s.o.Ref)}
+	h := stream.Hello{Version: version.Pages, Ref: stream.Ref(s.o.Ref), Reached: true}
 	for _, sp := range s.src.Spaces {
 		size, err := fileSize(sp.File)
 		if err != nil {
@@ -191,6 +201,7 @@ func (s *sender) greet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.answers = accept.Reached
 	for _, id := range accept.Disks {
 		i, ok := files[id]
 		if !ok {
@@ -211,7 +222,7 @@ func (s *sender) greet(ctx context.Context) error {
 func (s *sender) prepare(ctx context.Context) error {
 	s.passes = passes{
 		ctx: ctx, spaces: s.spaces, live: &saving{s.o.Live, s}, tracker: s.o.Tracker, budget: s.o.Budget, aim: min(s.o.Budget, sendAim), most: sendPasses,
-		cost: s.expect, begin: s.open, behind: func() error { return nil }, over: func() { s.captured = time.Now() }, gone: s.lost,
+		cost: s.expect, begin: s.open, behind: s.reach, over: func() { s.captured = time.Now() }, gone: s.lost,
 	}
 	seed := newSeed()
 	for range runtime.GOMAXPROCS(0) {
@@ -240,7 +251,7 @@ func (s *sender) open(kind pass) error {
 			p.Step = "send last pages"
 		}
 	})
-	return s.out.Barrier(s.ctx)
+	return s.barrier()
 }
 
 // expect is what the pause would take, for looking at so many pages and sending them.
@@ -320,7 +331,7 @@ func (s *sender) resident() (n uint64) {
 	return n
 }
 
-// saving sends the state as soon as it is there, beside the last pages.
+// saving has the state sent as soon as it is there, while others look for the last pages.
 type saving struct {
 	Live
 	s *sender
@@ -335,7 +346,8 @@ func (v *saving) Save(ctx context.Context) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	return resume, v.s.out.Copy(ctx, stream.KindState, 0, v.s.src.State, size)
+	go func() { v.s.state <- v.s.out.Copy(ctx, stream.KindState, 0, v.s.src.State, size) }()
+	return resume, nil
 }
 
 func stateSize(f *os.File) (int64, error) {

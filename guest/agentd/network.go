@@ -106,8 +106,11 @@ func findNIC(mac string) (netlink.Link, error) {
 	return nil, fmt.Errorf("no such link: %w", errdefs.ErrNotFound)
 }
 
-// dumps is how often a list is asked for, a millisecond apart.
-const dumps = 1000
+// dumps is how often a list is asked for, with a pause between.
+const (
+	dumps     = 1000
+	dumpPause = time.Millisecond
+)
 
 // whole repeats a list that changed while the kernel wrote it: an address that is not
 // tentative any more, a route that comes with a link, end a dump at any time.
@@ -116,7 +119,7 @@ func whole[T any](list func() ([]T, error)) (all []T, err error) {
 		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
 			return all, err
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(dumpPause)
 	}
 	return nil, fmt.Errorf("the list kept changing: %w: %w", err, errdefs.ErrUnavailable)
 }

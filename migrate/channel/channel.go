@@ -65,6 +65,9 @@ func (l *Listener) Close() error {
 	return err
 }
 
+// busyPause is what a listener waits that has no descriptors for a connection.
+const busyPause = 10 * time.Millisecond
+
 func (l *Listener) accept() {
 	defer l.once.Do(func() { close(l.done) })
 	for {
@@ -72,7 +75,7 @@ func (l *Listener) accept() {
 		if err != nil {
 			var busy interface{ Temporary() bool }
 			if errors.As(err, &busy) && busy.Temporary() {
-				time.Sleep(10 * time.Millisecond) // no descriptors, say
+				time.Sleep(busyPause) // no descriptors, say
 				continue
 			}
 			l.failed = err

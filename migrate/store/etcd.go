@@ -46,12 +46,15 @@ type EtcdConfig struct {
 // etcdBound of one request. etcd elects a new leader within a second or two.
 const etcdBound = 5 * time.Second
 
+// etcdAlive is after how much silence a connection is asked whether it lives.
+const etcdAlive = 10 * time.Second
+
 // OpenEtcd connects, and refuses a store of another version.
 func OpenEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 	endpoints := strings.Join(cfg.Endpoints, ",")
 	client, err := etcd.New(etcd.Config{
 		Endpoints: cfg.Endpoints, TLS: cfg.TLS, Logger: zap.NewNop(),
-		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second,
+		DialKeepAliveTime: etcdAlive, DialKeepAliveTimeout: etcdBound,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open store in etcd %s: %w: %w", endpoints, errdefs.ErrInvalidArgument, err)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -98,6 +99,9 @@ func TestEvict(t *testing.T) {
 	a.Keep("no room", 1, store.Part{Data: []byte{1}})
 	if slices.Contains(names(t, a), "no room") {
 		t.Error("a full cache takes more")
+	}
+	if u := a.Usage(); u.UnkeptBytes != 1 || u.Unkept != errFull.Error() {
+		t.Errorf("of what is not kept: %+v", u)
 	}
 	busy.Close()
 	evict()
@@ -307,14 +311,14 @@ func TestWriteFails(t *testing.T) {
 	defer l.Close()
 	d.Keep("no/such/directory", 1, store.Part{Data: []byte{1}})
 	d.Keep("after", 1, store.Part{Data: []byte{1}})
-	if n := names(t, d); len(n) != 0 {
-		t.Errorf("kept after a failure: %v", n)
+	if n, u := names(t, d), d.Usage(); len(n) != 0 || u.UnkeptBytes != 2 || !strings.Contains(u.Unkept, "no such file") {
+		t.Errorf("kept after a failure: %v, told %+v", n, u)
 	}
 	slow := NewDir(l.Dir, l.Beside, nil)
 	slow.spent = time.Hour
 	slow.Keep("slow", 1, store.Part{Data: []byte{1}})
-	if n := names(t, slow); len(n) != 0 {
-		t.Errorf("kept by one that is too slow: %v", n)
+	if n, u := names(t, slow), slow.Usage(); len(n) != 0 || u.UnkeptBytes != 1 || u.Unkept != errSlow.Error() {
+		t.Errorf("kept by one that is too slow: %v, told %+v", n, u)
 	}
 	noted := 0
 	large := NewDir(l.Dir, l.Beside, func() { noted++ })

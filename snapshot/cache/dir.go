@@ -25,7 +25,7 @@ type Dir struct {
 	usage  Usage
 	spent  time.Duration
 	noted  uint64 // of usage.KeptBytes
-	broken bool
+	broken error  // of a write
 }
 
 var _ store.Keeper = (*Dir)(nil)
@@ -130,15 +130,21 @@ func (d *Dir) Keep(name string, size int64, parts ...store.Part) {
 	for _, p := range parts {
 		n += int64(len(p.Data))
 	}
-	if !d.willing(n) {
+	if why := d.unwilling(n); why != nil {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.unkept(n, why)
 		return
 	}
 	begun := time.Now()
 	err := d.write(name, size, parts)
 	d.mu.Lock()
 	d.spent += time.Since(begun)
-	if d.broken = d.broken || err != nil; err == nil {
+	if err == nil {
 		d.usage.KeptBytes += uint64(n)
+	} else {
+		d.broken = err
+		d.unkept(n, err)
 	}
 	due := d.usage.KeptBytes-d.noted >= noteEvery
 	if due {
@@ -150,22 +156,41 @@ func (d *Dir) Keep(name string, size int64, parts ...store.Part) {
 	}
 }
 
+// unkept counts it; d.mu is held.
+func (d *Dir) unkept(n int64, why error) {
+	d.usage.UnkeptBytes += uint64(n)
+	d.usage.Unkept = why.Error()
+}
+
 // patience is the time that writing may take in any case; above it, it is bounded by the
 // time that the job has taken. Several write at once, so that this is a part of it.
 const patience = time.Second
 
-func (d *Dir) willing(n int64) bool {
+// Why something is not kept.
+var (
+	errSlow = errors.New("its disk is too slow for what passes")
+	errFull = errors.New("all that it may have is in use (cache.packs)")
+	errDisk = errors.New("its file system has no more than what the cache leaves to others")
+)
+
+func (d *Dir) unwilling(n int64) error {
 	d.mu.Lock()
-	slow := d.broken || d.spent > patience+time.Since(d.opened)
+	broken, slow := d.broken, d.spent > patience+time.Since(d.opened)
 	d.mu.Unlock()
-	if slow {
-		return false
+	switch {
+	case broken != nil:
+		return broken
+	case slow:
+		return errSlow
 	}
 	if _, err := os.Lstat(filepath.Join(d.path, fullFile)); err == nil {
-		return false
+		return errFull
 	}
 	free, err := spare(d.path)
-	return err == nil && n <= free
+	if err == nil && n > free {
+		err = errDisk
+	}
+	return err
 }
 
 func (d *Dir) write(name string, size int64, parts []store.Part) (err error) {

@@ -18,6 +18,10 @@ type Usage struct {
 	Damaged      uint64 `json:"damaged,omitempty"`
 	KeptBytes    uint64 `json:"keptBytes,omitempty"`
 	EvictedBytes uint64 `json:"evictedBytes,omitempty"`
+	UnkeptBytes  uint64 `json:"unkeptBytes,omitempty"`
+
+	// Unkept is why, the last time, of one job; it is not counted.
+	Unkept string `json:"unkept,omitempty"`
 }
 
 const usageFile = "usage"
@@ -52,6 +56,7 @@ func (c *Cache) Note(u Usage) (err error) {
 	sum.KeptBytes += u.KeptBytes
 	sum.Damaged += u.Damaged
 	sum.EvictedBytes += u.EvictedBytes
+	sum.UnkeptBytes += u.UnkeptBytes
 	data, err := json.Marshal(sum)
 	if err == nil {
 		// As long as before or longer: a reader in between sees a number of either.

@@ -71,7 +71,7 @@ func (h *host) connect(ctx context.Context) (*http.Client, error) {
 	if c != nil {
 		return c, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, greetBound)
 	defer cancel()
 	t, err := transport.NewWithContext(ctx, h.repo.Registry, h.auth, h.base, []string{h.repo.Scope(transport.PushScope)})
 	if err != nil {

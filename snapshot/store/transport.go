@@ -16,19 +16,27 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 )
 
+// Bounds of a registry's connection.
+const (
+	greetBound  = 30 * time.Second // a registry that says how it wants to be asked, and gives a token
+	dialDefault = 10 * time.Second // without a setting; of a TLS handshake always
+	headerBound = time.Minute      // of an answer: some registries look at what they were sent first
+	idleBound   = 30 * time.Second // of a connection that nobody uses
+)
+
 // newTransport keeps one HTTP/1.1 connection per transfer: a single HTTP/2 connection
 // caps the throughput of parallel packs.
 func newTransport(cfg Config, e endpoint) (http.RoundTripper, error) {
 	dial := e.dialTimeout
 	if dial <= 0 {
-		dial = 10 * time.Second
+		dial = dialDefault
 	}
 	t := &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           (&net.Dialer{Timeout: dial, KeepAlive: 30 * time.Second}).DialContext,
-		TLSHandshakeTimeout:   10 * time.Second,
-		ResponseHeaderTimeout: 60 * time.Second,
-		IdleConnTimeout:       30 * time.Second,
+		DialContext:           (&net.Dialer{Timeout: dial, KeepAlive: idleBound}).DialContext,
+		TLSHandshakeTimeout:   dialDefault,
+		ResponseHeaderTimeout: headerBound,
+		IdleConnTimeout:       idleBound,
 		MaxIdleConnsPerHost:   16,
 		WriteBufferSize:       256 << 10,
 		ReadBufferSize:        256 << 10,

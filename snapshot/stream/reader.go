@@ -45,7 +45,7 @@ func (r *Reader) Next() (*Frame, error) {
 	f.Space = int(binary.LittleEndian.Uint16(f.head[2:]))
 	length, number := binary.LittleEndian.Uint32(f.head[4:]), binary.LittleEndian.Uint64(f.head[8:])
 	switch {
-	case f.Kind < KindHello || f.Kind > KindTable:
+	case f.Kind < KindHello || f.Kind > KindReached:
 		return nil, broken("frame %d is of unknown kind %d", r.number, f.Kind)
 	case length > maxBody:
 		return nil, broken("frame %d has %d bytes", r.number, length)
@@ -80,24 +80,40 @@ func cut(err error) error {
 
 // expect takes a frame of one kind into v; a Failed in its place is the other end's error.
 func (r *Reader) expect(kind Kind, v any) error {
+	f, err := r.answer()
+	if err != nil {
+		return err
+	}
+	if f.Kind == kind {
+		return f.into(v)
+	}
+	f.Free()
+	return broken("frame of kind %d came instead of %d", f.Kind, kind)
+}
+
+// answer takes a frame, verified. A Failed is none: it is the other end's error.
+func (r *Reader) answer() (*Frame, error) {
 	f, err := r.Next()
 	if err == io.EOF {
 		err = cut(err)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
+	if err = f.Verify(); err == nil && f.Kind == KindFailed {
+		err = f.failure()
+	}
+	if err != nil {
+		f.Free()
+		return nil, err
+	}
+	return f, nil
+}
+
+// into decodes the document of a frame, which is done with then.
+func (f *Frame) into(v any) error {
 	defer f.Free()
-	if err := f.Verify(); err != nil {
-		return err
-	}
-	switch f.Kind {
-	case kind:
-		return f.decode(v)
-	case KindFailed:
-		return f.failure()
-	}
-	return broken("frame of kind %d came instead of %d", f.Kind, kind)
+	return f.decode(v)
 }
 
 func (f *Frame) decode(v any) error {
@@ -138,9 +154,26 @@ func (r *Reader) Accept() (Accept, error) {
 	return a, err
 }
 
-// Ready waits until the destination has all of it.
-func (r *Reader) Ready() (Ready, error) {
-	var ready Ready
-	err := r.expect(KindReady, &ready)
-	return ready, err
+// Ready waits until the destination has all of it. reached hears of its barriers.
+func (r *Reader) Ready(reached func(barrier uint64)) (Ready, error) {
+	for {
+		f, err := r.answer()
+		if err != nil {
+			return Ready{}, err
+		}
+		switch f.Kind {
+		case KindReady:
+			var ready Ready
+			return ready, f.into(&ready)
+		case KindReached:
+			var at Reached
+			if err := f.into(&at); err != nil {
+				return Ready{}, err
+			}
+			reached(at.Barrier)
+		default:
+			f.Free()
+			return Ready{}, broken("frame of kind %d came instead of %d", f.Kind, KindReady)
+		}
+	}
 }

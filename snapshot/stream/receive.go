@@ -91,6 +91,9 @@ type receiver struct {
 	table  table
 	state  int64 // bytes that came
 
+	answers  bool   // the source wants to hear of barriers
+	barriers uint64 // that came
+
 	frames  chan *Frame
 	pending sync.WaitGroup // frames that the lanes have
 	lanes   sync.WaitGroup
@@ -140,7 +143,8 @@ func (r *receiver) greet() error {
 	if h.Ref != want.Ref || !slices.Equal(h.Spaces, want.Spaces) || !slices.Equal(h.Disks, want.Disks) {
 		return fmt.Errorf("stream: the source sends %+v, expected was %+v: %w", h, want, errdefs.ErrFailedPrecondition)
 	}
-	accept := Accept{Disks: r.disks.lacking(), Table: r.table.offered(&h, r.t.Table)}
+	r.answers = h.Reached
+	accept := Accept{Disks: r.disks.lacking(), Table: r.table.offered(&h, r.t.Table), Reached: h.Reached}
 	if err := r.out.JSON(r.ctx, KindAccept, accept); err != nil {
 		return cut(err)
 	}
@@ -186,11 +190,7 @@ func (r *receiver) inline(f *Frame) (over bool, err error) {
 	}
 	switch f.Kind {
 	case KindBarrier:
-		r.pending.Wait()
-		if r.t.Progress != nil {
-			r.t.Progress(r.in.number)
-		}
-		return false, nil
+		return false, r.barrier()
 	case KindZeros:
 		return false, r.zeros(f)
 	case KindDisk:
@@ -209,6 +209,22 @@ func (r *receiver) inline(f *Frame) (over bool, err error) {
 		return false, f.failure()
 	}
 	return false, broken("frame of kind %d from a source", f.Kind)
+}
+
+// barrier has all that came before it written.
+func (r *receiver) barrier() error {
+	r.pending.Wait()
+	if r.t.Progress != nil {
+		r.t.Progress(r.in.number)
+	}
+	r.barriers++
+	if err := r.failed(); err != nil || !r.answers {
+		return err
+	}
+	if err := r.out.JSON(r.ctx, KindReached, Reached{Barrier: r.barriers}); err != nil {
+		return cut(err)
+	}
+	return nil
 }
 
 // maxState bounds the device state.

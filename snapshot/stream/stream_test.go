@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -74,7 +75,7 @@ func said(t testing.TB) []byte {
 	defer coder.Close()
 	raw := bytes.Repeat([]byte{7}, 2*format.PageSize)
 	steps := []error{
-		w.JSON(ctx, KindHello, Hello{Version: version.Pages, Ref: to.Ref, Spaces: []Area{to.Spaces[0].Area}, Disks: []Blob{to.Disks[0].Blob}, Table: int64(len(testTable))}),
+		w.JSON(ctx, KindHello, Hello{Version: version.Pages, Ref: to.Ref, Spaces: []Area{to.Spaces[0].Area}, Disks: []Blob{to.Disks[0].Blob}, Table: int64(len(testTable)), Reached: true}),
 		w.Copy(ctx, KindDisk, 0, disk, int64(len(testDisk))),
 		w.Copy(ctx, KindTable, 0, table, int64(len(testTable))),
 		w.Barrier(ctx),
@@ -111,14 +112,19 @@ func TestReceive(t *testing.T) {
 		}
 	}
 	in := NewReader(&w.out, 1)
-	if a, err := in.Accept(); err != nil || len(a.Disks) != 1 || !a.Table {
+	if a, err := in.Accept(); err != nil || len(a.Disks) != 1 || !a.Table || !a.Reached {
 		t.Errorf("accepted %+v, %v", a, err)
 	}
 	if table, _ := os.ReadFile(to.Table.Name()); string(table) != string(testTable) {
 		t.Errorf("page table %q", table)
 	}
-	if r, err := in.Ready(); err != nil || !strings.HasPrefix(r.Digest, DigestPrefix) {
+	var reached []uint64
+	r, err := in.Ready(func(barrier uint64) { reached = append(reached, barrier) })
+	if err != nil || !strings.HasPrefix(r.Digest, DigestPrefix) {
 		t.Errorf("ready %+v, %v", r, err)
+	}
+	if !slices.Equal(reached, []uint64{1, 2}) {
+		t.Errorf("barriers reached: %v", reached)
 	}
 }
 

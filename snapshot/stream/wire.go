@@ -21,7 +21,7 @@ import (
 // Kind of a frame.
 type Kind uint8
 
-// Kinds. Those from Accept to Ready come from the destination.
+// Kinds. Accept, Ready and Reached come from the destination.
 const (
 	KindHello   Kind = 1  // JSON: Hello
 	KindPages   Kind = 2  // up to 16 pages of one space
@@ -34,6 +34,7 @@ const (
 	KindReady   Kind = 9  // JSON: Ready
 	KindFailed  Kind = 10 // JSON: Failed; from either end
 	KindTable   Kind = 11 // bytes of the page table, in order
+	KindReached Kind = 12 // JSON: Reached
 )
 
 // A frame is a head and a body, all numbers little-endian:
@@ -70,6 +71,8 @@ type Hello struct {
 	Spaces  []Area `json:"spaces"`
 	Disks   []Blob `json:"disks,omitempty"`
 	Table   int64  `json:"table,omitempty"` // bytes of the VM's page table; 0: it has none
+	// Reached asks for an answer to each barrier.
+	Reached bool `json:"reached,omitempty"`
 }
 
 // Area is an address space: RAM, or a writable disk.
@@ -86,10 +89,16 @@ type Blob struct {
 }
 
 // Accept names the read-only disks that the destination lacks, and says whether it takes
-// the page table: one of a build that knows of none does not.
+// the page table and answers barriers: one of a build that knows of neither does not.
 type Accept struct {
-	Disks []string `json:"disks,omitempty"`
-	Table bool     `json:"table,omitempty"`
+	Disks   []string `json:"disks,omitempty"`
+	Table   bool     `json:"table,omitempty"`
+	Reached bool     `json:"reached,omitempty"`
+}
+
+// Reached says that all that came before a barrier, counted from 1, is where it belongs.
+type Reached struct {
+	Barrier uint64 `json:"barrier"`
 }
 
 // End says that nothing more comes. Sum is the digest of all frames before it.

@@ -26,7 +26,7 @@ type Writer struct {
 	number uint64
 	all    transcript
 	moved  uint64
-	busy   time.Duration // in writes
+	busy   time.Duration // in writes, and until the other end had what was written
 	paid   time.Time     // when what was sent fits the rate
 	err    error         // of a write: nothing is sent behind it
 }
@@ -119,6 +119,14 @@ func (w *Writer) Moved() uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.moved
+}
+
+// Waited counts the time until the other end had what was sent: to lie between both ends is
+// not to be taken.
+func (w *Writer) Waited(d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.busy += d
 }
 
 // Rate is how many bytes a second the other end takes, as far as it is known; 0: it is not.

@@ -140,6 +140,7 @@ func (j *PushJob) run(ctx context.Context, kept *cache.Dir, notify func(Progress
 		return line{}, err
 	}
 	golden, ungolden := j.golden(&keys)
+	spare := openCores().Spare
 	if err := confine(kept, append(golden.configs, j.Store)...); err != nil {
 		return line{}, err
 	}
@@ -147,7 +148,7 @@ func (j *PushJob) run(ctx context.Context, kept *cache.Dir, notify func(Progress
 		Golden: golden.table, Source: golden.source, Make: j.Make,
 		Keys: keys,
 		Ref:  j.Ref, Tag: j.Tag, Spec: j.Spec, Facts: j.Facts, Resume: j.Resume,
-		Memory: j.Memory, Concurrency: j.Concurrency, Live: j.Live, Budget: j.Budget, Still: j.Next == nil,
+		Memory: j.Memory, Concurrency: j.Concurrency, Spare: spare, Live: j.Live, Budget: j.Budget, Still: j.Next == nil,
 		Next: osFile(j.Next), Finished: j.finished(), Repository: j.Store.Repository,
 		Progress: func(p snapshot.Progress) { notify(Progress{Progress: p}) },
 		Captured: func() { debug.SetGCPercent(gcPercent); notify(Progress{Captured: time.Now()}) },
@@ -326,11 +327,14 @@ func (a *answers) write(l line) {
 	_ = a.enc.Encode(l) // nobody reads it: stdin ends as well
 }
 
+// progressInterval is the least between two words about the same step.
+const progressInterval = 100 * time.Millisecond
+
 func (a *answers) progress(p Progress) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if now := time.Now(); p.Captured.IsZero() && p.Step != "commit" && p.Waiting == a.waiting {
-		if now.Sub(a.last) < 100*time.Millisecond {
+		if now.Sub(a.last) < progressInterval {
 			return
 		}
 		a.last = now

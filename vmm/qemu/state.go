@@ -195,10 +195,13 @@ func (m *Machine) transferred(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
+// settleInterval is between two looks: the VM stands still meanwhile.
+const settleInterval = time.Millisecond
+
 // settle waits until the VM has left a passing status: QEMU says completed a moment
 // before it has done so.
 func (m *Machine) settle(ctx context.Context, passing string) error {
-	tick := time.NewTicker(time.Millisecond)
+	tick := time.NewTicker(settleInterval)
 	defer tick.Stop()
 	for {
 		if status, err := m.status(ctx); err != nil || status != passing {

@@ -29,16 +29,21 @@ type Exporter struct {
 
 var _ trace.Recorder = (*Exporter)(nil)
 
+const (
+	sendBound = 5 * time.Second
+	batchWait = time.Second // for more spans, before those that there are go
+)
+
 // New exports what program does on a node. Nothing is sent before there is a span.
 func New(ctx context.Context, endpoint, program, node string) (*Exporter, error) {
-	client, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(endpoint+"/v1/traces"), otlptracehttp.WithTimeout(5*time.Second))
+	client, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(endpoint+"/v1/traces"), otlptracehttp.WithTimeout(sendBound))
 	if err != nil {
 		return nil, fmt.Errorf("tracing.endpoint: %w", err)
 	}
 	// A collector that is away is nobody's concern but who looks for it.
 	global.SetErrorHandler(global.ErrorHandlerFunc(func(err error) { slog.Debug("export spans", "error", err) }))
 	provider := sdk.NewTracerProvider(
-		sdk.WithBatcher(client, sdk.WithBatchTimeout(time.Second)), sdk.WithIDGenerator(ids{}), sdk.WithSampler(sdk.AlwaysSample()),
+		sdk.WithBatcher(client, sdk.WithBatchTimeout(batchWait)), sdk.WithIDGenerator(ids{}), sdk.WithSampler(sdk.AlwaysSample()),
 		sdk.WithResource(resource.NewSchemaless(attribute.String("service.name", "godwit"), attribute.String("host.name", node))),
 	)
 	return &Exporter{provider: provider, tracer: provider.Tracer(program), program: program}, nil
