@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/shim/rampool"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/track"
 	"godwit.dev/godwit/snapshot/worker"
@@ -47,25 +48,13 @@ func sameRef(a, b *machinev1.Ref) bool {
 
 // hold gives the VM to the operation of next, or answers its hold if it has it already.
 func (vm *VM) hold(next *capture) (*capture, bool, error) {
-	if dir := vm.host.Config.RAMDir; hugeRAM(dir) {
+	if dir := vm.host.Config.RAMDir; rampool.Huge(dir) {
 		return nil, false, fmt.Errorf("capture VM %s: %w", vm.id, errHuge(dir))
 	}
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	if c := vm.upload; c != nil && sameRef(c.ref, next.ref) {
-		return c, false, nil
-	}
-	if c := vm.capture; c != nil && (vm.frozen() || vm.state == Stopped) {
-		if sameRef(c.ref, next.ref) && (c.send == nil) == (next.send == nil) {
-			return c, false, nil
-		}
-		return nil, false, fmt.Errorf("capture VM %s: operation %s holds it: %w", vm.id, c.ref.GetOperation(), errdefs.ErrFailedPrecondition)
-	}
-	if vm.fills != nil {
-		return nil, false, fmt.Errorf("capture VM %s: its RAM still comes: %w", vm.id, errUnderWay)
-	}
-	if err := vm.capturable(next.ref, next.req, next.endExecs || next.execs); err != nil {
-		return nil, false, fmt.Errorf("capture VM %s: %w", vm.id, err)
+	if c, err := vm.mayHold(next); c != nil || err != nil {
+		return c, false, err
 	}
 	if err := vm.to(Capturing); err != nil {
 		return nil, false, err
@@ -80,6 +69,27 @@ func (vm *VM) hold(next *capture) (*capture, bool, error) {
 	}
 	vm.capture, vm.upload = c, nil
 	return c, true, nil
+}
+
+// mayHold answers the hold that the operation of next has already, or nil where it may have
+// one. vm.mu is held.
+func (vm *VM) mayHold(next *capture) (*capture, error) {
+	if c := vm.upload; c != nil && sameRef(c.ref, next.ref) {
+		return c, nil
+	}
+	if c := vm.capture; c != nil && (vm.frozen() || vm.state == Stopped) {
+		if sameRef(c.ref, next.ref) && (c.send == nil) == (next.send == nil) {
+			return c, nil
+		}
+		return nil, fmt.Errorf("capture VM %s: operation %s holds it: %w", vm.id, c.ref.GetOperation(), errdefs.ErrFailedPrecondition)
+	}
+	if vm.fills != nil {
+		return nil, fmt.Errorf("capture VM %s: its RAM still comes: %w", vm.id, errUnderWay)
+	}
+	if err := vm.capturable(next.ref, next.req, next.endExecs || next.execs); err != nil {
+		return nil, fmt.Errorf("capture VM %s: %w", vm.id, err)
+	}
+	return nil, nil
 }
 
 // operationBound is what an operation may take here: the time that its order gives it, or the
@@ -149,6 +159,7 @@ func (vm *VM) work(c *capture) {
 	c.digest = digest
 	if c.req.GetCheckpoint() {
 		vm.progress.clear()
+		vm.hears(digest)
 		return
 	}
 	vm.leave(Capturing, Captured)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/shim/rampool"
 	"godwit.dev/godwit/shim/starts"
 	"godwit.dev/godwit/shim/template"
 	"godwit.dev/godwit/vmm"
@@ -95,7 +96,7 @@ func (w *world) ram() []byte {
 	if _, err := f.ReadAt(page, modelPage*4096); err != nil {
 		w.t.Fatal(err)
 	}
-	switch n := resident(path); {
+	switch n := rampool.Resident(path); {
 	case n == 0:
 		return nil
 	case n > uint64(len(page)):

@@ -16,6 +16,7 @@ import (
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/points"
 	"godwit.dev/godwit/api/trace"
+	"godwit.dev/godwit/shim/rampool"
 )
 
 // machineService is godwit.machine.v1 for the VM that find answers.
@@ -43,7 +44,7 @@ func (m *machineService) Query(context.Context, *machinev1.QueryRequest) (*machi
 		j := vm.journal
 		r := &machinev1.QueryResponse{
 			Namespace: vm.namespace, Id: vm.id, State: string(vm.state), Record: string(j.Phase), Generation: j.Generation,
-			Digest: j.Digest, Resident: resident(j.RAM), Network: vm.networkKind, Progress: vm.progress.get(), TaskPid: vm.pid(),
+			Digest: j.Digest, Resident: rampool.Resident(j.RAM), Network: vm.networkKind, Progress: vm.progress.get(), TaskPid: vm.pid(),
 			Adopted: vm.adopted,
 		}
 		if vm.fills != nil {
@@ -98,6 +99,9 @@ func (vm *VM) obey(ctx context.Context, next *capture) (*capture, error) {
 	var c *capture
 	var fresh bool
 	if err := vm.filled(ctx, vm.operationBound(max(next.req.GetTimeoutMs(), next.send.GetTimeoutMs()))); err != nil {
+		return nil, err
+	}
+	if err := vm.prepared(ctx, next); err != nil {
 		return nil, err
 	}
 	err := quiet(ctx, func() (err error) { c, fresh, err = vm.hold(next); return err })

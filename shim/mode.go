@@ -9,6 +9,7 @@ import (
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/shim/rampool"
 	"godwit.dev/godwit/snapshot/track"
 )
 
@@ -70,7 +71,7 @@ func (c *creation) obstacleToLazy(ctx context.Context) error {
 		return fmt.Errorf("VMM %s reads RAM before it can wait for it; QEMU does not", sp.VMM.Name)
 	case !sp.HasAgent():
 		return errors.New("it is a VM disk, of which no agent says when it is awake")
-	case hugeRAM(cfg.RAMDir):
+	case rampool.Huge(cfg.RAMDir):
 		return errHuge(cfg.RAMDir)
 	case choice.Way != track.UFFD:
 		return fmt.Errorf("RAM is tracked by %s (worker.tracking), not by uffd: %s", choice.Way, choice.Reason)

@@ -12,6 +12,7 @@ import (
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/shim/rampool"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/stream"
 	"godwit.dev/godwit/snapshot/worker"
@@ -76,7 +77,7 @@ func (vm *VM) offer(ctx context.Context, ref *machinev1.Ref) (*machinev1.OfferRe
 	if err != nil {
 		return nil, err
 	}
-	out := &machinev1.OfferResponse{RamBytes: j.Spec.Memory, ResidentBytes: resident(j.RAM), Tracking: string(vm.way(ctx).Way)}
+	out := &machinev1.OfferResponse{RamBytes: j.Spec.Memory, ResidentBytes: rampool.Resident(j.RAM), Tracking: string(vm.way(ctx).Way)}
 	if out.Spec, err = json.Marshal(j.Spec); err != nil {
 		return nil, err
 	}
@@ -85,10 +86,10 @@ func (vm *VM) offer(ctx context.Context, ref *machinev1.Ref) (*machinev1.OfferRe
 	}
 	for i, d := range j.Spec.Disks {
 		if !d.ReadOnly {
-			out.DiskBytes += resident(j.Disks[i].Path)
+			out.DiskBytes += rampool.Resident(j.Disks[i].Path)
 		}
 	}
-	if dir := vm.host.Config.RAMDir; hugeRAM(dir) {
+	if dir := vm.host.Config.RAMDir; rampool.Huge(dir) {
 		out.Obstacles = append(out.Obstacles, errHuge(dir).Error())
 	}
 	obstacle := quiet(ctx, func() error { return vm.obstacle(ref) })

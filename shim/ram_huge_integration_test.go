@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
+	"godwit.dev/godwit/shim/rampool"
 	"godwit.dev/godwit/shim/template"
 	"godwit.dev/godwit/vmm/vmmtest"
 )
@@ -27,10 +28,10 @@ func TestHugePages(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if !hugeRAM(dir) || hugeRAM(t.TempDir()) {
+	if !rampool.Huge(dir) || rampool.Huge(t.TempDir()) {
 		t.Error("huge pages are not told apart")
 	}
-	total, _, _, err := ramUse(dir)
+	total, _, _, err := rampool.Use(dir)
 	if err != nil || total < 16<<20 {
 		t.Fatalf("%d bytes, %v", total, err)
 	}
@@ -47,6 +48,18 @@ func TestHugePages(t *testing.T) {
 
 // TestHugePagesNeitherSleepNorWake: refused by name before anything changes; the VM runs on.
 func TestHugePagesNeitherSleepNorWake(t *testing.T) {
+	t.Run("sleep", testHugePagesDoNotSleep)
+	t.Run("wake", func(t *testing.T) {
+		w := newWorld(t).asleep()
+		hugeFor(t, w)
+		if err := w.create(); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
+			t.Errorf("wake: %v", err)
+		}
+		w.nothingLeft()
+	})
+}
+
+func testHugePagesDoNotSleep(t *testing.T) {
 	w := newWorld(t)
 	hugeFor(t, w)
 	w.templates = &template.Store{Dir: t.TempDir()}
@@ -64,13 +77,6 @@ func TestHugePagesNeitherSleepNorWake(t *testing.T) {
 	w.must("kill", w.kill("", 9))
 	w.wait("")
 	w.must("delete", w.delete())
-
-	w = newWorld(t).asleep()
-	hugeFor(t, w)
-	if err := w.create(); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
-		t.Errorf("wake: %v", err)
-	}
-	w.nothingLeft()
 }
 
 func hugeFor(t *testing.T, w *world) {

@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/shim/rampool"
 )
 
 // The table leads from New to Deleted, every state in it is reachable, and none but
@@ -120,7 +121,7 @@ func TestJournalSurvivesACrash(t *testing.T) {
 // Admission goes by declared sizes and says both numbers.
 func TestAdmission(t *testing.T) {
 	dir := t.TempDir()
-	total, _, _, err := ramUse(dir)
+	total, _, _, err := rampool.Use(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,9 @@ import (
 	"godwit.dev/godwit/vmm"
 )
 
+// quietDefault is how long a guest that has answered is left alone, if nothing else is said.
+const quietDefault = 500 * time.Millisecond
+
 // blankDisk is the size of a disk that nobody reads.
 const blankDisk = 1 << 20
 
@@ -47,7 +50,7 @@ func (m *Maker) run(ctx context.Context, shape Shape, ram *os.File, take func(vm
 		return err
 	}
 	select {
-	case <-time.After(cmp.Or(m.Quiet, 500*time.Millisecond)):
+	case <-time.After(cmp.Or(m.Quiet, quietDefault)):
 	case <-vm.Done():
 		return fmt.Errorf("the VMM ended: %s", vm.Exit().Reason)
 	case <-ctx.Done():

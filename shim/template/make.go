@@ -38,7 +38,7 @@ type Maker struct {
 	// MaxBytes is the longest RAM file that is kept.
 	MaxBytes uint64
 	// Quiet is how long a guest that has answered is left alone: what it does meanwhile no
-	// copy has to do. 0: half a second.
+	// copy has to do. 0: quietDefault.
 	Quiet time.Duration
 }
 

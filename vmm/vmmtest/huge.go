@@ -1,6 +1,7 @@
 package vmmtest
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -15,8 +16,24 @@ const (
 )
 
 // MountHuge reserves huge pages for that many bytes and mounts a hugetlbfs on dir. undo
-// gives all back.
+// gives all back. The host's count of them is one, so that a test of another process
+// waits until undo; a second call before it in one test waits for ever.
 func MountHuge(dir string, size uint64) (undo func() error, err error) {
+	lock, err := os.Open(hugeCount)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	unmount, err := mountHuge(dir, size)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return func() error { return errors.Join(unmount(), lock.Close()) }, nil
+}
+
+func mountHuge(dir string, size uint64) (unmount func() error, err error) {
 	before, err := hugePages()
 	if err != nil {
 		return nil, err
