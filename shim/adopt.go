@@ -48,7 +48,7 @@ func Adopt(ctx context.Context, host *Host, namespace, id string) error {
 		return errors.Join(err, vm.unserve())
 	}
 	// The one who ordered the end gets its answer first.
-	sleep(ctx, time.Second)
+	sleep(ctx, answerWait)
 	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
 	defer cancel()
 	j := vm.noted()
@@ -69,6 +69,11 @@ func (vm *VM) backOut() {
 	}
 }
 
+const (
+	answerWait   = time.Second            // for who ordered the end to hear of it
+	owedInterval = 100 * time.Millisecond // between two looks whether an operation still needs the VM
+)
+
 // over waits for the end of the VM, and of the operation that has its snapshot.
 func (vm *VM) over(ctx context.Context) error {
 	select {
@@ -76,7 +81,7 @@ func (vm *VM) over(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	for ctx.Err() == nil && vm.owed() {
-		sleep(ctx, 100*time.Millisecond)
+		sleep(ctx, owedInterval)
 	}
 	return ctx.Err()
 }

@@ -85,12 +85,12 @@ func (r *Resume) check() error {
 // them there, so that they end now.
 func (s *starting) gather(all []*agentv1.Process) {
 	vm := s.vm
+	known := vm.noted().Resume.Execs
 	if vm.adopted {
-		go vm.endStrays(strays(all, nil))
-		return
+		known = nil
 	}
-	go vm.endStrays(strays(all, vm.noted().Resume.Execs))
-	for i, e := range vm.noted().Resume.Execs {
+	go vm.endStrays(slices.DeleteFunc(strays(all, known), vm.noted().tells))
+	for i, e := range known {
 		if !has(all, e.Guest) {
 			vm.log.Warn("the guest has no such exec", "exec", e.ID, "process", e.Guest)
 			continue

@@ -173,9 +173,12 @@ func (a *arrival) accept() (*os.File, error) {
 	}
 }
 
+// descriptorBound is how long a connection is waited for that godwitd has announced.
+const descriptorBound = time.Second
+
 // descriptor reads one that was passed.
 func descriptor(c *net.UnixConn) (*os.File, error) {
-	if err := c.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+	if err := c.SetReadDeadline(time.Now().Add(descriptorBound)); err != nil {
 		return nil, err
 	}
 	data, rights := make([]byte, 64), make([]byte, unix.CmsgSpace(4))

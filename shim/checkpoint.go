@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/snapshot/worker"
 )
 
@@ -115,6 +116,9 @@ func (vm *VM) checkpointable(paused bool) error {
 		return fmt.Errorf("it is %s, not paused: %w", vm.state, errdefs.ErrFailedPrecondition)
 	case paused && vm.journal.Spec.Recycles() && vm.nics != nil:
 		return fmt.Errorf("it sleeps without its NICs, which a paused guest cannot let go: use godwit checkpoint while it runs: %w", errdefs.ErrFailedPrecondition)
+	}
+	if probe, _ := vm.journal.Spec.Ready(); paused && probe != nil {
+		return fmt.Errorf("a paused guest does not say whether it is ready (annotation %s): use godwit checkpoint while it runs: %w", spec.AnnotationReady, errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }

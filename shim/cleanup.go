@@ -104,6 +104,9 @@ func (h *Host) left(j *Journal) error {
 	return nil
 }
 
+// disownAtOnce bounds the word to the daemon that a VM is gone, which may be left unsaid.
+const disownAtOnce = time.Second
+
 // cleanUp is CleanUp of a VM that this process has taken.
 func cleanUp(ctx context.Context, host *Host, dir string, j *Journal) error {
 	if err := reclaim(ctx, host, dir, j); err != nil {
@@ -115,7 +118,7 @@ func cleanUp(ctx context.Context, host *Host, dir string, j *Journal) error {
 	}
 	// The VM is gone; the node gives it up if its daemon answers at once. If not, it
 	// stays the owner, and may boot it again.
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	ctx, cancel := context.WithTimeout(ctx, disownAtOnce)
 	defer cancel()
 	vm := &VM{namespace: j.Spec.Namespace, id: j.Spec.ID, host: host}
 	_ = vm.disown(ctx, j.Generation, j.Spec.UID)

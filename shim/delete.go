@@ -153,12 +153,15 @@ func (s *Service) leave(vm *VM) {
 	s.shutdown.Shutdown()
 }
 
+// deleteInterval is between two looks whether a Delete is over.
+const deleteInterval = 10 * time.Millisecond
+
 // afterDelete waits for the end of a Delete under way. A containerd that starts asks for the pids
 // of each shim that it finds, and ends the one that has no task; it keeps the one that still has,
 // for which nobody would call Shutdown if the containerd before was killed in that Delete.
 func (s *Service) afterDelete(ctx context.Context) {
 	vm, err := s.the()
 	for err == nil && vm.is(Deleting) && ctx.Err() == nil {
-		sleep(ctx, 10*time.Millisecond)
+		sleep(ctx, deleteInterval)
 	}
 }

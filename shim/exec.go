@@ -188,6 +188,9 @@ func (vm *VM) claimExec(id string) (*process, error) {
 	return p, nil
 }
 
+// forgetBound is what a guest may take to hear that nobody asks for an exec any more.
+const forgetBound = time.Second
+
 // removeExec forgets an exec that has ended, or was never started.
 func (vm *VM) removeExec(ctx context.Context, id string) (*process, error) {
 	vm.mu.Lock()
@@ -208,7 +211,7 @@ func (vm *VM) removeExec(ctx context.Context, id string) (*process, error) {
 		p.pumps.streams.close()
 	}
 	if ask {
-		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		ctx, cancel := context.WithTimeout(ctx, forgetBound)
 		defer cancel()
 		vm.forgetExec(ctx, p)
 	}

@@ -2,9 +2,14 @@ package shim
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 )
@@ -21,6 +26,52 @@ type fakeAgent struct {
 	text  []byte   // what every process writes
 	open  bool     // and does not end with it
 	typed []byte   // to any stdin
+	// The commands that the shim itself runs in the container, and how the n-th of them ends:
+	// with 0 at once where nobody says so. A negative status: not by itself.
+	ran     []string
+	answers func(n int, command string) int
+}
+
+// runs is a command of the shim's. One that the guest has is not run again.
+func (a *fakeAgent) runs(r *agentv1.StartRequest) {
+	var p specs.Process
+	_ = json.Unmarshal(r.GetProcess(), &p)
+	a.mu.Lock()
+	if a.exits[r.GetId()] != nil {
+		a.mu.Unlock()
+		return
+	}
+	exit := make(chan uint32, 1)
+	a.exits[r.GetId()] = exit
+	a.ran = append(a.ran, strings.Join(p.Args, " "))
+	n, answers := len(a.ran), a.answers
+	a.mu.Unlock()
+	status := 0
+	if answers != nil {
+		status = answers(n, strings.Join(p.Args, " "))
+	}
+	if status >= 0 {
+		exit <- uint32(status)
+	}
+}
+
+// commands are those that the shim has run so far.
+func (a *fakeAgent) commands() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.ran)
+}
+
+// kept are those that the guest still knows.
+func (a *fakeAgent) kept() (ids []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for id := range a.exits {
+		if strings.HasPrefix(id, "/") {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 func (a *fakeAgent) note(format string, args ...any) {
@@ -65,6 +116,9 @@ func (a *fakeAgent) Start(_ context.Context, r *agentv1.StartRequest) (*agentv1.
 	a.note("start %q", r.GetId())
 	if err := a.call("start process"); err != nil {
 		return nil, err
+	}
+	if strings.HasPrefix(r.GetId(), "/") {
+		a.runs(r)
 	}
 	a.exit(r.GetId())
 	return &agentv1.StartResponse{Pid: 2}, nil
@@ -153,6 +207,11 @@ func (a *fakeAgent) Processes(context.Context, *agentv1.ProcessesRequest) (*agen
 }
 func (a *fakeAgent) Remove(_ context.Context, r *agentv1.RemoveRequest) (*agentv1.RemoveResponse, error) {
 	a.note("remove %q", r.GetId())
+	if strings.HasPrefix(r.GetId(), "/") {
+		a.mu.Lock()
+		delete(a.exits, r.GetId())
+		a.mu.Unlock()
+	}
 	return &agentv1.RemoveResponse{}, nil
 }
 func (a *fakeAgent) Resize(_ context.Context, r *agentv1.ResizeRequest) (*agentv1.ResizeResponse, error) {

@@ -57,11 +57,14 @@ func (p *pumps) flush(ctx context.Context, agent agentv1.AgentService) bool {
 		n := min(uint64(len(data)), r.GetOffset()-min(r.GetOffset(), at))
 		p.accept(at+n, data[n:])
 		if n == 0 {
-			sleep(ctx, 5*time.Millisecond) // the process does not read
+			sleep(ctx, unreadWait)
 		}
 	}
 	return false
 }
+
+// unreadWait is how long a process is left alone that does not read.
+const unreadWait = 5 * time.Millisecond
 
 func (p *pumps) write(ctx context.Context, agent agentv1.AgentService, req *agentv1.WriteRequest) (*agentv1.WriteResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, readWait)

@@ -12,6 +12,12 @@ import (
 // endBound is how long the end of a VM may take in all. A variable for the tests.
 var endBound = 20 * time.Second
 
+// Parts of it, of which what comes after may need some too.
+const (
+	execsBound = 3 * time.Second // the ends of execs
+	syncBound  = 5 * time.Second // the guest writes its disks back
+)
+
 // finish ends the VM after its init: the other processes first, the VMM next, init's
 // exit last.
 func (vm *VM) finish(status uint32, at time.Time) {
@@ -21,7 +27,7 @@ func (vm *VM) finish(status uint32, at time.Time) {
 	vm.snapStats(ctx)
 	vm.rescue(ctx)
 	if agent := vm.guest(); agent != nil {
-		sync, cancel := context.WithTimeout(ctx, 5*time.Second)
+		sync, cancel := context.WithTimeout(ctx, syncBound)
 		if _, err := agent.Shutdown(sync, &agentv1.ShutdownRequest{}); err != nil {
 			vm.log.Debug("shut guest down", "error", err)
 		}
@@ -33,7 +39,7 @@ func (vm *VM) finish(status uint32, at time.Time) {
 // endExecs kills the execs that run and waits a little for their exits, which the
 // guest reports; what is left then ends with the VM.
 func (vm *VM) endExecs(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, execsBound)
 	defer cancel()
 	vm.mu.Lock()
 	live := make([]*process, 0, len(vm.execs))

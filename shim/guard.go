@@ -187,11 +187,14 @@ func (vm *VM) starved(exit vmm.Exit) bool {
 	return true
 }
 
+// initGrace is for a guest that was shut down in order.
+const initGrace = 2 * time.Second
+
 // grace is how long the VMM's end waits for the exit of init: finish is under way when
 // the guest was shut down in order.
 func (vm *VM) grace(clean bool) time.Duration {
 	if clean {
-		return 2 * time.Second
+		return initGrace
 	}
 	return 0
 }

@@ -84,6 +84,7 @@ type Journal struct {
 	Waking      bool   `json:"waking,omitempty"`
 	Readdressed bool   `json:"readdressed,omitempty"`
 	BootID      string `json:"bootID,omitempty"`
+	Untold      []Word `json:"untold,omitempty"` // in their order
 }
 
 // JournalDisk is a disk's file on this node.

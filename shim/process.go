@@ -112,6 +112,9 @@ func (vm *VM) flow() {
 	if vm.journal.Unplugged {
 		vm.watchers.Go(func() { vm.keepNICs(ctx) })
 	}
+	if len(vm.journal.Untold) > 0 {
+		vm.watchers.Go(func() { vm.tell(ctx) })
+	}
 }
 
 // flowOne joins p to the traffic; vm.mu is held.

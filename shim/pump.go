@@ -198,9 +198,12 @@ func interrupt(ctx context.Context, to *os.File) (end func()) {
 	}
 }
 
+// readSlack is what an answer may take beyond the time that it was asked to wait.
+const readSlack = 5 * time.Second
+
 // read is cut short when the process ends meanwhile: its end says where to stop.
 func (p *pumps) read(ctx context.Context, agent agentv1.AgentService, req *agentv1.ReadRequest, over bool) (*agentv1.ReadResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, readWait+5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, readWait+readSlack)
 	defer cancel()
 	if !over {
 		defer context.AfterFunc(p.alive, cancel)()

@@ -16,6 +16,9 @@ var quietBound = guestBound
 // errUnderWay says that a call is half done that an operation must not come into.
 var errUnderWay = fmt.Errorf("a call is under way: %w", errdefs.ErrFailedPrecondition)
 
+// quietInterval is between two tries.
+const quietInterval = 5 * time.Millisecond
+
 // quiet tries until no call is in the way, for a while. Then its error names what still is.
 func quiet(ctx context.Context, try func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, quietBound)
@@ -25,7 +28,7 @@ func quiet(ctx context.Context, try func() error) error {
 		if !errors.Is(err, errUnderWay) || ctx.Err() != nil {
 			return err
 		}
-		sleep(ctx, 5*time.Millisecond)
+		sleep(ctx, quietInterval)
 	}
 }
 

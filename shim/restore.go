@@ -55,6 +55,7 @@ func (s *starting) commit(ctx context.Context, _ *undo) error {
 func (s *starting) owns(generation uint64) func(*Journal) {
 	return func(j *Journal) {
 		j.Phase, j.Generation, j.Waking, j.Readdressed, j.Armed = Own, generation, true, s.readdress, s.armed
+		j.Untold = s.words(j)
 	}
 }
 
@@ -144,8 +145,11 @@ func (vm *VM) settleWake(ctx context.Context, j *Journal) error {
 	return vm.write(func(j *Journal) { j.Operation, j.Attempt, j.Self, j.Digest, j.Repository = "", 0, false, "", "" })
 }
 
+// announceBound is how long the network may take to be told where the VM is.
+const announceBound = 5 * time.Second
+
 func (vm *VM) announce() {
-	ctx, cancel := context.WithTimeout(vm.life, 5*time.Second)
+	ctx, cancel := context.WithTimeout(vm.life, announceBound)
 	defer cancel()
 	vm.mu.Lock()
 	nics := vm.nics

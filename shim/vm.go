@@ -73,6 +73,7 @@ type VM struct {
 	halting   sync.Mutex // held while the VM is halted, or goes on, as long as its RAM comes
 	plugging  sync.Mutex // held while NICs go or come
 	ejects    uint64     // how often they went; plugging guards it
+	telling   sync.Mutex // held while the workload is told something
 	watchers  sync.WaitGroup
 	ending    sync.Once
 	mourning  sync.Once

@@ -225,6 +225,11 @@ type Timeouts struct {
 	// NIC is how long a guest may take to let a NIC go, and to use the address of one that
 	// was plugged in; default 30s.
 	NIC Duration `toml:"nic"`
+	// Ready is how long a capture waits for a workload that is asked whether it is ready, and
+	// does not say how long that may take; default 30s.
+	Ready Duration `toml:"ready"`
+	// Notify is how long a workload may take over one word on its snapshots; default 10s.
+	Notify Duration `toml:"notify"`
 }
 
 // Log of the programs.

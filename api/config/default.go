@@ -36,6 +36,8 @@ func Default() *Config {
 			Abort:     Duration(30 * time.Second),
 			Daemon:    Duration(10 * time.Second),
 			NIC:       Duration(30 * time.Second),
+			Ready:     Duration(30 * time.Second),
+			Notify:    Duration(10 * time.Second),
 		},
 		Log: Log{Level: "info"},
 	}

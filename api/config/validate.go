@@ -161,7 +161,7 @@ func (c *Config) validateCounts() error {
 			return invalid(key, "%d is not between 1 and 1000", n)
 		}
 	}
-	if d := time.Duration(c.Worker.PauseBudget); d < 0 || d > time.Minute {
+	if d := time.Duration(c.Worker.PauseBudget); d < 0 || d > MaxPauseBudget {
 		return invalid("worker.pause_budget", "%v is not between 0 and 1m", d)
 	}
 	if b := c.Worker.Bandwidth; b != 0 && b < MinBandwidth {
@@ -173,6 +173,16 @@ func (c *Config) validateCounts() error {
 	return nil
 }
 
+// MaxPauseBudget is the most that worker.pause_budget may be, and the budget of an order.
+const MaxPauseBudget = time.Minute
+
+// Bounds of what timeouts.* and retention.grace may be.
+const (
+	minTimeout = time.Second
+	maxTimeout = 24 * time.Hour
+	minGrace   = time.Minute
+)
+
 func (c *Config) validateTimeouts() error {
 	for _, t := range []struct {
 		key   string
@@ -180,9 +190,9 @@ func (c *Config) validateTimeouts() error {
 	}{
 		{"timeouts.boot", c.Timeouts.Boot}, {"timeouts.operation", c.Timeouts.Operation},
 		{"timeouts.abort", c.Timeouts.Abort}, {"timeouts.daemon", c.Timeouts.Daemon},
-		{"timeouts.nic", c.Timeouts.NIC},
+		{"timeouts.nic", c.Timeouts.NIC}, {"timeouts.ready", c.Timeouts.Ready}, {"timeouts.notify", c.Timeouts.Notify},
 	} {
-		if v := time.Duration(t.value); v < time.Second || v > 24*time.Hour {
+		if v := time.Duration(t.value); v < minTimeout || v > maxTimeout {
 			return invalid(t.key, "%s is not between 1s and 24h: write text such as \"30s\"", v)
 		}
 	}
@@ -213,7 +223,7 @@ func (c *Config) validateRetention() error {
 		return invalid("retention.keep", "%d is not between 1 and 10000", r.Keep)
 	case r.KeepFor < 0:
 		return invalid("retention.keep_for", "%s is negative", r.KeepFor)
-	case time.Duration(r.Grace) < time.Minute:
+	case time.Duration(r.Grace) < minGrace:
 		return invalid("retention.grace", "%s is less than 1m: an operation that was just opened would lose its packs", r.Grace)
 	}
 	return nil

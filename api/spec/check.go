@@ -49,6 +49,9 @@ func (s *Spec) Check() error {
 	if err := s.checkVMDisk(); err != nil {
 		return err
 	}
+	if err := s.checkSigns(); err != nil {
+		return err
+	}
 	return s.checkContainer()
 }
 

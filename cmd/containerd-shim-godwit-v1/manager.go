@@ -77,6 +77,9 @@ func cleanUp(ctx context.Context, ns, id, bundle string) (pid int, err error) {
 // hears of its end before it is over.
 const dyingBound = time.Second
 
+// servedInterval is how often it is looked whether somebody still serves on a socket.
+const servedInterval = 10 * time.Millisecond
+
 // removeSocket removes the socket that a dead shim has left. One that is served on is
 // another shim's by now, or of one that could not be killed.
 func removeSocket(ctx context.Context, bundle string) error {
@@ -90,7 +93,7 @@ func removeSocket(ctx context.Context, bundle string) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(10 * time.Millisecond):
+		case <-time.After(servedInterval):
 		}
 	}
 	if err := containerd.RemoveSocket(address); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -71,6 +71,12 @@ var readers = map[string]func(*annotations, string) error{
 		a.restore = v
 		return oneOf(v, config.RestoreModes()...)
 	},
+	"ready":  isCommand,
+	"notify": isCommand,
+	"ready-timeout": func(_ *annotations, v string) error {
+		_, err := spec.ParseReadyTimeout(v)
+		return err
+	},
 	"image": func(a *annotations, v string) error {
 		a.image = v
 		if v == "" {
@@ -117,6 +123,12 @@ const (
 	maxCmdline = 2047 // of the kernel for x86
 )
 
+// isCommand takes what the Spec itself is asked for when it is run.
+func isCommand(_ *annotations, v string) error {
+	_, err := spec.ParseCommand(v)
+	return err
+}
+
 // imagePath takes a path in an image: it cannot lead out of it.
 func imagePath(v string) (string, error) {
 	if !path.IsAbs(v) || path.Clean(v) != v || v == "/" {
@@ -156,6 +168,9 @@ func readAnnotations(all map[string]string) (annotations, error) {
 			a.honoured = make(map[string]string)
 		}
 		a.honoured[key] = all[key]
+	}
+	if a.honoured[spec.AnnotationReadyTimeout] != "" && a.honoured[spec.AnnotationReady] == "" {
+		return a, fmt.Errorf("annotation %s: there is nothing to wait for without %s: %w", spec.AnnotationReadyTimeout, spec.AnnotationReady, errdefs.ErrInvalidArgument)
 	}
 	return a, nil
 }

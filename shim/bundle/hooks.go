@@ -100,6 +100,9 @@ func (h Hooks) Run(ctx context.Context, kind HookKind, state specs.State) error 
 	return errors.Join(failed...)
 }
 
+// killedBound is how long the output of a hook is waited for that was killed: another may hold it.
+const killedBound = time.Second
+
 func runHook(ctx context.Context, hook specs.Hook, state []byte) error {
 	if hook.Timeout != nil {
 		var cancel context.CancelFunc
@@ -115,7 +118,7 @@ func runHook(ctx context.Context, hook specs.Hook, state []byte) error {
 	cmd.Stdin, cmd.Stderr = bytes.NewReader(state), &tail{buf: &stderr}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = killedBound
 	err := cmd.Run()
 	switch {
 	case err == nil:

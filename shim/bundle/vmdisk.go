@@ -112,13 +112,18 @@ func (b *Bundle) refuseForDisk(oci *specs.Spec) error {
 	if err := stage.CheckPropagation(l.RootfsPropagation); err != nil {
 		return err
 	}
-	const why = "nothing of a VM disk's system is set from outside"
+	const (
+		why     = "nothing of a VM disk's system is set from outside"
+		noAgent = "there is no agent in a VM disk that would run a command"
+	)
 	err := firstRefused([]rule{
 		{oci.Root != nil && oci.Root.Readonly, "root.readonly", "a VM disk is written by its system"},
 		{len(l.Sysctl) > 0, "linux.sysctl", why},
 		{oci.Domainname != "", "domainname", why},
 		{l.Personality != nil, "linux.personality", why},
 		{p.CommandLine != "", "process.commandLine", why},
+		{oci.Annotations[spec.AnnotationReady] != "", "annotation " + spec.AnnotationReady, noAgent},
+		{oci.Annotations[spec.AnnotationNotify] != "", "annotation " + spec.AnnotationNotify, noAgent},
 	})
 	if err != nil {
 		return err

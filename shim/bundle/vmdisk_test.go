@@ -120,6 +120,8 @@ func TestVMDiskRefusals(t *testing.T) {
 		{"windows by BIOS", set("os", "windows", "firmware", "bios"), errdefs.IsInvalidArgument, "godwit.dev/os"},
 		{"writable size", set("writable-size", "1GiB"), errdefs.IsInvalidArgument, "disk-size"},
 		{"volumes", set("volumes", "copy"), errdefs.IsInvalidArgument, "godwit.dev/volumes"},
+		{"ready", set("ready", "/r"), errdefs.IsNotImplemented, "godwit.dev/ready"},
+		{"notify", set("notify", "/n"), errdefs.IsNotImplemented, "godwit.dev/notify"},
 		{"bind mount", bind("/", "/data", "ro"), errdefs.IsNotImplemented, "mount /data"},
 		{"tmpfs", oci.WithMounts([]specs.Mount{{Type: "tmpfs", Source: "tmpfs", Destination: "/cache"}}), errdefs.IsNotImplemented, "mount /cache"},
 		{"read-only", edit(func(s *specs.Spec) { s.Root = &specs.Root{Readonly: true} }), errdefs.IsNotImplemented, "root.readonly"},

@@ -157,13 +157,19 @@ func (id ID) Wait(ctx context.Context) error {
 	return nil
 }
 
+// Pauses between two looks whether a process stands, which is soon.
+const (
+	stopMin = 50 * time.Microsecond
+	stopMax = time.Millisecond
+)
+
 // Stop sends SIGSTOP and returns when every thread is stopped: from then on the process
 // executes nothing.
 func (id ID) Stop(ctx context.Context) error {
 	if err := id.Signal(unix.SIGSTOP); err != nil {
 		return fmt.Errorf("stop process %d: %w", id.PID, err)
 	}
-	for pause := 50 * time.Microsecond; ; pause = min(2*pause, time.Millisecond) {
+	for pause := stopMin; ; pause = min(2*pause, stopMax) {
 		stopped, err := id.stopped()
 		if err != nil {
 			return fmt.Errorf("stop process %d: %w", id.PID, err)

@@ -127,6 +127,9 @@ func (c *child) order(ctx context.Context, what byte, page int) (byte, error) {
 	return answer[0], err
 }
 
+// endBound is how long the end of the child may take.
+const endBound = 5 * time.Second
+
 // close ends the child and waits until it is gone.
 func (c *child) close(ctx context.Context) error {
 	var errs []error
@@ -134,7 +137,7 @@ func (c *child) close(ctx context.Context) error {
 		c.orders.Close()
 	}
 	if c.proc != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endBound)
 		defer cancel()
 		errs = append(errs, c.proc.Kill(), c.proc.Gone(ctx))
 		c.proc.Status()

@@ -1,0 +1,96 @@
+package shim
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/google/uuid"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/api/spec"
+)
+
+// readyEvery is how often a workload is asked whether it is ready. A variable for the tests.
+var readyEvery = 500 * time.Millisecond
+
+// prepared waits until nothing of the workload speaks against an operation: it has heard what
+// it was to hear, and says that it is ready. A live move stores nothing that it could be
+// asked about, and a guest that is paused answers nothing.
+func (vm *VM) prepared(ctx context.Context, next *capture) error {
+	s := vm.spec()
+	if s == nil || next.req.GetPaused() {
+		return nil
+	}
+	probe, _ := s.Ready()
+	if probe == nil && s.Notify() == nil {
+		return nil
+	}
+	var has *capture
+	err := quiet(ctx, func() (err error) {
+		vm.mu.Lock()
+		defer vm.mu.Unlock()
+		has, err = vm.mayHold(next)
+		return err
+	})
+	if err != nil || has != nil {
+		return err
+	}
+	vm.told(ctx)
+	if probe == nil || next.send != nil {
+		return nil
+	}
+	if err := vm.awaitReady(ctx, next.ref); err != nil {
+		return fmt.Errorf("capture VM %s: %w", vm.id, err)
+	}
+	return nil
+}
+
+// awaitReady waits until the VM's workload says that a snapshot may be made. No operation holds
+// the VM meanwhile, so that one that never gets ready runs on as if nothing had been ordered.
+// What else is in the way is for hold to say.
+func (vm *VM) awaitReady(ctx context.Context, ref *machinev1.Ref) error {
+	probe, within := vm.spec().Ready()
+	if within == 0 {
+		within = time.Duration(vm.host.Config.Timeouts.Ready)
+	}
+	wait, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	last := "none"
+	for vm.is(Running) && !vm.past.has(ref) {
+		status, err := vm.isReady(wait, probe)
+		if err == nil && status != 0 {
+			if last == "none" {
+				vm.log.Info("an operation waits until the workload is ready", "operation", ref.GetOperation(), "status", status, "within", within)
+			}
+			last = fmt.Sprintf("status %d", status)
+			sleep(wait, readyEvery)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("wait until it is ready: %w", ctx.Err())
+		case err == nil && status == 0:
+			return nil
+		case wait.Err() != nil: // a later order may find it ready: whoever tries again may do so
+			return fmt.Errorf("it is not ready: %q (annotation %s) did not end with 0 within %v; its last answer: %s; look in the VM why, or give it longer (%s, else timeouts.ready): %w",
+				strings.Join(probe, " "), spec.AnnotationReady, within, last, spec.AnnotationReadyTimeout, context.DeadlineExceeded)
+		case errdefs.IsUnavailable(err):
+			return fmt.Errorf("ask whether it is ready: %w", err)
+		case err != nil: // of its class nothing follows for the operation
+			return fmt.Errorf("it is not ready: %q (annotation %s) cannot be run: %v; make the container with one that can: %w",
+				strings.Join(probe, " "), spec.AnnotationReady, err, errdefs.ErrFailedPrecondition)
+		}
+	}
+	return nil
+}
+
+// isReady asks once. An operation does not come into that.
+func (vm *VM) isReady(ctx context.Context, probe []string) (uint32, error) {
+	defer vm.calling()()
+	id := "/ready#" + uuid.NewString() // containerd has no such ids, and no shim before this one has
+	status, err := vm.command(ctx, id, probe)
+	vm.dismiss(id, err == nil)
+	return status, err
+}
