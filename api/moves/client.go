@@ -31,6 +31,9 @@ func Remote(addresses []string, config *tls.Config) *Client {
 // Close the connection.
 func (c *Client) Close() error { return c.conn.Close() }
 
+// wakeTimeout of an order to wake: every node is asked whether the VM fits it.
+const wakeTimeout = 30 * time.Second
+
 func do[Q, R any](ctx context.Context, c *Client, method func(nodev1.MovesClient, context.Context, Q) (R, error), req Q) (resp R, err error) {
 	err = c.conn.Do(ctx, func(ctx context.Context, conn *ttrpc.Client) error {
 		resp, err = method(nodev1.NewMovesClient(conn), ctx, req)
@@ -67,6 +70,16 @@ func (c *Client) Events(ctx context.Context, req *nodev1.EventsRequest) (*nodev1
 // Recover implements nodev1.MovesService.
 func (c *Client) Recover(ctx context.Context, req *nodev1.RecoverRequest) (*nodev1.RecoverResponse, error) {
 	return do(ctx, c, nodev1.MovesClient.Recover, req)
+}
+
+// Wake implements nodev1.MovesService.
+func (c *Client) Wake(ctx context.Context, req *nodev1.WakeOrder) (*nodev1.StatusResponse, error) {
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, wakeTimeout)
+		defer cancel()
+	}
+	return do(ctx, c, nodev1.MovesClient.Wake, req)
 }
 
 // Announce implements nodev1.MovesService.
@@ -153,9 +166,10 @@ const (
 	Retrying       = "Retrying"
 	Retargeted     = "Retargeted"
 	CleanupPending = "CleanupPending"
-	NodeLost       = "NodeLost"   // of a VM whose node is silent; no operation
-	Recovering     = "Recovering" // its snapshot is woken elsewhere
-	Outlived       = "Outlived"   // a node that was called lost is back, and has ended a VM that is another's by now; no operation
+	NodeLost       = "NodeLost"       // of a VM whose node is silent; no operation
+	Recovering     = "Recovering"     // its snapshot is woken elsewhere
+	NoCapacity     = "WakeNoCapacity" // of a VM whose wake was ordered and that fits no node; the order's operation is not begun
+	Outlived       = "Outlived"       // a node that was called lost is back, and has ended a VM that is another's by now; no operation
 )
 
 // Settled reports whether an event of that type is the last of its operation.

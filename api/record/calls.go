@@ -61,6 +61,11 @@ func (c *Client) Schedule(ctx context.Context, req *nodev1.ScheduleRequest) (*no
 	return call(ctx, c, nodev1.RecordsService.Schedule, req)
 }
 
+// Delete implements nodev1.RecordsService.
+func (c *Client) Delete(ctx context.Context, req *nodev1.DeleteRequest) (*nodev1.Record, error) {
+	return call(ctx, c, nodev1.RecordsService.Delete, req)
+}
+
 // Trim implements nodev1.RecordsService.
 func (c *Client) Trim(ctx context.Context, req *nodev1.TrimRequest) (*nodev1.Record, error) {
 	return call(ctx, c, nodev1.RecordsService.Trim, req)

@@ -115,6 +115,17 @@ func Plain(err error) error {
 	return e
 }
 
+// Transient reports whether an error may pass by itself (N-37): such a one is tried again, all
+// others are final.
+func Transient(err error) bool {
+	return errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || errdefs.IsResourceExhausted(err) || errdefs.IsConflict(err)
+}
+
+// Stuck reports whether the order to delete a VM has failed for good: it is not tried again.
+func Stuck(d *nodev1.Deletion) bool {
+	return d.GetTries() > 0 && !Transient(ClassOf(d.GetClass()))
+}
+
 // Class names the class of err, for a record; ClassOf undoes it, with nil for no class.
 func Class(err error) string {
 	if class := errdefs.Resolve(err); class != nil && class != errdefs.ErrUnknown {

@@ -68,7 +68,12 @@ func outcome(status *nodev1.StatusResponse) error {
 		class = errdefs.ErrAborted
 	}
 	return fmt.Errorf("operation %s %s: %s; %s: %w", op.GetId(), lower(op.GetPhase().String(), "PHASE_"),
-		strings.TrimSuffix(op.GetReason(), ": "+class.Error()), after(op), class)
+		trimClass(op.GetReason(), class), after(op), class)
+}
+
+// trimClass is a reason without the class at its end, which what is made of it ends with.
+func trimClass(reason string, class error) string {
+	return strings.TrimSuffix(reason, ": "+class.Error())
 }
 
 // after says where an operation that was undone has left the VM.

@@ -12,6 +12,9 @@ import (
 	"godwit.dev/godwit/api/record"
 )
 
+// goldenTimeout is how long it may take to make one, if nothing else is said.
+const goldenTimeout = 5 * time.Minute
+
 func newGolden(opts *options) *cobra.Command {
 	request := &nodev1.GoldenRequest{}
 	var timeout time.Duration
@@ -57,7 +60,7 @@ func newGolden(opts *options) *cobra.Command {
 	flags := cmd.Flags()
 	flags.SetInterspersed(false) // what stands behind the image is the container's
 	flags.StringVar(&request.Ready, "ready", "", "command, with its arguments, that succeeds in the container once it is ready")
-	flags.DurationVar(&timeout, "timeout", 5*time.Minute, "how long that may take")
+	flags.DurationVar(&timeout, "timeout", goldenTimeout, "how long that may take")
 	flags.StringVar(&request.Snapshotter, "snapshotter", "", "containerd's snapshotter (default: containerd's)")
 	flags.StringVar(&memory, "memory", "", "RAM of the VM, such as 512MiB (default: as for ctr run)")
 	flags.StringVar(&vcpus, "vcpus", "", "vCPUs of the VM (default: as for ctr run)")

@@ -66,10 +66,12 @@ func TestFlagsBeforeTheDaemon(t *testing.T) {
 		"hibernate --concurrency 65 x": "--concurrency 65", "hibernate --bandwidth fast x": "--bandwidth fast", "hibernate --pause-budget 2m x": "--pause-budget 2m",
 		"checkpoint --concurrency 65 x": "--concurrency 65", "checkpoint --every 1m --stop x": "--every and --stop", "checkpoint --every -1s x": "--every -1s",
 		"checkpoint --every 0s x": "--every 0s", "checkpoint --keep 2 x": "--keep", "checkpoint --stop --keep 2 x": "--keep", "checkpoint --every 1m --detach x": "--detach",
-		"checkpoint --stop --bandwidth 1MiB x": "--bandwidth", "golden --timeout 0s i": "--timeout 0s", "wake --force x": "--digest", "-o yaml migrate x": "yaml",
+		"checkpoint --stop --bandwidth 1MiB x": "--bandwidth", "golden --timeout 0s i": "--timeout 0s", "wake --force x": "--digest", "wake --on= x": "--on", "wake --on n --lost-node m x": "godwit recover", "wake --wait --on n x": "--wait", "wake --timeout 5s x": "--timeout", "wake --wait --timeout 0s x": "--timeout 0s", "-o yaml migrate x": "yaml",
 		"migrate --bandwidth 0 x": "--bandwidth 0: at least", "migrate --downtime -1us x": "downtime -1ms", "migrate --timeout 1us x": "timeout 1ms", "migrate --downtime 11m x": "downtime 11m",
 		"wake --digest web-latest x": `--digest "web-latest"`, "wake --digest= x": `--digest ""`, "wake --digest sha512:00 --force x": `--digest "sha512:00"`, "recover --to n --digest bad x": `--digest "bad"`,
 		"snapshot inspect bad": `DIGEST "bad"`, "snapshot verify sha256:00": `DIGEST "sha256:00"`, "snapshot rm web:latest": `DIGEST "web:latest"`,
+		"rm --final-snapshot --force x": "--final-snapshot and --force", "rm --final-snapshot --keep-snapshots x": "--keep-snapshots", "rm --detach x": "--detach: it belongs to --final-snapshot",
+		"rm --end-execs x": "--end-execs: it belongs", "rm --cancel --final-snapshot x": "--cancel and --final-snapshot", "rm --cancel --force x": "--cancel and --force",
 		"snapshot diff bad " + someDigest: `FROM "bad"`, "snapshot diff " + someDigest + " bad": `TO "bad"`, "snapshot copy bad registry/x": `DIGEST "bad"`,
 	} {
 		var stdout, stderr bytes.Buffer
@@ -83,7 +85,7 @@ func TestFlagsBeforeTheDaemon(t *testing.T) {
 func TestNoDaemon(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "none.sock")
 	for _, args := range []string{
-		"ps", "hibernate x", "wake x", "checkpoint x", "rm x", "golden i", "snapshot ls", "snapshot inspect " + someDigest, "snapshot verify " + someDigest, "snapshot prune",
+		"ps", "hibernate x", "wake x", "checkpoint x", "rm x", "rm --final-snapshot x", "rm --cancel x", "golden i", "snapshot ls", "snapshot inspect " + someDigest, "snapshot verify " + someDigest, "snapshot prune",
 		"migrate x", "migrations", "watch", "abort o", "nodes", "cordon n", "drain n", "recover x",
 	} {
 		var stdout, stderr bytes.Buffer

@@ -83,13 +83,16 @@ func newNodeToken(opts *options) *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().DurationVar(&valid, "valid", time.Hour, "how long the token may be used")
+	cmd.Flags().DurationVar(&valid, "valid", tokenLife, "how long the token may be used")
 	cmd.Flags().BoolVar(&controller, "controller", false, "the node may be a controller too (controller.etcd)")
 	return cmd
 }
 
-// maxTokenLife of a join token: whoever holds one can be that node.
-const maxTokenLife = 7 * 24 * time.Hour
+// Lives of a join token: whoever holds one can be that node.
+const (
+	tokenLife    = time.Hour // if nothing else is said
+	maxTokenLife = 7 * 24 * time.Hour
+)
 
 func newNodeJoin(opts *options) *cobra.Command {
 	var address string

@@ -44,11 +44,17 @@ func newPs(opts *options) *cobra.Command {
 	return cmd
 }
 
-// sayNote tells why nothing is known of a VM, or what to do about one that is lost. Notes
-// of others are for programs: they come and go with an operation.
+// sayNote tells why nothing is known of a VM, what to do about one that is lost, and what a
+// deletion waits for. Notes of others are for programs: they come and go with an operation.
 func sayNote(out io.Writer, vm *nodev1.VMInfo) {
+	name := vm.GetVm().GetNamespace() + "/" + vm.GetVm().GetId()
 	if s := vm.GetStatus(); vm.GetNote() != "" && (s == "lost" || s == "unknown") {
-		fmt.Fprintf(out, "godwit: VM %s/%s is %s: %s\n", vm.GetVm().GetNamespace(), vm.GetVm().GetId(), s, vm.GetNote())
+		fmt.Fprintf(out, "godwit: VM %s is %s: %s\n", name, s, vm.GetNote())
+	}
+	if d := vm.GetDeletion(); record.Stuck(d) {
+		fmt.Fprintf(out, "godwit: VM %s is not removed: its final snapshot has failed for good: %s\n", name, d.GetReason())
+	} else if d.GetTries() > 0 {
+		fmt.Fprintf(out, "godwit: VM %s is removed once its final snapshot succeeds (godwit rm --cancel %s calls it off); try %d: %s\n", name, name, d.GetTries(), d.GetReason())
 	}
 }
 
@@ -60,12 +66,25 @@ func vmRow(vm *nodev1.VMInfo) []string {
 	if n := vm.GetCleanupPending(); n > 0 {
 		status += fmt.Sprintf(", cleanup pending (%d)", n)
 	}
-	status += restoreText(vm)
+	status += deletionText(vm.GetDeletion()) + restoreText(vm)
 	return []string{
 		vm.GetVm().GetNamespace() + "/" + vm.GetVm().GetId(), status, ownerName(vm.GetOwner()),
 		fmt.Sprint(vm.GetGeneration()), mib(vm.GetMemory()), mib(vm.GetResident()), fmt.Sprint(vm.GetVcpus()),
 		dash(vm.GetVmm()), dash(vm.GetNetwork()), dash(strings.Join(vm.GetAddresses(), ",")),
 	}
+}
+
+// deletionText says where a VM's deletion behind a final snapshot stands.
+func deletionText(d *nodev1.Deletion) string {
+	switch {
+	case d == nil:
+		return ""
+	case record.Stuck(d):
+		return ", not removed"
+	case d.GetTries() > 0:
+		return fmt.Sprintf(", to be removed (failed tries: %d)", d.GetTries())
+	}
+	return ", to be removed"
 }
 
 // restoreText says how far the restore of a VM is, and once that is over how it was made.

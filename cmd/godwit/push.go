@@ -38,7 +38,7 @@ func (p *pushFlags) read(cmd *cobra.Command) (concurrency uint32, bandwidth uint
 	if !cmd.Flags().Changed("pause-budget") {
 		return p.concurrency, bandwidth, 0, nil
 	}
-	if p.budget < 0 || p.budget > time.Minute {
+	if p.budget < 0 || p.budget > config.MaxPauseBudget {
 		return 0, 0, 0, fmt.Errorf("--pause-budget %v: from 0 to 1m: %w", p.budget, errdefs.ErrInvalidArgument)
 	}
 	if budgetMS = p.budget.Milliseconds(); budgetMS == 0 {

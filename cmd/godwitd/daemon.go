@@ -193,7 +193,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	}
 	nodev1.RegisterRecordsService(local, d.records)
 	nodev1.RegisterNodeService(local, d.node)
-	nodev1.RegisterMovesService(local, d.moves.service)
+	nodev1.RegisterMovesService(local, &ownMoves{d.moves.service, d.config.Node, d.node})
 	socket, err := listen(d.config.DaemonSocket())
 	if err != nil {
 		return err
@@ -271,6 +271,7 @@ func (d *daemon) owed() []work {
 		{"reconcile", func(ctx context.Context) error { return d.engine.Reconcile(ctx, d.machines.List) }},
 		{"sweep", d.engine.Sweep},
 		{"checkpoints", d.engine.Due},
+		{"deletions", d.engine.Deletions},
 		{"end", d.shims.end},
 		{"orphans", d.tasks.Orphans},
 		{"golden", d.golden.sweep},

@@ -17,6 +17,8 @@ import (
 const (
 	fitRole  = "fit" // of the shim's binary
 	fitBound = 30 * time.Second
+
+	killedBound = time.Second // of the output of a program that was killed, which another may hold
 )
 
 // fits asks the shim's binary, which would run the VM here, whether it could: VMM, machine,
@@ -36,7 +38,7 @@ func fits(ctx context.Context, binary, configPath string, offer *machinev1.Offer
 	ctx, cancel := context.WithTimeout(ctx, fitBound)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binary, args...)
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = killedBound
 	var out, said bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), &out, &said
 	var answer struct{ Obstacle string }

@@ -255,9 +255,12 @@ func (g *golden) settled(vm *nodev1.VM) func(context.Context) (bool, error) {
 	}
 }
 
+// goldenEnd bounds the end of the VM that a golden snapshot was made of.
+const goldenEnd = time.Minute
+
 // end removes a VM and its record.
 func (g *golden) end(ctx context.Context, vm *nodev1.VM) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goldenEnd)
 	defer cancel()
 	err := g.tasks.Unboot(ctx, vm)
 	rec, e := g.records.Get(ctx, &nodev1.GetRequest{Vm: vm})

@@ -55,7 +55,7 @@ func fence(command []string) loss.Fence {
 		cmd.Env = append(os.Environ(), "GODWIT_LOST_NODE="+node.GetName(), "GODWIT_LOST_ADDRESS="+node.GetAddress())
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // what it has started ends with it
 		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-		cmd.WaitDelay = time.Second
+		cmd.WaitDelay = killedBound
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%s (node_loss.fence): %w: %s", command[0], err, tail(out))

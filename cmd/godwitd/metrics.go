@@ -13,6 +13,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
+// scrapeHeader bounds the head of a request, which whoever connects could leave open.
+const scrapeHeader = 5 * time.Second
+
 // serveMetrics answers /metrics on the node's unix socket and, where configured, on
 // the loopback address that the configuration has checked.
 func (d *daemon) serveMetrics(ctx context.Context) error {
@@ -30,7 +33,7 @@ func (d *daemon) serveMetrics(ctx context.Context) error {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", d.starts.before(promhttp.HandlerFor(d.metrics, promhttp.HandlerOpts{})))
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: scrapeHeader}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	var group errgroup.Group

@@ -88,7 +88,7 @@ func (d *daemon) reach(node string) (*tls.Config, error) {
 func (m *mover) drivenBy(e *engine.Engine) {
 	m.peer.Waker = e
 	if m.board != nil {
-		m.service = &service.Service{Records: m.daemon.records, Engine: e, Board: m.board, Peer: m.peers.Peer}
+		m.service = &service.Service{Self: m.daemon.config.Node, Records: m.daemon.records, Engine: e, Board: m.board, Peer: m.peers.Peer}
 	}
 }
 
@@ -116,6 +116,9 @@ func (m *mover) serve(ctx context.Context) error {
 	return controller.ServePeer(ctx, server, pages, identity)
 }
 
+// minAnnounce is the least that is between two signs of life, whatever the controller asks for.
+const minAnnounce = time.Second
+
 // announce tells the controller that this node lives, for as long as it does.
 func (m *mover) announce(ctx context.Context) {
 	said := ""
@@ -125,7 +128,7 @@ func (m *mover) announce(ctx context.Context) {
 		pause := cluster.Interval
 		if err == nil {
 			m.told(len(own))
-			pause = max(time.Second, time.Duration(resp.GetAgainMs())*time.Millisecond)
+			pause = max(minAnnounce, time.Duration(resp.GetAgainMs())*time.Millisecond)
 		} else if said != err.Error() && ctx.Err() == nil {
 			slog.WarnContext(ctx, "controller does not hear of this node", "error", err)
 		}

@@ -3,10 +3,13 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 
+	"github.com/containerd/errdefs"
 	digest "github.com/opencontainers/go-digest"
 
 	"godwit.dev/godwit/api/config"
+	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/snapshot"
@@ -54,19 +57,20 @@ func (r *registry) store(repository string) store.Config {
 
 // opened answers what a snapshot says of itself. A worker reads it, with this node's keys:
 // godwitd has every right on the node, and the bytes are foreign.
-func (r *registry) opened(ctx context.Context, c *worker.Client, repository, dgst string) (*snapshot.Config, error) {
-	o, err := c.Open(ctx, worker.OpenJob{Store: r.store(repository), Keys: worker.KeysOf(r.config), Digest: digest.Digest(dgst)})
-	if err != nil {
-		return nil, err
-	}
-	return o.Config, nil
+func (r *registry) opened(ctx context.Context, c *worker.Client, repository, dgst string) (*worker.Opened, error) {
+	return c.Open(ctx, worker.OpenJob{Store: r.store(repository), Keys: worker.KeysOf(r.config), Digest: digest.Digest(dgst)})
+}
+
+// keeps reports whether all of a snapshot is on this node.
+func (r *registry) keeps(repository, dgst string) bool {
+	return r.cache.Has(repository, snapshot.GoldenBeside(repository), digest.Digest(dgst), snapshot.MediaTypeDisk)
 }
 
 // Exists implements engine.Snapshots. A snapshot that this node keeps whole is not asked
 // for: the record says that it owns the VM, and its bytes are what its digest says. So a VM
 // wakes where it slept while the store is away.
 func (r *registry) Exists(ctx context.Context, repository, dgst string) (bool, error) {
-	if r.cache.Has(repository, snapshot.GoldenBeside(repository), digest.Digest(dgst), snapshot.MediaTypeDisk) {
+	if r.keeps(repository, dgst) {
 		return true, nil
 	}
 	st, err := r.open(repository)
@@ -74,6 +78,13 @@ func (r *registry) Exists(ctx context.Context, repository, dgst string) (bool, e
 		return false, err
 	}
 	return snapshot.Exists(ctx, st, digest.Digest(dgst))
+}
+
+// Readable implements engine.Snapshots: manifest, config and index are read, from the store
+// alone. The packs were asked for once more before the manifest was written.
+func (r *registry) Readable(ctx context.Context, repository, dgst string) error {
+	_, err := r.opened(ctx, r.worker(), repository, dgst)
+	return err
 }
 
 // Accepts implements engine.Snapshots.
@@ -87,18 +98,39 @@ func (r *registry) Accepts(ctx context.Context, repository string) error {
 
 // spec implements tasks.SpecOf. What the node keeps is not asked for.
 func (r *registry) spec(ctx context.Context, repository, dgst string) (*spec.Spec, error) {
-	c := r.worker()
-	c.Cache = r.cache
-	config, err := r.opened(ctx, c, repository, dgst)
+	o, err := r.kept(ctx, repository, dgst)
 	if err != nil {
 		return nil, err
 	}
-	return config.Spec, nil
+	return o.Config.Spec, nil
+}
+
+func (r *registry) kept(ctx context.Context, repository, dgst string) (*worker.Opened, error) {
+	c := r.worker()
+	c.Cache = r.cache
+	return r.opened(ctx, c, repository, dgst)
+}
+
+// offer is what a source would say of the VM that sleeps as this snapshot.
+func (r *registry) offer(ctx context.Context, repository, dgst string) (*machinev1.OfferResponse, error) {
+	o, err := r.kept(ctx, repository, dgst)
+	if err != nil {
+		return nil, err
+	}
+	if o.Config.Spec == nil {
+		return nil, fmt.Errorf("snapshot %s describes no VM: %w", dgst, errdefs.ErrInvalidArgument)
+	}
+	offer := &machinev1.OfferResponse{RamBytes: o.Config.Spec.Memory, DiskBytes: o.Pages - min(o.RAM, o.Pages)}
+	if offer.Spec, err = json.Marshal(o.Config.Spec); err != nil {
+		return nil, err
+	}
+	offer.Facts, err = json.Marshal(o.Config.Facts)
+	return offer, err
 }
 
 // Inspect implements node.Snapshots.
 func (r *registry) Inspect(ctx context.Context, repository, dgst string) (manifest, config json.RawMessage, err error) {
-	c, err := r.opened(ctx, r.worker(), repository, dgst)
+	o, err := r.opened(ctx, r.worker(), repository, dgst)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -110,7 +142,7 @@ func (r *registry) Inspect(ctx context.Context, repository, dgst string) (manife
 	if err != nil {
 		return nil, nil, err
 	}
-	config, err = json.Marshal(c)
+	config, err = json.Marshal(o.Config)
 	return manifest, config, err
 }
 

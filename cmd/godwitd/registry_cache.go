@@ -66,6 +66,7 @@ var (
 		"hit":     prometheus.NewDesc("godwit_cache_hit_bytes_total", "Bytes of the hits.", nil, nil),
 		"kept":    prometheus.NewDesc("godwit_cache_kept_bytes_total", "Bytes that were added.", nil, nil),
 		"evicted": prometheus.NewDesc("godwit_cache_evicted_bytes_total", "Bytes that were evicted.", nil, nil),
+		"unkept":  prometheus.NewDesc("godwit_cache_unkept_bytes_total", "Bytes that were not kept: the cache was full of what is in use, or its disk full or slow.", nil, nil),
 		"damaged": prometheus.NewDesc("godwit_cache_damaged_total", "Objects that were not what their digest says, and thrown away.", nil, nil),
 	}
 )
@@ -95,7 +96,7 @@ func (c cacheFigures) Collect(out chan<- prometheus.Metric) {
 		return
 	}
 	for name, v := range map[string]uint64{
-		"hits": u.Hits, "misses": u.Misses, "hit": u.HitBytes, "kept": u.KeptBytes, "evicted": u.EvictedBytes, "damaged": u.Damaged,
+		"hits": u.Hits, "misses": u.Misses, "hit": u.HitBytes, "kept": u.KeptBytes, "evicted": u.EvictedBytes, "unkept": u.UnkeptBytes, "damaged": u.Damaged,
 	} {
 		out <- prometheus.MustNewConstMetric(cacheTotal[name], prometheus.CounterValue, float64(v))
 	}

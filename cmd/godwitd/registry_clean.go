@@ -79,9 +79,15 @@ func (r *rights) refused() (err error, ask bool) {
 	return r.err, r.err != nil && !time.Now().Before(r.again)
 }
 
+// Bounds of the questions that are asked for nobody in particular.
+const (
+	rightsBound = time.Minute
+	owedBound   = time.Second // a scrape waits for it
+)
+
 // start asks for the rights once, before anybody needs them.
 func (r *registry) start(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, rightsBound)
 	defer cancel()
 	repository, got := r.ask(ctx)
 	if err := got.Err(); err != nil && ctx.Err() == nil {
@@ -194,7 +200,7 @@ func pendingGauge(records nodev1.RecordsService) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "godwit_cleanup_pending", Help: "Snapshots of the cluster whose deletion is decided and not done.",
 	}, func() float64 {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), owedBound)
 		defer cancel()
 		resp, err := records.Owed(ctx, &nodev1.OwedRequest{})
 		if err != nil {

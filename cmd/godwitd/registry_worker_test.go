@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -42,7 +43,19 @@ func TestWorkerReadsSnapshots(t *testing.T) {
 	if err != nil || len(manifest) == 0 || len(config) == 0 {
 		t.Errorf("%s, %s, %v", manifest, config, err)
 	}
+	says(`{"opened":{"config":{"spec":{"id":"web","memory":4096},"facts":{"vmm":"qemu"}},"pages":5000,"ram":3000}}`)
+	offer, err := r.offer(t.Context(), repository, d)
+	if err != nil || offer.GetRamBytes() != 4096 || offer.GetDiskBytes() != 2000 || !strings.Contains(string(offer.GetSpec()), `"web"`) || !strings.Contains(string(offer.GetFacts()), `"qemu"`) {
+		t.Errorf("offer %v, %v", offer, err)
+	}
+	says(`{"opened":{"config":{}}}`)
+	if _, err := r.offer(t.Context(), repository, d); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("an offer of no VM: %v", err)
+	}
 	says(`{"error":{"class":"data loss","text":"a bad index"}}`)
+	if _, err := r.offer(t.Context(), repository, d); !errdefs.IsDataLoss(err) {
+		t.Errorf("offer: %v", err)
+	}
 	if _, err := r.spec(t.Context(), repository, d); !errdefs.IsDataLoss(err) {
 		t.Errorf("spec: %v", err)
 	}

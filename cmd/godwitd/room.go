@@ -10,6 +10,7 @@ import (
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/shim/rampool"
 	"godwit.dev/godwit/snapshot/store"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
@@ -21,10 +22,13 @@ type room struct {
 	config *config.Config
 	tasks  interface {
 		HasTask(ctx context.Context, vm *nodev1.VM) (bool, error)
+		Busy(ctx context.Context, vm *nodev1.VM) (bool, error)
 		Network(ctx context.Context, vm *nodev1.VM, nics []spec.NIC) (obstacle string, err error)
 	}
 	snapshots interface {
 		Exists(ctx context.Context, repository, digest string) (bool, error)
+		keeps(repository, digest string) bool
+		offer(ctx context.Context, repository, digest string) (*machinev1.OfferResponse, error)
 	}
 	fits func(ctx context.Context, offer *machinev1.OfferResponse) (string, error) // why the VM could not be taken up
 }
@@ -32,28 +36,36 @@ type room struct {
 // noDigest is nobody's: to ask for it shows whether a repository can be read.
 const noDigest = "sha256:0000000000000000000000000000000000000000000000000000000000000000"
 
-// Obstacles implements peer.Room: all of them at once (N-05).
-func (r *room) Obstacles(ctx context.Context, req *nodev1.PeerCheckRequest) (all []string, err error) {
-	has, err := r.tasks.HasTask(ctx, req.GetVm())
+// Check implements peer.Room: all that is in the way, at once (N-05).
+func (r *room) Check(ctx context.Context, req *nodev1.PeerCheckRequest) (*nodev1.PeerCheckResponse, error) {
+	resp, task := &nodev1.PeerCheckResponse{}, r.tasks.HasTask
+	if req.GetDigest() != "" {
+		task = r.tasks.Busy
+	}
+	has, err := task(ctx, req.GetVm())
 	if err != nil {
 		return nil, err
 	}
 	if has {
-		all = append(all, "containerd has a task of that name")
-	}
-	if repository := req.GetRepository(); repository != "" {
-		all = append(all, r.reaches(ctx, repository)...)
+		resp.Obstacles = append(resp.Obstacles, "containerd has a task of that name")
 	}
 	offer := req.GetOffer()
+	if req.GetDigest() != "" {
+		if offer, err = r.sleeps(ctx, req, resp); err != nil {
+			return nil, err
+		}
+	} else if repository := req.GetRepository(); repository != "" {
+		resp.Obstacles = append(resp.Obstacles, r.reaches(ctx, repository)...)
+	}
 	if offer == nil {
-		return all, nil
+		return resp, nil
 	}
 	no, err := r.fits(ctx, offer)
 	if err != nil {
 		return nil, err
 	}
 	if no != "" {
-		all = append(all, no)
+		resp.Obstacles = append(resp.Obstacles, no)
 	}
 	if sp, err := spec.Decode(offer.GetSpec()); err == nil { // else fits has said so
 		no, err := r.tasks.Network(ctx, req.GetVm(), sp.NICs)
@@ -61,22 +73,54 @@ func (r *room) Obstacles(ctx context.Context, req *nodev1.PeerCheckRequest) (all
 			return nil, err
 		}
 		if no != "" {
-			all = append(all, no)
+			resp.Obstacles = append(resp.Obstacles, no)
 		}
+	}
+	return resp, r.space(offer, resp)
+}
+
+// sleeps reads what a snapshot would offer, and whether this node keeps all of it. What of the
+// snapshot this node can never read is in the way; any other error is one.
+func (r *room) sleeps(ctx context.Context, req *nodev1.PeerCheckRequest, resp *nodev1.PeerCheckResponse) (*machinev1.OfferResponse, error) {
+	repository := req.GetRepository()
+	resp.Copy = r.snapshots.keeps(repository, req.GetDigest())
+	if !resp.GetCopy() && strings.HasPrefix(repository, store.LayoutPrefix) {
+		if no := r.reaches(ctx, repository); len(no) > 0 {
+			resp.Obstacles = append(resp.Obstacles, no...)
+			return nil, nil
+		}
+	}
+	offer, err := r.snapshots.offer(ctx, repository, req.GetDigest())
+	if errdefs.IsFailedPrecondition(err) || errdefs.IsNotImplemented(err) {
+		resp.Obstacles = append(resp.Obstacles, err.Error())
+		return nil, nil
+	}
+	return offer, err
+}
+
+// space counts RAM as admission does, by what the VMs here were promised.
+func (r *room) space(offer *machinev1.OfferResponse, resp *nodev1.PeerCheckResponse) error {
+	total, used, _, err := rampool.Use(r.config.RAMDir)
+	if err != nil {
+		return fmt.Errorf("room in ram_dir: %w", err)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(r.config.StateDir, &fs); err != nil {
+		return fmt.Errorf("room in %s: %w", r.config.StateDir, err)
+	}
+	resp.FreeBytes = total - min(used, total)
+	if rampool.Huge(r.config.RAMDir) {
+		resp.Obstacles = append(resp.Obstacles, "its RAM consists of huge pages (ram_huge_pages), on which no VM wakes or arrives")
 	}
 	for _, space := range []struct {
-		what, dir string
-		need      uint64
-	}{{"RAM (ram_size)", r.config.RAMDir, offer.GetRamBytes()}, {"disks (state_dir)", r.config.StateDir, offer.GetDiskBytes()}} {
-		var fs unix.Statfs_t
-		if err := unix.Statfs(space.dir, &fs); err != nil {
-			return nil, fmt.Errorf("room in %s: %w", space.dir, err)
-		}
-		if free := fs.Bavail * uint64(fs.Bsize); free < space.need {
-			all = append(all, fmt.Sprintf("it has %s free for %s, the VM needs %s", config.Size(free), space.what, config.Size(space.need)))
+		what       string
+		free, need uint64
+	}{{"RAM (ram_size)", resp.GetFreeBytes(), offer.GetRamBytes()}, {"disks (state_dir)", fs.Bavail * uint64(fs.Bsize), offer.GetDiskBytes()}} {
+		if space.free < space.need {
+			resp.Obstacles = append(resp.Obstacles, fmt.Sprintf("it has %s free for %s, the VM needs %s", config.Size(space.free), space.what, config.Size(space.need)))
 		}
 	}
-	return all, nil
+	return nil
 }
 
 // reaches asks whether the snapshot could be read here.

@@ -64,7 +64,7 @@ func misfit(t *testing.T, g *guest, good string) {
 			}
 			digest := g.plant(t, data, true)
 			g.Door.Take()
-			godwitFails(t, g.Node(1), "wake", "--force", "--digest", digest, g.id).want(t, c.class, append(c.words, digest, g.id)...)
+			godwitFails(t, g.Node(1), "wake", "--on", "b", "--force", "--digest", digest, g.id).want(t, c.class, append(c.words, digest, g.id)...)
 			if pulled := content(m, g.Door.Take()); len(pulled) > 0 {
 				t.Errorf("pulled before it was refused: %v", pulled)
 			}

@@ -241,7 +241,7 @@ func (g *guest) hibernate(t *testing.T, n *harness.Node, args ...string) string 
 func (g *guest) wake(t *testing.T, n *harness.Node, args ...string) {
 	t.Helper()
 	g.watch.Mark("wake")
-	n.Godwit(t, append([]string{"wake", g.id}, args...)...)
+	n.Godwit(t, append([]string{"wake", "--on", n.Name, g.id}, args...)...)
 	g.heard(t, "wake")
 	g.runsOn(t, n)
 }

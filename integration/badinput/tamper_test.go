@@ -99,7 +99,7 @@ func altered(t *testing.T, g *guest, good string) {
 				t.Fatal(err)
 			}
 			digest := g.plant(t, data, true)
-			godwitFails(t, g.Node(1), "wake", "--force", "--digest", digest, g.id).want(t, c.class, append(c.words, digest, g.id)...)
+			godwitFails(t, g.Node(1), "wake", "--on", "b", "--force", "--digest", digest, g.id).want(t, c.class, append(c.words, digest, g.id)...)
 			g.sleepsStill(t, good)
 		})
 	}

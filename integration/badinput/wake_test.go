@@ -147,7 +147,7 @@ func race(t *testing.T, g *guest) {
 			go func() {
 				ctx, cancel := context.WithTimeout(t.Context(), stepTimeout)
 				defer cancel()
-				out, err := n.RunGodwit(ctx, "-o", "json", "wake", g.id)
+				out, err := n.RunGodwit(ctx, "-o", "json", "wake", "--on", n.Name, g.id)
 				answers[i] <- answer{out, err}
 			}()
 		}

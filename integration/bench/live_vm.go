@@ -40,7 +40,10 @@ type moveWord struct {
 		Save     float64 `json:"save_ms"`
 		Tracking string
 		Passes   []struct {
-			Sent uint64 `json:"sent_bytes,string"`
+			Looked uint64 `json:"looked_bytes,string"`
+			Sent   uint64 `json:"sent_bytes,string"`
+			Left   uint64 `json:"left_bytes,string"`
+			MS     float64
 		}
 	}
 	Transfer struct{ Pass int }
@@ -108,8 +111,11 @@ func (b *liveBench) liveMove(ctx context.Context) (w moveWord, c observer.Crossi
 		err = fmt.Errorf("the guest was seen twice: %+v", c)
 	}
 	f := w.Figures
-	b.say("  live: gap %.1f ms, %d ticks lost; stop to cont %.1f: copy %.1f (stop %.1f, save %.1f), vote %.1f, commit %.1f, run %.1f; %s, %d passes",
-		ms(c.Gap), c.Lost, f.Downtime, f.Copy, f.Stop, f.Save, f.Vote, f.Commit, f.Run, f.Tracking, len(f.Passes))
+	b.say("  live: gap %.1f ms, %d ticks lost; stop to cont %.1f: copy %.1f (stop %.1f, save %.1f), vote %.1f, commit %.1f, run %.1f; %s",
+		ms(c.Gap), c.Lost, f.Downtime, f.Copy, f.Stop, f.Save, f.Vote, f.Commit, f.Run, f.Tracking)
+	for _, p := range f.Passes {
+		b.say("    pass: %d pages looked at, %d sent, %d left, %.1f ms", p.Looked>>12, p.Sent>>12, p.Left>>12, p.MS)
+	}
 	return w, c, err
 }
 

@@ -103,7 +103,7 @@ func (w *world) again(ctx context.Context) error {
 	begun := time.Now()
 	// The record lets it go once the node has said that nothing is left there.
 	err := harness.Poll(ctx, 2*settleBound, func(ctx context.Context) error {
-		return w.godwit(ctx, "wake", "--digest", w.lazy.from, "--force", w.vm)
+		return w.godwit(ctx, "wake", "--on", "b", "--digest", w.lazy.from, "--force", w.vm)
 	})
 	return errors.Join(err, w.same(ctx, begun))
 }

@@ -127,7 +127,7 @@ func (w *world) hibernate(ctx context.Context) error {
 // wake wakes the VM, undisturbed: the one that fell asleep.
 func (w *world) wake(ctx context.Context) error {
 	begun := time.Now()
-	if err := w.godwit(ctx, "wake", w.vm); err != nil {
+	if err := w.godwit(ctx, "wake", "--on", "b", w.vm); err != nil {
 		return err
 	}
 	return w.same(ctx, begun)

@@ -217,12 +217,12 @@ func (d *demo) wake(ctx context.Context, n *harness.Node, address string, before
 	defer cancel()
 	asleep := d.watch.Latest()
 	mark := "wake on " + n.Name
-	d.say("node %s: godwit wake %s", n.Name, vm)
+	d.say("node %s: godwit wake --on %s %s", n.Name, n.Name, vm)
 	d.watch.Mark(mark)
 	start := time.Now()
 	answer := make(chan answered, 1)
 	go func() { s, err := observer.Ask(ctx, d.h.Dial, address); answer <- answered{s, err, time.Now()} }()
-	if _, err := n.RunGodwit(ctx, "wake", vm); err != nil {
+	if _, err := n.RunGodwit(ctx, "wake", "--on", n.Name, vm); err != nil {
 		return err
 	}
 	sign, err := d.watch.After(ctx, mark)

@@ -126,7 +126,7 @@ func TestGolden(t *testing.T) {
 		t.Errorf("the VM of the golden snapshot is still known:\n%s", left)
 	}
 	// Nothing wakes from it, whatever is ordered.
-	if out, err := a.RunGodwit(t.Context(), "wake", "--digest", made.Digest, "--force", vm); err == nil {
+	if out, err := a.RunGodwit(t.Context(), "wake", "--on", a.Name, "--digest", made.Digest, "--force", vm); err == nil {
 		t.Errorf("a VM was woken from a golden snapshot:\n%s", out)
 	}
 
@@ -148,7 +148,7 @@ func TestGolden(t *testing.T) {
 
 	watch.Mark("wake")
 	begun := time.Now()
-	a.Godwit(t, "wake", vm)
+	a.Godwit(t, "wake", "--on", a.Name, vm)
 	woken := after(t, watch, "wake")
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()

@@ -133,7 +133,7 @@ func Ground() string {
 	if !Nested() {
 		return "cmdline = \"\"\n"
 	}
-	return "cmdline = \"" + NestedCmdline + "\"\n[timeouts]\nboot = \"15m\"\n"
+	return "cmdline = \"" + NestedCmdline + "\"\n[timeouts]\nboot = \"15m\"\nready = \"15m\"\nnotify = \"15m\"\n"
 }
 
 // NestedCmdline is what the kernels of guests in the ground are told.

@@ -126,12 +126,12 @@ func TestWakeAtAnotherAddress(t *testing.T) {
 	before := ask(t, h, booted.From)
 	a.Godwit(t, "hibernate", vm)
 
-	if out, err := b.RunGodwit(t.Context(), "wake", vm); err == nil || !strings.Contains(out+err.Error(), "seal.key_files") {
+	if out, err := b.RunGodwit(t.Context(), "wake", "--on", b.Name, vm); err == nil || !strings.Contains(out+err.Error(), "seal.key_files") {
 		t.Errorf("a wake without the key: %v\n%s", err, out)
 	}
 	giveKey(t, b)
 	watch.Mark("wake")
-	b.Godwit(t, "wake", vm)
+	b.Godwit(t, "wake", "--on", b.Name, vm)
 	// A datagram that was on its way when the VM was paused may come out behind the wake.
 	if first := after(t, watch, "wake"); first.From == booted.From {
 		t.Logf("beacon %d is from the address that the VM had", first.Counter)

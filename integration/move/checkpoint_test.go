@@ -66,15 +66,17 @@ func clones(t *testing.T) bool {
 
 // A VM goes on while its checkpoint is sent; what comes after refers to it; it is restored
 // by order only, on another node after its own was lost (S0-60), and over a newer state. A
-// process of an exec goes on behind it, and ends where it is restored: nobody has it there.
+// process of an exec goes on behind it, and ends where it is restored: nobody has it there. Its
+// workload is asked first, and hears of each snapshot and each restore once (N-33).
 func TestCheckpoint(t *testing.T) {
 	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Config: func(*harness.Node) string {
 		return "[retention]\nkeep = 4\n"
 	}})
 	a, b := h.Node(0), h.Node(1)
 	watch := listen(t, h)
-	address := boot(t, a, watch).From
+	address := boot(t, a, watch, "--annotation", "godwit.dev/ready="+readyFile, "--annotation", "godwit.dev/notify="+hookFile).From
 	booted := ask(t, h, address)
+	signs(t, a)
 
 	var first, second taken
 	var full uint64
@@ -101,13 +103,19 @@ func TestCheckpoint(t *testing.T) {
 		if doubles, back := watch.Twice(); doubles != 0 || back != 0 {
 			t.Errorf("%d beacons came twice, %d went back", doubles, back)
 		}
+		hears(t, a, "snapshotted "+first.Operation.Digest)
+		if n := strings.Count(guestFile(t, a, askedFile), "asked"); n != askedBefore {
+			t.Errorf("it was asked %d times whether it is ready", n)
+		}
 	})
+	var slept taken
 	t.Run("the next ones are small", func(t *testing.T) {
-		_, pushed := take(t, a, "hibernate", vm)
-		if pushed*4 > full {
+		var pushed uint64
+		if slept, pushed = take(t, a, "hibernate", vm); pushed*4 > full {
 			t.Errorf("a hibernate behind a checkpoint pushed %d bytes, the checkpoint %d", pushed, full)
 		}
-		b.Godwit(t, "wake", vm)
+		b.Godwit(t, "wake", "--on", b.Name, vm)
+		hears(t, b, "snapshotted "+first.Operation.Digest, "snapshotted "+slept.Operation.Digest, "restored "+slept.Operation.Digest)
 		before = ask(t, h, address)
 		second, pushed = take(t, b, "checkpoint", "--pause-budget", "0", vm)
 		if said := strings.Contains(strings.Join(second.Figures.Notes, "\n"), "has no reflink"); said == clones(t) {
@@ -129,7 +137,7 @@ func TestCheckpoint(t *testing.T) {
 		b.Ctr(t, "task", "resume", vm)
 	})
 	t.Run("its node is lost", func(t *testing.T) {
-		if _, err := a.RunGodwit(t.Context(), "wake", "--digest", second.Operation.Digest, "--force", vm); err == nil {
+		if _, err := a.RunGodwit(t.Context(), "wake", "--on", a.Name, "--digest", second.Operation.Digest, "--force", vm); err == nil {
 			t.Error("a VM that runs was woken elsewhere")
 		}
 		lose(t, b)
@@ -147,17 +155,19 @@ func TestCheckpoint(t *testing.T) {
 		if woken.Counter <= before.Counter || woken.Counter > then.Counter+1 || woken.Counter >= latest {
 			t.Errorf("it goes on at %d; the checkpoint was between %d and %d, the node was lost at %d", woken.Counter, before.Counter, then.Counter, latest)
 		}
+		hears(t, a, "snapshotted "+first.Operation.Digest, "snapshotted "+slept.Operation.Digest, "restored "+slept.Operation.Digest,
+			"snapshotted "+second.Operation.Digest, "restored "+second.Operation.Digest)
 	})
 	t.Run("over a newer state", func(t *testing.T) {
-		slept, _ := take(t, a, "hibernate", vm)
-		if _, err := a.RunGodwit(t.Context(), "checkpoint", vm); err == nil || !strings.Contains(err.Error(), slept.Operation.Digest) {
+		newer, _ := take(t, a, "hibernate", vm)
+		if _, err := a.RunGodwit(t.Context(), "checkpoint", vm); err == nil || !strings.Contains(err.Error(), newer.Operation.Digest) {
 			t.Errorf("checkpoint of a VM that sleeps: %v", err)
 		}
-		if _, err := a.RunGodwit(t.Context(), "wake", "--digest", first.Operation.Digest, vm); err == nil {
+		if _, err := a.RunGodwit(t.Context(), "wake", "--on", a.Name, "--digest", first.Operation.Digest, vm); err == nil {
 			t.Error("an older state was restored without force")
 		}
 		watch.Mark("back")
-		if out := a.Godwit(t, "wake", "--digest", first.Operation.Digest, "--force", vm); !strings.Contains(out, slept.Operation.Digest) {
+		if out := a.Godwit(t, "wake", "--on", a.Name, "--digest", first.Operation.Digest, "--force", vm); !strings.Contains(out, newer.Operation.Digest) {
 			t.Errorf("it does not name the newer state: %s", out)
 		}
 		if back := after(t, watch, "back"); back.Nonce != booted.Nonce || back.Counter > before.Counter {
@@ -166,8 +176,10 @@ func TestCheckpoint(t *testing.T) {
 		if runs(t, a, caught) {
 			t.Error("a process runs on that belongs to no exec: the checkpoint had caught it")
 		}
+		hears(t, a, "snapshotted "+first.Operation.Digest, "restored "+first.Operation.Digest)
 	})
 	t.Run("by themselves", func(t *testing.T) { scheduled(t, a, watch) })
+	t.Run("a final one", func(t *testing.T) { finalSnapshot(t, h, a, watch) })
 	remove(t, a, vm)
 	t.Run("containerd's own", func(t *testing.T) { ofContainerd(t, a) })
 }

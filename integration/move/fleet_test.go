@@ -143,12 +143,11 @@ func TestFleet(t *testing.T) {
 	}
 
 	c.Godwit(t, "hibernate", "two", "--operation", "traced-sleep")
-	refused(t, a, "cordoned (godwit uncordon a)", "wake", "two")
+	refused(t, a, "cordoned (godwit uncordon a)", "wake", "--on", "a", "two")
 	refused(t, a, "cordoned (godwit uncordon a)", "recover", vm, "--to", "a", "--fenced")
 	refused(t, c, "cordoned (godwit uncordon a)", "migrate", "four", "--to", "a")
 	refused(t, c, "takes no part", "uncordon", "a")
-	a.Godwit(t, "uncordon", "a")
-	a.Godwit(t, "wake", "two")
+	chosen(t, a, b, "two")
 
 	traced(t, spans, "traced-move", "0 godwitd: KIND_MIGRATE", "1 godwitd: transfer", "2 shim: godwit.machine.v1.Machine/Capture", "2 godwitd: godwit.node.v1.Peer/Prepare",
 		"2 shim: godwit.machine.v1.Machine/Vote", "2 godwitd: godwit.node.v1.Peer/Run", "2 shim: godwit.machine.v1.Machine/Release", "1 godwit: godwit migrate")
@@ -180,6 +179,41 @@ func TestFleet(t *testing.T) {
 	}
 	recoveredBy(t, proof, a, b)
 	back(t, c, plug, empty, watch, owners(t, a, b))
+}
+
+// chosen has a VM that sleeps wake where the controller says (P-13): while all nodes are cordoned nowhere,
+// then where the first room is, away from its copy; and when it has slept there, there again, by the copy.
+func chosen(t *testing.T, a, b *harness.Node, id string) {
+	t.Helper()
+	a.Godwit(t, "cordon", "b")
+	a.Godwit(t, "cordon", "c")
+	refused(t, b, "node c is cordoned", "wake", id)
+	waits := make(chan error, 1)
+	go func() {
+		_, err := b.RunGodwit(t.Context(), "wake", "--wait", "--timeout", "2m", "--operation", "waited", id)
+		waits <- err
+	}()
+	err := harness.Poll(t.Context(), bound, func(context.Context) error {
+		if all := events(t, a, 0); !slices.ContainsFunc(all, func(ev *nodev1.MoveEvent) bool {
+			return ev.GetType() == moves.NoCapacity && ev.GetOperation() == "waited" && strings.Contains(ev.GetReason(), "node a is cordoned")
+		}) {
+			return fmt.Errorf("events: %v", all)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	a.Godwit(t, "uncordon", "a")
+	if err := <-waits; err != nil {
+		t.Fatal(err)
+	}
+	a.Godwit(t, "uncordon", "b")
+	a.Godwit(t, "uncordon", "c")
+	a.Godwit(t, "hibernate", id)
+	if out := b.Godwit(t, "wake", id); !strings.Contains(out, "runs on a") {
+		t.Errorf("it slept on a, and was woken from b: %s", out)
+	}
 }
 
 // owners tells on which nodes the tasks are.

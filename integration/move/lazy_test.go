@@ -156,7 +156,7 @@ func TestLazyRestore(t *testing.T) {
 	run("runs while it comes", func(t *testing.T) {
 		held, open := sluice(h, b)
 		defer open()
-		b.Godwit(t, "wake", vm)
+		b.Godwit(t, "wake", "--on", b.Name, vm)
 		await(t, held)
 		if now := restoring(t, b); !strings.HasPrefix(now, "lazy, ") {
 			t.Fatalf("restore is %q, and nothing was let through", now)
@@ -206,7 +206,7 @@ func TestLazyRestore(t *testing.T) {
 		if second.Figures.Tracking != "uffd" || pushed*4 > full {
 			t.Errorf("by %s: %d bytes pushed, %d at first", second.Figures.Tracking, pushed, full)
 		}
-		a.Godwit(t, "wake", vm)
+		a.Godwit(t, "wake", "--on", a.Name, vm)
 		same(t, a, "eagerly")
 		// N-03: the VM has the 24 MiB of noise and its guest's own, less than what lazy is worth.
 		_, rest, _ := strings.Cut(a.Godwit(t, "ps"), "restored: eager (auto: ")
@@ -220,7 +220,7 @@ func TestLazyRestore(t *testing.T) {
 		held, open := sluice(h, b)
 		defer open()
 		forget(t, b)
-		b.Godwit(t, "wake", vm)
+		b.Godwit(t, "wake", "--on", b.Name, vm)
 		await(t, held)
 		slept := make(chan error, 1)
 		go func() {
@@ -247,7 +247,7 @@ func TestLazyRestore(t *testing.T) {
 		forget(t, b)
 		held, open := sluice(h, b)
 		defer open()
-		b.Godwit(t, "wake", vm)
+		b.Godwit(t, "wake", "--on", b.Name, vm)
 		await(t, held)
 		if now := restoring(t, b); !strings.HasPrefix(now, "lazy, ") {
 			t.Errorf("restore is %q", now)

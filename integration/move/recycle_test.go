@@ -82,7 +82,7 @@ func TestRecycle(t *testing.T) {
 	t.Run("sleep and wake", func(t *testing.T) {
 		a.Godwit(t, "hibernate", vm)
 		watch.Mark("wake")
-		b.Godwit(t, "wake", vm)
+		b.Godwit(t, "wake", "--on", b.Name, vm)
 		woken := after(t, watch, "wake")
 		now := ask(t, h, booted.From)
 		if now.Nonce != before.Nonce || now.PID != before.PID || now.BootID != before.BootID || !now.FileOK || now.Counter <= before.Counter || woken.From != booted.From {

@@ -71,7 +71,7 @@ func sleepAndWake(t *testing.T, h *harness.Harness, shut func(*harness.Node), fl
 	after(t, watch, "refused") // it runs on
 	a.Godwit(t, "hibernate", vm)
 	watch.Mark("wake")
-	b.Godwit(t, "wake", vm)
+	b.Godwit(t, "wake", "--on", b.Name, vm)
 	now := ask(t, h, after(t, watch, "wake").From)
 	if now.Nonce != booted.Nonce || now.BootID != booted.BootID || !now.FileOK {
 		t.Errorf("the VM is another one: %+v, was %+v", now, booted)

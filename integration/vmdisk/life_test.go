@@ -76,7 +76,7 @@ func (s *site) lives(t *testing.T, vm, firmware string, args ...string) {
 	if leaked, err := filepath.Glob(filepath.Join(s.a.Dir, "ram", "[^.]*")); err != nil || len(leaked) > 0 {
 		t.Errorf("RAM is left: %v, %v", leaked, err)
 	}
-	s.b.Godwit(t, "wake", vm)
+	s.b.Godwit(t, "wake", "--on", s.b.Name, vm)
 	log := s.log(s.b, vm)
 	woken := awaitTick(t, log, func(state) bool { return true })
 	// RAM and disk are those of one moment: the marker of the second boot in both, the

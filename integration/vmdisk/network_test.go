@@ -44,7 +44,7 @@ func (s *site) network(t *testing.T) {
 		s.a.Godwit(t, "hibernate", vm)
 		all := states(s.log(s.a, vm)())
 		log := s.later(s.b, vm)
-		s.b.Godwit(t, "wake", vm)
+		s.b.Godwit(t, "wake", "--on", s.b.Name, vm)
 		renewed := awaitRenewed(t, log, first, number(t, all[len(all)-1]["leases"])+2)
 		renewed.want(t, state{"nonce": first["nonce"]})
 		if got := s.leased(t, s.b, vm, renewed); got != address {
@@ -55,7 +55,7 @@ func (s *site) network(t *testing.T) {
 		s.b.Godwit(t, "hibernate", vm)
 		changeCNI(t, s.a, `"capabilities": {"ips": true, "mac": true},`, "")
 		changeCNI(t, s.a, `"rangeStart": "10.88.1.10"`, `"rangeStart": "10.88.1.100"`)
-		s.a.Godwit(t, "wake", vm)
+		s.a.Godwit(t, "wake", "--on", s.a.Name, vm)
 		log := s.log(s.a, vm)
 		moved := awaitTick(t, log, func(s state) bool {
 			return s["lease"] != "" && s["lease"] != first["lease"] && strings.Contains(s["net"], "10.88.1.1") && strings.HasSuffix(s["net"], harness.Gateway)

@@ -35,7 +35,7 @@ func TestWindows(t *testing.T) {
 		from := map[*harness.Node]*harness.Node{s.a: s.b, s.b: s.a}[n]
 		leases := len(s.leases(t, n, vm))
 		from.Godwit(t, "hibernate", vm)
-		n.Godwit(t, "wake", vm)
+		n.Godwit(t, "wake", "--on", n.Name, vm)
 		if got := s.awaitLeases(t, n, vm, leases+1); got != address {
 			t.Errorf("wake %d: it has %s, had %s", round+1, got, address)
 		}

@@ -263,7 +263,7 @@ func TestEventThatIsHeardFirst(t *testing.T) {
 
 // Whoever tells them, an operation has one first and one last event; what lies between them,
 // and what is no operation's, is told as often as it happens; what a node tells of itself until it
-// is answered, once (N-34).
+// is answered, once (N-34). That a wake fits no node is told once for each order (P-13).
 func TestEventsOfOneOperation(t *testing.T) {
 	boards := shared(t, 2)
 	for i, ev := range []*nodev1.MoveEvent{
@@ -271,6 +271,7 @@ func TestEventsOfOneOperation(t *testing.T) {
 		{Type: moves.Retrying, Operation: "m"}, {Type: moves.Retrying, Operation: "m"}, {Type: moves.NodeLost}, {Type: moves.NodeLost},
 		{Type: moves.Succeeded, Operation: "m"}, {Type: moves.Failed, Operation: "m"}, {Type: moves.Succeeded, Operation: "m"},
 		{Type: moves.Outlived, Reason: "1"}, {Type: moves.Outlived, Reason: "1"}, {Type: moves.Outlived, Reason: "2"},
+		{Type: moves.NoCapacity, Operation: "w", Reason: "1"}, {Type: moves.NoCapacity, Operation: "w", Reason: "2"}, {Type: moves.NoCapacity, Operation: "x"},
 	} {
 		if err := boards[i%2].Append(t.Context(), ev); err != nil {
 			t.Fatal(err)
@@ -280,7 +281,7 @@ func TestEventsOfOneOperation(t *testing.T) {
 	for _, ev := range boards[0].Events(t.Context(), 0, 0) {
 		told = append(told, ev.GetType()+ev.GetOperation())
 	}
-	if want := []string{"MigrationStartedm", "MigrationStartedn", "Retryingm", "Retryingm", "NodeLost", "NodeLost", "Succeededm", "Outlived", "Outlived"}; !slices.Equal(told, want) {
+	if want := []string{"MigrationStartedm", "MigrationStartedn", "Retryingm", "Retryingm", "NodeLost", "NodeLost", "Succeededm", "Outlived", "Outlived", "WakeNoCapacityw", "WakeNoCapacityx"}; !slices.Equal(told, want) {
 		t.Errorf("told %v", told)
 	}
 }

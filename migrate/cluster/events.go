@@ -105,7 +105,8 @@ func (l *events) forget(ctx context.Context, notes store.Notes) error {
 
 // next numbers ev, unless it is among the events already: under the number that it was
 // tried with, whose answer was lost, or by another's word. A move begins once, is committed once,
-// and ends once; each of its attempts switches over once. What a node has done by itself, it
+// and ends once; each of its attempts switches over once. That a wake fits no node is told once,
+// however often it is tried. What a node has done by itself, it
 // tells until it was answered.
 func (l *events) next(ev *nodev1.MoveEvent) (told bool) {
 	l.mu.Lock()
@@ -134,7 +135,7 @@ func once(ev *nodev1.MoveEvent) string {
 		return "last"
 	case kind == moves.Switching:
 		return fmt.Sprintf("%s %d", kind, ev.GetAttempt())
-	case kind == moves.Started, kind == moves.Committed:
+	case kind == moves.Started, kind == moves.Committed, kind == moves.NoCapacity:
 		return kind
 	}
 	return ""

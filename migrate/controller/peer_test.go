@@ -159,6 +159,10 @@ func TestPeerActsOnlyForItself(t *testing.T) {
 		_, err := c.Schedule(ctx, &nodev1.ScheduleRequest{Vm: vm, Schedule: &nodev1.Schedule{EveryMs: 60000, Keep: 1}})
 		return err
 	})
+	of("delete", func(c *record.Client) error {
+		_, err := c.Delete(ctx, &nodev1.DeleteRequest{Vm: vm, Deletion: &nodev1.Deletion{Id: "d"}})
+		return err
+	})
 	of("remove", func(c *record.Client) error {
 		_, err := c.Remove(ctx, &nodev1.RemoveRequest{Vm: vm, Force: true})
 		return err

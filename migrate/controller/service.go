@@ -204,6 +204,13 @@ func (s *Service) Schedule(ctx context.Context, req *nodev1.ScheduleRequest) (*n
 	}})
 }
 
+// Delete implements nodev1.RecordsService.
+func (s *Service) Delete(ctx context.Context, req *nodev1.DeleteRequest) (*nodev1.Record, error) {
+	return s.update(ctx, call{vm: req.GetVm(), nodes: holders, do: func(st transition.State) (transition.Change, error) {
+		return transition.Delete(st, req, s.now())
+	}})
+}
+
 // Remove implements nodev1.RecordsService.
 func (s *Service) Remove(ctx context.Context, req *nodev1.RemoveRequest) (*nodev1.RemoveResponse, error) {
 	_, err := s.update(ctx, call{vm: req.GetVm(), nodes: holders, do: func(st transition.State) (transition.Change, error) {

@@ -61,12 +61,17 @@ type Leavings interface {
 	Moving(ctx context.Context, vm *nodev1.VM, digest, owner string) error
 	// Moved ends them, the container marked as by Moving.
 	Moved(ctx context.Context, vm *nodev1.VM, digest, owner string) error
+	// Gone removes a container that is marked with the digest, of a VM that was deleted.
+	Gone(ctx context.Context, vm *nodev1.VM, digest string) error
 }
 
 // Snapshots is the store of snapshots.
 type Snapshots interface {
 	// Exists answers false only if the store said so.
 	Exists(ctx context.Context, repository, digest string) (bool, error)
+	// Readable fails unless the store itself gives back all of a snapshot that says what it is
+	// made of.
+	Readable(ctx context.Context, repository, digest string) error
 	// Accepts fails if the store takes nothing now.
 	Accepts(ctx context.Context, repository string) error
 	Deleter
@@ -115,6 +120,8 @@ type Options struct {
 	Step      time.Duration // one try of a step after the commit
 	RetryMin  time.Duration // between tries, doubled up to RetryMax
 	RetryMax  time.Duration
+	Again     time.Duration // between tries of a deletion, doubled up to AgainMax
+	AgainMax  time.Duration
 	Grace     time.Duration // a VM is missed for so long before its record is given up
 	Retention Retention
 
@@ -130,6 +137,8 @@ const (
 	DefaultStep      = 2 * time.Minute
 	DefaultRetryMin  = 100 * time.Millisecond
 	DefaultRetryMax  = 10 * time.Second
+	DefaultAgain     = 2 * time.Second
+	DefaultAgainMax  = 5 * time.Minute
 	DefaultGrace     = time.Minute
 	DefaultPatience  = 20 * time.Second
 	DefaultStall     = 30 * time.Second
@@ -141,7 +150,7 @@ func (o Options) withDefaults() Options {
 		fallback time.Duration
 	}{
 		{&o.Operation, DefaultOperation}, {&o.Abort, DefaultAbort}, {&o.Step, DefaultStep},
-		{&o.RetryMin, DefaultRetryMin}, {&o.RetryMax, DefaultRetryMax}, {&o.Grace, DefaultGrace},
+		{&o.RetryMin, DefaultRetryMin}, {&o.RetryMax, DefaultRetryMax}, {&o.Again, DefaultAgain}, {&o.AgainMax, DefaultAgainMax}, {&o.Grace, DefaultGrace},
 		{&o.Retention.Grace, DefaultLeftovers}, {&o.Patience, DefaultPatience}, {&o.Stall, DefaultStall},
 	} {
 		if *d.value <= 0 {
@@ -178,6 +187,8 @@ type Engine struct {
 	seen   map[string]time.Time // the same, of the round under way
 	untidy map[string]untidy    // by VM
 
+	deleting map[string]bool // by id: deletions that are seen to
+
 	placing  sync.Mutex // of moves: one takes a place at a time
 	scanning sync.Mutex // of scan: the daemon's own rounds and orders to prune
 	scan     scanned
@@ -186,10 +197,13 @@ type Engine struct {
 	prompt   time.Duration        // that an operation's success waits for deletions
 }
 
+// promptBound is what the success of an operation waits for deletions.
+const promptBound = 2 * time.Second
+
 // New returns an engine that works until Close. Call Resume next.
 func New(parts Parts, opts Options) *Engine {
 	life, cancel := context.WithCancel(context.Background())
-	return &Engine{Parts: parts, opts: opts.withDefaults(), life: life, close: cancel, runs: map[string]*run{}, gone: map[string]time.Time{}, seen: map[string]time.Time{}, untidy: map[string]untidy{}, scan: scanned{since: map[string]time.Time{}}, now: time.Now, prompt: 2 * time.Second}
+	return &Engine{Parts: parts, opts: opts.withDefaults(), life: life, close: cancel, runs: map[string]*run{}, gone: map[string]time.Time{}, seen: map[string]time.Time{}, untidy: map[string]untidy{}, deleting: map[string]bool{}, scan: scanned{since: map[string]time.Time{}}, now: time.Now, prompt: promptBound}
 }
 
 // Close stops between two steps and waits. What was begun stays open in the records.

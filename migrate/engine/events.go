@@ -22,10 +22,13 @@ const (
 	Lost           Type = "Lost"
 	CleanupPending Type = "CleanupPending"
 	Disowned       Type = "Disowned"
-	Outlived       Type = "Outlived"   // a VM that was somebody else's by its record is ended here
-	TakenBack      Type = "TakenBack"  // a VM that a move has lost goes on at its source
-	Switching      Type = "Switching"  // a move: its source is about to stop for good
-	Retargeted     Type = "Retargeted" // a move: its next attempt begins
+	Outlived       Type = "Outlived"      // a VM that was somebody else's by its record is ended here
+	TakenBack      Type = "TakenBack"     // a VM that a move has lost goes on at its source
+	Switching      Type = "Switching"     // a move: its source is about to stop for good
+	DeletionWaits  Type = "DeletionWaits" // a final snapshot has failed, and is tried again
+	DeletionFails  Type = "DeletionFails" // a final snapshot has failed for good: the VM stays
+	DeletionOff    Type = "DeletionOff"   // it was called off
+	Retargeted     Type = "Retargeted"    // a move: its next attempt begins
 )
 
 var settled = map[nodev1.Phase]Type{
@@ -74,7 +77,7 @@ type Log struct{ Logger *slog.Logger }
 // Event implements Events.
 func (l Log) Event(ctx context.Context, ev Event) {
 	level := slog.LevelWarn
-	if ev.Type == Opened || ev.Type == Committed || ev.Type == Succeeded || ev.Type == Switching || ev.Type == Retargeted {
+	if ev.Type == Opened || ev.Type == Committed || ev.Type == Succeeded || ev.Type == Switching || ev.Type == Retargeted || ev.Type == DeletionOff {
 		level = slog.LevelInfo
 	}
 	attrs := []slog.Attr{

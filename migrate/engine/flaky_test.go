@@ -56,6 +56,10 @@ func (f *flaky) Trim(ctx context.Context, req *nodev1.TrimRequest) (*nodev1.Reco
 	return via(ctx, f, "Trim", f.RecordsService.Trim, req)
 }
 
+func (f *flaky) Delete(ctx context.Context, req *nodev1.DeleteRequest) (*nodev1.Record, error) {
+	return via(ctx, f, "Delete", f.RecordsService.Delete, req)
+}
+
 func (f *flaky) Owed(ctx context.Context, req *nodev1.OwedRequest) (*nodev1.OwedResponse, error) {
 	return via(ctx, f, "Owed", f.RecordsService.Owed, req)
 }

@@ -50,8 +50,22 @@ func capture(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	if op.GetKind() == nodev1.Kind_KIND_CHECKPOINT && !resp.GetGoneOn() {
 		return fmt.Errorf("the VM's shim is of a build that has no checkpoints, and holds the VM: %w", errdefs.ErrNotImplemented)
 	}
+	if op.GetDeletion() != "" { // before the record knows it: one that is no good shall not take the place of one that is
+		if err := readBack(ctx, e, op, resp.GetDigest()); err != nil {
+			return err
+		}
+	}
 	figures := e.captured(op, resp)
 	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_SWITCHING, Digest: resp.GetDigest(), Receipt: figures.String()})
+}
+
+// readBack is for a snapshot beside which nothing will be left: the VM runs on unless it can be
+// read.
+func readBack(ctx context.Context, e *Engine, op *nodev1.Operation, digest string) error {
+	if err := e.Snapshots.Readable(ctx, op.GetRepository(), digest); err != nil {
+		return fmt.Errorf("read final snapshot %s back: %w", digest, err)
+	}
+	return nil
 }
 
 func captureOf(op *nodev1.Operation) *machinev1.CaptureRequest {
@@ -87,6 +101,11 @@ func passesOf(all []*machinev1.CapturePass) (passes []record.Pass) {
 // vote has the VMM stopped for good, and commits with the receipt that says so (P-01).
 func vote(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
+	if d := rec.GetDeletion(); d != nil && !record.Stuck(d) && op.GetDeletion() == "" { // ordered since this one was
+		if err := readBack(ctx, e, op, op.GetDigest()); err != nil {
+			return err
+		}
+	}
 	resp, err := e.Machines.Vote(ctx, op.GetVm(), &machinev1.VoteRequest{Ref: ref(op)})
 	if err != nil {
 		return err
@@ -121,6 +140,11 @@ func tidy(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
 	if err := e.Leavings.Moved(ctx, op.GetVm(), op.GetDigest(), ""); err != nil {
 		return err
+	}
+	if op.GetDeletion() != "" {
+		if err := e.Leavings.Gone(ctx, op.GetVm(), op.GetDigest()); err != nil {
+			return err
+		}
 	}
 	return e.succeeded(ctx, rec, nil)
 }

@@ -370,8 +370,8 @@ func TestErrorsSayWhere(t *testing.T) {
 		errdefs.ErrDataLoss: false, errdefs.ErrInternal: false, errdefs.ErrPermissionDenied: false, errdefs.ErrNotImplemented: false,
 	} {
 		err := error(&StepError{Step: "capture", VM: vm, Operation: "op", Err: class})
-		if !errors.Is(err, class) || transient(err) != again {
-			t.Errorf("%v: class lost, or tried again: %v", err, transient(err))
+		if !errors.Is(err, class) || record.Transient(err) != again {
+			t.Errorf("%v: class lost, or tried again: %v", err, record.Transient(err))
 		}
 		for _, part := range []string{"capture", "default/web", "op"} {
 			if !strings.Contains(err.Error(), part) {

@@ -205,13 +205,8 @@ func records(err error) error {
 	return recordsError{err}
 }
 
-// transient errors may pass by themselves (N-37); all others are final.
-func transient(err error) bool {
-	return errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || errdefs.IsResourceExhausted(err) || errdefs.IsConflict(err)
-}
-
 func retryable(s step, err error) bool {
-	return transient(err) && (s.patient || errors.As(err, new(recordsError)))
+	return record.Transient(err) && (s.patient || errors.As(err, new(recordsError)))
 }
 
 // giveUp turns an operation that cannot be finished to its rollback. If the record has

@@ -24,6 +24,9 @@ type scanned struct {
 	next  time.Time            // of the next scan
 }
 
+// minScan is the least between two scans, which ask the store for every tag.
+const minScan = time.Minute
+
 // Scan deletes what operations have left that are over: snapshots and holds whose tags
 // stand in a VM's repository and that its record does not name, and of a layout directory
 // the files that nothing lists. It decides by the record; a tag, and the clock of whoever
@@ -38,7 +41,7 @@ func (e *Engine) Scan(ctx context.Context) error {
 	if !e.opts.Retention.Scans || e.now().Before(e.scan.next) {
 		return nil
 	}
-	e.scan.next = e.now().Add(max(e.opts.Retention.Grace/4, time.Minute))
+	e.scan.next = e.now().Add(max(e.opts.Retention.Grace/4, minScan))
 	found, err := e.leftovers(ctx, nil)
 	errs := []error{err}
 	for _, f := range found {

@@ -13,6 +13,9 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
+// minStallLook is the least between two looks whether bytes move, of which a stall has ten.
+const minStallLook = time.Millisecond
+
 // watched ends the context that it answers, with a cause, once nothing of the transfer has
 // moved for Options.Stall, where the order says so. The caller calls stop.
 func (e *Engine) watched(ctx context.Context, op *nodev1.Operation) (watched context.Context, stop func()) {
@@ -23,7 +26,7 @@ func (e *Engine) watched(ctx context.Context, op *nodev1.Operation) (watched con
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		tick := time.NewTicker(max(e.opts.Stall/10, time.Millisecond))
+		tick := time.NewTicker(max(e.opts.Stall/10, minStallLook))
 		defer tick.Stop()
 		last, since := "", time.Now()
 		for {

@@ -56,6 +56,7 @@ type world struct {
 	dropped    []string          // tags
 	hang       map[string]bool   // calls that end with their context only
 	tags       []Leftover        // of the VM's repository
+	removals   int               // of containers
 	files      int               // of its directory that nothing lists
 	broken     []string          // violations
 	log        []string          // calls, in order
@@ -161,6 +162,7 @@ func (w *world) engine(node string) *Engine {
 	}, Options{
 		Node: node, Repository: func(rec *nodev1.Record) string { return "r/" + rec.Uid },
 		Operation: time.Minute, RetryMin: time.Millisecond, RetryMax: 5 * time.Millisecond, Patience: 50 * time.Millisecond,
+		Again: time.Millisecond, AgainMax: 5 * time.Millisecond,
 	})
 }
 

@@ -11,7 +11,6 @@ import (
 
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/controller"
-	"godwit.dev/godwit/migrate/engine"
 	"godwit.dev/godwit/migrate/transition"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
@@ -55,10 +54,8 @@ func (s *Service) Recover(ctx context.Context, req *nodev1.RecoverRequest) (*nod
 	if !req.GetFenced() {
 		return resp, nil // what would be done
 	}
-	for _, n := range s.Board.Nodes() {
-		if err := engine.Cordoned(n); err != nil && n.GetName() == req.GetTo() {
-			return nil, fmt.Errorf("%s: %w", call, err)
-		}
+	if err := s.cordoned(req.GetTo()); err != nil {
+		return nil, fmt.Errorf("%s: %w", call, err)
 	}
 	if s.up(lost) {
 		return nil, fmt.Errorf("%s: node %s answers: move the VM instead: %w", call, lost, errdefs.ErrFailedPrecondition)
@@ -159,5 +156,6 @@ func (s *Service) fenced(ctx context.Context, ref *nodev1.PeerRef, node, call st
 
 // up reports whether a node was heard lately.
 func (s *Service) up(node string) bool {
-	return slices.ContainsFunc(s.Board.Nodes(), func(n *nodev1.NodeInfo) bool { return n.GetName() == node && n.GetUp() })
+	n, _ := s.Board.Node(node)
+	return n.GetUp()
 }

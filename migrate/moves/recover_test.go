@@ -117,6 +117,8 @@ type quiet struct{ Board }
 
 func (quiet) Nodes() []*nodev1.NodeInfo { return nil }
 
+func (quiet) Node(string) (*nodev1.NodeInfo, error) { return nil, errdefs.ErrNotFound }
+
 // A VM that a live move has lost is taken back from its source, once it is sure that its
 // destination runs nothing: by its own word, or by that of whoever orders it.
 func TestRecoverFromSource(t *testing.T) {

@@ -32,6 +32,7 @@ type Engine interface {
 type Board interface {
 	Announce(ctx context.Context, said *nodev1.NodeInfo) (*nodev1.NodeInfo, error)
 	Nodes() []*nodev1.NodeInfo
+	Node(name string) (*nodev1.NodeInfo, error) // NotFound of one that has never announced itself
 	Cordon(ctx context.Context, name string, undo bool) (*nodev1.NodeInfo, error)
 	Events(ctx context.Context, after uint64, wait time.Duration) []*nodev1.MoveEvent
 	Append(ctx context.Context, ev *nodev1.MoveEvent) error
@@ -39,6 +40,7 @@ type Board interface {
 
 // Service implements nodev1.MovesService at the controller.
 type Service struct {
+	Self    string // the controller's own node
 	Records nodev1.RecordsService
 	Engine  Engine
 	Board   Board
@@ -59,16 +61,30 @@ func authorize(ctx context.Context, what string, nodes ...string) error {
 
 // Migrate implements nodev1.MovesService.
 func (s *Service) Migrate(ctx context.Context, req *nodev1.MigrateRequest) (*nodev1.StatusResponse, error) {
-	if _, remote := controller.Peer(ctx); remote {
+	if node, remote := controller.Peer(ctx); remote {
 		nodes, err := s.parties(ctx, req)
 		if err != nil {
 			return nil, err
 		}
-		if err := authorize(ctx, "move VM "+key(req.GetVm()), nodes...); err != nil {
+		call := "move VM " + key(req.GetVm())
+		if err := authorize(ctx, call, nodes...); err != nil {
 			return nil, err
+		}
+		if err := ownOutput(node, nodes[len(nodes)-1], req.GetStdio()); err != nil {
+			return nil, fmt.Errorf("%s: %w", call, err)
 		}
 	}
 	return s.Engine.Migrate(controller.WithoutPeer(ctx), req)
+}
+
+// ownOutput refuses a node that says where output goes on another one: there that is a file that
+// is written, or a program that is run, as root.
+func ownOutput(node, to, uri string) error {
+	if node == to || uri == "" || uri == "null://" {
+		return nil
+	}
+	return fmt.Errorf("stdio %q: it is not for node %s to say where output goes on node %s: leave it away, so that stdio_uri of that node holds, or order this there or on the controller's node: %w",
+		uri, node, to, errdefs.ErrPermissionDenied)
 }
 
 // parties are the nodes that an order concerns. One that is known stays its parties',
@@ -105,8 +121,8 @@ func (s *Service) List(ctx context.Context, req *nodev1.MovesRequest) (*nodev1.M
 		}
 		seen[id] = true
 		status, err := s.Engine.Status(ctx, id)
-		if errdefs.IsNotFound(err) {
-			return nil // forgotten with its VM
+		if errdefs.IsNotFound(err) || status.GetOperation().GetKind() == nodev1.Kind_KIND_WAKE {
+			return nil // forgotten with its VM; or not begun when its event was told, and no move
 		}
 		if err == nil && (req.GetVm() == nil || key(req.GetVm()) == key(status.GetOperation().GetVm())) {
 			resp.Moves = append(resp.Moves, status)
@@ -285,13 +301,18 @@ func (s *Service) drainable(req *nodev1.DrainRequest) error {
 	if to == req.GetNode() {
 		return fmt.Errorf("to: node %s is the one that is drained; name another: %w", to, errdefs.ErrInvalidArgument)
 	}
-	nodes := s.Board.Nodes()
-	i := slices.IndexFunc(nodes, func(n *nodev1.NodeInfo) bool { return n.GetName() == to })
-	if i < 0 {
-		return fmt.Errorf("to: node %q has never announced itself to the controller (godwit nodes lists those that have): %w", to, errdefs.ErrNotFound)
+	n, err := s.Board.Node(to)
+	if err == nil {
+		err = engine.Takes(n)
 	}
-	if err := engine.Takes(nodes[i]); err != nil {
+	if err != nil {
 		return fmt.Errorf("to: %w", err)
 	}
 	return nil
+}
+
+// cordoned refuses a node that is.
+func (s *Service) cordoned(node string) error {
+	n, _ := s.Board.Node(node) // one that nobody knows is not
+	return engine.Cordoned(n)
 }

@@ -78,6 +78,19 @@ func TestWhoMayOrder(t *testing.T) {
 			t.Errorf("%s by the controller's host: %v", name, err)
 		}
 	}
+	for node, refused := range map[string]bool{"a": true, "b": false} { // where output goes says who gets it, or the host
+		for _, uri := range []string{"file:///etc/cron.d/x", "binary:///bin/sh"} {
+			_, err := s.Migrate(controller.WithPeer(ctx, node), &nodev1.MigrateRequest{Vm: vm, To: "b", Stdio: uri})
+			if errdefs.IsPermissionDenied(err) != refused || refused && !strings.Contains(err.Error(), "stdio") {
+				t.Errorf("%s by node %s: %v", uri, node, err)
+			}
+		}
+	}
+	for who, ctx := range map[string]context.Context{"the host": ctx, "its source": controller.WithPeer(ctx, "a")} {
+		if _, err := s.Migrate(ctx, &nodev1.MigrateRequest{Vm: vm, To: "b", Stdio: map[string]string{"the host": "file:///x", "its source": "null://"}[who]}); err != nil {
+			t.Errorf("by %s: %v", who, err)
+		}
+	}
 	if _, err := s.Announce(controller.WithPeer(ctx, "a"), &nodev1.AnnounceRequest{Node: &nodev1.NodeInfo{Name: "b"}}); !errdefs.IsPermissionDenied(err) {
 		t.Errorf("a node speaks for another: %v", err)
 	}
@@ -213,3 +226,5 @@ func TestDrainToASilentNode(t *testing.T) {
 type silent struct{ Board }
 
 func (silent) Nodes() []*nodev1.NodeInfo { return []*nodev1.NodeInfo{{Name: "b"}} }
+
+func (silent) Node(name string) (*nodev1.NodeInfo, error) { return &nodev1.NodeInfo{Name: name}, nil }

@@ -27,6 +27,7 @@ type Engine interface {
 	Hibernate(ctx context.Context, req *nodev1.HibernateRequest) (*nodev1.StatusResponse, error)
 	Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.StatusResponse, error)
 	Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest) (*nodev1.StatusResponse, error)
+	Delete(ctx context.Context, req *nodev1.DeleteRequest) (*nodev1.Record, error)
 	Status(ctx context.Context, operation string) (*nodev1.StatusResponse, error)
 	Cleaner
 }
@@ -156,6 +157,21 @@ func (s *Service) Schedule(ctx context.Context, req *nodev1.ScheduleRequest) (*n
 		return nil, err
 	}
 	return s.Records.Schedule(ctx, req)
+}
+
+// Delete orders a deletion behind a final snapshot, or calls it off, which needs no store.
+func (s *Service) Delete(ctx context.Context, req *nodev1.DeleteRequest) (*nodev1.Record, error) {
+	if !req.GetCancel() {
+		if err := s.checkOrder(req.GetVm()); err != nil {
+			return nil, err
+		}
+	}
+	return s.Engine.Delete(ctx, req)
+}
+
+// Recorded follows what has no operation of its own.
+func (s *Service) Recorded(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Record, error) {
+	return s.Records.Get(ctx, req)
 }
 
 // checkOrder refuses what no engine could do, before anything is written (S0-44).

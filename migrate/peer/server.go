@@ -33,7 +33,7 @@ type Mover interface {
 
 // Room says what stands against a VM coming here.
 type Room interface {
-	Obstacles(ctx context.Context, req *nodev1.PeerCheckRequest) ([]string, error)
+	Check(ctx context.Context, req *nodev1.PeerCheckRequest) (*nodev1.PeerCheckResponse, error)
 }
 
 // Waker runs wakes on this node.
@@ -61,8 +61,7 @@ func (s *Server) Check(ctx context.Context, req *nodev1.PeerCheckRequest) (*node
 	if req.GetSource() == s.Node {
 		return &nodev1.PeerCheckResponse{Obstacles: []string{fmt.Sprintf("it is on node %s already", s.Node)}}, nil
 	}
-	all, err := s.Room.Obstacles(ctx, req)
-	return &nodev1.PeerCheckResponse{Obstacles: all}, err
+	return s.Room.Check(ctx, req)
 }
 
 func restoreOf(ref *machinev1.Ref, digest string) engine.Restore {

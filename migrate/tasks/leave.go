@@ -68,6 +68,30 @@ func (c *Client) Moved(ctx context.Context, vm *nodev1.VM, digest, owner string)
 	return c.networks.release(ctx, vm)
 }
 
+// Gone removes the container object of a VM that was deleted, with its root file system. One
+// that is not marked with the digest is somebody's by now; one of nerdctl's has files on the
+// host that nerdctl alone removes, and stays.
+func (c *Client) Gone(ctx context.Context, vm *nodev1.VM, digest string) error {
+	unlock, err := c.serial.lock(ctx, vm)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
+	container, err := c.containerd.LoadContainer(ctx, vm.GetId())
+	var labels map[string]string
+	if err == nil {
+		labels, err = container.Labels(ctx)
+	}
+	if err == nil && labels[LabelDigest] == digest && labels[labelNerdctl] == "" {
+		err = container.Delete(ctx, containerd.WithSnapshotCleanup)
+	}
+	if err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("delete container %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
+	}
+	return nil
+}
+
 // stopped marks the container of a VM that a snapshot, or another node, owns.
 func (c *Client) stopped(ctx context.Context, container containerd.Container, digest, owner, netns string) error {
 	return container.Update(ctx, func(_ context.Context, _ *containerd.Client, obj *containers.Container) error {

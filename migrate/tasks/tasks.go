@@ -40,7 +40,8 @@ const (
 	labelStatus  = "containerd.io/restart.status"
 	labelWanted  = "godwit.dev/restart-status" // labelStatus of a VM that sleeps
 
-	labelLogURI = "nerdctl/log-uri" // where nerdctl logs reads
+	labelLogURI  = "nerdctl/log-uri"   // where nerdctl logs reads
+	labelNerdctl = "nerdctl/state-dir" // of what nerdctl keeps on the host
 
 	labelOrder = "godwit.dev/order" // operation/attempt that makes, or made, its task
 	labelNew   = "godwit.dev/new"   // the order made the container too
@@ -50,6 +51,9 @@ func orderMark(i record.Intent) string { return fmt.Sprintf("%s/%d", i.Operation
 
 // undoTimeout bounds the removal of what a failed Create made.
 const undoTimeout = 30 * time.Second
+
+// dialTimeout of containerd, which may not be there yet.
+const dialTimeout = 5 * time.Second
 
 // Client of this node's containerd.
 type Client struct {
@@ -67,7 +71,7 @@ type SpecOf func(ctx context.Context, repository, digest string) (*spec.Spec, er
 // New returns a client of the containerd that the config names. It does not wait for
 // it: containerd may start after godwitd, and restart under it.
 func New(cfg *config.Config, configPath string, spec SpecOf) (*Client, error) {
-	c, err := containerd.New(cfg.Containerd.Address, containerd.WithTimeout(5*time.Second), containerd.WithDefaultRuntime(cfg.Containerd.Runtime),
+	c, err := containerd.New(cfg.Containerd.Address, containerd.WithTimeout(dialTimeout), containerd.WithDefaultRuntime(cfg.Containerd.Runtime),
 		containerd.WithExtraDialOpts(points.Client()))
 	if err != nil {
 		return nil, fmt.Errorf("connect to containerd at %s (containerd.address): %w: %w", cfg.Containerd.Address, errdefs.ErrUnavailable, err)

@@ -54,6 +54,14 @@ func Commit(s State, req *nodev1.CommitRequest, now time.Time) (Change, error) {
 		spend(rec, op.GetDigest())
 	}
 	own(rec, req.GetOwner(), repository)
+	switch d := rec.GetDeletion(); {
+	case op.GetKind() == nodev1.Kind_KIND_WAKE: // the VM is wanted again
+		rec.Deletion = nil
+	case op.GetKind() == nodev1.Kind_KIND_HIBERNATE && record.Stuck(d): // the VM was to stay
+		rec.Deletion, op.Deletion = nil, ""
+	case op.GetKind() == nodev1.Kind_KIND_HIBERNATE: // whoever ordered it
+		op.Deletion = d.GetId()
+	}
 	rec.Lost, rec.Kept = "", nil // its state is in somebody's hands again
 	return Change{Record: rec}, nil
 }

@@ -45,8 +45,12 @@ func Open(s State, req *nodev1.OpenRequest, now time.Time) (Change, error) {
 		Repository: want.GetRepository(), Tag: want.GetTag(), Digest: want.GetDigest(),
 		EndExecs: want.GetEndExecs(), PauseBudgetMs: want.GetPauseBudgetMs(), Stdio: want.GetStdio(), Managed: want.GetManaged(),
 		Concurrency: want.GetConcurrency(), Bandwidth: want.GetBandwidth(), Paused: want.GetPaused(),
-		Driver: want.GetDriver(), Mode: want.GetMode(), WantedMode: want.GetMode(), DowntimeMs: want.GetDowntimeMs(), TimeoutMs: want.GetTimeoutMs(), AbortOn: want.GetAbortOn(),
+		Deletion: want.GetDeletion(),
+		Driver:   want.GetDriver(), Mode: want.GetMode(), WantedMode: want.GetMode(), DowntimeMs: want.GetDowntimeMs(), TimeoutMs: want.GetTimeoutMs(), AbortOn: want.GetAbortOn(),
 		OpenedUnixNano: now.UnixNano(), Vm: proto.CloneOf(req.GetVm()),
+	}
+	if err := ordered(s.Record, op, call); err != nil {
+		return Change{}, err
 	}
 	rec := edit(s)
 	closed := rec.Operation
@@ -70,6 +74,9 @@ func Open(s State, req *nodev1.OpenRequest, now time.Time) (Change, error) {
 		}
 	default:
 		closed.Phase, closed.ClosedUnixNano, closed.CleanupPending = succeeded, now.UnixNano(), true
+	}
+	if closed != nil && rec.GetOwner().GetNode() == "" {
+		rec.Deletion = nil // it slept, and is wanted again
 	}
 	return Change{Record: rec, Closed: closed}, nil
 }
@@ -266,6 +273,7 @@ func Finish(s State, req *nodev1.FinishRequest, now time.Time) (Change, error) {
 	if closed.GetReason() == "" {
 		closed.Reason = req.GetReason()
 	}
+	tried(rec, closed, now)
 	return Change{Record: rec, Closed: closed}, nil
 }
 

@@ -28,7 +28,7 @@ func TestOrdersAreKept(t *testing.T) {
 			set(m, f)
 		}
 	}
-	rec := &nodev1.Record{Vm: vm, Uid: "u", Generation: gen, Owner: &nodev1.Owner{Node: "n1"}, Version: 1}
+	rec := &nodev1.Record{Vm: vm, Uid: "u", Generation: gen, Owner: &nodev1.Owner{Node: "n1"}, Version: 1, Deletion: &nodev1.Deletion{Id: "x"}}
 	change, err := transition.Open(transition.State{Record: rec}, &nodev1.OpenRequest{Vm: vm, Operation: order}, now)
 	if err != nil {
 		t.Fatal(err)

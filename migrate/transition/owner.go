@@ -45,6 +45,7 @@ func Own(s State, req *nodev1.OwnRequest) (Change, error) {
 	}
 	rec = edit(s)
 	own(rec, &nodev1.Owner{Node: node}, "")
+	rec.Deletion = nil // it was for the task before
 	return Change{Record: rec}, nil
 }
 
@@ -68,6 +69,7 @@ func Disown(s State, req *nodev1.DisownRequest) (Change, error) {
 	}
 	rec = edit(s)
 	own(rec, nil, "")
+	rec.Deletion = nil
 	return Change{Record: rec}, nil
 }
 

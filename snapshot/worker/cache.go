@@ -57,6 +57,9 @@ func (c *Client) leave(lease *cache.Lease, used *cache.Usage) {
 	if err := c.Cache.Note(*used); err != nil {
 		slog.Warn("the figures of the cache are not kept", "error", err)
 	}
+	if used.UnkeptBytes > 0 {
+		slog.Warn("a part of the snapshot is not kept on this node: its next wake fetches that", "bytes", used.UnkeptBytes, "reason", used.Unkept)
+	}
 	if used.KeptBytes > 0 {
 		evicting.Lock()
 		defer evicting.Unlock()

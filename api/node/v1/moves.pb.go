@@ -446,7 +446,7 @@ type MoveEvent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	UnixNano      int64                  `protobuf:"varint,2,opt,name=unix_nano,json=unixNano,proto3" json:"unix_nano,omitempty"`
-	Type          string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"` // MigrationStarted, Switching, Committed, Succeeded, Aborting, Aborted, Failed, Lost, CleanupPending, Retrying, Retargeted, NodeLost, Recovering, Outlived
+	Type          string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"` // MigrationStarted, Switching, Committed, Succeeded, Aborting, Aborted, Failed, Lost, CleanupPending, Retrying, Retargeted, NodeLost, Recovering, Outlived, WakeNoCapacity
 	Vm            *VM                    `protobuf:"bytes,4,opt,name=vm,proto3" json:"vm,omitempty"`
 	Operation     string                 `protobuf:"bytes,5,opt,name=operation,proto3" json:"operation,omitempty"`
 	Attempt       uint32                 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
@@ -728,6 +728,58 @@ func (x *RecoverResponse) GetSource() string {
 	return ""
 }
 
+type WakeOrder struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Wake          *WakeRequest           `protobuf:"bytes,1,opt,name=wake,proto3" json:"wake,omitempty"`
+	On            string                 `protobuf:"bytes,2,opt,name=on,proto3" json:"on,omitempty"` // node; empty: the controller chooses
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WakeOrder) Reset() {
+	*x = WakeOrder{}
+	mi := &file_node_v1_moves_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WakeOrder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WakeOrder) ProtoMessage() {}
+
+func (x *WakeOrder) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_moves_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WakeOrder.ProtoReflect.Descriptor instead.
+func (*WakeOrder) Descriptor() ([]byte, []int) {
+	return file_node_v1_moves_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *WakeOrder) GetWake() *WakeRequest {
+	if x != nil {
+		return x.Wake
+	}
+	return nil
+}
+
+func (x *WakeOrder) GetOn() string {
+	if x != nil {
+		return x.On
+	}
+	return ""
+}
+
 type NodeInfo struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -747,7 +799,7 @@ type NodeInfo struct {
 
 func (x *NodeInfo) Reset() {
 	*x = NodeInfo{}
-	mi := &file_node_v1_moves_proto_msgTypes[10]
+	mi := &file_node_v1_moves_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -759,7 +811,7 @@ func (x *NodeInfo) String() string {
 func (*NodeInfo) ProtoMessage() {}
 
 func (x *NodeInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_moves_proto_msgTypes[10]
+	mi := &file_node_v1_moves_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -772,7 +824,7 @@ func (x *NodeInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeInfo.ProtoReflect.Descriptor instead.
 func (*NodeInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_moves_proto_rawDescGZIP(), []int{10}
+	return file_node_v1_moves_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *NodeInfo) GetName() string {
@@ -864,7 +916,7 @@ type AnnounceRequest struct {
 
 func (x *AnnounceRequest) Reset() {
 	*x = AnnounceRequest{}
-	mi := &file_node_v1_moves_proto_msgTypes[11]
+	mi := &file_node_v1_moves_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -876,7 +928,7 @@ func (x *AnnounceRequest) String() string {
 func (*AnnounceRequest) ProtoMessage() {}
 
 func (x *AnnounceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_moves_proto_msgTypes[11]
+	mi := &file_node_v1_moves_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -889,7 +941,7 @@ func (x *AnnounceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceRequest.ProtoReflect.Descriptor instead.
 func (*AnnounceRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_moves_proto_rawDescGZIP(), []int{11}
+	return file_node_v1_moves_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *AnnounceRequest) GetNode() *NodeInfo {
@@ -916,7 +968,7 @@ type AnnounceResponse struct {
 
 func (x *AnnounceResponse) Reset() {
 	*x = AnnounceResponse{}
-	mi := &file_node_v1_moves_proto_msgTypes[12]
+	mi := &file_node_v1_moves_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -928,7 +980,7 @@ func (x *AnnounceResponse) String() string {
 func (*AnnounceResponse) ProtoMessage() {}
 
 func (x *AnnounceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_moves_proto_msgTypes[12]
+	mi := &file_node_v1_moves_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -941,7 +993,7 @@ func (x *AnnounceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceResponse.ProtoReflect.Descriptor instead.
 func (*AnnounceResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_moves_proto_rawDescGZIP(), []int{12}
+	return file_node_v1_moves_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *AnnounceResponse) GetCordoned() bool {
@@ -966,7 +1018,7 @@ type NodesRequest struct {
 
 func (x *NodesRequest) Reset() {
 	*x = NodesRequest{}
-	mi := &file_node_v1_moves_proto_msgTypes[13]
+	mi := &file_node_v1_moves_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -978,7 +1030,7 @@ func (x *NodesRequest) String() string {
 func (*NodesRequest) ProtoMessage() {}
 
 func (x *NodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_moves_proto_msgTypes[13]
+	mi := &file_node_v1_moves_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -991,7 +1043,7 @@ func (x *NodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodesRequest.ProtoReflect.Descriptor instead.
 func (*NodesRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_moves_proto_rawDescGZIP(), []int{13}
+	return file_node_v1_moves_proto_rawDescGZIP(), []int{14}
 }
 
 type NodesResponse struct {
@@ -1003,7 +1055,7 @@ type NodesResponse struct {
 
 func (x *NodesResponse) Reset() {
 	*x = NodesResponse{}
-	mi := &file_node_v1_moves_proto_msgTypes[14]
+	mi := &file_node_v1_moves_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1015,7 +1067,7 @@ func (x *NodesResponse) String() string {
 func (*NodesResponse) ProtoMessage() {}
 
 func (x *NodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_moves_proto_msgTypes[14]
+	mi := &file_node_v1_moves_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1028,7 +1080,7 @@ func (x *NodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodesResponse.ProtoReflect.Descriptor instead.
 func (*NodesResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_moves_proto_rawDescGZIP(), []int{14}
+	return file_node_v1_moves_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *NodesResponse) GetNodes() []*NodeInfo {
@@ -1048,7 +1100,7 @@ type CordonRequest struct {
 
 func (x *CordonRequest) Reset() {
 	*x = CordonRequest{}
-	mi := &file_node_v1_moves_proto_msgTypes[15]
+	mi := &file_node_v1_moves_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1060,7 +1112,7 @@ func (x *CordonRequest) String() string {
 func (*CordonRequest) ProtoMessage() {}
 
 func (x *CordonRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_moves_proto_msgTypes[15]
+	mi := &file_node_v1_moves_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1073,7 +1125,7 @@ func (x *CordonRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CordonRequest.ProtoReflect.Descriptor instead.
 func (*CordonRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_moves_proto_rawDescGZIP(), []int{15}
+	return file_node_v1_moves_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CordonRequest) GetNode() string {
@@ -1099,7 +1151,7 @@ type CordonResponse struct {
 
 func (x *CordonResponse) Reset() {
 	*x = CordonResponse{}
-	mi := &file_node_v1_moves_proto_msgTypes[16]
+	mi := &file_node_v1_moves_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1111,7 +1163,7 @@ func (x *CordonResponse) String() string {
 func (*CordonResponse) ProtoMessage() {}
 
 func (x *CordonResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_moves_proto_msgTypes[16]
+	mi := &file_node_v1_moves_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1124,7 +1176,7 @@ func (x *CordonResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CordonResponse.ProtoReflect.Descriptor instead.
 func (*CordonResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_moves_proto_rawDescGZIP(), []int{16}
+	return file_node_v1_moves_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CordonResponse) GetNode() *NodeInfo {
@@ -1145,7 +1197,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_node_v1_moves_proto_msgTypes[17]
+	mi := &file_node_v1_moves_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1157,7 +1209,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_moves_proto_msgTypes[17]
+	mi := &file_node_v1_moves_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1170,7 +1222,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_moves_proto_rawDescGZIP(), []int{17}
+	return file_node_v1_moves_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DrainRequest) GetNode() string {
@@ -1204,7 +1256,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_node_v1_moves_proto_msgTypes[18]
+	mi := &file_node_v1_moves_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1216,7 +1268,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_moves_proto_msgTypes[18]
+	mi := &file_node_v1_moves_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1229,7 +1281,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_moves_proto_rawDescGZIP(), []int{18}
+	return file_node_v1_moves_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DrainResponse) GetMoves() []*StatusResponse {
@@ -1309,7 +1361,10 @@ const file_node_v1_moves_proto_rawDesc = "" +
 	"\x11created_unix_nano\x18\x02 \x01(\x03R\x0fcreatedUnixNano\x12\x1b\n" +
 	"\tlost_node\x18\x03 \x01(\tR\blostNode\x122\n" +
 	"\x04wake\x18\x04 \x01(\v2\x1e.godwit.node.v1.StatusResponseR\x04wake\x12\x16\n" +
-	"\x06source\x18\x05 \x01(\tR\x06source\"\xa8\x02\n" +
+	"\x06source\x18\x05 \x01(\tR\x06source\"L\n" +
+	"\tWakeOrder\x12/\n" +
+	"\x04wake\x18\x01 \x01(\v2\x1b.godwit.node.v1.WakeRequestR\x04wake\x12\x0e\n" +
+	"\x02on\x18\x02 \x01(\tR\x02on\"\xa8\x02\n" +
 	"\bNodeInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
@@ -1346,7 +1401,7 @@ const file_node_v1_moves_proto_rawDesc = "" +
 	"\x02to\x18\x03 \x01(\tR\x02to\"_\n" +
 	"\rDrainResponse\x124\n" +
 	"\x05moves\x18\x01 \x03(\v2\x1e.godwit.node.v1.StatusResponseR\x05moves\x12\x18\n" +
-	"\arefused\x18\x02 \x03(\tR\arefused2\xa1\x06\n" +
+	"\arefused\x18\x02 \x03(\tR\arefused2\xe4\x06\n" +
 	"\x05Moves\x12I\n" +
 	"\aMigrate\x12\x1e.godwit.node.v1.MigrateRequest\x1a\x1e.godwit.node.v1.StatusResponse\x12D\n" +
 	"\x03Get\x12\x1d.godwit.node.v1.StatusRequest\x1a\x1e.godwit.node.v1.StatusResponse\x12C\n" +
@@ -1354,7 +1409,8 @@ const file_node_v1_moves_proto_rawDesc = "" +
 	"\x05Abort\x12\x1c.godwit.node.v1.AbortRequest\x1a\x1e.godwit.node.v1.StatusResponse\x12B\n" +
 	"\x05Watch\x12\x1c.godwit.node.v1.WatchRequest\x1a\x19.godwit.node.v1.MoveEvent0\x01\x12G\n" +
 	"\x06Events\x12\x1d.godwit.node.v1.EventsRequest\x1a\x1e.godwit.node.v1.EventsResponse\x12J\n" +
-	"\aRecover\x12\x1e.godwit.node.v1.RecoverRequest\x1a\x1f.godwit.node.v1.RecoverResponse\x12M\n" +
+	"\aRecover\x12\x1e.godwit.node.v1.RecoverRequest\x1a\x1f.godwit.node.v1.RecoverResponse\x12A\n" +
+	"\x04Wake\x12\x19.godwit.node.v1.WakeOrder\x1a\x1e.godwit.node.v1.StatusResponse\x12M\n" +
 	"\bAnnounce\x12\x1f.godwit.node.v1.AnnounceRequest\x1a .godwit.node.v1.AnnounceResponse\x12D\n" +
 	"\x05Nodes\x12\x1c.godwit.node.v1.NodesRequest\x1a\x1d.godwit.node.v1.NodesResponse\x12G\n" +
 	"\x06Cordon\x12\x1d.godwit.node.v1.CordonRequest\x1a\x1e.godwit.node.v1.CordonResponse\x12D\n" +
@@ -1372,7 +1428,7 @@ func file_node_v1_moves_proto_rawDescGZIP() []byte {
 	return file_node_v1_moves_proto_rawDescData
 }
 
-var file_node_v1_moves_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_node_v1_moves_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_node_v1_moves_proto_goTypes = []any{
 	(*MigrateRequest)(nil),   // 0: godwit.node.v1.MigrateRequest
 	(*MovesRequest)(nil),     // 1: godwit.node.v1.MovesRequest
@@ -1384,59 +1440,64 @@ var file_node_v1_moves_proto_goTypes = []any{
 	(*MoveEvent)(nil),        // 7: godwit.node.v1.MoveEvent
 	(*RecoverRequest)(nil),   // 8: godwit.node.v1.RecoverRequest
 	(*RecoverResponse)(nil),  // 9: godwit.node.v1.RecoverResponse
-	(*NodeInfo)(nil),         // 10: godwit.node.v1.NodeInfo
-	(*AnnounceRequest)(nil),  // 11: godwit.node.v1.AnnounceRequest
-	(*AnnounceResponse)(nil), // 12: godwit.node.v1.AnnounceResponse
-	(*NodesRequest)(nil),     // 13: godwit.node.v1.NodesRequest
-	(*NodesResponse)(nil),    // 14: godwit.node.v1.NodesResponse
-	(*CordonRequest)(nil),    // 15: godwit.node.v1.CordonRequest
-	(*CordonResponse)(nil),   // 16: godwit.node.v1.CordonResponse
-	(*DrainRequest)(nil),     // 17: godwit.node.v1.DrainRequest
-	(*DrainResponse)(nil),    // 18: godwit.node.v1.DrainResponse
-	(*VM)(nil),               // 19: godwit.node.v1.VM
-	(*StatusResponse)(nil),   // 20: godwit.node.v1.StatusResponse
-	(*StatusRequest)(nil),    // 21: godwit.node.v1.StatusRequest
+	(*WakeOrder)(nil),        // 10: godwit.node.v1.WakeOrder
+	(*NodeInfo)(nil),         // 11: godwit.node.v1.NodeInfo
+	(*AnnounceRequest)(nil),  // 12: godwit.node.v1.AnnounceRequest
+	(*AnnounceResponse)(nil), // 13: godwit.node.v1.AnnounceResponse
+	(*NodesRequest)(nil),     // 14: godwit.node.v1.NodesRequest
+	(*NodesResponse)(nil),    // 15: godwit.node.v1.NodesResponse
+	(*CordonRequest)(nil),    // 16: godwit.node.v1.CordonRequest
+	(*CordonResponse)(nil),   // 17: godwit.node.v1.CordonResponse
+	(*DrainRequest)(nil),     // 18: godwit.node.v1.DrainRequest
+	(*DrainResponse)(nil),    // 19: godwit.node.v1.DrainResponse
+	(*VM)(nil),               // 20: godwit.node.v1.VM
+	(*StatusResponse)(nil),   // 21: godwit.node.v1.StatusResponse
+	(*WakeRequest)(nil),      // 22: godwit.node.v1.WakeRequest
+	(*StatusRequest)(nil),    // 23: godwit.node.v1.StatusRequest
 }
 var file_node_v1_moves_proto_depIdxs = []int32{
-	19, // 0: godwit.node.v1.MigrateRequest.vm:type_name -> godwit.node.v1.VM
-	19, // 1: godwit.node.v1.MovesRequest.vm:type_name -> godwit.node.v1.VM
-	20, // 2: godwit.node.v1.MovesResponse.moves:type_name -> godwit.node.v1.StatusResponse
+	20, // 0: godwit.node.v1.MigrateRequest.vm:type_name -> godwit.node.v1.VM
+	20, // 1: godwit.node.v1.MovesRequest.vm:type_name -> godwit.node.v1.VM
+	21, // 2: godwit.node.v1.MovesResponse.moves:type_name -> godwit.node.v1.StatusResponse
 	7,  // 3: godwit.node.v1.EventsResponse.events:type_name -> godwit.node.v1.MoveEvent
-	19, // 4: godwit.node.v1.MoveEvent.vm:type_name -> godwit.node.v1.VM
-	19, // 5: godwit.node.v1.RecoverRequest.vm:type_name -> godwit.node.v1.VM
-	20, // 6: godwit.node.v1.RecoverResponse.wake:type_name -> godwit.node.v1.StatusResponse
-	10, // 7: godwit.node.v1.AnnounceRequest.node:type_name -> godwit.node.v1.NodeInfo
-	7,  // 8: godwit.node.v1.AnnounceRequest.events:type_name -> godwit.node.v1.MoveEvent
-	10, // 9: godwit.node.v1.NodesResponse.nodes:type_name -> godwit.node.v1.NodeInfo
-	10, // 10: godwit.node.v1.CordonResponse.node:type_name -> godwit.node.v1.NodeInfo
-	20, // 11: godwit.node.v1.DrainResponse.moves:type_name -> godwit.node.v1.StatusResponse
-	0,  // 12: godwit.node.v1.Moves.Migrate:input_type -> godwit.node.v1.MigrateRequest
-	21, // 13: godwit.node.v1.Moves.Get:input_type -> godwit.node.v1.StatusRequest
-	1,  // 14: godwit.node.v1.Moves.List:input_type -> godwit.node.v1.MovesRequest
-	3,  // 15: godwit.node.v1.Moves.Abort:input_type -> godwit.node.v1.AbortRequest
-	4,  // 16: godwit.node.v1.Moves.Watch:input_type -> godwit.node.v1.WatchRequest
-	5,  // 17: godwit.node.v1.Moves.Events:input_type -> godwit.node.v1.EventsRequest
-	8,  // 18: godwit.node.v1.Moves.Recover:input_type -> godwit.node.v1.RecoverRequest
-	11, // 19: godwit.node.v1.Moves.Announce:input_type -> godwit.node.v1.AnnounceRequest
-	13, // 20: godwit.node.v1.Moves.Nodes:input_type -> godwit.node.v1.NodesRequest
-	15, // 21: godwit.node.v1.Moves.Cordon:input_type -> godwit.node.v1.CordonRequest
-	17, // 22: godwit.node.v1.Moves.Drain:input_type -> godwit.node.v1.DrainRequest
-	20, // 23: godwit.node.v1.Moves.Migrate:output_type -> godwit.node.v1.StatusResponse
-	20, // 24: godwit.node.v1.Moves.Get:output_type -> godwit.node.v1.StatusResponse
-	2,  // 25: godwit.node.v1.Moves.List:output_type -> godwit.node.v1.MovesResponse
-	20, // 26: godwit.node.v1.Moves.Abort:output_type -> godwit.node.v1.StatusResponse
-	7,  // 27: godwit.node.v1.Moves.Watch:output_type -> godwit.node.v1.MoveEvent
-	6,  // 28: godwit.node.v1.Moves.Events:output_type -> godwit.node.v1.EventsResponse
-	9,  // 29: godwit.node.v1.Moves.Recover:output_type -> godwit.node.v1.RecoverResponse
-	12, // 30: godwit.node.v1.Moves.Announce:output_type -> godwit.node.v1.AnnounceResponse
-	14, // 31: godwit.node.v1.Moves.Nodes:output_type -> godwit.node.v1.NodesResponse
-	16, // 32: godwit.node.v1.Moves.Cordon:output_type -> godwit.node.v1.CordonResponse
-	18, // 33: godwit.node.v1.Moves.Drain:output_type -> godwit.node.v1.DrainResponse
-	23, // [23:34] is the sub-list for method output_type
-	12, // [12:23] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	20, // 4: godwit.node.v1.MoveEvent.vm:type_name -> godwit.node.v1.VM
+	20, // 5: godwit.node.v1.RecoverRequest.vm:type_name -> godwit.node.v1.VM
+	21, // 6: godwit.node.v1.RecoverResponse.wake:type_name -> godwit.node.v1.StatusResponse
+	22, // 7: godwit.node.v1.WakeOrder.wake:type_name -> godwit.node.v1.WakeRequest
+	11, // 8: godwit.node.v1.AnnounceRequest.node:type_name -> godwit.node.v1.NodeInfo
+	7,  // 9: godwit.node.v1.AnnounceRequest.events:type_name -> godwit.node.v1.MoveEvent
+	11, // 10: godwit.node.v1.NodesResponse.nodes:type_name -> godwit.node.v1.NodeInfo
+	11, // 11: godwit.node.v1.CordonResponse.node:type_name -> godwit.node.v1.NodeInfo
+	21, // 12: godwit.node.v1.DrainResponse.moves:type_name -> godwit.node.v1.StatusResponse
+	0,  // 13: godwit.node.v1.Moves.Migrate:input_type -> godwit.node.v1.MigrateRequest
+	23, // 14: godwit.node.v1.Moves.Get:input_type -> godwit.node.v1.StatusRequest
+	1,  // 15: godwit.node.v1.Moves.List:input_type -> godwit.node.v1.MovesRequest
+	3,  // 16: godwit.node.v1.Moves.Abort:input_type -> godwit.node.v1.AbortRequest
+	4,  // 17: godwit.node.v1.Moves.Watch:input_type -> godwit.node.v1.WatchRequest
+	5,  // 18: godwit.node.v1.Moves.Events:input_type -> godwit.node.v1.EventsRequest
+	8,  // 19: godwit.node.v1.Moves.Recover:input_type -> godwit.node.v1.RecoverRequest
+	10, // 20: godwit.node.v1.Moves.Wake:input_type -> godwit.node.v1.WakeOrder
+	12, // 21: godwit.node.v1.Moves.Announce:input_type -> godwit.node.v1.AnnounceRequest
+	14, // 22: godwit.node.v1.Moves.Nodes:input_type -> godwit.node.v1.NodesRequest
+	16, // 23: godwit.node.v1.Moves.Cordon:input_type -> godwit.node.v1.CordonRequest
+	18, // 24: godwit.node.v1.Moves.Drain:input_type -> godwit.node.v1.DrainRequest
+	21, // 25: godwit.node.v1.Moves.Migrate:output_type -> godwit.node.v1.StatusResponse
+	21, // 26: godwit.node.v1.Moves.Get:output_type -> godwit.node.v1.StatusResponse
+	2,  // 27: godwit.node.v1.Moves.List:output_type -> godwit.node.v1.MovesResponse
+	21, // 28: godwit.node.v1.Moves.Abort:output_type -> godwit.node.v1.StatusResponse
+	7,  // 29: godwit.node.v1.Moves.Watch:output_type -> godwit.node.v1.MoveEvent
+	6,  // 30: godwit.node.v1.Moves.Events:output_type -> godwit.node.v1.EventsResponse
+	9,  // 31: godwit.node.v1.Moves.Recover:output_type -> godwit.node.v1.RecoverResponse
+	21, // 32: godwit.node.v1.Moves.Wake:output_type -> godwit.node.v1.StatusResponse
+	13, // 33: godwit.node.v1.Moves.Announce:output_type -> godwit.node.v1.AnnounceResponse
+	15, // 34: godwit.node.v1.Moves.Nodes:output_type -> godwit.node.v1.NodesResponse
+	17, // 35: godwit.node.v1.Moves.Cordon:output_type -> godwit.node.v1.CordonResponse
+	19, // 36: godwit.node.v1.Moves.Drain:output_type -> godwit.node.v1.DrainResponse
+	25, // [25:37] is the sub-list for method output_type
+	13, // [13:25] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_node_v1_moves_proto_init() }
@@ -1451,7 +1512,7 @@ func file_node_v1_moves_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_v1_moves_proto_rawDesc), len(file_node_v1_moves_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -15,6 +15,7 @@ type MovesService interface {
 	Watch(context.Context, *WatchRequest, Moves_WatchServer) error
 	Events(context.Context, *EventsRequest) (*EventsResponse, error)
 	Recover(context.Context, *RecoverRequest) (*RecoverResponse, error)
+	Wake(context.Context, *WakeOrder) (*StatusResponse, error)
 	Announce(context.Context, *AnnounceRequest) (*AnnounceResponse, error)
 	Nodes(context.Context, *NodesRequest) (*NodesResponse, error)
 	Cordon(context.Context, *CordonRequest) (*CordonResponse, error)
@@ -79,6 +80,13 @@ func RegisterMovesService(srv *ttrpc.Server, svc MovesService) {
 				}
 				return svc.Recover(ctx, &req)
 			},
+			"Wake": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req WakeOrder
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Wake(ctx, &req)
+			},
 			"Announce": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req AnnounceRequest
 				if err := unmarshal(&req); err != nil {
@@ -132,6 +140,7 @@ type MovesClient interface {
 	Watch(context.Context, *WatchRequest) (Moves_WatchClient, error)
 	Events(context.Context, *EventsRequest) (*EventsResponse, error)
 	Recover(context.Context, *RecoverRequest) (*RecoverResponse, error)
+	Wake(context.Context, *WakeOrder) (*StatusResponse, error)
 	Announce(context.Context, *AnnounceRequest) (*AnnounceResponse, error)
 	Nodes(context.Context, *NodesRequest) (*NodesResponse, error)
 	Cordon(context.Context, *CordonRequest) (*CordonResponse, error)
@@ -220,6 +229,14 @@ func (c *movesClient) Events(ctx context.Context, req *EventsRequest) (*EventsRe
 func (c *movesClient) Recover(ctx context.Context, req *RecoverRequest) (*RecoverResponse, error) {
 	var resp RecoverResponse
 	if err := c.client.Call(ctx, "godwit.node.v1.Moves", "Recover", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *movesClient) Wake(ctx context.Context, req *WakeOrder) (*StatusResponse, error) {
+	var resp StatusResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Moves", "Wake", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

@@ -307,6 +307,7 @@ type Operation struct {
 	StartedUnixNano   int64    `protobuf:"varint,69,opt,name=started_unix_nano,json=startedUnixNano,proto3" json:"started_unix_nano,omitempty"` // when a move had a place in the queue: its deadline counts from here
 	Driver            string   `protobuf:"bytes,70,opt,name=driver,proto3" json:"driver,omitempty"`                                             // the controller that drives a move, as long as it lives
 	Attempts          []string `protobuf:"bytes,68,rep,name=attempts,proto3" json:"attempts,omitempty"`                                         // that are over: "1 to n2: why it ended"
+	Deletion          string   `protobuf:"bytes,71,opt,name=deletion,proto3" json:"deletion,omitempty"`                                         // of a hibernate: the order to delete the VM that it is a try of
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -600,6 +601,13 @@ func (x *Operation) GetAttempts() []string {
 	return nil
 }
 
+func (x *Operation) GetDeletion() string {
+	if x != nil {
+		return x.Deletion
+	}
+	return ""
+}
+
 type Record struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Vm         *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
@@ -616,6 +624,7 @@ type Record struct {
 	Lost          string    `protobuf:"bytes,10,opt,name=lost,proto3" json:"lost,omitempty"`
 	Schedule      *Schedule `protobuf:"bytes,20,opt,name=schedule,proto3" json:"schedule,omitempty"` // of checkpoints; absent: none are taken by themselves
 	Kept          *Kept     `protobuf:"bytes,21,opt,name=kept,proto3" json:"kept,omitempty"`         // a live move has lost the VM; absent: none has
+	Deletion      *Deletion `protobuf:"bytes,22,opt,name=deletion,proto3" json:"deletion,omitempty"` // ordered, and not done; absent: none is
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -734,6 +743,115 @@ func (x *Record) GetKept() *Kept {
 	return nil
 }
 
+func (x *Record) GetDeletion() *Deletion {
+	if x != nil {
+		return x.Deletion
+	}
+	return nil
+}
+
+// Deletion is the order to delete a VM once a last snapshot of it stands. Whichever node owns
+// the VM tries it, by a hibernate, until one succeeds or fails for good.
+type Deletion struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Id              string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	EndExecs        bool                   `protobuf:"varint,2,opt,name=end_execs,json=endExecs,proto3" json:"end_execs,omitempty"`
+	OrderedUnixNano int64                  `protobuf:"varint,3,opt,name=ordered_unix_nano,json=orderedUnixNano,proto3" json:"ordered_unix_nano,omitempty"`
+	Tries           uint32                 `protobuf:"varint,4,opt,name=tries,proto3" json:"tries,omitempty"`                                        // that have failed; of the last one, the fields below
+	TriedUnixNano   int64                  `protobuf:"varint,5,opt,name=tried_unix_nano,json=triedUnixNano,proto3" json:"tried_unix_nano,omitempty"` // when it ended
+	Operation       string                 `protobuf:"bytes,6,opt,name=operation,proto3" json:"operation,omitempty"`
+	Reason          string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	Class           string                 `protobuf:"bytes,8,opt,name=class,proto3" json:"class,omitempty"` // of errdefs; one that does not pass by itself ends the tries
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *Deletion) Reset() {
+	*x = Deletion{}
+	mi := &file_node_v1_node_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Deletion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Deletion) ProtoMessage() {}
+
+func (x *Deletion) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Deletion.ProtoReflect.Descriptor instead.
+func (*Deletion) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Deletion) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Deletion) GetEndExecs() bool {
+	if x != nil {
+		return x.EndExecs
+	}
+	return false
+}
+
+func (x *Deletion) GetOrderedUnixNano() int64 {
+	if x != nil {
+		return x.OrderedUnixNano
+	}
+	return 0
+}
+
+func (x *Deletion) GetTries() uint32 {
+	if x != nil {
+		return x.Tries
+	}
+	return 0
+}
+
+func (x *Deletion) GetTriedUnixNano() int64 {
+	if x != nil {
+		return x.TriedUnixNano
+	}
+	return 0
+}
+
+func (x *Deletion) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+func (x *Deletion) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Deletion) GetClass() string {
+	if x != nil {
+		return x.Class
+	}
+	return ""
+}
+
 // Kept is what the source of a live move still holds of a VM that its destination has lost:
 // the VM as it was at the switch-over, stopped. Until it is taken back, or the VM goes on
 // elsewhere, the source keeps it.
@@ -753,7 +871,7 @@ type Kept struct {
 
 func (x *Kept) Reset() {
 	*x = Kept{}
-	mi := &file_node_v1_node_proto_msgTypes[4]
+	mi := &file_node_v1_node_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -765,7 +883,7 @@ func (x *Kept) String() string {
 func (*Kept) ProtoMessage() {}
 
 func (x *Kept) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[4]
+	mi := &file_node_v1_node_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -778,7 +896,7 @@ func (x *Kept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Kept.ProtoReflect.Descriptor instead.
 func (*Kept) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Kept) GetNode() string {
@@ -848,7 +966,7 @@ type Schedule struct {
 
 func (x *Schedule) Reset() {
 	*x = Schedule{}
-	mi := &file_node_v1_node_proto_msgTypes[5]
+	mi := &file_node_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -860,7 +978,7 @@ func (x *Schedule) String() string {
 func (*Schedule) ProtoMessage() {}
 
 func (x *Schedule) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[5]
+	mi := &file_node_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -873,7 +991,7 @@ func (x *Schedule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Schedule.ProtoReflect.Descriptor instead.
 func (*Schedule) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Schedule) GetEveryMs() int64 {
@@ -907,7 +1025,7 @@ type SnapshotRef struct {
 
 func (x *SnapshotRef) Reset() {
 	*x = SnapshotRef{}
-	mi := &file_node_v1_node_proto_msgTypes[6]
+	mi := &file_node_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -919,7 +1037,7 @@ func (x *SnapshotRef) String() string {
 func (*SnapshotRef) ProtoMessage() {}
 
 func (x *SnapshotRef) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[6]
+	mi := &file_node_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -932,7 +1050,7 @@ func (x *SnapshotRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRef.ProtoReflect.Descriptor instead.
 func (*SnapshotRef) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SnapshotRef) GetDigest() string {
@@ -1004,7 +1122,7 @@ type Owed struct {
 
 func (x *Owed) Reset() {
 	*x = Owed{}
-	mi := &file_node_v1_node_proto_msgTypes[7]
+	mi := &file_node_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1016,7 +1134,7 @@ func (x *Owed) String() string {
 func (*Owed) ProtoMessage() {}
 
 func (x *Owed) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[7]
+	mi := &file_node_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1029,7 +1147,7 @@ func (x *Owed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owed.ProtoReflect.Descriptor instead.
 func (*Owed) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Owed) GetVm() *VM {
@@ -1069,7 +1187,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[8]
+	mi := &file_node_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1081,7 +1199,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[8]
+	mi := &file_node_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1094,7 +1212,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetRequest) GetVm() *VM {
@@ -1112,7 +1230,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[9]
+	mi := &file_node_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1124,7 +1242,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[9]
+	mi := &file_node_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1137,7 +1255,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 type ListResponse struct {
@@ -1149,7 +1267,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[10]
+	mi := &file_node_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1161,7 +1279,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[10]
+	mi := &file_node_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1174,7 +1292,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListResponse) GetRecords() []*Record {
@@ -1193,7 +1311,7 @@ type EnsureRequest struct {
 
 func (x *EnsureRequest) Reset() {
 	*x = EnsureRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[11]
+	mi := &file_node_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1205,7 +1323,7 @@ func (x *EnsureRequest) String() string {
 func (*EnsureRequest) ProtoMessage() {}
 
 func (x *EnsureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[11]
+	mi := &file_node_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1218,7 +1336,7 @@ func (x *EnsureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnsureRequest.ProtoReflect.Descriptor instead.
 func (*EnsureRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *EnsureRequest) GetVm() *VM {
@@ -1240,7 +1358,7 @@ type OwnRequest struct {
 
 func (x *OwnRequest) Reset() {
 	*x = OwnRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[12]
+	mi := &file_node_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1252,7 +1370,7 @@ func (x *OwnRequest) String() string {
 func (*OwnRequest) ProtoMessage() {}
 
 func (x *OwnRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[12]
+	mi := &file_node_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1265,7 +1383,7 @@ func (x *OwnRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnRequest.ProtoReflect.Descriptor instead.
 func (*OwnRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *OwnRequest) GetVm() *VM {
@@ -1310,7 +1428,7 @@ type OpenRequest struct {
 
 func (x *OpenRequest) Reset() {
 	*x = OpenRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[13]
+	mi := &file_node_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1322,7 +1440,7 @@ func (x *OpenRequest) String() string {
 func (*OpenRequest) ProtoMessage() {}
 
 func (x *OpenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[13]
+	mi := &file_node_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1335,7 +1453,7 @@ func (x *OpenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenRequest.ProtoReflect.Descriptor instead.
 func (*OpenRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *OpenRequest) GetVm() *VM {
@@ -1389,7 +1507,7 @@ type AdvanceRequest struct {
 
 func (x *AdvanceRequest) Reset() {
 	*x = AdvanceRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[14]
+	mi := &file_node_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1401,7 +1519,7 @@ func (x *AdvanceRequest) String() string {
 func (*AdvanceRequest) ProtoMessage() {}
 
 func (x *AdvanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[14]
+	mi := &file_node_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1414,7 +1532,7 @@ func (x *AdvanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdvanceRequest.ProtoReflect.Descriptor instead.
 func (*AdvanceRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *AdvanceRequest) GetVm() *VM {
@@ -1534,7 +1652,7 @@ type RetryRequest struct {
 
 func (x *RetryRequest) Reset() {
 	*x = RetryRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[15]
+	mi := &file_node_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1546,7 +1664,7 @@ func (x *RetryRequest) String() string {
 func (*RetryRequest) ProtoMessage() {}
 
 func (x *RetryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[15]
+	mi := &file_node_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1559,7 +1677,7 @@ func (x *RetryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryRequest.ProtoReflect.Descriptor instead.
 func (*RetryRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RetryRequest) GetVm() *VM {
@@ -1604,7 +1722,7 @@ type CommitRequest struct {
 
 func (x *CommitRequest) Reset() {
 	*x = CommitRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[16]
+	mi := &file_node_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1616,7 +1734,7 @@ func (x *CommitRequest) String() string {
 func (*CommitRequest) ProtoMessage() {}
 
 func (x *CommitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[16]
+	mi := &file_node_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1629,7 +1747,7 @@ func (x *CommitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
 func (*CommitRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CommitRequest) GetVm() *VM {
@@ -1689,7 +1807,7 @@ type FinishRequest struct {
 
 func (x *FinishRequest) Reset() {
 	*x = FinishRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[17]
+	mi := &file_node_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1701,7 +1819,7 @@ func (x *FinishRequest) String() string {
 func (*FinishRequest) ProtoMessage() {}
 
 func (x *FinishRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[17]
+	mi := &file_node_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1714,7 +1832,7 @@ func (x *FinishRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishRequest.ProtoReflect.Descriptor instead.
 func (*FinishRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *FinishRequest) GetVm() *VM {
@@ -1778,7 +1896,7 @@ type DisownRequest struct {
 
 func (x *DisownRequest) Reset() {
 	*x = DisownRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[18]
+	mi := &file_node_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1790,7 +1908,7 @@ func (x *DisownRequest) String() string {
 func (*DisownRequest) ProtoMessage() {}
 
 func (x *DisownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[18]
+	mi := &file_node_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1803,7 +1921,7 @@ func (x *DisownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisownRequest.ProtoReflect.Descriptor instead.
 func (*DisownRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DisownRequest) GetVm() *VM {
@@ -1848,7 +1966,7 @@ type ReclaimRequest struct {
 
 func (x *ReclaimRequest) Reset() {
 	*x = ReclaimRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[19]
+	mi := &file_node_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1860,7 +1978,7 @@ func (x *ReclaimRequest) String() string {
 func (*ReclaimRequest) ProtoMessage() {}
 
 func (x *ReclaimRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[19]
+	mi := &file_node_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1873,7 +1991,7 @@ func (x *ReclaimRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReclaimRequest.ProtoReflect.Descriptor instead.
 func (*ReclaimRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ReclaimRequest) GetVm() *VM {
@@ -1916,7 +2034,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[20]
+	mi := &file_node_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1928,7 +2046,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[20]
+	mi := &file_node_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1941,7 +2059,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RemoveRequest) GetVm() *VM {
@@ -1980,7 +2098,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[21]
+	mi := &file_node_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1992,7 +2110,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[21]
+	mi := &file_node_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2005,7 +2123,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 type ScheduleRequest struct {
@@ -2019,7 +2137,7 @@ type ScheduleRequest struct {
 
 func (x *ScheduleRequest) Reset() {
 	*x = ScheduleRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[22]
+	mi := &file_node_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2031,7 +2149,7 @@ func (x *ScheduleRequest) String() string {
 func (*ScheduleRequest) ProtoMessage() {}
 
 func (x *ScheduleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[22]
+	mi := &file_node_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2044,7 +2162,7 @@ func (x *ScheduleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleRequest.ProtoReflect.Descriptor instead.
 func (*ScheduleRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ScheduleRequest) GetVm() *VM {
@@ -2068,6 +2186,76 @@ func (x *ScheduleRequest) GetUid() string {
 	return ""
 }
 
+type DeleteRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Vm    *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	// The order, or with the id of the one that stands and a reason, what its last try has come
+	// to. One that stands under another id is replaced.
+	Deletion      *Deletion `protobuf:"bytes,2,opt,name=deletion,proto3" json:"deletion,omitempty"`
+	Cancel        bool      `protobuf:"varint,3,opt,name=cancel,proto3" json:"cancel,omitempty"` // call off what was ordered, instead; too late once the snapshot owns the VM
+	Uid           string    `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"`        // as in OwnRequest
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteRequest) Reset() {
+	*x = DeleteRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteRequest) ProtoMessage() {}
+
+func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteRequest.ProtoReflect.Descriptor instead.
+func (*DeleteRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *DeleteRequest) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+func (x *DeleteRequest) GetDeletion() *Deletion {
+	if x != nil {
+		return x.Deletion
+	}
+	return nil
+}
+
+func (x *DeleteRequest) GetCancel() bool {
+	if x != nil {
+		return x.Cancel
+	}
+	return false
+}
+
+func (x *DeleteRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
 type TrimRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
@@ -2078,7 +2266,7 @@ type TrimRequest struct {
 
 func (x *TrimRequest) Reset() {
 	*x = TrimRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[23]
+	mi := &file_node_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2090,7 +2278,7 @@ func (x *TrimRequest) String() string {
 func (*TrimRequest) ProtoMessage() {}
 
 func (x *TrimRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[23]
+	mi := &file_node_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2103,7 +2291,7 @@ func (x *TrimRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrimRequest.ProtoReflect.Descriptor instead.
 func (*TrimRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TrimRequest) GetVm() *VM {
@@ -2128,7 +2316,7 @@ type OwedRequest struct {
 
 func (x *OwedRequest) Reset() {
 	*x = OwedRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[24]
+	mi := &file_node_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2140,7 +2328,7 @@ func (x *OwedRequest) String() string {
 func (*OwedRequest) ProtoMessage() {}
 
 func (x *OwedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[24]
+	mi := &file_node_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2153,7 +2341,7 @@ func (x *OwedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwedRequest.ProtoReflect.Descriptor instead.
 func (*OwedRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 type OwedResponse struct {
@@ -2165,7 +2353,7 @@ type OwedResponse struct {
 
 func (x *OwedResponse) Reset() {
 	*x = OwedResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[25]
+	mi := &file_node_v1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2177,7 +2365,7 @@ func (x *OwedResponse) String() string {
 func (*OwedResponse) ProtoMessage() {}
 
 func (x *OwedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[25]
+	mi := &file_node_v1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2190,7 +2378,7 @@ func (x *OwedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwedResponse.ProtoReflect.Descriptor instead.
 func (*OwedResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *OwedResponse) GetOwed() []*Owed {
@@ -2211,7 +2399,7 @@ type ClearRequest struct {
 
 func (x *ClearRequest) Reset() {
 	*x = ClearRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[26]
+	mi := &file_node_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2223,7 +2411,7 @@ func (x *ClearRequest) String() string {
 func (*ClearRequest) ProtoMessage() {}
 
 func (x *ClearRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[26]
+	mi := &file_node_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2236,7 +2424,7 @@ func (x *ClearRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearRequest.ProtoReflect.Descriptor instead.
 func (*ClearRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{26}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ClearRequest) GetVm() *VM {
@@ -2268,7 +2456,7 @@ type ClearResponse struct {
 
 func (x *ClearResponse) Reset() {
 	*x = ClearResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[27]
+	mi := &file_node_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2280,7 +2468,7 @@ func (x *ClearResponse) String() string {
 func (*ClearResponse) ProtoMessage() {}
 
 func (x *ClearResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[27]
+	mi := &file_node_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2293,7 +2481,7 @@ func (x *ClearResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearResponse.ProtoReflect.Descriptor instead.
 func (*ClearResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 type OperationRequest struct {
@@ -2305,7 +2493,7 @@ type OperationRequest struct {
 
 func (x *OperationRequest) Reset() {
 	*x = OperationRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[28]
+	mi := &file_node_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2317,7 +2505,7 @@ func (x *OperationRequest) String() string {
 func (*OperationRequest) ProtoMessage() {}
 
 func (x *OperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[28]
+	mi := &file_node_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2330,7 +2518,7 @@ func (x *OperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationRequest.ProtoReflect.Descriptor instead.
 func (*OperationRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *OperationRequest) GetId() string {
@@ -2349,7 +2537,7 @@ type OperationResponse struct {
 
 func (x *OperationResponse) Reset() {
 	*x = OperationResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[29]
+	mi := &file_node_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2361,7 +2549,7 @@ func (x *OperationResponse) String() string {
 func (*OperationResponse) ProtoMessage() {}
 
 func (x *OperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[29]
+	mi := &file_node_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2374,7 +2562,7 @@ func (x *OperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationResponse.ProtoReflect.Descriptor instead.
 func (*OperationResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *OperationResponse) GetOperation() *Operation {
@@ -2393,7 +2581,7 @@ type InfoRequest struct {
 
 func (x *InfoRequest) Reset() {
 	*x = InfoRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[30]
+	mi := &file_node_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2405,7 +2593,7 @@ func (x *InfoRequest) String() string {
 func (*InfoRequest) ProtoMessage() {}
 
 func (x *InfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[30]
+	mi := &file_node_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2418,7 +2606,7 @@ func (x *InfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoRequest.ProtoReflect.Descriptor instead.
 func (*InfoRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *InfoRequest) GetCheck() bool {
@@ -2444,7 +2632,7 @@ type InfoResponse struct {
 
 func (x *InfoResponse) Reset() {
 	*x = InfoResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[31]
+	mi := &file_node_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2456,7 +2644,7 @@ func (x *InfoResponse) String() string {
 func (*InfoResponse) ProtoMessage() {}
 
 func (x *InfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[31]
+	mi := &file_node_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2469,7 +2657,7 @@ func (x *InfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoResponse.ProtoReflect.Descriptor instead.
 func (*InfoResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *InfoResponse) GetVersion() string {
@@ -2541,7 +2729,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_node_v1_node_proto_msgTypes[32]
+	mi := &file_node_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2553,7 +2741,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[32]
+	mi := &file_node_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2566,7 +2754,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Check) GetName() string {
@@ -2620,13 +2808,14 @@ type VMInfo struct {
 	Restore        string     `protobuf:"bytes,16,opt,name=restore,proto3" json:"restore,omitempty"`                                      // of a VM that runs while its RAM comes: "lazy", how far it is, and what it waits for
 	RestoreMode    string     `protobuf:"bytes,17,opt,name=restore_mode,json=restoreMode,proto3" json:"restore_mode,omitempty"`           // of a VM that came from a snapshot: "eager", "lazy"; of a copy of a template: "clone"
 	RestoreReason  string     `protobuf:"bytes,18,opt,name=restore_reason,json=restoreReason,proto3" json:"restore_reason,omitempty"`     // why that one: whose order it was, or what "auto" found
+	Deletion       *Deletion  `protobuf:"bytes,19,opt,name=deletion,proto3" json:"deletion,omitempty"`                                    // of the record
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *VMInfo) Reset() {
 	*x = VMInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[33]
+	mi := &file_node_v1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2638,7 +2827,7 @@ func (x *VMInfo) String() string {
 func (*VMInfo) ProtoMessage() {}
 
 func (x *VMInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[33]
+	mi := &file_node_v1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2651,7 +2840,7 @@ func (x *VMInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMInfo.ProtoReflect.Descriptor instead.
 func (*VMInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{33}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *VMInfo) GetVm() *VM {
@@ -2780,6 +2969,13 @@ func (x *VMInfo) GetRestoreReason() string {
 	return ""
 }
 
+func (x *VMInfo) GetDeletion() *Deletion {
+	if x != nil {
+		return x.Deletion
+	}
+	return nil
+}
+
 type VMsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -2789,7 +2985,7 @@ type VMsRequest struct {
 
 func (x *VMsRequest) Reset() {
 	*x = VMsRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[34]
+	mi := &file_node_v1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2801,7 +2997,7 @@ func (x *VMsRequest) String() string {
 func (*VMsRequest) ProtoMessage() {}
 
 func (x *VMsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[34]
+	mi := &file_node_v1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2814,7 +3010,7 @@ func (x *VMsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMsRequest.ProtoReflect.Descriptor instead.
 func (*VMsRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{34}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *VMsRequest) GetNamespace() string {
@@ -2834,7 +3030,7 @@ type VMsResponse struct {
 
 func (x *VMsResponse) Reset() {
 	*x = VMsResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[35]
+	mi := &file_node_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2846,7 +3042,7 @@ func (x *VMsResponse) String() string {
 func (*VMsResponse) ProtoMessage() {}
 
 func (x *VMsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[35]
+	mi := &file_node_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2859,7 +3055,7 @@ func (x *VMsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMsResponse.ProtoReflect.Descriptor instead.
 func (*VMsResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *VMsResponse) GetVms() []*VMInfo {
@@ -2890,7 +3086,7 @@ type HibernateRequest struct {
 
 func (x *HibernateRequest) Reset() {
 	*x = HibernateRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[36]
+	mi := &file_node_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2902,7 +3098,7 @@ func (x *HibernateRequest) String() string {
 func (*HibernateRequest) ProtoMessage() {}
 
 func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[36]
+	mi := &file_node_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2915,7 +3111,7 @@ func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HibernateRequest.ProtoReflect.Descriptor instead.
 func (*HibernateRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *HibernateRequest) GetVm() *VM {
@@ -2978,7 +3174,7 @@ type WakeRequest struct {
 
 func (x *WakeRequest) Reset() {
 	*x = WakeRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[37]
+	mi := &file_node_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2990,7 +3186,7 @@ func (x *WakeRequest) String() string {
 func (*WakeRequest) ProtoMessage() {}
 
 func (x *WakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[37]
+	mi := &file_node_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3003,7 +3199,7 @@ func (x *WakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakeRequest.ProtoReflect.Descriptor instead.
 func (*WakeRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *WakeRequest) GetVm() *VM {
@@ -3076,7 +3272,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[38]
+	mi := &file_node_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3088,7 +3284,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[38]
+	mi := &file_node_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3101,7 +3297,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *CheckpointRequest) GetVm() *VM {
@@ -3155,7 +3351,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[39]
+	mi := &file_node_v1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3167,7 +3363,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[39]
+	mi := &file_node_v1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3180,7 +3376,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *StatusRequest) GetOperation() string {
@@ -3206,7 +3402,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[40]
+	mi := &file_node_v1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3218,7 +3414,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[40]
+	mi := &file_node_v1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3231,7 +3427,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{40}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *StatusResponse) GetOperation() *Operation {
@@ -3304,7 +3500,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_node_v1_node_proto_msgTypes[41]
+	mi := &file_node_v1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3316,7 +3512,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[41]
+	mi := &file_node_v1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3329,7 +3525,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{41}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Transfer) GetPass() uint32 {
@@ -3399,7 +3595,7 @@ type Figures struct {
 
 func (x *Figures) Reset() {
 	*x = Figures{}
-	mi := &file_node_v1_node_proto_msgTypes[42]
+	mi := &file_node_v1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3411,7 +3607,7 @@ func (x *Figures) String() string {
 func (*Figures) ProtoMessage() {}
 
 func (x *Figures) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[42]
+	mi := &file_node_v1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3424,7 +3620,7 @@ func (x *Figures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Figures.ProtoReflect.Descriptor instead.
 func (*Figures) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{42}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Figures) GetPauseMs() float64 {
@@ -3601,7 +3797,7 @@ type Pass struct {
 
 func (x *Pass) Reset() {
 	*x = Pass{}
-	mi := &file_node_v1_node_proto_msgTypes[43]
+	mi := &file_node_v1_node_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3613,7 +3809,7 @@ func (x *Pass) String() string {
 func (*Pass) ProtoMessage() {}
 
 func (x *Pass) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[43]
+	mi := &file_node_v1_node_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3626,7 +3822,7 @@ func (x *Pass) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pass.ProtoReflect.Descriptor instead.
 func (*Pass) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{43}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Pass) GetLookedBytes() uint64 {
@@ -3668,7 +3864,7 @@ type ForgetRequest struct {
 
 func (x *ForgetRequest) Reset() {
 	*x = ForgetRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[44]
+	mi := &file_node_v1_node_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3680,7 +3876,7 @@ func (x *ForgetRequest) String() string {
 func (*ForgetRequest) ProtoMessage() {}
 
 func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[44]
+	mi := &file_node_v1_node_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3693,7 +3889,7 @@ func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetRequest.ProtoReflect.Descriptor instead.
 func (*ForgetRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{44}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ForgetRequest) GetVm() *VM {
@@ -3726,7 +3922,7 @@ type ForgetResponse struct {
 
 func (x *ForgetResponse) Reset() {
 	*x = ForgetResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[45]
+	mi := &file_node_v1_node_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3738,7 +3934,7 @@ func (x *ForgetResponse) String() string {
 func (*ForgetResponse) ProtoMessage() {}
 
 func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[45]
+	mi := &file_node_v1_node_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3751,7 +3947,7 @@ func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetResponse.ProtoReflect.Descriptor instead.
 func (*ForgetResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{45}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ForgetResponse) GetWarning() string {
@@ -3783,7 +3979,7 @@ type SnapshotInfo struct {
 
 func (x *SnapshotInfo) Reset() {
 	*x = SnapshotInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[46]
+	mi := &file_node_v1_node_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3795,7 +3991,7 @@ func (x *SnapshotInfo) String() string {
 func (*SnapshotInfo) ProtoMessage() {}
 
 func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[46]
+	mi := &file_node_v1_node_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3808,7 +4004,7 @@ func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotInfo.ProtoReflect.Descriptor instead.
 func (*SnapshotInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{46}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *SnapshotInfo) GetVm() *VM {
@@ -3918,7 +4114,7 @@ type SnapshotsRequest struct {
 
 func (x *SnapshotsRequest) Reset() {
 	*x = SnapshotsRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[47]
+	mi := &file_node_v1_node_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3930,7 +4126,7 @@ func (x *SnapshotsRequest) String() string {
 func (*SnapshotsRequest) ProtoMessage() {}
 
 func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[47]
+	mi := &file_node_v1_node_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3943,7 +4139,7 @@ func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{47}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *SnapshotsRequest) GetVm() *VM {
@@ -3963,7 +4159,7 @@ type SnapshotsResponse struct {
 
 func (x *SnapshotsResponse) Reset() {
 	*x = SnapshotsResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[48]
+	mi := &file_node_v1_node_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3975,7 +4171,7 @@ func (x *SnapshotsResponse) String() string {
 func (*SnapshotsResponse) ProtoMessage() {}
 
 func (x *SnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[48]
+	mi := &file_node_v1_node_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3988,7 +4184,7 @@ func (x *SnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*SnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{48}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *SnapshotsResponse) GetSnapshots() []*SnapshotInfo {
@@ -4015,7 +4211,7 @@ type InspectRequest struct {
 
 func (x *InspectRequest) Reset() {
 	*x = InspectRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[49]
+	mi := &file_node_v1_node_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4027,7 +4223,7 @@ func (x *InspectRequest) String() string {
 func (*InspectRequest) ProtoMessage() {}
 
 func (x *InspectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[49]
+	mi := &file_node_v1_node_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4040,7 +4236,7 @@ func (x *InspectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
 func (*InspectRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{49}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *InspectRequest) GetRepository() string {
@@ -4066,7 +4262,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[50]
+	mi := &file_node_v1_node_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4078,7 +4274,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[50]
+	mi := &file_node_v1_node_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4091,7 +4287,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{50}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *InspectResponse) GetJson() []byte {
@@ -4111,7 +4307,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[51]
+	mi := &file_node_v1_node_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4123,7 +4319,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[51]
+	mi := &file_node_v1_node_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4136,7 +4332,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{51}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *VerifyRequest) GetRepository() string {
@@ -4166,7 +4362,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[52]
+	mi := &file_node_v1_node_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4178,7 +4374,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[52]
+	mi := &file_node_v1_node_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4191,7 +4387,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{52}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *VerifyResponse) GetPacks() uint32 {
@@ -4239,7 +4435,7 @@ type BadPart struct {
 
 func (x *BadPart) Reset() {
 	*x = BadPart{}
-	mi := &file_node_v1_node_proto_msgTypes[53]
+	mi := &file_node_v1_node_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4251,7 +4447,7 @@ func (x *BadPart) String() string {
 func (*BadPart) ProtoMessage() {}
 
 func (x *BadPart) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[53]
+	mi := &file_node_v1_node_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4264,7 +4460,7 @@ func (x *BadPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BadPart.ProtoReflect.Descriptor instead.
 func (*BadPart) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{53}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *BadPart) GetPart() string {
@@ -4290,7 +4486,7 @@ type DropRequest struct {
 
 func (x *DropRequest) Reset() {
 	*x = DropRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[54]
+	mi := &file_node_v1_node_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4302,7 +4498,7 @@ func (x *DropRequest) String() string {
 func (*DropRequest) ProtoMessage() {}
 
 func (x *DropRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[54]
+	mi := &file_node_v1_node_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4315,7 +4511,7 @@ func (x *DropRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropRequest.ProtoReflect.Descriptor instead.
 func (*DropRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{54}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *DropRequest) GetDigest() string {
@@ -4334,7 +4530,7 @@ type DropResponse struct {
 
 func (x *DropResponse) Reset() {
 	*x = DropResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[55]
+	mi := &file_node_v1_node_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4346,7 +4542,7 @@ func (x *DropResponse) String() string {
 func (*DropResponse) ProtoMessage() {}
 
 func (x *DropResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[55]
+	mi := &file_node_v1_node_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4359,7 +4555,7 @@ func (x *DropResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropResponse.ProtoReflect.Descriptor instead.
 func (*DropResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{55}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *DropResponse) GetWarning() string {
@@ -4379,7 +4575,7 @@ type PruneRequest struct {
 
 func (x *PruneRequest) Reset() {
 	*x = PruneRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[56]
+	mi := &file_node_v1_node_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4391,7 +4587,7 @@ func (x *PruneRequest) String() string {
 func (*PruneRequest) ProtoMessage() {}
 
 func (x *PruneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[56]
+	mi := &file_node_v1_node_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4404,7 +4600,7 @@ func (x *PruneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneRequest.ProtoReflect.Descriptor instead.
 func (*PruneRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{56}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *PruneRequest) GetVm() *VM {
@@ -4431,7 +4627,7 @@ type PruneResponse struct {
 
 func (x *PruneResponse) Reset() {
 	*x = PruneResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[57]
+	mi := &file_node_v1_node_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4443,7 +4639,7 @@ func (x *PruneResponse) String() string {
 func (*PruneResponse) ProtoMessage() {}
 
 func (x *PruneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[57]
+	mi := &file_node_v1_node_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4456,7 +4652,7 @@ func (x *PruneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneResponse.ProtoReflect.Descriptor instead.
 func (*PruneResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{57}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *PruneResponse) GetPruned() []*Pruned {
@@ -4489,7 +4685,7 @@ type Pruned struct {
 
 func (x *Pruned) Reset() {
 	*x = Pruned{}
-	mi := &file_node_v1_node_proto_msgTypes[58]
+	mi := &file_node_v1_node_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4501,7 +4697,7 @@ func (x *Pruned) String() string {
 func (*Pruned) ProtoMessage() {}
 
 func (x *Pruned) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[58]
+	mi := &file_node_v1_node_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4514,7 +4710,7 @@ func (x *Pruned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pruned.ProtoReflect.Descriptor instead.
 func (*Pruned) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{58}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Pruned) GetVm() *VM {
@@ -4578,7 +4774,7 @@ type DiffRequest struct {
 
 func (x *DiffRequest) Reset() {
 	*x = DiffRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[59]
+	mi := &file_node_v1_node_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4590,7 +4786,7 @@ func (x *DiffRequest) String() string {
 func (*DiffRequest) ProtoMessage() {}
 
 func (x *DiffRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[59]
+	mi := &file_node_v1_node_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4603,7 +4799,7 @@ func (x *DiffRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffRequest.ProtoReflect.Descriptor instead.
 func (*DiffRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{59}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *DiffRequest) GetFrom() string {
@@ -4643,7 +4839,7 @@ type DiffResponse struct {
 
 func (x *DiffResponse) Reset() {
 	*x = DiffResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[60]
+	mi := &file_node_v1_node_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4655,7 +4851,7 @@ func (x *DiffResponse) String() string {
 func (*DiffResponse) ProtoMessage() {}
 
 func (x *DiffResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[60]
+	mi := &file_node_v1_node_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4668,7 +4864,7 @@ func (x *DiffResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffResponse.ProtoReflect.Descriptor instead.
 func (*DiffResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{60}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *DiffResponse) GetSpaces() []*SpaceDiff {
@@ -4694,7 +4890,7 @@ type SpaceDiff struct {
 
 func (x *SpaceDiff) Reset() {
 	*x = SpaceDiff{}
-	mi := &file_node_v1_node_proto_msgTypes[61]
+	mi := &file_node_v1_node_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4706,7 +4902,7 @@ func (x *SpaceDiff) String() string {
 func (*SpaceDiff) ProtoMessage() {}
 
 func (x *SpaceDiff) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[61]
+	mi := &file_node_v1_node_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4719,7 +4915,7 @@ func (x *SpaceDiff) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpaceDiff.ProtoReflect.Descriptor instead.
 func (*SpaceDiff) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{61}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *SpaceDiff) GetName() string {
@@ -4783,7 +4979,7 @@ type CopyRequest struct {
 
 func (x *CopyRequest) Reset() {
 	*x = CopyRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[62]
+	mi := &file_node_v1_node_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4795,7 +4991,7 @@ func (x *CopyRequest) String() string {
 func (*CopyRequest) ProtoMessage() {}
 
 func (x *CopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[62]
+	mi := &file_node_v1_node_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4808,7 +5004,7 @@ func (x *CopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyRequest.ProtoReflect.Descriptor instead.
 func (*CopyRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{62}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *CopyRequest) GetRepository() string {
@@ -4850,7 +5046,7 @@ type CopyResponse struct {
 
 func (x *CopyResponse) Reset() {
 	*x = CopyResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[63]
+	mi := &file_node_v1_node_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4862,7 +5058,7 @@ func (x *CopyResponse) String() string {
 func (*CopyResponse) ProtoMessage() {}
 
 func (x *CopyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[63]
+	mi := &file_node_v1_node_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4875,7 +5071,7 @@ func (x *CopyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyResponse.ProtoReflect.Descriptor instead.
 func (*CopyResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{63}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *CopyResponse) GetBytes() uint64 {
@@ -4909,7 +5105,7 @@ type PeerRef struct {
 
 func (x *PeerRef) Reset() {
 	*x = PeerRef{}
-	mi := &file_node_v1_node_proto_msgTypes[64]
+	mi := &file_node_v1_node_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4921,7 +5117,7 @@ func (x *PeerRef) String() string {
 func (*PeerRef) ProtoMessage() {}
 
 func (x *PeerRef) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[64]
+	mi := &file_node_v1_node_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4934,7 +5130,7 @@ func (x *PeerRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRef.ProtoReflect.Descriptor instead.
 func (*PeerRef) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{64}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *PeerRef) GetVm() *VM {
@@ -4961,7 +5157,7 @@ type PeerState struct {
 
 func (x *PeerState) Reset() {
 	*x = PeerState{}
-	mi := &file_node_v1_node_proto_msgTypes[65]
+	mi := &file_node_v1_node_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4973,7 +5169,7 @@ func (x *PeerState) String() string {
 func (*PeerState) ProtoMessage() {}
 
 func (x *PeerState) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[65]
+	mi := &file_node_v1_node_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4986,7 +5182,7 @@ func (x *PeerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerState.ProtoReflect.Descriptor instead.
 func (*PeerState) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{65}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *PeerState) GetKnown() bool {
@@ -5010,13 +5206,14 @@ type PeerCheckRequest struct {
 	Source        string                 `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
 	Repository    string                 `protobuf:"bytes,4,opt,name=repository,proto3" json:"repository,omitempty"` // cold: where the snapshot will lie
 	Live          bool                   `protobuf:"varint,5,opt,name=live,proto3" json:"live,omitempty"`
+	Digest        string                 `protobuf:"bytes,6,opt,name=digest,proto3" json:"digest,omitempty"` // of a VM that sleeps: the snapshot, which says itself what would be offered
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PeerCheckRequest) Reset() {
 	*x = PeerCheckRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[66]
+	mi := &file_node_v1_node_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5028,7 +5225,7 @@ func (x *PeerCheckRequest) String() string {
 func (*PeerCheckRequest) ProtoMessage() {}
 
 func (x *PeerCheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[66]
+	mi := &file_node_v1_node_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5041,7 +5238,7 @@ func (x *PeerCheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCheckRequest.ProtoReflect.Descriptor instead.
 func (*PeerCheckRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{66}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *PeerCheckRequest) GetVm() *VM {
@@ -5079,16 +5276,25 @@ func (x *PeerCheckRequest) GetLive() bool {
 	return false
 }
 
+func (x *PeerCheckRequest) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
 type PeerCheckResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Obstacles     []string               `protobuf:"bytes,1,rep,name=obstacles,proto3" json:"obstacles,omitempty"` // each names what differs or is missing, and the remedy
+	Obstacles     []string               `protobuf:"bytes,1,rep,name=obstacles,proto3" json:"obstacles,omitempty"`                   // each names what differs or is missing, and the remedy
+	Copy          bool                   `protobuf:"varint,2,opt,name=copy,proto3" json:"copy,omitempty"`                            // this node keeps all of the snapshot
+	FreeBytes     uint64                 `protobuf:"varint,3,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"` // of RAM, that no VM here was promised
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PeerCheckResponse) Reset() {
 	*x = PeerCheckResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[67]
+	mi := &file_node_v1_node_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5100,7 +5306,7 @@ func (x *PeerCheckResponse) String() string {
 func (*PeerCheckResponse) ProtoMessage() {}
 
 func (x *PeerCheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[67]
+	mi := &file_node_v1_node_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5113,7 +5319,7 @@ func (x *PeerCheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCheckResponse.ProtoReflect.Descriptor instead.
 func (*PeerCheckResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{67}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *PeerCheckResponse) GetObstacles() []string {
@@ -5121,6 +5327,20 @@ func (x *PeerCheckResponse) GetObstacles() []string {
 		return x.Obstacles
 	}
 	return nil
+}
+
+func (x *PeerCheckResponse) GetCopy() bool {
+	if x != nil {
+		return x.Copy
+	}
+	return false
+}
+
+func (x *PeerCheckResponse) GetFreeBytes() uint64 {
+	if x != nil {
+		return x.FreeBytes
+	}
+	return 0
 }
 
 type PeerPrepareRequest struct {
@@ -5138,7 +5358,7 @@ type PeerPrepareRequest struct {
 
 func (x *PeerPrepareRequest) Reset() {
 	*x = PeerPrepareRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[68]
+	mi := &file_node_v1_node_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5150,7 +5370,7 @@ func (x *PeerPrepareRequest) String() string {
 func (*PeerPrepareRequest) ProtoMessage() {}
 
 func (x *PeerPrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[68]
+	mi := &file_node_v1_node_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5163,7 +5383,7 @@ func (x *PeerPrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPrepareRequest.ProtoReflect.Descriptor instead.
 func (*PeerPrepareRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{68}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *PeerPrepareRequest) GetVm() *VM {
@@ -5226,7 +5446,7 @@ type PeerPrepareResponse struct {
 
 func (x *PeerPrepareResponse) Reset() {
 	*x = PeerPrepareResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[69]
+	mi := &file_node_v1_node_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5238,7 +5458,7 @@ func (x *PeerPrepareResponse) String() string {
 func (*PeerPrepareResponse) ProtoMessage() {}
 
 func (x *PeerPrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[69]
+	mi := &file_node_v1_node_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5251,7 +5471,7 @@ func (x *PeerPrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPrepareResponse.ProtoReflect.Descriptor instead.
 func (*PeerPrepareResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{69}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *PeerPrepareResponse) GetChannel() string {
@@ -5287,7 +5507,7 @@ type PeerRunResponse struct {
 
 func (x *PeerRunResponse) Reset() {
 	*x = PeerRunResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[70]
+	mi := &file_node_v1_node_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5299,7 +5519,7 @@ func (x *PeerRunResponse) String() string {
 func (*PeerRunResponse) ProtoMessage() {}
 
 func (x *PeerRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[70]
+	mi := &file_node_v1_node_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5312,7 +5532,7 @@ func (x *PeerRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRunResponse.ProtoReflect.Descriptor instead.
 func (*PeerRunResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{70}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *PeerRunResponse) GetRunning() bool {
@@ -5353,7 +5573,7 @@ type PeerSendRequest struct {
 
 func (x *PeerSendRequest) Reset() {
 	*x = PeerSendRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[71]
+	mi := &file_node_v1_node_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5365,7 +5585,7 @@ func (x *PeerSendRequest) String() string {
 func (*PeerSendRequest) ProtoMessage() {}
 
 func (x *PeerSendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[71]
+	mi := &file_node_v1_node_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5378,7 +5598,7 @@ func (x *PeerSendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerSendRequest.ProtoReflect.Descriptor instead.
 func (*PeerSendRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{71}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *PeerSendRequest) GetVm() *VM {
@@ -5405,7 +5625,7 @@ type PeerCaptureRequest struct {
 
 func (x *PeerCaptureRequest) Reset() {
 	*x = PeerCaptureRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[72]
+	mi := &file_node_v1_node_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5417,7 +5637,7 @@ func (x *PeerCaptureRequest) String() string {
 func (*PeerCaptureRequest) ProtoMessage() {}
 
 func (x *PeerCaptureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[72]
+	mi := &file_node_v1_node_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5430,7 +5650,7 @@ func (x *PeerCaptureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCaptureRequest.ProtoReflect.Descriptor instead.
 func (*PeerCaptureRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{72}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *PeerCaptureRequest) GetVm() *VM {
@@ -5458,7 +5678,7 @@ type PeerAbortRequest struct {
 
 func (x *PeerAbortRequest) Reset() {
 	*x = PeerAbortRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[73]
+	mi := &file_node_v1_node_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5470,7 +5690,7 @@ func (x *PeerAbortRequest) String() string {
 func (*PeerAbortRequest) ProtoMessage() {}
 
 func (x *PeerAbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[73]
+	mi := &file_node_v1_node_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5483,7 +5703,7 @@ func (x *PeerAbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerAbortRequest.ProtoReflect.Descriptor instead.
 func (*PeerAbortRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{73}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *PeerAbortRequest) GetVm() *VM {
@@ -5518,7 +5738,7 @@ type PeerRevertRequest struct {
 
 func (x *PeerRevertRequest) Reset() {
 	*x = PeerRevertRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[74]
+	mi := &file_node_v1_node_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5530,7 +5750,7 @@ func (x *PeerRevertRequest) String() string {
 func (*PeerRevertRequest) ProtoMessage() {}
 
 func (x *PeerRevertRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[74]
+	mi := &file_node_v1_node_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5543,7 +5763,7 @@ func (x *PeerRevertRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRevertRequest.ProtoReflect.Descriptor instead.
 func (*PeerRevertRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{74}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *PeerRevertRequest) GetVm() *VM {
@@ -5579,7 +5799,7 @@ type PeerReleaseRequest struct {
 
 func (x *PeerReleaseRequest) Reset() {
 	*x = PeerReleaseRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[75]
+	mi := &file_node_v1_node_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5591,7 +5811,7 @@ func (x *PeerReleaseRequest) String() string {
 func (*PeerReleaseRequest) ProtoMessage() {}
 
 func (x *PeerReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[75]
+	mi := &file_node_v1_node_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5604,7 +5824,7 @@ func (x *PeerReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerReleaseRequest.ProtoReflect.Descriptor instead.
 func (*PeerReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{75}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *PeerReleaseRequest) GetVm() *VM {
@@ -5650,7 +5870,7 @@ type GoldenRequest struct {
 
 func (x *GoldenRequest) Reset() {
 	*x = GoldenRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[76]
+	mi := &file_node_v1_node_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5662,7 +5882,7 @@ func (x *GoldenRequest) String() string {
 func (*GoldenRequest) ProtoMessage() {}
 
 func (x *GoldenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[76]
+	mi := &file_node_v1_node_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5675,7 +5895,7 @@ func (x *GoldenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenRequest.ProtoReflect.Descriptor instead.
 func (*GoldenRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{76}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *GoldenRequest) GetNamespace() string {
@@ -5741,7 +5961,7 @@ type GoldenResponse struct {
 
 func (x *GoldenResponse) Reset() {
 	*x = GoldenResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[77]
+	mi := &file_node_v1_node_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5753,7 +5973,7 @@ func (x *GoldenResponse) String() string {
 func (*GoldenResponse) ProtoMessage() {}
 
 func (x *GoldenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[77]
+	mi := &file_node_v1_node_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5766,7 +5986,7 @@ func (x *GoldenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenResponse.ProtoReflect.Descriptor instead.
 func (*GoldenResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{77}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *GoldenResponse) GetDigest() string {
@@ -5819,7 +6039,7 @@ type GoldenListRequest struct {
 
 func (x *GoldenListRequest) Reset() {
 	*x = GoldenListRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[78]
+	mi := &file_node_v1_node_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5831,7 +6051,7 @@ func (x *GoldenListRequest) String() string {
 func (*GoldenListRequest) ProtoMessage() {}
 
 func (x *GoldenListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[78]
+	mi := &file_node_v1_node_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5844,7 +6064,7 @@ func (x *GoldenListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenListRequest.ProtoReflect.Descriptor instead.
 func (*GoldenListRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{78}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{80}
 }
 
 type GoldenListResponse struct {
@@ -5856,7 +6076,7 @@ type GoldenListResponse struct {
 
 func (x *GoldenListResponse) Reset() {
 	*x = GoldenListResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[79]
+	mi := &file_node_v1_node_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5868,7 +6088,7 @@ func (x *GoldenListResponse) String() string {
 func (*GoldenListResponse) ProtoMessage() {}
 
 func (x *GoldenListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[79]
+	mi := &file_node_v1_node_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5881,7 +6101,7 @@ func (x *GoldenListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenListResponse.ProtoReflect.Descriptor instead.
 func (*GoldenListResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{79}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *GoldenListResponse) GetGolden() []*GoldenInfo {
@@ -5909,7 +6129,7 @@ type GoldenInfo struct {
 
 func (x *GoldenInfo) Reset() {
 	*x = GoldenInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[80]
+	mi := &file_node_v1_node_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5921,7 +6141,7 @@ func (x *GoldenInfo) String() string {
 func (*GoldenInfo) ProtoMessage() {}
 
 func (x *GoldenInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[80]
+	mi := &file_node_v1_node_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5934,7 +6154,7 @@ func (x *GoldenInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenInfo.ProtoReflect.Descriptor instead.
 func (*GoldenInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{80}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *GoldenInfo) GetDigest() string {
@@ -6016,7 +6236,7 @@ type GoldenDropRequest struct {
 
 func (x *GoldenDropRequest) Reset() {
 	*x = GoldenDropRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[81]
+	mi := &file_node_v1_node_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6028,7 +6248,7 @@ func (x *GoldenDropRequest) String() string {
 func (*GoldenDropRequest) ProtoMessage() {}
 
 func (x *GoldenDropRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[81]
+	mi := &file_node_v1_node_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6041,7 +6261,7 @@ func (x *GoldenDropRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenDropRequest.ProtoReflect.Descriptor instead.
 func (*GoldenDropRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{81}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *GoldenDropRequest) GetWhat() string {
@@ -6060,7 +6280,7 @@ type GoldenDropResponse struct {
 
 func (x *GoldenDropResponse) Reset() {
 	*x = GoldenDropResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[82]
+	mi := &file_node_v1_node_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6072,7 +6292,7 @@ func (x *GoldenDropResponse) String() string {
 func (*GoldenDropResponse) ProtoMessage() {}
 
 func (x *GoldenDropResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[82]
+	mi := &file_node_v1_node_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6085,7 +6305,7 @@ func (x *GoldenDropResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenDropResponse.ProtoReflect.Descriptor instead.
 func (*GoldenDropResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{82}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *GoldenDropResponse) GetDropped() []*GoldenInfo {
@@ -6105,7 +6325,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x02id\x18\x02 \x01(\tR\x02id\"3\n" +
 	"\x05Owner\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
-	"\x06digest\x18\x02 \x01(\tR\x06digest\"\xee\b\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\"\x8a\t\n" +
 	"\tOperation\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12(\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x14.godwit.node.v1.KindR\x04kind\x12\x18\n" +
@@ -6151,7 +6371,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"wantedMode\x12*\n" +
 	"\x11started_unix_nano\x18E \x01(\x03R\x0fstartedUnixNano\x12\x16\n" +
 	"\x06driver\x18F \x01(\tR\x06driver\x12\x1a\n" +
-	"\battempts\x18D \x03(\tR\battempts\"\xc3\x03\n" +
+	"\battempts\x18D \x03(\tR\battempts\x12\x1a\n" +
+	"\bdeletion\x18G \x01(\tR\bdeletion\"\xf9\x03\n" +
 	"\x06Record\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12+\n" +
@@ -6169,7 +6390,17 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x04lost\x18\n" +
 	" \x01(\tR\x04lost\x124\n" +
 	"\bschedule\x18\x14 \x01(\v2\x18.godwit.node.v1.ScheduleR\bschedule\x12(\n" +
-	"\x04kept\x18\x15 \x01(\v2\x14.godwit.node.v1.KeptR\x04kept\"\xf6\x01\n" +
+	"\x04kept\x18\x15 \x01(\v2\x14.godwit.node.v1.KeptR\x04kept\x124\n" +
+	"\bdeletion\x18\x16 \x01(\v2\x18.godwit.node.v1.DeletionR\bdeletion\"\xed\x01\n" +
+	"\bDeletion\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1b\n" +
+	"\tend_execs\x18\x02 \x01(\bR\bendExecs\x12*\n" +
+	"\x11ordered_unix_nano\x18\x03 \x01(\x03R\x0forderedUnixNano\x12\x14\n" +
+	"\x05tries\x18\x04 \x01(\rR\x05tries\x12&\n" +
+	"\x0ftried_unix_nano\x18\x05 \x01(\x03R\rtriedUnixNano\x12\x1c\n" +
+	"\toperation\x18\x06 \x01(\tR\toperation\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\x12\x14\n" +
+	"\x05class\x18\b \x01(\tR\x05class\"\xf6\x01\n" +
 	"\x04Kept\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12 \n" +
 	"\vdestination\x18\x02 \x01(\tR\vdestination\x12\x1c\n" +
@@ -6295,7 +6526,12 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x0fScheduleRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x124\n" +
 	"\bschedule\x18\x02 \x01(\v2\x18.godwit.node.v1.ScheduleR\bschedule\x12\x10\n" +
-	"\x03uid\x18\x03 \x01(\tR\x03uid\"I\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\"\x93\x01\n" +
+	"\rDeleteRequest\x12\"\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x124\n" +
+	"\bdeletion\x18\x02 \x01(\v2\x18.godwit.node.v1.DeletionR\bdeletion\x12\x16\n" +
+	"\x06cancel\x18\x03 \x01(\bR\x06cancel\x12\x10\n" +
+	"\x03uid\x18\x04 \x01(\tR\x03uid\"I\n" +
 	"\vTrimRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\"\r\n" +
@@ -6332,7 +6568,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12\x16\n" +
-	"\x06remedy\x18\x04 \x01(\tR\x06remedy\"\xa3\x04\n" +
+	"\x06remedy\x18\x04 \x01(\tR\x06remedy\"\xd9\x04\n" +
 	"\x06VMInfo\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x16\n" +
@@ -6354,7 +6590,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x0fcleanup_pending\x18\x0f \x01(\rR\x0ecleanupPending\x12\x18\n" +
 	"\arestore\x18\x10 \x01(\tR\arestore\x12!\n" +
 	"\frestore_mode\x18\x11 \x01(\tR\vrestoreMode\x12%\n" +
-	"\x0erestore_reason\x18\x12 \x01(\tR\rrestoreReason\"*\n" +
+	"\x0erestore_reason\x18\x12 \x01(\tR\rrestoreReason\x124\n" +
+	"\bdeletion\x18\x13 \x01(\v2\x18.godwit.node.v1.DeletionR\bdeletion\"*\n" +
 	"\n" +
 	"VMsRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\"Q\n" +
@@ -6551,7 +6788,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x03ref\x18\x02 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\"]\n" +
 	"\tPeerState\x12\x14\n" +
 	"\x05known\x18\x01 \x01(\bR\x05known\x12:\n" +
-	"\amachine\x18\x02 \x01(\v2 .godwit.machine.v1.QueryResponseR\amachine\"\xba\x01\n" +
+	"\amachine\x18\x02 \x01(\v2 .godwit.machine.v1.QueryResponseR\amachine\"\xd2\x01\n" +
 	"\x10PeerCheckRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x126\n" +
 	"\x05offer\x18\x02 \x01(\v2 .godwit.machine.v1.OfferResponseR\x05offer\x12\x16\n" +
@@ -6559,9 +6796,13 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"repository\x18\x04 \x01(\tR\n" +
 	"repository\x12\x12\n" +
-	"\x04live\x18\x05 \x01(\bR\x04live\"1\n" +
+	"\x04live\x18\x05 \x01(\bR\x04live\x12\x16\n" +
+	"\x06digest\x18\x06 \x01(\tR\x06digest\"d\n" +
 	"\x11PeerCheckResponse\x12\x1c\n" +
-	"\tobstacles\x18\x01 \x03(\tR\tobstacles\"\x87\x02\n" +
+	"\tobstacles\x18\x01 \x03(\tR\tobstacles\x12\x12\n" +
+	"\x04copy\x18\x02 \x01(\bR\x04copy\x12\x1d\n" +
+	"\n" +
+	"free_bytes\x18\x03 \x01(\x04R\tfreeBytes\"\x87\x02\n" +
 	"\x12PeerPrepareRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12(\n" +
 	"\x03ref\x18\x02 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x126\n" +
@@ -6663,7 +6904,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x12\x11\n" +
 	"\rPHASE_ABORTED\x10\v\x12\x16\n" +
 	"\x12PHASE_LOST_AT_DEST\x10\f\x12\x15\n" +
-	"\x11PHASE_LOST_AT_SRC\x10\r2\xee\b\n" +
+	"\x11PHASE_LOST_AT_SRC\x10\r2\xaf\t\n" +
 	"\aRecords\x129\n" +
 	"\x03Get\x12\x1a.godwit.node.v1.GetRequest\x1a\x16.godwit.node.v1.Record\x12A\n" +
 	"\x04List\x12\x1b.godwit.node.v1.ListRequest\x1a\x1c.godwit.node.v1.ListResponse\x12?\n" +
@@ -6675,14 +6916,14 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x05Retry\x12\x1c.godwit.node.v1.RetryRequest\x1a\x16.godwit.node.v1.Record\x12?\n" +
 	"\x06Finish\x12\x1d.godwit.node.v1.FinishRequest\x1a\x16.godwit.node.v1.Record\x12?\n" +
 	"\x06Disown\x12\x1d.godwit.node.v1.DisownRequest\x1a\x16.godwit.node.v1.Record\x12C\n" +
-	"\bSchedule\x12\x1f.godwit.node.v1.ScheduleRequest\x1a\x16.godwit.node.v1.Record\x12A\n" +
+	"\bSchedule\x12\x1f.godwit.node.v1.ScheduleRequest\x1a\x16.godwit.node.v1.Record\x12?\n" +
+	"\x06Delete\x12\x1d.godwit.node.v1.DeleteRequest\x1a\x16.godwit.node.v1.Record\x12A\n" +
 	"\aReclaim\x12\x1e.godwit.node.v1.ReclaimRequest\x1a\x16.godwit.node.v1.Record\x12G\n" +
 	"\x06Remove\x12\x1d.godwit.node.v1.RemoveRequest\x1a\x1e.godwit.node.v1.RemoveResponse\x12;\n" +
 	"\x04Trim\x12\x1b.godwit.node.v1.TrimRequest\x1a\x16.godwit.node.v1.Record\x12A\n" +
 	"\x04Owed\x12\x1b.godwit.node.v1.OwedRequest\x1a\x1c.godwit.node.v1.OwedResponse\x12D\n" +
 	"\x05Clear\x12\x1c.godwit.node.v1.ClearRequest\x1a\x1d.godwit.node.v1.ClearResponse\x12P\n" +
-	"\tOperation\x12 .godwit.node.v1.OperationRequest\x1a!.godwit.node.v1.OperationResponse2\xae\n" +
-	"\n" +
+	"\tOperation\x12 .godwit.node.v1.OperationRequest\x1a!.godwit.node.v1.OperationResponse2\xaf\v\n" +
 	"\x04Node\x12A\n" +
 	"\x04Info\x12\x1b.godwit.node.v1.InfoRequest\x1a\x1c.godwit.node.v1.InfoResponse\x12>\n" +
 	"\x03VMs\x12\x1a.godwit.node.v1.VMsRequest\x1a\x1b.godwit.node.v1.VMsResponse\x12M\n" +
@@ -6691,7 +6932,9 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x06Status\x12\x1d.godwit.node.v1.StatusRequest\x1a\x1e.godwit.node.v1.StatusResponse\x12O\n" +
 	"\n" +
 	"Checkpoint\x12!.godwit.node.v1.CheckpointRequest\x1a\x1e.godwit.node.v1.StatusResponse\x12C\n" +
-	"\bSchedule\x12\x1f.godwit.node.v1.ScheduleRequest\x1a\x16.godwit.node.v1.Record\x12G\n" +
+	"\bSchedule\x12\x1f.godwit.node.v1.ScheduleRequest\x1a\x16.godwit.node.v1.Record\x12?\n" +
+	"\x06Delete\x12\x1d.godwit.node.v1.DeleteRequest\x1a\x16.godwit.node.v1.Record\x12>\n" +
+	"\bRecorded\x12\x1a.godwit.node.v1.GetRequest\x1a\x16.godwit.node.v1.Record\x12G\n" +
 	"\x06Forget\x12\x1d.godwit.node.v1.ForgetRequest\x1a\x1e.godwit.node.v1.ForgetResponse\x12P\n" +
 	"\tSnapshots\x12 .godwit.node.v1.SnapshotsRequest\x1a!.godwit.node.v1.SnapshotsResponse\x12J\n" +
 	"\aInspect\x12\x1e.godwit.node.v1.InspectRequest\x1a\x1f.godwit.node.v1.InspectResponse\x12G\n" +
@@ -6733,7 +6976,7 @@ func file_node_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 84)
+var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 86)
 var file_node_v1_node_proto_goTypes = []any{
 	(Kind)(0),                   // 0: godwit.node.v1.Kind
 	(Phase)(0),                  // 1: godwit.node.v1.Phase
@@ -6741,96 +6984,98 @@ var file_node_v1_node_proto_goTypes = []any{
 	(*Owner)(nil),               // 3: godwit.node.v1.Owner
 	(*Operation)(nil),           // 4: godwit.node.v1.Operation
 	(*Record)(nil),              // 5: godwit.node.v1.Record
-	(*Kept)(nil),                // 6: godwit.node.v1.Kept
-	(*Schedule)(nil),            // 7: godwit.node.v1.Schedule
-	(*SnapshotRef)(nil),         // 8: godwit.node.v1.SnapshotRef
-	(*Owed)(nil),                // 9: godwit.node.v1.Owed
-	(*GetRequest)(nil),          // 10: godwit.node.v1.GetRequest
-	(*ListRequest)(nil),         // 11: godwit.node.v1.ListRequest
-	(*ListResponse)(nil),        // 12: godwit.node.v1.ListResponse
-	(*EnsureRequest)(nil),       // 13: godwit.node.v1.EnsureRequest
-	(*OwnRequest)(nil),          // 14: godwit.node.v1.OwnRequest
-	(*OpenRequest)(nil),         // 15: godwit.node.v1.OpenRequest
-	(*AdvanceRequest)(nil),      // 16: godwit.node.v1.AdvanceRequest
-	(*RetryRequest)(nil),        // 17: godwit.node.v1.RetryRequest
-	(*CommitRequest)(nil),       // 18: godwit.node.v1.CommitRequest
-	(*FinishRequest)(nil),       // 19: godwit.node.v1.FinishRequest
-	(*DisownRequest)(nil),       // 20: godwit.node.v1.DisownRequest
-	(*ReclaimRequest)(nil),      // 21: godwit.node.v1.ReclaimRequest
-	(*RemoveRequest)(nil),       // 22: godwit.node.v1.RemoveRequest
-	(*RemoveResponse)(nil),      // 23: godwit.node.v1.RemoveResponse
-	(*ScheduleRequest)(nil),     // 24: godwit.node.v1.ScheduleRequest
-	(*TrimRequest)(nil),         // 25: godwit.node.v1.TrimRequest
-	(*OwedRequest)(nil),         // 26: godwit.node.v1.OwedRequest
-	(*OwedResponse)(nil),        // 27: godwit.node.v1.OwedResponse
-	(*ClearRequest)(nil),        // 28: godwit.node.v1.ClearRequest
-	(*ClearResponse)(nil),       // 29: godwit.node.v1.ClearResponse
-	(*OperationRequest)(nil),    // 30: godwit.node.v1.OperationRequest
-	(*OperationResponse)(nil),   // 31: godwit.node.v1.OperationResponse
-	(*InfoRequest)(nil),         // 32: godwit.node.v1.InfoRequest
-	(*InfoResponse)(nil),        // 33: godwit.node.v1.InfoResponse
-	(*Check)(nil),               // 34: godwit.node.v1.Check
-	(*VMInfo)(nil),              // 35: godwit.node.v1.VMInfo
-	(*VMsRequest)(nil),          // 36: godwit.node.v1.VMsRequest
-	(*VMsResponse)(nil),         // 37: godwit.node.v1.VMsResponse
-	(*HibernateRequest)(nil),    // 38: godwit.node.v1.HibernateRequest
-	(*WakeRequest)(nil),         // 39: godwit.node.v1.WakeRequest
-	(*CheckpointRequest)(nil),   // 40: godwit.node.v1.CheckpointRequest
-	(*StatusRequest)(nil),       // 41: godwit.node.v1.StatusRequest
-	(*StatusResponse)(nil),      // 42: godwit.node.v1.StatusResponse
-	(*Transfer)(nil),            // 43: godwit.node.v1.Transfer
-	(*Figures)(nil),             // 44: godwit.node.v1.Figures
-	(*Pass)(nil),                // 45: godwit.node.v1.Pass
-	(*ForgetRequest)(nil),       // 46: godwit.node.v1.ForgetRequest
-	(*ForgetResponse)(nil),      // 47: godwit.node.v1.ForgetResponse
-	(*SnapshotInfo)(nil),        // 48: godwit.node.v1.SnapshotInfo
-	(*SnapshotsRequest)(nil),    // 49: godwit.node.v1.SnapshotsRequest
-	(*SnapshotsResponse)(nil),   // 50: godwit.node.v1.SnapshotsResponse
-	(*InspectRequest)(nil),      // 51: godwit.node.v1.InspectRequest
-	(*InspectResponse)(nil),     // 52: godwit.node.v1.InspectResponse
-	(*VerifyRequest)(nil),       // 53: godwit.node.v1.VerifyRequest
-	(*VerifyResponse)(nil),      // 54: godwit.node.v1.VerifyResponse
-	(*BadPart)(nil),             // 55: godwit.node.v1.BadPart
-	(*DropRequest)(nil),         // 56: godwit.node.v1.DropRequest
-	(*DropResponse)(nil),        // 57: godwit.node.v1.DropResponse
-	(*PruneRequest)(nil),        // 58: godwit.node.v1.PruneRequest
-	(*PruneResponse)(nil),       // 59: godwit.node.v1.PruneResponse
-	(*Pruned)(nil),              // 60: godwit.node.v1.Pruned
-	(*DiffRequest)(nil),         // 61: godwit.node.v1.DiffRequest
-	(*DiffResponse)(nil),        // 62: godwit.node.v1.DiffResponse
-	(*SpaceDiff)(nil),           // 63: godwit.node.v1.SpaceDiff
-	(*CopyRequest)(nil),         // 64: godwit.node.v1.CopyRequest
-	(*CopyResponse)(nil),        // 65: godwit.node.v1.CopyResponse
-	(*PeerRef)(nil),             // 66: godwit.node.v1.PeerRef
-	(*PeerState)(nil),           // 67: godwit.node.v1.PeerState
-	(*PeerCheckRequest)(nil),    // 68: godwit.node.v1.PeerCheckRequest
-	(*PeerCheckResponse)(nil),   // 69: godwit.node.v1.PeerCheckResponse
-	(*PeerPrepareRequest)(nil),  // 70: godwit.node.v1.PeerPrepareRequest
-	(*PeerPrepareResponse)(nil), // 71: godwit.node.v1.PeerPrepareResponse
-	(*PeerRunResponse)(nil),     // 72: godwit.node.v1.PeerRunResponse
-	(*PeerSendRequest)(nil),     // 73: godwit.node.v1.PeerSendRequest
-	(*PeerCaptureRequest)(nil),  // 74: godwit.node.v1.PeerCaptureRequest
-	(*PeerAbortRequest)(nil),    // 75: godwit.node.v1.PeerAbortRequest
-	(*PeerRevertRequest)(nil),   // 76: godwit.node.v1.PeerRevertRequest
-	(*PeerReleaseRequest)(nil),  // 77: godwit.node.v1.PeerReleaseRequest
-	(*GoldenRequest)(nil),       // 78: godwit.node.v1.GoldenRequest
-	(*GoldenResponse)(nil),      // 79: godwit.node.v1.GoldenResponse
-	(*GoldenListRequest)(nil),   // 80: godwit.node.v1.GoldenListRequest
-	(*GoldenListResponse)(nil),  // 81: godwit.node.v1.GoldenListResponse
-	(*GoldenInfo)(nil),          // 82: godwit.node.v1.GoldenInfo
-	(*GoldenDropRequest)(nil),   // 83: godwit.node.v1.GoldenDropRequest
-	(*GoldenDropResponse)(nil),  // 84: godwit.node.v1.GoldenDropResponse
-	nil,                         // 85: godwit.node.v1.GoldenRequest.AnnotationsEntry
-	(*v1.Ref)(nil),              // 86: godwit.machine.v1.Ref
-	(*v1.QueryResponse)(nil),    // 87: godwit.machine.v1.QueryResponse
-	(*v1.OfferResponse)(nil),    // 88: godwit.machine.v1.OfferResponse
-	(*v1.SendRequest)(nil),      // 89: godwit.machine.v1.SendRequest
-	(*v1.CaptureRequest)(nil),   // 90: godwit.machine.v1.CaptureRequest
-	(*v1.SendResponse)(nil),     // 91: godwit.machine.v1.SendResponse
-	(*v1.CaptureResponse)(nil),  // 92: godwit.machine.v1.CaptureResponse
-	(*v1.VoteResponse)(nil),     // 93: godwit.machine.v1.VoteResponse
-	(*v1.AbortResponse)(nil),    // 94: godwit.machine.v1.AbortResponse
-	(*v1.RevertResponse)(nil),   // 95: godwit.machine.v1.RevertResponse
+	(*Deletion)(nil),            // 6: godwit.node.v1.Deletion
+	(*Kept)(nil),                // 7: godwit.node.v1.Kept
+	(*Schedule)(nil),            // 8: godwit.node.v1.Schedule
+	(*SnapshotRef)(nil),         // 9: godwit.node.v1.SnapshotRef
+	(*Owed)(nil),                // 10: godwit.node.v1.Owed
+	(*GetRequest)(nil),          // 11: godwit.node.v1.GetRequest
+	(*ListRequest)(nil),         // 12: godwit.node.v1.ListRequest
+	(*ListResponse)(nil),        // 13: godwit.node.v1.ListResponse
+	(*EnsureRequest)(nil),       // 14: godwit.node.v1.EnsureRequest
+	(*OwnRequest)(nil),          // 15: godwit.node.v1.OwnRequest
+	(*OpenRequest)(nil),         // 16: godwit.node.v1.OpenRequest
+	(*AdvanceRequest)(nil),      // 17: godwit.node.v1.AdvanceRequest
+	(*RetryRequest)(nil),        // 18: godwit.node.v1.RetryRequest
+	(*CommitRequest)(nil),       // 19: godwit.node.v1.CommitRequest
+	(*FinishRequest)(nil),       // 20: godwit.node.v1.FinishRequest
+	(*DisownRequest)(nil),       // 21: godwit.node.v1.DisownRequest
+	(*ReclaimRequest)(nil),      // 22: godwit.node.v1.ReclaimRequest
+	(*RemoveRequest)(nil),       // 23: godwit.node.v1.RemoveRequest
+	(*RemoveResponse)(nil),      // 24: godwit.node.v1.RemoveResponse
+	(*ScheduleRequest)(nil),     // 25: godwit.node.v1.ScheduleRequest
+	(*DeleteRequest)(nil),       // 26: godwit.node.v1.DeleteRequest
+	(*TrimRequest)(nil),         // 27: godwit.node.v1.TrimRequest
+	(*OwedRequest)(nil),         // 28: godwit.node.v1.OwedRequest
+	(*OwedResponse)(nil),        // 29: godwit.node.v1.OwedResponse
+	(*ClearRequest)(nil),        // 30: godwit.node.v1.ClearRequest
+	(*ClearResponse)(nil),       // 31: godwit.node.v1.ClearResponse
+	(*OperationRequest)(nil),    // 32: godwit.node.v1.OperationRequest
+	(*OperationResponse)(nil),   // 33: godwit.node.v1.OperationResponse
+	(*InfoRequest)(nil),         // 34: godwit.node.v1.InfoRequest
+	(*InfoResponse)(nil),        // 35: godwit.node.v1.InfoResponse
+	(*Check)(nil),               // 36: godwit.node.v1.Check
+	(*VMInfo)(nil),              // 37: godwit.node.v1.VMInfo
+	(*VMsRequest)(nil),          // 38: godwit.node.v1.VMsRequest
+	(*VMsResponse)(nil),         // 39: godwit.node.v1.VMsResponse
+	(*HibernateRequest)(nil),    // 40: godwit.node.v1.HibernateRequest
+	(*WakeRequest)(nil),         // 41: godwit.node.v1.WakeRequest
+	(*CheckpointRequest)(nil),   // 42: godwit.node.v1.CheckpointRequest
+	(*StatusRequest)(nil),       // 43: godwit.node.v1.StatusRequest
+	(*StatusResponse)(nil),      // 44: godwit.node.v1.StatusResponse
+	(*Transfer)(nil),            // 45: godwit.node.v1.Transfer
+	(*Figures)(nil),             // 46: godwit.node.v1.Figures
+	(*Pass)(nil),                // 47: godwit.node.v1.Pass
+	(*ForgetRequest)(nil),       // 48: godwit.node.v1.ForgetRequest
+	(*ForgetResponse)(nil),      // 49: godwit.node.v1.ForgetResponse
+	(*SnapshotInfo)(nil),        // 50: godwit.node.v1.SnapshotInfo
+	(*SnapshotsRequest)(nil),    // 51: godwit.node.v1.SnapshotsRequest
+	(*SnapshotsResponse)(nil),   // 52: godwit.node.v1.SnapshotsResponse
+	(*InspectRequest)(nil),      // 53: godwit.node.v1.InspectRequest
+	(*InspectResponse)(nil),     // 54: godwit.node.v1.InspectResponse
+	(*VerifyRequest)(nil),       // 55: godwit.node.v1.VerifyRequest
+	(*VerifyResponse)(nil),      // 56: godwit.node.v1.VerifyResponse
+	(*BadPart)(nil),             // 57: godwit.node.v1.BadPart
+	(*DropRequest)(nil),         // 58: godwit.node.v1.DropRequest
+	(*DropResponse)(nil),        // 59: godwit.node.v1.DropResponse
+	(*PruneRequest)(nil),        // 60: godwit.node.v1.PruneRequest
+	(*PruneResponse)(nil),       // 61: godwit.node.v1.PruneResponse
+	(*Pruned)(nil),              // 62: godwit.node.v1.Pruned
+	(*DiffRequest)(nil),         // 63: godwit.node.v1.DiffRequest
+	(*DiffResponse)(nil),        // 64: godwit.node.v1.DiffResponse
+	(*SpaceDiff)(nil),           // 65: godwit.node.v1.SpaceDiff
+	(*CopyRequest)(nil),         // 66: godwit.node.v1.CopyRequest
+	(*CopyResponse)(nil),        // 67: godwit.node.v1.CopyResponse
+	(*PeerRef)(nil),             // 68: godwit.node.v1.PeerRef
+	(*PeerState)(nil),           // 69: godwit.node.v1.PeerState
+	(*PeerCheckRequest)(nil),    // 70: godwit.node.v1.PeerCheckRequest
+	(*PeerCheckResponse)(nil),   // 71: godwit.node.v1.PeerCheckResponse
+	(*PeerPrepareRequest)(nil),  // 72: godwit.node.v1.PeerPrepareRequest
+	(*PeerPrepareResponse)(nil), // 73: godwit.node.v1.PeerPrepareResponse
+	(*PeerRunResponse)(nil),     // 74: godwit.node.v1.PeerRunResponse
+	(*PeerSendRequest)(nil),     // 75: godwit.node.v1.PeerSendRequest
+	(*PeerCaptureRequest)(nil),  // 76: godwit.node.v1.PeerCaptureRequest
+	(*PeerAbortRequest)(nil),    // 77: godwit.node.v1.PeerAbortRequest
+	(*PeerRevertRequest)(nil),   // 78: godwit.node.v1.PeerRevertRequest
+	(*PeerReleaseRequest)(nil),  // 79: godwit.node.v1.PeerReleaseRequest
+	(*GoldenRequest)(nil),       // 80: godwit.node.v1.GoldenRequest
+	(*GoldenResponse)(nil),      // 81: godwit.node.v1.GoldenResponse
+	(*GoldenListRequest)(nil),   // 82: godwit.node.v1.GoldenListRequest
+	(*GoldenListResponse)(nil),  // 83: godwit.node.v1.GoldenListResponse
+	(*GoldenInfo)(nil),          // 84: godwit.node.v1.GoldenInfo
+	(*GoldenDropRequest)(nil),   // 85: godwit.node.v1.GoldenDropRequest
+	(*GoldenDropResponse)(nil),  // 86: godwit.node.v1.GoldenDropResponse
+	nil,                         // 87: godwit.node.v1.GoldenRequest.AnnotationsEntry
+	(*v1.Ref)(nil),              // 88: godwit.machine.v1.Ref
+	(*v1.QueryResponse)(nil),    // 89: godwit.machine.v1.QueryResponse
+	(*v1.OfferResponse)(nil),    // 90: godwit.machine.v1.OfferResponse
+	(*v1.SendRequest)(nil),      // 91: godwit.machine.v1.SendRequest
+	(*v1.CaptureRequest)(nil),   // 92: godwit.machine.v1.CaptureRequest
+	(*v1.SendResponse)(nil),     // 93: godwit.machine.v1.SendResponse
+	(*v1.CaptureResponse)(nil),  // 94: godwit.machine.v1.CaptureResponse
+	(*v1.VoteResponse)(nil),     // 95: godwit.machine.v1.VoteResponse
+	(*v1.AbortResponse)(nil),    // 96: godwit.machine.v1.AbortResponse
+	(*v1.RevertResponse)(nil),   // 97: godwit.machine.v1.RevertResponse
 }
 var file_node_v1_node_proto_depIdxs = []int32{
 	0,   // 0: godwit.node.v1.Operation.kind:type_name -> godwit.node.v1.Kind
@@ -6839,176 +7084,186 @@ var file_node_v1_node_proto_depIdxs = []int32{
 	2,   // 3: godwit.node.v1.Record.vm:type_name -> godwit.node.v1.VM
 	3,   // 4: godwit.node.v1.Record.owner:type_name -> godwit.node.v1.Owner
 	4,   // 5: godwit.node.v1.Record.operation:type_name -> godwit.node.v1.Operation
-	8,   // 6: godwit.node.v1.Record.snapshots:type_name -> godwit.node.v1.SnapshotRef
-	7,   // 7: godwit.node.v1.Record.schedule:type_name -> godwit.node.v1.Schedule
-	6,   // 8: godwit.node.v1.Record.kept:type_name -> godwit.node.v1.Kept
-	2,   // 9: godwit.node.v1.Owed.vm:type_name -> godwit.node.v1.VM
-	8,   // 10: godwit.node.v1.Owed.snapshot:type_name -> godwit.node.v1.SnapshotRef
-	2,   // 11: godwit.node.v1.GetRequest.vm:type_name -> godwit.node.v1.VM
-	5,   // 12: godwit.node.v1.ListResponse.records:type_name -> godwit.node.v1.Record
-	2,   // 13: godwit.node.v1.EnsureRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 14: godwit.node.v1.OwnRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 15: godwit.node.v1.OpenRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 16: godwit.node.v1.OpenRequest.operation:type_name -> godwit.node.v1.Operation
-	2,   // 17: godwit.node.v1.AdvanceRequest.vm:type_name -> godwit.node.v1.VM
-	1,   // 18: godwit.node.v1.AdvanceRequest.phase:type_name -> godwit.node.v1.Phase
-	2,   // 19: godwit.node.v1.RetryRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 20: godwit.node.v1.CommitRequest.vm:type_name -> godwit.node.v1.VM
-	3,   // 21: godwit.node.v1.CommitRequest.owner:type_name -> godwit.node.v1.Owner
-	2,   // 22: godwit.node.v1.FinishRequest.vm:type_name -> godwit.node.v1.VM
-	1,   // 23: godwit.node.v1.FinishRequest.phase:type_name -> godwit.node.v1.Phase
-	2,   // 24: godwit.node.v1.DisownRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 25: godwit.node.v1.ReclaimRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 26: godwit.node.v1.RemoveRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 27: godwit.node.v1.ScheduleRequest.vm:type_name -> godwit.node.v1.VM
-	7,   // 28: godwit.node.v1.ScheduleRequest.schedule:type_name -> godwit.node.v1.Schedule
-	2,   // 29: godwit.node.v1.TrimRequest.vm:type_name -> godwit.node.v1.VM
-	9,   // 30: godwit.node.v1.OwedResponse.owed:type_name -> godwit.node.v1.Owed
-	2,   // 31: godwit.node.v1.ClearRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 32: godwit.node.v1.OperationResponse.operation:type_name -> godwit.node.v1.Operation
-	34,  // 33: godwit.node.v1.InfoResponse.checks:type_name -> godwit.node.v1.Check
-	2,   // 34: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
-	3,   // 35: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
-	4,   // 36: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
-	35,  // 37: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
-	2,   // 38: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 39: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 40: godwit.node.v1.CheckpointRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 41: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
-	44,  // 42: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
-	43,  // 43: godwit.node.v1.StatusResponse.transfer:type_name -> godwit.node.v1.Transfer
-	45,  // 44: godwit.node.v1.Figures.passes:type_name -> godwit.node.v1.Pass
-	2,   // 45: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 46: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
-	2,   // 47: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
-	48,  // 48: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
-	55,  // 49: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
-	2,   // 50: godwit.node.v1.PruneRequest.vm:type_name -> godwit.node.v1.VM
-	60,  // 51: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
-	2,   // 52: godwit.node.v1.Pruned.vm:type_name -> godwit.node.v1.VM
-	63,  // 53: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
-	2,   // 54: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
-	86,  // 55: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
-	87,  // 56: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
-	2,   // 57: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
-	88,  // 58: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
-	2,   // 59: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
-	86,  // 60: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
-	88,  // 61: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
-	2,   // 62: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
-	89,  // 63: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
-	2,   // 64: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
-	90,  // 65: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
-	2,   // 66: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
-	86,  // 67: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
-	2,   // 68: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
-	86,  // 69: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
-	2,   // 70: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
-	86,  // 71: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
-	85,  // 72: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
-	82,  // 73: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
-	82,  // 74: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
-	10,  // 75: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
-	11,  // 76: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
-	13,  // 77: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
-	14,  // 78: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
-	15,  // 79: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
-	16,  // 80: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
-	18,  // 81: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
-	17,  // 82: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
-	19,  // 83: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
-	20,  // 84: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
-	24,  // 85: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	21,  // 86: godwit.node.v1.Records.Reclaim:input_type -> godwit.node.v1.ReclaimRequest
-	22,  // 87: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
-	25,  // 88: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
-	26,  // 89: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
-	28,  // 90: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
-	30,  // 91: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
-	32,  // 92: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
-	36,  // 93: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
-	38,  // 94: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
-	39,  // 95: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
-	41,  // 96: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
-	40,  // 97: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
-	24,  // 98: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	46,  // 99: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
-	49,  // 100: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
-	51,  // 101: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
-	53,  // 102: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
-	56,  // 103: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
-	58,  // 104: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
-	61,  // 105: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
-	64,  // 106: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
-	78,  // 107: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
-	80,  // 108: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
-	83,  // 109: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
-	68,  // 110: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
-	70,  // 111: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
-	66,  // 112: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
-	66,  // 113: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
-	66,  // 114: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
-	66,  // 115: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
-	73,  // 116: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
-	74,  // 117: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
-	66,  // 118: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
-	75,  // 119: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
-	76,  // 120: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
-	77,  // 121: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
-	39,  // 122: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
-	5,   // 123: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
-	12,  // 124: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
-	5,   // 125: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
-	5,   // 126: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
-	5,   // 127: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
-	5,   // 128: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
-	5,   // 129: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
-	5,   // 130: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
-	5,   // 131: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
-	5,   // 132: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
-	5,   // 133: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
-	5,   // 134: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
-	23,  // 135: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
-	5,   // 136: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
-	27,  // 137: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
-	29,  // 138: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
-	31,  // 139: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
-	33,  // 140: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
-	37,  // 141: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
-	42,  // 142: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
-	42,  // 143: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
-	42,  // 144: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
-	42,  // 145: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
-	5,   // 146: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
-	47,  // 147: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
-	50,  // 148: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
-	52,  // 149: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
-	54,  // 150: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
-	57,  // 151: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
-	59,  // 152: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
-	62,  // 153: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
-	65,  // 154: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
-	79,  // 155: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
-	81,  // 156: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
-	84,  // 157: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
-	69,  // 158: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
-	71,  // 159: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
-	72,  // 160: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
-	67,  // 161: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
-	67,  // 162: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
-	88,  // 163: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
-	91,  // 164: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
-	92,  // 165: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
-	93,  // 166: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
-	94,  // 167: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
-	95,  // 168: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
-	67,  // 169: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
-	42,  // 170: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
-	123, // [123:171] is the sub-list for method output_type
-	75,  // [75:123] is the sub-list for method input_type
-	75,  // [75:75] is the sub-list for extension type_name
-	75,  // [75:75] is the sub-list for extension extendee
-	0,   // [0:75] is the sub-list for field type_name
+	9,   // 6: godwit.node.v1.Record.snapshots:type_name -> godwit.node.v1.SnapshotRef
+	8,   // 7: godwit.node.v1.Record.schedule:type_name -> godwit.node.v1.Schedule
+	7,   // 8: godwit.node.v1.Record.kept:type_name -> godwit.node.v1.Kept
+	6,   // 9: godwit.node.v1.Record.deletion:type_name -> godwit.node.v1.Deletion
+	2,   // 10: godwit.node.v1.Owed.vm:type_name -> godwit.node.v1.VM
+	9,   // 11: godwit.node.v1.Owed.snapshot:type_name -> godwit.node.v1.SnapshotRef
+	2,   // 12: godwit.node.v1.GetRequest.vm:type_name -> godwit.node.v1.VM
+	5,   // 13: godwit.node.v1.ListResponse.records:type_name -> godwit.node.v1.Record
+	2,   // 14: godwit.node.v1.EnsureRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 15: godwit.node.v1.OwnRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 16: godwit.node.v1.OpenRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 17: godwit.node.v1.OpenRequest.operation:type_name -> godwit.node.v1.Operation
+	2,   // 18: godwit.node.v1.AdvanceRequest.vm:type_name -> godwit.node.v1.VM
+	1,   // 19: godwit.node.v1.AdvanceRequest.phase:type_name -> godwit.node.v1.Phase
+	2,   // 20: godwit.node.v1.RetryRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 21: godwit.node.v1.CommitRequest.vm:type_name -> godwit.node.v1.VM
+	3,   // 22: godwit.node.v1.CommitRequest.owner:type_name -> godwit.node.v1.Owner
+	2,   // 23: godwit.node.v1.FinishRequest.vm:type_name -> godwit.node.v1.VM
+	1,   // 24: godwit.node.v1.FinishRequest.phase:type_name -> godwit.node.v1.Phase
+	2,   // 25: godwit.node.v1.DisownRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 26: godwit.node.v1.ReclaimRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 27: godwit.node.v1.RemoveRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 28: godwit.node.v1.ScheduleRequest.vm:type_name -> godwit.node.v1.VM
+	8,   // 29: godwit.node.v1.ScheduleRequest.schedule:type_name -> godwit.node.v1.Schedule
+	2,   // 30: godwit.node.v1.DeleteRequest.vm:type_name -> godwit.node.v1.VM
+	6,   // 31: godwit.node.v1.DeleteRequest.deletion:type_name -> godwit.node.v1.Deletion
+	2,   // 32: godwit.node.v1.TrimRequest.vm:type_name -> godwit.node.v1.VM
+	10,  // 33: godwit.node.v1.OwedResponse.owed:type_name -> godwit.node.v1.Owed
+	2,   // 34: godwit.node.v1.ClearRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 35: godwit.node.v1.OperationResponse.operation:type_name -> godwit.node.v1.Operation
+	36,  // 36: godwit.node.v1.InfoResponse.checks:type_name -> godwit.node.v1.Check
+	2,   // 37: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
+	3,   // 38: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
+	4,   // 39: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
+	6,   // 40: godwit.node.v1.VMInfo.deletion:type_name -> godwit.node.v1.Deletion
+	37,  // 41: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
+	2,   // 42: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 43: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 44: godwit.node.v1.CheckpointRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 45: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
+	46,  // 46: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
+	45,  // 47: godwit.node.v1.StatusResponse.transfer:type_name -> godwit.node.v1.Transfer
+	47,  // 48: godwit.node.v1.Figures.passes:type_name -> godwit.node.v1.Pass
+	2,   // 49: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 50: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
+	2,   // 51: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
+	50,  // 52: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
+	57,  // 53: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
+	2,   // 54: godwit.node.v1.PruneRequest.vm:type_name -> godwit.node.v1.VM
+	62,  // 55: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
+	2,   // 56: godwit.node.v1.Pruned.vm:type_name -> godwit.node.v1.VM
+	65,  // 57: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
+	2,   // 58: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
+	88,  // 59: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
+	89,  // 60: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
+	2,   // 61: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
+	90,  // 62: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	2,   // 63: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
+	88,  // 64: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
+	90,  // 65: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	2,   // 66: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
+	91,  // 67: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
+	2,   // 68: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
+	92,  // 69: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
+	2,   // 70: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
+	88,  // 71: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
+	2,   // 72: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
+	88,  // 73: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
+	2,   // 74: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
+	88,  // 75: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
+	87,  // 76: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
+	84,  // 77: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
+	84,  // 78: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
+	11,  // 79: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
+	12,  // 80: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
+	14,  // 81: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
+	15,  // 82: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
+	16,  // 83: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
+	17,  // 84: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
+	19,  // 85: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
+	18,  // 86: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
+	20,  // 87: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
+	21,  // 88: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
+	25,  // 89: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	26,  // 90: godwit.node.v1.Records.Delete:input_type -> godwit.node.v1.DeleteRequest
+	22,  // 91: godwit.node.v1.Records.Reclaim:input_type -> godwit.node.v1.ReclaimRequest
+	23,  // 92: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
+	27,  // 93: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
+	28,  // 94: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
+	30,  // 95: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
+	32,  // 96: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
+	34,  // 97: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
+	38,  // 98: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
+	40,  // 99: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
+	41,  // 100: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
+	43,  // 101: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
+	42,  // 102: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
+	25,  // 103: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	26,  // 104: godwit.node.v1.Node.Delete:input_type -> godwit.node.v1.DeleteRequest
+	11,  // 105: godwit.node.v1.Node.Recorded:input_type -> godwit.node.v1.GetRequest
+	48,  // 106: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
+	51,  // 107: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
+	53,  // 108: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
+	55,  // 109: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
+	58,  // 110: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
+	60,  // 111: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
+	63,  // 112: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
+	66,  // 113: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
+	80,  // 114: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
+	82,  // 115: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
+	85,  // 116: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
+	70,  // 117: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
+	72,  // 118: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
+	68,  // 119: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
+	68,  // 120: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
+	68,  // 121: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
+	68,  // 122: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
+	75,  // 123: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
+	76,  // 124: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
+	68,  // 125: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
+	77,  // 126: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
+	78,  // 127: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
+	79,  // 128: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
+	41,  // 129: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
+	5,   // 130: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
+	13,  // 131: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
+	5,   // 132: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
+	5,   // 133: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
+	5,   // 134: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
+	5,   // 135: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
+	5,   // 136: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
+	5,   // 137: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
+	5,   // 138: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
+	5,   // 139: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
+	5,   // 140: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
+	5,   // 141: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
+	5,   // 142: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
+	24,  // 143: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
+	5,   // 144: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
+	29,  // 145: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
+	31,  // 146: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
+	33,  // 147: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
+	35,  // 148: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
+	39,  // 149: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
+	44,  // 150: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
+	44,  // 151: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
+	44,  // 152: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
+	44,  // 153: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
+	5,   // 154: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
+	5,   // 155: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
+	5,   // 156: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
+	49,  // 157: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
+	52,  // 158: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
+	54,  // 159: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
+	56,  // 160: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
+	59,  // 161: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
+	61,  // 162: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
+	64,  // 163: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
+	67,  // 164: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
+	81,  // 165: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
+	83,  // 166: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
+	86,  // 167: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
+	71,  // 168: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
+	73,  // 169: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
+	74,  // 170: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
+	69,  // 171: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
+	69,  // 172: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
+	90,  // 173: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
+	93,  // 174: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
+	94,  // 175: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
+	95,  // 176: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
+	96,  // 177: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
+	97,  // 178: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
+	69,  // 179: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
+	44,  // 180: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
+	130, // [130:181] is the sub-list for method output_type
+	79,  // [79:130] is the sub-list for method input_type
+	79,  // [79:79] is the sub-list for extension type_name
+	79,  // [79:79] is the sub-list for extension extendee
+	0,   // [0:79] is the sub-list for field type_name
 }
 
 func init() { file_node_v1_node_proto_init() }
@@ -7022,7 +7277,7 @@ func file_node_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_v1_node_proto_rawDesc), len(file_node_v1_node_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   84,
+			NumMessages:   86,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -20,6 +20,7 @@ type RecordsService interface {
 	Finish(context.Context, *FinishRequest) (*Record, error)
 	Disown(context.Context, *DisownRequest) (*Record, error)
 	Schedule(context.Context, *ScheduleRequest) (*Record, error)
+	Delete(context.Context, *DeleteRequest) (*Record, error)
 	Reclaim(context.Context, *ReclaimRequest) (*Record, error)
 	Remove(context.Context, *RemoveRequest) (*RemoveResponse, error)
 	Trim(context.Context, *TrimRequest) (*Record, error)
@@ -107,6 +108,13 @@ func RegisterRecordsService(srv *ttrpc.Server, svc RecordsService) {
 					return nil, err
 				}
 				return svc.Schedule(ctx, &req)
+			},
+			"Delete": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req DeleteRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Delete(ctx, &req)
 			},
 			"Reclaim": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req ReclaimRequest
@@ -252,6 +260,14 @@ func (c *recordsClient) Schedule(ctx context.Context, req *ScheduleRequest) (*Re
 	return &resp, nil
 }
 
+func (c *recordsClient) Delete(ctx context.Context, req *DeleteRequest) (*Record, error) {
+	var resp Record
+	if err := c.client.Call(ctx, "godwit.node.v1.Records", "Delete", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
 func (c *recordsClient) Reclaim(ctx context.Context, req *ReclaimRequest) (*Record, error) {
 	var resp Record
 	if err := c.client.Call(ctx, "godwit.node.v1.Records", "Reclaim", req, &resp); err != nil {
@@ -308,6 +324,8 @@ type NodeService interface {
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
 	Checkpoint(context.Context, *CheckpointRequest) (*StatusResponse, error)
 	Schedule(context.Context, *ScheduleRequest) (*Record, error)
+	Delete(context.Context, *DeleteRequest) (*Record, error)
+	Recorded(context.Context, *GetRequest) (*Record, error)
 	Forget(context.Context, *ForgetRequest) (*ForgetResponse, error)
 	Snapshots(context.Context, *SnapshotsRequest) (*SnapshotsResponse, error)
 	Inspect(context.Context, *InspectRequest) (*InspectResponse, error)
@@ -372,6 +390,20 @@ func RegisterNodeService(srv *ttrpc.Server, svc NodeService) {
 					return nil, err
 				}
 				return svc.Schedule(ctx, &req)
+			},
+			"Delete": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req DeleteRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Delete(ctx, &req)
+			},
+			"Recorded": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req GetRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Recorded(ctx, &req)
 			},
 			"Forget": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req ForgetRequest
@@ -515,6 +547,22 @@ func (c *nodeClient) Checkpoint(ctx context.Context, req *CheckpointRequest) (*S
 func (c *nodeClient) Schedule(ctx context.Context, req *ScheduleRequest) (*Record, error) {
 	var resp Record
 	if err := c.client.Call(ctx, "godwit.node.v1.Node", "Schedule", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *nodeClient) Delete(ctx context.Context, req *DeleteRequest) (*Record, error) {
+	var resp Record
+	if err := c.client.Call(ctx, "godwit.node.v1.Node", "Delete", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *nodeClient) Recorded(ctx context.Context, req *GetRequest) (*Record, error) {
+	var resp Record
+	if err := c.client.Call(ctx, "godwit.node.v1.Node", "Recorded", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil
