@@ -70,7 +70,7 @@ func Run(ctx context.Context, o Options) (_ *Result, err error) {
 	}
 	b.say("one node with containerd and godwitd, a registry, %d rounds after one to warm up", o.Rounds)
 	b.h, err = harness.Start(ctx, harness.Options{
-		Registry: harness.PlainHTTP, Godwitd: true, Images: true,
+		Registry: harness.Direct, Godwitd: true, Images: true,
 		Config: b.configure,
 	})
 	if err != nil {

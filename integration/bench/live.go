@@ -41,7 +41,7 @@ func RunLive(ctx context.Context, o Options) (_ *Result, err error) {
 		return b.result, err
 	}
 	b.say("two nodes with containerd and godwitd, a registry, %d rounds", o.Rounds)
-	b.h, err = harness.Start(ctx, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Config: b.configure})
+	b.h, err = harness.Start(ctx, harness.Options{Nodes: 2, Registry: harness.Direct, Godwitd: true, Images: true, Config: b.configure})
 	if err != nil {
 		return b.result, err
 	}

@@ -45,22 +45,25 @@ func (r *rival) close() { os.RemoveAll(r.dir) }
 const rivalRepository = harness.RegistryHost + "/rival"
 
 func (r *rival) run(ctx context.Context) error {
-	r.h.Door.Take()
+	sent, err := r.sending(ctx)
+	if err != nil {
+		return err
+	}
 	begun := time.Now()
 	blob, err := r.push(ctx)
 	if err != nil {
 		return err
 	}
-	push, ok := harness.SumPush(r.h.Door.Take())
-	if !ok {
-		return fmt.Errorf("baseline: no manifest passed the wire")
+	bytes, push, err := sent(begun)
+	if err != nil {
+		return fmt.Errorf("baseline: %w", err)
 	}
 	if err := os.Remove(r.plain); err != nil {
 		return err
 	}
 	there := push.Manifest.Sub(begun)
 	r.note(snapshotName("baseline"), ms(there))
-	r.note(snapshotName("baseline_bytes"), float64(push.Bytes)/mib)
+	r.note(snapshotName("baseline_bytes"), bytes/mib)
 	begun = time.Now()
 	_, err = r.node.Run(ctx, "bash", "-c", `set -o pipefail; crane blob --insecure "$1" | zstd -q -d -o "$2"`, "bash", rivalRepository+"@"+blob, r.plain)
 	if err != nil {
@@ -68,7 +71,7 @@ func (r *rival) run(ctx context.Context) error {
 	}
 	back := time.Since(begun)
 	r.note(snapshotName("baseline_back"), ms(back))
-	r.say("baseline: %.0f ms to the manifest, %.1f MiB sent, back in %.0f ms", ms(there), float64(push.Bytes)/mib, ms(back))
+	r.say("baseline: %.0f ms to the manifest, %.1f MiB sent, back in %.0f ms", ms(there), bytes/mib, ms(back))
 	return nil
 }
 

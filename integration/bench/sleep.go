@@ -91,17 +91,17 @@ func (b *bench) bootProbe(ctx context.Context, vm string, size int) error {
 
 // hibernate answers the CPU seconds of the worker.
 func (b *bench) hibernate(ctx context.Context, vm string, name func(string) string) (float64, error) {
-	b.h.Door.Take()
 	w := b.watchWorkers()
+	begun := time.Now()
 	out, err := b.node.RunGodwit(ctx, "hibernate", "-o", "json", vm)
 	used := w.seconds()
 	if err != nil {
 		return 0, err
 	}
 	last := b.watch.Latest()
-	push, ok := harness.SumPush(b.h.Door.Take())
-	if !ok {
-		return 0, fmt.Errorf("hibernate %s: no manifest passed the wire", vm)
+	push, err := b.h.Stored(begun)
+	if err != nil {
+		return 0, fmt.Errorf("hibernate %s: %w", vm, err)
 	}
 	var own struct {
 		Figures struct {
@@ -133,4 +133,18 @@ func (b *bench) wake(ctx context.Context, vm string, name func(string) string) (
 	}
 	b.note(name("wake"), ms(sign.At.Sub(begun)))
 	return used, nil
+}
+
+// sending answers a function for what the node has sent over the wire since sending was called,
+// and when the registry had what was pushed since begun.
+func (b *bench) sending(ctx context.Context) (func(begun time.Time) (float64, harness.Stored, error), error) {
+	before, err := b.node.Sent(ctx)
+	return func(begun time.Time) (float64, harness.Stored, error) {
+		after, err := b.node.Sent(ctx)
+		if err != nil {
+			return 0, harness.Stored{}, err
+		}
+		push, err := b.h.Stored(begun)
+		return float64(after - before), push, err
+	}, err
 }

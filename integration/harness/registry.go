@@ -22,6 +22,7 @@ const (
 	NoRegistry   Registry = iota
 	PlainHTTP             // no TLS, no credentials
 	TLSBasicAuth          // HTTPS with a CA of our own; User and Password are needed
+	Direct                // PlainHTTP without a door, whose copying who measures would measure too
 )
 
 // User and Password of TLSBasicAuth; the nodes have them in their docker configuration.
@@ -42,7 +43,7 @@ const (
 
 func (r Registry) godwitConfig(dir string) string {
 	switch r {
-	case PlainHTTP:
+	case PlainHTTP, Direct:
 		return fmt.Sprintf("[registry]\nrepository = %q\nplain_http = true\n", Repository)
 	case TLSBasicAuth:
 		return fmt.Sprintf("[registry]\nrepository = %q\nca_file = %q\n", Repository, filepath.Join(dir, "ca.crt"))
@@ -58,6 +59,14 @@ func (r Registry) dockerConfig() string {
 	return fmt.Sprintf("{\"auths\": {%q: {\"auth\": %q}}}\n", RegistryHost, auth)
 }
 
+// address is where distribution listens.
+func (r Registry) address() string {
+	if r == Direct {
+		return RegistryHost
+	}
+	return backend
+}
+
 // startRegistry runs distribution on the wire, behind a door that counts and can fail.
 func (h *Harness) startRegistry(ctx context.Context) error {
 	kind := h.opts.Registry
@@ -65,7 +74,7 @@ func (h *Harness) startRegistry(ctx context.Context) error {
 		return nil
 	}
 	config := fmt.Sprintf("version: 0.1\nlog: {level: info}\nstorage: {filesystem: {rootdirectory: %s/registry}, delete: {enabled: true}}\n"+
-		"http: {addr: '%s', relativeurls: true}\n", h.Dir, backend)
+		"http: {addr: '%s', relativeurls: true}\n", h.Dir, kind.address())
 	if kind == TLSBasicAuth {
 		if err := os.WriteFile(filepath.Join(h.Dir, "htpasswd"), []byte(htpasswd), 0o600); err != nil {
 			return err
@@ -80,6 +89,9 @@ func (h *Harness) startRegistry(ctx context.Context) error {
 	if err := h.ServeRegistry(ctx); err != nil {
 		return err
 	}
+	if kind == Direct {
+		return nil
+	}
 	return h.openDoor(kind)
 }
 
@@ -91,7 +103,7 @@ func (h *Harness) ServeRegistry(ctx context.Context) (err error) {
 		return err
 	}
 	return h.Registry.ready(ctx, startTimeout(), func(ctx context.Context) error {
-		c, err := h.Dial(ctx, "tcp", backend)
+		c, err := h.Dial(ctx, "tcp", h.opts.Registry.address())
 		if err == nil {
 			c.Close()
 		}

@@ -29,7 +29,9 @@ func openCores() *cores {
 	if err != nil {
 		f = nil
 	}
-	return &cores{stat: f, spare: true}
+	c := &cores{stat: f, spare: true}
+	c.Spare() // the first look, so that the first question is answered by two
+	return c
 }
 
 // Spare reports whether a tenth of the cores' time was idle between the last two looks. Without
