@@ -24,6 +24,7 @@ type registry struct {
 	config *config.Config
 	cache  *cache.Cache
 	rights rights
+	fresh  fresh
 }
 
 func newRegistry(cfg *config.Config) *registry {
@@ -96,8 +97,11 @@ func (r *registry) Accepts(ctx context.Context, repository string) error {
 	return snapshot.Accepts(ctx, st)
 }
 
-// spec implements tasks.SpecOf. What the node keeps is not asked for.
+// spec implements tasks.SpecOf. What the node keeps is not asked for, nor what was offered a moment ago.
 func (r *registry) spec(ctx context.Context, repository, dgst string) (*spec.Spec, error) {
+	if o := r.fresh.take(repository, dgst); o != nil {
+		return o.Config.Spec, nil
+	}
 	o, err := r.kept(ctx, repository, dgst)
 	if err != nil {
 		return nil, err
@@ -124,8 +128,11 @@ func (r *registry) offer(ctx context.Context, repository, dgst string) (*machine
 	if offer.Spec, err = json.Marshal(o.Config.Spec); err != nil {
 		return nil, err
 	}
-	offer.Facts, err = json.Marshal(o.Config.Facts)
-	return offer, err
+	if offer.Facts, err = json.Marshal(o.Config.Facts); err != nil {
+		return nil, err
+	}
+	r.fresh.put(repository, dgst, o)
+	return offer, nil
 }
 
 // Inspect implements node.Snapshots.

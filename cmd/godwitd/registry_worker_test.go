@@ -48,6 +48,13 @@ func TestWorkerReadsSnapshots(t *testing.T) {
 	if err != nil || offer.GetRamBytes() != 4096 || offer.GetDiskBytes() != 2000 || !strings.Contains(string(offer.GetSpec()), `"web"`) || !strings.Contains(string(offer.GetFacts()), `"qemu"`) {
 		t.Errorf("offer %v, %v", offer, err)
 	}
+	says(`{"error":{"class":"data loss","text":"read again"}}`)
+	if spec, err := r.spec(t.Context(), repository, d); err != nil || spec.ID != "web" {
+		t.Errorf("what was offered a moment ago: %+v, %v", spec, err)
+	}
+	if _, err := r.spec(t.Context(), repository, d); !errdefs.IsDataLoss(err) {
+		t.Errorf("what was offered is used twice: %v", err)
+	}
 	says(`{"opened":{"config":{}}}`)
 	if _, err := r.offer(t.Context(), repository, d); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("an offer of no VM: %v", err)
