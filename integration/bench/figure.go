@@ -12,7 +12,7 @@ type Source string
 // them and decide nothing.
 const (
 	Guest  Source = "guest"  // a line or a beacon of the guest, timed outside
-	Wire   Source = "wire"   // the guest's beacons and the registry's traffic
+	Wire   Source = "wire"   // the guest's beacons and the registry's own files
 	Kernel Source = "kernel" // the host kernel's accounting
 	Tool   Source = "tool"   // a program's start and end
 	Ratio  Source = "ratio"  // of two figures of the same round

@@ -50,11 +50,20 @@ func TestTwoNodes(t *testing.T) {
 	}
 
 	h.Door.Take()
+	begun := time.Now()
 	a.Ctr(t, "images", "tag", images.Probe, Repository+"/probe:1")
 	a.Ctr(t, "images", "push", "--plain-http", Repository+"/probe:1")
 	push, ok := SumPush(h.Door.Take())
 	if !ok || push.Bytes < 1<<20 || push.LastBlob.IsZero() {
 		t.Errorf("push on the wire: %+v, %t", push, ok)
+	}
+	// The registry's own times are those of the door, which hears the answer a moment later.
+	stored, err := h.Stored(begun)
+	if err != nil || stored.LastBlob.After(stored.Manifest) || stored.Manifest.After(push.Manifest) || push.Manifest.Sub(stored.Manifest) > time.Second {
+		t.Errorf("push by the registry's files: %+v, %v; at the door %+v", stored, err, push)
+	}
+	if _, err := h.Stored(time.Now()); err == nil {
+		t.Error("a push that is over is one of the time after")
 	}
 	b.Ctr(t, "images", "pull", "--plain-http", Repository+"/probe:1")
 
