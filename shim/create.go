@@ -245,6 +245,7 @@ func (c *creation) journal(_ context.Context, u *undo) error {
 	c.next.Stdio = c.vm.init.stdio
 	c.next.Cgroup = c.host.Cgroup(c.bundle.CgroupsPath, c.vm.namespace, c.vm.id)
 	c.next.Private = absent(c.next.Cgroup)
+	c.next.Created = time.Now().UnixNano()
 	c.next.Phase = Own
 	if c.decision.Action != record.Boot {
 		c.next.Phase = Incoming

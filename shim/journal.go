@@ -56,7 +56,8 @@ type Journal struct {
 
 	Spec    *spec.Spec     `json:"spec"`
 	Bundle  string         `json:"bundle"`
-	Config  string         `json:"config,omitempty"` // path of the node's configuration
+	Created int64          `json:"created,omitempty"` // unix ns: a container that is younger is not this task's
+	Config  string         `json:"config,omitempty"`  // path of the node's configuration
 	Shim    proc.ID        `json:"shim"`
 	Holder  proc.ID        `json:"holder"`
 	Process *vmm.Process   `json:"process,omitempty"`

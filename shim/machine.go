@@ -45,7 +45,7 @@ func (m *machineService) Query(context.Context, *machinev1.QueryRequest) (*machi
 		r := &machinev1.QueryResponse{
 			Namespace: vm.namespace, Id: vm.id, State: string(vm.state), Record: string(j.Phase), Generation: j.Generation,
 			Digest: j.Digest, Resident: rampool.Resident(j.RAM), Network: vm.networkKind, Progress: vm.progress.get(), TaskPid: vm.pid(),
-			Adopted: vm.adopted,
+			Adopted: vm.adopted, CreatedUnixNano: j.Created,
 		}
 		if vm.fills != nil {
 			r.Restore = vm.fills.text()

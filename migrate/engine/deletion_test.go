@@ -345,3 +345,43 @@ func TestDeletionWaitsForAnOperation(t *testing.T) {
 		t.Errorf("%v, %v; calls %v", w.record(), err, w.calls())
 	}
 }
+
+// taskMade is when shims say that their task was made.
+const taskMade = 1000
+
+// P-19, P-23: a container is marked while the shim of the VM that slept says of when its task is.
+// Behind the VM's end that is too late: of that name there may be another one. A shim that says
+// nothing holds the end up.
+func TestMarksWhileTheShimAnswers(t *testing.T) {
+	calls := func(f fault) (string, []string) {
+		w := newWorld(t)
+		w.fault = f
+		if err := w.hibernate(w.start("n1"), "h"); err != nil {
+			t.Fatal(err)
+		}
+		op := w.settle("h")
+		all := w.calls()
+		at, end := slices.Index(all, "Commit"), slices.Index(all, "Moved")
+		if op.GetPhase() != nodev1.Phase_PHASE_SUCCEEDED || w.made != taskMade || at < 0 || end < at {
+			t.Fatalf("%+v: %v, made %d, calls %v", f, op, w.made, all)
+		}
+		behind := slices.DeleteFunc(slices.Clone(all[at:end]), func(name string) bool {
+			return !slices.Contains([]string{"Query", "Moving", "Release"}, name)
+		})
+		return strings.Join(behind, " "), all
+	}
+	want, all := calls(fault{})
+	if want != "Query Moving Release" {
+		t.Errorf("without a failure: %s", want)
+	}
+	for name, want := range map[string]string{
+		"Query":   "Query Query Moving Release",
+		"Moving":  "Query Moving Query Moving Release",
+		"Release": "Query Moving Release Query Release", // its answer is lost: the next one finds no shim
+	} {
+		got, _ := calls(fault{call: slices.Index(all, "Commit") + 1 + slices.Index(all[slices.Index(all, "Commit"):], name), after: name == "Release", err: errdefs.ErrUnavailable})
+		if got != want {
+			t.Errorf("%s fails: %s, want %s", name, got, want)
+		}
+	}
+}

@@ -57,11 +57,14 @@ type Tasks interface {
 type Leavings interface {
 	// Moving marks the container with the digest, and with the node that owns the VM now if
 	// there is one, before its task ends: what restarts containers that have ended leaves
-	// this one alone.
-	Moving(ctx context.Context, vm *nodev1.VM, digest, owner string) error
-	// Moved ends them, the container marked as by Moving.
+	// this one alone. Only while a shim of the VM answers is there a container that is surely
+	// the VM's: one that is no younger than its task, whose Create began at created (unix ns;
+	// 0: the shim does not say, and every container counts as the VM's).
+	Moving(ctx context.Context, vm *nodev1.VM, created int64, digest, owner string) error
+	// Moved ends them. A container that Moving has not marked so was made anew: it stays as it
+	// is, with its task.
 	Moved(ctx context.Context, vm *nodev1.VM, digest, owner string) error
-	// Gone removes a container that is marked with the digest, of a VM that was deleted.
+	// Gone removes a container that Moving has marked with the digest, of a VM that was deleted.
 	Gone(ctx context.Context, vm *nodev1.VM, digest string) error
 }
 

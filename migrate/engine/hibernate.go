@@ -124,10 +124,17 @@ func vote(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 // release destroys the VM here; the digest owns it (R3).
 func release(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
-	if err := e.Leavings.Moving(ctx, op.GetVm(), op.GetDigest(), ""); err != nil {
+	q, err := e.Observer.Query(ctx, op.GetVm())
+	switch {
+	case err == nil && sameRef(q.GetRef(), op):
+		err = e.Leavings.Moving(ctx, op.GetVm(), q.GetCreatedUnixNano(), op.GetDigest(), "")
+	case errdefs.IsNotFound(err): // released before, marked before that
+		err = nil
+	}
+	if err != nil {
 		return err
 	}
-	err := e.Machines.Release(ctx, op.GetVm(), &machinev1.ReleaseRequest{Ref: ref(op), Digest: op.GetDigest()})
+	err = e.Machines.Release(ctx, op.GetVm(), &machinev1.ReleaseRequest{Ref: ref(op), Digest: op.GetDigest()})
 	if err != nil && !errdefs.IsNotFound(err) { // gone is released (H27)
 		return err
 	}

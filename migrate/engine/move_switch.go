@@ -142,8 +142,7 @@ func (e *Engine) unheld(ctx context.Context, op *nodev1.Operation) bool {
 	if err != nil {
 		return false
 	}
-	holds := state.GetMachine().GetRef()
-	return holds.GetOperation() != op.GetId() || holds.GetAttempt() != op.GetAttempt()
+	return !sameRef(state.GetMachine().GetRef(), op)
 }
 
 // revertMove gives the VM back to its source, under the generation that the revert has

@@ -13,6 +13,10 @@ func ref(op *nodev1.Operation) *machinev1.Ref {
 	return &machinev1.Ref{Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration()}
 }
 
+func sameRef(r *machinev1.Ref, op *nodev1.Operation) bool {
+	return r.GetOperation() == op.GetId() && r.GetAttempt() == op.GetAttempt()
+}
+
 func (e *Engine) advance(ctx context.Context, op *nodev1.Operation, req *nodev1.AdvanceRequest) error {
 	req.Vm, req.Operation, req.Attempt, req.Generation = op.GetVm(), op.GetId(), op.GetAttempt(), op.GetGeneration()
 	_, err := e.Records.Advance(ctx, req)

@@ -101,7 +101,7 @@ func (e *Engine) leave(ctx context.Context, s standing) error {
 	owner, digest := s.rec.GetOwner().GetNode(), s.q.GetDigest()
 	back := s.rec.GetOperation().GetDestination() == e.opts.Node
 	if !back {
-		if err := e.Leavings.Moving(ctx, s.vm, digest, owner); err != nil {
+		if err := e.Leavings.Moving(ctx, s.vm, s.q.GetCreatedUnixNano(), digest, owner); err != nil {
 			return err
 		}
 	}
@@ -179,7 +179,7 @@ func (e *Engine) outlived(ctx context.Context, s standing) error {
 		return nil
 	}
 	reason := fmt.Sprintf("%s; it ran here under %d", (&record.HeldError{Record: rec}).Holder(), s.q.GetGeneration())
-	if err := e.Leavings.Moving(ctx, s.vm, owner.GetDigest(), owner.GetNode()); err != nil {
+	if err := e.Leavings.Moving(ctx, s.vm, s.q.GetCreatedUnixNano(), owner.GetDigest(), owner.GetNode()); err != nil {
 		return err
 	}
 	if err := e.Machines.Outlived(ctx, s.vm, rec.GetGeneration(), reason); err != nil && !errdefs.IsNotFound(err) {

@@ -84,7 +84,7 @@ func observe(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 		return e.ran(ctx, op)
 	}
 	q, err := e.Observer.Query(ctx, op.GetVm())
-	mine := q.GetRef().GetOperation() == op.GetId() && q.GetRef().GetAttempt() == op.GetAttempt()
+	mine := sameRef(q.GetRef(), op)
 	switch {
 	case errdefs.IsNotFound(err):
 		return e.lost(ctx, rec, nodev1.Phase_PHASE_LOST_AT_DEST, "the VM is gone from its destination after the commit")

@@ -57,6 +57,7 @@ type world struct {
 	hang       map[string]bool   // calls that end with their context only
 	tags       []Leftover        // of the VM's repository
 	removals   int               // of containers
+	made       int64             // when the task of the container was made that was marked last
 	files      int               // of its directory that nothing lists
 	broken     []string          // violations
 	log        []string          // calls, in order
@@ -262,7 +263,7 @@ func (n *machine) Query(ctx context.Context, _ *nodev1.VM) (resp *machinev1.Quer
 			resp.Record, resp.Generation = recordOwn, n.gens[n.node]
 		}
 		if n.state[n.node] == stopped {
-			resp.Record, resp.Ref, resp.Digest = recordPrepared, n.ref, n.digest
+			resp.Record, resp.Ref, resp.Digest, resp.CreatedUnixNano = recordPrepared, n.ref, n.digest, taskMade
 		}
 		return nil
 	})
@@ -293,8 +294,8 @@ func (n *machine) Outlived(ctx context.Context, _ *nodev1.VM, generation uint64,
 	})
 }
 
-func (n *machine) Moving(ctx context.Context, _ *nodev1.VM, _, _ string) error {
-	return n.do(ctx, "Moving", func() error { return nil })
+func (n *machine) Moving(ctx context.Context, _ *nodev1.VM, created int64, _, _ string) error {
+	return n.do(ctx, "Moving", func() error { n.made = created; return nil })
 }
 
 func (n *machine) Moved(ctx context.Context, _ *nodev1.VM, _, _ string) error {

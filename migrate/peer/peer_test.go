@@ -224,9 +224,12 @@ type left struct {
 }
 
 func (l *left) Get(context.Context, *nodev1.GetRequest) (*nodev1.Record, error) { return l.rec, nil }
-func (l *left) Moving(context.Context, *nodev1.VM, string, string) error        { l.marked++; return nil }
-func (l *left) Gone(context.Context, *nodev1.VM, string) error                  { return nil }
-func (l *left) Moved(context.Context, *nodev1.VM, string, string) error         { l.marked++; return nil }
+func (l *left) Moving(context.Context, *nodev1.VM, int64, string, string) error {
+	l.marked++
+	return nil
+}
+func (l *left) Gone(context.Context, *nodev1.VM, string) error          { return nil }
+func (l *left) Moved(context.Context, *nodev1.VM, string, string) error { l.marked++; return nil }
 
 type releasing struct {
 	shims

@@ -193,13 +193,14 @@ func (s *Server) Abort(ctx context.Context, req *nodev1.PeerAbortRequest) (*mach
 // it. It may be repeated from any point. One that comes late, when the VM is here again,
 // touches nothing.
 func (s *Server) Release(ctx context.Context, req *nodev1.PeerReleaseRequest) (*nodev1.PeerState, error) {
-	if err := s.left(ctx, req); err != nil {
+	q, err := s.left(ctx, req)
+	if err == nil && q != nil { // without a shim it was released before, and marked before that
+		err = s.Leavings.Moving(ctx, req.GetVm(), q.GetCreatedUnixNano(), req.GetDigest(), req.GetOwner())
+	}
+	if err != nil {
 		return nil, err
 	}
-	if err := s.Leavings.Moving(ctx, req.GetVm(), req.GetDigest(), req.GetOwner()); err != nil {
-		return nil, err
-	}
-	err := s.Machines.Release(ctx, req.GetVm(), &machinev1.ReleaseRequest{Ref: req.GetRef(), Digest: req.GetDigest(), Moved: true})
+	err = s.Machines.Release(ctx, req.GetVm(), &machinev1.ReleaseRequest{Ref: req.GetRef(), Digest: req.GetDigest(), Moved: true})
 	if err != nil && !errdefs.IsNotFound(err) {
 		return nil, err
 	}
@@ -210,30 +211,31 @@ func (s *Server) Release(ctx context.Context, req *nodev1.PeerReleaseRequest) (*
 }
 
 // left wants this node's word that the VM here is the one which the order is about: that its
-// shim has voted for it, or, where there is no shim, that nothing brings the VM back here.
-func (s *Server) left(ctx context.Context, req *nodev1.PeerReleaseRequest) error {
+// shim has voted for it, or, where there is no shim, that nothing brings the VM back here. It answers
+// what the shim has said; nil: there is none.
+func (s *Server) left(ctx context.Context, req *nodev1.PeerReleaseRequest) (*machinev1.QueryResponse, error) {
 	call := fmt.Sprintf("release VM %s for operation %s", key(req.GetVm()), req.GetRef().GetOperation())
 	q, err := s.Machines.Query(ctx, req.GetVm())
 	if err == nil {
 		mine := q.GetRef().GetOperation() == req.GetRef().GetOperation() && q.GetRef().GetAttempt() == req.GetRef().GetAttempt()
 		if !mine || q.GetRecord() != recordPrepared && q.GetRecord() != recordReleased {
-			return fmt.Errorf("%s: node %s has it as %s of operation %q: %w", call, s.Node, q.GetRecord(), q.GetRef().GetOperation(), errdefs.ErrFailedPrecondition)
+			return nil, fmt.Errorf("%s: node %s has it as %s of operation %q: %w", call, s.Node, q.GetRecord(), q.GetRef().GetOperation(), errdefs.ErrFailedPrecondition)
 		}
-		return nil
+		return q, nil
 	}
 	if !errdefs.IsNotFound(err) {
-		return err
+		return nil, err
 	}
 	rec, err := s.Records.Get(ctx, &nodev1.GetRequest{Vm: req.GetVm()})
 	switch {
 	case errdefs.IsNotFound(err):
-		return nil
+		return nil, nil
 	case err != nil:
-		return err
+		return nil, err
 	case rec.GetOwner().GetNode() == s.Node || rec.GetOperation().GetDestination() == s.Node:
-		return fmt.Errorf("%s: it is node %s's again, or on its way there: %w", call, s.Node, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("%s: it is node %s's again, or on its way there: %w", call, s.Node, errdefs.ErrFailedPrecondition)
 	}
-	return nil
+	return nil, nil
 }
 
 func key(vm *nodev1.VM) string { return vm.GetNamespace() + "/" + vm.GetId() }

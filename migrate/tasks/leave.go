@@ -2,7 +2,9 @@ package tasks
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
@@ -28,49 +30,66 @@ func (c *Client) specOf(ctx context.Context, order engine.Restore) (*spec.Spec, 
 }
 
 // Moving marks the container of a VM that a snapshot, or the node owner, owns from now on, so
-// that containerd's restart monitor looks at it no more when its task ends.
-func (c *Client) Moving(ctx context.Context, vm *nodev1.VM, digest, owner string) error {
+// that containerd's restart monitor looks at it no more when its task ends. One that is younger
+// than the VM's task was made anew, of that name: somebody's, and never marked.
+func (c *Client) Moving(ctx context.Context, vm *nodev1.VM, created int64, digest, owner string) error {
 	unlock, err := c.serial.lock(ctx, vm)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return c.mark(ctx, vm, digest, owner)
-}
-
-func (c *Client) mark(ctx context.Context, vm *nodev1.VM, digest, owner string) error {
 	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
 	container, err := c.containerd.LoadContainer(ctx, vm.GetId())
 	if err == nil {
-		err = c.stopped(ctx, container, digest, owner, c.networks.path(vm))
+		err = container.Update(ctx, func(_ context.Context, _ *containerd.Client, obj *containers.Container) error {
+			if created != 0 && obj.CreatedAt.UnixNano() > created {
+				return errAnew
+			}
+			return stop(obj, digest, owner, c.networks.path(vm))
+		})
 	}
-	if err != nil && !errdefs.IsNotFound(err) {
+	switch {
+	case errors.Is(err, errAnew):
+		slog.WarnContext(ctx, "container is younger than the task of the VM that leaves, and stays as it is", "namespace", vm.GetNamespace(), "vm", vm.GetId())
+	case err != nil && !errdefs.IsNotFound(err):
 		return fmt.Errorf("label container %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
 	}
 	return nil
 }
 
+// errAnew says that a container was made anew: it is not the one of the VM that left.
+var errAnew = errors.New("made anew")
+
 // Moved cleans up after a VM that left this node: the stopped task and the network go; the
-// container object stays, marked as by Moving.
+// container object stays, as Moving has marked it. Behind one that was made anew goes only what
+// godwitd itself has made for the VM: task and lease are somebody's.
 func (c *Client) Moved(ctx context.Context, vm *nodev1.VM, digest, owner string) error {
 	unlock, err := c.serial.lock(ctx, vm)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := c.mark(ctx, vm, digest, owner); err != nil {
-		return err
-	}
 	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
-	if err := c.deleteTask(ctx, vm, false); err != nil {
-		return fmt.Errorf("delete stopped task of VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
+	_, labels, err := c.marked(ctx, vm, digest, owner)
+	switch {
+	case errors.Is(err, errAnew) && labels[labelOrder] != "": // a wake has it
+		return nil
+	case errors.Is(err, errAnew):
+		return c.networks.undo(ctx, vm)
+	case errdefs.IsNotFound(err):
+	case err != nil:
+		return fmt.Errorf("look for container %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
+	default:
+		if err := c.deleteTask(ctx, vm, false); err != nil {
+			return fmt.Errorf("delete stopped task of VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
+		}
 	}
 	return c.networks.release(ctx, vm)
 }
 
 // Gone removes the container object of a VM that was deleted, with its root file system. One
-// that is not marked with the digest is somebody's by now; one of nerdctl's has files on the
-// host that nerdctl alone removes, and stays.
+// that Moving has not marked with the digest is somebody's by now; one of nerdctl's has files on
+// the host that nerdctl alone removes, and stays.
 func (c *Client) Gone(ctx context.Context, vm *nodev1.VM, digest string) error {
 	unlock, err := c.serial.lock(ctx, vm)
 	if err != nil {
@@ -78,18 +97,32 @@ func (c *Client) Gone(ctx context.Context, vm *nodev1.VM, digest string) error {
 	}
 	defer unlock()
 	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
-	container, err := c.containerd.LoadContainer(ctx, vm.GetId())
-	var labels map[string]string
-	if err == nil {
-		labels, err = container.Labels(ctx)
-	}
-	if err == nil && labels[LabelDigest] == digest && labels[labelNerdctl] == "" {
+	container, labels, err := c.marked(ctx, vm, digest, "")
+	if err == nil && labels[labelNerdctl] == "" {
 		err = container.Delete(ctx, containerd.WithSnapshotCleanup)
 	}
-	if err != nil && !errdefs.IsNotFound(err) {
+	if err != nil && !errdefs.IsNotFound(err) && !errors.Is(err, errAnew) {
 		return fmt.Errorf("delete container %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
 	}
 	return nil
+}
+
+// marked is the container of a VM that left, as Moving has marked it; errAnew: another one. Its
+// labels come with either.
+func (c *Client) marked(ctx context.Context, vm *nodev1.VM, digest, owner string) (containerd.Container, map[string]string, error) {
+	container, err := c.containerd.LoadContainer(ctx, vm.GetId())
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err := container.Info(ctx, containerd.WithoutRefreshedMetadata)
+	if err != nil {
+		return nil, nil, err
+	}
+	// An owner without a node, or without a digest, leaves no label of that.
+	if l := info.Labels; l[labelStopped] == "" || l[LabelDigest] != digest || l[LabelNode] != owner {
+		return nil, l, errAnew
+	}
+	return container, info.Labels, nil
 }
 
 // stopped marks the container of a VM that a snapshot, or another node, owns.
