@@ -80,18 +80,20 @@ func (r *room) Check(ctx context.Context, req *nodev1.PeerCheckRequest) (*nodev1
 }
 
 // sleeps reads what a snapshot would offer, and whether this node keeps all of it. What of the
-// snapshot this node can never read is in the way; any other error is one.
+// snapshot this node can never read is in the way, and so is a layout that does not have it: it
+// may be another node's of the same path. Any other error is one.
 func (r *room) sleeps(ctx context.Context, req *nodev1.PeerCheckRequest, resp *nodev1.PeerCheckResponse) (*machinev1.OfferResponse, error) {
 	repository := req.GetRepository()
 	resp.Copy = r.snapshots.keeps(repository, req.GetDigest())
-	if !resp.GetCopy() && strings.HasPrefix(repository, store.LayoutPrefix) {
+	layout := strings.HasPrefix(repository, store.LayoutPrefix)
+	if !resp.GetCopy() && layout {
 		if no := r.reaches(ctx, repository); len(no) > 0 {
 			resp.Obstacles = append(resp.Obstacles, no...)
 			return nil, nil
 		}
 	}
 	offer, err := r.snapshots.offer(ctx, repository, req.GetDigest())
-	if errdefs.IsFailedPrecondition(err) || errdefs.IsNotImplemented(err) {
+	if errdefs.IsFailedPrecondition(err) || errdefs.IsNotImplemented(err) || layout && errdefs.IsNotFound(err) {
 		resp.Obstacles = append(resp.Obstacles, err.Error())
 		return nil, nil
 	}

@@ -131,4 +131,12 @@ func TestRoomForASleeper(t *testing.T) {
 	if resp, err := r.Check(t.Context(), away); err != nil || len(resp.GetObstacles()) != 1 || !strings.Contains(resp.GetObstacles()[0], "registry.layout") {
 		t.Errorf("a layout of another node: %v, %v", resp, err)
 	}
+	for repository, obstacles := range map[string]int{"oci-layout:" + dir + "/u": 1, "registry.example/u": 0} {
+		s := &site{unreadable: errdefs.ErrNotFound}
+		r := &room{config: &config.Config{RAMDir: dir, StateDir: dir, Registry: config.Registry{Layout: dir}}, tasks: s, snapshots: s, fits: s.fits}
+		resp, err := r.Check(t.Context(), &nodev1.PeerCheckRequest{Vm: check.Vm, Repository: repository, Digest: "sha256:1"})
+		if len(resp.GetObstacles()) != obstacles || errdefs.IsNotFound(err) == (obstacles > 0) {
+			t.Errorf("%s has no such snapshot: %v, %v", repository, resp, err)
+		}
+	}
 }
