@@ -126,8 +126,10 @@ func (m *mover) announce(ctx context.Context) {
 		own := m.untold()
 		resp, err := m.service.Announce(ctx, &nodev1.AnnounceRequest{Node: m.self(), Events: own})
 		pause := cluster.Interval
-		if err == nil {
+		if err == nil || refused(err) { // of what is refused once, the log has it
 			m.told(len(own))
+		}
+		if err == nil {
 			pause = max(minAnnounce, time.Duration(resp.GetAgainMs())*time.Millisecond)
 		} else if said != err.Error() && ctx.Err() == nil {
 			slog.WarnContext(ctx, "controller does not hear of this node", "error", err)
@@ -138,6 +140,11 @@ func (m *mover) announce(ctx context.Context) {
 		case <-time.After(pause):
 		}
 	}
+}
+
+// refused reports whether the controller takes an event no other time either.
+func refused(err error) bool {
+	return errdefs.IsNotFound(err) || errdefs.IsInvalidArgument(err) || errdefs.IsResourceExhausted(err)
 }
 
 const (

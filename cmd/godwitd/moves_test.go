@@ -19,6 +19,7 @@ import (
 type hearing struct {
 	nodev1.MovesService
 	heard [][]string // by call
+	third error      // the answer to the third call
 	over  context.CancelFunc
 }
 
@@ -30,6 +31,8 @@ func (h *hearing) Announce(_ context.Context, req *nodev1.AnnounceRequest) (*nod
 	switch h.heard = append(h.heard, all); len(h.heard) {
 	case 1:
 		return nil, errdefs.ErrUnavailable
+	case 3:
+		return nil, h.third
 	case 4:
 		h.over()
 	}
@@ -37,11 +40,18 @@ func (h *hearing) Announce(_ context.Context, req *nodev1.AnnounceRequest) (*nod
 }
 
 // What a node has ended that outlived its loss there, its signs of life tell until one was
-// heard, some at a time; nothing else of what it does is told so (S0-56).
+// heard, some at a time; nothing else of what it does is told so (S0-56). What the controller
+// refuses holds up nothing behind it.
 func TestNodeTellsWhatItEnded(t *testing.T) {
+	for third, last := range map[error]int{nil: 0, errdefs.ErrNotFound: 0, errdefs.ErrResourceExhausted: 0, errdefs.ErrPermissionDenied: 1} {
+		tells(t, third, last)
+	}
+}
+
+func tells(t *testing.T, third error, last int) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		h := &hearing{over: cancel}
+		h := &hearing{over: cancel, third: third}
 		m := &mover{daemon: &daemon{config: &config.Config{Node: "a"}}, service: h}
 		var all []string
 		for i := range atOnce + 1 {
@@ -51,7 +61,7 @@ func TestNodeTellsWhatItEnded(t *testing.T) {
 			all = append(all, "Outlived "+why)
 		}
 		m.announce(ctx)
-		want := [][]string{all[:atOnce], all[:atOnce], all[atOnce:], nil}
+		want := [][]string{all[:atOnce], all[:atOnce], all[atOnce:], all[len(all)-last:]}
 		if !slices.EqualFunc(h.heard, want, slices.Equal) {
 			t.Errorf("heard %v", h.heard)
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -45,6 +46,8 @@ type Service struct {
 	Engine  Engine
 	Board   Board
 	Peer    func(node string) (nodev1.PeerService, error)
+
+	appending sync.Mutex // from the count of what a node has caused to the next one
 }
 
 var _ nodev1.MovesService = (*Service)(nil)
@@ -188,9 +191,6 @@ func (s *Service) Events(ctx context.Context, req *nodev1.EventsRequest) (*nodev
 
 func key(vm *nodev1.VM) string { return vm.GetNamespace() + "/" + vm.GetId() }
 
-// maxTold bounds what one announcement tells.
-const maxTold = 64
-
 // Announce implements nodev1.MovesService: a node speaks for itself only.
 func (s *Service) Announce(ctx context.Context, req *nodev1.AnnounceRequest) (*nodev1.AnnounceResponse, error) {
 	if err := authorize(ctx, "announce node "+req.GetNode().GetName(), req.GetNode().GetName()); err != nil {
@@ -209,23 +209,6 @@ func (s *Service) Announce(ctx context.Context, req *nodev1.AnnounceRequest) (*n
 		return nil, err
 	}
 	return &nodev1.AnnounceResponse{Cordoned: info.GetCordoned(), AgainMs: cluster.Interval.Milliseconds()}, nil
-}
-
-// hear writes down what a node has done by itself.
-func (s *Service) hear(ctx context.Context, node string, all []*nodev1.MoveEvent) error {
-	if len(all) > maxTold {
-		return fmt.Errorf("events of node %s: %d at once, at most %d: %w", node, len(all), maxTold, errdefs.ErrInvalidArgument)
-	}
-	for _, said := range all {
-		if kind := said.GetType(); kind != moves.Outlived {
-			return fmt.Errorf("event %q of node %s: only the controller tells of that: %w", kind, node, errdefs.ErrInvalidArgument)
-		}
-		ev := &nodev1.MoveEvent{Type: moves.Outlived, Vm: said.GetVm(), Reason: said.GetReason(), Source: node}
-		if err := s.Board.Append(ctx, ev); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Nodes implements nodev1.MovesService.

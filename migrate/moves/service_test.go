@@ -125,7 +125,10 @@ func TestOutlivedIsTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, a := &Service{Board: board}, controller.WithPeer(t.Context(), "a")
+	s, a := &Service{Board: board, Records: controller.New(st)}, controller.WithPeer(t.Context(), "a")
+	if _, err := s.Records.Ensure(t.Context(), &nodev1.EnsureRequest{Vm: &nodev1.VM{Namespace: "default", Id: "web"}}); err != nil {
+		t.Fatal(err)
+	}
 	said := func(kind, why string) *nodev1.MoveEvent {
 		return &nodev1.MoveEvent{Type: kind, Vm: &nodev1.VM{Namespace: "default", Id: "web"}, Reason: why, Operation: "m", Source: "b", Id: 9}
 	}

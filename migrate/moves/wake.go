@@ -113,7 +113,7 @@ func (s *Service) place(ctx context.Context, on, from string, rec *nodev1.Record
 		wake.Generation, wake.Uid = cmp.Or(wake.GetGeneration(), rec.GetGeneration()), cmp.Or(wake.GetUid(), rec.GetUid())
 		return to, nil
 	}
-	return "", s.noCapacity(ctx, rec, wake.GetOperation(), all)
+	return "", s.noCapacity(ctx, from, rec, wake.GetOperation(), all)
 }
 
 // repositoryOf is where a snapshot lies; one that the record has forgotten, where its others do.
@@ -235,8 +235,8 @@ func truth(b bool) int {
 	return 0
 }
 
-// noCapacity refuses an order, and tells of it once, however often it is tried.
-func (s *Service) noCapacity(ctx context.Context, rec *nodev1.Record, operation string, all []candidate) error {
+// noCapacity refuses an order of a node, and tells of it once, however often it is tried.
+func (s *Service) noCapacity(ctx context.Context, from string, rec *nodev1.Record, operation string, all []candidate) error {
 	why := make([]string, 0, len(all))
 	for _, c := range all {
 		why = append(why, c.why())
@@ -244,7 +244,7 @@ func (s *Service) noCapacity(ctx context.Context, rec *nodev1.Record, operation 
 	reason := strings.Join(why, "; ")
 	ctx, cancel := context.WithTimeout(ctx, tellWait)
 	defer cancel()
-	if err := s.Board.Append(ctx, &nodev1.MoveEvent{Type: moves.NoCapacity, Vm: rec.GetVm(), Operation: operation, Reason: reason}); err != nil {
+	if err := s.append(ctx, &nodev1.MoveEvent{Type: moves.NoCapacity, Vm: rec.GetVm(), Operation: operation, Source: from, Reason: reason}); err != nil {
 		slog.WarnContext(ctx, "write event", "type", moves.NoCapacity, "vm", key(rec.GetVm()), "error", err)
 	}
 	return fmt.Errorf("%s: it fits no node, and sleeps on: %s: %w", moves.NoCapacity, reason, errdefs.ErrResourceExhausted)

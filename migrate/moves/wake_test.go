@@ -102,6 +102,8 @@ func (s *sleeper) Append(_ context.Context, ev *nodev1.MoveEvent) error {
 	return s.full
 }
 
+func (s *sleeper) Events(context.Context, uint64, time.Duration) []*nodev1.MoveEvent { return s.events }
+
 func newSleeper() (*sleeper, *Service) {
 	s := &sleeper{all: map[string]*place{}, rec: &nodev1.Record{
 		Vm: &nodev1.VM{Namespace: "default", Id: "web"}, Uid: "u", Generation: 7, Owner: &nodev1.Owner{Digest: "sha256:new"}, Repository: "r/new",
@@ -221,7 +223,7 @@ func TestWakeFitsNoNode(t *testing.T) {
 		if !errdefs.IsResourceExhausted(err) || s.woke() != "" {
 			t.Fatalf("%v, woken on %q", err, s.woke())
 		}
-		if len(s.events) != 1 || s.events[0].GetType() != moves.NoCapacity || s.events[0].GetOperation() != "w" || s.events[0].GetVm().GetId() != "web" {
+		if len(s.events) != 1 || s.events[0].GetType() != moves.NoCapacity || s.events[0].GetOperation() != "w" || s.events[0].GetSource() != "a" || s.events[0].GetVm().GetId() != "web" {
 			t.Fatalf("told %v", s.events)
 		}
 		for _, word := range []string{"node a: no room, another CPU", "godwit uncordon b", "node c does not answer"} {
