@@ -18,12 +18,14 @@ import (
 	"godwit.dev/godwit/integration/images"
 )
 
-// noted is what the journal of a VM says about its NICs, and who its shim is.
+// noted is what the journal of a VM says about its NICs, what its workload has yet to hear, and
+// who its shim is.
 type noted struct {
 	Phase     string
 	Unplugged bool
 	Adopted   bool
 	Shim      struct{ PID int }
+	Untold    []struct{ Digest string }
 	Process   struct {
 		PID  int
 		NICs []string
