@@ -7,8 +7,11 @@ import (
 	"godwit.dev/godwit/snapshot/worker"
 )
 
-// freshFor is how long an answer of a worker is as good as a new one.
-const freshFor = 10 * time.Second
+// An answer of a worker is as good as a new one for freshFor, and freshMost are remembered.
+const (
+	freshFor  = 10 * time.Second
+	freshMost = 16
+)
 
 // fresh is what was read of snapshots a moment ago: a wake asks first whether the VM finds room,
 // then what it is made of, and each question is a process. An answer is used once, and soon: the
@@ -34,6 +37,9 @@ func (f *fresh) put(repository, dgst string, o *worker.Opened) {
 		if now.After(old.until) {
 			delete(f.all, name)
 		}
+	}
+	if len(f.all) >= freshMost {
+		clear(f.all) // whoever asks that much reads once more
 	}
 	f.all[repository+"@"+dgst] = freshly{o, now.Add(freshFor)}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,6 +29,11 @@ func TestFresh(t *testing.T) {
 		}
 		if f.put("r", "4", o); len(f.all) != 1 {
 			t.Errorf("%d are remembered", len(f.all))
+		}
+		for i := range 100 {
+			if f.put("r", fmt.Sprint(i), o); len(f.all) > freshMost {
+				t.Fatalf("%d are remembered", len(f.all))
+			}
 		}
 	})
 }
