@@ -113,9 +113,10 @@ func (w *world) awake(ctx context.Context) error {
 	return w.wake(ctx)
 }
 
-// hibernate puts the VM to sleep, undisturbed, and looks what it left on the node.
+// hibernate puts the VM to sleep, undisturbed, and looks what it left on the node. Execs whose
+// client died with containerd run on, and would be in the way.
 func (w *world) hibernate(ctx context.Context) error {
-	if err := w.godwit(ctx, "hibernate", w.vm); err != nil {
+	if err := w.godwit(ctx, "hibernate", "--end-execs", w.vm); err != nil {
 		return err
 	}
 	if err := w.silent(ctx); err != nil {
