@@ -175,7 +175,7 @@ func (p *pumps) output(ctx context.Context, agent agentv1.AgentService, s sink) 
 		}
 		if r.GetEof() && ctx.Err() == nil {
 			p.finish(stream)
-			to.Close() // the client's end of file
+			closeMet(to) // the client's end of file
 			s.too.close()
 			return
 		}

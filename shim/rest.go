@@ -52,7 +52,7 @@ func (p *pumps) rescue(ctx context.Context, agent agentv1.AgentService) {
 	var all sync.WaitGroup
 	for _, s := range p.sinks() {
 		if p.isFinished(s.stream) {
-			s.to.Close()
+			closeMet(s.to)
 			s.too.close()
 			continue
 		}
@@ -93,7 +93,7 @@ func (p *pumps) pull(ctx context.Context, agent agentv1.AgentService, s sink) (r
 func (p *pumps) spill(s sink, rest []byte) {
 	defer p.drain(s.stream)
 	defer s.too.close()
-	defer s.to.Close() // the client's end of file
+	defer closeMet(s.to) // the client's end of file
 	for len(rest) > 0 {
 		_ = s.to.SetWriteDeadline(time.Time{}) // a pump that was stopped may have left one
 		n, err := s.to.Write(rest)
@@ -112,6 +112,9 @@ func (p *pumps) leave() {
 	kept := p.kept
 	p.mu.Unlock()
 	if !kept {
+		for _, s := range p.sinks() {
+			closeMet(s.to)
+		}
 		p.streams.close()
 		return
 	}
