@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -34,6 +35,8 @@ type objects struct {
 	rootfs bool
 	calls  []string
 	fails  int
+
+	mu sync.Mutex // of task, which is waited for beside all calls
 }
 
 func (o *objects) do(name string, there bool) error {
@@ -93,7 +96,10 @@ func (p process) Get(context.Context, *tasksapi.GetRequest, ...grpc.CallOption) 
 }
 
 func (p process) Wait(ctx context.Context, _ *tasksapi.WaitRequest, _ ...grpc.CallOption) (*tasksapi.WaitResponse, error) {
-	if p.of.task.GetStatus() != tasktypes.Status_STOPPED {
+	p.of.mu.Lock()
+	stopped := p.of.task.GetStatus() == tasktypes.Status_STOPPED
+	p.of.mu.Unlock()
+	if !stopped {
 		<-ctx.Done()
 	}
 	return &tasksapi.WaitResponse{}, ctx.Err()
@@ -103,6 +109,8 @@ func (p process) Delete(context.Context, *tasksapi.DeleteTaskRequest, ...grpc.Ca
 	if err := p.of.do("delete task", p.of.task != nil); err != nil {
 		return nil, errgrpc.ToGRPC(err)
 	}
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
 	p.of.task = nil
 	return &tasksapi.DeleteResponse{}, nil
 }
