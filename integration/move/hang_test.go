@@ -18,8 +18,8 @@ import (
 // What the commands of the VM's annotations do, in seconds, and how long they may take.
 const (
 	probeTakes, wordTakes = "/data/probe-takes", "/data/word-takes"
-	signBound             = 20 * time.Second
-	forever, some, none   = "1000", "12", "0"
+	signBound             = 10 * time.Second
+	forever, some, none   = "1000", "6", "0"
 	begins                = 2 * time.Second // within which a command runs
 )
 
