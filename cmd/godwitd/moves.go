@@ -126,7 +126,7 @@ func (m *mover) announce(ctx context.Context) {
 		own := m.untold()
 		resp, err := m.service.Announce(ctx, &nodev1.AnnounceRequest{Node: m.self(), Events: own})
 		pause := cluster.Interval
-		if err == nil || refused(err) { // of what is refused once, the log has it
+		if err == nil || service.Refused(err) { // of what is refused once, the log has it
 			m.told(len(own))
 		}
 		if err == nil {
@@ -142,15 +142,8 @@ func (m *mover) announce(ctx context.Context) {
 	}
 }
 
-// refused reports whether the controller takes an event no other time either.
-func refused(err error) bool {
-	return errdefs.IsNotFound(err) || errdefs.IsInvalidArgument(err) || errdefs.IsResourceExhausted(err)
-}
-
-const (
-	maxOwed = 1024 // of a controller that is out of reach; the log has them all
-	atOnce  = 64   // what one announcement may tell
-)
+// maxOwed to a controller that is out of reach; the log has them all.
+const maxOwed = 1024
 
 // Event implements engine.Events: what a node does by itself, its next sign of life tells.
 func (m *mover) Event(_ context.Context, ev engine.Event) {
@@ -164,7 +157,7 @@ func (m *mover) Event(_ context.Context, ev engine.Event) {
 func (m *mover) untold() []*nodev1.MoveEvent {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Clone(m.owed[:min(len(m.owed), atOnce)])
+	return slices.Clone(m.owed[:min(len(m.owed), service.MaxTold)])
 }
 
 // told forgets the first n that were untold.

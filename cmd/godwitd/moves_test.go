@@ -11,6 +11,7 @@ import (
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/migrate/engine"
+	service "godwit.dev/godwit/migrate/moves"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -54,14 +55,14 @@ func tells(t *testing.T, third error, last int) {
 		h := &hearing{over: cancel, third: third}
 		m := &mover{daemon: &daemon{config: &config.Config{Node: "a"}}, service: h}
 		var all []string
-		for i := range atOnce + 1 {
+		for i := range service.MaxTold + 1 {
 			why := fmt.Sprint(i)
 			m.Event(ctx, engine.Event{Type: engine.Outlived, VM: &nodev1.VM{Id: "web"}, Reason: why})
 			m.Event(ctx, engine.Event{Type: engine.Retrying, Reason: why})
 			all = append(all, "Outlived "+why)
 		}
 		m.announce(ctx)
-		want := [][]string{all[:atOnce], all[:atOnce], all[atOnce:], all[len(all)-last:]}
+		want := [][]string{all[:service.MaxTold], all[:service.MaxTold], all[service.MaxTold:], all[len(all)-last:]}
 		if !slices.EqualFunc(h.heard, want, slices.Equal) {
 			t.Errorf("heard %v", h.heard)
 		}

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// maxTold bounds what one announcement tells.
-	maxTold = 64
+	// MaxTold bounds what one announcement tells.
+	MaxTold = 64
 
 	// maxReason bounds in bytes what a node says of why.
 	maxReason = 4096
@@ -46,15 +46,20 @@ func (s *Service) append(ctx context.Context, ev *nodev1.MoveEvent) error {
 	return s.Board.Append(ctx, ev)
 }
 
+// Refused reports whether the controller takes an event no other time either.
+func Refused(err error) bool {
+	return errdefs.IsNotFound(err) || errdefs.IsInvalidArgument(err) || errdefs.IsResourceExhausted(err)
+}
+
 // hear writes down what a node has done by itself, of VMs that have a record. What is refused
 // holds up nothing that comes behind it; what fails is all told again.
 func (s *Service) hear(ctx context.Context, node string, all []*nodev1.MoveEvent) (refused error) {
-	if len(all) > maxTold {
-		return fmt.Errorf("events of node %s: %d at once, at most %d: %w", node, len(all), maxTold, errdefs.ErrInvalidArgument)
+	if len(all) > MaxTold {
+		return fmt.Errorf("events of node %s: %d at once, at most %d: %w", node, len(all), MaxTold, errdefs.ErrInvalidArgument)
 	}
 	for _, said := range all {
 		switch err := s.hearOne(ctx, node, said); {
-		case errdefs.IsNotFound(err), errdefs.IsInvalidArgument(err), errdefs.IsResourceExhausted(err):
+		case Refused(err):
 			refused = cmp.Or(refused, err)
 		case err != nil:
 			return err

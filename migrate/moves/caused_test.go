@@ -51,10 +51,10 @@ func TestOneNodeFillsNoBoard(t *testing.T) {
 		t.Fatalf("told %v", all)
 	}
 	full := false
-	for i := 0; i <= cluster.Remembered/maxTold; i++ {
+	for i := 0; i <= cluster.Remembered/MaxTold; i++ {
 		var all []*nodev1.MoveEvent
-		for j := range maxTold {
-			all = append(all, ended(known, fmt.Sprintf("under %d", i*maxTold+j)))
+		for j := range MaxTold {
+			all = append(all, ended(known, fmt.Sprintf("under %d", i*MaxTold+j)))
 		}
 		err := says("a", all...)
 		if full = full || errdefs.IsResourceExhausted(err); err != nil && !errdefs.IsResourceExhausted(err) {

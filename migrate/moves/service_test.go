@@ -144,7 +144,7 @@ func TestOutlivedIsTold(t *testing.T) {
 	if err := announce(said(moves.Succeeded, "")); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("a node tells how a move ended: %v", err)
 	}
-	if err := announce(make([]*nodev1.MoveEvent, maxTold+1)...); !errdefs.IsInvalidArgument(err) {
+	if err := announce(make([]*nodev1.MoveEvent, MaxTold+1)...); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("too many: %v", err)
 	}
 	all := board.Events(t.Context(), 0, 0)
