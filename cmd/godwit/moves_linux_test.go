@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/ttrpc"
+
 	"godwit.dev/godwit/api/moves"
 	"godwit.dev/godwit/migrate/cluster"
 	"godwit.dev/godwit/migrate/controller"
@@ -109,18 +111,7 @@ func newFleet(t *testing.T) *fleet {
 		t.Fatal(err)
 	}
 	nodev1.RegisterMovesService(srv, &service.Service{Records: f.records, Engine: e, Board: f.board, Peer: f.board.Peer})
-	l, err := net.Listen("unix", f.socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() { served <- controller.ServeLocal(ctx, srv, l) }()
-	t.Cleanup(func() {
-		cancel()
-		_ = srv.Close()
-		<-served
-	})
+	serveLocal(t, srv, f.socket)
 	f.says(0, "node closed is cordoned", "cordon closed")
 	return f
 }
@@ -255,4 +246,21 @@ func TestAbortTooLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.says(2, "it is a KIND_HIBERNATE", "abort h")
+}
+
+// serveLocal serves a node's own socket until the test ends.
+func serveLocal(t *testing.T, srv *ttrpc.Server, socket string) {
+	t.Helper()
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { served <- controller.ServeLocal(ctx, srv, l) }()
+	t.Cleanup(func() {
+		cancel()
+		_ = srv.Close()
+		<-served
+	})
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -80,19 +79,9 @@ func serveWaker(t *testing.T, w *waker) string {
 	}
 	nodev1.RegisterNodeService(srv, wakerNode{waker: w})
 	nodev1.RegisterMovesService(srv, wakerMoves{waker: w})
-	l, err := net.Listen("unix", filepath.Join(dir, "s"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() { served <- controller.ServeLocal(ctx, srv, l) }()
-	t.Cleanup(func() {
-		cancel()
-		_ = srv.Close()
-		<-served
-	})
-	return filepath.Join(dir, "s")
+	socket := filepath.Join(dir, "s")
+	serveLocal(t, srv, socket)
+	return socket
 }
 
 // The controller is asked where a VM shall wake, with all that was said; what is of this node alone, and
