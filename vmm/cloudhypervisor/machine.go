@@ -32,6 +32,7 @@ type Machine struct {
 	// parallel ones would only hide that one hangs.
 	turn chan struct{}
 	plan *plan // how the VM is made; nil once it is, and after Adopt; held with turn
+	lost bool  // a call was not answered: the VM is in a state that nobody knows; held with turn
 	mtu  func(tap, mtu int) error
 
 	waiters process.Waiters[event]
@@ -40,7 +41,6 @@ type Machine struct {
 	info     vmm.Process
 	exit     vmm.Exit
 	ending   ending
-	lost     bool // a call was not answered: the VM is in a state that nobody knows
 	detached bool
 	reader   chan struct{} // closed when no more events come
 	stop     func() error  // ends the reader
@@ -68,7 +68,7 @@ func (m *Machine) prepare(ctx context.Context) error {
 	if m.plan.err != nil {
 		return m.plan.err
 	}
-	return m.change(ctx, func(ctx context.Context) error {
+	return m.change(ctx, func(ctx context.Context, _ sender) error {
 		if err := m.api.ping(ctx); err != nil {
 			return err
 		}
@@ -114,36 +114,6 @@ func (m *Machine) meet(ctx context.Context) error {
 	return nil
 }
 
-// change runs calls that change the VM, one after the other. Once one of them was not
-// answered, all later ones fail: the caller kills the VM, it does not try again.
-func (m *Machine) change(ctx context.Context, calls func(context.Context) error) error {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	select {
-	case m.turn <- struct{}{}:
-		defer func() { <-m.turn }()
-	case <-ctx.Done():
-		return fmt.Errorf("another call is not answered: %w", ctx.Err())
-	}
-	m.mu.Lock()
-	lost := m.lost
-	m.mu.Unlock()
-	if lost {
-		return fmt.Errorf("an earlier call was not answered, the VM can only be killed: %w", errdefs.ErrUnavailable)
-	}
-	return calls(ctx)
-}
-
-// sent judges the outcome of a call that changes the VM.
-func (m *Machine) sent(err error) error {
-	if err != nil && !isRefusal(err) {
-		m.mu.Lock()
-		m.lost = true
-		m.mu.Unlock()
-	}
-	return err
-}
-
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return context.WithCancel(ctx)
@@ -165,26 +135,22 @@ func (m *Machine) state(ctx context.Context) (string, error) {
 
 // Resume lets the vCPUs run, for the first time too.
 func (m *Machine) Resume(ctx context.Context) error {
-	err := m.change(ctx, func(ctx context.Context) error {
+	err := m.change(ctx, func(ctx context.Context, send sender) error {
 		state, err := m.state(ctx)
 		if err != nil {
 			return fmt.Errorf("%w: %w", vmm.ErrNotResumed, err)
 		}
-		switch state {
-		case stateRunning:
+		switch {
+		case state == stateRunning:
 			return nil
-		case statePaused:
-			return m.sent(m.api.resume(ctx))
-		case stateCreated:
-			err := m.sent(m.api.boot(ctx))
+		case state == statePaused && m.plan == nil:
+			return send(m.api.resume)
+		case state == stateCreated:
+			err := send(m.api.boot)
 			if errors.Is(err, errdefs.ErrFailedPrecondition) {
 				err = fmt.Errorf("%w%s", err, logTail(m.Process().Dir))
 			}
-			if err = errors.Join(err, m.publish()); m.Process().Reboots {
-				return err
-			}
-			home, _ := m.home()
-			return errors.Join(err, removePayload(home))
+			return errors.Join(err, m.booted())
 		}
 		return fmt.Errorf("VM is %q, its state is not loaded: %w", state, errdefs.ErrFailedPrecondition)
 	})
@@ -194,10 +160,21 @@ func (m *Machine) Resume(ctx context.Context) error {
 	return nil
 }
 
+// booted moves the sockets that a boot has made, and removes what has been booted. It may be
+// called again.
+func (m *Machine) booted() error {
+	err := m.publish()
+	if m.Process().Reboots {
+		return err
+	}
+	home, _ := m.home()
+	return errors.Join(err, removePayload(home))
+}
+
 // Pause stops the vCPUs and waits for the requests that devices are working on. A VM
 // that has never run stands still as it is.
 func (m *Machine) Pause(ctx context.Context) error {
-	err := m.change(ctx, func(ctx context.Context) error {
+	err := m.change(ctx, func(ctx context.Context, send sender) error {
 		state, err := m.state(ctx)
 		switch {
 		case err != nil:
@@ -207,7 +184,7 @@ func (m *Machine) Pause(ctx context.Context) error {
 		case state != stateRunning:
 			return nil
 		}
-		return m.sent(m.api.pause(ctx))
+		return send(m.api.pause)
 	})
 	if err != nil {
 		return fmt.Errorf("pause VM: %w", err)
@@ -217,7 +194,7 @@ func (m *Machine) Pause(ctx context.Context) error {
 
 // PowerButton is pressed once.
 func (m *Machine) PowerButton(ctx context.Context) error {
-	err := m.change(ctx, func(ctx context.Context) error { return m.sent(m.api.powerButton(ctx)) })
+	err := m.change(ctx, func(_ context.Context, send sender) error { return send(m.api.powerButton) })
 	if err != nil {
 		return fmt.Errorf("press power button: %w", err)
 	}

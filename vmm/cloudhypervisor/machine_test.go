@@ -230,21 +230,33 @@ func TestNICs(t *testing.T) {
 	}
 }
 
-// TestNeverASecondTry: after a call that was not answered everything but Kill fails.
+// TestNeverASecondTry: while a call is not answered everything but Kill fails.
 func TestNeverASecondTry(t *testing.T) {
-	for _, how := range []string{chtest.Hang, chtest.Close, chtest.Garbage} {
-		// Of a Resume: vm.info, vm.boot.
-		f := fakeVMM(t, how, startCalls+1)
-		m := startFake(t, f, testConfig(t))
-		err := m.Resume(f.waiting(t))
-		if err == nil || how == chtest.Hang && !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%s: resume: %v", how, err)
+	// Of a Resume: vm.info, vm.boot.
+	f := fakeVMM(t, chtest.Hang, startCalls+1)
+	m := startFake(t, f, testConfig(t))
+	if err := m.Resume(f.waiting(t)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("resume: got %v, want DeadlineExceeded", err)
+	}
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := m.Pause(short); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("pause afterwards: got %v, want DeadlineExceeded", err)
+	}
+	if err := m.Kill(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNoAnswer: behind what is no answer the VMM is asked what the VM does.
+func TestNoAnswer(t *testing.T) {
+	for _, how := range []string{chtest.Close, chtest.Garbage} {
+		m := startFake(t, fakeVMM(t, how, startCalls+1), testConfig(t))
+		if err := m.Resume(t.Context()); !errdefs.IsUnavailable(err) {
+			t.Errorf("%s: resume: got %v, want Unavailable", how, err)
 		}
-		if err := m.Pause(t.Context()); !errdefs.IsUnavailable(err) {
-			t.Errorf("%s: pause afterwards: got %v, want Unavailable", how, err)
-		}
-		if err := m.Kill(t.Context()); err != nil {
-			t.Error(err)
+		if err := errors.Join(m.Resume(t.Context()), m.Pause(t.Context())); err != nil {
+			t.Errorf("%s: afterwards: %v", how, err)
 		}
 	}
 }

@@ -37,9 +37,19 @@ func (m *Machine) AddNIC(ctx context.Context, nic vmm.NIC) error {
 	if slices.Contains(m.Process().NICs, nic.ID) {
 		return fmt.Errorf("add NIC %s: %w", nic.ID, errdefs.ErrAlreadyExists)
 	}
+	err := m.change(ctx, func(_ context.Context, send sender) error { return m.plugIn(nic, send) })
+	if err != nil {
+		return fmt.Errorf("add NIC %s: %w", nic.ID, err)
+	}
+	return nil
+}
+
+// plugIn notes the NIC as there unless the VMM refuses it: one that nobody knows of would be in the
+// device state of a VM that is restored without it, and fails.
+func (m *Machine) plugIn(nic vmm.NIC, send sender) error {
 	t, err := holdTap(nic)
 	if err != nil {
-		return fmt.Errorf("add: %w", err)
+		return err
 	}
 	defer func() {
 		if err := t.close(); err != nil {
@@ -47,16 +57,16 @@ func (m *Machine) AddNIC(ctx context.Context, nic vmm.NIC) error {
 		}
 	}()
 	if err := m.mtu(t.fd, nic.MTU); err != nil {
-		return fmt.Errorf("add NIC %s: %w", nic.ID, err)
+		return err
 	}
-	err = m.change(ctx, func(ctx context.Context) error {
-		return m.sent(m.api.addNet(ctx, netOf(nic), t.fd))
+	return send(func(ctx context.Context) error {
+		m.noteNIC(nic.ID, true)
+		err := m.api.addNet(ctx, netOf(nic), t.fd)
+		if isRefusal(err) {
+			m.noteNIC(nic.ID, false)
+		}
+		return err
 	})
-	if err != nil {
-		return fmt.Errorf("add NIC %s: %w", nic.ID, err)
-	}
-	m.noteNIC(nic.ID, true)
-	return nil
 }
 
 // Ejected implements vmm.NICs.
@@ -94,7 +104,7 @@ func (m *Machine) eject(ctx context.Context, device string) error {
 	defer cancel()
 	w := m.waiters.Expect(func(e event) bool { return e.is("vm", "device-removed") && e.Properties["id"] == device })
 	defer w.Close()
-	err := m.change(ctx, func(ctx context.Context) error {
+	err := m.change(ctx, func(ctx context.Context, send sender) error {
 		state, err := m.state(ctx)
 		if err != nil {
 			return err
@@ -102,7 +112,7 @@ func (m *Machine) eject(ctx context.Context, device string) error {
 		if state != stateRunning {
 			return fmt.Errorf("VM is %s, only a running guest can acknowledge: %w", state, errdefs.ErrFailedPrecondition)
 		}
-		err = m.sent(m.api.removeDevice(ctx, device))
+		err = send(func(ctx context.Context) error { return m.api.removeDevice(ctx, device) })
 		if isRefusal(err) {
 			// It may be on its way out, asked for by an earlier call, or gone since.
 			m.log.Debug("NIC is not asked for again", "device", device, "error", err)

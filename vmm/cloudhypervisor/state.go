@@ -25,8 +25,8 @@ const (
 // it can be saved again, and resumed, afterwards.
 func (m *Machine) SaveState(ctx context.Context, to *os.File) error {
 	var state []byte
-	err := m.change(ctx, func(ctx context.Context) (err error) {
-		state, err = m.save(ctx)
+	err := m.change(ctx, func(ctx context.Context, send sender) (err error) {
+		state, err = m.save(ctx, send)
 		return err
 	})
 	if err != nil {
@@ -43,7 +43,7 @@ func frame(state []byte) []byte {
 	return append(head, state...)
 }
 
-func (m *Machine) save(ctx context.Context) (_ []byte, err error) {
+func (m *Machine) save(ctx context.Context, send sender) (_ []byte, err error) {
 	now, err := m.state(ctx)
 	if err != nil {
 		return nil, err
@@ -56,7 +56,8 @@ func (m *Machine) save(ctx context.Context) (_ []byte, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, clearScratch(home)) }()
-	if err := m.sent(m.api.snapshot(ctx, there)); err != nil {
+	err = send(func(ctx context.Context) error { return m.api.snapshot(ctx, there) })
+	if err != nil {
 		return nil, err
 	}
 	if _, err := os.Lstat(filepath.Join(home, ramFile)); err == nil {
@@ -72,14 +73,14 @@ func (m *Machine) save(ctx context.Context) (_ []byte, err error) {
 // LoadState gives the VM, started as Incoming, its device state from the file's present
 // offset on. It is paused afterwards.
 func (m *Machine) LoadState(ctx context.Context, from *os.File) error {
-	err := m.change(ctx, func(ctx context.Context) error { return m.load(ctx, from) })
+	err := m.change(ctx, func(ctx context.Context, send sender) error { return m.load(ctx, from, send) })
 	if err != nil {
 		return fmt.Errorf("load state: %w", err)
 	}
 	return nil
 }
 
-func (m *Machine) load(ctx context.Context, from *os.File) (err error) {
+func (m *Machine) load(ctx context.Context, from *os.File, send sender) (err error) {
 	if m.plan == nil || !m.plan.incoming {
 		return fmt.Errorf("VM was not started as incoming: %w", errdefs.ErrFailedPrecondition)
 	}
@@ -108,7 +109,8 @@ func (m *Machine) load(ctx context.Context, from *os.File) (err error) {
 			return err
 		}
 	}
-	if err := m.sent(m.api.restore(ctx, there, owners, fds)); err != nil {
+	err = send(func(ctx context.Context) error { return m.api.restore(ctx, there, owners, fds) })
+	if err != nil {
 		return fmt.Errorf("%w%s", err, logTail(m.Process().Dir))
 	}
 	if err := m.publish(); err != nil {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,6 +28,7 @@ const (
 	Garbage = "garbage" // what is no HTTP
 	Exit    = "exit"    // the process ends
 	Unknown = "unknown" // with the answer to a call that this version does not have
+	Slow    = "slow"    // it is obeyed and answered where Late says so, and later ones wait for it
 )
 
 // maxConnections is the real one's: whoever comes next is sent away.
@@ -100,8 +102,7 @@ func (s *Server) one(conn *net.UnixConn) {
 	}
 	at := s.calls
 	s.calls++
-	if s.How != "" && at == s.FailAt {
-		s.fail(conn)
+	if s.How != "" && at == s.FailAt && s.fail(conn) {
 		return
 	}
 	if len(body) > 0 && bodyless[call] {
@@ -135,7 +136,8 @@ func answer(w io.Writer, status int, body any) {
 	_, _ = w.Write(data)
 }
 
-func (s *Server) fail(conn *net.UnixConn) {
+// fail reports whether that is all there is of the call.
+func (s *Server) fail(conn *net.UnixConn) bool {
 	switch s.How {
 	case Refuse:
 		answer(conn, 500, refusal("the fake was told to"))
@@ -153,7 +155,14 @@ func (s *Server) fail(conn *net.UnixConn) {
 		fmt.Fprint(conn, "what?\r\n\r\n")
 	case Exit:
 		s.Exit()
+	case Slow:
+		s.stuck()
+		for s.Late == nil || !s.Late() {
+			time.Sleep(time.Millisecond)
+		}
+		return false
 	}
+	return true
 }
 
 func (s *Server) stuck() {

@@ -74,6 +74,8 @@ func (s *Server) handle(method, call string, body []byte, in *withFiles) (int, a
 		return s.restore(body, in)
 	case "vm.add-net":
 		return s.addNet(body, in)
+	case "vm.power-button":
+		return 204, nil
 	case "vm.remove-device":
 		return s.removeDevice(body)
 	}
