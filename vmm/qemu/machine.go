@@ -65,6 +65,13 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, commandTimeout)
 }
 
+// outlast is ctx for what must not be left half done: it ends some time behind ctx.
+func outlast(ctx context.Context) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(cleanupTimeout, cancel) })
+	return longer, func() { stop(); cancel() }
+}
+
 // status is QEMU's word for what the VM does: running, paused, prelaunch, inmigrate...
 func (m *Machine) status(ctx context.Context) (string, error) {
 	var s struct {
@@ -78,7 +85,7 @@ func (m *Machine) status(ctx context.Context) (string, error) {
 func (m *Machine) Resume(ctx context.Context) error {
 	m.order.Lock()
 	defer m.order.Unlock()
-	status, err := m.status(ctx)
+	status, err := m.standing(ctx)
 	if err != nil {
 		return fmt.Errorf("resume VM: %w: %w", vmm.ErrNotResumed, err)
 	}

@@ -42,7 +42,8 @@ func (m *Machine) prepare(ctx context.Context) error {
 }
 
 // SaveState writes the device state at the file's present offset. The VM must be paused;
-// it can be saved again, and resumed, afterwards.
+// it can be saved again, and resumed, afterwards. What has begun is brought to its end if ctx ends
+// in its midst: QEMU lets no vCPU run before.
 func (m *Machine) SaveState(ctx context.Context, to *os.File) error {
 	state, err := m.state(ctx)
 	if err != nil {
@@ -67,6 +68,8 @@ func (m *Machine) state(ctx context.Context) ([]byte, error) {
 		// QEMU saves once per pause. Nothing has run since: it would be the same again.
 		return m.lastState(), nil
 	}
+	ctx, cancel = outlast(ctx)
+	defer cancel()
 	// A pipe, not the file: newer versions refuse a plain file for fd:.
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -88,7 +91,7 @@ func (m *Machine) state(ctx context.Context) ([]byte, error) {
 	if err = errors.Join(err, <-copied); err != nil {
 		return nil, err
 	}
-	if err := m.settle(ctx, "finish-migrate"); err != nil {
+	if err := m.settle(ctx, statusSaving); err != nil {
 		return nil, err
 	}
 	m.setState(state.Bytes())
@@ -193,6 +196,23 @@ func (m *Machine) transferred(ctx context.Context) (bool, error) {
 		return true, fmt.Errorf("QEMU says %s: %s: %w", info.Status, info.Reason, errdefs.ErrFailedPrecondition)
 	}
 	return false, nil
+}
+
+// statusSaving is QEMU's word for a VM whose state is being saved.
+const statusSaving = "finish-migrate"
+
+// standing is the status of a VM, once a save that was given up, or whose shim died, is over.
+func (m *Machine) standing(ctx context.Context) (string, error) {
+	status, err := m.status(ctx)
+	if err != nil || status != statusSaving {
+		return status, err
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	if err := m.settle(ctx, statusSaving); err != nil {
+		return "", err
+	}
+	return m.status(ctx)
 }
 
 // settleInterval is between two looks: the VM stands still meanwhile.

@@ -15,11 +15,15 @@ func (s *Server) execute(c call, file *os.File) (any, *refusal) {
 	case "qmp_capabilities", "migrate-set-capabilities", "migrate-set-parameters":
 		return struct{}{}, nil
 	case "query-status":
+		s.save()
 		return map[string]any{"status": s.Status, "running": s.Status == "running"}, nil
 	case "stop":
 		s.turn("running", "paused", "STOP")
 		return struct{}{}, nil
 	case "cont":
+		if s.saving != nil {
+			return nil, refuse("Migration is not finalized yet")
+		}
 		s.turn("", "running", "RESUME")
 		if s.Full > 0 {
 			s.Full--
@@ -34,6 +38,7 @@ func (s *Server) execute(c call, file *os.File) (any, *refusal) {
 	case "migrate", "migrate-incoming":
 		return s.migrate(c.Execute, strings.TrimPrefix(c.Arguments["uri"].(string), "fd:"))
 	case "query-migrate":
+		s.save()
 		return map[string]any{"status": s.migration}, nil
 	case "qom-list":
 		return s.listDevices(), nil
@@ -77,23 +82,43 @@ func (s *Server) migrate(command, name string) (any, *refusal) {
 	if file == nil {
 		return nil, refuse("file descriptor named '%s' not found", name)
 	}
-	defer file.Close()
 	if command == "migrate" {
 		if s.Status == "postmigrate" {
+			file.Close()
 			return nil, refuse("Can't migrate the vm that was paused due to previous migration")
 		}
-		io.WriteString(file, State)
-		s.Status = "postmigrate"
-	} else {
-		if data, err := io.ReadAll(file); err != nil || string(data) != State {
-			s.Exit() // what 7.2 does
-			return nil, refuse("load of migration failed")
-		}
-		s.Status = "paused"
+		s.saving, s.Status, s.migration = file, "finish-migrate", "active"
+		s.save()
+		return struct{}{}, nil
 	}
+	defer file.Close()
+	if data, err := io.ReadAll(file); err != nil || string(data) != State {
+		s.Exit() // what 7.2 does
+		return nil, refuse("load of migration failed")
+	}
+	s.Status = "paused"
+	s.migrated()
+	return struct{}{}, nil
+}
+
+// save goes on with one that is under way.
+func (s *Server) save() {
+	switch {
+	case s.saving == nil:
+		return
+	case s.Saves && !s.Late():
+		s.stuck()
+		return
+	}
+	io.WriteString(s.saving, State)
+	s.saving.Close()
+	s.saving, s.Status = nil, "postmigrate"
+	s.migrated()
+}
+
+func (s *Server) migrated() {
 	s.migration = "completed"
 	s.event("MIGRATION", map[string]any{"status": "completed"})
-	return struct{}{}, nil
 }
 
 func (s *Server) listDevices() []map[string]string {

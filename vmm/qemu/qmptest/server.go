@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // How a call goes wrong.
@@ -19,6 +20,7 @@ const (
 	Close   = "close"   // the connection ends
 	Garbage = "garbage" // the answer is no JSON
 	Exit    = "exit"    // Server.Exit is called
+	Slow    = "slow"    // it is obeyed and answered where Server.Late says so, and later ones wait for it
 )
 
 // Server is one fake QEMU. Its fields are set before Serve.
@@ -30,6 +32,8 @@ type Server struct {
 	NICs   []string
 	// Silent makes the guest ignore requests to eject a NIC.
 	Silent bool
+	// Saves makes a save last until Late says so.
+	Saves bool
 	// Late tells, at a look at the devices, whether the guest has let go after all of what it
 	// was asked for; nil: it never does by itself.
 	Late func() bool
@@ -45,6 +49,7 @@ type Server struct {
 	files     map[string]*os.File
 	ejecting  map[string]bool
 	netdevs   map[string]bool
+	saving    *os.File // takes the state of a save that lasts
 	out       *bufio.Writer
 }
 
@@ -151,6 +156,11 @@ func (s *Server) goOn() bool {
 	case Garbage:
 		s.out.WriteString("garbage\n")
 		s.out.Flush()
+	case Slow:
+		s.stuck()
+		for s.Late == nil || !s.Late() {
+			time.Sleep(time.Millisecond)
+		}
 	}
 	return true
 }

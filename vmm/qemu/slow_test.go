@@ -1,0 +1,66 @@
+package qemu
+
+import (
+	"os"
+	"testing"
+
+	"godwit.dev/godwit/vmm/qemu/qmptest"
+	"godwit.dev/godwit/vmm/vmmtest"
+)
+
+// TestAbortInSave: a save that has begun when its caller leaves comes to its end, since QEMU lets
+// no VM go on in its midst.
+func TestAbortInSave(t *testing.T) {
+	f := fakeQEMU(t, "works", 0, "FAKE_SAVES=1")
+	m := startFake(t, f, testConfig(t))
+	to, err := os.CreateTemp(t.TempDir(), "state")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer to.Close()
+	ctx := f.waiting(t)
+	saved := make(chan error, 1)
+	go func() { saved <- m.SaveState(ctx, to) }()
+	<-ctx.Done()
+	vmmtest.Tell(f.pidFile + lets)
+	if err := <-saved; err != nil {
+		t.Errorf("save: %v", err)
+	}
+	if data, err := os.ReadFile(to.Name()); err != nil || string(data) != qmptest.State {
+		t.Errorf("state: %q, %v", data, err)
+	}
+	if err := m.Resume(t.Context()); err != nil {
+		t.Errorf("resume: %v", err)
+	}
+}
+
+// TestResumeBehindASave: a VM whose shim died while its state was saved is let go on when the save
+// is over.
+func TestResumeBehindASave(t *testing.T) {
+	f := fakeQEMU(t, "works", 0, "FAKE_SAVES=1")
+	m := startFake(t, f, testConfig(t))
+	w, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if err := m.qmp.SendFile(t.Context(), stateFile, w); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.execute(t.Context(), "migrate", map[string]any{"uri": "fd:" + stateFile}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(f.pidFile + waits); err != nil {
+		t.Fatal(err)
+	}
+	resumed := make(chan error, 1)
+	go func() { resumed <- m.Resume(t.Context()) }()
+	eventually(t, "somebody looks", func() bool { return vmmtest.Told(f.pidFile + waits) })
+	vmmtest.Tell(f.pidFile + lets)
+	if err := <-resumed; err != nil {
+		t.Errorf("resume: %v", err)
+	}
+	if status, err := m.status(t.Context()); err != nil || status != "running" {
+		t.Errorf("VM is %s, %v", status, err)
+	}
+}
