@@ -89,6 +89,7 @@ func (m *Machine) Resume(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("resume VM: %w: %w", vmm.ErrNotResumed, err)
 	}
+	m.hold(false) // of a VM that runs, too: its Pause may have failed
 	switch status {
 	case "running":
 		return nil
@@ -97,7 +98,6 @@ func (m *Machine) Resume(ctx context.Context) error {
 		return fmt.Errorf("resume VM: its state is not loaded: %w", errdefs.ErrFailedPrecondition)
 	}
 	m.setState(nil)
-	m.hold(false)
 	if err := m.execute(ctx, "cont", nil, nil); err != nil {
 		return fmt.Errorf("resume VM: %w", err)
 	}
@@ -108,6 +108,9 @@ func (m *Machine) Resume(ctx context.Context) error {
 func (m *Machine) Pause(ctx context.Context) error {
 	m.order.Lock()
 	defer m.order.Unlock()
+	if err := ctx.Err(); err != nil { // the VM is to run on, should its disk be full
+		return fmt.Errorf("pause VM: nothing is sent any more: %w", err)
+	}
 	m.hold(true)
 	if err := m.execute(ctx, "stop", nil, nil); err != nil {
 		return fmt.Errorf("pause VM: %w", err)

@@ -1,12 +1,19 @@
 package qemu
 
 import (
+	"context"
 	"os"
 	"testing"
 
 	"godwit.dev/godwit/vmm/qemu/qmptest"
 	"godwit.dev/godwit/vmm/vmmtest"
 )
+
+func (m *Machine) isHeld() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.held
+}
 
 // TestAbortInSave: a save that has begun when its caller leaves comes to its end, since QEMU lets
 // no VM go on in its midst.
@@ -62,5 +69,26 @@ func TestResumeBehindASave(t *testing.T) {
 	}
 	if status, err := m.status(t.Context()); err != nil || status != "running" {
 		t.Errorf("VM is %s, %v", status, err)
+	}
+}
+
+// TestPauseThatWasNotSent: a VM that was not paused after all is still one that is let go on when
+// its disk has space again.
+func TestPauseThatWasNotSent(t *testing.T) {
+	m := startFake(t, fakeQEMU(t, "works", 0), testConfig(t))
+	if err := m.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := m.Pause(over); err == nil {
+		t.Error("pause succeeds")
+	}
+	if m.isHeld() {
+		t.Error("a VM that runs on is taken for a paused one")
+	}
+	m.hold(true) // as a Pause does whose answer says no
+	if err := m.Resume(t.Context()); err != nil || m.isHeld() {
+		t.Errorf("resume of a VM that runs: %v, taken for a paused one: %v", err, m.isHeld())
 	}
 }
