@@ -14,7 +14,9 @@ import (
 	"godwit.dev/godwit/vmm/qemu/qmp"
 )
 
-// AddNIC plugs nic in. The guest sees it once it runs.
+// AddNIC plugs nic in. The guest sees it once it runs. The NIC counts as there unless QEMU refuses
+// it: one that nobody knows of would be in the device state of a VM that is restored without it,
+// and fails. What became of one without an answer, Ejected and RemoveNIC find out.
 func (m *Machine) AddNIC(ctx context.Context, nic vmm.NIC) error {
 	if err := nic.Check(slots); err != nil {
 		return fmt.Errorf("add: %w", err)
@@ -23,22 +25,33 @@ func (m *Machine) AddNIC(ctx context.Context, nic vmm.NIC) error {
 		return fmt.Errorf("add NIC %s: %w", nic.ID, errdefs.ErrAlreadyExists)
 	}
 	m.setState(nil)
-	if err := m.addBackend(ctx, nic); err != nil {
+	m.noteNIC(nic.ID)
+	err := m.plugIn(ctx, nic)
+	if refused := (*qmp.Error)(nil); errors.As(err, &refused) {
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+		defer cancel()
+		err = errors.Join(err, m.forget(undo, nic.ID))
+	}
+	if err != nil {
 		return fmt.Errorf("add NIC %s: %w", nic.ID, err)
 	}
-	err := m.execute(ctx, "device_add", map[string]any{
+	return nil
+}
+
+func (m *Machine) noteNIC(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.info.NICs = append(m.info.NICs, id)
+}
+
+func (m *Machine) plugIn(ctx context.Context, nic vmm.NIC) error {
+	if err := m.addBackend(ctx, nic); err != nil {
+		return err
+	}
+	return m.execute(ctx, "device_add", map[string]any{
 		"driver": "virtio-net-pci", "id": nicID(nic.ID), "netdev": tapID(nic.ID),
 		"bus": port(nic.Slot), "addr": "0", "mac": nic.MAC, "host_mtu": nic.MTU, "romfile": "",
 	}, nil)
-	if err != nil {
-		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
-		defer cancel()
-		return fmt.Errorf("add NIC %s: %w", nic.ID, errors.Join(err, m.removeBackend(undo, nic.ID)))
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.info.NICs = append(m.info.NICs, nic.ID)
-	return nil
 }
 
 func (m *Machine) addBackend(ctx context.Context, nic vmm.NIC) error {
@@ -91,9 +104,9 @@ func (m *Machine) Ejected(ctx context.Context, id string) (bool, error) {
 	return !there, nil
 }
 
-// forget a NIC that the guest has let go.
+// forget a NIC that the guest has let go, or never had.
 func (m *Machine) forget(ctx context.Context, id string) error {
-	if err := m.removeBackend(ctx, id); err != nil {
+	if err := m.removeBackend(ctx, id); err != nil && !errdefs.IsNotFound(err) {
 		return err
 	}
 	m.mu.Lock()

@@ -5,6 +5,8 @@ import (
 	"os"
 	"testing"
 
+	"github.com/containerd/errdefs"
+
 	"godwit.dev/godwit/vmm/qemu/qmptest"
 	"godwit.dev/godwit/vmm/vmmtest"
 )
@@ -90,5 +92,65 @@ func TestPauseThatWasNotSent(t *testing.T) {
 	m.hold(true) // as a Pause does whose answer says no
 	if err := m.Resume(t.Context()); err != nil || m.isHeld() {
 		t.Errorf("resume of a VM that runs: %v, taken for a paused one: %v", err, m.isHeld())
+	}
+}
+
+// TestPlugWithoutAnswer: a NIC whose plug was given up, and which came or did not come later, can
+// be taken out before a sleep and plugged in again, whichever call of a plug it was.
+func TestPlugWithoutAnswer(t *testing.T) {
+	for at, call := range []string{"getfd", "netdev_add", "device_add"} {
+		t.Run(call, func(t *testing.T) {
+			cfg := testConfig(t)
+			nic := cfg.NICs[0]
+			cfg.NICs = nil
+			f := fakeQEMU(t, qmptest.Slow, startCalls+2+at) // of Resume: query-status, cont
+			m := startFake(t, f, cfg)
+			if err := m.Resume(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			ctx := f.waiting(t)
+			added := make(chan error, 1)
+			go func() { added <- m.AddNIC(ctx, nic) }()
+			<-ctx.Done()
+			if call == "device_add" { // behind which nothing is undone
+				if err := <-added; !errdefs.IsDeadlineExceeded(err) {
+					t.Errorf("add: got %v, want DeadlineExceeded", err)
+				}
+				added <- nil
+			}
+			vmmtest.Tell(f.pidFile + lets)
+			t.Logf("add: %v", <-added)
+			if err := m.RemoveNIC(t.Context(), nic.ID); err != nil {
+				t.Errorf("remove: %v", err)
+			}
+			if there, err := m.listNICs(t.Context()); err != nil || len(there) > 0 {
+				t.Errorf("a VM that is to sleep without NICs has %v, %v", there, err)
+			}
+			if err := m.AddNIC(t.Context(), nic); err != nil {
+				t.Errorf("add again: %v", err)
+			}
+			if gone, err := m.Ejected(t.Context(), nic.ID); err != nil || gone {
+				t.Errorf("the NIC is gone: %v, %v", gone, err)
+			}
+		})
+	}
+}
+
+// TestRefusedPlug: a NIC that QEMU refuses is not there, and leaves nothing in the way of the next.
+func TestRefusedPlug(t *testing.T) {
+	for at, call := range []string{"getfd", "netdev_add", "device_add"} {
+		cfg := testConfig(t)
+		nic := cfg.NICs[0]
+		cfg.NICs = nil
+		m := startFake(t, fakeQEMU(t, qmptest.Refuse, startCalls+at), cfg)
+		if err := m.AddNIC(t.Context(), nic); !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("%s: got %v, want FailedPrecondition", call, err)
+		}
+		if got := m.Process().NICs; len(got) > 0 {
+			t.Errorf("%s: NICs %v", call, got)
+		}
+		if err := m.AddNIC(t.Context(), nic); err != nil {
+			t.Errorf("%s: add again: %v", call, err)
+		}
 	}
 }
