@@ -41,7 +41,8 @@ func runFake(how string, args []string) error {
 	s.Late = func() bool { return vmmtest.Told(pid + lets) }
 	s.Stuck = func() { vmmtest.Tell(pid + waits) }
 	s.Full, _ = strconv.Atoi(os.Getenv("FAKE_FULL"))
-	if how == "works" {
+	s.Untold = how == "untold"
+	if how == "works" || s.Untold {
 		s.How = ""
 	}
 	if slices.Contains(args, "defer") {

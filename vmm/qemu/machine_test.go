@@ -73,8 +73,8 @@ func TestSaveAgain(t *testing.T) {
 	eventually(t, "descriptors closed", func() bool { return fdCount(t) <= fds })
 }
 
-// saveCalls are query-status, getfd, migrate, query-migrate, query-status.
-const saveCalls = 5
+// saveCalls are query-status, getfd, migrate, query-status.
+const saveCalls = 4
 
 // TestSaveFailsAtEachCall: after a refusal the VM can be saved and resumed, and no
 // descriptor stays in either process.
@@ -110,6 +110,14 @@ func TestSaveFailsAtEachCall(t *testing.T) {
 		if err := m.Resume(t.Context()); err != nil {
 			t.Errorf("call %d: resume: %v", at, err)
 		}
+	}
+}
+
+// An event that does not come, or is lost, costs a question.
+func TestSaveUntold(t *testing.T) {
+	m := startFake(t, fakeQEMU(t, "untold", 0), testConfig(t))
+	if got, err := save(t, m); err != nil || got != qmptest.State {
+		t.Errorf("got %q, %v", got, err)
 	}
 }
 

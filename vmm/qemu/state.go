@@ -152,7 +152,7 @@ func (m *Machine) loadState(ctx context.Context, from *os.File) error {
 
 // transfer runs command on end, which is closed here, until QEMU is through with it.
 func (m *Machine) transfer(ctx context.Context, command string, end *os.File) error {
-	w := m.waiters.Expect(func(e qmp.Event) bool { return e.Name == "MIGRATION" })
+	w := m.waiters.Expect(func(e qmp.Event) bool { return over(migration(e)) })
 	defer w.Close()
 	err := m.qmp.SendFile(ctx, stateFile, end)
 	if err = errors.Join(err, end.Close()); err != nil {
@@ -166,19 +166,40 @@ func (m *Machine) transfer(ctx context.Context, command string, end *os.File) er
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
-		over, err := m.transferred(ctx)
-		if over || err != nil {
-			return err
-		}
 		select {
-		case <-w.Got:
+		case e := <-w.Got:
+			if migration(e) == migrated { // a question would cost a moment in which the VM stands still
+				return nil
+			}
 		case <-tick.C:
 		case <-m.qmp.Done():
 			return m.qmp.Err()
 		case <-ctx.Done():
 			return fmt.Errorf("QEMU is not through: %w", ctx.Err())
 		}
+		if over, err := m.transferred(ctx); over || err != nil {
+			return err
+		}
 	}
+}
+
+// migrated is QEMU's word for a transfer that went well.
+const migrated = "completed"
+
+// over reports whether a transfer has ended in this status.
+func over(status string) bool {
+	return status == migrated || status == "failed" || status == "cancelled"
+}
+
+// migration is the status that an event tells of a transfer; empty: it is another event.
+func migration(e qmp.Event) string {
+	var data struct {
+		Status string `json:"status"`
+	}
+	if e.Name != "MIGRATION" || json.Unmarshal(e.Data, &data) != nil {
+		return ""
+	}
+	return data.Status
 }
 
 func (m *Machine) transferred(ctx context.Context) (bool, error) {
@@ -186,16 +207,14 @@ func (m *Machine) transferred(ctx context.Context) (bool, error) {
 		Status string          `json:"status"`
 		Reason json.RawMessage `json:"error-desc"`
 	}
-	if err := m.qmp.Execute(ctx, "query-migrate", nil, &info); err != nil {
+	err := m.qmp.Execute(ctx, "query-migrate", nil, &info)
+	if err != nil {
 		return false, err
 	}
-	switch info.Status {
-	case "completed":
-		return true, nil
-	case "failed", "cancelled":
-		return true, fmt.Errorf("QEMU says %s: %s: %w", info.Status, info.Reason, errdefs.ErrFailedPrecondition)
+	if over(info.Status) && info.Status != migrated {
+		err = fmt.Errorf("QEMU says %s: %s: %w", info.Status, info.Reason, errdefs.ErrFailedPrecondition)
 	}
-	return false, nil
+	return over(info.Status), err
 }
 
 // statusSaving is QEMU's word for a VM whose state is being saved.

@@ -118,7 +118,9 @@ func (s *Server) save() {
 
 func (s *Server) migrated() {
 	s.migration = "completed"
-	s.event("MIGRATION", map[string]any{"status": "completed"})
+	if !s.Untold {
+		s.event("MIGRATION", map[string]any{"status": "completed"})
+	}
 }
 
 func (s *Server) listDevices() []map[string]string {

@@ -41,6 +41,9 @@ type Server struct {
 	// the guest ignores a request.
 	Stuck func()
 
+	// Untold keeps the events of saves and loads back.
+	Untold bool
+
 	// Full is how many times the disk is full when the VM is let run.
 	Full int
 
