@@ -120,6 +120,7 @@ func (m *machine) open(t *testing.T, way track.Way, open func(track.Way, []track
 	if err != nil {
 		t.Fatal(err)
 	}
+	files.RAM = m.ram
 	tracker, err := open(way, regions, files)
 	if err != nil {
 		t.Fatal(err)

@@ -36,6 +36,7 @@ func (p Prober) Test(ctx context.Context, way track.Way) (err error) {
 	if err != nil {
 		return err
 	}
+	files.RAM = c.ram
 	t, err := track.New(way, regions, files)
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"slices"
@@ -212,9 +213,9 @@ func Whole(pid, userfault int, ram *os.File) error {
 
 // look is scan that arms nothing.
 func (u *uffd) look(written func(offset, end int64)) error {
-	err := u.walk(written, scanArg{flags: scanCheckAsync, categoryMask: pageIsWritten, categoryReturn: pageIsWritten})
+	err := u.walk(0, math.MaxInt64, written, scanArg{flags: scanCheckAsync, categoryMask: pageIsWritten, categoryReturn: pageIsWritten})
 	if err == nil {
-		err = u.walk(written, scanArg{
+		err = u.walk(0, math.MaxInt64, written, scanArg{
 			categoryInverted: pageIsPresent | pageIsSwapped, categoryMask: pageIsPresent | pageIsSwapped, categoryReturn: pageIsPresent,
 		})
 	}

@@ -218,7 +218,9 @@ func (w *waiting) whole() {
 			w.t.Errorf("page %d: what was written is lost", p)
 		}
 	}
-	tracker, err := Continue(UFFD, w.regions, w.files)
+	files := w.files
+	files.RAM = w.ram
+	tracker, err := Continue(UFFD, w.regions, files)
 	if err != nil {
 		w.t.Fatal(err)
 	}

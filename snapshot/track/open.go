@@ -154,11 +154,12 @@ func Arm(pid, userfault int, ram *os.File) error {
 		return err
 	}
 	defer f.Close()
+	f.RAM = ram
 	u, err := newUFFD(regions, f)
 	if err != nil {
 		return err
 	}
-	if err := u.armData(ram); err != nil {
+	if err := u.begins(); err != nil {
 		return errors.Join(err, u.Stop())
 	}
 	return nil

@@ -51,6 +51,7 @@ type Files struct {
 	Pagemap *os.File // of the VMM, for all but Content
 	Fault   *os.File // its userfaultfd, for UFFD
 	Clear   *os.File // its clear_refs, for SoftDirty
+	RAM     *os.File // what it has mapped, for UFFD; open and close it by yourself
 }
 
 // New makes a tracker, which tracks nothing before its first Next.
@@ -58,7 +59,7 @@ func New(way Way, regions []Region, f Files) (Tracker, error) {
 	switch {
 	case way == Content:
 		return content{}, nil
-	case way == UFFD && f.Fault != nil && f.Pagemap != nil:
+	case way == UFFD && f.Fault != nil && f.Pagemap != nil && f.RAM != nil:
 		return newUFFD(regions, f)
 	case way == SoftDirty && f.Clear != nil && f.Pagemap != nil:
 		return &softDirty{regions: regions, files: f}, nil

@@ -60,6 +60,8 @@ type uffd struct {
 	regions []Region
 	files   Files
 	armed   bool
+	begun   bool   // Next was called
+	tables  []bool // of page table entries, by their place in the file: the kernel may have notes there
 	vec     []scanned
 }
 
@@ -97,10 +99,12 @@ func (r Region) arg() rangeArg { return rangeArg{r.Address, uint64(r.Length)} }
 
 // Next arms at its first call.
 func (u *uffd) Next(_ bool, written func(offset, end int64)) (bool, error) {
-	if !u.armed {
-		if err := u.arm(0, math.MaxInt64); err != nil {
+	if !u.begun {
+		if err := u.begins(); err != nil {
 			return false, err
 		}
+	}
+	if !u.armed {
 		// Once without a look at the answer: a scan that is refused is known while the VM runs.
 		u.armed = true
 		return false, u.scan(func(int64, int64) {})
@@ -109,6 +113,32 @@ func (u *uffd) Next(_ bool, written func(offset, end int64)) (bool, error) {
 		return false, err
 	}
 	return true, nil
+}
+
+// begins protects what the file has data in, unless that was done before. Page tables for the
+// rest would cost memory and time, and say nothing: a page that comes there is new, and
+// unprotected it counts as written.
+func (u *uffd) begins() error {
+	err := dataOf(u.files.RAM, 0, func(data, hole int64) (int64, error) {
+		from, to := data/tableSpan*tableSpan, (hole+tableSpan-1)/tableSpan*tableSpan
+		u.has(from, to)
+		if u.armed {
+			return to, nil
+		}
+		return to, u.arm(from, to)
+	})
+	u.begun = err == nil
+	return err
+}
+
+// has notes that there are page tables for a part of the RAM file.
+func (u *uffd) has(from, to int64) {
+	for i := from / tableSpan; i*tableSpan < to; i++ {
+		for int64(len(u.tables)) <= i {
+			u.tables = append(u.tables, false)
+		}
+		u.tables[i] = true
+	}
 }
 
 // arm protects a part of the RAM file, also what is not in the page table.
@@ -128,15 +158,6 @@ func (u *uffd) arm(offset, end int64) error {
 
 // tableSpan is what one page of page table entries maps.
 const tableSpan = 2 << 20
-
-// armData protects what the file has data in. Page tables for the rest would cost memory and
-// time, and say nothing: a page that comes there is new, and unprotected it counts as written.
-func (u *uffd) armData(ram *os.File) error {
-	return dataOf(ram, 0, func(data, hole int64) (int64, error) {
-		end := (hole + tableSpan - 1) / tableSpan * tableSpan
-		return end, u.arm(data/tableSpan*tableSpan, end)
-	})
-}
 
 // dataOf calls found for what the file has data in, which answers where to go on.
 func dataOf(ram *os.File, at int64, found func(data, hole int64) (next int64, err error)) error {
@@ -163,23 +184,39 @@ func (u *uffd) Between() bool { return true }
 
 // scan reads and arms. Pages that the kernel has taken out of the page table count as
 // written: what was noted of them is lost. They are looked for in a second walk, which
-// takes part of the time that one walk for both would: that one would arm what is armed.
+// takes part of the time that one walk for both would: that one would arm what is armed. It
+// spares what has no page tables: all of it would seem to be taken out.
 func (u *uffd) scan(written func(offset, end int64)) error {
-	err := u.walk(written, scanArg{
+	err := u.walk(0, math.MaxInt64, func(offset, end int64) {
+		u.has(offset, end)
+		written(offset, end)
+	}, scanArg{
 		flags: scanWPMatching | scanCheckAsync, categoryMask: pageIsWritten, categoryReturn: pageIsWritten,
 	})
-	if err == nil {
-		err = u.walk(written, scanArg{
-			categoryInverted: pageIsPresent | pageIsSwapped, categoryMask: pageIsPresent | pageIsSwapped, categoryReturn: pageIsPresent,
-		})
+	for from := 0; err == nil && from < len(u.tables); from++ {
+		to := from
+		for to < len(u.tables) && u.tables[to] {
+			to++
+		}
+		if to > from {
+			err = u.walk(int64(from)*tableSpan, int64(to)*tableSpan, written, scanArg{
+				categoryInverted: pageIsPresent | pageIsSwapped, categoryMask: pageIsPresent | pageIsSwapped, categoryReturn: pageIsPresent,
+			})
+			from = to
+		}
 	}
 	return err
 }
 
-func (u *uffd) walk(found func(offset, end int64), what scanArg) error {
+// walk scans a part of the RAM file.
+func (u *uffd) walk(from, to int64, found func(offset, end int64), what scanArg) error {
 	for _, r := range u.regions {
-		end := r.Address + uint64(r.Length)
-		for at := r.Address; at < end; {
+		first, last := max(from, r.Offset)-r.Offset, min(to-r.Offset, r.Length)
+		if first >= last {
+			continue
+		}
+		end := r.Address + uint64(last)
+		for at := r.Address + uint64(first); at < end; {
 			arg := new(scanArg)
 			*arg = what
 			arg.size, arg.start, arg.end = scanArgSize, at, end
