@@ -53,7 +53,7 @@ func (s *fakeStore) Push(ctx context.Context, j worker.PushJob, notify func(work
 	if err := s.call("push pages"); err != nil { // while the VM runs
 		return snapshot.Receipt{}, err
 	}
-	if err := j.Live.Pause(ctx); err != nil {
+	if err := pause(ctx, j.Live); err != nil {
 		return snapshot.Receipt{}, err
 	}
 	resume, err := j.Live.Save(ctx)
@@ -114,6 +114,13 @@ func (s *fakeStore) LazyFill(ctx context.Context, j worker.LazyJob, notify func(
 	return err
 }
 
+func pause(ctx context.Context, l snapshot.Live) error {
+	if err := l.Prepare(ctx); err != nil {
+		return err
+	}
+	return l.Pause(ctx)
+}
+
 // Send is a stream whose other end is ready when it says so.
 func (s *fakeStore) Send(ctx context.Context, j worker.SendJob, notify func(worker.Progress)) (snapshot.Sent, error) {
 	s.sent = j
@@ -124,7 +131,7 @@ func (s *fakeStore) Send(ctx context.Context, j worker.SendJob, notify func(work
 	if err := s.call("send pages"); err != nil { // while the VM runs
 		return snapshot.Sent{}, err
 	}
-	if err := j.Live.Pause(ctx); err != nil {
+	if err := pause(ctx, j.Live); err != nil {
 		return snapshot.Sent{}, err
 	}
 	resume, err := j.Live.Save(ctx)

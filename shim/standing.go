@@ -34,14 +34,11 @@ func (s *standing) watch(ctx context.Context, cancel context.CancelCauseFunc) {
 	}
 }
 
-// Pause ends the talk with the guest and stops the VM. Up to here the guest answers, and
-// its output flows.
-func (s *standing) Pause(ctx context.Context) error {
+// Prepare takes out what does not go along, and asks the guest what it has to be asked. It runs
+// on, answers, and its output flows.
+func (s *standing) Prepare(ctx context.Context) error {
 	vm := s.vm
 	if s.paused {
-		vm.still()
-		s.bootID, s.begun = vm.noted().BootID, time.Now()
-		s.stopped = s.begun
 		return nil
 	}
 	if err := vm.unplug(ctx); err != nil {
@@ -55,7 +52,18 @@ func (s *standing) Pause(ctx context.Context) error {
 	}
 	s.bootID, s.uptime = info.GetBootId(), info.GetUptimeMs()
 	vm.snapStats(ctx)
+	return nil
+}
+
+// Pause ends the talk with the guest and stops the VM.
+func (s *standing) Pause(ctx context.Context) error {
+	vm := s.vm
 	vm.still()
+	if s.paused {
+		s.bootID, s.begun = vm.noted().BootID, time.Now()
+		s.stopped = s.begun
+		return nil
+	}
 	if vm.init.pumps.reported() != nil { // it ends here, and is not heard of twice (N-51)
 		return vm.early()
 	}

@@ -104,10 +104,11 @@ type area struct {
 	mem    []byte // RAM: the file, mapped; nil: it is read
 	blocks []*block
 	data   []mask // of the pass: pages that are no holes
-	stamp  stamp  // disks
+	stamp  stamp  // of a disk; of RAM, when it was surveyed
 
-	touched []mask // pages that were written since all of it was looked at
-	looked  bool   // all of it was
+	touched []mask // pages that were written since it was known where data is
+	looked  bool   // all of it was looked at
+	short   bool   // there was more data than the last glance found
 
 	inherited bool // something is known from before the restore
 
@@ -115,6 +116,7 @@ type area struct {
 	cloned bool   // File is the clone
 	still  bool   // nobody writes to it any more
 	whole  string // why it is not cloned
+	asked  uint64 // pages that the pass looks at
 	read   uint64 // bytes that were looked at in the pause
 }
 
@@ -162,16 +164,18 @@ func (s *area) look(lost func(s *area, number int, pages *mask) error) error {
 	if err != nil {
 		return fmt.Errorf("scan %s: %w", s.Name, err)
 	}
-	s.looked = true
+	s.looked, s.short = true, false
 	return s.forget(lost)
 }
 
-// forget makes pages that are holes such as were never seen.
+// forget makes pages that are holes such as were never seen: they are looked at once there is
+// data, whatever the tracker tells.
 func (s *area) forget(lost func(s *area, number int, pages *mask) error) error {
 	for i, b := range s.blocks {
 		if b == nil {
 			continue
 		}
+		b.due = b.due.and(&s.data[i])
 		gone := b.known.without(&s.data[i])
 		if gone.empty() {
 			continue
@@ -251,7 +255,12 @@ func (s *area) quiet() (bool, error) {
 	}
 	before := s.stamp
 	s.stamp = now
-	return before.settled && before.modified == now.modified && before.changed == now.changed, nil
+	return before.stands(now), nil
+}
+
+// stands reports whether nobody has written between both.
+func (s stamp) stands(now stamp) bool {
+	return s.settled && s.modified == now.modified && s.changed == now.changed
 }
 
 // blockReader reads blocks. What it answers of a disk is valid until the next call.

@@ -185,6 +185,7 @@ func benchFill(b *testing.B, table bool) {
 // still is a VM that has written one page in a hundred since it woke, and the tracker that knows.
 type still struct{}
 
+func (still) Prepare(context.Context) error                 { return nil }
 func (still) Pause(context.Context) error                   { return nil }
 func (still) Save(context.Context) (json.RawMessage, error) { return json.RawMessage("{}"), nil }
 func (still) Between() bool                                 { return true }

@@ -13,11 +13,13 @@ import (
 // it makes a call for each page.
 const glanceShare = 16
 
-// glance is look for RAM in a pause, which it makes as long as what was written, not as long
-// as what is resident: what the tracker does not tell of is as it was when all of it was
+// glance is look for RAM that is tracked: it takes as long as what was written, not as long as
+// what is resident, since what the tracker does not tell of is as it was when all of it was
 // looked at. What nobody tells of, as a hole that somebody has punched, shows in the number
-// of pages that the file has: then it answers false, and all has to be looked at.
-func (s *area) glance(lost func(s *area, number int, pages *mask) error) (bool, error) {
+// of pages that the file has: then it answers false, and all has to be looked at. Of a VM that
+// runs there may be more pages than are found, those that have come since the tracker told; it
+// tells of them next time, so that they are not missed twice.
+func (s *area) glance(runs bool, lost func(s *area, number int, pages *mask) error) (bool, error) {
 	if s.Disk != "" || !s.looked {
 		return false, nil
 	}
@@ -39,9 +41,12 @@ func (s *area) glance(lost func(s *area, number int, pages *mask) error) (bool, 
 	if err := unix.Fstat(int(s.File.Fd()), &st); err != nil {
 		return false, fmt.Errorf("scan %s: %w", s.Name, os.NewSyscallError("fstat", err))
 	}
-	if pages*format.PageSize != st.Blocks*512 {
+	more := st.Blocks*512 - pages*format.PageSize
+	if more != 0 && (!runs || more < 0 || s.short) {
 		return false, nil
 	}
+	s.short = more != 0
+	clear(s.touched)
 	return true, s.forget(lost)
 }
 

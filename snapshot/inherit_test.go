@@ -15,6 +15,7 @@ import (
 // quiet is a VM that runs and writes nothing.
 type quiet struct{}
 
+func (quiet) Prepare(context.Context) error                 { return nil }
 func (quiet) Pause(context.Context) error                   { return nil }
 func (quiet) Save(context.Context) (json.RawMessage, error) { return nil, nil }
 

@@ -12,6 +12,9 @@ import (
 
 // Live is a VM that runs when Push begins.
 type Live interface {
+	// Prepare does what the pause needs and the guest has to run for, such as asking it. What
+	// is written meanwhile is looked at before Pause.
+	Prepare(ctx context.Context) error
 	// Pause returns when the VM stands still.
 	Pause(ctx context.Context) error
 	// Save returns when Source.State holds the device state of the paused VM, with what of
@@ -55,54 +58,74 @@ const (
 
 // run looks at pages while the VM runs, in passes, until the rest is expected to fit the
 // budget of the pause or does not shrink any more; then the VM is paused, and a last pass
-// makes what came of them exact.
+// makes what came of them exact. What goes before the pause takes a while, and passes over
+// what was written meanwhile follow it.
 func (p *passes) run() error {
-	if p.budget > 0 {
-		if err := p.approach(); err != nil {
+	near, err := p.approach()
+	if err != nil {
+		return err
+	}
+	if err := p.prepare(); err != nil {
+		return err
+	}
+	if near && p.between() {
+		if _, err := p.approach(); err != nil {
 			return err
 		}
-	}
-	if err := p.prepareDisks(); err != nil {
-		return err
 	}
 	return p.stand()
 }
 
-func (p *passes) approach() error {
+func (p *passes) prepare() error {
+	if err := p.live.Prepare(p.ctx); err != nil {
+		return fmt.Errorf("prepare the pause: %w", err)
+	}
+	return p.prepareDisks()
+}
+
+// approach makes passes, and reports whether what is left fits the pause; what does not shrink
+// does not.
+func (p *passes) approach() (near bool, err error) {
+	if p.budget <= 0 {
+		return false, nil
+	}
 	var before uint64 // pages of the rest
 	var done passed
 	var took time.Duration
 	if p.sample != nil && p.tracker == nil {
 		if rest, known := p.sample(); known && p.enough(rest, 0, p.budget) {
-			return nil // every page is compared in the pause anyway
+			return true, nil // every page is compared in the pause anyway
 		}
 	}
-	for n := 0; n < p.most; n++ {
+	for n := len(p.made); n < p.most; n++ {
 		if n > 0 && !p.between() {
 			if took < briefPass || n > 1 && p.enough(done.changed, before, p.budget) {
-				return nil
+				return true, nil
 			}
 			before = done.changed
 		}
 		known, err := p.next(false)
 		if err != nil {
-			return err
+			return false, err
 		}
 		if n > 0 && known {
 			rest := p.due()
 			if p.enough(rest, before, p.aim) {
-				return nil
+				return p.cost(rest) <= p.budget, nil
 			}
 			before = rest
 		}
 		begun := time.Now()
 		if done, err = p.one(n, !known); err != nil {
-			return err
+			return false, err
+		}
+		if n > 0 && known { // pages that are new nobody has counted
+			before = max(before, p.ram().asked)
 		}
 		took = time.Since(begun)
 		p.noted(done, took)
 	}
-	return nil
+	return false, nil
 }
 
 // one is the n-th pass while the VM runs.
@@ -184,7 +207,8 @@ func (p *passes) due() (n uint64) {
 }
 
 // stand has the VM paused and looks at what is left. Where the tracker knows, that is done
-// while the device state is saved; what is written in saving it is looked at behind.
+// while the device state is saved; what is written in saving it is looked at behind. Where it
+// does not, only where there is data can be found out meanwhile.
 func (p *passes) stand() error {
 	if err := p.live.Pause(p.ctx); err != nil {
 		return fmt.Errorf("pause: %w", err)
@@ -202,9 +226,12 @@ func (p *passes) stand() error {
 	}()
 	var done passed
 	if known {
-		if done, err = p.pass(pass{last: true}); err != nil {
-			return errors.Join(err, <-saved)
-		}
+		done, err = p.pass(pass{last: true})
+	} else {
+		err = p.survey()
+	}
+	if err != nil {
+		return errors.Join(err, <-saved)
 	}
 	if err := <-saved; err != nil {
 		return fmt.Errorf("save state: %w", err)
@@ -224,6 +251,20 @@ func (p *passes) stand() error {
 	p.noted(done, time.Since(begun))
 	p.over()
 	return p.lookBehind()
+}
+
+// survey finds out where RAM has data, which takes as long as what is resident. Who punches a
+// hole afterwards changes the file's times, and who makes a page the number of its pages.
+func (p *passes) survey() (err error) {
+	s := p.ram()
+	if s.File == nil {
+		return nil
+	}
+	if s.stamp, err = stampOf(s.File); err != nil || !s.stamp.settled {
+		return err
+	}
+	p.surveyed = true
+	return s.look(p.gone)
 }
 
 // rest looks at what the last pass may have missed, or at everything.

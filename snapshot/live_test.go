@@ -88,6 +88,8 @@ func (g *guest) punch(page int64) {
 	_ = unix.Fallocate(int(g.ram.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, page*format.PageSize, format.PageSize)
 }
 
+func (g *guest) Prepare(context.Context) error { return nil }
+
 func (g *guest) Pause(context.Context) error {
 	if g.fail != nil {
 		return g.fail

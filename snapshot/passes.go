@@ -3,6 +3,7 @@ package snapshot
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -39,6 +40,8 @@ type passes struct {
 	// sample says how many pages may differ from what is known before the first pass; nil:
 	// nothing is known.
 	sample func() (rest uint64, known bool)
+
+	surveyed bool // the pause has found out where RAM has data
 
 	inside uint64 // bytes that were sent in the pause, for want of memory
 	lost   error  // why the tracker is not asked any more
@@ -157,6 +160,7 @@ func (p *passes) scan(ctx context.Context, kind pass, items chan<- item) error {
 		}
 	}
 	for n, s := range p.spaces {
+		s.asked = 0
 		if !kind.on(s) {
 			continue
 		}
@@ -171,11 +175,19 @@ func (p *passes) scan(ctx context.Context, kind pass, items chan<- item) error {
 	return nil
 }
 
-// look finds out where an area has data. In a pause that is as long as what was written,
-// where the tracker knows.
+// look finds out where an area has data. That is as long as what was written where the tracker
+// knows, or where it has just been found out (stand).
 func (p *passes) look(s *area, kind pass) error {
-	if kind.last && !kind.whole && p.tracker != nil && p.lost == nil {
-		if known, err := s.glance(p.gone); known || err != nil {
+	tracked := !kind.whole && p.tracker != nil && p.lost == nil
+	if kind.last && p.surveyed && s.Disk == "" {
+		now, err := stampOf(s.File)
+		if err != nil {
+			return fmt.Errorf("scan %s: %w", s.Name, err)
+		}
+		tracked = tracked || s.stamp.stands(now)
+	}
+	if tracked {
+		if known, err := s.glance(!kind.last, p.gone); known || err != nil {
 			return err
 		}
 	}
@@ -205,6 +217,7 @@ func (s *area) send(ctx context.Context, i int, whole bool, kind pass, items cha
 		return nil
 	}
 	b.due = b.due.without(&look)
+	s.asked += uint64(look.count())
 	if kind.last && !kind.behind {
 		s.read += uint64(look.count()) * format.PageSize
 	}

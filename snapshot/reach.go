@@ -14,11 +14,8 @@ func (s *sender) barrier() error {
 // between both ends when the VM stands still is part of its pause: megabytes in the buffers of
 // a connection, where a destination is slower than its wire.
 func (s *sender) reach() error {
-	if !s.answers {
-		return nil
-	}
 	begun := time.Now()
-	if err := s.barrier(); err != nil {
+	if err := s.barrier(); err != nil || !s.answers {
 		return err
 	}
 	for s.reached.Load() < s.barriers {

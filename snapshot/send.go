@@ -256,10 +256,7 @@ func (s *sender) open(kind pass) error {
 
 // expect is what the pause would take, for looking at so many pages and sending them.
 func (s *sender) expect(rest uint64) time.Duration {
-	took := s.looking(rest)
-	if rate := s.out.Rate(); rate > 0 {
-		took += time.Duration(float64(rest*format.PageSize) / rate * float64(time.Second))
-	}
+	took := s.looking(rest) + time.Duration(float64(rest)*s.pace())
 	since := time.Since(s.interval)
 	s.interval = time.Now()
 	s.note(func(p *Progress) {
@@ -267,6 +264,21 @@ func (s *sender) expect(rest uint64) time.Duration {
 		p.Dirty = uint64(float64(p.Left) / max(since.Seconds(), 1e-3))
 	})
 	return took
+}
+
+// passFixed is what a pass costs before its first page, about.
+const passFixed = 3 * time.Millisecond
+
+// pace is how many nanoseconds it takes to send a page that was looked at: by what passes took,
+// the last ones before all, which write to memory that the destination has touched before.
+func (s *sender) pace() float64 {
+	var took, sent float64
+	for _, p := range s.made {
+		looking := float64(p.Looked/format.PageSize) * float64(pausePerPage) / float64(len(s.lookers))
+		took = took/4 + max(0, p.MS*float64(time.Millisecond)-float64(passFixed)-looking)
+		sent = sent/4 + float64(p.Sent/format.PageSize)
+	}
+	return took / max(sent, 1)
 }
 
 func (s *sender) note(change func(*Progress)) {

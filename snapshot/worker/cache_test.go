@@ -80,6 +80,9 @@ type rights struct {
 	seen int
 }
 
+// Prepare implements snapshot.Live.
+func (r *rights) Prepare(context.Context) error { return nil }
+
 // Pause implements snapshot.Live.
 func (r *rights) Pause(context.Context) error {
 	children, err := filepath.Glob("/proc/self/task/*/children")

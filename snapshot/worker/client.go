@@ -252,6 +252,8 @@ func (c *Client) converse(ctx context.Context, pid int, stdin io.Writer, stdout 
 // obey does what a line of the worker orders.
 func (t talk) obey(ctx context.Context, l line, stdin io.Writer) error {
 	switch {
+	case l.Prepare:
+		return t.prepare(ctx, stdin)
 	case l.Pause:
 		return t.pause(ctx, stdin)
 	case l.Whole && t.whole != nil:
@@ -268,6 +270,20 @@ func (t talk) obey(ctx context.Context, l line, stdin io.Writer) error {
 
 // liveError is one of the VM, not of the worker.
 type liveError struct{ error }
+
+// prepare has the VM's pause prepared for the worker.
+func (t talk) prepare(ctx context.Context, stdin io.Writer) error {
+	if t.live == nil {
+		return errAnswer
+	}
+	if err := t.live.Prepare(ctx); err != nil {
+		return liveError{err}
+	}
+	if err := json.NewEncoder(stdin).Encode(reply{Prepared: true}); err != nil {
+		return fmt.Errorf("tell worker that the pause is prepared: %w", err)
+	}
+	return nil
+}
 
 // pause has the VM paused and saved for the worker.
 func (t talk) pause(ctx context.Context, stdin io.Writer) error {

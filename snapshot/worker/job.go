@@ -187,13 +187,14 @@ type job struct {
 	Golden *GoldenJob `json:"golden,omitempty"`
 }
 
-// reply is a line on stdin behind the job: the VM is paused; its state is saved; what a
-// receiving worker asked for is done.
+// reply is a line on stdin behind the job: the pause is prepared; the VM is paused; its state
+// is saved; what a receiving worker asked for is done.
 type reply struct {
-	Paused bool            `json:"paused,omitempty"`
-	Saved  bool            `json:"saved,omitempty"`
-	Error  *remoteError    `json:"error,omitempty"` // of what a receiving worker has asked for
-	Resume json.RawMessage `json:"resume,omitempty"`
+	Prepared bool            `json:"prepared,omitempty"`
+	Paused   bool            `json:"paused,omitempty"`
+	Saved    bool            `json:"saved,omitempty"`
+	Error    *remoteError    `json:"error,omitempty"` // of what a receiving worker has asked for
+	Resume   json.RawMessage `json:"resume,omitempty"`
 }
 
 // line is one on stdout.
@@ -207,8 +208,9 @@ type line struct {
 	Diff     *[]snapshot.SpaceDiff `json:"diff,omitempty"`
 	Golden   *snapshot.GoldenInfo  `json:"golden,omitempty"`
 	Error    *remoteError          `json:"error,omitempty"`
-	// Pause orders the caller to pause the VM; it answers with two replies.
-	Pause bool `json:"pause,omitempty"`
+	// Prepare and Pause order what Live does; the caller answers with one reply, and with two.
+	Prepare bool `json:"prepare,omitempty"`
+	Pause   bool `json:"pause,omitempty"`
 	// Kept says that much was kept: the cache may be above its limit. Cache is what it was good
 	// for, beside an answer.
 	Kept  bool         `json:"kept,omitempty"`

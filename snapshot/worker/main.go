@@ -157,7 +157,7 @@ func (j *PushJob) run(ctx context.Context, kept *cache.Dir, notify func(Progress
 		o.Keeper = kept
 	}
 	var untracked, orphaned string
-	o.Tracker, untracked = j.Tracking.tracker()
+	o.Tracker, untracked = j.Tracking.tracker(j.Spaces)
 	if j.Table != nil {
 		// A table that a crash left unfinished costs a full push, no more; one that is broken
 		// would fail each push of the VM.
@@ -199,16 +199,16 @@ func source(state *File, spaces []Space, disks []Disk) snapshot.Source {
 	return src
 }
 
-// tracker is nil where there is none; the text says why, and costs a longer pause, no more.
-func (t *Tracking) tracker() (snapshot.Tracker, string) {
-	if t == nil {
+// tracker is of the first space, RAM, and nil where there is none; the text says why, and costs a longer pause, no more.
+func (t *Tracking) tracker(spaces []Space) (snapshot.Tracker, string) {
+	if t == nil || len(spaces) == 0 {
 		return nil, ""
 	}
 	open := track.New
 	if t.Armed {
 		open = track.Continue
 	}
-	tracker, err := open(t.Way, t.Regions, track.Files{Pagemap: osFile(t.Pagemap), Fault: osFile(t.Fault), Clear: osFile(t.Clear)})
+	tracker, err := open(t.Way, t.Regions, track.Files{Pagemap: osFile(t.Pagemap), Fault: osFile(t.Fault), Clear: osFile(t.Clear), RAM: osFile(spaces[0].File)})
 	if err != nil {
 		return nil, err.Error()
 	}
@@ -282,9 +282,15 @@ type remote struct {
 	replies <-chan reply
 }
 
+func (r *remote) Prepare(ctx context.Context) error {
+	r.out.write(line{Prepare: true})
+	runtime.GC() // for Pause
+	_, err := r.next(ctx)
+	return err
+}
+
 func (r *remote) Pause(ctx context.Context) error {
 	// The collector would compete with the last pass, and has nothing to gain in it.
-	runtime.GC()
 	debug.SetGCPercent(-1)
 	r.out.write(line{Pause: true})
 	_, err := r.next(ctx)

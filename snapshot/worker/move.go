@@ -171,7 +171,7 @@ func (j *SendJob) run(ctx context.Context, answer func(line), notify func(Progre
 		return line{}, fmt.Errorf("reach the destination: %w: %w", err, errdefs.ErrUnavailable)
 	}
 	defer raw.Close()
-	tracker, untracked := j.Tracking.tracker()
+	tracker, untracked := j.Tracking.tracker(j.Spaces)
 	if err := confine(nil); err != nil {
 		return line{}, err
 	}
@@ -190,9 +190,24 @@ func (j *SendJob) run(ctx context.Context, answer func(line), notify func(Progre
 		Ref: j.Ref, Live: restoring{j.Live}, Budget: j.Budget, Tracker: tracker, Table: osFile(j.Table), Bandwidth: j.Bandwidth,
 		Progress: func(p snapshot.Progress) { notify(Progress{Progress: p}) },
 		Ended:    func(digest string) { answer(line{Ended: digest}) },
-		Ready:    func(s snapshot.Sent) { answer(answered(s)) },
+		Ready: func(s snapshot.Sent) {
+			answer(answered(s))
+			linger(ctx)
+		},
 	})
 	return answered(sent), err
+}
+
+// lingering is how long a worker that has sent a VM keeps the VM's memory mapped. Unmapping it
+// takes a core for tens of milliseconds, in which the VM would stand still: the hand-over and
+// the first steps of the guest at its destination want the cores.
+const lingering = time.Second
+
+func linger(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(lingering):
+	}
 }
 
 // restoring collects garbage again behind the state, which is when it is of use.

@@ -29,6 +29,8 @@ type both struct {
 	fail     error // of Load
 }
 
+func (b *both) Prepare(context.Context) error { return nil }
+
 func (b *both) Pause(context.Context) error { return nil }
 
 func (b *both) Save(context.Context) (json.RawMessage, error) {

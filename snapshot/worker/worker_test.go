@@ -319,6 +319,8 @@ func TestErrorOfAWorkerThatHearsNoMore(t *testing.T) {
 // stands is a VM that does as it is told.
 type stands struct{ snapshot.Live }
 
+func (stands) Prepare(context.Context) error { return nil }
+
 func (stands) Pause(context.Context) error { return nil }
 
 func (stands) Save(context.Context) (json.RawMessage, error) { return nil, nil }
