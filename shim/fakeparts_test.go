@@ -66,6 +66,7 @@ type fakeMachine struct {
 	dies    func() // what SIGKILL finds
 	nics    *fakeNICs
 	off     bool   // by the guest
+	unsure  bool   // or by a signal
 	reason  string // of the end
 	presses int    // of the power button
 }
@@ -136,7 +137,7 @@ func (m *fakeMachine) Done() <-chan struct{}                     { return m.done
 func (m *fakeMachine) Exit() vmm.Exit {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return vmm.Exit{Status: 137, Clean: m.off, Reason: m.reason, At: time.Now()}
+	return vmm.Exit{Status: 137, Clean: m.off, Unsure: m.off && m.unsure, Reason: m.reason, At: time.Now()}
 }
 
 // reset is what the guest does whose VMM ends with it.

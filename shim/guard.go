@@ -52,12 +52,18 @@ func (vm *VM) early() error {
 	how := ""
 	if r := vm.init.pumps.reported(); r != nil {
 		how = fmt.Sprintf("exit %d", r.GetExitStatus())
-	} else if exit := vm.machine.Exit(); exit.Clean {
+	} else if exit := vm.machine.Exit(); vm.poweredOff(exit) {
 		how = "exit 0, powered off"
 	} else {
 		how = fmt.Sprintf("exit %d, VMM: status %d, %s", killed, exit.Status, exit.Reason)
 	}
 	return fmt.Errorf("the guest ended (%s) %w: %w", how, errEarly, errdefs.ErrAborted)
+}
+
+// poweredOff reports whether the guest has powered itself off. One with an agent reports the end
+// of its init first, which counts, so that a VMM that was told to end is not taken for it.
+func (vm *VM) poweredOff(exit vmm.Exit) bool {
+	return exit.Clean && !(exit.Unsure && vm.spec().HasAgent())
 }
 
 // why prefers the end of the guest to what that has led to.
@@ -117,8 +123,8 @@ func (vm *VM) mourn() {
 		defer cancel()
 		exit := vm.obituary(ctx)
 		status := uint32(killed)
-		if exit.Clean {
-			status = 0 // powered off from inside
+		if vm.poweredOff(exit) {
+			status = 0
 		}
 		// init's own exit may be on its way: it was reported before the guest went down.
 		if !vm.starved(exit) {

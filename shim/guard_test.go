@@ -236,6 +236,39 @@ func TestGuestEndsBeforeThePause(t *testing.T) {
 	}
 }
 
+// A VMM that is told to end by a signal, where its guest's power-off looks the same: a guest with an
+// agent has not ended by itself, unless its init has, and who restarts what fails is to see it.
+func TestVMMIsToldToEnd(t *testing.T) {
+	for name, tt := range map[string]struct {
+		unsure, exits bool
+		status        uint32
+	}{
+		"by the guest":        {status: 0},
+		"by somebody":         {unsure: true, status: killed},
+		"behind the init's 7": {unsure: true, exits: true, status: 7},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t).running()
+			vm := w.service.vm
+			w.machine.unsure = tt.unsure
+			if tt.exits {
+				w.agent.exit("") <- 7
+				if !eventually(func() bool { return vm.init.pumps.reported() != nil }) {
+					t.Error("no end of the process")
+				}
+			}
+			w.machine.powerOff()
+			w.endsOnce(name, tt.status)
+		})
+	}
+	w, output := diskWorld(t)
+	w.must("create", w.createDisk(output))
+	w.must("start", w.start())
+	w.machine.unsure = true
+	w.machine.powerOff()
+	w.endsOnce("a guest without an agent", 0)
+}
+
 // N-51: who ordered the operation hears why it ended, also where the task is deleted the moment that
 // its end is told, and its shim's socket goes.
 func TestGuestEndsAndItsTaskIsDeleted(t *testing.T) {

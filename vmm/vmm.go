@@ -191,9 +191,11 @@ const (
 	DeviceRemoved EventKind = "device-removed"
 )
 
-// Exit says how the process ended. Clean is true after a power-off by the guest.
+// Exit says how the process ended. Clean is true after a power-off by the guest; Unsure says of a
+// clean one that a signal from outside, which this VMM obeys, looks the same.
 type Exit struct {
 	Clean  bool
+	Unsure bool
 	Status int // exit status, or 128 + signal
 	Reason string
 	At     time.Time

@@ -261,6 +261,22 @@ func TestNoAnswer(t *testing.T) {
 	}
 }
 
+// TestExit: a power-off by the guest and a signal to the VMM look the same, and the exit says so.
+func TestExit(t *testing.T) {
+	for _, e := range []struct {
+		how           ending
+		status        int
+		clean, unsure bool
+	}{
+		{poweredOff, 0, true, true}, {unknown, 0, true, true}, {poweredOff, -1, true, true},
+		{unknown, -1, false, false}, {unknown, 143, false, false}, {reset, 0, false, false}, {panicked, 0, false, false},
+	} {
+		if got := exitOf(e.how, e.status); got.Clean != e.clean || got.Unsure != e.unsure {
+			t.Errorf("exit of %+v: %+v", e, got)
+		}
+	}
+}
+
 // TestEnds: what the guest did ends the VM, whatever the VMM makes of it.
 func TestEnds(t *testing.T) {
 	report := func(source, name string) string {

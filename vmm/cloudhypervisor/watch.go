@@ -156,7 +156,7 @@ func exitOf(how ending, status int) vmm.Exit {
 	case how == panicked:
 		return vmm.Exit{Status: 1, Reason: "guest panicked"}
 	case how == poweredOff && status <= 0, status == 0:
-		return vmm.Exit{Clean: true, Reason: "powered off by the guest"}
+		return vmm.Exit{Clean: true, Unsure: true, Reason: "powered off by the guest, or told to end from outside"}
 	case status == process.BusError:
 		return vmm.Exit{Status: status, Reason: process.NoRoom}
 	case status > 128:
