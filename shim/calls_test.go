@@ -3,6 +3,8 @@ package shim
 import (
 	"context"
 	"errors"
+	"io"
+	"log/slog"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -165,11 +167,20 @@ func TestKillDuringAPauseThatHangs(t *testing.T) {
 // A VMM that was too slow to pause in time may do so later: the pause is taken back as soon
 // as it answers. Until then the task is pausing, and no capture may begin.
 func TestPauseThatComesTooLate(t *testing.T) {
-	w := newWorld(t).running()
+	w := newWorld(t)
 	var hangs atomic.Bool
+	var tries, said atomic.Int32
+	w.service.log = slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.MessageKey && a.Value.String() == "take back a pause that failed" {
+			said.Add(1)
+		}
+		return a
+	}}))
+	w.running()
 	hangs.Store(true)
 	w.at("pause", func() error { w.machine.set(false); return context.DeadlineExceeded })
 	w.at("resume", func() error {
+		tries.Add(1)
 		if hangs.Load() {
 			return context.DeadlineExceeded
 		}
@@ -184,6 +195,9 @@ func TestPauseThatComesTooLate(t *testing.T) {
 	}
 	if _, err := w.capture(); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
 		t.Errorf("capture = %v", err)
+	}
+	if !eventually(func() bool { return tries.Load() > 3 }) || said.Load() != 1 {
+		t.Errorf("of the same error the log tells %d times in %d tries", said.Load(), tries.Load())
 	}
 	hangs.Store(false)
 	if !eventually(func() bool { return w.status("") == tasktypes.Status_RUNNING }) || !w.machine.running() {

@@ -42,8 +42,12 @@ func (s *Service) Pause(ctx context.Context, r *taskapi.PauseRequest) (*emptyRes
 	})
 }
 
-// unpauseBound is how long a Pause that failed waits to be taken back.
-const unpauseBound = time.Second
+// Bounds of a Pause that failed: how long it waits to be taken back, and the longest time between
+// two tries behind it.
+const (
+	unpauseBound   = time.Second
+	longestUnpause = 5 * time.Second
+)
 
 // unpause takes back a Pause that failed: the VMM may have done it all the same, or do it
 // as soon as it answers again. Until it says that the VM runs the task is pausing, and
@@ -51,34 +55,39 @@ const unpauseBound = time.Second
 func (vm *VM) unpause() {
 	ctx, cancel := context.WithTimeout(vm.life, unpauseBound)
 	defer cancel()
-	if vm.runOn(ctx) {
+	said := vm.runOn(ctx)
+	if said == nil {
 		return
 	}
+	vm.log.Warn("take back a pause that failed", "error", said)
 	go func() {
-		for vm.is(Pausing) && vm.life.Err() == nil {
+		for pause := retryWait; vm.is(Pausing) && vm.life.Err() == nil; pause = min(2*pause, longestUnpause) {
 			bound, cancel := context.WithTimeout(vm.life, guestBound)
-			over := vm.runOn(bound)
+			err := vm.runOn(bound)
 			cancel()
-			if over {
+			if err == nil {
 				return
 			}
-			sleep(vm.life, retryWait)
+			if err.Error() != said.Error() { // it may take for ever
+				vm.log.Warn("take back a pause that failed", "error", err)
+			}
+			said = err
+			sleep(vm.life, pause)
 		}
 	}()
 }
 
 // runOn is one try of unpause.
-func (vm *VM) runOn(ctx context.Context) bool {
+func (vm *VM) runOn(ctx context.Context) error {
 	if err := vm.machine.Resume(ctx); err != nil {
-		vm.log.Warn("take back a pause that failed", "error", err)
-		return false
+		return err
 	}
 	defer vm.calling()()
 	if vm.settle(Pausing, Running, nil) == nil {
 		vm.deliver(vm.life)
 		vm.resizeAll(vm.life)
 	}
-	return true
+	return nil
 }
 
 // Resume undoes Pause. What came for the processes meanwhile reaches them.
