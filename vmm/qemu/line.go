@@ -130,7 +130,7 @@ func (f *files) flashLine() (args []string) {
 			readOnly = "off"
 		}
 		args = append(args, "-blockdev", opt("", "driver", "file", "node-name", flashNodes[i], "filename", path,
-			"locking", "off", "read-only", readOnly, "auto-read-only", "off"))
+			"locking", "off", "drop-cache", "off", "read-only", readOnly, "auto-read-only", "off"))
 	}
 	return args
 }
@@ -162,10 +162,12 @@ func diskLine(disk vmm.Disk, source blockSource, bootable bool) []string {
 		device = append(device, "bootindex", strconv.Itoa(disk.Slot))
 	}
 	// Locks would be taken on the open file description, which the caller shares and
-	// the next incarnation on this node needs.
+	// the next incarnation on this node needs. The host's cache of a disk is right: no other
+	// host writes to the file. QEMU would drop it whenever a VM whose state was saved or
+	// loaded goes on, and wait for what of it is to be written.
 	return []string{
 		"-blockdev", opt("", "driver", source.driver, "node-name", diskID(disk.ID), "filename", source.path,
-			"cache.direct", "off", "discard", "unmap", "aio", "threads", "locking", "off",
+			"cache.direct", "off", "discard", "unmap", "aio", "threads", "locking", "off", "drop-cache", "off",
 			"read-only", readOnly, "auto-read-only", "off"),
 		"-device", opt("virtio-blk-pci", device...),
 	}
