@@ -110,6 +110,31 @@ func TestSendFile(t *testing.T) {
 	}
 }
 
+// late is a context whose time is over, which it does not say yet.
+type late struct{ context.Context }
+
+func (late) Deadline() (time.Time, bool) { return time.Unix(1, 0), true }
+
+// TestTimeIsOverBeforeTheWrite: a command of which nothing was sent costs no more than itself.
+func TestTimeIsOverBeforeTheWrite(t *testing.T) {
+	c := dial(t, &qmptest.Server{Status: "running"}, nil)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	if err := c.Execute(late{t.Context()}, "query-status", nil, nil); !errdefs.IsDeadlineExceeded(err) {
+		t.Errorf("execute: got %v, want DeadlineExceeded", err)
+	}
+	if err := c.SendFile(late{t.Context()}, "f", w); !errdefs.IsDeadlineExceeded(err) {
+		t.Errorf("send file: got %v, want DeadlineExceeded", err)
+	}
+	if err := c.Execute(t.Context(), "query-status", nil, nil); err != nil {
+		t.Errorf("the next command: %v", err)
+	}
+}
+
 func TestConcurrentCalls(t *testing.T) {
 	c := dial(t, &qmptest.Server{Status: "running"}, nil)
 	var wg sync.WaitGroup

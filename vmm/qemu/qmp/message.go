@@ -83,10 +83,11 @@ func (c *Client) write(ctx context.Context, r request, file *os.File) error {
 	if err := c.conn.SetWriteDeadline(deadline); err != nil {
 		return fmt.Errorf("%w: %w", errdefs.ErrUnavailable, err)
 	}
-	err = c.writeWith(line, file)
+	sent, err := c.writeWith(line, file)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		// Half a line may be out: nothing that follows it would be understood.
-		c.conn.Close()
+		if sent > 0 { // half a line: nothing that follows it would be understood
+			c.conn.Close()
+		}
 		return fmt.Errorf("write: %w", context.DeadlineExceeded)
 	}
 	if err != nil {
@@ -96,23 +97,21 @@ func (c *Client) write(ctx context.Context, r request, file *os.File) error {
 	return nil
 }
 
-func (c *Client) writeWith(line []byte, file *os.File) error {
+func (c *Client) writeWith(line []byte, file *os.File) (sent int, err error) {
 	if file == nil {
-		_, err := c.conn.Write(line)
-		return err
+		return c.conn.Write(line)
 	}
 	raw, err := file.SyscallConn()
 	if err != nil {
-		return err
+		return 0, err
 	}
-	sent := 0
 	// Not file.Fd(): that would make the caller's file blocking.
 	ctlErr := raw.Control(func(fd uintptr) {
 		sent, _, err = c.conn.WriteMsgUnix(line, syscall.UnixRights(int(fd)), nil)
 	})
 	if err := errors.Join(ctlErr, err); err != nil || sent == len(line) {
-		return err
+		return sent, err
 	}
-	_, err = c.conn.Write(line[sent:])
-	return err
+	n, err := c.conn.Write(line[sent:])
+	return sent + n, err
 }
