@@ -16,6 +16,13 @@ import (
 // TestConformance runs the suite on real VMs.
 func TestConformance(t *testing.T) { vmmtest.Run(t, realEnv(t)) }
 
+// TestAborts: a pause or a save that is called off, whenever that is, gives the VM back.
+func TestAborts(t *testing.T) {
+	if err := vmmtest.Aborts(t.Context(), realEnv(t)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func realEnv(t *testing.T) vmmtest.Env {
 	t.Helper()
 	driver := New(Driver{Binary: os.Getenv("GODWIT_CLOUD_HYPERVISOR")})

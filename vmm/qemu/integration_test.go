@@ -17,6 +17,13 @@ func TestConformance(t *testing.T) {
 	vmmtest.Run(t, realEnv(t, Driver{Accel: os.Getenv("GODWIT_ACCEL")}))
 }
 
+// TestAborts: a pause or a save that is called off, whenever that is, gives the VM back.
+func TestAborts(t *testing.T) {
+	if err := vmmtest.Aborts(t.Context(), realEnv(t, Driver{Accel: os.Getenv("GODWIT_ACCEL")})); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func realEnv(t *testing.T, d Driver) vmmtest.Env {
 	t.Helper()
 	driver, err := New(d)
