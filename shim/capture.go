@@ -208,6 +208,9 @@ func (vm *VM) snapshot(c *capture) (string, error) {
 	if receipt.Orphaned != "" {
 		vm.log.Warn("the page table is not used: all pages are pushed", "reason", receipt.Orphaned)
 	}
+	if receipt.Untabled != "" {
+		vm.log.Warn("no page table could be kept: the next snapshot pushes all pages", "reason", receipt.Untabled)
+	}
 	if receipt.Ungolden != "" {
 		vm.log.Warn("golden snapshot is not used", "digest", c.req.GetGolden(), "reason", receipt.Ungolden)
 	}

@@ -30,9 +30,18 @@ func (vm *VM) openFinished(j *Journal, files *openFiles) *worker.File {
 	return worker.Open(f)
 }
 
-// removeTables removes what is known of a VM's pages.
+// removeTables removes what is known of a VM's pages. Builds before had it beside the RAM.
 func removeTables(j *Journal) error {
-	return errors.Join(removeFile(tableFile(j)), removeFile(nextFile(j)), removeFile(finishedFile(j)))
+	var errs []error
+	for _, name := range []string{".table", ".table.next", ".table.finished"} {
+		if j.RAM != "" {
+			errs = append(errs, removeFile(j.RAM+name))
+		}
+	}
+	if j.RunDir != "" {
+		errs = append(errs, removeFile(tableFile(j)), removeFile(nextFile(j)), removeFile(finishedFile(j)))
+	}
+	return errors.Join(errs...)
 }
 
 // openNext makes the file of the table for the snapshot after a checkpoint: the VM goes on,

@@ -3,7 +3,9 @@ package shim
 import (
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
@@ -75,6 +77,27 @@ func TestCheckpoint(t *testing.T) {
 	other.Operation = "op3"
 	_, err = w.machineService().Capture(t.Context(), &machinev1.CaptureRequest{Ref: other, Repository: "r"})
 	w.must("hibernate behind it", err)
+}
+
+// Whoever was admitted to ram_dir may touch all of it: a page of a table there would be missing
+// to some VM. A successor removes what a build before has left there.
+func TestTablesTakeNoRAM(t *testing.T) {
+	w := newWorld(t).running()
+	vm, _ := w.service.the()
+	j := vm.noted()
+	for _, path := range []string{tableFile(j), nextFile(j), finishedFile(j)} {
+		if strings.HasPrefix(path, w.cfg.RAMDir) || !strings.HasPrefix(path, w.cfg.RunDir) {
+			t.Errorf("%s lies in %s", path, w.cfg.RAMDir)
+		}
+		w.must("make a table", os.WriteFile(path, nil, 0o600))
+	}
+	w.must("make a table of a build before", os.WriteFile(j.RAM+".table.next", nil, 0o600))
+	w.must("remove tables", removeTables(j))
+	for _, pattern := range []string{j.RAM + ".*", tableFile(j) + "*"} {
+		if left, _ := filepath.Glob(pattern); len(left) > 0 {
+			t.Errorf("%v are left", left)
+		}
+	}
 }
 
 // P-22: a checkpoint that fails anywhere leaves the VM running, with its page table as it

@@ -140,8 +140,10 @@ func adoptDisks(disks []worker.Disk) error {
 // whole is the name of a disk that is complete.
 func whole(d worker.Disk) string { return strings.TrimSuffix(d.File.Name(), partial) }
 
-// tableFile knows the pages that the store has already, for the next snapshot.
-func tableFile(j *Journal) string { return j.RAM + ".table" }
+// tableFile knows the pages that the store has already, for the next snapshot. It has keys
+// in it, and so lies in memory, but not beside the RAM: whoever is admitted there may touch
+// all that was promised, and a page that is not left then is the end of a VM.
+func tableFile(j *Journal) string { return filepath.Join(j.RunDir, "table") }
 
 // restoredDisks names the files of a VM that came from a snapshot.
 func restoredDisks(s *spec.Spec, dir string) []JournalDisk {

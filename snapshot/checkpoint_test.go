@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
 	digest "github.com/opencontainers/go-digest"
 
 	"godwit.dev/godwit/snapshot/format"
@@ -116,6 +117,27 @@ func TestAfterACheckpoint(t *testing.T) {
 			w.restore(t, after.Digest)
 		})
 	}
+}
+
+// A table that finds no room costs the next snapshot bytes, not this one its life; the one of
+// before is not taken for it.
+func TestCheckpointWithoutATable(t *testing.T) {
+	w := newWorld(t, 34)
+	file := emptyFile(t, "next")
+	full, err := os.Open(file.Name()) // nothing can be written to it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	w.opts.Next, w.opts.Repository = full, "repo/uid1"
+	receipt, err := Push(t.Context(), w.st, w.src, w.opts)
+	if err != nil || receipt.Untabled == "" {
+		t.Fatalf("a checkpoint whose table finds no room: %v, untabled %q", err, receipt.Untabled)
+	}
+	if _, err := OpenTable(file); !errdefs.IsNotFound(err) {
+		t.Errorf("its table: %v", err)
+	}
+	w.restore(t, receipt.Digest)
 }
 
 // A chain of checkpoints: each refers to pages of all before it.

@@ -118,9 +118,7 @@ func (p *push) putIndex(ctx context.Context, c *capture, index *format.Index, pa
 		return own, pages, err
 	}
 	if c.table != nil {
-		if err := c.table.write(c, p.o.Repository, blob, packs); err != nil {
-			return own, pages, err
-		}
+		p.receipt.Untabled = c.table.try(c, p.o.Repository, blob, packs)
 	}
 	if blob, err = p.sealed(blob, aboutIndex); err != nil {
 		return own, pages, err

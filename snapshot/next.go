@@ -55,8 +55,19 @@ func (n *nextTable) prove(f *frame, h *hasher, raw []byte) {
 	}
 }
 
-// write is called when frames are numbered, with the plain index. Without it the next
-// snapshot pushes more, and no more than that.
+// try is write, and says why there is no table: without one the next snapshot pushes more,
+// and no more than that. What there is of it gives its room back. It stays an unfinished one,
+// so that none of before is taken for it.
+func (n *nextTable) try(c *capture, repository string, index []byte, packs []*pack) string {
+	err := n.write(c, repository, index, packs)
+	if err == nil {
+		return ""
+	}
+	_ = n.file.Truncate(0)
+	return err.Error()
+}
+
+// write is called when frames are numbered, with the plain index.
 func (n *nextTable) write(c *capture, repository string, index []byte, packs []*pack) error {
 	keys := make([]*seal.Key, len(packs))
 	for i, p := range packs {

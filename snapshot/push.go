@@ -119,6 +119,8 @@ type Receipt struct {
 	Ungolden string `json:"ungolden,omitempty"`
 	// Orphaned is why the page table of its parent was left aside.
 	Orphaned string `json:"orphaned,omitempty"`
+	// Untabled is why the next snapshot will find no page table of this one.
+	Untabled string `json:"untabled,omitempty"`
 	// Dead are bytes of Pushed that nothing refers to: of pages that changed again.
 	Dead uint64 `json:"deadBytes,omitempty"`
 	// Inside are bytes that were sent while the VM stood still: more than half of Memory had

@@ -108,7 +108,7 @@ type FillJob struct {
 	Disks  []Disk  `json:"disks,omitempty"` // read-only disks that the node lacks, by Digest
 	// Lazy says that RAM is not among Spaces, and comes later: all packs must be there.
 	Lazy  bool  `json:"lazy,omitempty"`
-	Table *File `json:"table,omitempty"` // becomes the page table; owner-only, beside the RAM file
+	Table *File `json:"table,omitempty"` // becomes the page table; owner-only
 
 	Memory      int64 `json:"memory,omitempty"`
 	Concurrency int   `json:"concurrency,omitempty"`
