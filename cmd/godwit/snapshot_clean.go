@@ -81,7 +81,11 @@ func printPruned(cmd *cobra.Command, opts *options, resp *nodev1.PruneResponse, 
 			case dry:
 				done = "would be deleted"
 			}
-			rows = append(rows, []string{p.GetVm().GetNamespace() + "/" + p.GetVm().GetId(), dash(p.GetDigest()), mib(p.GetBytes()), p.GetWhy(), done})
+			vm := dash("")
+			if p.GetVm() != nil {
+				vm = p.GetVm().GetNamespace() + "/" + p.GetVm().GetId()
+			}
+			rows = append(rows, []string{vm, dash(p.GetDigest()), mib(p.GetBytes()), p.GetWhy(), done})
 		}
 		if err := table(cmd.OutOrStdout(), "VM DIGEST BYTES WHY RESULT", rows); err != nil {
 			return err

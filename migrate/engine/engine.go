@@ -90,6 +90,9 @@ type Deleter interface {
 	// Collect removes the files of a layout directory that nothing lists and that are
 	// older than grace. Of a registry it removes nothing.
 	Collect(ctx context.Context, repository string, grace time.Duration, dry bool) (files int, bytes uint64, err error)
+	// Abandoned does that for what this node's own layouts have beside the repositories of the
+	// VMs that are known: those from which all snapshots were deleted, and golden snapshots'.
+	Abandoned(ctx context.Context, known func(uid string) bool, grace time.Duration, dry bool) ([]Freed, error)
 }
 
 // Golden knows golden snapshots. It is nil where nobody does.

@@ -41,6 +41,10 @@ func (e *Engine) Prune(ctx context.Context, req *nodev1.PruneRequest) (*nodev1.P
 	}
 	files, ferr := e.collect(ctx, all.GetRecords(), mine, req.GetDryRun())
 	resp.Pruned = append(resp.Pruned, files...)
+	if req.GetVm() == nil {
+		rest, rerr := e.abandoned(ctx, req.GetDryRun())
+		resp.Pruned, ferr = append(resp.Pruned, rest...), errors.Join(ferr, rerr)
+	}
 	if err := errors.Join(err, ferr); err != nil {
 		resp.Warning = err.Error()
 	}
@@ -111,8 +115,28 @@ func (e *Engine) collect(ctx context.Context, all []*nodev1.Record, mine func(*n
 		files, bytes, failed := e.Snapshots.Collect(ctx, repository, e.opts.Retention.Grace, dry)
 		err = errors.Join(err, failed)
 		if files > 0 {
-			list = append(list, &nodev1.Pruned{Vm: rec.GetVm(), Repository: repository, Bytes: bytes, Why: fmt.Sprintf("%d files that no manifest lists", files)})
+			list = append(list, &nodev1.Pruned{Vm: rec.GetVm(), Repository: repository, Bytes: bytes, Why: unlisted(files)})
 		}
 	}
 	return list, err
 }
+
+// abandoned is collect for what no record stands for: of a VM that was removed, the records
+// are asked first, so that one which is made meanwhile has young files alone.
+func (e *Engine) abandoned(ctx context.Context, dry bool) (list []*nodev1.Pruned, err error) {
+	all, err := e.Records.List(ctx, &nodev1.ListRequest{})
+	if err != nil {
+		return nil, records(err)
+	}
+	known := map[string]bool{}
+	for _, rec := range all.GetRecords() {
+		known[rec.GetUid()] = true
+	}
+	freed, err := e.Snapshots.Abandoned(ctx, func(uid string) bool { return known[uid] }, e.opts.Retention.Grace, dry)
+	for _, f := range freed {
+		list = append(list, &nodev1.Pruned{Repository: f.Repository, Bytes: f.Bytes, Why: unlisted(f.Files)})
+	}
+	return list, err
+}
+
+func unlisted(files int) string { return fmt.Sprintf("%d files that no manifest lists", files) }

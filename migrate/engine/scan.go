@@ -18,6 +18,13 @@ type Leftover struct {
 	Bytes          uint64
 }
 
+// Freed tells of files of a repository that nothing lists.
+type Freed struct {
+	Repository string
+	Files      int
+	Bytes      uint64
+}
+
 // scanned is what the engine remembers of tags that no record names.
 type scanned struct {
 	since map[string]time.Time // by repository and digest: first seen
@@ -32,16 +39,21 @@ const minScan = time.Minute
 // the files that nothing lists. It decides by the record; a tag, and the clock of whoever
 // wrote it, only say where to look. Each is watched for the grace time first (N-36).
 //
-// Repositories of VMs without a record are not looked at: they may be another cluster's.
+// Tags in repositories of VMs without a record are not looked at: they may be another
+// cluster's. Where there is no tag either, each node frees what its own directory has of them.
 // Call it often; it begins when it is due, and takes as long as the store takes for all
 // tags of all VMs.
 func (e *Engine) Scan(ctx context.Context) error {
 	e.scanning.Lock()
 	defer e.scanning.Unlock()
-	if !e.opts.Retention.Scans || e.now().Before(e.scan.next) {
+	if e.now().Before(e.scan.next) {
 		return nil
 	}
 	e.scan.next = e.now().Add(max(e.opts.Retention.Grace/4, minScan))
+	if !e.opts.Retention.Scans {
+		_, err := e.abandoned(ctx, false)
+		return err
+	}
 	found, err := e.leftovers(ctx, nil)
 	errs := []error{err}
 	for _, f := range found {
@@ -51,7 +63,8 @@ func (e *Engine) Scan(ctx context.Context) error {
 	}
 	all, err := e.Records.List(ctx, &nodev1.ListRequest{})
 	_, ferr := e.collect(ctx, all.GetRecords(), func(*nodev1.VM) bool { return true }, false)
-	return errors.Join(append(errs, err, ferr)...)
+	_, aerr := e.abandoned(ctx, false)
+	return errors.Join(append(errs, err, ferr, aerr)...)
 }
 
 // leftover is one that no record keeps.

@@ -59,6 +59,7 @@ type world struct {
 	removals   int               // of containers
 	made       int64             // when the task of the container was made that was marked last
 	files      int               // of its directory that nothing lists
+	forsaken   []string          // uids of layout directories without a tag
 	broken     []string          // violations
 	log        []string          // calls, in order
 	fault      fault

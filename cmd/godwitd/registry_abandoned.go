@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/google/uuid"
+
+	"godwit.dev/godwit/migrate/engine"
+	"godwit.dev/godwit/snapshot"
+	"godwit.dev/godwit/snapshot/store"
+)
+
+// Abandoned implements engine.Deleter. Repositories of VMs are directories whose names are
+// UUIDs: others are not godwit's, but for that of golden snapshots, which no VM is behind.
+func (r *registry) Abandoned(ctx context.Context, known func(uid string) bool, grace time.Duration, dry bool) ([]engine.Freed, error) {
+	root := r.config.Registry.Layout
+	if root == "" {
+		return nil, nil
+	}
+	entries, err := os.ReadDir(root)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("look for repositories in %s: %w", root, err)
+	}
+	var all []engine.Freed
+	var errs []error
+	for _, e := range entries {
+		dir := filepath.Join(root, e.Name())
+		repository := store.LayoutPrefix + dir
+		golden := repository == snapshot.GoldenRepository(store.LayoutPrefix+root)
+		if !golden && (uuid.Validate(e.Name()) != nil || known(e.Name())) {
+			continue
+		}
+		l, err := store.NewLayout(dir)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		tidy, after := l.Retire, grace
+		if golden { // one may be on its way: a push that takes long holds its packs, but not at once
+			tidy, after = l.Collect, max(grace, engine.DefaultLeftovers)
+		}
+		c, err := tidy(ctx, after, dry)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("collect files of %s: %w", dir, err))
+		}
+		if c.Files > 0 {
+			all = append(all, engine.Freed{Repository: repository, Files: c.Files, Bytes: c.Bytes})
+		}
+	}
+	return all, errors.Join(errs...)
+}

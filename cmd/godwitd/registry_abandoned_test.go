@@ -1,0 +1,107 @@
+package main
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/snapshot"
+	"godwit.dev/godwit/snapshot/store"
+)
+
+// ageing is a node with a layout, and the time since all of its files were written.
+func ageing(t *testing.T) (r *registry, root string, age func(time.Duration)) {
+	t.Helper()
+	root = t.TempDir()
+	cfg := config.Default()
+	cfg.Registry.Layout = root
+	return newRegistry(cfg), root, func(d time.Duration) {
+		past := time.Now().Add(-d)
+		err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			return os.Chtimes(path, past, past)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// tagged puts a hold and its blobs into a repository.
+func tagged(t *testing.T, r *registry, repository string) (dgst, tag string) {
+	t.Helper()
+	st, err := r.open(repository)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref := snapshot.Ref{VM: "default/web", UID: "u", Operation: "op", Attempt: 1, Generation: 2}
+	if err := snapshot.NewHold(st, ref).Keep(t.Context(), []v1.Descriptor{v1.DescriptorEmptyJSON}); err != nil {
+		t.Fatal(err)
+	}
+	info, err := st.Stat(t.Context(), store.Manifest(ref.HoldTag()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Digest.String(), ref.HoldTag()
+}
+
+// A VM that was removed leaves nothing in a layout once its snapshots were deleted and the
+// grace time is over; what has a tag, a record or a name of somebody else's stays, and of golden
+// snapshots what is listed.
+func TestAbandonedLayouts(t *testing.T) {
+	r, root, age := ageing(t)
+	removed, asleep, owned := uuid.NewString(), uuid.NewString(), uuid.NewString()
+	for _, name := range []string{removed, asleep, owned, "golden", "else"} {
+		repository := store.LayoutPrefix + filepath.Join(root, name)
+		d, tag := tagged(t, r, repository)
+		if name == asleep {
+			continue
+		}
+		if err := r.Drop(t.Context(), repository, d, tag); err != nil {
+			t.Fatal(err)
+		}
+	}
+	blobs := func(name string) int {
+		files, err := filepath.Glob(filepath.Join(root, name, "blobs/sha256/*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(files)
+	}
+	known := func(uid string) bool { return uid == owned }
+	tend := func(freed int, dry bool) {
+		t.Helper()
+		if all, err := r.Abandoned(t.Context(), known, time.Minute, dry); err != nil || len(all) != freed {
+			t.Fatalf("freed %+v, %v", all, err)
+		}
+	}
+	tend(0, false) // it may be of a push under way
+	age(10 * time.Minute)
+	tend(1, true)
+	if blobs(removed) != 2 {
+		t.Error("a dry one removes files")
+	}
+	tend(1, false)
+	if _, err := os.Stat(filepath.Join(root, removed)); !os.IsNotExist(err) {
+		t.Errorf("the repository of a VM that was removed: %v", err)
+	}
+	if blobs("golden") != 2 {
+		t.Error("what a golden snapshot may be made of is gone")
+	}
+	age(2 * time.Hour)
+	tend(1, false)
+	tend(0, false)
+	for name, want := range map[string]int{asleep: 2, owned: 2, "else": 2, "golden": 0} {
+		if got := blobs(name); got != want {
+			t.Errorf("%s has %d files, want %d", name, got, want)
+		}
+	}
+}
