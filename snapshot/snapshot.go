@@ -11,12 +11,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
-	"strconv"
 	"time"
 
 	"github.com/containerd/errdefs"
 	digest "github.com/opencontainers/go-digest"
 
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/api/version"
 	"godwit.dev/godwit/snapshot/format"
@@ -51,7 +51,12 @@ func (r Ref) Validate() error {
 }
 
 // Tag is the name for people.
-func (r Ref) Tag() string { return "g" + strconv.FormatUint(r.Generation, 10) + "-" + r.Operation }
+func (r Ref) Tag() string { return record.SnapshotTag(r.Generation, r.Operation, 0) }
+
+// Made reports whether an operation gave its manifest that tag: it is no name of somebody's.
+func (r Ref) Made(tag string) bool {
+	return tag == r.Tag() || tag == r.HoldTag() || tag == record.SnapshotTag(r.Generation, r.Operation, r.Attempt)
+}
 
 // Repository is where snapshots of a VM go: below a prefix of a registry, or below
 // store.LayoutPrefix and a directory.

@@ -169,7 +169,7 @@ func (r *registry) Leftovers(ctx context.Context, repository string) ([]engine.L
 			all = append(all, engine.Leftover{Tag: l.Tag, Digest: d.String(), UID: path.Base(repository), Operation: "of a signature"})
 			continue
 		}
-		if l.Err != nil || l.Tag != l.Ref.Tag() && l.Tag != l.Ref.HoldTag() {
+		if l.Err != nil || !l.Ref.Made(l.Tag) {
 			continue // somebody else's, or a name that somebody gave it
 		}
 		all = append(all, engine.Leftover{Tag: l.Tag, Digest: l.Digest.String(), UID: l.Ref.UID, Operation: l.Ref.Operation, Generation: l.Ref.Generation, Hold: l.Hold, Bytes: l.Size})

@@ -17,6 +17,7 @@ import (
 
 	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/store"
 	"godwit.dev/godwit/snapshot/store/storetest"
@@ -170,7 +171,14 @@ func TestLeftovers(t *testing.T) {
 	signed := digest.FromString("a push that died")
 	put(snapshot.SignatureTag(signed), image)
 	put(snapshot.SignatureTag(digest.Digest(d)), image) // of what is there
+	image.Annotations[snapshot.AnnotationOperation], image.Annotations[snapshot.AnnotationAttempt] = "move", "2"
+	moved := record.SnapshotTag(1, "move", 2) // as a cold move names what it makes
+	put(moved, image)
 	all, err := r.Leftovers(t.Context(), repository)
+	if err != nil || len(all) != 3 || all[0].Tag != moved || all[0].Operation != "move" {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	err, all = r.Drop(t.Context(), repository, all[0].Digest, all[0].Tag), all[1:]
 	if err == nil && len(all) == 2 && all[1].UID == "uid1" && all[1].Digest == signed.String() {
 		err, all = r.Drop(t.Context(), repository, all[1].Digest, all[1].Tag), all[:1]
 		if left, e := r.Leftovers(t.Context(), repository); e != nil || len(left) != 1 {

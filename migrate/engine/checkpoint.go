@@ -37,7 +37,7 @@ func (e *Engine) Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest) 
 // place says where the snapshot of an operation goes.
 func (e *Engine) place(rec *nodev1.Record, op *nodev1.Operation) error {
 	op.Repository = e.opts.Repository(rec)
-	op.Tag = fmt.Sprintf("g%d-%s", rec.GetGeneration(), op.GetId())
+	op.Tag = record.SnapshotTag(rec.GetGeneration(), op.GetId(), 0)
 	if op.GetRepository() == "" {
 		return fmt.Errorf("capture VM %s: node %s has no registry and no layout to put it: %w", name(rec.GetVm()), e.opts.Node, errdefs.ErrFailedPrecondition)
 	}

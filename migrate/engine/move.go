@@ -114,7 +114,7 @@ func preflight(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 			return fmt.Errorf("move VM %s: %s: %w", name(op.GetVm()), no, errdefs.ErrFailedPrecondition)
 		}
 		req.Repository = e.opts.Repository(rec)
-		req.Tag = fmt.Sprintf("g%d-%s-a%d", rec.GetGeneration(), op.GetId(), op.GetAttempt())
+		req.Tag = record.SnapshotTag(rec.GetGeneration(), op.GetId(), op.GetAttempt())
 	}
 	return e.advance(ctx, op, req)
 }
