@@ -83,15 +83,18 @@ func (e *Engine) Clean(ctx context.Context, vm *nodev1.VM) error {
 		return records(err)
 	}
 	var errs []error
+	away := map[string]bool{} // repositories that would say so of each, after all their retries
 	for _, o := range resp.GetOwed() {
-		if vm != nil && name(vm) != name(o.GetVm()) || !e.reaches(o.GetSnapshot().GetRepository()) {
+		repository := o.GetSnapshot().GetRepository()
+		if vm != nil && name(vm) != name(o.GetVm()) || away[repository] || !e.reaches(repository) {
 			continue
 		}
 		if err := e.pay(ctx, o); err != nil {
 			errs = append(errs, err)
-			if errdefs.IsUnavailable(err) || ctx.Err() != nil {
-				break // it would say so for each of them, after all its retries
-			}
+			away[repository] = errdefs.IsUnavailable(err)
+		}
+		if ctx.Err() != nil {
+			break
 		}
 	}
 	return errors.Join(errs...)

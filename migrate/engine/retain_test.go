@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -340,52 +339,5 @@ func TestStoreThatHangs(t *testing.T) {
 	w.rounds(e, 1)
 	if resp, err := w.records.Operation(t.Context(), &nodev1.OperationRequest{Id: "r0-1"}); err != nil || !resp.GetOperation().GetCleanupPending() || len(w.owed()) != 1 {
 		t.Errorf("operation %v, %v, owed %v", resp.GetOperation(), err, w.owed())
-	}
-}
-
-func (n *machine) Abandoned(ctx context.Context, known func(string) bool, _ time.Duration, dry bool) (all []Freed, err error) {
-	err = n.do(ctx, "Abandoned", func() error {
-		n.forsaken = slices.DeleteFunc(n.forsaken, func(uid string) bool {
-			if !known(uid) {
-				all = append(all, Freed{Repository: uid, Files: 3})
-			}
-			return !known(uid) && !dry
-		})
-		return nil
-	})
-	return all, err
-}
-
-// listless are records that do not answer which VMs there are.
-type listless struct{ nodev1.RecordsService }
-
-func (listless) List(context.Context, *nodev1.ListRequest) (*nodev1.ListResponse, error) {
-	return nil, errdefs.ErrUnavailable
-}
-
-// What a VM that was removed had in a layout is freed by the node whose layout it is, without a
-// record that tells of it, whether it scans or not; a prune of one VM leaves it alone.
-func TestAbandonedIsFreed(t *testing.T) {
-	w := asleep(t)
-	e := w.start("n1")
-	for _, scans := range []bool{true, false} {
-		e.opts.Retention = Retention{Keep: 1, Grace: time.Minute, Scans: scans}
-		e.scan.next = time.Time{}
-		mine := w.record().GetUid()
-		w.forsaken = []string{mine, "gone"}
-		for _, req := range []*nodev1.PruneRequest{{DryRun: true}, {Vm: vm}} {
-			resp, err := e.Prune(t.Context(), req)
-			if all := resp.GetPruned(); err != nil || len(w.forsaken) != 2 || len(all) > 0 && all[0].GetRepository() != "gone" || len(all) == 0 && req.GetDryRun() {
-				t.Errorf("%v: %v, %v", req, resp, err)
-			}
-		}
-		if err := e.Scan(t.Context()); err != nil || len(w.forsaken) != 1 || w.forsaken[0] != mine {
-			t.Errorf("scans %v: %v are left: %v", scans, w.forsaken, err)
-		}
-	}
-	w.forsaken = []string{"gone"}
-	e.Records, e.scan.next = listless{e.Records}, time.Time{}
-	if err := e.Scan(t.Context()); !errdefs.IsUnavailable(err) || len(w.forsaken) != 1 {
-		t.Errorf("without an answer of the records %v are left: %v", w.forsaken, err)
 	}
 }

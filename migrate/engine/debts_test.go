@@ -1,0 +1,106 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+func (n *machine) Abandoned(ctx context.Context, known func(string) bool, _ time.Duration, dry bool) (all []Freed, err error) {
+	err = n.do(ctx, "Abandoned", func() error {
+		n.forsaken = slices.DeleteFunc(n.forsaken, func(uid string) bool {
+			if !known(uid) {
+				all = append(all, Freed{Repository: uid, Files: 3})
+			}
+			return !known(uid) && !dry
+		})
+		return nil
+	})
+	return all, err
+}
+
+// listless are records that do not answer which VMs there are.
+type listless struct{ nodev1.RecordsService }
+
+func (listless) List(context.Context, *nodev1.ListRequest) (*nodev1.ListResponse, error) {
+	return nil, errdefs.ErrUnavailable
+}
+
+// What a VM that was removed had in a layout is freed by the node whose layout it is, without a
+// record that tells of it, whether it scans or not; a prune of one VM leaves it alone.
+func TestAbandonedIsFreed(t *testing.T) {
+	w := asleep(t)
+	e := w.start("n1")
+	for _, scans := range []bool{true, false} {
+		e.opts.Retention = Retention{Keep: 1, Grace: time.Minute, Scans: scans}
+		e.scan.next = time.Time{}
+		mine := w.record().GetUid()
+		w.forsaken = []string{mine, "gone"}
+		for _, req := range []*nodev1.PruneRequest{{DryRun: true}, {Vm: vm}} {
+			resp, err := e.Prune(t.Context(), req)
+			if all := resp.GetPruned(); err != nil || len(w.forsaken) != 2 || len(all) > 0 && all[0].GetRepository() != "gone" || len(all) == 0 && req.GetDryRun() {
+				t.Errorf("%v: %v, %v", req, resp, err)
+			}
+		}
+		if err := e.Scan(t.Context()); err != nil || len(w.forsaken) != 1 || w.forsaken[0] != mine {
+			t.Errorf("scans %v: %v are left: %v", scans, w.forsaken, err)
+		}
+	}
+	w.forsaken = []string{"gone"}
+	e.Records, e.scan.next = listless{e.Records}, time.Time{}
+	if err := e.Scan(t.Context()); !errdefs.IsUnavailable(err) || len(w.forsaken) != 1 {
+		t.Errorf("without an answer of the records %v are left: %v", w.forsaken, err)
+	}
+}
+
+// debts are owed in two repositories, one of which is away.
+type debts struct {
+	nodev1.RecordsService
+	Snapshots
+	away  string
+	asked []string
+	paid  []string
+}
+
+func (d *debts) Owed(context.Context, *nodev1.OwedRequest) (resp *nodev1.OwedResponse, _ error) {
+	resp = &nodev1.OwedResponse{}
+	for _, at := range []string{"first", "first", "second"} {
+		ref := &nodev1.SnapshotRef{Repository: at, Digest: fmt.Sprint("sha256:", len(resp.GetOwed()))}
+		resp.Owed = append(resp.Owed, &nodev1.Owed{Vm: vm, Snapshot: ref})
+	}
+	return resp, nil
+}
+
+func (d *debts) Clear(_ context.Context, req *nodev1.ClearRequest) (*nodev1.ClearResponse, error) {
+	d.paid = append(d.paid, req.GetDigest())
+	return &nodev1.ClearResponse{}, nil
+}
+
+func (d *debts) Drop(_ context.Context, repository, _, _ string) error {
+	d.asked = append(d.asked, repository)
+	if repository == d.away {
+		return errdefs.ErrUnavailable
+	}
+	return nil
+}
+
+// A repository that is away is asked once, and holds up no other one's deletions.
+func TestOneRepositoryIsAway(t *testing.T) {
+	e := newWorld(t).start("n1")
+	d := &debts{RecordsService: e.Records, Snapshots: e.Snapshots, away: "first"}
+	e.opts.Repository = func(*nodev1.Record) string { return "x" } // all are in this node's reach
+	e.Records, e.Snapshots = d, d
+	if err := e.Clean(t.Context(), nil); !errdefs.IsUnavailable(err) {
+		t.Errorf("clean: %v", err)
+	}
+	if diff := cmp.Diff([]string{"first", "second"}, d.asked); diff != "" || len(d.paid) != 1 || d.paid[0] != "sha256:2" {
+		t.Errorf("paid %v, asked (-want +got):\n%s", d.paid, diff)
+	}
+}
