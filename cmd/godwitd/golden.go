@@ -7,8 +7,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -22,7 +20,6 @@ import (
 	"godwit.dev/godwit/migrate/tasks"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/store"
-	"godwit.dev/godwit/snapshot/worker"
 )
 
 // golden finds and makes golden snapshots.
@@ -32,13 +29,15 @@ type golden struct {
 	machines *node.Machines
 	records  nodev1.RecordsService
 
-	tables sync.Mutex // one table is made at a time
-	making sync.Mutex
-	busy   map[string]bool // VMs that a golden snapshot is being made of
+	patience time.Duration // with one that is read; 0: goldenBound
+
+	making  sync.Mutex
+	busy    map[string]bool                 // VMs that a golden snapshot is being made of
+	reading map[digest.Digest]chan struct{} // closed when nobody makes its table any more
 }
 
-// Bounds of what a hibernate waits for a golden snapshot that this node has not read yet,
-// and of how many tables it keeps.
+// Bounds of what a hibernate, and who makes one, waits for a golden snapshot that this node
+// has not read yet, and of how many tables it keeps.
 const (
 	goldenBound = time.Minute
 	mostTables  = 16
@@ -102,56 +101,6 @@ func (g *golden) find(ctx context.Context, vm *nodev1.VM) (digest.Digest, error)
 		return "", nil // removed since
 	}
 	return info.Digest, err
-}
-
-// ready makes the table of a golden snapshot, unless it lies there. A worker reads it, and
-// the file has its name when it is whole.
-func (g *golden) ready(ctx context.Context, d digest.Digest) error {
-	g.tables.Lock()
-	defer g.tables.Unlock()
-	path := g.config.GoldenTable(d.Encoded())
-	if now := time.Now(); os.Chtimes(path, now, now) == nil {
-		return nil
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
-	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	begun := time.Now()
-	info, err := g.worker().Golden(ctx, worker.GoldenJob{
-		Store: g.store(g.repository()), Keys: worker.KeysOf(g.config), Digest: d, Table: worker.Open(f), Memory: int64(g.config.Worker.Memory),
-	})
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(path+".new"))
-	}
-	slog.InfoContext(ctx, "golden snapshot read", "digest", d, "image", info.Name, "took", time.Since(begun))
-	g.forget()
-	return nil
-}
-
-// forget removes the tables that were not used for longest.
-func (g *golden) forget() {
-	files, err := filepath.Glob(filepath.Join(g.config.GoldenDir(), "*.table"))
-	if err != nil || len(files) <= mostTables {
-		return
-	}
-	used := func(path string) time.Time {
-		if st, err := os.Stat(path); err == nil {
-			return st.ModTime()
-		}
-		return time.Time{}
-	}
-	slices.SortFunc(files, func(a, b string) int { return used(b).Compare(used(a)) })
-	for _, path := range files[mostTables:] {
-		_ = os.Remove(path) // the next one tries again
-	}
 }
 
 // List implements node.Golden.
@@ -223,10 +172,12 @@ func (g *golden) Make(ctx context.Context, req *nodev1.GoldenRequest) (_ *nodev1
 		Repository: g.repository(), EndExecs: true, PauseBudgetMs: -1,
 		Make: &machinev1.Golden{Image: booted.Digest, Name: req.GetImage()},
 	}
+	before := g.tagged(ctx)
 	resp, err := g.machines.Capture(ctx, vm, capture)
 	if err != nil {
 		return nil, err
 	}
+	g.replaced(ctx, before, digest.Digest(resp.GetDigest()))
 	err = g.machines.Abort(ctx, vm, &machinev1.AbortRequest{Ref: capture.GetRef(), Reason: "the golden snapshot is made"})
 	if err := g.ready(ctx, digest.Digest(resp.GetDigest())); err != nil { // the first to sleep reads it
 		slog.WarnContext(ctx, "golden snapshot is not ready here", "digest", resp.GetDigest(), "error", err)
@@ -235,6 +186,43 @@ func (g *golden) Make(ctx context.Context, req *nodev1.GoldenRequest) (_ *nodev1
 		Digest: resp.GetDigest(), Image: booted.Digest, ReadyMs: uint64(took.Milliseconds()),
 		ResidentBytes: resp.GetResidentBytes(), PushedBytes: resp.GetPushedBytes(), Repository: g.repository(),
 	}, err
+}
+
+// tagged are the golden snapshots that there are. Nobody needs to know: what cannot be
+// answered is not replaced.
+func (g *golden) tagged(ctx context.Context) map[string]digest.Digest {
+	st, err := g.place()
+	var tags []string
+	if err == nil {
+		tags, err = st.Tags(ctx)
+	}
+	all := map[string]digest.Digest{}
+	for _, tag := range tags {
+		info, e := st.Stat(ctx, store.Manifest(tag))
+		if e == nil {
+			all[tag] = info.Digest
+		} else if !errdefs.IsNotFound(e) {
+			err = errors.Join(err, e)
+		}
+	}
+	if err != nil && !errdefs.IsNotFound(err) {
+		slog.WarnContext(ctx, "look for golden snapshots", "error", err)
+	}
+	return all
+}
+
+// replaced deletes the golden snapshot whose tag this one has taken: without a tag it would
+// stay for ever. Where the store refuses, it does.
+func (g *golden) replaced(ctx context.Context, before map[string]digest.Digest, d digest.Digest) {
+	now := g.tagged(ctx)
+	for tag, old := range before {
+		if old == d || now[tag] != d {
+			continue
+		}
+		if err := g.Drop(ctx, old.String(), ""); err != nil {
+			slog.WarnContext(ctx, "the golden snapshot that was replaced stays", "tag", tag, "digest", old, "error", err)
+		}
+	}
 }
 
 // settled tells that a VM without another sign is ready: the RAM in use has not grown by
