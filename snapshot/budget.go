@@ -13,25 +13,36 @@ import (
 // costs less than another request. Of this push's own packs it is less, so that the next
 // ones have something left.
 const (
-	mostDead = 25
-	mostRead = 26 // what is packed anew may come out a little larger: 30 is kept
+	mostDead  = 25
+	mostRead  = 26 // what is packed anew may come out a little larger: 30 is kept
+	mostAhead = 18 // while the VM runs: what it changes up to its pause comes on top of it
 )
 
-// mostPacks that a snapshot names; with more of them, those that hold least are packed into
-// one: a VM that sleeps often and changes little adds a small one each time. A variable
-// for the tests.
+// mostPacks that a snapshot names of which little is in use; with more of them, those that
+// hold least are packed together: a VM that sleeps often and changes little adds a small one
+// each time. Others are never given up for their number, since packing them anew makes as many.
+// A variable for the tests.
 var mostPacks = 128
 
-// drop gives up packs of which a restore would read too much that it does not need: their
-// pages are such as were never seen. It answers how many packs.
-func (c *capture) drop() int {
+// littleUse: of a pack is little in use if it is less than one part in so many of a full one.
+// So many packs, at least, become one.
+const littleUse = 4
+
+// little reports that of what a pack may hold at most: bytes, or frames where these are short.
+func (p *pack) little() bool {
+	return p.live < format.PackSize/littleUse && p.pages < format.PackFrames*format.FramePages/littleUse
+}
+
+// drop gives up packs of which a restore would read too much that it does not need, more than
+// most hundredths of what it does: their pages are such as were never seen. It answers how many packs.
+func (c *capture) drop(most uint64) int {
 	c.tally()
 	c.reads()
 	gone := map[*pack]bool{}
 	costly(c.packer.packs, mostDead, gone)
 	all := append(slices.Clone(c.packer.packs), c.inheritedPacks()...)
-	costly(all, mostRead, gone)
-	fewer(all, gone)
+	costly(all, most, gone)
+	fewer(all, c.packer.open(), gone)
 	if len(gone) == 0 {
 		return 0
 	}
@@ -74,15 +85,18 @@ func costly(packs []*pack, bound uint64, gone map[*pack]bool) {
 	}
 }
 
-// fewer adds to gone the packs that hold least, if there are too many.
-func fewer(packs []*pack, gone map[*pack]bool) {
-	packs = slices.DeleteFunc(slices.Clone(packs), func(p *pack) bool { return p.live == 0 || gone[p] })
+// fewer adds to gone the packs that hold least, if of too many little is in use. What is in
+// use of them goes into the pack that is open, if one is.
+func fewer(packs []*pack, open *pack, gone map[*pack]bool) {
+	packs = slices.DeleteFunc(slices.Clone(packs), func(p *pack) bool { return p.live == 0 || gone[p] || !p.little() })
 	if len(packs) <= mostPacks {
 		return
 	}
 	slices.SortStableFunc(packs, func(a, b *pack) int { return cmp.Compare(a.live, b.live) })
 	for _, p := range packs[:len(packs)-mostPacks/2] {
-		gone[p] = true
+		if p != open {
+			gone[p] = true
+		}
 	}
 }
 

@@ -49,7 +49,7 @@ func newCapture(p *push, g *errgroup.Group, ctx context.Context) *capture {
 	c.cost = c.looking
 	c.before = func(n int) {
 		if n > 0 {
-			c.drop()
+			c.drop(mostRead)
 		}
 	}
 	for i, s := range p.src.Spaces {
@@ -138,7 +138,7 @@ func (c *capture) finish() error {
 
 // compact packs pages anew whose packs are mostly dead.
 func (c *capture) compact() (uint64, error) {
-	if c.drop() == 0 {
+	if c.drop(mostRead) == 0 {
 		c.tallied = true // and nothing is stored any more
 		return 0, nil
 	}

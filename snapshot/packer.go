@@ -22,6 +22,7 @@ type pack struct {
 	number int       // in the index
 	key    *seal.Key // nil: not sealed
 	live   uint64    // stored bytes of pages in use, about; of tally
+	pages  uint64    // in use; of tally
 	read   uint64    // bytes that a restore fetches of it; of tally
 
 	dropped bool // nothing of it is referred to any more
@@ -130,6 +131,16 @@ func (k *packer) add(f *frame, stored []byte) error {
 	k.frames = append(k.frames, f)
 	k.count++
 	return nil
+}
+
+// open is the pack under way; nil: none is.
+func (k *packer) open() *pack {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.buf == nil {
+		return nil
+	}
+	return k.packs[len(k.packs)-1]
 }
 
 // close sends the last pack.

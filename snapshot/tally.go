@@ -29,7 +29,7 @@ func (c *capture) each(do func(space int, page uint64, m *mark)) {
 // the coder only: others have no pack.
 func (c *capture) tally() {
 	for f := range c.frames() { // a table may have served an attempt before
-		f.slots, f.pack.live, f.pack.read = 0, 0, 0
+		f.slots, f.pack.live, f.pack.pages, f.pack.read = 0, 0, 0, 0
 	}
 	c.each(func(_ int, _ uint64, m *mark) { m.frame.slots |= 1 << m.slot })
 	for f := range c.frames() {
@@ -82,7 +82,9 @@ func (c *capture) inherited() iter.Seq[*frame] {
 
 func (f *frame) count() {
 	if f.slots != 0 {
-		f.pack.live += max(1, uint64(f.Stored)*uint64(bits.OnesCount16(f.slots))/uint64(f.Pages))
+		pages := uint64(bits.OnesCount16(f.slots))
+		f.pack.live += max(1, uint64(f.Stored)*pages/uint64(f.Pages))
+		f.pack.pages += pages
 	}
 }
 
