@@ -15,7 +15,7 @@ import (
 const (
 	mostDead  = 25
 	mostRead  = 26 // what is packed anew may come out a little larger: 30 is kept
-	mostAhead = 18 // while the VM runs: what it changes up to its pause comes on top of it
+	mostAhead = 18 // where what the VM has changed is not known yet, and comes on top of it
 )
 
 // mostPacks that a snapshot names of which little is in use; with more of them, those that

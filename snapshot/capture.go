@@ -46,6 +46,9 @@ func newCapture(p *push, g *errgroup.Group, ctx context.Context) *capture {
 		ctx: ctx, live: p.o.Live, tracker: p.o.Tracker, budget: p.o.Budget, aim: p.o.Budget, most: mostPasses,
 		behind: c.packer.drain, over: c.capturedNow, clones: true,
 	}
+	if p.o.Live != nil && !p.o.Still {
+		c.live = trimming{p.o.Live, c}
+	}
 	c.cost = c.looking
 	c.before = func(n int) {
 		if n > 0 {
