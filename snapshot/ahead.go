@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"godwit.dev/godwit/snapshot/format"
 	"godwit.dev/godwit/snapshot/store"
 )
 
@@ -48,7 +49,7 @@ func (l *lazy) frames(d *decoder, first, end int) error {
 	last := &l.index.Frames[end-1]
 	from := int64(l.index.Frames[first].Offset)
 	var err error
-	for _, open := range []func(pack int, offset, n int64) (io.ReadCloser, error){l.kept, l.part} {
+	for _, open := range []func(pack int, offset, n int64) (io.ReadCloser, error){l.kept, l.keptPart, l.part} {
 		var in io.ReadCloser
 		if in, err = open(int(last.Pack), from, int64(last.Offset)+int64(last.Stored)-from); err != nil {
 			continue
@@ -88,8 +89,18 @@ func (d *decoder) stream(in io.Reader, first, end int) error {
 
 // kept opens a part of a pack that the node keeps.
 func (l *lazy) kept(pack int, offset, _ int64) (io.ReadCloser, error) {
-	d := l.parts.packs[pack]
-	in, size, ok := store.KeeperOf(l.store).Open(store.KeptName(store.Blob(d.Digest)))
+	return l.keptAs(pack, "", offset)
+}
+
+// keptPart opens it in what the node keeps of a pack of which it has read parts only. Where these
+// are others, there are zeros.
+func (l *lazy) keptPart(pack int, offset, _ int64) (io.ReadCloser, error) {
+	return l.keptAs(pack, store.KeptParts, offset)
+}
+
+func (s *Snapshot) keptAs(pack int, prefix string, offset int64) (io.ReadCloser, error) {
+	d := s.parts.packs[pack]
+	in, size, ok := store.KeeperOf(s.store).Open(prefix + store.KeptName(store.Blob(d.Digest)))
 	if !ok {
 		return nil, fmt.Errorf("pack %s is not kept: %w", d.Digest, errdefs.ErrNotFound)
 	}
@@ -98,6 +109,39 @@ func (l *lazy) kept(pack int, offset, _ int64) (io.ReadCloser, error) {
 		return nil, fmt.Errorf("pack %s: %d bytes are kept: %w", d.Digest, size, errdefs.ErrDataLoss)
 	}
 	return from(d, in, offset)
+}
+
+// keeps reports whether the node has a pack, or the parts of it that this snapshot needs.
+func (s *Snapshot) keeps(pack int, p *plan) bool {
+	if in, err := s.keptAs(pack, "", 0); err == nil {
+		in.Close()
+		return true
+	}
+	in, err := s.keptAs(pack, store.KeptParts, 0)
+	if err != nil {
+		return false
+	}
+	defer in.Close()
+	first, end := p.frames(pack)
+	var begin [format.PageSize]byte
+	at := int64(0)
+	for i := first; i < end; i++ {
+		fr := &s.index.Frames[i]
+		if len(p.uses(i)) == 0 {
+			continue
+		}
+		n := min(len(begin), int(fr.Stored))
+		clear(begin[n:])
+		if skip(in, int64(fr.Offset)-at) != nil {
+			return false
+		}
+		// No frame begins with a page of zeros: such a page is not stored.
+		if _, err := io.ReadFull(in, begin[:n]); err != nil || isZero(begin[:]) {
+			return false
+		}
+		at = int64(fr.Offset) + int64(n)
+	}
+	return true
 }
 
 // part opens it in the store, the pack from its begin on where that knows no parts.

@@ -2,9 +2,14 @@ package snapshot
 
 import (
 	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 
 	digest "github.com/opencontainers/go-digest"
@@ -183,7 +188,7 @@ func TestKeptParts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := again.Fill(t.Context(), map[string]*os.File{"ram0": ram}, FillOptions{}); err != nil {
+		if err := again.Fill(t.Context(), map[string]*os.File{"ram0": ram, "disk0": emptyFile(t, "disk")}, FillOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		if sumFile(t, ram) != want {
@@ -197,6 +202,9 @@ func TestKeptParts(t *testing.T) {
 	if n := fill(); n != 0 {
 		t.Errorf("%d requests for what is kept", n)
 	}
+	if n := lazyAsks(t, opened(t, r), k, s.Digest, want); n != 0 {
+		t.Errorf("%d calls of a restore beside the VM for what is kept", n)
+	}
 	parts, err := filepath.Glob(filepath.Join(pathOf(k), store.KeptParts+"*"))
 	if err != nil || len(parts) == 0 {
 		t.Fatalf("%d parts are kept, %v", len(parts), err)
@@ -205,13 +213,51 @@ func TestKeptParts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(parts[0], make([]byte, info.Size()), 0o600); err != nil {
-		t.Fatal(err)
+	damaged := func() {
+		t.Helper()
+		whole := filepath.Join(pathOf(k), strings.TrimPrefix(filepath.Base(parts[0]), store.KeptParts))
+		if err := errors.Join(os.RemoveAll(whole), os.WriteFile(parts[0], make([]byte, info.Size()), 0o600)); err != nil {
+			t.Fatal(err)
+		}
 	}
+	damaged()
+	if lazyAsks(t, opened(t, r), k, s.Digest, want) < 2 { // Check, and who waits
+		t.Error("other parts than these are taken for them")
+	}
+	damaged()
 	if fill() == 0 {
 		t.Error("damaged parts were not fetched")
 	}
 	if n := fill(); n != 0 {
 		t.Errorf("%d requests after that", n)
 	}
+}
+
+// lazyAsks restores RAM to a VM that wants pages of it, and answers how often the store was asked.
+func lazyAsks(t *testing.T, st store.Store, k store.Keeper, d digest.Digest, want [32]byte) int {
+	t.Helper()
+	quickLazy(t)
+	count := &faulty{Store: st}
+	s, err := Open(t.Context(), store.Keeping(count, k), d, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+	ram := newLazyRAM(t)
+	ram.data = make([]byte, s.index.Spaces[0].Size)
+	var vm sync.WaitGroup
+	vm.Go(func() {
+		for at := int64(0); at < int64(len(ram.data)); at += 1 << 20 {
+			ram.touch(t.Context(), at)
+		}
+	})
+	if err := s.FillWaiting(t.Context(), "ram0", ram, FillOptions{}, func(context.Context) error { vm.Wait(); return nil }); err != nil {
+		t.Error(err)
+	}
+	if sha256.Sum256(ram.data) != want {
+		t.Error("other bytes came to the VM")
+	}
+	return count.calls
 }

@@ -45,8 +45,8 @@ func (s *Snapshot) Check(ctx context.Context) error {
 	for _, i := range p.packs() {
 		d := s.parts.packs[i]
 		g.Go(func() error {
-			if in, _, ok := store.KeeperOf(s.store).Open(store.KeptName(store.Blob(d.Digest))); ok {
-				return in.Close()
+			if s.keeps(i, p) {
+				return nil
 			}
 			_, err := s.store.Stat(ctx, store.Blob(d.Digest))
 			if err != nil {
