@@ -14,6 +14,8 @@ import (
 	"github.com/containerd/ttrpc"
 	"google.golang.org/grpc/status"
 
+	"godwit.dev/godwit/api/link"
+
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
@@ -25,15 +27,22 @@ const (
 
 // Client is a connection to the records that is made again when it breaks. Every call
 // is idempotent, so that one that broke midway is sent once more; after that it answers
-// Unavailable, naming the address, and never an older answer. Errors have errdefs'
+// Unavailable, naming the address, and never an older answer. A connection on which a call
+// runs out of time and nothing is heard meanwhile is not asked again. Errors have errdefs'
 // classes, or are a *HeldError.
 type Client struct {
 	address string
-	dial    func(context.Context) (net.Conn, error)
+	dial    func(ctx context.Context, mute int) (net.Conn, error) // mute counts the connections that were given up as such
 
 	mu     sync.Mutex
-	conn   *ttrpc.Client // nil: none yet, or broken
+	conn   *connection // nil: none yet, or broken
+	mute   int
 	closed bool
+}
+
+type connection struct {
+	*ttrpc.Client
+	line *link.Conn
 }
 
 var _ nodev1.RecordsService = (*Client)(nil)
@@ -46,7 +55,7 @@ func Dial(ctx context.Context, socket string) (*Client, error) {
 // Local is Dial that connects with the first call.
 func Local(socket string) *Client {
 	var d net.Dialer
-	return newClient(socket, func(ctx context.Context) (net.Conn, error) { return d.DialContext(ctx, "unix", socket) })
+	return newClient(socket, func(ctx context.Context, _ int) (net.Conn, error) { return d.DialContext(ctx, "unix", socket) })
 }
 
 // DialTLS connects to the controller, host:port.
@@ -55,13 +64,15 @@ func DialTLS(ctx context.Context, address string, config *tls.Config) (*Client, 
 }
 
 // Remote is DialTLS that connects with the first call, to the first controller that
-// answers: all of them keep the same records. config holds the node's certificate and
-// verifies the controller's.
+// answers: all of them keep the same records. Behind one that took a connection and has not
+// answered, the next one is the first. config holds the node's certificate and verifies the
+// controller's.
 func Remote(addresses []string, config *tls.Config) *Client {
-	d := tls.Dialer{Config: config}
-	return newClient(strings.Join(addresses, ","), func(ctx context.Context) (net.Conn, error) {
+	d := tls.Dialer{NetDialer: link.Dialer(), Config: config}
+	return newClient(strings.Join(addresses, ","), func(ctx context.Context, mute int) (net.Conn, error) {
 		var errs []error
-		for i, address := range addresses {
+		for i := range addresses {
+			address := addresses[(i+mute)%len(addresses)]
 			each, cancel := share(ctx, len(addresses)-i)
 			conn, err := d.DialContext(each, "tcp", address)
 			cancel()
@@ -83,7 +94,7 @@ func share(ctx context.Context, n int) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, time.Until(deadline)/time.Duration(n))
 }
 
-func newClient(address string, dial func(context.Context) (net.Conn, error)) *Client {
+func newClient(address string, dial func(context.Context, int) (net.Conn, error)) *Client {
 	return &Client{address: address, dial: dial}
 }
 
@@ -109,9 +120,9 @@ func (c *Client) Close() error {
 }
 
 // get answers the connection, made by one caller at a time.
-func (c *Client) get(ctx context.Context) (*ttrpc.Client, error) {
+func (c *Client) get(ctx context.Context) (*connection, error) {
 	c.mu.Lock()
-	conn, closed := c.conn, c.closed
+	conn, mute, closed := c.conn, c.mute, c.closed
 	c.mu.Unlock()
 	if closed {
 		return nil, c.unavailable(net.ErrClosed)
@@ -121,7 +132,7 @@ func (c *Client) get(ctx context.Context) (*ttrpc.Client, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	raw, err := c.dial(ctx)
+	raw, err := c.dial(ctx, mute)
 	if err != nil {
 		return nil, c.unavailable(err)
 	}
@@ -129,7 +140,7 @@ func (c *Client) get(ctx context.Context) (*ttrpc.Client, error) {
 }
 
 // adopt keeps the first of several connections made at once.
-func (c *Client) adopt(raw net.Conn) (*ttrpc.Client, error) {
+func (c *Client) adopt(raw net.Conn) (*connection, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed || c.conn != nil {
@@ -139,20 +150,34 @@ func (c *Client) adopt(raw net.Conn) (*ttrpc.Client, error) {
 		}
 		return c.conn, nil
 	}
-	var made *ttrpc.Client
-	made = ttrpc.NewClient(raw, ttrpc.WithOnClose(func() { c.drop(func() *ttrpc.Client { return made }) }))
+	made := &connection{line: link.Listen(raw)}
+	made.Client = ttrpc.NewClient(made.line, ttrpc.WithOnClose(func() { c.drop(made, false) }))
 	c.conn = made
 	return made, nil
 }
 
-// drop forgets a broken connection. It is named by a function because the connection may
-// break before adopt, which holds the lock, knows it.
-func (c *Client) drop(broken func() *ttrpc.Client) {
+// drop forgets a connection that broke, or is mute.
+func (c *Client) drop(gone *connection, mute bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.conn == broken() {
-		c.conn = nil
+	if c.conn != gone {
+		return
 	}
+	c.conn = nil
+	if mute {
+		c.mute++
+	}
+}
+
+// late forgets a connection on which a call ran out of time and nothing was heard since it
+// began: its host may be gone, or the program there hang. Other calls on it break, and are made
+// again on the next one.
+func (c *Client) late(ctx context.Context, conn *connection, begun time.Time) {
+	if !link.TimedOut(ctx) || !conn.line.Mute(begun) {
+		return
+	}
+	c.drop(conn, true)
+	_ = conn.Close()
 }
 
 func (c *Client) unavailable(err error) error { return Unreachable(c.address, err) }
@@ -186,10 +211,12 @@ func (c *Client) Do(ctx context.Context, do func(context.Context, *ttrpc.Client)
 		if err != nil {
 			return err
 		}
-		err = do(ctx, conn)
+		begun := time.Now()
+		err = do(ctx, conn.Client)
 		if _, answered := status.FromError(err); answered {
 			return FromWire(err)
 		}
+		c.late(ctx, conn, begun)
 		if outer.Err() != nil {
 			return fmt.Errorf("ask godwitd at %s: %w", c.address, err)
 		}
@@ -197,7 +224,7 @@ func (c *Client) Do(ctx context.Context, do func(context.Context, *ttrpc.Client)
 			return c.unavailable(fmt.Errorf("no answer within %s", callTimeout))
 		}
 		_ = conn.Close()
-		c.drop(func() *ttrpc.Client { return conn })
+		c.drop(conn, false)
 		broke = err
 	}
 	return c.unavailable(broke)

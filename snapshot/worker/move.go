@@ -8,12 +8,11 @@ import (
 	"io"
 	"net"
 	"runtime/debug"
-	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 
+	"godwit.dev/godwit/api/link"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/stream"
 )
@@ -165,8 +164,7 @@ func (r *remote) done(ctx context.Context) error {
 }
 
 func (j *SendJob) run(ctx context.Context, answer func(line), notify func(Progress)) (line, error) {
-	d := net.Dialer{KeepAliveConfig: alive, Timeout: dialBound, Control: func(_, _ string, c syscall.RawConn) error { return impatient(c) }}
-	raw, err := d.DialContext(ctx, "tcp", j.Address)
+	raw, err := link.Dialer().DialContext(ctx, "tcp", j.Address)
 	if err != nil {
 		return line{}, fmt.Errorf("reach the destination: %w: %w", err, errdefs.ErrUnavailable)
 	}
@@ -224,14 +222,8 @@ func (j *ReceiveJob) run(ctx context.Context, notify func(Progress)) (line, erro
 		return line{}, fmt.Errorf("take connection over: %w", err)
 	}
 	defer raw.Close()
-	if tcp, ok := raw.(*net.TCPConn); ok {
-		c, err := tcp.SyscallConn()
-		if err = errors.Join(err, tcp.SetKeepAliveConfig(alive)); err == nil {
-			err = impatient(c)
-		}
-		if err != nil {
-			return line{}, fmt.Errorf("take connection over: %w", err)
-		}
+	if err := link.Watch(raw); err != nil {
+		return line{}, fmt.Errorf("take connection over: %w", err)
 	}
 	if err := confine(nil); err != nil {
 		return line{}, err
@@ -255,23 +247,6 @@ func (j *ReceiveJob) run(ctx context.Context, notify func(Progress)) (line, erro
 		t.Disks = append(t.Disks, stream.TargetDisk{Blob: d.Blob, File: osFile(d.File)})
 	}
 	return line{Received: &struct{}{}}, stream.Receive(ctx, conn, t)
-}
-
-// A host that is gone is noticed in this time, at both ends.
-const (
-	dialBound = 10 * time.Second
-	goneBound = 20 * time.Second
-)
-
-var alive = net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 5 * time.Second, Count: 3}
-
-// impatient bounds how long what was sent may stay unacknowledged.
-func impatient(c syscall.RawConn) error {
-	var set error
-	err := c.Control(func(fd uintptr) {
-		set = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(goneBound.Milliseconds()))
-	})
-	return errors.Join(err, set)
 }
 
 // addTo adds what there is.
