@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/ttrpc"
 	"google.golang.org/grpc/status"
 
+	"godwit.dev/godwit/api/link"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/engine"
 
@@ -34,13 +36,25 @@ type Peers struct {
 	// are no other nodes.
 	TLS func(node string) (*tls.Config, error)
 
-	mu    sync.Mutex
-	conns map[string]*conn // by node
+	mu      sync.Mutex
+	conns   map[string]*conn // by node
+	dialing map[target]*dialing
+	closed  bool
 }
+
+type target struct{ node, address string }
 
 type conn struct {
 	address string
 	client  *ttrpc.Client
+	line    *link.Conn
+}
+
+// dialing is a connection that is being made; c and err are known once done is closed.
+type dialing struct {
+	done chan struct{}
+	c    *conn
+	err  error
 }
 
 var _ engine.Peers = (*Peers)(nil)
@@ -73,36 +87,75 @@ func (p *Peers) Close() error {
 	for _, c := range p.conns {
 		errs = append(errs, c.client.Close())
 	}
-	p.conns = nil
+	p.conns, p.closed = nil, true
 	return errors.Join(errs...)
 }
 
-func (p *Peers) dial(ctx context.Context, node, address string) (*ttrpc.Client, error) {
+// connect answers the connection to a node. One is made at a time: whoever wants it meanwhile
+// waits for that, within ctx, and nobody waits for another node's.
+func (p *Peers) connect(ctx context.Context, to target) (*conn, error) {
+	p.mu.Lock()
+	if c := p.conns[to.node]; c != nil && c.address == to.address {
+		p.mu.Unlock()
+		return c, nil
+	}
+	d := p.dialing[to]
+	if d == nil {
+		d = &dialing{done: make(chan struct{})}
+		if p.dialing == nil {
+			p.dialing = map[target]*dialing{}
+		}
+		p.dialing[to] = d
+		go p.dial(context.WithoutCancel(ctx), to, d) // others wait for it too
+	}
+	p.mu.Unlock()
+	select {
+	case <-d.done:
+		return d.c, d.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("connect to %s: %w", to.address, ctx.Err())
+	}
+}
+
+func (p *Peers) dial(ctx context.Context, to target, d *dialing) {
+	defer close(d.done)
+	raw, err := p.reach(ctx, to)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if c := p.conns[node]; c != nil && c.address == address {
-		return c.client, nil
+	delete(p.dialing, to)
+	switch {
+	case err != nil:
+		d.err = err
+	case p.closed:
+		_ = raw.Close()
+		d.err = net.ErrClosed
+	default:
+		d.c = p.adopt(to, raw)
 	}
-	config, err := p.TLS(node)
+}
+
+func (p *Peers) reach(ctx context.Context, to target) (net.Conn, error) {
+	config, err := p.TLS(to.node)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	raw, err := (&tls.Dialer{Config: config, NetDialer: &net.Dialer{}}).DialContext(ctx, "tcp", address)
-	if err != nil {
-		return nil, err
+	return (&tls.Dialer{Config: config, NetDialer: link.Dialer()}).DialContext(ctx, "tcp", to.address)
+}
+
+// adopt makes raw the connection to a node.
+func (p *Peers) adopt(to target, raw net.Conn) *conn {
+	c := &conn{address: to.address, line: link.Listen(raw)}
+	c.client = ttrpc.NewClient(c.line, ttrpc.WithOnClose(func() { go p.drop(to.node, c) }))
+	if old := p.conns[to.node]; old != nil {
+		go old.client.Close()
 	}
 	if p.conns == nil {
 		p.conns = map[string]*conn{}
 	}
-	c := &conn{address: address}
-	c.client = ttrpc.NewClient(raw, ttrpc.WithOnClose(func() { go p.drop(node, c) }))
-	if old := p.conns[node]; old != nil {
-		go old.client.Close()
-	}
-	p.conns[node] = c
-	return c.client, nil
+	p.conns[to.node] = c
+	return c
 }
 
 func (p *Peers) drop(node string, broken *conn) {
@@ -119,18 +172,28 @@ type remote struct {
 	node, address string
 }
 
+// silence is how long nothing is heard of a node that counts as one that does not answer. A
+// variable for the tests.
+var silence = link.Gone
+
 // on makes one call. What the node itself has answered keeps its class; anything else is
 // a LinkError.
 func on[Q, R any](ctx context.Context, r *remote, method func(nodev1.PeerService, context.Context, Q) (R, error), req Q) (resp R, err error) {
-	client, err := r.peers.dial(ctx, r.node, r.address)
+	c, err := r.peers.connect(ctx, target{r.node, r.address})
 	if err != nil {
 		return resp, &engine.LinkError{Node: r.node, Err: err}
 	}
-	resp, err = method(nodev1.NewPeerClient(client), ctx, req)
+	resp, err = method(nodev1.NewPeerClient(c.client), ctx, req)
 	if _, answered := status.FromError(err); answered {
 		return resp, record.FromWire(err)
 	}
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() == nil:
+	case link.TimedOut(ctx) && c.line.Mute(time.Now().Add(-silence)):
+		// The connection stays: a VM may be on its way under another call. Where the host is
+		// gone, TCP ends it.
+		err = fmt.Errorf("nothing was heard of it for %v: %w", silence, err)
+	default:
 		return resp, fmt.Errorf("ask node %s: %w", r.node, err)
 	}
 	return resp, &engine.LinkError{Node: r.node, Err: err}
