@@ -59,16 +59,23 @@ func peerRef(op *nodev1.Operation) *nodev1.PeerRef {
 }
 
 // ask makes one call to a node. A link that is down is tried again for as long as a daemon
-// takes to come back: a restart is no failure.
+// takes to come back: a restart is no failure. That counts from when it was down: a call may
+// have run for long before.
 func ask[Q, R any](ctx context.Context, e *Engine, node string, method func(nodev1.PeerService, context.Context, Q) (R, error), req Q) (resp R, err error) {
-	patience := time.Now().Add(e.opts.Patience)
+	var down time.Time // since when
 	for {
 		var peer nodev1.PeerService
 		if peer, err = e.Peers.Peer(node); err == nil {
 			resp, err = method(peer, ctx, req)
 		}
 		var link *LinkError
-		if err == nil || !errors.As(err, &link) || time.Now().After(patience) || ctx.Err() != nil {
+		if err == nil || !errors.As(err, &link) || ctx.Err() != nil {
+			return resp, err
+		}
+		if down.IsZero() {
+			down = time.Now()
+		}
+		if time.Since(down) > e.opts.Patience {
 			return resp, err
 		}
 		select {
