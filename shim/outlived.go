@@ -43,6 +43,10 @@ func (vm *VM) outlived(ctx context.Context, generation uint64, reason string) er
 		return err
 	}
 	vm.log.Error("end a VM that is somebody else's by now", "owner", rec.GetOwner().String(), "generation", rec.GetGeneration(), "ran_under", j.Generation, "reason", reason)
+	// First, for whoever gives its network back, be it behind this shim's death: its addresses are in use.
+	if err := vm.write(func(j *Journal) { j.Outlived = true }); err != nil {
+		vm.log.Error("note that a VM is somebody else's by now", "error", err) // two that run are worse
+	}
 	switch state {
 	case Stopped:
 	case Created:

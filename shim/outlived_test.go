@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"path/filepath"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -11,7 +12,8 @@ import (
 )
 
 // A VM whose record has gone on without its node ends, and no other one: the shim reads the
-// record itself, and what it cannot read ends nothing (I1).
+// record itself, and what it cannot read ends nothing (I1). Its interfaces stay silent, whoever
+// gives them back: its addresses are in use.
 func TestEndOfAnOutlivedVM(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change  func(w *world)
@@ -51,7 +53,17 @@ func TestEndOfAnOutlivedVM(t *testing.T) {
 			if !vm.is(Stopped) {
 				t.Errorf("VM is %s", vm.state)
 			}
+			j, err := loadJournal(vm.dir)
+			w.must("read journal", err)
 			w.must("delete", w.delete())
+			if w.net.left == "" || w.net.detached != "" {
+				t.Errorf("delete: left in silence is %q, given back %q", w.net.left, w.net.detached)
+			}
+			w.net.left = ""
+			w.must("reclaim behind a dead shim", reclaim(t.Context(), w.host(), filepath.Join(t.TempDir(), "vm"), &Journal{Phase: j.Phase, Outlived: j.Outlived, NetNS: "/run/netns/web", Links: j.Links}))
+			if w.net.left == "" || w.net.detached != "" {
+				t.Errorf("reclaim: left in silence is %q, given back %q", w.net.left, w.net.detached)
+			}
 		})
 	}
 }

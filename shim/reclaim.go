@@ -172,7 +172,7 @@ func detach(ctx context.Context, host *Host, j *Journal, links []network.Link) e
 	if netns == "" || len(links) == 0 {
 		return nil
 	}
-	if j.Move && (j.Phase == Released || j.Phase.destination()) {
+	if j.Outlived || j.Move && (j.Phase == Released || j.Phase.destination()) {
 		return host.Network.Leave(ctx, netns, links)
 	}
 	return host.Network.Detach(ctx, netns, links)
