@@ -63,6 +63,7 @@ type Client struct {
 	spec       SpecOf
 	networks   *networks
 	serial     serial
+	making     making
 }
 
 // SpecOf answers the Spec that a snapshot holds.
@@ -84,11 +85,15 @@ func (c *Client) Close() error { return c.containerd.Close() }
 
 // Create makes container object, network and task of a VM that is to be restored here.
 // The task is CREATED and has not executed an instruction. A task that the same order
-// has made before is a success. On error nothing is left.
+// has made before is a success. On error nothing is left. An Undo of the order ends it.
 func (c *Client) Create(ctx context.Context, vm *nodev1.VM, order engine.Restore) (err error) {
-	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
+	ctx, end := c.making.begin(namespaces.WithNamespace(ctx, vm.GetNamespace()), vm, order.Intent)
+	defer end()
 	defer func() {
 		if err != nil {
+			if cause := context.Cause(ctx); errdefs.IsAborted(cause) {
+				err = errors.Join(cause, err)
+			}
 			err = fmt.Errorf("create task of VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
 		}
 	}()
@@ -243,8 +248,10 @@ func (c *Client) Running(ctx context.Context, vm *nodev1.VM) (bool, error) {
 }
 
 // Undo removes what Create of this order made: the task, the network, and the container
-// object if it was not there before. A task of another order is left alone.
+// object if it was not there before. A task of another order is left alone. A Create of the
+// order that is under way ends first.
 func (c *Client) Undo(ctx context.Context, vm *nodev1.VM, order engine.Restore) error {
+	c.making.stop(vm, order.Intent)
 	unlock, err := c.serial.lock(ctx, vm)
 	if err != nil {
 		return err
