@@ -11,6 +11,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/snapshot"
+	"godwit.dev/godwit/snapshot/format"
 )
 
 // files makes a tree of files; a name that ends in / is a directory.
@@ -146,6 +150,30 @@ func TestCost(t *testing.T) {
 	if c := costOf(at("none")); c.limit != 0 || c.own != 0 {
 		t.Errorf("no limit: %+v", c)
 	}
+}
+
+// What a worker knows of each page is granted to the task: of RAM and of disks that are written to.
+func TestMemoryCapCountsPages(t *testing.T) {
+	w := newWorld(t)
+	w.must("create", w.create())
+	vm, _ := w.service.the()
+	sp := vm.spec()
+	pages := sp.Memory / format.PageSize
+	for _, d := range sp.Disks {
+		if !d.ReadOnly {
+			pages += uint64(d.Size) / format.PageSize
+		}
+	}
+	w.cfg.VM.Overhead = 0
+	others := sp.Memory + sp.Memory/64 + vm.overhead + shimOverhead + 2*uint64(w.cfg.Worker.Memory)
+	if diff := cmp.Diff(others+pages*snapshot.PageCost, vm.memoryCap()); diff != "" {
+		t.Error(diff)
+	}
+	one := pageCost(&spec.Spec{Memory: 1 << 30, Disks: []spec.Disk{{Size: 1 << 30}, {Size: 1 << 40, ReadOnly: true}}})
+	if diff := cmp.Diff(uint64(2<<30)/format.PageSize*snapshot.PageCost, one); diff != "" {
+		t.Error(diff)
+	}
+	w.must("delete", w.delete())
 }
 
 // The shim lives in the task's cgroup from Create to Delete, under a limit of RAM and

@@ -7,6 +7,10 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/snapshot"
+	"godwit.dev/godwit/snapshot/format"
 )
 
 // shimOverhead is the memory of a shim, its holder and its loggers.
@@ -20,7 +24,18 @@ func (vm *VM) memoryCap() uint64 {
 	}
 	tables := ram / 64 // of the VMM's mapping and of the file, twice what they are
 	// A worker's garbage collector may let its buffers grow to twice their size.
-	return ram + tables + vm.overhead + shimOverhead + 2*uint64(cfg.Worker.Memory)
+	return ram + tables + vm.overhead + shimOverhead + 2*uint64(cfg.Worker.Memory) + pageCost(vm.spec())
+}
+
+// pageCost is what a worker knows about the pages of a VM.
+func pageCost(sp *spec.Spec) uint64 {
+	bytes := sp.Memory
+	for _, d := range sp.Disks {
+		if !d.ReadOnly {
+			bytes += uint64(d.Size)
+		}
+	}
+	return bytes / format.PageSize * snapshot.PageCost
 }
 
 // enter makes the task's cgroup and moves the shim into it: what it starts from here on

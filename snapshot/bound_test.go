@@ -74,17 +74,23 @@ func (h held) peak(do func() error) (most uint64, err error) {
 func wide(t *testing.T, mib int) *world {
 	t.Helper()
 	w := newWorld(t, 95)
-	ram := emptyFile(t, "ram")
-	rng := rand.NewChaCha8([32]byte{95})
+	w.src.Spaces[0].File, w.opts.Spec.Memory = noise(t, mib, 95), uint64(mib)<<20
+	return w
+}
+
+// noise is a file of so many MiB.
+func noise(t *testing.T, mib int, seed byte) *os.File {
+	t.Helper()
+	f := emptyFile(t, "noise")
+	rng := rand.NewChaCha8([32]byte{seed})
 	buf := make([]byte, 1<<20)
 	for range mib {
 		_, _ = rng.Read(buf)
-		if _, err := ram.Write(buf); err != nil {
+		if _, err := f.Write(buf); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w.src.Spaces[0].File, w.opts.Spec.Memory = ram, uint64(mib)<<20
-	return w
+	return f
 }
 
 // N-42: a registry that is slow makes a push and a restore wait; they never take more

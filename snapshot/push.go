@@ -99,6 +99,11 @@ type Options struct {
 // twice the time and makes frames a fifth smaller, where they pile up and cores are idle.
 const CodecAuto format.Codec = 0
 
+// PageCost is the memory, in bytes, that a push may take for each page of Spaces beside
+// Options.Memory: what was seen of it and where, its entry in the parent's table and in the index,
+// and half of that as garbage. TestPageCost measures it.
+const PageCost = 512
+
 // Receipt of a committed snapshot.
 type Receipt struct {
 	Digest  digest.Digest `json:"digest"`

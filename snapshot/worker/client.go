@@ -203,8 +203,13 @@ func (c *Client) exchange(ctx context.Context, t talk, files fileList) (line, er
 	return last, nil
 }
 
+// firstToGo is the most of proc(5)'s oom_score_adj: a VM is worth more than what is done about it.
+const firstToGo = "1000"
+
 // converse moves the worker into its cgroups, gives it the job and reads its lines.
 func (c *Client) converse(ctx context.Context, pid int, stdin io.Writer, stdout io.Reader, t talk) (line, error) {
+	// Where this cannot be said the job is none the worse for it.
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(firstToGo), 0)
 	for _, dir := range c.Cgroup {
 		err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
 		if err != nil {

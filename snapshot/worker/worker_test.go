@@ -286,6 +286,10 @@ func TestWorkerThatDies(t *testing.T) {
 	if !errdefs.IsInternal(err) || !strings.Contains(err.Error(), "bad luck") {
 		t.Errorf("got %v", err)
 	}
+	c = &Client{Command: []string{"/bin/sh", "-c", "read job; cat /proc/$$/oom_score_adj >&2; exit 3"}}
+	if _, err := c.Open(t.Context(), OpenJob{}); err == nil || !strings.Contains(err.Error(), firstToGo) {
+		t.Errorf("%v, want a worker that goes before its VM", err)
+	}
 	if _, err := (&Client{Command: []string{"/nonexistent"}}).Open(t.Context(), OpenJob{}); err == nil {
 		t.Error("no worker, no error")
 	}
