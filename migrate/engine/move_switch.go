@@ -93,22 +93,16 @@ func releaseMoved(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	return e.succeeded(ctx, rec, err)
 }
 
-// undoMove lets the VM run on at its source, and ends what the destination has made of it.
-// The destination cannot run it any more, whether it hears of that or not: only a commit
-// lets it.
+// undoMove ends an attempt whose commit does not come. The destination cannot run the VM any
+// more, whether it hears of that or not: only a commit lets it.
 func undoMove(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
-	abort := &nodev1.PeerAbortRequest{Vm: op.GetVm(), Ref: ref(op), Reason: op.GetReason()}
-	_, err := ask(ctx, e, op.GetSource(), nodev1.PeerService.Abort, abort)
-	if errdefs.IsFailedPrecondition(err) && e.unheld(ctx, op) {
-		err = nil
-	}
-	if err != nil && !errdefs.IsNotFound(err) {
-		return err
-	}
-	silent, err := e.discard(ctx, op)
-	if err != nil {
-		return err
+	silent := false
+	if op.GetStartedUnixNano() != 0 { // else it had no place yet, and no node has heard of this attempt
+		var err error
+		if silent, err = e.giveBack(ctx, op); err != nil {
+			return err
+		}
 	}
 	if op.GetRetarget() != "" {
 		_, err := e.Records.Retry(ctx, &nodev1.RetryRequest{Vm: op.GetVm(), Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration()})
@@ -122,6 +116,19 @@ func undoMove(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 		phase = nodev1.Phase_PHASE_ABORTED
 	}
 	return e.finish(ctx, op, phase, "", silent)
+}
+
+// giveBack lets the VM run on at its source, and ends what the destination has made of it.
+func (e *Engine) giveBack(ctx context.Context, op *nodev1.Operation) (silent bool, err error) {
+	abort := &nodev1.PeerAbortRequest{Vm: op.GetVm(), Ref: ref(op), Reason: op.GetReason()}
+	_, err = ask(ctx, e, op.GetSource(), nodev1.PeerService.Abort, abort)
+	if errdefs.IsFailedPrecondition(err) && e.unheld(ctx, op) {
+		err = nil
+	}
+	if err != nil && !errdefs.IsNotFound(err) {
+		return false, err
+	}
+	return e.discard(ctx, op)
 }
 
 // discard ends what the destination has made of the VM. One that does not answer holds

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"time"
@@ -318,33 +317,4 @@ func (w *world) hush(node string, silent bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.silent = map[string]bool{node: silent}
-}
-
-// Moves beyond the limits wait, the oldest first, and say for what (N-28, N-30, N-38).
-func TestMovesWait(t *testing.T) {
-	e := New(Parts{Peers: sides{}}, Options{})
-	t.Cleanup(e.Close)
-	under := func(id, from, to string, phase nodev1.Phase) *nodev1.Record {
-		return &nodev1.Record{Operation: &nodev1.Operation{Id: id, Kind: nodev1.Kind_KIND_MIGRATE, Source: from, Destination: to, Phase: phase, OpenedUnixNano: 1}}
-	}
-	const at, pending = nodev1.Phase_PHASE_TRANSFERRING, nodev1.Phase_PHASE_PENDING
-	mine := &nodev1.Operation{Id: "z", Source: "a", Destination: "b", OpenedUnixNano: 2}
-	for name, c := range map[string]struct {
-		all  []*nodev1.Record
-		want string
-	}{
-		"none":    {nil, ""},
-		"others":  {[]*nodev1.Record{under("1", "c", "d", at), under("2", "c", "d", at)}, ""},
-		"out":     {[]*nodev1.Record{under("1", "a", "d", at), under("2", "a", "e", pending)}, "move.outgoing"},
-		"in":      {[]*nodev1.Record{under("1", "c", "b", at), under("2", "d", "b", at)}, "move.incoming"},
-		"all":     {[]*nodev1.Record{under("1", "c", "d", at), under("2", "e", "f", at), under("3", "g", "h", at), under("4", "i", "k", at), under("5", "l", "m", at)}, "move.parallel"},
-		"younger": {[]*nodev1.Record{under("1", "a", "d", at), {Operation: &nodev1.Operation{Id: "2", Kind: nodev1.Kind_KIND_MIGRATE, Source: "a", Phase: pending, OpenedUnixNano: 3}}}, ""},
-	} {
-		if got := e.full(c.all, mine); (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
-		}
-	}
-	if !waiting(&StepError{Err: &waitError{"x"}, VM: vm}) || waiting(context.Canceled) {
-		t.Error("a turn that has not come is an error like any other")
-	}
 }

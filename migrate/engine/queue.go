@@ -1,9 +1,13 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -34,7 +38,14 @@ func queue(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	if err != nil {
 		return records(err)
 	}
-	if why := e.full(all.GetRecords(), op); why != "" {
+	nodes := map[string]*nodev1.NodeInfo{}
+	for _, n := range e.Peers.Nodes() {
+		nodes[n.GetName()] = n
+	}
+	if err := e.silent(nodes, op); err != nil {
+		return err
+	}
+	if why := e.full(all.GetRecords(), nodes, op); why != "" {
 		return &waitError{why}
 	}
 	if err := e.takes(op.GetDestination()); err != nil {
@@ -43,18 +54,51 @@ func queue(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_PREPARING})
 }
 
-// full says which limit op would exceed, or which older move goes first; empty: none.
-func (e *Engine) full(all []*nodev1.Record, op *nodev1.Operation) string {
-	n, out, in := 0, 0, 0
+// silent has a move wait while one of its nodes has not been heard lately, and ends it once that
+// has lasted for as long as the move itself may take.
+func (e *Engine) silent(nodes map[string]*nodev1.NodeInfo, op *nodev1.Operation) error {
+	for _, name := range []string{op.GetSource(), op.GetDestination()} {
+		n := nodes[name]
+		if n == nil || n.GetUp() {
+			continue
+		}
+		since, limit := time.Unix(0, max(op.GetOpenedUnixNano(), n.GetSeenUnixNano())), e.timeout(op)
+		if e.now().Sub(since) >= limit {
+			return fmt.Errorf("node %s has not been heard for %v, which is the move's timeout (godwit nodes): %w", name, limit, errdefs.ErrAborted)
+		}
+		return &waitError{unheard(n).Error()}
+	}
+	return nil
+}
+
+// full says which limit op would exceed once each older move that can begin has done so; empty:
+// none. An older one that cannot, because a node of its own has no place, takes no VMs or is
+// silent, has nothing to keep others from.
+func (e *Engine) full(all []*nodev1.Record, nodes map[string]*nodev1.NodeInfo, op *nodev1.Operation) string {
+	var placed, ahead []*nodev1.Operation
 	for _, rec := range all {
 		other := rec.GetOperation()
-		if other.GetKind() != nodev1.Kind_KIND_MIGRATE || other.GetId() == op.GetId() {
-			continue
+		switch {
+		case other.GetKind() != nodev1.Kind_KIND_MIGRATE || other.GetId() == op.GetId():
+		case other.GetPhase() != nodev1.Phase_PHASE_PENDING:
+			placed = append(placed, other)
+		case age(other, op) < 0 && nodes[other.GetSource()].GetUp() && Takes(nodes[other.GetDestination()]) == nil:
+			ahead = append(ahead, other)
 		}
-		if other.GetPhase() == nodev1.Phase_PHASE_PENDING && !older(other, op) {
-			continue
+	}
+	slices.SortFunc(ahead, age)
+	for _, other := range ahead {
+		if e.exceeds(placed, other) == "" {
+			placed = append(placed, other)
 		}
-		n++
+	}
+	return e.exceeds(placed, op)
+}
+
+// exceeds says which limit op would exceed beside those that have their places; empty: none.
+func (e *Engine) exceeds(placed []*nodev1.Operation, op *nodev1.Operation) string {
+	out, in := 0, 0
+	for _, other := range placed {
 		if other.GetSource() == op.GetSource() {
 			out++
 		}
@@ -64,8 +108,8 @@ func (e *Engine) full(all []*nodev1.Record, op *nodev1.Operation) string {
 	}
 	l := e.opts.Limits
 	switch {
-	case n >= l.All:
-		return fmt.Sprintf("%d moves are under way or ahead (move.parallel)", n)
+	case len(placed) >= l.All:
+		return fmt.Sprintf("%d moves are under way or ahead (move.parallel)", len(placed))
 	case out >= l.Out:
 		return fmt.Sprintf("%d moves from node %s are under way or ahead (move.outgoing)", out, op.GetSource())
 	case in >= l.In:
@@ -74,11 +118,9 @@ func (e *Engine) full(all []*nodev1.Record, op *nodev1.Operation) string {
 	return ""
 }
 
-func older(a, b *nodev1.Operation) bool {
-	if a.GetOpenedUnixNano() != b.GetOpenedUnixNano() {
-		return a.GetOpenedUnixNano() < b.GetOpenedUnixNano()
-	}
-	return a.GetId() < b.GetId()
+// age orders operations, the oldest first.
+func age(a, b *nodev1.Operation) int {
+	return cmp.Or(cmp.Compare(a.GetOpenedUnixNano(), b.GetOpenedUnixNano()), strings.Compare(a.GetId(), b.GetId()))
 }
 
 // takes reports whether VMs may come to a node now.
@@ -96,9 +138,13 @@ func Takes(n *nodev1.NodeInfo) error {
 		return err
 	}
 	if !n.GetUp() {
-		return fmt.Errorf("node %s has not been heard lately (godwit nodes): %w", n.GetName(), errdefs.ErrUnavailable)
+		return unheard(n)
 	}
 	return nil
+}
+
+func unheard(n *nodev1.NodeInfo) error {
+	return fmt.Errorf("node %s has not been heard lately (godwit nodes): %w", n.GetName(), errdefs.ErrUnavailable)
 }
 
 // Cordoned is the refusal of a node that is, else nil.

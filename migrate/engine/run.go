@@ -171,13 +171,9 @@ func (e *Engine) passed(ctx context.Context, op *nodev1.Operation) (bool, error)
 func (e *Engine) bound(ctx context.Context, op *nodev1.Operation) (context.Context, context.CancelFunc) {
 	switch {
 	case op.GetKind() == nodev1.Kind_KIND_MIGRATE && op.GetPhase() == nodev1.Phase_PHASE_PENDING:
-		return context.WithCancel(ctx) // it waits for a place for as long as it takes
+		return context.WithCancel(ctx) // it waits for a place for as long as it takes; for a node that is silent, silent bounds it
 	case op.GetKind() == nodev1.Kind_KIND_MIGRATE && abortable(op.GetPhase()):
-		timeout := e.opts.Operation
-		if ms := op.GetTimeoutMs(); ms > 0 {
-			timeout = time.Duration(ms) * time.Millisecond
-		}
-		return context.WithDeadline(ctx, time.Unix(0, op.GetStartedUnixNano()).Add(timeout))
+		return context.WithDeadline(ctx, time.Unix(0, op.GetStartedUnixNano()).Add(e.timeout(op)))
 	case abortable(op.GetPhase()):
 		return context.WithDeadline(ctx, time.Unix(0, op.GetOpenedUnixNano()).Add(e.opts.Operation))
 	case op.GetPhase() == nodev1.Phase_PHASE_ABORTING:
@@ -185,6 +181,14 @@ func (e *Engine) bound(ctx context.Context, op *nodev1.Operation) (context.Conte
 	default:
 		return context.WithTimeout(ctx, e.opts.Step)
 	}
+}
+
+// timeout is what a move may take from its place in the queue to its commit.
+func (e *Engine) timeout(op *nodev1.Operation) time.Duration {
+	if ms := op.GetTimeoutMs(); ms > 0 {
+		return time.Duration(ms) * time.Millisecond
+	}
+	return e.opts.Operation
 }
 
 // abortable reports whether the commit is still ahead.
