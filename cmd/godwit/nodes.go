@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
 	"godwit.dev/godwit/api/moves"
@@ -76,48 +75,4 @@ func cordon(opts *options, use, short string, undo bool) *cobra.Command {
 			return err
 		}),
 	}
-}
-
-func newDrain(opts *options) *cobra.Command {
-	request := &nodev1.DrainRequest{}
-	detach := false
-	cmd := &cobra.Command{
-		Use:   "drain NODE",
-		Short: "Move all VMs away from a node, and let none come",
-		Args:  check(cobra.ExactArgs(1)),
-		PreRunE: func(_ *cobra.Command, args []string) error {
-			if err := moves.CheckMode(request.GetMode()); err != nil {
-				return fmt.Errorf("drain node %s: %w", args[0], err)
-			}
-			return nil
-		},
-		RunE: opts.onMoves(func(cmd *cobra.Command, client *moves.Client, args []string) error {
-			request.Node = args[0]
-			resp, err := client.Drain(cmd.Context(), request)
-			if err != nil {
-				return err
-			}
-			for _, r := range resp.GetRefused() {
-				fmt.Fprintln(cmd.ErrOrStderr(), "godwit:", r)
-			}
-			failed := len(resp.GetRefused())
-			for _, m := range resp.GetMoves() {
-				if err := follow(cmd, opts, moving{client}, m, detach); err != nil {
-					if cmd.Context().Err() != nil {
-						return err
-					}
-					fmt.Fprintln(cmd.ErrOrStderr(), "godwit:", err)
-					failed++
-				}
-			}
-			if failed > 0 {
-				return fmt.Errorf("drain node %s: %d of %d VMs stay: %w", args[0], failed, len(resp.GetMoves())+len(resp.GetRefused()), errdefs.ErrAborted)
-			}
-			return nil
-		}),
-	}
-	cmd.Flags().StringVar(&request.To, "to", "", "node that shall have them (default: the ones with the most room)")
-	cmd.Flags().StringVar(&request.Mode, "mode", "auto", "live, cold or auto, as of migrate")
-	cmd.Flags().BoolVar(&detach, "detach", false, "return once all moves are ordered")
-	return cmd
 }

@@ -16,7 +16,8 @@ import (
 )
 
 // Drain implements nodev1.MovesService. All moves are ordered at once; the queue lets a
-// few of them go at a time.
+// few of them go at a time. What is on its way to the node, or busy there, is answered too: who
+// drains follows it, and orders once more.
 func (s *Service) Drain(ctx context.Context, req *nodev1.DrainRequest) (*nodev1.DrainResponse, error) {
 	if err := authorize(ctx, "drain node "+req.GetNode(), req.GetNode()); err != nil {
 		return nil, err
@@ -34,13 +35,14 @@ func (s *Service) Drain(ctx context.Context, req *nodev1.DrainRequest) (*nodev1.
 	}
 	resp := &nodev1.DrainResponse{}
 	for _, rec := range all.GetRecords() {
-		if rec.GetOwner().GetNode() != req.GetNode() {
+		var status *nodev1.StatusResponse
+		switch {
+		case coming(rec, req.GetNode()):
+			status, err = s.turnAway(ctx, rec, req.GetNode())
+		case rec.GetOwner().GetNode() == req.GetNode():
+			status, err = s.sendAway(ctx, rec, req)
+		default:
 			continue
-		}
-		status, err := s.Engine.Migrate(ctx, &nodev1.MigrateRequest{Vm: rec.GetVm(), To: req.GetTo(), Mode: req.GetMode()})
-		var held *record.HeldError
-		if errors.As(err, &held) && held.Record.GetOperation().GetKind() == nodev1.Kind_KIND_MIGRATE {
-			status, err = s.Engine.Status(ctx, held.Record.GetOperation().GetId()) // it leaves already
 		}
 		if err != nil {
 			resp.Refused = append(resp.Refused, key(rec.GetVm())+": "+record.Plain(err).Error())
@@ -49,6 +51,44 @@ func (s *Service) Drain(ctx context.Context, req *nodev1.DrainRequest) (*nodev1.
 		resp.Moves = append(resp.Moves, status)
 	}
 	return resp, nil
+}
+
+// coming reports whether a VM is on its way to a node that does not own it yet, by a wake or a
+// move. One that is undone and goes nowhere else stays where it is.
+func coming(rec *nodev1.Record, node string) bool {
+	op := rec.GetOperation()
+	switch op.GetKind() {
+	case nodev1.Kind_KIND_WAKE:
+		return op.GetDestination() == node && rec.GetOwner().GetNode() != node
+	case nodev1.Kind_KIND_MIGRATE:
+		undone := op.GetPhase() == nodev1.Phase_PHASE_ABORTING || op.GetPhase() == nodev1.Phase_PHASE_REVERTING
+		return op.GetRetarget() == node || op.GetDestination() == node && !undone && rec.GetOwner().GetNode() != node
+	}
+	return false
+}
+
+// turnAway calls a move to the node off. A wake goes on, as does a move that is committed by now:
+// their VMs are sent away when they are there.
+func (s *Service) turnAway(ctx context.Context, rec *nodev1.Record, node string) (*nodev1.StatusResponse, error) {
+	op := rec.GetOperation()
+	if op.GetKind() == nodev1.Kind_KIND_MIGRATE {
+		status, err := s.Engine.Cancel(ctx, op.GetId(), "node "+node+", where it went, is drained")
+		if !errdefs.IsFailedPrecondition(err) && !errdefs.IsAborted(err) {
+			return status, err
+		}
+	}
+	return s.Engine.Status(ctx, op.GetId())
+}
+
+// sendAway orders a VM to another node. An operation that holds it comes first: it leaves
+// already, has just come, or is taken a snapshot of.
+func (s *Service) sendAway(ctx context.Context, rec *nodev1.Record, req *nodev1.DrainRequest) (*nodev1.StatusResponse, error) {
+	status, err := s.Engine.Migrate(ctx, &nodev1.MigrateRequest{Vm: rec.GetVm(), To: req.GetTo(), Mode: req.GetMode()})
+	var held *record.HeldError
+	if errors.As(err, &held) && held.Record.GetOperation() != nil {
+		return s.Engine.Status(ctx, held.Record.GetOperation().GetId())
+	}
+	return status, err
 }
 
 // drainable refuses an order that each of its moves would be refused for.

@@ -3,11 +3,13 @@ package moves
 import (
 	"context"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
 
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/cluster"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/engine"
@@ -83,6 +85,98 @@ func TestDrainByTheNodeItself(t *testing.T) {
 		if err != nil || len(resp.GetMoves()) != 2 || len(resp.GetRefused()) > 0 {
 			t.Errorf("by %s: %v, %v", who, resp, err)
 		}
+	}
+}
+
+// opens an operation of a VM, which nobody drives, and takes it to a phase.
+func (f *fleet) opens(op *nodev1.Operation, phase nodev1.Phase, retarget string) {
+	f.t.Helper()
+	rec, err := f.Records.Get(f.t.Context(), &nodev1.GetRequest{Vm: named(op.GetId())})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	op.Attempt, op.Generation = 1, rec.GetGeneration()
+	if _, err := f.Records.Open(f.t.Context(), &nodev1.OpenRequest{Vm: rec.GetVm(), Operation: op}); err != nil {
+		f.t.Fatal(err)
+	}
+	advance := func(to nodev1.Phase, digest, retarget string) {
+		f.t.Helper()
+		_, err := f.Records.Advance(f.t.Context(), &nodev1.AdvanceRequest{
+			Vm: rec.GetVm(), Operation: op.GetId(), Attempt: 1, Generation: op.GetGeneration(), Phase: to, Digest: digest, Retarget: retarget,
+		})
+		if err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	switch {
+	case phase == nodev1.Phase_PHASE_COMMITTED:
+		digest, owner := "sha256:"+op.GetId(), &nodev1.Owner{Node: op.GetDestination()}
+		if op.GetDestination() == "" {
+			owner = &nodev1.Owner{Digest: digest}
+		}
+		advance(nodev1.Phase_PHASE_SWITCHING, digest, "")
+		receipt := record.Receipt{Operation: op.GetId(), Attempt: 1, Generation: op.GetGeneration(), Digest: digest, Stopped: true}
+		if _, err := f.Records.Commit(f.t.Context(), &nodev1.CommitRequest{
+			Vm: rec.GetVm(), Operation: op.GetId(), Attempt: 1, Generation: op.GetGeneration(), Owner: owner, Receipt: receipt.String(),
+		}); err != nil {
+			f.t.Fatal(err)
+		}
+	case phase != nodev1.Phase_PHASE_PENDING:
+		advance(phase, "", retarget)
+	}
+}
+
+// What is on its way to a node that is drained does not arrive unseen: a move is called off before
+// its commit; what is committed, wakes there, or is busy there is answered, to be followed. What
+// the node has nothing to do with is not.
+func TestDrainOfWhatComes(t *testing.T) {
+	const pending, transferring, committed, aborting = nodev1.Phase_PHASE_PENDING, nodev1.Phase_PHASE_TRANSFERRING, nodev1.Phase_PHASE_COMMITTED, nodev1.Phase_PHASE_ABORTING
+	const move, checkpoint = nodev1.Kind_KIND_MIGRATE, nodev1.Kind_KIND_CHECKPOINT
+	f := newFleet(t)
+	for _, c := range []struct {
+		name     string
+		kind     nodev1.Kind
+		from, to string
+		phase    nodev1.Phase
+		retarget string
+		off      bool // it is called off
+		told     bool
+	}{
+		{"waits", move, "a", "b", pending, "", true, true},
+		{"goes", move, "a", "b", transferring, "", true, true},
+		{"turned", move, "a", "c", aborting, "b", true, true},
+		{"there", move, "a", "b", committed, "", false, true},
+		{"leaves", move, "b", "c", transferring, "", false, true},
+		{"kept", checkpoint, "b", "", pending, "", false, true},
+		{"undone", move, "a", "b", aborting, "", false, false},
+		{"turned-away", move, "a", "b", aborting, "c", false, false},
+		{"elsewhere", move, "a", "c", transferring, "", false, false},
+		{"gone", move, "b", "c", committed, "", false, false},
+	} {
+		f.owns(c.from, c.name)
+		f.opens(&nodev1.Operation{Id: c.name, Kind: c.kind, Source: c.from, Destination: c.to}, c.phase, c.retarget)
+		resp, err := f.Drain(t.Context(), &nodev1.DrainRequest{Node: "b", To: "c"})
+		if err != nil || len(resp.GetRefused()) > 0 {
+			t.Fatalf("%s: %v, %v", c.name, resp, err)
+		}
+		told := slices.ContainsFunc(resp.GetMoves(), func(m *nodev1.StatusResponse) bool { return m.GetOperation().GetId() == c.name })
+		known, err := f.Records.Operation(t.Context(), &nodev1.OperationRequest{Id: c.name})
+		if op := known.GetOperation(); err != nil || told != c.told || op.GetCancelled() != c.off || c.off && op.GetRetarget() != "" {
+			t.Errorf("%s: told %v, %v, %v", c.name, told, op, err)
+		}
+	}
+	f.owns("a", "sleeper")
+	f.opens(&nodev1.Operation{Id: "sleeper", Kind: nodev1.Kind_KIND_HIBERNATE, Source: "a"}, committed, "")
+	if _, err := f.Records.Open(t.Context(), &nodev1.OpenRequest{Vm: named("sleeper"), Operation: &nodev1.Operation{
+		Id: "wake", Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Generation: 2, Destination: "b",
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := f.Drain(t.Context(), &nodev1.DrainRequest{Node: "b", To: "c"})
+	if err != nil || !slices.ContainsFunc(resp.GetMoves(), func(m *nodev1.StatusResponse) bool {
+		return m.GetOperation().GetId() == "wake" && m.GetOperation().GetPhase() == pending
+	}) {
+		t.Errorf("while one wakes there: %v, %v", resp, err)
 	}
 }
 
