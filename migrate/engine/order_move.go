@@ -53,7 +53,7 @@ func (e *Engine) Migrate(ctx context.Context, req *nodev1.MigrateRequest) (*node
 	if op.GetId() == "" {
 		op.Id = uuid.NewString()
 	}
-	if err := e.movable(rec, op); err != nil {
+	if err := e.movable(ctx, rec, op); err != nil {
 		return nil, fmt.Errorf("move VM %s: %w", name(req.GetVm()), err)
 	}
 	rec, err = e.Records.Open(ctx, &nodev1.OpenRequest{Vm: req.GetVm(), Operation: op})
@@ -65,7 +65,7 @@ func (e *Engine) Migrate(ctx context.Context, req *nodev1.MigrateRequest) (*node
 
 // movable refuses what cannot become a move, before anything is written, and chooses
 // where it goes if the order does not say.
-func (e *Engine) movable(rec *nodev1.Record, op *nodev1.Operation) error {
+func (e *Engine) movable(ctx context.Context, rec *nodev1.Record, op *nodev1.Operation) error {
 	switch owner := rec.GetOwner(); {
 	case owner.GetDigest() != "":
 		return fmt.Errorf("it sleeps as %s: wake it where it is wanted (godwit wake): %w", owner.GetDigest(), errdefs.ErrFailedPrecondition)
@@ -75,7 +75,7 @@ func (e *Engine) movable(rec *nodev1.Record, op *nodev1.Operation) error {
 		return fmt.Errorf("no registry.repository and no registry.layout is configured at the controller: %w", errdefs.ErrFailedPrecondition) // S0-44
 	}
 	if op.GetDestination() == "" {
-		to, err := e.Choose(op.GetSource())
+		to, err := e.Choose(ctx, op.GetSource())
 		if err != nil {
 			return err
 		}
@@ -87,16 +87,41 @@ func (e *Engine) movable(rec *nodev1.Record, op *nodev1.Operation) error {
 	return e.takes(op.GetDestination())
 }
 
-// Choose is the node, but none of those, that takes VMs and has the most room.
-func (e *Engine) Choose(but ...string) (string, error) {
+// Choose is the node, but none of those, that takes VMs and has the most room for each VM that is
+// on its way there, this one included. What a node announces counts none that was just ordered:
+// without them all VMs of a drain would go to one node.
+func (e *Engine) Choose(ctx context.Context, but ...string) (string, error) {
 	all := slices.DeleteFunc(e.Peers.Nodes(), func(n *nodev1.NodeInfo) bool {
-		return slices.Contains(but, n.GetName()) || e.takes(n.GetName()) != nil
+		return slices.Contains(but, n.GetName()) || Takes(n) != nil
 	})
 	if len(all) == 0 {
 		return "", fmt.Errorf("no other node takes VMs (godwit nodes): %w", errdefs.ErrUnavailable)
 	}
-	best := slices.MaxFunc(all, func(a, b *nodev1.NodeInfo) int { return cmp.Compare(a.GetFreeBytes(), b.GetFreeBytes()) })
+	recs, err := e.Records.List(ctx, &nodev1.ListRequest{})
+	if err != nil {
+		return "", err
+	}
+	comes := arriving(recs.GetRecords())
+	best := slices.MaxFunc(all, func(a, b *nodev1.NodeInfo) int {
+		room := func(n *nodev1.NodeInfo) uint64 { return n.GetFreeBytes() / (1 + comes[n.GetName()]) }
+		return cmp.Or(cmp.Compare(room(a), room(b)), cmp.Compare(comes[b.GetName()], comes[a.GetName()]))
+	})
 	return best.GetName(), nil
+}
+
+// arriving counts the VMs that open operations take to each node.
+func arriving(all []*nodev1.Record) map[string]uint64 {
+	count := map[string]uint64{}
+	for _, rec := range all {
+		op := rec.GetOperation()
+		switch {
+		case op.GetRetarget() != "":
+			count[op.GetRetarget()]++
+		case op.GetDestination() != "" && abortable(op.GetPhase()):
+			count[op.GetDestination()]++
+		}
+	}
+	return count
 }
 
 // again is a second order under the id of the first.

@@ -96,20 +96,28 @@ func (c *crowd) Peer(node string) (nodev1.PeerService, error) {
 	return nil, &LinkError{Node: node, Err: errdefs.ErrUnavailable}
 }
 
-// move opens a move of a VM of that name, which its source owns, beside the checks of an order: its
-// nodes may be as they are since then.
-func (c *crowd) move(t *testing.T, id, from, to string) {
+// owns makes a VM of that name, of a node.
+func (c *crowd) owns(t *testing.T, id, node string) *nodev1.Record {
 	t.Helper()
 	web := &nodev1.VM{Namespace: "default", Id: id}
 	rec, err := c.records.Ensure(t.Context(), &nodev1.EnsureRequest{Vm: web})
 	if err == nil {
-		rec, err = c.records.Own(t.Context(), &nodev1.OwnRequest{Vm: web, Node: from, Generation: rec.GetGeneration()})
+		rec, err = c.records.Own(t.Context(), &nodev1.OwnRequest{Vm: web, Node: node, Generation: rec.GetGeneration()})
 	}
-	if err == nil {
-		_, err = c.records.Open(t.Context(), &nodev1.OpenRequest{Vm: web, Operation: &nodev1.Operation{
-			Id: id, Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Generation: rec.GetGeneration(), Managed: true, Source: from, Destination: to, Mode: "live",
-		}})
+	if err != nil {
+		t.Fatal(err)
 	}
+	return rec
+}
+
+// move opens a move of a VM of that name, beside the checks of an order: its nodes may be as they
+// are since then.
+func (c *crowd) move(t *testing.T, id, from, to string) {
+	t.Helper()
+	rec := c.owns(t, id, from)
+	_, err := c.records.Open(t.Context(), &nodev1.OpenRequest{Vm: rec.GetVm(), Operation: &nodev1.Operation{
+		Id: id, Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Generation: rec.GetGeneration(), Managed: true, Source: from, Destination: to, Mode: "live",
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,4 +172,36 @@ func TestSilentNodesHoldUpNobody(t *testing.T) {
 			}
 		}
 	})
+}
+
+// VMs that are ordered away at once, and no node named, go where there is room for them: each is
+// counted where it was ordered, for no node has told of it yet (N-06).
+func TestChosenNodesShare(t *testing.T) {
+	const gib = 1 << 30
+	for name, c := range map[string]struct {
+		free [4]uint64
+		want [4]int
+	}{
+		"equal ones":       {[4]uint64{64, 16 * gib, 16 * gib, 16 * gib}, [4]int{0, 2, 2, 2}},
+		"a small one":      {[4]uint64{64, 40 * gib, 20 * gib, 1 * gib}, [4]int{0, 4, 2, 0}},
+		"that say of none": {[4]uint64{}, [4]int{0, 2, 2, 2}},
+	} {
+		cl, got := &crowd{records: controller.New(storetest.NewMemory())}, [4]int{}
+		for i, node := range []string{"a", "b", "c", "d"} {
+			cl.nodes = append(cl.nodes, &nodev1.NodeInfo{Name: node, Up: true, FreeBytes: c.free[i]})
+		}
+		e := New(Parts{Records: cl.records, Peers: cl, Events: Sinks{}}, Options{Node: "c1", Repository: func(*nodev1.Record) string { return "" }})
+		t.Cleanup(e.Close)
+		for i := range 6 {
+			cl.owns(t, fmt.Sprint("m", i), "a")
+			status, err := e.Migrate(t.Context(), &nodev1.MigrateRequest{Vm: &nodev1.VM{Namespace: "default", Id: fmt.Sprint("m", i)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got[status.GetOperation().GetDestination()[0]-'a']++
+		}
+		if got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
 }

@@ -133,7 +133,7 @@ func (w *Watcher) recover(ctx context.Context, rec *nodev1.Record, o *order) err
 	o.again = w.clock().Add(retryPause << min(o.count, 6))
 	o.count++
 	lost, s := rec.GetOwner().GetNode(), newest(rec)
-	to, err := w.choose(lost, o.to)
+	to, err := w.choose(ctx, lost, o.to)
 	if err == nil {
 		o.to = to
 		err = w.ask(ctx, &nodev1.RecoverRequest{
@@ -154,11 +154,13 @@ func (w *Watcher) recover(ctx context.Context, rec *nodev1.Record, o *order) err
 	return w.event(ctx, moves.NodeLost, rec, to, err.Error())
 }
 
-func (w *Watcher) choose(lost, last string) (string, error) {
-	if to, err := w.Mover.Choose(lost, last); err == nil {
+func (w *Watcher) choose(ctx context.Context, lost, last string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callBound)
+	defer cancel()
+	if to, err := w.Mover.Choose(ctx, lost, last); err == nil {
 		return to, nil
 	}
-	return w.Mover.Choose(lost) // there is no other
+	return w.Mover.Choose(ctx, lost) // there is no other
 }
 
 func (w *Watcher) ask(ctx context.Context, req *nodev1.RecoverRequest) error {

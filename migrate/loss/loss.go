@@ -45,7 +45,7 @@ type Records interface {
 // Mover orders a VM of a lost node to another one.
 type Mover interface {
 	// Choose names a node that takes VMs, none of those.
-	Choose(but ...string) (string, error)
+	Choose(ctx context.Context, but ...string) (string, error)
 	Recover(ctx context.Context, req *nodev1.RecoverRequest) (*nodev1.RecoverResponse, error)
 }
 

@@ -96,7 +96,7 @@ func (w *world) List(context.Context, *nodev1.ListRequest) (*nodev1.ListResponse
 	return proto.CloneOf(&nodev1.ListResponse{Records: w.records}), nil
 }
 
-func (w *world) Choose(but ...string) (string, error) {
+func (w *world) Choose(_ context.Context, but ...string) (string, error) {
 	if w.chosen != nil {
 		w.chosen()
 	}
