@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"context"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -317,4 +319,50 @@ func (w *world) hush(node string, silent bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.silent = map[string]bool{node: silent}
+}
+
+// turning is the records of a driver of whose move another controller takes an order, right before
+// the move is finished.
+type turning struct {
+	nodev1.RecordsService
+	to   string
+	once sync.Once
+}
+
+func (r *turning) Finish(ctx context.Context, req *nodev1.FinishRequest) (rec *nodev1.Record, err error) {
+	r.once.Do(func() {
+		_, err = r.Advance(ctx, &nodev1.AdvanceRequest{
+			Vm: req.GetVm(), Operation: req.GetOperation(), Attempt: req.GetAttempt(), Generation: req.GetGeneration(),
+			Phase: nodev1.Phase_PHASE_ABORTING, Retarget: r.to,
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return r.RecordsService.Finish(ctx, req)
+}
+
+// An order that turns a move while its rollback ends is obeyed: it was answered with success (R6).
+func TestMoveIsTurnedAtItsEnd(t *testing.T) {
+	w := liveWorld(t)
+	e := w.engine("c")
+	e.Records = &turning{RecordsService: e.Records, to: "n3"}
+	t.Cleanup(e.Close)
+	w.hangs("Send", true)
+	if err := w.moveTo(e, "m", "n2", "live"); err != nil {
+		t.Fatal(err)
+	}
+	w.called("Send", 1)
+	if _, err := w.records.Advance(t.Context(), &nodev1.AdvanceRequest{
+		Vm: vm, Operation: "m", Attempt: 1, Generation: w.record().GetGeneration(), Phase: nodev1.Phase_PHASE_ABORTING, Reason: "it broke",
+	}); err != nil {
+		t.Fatal(err)
+	}
+	w.hangs("Send", false)
+	e.running("m").cut()
+	op := w.settle("m")
+	w.check("m")
+	if op.GetPhase() != nodev1.Phase_PHASE_SUCCEEDED || op.GetDestination() != "n3" || w.record().GetOwner().GetNode() != "n3" {
+		t.Errorf("turned while it was undone: %v", op)
+	}
 }

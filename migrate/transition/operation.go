@@ -260,6 +260,9 @@ func Finish(s State, req *nodev1.FinishRequest, now time.Time) (Change, error) {
 	if !may(settles, op, req.GetPhase()) {
 		return Change{}, wrongPhase(call, op)
 	}
+	if to := op.GetRetarget(); to != "" { // noted since the driver looked, and answered: Retry obeys it
+		return Change{}, fmt.Errorf("%s: it was turned to node %s: %w", call, to, errdefs.ErrFailedPrecondition)
+	}
 	rec := edit(s)
 	closed := rec.Operation
 	if req.GetPhase() == failed || req.GetPhase() == aborted {
