@@ -102,8 +102,15 @@ func (w *Watcher) Look(ctx context.Context) error {
 	if !w.listen(all) || !w.Board.Leads(w.Self, "") {
 		return nil
 	}
-	most := 2*w.quiet(all) > len(all)
-	for _, n := range w.silent(all) {
+	lost := w.silent(all)
+	if len(lost) == 0 {
+		return nil
+	}
+	most, err := w.most(ctx, all)
+	if err != nil {
+		return err
+	}
+	for _, n := range lost {
 		vms, err := w.vms(ctx, n.GetName())
 		if err == nil && !w.nodes[n.GetName()].told {
 			err = w.tell(ctx, n, vms)
@@ -171,6 +178,25 @@ func (w *Watcher) quiet(all []*nodev1.NodeInfo) (count int) {
 		}
 	}
 	return count
+}
+
+// most reports whether most nodes have fallen silent. One that was drained, or cordoned behind its
+// end, and has no VM is expected to be: it is in service, or retired, and would count for ever.
+func (w *Watcher) most(ctx context.Context, all []*nodev1.NodeInfo) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, callBound)
+	defer cancel()
+	recs, err := w.Records.List(ctx, &nodev1.ListRequest{})
+	if err != nil {
+		return false, err
+	}
+	has := map[string]bool{}
+	for _, rec := range recs.GetRecords() {
+		has[rec.GetOwner().GetNode()], has[transition.InHand(rec)] = true, true
+	}
+	count := slices.DeleteFunc(slices.Clone(all), func(n *nodev1.NodeInfo) bool {
+		return n.GetName() != w.Self && n.GetCordoned() && !n.GetUp() && !has[n.GetName()]
+	})
+	return 2*w.quiet(count) > len(count), nil
 }
 
 // still reports whether a node is as silent as it was when this look began.

@@ -80,7 +80,7 @@ func (w *world) pass(watcher *Watcher, d time.Duration, silent ...string) {
 func (w *world) Nodes() (all []*nodev1.NodeInfo) {
 	for _, name := range slices.Sorted(maps.Keys(w.nodes)) {
 		n := w.nodes[name]
-		all = append(all, &nodev1.NodeInfo{Name: name, SeenUnixNano: n.GetSeenUnixNano(), Up: n.GetUp()})
+		all = append(all, &nodev1.NodeInfo{Name: name, SeenUnixNano: n.GetSeenUnixNano(), Up: n.GetUp(), Cordoned: n.GetCordoned()})
 	}
 	return all
 }
@@ -298,5 +298,35 @@ func TestKeptIsNobodysToGiveUp(t *testing.T) {
 	})
 	if len(ready) != 1 || ready[0].GetUid() != "lost" || under != 0 {
 		t.Errorf("ordered elsewhere: %v", ready)
+	}
+}
+
+// Nodes that were cordoned and have gone, with no VM, are none of those that most must be heard of: a
+// cluster whose nodes were replaced still knows its losses. One that has a VM, or was not cordoned,
+// is.
+func TestRetiredNodesDoNotCount(t *testing.T) {
+	retired := []string{"old1", "old2", "old3", "old4"}
+	for name, c := range map[string]struct {
+		change func(*world)
+		fenced int
+	}{
+		"retired":       {func(*world) {}, 1},
+		"not cordoned":  {func(w *world) { w.nodes["old1"].Cordoned = false }, 0},
+		"one with a VM": {func(w *world) { w.owns("old1", "left", 0) }, 0},
+		"one that comes": {func(w *world) {
+			w.owns("", "late", 0).Operation = &nodev1.Operation{Kind: nodev1.Kind_KIND_WAKE, Destination: "old2"}
+		}, 0},
+		"and another node": {func(w *world) { w.nodes["c"] = &nodev1.NodeInfo{Name: "c"} }, 1},
+	} {
+		w, watcher := newWorld(t, append([]string{"a", "b"}, retired...)...)
+		for _, n := range retired {
+			w.nodes[n].Cordoned = true
+		}
+		w.owns("b", "web", time.Hour)
+		c.change(w)
+		w.pass(watcher, 2*time.Minute, append(retired, "b")...)
+		if got := len(slices.DeleteFunc(w.fenced, func(n string) bool { return n != "b" })); min(got, 1) != c.fenced {
+			t.Errorf("%s: fenced %v", name, w.fenced)
+		}
 	}
 }
