@@ -25,12 +25,14 @@ type run struct {
 	step      string
 	waiting   string // why nothing happens
 	interrupt context.CancelFunc
+	phase     nodev1.Phase // and attempt, of the step
+	attempt   uint32
 }
 
-func (r *run) enter(step string, interrupt context.CancelFunc) {
+func (r *run) enter(step string, op *nodev1.Operation, interrupt context.CancelFunc) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.step, r.interrupt = step, interrupt
+	r.step, r.interrupt, r.phase, r.attempt = step, interrupt, op.GetPhase(), op.GetAttempt()
 }
 
 func (r *run) wait(reason string) {
@@ -98,6 +100,9 @@ const queueInterval = 500 * time.Millisecond
 
 // drive takes steps until the operation is settled or ctx ends.
 func (e *Engine) drive(ctx context.Context, r *run) {
+	if r.kind == nodev1.Kind_KIND_MIGRATE {
+		defer e.heed(ctx, r)()
+	}
 	pause := e.opts.RetryMin
 	for ctx.Err() == nil {
 		settled, err := e.turn(ctx, r)
@@ -145,7 +150,7 @@ func (e *Engine) turn(ctx context.Context, r *run) (settled bool, err error) {
 	}
 	bound, cancel := e.bound(ctx, op)
 	defer cancel()
-	r.enter(s.name, cancel)
+	r.enter(s.name, op, cancel)
 	step, end := e.begin(bound, op, s.name)
 	err = s.do(step, e, rec)
 	if end(err); err == nil || ctx.Err() != nil {
