@@ -2,6 +2,7 @@ package shim
 
 import (
 	"context"
+	"errors"
 	"os"
 	"sync"
 	"time"
@@ -160,16 +161,16 @@ func (p *pumps) output(ctx context.Context, agent agentv1.AgentService, s sink) 
 		}
 		silent = over && len(r.GetData()) == 0
 		if len(r.GetData()) > 0 {
-			n, err := to.Write(r.GetData())
+			n, full, err := p.hand(ctx, to, r.GetData())
 			at = r.GetOffset() + uint64(n)
 			p.save(offset, at)
 			s.too.write(ctx, r.GetData()[:n])
-			if isFull(err) && !p.over() {
+			if full {
 				sleep(ctx, retryWait) // a log file: it goes on when there is space
 				continue
 			}
-			if err != nil && ctx.Err() == nil {
-				p.finish(stream) // nobody can read it any more
+			if err != nil {
+				p.finish(stream)
 				return
 			}
 		}
@@ -180,6 +181,22 @@ func (p *pumps) output(ctx context.Context, agent agentv1.AgentService, s sink) 
 			return
 		}
 	}
+}
+
+// hand writes to the client, and answers how much of data is done with, and whether the rest waits
+// for space in a log. What nobody can read any more is done with: the process is not to wait for
+// that. An error says that the shim itself has closed the stream.
+func (p *pumps) hand(ctx context.Context, to *os.File, data []byte) (n int, full bool, err error) {
+	n, err = to.Write(data)
+	switch {
+	case err == nil || ctx.Err() != nil:
+		return n, false, nil
+	case errors.Is(err, os.ErrClosed):
+		return n, false, err
+	case isFull(err) && !p.over():
+		return n, true, nil
+	}
+	return len(data), false, nil
 }
 
 // interrupt ends writes to a stream with ctx, until the function that it returns has: no

@@ -106,3 +106,21 @@ func TestStopReachesNoLaterStart(t *testing.T) {
 		t.Errorf("%d bytes arrived of %d", n, len(text))
 	}
 }
+
+// A process whose reader has gone goes on: what it writes is dropped, and its end still comes.
+func TestOutputOfAReaderWhoLeft(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	p := newPumps("", &streams{stdout: w}, guest.Offsets{})
+	defer p.stop()
+	p.start(t.Context(), &talker{text: make([]byte, 1<<20), chunk: 64 << 10})
+	if !eventually(func() bool { return p.isFinished(agentv1.Stream_STREAM_STDOUT) }) {
+		t.Fatal("the stream has no end")
+	}
+	if at := p.load(&p.offsets.Stdout); at != 1<<20 {
+		t.Errorf("the guest waits for its reader at byte %d", at)
+	}
+}
