@@ -240,7 +240,7 @@ func (vm *VM) resumeHold(ctx context.Context, j *Journal) error {
 }
 
 // rejoin finds the guest's init again after an adopted VM runs on: its exit is the
-// task's. Its output goes where it went if that is still there.
+// task's.
 func (vm *VM) rejoin(ctx context.Context) error {
 	vm.mu.Lock()
 	machine, known := vm.machine, vm.init.started
@@ -256,11 +256,7 @@ func (vm *VM) rejoin(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, agent.Close())
 	}
-	st, err := openStreams(vm.namespace, vm.id, vm.init.stdio)
-	if err != nil {
-		vm.log.Warn("stdio of the adopted task is gone", "error", err)
-		st = &streams{}
-	}
+	st := vm.openLeft()
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	vm.agent = agent

@@ -122,6 +122,7 @@ type world struct {
 	stream    *machinev1.Stream // of a VM that comes
 	orders    Orders
 	stdout    string // of the task
+	stderr    string
 	execs     bool   // that run go along in a move
 	aborted   uint32 // attempts: the next one has another number
 	stop      context.CancelFunc
@@ -293,7 +294,7 @@ func (w *world) bundle() *taskapi.CreateTaskRequest {
 	if err := os.WriteFile(filepath.Join(dir, "config.json"), data, 0o600); err != nil {
 		w.t.Fatal(err)
 	}
-	return &taskapi.CreateTaskRequest{ID: "vm", Bundle: dir, Stdout: w.stdout}
+	return &taskapi.CreateTaskRequest{ID: "vm", Bundle: dir, Stdout: w.stdout, Stderr: w.stderr}
 }
 
 // execRequest is an exec of a shell.

@@ -195,12 +195,17 @@ func (vm *VM) open(id string, stdio Stdio) (*streams, error) {
 	if err != nil {
 		return nil, err
 	}
-	if st.logger != 0 {
-		if err := leave(vm.noted().Cgroup, st.logger); err != nil {
-			vm.log.Warn("move logger out of the task's cgroup", "error", err)
-		}
-	}
+	vm.freeLogger(st)
 	return st, nil
+}
+
+func (vm *VM) freeLogger(st *streams) {
+	if st.logger == 0 {
+		return
+	}
+	if err := leave(vm.noted().Cgroup, st.logger); err != nil {
+		vm.log.Warn("move logger out of the task's cgroup", "error", err)
+	}
 }
 
 // attach reads what CNI has made in the namespace and puts a tap behind each interface.

@@ -75,11 +75,12 @@ func (st *streams) openOutput(namespace, id string, s Stdio) error {
 	default:
 		return fmt.Errorf("stdout %q: scheme %s: %w", s.Stdout, u.Scheme, errdefs.ErrNotImplemented)
 	}
-	if st.stdout, err = openSink(s.Stdout); err != nil || s.Terminal {
-		return err
+	var errs error
+	st.stdout, err = openSink(s.Stdout)
+	if !s.Terminal {
+		st.stderr, errs = openSink(s.Stderr)
 	}
-	st.stderr, err = openSink(s.Stderr)
-	return err
+	return errors.Join(err, errs)
 }
 
 // openSink opens one fifo, or plain file. A fifo is opened for reading too, so that a

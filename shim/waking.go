@@ -93,11 +93,9 @@ func (s *starting) again() []step {
 }
 
 // reopen is open for a task whose client may have gone with it.
-func (s *starting) reopen(ctx context.Context, u *undo) error {
-	if err := s.open(ctx, u); err != nil {
-		s.vm.log.Warn("stdio of the adopted task is gone", "error", err)
-		s.streams = &streams{}
-	}
+func (s *starting) reopen(context.Context, *undo) error {
+	s.streams = s.vm.openLeft()
+	s.offer()
 	return nil
 }
 
