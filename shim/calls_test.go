@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"os"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -208,7 +209,8 @@ func TestPauseThatComesTooLate(t *testing.T) {
 	}
 }
 
-// A VMM that does not even die holds up nobody for ever.
+// A VMM that does not even die holds up nobody for ever. What it has of the node's RAM counts as
+// taken until it has ended, which Delete sees to.
 func TestKillOfAVMMThatDoesNotDie(t *testing.T) {
 	w := newWorld(t).running()
 	real := endBound
@@ -230,6 +232,15 @@ func TestKillOfAVMMThatDoesNotDie(t *testing.T) {
 	if got := w.status(""); got != tasktypes.Status_STOPPED {
 		t.Errorf("the task is %s", got)
 	}
+	ram := w.journal().RAM
+	if _, err := os.Stat(ram); err != nil {
+		t.Errorf("the RAM of a VMM that lives is given back: %v", err)
+	}
+	w.machine.mu.Lock()
+	w.machine.deaf = false
+	w.machine.mu.Unlock()
+	w.must("delete", w.delete())
+	w.nothingLeft()
 }
 
 // The id of an exec can be used again: what the guest has under an earlier one of that

@@ -125,21 +125,22 @@ func (vm *VM) end(ctx context.Context, status uint32, at time.Time) {
 	})
 }
 
-// stopMachine ends the VMM and the talk with the guest, and gives its RAM back.
+// stopMachine ends the VMM and the talk with the guest, and gives its RAM back. A VMM that does not
+// end has its RAM still: that counts as taken until Delete has seen it end.
 func (vm *VM) stopMachine(ctx context.Context) error {
 	vm.mu.Lock()
 	machine, agent, j := vm.machine, vm.agent, vm.journal
 	vm.mu.Unlock()
-	var errs []error
+	var err error
 	if machine != nil {
 		vm.emptyHanded(ctx)
-		errs = append(errs, machine.Kill(ctx))
+		err = machine.Kill(ctx)
 	}
 	if agent != nil {
 		agent.Close()
 	}
-	if j != nil {
-		errs = append(errs, removeFile(j.RAM), removeTables(j))
+	if j == nil || err != nil {
+		return err
 	}
-	return errors.Join(errs...)
+	return errors.Join(removeFile(j.RAM), removeTables(j))
 }
