@@ -56,6 +56,25 @@ func (vm *VM) along() (all []Along) {
 	return all
 }
 
+// fixStdio says that from now on nothing that a client does to stdio goes along. The VM of a
+// checkpoint goes on here, and what comes in its pause reaches it.
+func (vm *VM) fixStdio(c *capture) {
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	c.fixed = !c.req.GetCheckpoint()
+}
+
+// stdioFixed reports whether a snapshot, or a destination, has the VM's stdio; vm.mu is held.
+func (vm *VM) stdioFixed() bool {
+	switch vm.state {
+	case Captured, Voting, Voted, Releasing:
+		return true
+	case Capturing:
+		return vm.capture != nil && vm.capture.fixed
+	}
+	return false
+}
+
 // resumeMax is what the end of a live move's stream has room for. An exec takes 200 bytes
 // of it, and what was read of its stdin and the process does not take.
 const resumeMax = 120 << 10

@@ -40,6 +40,7 @@ type capture struct {
 	gone     time.Time // a checkpoint's VM went on
 	armed    bool      // the kernel has noted what was written since the page table was made
 	whole    bool      // the device state is saved: the VMM is not needed any more; vm.mu guards it
+	fixed    bool      // what goes along of stdio is written down; vm.mu guards it
 }
 
 func sameRef(a, b *machinev1.Ref) bool {

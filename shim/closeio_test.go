@@ -8,7 +8,10 @@ import (
 	"testing"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 
+	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/guest"
 )
 
@@ -34,5 +37,32 @@ func TestEarlyCloseIO(t *testing.T) {
 	w.must("run", vm.run(t.Context(), p, st, guest.Offsets{}, func() {}))
 	if _, err := st.hold.Write([]byte("x")); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("stdin is still open: %v", err)
+	}
+}
+
+// A client that closes stdin when that has been written down for the next node is told that it
+// came too late, however long the upload behind it takes: success would be lost. A checkpoint's VM
+// goes on here, and takes it.
+func TestCloseIOBehindTheSave(t *testing.T) {
+	for name, order := range map[string]func(*world) error{
+		"move":      func(w *world) error { _, err := w.send(); return err },
+		"hibernate": func(w *world) error { _, err := w.capture(); return err },
+		"checkpoint": func(w *world) error {
+			_, err := w.machineService().Capture(t.Context(), &machinev1.CaptureRequest{Ref: w.ref(), Repository: "r", Checkpoint: true})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, _ := accompanied(t, "")
+			var err error
+			w.at("save state", func() error {
+				_, err = w.service.CloseIO(ctxNS(t), &taskapi.CloseIORequest{ID: "vm", ExecID: "e", Stdin: true})
+				return nil
+			})
+			w.must(name, order(w))
+			if late := errdefs.IsFailedPrecondition(errgrpc.ToNative(err)); late != (name != "checkpoint") {
+				t.Errorf("close of stdin behind the save = %v", err)
+			}
+		})
 	}
 }

@@ -150,8 +150,7 @@ func (s *Service) CloseIO(_ context.Context, r *taskapi.CloseIORequest) (*emptyR
 			return nil, err
 		}
 		if r.GetStdin() {
-			switch vm.state {
-			case Captured, Voting, Voted, Releasing: // what would end it stands where it stood in the pause
+			if vm.stdioFixed() { // what would end it stands where it stood in the pause
 				return nil, vm.mutable()
 			}
 			p.noStdin = true
