@@ -18,8 +18,8 @@ import (
 	"github.com/containerd/typeurl/v2"
 )
 
-// forwardBound is how long containerd may take for one event.
-const forwardBound = 5 * time.Second
+// forwardBound is how long one try waits for containerd. A variable for the tests.
+var forwardBound = 5 * time.Second
 
 // forwarder hands events to containerd, one at a time. It tries once: the publisher of
 // containerd's library repeats a failed event after those that came later, gives up
@@ -27,6 +27,15 @@ const forwardBound = 5 * time.Second
 type forwarder struct {
 	path   string
 	client *ttrpc.Client // nil: not connected
+	asked  *asked        // what containerd has not answered yet; nil: it has answered all
+}
+
+// asked is an event that containerd has got. One that is frozen for a while answers later, on the
+// connection that it has: it is not told again what it has in hand.
+type asked struct {
+	event  any
+	answer chan error
+	end    context.CancelFunc
 }
 
 func newForwarder(address string) *forwarder {
@@ -38,23 +47,27 @@ func (f *forwarder) Publish(ctx context.Context, topic string, event any) error 
 	if err != nil {
 		return err
 	}
+	if f.asked != nil && f.asked.event != event { // it was given up
+		f.asked.end()
+		f.asked = nil
+	}
 	data, err := typeurl.MarshalAnyToProto(event)
 	if err != nil {
 		return fmt.Errorf("encode event: %w", err)
 	}
-	return f.forward(ctx, &eventsapi.ForwardRequest{Envelope: &types.Envelope{
+	return f.forward(ctx, event, &eventsapi.ForwardRequest{Envelope: &types.Envelope{
 		Timestamp: protobuf.ToTimestamp(time.Now()), Namespace: ns, Topic: topic, Event: data,
 	}})
 }
 
 // forward connects again where containerd has closed the connection.
-func (f *forwarder) forward(ctx context.Context, req *eventsapi.ForwardRequest) error {
+func (f *forwarder) forward(ctx context.Context, event any, req *eventsapi.ForwardRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, forwardBound)
 	defer cancel()
 	fresh := f.client == nil
-	err := f.once(ctx, req)
+	err := f.once(ctx, event, req)
 	if errors.Is(err, ttrpc.ErrClosed) && !fresh {
-		err = f.once(ctx, req)
+		err = f.once(ctx, event, req)
 	}
 	if err != nil && (errors.Is(err, ttrpc.ErrClosed) || f.client == nil || ctx.Err() != nil) {
 		return fmt.Errorf("forward event: %w: %w", err, errdefs.ErrUnavailable)
@@ -63,7 +76,7 @@ func (f *forwarder) forward(ctx context.Context, req *eventsapi.ForwardRequest) 
 }
 
 // once leaves no client behind that cannot be used.
-func (f *forwarder) once(ctx context.Context, req *eventsapi.ForwardRequest) error {
+func (f *forwarder) once(ctx context.Context, event any, req *eventsapi.ForwardRequest) error {
 	if f.client == nil {
 		conn, err := new(net.Dialer).DialContext(ctx, "unix", f.path)
 		if err != nil {
@@ -71,10 +84,31 @@ func (f *forwarder) once(ctx context.Context, req *eventsapi.ForwardRequest) err
 		}
 		f.client = ttrpc.NewClient(conn)
 	}
-	_, err := eventsapi.NewTTRPCEventsClient(f.client).Forward(ctx, req)
+	if f.asked == nil {
+		f.asked = ask(context.WithoutCancel(ctx), f.client, event, req)
+	}
+	var err error
+	select {
+	case err = <-f.asked.answer:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	f.asked.end()
+	f.asked = nil
 	if errors.Is(err, ttrpc.ErrClosed) {
 		f.client.Close()
 		f.client = nil
 	}
 	return err
+}
+
+// ask waits for an answer for as long as the connection lives.
+func ask(ctx context.Context, client *ttrpc.Client, event any, req *eventsapi.ForwardRequest) *asked {
+	ctx, end := context.WithCancel(ctx)
+	a := &asked{event: event, answer: make(chan error, 1), end: end}
+	go func() {
+		_, err := eventsapi.NewTTRPCEventsClient(client).Forward(ctx, req)
+		a.answer <- err
+	}()
+	return a
 }

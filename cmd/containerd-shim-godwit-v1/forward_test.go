@@ -26,9 +26,16 @@ type fakeContainerd struct {
 	mu     sync.Mutex
 	refuse error
 	topics []string
+	frozen chan struct{} // closed when it goes on; nil: it goes
 }
 
 func (f *fakeContainerd) Forward(_ context.Context, r *eventsapi.ForwardRequest) (*emptypb.Empty, error) {
+	f.mu.Lock()
+	frozen := f.frozen
+	f.mu.Unlock()
+	if frozen != nil {
+		<-frozen
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.refuse != nil {
@@ -109,4 +116,46 @@ func TestForwarderAway(t *testing.T) {
 	if !errdefs.IsUnavailable(err) {
 		t.Errorf("containerd has gone: %v", err)
 	}
+}
+
+// TestForwarderFrozen: a containerd that stands still gets an event once, however long it takes;
+// one that dies meanwhile gets it from the next one's connection.
+func TestForwarderFrozen(t *testing.T) {
+	defer func(d time.Duration) { forwardBound = d }(forwardBound)
+	c := &fakeContainerd{path: filepath.Join(t.TempDir(), "c.sock"), frozen: make(chan struct{})}
+	c.start(t)
+	f := newForwarder(c.path)
+	ctx := namespaces.WithNamespace(t.Context(), "ns")
+	late := func(topic string, event any) {
+		t.Helper()
+		forwardBound = 20 * time.Millisecond
+		for range 3 {
+			if err := f.Publish(ctx, topic, event); !errdefs.IsUnavailable(err) {
+				t.Fatalf("%s to a containerd that stands still: %v", topic, err)
+			}
+		}
+		forwardBound = time.Minute
+	}
+	one, two := &events.TaskCreate{}, &events.TaskCreate{}
+	late("/one", one)
+	close(c.frozen)
+	if err := f.Publish(ctx, "/one", one); err != nil {
+		t.Fatal(err)
+	}
+	c.mu.Lock()
+	if !slices.Equal(c.topics, []string{"ns /one"}) {
+		t.Errorf("containerd got %q", c.topics)
+	}
+	c.frozen = make(chan struct{})
+	c.mu.Unlock()
+	late("/two", two)
+	if err := c.server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	next := &fakeContainerd{path: c.path}
+	next.start(t)
+	if err := f.Publish(ctx, "/two", two); err != nil || len(next.topics) != 1 {
+		t.Errorf("behind a restart: %v, it got %q", err, next.topics)
+	}
+	close(c.frozen)
 }
