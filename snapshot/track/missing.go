@@ -215,9 +215,7 @@ func Whole(pid, userfault int, ram *os.File) error {
 func (u *uffd) look(written func(offset, end int64)) error {
 	err := u.walk(0, math.MaxInt64, written, scanArg{flags: scanCheckAsync, categoryMask: pageIsWritten, categoryReturn: pageIsWritten})
 	if err == nil {
-		err = u.walk(0, math.MaxInt64, written, scanArg{
-			categoryInverted: pageIsPresent | pageIsSwapped, categoryMask: pageIsPresent | pageIsSwapped, categoryReturn: pageIsPresent,
-		})
+		err = u.walk(0, math.MaxInt64, written, taken)
 	}
 	return err
 }

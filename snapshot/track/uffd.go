@@ -199,13 +199,16 @@ func (u *uffd) scan(written func(offset, end int64)) error {
 			to++
 		}
 		if to > from {
-			err = u.walk(int64(from)*tableSpan, int64(to)*tableSpan, written, scanArg{
-				categoryInverted: pageIsPresent | pageIsSwapped, categoryMask: pageIsPresent | pageIsSwapped, categoryReturn: pageIsPresent,
-			})
+			err = u.walk(int64(from)*tableSpan, int64(to)*tableSpan, written, taken)
 			from = to
 		}
 	}
 	return err
+}
+
+// taken is a scan for pages that the kernel has taken out of the page table.
+var taken = scanArg{
+	categoryInverted: pageIsPresent | pageIsSwapped, categoryMask: pageIsPresent | pageIsSwapped, categoryReturn: pageIsPresent,
 }
 
 // walk scans a part of the RAM file.
