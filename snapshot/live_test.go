@@ -308,13 +308,7 @@ func TestLiveDisk(t *testing.T) {
 		if err := os.Chtimes(g.disk.Name(), st.ModTime(), st.ModTime()); err != nil { // as if nobody had
 			t.Fatal(err)
 		}
-		for begun := time.Now(); ; time.Sleep(time.Millisecond) {
-			if s, err := stampOf(g.disk); err != nil || time.Since(begun) > 10*time.Second {
-				t.Fatalf("the disk does not settle: %v", err)
-			} else if s.settled {
-				break
-			}
-		}
+		settle(t, g.disk)
 		steps++
 	}
 	n := 512
@@ -336,6 +330,18 @@ func TestLiveDisk(t *testing.T) {
 	}
 	if steps <= len(change) {
 		t.Errorf("%d steps, passes %+v", steps, receipt.Passes)
+	}
+}
+
+// settle waits until the times of a file tell whether it is written to.
+func settle(t *testing.T, f *os.File) {
+	t.Helper()
+	for begun := time.Now(); ; time.Sleep(time.Millisecond) {
+		if s, err := stampOf(f); err != nil || time.Since(begun) > 10*time.Second {
+			t.Fatalf("%s does not settle: %v", f.Name(), err)
+		} else if s.settled {
+			return
+		}
 	}
 }
 

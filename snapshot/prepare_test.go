@@ -96,7 +96,7 @@ func TestSurvey(t *testing.T) {
 				}
 			}
 			g.inSave = func() { inSave(g, hole, data) }
-			time.Sleep(2 * settleTime) // else its file's times tell nothing
+			settle(t, g.ram)
 			w.opts.Live, w.opts.Budget, w.opts.Still = g, 0, true
 			receipt, err := Push(t.Context(), w.st, w.src, w.opts)
 			if err != nil {

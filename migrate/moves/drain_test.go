@@ -2,7 +2,6 @@ package moves
 
 import (
 	"context"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,7 +12,6 @@ import (
 	"godwit.dev/godwit/migrate/cluster"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/engine"
-	"godwit.dev/godwit/migrate/store"
 	"godwit.dev/godwit/migrate/store/storetest"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -183,15 +181,7 @@ func TestDrainOfWhatComes(t *testing.T) {
 // A drain that none of its moves could follow is refused before its node is cordoned, whoever
 // asks, and names what is wrong with it (N-05, N-30).
 func TestDrainThatCannotBe(t *testing.T) {
-	st, err := store.Open(filepath.Join(t.TempDir(), "records.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = st.Close() })
-	board, err := cluster.Open(t.Context(), st, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	st, board := newBoard(t)
 	records := controller.New(st)
 	s := &Service{Records: records, Engine: orders{records}, Board: board}
 	announce := func() {

@@ -2,7 +2,6 @@ package moves
 
 import (
 	"context"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -10,9 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/api/record"
-	"godwit.dev/godwit/migrate/cluster"
 	"godwit.dev/godwit/migrate/controller"
-	"godwit.dev/godwit/migrate/store"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -60,15 +57,7 @@ type lostCluster struct {
 
 func newLost(t *testing.T) *lostCluster {
 	t.Helper()
-	st, err := store.Open(filepath.Join(t.TempDir(), "records.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = st.Close() })
-	board, err := cluster.Open(t.Context(), st, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	st, board := newBoard(t)
 	records, ctx := controller.New(st), t.Context()
 	c := &lostCluster{vm: &nodev1.VM{Namespace: "default", Id: "web"}, b: &holder{records: records}}
 	c.a = &holder{state: &machinev1.QueryResponse{Record: "PREPARED", Ref: &machinev1.Ref{Operation: "m", Attempt: 1, Generation: 1}}}
@@ -78,7 +67,7 @@ func newLost(t *testing.T) *lostCluster {
 	digest := record.StreamPrefix + "aa"
 	receipt := record.Receipt{Operation: "m", Attempt: 1, Generation: 1, Digest: digest, Stopped: true, StopAt: time.Now().Add(-time.Minute).UnixNano()}
 	op := &nodev1.Operation{Id: "m", Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Source: "a", Destination: "b", Generation: 1}
-	_, err = records.Ensure(ctx, &nodev1.EnsureRequest{Vm: c.vm})
+	_, err := records.Ensure(ctx, &nodev1.EnsureRequest{Vm: c.vm})
 	if err == nil {
 		_, err = records.Own(ctx, &nodev1.OwnRequest{Vm: c.vm, Node: "a"})
 	}

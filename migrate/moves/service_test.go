@@ -32,18 +32,25 @@ func (o orders) Cancel(_ context.Context, id, _ string) (*nodev1.StatusResponse,
 	return &nodev1.StatusResponse{Operation: &nodev1.Operation{Id: id}}, nil
 }
 
-// A node orders what concerns itself, and the controller's own host anything (N-39, N-47).
-func TestWhoMayOrder(t *testing.T) {
+// newBoard is a store, and the nodes in it.
+func newBoard(t *testing.T) (*store.Bolt, *cluster.Board) {
+	t.Helper()
 	st, err := store.Open(filepath.Join(t.TempDir(), "records.db"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })
-	records, vm, ctx := controller.New(st), &nodev1.VM{Namespace: "default", Id: "web"}, t.Context()
-	board, err := cluster.Open(ctx, st, false)
+	board, err := cluster.Open(t.Context(), st, false)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return st, board
+}
+
+// A node orders what concerns itself, and the controller's own host anything (N-39, N-47).
+func TestWhoMayOrder(t *testing.T) {
+	st, board := newBoard(t)
+	records, vm, ctx := controller.New(st), &nodev1.VM{Namespace: "default", Id: "web"}, t.Context()
 	s := &Service{Records: records, Engine: orders{records}, Board: board}
 	if _, err := records.Ensure(ctx, &nodev1.EnsureRequest{Vm: vm}); err != nil {
 		t.Fatal(err)
@@ -116,15 +123,7 @@ func TestWhoMayOrder(t *testing.T) {
 // What a node that was called lost has ended is among the events, once, however often the node
 // says so; it speaks of itself only, and for nobody else (S0-56, N-34).
 func TestOutlivedIsTold(t *testing.T) {
-	st, err := store.Open(filepath.Join(t.TempDir(), "records.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = st.Close() })
-	board, err := cluster.Open(t.Context(), st, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	st, board := newBoard(t)
 	s, a := &Service{Board: board, Records: controller.New(st)}, controller.WithPeer(t.Context(), "a")
 	if _, err := s.Records.Ensure(t.Context(), &nodev1.EnsureRequest{Vm: &nodev1.VM{Namespace: "default", Id: "web"}}); err != nil {
 		t.Fatal(err)
