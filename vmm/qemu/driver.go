@@ -82,7 +82,7 @@ func (d *Driver) Start(ctx context.Context, cfg vmm.Config) (_ vmm.Machine, err 
 	}
 	p.PID, p.StartTime, p.Userfault = proc.PID, proc.StartTime, proc.Userfault
 	proc.LogUntracked(d.Log, cfg.Name)
-	m, err := d.attach(ctx, p, proc)
+	m, err := d.attach(ctx, p, proc, cfg.Incoming)
 	if err == nil {
 		m.log.Debug("VM started", "pid", p.PID, "accel", accel)
 		return m, nil
@@ -145,12 +145,16 @@ func (d *Driver) launch(cfg vmm.Config, accel, control string) (_ *process.Proce
 }
 
 // attach makes the Machine of a process just started, or ends the process.
-func (d *Driver) attach(ctx context.Context, p vmm.Process, proc *process.Process) (*Machine, error) {
+func (d *Driver) attach(ctx context.Context, p vmm.Process, proc *process.Process, incoming bool) (*Machine, error) {
 	m, err := d.connect(ctx, p, proc)
 	if err == nil {
-		if err = m.prepare(ctx); err == nil {
-			return m, nil
-		}
+		err = m.prepare(ctx)
+	}
+	if err == nil && incoming {
+		err = m.expect(ctx)
+	}
+	if err == nil {
+		return m, nil
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -39,6 +40,7 @@ type Machine struct {
 	exit     vmm.Exit
 	shutdown shutdown // what QEMU said about its end
 	saved    []byte   // device state of this pause
+	incoming *os.File // takes the state of a VM that waits for it
 	detached bool
 }
 

@@ -16,8 +16,12 @@ import (
 )
 
 // startCalls are those of a Start: greeting, qmp_capabilities, qom-list,
-// migrate-set-capabilities, migrate-set-parameters.
-const startCalls = 5
+// migrate-set-capabilities, migrate-set-parameters; of a VM that waits for its state getfd
+// and migrate-incoming, too.
+const (
+	startCalls    = 5
+	incomingCalls = startCalls + 2
+)
 
 // leftovers compares what there was before with what there is now.
 func leftovers(t *testing.T, cfg vmm.Config, fds, goroutines int) {
@@ -35,12 +39,13 @@ func leftovers(t *testing.T, cfg vmm.Config, fds, goroutines int) {
 // way, no process, socket, descriptor or goroutine stays.
 func TestStartFailsAtEachCall(t *testing.T) {
 	for _, how := range []string{qmptest.Refuse, qmptest.Hang, qmptest.Close, qmptest.Garbage, qmptest.Exit} {
-		for at := range startCalls {
+		for at := range incomingCalls {
 			if how == qmptest.Refuse && at == 0 {
 				continue // a greeting refuses nothing
 			}
 			t.Run(how, func(t *testing.T) {
 				f, cfg := fakeQEMU(t, how, at), testConfig(t)
+				cfg.Incoming = true
 				fds, goroutines := fdCount(t), runtime.NumGoroutine()
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
@@ -68,9 +73,16 @@ func TestStartFailsAtEachCall(t *testing.T) {
 	}
 }
 
-// TestStartCalls keeps startCalls true: one later, no start goes wrong.
+// TestStartCalls keeps both numbers true: one later, no start goes wrong.
 func TestStartCalls(t *testing.T) {
-	f, cfg := fakeQEMU(t, qmptest.Exit, startCalls), testConfig(t)
+	for incoming, calls := range map[bool]int{false: startCalls, true: incomingCalls} {
+		testStartCalls(t, incoming, calls)
+	}
+}
+
+func testStartCalls(t *testing.T, incoming bool, calls int) {
+	f, cfg := fakeQEMU(t, qmptest.Exit, calls), testConfig(t)
+	cfg.Incoming = incoming
 	fds, goroutines := fdCount(t), runtime.NumGoroutine()
 	m, err := f.Start(t.Context(), cfg)
 	if err != nil {

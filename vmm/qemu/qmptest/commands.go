@@ -91,14 +91,27 @@ func (s *Server) migrate(command, name string) (any, *refusal) {
 		s.save()
 		return struct{}{}, nil
 	}
+	if s.migration != "" {
+		file.Close()
+		return nil, refuse("The incoming migration has already been started")
+	}
+	s.migration = "active"
+	go s.load(file)
+	return struct{}{}, nil
+}
+
+// load reads what comes, whenever that is.
+func (s *Server) load(file *os.File) {
 	defer file.Close()
-	if data, err := io.ReadAll(file); err != nil || string(data) != State {
+	data, err := io.ReadAll(file)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil || string(data) != State {
 		s.Exit() // what 7.2 does
-		return nil, refuse("load of migration failed")
+		return
 	}
 	s.Status = "paused"
 	s.migrated()
-	return struct{}{}, nil
 }
 
 // save goes on with one that is under way.

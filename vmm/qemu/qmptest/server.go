@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -47,6 +48,7 @@ type Server struct {
 	// Full is how many times the disk is full when the VM is let run.
 	Full int
 
+	mu        sync.Mutex // of what follows: a state that is loaded comes when it likes
 	calls     int
 	migration string
 	files     map[string]*os.File
@@ -87,12 +89,22 @@ func (s *Server) Serve(l *net.UnixListener) error {
 	}
 }
 
-func (s *Server) talk(conn *net.UnixConn) {
+// greet tells whether the server goes on behind it.
+func (s *Server) greet(conn *net.UnixConn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.out = bufio.NewWriter(conn)
 	if !s.goOn() {
-		return
+		return false
 	}
 	s.send(map[string]any{"QMP": map[string]any{"version": map[string]any{}, "capabilities": []string{"oob"}}})
+	return true
+}
+
+func (s *Server) talk(conn *net.UnixConn) {
+	if !s.greet(conn) {
+		return
+	}
 	negotiated := false
 	var pending []byte
 	buf, oob := make([]byte, 4096), make([]byte, 64)
@@ -110,13 +122,23 @@ func (s *Server) talk(conn *net.UnixConn) {
 				break
 			}
 			pending = rest
-			if !s.goOn() {
+			if !s.obey(c, file, negotiated || c.Execute == "qmp_capabilities") {
 				return
 			}
-			s.answer(c, file, negotiated || c.Execute == "qmp_capabilities")
 			negotiated = true
 		}
 	}
+}
+
+// obey tells whether the server goes on behind it.
+func (s *Server) obey(c call, file *os.File, negotiated bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.goOn() {
+		return false
+	}
+	s.answer(c, file, negotiated)
+	return true
 }
 
 // next takes one line off pending.

@@ -1,0 +1,89 @@
+package qemu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// stateMagic is what a stream of QEMU's begins with: QEMU_VM_FILE_MAGIC of its migration/qemu-file.h.
+const stateMagic = "QEVM"
+
+// expect has a VM that is Incoming read its state from a pipe, whose first bytes, the same in
+// every state, are there: so QEMU has begun with it before a VM stands still for it, and
+// ends by itself if this process does.
+func (m *Machine) expect(ctx context.Context) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	if _, err = w.WriteString(stateMagic); err != nil {
+		return errors.Join(err, r.Close(), w.Close())
+	}
+	if err := m.handOver(ctx, "migrate-incoming", r); err != nil {
+		return errors.Join(fmt.Errorf("await state: %w", err), w.Close())
+	}
+	m.mu.Lock()
+	m.incoming = w
+	m.mu.Unlock()
+	return nil
+}
+
+// unexpect lets go of what nobody will write to any more.
+func (m *Machine) unexpect() error {
+	if w := m.expected(); w != nil {
+		return w.Close()
+	}
+	return nil
+}
+
+// expected answers, once, where the state is to be written.
+func (m *Machine) expected() *os.File {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	w := m.incoming
+	m.incoming = nil
+	return w
+}
+
+// LoadState gives the VM, started as Incoming by this Machine, its device state from the file's
+// present offset on. It is paused afterwards.
+func (m *Machine) LoadState(ctx context.Context, from *os.File) error {
+	if err := m.loadState(ctx, from); err != nil {
+		return fmt.Errorf("load state: %w", err)
+	}
+	return nil
+}
+
+func (m *Machine) loadState(ctx context.Context, from *os.File) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	w := m.expected()
+	if w == nil {
+		return fmt.Errorf("VM was not started as incoming, or has had its state: %w", errdefs.ErrFailedPrecondition)
+	}
+	magic := make([]byte, len(stateMagic))
+	if _, err := io.ReadFull(from, magic); err != nil || string(magic) != stateMagic {
+		return errors.Join(fmt.Errorf("%s holds no device state of QEMU: %w", from.Name(), errors.Join(errdefs.ErrInvalidArgument, err)), w.Close())
+	}
+	told := m.transfers()
+	defer told.Close()
+	copied := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(w, from)
+		copied <- errors.Join(err, w.Close())
+	}()
+	err := m.transferred(ctx, told)
+	w.SetWriteDeadline(time.Now()) // QEMU does not read what follows the state's end
+	if copyErr := <-copied; err != nil {
+		return fmt.Errorf("%w%s", errors.Join(err, copyErr), logTail(m.Process().Dir))
+	}
+	return m.settle(ctx, "inmigrate")
+}
