@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"godwit.dev/godwit/snapshot/format"
 )
 
@@ -206,37 +208,22 @@ func (p *passes) due() (n uint64) {
 	return n
 }
 
-// stand has the VM paused and looks at what is left. Where the tracker knows, that is done
-// while the device state is saved; what is written in saving it is looked at behind. Where it
-// does not, only where there is data can be found out meanwhile.
+// stand has the VM paused and its state saved, and looks at what is left. The VMM saves alone: who
+// scans its page table keeps its threads from starting, and what they write has been written then,
+// so that one question to the tracker, the last, is exact.
 func (p *passes) stand() error {
 	if err := p.live.Pause(p.ctx); err != nil {
 		return fmt.Errorf("pause: %w", err)
 	}
 	begun := time.Now()
+	if err := p.save(); err != nil {
+		return err
+	}
 	known, err := p.next(true)
 	if err != nil {
 		return err
 	}
-	saved := make(chan error, 1)
-	go func() {
-		resume, err := p.live.Save(p.ctx)
-		p.resume = resume
-		saved <- err
-	}()
-	var done passed
-	if known {
-		done, err = p.pass(pass{last: true})
-	} else {
-		err = p.survey()
-	}
-	if err != nil {
-		return errors.Join(err, <-saved)
-	}
-	if err := <-saved; err != nil {
-		return fmt.Errorf("save state: %w", err)
-	}
-	rest, err := p.rest(known)
+	done, err := p.pass(pass{whole: !known, last: true})
 	if err != nil {
 		return err
 	}
@@ -244,13 +231,26 @@ func (p *passes) stand() error {
 	if err != nil {
 		return err
 	}
-	for _, more := range []passed{rest, disks} {
-		done.looked, done.changed, done.inside = done.looked+more.looked, done.changed+more.changed, done.inside+more.inside
-	}
+	done.looked, done.changed, done.inside = done.looked+disks.looked, done.changed+disks.changed, done.inside+disks.inside
 	p.inside = done.inside
 	p.noted(done, time.Since(begun))
 	p.over()
 	return p.lookBehind()
+}
+
+// save has the device state saved. Where no tracker knows what was written, it is found out
+// meanwhile where there is data.
+func (p *passes) save() error {
+	var g errgroup.Group
+	if !p.between() {
+		g.Go(p.survey)
+	}
+	resume, err := p.live.Save(p.ctx)
+	if err != nil {
+		err = fmt.Errorf("save state: %w", err)
+	}
+	p.resume = resume
+	return errors.Join(err, g.Wait())
 }
 
 // survey finds out where RAM has data, which takes as long as what is resident. Who punches a
@@ -265,18 +265,4 @@ func (p *passes) survey() (err error) {
 	}
 	p.surveyed = true
 	return s.look(p.gone)
-}
-
-// rest looks at what the last pass may have missed, or at everything.
-func (p *passes) rest(known bool) (passed, error) {
-	if known {
-		var err error
-		if known, err = p.next(true); err != nil {
-			return passed{}, err
-		}
-		if known && p.due() == 0 {
-			return passed{}, nil
-		}
-	}
-	return p.pass(pass{whole: !known, last: true})
 }

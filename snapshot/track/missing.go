@@ -195,7 +195,7 @@ func Whole(pid, userfault int, ram *os.File) error {
 		return err
 	}
 	defer f.Close()
-	u := &uffd{regions: regions, files: f, vec: make([]scanned, scanRegions)}
+	u := &uffd{regions: regions, files: f}
 	var written spans
 	err = u.look(func(offset, end int64) { written = append(written, span{offset, end}) })
 	// A range keeps the modes that it has: it has to be left, which forgets the notes.
@@ -213,9 +213,10 @@ func Whole(pid, userfault int, ram *os.File) error {
 
 // look is scan that arms nothing.
 func (u *uffd) look(written func(offset, end int64)) error {
-	err := u.walk(0, math.MaxInt64, written, scanArg{flags: scanCheckAsync, categoryMask: pageIsWritten, categoryReturn: pageIsWritten})
+	w := u.walker()
+	err := w.walk(0, math.MaxInt64, written, scanArg{flags: scanCheckAsync, categoryMask: pageIsWritten, categoryReturn: pageIsWritten})
 	if err == nil {
-		err = u.walk(0, math.MaxInt64, written, taken)
+		err = w.walk(0, math.MaxInt64, written, taken)
 	}
 	return err
 }

@@ -3,9 +3,7 @@ package track
 import (
 	"errors"
 	"fmt"
-	"math"
 	"os"
-	"runtime"
 	"unsafe"
 
 	"github.com/containerd/errdefs"
@@ -62,11 +60,13 @@ type uffd struct {
 	armed   bool
 	begun   bool   // Next was called
 	tables  []bool // of page table entries, by their place in the file: the kernel may have notes there
-	vec     []scanned
 }
 
 func newUFFD(regions []Region, f Files) (*uffd, error) {
-	u := &uffd{regions: regions, files: f, vec: make([]scanned, scanRegions)}
+	u := &uffd{regions: regions, files: f}
+	for _, r := range regions {
+		u.tables = append(u.tables, make([]bool, max(0, (r.Offset+r.Length+tableSpan-1)/tableSpan-int64(len(u.tables))))...)
+	}
 	if err := u.begin(0); err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func (u *uffd) register(mode uint64) error {
 func (r Region) arg() rangeArg { return rangeArg{r.Address, uint64(r.Length)} }
 
 // Next arms at its first call.
-func (u *uffd) Next(_ bool, written func(offset, end int64)) (bool, error) {
+func (u *uffd) Next(last bool, written func(offset, end int64)) (bool, error) {
 	if !u.begun {
 		if err := u.begins(); err != nil {
 			return false, err
@@ -107,9 +107,9 @@ func (u *uffd) Next(_ bool, written func(offset, end int64)) (bool, error) {
 	if !u.armed {
 		// Once without a look at the answer: a scan that is refused is known while the VM runs.
 		u.armed = true
-		return false, u.scan(func(int64, int64) {})
+		return false, u.scan(false, func(int64, int64) {})
 	}
-	if err := u.scan(written); err != nil {
+	if err := u.scan(last, written); err != nil {
 		return false, err
 	}
 	return true, nil
@@ -133,10 +133,7 @@ func (u *uffd) begins() error {
 
 // has notes that there are page tables for a part of the RAM file.
 func (u *uffd) has(from, to int64) {
-	for i := from / tableSpan; i*tableSpan < to; i++ {
-		for int64(len(u.tables)) <= i {
-			u.tables = append(u.tables, false)
-		}
+	for i := from / tableSpan; i*tableSpan < to && i < int64(len(u.tables)); i++ {
 		u.tables[i] = true
 	}
 }
@@ -181,65 +178,6 @@ func dataOf(ram *os.File, at int64, found func(data, hole int64) (next int64, er
 
 // Between is what it is for.
 func (u *uffd) Between() bool { return true }
-
-// scan reads and arms. Pages that the kernel has taken out of the page table count as
-// written: what was noted of them is lost. They are looked for in a second walk, which
-// takes part of the time that one walk for both would: that one would arm what is armed. It
-// spares what has no page tables: all of it would seem to be taken out.
-func (u *uffd) scan(written func(offset, end int64)) error {
-	err := u.walk(0, math.MaxInt64, func(offset, end int64) {
-		u.has(offset, end)
-		written(offset, end)
-	}, scanArg{
-		flags: scanWPMatching | scanCheckAsync, categoryMask: pageIsWritten, categoryReturn: pageIsWritten,
-	})
-	for from := 0; err == nil && from < len(u.tables); from++ {
-		to := from
-		for to < len(u.tables) && u.tables[to] {
-			to++
-		}
-		if to > from {
-			err = u.walk(int64(from)*tableSpan, int64(to)*tableSpan, written, taken)
-			from = to
-		}
-	}
-	return err
-}
-
-// taken is a scan for pages that the kernel has taken out of the page table.
-var taken = scanArg{
-	categoryInverted: pageIsPresent | pageIsSwapped, categoryMask: pageIsPresent | pageIsSwapped, categoryReturn: pageIsPresent,
-}
-
-// walk scans a part of the RAM file.
-func (u *uffd) walk(from, to int64, found func(offset, end int64), what scanArg) error {
-	for _, r := range u.regions {
-		first, last := max(from, r.Offset)-r.Offset, min(to-r.Offset, r.Length)
-		if first >= last {
-			continue
-		}
-		end := r.Address + uint64(last)
-		for at := r.Address + uint64(first); at < end; {
-			arg := new(scanArg)
-			*arg = what
-			arg.size, arg.start, arg.end = scanArgSize, at, end
-			arg.vec, arg.vecLen = uint64(uintptr(unsafe.Pointer(&u.vec[0]))), uint64(len(u.vec))
-			n, err := ioctlN(u.files.Pagemap, ioctlPagemapScan, unsafe.Pointer(arg))
-			runtime.KeepAlive(u)
-			if err != nil {
-				return fmt.Errorf("read what was written: %w", err)
-			}
-			for _, s := range u.vec[:n] {
-				found(r.Offset+int64(s.start-r.Address), r.Offset+int64(s.end-r.Address))
-			}
-			if arg.walkEnd <= at {
-				return fmt.Errorf("read what was written: no progress at %#x: %w", at, errdefs.ErrInternal)
-			}
-			at = arg.walkEnd
-		}
-	}
-	return nil
-}
 
 // Stop forgets the ranges. The descriptor stays open in the VMM, for another tracker.
 func (u *uffd) Stop() error {
