@@ -17,7 +17,7 @@ func (s *starting) launch(ctx context.Context, u *undo) (err error) {
 	if err != nil {
 		return err
 	}
-	cfg.Track, cfg.Waits = vm.host.choose(ctx).Way == track.UFFD, vm.noted().Filling != nil
+	cfg.Track, cfg.Waits, cfg.Ahead = vm.host.choose(ctx).Way == track.UFFD, vm.noted().Filling != nil, vm.arrival != nil
 	vm.oomKills = costOf(vm.noted().Private).oomKills
 	driver, err := vm.driver(ctx)
 	if err != nil {

@@ -52,6 +52,9 @@ type Config struct {
 	HyperV bool
 	// Incoming makes a VM without content that waits for LoadState.
 	Incoming bool
+	// Ahead: a VM stands still for LoadState, and not for Start; what makes the one shorter
+	// belongs into the other.
+	Ahead bool
 	// Track has the process hold a userfaultfd, by which RAM can be tracked, if it can be had.
 	Track bool
 	// Waits has it be one by which pages of RAM can come while the VM runs: QEMU's alone.

@@ -82,7 +82,7 @@ func (d *Driver) Start(ctx context.Context, cfg vmm.Config) (_ vmm.Machine, err 
 	}
 	p.PID, p.StartTime, p.Userfault = proc.PID, proc.StartTime, proc.Userfault
 	proc.LogUntracked(d.Log, cfg.Name)
-	m, err := d.attach(ctx, p, proc, cfg.Incoming)
+	m, err := d.attach(ctx, p, proc, cfg)
 	if err == nil {
 		m.log.Debug("VM started", "pid", p.PID, "accel", accel)
 		return m, nil
@@ -145,13 +145,16 @@ func (d *Driver) launch(cfg vmm.Config, accel, control string) (_ *process.Proce
 }
 
 // attach makes the Machine of a process just started, or ends the process.
-func (d *Driver) attach(ctx context.Context, p vmm.Process, proc *process.Process, incoming bool) (*Machine, error) {
+func (d *Driver) attach(ctx context.Context, p vmm.Process, proc *process.Process, cfg vmm.Config) (*Machine, error) {
 	m, err := d.connect(ctx, p, proc)
 	if err == nil {
 		err = m.prepare(ctx)
 	}
-	if err == nil && incoming {
+	if err == nil && cfg.Incoming {
 		err = m.expect(ctx)
+	}
+	if err == nil && cfg.Ahead {
+		err = m.warm(ctx)
 	}
 	if err == nil {
 		return m, nil

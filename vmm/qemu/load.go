@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/vmm/qemu/qmp"
 )
 
 // stateMagic is what a stream of QEMU's begins with: QEMU_VM_FILE_MAGIC of its migration/qemu-file.h.
@@ -34,6 +36,17 @@ func (m *Machine) expect(ctx context.Context) error {
 	m.incoming = w
 	m.mu.Unlock()
 	return nil
+}
+
+// warm has QEMU get the memory that a load takes, 8 MiB in small pieces, before a VM stands still
+// for it: to make a description of all its commands takes more, and what is freed then stays with
+// the process.
+func (m *Machine) warm(ctx context.Context) error {
+	err := m.execute(ctx, "query-qmp-schema", nil, nil)
+	if refused := (*qmp.Error)(nil); errors.As(err, &refused) {
+		return nil
+	}
+	return err
 }
 
 // unexpect lets go of what nobody will write to any more.

@@ -20,8 +20,8 @@ import (
 )
 
 // maxMessage bounds one line of QEMU's, which a hostile guest may have taken over. The
-// longest that we ask for are a few KiB.
-const maxMessage = 1 << 20
+// longest that we ask for, all that QEMU understands, has 0.3 MiB.
+const maxMessage = 4 << 20
 
 // writeTimeout bounds a write under a context without a deadline. The socket's buffer
 // takes any command of ours at once unless the monitor hangs.
