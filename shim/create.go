@@ -61,9 +61,9 @@ func (vm *VM) create(ctx context.Context, r *taskapi.CreateTaskRequest, join fun
 		{"reserve RAM", c.reserve},
 		{"make disks", c.disks},
 		{"enter cgroup", c.enter},
-		{"fill from snapshot", c.fill},
 		{"await source", c.await},
-		{"start holder", c.hold},
+		// A process starts while another one brings what slept.
+		together(step{"fill from snapshot", c.fill}, step{"start holder", c.hold}),
 		{"run hooks", c.hooks},
 	})
 	if err != nil {

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // undo is what a multi-step operation has made so far.
@@ -42,6 +45,27 @@ func (u *undo) run(ctx context.Context, bound time.Duration) error {
 type step struct {
 	name string
 	fn   func(context.Context, *undo) error
+}
+
+// together makes one step of some that need nothing of each other, and that undo alone: what they have
+// made is taken back by the steps before them.
+func together(steps ...step) step {
+	names := make([]string, len(steps))
+	for i, s := range steps {
+		names[i] = s.name
+	}
+	return step{strings.Join(names, ", "), func(ctx context.Context, _ *undo) error {
+		g, ctx := errgroup.WithContext(ctx)
+		for _, s := range steps {
+			g.Go(func() error {
+				if err := s.fn(ctx, nil); err != nil {
+					return fmt.Errorf("%s: %w", s.name, err)
+				}
+				return nil
+			})
+		}
+		return g.Wait()
+	}}
 }
 
 // runSteps runs them in order; on an error everything made is taken back.
