@@ -144,7 +144,7 @@ type Power interface {
 }
 
 // State saves and loads device state. RAM is not in it. A VM that has never run may have
-// none to save. After a failed LoadState the machine can only be killed; after a failed
+// none to save. LoadState is for the Machine that Driver.Start has made, not for an adopted one. After a failed LoadState the machine can only be killed; after a failed
 // SaveState it is paused as before.
 type State interface {
 	SaveState(ctx context.Context, to *os.File) error

@@ -13,8 +13,8 @@ import (
 )
 
 // partSpan is what one core scans at a time, in bytes of the RAM file. While the kernel walks
-// over it, no thread of the VMM can map anything, start another one, or end.
-const partSpan = 256 << 20
+// over it, no thread of the VMM can map anything, start another one, or end. A variable for the tests.
+var partSpan int64 = 256 << 20
 
 // scan reads and, unless it is the last one, arms: all cores, a part each.
 func (u *uffd) scan(last bool, written func(offset, end int64)) error {
