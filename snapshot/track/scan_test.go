@@ -34,8 +34,12 @@ func TestScanInParts(t *testing.T) {
 	defer unix.Munmap(area)
 	ram := mapAt(t, f, area)[:tables*tableSpan-tableSpan/2]
 	pages := len(ram) / pageSize
-	for page := 0; page < pages; page += 2 {
-		ram[page*pageSize] = 1
+	var data []int
+	for page := range pages {
+		if page%3 > 0 {
+			ram[page*pageSize] = 1
+			data = append(data, page)
+		}
 	}
 	tracker := inProcess(t, f)
 	next := func(last bool) (told []int) {
@@ -57,7 +61,7 @@ func TestScanInParts(t *testing.T) {
 	for round := range 8 {
 		var want []int
 		for range 50 + 100*round {
-			page := rand.N(pages/2) * 2
+			page := data[rand.N(len(data))]
 			ram[page*pageSize]++
 			want = append(want, page)
 		}
