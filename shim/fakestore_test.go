@@ -97,6 +97,9 @@ func (s *fakeStore) Fill(context.Context, worker.FillJob, func(worker.Progress))
 // LazyFill brings nothing, and says that all is there.
 func (s *fakeStore) LazyFill(ctx context.Context, j worker.LazyJob, notify func(worker.Progress)) error {
 	notify(worker.Progress{Progress: snapshot.Progress{Step: "lazy fill", Done: 1 << 20, Total: 2 << 20, Waiting: s.lacks}})
+	if _, err := j.RAM(ctx); err != nil {
+		return err
+	}
 	if err := s.wait(ctx, s.pages); err != nil {
 		return err
 	}

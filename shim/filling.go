@@ -27,9 +27,11 @@ const emptyBound = 5 * time.Second
 type filling struct {
 	Filling
 	cancel context.CancelFunc
+	waits  chan struct{} // closed once RAM waits for its pages: its VMM is there
 	here   chan struct{} // closed once all pages are there
 	over   chan struct{} // closed when RAM is whole, or nobody brings it any more
 	came   sync.Once
+	meets  sync.Once
 
 	mu          sync.Mutex
 	done, total uint64
@@ -82,15 +84,18 @@ func (vm *VM) noteFill(f *filling, done, total uint64, waiting string) {
 	}
 }
 
-// fillOn brings RAM from now on, until it is whole or the VM ends.
+// fillOn brings RAM from when it waits on, until it is whole or the VM ends. Its snapshot is opened at
+// once.
 func (vm *VM) fillOn() *filling {
 	ctx, cancel := context.WithCancel(vm.life)
-	f := &filling{Filling: *vm.noted().Filling, cancel: cancel, here: make(chan struct{}), over: make(chan struct{}), total: vm.spec().Memory}
+	f := &filling{
+		Filling: *vm.noted().Filling, cancel: cancel, waits: make(chan struct{}), here: make(chan struct{}), over: make(chan struct{}), total: vm.spec().Memory,
+	}
 	vm.mu.Lock()
 	vm.fills = f
 	vm.mu.Unlock()
 	go func() { // of the process: an adopted VM has no other word of it yet
-		if vm.vmmID().Wait(ctx) == nil {
+		if f.await(ctx) == nil && vm.vmmID().Wait(ctx) == nil {
 			cancel()
 		}
 	}()
@@ -105,6 +110,19 @@ func (vm *VM) fillOn() *filling {
 	}()
 	return f
 }
+
+// await returns once RAM waits for its pages.
+func (f *filling) await(ctx context.Context) error {
+	select {
+	case <-f.waits:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// meet says that RAM waits for its pages.
+func (f *filling) meet() { f.meets.Do(func() { close(f.waits) }) }
 
 // emptyHanded ends the fill of a VM that is about to be killed: the kernel may wait for a page in a
 // worker of its own (KVM's), which no signal reaches, and lets go of the VMM only when nobody can bring it.
@@ -126,7 +144,7 @@ func (vm *VM) emptyHanded(ctx context.Context) {
 // fillAgain goes on with the fill of a shim that died, if there was one.
 func (vm *VM) fillAgain() {
 	if vm.noted().Filling != nil {
-		vm.fillOn()
+		vm.fillOn().meet()
 	}
 }
 
@@ -156,15 +174,10 @@ func (vm *VM) fillOnce(ctx context.Context, f *filling) error {
 	if err != nil {
 		return err
 	}
-	fault, regions, err := vm.host.Lazy.Open(*j.Process, ram)
-	if err != nil {
-		return err
-	}
-	files.all = append(files.all, fault)
 	job := worker.LazyJob{
-		Store: storeConfig(cfg, f.Repository), Keys: worker.KeysOf(cfg), Digest: digest.Digest(f.Digest),
-		Space: ramSpace, Regions: regions, Fault: worker.Open(fault),
+		Store: storeConfig(cfg, f.Repository), Keys: worker.KeysOf(cfg), Digest: digest.Digest(f.Digest), Space: ramSpace,
 		Memory: int64(cfg.Worker.Memory), Concurrency: cfg.Worker.Concurrency,
+		RAM:   func(ctx context.Context) (*worker.Missing, error) { return vm.missing(ctx, f, ram) },
 		Whole: func(ctx context.Context) error { return vm.whole(ctx, f, ram) },
 	}
 	// What was noted of pages that are there already is lost with a worker: all are read again.
@@ -174,6 +187,15 @@ func (vm *VM) fillOnce(ctx context.Context, f *filling) error {
 	return vm.host.Snapshots(j.Cgroup).LazyFill(ctx, job, func(p worker.Progress) {
 		vm.noteFill(f, p.Done, p.Total, p.Waiting)
 	})
+}
+
+// missing answers the RAM that waits, as soon as it does.
+func (vm *VM) missing(ctx context.Context, f *filling, ram *os.File) (*worker.Missing, error) {
+	if err := f.await(ctx); err != nil {
+		return nil, err
+	}
+	fault, regions, err := vm.host.Lazy.Open(*vm.noted().Process, ram)
+	return &worker.Missing{Regions: regions, Fault: fault}, err
 }
 
 // whole ends the wait for RAM that is all there, in a pause as short as that of a tracker that

@@ -30,6 +30,17 @@ type Filling struct {
 	Digest     string `json:"digest"`
 }
 
+// openRAM has a worker open the snapshot that RAM comes from, while the VMM is started.
+func (s *starting) openRAM(_ context.Context, u *undo) error {
+	vm := s.vm
+	if vm.noted().Filling == nil {
+		return nil
+	}
+	vm.fillOn()
+	u.add("open no snapshot", func(ctx context.Context) error { vm.emptyHanded(ctx); return nil })
+	return nil
+}
+
 // expect has RAM wait for its pages, and these come from now on: loading the state wants some.
 func (s *starting) expect(_ context.Context, u *undo) error {
 	vm, j := s.vm, s.vm.noted()
@@ -45,7 +56,8 @@ func (s *starting) expect(_ context.Context, u *undo) error {
 		return fmt.Errorf("restore lazily: %w", err)
 	}
 	s.armed = true
-	vm.fillOn()
+	vm.filling().meet()
+	// Before the VMM is killed, which the step before this one has started.
 	u.add("stop to fill RAM", func(ctx context.Context) error { vm.emptyHanded(ctx); return nil })
 	return nil
 }

@@ -141,7 +141,7 @@ func (c *Client) run(ctx context.Context, j job, files fileList, notify func(Pro
 		case j.Receive != nil:
 			t.arrival = j.Receive.Arrival
 		case j.LazyFill != nil:
-			t.whole = j.LazyFill.Whole
+			t.ram, t.whole = j.LazyFill.RAM, j.LazyFill.Whole
 		}
 		l, err := c.exchange(ctx, t, files)
 		done <- result{l, err}
@@ -156,6 +156,7 @@ type talk struct {
 	data    []byte // the job
 	live    snapshot.Live
 	arrival Arrival
+	ram     func(context.Context) (*Missing, error)
 	whole   func(context.Context) error
 	notify  func(Progress)
 	evict   func()
@@ -261,6 +262,15 @@ func (t talk) obey(ctx context.Context, l line, stdin io.Writer) error {
 		return t.prepare(ctx, stdin)
 	case l.Pause:
 		return t.pause(ctx, stdin)
+	case l.RAM && t.ram != nil:
+		r := reply{}
+		m, err := t.ram(ctx)
+		if err != nil {
+			r.Error = newRemoteError(err)
+		} else {
+			r.Regions = m.Regions
+		}
+		return json.NewEncoder(stdin).Encode(r)
 	case l.Whole && t.whole != nil:
 		r := reply{}
 		if err := t.whole(ctx); err != nil {

@@ -119,7 +119,10 @@ func TestEachJobIsConfined(t *testing.T) {
 			return err
 		},
 		"LazyFill": func() error { // up to the snapshot that it has read: what it gets is no userfaultfd
-			err := c.LazyFill(t.Context(), LazyJob{Store: cfg, Digest: receipt.Digest, Space: "ram0", Fault: fault}, nil)
+			err := c.LazyFill(t.Context(), LazyJob{Store: cfg, Digest: receipt.Digest, Space: "ram0", RAM: func(context.Context) (*Missing, error) {
+				w.look("RAM")
+				return &Missing{Fault: fault.File}, nil
+			}}, nil)
 			if err == nil {
 				t.Error("a file is a userfaultfd")
 			}

@@ -195,6 +195,7 @@ type reply struct {
 	Saved    bool            `json:"saved,omitempty"`
 	Error    *remoteError    `json:"error,omitempty"` // of what a receiving worker has asked for
 	Resume   json.RawMessage `json:"resume,omitempty"`
+	Regions  []track.Region  `json:"regions,omitempty"` // of RAM that waits
 }
 
 // line is one on stdout.
@@ -218,7 +219,8 @@ type line struct {
 	// Complete and Arrived order what Arrival does; the caller answers each with a reply.
 	Complete bool     `json:"complete,omitempty"`
 	Arrived  *arrived `json:"arrived,omitempty"`
-	// Whole orders what LazyJob.Whole does, in the same way.
+	// RAM and Whole order what those of LazyJob do, in the same way.
+	RAM   bool `json:"ram,omitempty"`
 	Whole bool `json:"whole,omitempty"`
 
 	Ended    string         `json:"ended,omitempty"` // digest of all that was sent; nobody has said READY

@@ -2,6 +2,9 @@ package worker
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"os"
 
 	digest "github.com/opencontainers/go-digest"
 
@@ -18,10 +21,13 @@ type LazyJob struct {
 	Digest digest.Digest `json:"digest"`
 	Want   *snapshot.Ref `json:"want,omitempty"`
 
-	Space   string         `json:"space"`
-	Regions []track.Region `json:"regions"`
-	Fault   *File          `json:"fault"`
-	Table   *File          `json:"table,omitempty"` // becomes the page table, of all spaces
+	Space  string `json:"space"`
+	Table  *File  `json:"table,omitempty"` // becomes the page table, of all spaces
+	Socket *File  `json:"socket"`          // brings the userfaultfd; set by LazyFill
+
+	// RAM is called here once the snapshot is open, and answers what is to be filled: a VMM may
+	// be started meanwhile. If it fails the job fails.
+	RAM func(context.Context) (*Missing, error) `json:"-"`
 
 	// Whole is called here once all pages are there, and ends the waiting: track.Whole. Pages
 	// are brought until it returns. If it fails the job fails.
@@ -32,11 +38,32 @@ type LazyJob struct {
 	Kept
 }
 
+// Missing is RAM whose pages wait. The worker gets Fault, which is closed here then.
+type Missing struct {
+	Regions []track.Region
+	Fault   *os.File
+}
+
 // LazyFill returns when Whole has. What cannot be read is tried again until ctx ends. After an error
 // the VM waits for what it lacks: the next LazyFill brings it.
 func (c *Client) LazyFill(ctx context.Context, j LazyJob, notify func(Progress)) error {
+	own, theirs, err := socketPair()
+	if err != nil {
+		return fmt.Errorf("worker: %w", err)
+	}
+	defer own.Close()
+	defer theirs.Close()
+	j.Socket = Open(theirs)
+	ask := j.RAM
+	j.RAM = func(ctx context.Context) (*Missing, error) {
+		m, err := ask(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return m, errors.Join(sendFile(own, m.Fault), m.Fault.Close())
+	}
 	files := fileList{}
-	files.add(j.Fault)
+	files.add(j.Socket)
 	files.add(j.Table)
 	l, err := c.run(ctx, job{LazyFill: &j}, files, notify)
 	if err == nil && l.Filled == nil {
@@ -50,7 +77,12 @@ func (j *LazyJob) run(ctx context.Context, kept *cache.Dir, notify func(Progress
 	if err != nil {
 		return line{}, err
 	}
-	ram, err := track.NewMissing(j.Regions, osFile(j.Fault))
+	m, err := j.RAM(ctx)
+	if err != nil {
+		return line{}, err
+	}
+	defer m.Fault.Close()
+	ram, err := track.NewMissing(m.Regions, m.Fault)
 	if err != nil {
 		return line{}, err
 	}
@@ -58,6 +90,20 @@ func (j *LazyJob) run(ctx context.Context, kept *cache.Dir, notify func(Progress
 		Memory: j.Memory, Concurrency: j.Concurrency, Table: osFile(j.Table), Repository: j.Store.Repository,
 		Progress: func(p snapshot.Progress) { notify(Progress{Progress: p}) },
 	}, j.Whole)
+}
+
+// ram has the one at the other end call LazyJob.RAM.
+func (r *remote) ram(ctx context.Context, socket *File) (*Missing, error) {
+	r.out.write(line{RAM: true})
+	p, err := r.next(ctx)
+	if err == nil && p.Error != nil {
+		err = p.Error
+	}
+	if err != nil {
+		return nil, err
+	}
+	fault, err := receiveFile(osFile(socket))
+	return &Missing{Regions: p.Regions, Fault: fault}, err
 }
 
 // whole has the one at the other end call LazyJob.Whole.

@@ -99,7 +99,8 @@ func (j *job) meet(r *remote) {
 	case j.Receive != nil:
 		j.Receive.Arrival = r
 	case j.LazyFill != nil:
-		j.LazyFill.Whole = r.whole
+		l := j.LazyFill
+		l.RAM, l.Whole = func(ctx context.Context) (*Missing, error) { return r.ram(ctx, l.Socket) }, r.whole
 	}
 }
 
