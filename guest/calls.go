@@ -36,6 +36,11 @@ func (a *Agent) Restored(ctx context.Context, r *agentv1.RestoredRequest) (*agen
 	return call(ctx, a, agentv1.AgentService.Restored, r)
 }
 
+// SetClock implements agentv1.AgentService.
+func (a *Agent) SetClock(ctx context.Context, r *agentv1.SetClockRequest) (*agentv1.SetClockResponse, error) {
+	return call(ctx, a, agentv1.AgentService.SetClock, r)
+}
+
 // Start implements agentv1.AgentService.
 func (a *Agent) Start(ctx context.Context, r *agentv1.StartRequest) (*agentv1.StartResponse, error) {
 	return call(ctx, a, agentv1.AgentService.Start, r)

@@ -25,8 +25,10 @@ func (s *Service) Restored(_ context.Context, r *agentv1.RestoredRequest) (*agen
 		return nil, err
 	}
 	if r.UnixNano > 0 {
-		ts := unix.NsecToTimespec(r.UnixNano)
-		if err := unix.ClockSettime(unix.CLOCK_REALTIME, &ts); err != nil {
+		s.clockMu.Lock()
+		err := s.clock.set(r.UnixNano)
+		s.clockMu.Unlock()
+		if err != nil {
 			return nil, fmt.Errorf("set clock: %w", err)
 		}
 	}

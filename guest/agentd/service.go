@@ -62,6 +62,10 @@ type Service struct {
 	processes map[string]*process
 	starting  map[string]chan struct{} // closed when the start is over
 	sizes     map[string]unix.Winsize  // of terminals that do not exist yet
+	barred    []string                 // ids that nothing starts under any more
+
+	clockMu sync.Mutex
+	clock   wallClock
 }
 
 // New returns the service. The caller is process 1 of the guest.
@@ -73,7 +77,7 @@ func New(opts Options) (*Service, error) {
 	return &Service{
 		opts: opts, children: newChildren(), cgroup: cg,
 		processes: make(map[string]*process), starting: make(map[string]chan struct{}),
-		sizes: make(map[string]unix.Winsize),
+		sizes: make(map[string]unix.Winsize), clock: realtime{},
 	}, nil
 }
 
@@ -131,26 +135,42 @@ func (s *Service) Wait(ctx context.Context, r *agentv1.WaitRequest) (*agentv1.Wa
 }
 
 // Kill implements agentv1.AgentService.
-func (s *Service) Kill(_ context.Context, r *agentv1.KillRequest) (*agentv1.KillResponse, error) {
-	p, err := s.find(r.Id)
+func (s *Service) Kill(ctx context.Context, r *agentv1.KillRequest) (*agentv1.KillResponse, error) {
+	if r.Never {
+		if err := s.bar(ctx, r.Id); err != nil {
+			return nil, err
+		}
+	}
+	err := s.signal(r)
+	if r.Never && errdefs.IsNotFound(err) {
+		err = nil
+	}
 	if err != nil {
 		return nil, err
 	}
+	return &agentv1.KillResponse{}, nil
+}
+
+func (s *Service) signal(r *agentv1.KillRequest) error {
+	p, err := s.find(r.Id)
+	if err != nil {
+		return err
+	}
 	if r.Signal > 64 {
-		return nil, fmt.Errorf("signal %d: %w", r.Signal, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("signal %d: %w", r.Signal, errdefs.ErrInvalidArgument)
 	}
 	sig := unix.Signal(r.Signal)
 	if r.All && r.Id == "" {
-		return &agentv1.KillResponse{}, s.cgroup.signalAll(sig)
+		return s.cgroup.signalAll(sig)
 	}
 	err = s.children.signal(p.pid, sig)
 	if err == unix.ESRCH {
-		return nil, fmt.Errorf("process %q already finished: %w", r.Id, errdefs.ErrNotFound)
+		return fmt.Errorf("process %q already finished: %w", r.Id, errdefs.ErrNotFound)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("signal process %q: %w", r.Id, err)
+		return fmt.Errorf("signal process %q: %w", r.Id, err)
 	}
-	return &agentv1.KillResponse{}, nil
+	return nil
 }
 
 // Remove implements agentv1.AgentService.

@@ -53,12 +53,15 @@ func (s *Service) once(ctx context.Context, id string, start func() (*process, e
 	for {
 		s.mu.Lock()
 		p, busy := s.processes[id], s.starting[id]
+		var barred error
 		if p == nil && busy == nil {
-			s.starting[id] = make(chan struct{})
+			if barred = s.mayStart(id); barred == nil {
+				s.starting[id] = make(chan struct{})
+			}
 		}
 		s.mu.Unlock()
-		if p != nil {
-			return p, nil
+		if p != nil || barred != nil {
+			return p, barred
 		}
 		if busy == nil {
 			break

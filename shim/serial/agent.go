@@ -103,6 +103,11 @@ func (p *Port) Restored(context.Context, *agentv1.RestoredRequest) (*agentv1.Res
 	return nil, none("tell the guest of its restore")
 }
 
+// SetClock is told to agents alone.
+func (p *Port) SetClock(context.Context, *agentv1.SetClockRequest) (*agentv1.SetClockResponse, error) {
+	return nil, none("set the guest's clock")
+}
+
 // Kill needs a process.
 func (p *Port) Kill(context.Context, *agentv1.KillRequest) (*agentv1.KillResponse, error) {
 	return nil, none("signal a process")

@@ -178,6 +178,7 @@ func TestNoAgent(t *testing.T) {
 		"copy":     func() error { _, err := p.Copy(ctx, nil); return err },
 		"network":  func() error { _, err := p.ConfigureNetwork(ctx, nil); return err },
 		"restored": func() error { _, err := p.Restored(ctx, nil); return err },
+		"clock":    func() error { _, err := p.SetClock(ctx, nil); return err },
 		"kill":     func() error { _, err := p.Kill(ctx, nil); return err },
 		"remove":   func() error { _, err := p.Remove(ctx, nil); return err },
 		"stats":    func() error { _, err := p.Stats(ctx, nil); return err },

@@ -22,6 +22,8 @@ var all = map[string]func() message{
 	"godwit.agent.v1.PrepareResponse":          func() message { return new(PrepareResponse) },
 	"godwit.agent.v1.RestoredRequest":          func() message { return new(RestoredRequest) },
 	"godwit.agent.v1.RestoredResponse":         func() message { return new(RestoredResponse) },
+	"godwit.agent.v1.SetClockRequest":          func() message { return new(SetClockRequest) },
+	"godwit.agent.v1.SetClockResponse":         func() message { return new(SetClockResponse) },
 	"godwit.agent.v1.StartRequest":             func() message { return new(StartRequest) },
 	"godwit.agent.v1.StartResponse":            func() message { return new(StartResponse) },
 	"godwit.agent.v1.WaitRequest":              func() message { return new(WaitRequest) },

@@ -787,6 +787,62 @@ func (m *RestoredResponse) Unmarshal(b []byte) error {
 // Unknown reports whether fields came that this build does not know.
 func (m *RestoredResponse) Unknown() bool { return m.unknown }
 
+// SetClockRequest is a message of the protocol.
+type SetClockRequest struct {
+	UnixNano int64
+	unknown  bool
+}
+
+// AppendTo appends the message's bytes.
+func (m *SetClockRequest) AppendTo(b []byte) []byte {
+	b = AppendNumber(b, 1, uint64(m.UnixNano))
+	return b
+}
+
+// Unmarshal adds what b holds.
+func (m *SetClockRequest) Unmarshal(b []byte) error {
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Varint:
+			m.UnixNano = int64(v.Number)
+		default:
+			m.unknown = true
+		}
+		return nil
+	})
+}
+
+// Unknown reports whether fields came that this build does not know.
+func (m *SetClockRequest) Unknown() bool { return m.unknown }
+
+// SetClockResponse is a message of the protocol.
+type SetClockResponse struct {
+	BehindNano int64
+	unknown    bool
+}
+
+// AppendTo appends the message's bytes.
+func (m *SetClockResponse) AppendTo(b []byte) []byte {
+	b = AppendNumber(b, 1, uint64(m.BehindNano))
+	return b
+}
+
+// Unmarshal adds what b holds.
+func (m *SetClockResponse) Unmarshal(b []byte) error {
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Varint:
+			m.BehindNano = int64(v.Number)
+		default:
+			m.unknown = true
+		}
+		return nil
+	})
+}
+
+// Unknown reports whether fields came that this build does not know.
+func (m *SetClockResponse) Unknown() bool { return m.unknown }
+
 // StartRequest is a message of the protocol.
 type StartRequest struct {
 	Id      string
@@ -940,6 +996,7 @@ type KillRequest struct {
 	Id      string
 	Signal  uint32
 	All     bool
+	Never   bool
 	unknown bool
 }
 
@@ -948,6 +1005,7 @@ func (m *KillRequest) AppendTo(b []byte) []byte {
 	b = appendString(b, 1, m.Id)
 	b = AppendNumber(b, 2, uint64(m.Signal))
 	b = appendBool(b, 3, m.All)
+	b = appendBool(b, 4, m.Never)
 	return b
 }
 
@@ -961,6 +1019,8 @@ func (m *KillRequest) Unmarshal(b []byte) error {
 			m.Signal = uint32(v.Number)
 		case 3<<TypeBits | Varint:
 			m.All = v.Number != 0
+		case 4<<TypeBits | Varint:
+			m.Never = v.Number != 0
 		default:
 			m.unknown = true
 		}

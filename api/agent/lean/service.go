@@ -12,6 +12,7 @@ type AgentService interface {
 	Copy(context.Context, *CopyRequest) (*CopyResponse, error)
 	ConfigureNetwork(context.Context, *ConfigureNetworkRequest) (*ConfigureNetworkResponse, error)
 	Restored(context.Context, *RestoredRequest) (*RestoredResponse, error)
+	SetClock(context.Context, *SetClockRequest) (*SetClockResponse, error)
 	Start(context.Context, *StartRequest) (*StartResponse, error)
 	Wait(context.Context, *WaitRequest) (*WaitResponse, error)
 	Kill(context.Context, *KillRequest) (*KillResponse, error)
@@ -36,6 +37,7 @@ func Handlers(s AgentService) map[string]Handler {
 		"Copy":             handle(s.Copy),
 		"ConfigureNetwork": handle(s.ConfigureNetwork),
 		"Restored":         handle(s.Restored),
+		"SetClock":         handle(s.SetClock),
 		"Start":            handle(s.Start),
 		"Wait":             handle(s.Wait),
 		"Kill":             handle(s.Kill),

@@ -1246,6 +1246,94 @@ func (x *RestoredResponse) GetProcesses() []*Process {
 	return nil
 }
 
+type SetClockRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	UnixNano      int64                  `protobuf:"varint,1,opt,name=unix_nano,json=unixNano,proto3" json:"unix_nano,omitempty"` // wall clock of the host when it asked
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetClockRequest) Reset() {
+	*x = SetClockRequest{}
+	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetClockRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetClockRequest) ProtoMessage() {}
+
+func (x *SetClockRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetClockRequest.ProtoReflect.Descriptor instead.
+func (*SetClockRequest) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *SetClockRequest) GetUnixNano() int64 {
+	if x != nil {
+		return x.UnixNano
+	}
+	return 0
+}
+
+type SetClockResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	BehindNano    int64                  `protobuf:"varint,1,opt,name=behind_nano,json=behindNano,proto3" json:"behind_nano,omitempty"` // what it was set forward by; 0: it was near enough, or ahead
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetClockResponse) Reset() {
+	*x = SetClockResponse{}
+	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetClockResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetClockResponse) ProtoMessage() {}
+
+func (x *SetClockResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetClockResponse.ProtoReflect.Descriptor instead.
+func (*SetClockResponse) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *SetClockResponse) GetBehindNano() int64 {
+	if x != nil {
+		return x.BehindNano
+	}
+	return 0
+}
+
 type StartRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1259,7 +1347,7 @@ type StartRequest struct {
 
 func (x *StartRequest) Reset() {
 	*x = StartRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1271,7 +1359,7 @@ func (x *StartRequest) String() string {
 func (*StartRequest) ProtoMessage() {}
 
 func (x *StartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1284,7 +1372,7 @@ func (x *StartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRequest.ProtoReflect.Descriptor instead.
 func (*StartRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *StartRequest) GetId() string {
@@ -1331,7 +1419,7 @@ type StartResponse struct {
 
 func (x *StartResponse) Reset() {
 	*x = StartResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1343,7 +1431,7 @@ func (x *StartResponse) String() string {
 func (*StartResponse) ProtoMessage() {}
 
 func (x *StartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1356,7 +1444,7 @@ func (x *StartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartResponse.ProtoReflect.Descriptor instead.
 func (*StartResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *StartResponse) GetPid() uint32 {
@@ -1375,7 +1463,7 @@ type WaitRequest struct {
 
 func (x *WaitRequest) Reset() {
 	*x = WaitRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1387,7 +1475,7 @@ func (x *WaitRequest) String() string {
 func (*WaitRequest) ProtoMessage() {}
 
 func (x *WaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1400,7 +1488,7 @@ func (x *WaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
 func (*WaitRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WaitRequest) GetId() string {
@@ -1426,7 +1514,7 @@ type WaitResponse struct {
 
 func (x *WaitResponse) Reset() {
 	*x = WaitResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1438,7 +1526,7 @@ func (x *WaitResponse) String() string {
 func (*WaitResponse) ProtoMessage() {}
 
 func (x *WaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1451,7 +1539,7 @@ func (x *WaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitResponse.ProtoReflect.Descriptor instead.
 func (*WaitResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *WaitResponse) GetExitStatus() uint32 {
@@ -1497,17 +1585,21 @@ func (x *WaitResponse) GetSettled() bool {
 }
 
 type KillRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Signal        uint32                 `protobuf:"varint,2,opt,name=signal,proto3" json:"signal,omitempty"`
-	All           bool                   `protobuf:"varint,3,opt,name=all,proto3" json:"all,omitempty"` // with init's id: every process of the container
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Id     string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Signal uint32                 `protobuf:"varint,2,opt,name=signal,proto3" json:"signal,omitempty"`
+	All    bool                   `protobuf:"varint,3,opt,name=all,proto3" json:"all,omitempty"` // with init's id: every process of the container
+	// Of an exec whose Start nobody waits for any more: a Start under way is waited for, one
+	// that comes later is refused, and that there is no such process is success. A guest of an
+	// earlier build answers NotFound, also for one that may be on its way.
+	Never         bool `protobuf:"varint,4,opt,name=never,proto3" json:"never,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *KillRequest) Reset() {
 	*x = KillRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1519,7 +1611,7 @@ func (x *KillRequest) String() string {
 func (*KillRequest) ProtoMessage() {}
 
 func (x *KillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1532,7 +1624,7 @@ func (x *KillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillRequest.ProtoReflect.Descriptor instead.
 func (*KillRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *KillRequest) GetId() string {
@@ -1556,6 +1648,13 @@ func (x *KillRequest) GetAll() bool {
 	return false
 }
 
+func (x *KillRequest) GetNever() bool {
+	if x != nil {
+		return x.Never
+	}
+	return false
+}
+
 type KillResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1564,7 +1663,7 @@ type KillResponse struct {
 
 func (x *KillResponse) Reset() {
 	*x = KillResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1576,7 +1675,7 @@ func (x *KillResponse) String() string {
 func (*KillResponse) ProtoMessage() {}
 
 func (x *KillResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1589,7 +1688,7 @@ func (x *KillResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillResponse.ProtoReflect.Descriptor instead.
 func (*KillResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 type RemoveRequest struct {
@@ -1601,7 +1700,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1613,7 +1712,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1626,7 +1725,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RemoveRequest) GetId() string {
@@ -1644,7 +1743,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1656,7 +1755,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1669,7 +1768,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 type Process struct {
@@ -1688,7 +1787,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1700,7 +1799,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1713,7 +1812,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Process) GetId() string {
@@ -1780,7 +1879,7 @@ type ProcessesRequest struct {
 
 func (x *ProcessesRequest) Reset() {
 	*x = ProcessesRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1792,7 +1891,7 @@ func (x *ProcessesRequest) String() string {
 func (*ProcessesRequest) ProtoMessage() {}
 
 func (x *ProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1805,7 +1904,7 @@ func (x *ProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessesRequest.ProtoReflect.Descriptor instead.
 func (*ProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 type ProcessesResponse struct {
@@ -1817,7 +1916,7 @@ type ProcessesResponse struct {
 
 func (x *ProcessesResponse) Reset() {
 	*x = ProcessesResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1829,7 +1928,7 @@ func (x *ProcessesResponse) String() string {
 func (*ProcessesResponse) ProtoMessage() {}
 
 func (x *ProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1842,7 +1941,7 @@ func (x *ProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessesResponse.ProtoReflect.Descriptor instead.
 func (*ProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ProcessesResponse) GetProcesses() []*Process {
@@ -1865,7 +1964,7 @@ type ReadRequest struct {
 
 func (x *ReadRequest) Reset() {
 	*x = ReadRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1877,7 +1976,7 @@ func (x *ReadRequest) String() string {
 func (*ReadRequest) ProtoMessage() {}
 
 func (x *ReadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1890,7 +1989,7 @@ func (x *ReadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRequest.ProtoReflect.Descriptor instead.
 func (*ReadRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ReadRequest) GetId() string {
@@ -1939,7 +2038,7 @@ type ReadResponse struct {
 
 func (x *ReadResponse) Reset() {
 	*x = ReadResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1951,7 +2050,7 @@ func (x *ReadResponse) String() string {
 func (*ReadResponse) ProtoMessage() {}
 
 func (x *ReadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1964,7 +2063,7 @@ func (x *ReadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadResponse.ProtoReflect.Descriptor instead.
 func (*ReadResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ReadResponse) GetData() []byte {
@@ -1999,7 +2098,7 @@ type WriteRequest struct {
 
 func (x *WriteRequest) Reset() {
 	*x = WriteRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2011,7 +2110,7 @@ func (x *WriteRequest) String() string {
 func (*WriteRequest) ProtoMessage() {}
 
 func (x *WriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2024,7 +2123,7 @@ func (x *WriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
 func (*WriteRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *WriteRequest) GetId() string {
@@ -2058,7 +2157,7 @@ type WriteResponse struct {
 
 func (x *WriteResponse) Reset() {
 	*x = WriteResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2070,7 +2169,7 @@ func (x *WriteResponse) String() string {
 func (*WriteResponse) ProtoMessage() {}
 
 func (x *WriteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2083,7 +2182,7 @@ func (x *WriteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteResponse.ProtoReflect.Descriptor instead.
 func (*WriteResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WriteResponse) GetOffset() uint64 {
@@ -2110,7 +2209,7 @@ type CloseStdinRequest struct {
 
 func (x *CloseStdinRequest) Reset() {
 	*x = CloseStdinRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2122,7 +2221,7 @@ func (x *CloseStdinRequest) String() string {
 func (*CloseStdinRequest) ProtoMessage() {}
 
 func (x *CloseStdinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2135,7 +2234,7 @@ func (x *CloseStdinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseStdinRequest.ProtoReflect.Descriptor instead.
 func (*CloseStdinRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *CloseStdinRequest) GetId() string {
@@ -2160,7 +2259,7 @@ type CloseStdinResponse struct {
 
 func (x *CloseStdinResponse) Reset() {
 	*x = CloseStdinResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2172,7 +2271,7 @@ func (x *CloseStdinResponse) String() string {
 func (*CloseStdinResponse) ProtoMessage() {}
 
 func (x *CloseStdinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2185,7 +2284,7 @@ func (x *CloseStdinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseStdinResponse.ProtoReflect.Descriptor instead.
 func (*CloseStdinResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{35}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 type ResizeRequest struct {
@@ -2199,7 +2298,7 @@ type ResizeRequest struct {
 
 func (x *ResizeRequest) Reset() {
 	*x = ResizeRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2211,7 +2310,7 @@ func (x *ResizeRequest) String() string {
 func (*ResizeRequest) ProtoMessage() {}
 
 func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2224,7 +2323,7 @@ func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeRequest.ProtoReflect.Descriptor instead.
 func (*ResizeRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ResizeRequest) GetId() string {
@@ -2256,7 +2355,7 @@ type ResizeResponse struct {
 
 func (x *ResizeResponse) Reset() {
 	*x = ResizeResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2268,7 +2367,7 @@ func (x *ResizeResponse) String() string {
 func (*ResizeResponse) ProtoMessage() {}
 
 func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2281,7 +2380,7 @@ func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeResponse.ProtoReflect.Descriptor instead.
 func (*ResizeResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 type StatsRequest struct {
@@ -2292,7 +2391,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2304,7 +2403,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2317,7 +2416,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 type StatsResponse struct {
@@ -2340,7 +2439,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_agent_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2352,7 +2451,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_agent_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2365,7 +2464,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *StatsResponse) GetMemoryCurrent() uint64 {
@@ -2467,7 +2566,7 @@ type BlockIO struct {
 
 func (x *BlockIO) Reset() {
 	*x = BlockIO{}
-	mi := &file_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_agent_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2479,7 +2578,7 @@ func (x *BlockIO) String() string {
 func (*BlockIO) ProtoMessage() {}
 
 func (x *BlockIO) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_agent_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2492,7 +2591,7 @@ func (x *BlockIO) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockIO.ProtoReflect.Descriptor instead.
 func (*BlockIO) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{40}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *BlockIO) GetMajor() uint64 {
@@ -2546,7 +2645,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_agent_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2558,7 +2657,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_agent_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2571,7 +2670,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{41}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *UpdateRequest) GetResources() []byte {
@@ -2589,7 +2688,7 @@ type UpdateResponse struct {
 
 func (x *UpdateResponse) Reset() {
 	*x = UpdateResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_agent_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2601,7 +2700,7 @@ func (x *UpdateResponse) String() string {
 func (*UpdateResponse) ProtoMessage() {}
 
 func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_agent_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2614,7 +2713,7 @@ func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
 func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{42}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{44}
 }
 
 type SyncRequest struct {
@@ -2625,7 +2724,7 @@ type SyncRequest struct {
 
 func (x *SyncRequest) Reset() {
 	*x = SyncRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_agent_v1_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2637,7 +2736,7 @@ func (x *SyncRequest) String() string {
 func (*SyncRequest) ProtoMessage() {}
 
 func (x *SyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_agent_v1_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2650,7 +2749,7 @@ func (x *SyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncRequest.ProtoReflect.Descriptor instead.
 func (*SyncRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{43}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{45}
 }
 
 type SyncResponse struct {
@@ -2661,7 +2760,7 @@ type SyncResponse struct {
 
 func (x *SyncResponse) Reset() {
 	*x = SyncResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_agent_v1_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2673,7 +2772,7 @@ func (x *SyncResponse) String() string {
 func (*SyncResponse) ProtoMessage() {}
 
 func (x *SyncResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_agent_v1_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2686,7 +2785,7 @@ func (x *SyncResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncResponse.ProtoReflect.Descriptor instead.
 func (*SyncResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{44}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{46}
 }
 
 type ShutdownRequest struct {
@@ -2697,7 +2796,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_agent_v1_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2709,7 +2808,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_agent_v1_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2722,7 +2821,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{45}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{47}
 }
 
 type ShutdownResponse struct {
@@ -2733,7 +2832,7 @@ type ShutdownResponse struct {
 
 func (x *ShutdownResponse) Reset() {
 	*x = ShutdownResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_agent_v1_agent_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2745,7 +2844,7 @@ func (x *ShutdownResponse) String() string {
 func (*ShutdownResponse) ProtoMessage() {}
 
 func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_agent_v1_agent_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2758,7 +2857,7 @@ func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownResponse.ProtoReflect.Descriptor instead.
 func (*ShutdownResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{46}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{48}
 }
 
 var File_agent_v1_agent_proto protoreflect.FileDescriptor
@@ -2850,7 +2949,12 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x10RestoredResponse\x12\x17\n" +
 	"\aboot_id\x18\x01 \x01(\tR\x06bootId\x12\x1b\n" +
 	"\tuptime_ms\x18\x02 \x01(\x04R\buptimeMs\x126\n" +
-	"\tprocesses\x18\x03 \x03(\v2\x18.godwit.agent.v1.ProcessR\tprocesses\"~\n" +
+	"\tprocesses\x18\x03 \x03(\v2\x18.godwit.agent.v1.ProcessR\tprocesses\".\n" +
+	"\x0fSetClockRequest\x12\x1b\n" +
+	"\tunix_nano\x18\x01 \x01(\x03R\bunixNano\"3\n" +
+	"\x10SetClockResponse\x12\x1f\n" +
+	"\vbehind_nano\x18\x01 \x01(\x03R\n" +
+	"behindNano\"~\n" +
 	"\fStartRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aprocess\x18\x02 \x01(\fR\aprocess\x12\x14\n" +
@@ -2870,11 +2974,12 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"stdout_end\x18\x04 \x01(\x04R\tstdoutEnd\x12\x1d\n" +
 	"\n" +
 	"stderr_end\x18\x05 \x01(\x04R\tstderrEnd\x12\x18\n" +
-	"\asettled\x18\x06 \x01(\bR\asettled\"G\n" +
+	"\asettled\x18\x06 \x01(\bR\asettled\"]\n" +
 	"\vKillRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06signal\x18\x02 \x01(\rR\x06signal\x12\x10\n" +
-	"\x03all\x18\x03 \x01(\bR\x03all\"\x0e\n" +
+	"\x03all\x18\x03 \x01(\bR\x03all\x12\x14\n" +
+	"\x05never\x18\x04 \x01(\bR\x05never\"\x0e\n" +
 	"\fKillResponse\"\x1f\n" +
 	"\rRemoveRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\x10\n" +
@@ -2960,14 +3065,15 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x06Stream\x12\x16\n" +
 	"\x12STREAM_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTREAM_STDOUT\x10\x01\x12\x11\n" +
-	"\rSTREAM_STDERR\x10\x022\xaa\v\n" +
+	"\rSTREAM_STDERR\x10\x022\xfb\v\n" +
 	"\x05Agent\x12C\n" +
 	"\x04Info\x12\x1c.godwit.agent.v1.InfoRequest\x1a\x1d.godwit.agent.v1.InfoResponse\x12L\n" +
 	"\aPrepare\x12\x1f.godwit.agent.v1.PrepareRequest\x1a .godwit.agent.v1.PrepareResponse\x12F\n" +
 	"\x05Setup\x12\x1d.godwit.agent.v1.SetupRequest\x1a\x1e.godwit.agent.v1.SetupResponse\x12C\n" +
 	"\x04Copy\x12\x1c.godwit.agent.v1.CopyRequest\x1a\x1d.godwit.agent.v1.CopyResponse\x12g\n" +
 	"\x10ConfigureNetwork\x12(.godwit.agent.v1.ConfigureNetworkRequest\x1a).godwit.agent.v1.ConfigureNetworkResponse\x12O\n" +
-	"\bRestored\x12 .godwit.agent.v1.RestoredRequest\x1a!.godwit.agent.v1.RestoredResponse\x12F\n" +
+	"\bRestored\x12 .godwit.agent.v1.RestoredRequest\x1a!.godwit.agent.v1.RestoredResponse\x12O\n" +
+	"\bSetClock\x12 .godwit.agent.v1.SetClockRequest\x1a!.godwit.agent.v1.SetClockResponse\x12F\n" +
 	"\x05Start\x12\x1d.godwit.agent.v1.StartRequest\x1a\x1e.godwit.agent.v1.StartResponse\x12C\n" +
 	"\x04Wait\x12\x1c.godwit.agent.v1.WaitRequest\x1a\x1d.godwit.agent.v1.WaitResponse\x12C\n" +
 	"\x04Kill\x12\x1c.godwit.agent.v1.KillRequest\x1a\x1d.godwit.agent.v1.KillResponse\x12I\n" +
@@ -2996,7 +3102,7 @@ func file_agent_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
+var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
 var file_agent_v1_agent_proto_goTypes = []any{
 	(Stream)(0),                      // 0: godwit.agent.v1.Stream
 	(*InfoRequest)(nil),              // 1: godwit.agent.v1.InfoRequest
@@ -3018,44 +3124,46 @@ var file_agent_v1_agent_proto_goTypes = []any{
 	(*PrepareResponse)(nil),          // 17: godwit.agent.v1.PrepareResponse
 	(*RestoredRequest)(nil),          // 18: godwit.agent.v1.RestoredRequest
 	(*RestoredResponse)(nil),         // 19: godwit.agent.v1.RestoredResponse
-	(*StartRequest)(nil),             // 20: godwit.agent.v1.StartRequest
-	(*StartResponse)(nil),            // 21: godwit.agent.v1.StartResponse
-	(*WaitRequest)(nil),              // 22: godwit.agent.v1.WaitRequest
-	(*WaitResponse)(nil),             // 23: godwit.agent.v1.WaitResponse
-	(*KillRequest)(nil),              // 24: godwit.agent.v1.KillRequest
-	(*KillResponse)(nil),             // 25: godwit.agent.v1.KillResponse
-	(*RemoveRequest)(nil),            // 26: godwit.agent.v1.RemoveRequest
-	(*RemoveResponse)(nil),           // 27: godwit.agent.v1.RemoveResponse
-	(*Process)(nil),                  // 28: godwit.agent.v1.Process
-	(*ProcessesRequest)(nil),         // 29: godwit.agent.v1.ProcessesRequest
-	(*ProcessesResponse)(nil),        // 30: godwit.agent.v1.ProcessesResponse
-	(*ReadRequest)(nil),              // 31: godwit.agent.v1.ReadRequest
-	(*ReadResponse)(nil),             // 32: godwit.agent.v1.ReadResponse
-	(*WriteRequest)(nil),             // 33: godwit.agent.v1.WriteRequest
-	(*WriteResponse)(nil),            // 34: godwit.agent.v1.WriteResponse
-	(*CloseStdinRequest)(nil),        // 35: godwit.agent.v1.CloseStdinRequest
-	(*CloseStdinResponse)(nil),       // 36: godwit.agent.v1.CloseStdinResponse
-	(*ResizeRequest)(nil),            // 37: godwit.agent.v1.ResizeRequest
-	(*ResizeResponse)(nil),           // 38: godwit.agent.v1.ResizeResponse
-	(*StatsRequest)(nil),             // 39: godwit.agent.v1.StatsRequest
-	(*StatsResponse)(nil),            // 40: godwit.agent.v1.StatsResponse
-	(*BlockIO)(nil),                  // 41: godwit.agent.v1.BlockIO
-	(*UpdateRequest)(nil),            // 42: godwit.agent.v1.UpdateRequest
-	(*UpdateResponse)(nil),           // 43: godwit.agent.v1.UpdateResponse
-	(*SyncRequest)(nil),              // 44: godwit.agent.v1.SyncRequest
-	(*SyncResponse)(nil),             // 45: godwit.agent.v1.SyncResponse
-	(*ShutdownRequest)(nil),          // 46: godwit.agent.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),         // 47: godwit.agent.v1.ShutdownResponse
-	nil,                              // 48: godwit.agent.v1.SetupRequest.SysctlEntry
-	nil,                              // 49: godwit.agent.v1.StatsResponse.MemoryStatEntry
-	nil,                              // 50: godwit.agent.v1.StatsResponse.CpuStatEntry
+	(*SetClockRequest)(nil),          // 20: godwit.agent.v1.SetClockRequest
+	(*SetClockResponse)(nil),         // 21: godwit.agent.v1.SetClockResponse
+	(*StartRequest)(nil),             // 22: godwit.agent.v1.StartRequest
+	(*StartResponse)(nil),            // 23: godwit.agent.v1.StartResponse
+	(*WaitRequest)(nil),              // 24: godwit.agent.v1.WaitRequest
+	(*WaitResponse)(nil),             // 25: godwit.agent.v1.WaitResponse
+	(*KillRequest)(nil),              // 26: godwit.agent.v1.KillRequest
+	(*KillResponse)(nil),             // 27: godwit.agent.v1.KillResponse
+	(*RemoveRequest)(nil),            // 28: godwit.agent.v1.RemoveRequest
+	(*RemoveResponse)(nil),           // 29: godwit.agent.v1.RemoveResponse
+	(*Process)(nil),                  // 30: godwit.agent.v1.Process
+	(*ProcessesRequest)(nil),         // 31: godwit.agent.v1.ProcessesRequest
+	(*ProcessesResponse)(nil),        // 32: godwit.agent.v1.ProcessesResponse
+	(*ReadRequest)(nil),              // 33: godwit.agent.v1.ReadRequest
+	(*ReadResponse)(nil),             // 34: godwit.agent.v1.ReadResponse
+	(*WriteRequest)(nil),             // 35: godwit.agent.v1.WriteRequest
+	(*WriteResponse)(nil),            // 36: godwit.agent.v1.WriteResponse
+	(*CloseStdinRequest)(nil),        // 37: godwit.agent.v1.CloseStdinRequest
+	(*CloseStdinResponse)(nil),       // 38: godwit.agent.v1.CloseStdinResponse
+	(*ResizeRequest)(nil),            // 39: godwit.agent.v1.ResizeRequest
+	(*ResizeResponse)(nil),           // 40: godwit.agent.v1.ResizeResponse
+	(*StatsRequest)(nil),             // 41: godwit.agent.v1.StatsRequest
+	(*StatsResponse)(nil),            // 42: godwit.agent.v1.StatsResponse
+	(*BlockIO)(nil),                  // 43: godwit.agent.v1.BlockIO
+	(*UpdateRequest)(nil),            // 44: godwit.agent.v1.UpdateRequest
+	(*UpdateResponse)(nil),           // 45: godwit.agent.v1.UpdateResponse
+	(*SyncRequest)(nil),              // 46: godwit.agent.v1.SyncRequest
+	(*SyncResponse)(nil),             // 47: godwit.agent.v1.SyncResponse
+	(*ShutdownRequest)(nil),          // 48: godwit.agent.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),         // 49: godwit.agent.v1.ShutdownResponse
+	nil,                              // 50: godwit.agent.v1.SetupRequest.SysctlEntry
+	nil,                              // 51: godwit.agent.v1.StatsResponse.MemoryStatEntry
+	nil,                              // 52: godwit.agent.v1.StatsResponse.CpuStatEntry
 }
 var file_agent_v1_agent_proto_depIdxs = []int32{
 	3,  // 0: godwit.agent.v1.SetupRequest.layers:type_name -> godwit.agent.v1.Disk
 	3,  // 1: godwit.agent.v1.SetupRequest.writable:type_name -> godwit.agent.v1.Disk
 	4,  // 2: godwit.agent.v1.SetupRequest.mounts:type_name -> godwit.agent.v1.Mount
 	5,  // 3: godwit.agent.v1.SetupRequest.files:type_name -> godwit.agent.v1.File
-	48, // 4: godwit.agent.v1.SetupRequest.sysctl:type_name -> godwit.agent.v1.SetupRequest.SysctlEntry
+	50, // 4: godwit.agent.v1.SetupRequest.sysctl:type_name -> godwit.agent.v1.SetupRequest.SysctlEntry
 	7,  // 5: godwit.agent.v1.SetupRequest.seccomp:type_name -> godwit.agent.v1.Seccomp
 	4,  // 6: godwit.agent.v1.SetupRequest.copies:type_name -> godwit.agent.v1.Mount
 	5,  // 7: godwit.agent.v1.CopyRequest.files:type_name -> godwit.agent.v1.File
@@ -3063,52 +3171,54 @@ var file_agent_v1_agent_proto_depIdxs = []int32{
 	13, // 9: godwit.agent.v1.ConfigureNetworkRequest.nics:type_name -> godwit.agent.v1.NIC
 	13, // 10: godwit.agent.v1.RestoredRequest.nics:type_name -> godwit.agent.v1.NIC
 	5,  // 11: godwit.agent.v1.RestoredRequest.files:type_name -> godwit.agent.v1.File
-	28, // 12: godwit.agent.v1.RestoredResponse.processes:type_name -> godwit.agent.v1.Process
-	28, // 13: godwit.agent.v1.ProcessesResponse.processes:type_name -> godwit.agent.v1.Process
+	30, // 12: godwit.agent.v1.RestoredResponse.processes:type_name -> godwit.agent.v1.Process
+	30, // 13: godwit.agent.v1.ProcessesResponse.processes:type_name -> godwit.agent.v1.Process
 	0,  // 14: godwit.agent.v1.ReadRequest.stream:type_name -> godwit.agent.v1.Stream
-	49, // 15: godwit.agent.v1.StatsResponse.memory_stat:type_name -> godwit.agent.v1.StatsResponse.MemoryStatEntry
-	50, // 16: godwit.agent.v1.StatsResponse.cpu_stat:type_name -> godwit.agent.v1.StatsResponse.CpuStatEntry
-	41, // 17: godwit.agent.v1.StatsResponse.io:type_name -> godwit.agent.v1.BlockIO
+	51, // 15: godwit.agent.v1.StatsResponse.memory_stat:type_name -> godwit.agent.v1.StatsResponse.MemoryStatEntry
+	52, // 16: godwit.agent.v1.StatsResponse.cpu_stat:type_name -> godwit.agent.v1.StatsResponse.CpuStatEntry
+	43, // 17: godwit.agent.v1.StatsResponse.io:type_name -> godwit.agent.v1.BlockIO
 	1,  // 18: godwit.agent.v1.Agent.Info:input_type -> godwit.agent.v1.InfoRequest
 	16, // 19: godwit.agent.v1.Agent.Prepare:input_type -> godwit.agent.v1.PrepareRequest
 	6,  // 20: godwit.agent.v1.Agent.Setup:input_type -> godwit.agent.v1.SetupRequest
 	9,  // 21: godwit.agent.v1.Agent.Copy:input_type -> godwit.agent.v1.CopyRequest
 	14, // 22: godwit.agent.v1.Agent.ConfigureNetwork:input_type -> godwit.agent.v1.ConfigureNetworkRequest
 	18, // 23: godwit.agent.v1.Agent.Restored:input_type -> godwit.agent.v1.RestoredRequest
-	20, // 24: godwit.agent.v1.Agent.Start:input_type -> godwit.agent.v1.StartRequest
-	22, // 25: godwit.agent.v1.Agent.Wait:input_type -> godwit.agent.v1.WaitRequest
-	24, // 26: godwit.agent.v1.Agent.Kill:input_type -> godwit.agent.v1.KillRequest
-	26, // 27: godwit.agent.v1.Agent.Remove:input_type -> godwit.agent.v1.RemoveRequest
-	29, // 28: godwit.agent.v1.Agent.Processes:input_type -> godwit.agent.v1.ProcessesRequest
-	31, // 29: godwit.agent.v1.Agent.Read:input_type -> godwit.agent.v1.ReadRequest
-	33, // 30: godwit.agent.v1.Agent.Write:input_type -> godwit.agent.v1.WriteRequest
-	35, // 31: godwit.agent.v1.Agent.CloseStdin:input_type -> godwit.agent.v1.CloseStdinRequest
-	37, // 32: godwit.agent.v1.Agent.Resize:input_type -> godwit.agent.v1.ResizeRequest
-	39, // 33: godwit.agent.v1.Agent.Stats:input_type -> godwit.agent.v1.StatsRequest
-	42, // 34: godwit.agent.v1.Agent.Update:input_type -> godwit.agent.v1.UpdateRequest
-	44, // 35: godwit.agent.v1.Agent.Sync:input_type -> godwit.agent.v1.SyncRequest
-	46, // 36: godwit.agent.v1.Agent.Shutdown:input_type -> godwit.agent.v1.ShutdownRequest
-	2,  // 37: godwit.agent.v1.Agent.Info:output_type -> godwit.agent.v1.InfoResponse
-	17, // 38: godwit.agent.v1.Agent.Prepare:output_type -> godwit.agent.v1.PrepareResponse
-	8,  // 39: godwit.agent.v1.Agent.Setup:output_type -> godwit.agent.v1.SetupResponse
-	10, // 40: godwit.agent.v1.Agent.Copy:output_type -> godwit.agent.v1.CopyResponse
-	15, // 41: godwit.agent.v1.Agent.ConfigureNetwork:output_type -> godwit.agent.v1.ConfigureNetworkResponse
-	19, // 42: godwit.agent.v1.Agent.Restored:output_type -> godwit.agent.v1.RestoredResponse
-	21, // 43: godwit.agent.v1.Agent.Start:output_type -> godwit.agent.v1.StartResponse
-	23, // 44: godwit.agent.v1.Agent.Wait:output_type -> godwit.agent.v1.WaitResponse
-	25, // 45: godwit.agent.v1.Agent.Kill:output_type -> godwit.agent.v1.KillResponse
-	27, // 46: godwit.agent.v1.Agent.Remove:output_type -> godwit.agent.v1.RemoveResponse
-	30, // 47: godwit.agent.v1.Agent.Processes:output_type -> godwit.agent.v1.ProcessesResponse
-	32, // 48: godwit.agent.v1.Agent.Read:output_type -> godwit.agent.v1.ReadResponse
-	34, // 49: godwit.agent.v1.Agent.Write:output_type -> godwit.agent.v1.WriteResponse
-	36, // 50: godwit.agent.v1.Agent.CloseStdin:output_type -> godwit.agent.v1.CloseStdinResponse
-	38, // 51: godwit.agent.v1.Agent.Resize:output_type -> godwit.agent.v1.ResizeResponse
-	40, // 52: godwit.agent.v1.Agent.Stats:output_type -> godwit.agent.v1.StatsResponse
-	43, // 53: godwit.agent.v1.Agent.Update:output_type -> godwit.agent.v1.UpdateResponse
-	45, // 54: godwit.agent.v1.Agent.Sync:output_type -> godwit.agent.v1.SyncResponse
-	47, // 55: godwit.agent.v1.Agent.Shutdown:output_type -> godwit.agent.v1.ShutdownResponse
-	37, // [37:56] is the sub-list for method output_type
-	18, // [18:37] is the sub-list for method input_type
+	20, // 24: godwit.agent.v1.Agent.SetClock:input_type -> godwit.agent.v1.SetClockRequest
+	22, // 25: godwit.agent.v1.Agent.Start:input_type -> godwit.agent.v1.StartRequest
+	24, // 26: godwit.agent.v1.Agent.Wait:input_type -> godwit.agent.v1.WaitRequest
+	26, // 27: godwit.agent.v1.Agent.Kill:input_type -> godwit.agent.v1.KillRequest
+	28, // 28: godwit.agent.v1.Agent.Remove:input_type -> godwit.agent.v1.RemoveRequest
+	31, // 29: godwit.agent.v1.Agent.Processes:input_type -> godwit.agent.v1.ProcessesRequest
+	33, // 30: godwit.agent.v1.Agent.Read:input_type -> godwit.agent.v1.ReadRequest
+	35, // 31: godwit.agent.v1.Agent.Write:input_type -> godwit.agent.v1.WriteRequest
+	37, // 32: godwit.agent.v1.Agent.CloseStdin:input_type -> godwit.agent.v1.CloseStdinRequest
+	39, // 33: godwit.agent.v1.Agent.Resize:input_type -> godwit.agent.v1.ResizeRequest
+	41, // 34: godwit.agent.v1.Agent.Stats:input_type -> godwit.agent.v1.StatsRequest
+	44, // 35: godwit.agent.v1.Agent.Update:input_type -> godwit.agent.v1.UpdateRequest
+	46, // 36: godwit.agent.v1.Agent.Sync:input_type -> godwit.agent.v1.SyncRequest
+	48, // 37: godwit.agent.v1.Agent.Shutdown:input_type -> godwit.agent.v1.ShutdownRequest
+	2,  // 38: godwit.agent.v1.Agent.Info:output_type -> godwit.agent.v1.InfoResponse
+	17, // 39: godwit.agent.v1.Agent.Prepare:output_type -> godwit.agent.v1.PrepareResponse
+	8,  // 40: godwit.agent.v1.Agent.Setup:output_type -> godwit.agent.v1.SetupResponse
+	10, // 41: godwit.agent.v1.Agent.Copy:output_type -> godwit.agent.v1.CopyResponse
+	15, // 42: godwit.agent.v1.Agent.ConfigureNetwork:output_type -> godwit.agent.v1.ConfigureNetworkResponse
+	19, // 43: godwit.agent.v1.Agent.Restored:output_type -> godwit.agent.v1.RestoredResponse
+	21, // 44: godwit.agent.v1.Agent.SetClock:output_type -> godwit.agent.v1.SetClockResponse
+	23, // 45: godwit.agent.v1.Agent.Start:output_type -> godwit.agent.v1.StartResponse
+	25, // 46: godwit.agent.v1.Agent.Wait:output_type -> godwit.agent.v1.WaitResponse
+	27, // 47: godwit.agent.v1.Agent.Kill:output_type -> godwit.agent.v1.KillResponse
+	29, // 48: godwit.agent.v1.Agent.Remove:output_type -> godwit.agent.v1.RemoveResponse
+	32, // 49: godwit.agent.v1.Agent.Processes:output_type -> godwit.agent.v1.ProcessesResponse
+	34, // 50: godwit.agent.v1.Agent.Read:output_type -> godwit.agent.v1.ReadResponse
+	36, // 51: godwit.agent.v1.Agent.Write:output_type -> godwit.agent.v1.WriteResponse
+	38, // 52: godwit.agent.v1.Agent.CloseStdin:output_type -> godwit.agent.v1.CloseStdinResponse
+	40, // 53: godwit.agent.v1.Agent.Resize:output_type -> godwit.agent.v1.ResizeResponse
+	42, // 54: godwit.agent.v1.Agent.Stats:output_type -> godwit.agent.v1.StatsResponse
+	45, // 55: godwit.agent.v1.Agent.Update:output_type -> godwit.agent.v1.UpdateResponse
+	47, // 56: godwit.agent.v1.Agent.Sync:output_type -> godwit.agent.v1.SyncResponse
+	49, // 57: godwit.agent.v1.Agent.Shutdown:output_type -> godwit.agent.v1.ShutdownResponse
+	38, // [38:58] is the sub-list for method output_type
+	18, // [18:38] is the sub-list for method input_type
 	18, // [18:18] is the sub-list for extension type_name
 	18, // [18:18] is the sub-list for extension extendee
 	0,  // [0:18] is the sub-list for field type_name
@@ -3125,7 +3235,7 @@ func file_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_v1_agent_proto_rawDesc), len(file_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   50,
+			NumMessages:   52,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

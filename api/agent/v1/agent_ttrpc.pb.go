@@ -14,6 +14,7 @@ type AgentService interface {
 	Copy(context.Context, *CopyRequest) (*CopyResponse, error)
 	ConfigureNetwork(context.Context, *ConfigureNetworkRequest) (*ConfigureNetworkResponse, error)
 	Restored(context.Context, *RestoredRequest) (*RestoredResponse, error)
+	SetClock(context.Context, *SetClockRequest) (*SetClockResponse, error)
 	Start(context.Context, *StartRequest) (*StartResponse, error)
 	Wait(context.Context, *WaitRequest) (*WaitResponse, error)
 	Kill(context.Context, *KillRequest) (*KillResponse, error)
@@ -73,6 +74,13 @@ func RegisterAgentService(srv *ttrpc.Server, svc AgentService) {
 					return nil, err
 				}
 				return svc.Restored(ctx, &req)
+			},
+			"SetClock": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req SetClockRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.SetClock(ctx, &req)
 			},
 			"Start": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req StartRequest
@@ -222,6 +230,14 @@ func (c *agentClient) ConfigureNetwork(ctx context.Context, req *ConfigureNetwor
 func (c *agentClient) Restored(ctx context.Context, req *RestoredRequest) (*RestoredResponse, error) {
 	var resp RestoredResponse
 	if err := c.client.Call(ctx, "godwit.agent.v1.Agent", "Restored", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *agentClient) SetClock(ctx context.Context, req *SetClockRequest) (*SetClockResponse, error) {
+	var resp SetClockResponse
+	if err := c.client.Call(ctx, "godwit.agent.v1.Agent", "SetClock", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

@@ -1,0 +1,45 @@
+package agentd
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/containerd/errdefs"
+)
+
+// barredMax is how many ids are kept that nothing starts under: each is of a call that its
+// client has given up, and no call is on its way for longer than so many others.
+const barredMax = 256
+
+// bar sees to it that nothing starts under id from now on. It returns when no Start of it is
+// under way.
+func (s *Service) bar(ctx context.Context, id string) error {
+	if id == "" {
+		return fmt.Errorf("kill for good: the container's init has no second start: %w", errdefs.ErrInvalidArgument)
+	}
+	s.mu.Lock()
+	if !slices.Contains(s.barred, id) {
+		s.barred = append(s.barred, id)
+		s.barred = s.barred[max(0, len(s.barred)-barredMax):]
+	}
+	busy := s.starting[id]
+	s.mu.Unlock()
+	if busy == nil {
+		return nil
+	}
+	select {
+	case <-busy:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// mayStart refuses an id that was barred; s.mu is held.
+func (s *Service) mayStart(id string) error {
+	if slices.Contains(s.barred, id) {
+		return fmt.Errorf("start process %q: it was given up: %w", id, errdefs.ErrAborted)
+	}
+	return nil
+}
