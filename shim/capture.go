@@ -117,6 +117,8 @@ func (vm *VM) capturable(ref *machinev1.Ref, req *machinev1.CaptureRequest, exec
 		return fmt.Errorf("it is %s, not running%s: %w", vm.state, remedy[vm.state], vm.passing())
 	case vm.calls > 0:
 		return fmt.Errorf("a call of containerd changes it: %w", errUnderWay)
+	case len(vm.renounced) > 0:
+		return fmt.Errorf("the start of exec %s was given up, and the guest has yet to end it%s: %w", vm.renounced[0].id, remedy[vm.state], errUnderWay)
 	case vm.init.exited || !vm.init.started:
 		return fmt.Errorf("it has no init: %w", errdefs.ErrFailedPrecondition)
 	case vm.host.Records != nil && ref.GetGeneration() != vm.journal.Generation:

@@ -34,11 +34,11 @@ func (vm *VM) command(ctx context.Context, id string, args []string) (status uin
 // dismiss has the guest forget a command that has ended; any other is killed first.
 func (vm *VM) dismiss(id string, ended bool) {
 	p := newProcess(id, Stdio{}, nil)
-	if !ended {
-		vm.disavow(p)
-		return
-	}
 	ctx, cancel := context.WithTimeout(vm.life, guestBound)
 	defer cancel()
+	if !ended {
+		vm.disavow(ctx, p)
+		return
+	}
 	vm.forgetExec(ctx, p)
 }

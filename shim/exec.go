@@ -108,39 +108,22 @@ func (vm *VM) startExec(ctx context.Context, id string) error {
 	vm.mu.Lock()
 	close(p.starting)
 	p.starting = nil
+	lost := err != nil && asked && unheard(ctx, err)
 	if err != nil {
 		vm.exit(p, 255, time.Now()) // no event: it was never started
 	}
+	if lost { // under the lock: an operation finds it as the Start that it was, or so
+		vm.renounced = append(vm.renounced, p)
+	}
 	vm.mu.Unlock()
+	if lost {
+		go vm.renounce(p)
+	}
 	if err != nil {
-		if asked && (ctx.Err() != nil || errdefs.IsUnavailable(err)) {
-			go vm.disavow(p)
-		}
 		return fmt.Errorf("start exec %s: %w", id, err)
 	}
 	vm.resize(ctx, p)
 	return nil
-}
-
-// disavow ends a process that the guest may have started, or is about to start, for a
-// caller who got no answer.
-func (vm *VM) disavow(p *process) {
-	ctx, cancel := context.WithTimeout(vm.life, guestBound)
-	defer cancel()
-	agent := vm.guest()
-	for ctx.Err() == nil {
-		_, err := agent.Kill(ctx, &agentv1.KillRequest{Id: p.guest, Signal: sigkill})
-		if err == nil {
-			break
-		}
-		if !errdefs.IsNotFound(err) {
-			return
-		}
-		sleep(ctx, retryWait) // it may be on its way
-	}
-	if _, err := agent.Wait(ctx, &agentv1.WaitRequest{Id: p.guest}); err == nil {
-		vm.forgetExec(ctx, p)
-	}
 }
 
 // forgetExec lets the guest free what it keeps of an exec that has ended.

@@ -36,6 +36,7 @@ type VM struct {
 	nics        Attachment
 	init        *process
 	execs       map[string]*process
+	renounced   []*process // execs given up in their Start, until the guest has ended them
 	traffic     traffic
 	abortStart  context.CancelFunc // while Starting
 	enforcing   bool               // SIGKILL was sent to init
