@@ -142,7 +142,7 @@ func adopted(ctx context.Context, host *Host, namespace, id string) (*VM, error)
 	vm := &VM{
 		namespace: namespace, id: id, host: host, dir: dir, life: ctx, log: log, journal: j,
 		events: newEventQueue(ctx, nowhere{}, log), execs: map[string]*process{}, init: newProcess("", j.Stdio, nil),
-		adopted: true,
+		adopted: true, stood: make(chan struct{}, 1),
 	}
 	if j.Phase == Fenced || j.Phase == Released {
 		vm.state = Stopped

@@ -84,6 +84,7 @@ func (vm *VM) runOn(ctx context.Context) error {
 	}
 	defer vm.calling()()
 	if vm.settle(Pausing, Running, nil) == nil {
+		vm.stoodStill()
 		vm.deliver(vm.life)
 		vm.resizeAll(vm.life)
 	}
@@ -107,6 +108,7 @@ func (s *Service) Resume(ctx context.Context, r *taskapi.ResumeRequest) (*emptyR
 		if err := vm.settle(Resuming, Running, &events.TaskResumed{ContainerID: vm.id}); err != nil {
 			return nil, err
 		}
+		vm.stoodStill()
 		vm.deliver(context.WithoutCancel(ctx)) // the VM runs, however long the caller waits
 		vm.resizeAll(ctx)
 		return &emptyResponse{}, nil

@@ -53,14 +53,20 @@ func (f *faults) at(name string, fn func() error) {
 	f.hooks[name] = fn
 }
 
-func (f *faults) call(name string) error {
+// aside is call for what comes when it likes, and may not be the n-th.
+func (f *faults) aside(name string) error {
 	f.mu.Lock()
 	hook := f.hooks[name]
 	f.mu.Unlock()
-	if hook != nil {
-		if err := hook(); err != nil {
-			return err
-		}
+	if hook == nil {
+		return nil
+	}
+	return hook()
+}
+
+func (f *faults) call(name string) error {
+	if err := f.aside(name); err != nil {
+		return err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

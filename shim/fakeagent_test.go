@@ -26,6 +26,7 @@ type fakeAgent struct {
 	text  []byte   // what every process writes
 	open  bool     // and does not end with it
 	typed []byte   // to any stdin
+	times []int64  // that it was told behind a stop
 	// The commands that the shim itself runs in the container, and how the n-th of them ends:
 	// with 0 at once where nobody says so. A negative status: not by itself.
 	ran     []string
@@ -112,6 +113,31 @@ func (a *fakeAgent) Restored(context.Context, *agentv1.RestoredRequest) (*agentv
 	a.mu.Unlock()
 	return r, a.call("restored")
 }
+
+// SetClock is not among what the guest was asked: it comes when it likes.
+func (a *fakeAgent) SetClock(ctx context.Context, r *agentv1.SetClockRequest) (*agentv1.SetClockResponse, error) {
+	a.mu.Lock()
+	a.times = append(a.times, r.GetUnixNano())
+	a.mu.Unlock()
+	answered := make(chan error, 1)
+	go func() { answered <- a.aside("set clock") }()
+	select {
+	case err := <-answered:
+		return &agentv1.SetClockResponse{}, err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// clock answers the times that it was told since the last time.
+func (a *fakeAgent) clock() []int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	times := a.times
+	a.times = nil
+	return times
+}
+
 func (a *fakeAgent) Start(_ context.Context, r *agentv1.StartRequest) (*agentv1.StartResponse, error) {
 	a.note("start %q", r.GetId())
 	if err := a.call("start process"); err != nil {

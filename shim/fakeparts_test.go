@@ -69,6 +69,7 @@ type fakeMachine struct {
 	unsure  bool   // or by a signal
 	reason  string // of the end
 	presses int    // of the power button
+	events  chan vmm.Event
 }
 
 func (m *fakeMachine) PowerButton(context.Context) error {
@@ -79,7 +80,7 @@ func (m *fakeMachine) PowerButton(context.Context) error {
 }
 
 func newFakeMachine(f *faults, id vmproc.ID, cfg vmm.Config) *fakeMachine {
-	return &fakeMachine{faults: f, id: id, cfg: cfg, done: make(chan struct{}), reason: "VMM killed by a signal", nics: &fakeNICs{has: cfg.NICs}}
+	return &fakeMachine{faults: f, id: id, cfg: cfg, done: make(chan struct{}), events: make(chan vmm.Event, 4), reason: "VMM killed by a signal", nics: &fakeNICs{has: cfg.NICs}}
 }
 
 func (m *fakeMachine) set(runs bool) { m.mu.Lock(); m.runs = runs; m.mu.Unlock() }
@@ -134,6 +135,7 @@ func (m *fakeMachine) SaveState(_ context.Context, f *os.File) error {
 
 func (m *fakeMachine) LoadState(context.Context, *os.File) error { return m.call("load state") }
 func (m *fakeMachine) Done() <-chan struct{}                     { return m.done }
+func (m *fakeMachine) Events() <-chan vmm.Event                  { return m.events }
 func (m *fakeMachine) Exit() vmm.Exit {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -17,7 +17,7 @@ func (vm *VM) guard() {
 	vm.mu.Lock()
 	machine := vm.machine
 	vm.mu.Unlock()
-	<-machine.Done()
+	vm.heed(machine)
 	if state, open := vm.undecided(); open {
 		if exit := machine.Exit(); state != Releasing {
 			vm.log.Warn("VMM ended while an operation has the VM", "status", exit.Status, "reason", exit.Reason)

@@ -109,6 +109,9 @@ func (vm *VM) flow() {
 			vm.flowOne(p)
 		}
 	}
+	if vm.journal.Spec.HasAgent() {
+		vm.watchers.Go(func() { vm.keepClock(ctx) })
+	}
 	if vm.journal.Unplugged {
 		vm.watchers.Go(func() { vm.keepNICs(ctx) })
 	}

@@ -109,6 +109,7 @@ func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*ta
 	vm := &VM{
 		namespace: ns, id: r.GetID(), life: s.life, events: s.events, state: New,
 		log: s.log.With("vm", ns+"/"+r.GetID()), execs: map[string]*process{}, created: make(chan struct{}),
+		stood: make(chan struct{}, 1),
 	}
 	s.vm = vm
 	s.mu.Unlock()

@@ -157,7 +157,9 @@ func (vm *VM) wakeMachine(ctx context.Context) (up, err error) {
 	if vm.nics != nil {
 		up = vm.nics.Up(ctx)
 	}
-	return up, vm.machine.Resume(ctx)
+	err = vm.machine.Resume(ctx)
+	vm.stoodStill()
+	return up, err
 }
 
 // mend tries again what has failed with err, as a part of the VM's traffic: the next

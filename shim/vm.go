@@ -38,6 +38,8 @@ type VM struct {
 	execs       map[string]*process
 	renounced   []*process // execs given up in their Start, until the guest has ended them
 	traffic     traffic
+	stood       chan struct{}      // holds one word: the VM has stood still, and its clock is behind
+	clockError  string             // of the last try to set it
 	abortStart  context.CancelFunc // while Starting
 	enforcing   bool               // SIGKILL was sent to init
 	startOver   chan struct{}      // closed when the Start that has begun is over
