@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -248,12 +249,13 @@ func TestKillOfAVMThatWaits(t *testing.T) {
 	w.running()
 	vm, err := w.service.the()
 	w.must("find", err)
-	f, asked := vm.filling(), false
+	f := vm.filling()
+	var asked atomic.Bool // who cleans up behind the VMM kills it once more
 	w.machine.mu.Lock()
-	w.machine.dies = func() { asked = !f.lacks() }
+	w.machine.dies = func() { asked.Store(!f.lacks()) }
 	w.machine.mu.Unlock()
 	vm.end(t.Context(), killed, vm.resumed)
-	if !asked {
+	if !asked.Load() {
 		t.Error("the VMM was killed while pages were brought, or not at all")
 	}
 	w.must("delete", w.delete())
