@@ -13,6 +13,7 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/vmm"
 
 	"github.com/containerd/continuity/pkg/ext4"
 	"golang.org/x/sys/unix"
@@ -80,5 +81,22 @@ func TestFullHostDisk(t *testing.T) {
 	}
 	if want := "done\ncc3500a277c8a4cbffeeebed26a465d5  -\n0\n"; out.String() != want {
 		t.Errorf("the guest says %q, want %q", out.String(), want)
+	}
+	if did := m.did(); len(did) < 2 || did[len(did)-1] != vmm.Resumed || did[len(did)-2] != vmm.Paused {
+		t.Errorf("QEMU tells %v: who sets the guest's clock does not hear that it stood still", did)
+	}
+}
+
+// did answers what the VMM has told of stops so far.
+func (m *machine) did() (all []vmm.EventKind) {
+	for {
+		select {
+		case e := <-m.vm.Events():
+			if e.Kind == vmm.Paused || e.Kind == vmm.Resumed {
+				all = append(all, e.Kind)
+			}
+		default:
+			return all
+		}
 	}
 }

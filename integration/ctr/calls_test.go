@@ -44,6 +44,8 @@ func TestCalls(t *testing.T) {
 		{"signals", testSignals},
 		{"exec ids", testExecIDs},
 		{"signals of a pause", testPausedSignals},
+		{"start that is given up", testGivenUpStart},
+		{"clock behind a pause", testClock},
 		{"update", testUpdate},
 		{"stopped VMM", testStoppedVMM},
 		{"containerd down", testDaemonDown},
