@@ -37,7 +37,12 @@ func (vm *VM) dismiss(id string, ended bool) {
 	ctx, cancel := context.WithTimeout(vm.life, guestBound)
 	defer cancel()
 	if !ended {
-		vm.disavow(ctx, p)
+		if !vm.disavow(ctx, p) { // it stands still
+			vm.mu.Lock()
+			vm.renounced = append(vm.renounced, p)
+			vm.mu.Unlock()
+			go vm.renounce(p)
+		}
 		return
 	}
 	vm.forgetExec(ctx, p)

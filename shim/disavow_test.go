@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	tasktypes "github.com/containerd/containerd/api/types/task"
@@ -229,6 +230,26 @@ func TestStartThatNeverComes(t *testing.T) {
 		vm := &VM{life: t.Context(), agent: f, init: newProcess("", Stdio{}, nil), log: slog.Default()}
 		if !vm.disavow(t.Context(), newProcess("e", Stdio{}, nil)) || f.asked != lateTries+1 {
 			t.Errorf("it was asked %d times", f.asked)
+		}
+	})
+}
+
+// A command of the shim's own that cannot be ended, for the guest stands still, is followed like
+// any other process that nobody asks for.
+func TestCommandOfAGuestThatStandsStill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := late(newFakeAgent(&faults{}), false)
+		vm := &VM{life: t.Context(), agent: a, init: newProcess("", Stdio{}, nil), log: slog.Default()}
+		left := func() int { vm.mu.Lock(); defer vm.mu.Unlock(); return len(vm.renounced) }
+		begun := time.Now()
+		vm.dismiss("/ready#1", false)
+		if took := time.Since(begun); took != guestBound || left() != 1 {
+			t.Errorf("it was waited for %v, and %d are followed", took, left())
+		}
+		close(a.goes)
+		synctest.Wait()
+		if !a.barred["/ready#1"] || left() != 0 {
+			t.Errorf("the guest was told of %v, and %d are followed", a.barred, left())
 		}
 	})
 }
