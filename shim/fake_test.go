@@ -53,17 +53,6 @@ func (f *faults) at(name string, fn func() error) {
 	f.hooks[name] = fn
 }
 
-// aside is call for what comes when it likes, and may not be the n-th.
-func (f *faults) aside(name string) error {
-	f.mu.Lock()
-	hook := f.hooks[name]
-	f.mu.Unlock()
-	if hook == nil {
-		return nil
-	}
-	return hook()
-}
-
 func (f *faults) call(name string) error {
 	if err := f.aside(name); err != nil {
 		return err

@@ -248,3 +248,14 @@ func (a *fakeAgent) Update(_ context.Context, r *agentv1.UpdateRequest) (*agentv
 	a.note("update %s", r.GetResources())
 	return &agentv1.UpdateResponse{}, nil
 }
+
+// aside is call for what comes when it likes, and may not be the n-th.
+func (f *faults) aside(name string) error {
+	f.mu.Lock()
+	hook := f.hooks[name]
+	f.mu.Unlock()
+	if hook == nil {
+		return nil
+	}
+	return hook()
+}
