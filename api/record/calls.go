@@ -11,9 +11,23 @@ func (c *Client) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Recor
 	return call(ctx, c, nodev1.RecordsService.Get, req)
 }
 
-// List implements nodev1.RecordsService.
+// List implements nodev1.RecordsService. Who asks for no parts gets them all: each record as it
+// was when its part was read.
 func (c *Client) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.ListResponse, error) {
-	return call(ctx, c, nodev1.RecordsService.List, req)
+	if req.GetParts() {
+		return call(ctx, c, nodev1.RecordsService.List, req)
+	}
+	all := &nodev1.ListResponse{}
+	for more := (&nodev1.ListRequest{Parts: true}); ; {
+		part, err := call(ctx, c, nodev1.RecordsService.List, more)
+		if err != nil {
+			return nil, err
+		}
+		all.Records = append(all.Records, part.GetRecords()...)
+		if more.After = part.GetNext(); more.After == "" {
+			return all, nil
+		}
+	}
 }
 
 // Ensure implements nodev1.RecordsService.
@@ -76,9 +90,22 @@ func (c *Client) Operation(ctx context.Context, req *nodev1.OperationRequest) (*
 	return call(ctx, c, nodev1.RecordsService.Operation, req)
 }
 
-// Owed implements nodev1.RecordsService.
+// Owed implements nodev1.RecordsService, as List does.
 func (c *Client) Owed(ctx context.Context, req *nodev1.OwedRequest) (*nodev1.OwedResponse, error) {
-	return call(ctx, c, nodev1.RecordsService.Owed, req)
+	if req.GetParts() {
+		return call(ctx, c, nodev1.RecordsService.Owed, req)
+	}
+	all := &nodev1.OwedResponse{}
+	for more := (&nodev1.OwedRequest{Parts: true}); ; {
+		part, err := call(ctx, c, nodev1.RecordsService.Owed, more)
+		if err != nil {
+			return nil, err
+		}
+		all.Owed = append(all.Owed, part.GetOwed()...)
+		if more.After = part.GetNext(); more.After == "" {
+			return all, nil
+		}
+	}
 }
 
 // Clear implements nodev1.RecordsService.

@@ -24,10 +24,13 @@ import (
 const handshakeTimeout = 10 * time.Second
 
 // NewServer makes a ttrpc server whose services may answer plain errdefs errors: they
-// keep their class on the wire.
+// keep their class on the wire. An answer that no message takes is an error like others.
 func NewServer(more ...ttrpc.ServerOpt) (*ttrpc.Server, error) {
-	classes := ttrpc.WithUnaryServerInterceptor(func(ctx context.Context, unmarshal ttrpc.Unmarshaler, _ *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
+	classes := ttrpc.WithUnaryServerInterceptor(func(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
 		resp, err := method(ctx, unmarshal)
+		if err == nil {
+			err = fits(info.FullMethod, resp)
+		}
 		return resp, record.ToWire(err)
 	})
 	return ttrpc.NewServer(slices.Concat([]ttrpc.ServerOpt{classes}, more, points.Server())...)

@@ -112,12 +112,13 @@ func (s *Service) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Reco
 }
 
 // List implements nodev1.RecordsService.
-func (s *Service) List(ctx context.Context, _ *nodev1.ListRequest) (*nodev1.ListResponse, error) {
+func (s *Service) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.ListResponse, error) {
 	all, err := s.store.List(ctx)
-	if err != nil {
-		return nil, err
+	if err != nil || !req.GetParts() {
+		return &nodev1.ListResponse{Records: all}, err
 	}
-	return &nodev1.ListResponse{Records: all}, nil
+	part, next := after(all, req.GetAfter(), func(r *nodev1.Record) string { return place(r.GetVm()) })
+	return &nodev1.ListResponse{Records: part, Next: next}, nil
 }
 
 // Operation implements nodev1.RecordsService.
@@ -230,12 +231,15 @@ func (s *Service) Reclaim(ctx context.Context, req *nodev1.ReclaimRequest) (*nod
 }
 
 // Owed implements nodev1.RecordsService.
-func (s *Service) Owed(ctx context.Context, _ *nodev1.OwedRequest) (*nodev1.OwedResponse, error) {
+func (s *Service) Owed(ctx context.Context, req *nodev1.OwedRequest) (*nodev1.OwedResponse, error) {
 	all, err := s.store.Owed(ctx)
-	if err != nil {
-		return nil, err
+	if err != nil || !req.GetParts() {
+		return &nodev1.OwedResponse{Owed: all}, err
 	}
-	return &nodev1.OwedResponse{Owed: all}, nil
+	part, next := after(all, req.GetAfter(), func(o *nodev1.Owed) string {
+		return place(o.GetVm(), o.GetSnapshot().GetRepository(), o.GetSnapshot().GetDigest())
+	})
+	return &nodev1.OwedResponse{Owed: part, Next: next}, nil
 }
 
 // Clear implements nodev1.RecordsService.

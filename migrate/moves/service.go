@@ -185,7 +185,8 @@ const maxWait = 8 * time.Second
 // Events implements nodev1.MovesService.
 func (s *Service) Events(ctx context.Context, req *nodev1.EventsRequest) (*nodev1.EventsResponse, error) {
 	wait := min(time.Duration(req.GetWaitMs())*time.Millisecond, maxWait)
-	return &nodev1.EventsResponse{Events: s.Board.Events(ctx, req.GetAfter(), wait)}, nil
+	all := s.Board.Events(ctx, req.GetAfter(), wait)
+	return &nodev1.EventsResponse{Events: all[:controller.Part(all)]}, nil
 }
 
 func key(vm *nodev1.VM) string { return vm.GetNamespace() + "/" + vm.GetId() }

@@ -397,6 +397,7 @@ func (x *EventsRequest) GetWaitMs() int64 {
 	return 0
 }
 
+// EventsResponse has the oldest, as many as fit a message: who asks on gets the rest.
 type EventsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Events        []*MoveEvent           `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`

@@ -1222,8 +1222,13 @@ func (x *GetRequest) GetVm() *VM {
 	return nil
 }
 
+// A list may be longer than a message (4 MiB). Who sets parts is answered as much as fits, in
+// order, and asks for what comes after next, until that is empty; who does not, all or
+// ResourceExhausted.
 type ListRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Parts         bool                   `protobuf:"varint,1,opt,name=parts,proto3" json:"parts,omitempty"`
+	After         string                 `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1258,9 +1263,24 @@ func (*ListRequest) Descriptor() ([]byte, []int) {
 	return file_node_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
+func (x *ListRequest) GetParts() bool {
+	if x != nil {
+		return x.Parts
+	}
+	return false
+}
+
+func (x *ListRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
 type ListResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Records       []*Record              `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
+	Next          string                 `protobuf:"bytes,2,opt,name=next,proto3" json:"next,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1300,6 +1320,13 @@ func (x *ListResponse) GetRecords() []*Record {
 		return x.Records
 	}
 	return nil
+}
+
+func (x *ListResponse) GetNext() string {
+	if x != nil {
+		return x.Next
+	}
+	return ""
 }
 
 type EnsureRequest struct {
@@ -2308,8 +2335,11 @@ func (x *TrimRequest) GetDigest() string {
 	return ""
 }
 
+// OwedRequest has parts as ListRequest has.
 type OwedRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Parts         bool                   `protobuf:"varint,1,opt,name=parts,proto3" json:"parts,omitempty"`
+	After         string                 `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2344,9 +2374,24 @@ func (*OwedRequest) Descriptor() ([]byte, []int) {
 	return file_node_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
+func (x *OwedRequest) GetParts() bool {
+	if x != nil {
+		return x.Parts
+	}
+	return false
+}
+
+func (x *OwedRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
 type OwedResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Owed          []*Owed                `protobuf:"bytes,1,rep,name=owed,proto3" json:"owed,omitempty"`
+	Next          string                 `protobuf:"bytes,2,opt,name=next,proto3" json:"next,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2386,6 +2431,13 @@ func (x *OwedResponse) GetOwed() []*Owed {
 		return x.Owed
 	}
 	return nil
+}
+
+func (x *OwedResponse) GetNext() string {
+	if x != nil {
+		return x.Next
+	}
+	return ""
 }
 
 type ClearRequest struct {
@@ -6437,10 +6489,13 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x0fsince_unix_nano\x18\x04 \x01(\x03R\rsinceUnixNano\"0\n" +
 	"\n" +
 	"GetRequest\x12\"\n" +
-	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\"\r\n" +
-	"\vListRequest\"@\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\"9\n" +
+	"\vListRequest\x12\x14\n" +
+	"\x05parts\x18\x01 \x01(\bR\x05parts\x12\x14\n" +
+	"\x05after\x18\x02 \x01(\tR\x05after\"T\n" +
 	"\fListResponse\x120\n" +
-	"\arecords\x18\x01 \x03(\v2\x16.godwit.node.v1.RecordR\arecords\"3\n" +
+	"\arecords\x18\x01 \x03(\v2\x16.godwit.node.v1.RecordR\arecords\x12\x12\n" +
+	"\x04next\x18\x02 \x01(\tR\x04next\"3\n" +
 	"\rEnsureRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\"v\n" +
 	"\n" +
@@ -6534,10 +6589,13 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x03uid\x18\x04 \x01(\tR\x03uid\"I\n" +
 	"\vTrimRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x16\n" +
-	"\x06digest\x18\x02 \x01(\tR\x06digest\"\r\n" +
-	"\vOwedRequest\"8\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\"9\n" +
+	"\vOwedRequest\x12\x14\n" +
+	"\x05parts\x18\x01 \x01(\bR\x05parts\x12\x14\n" +
+	"\x05after\x18\x02 \x01(\tR\x05after\"L\n" +
 	"\fOwedResponse\x12(\n" +
-	"\x04owed\x18\x01 \x03(\v2\x14.godwit.node.v1.OwedR\x04owed\"j\n" +
+	"\x04owed\x18\x01 \x03(\v2\x14.godwit.node.v1.OwedR\x04owed\x12\x12\n" +
+	"\x04next\x18\x02 \x01(\tR\x04next\"j\n" +
 	"\fClearRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1e\n" +
 	"\n" +

@@ -1,0 +1,114 @@
+package controller_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/ttrpc"
+	"google.golang.org/protobuf/proto"
+
+	"godwit.dev/godwit/migrate/controller"
+	"godwit.dev/godwit/migrate/store/storetest"
+	"godwit.dev/godwit/migrate/transition"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// message is ttrpc's bound of one.
+const message = 4 << 20
+
+// large is a store whose records, and what is owed, each take more than a message.
+func large(t *testing.T) (*storetest.Memory, []*nodev1.Record) {
+	t.Helper()
+	st, total := storetest.NewMemory(), 0
+	for i := 0; total <= 3*message/2; i++ {
+		vm := &nodev1.VM{Namespace: "ns", Id: fmt.Sprintf("vm%03d", i)}
+		rec := &nodev1.Record{Vm: vm, Uid: vm.GetId()}
+		for n := range 100 { // a schedule that keeps as many as it may
+			rec.Snapshots = append(rec.Snapshots, &nodev1.SnapshotRef{
+				Digest: fmt.Sprintf("sha256:%064d", n), Repository: "registry.example/vms/" + strings.Repeat("0", 36), Tag: fmt.Sprintf("g%d-%036d", n, n),
+			})
+		}
+		var owed []*nodev1.Owed
+		for _, ref := range rec.GetSnapshots() {
+			owed = append(owed, &nodev1.Owed{Vm: vm, Uid: rec.GetUid(), Snapshot: ref})
+		}
+		if _, err := st.Apply(t.Context(), vm, 0, transition.Change{Record: rec, Owed: owed}); err != nil {
+			t.Fatal(err)
+		}
+		total += proto.Size(rec)
+	}
+	all, err := st.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st, all
+}
+
+// What a fleet has in its records is more than one message takes: a node gets all of it, and
+// each once, in their order; through the proxy of its own socket too.
+func TestLongLists(t *testing.T) {
+	st, all := large(t)
+	socket := serveLocal(t, controller.New(st))
+	for name, c := range map[string]nodev1.RecordsService{"controller": dial(t, socket), "proxy": dial(t, serveLocal(t, dial(t, socket)))} {
+		got, err := c.List(t.Context(), &nodev1.ListRequest{})
+		if err != nil || !slices.EqualFunc(got.GetRecords(), all, func(a, b *nodev1.Record) bool { return proto.Equal(a, b) }) {
+			t.Errorf("%s: %d records of %d, or others: %v", name, len(got.GetRecords()), len(all), err)
+		}
+		want, _ := st.Owed(t.Context())
+		owed, err := c.Owed(t.Context(), &nodev1.OwedRequest{})
+		if err != nil || !slices.EqualFunc(owed.GetOwed(), want, func(a, b *nodev1.Owed) bool { return proto.Equal(a, b) }) {
+			t.Errorf("%s: %d owed of %d, or others: %v", name, len(owed.GetOwed()), len(want), err)
+		}
+	}
+}
+
+// A client of a build before, which knows of no parts, is told what is wrong, and its other calls
+// on that connection are answered.
+func TestLongListOfABuildBefore(t *testing.T) {
+	st, _ := large(t)
+	waits := &slow{Service: controller.New(st), asked: make(chan struct{}), answer: make(chan struct{})}
+	c := dial(t, serveLocal(t, waits))
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	other := make(chan error, 1)
+	wg.Go(func() {
+		_, err := c.Operation(t.Context(), &nodev1.OperationRequest{Id: "none"})
+		other <- err
+	})
+	<-waits.asked
+	err := c.Do(t.Context(), func(ctx context.Context, conn *ttrpc.Client) error {
+		_, err := nodev1.NewRecordsClient(conn).List(ctx, &nodev1.ListRequest{})
+		return err
+	})
+	if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "at most") {
+		t.Errorf("all at once: %v", err)
+	}
+	close(waits.answer)
+	if err := <-other; !errdefs.IsNotFound(err) {
+		t.Errorf("another call on the connection: %v", err)
+	}
+}
+
+// slow has an answer wait for another call.
+type slow struct {
+	*controller.Service
+	asked, answer chan struct{}
+	once          sync.Once
+}
+
+func (s *slow) Operation(ctx context.Context, req *nodev1.OperationRequest) (*nodev1.OperationResponse, error) {
+	again := errors.New("asked again: the connection broke")
+	s.once.Do(func() { again = nil; close(s.asked) })
+	if again != nil {
+		return nil, again
+	}
+	<-s.answer
+	return s.Service.Operation(ctx, req)
+}
