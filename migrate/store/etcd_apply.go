@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/containerd/errdefs"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -32,7 +33,7 @@ func (e *Etcd) apply(ctx context.Context, vm *nodev1.VM, version uint64, change 
 		if err != nil {
 			return nil, err
 		}
-		resp, err := e.txn(ctx, ifs, then, nil)
+		resp, err := e.txn(ctx, ifs, nested(then), nil)
 		if err != nil {
 			return nil, err
 		}
@@ -45,6 +46,21 @@ func (e *Etcd) apply(ctx context.Context, vm *nodev1.VM, version uint64, change 
 		}
 		return rec, nil
 	}
+}
+
+// abreast is how much of a transaction lies side by side: etcd takes 128 (--max-txn-ops).
+const abreast = 64
+
+// nested is what a transaction does, in transactions within it where it is much: each counts as
+// one there. All of it is one write still.
+func nested(ops []etcd.Op) (all []etcd.Op) {
+	if len(ops) <= abreast {
+		return ops
+	}
+	for some := range slices.Chunk(ops, abreast) {
+		all = append(all, etcd.OpTxn(nil, some, nil))
+	}
+	return all
 }
 
 // changes answers the transaction that makes change, as far as it may be made now.

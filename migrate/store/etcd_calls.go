@@ -72,7 +72,7 @@ func (e *Etcd) failed(ctx context.Context, err error) error {
 		class = errdefs.ErrPermissionDenied
 	case codes.Unauthenticated:
 		class = errdefs.ErrUnauthenticated
-	case codes.InvalidArgument: // more keys than --max-txn-ops at once
+	case codes.InvalidArgument: // more than --max-txn-ops or --max-request-bytes allow
 		class = errdefs.ErrFailedPrecondition
 	}
 	if errors.Is(err, context.DeadlineExceeded) {

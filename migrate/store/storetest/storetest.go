@@ -24,7 +24,7 @@ func Run(t *testing.T, open func(t *testing.T) (st store.Store, reopen func() st
 	for name, test := range map[string]func(*testing.T, store.Store, func() store.Store){
 		"Versions": versions, "Durable": durable, "Race": race, "Names": names,
 		"History": history, "TakenID": takenID, "RemovedAndRemade": remade,
-		"Owed": owed, "Notes": notes, "NotesAreApart": notesApart, "NewNotes": newNotes,
+		"Owed": owed, "OwedMany": owedMany, "Notes": notes, "NotesAreApart": notesApart, "NewNotes": newNotes,
 	} {
 		t.Run(name, func(t *testing.T) {
 			st, reopen := open(t)
@@ -236,5 +236,28 @@ func owed(t *testing.T, st store.Store, reopen func() store.Store) {
 	}
 	if all, err := st.Owed(t.Context()); err != nil || len(all) != 1 || all[0].GetSnapshot().GetDigest() != "d2" {
 		t.Fatalf("owed after a clear: %v, %v", all, err)
+	}
+}
+
+// owedMany: a record with as long a history as there is, and more snapshots than any schedule
+// keeps, ends in one change, which owes them all.
+func owedMany(t *testing.T, st store.Store, _ func() store.Store) {
+	rec := &nodev1.Record{Vm: vm("a")}
+	for i := range store.Kept {
+		rec = apply(t, st, rec, &nodev1.Operation{Id: fmt.Sprintf("op-%d", i), Vm: vm("a"), Phase: nodev1.Phase_PHASE_SUCCEEDED})
+	}
+	debts := make([]*nodev1.Owed, 3*transition.MaxKept)
+	for i := range debts {
+		debts[i] = &nodev1.Owed{Vm: vm("a"), Snapshot: &nodev1.SnapshotRef{Repository: "r/u", Digest: fmt.Sprintf("d%03d", i)}}
+	}
+	if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion(), transition.Change{Owed: debts}); err != nil {
+		t.Fatal(err)
+	}
+	all, err := st.Owed(t.Context())
+	if err != nil || len(all) != len(debts) {
+		t.Errorf("%d owed of %d, %v", len(all), len(debts), err)
+	}
+	if state, err := st.Load(t.Context(), vm("a"), "op-0"); err != nil || state.Record != nil || state.Named != nil {
+		t.Errorf("what was removed: %v, %v, %v", state.Record, state.Named, err)
 	}
 }
