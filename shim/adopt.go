@@ -196,12 +196,14 @@ func (vm *VM) resumeOwn(ctx context.Context, j *Journal) error {
 }
 
 // resumeHold puts the VM where the journal says it is: voted, with the VMM stopped, or
-// with a capture whose maker died, which is aborted.
+// with a capture whose maker died, which is aborted. A VM that stands still for one waits as long
+// for its controller as that shim would have.
 func (vm *VM) resumeHold(ctx context.Context, j *Journal) error {
 	ref := &machinev1.Ref{Operation: j.Operation, Attempt: j.Attempt, Generation: j.Generation}
-	c := &capture{ref: ref, done: make(chan struct{}), digest: j.Digest, resp: &machinev1.CaptureResponse{Digest: j.Digest}, deadline: time.NewTimer(0)}
+	c := &capture{ref: ref, done: make(chan struct{}), digest: j.Digest, resp: &machinev1.CaptureResponse{Digest: j.Digest}}
 	c.ctx, c.cancel = context.WithCancel(ctx)
-	c.deadline.Stop()
+	c.deadline = time.AfterFunc(vm.patience(c), func() { vm.silent(c) })
+	c.deadline.Stop() // until it is known that a VM stands still
 	close(c.done)
 	vm.capture = c
 	id := proc.ID{PID: j.Process.PID, StartTime: j.Process.StartTime}
@@ -235,6 +237,7 @@ func (vm *VM) resumeHold(ctx context.Context, j *Journal) error {
 		return err
 	}
 	vm.machine, vm.state = m, Captured
+	c.deadline.Reset(vm.patience(c))
 	go vm.guard()
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/shim/proc"
@@ -60,5 +61,29 @@ func TestAdoptedIsGivenBack(t *testing.T) {
 				t.Error("the end of init does not end the VM")
 			}
 		})
+	}
+}
+
+// A VM that stands still before its vote is not left so by a controller that says nothing, though
+// its shim has died: its successor waits no longer than that one. One that has voted waits.
+func TestAdoptedIsNotLeftToStandStill(t *testing.T) {
+	w := newWorld(t)
+	vm, m, _ := orphan(t, w, false)
+	if !vm.capture.deadline.Reset(0) {
+		t.Error("no deadline is set")
+	}
+	if !eventually(func() bool { return vm.is(Running) && w.machine.running() }) || vm.noted().Phase != Own {
+		t.Fatalf("the deadline has passed: VM is %s, journal %s", vm.state, vm.noted().Phase)
+	}
+	if _, err := m.Vote(t.Context(), &machinev1.VoteRequest{Ref: w.ref()}); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
+		t.Errorf("a vote that comes late: %v", err)
+	}
+	w = newWorld(t)
+	if vm, _, _ = orphan(t, w, true); vm.capture.deadline.Reset(0) {
+		t.Error("a VM that has voted has a deadline")
+	}
+	vm.silent(vm.capture) // one that was about to pass
+	if !vm.is(Voted) || vm.noted().Phase != Prepared {
+		t.Errorf("it voted: VM is %s, journal %s", vm.state, vm.noted().Phase)
 	}
 }
