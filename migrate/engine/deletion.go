@@ -120,7 +120,7 @@ func (e *Engine) tryDeletion(ctx context.Context, rec *nodev1.Record) (time.Dura
 	if op := rec.GetOperation(); op != nil {
 		r := e.running(op.GetId())
 		if r == nil && e.drives(op) { // the answer to its order was lost
-			r = e.start(op)
+			r = e.takeUp(op)
 		}
 		if r == nil { // a shim's, or the controller's
 			return e.opts.RetryMax, nil

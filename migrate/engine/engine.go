@@ -228,7 +228,7 @@ func (e *Engine) Resume(ctx context.Context) error {
 	}
 	for _, rec := range all.GetRecords() {
 		if e.drives(rec.GetOperation()) {
-			e.start(rec.GetOperation())
+			e.takeUp(rec.GetOperation())
 		}
 	}
 	return nil
@@ -252,14 +252,24 @@ func (e *Engine) drives(op *nodev1.Operation) bool {
 	}
 }
 
-// start drives op in the background, once.
-func (e *Engine) start(op *nodev1.Operation) *run {
+// takeUp drives an operation that was opened before. How long ago that is the records say, by the
+// clock of their host: where that is ahead of this one's, it was just now.
+func (e *Engine) takeUp(op *nodev1.Operation) *run {
+	since, now := time.Unix(0, op.GetOpenedUnixNano()), time.Now()
+	if since.After(now) {
+		since = now
+	}
+	return e.start(op, since)
+}
+
+// start drives op, which was opened then, in the background, once.
+func (e *Engine) start(op *nodev1.Operation, since time.Time) *run {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if r := e.runs[op.GetId()]; r != nil || e.life.Err() != nil {
 		return r
 	}
-	r := &run{vm: op.GetVm(), id: op.GetId(), kind: op.GetKind(), done: make(chan struct{})}
+	r := &run{vm: op.GetVm(), id: op.GetId(), kind: op.GetKind(), since: since, done: make(chan struct{})}
 	e.runs[r.id] = r
 	e.wg.Go(func() {
 		defer close(r.done)

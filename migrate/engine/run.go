@@ -21,6 +21,8 @@ type run struct {
 	kind nodev1.Kind
 	done chan struct{}
 
+	since time.Time // it was opened, by this host's clock
+
 	mu        sync.Mutex
 	step      string
 	waiting   string // why nothing happens
@@ -148,7 +150,7 @@ func (e *Engine) turn(ctx context.Context, r *run) (settled bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	bound, cancel := e.bound(ctx, op)
+	bound, cancel := e.bound(ctx, r, op)
 	defer cancel()
 	r.enter(s.name, op, cancel)
 	step, end := e.begin(bound, op, s.name)
@@ -172,15 +174,16 @@ func (e *Engine) passed(ctx context.Context, op *nodev1.Operation) (bool, error)
 }
 
 // bound is the deadline of a step (S0-55): the operation's before the commit, its own
-// after it and for a rollback.
-func (e *Engine) bound(ctx context.Context, op *nodev1.Operation) (context.Context, context.CancelFunc) {
+// after it and for a rollback. That of a node is by its own clock, which may be hours away from
+// the controller's.
+func (e *Engine) bound(ctx context.Context, r *run, op *nodev1.Operation) (context.Context, context.CancelFunc) {
 	switch {
 	case op.GetKind() == nodev1.Kind_KIND_MIGRATE && op.GetPhase() == nodev1.Phase_PHASE_PENDING:
 		return context.WithCancel(ctx) // it waits for a place for as long as it takes; for a node that is silent, silent bounds it
 	case op.GetKind() == nodev1.Kind_KIND_MIGRATE && abortable(op.GetPhase()):
 		return context.WithDeadline(ctx, time.Unix(0, op.GetStartedUnixNano()).Add(e.timeout(op)))
 	case abortable(op.GetPhase()):
-		return context.WithDeadline(ctx, time.Unix(0, op.GetOpenedUnixNano()).Add(e.opts.Operation))
+		return context.WithDeadline(ctx, r.since.Add(e.opts.Operation))
 	case op.GetPhase() == nodev1.Phase_PHASE_ABORTING:
 		return context.WithTimeout(ctx, e.opts.Abort)
 	default:
