@@ -8,11 +8,14 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	digest "github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/store"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
 // ageing is a node with a layout, and the time since all of its files were written.
@@ -102,6 +105,30 @@ func TestAbandonedLayouts(t *testing.T) {
 	for name, want := range map[string]int{asleep: 2, owned: 2, "else": 2, "golden": 0} {
 		if got := blobs(name); got != want {
 			t.Errorf("%s has %d files, want %d", name, got, want)
+		}
+	}
+}
+
+// A directory of layouts may be each node's own: that a snapshot is not there pays no debt but that
+// of who made it. What is there anybody deletes.
+func TestLayoutOfAnotherNode(t *testing.T) {
+	r, _, _ := ageing(t)
+	r.config.Node = "b"
+	repository := r.repository(&nodev1.Record{Uid: uuid.NewString()})
+	there, _ := tagged(t, r, repository)
+	absent := digest.FromString("another").String()
+	for _, c := range []struct {
+		node, digest, repository string
+		want                     bool
+	}{
+		{"b", there, repository, true}, {"b", absent, repository, true}, {"", absent, repository, true},
+		{"a", there, repository, true}, {"a", absent, repository, false},
+		{"a", absent, r.repository(&nodev1.Record{Uid: uuid.NewString()}), false},
+		{"a", absent, "registry.example/vms/u", true},
+	} {
+		got, err := r.Reaches(t.Context(), &nodev1.SnapshotRef{Repository: c.repository, Digest: c.digest, Node: c.node})
+		if err != nil || got != c.want {
+			t.Errorf("%v: %v, %v", c, got, err)
 		}
 	}
 }

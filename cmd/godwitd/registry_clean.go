@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containerd/errdefs"
 	digest "github.com/opencontainers/go-digest"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -120,6 +121,23 @@ func (r *registry) probeDelete(context.Context) (string, error) {
 	}
 	err, _ := r.rights.refused()
 	return "not refused in " + repository, err
+}
+
+// Reaches implements engine.Deleter. A layout may be shared by all nodes, or be each one's own at
+// the same path: that nothing is there, or no directory, says something only to who made it.
+func (r *registry) Reaches(ctx context.Context, ref *nodev1.SnapshotRef) (bool, error) {
+	if !strings.HasPrefix(ref.GetRepository(), store.LayoutPrefix) || ref.GetNode() == "" || ref.GetNode() == r.config.Node {
+		return true, nil
+	}
+	st, err := r.open(ref.GetRepository())
+	if err != nil {
+		return false, err
+	}
+	there, err := snapshot.Exists(ctx, st, digest.Digest(ref.GetDigest()))
+	if errdefs.IsUnavailable(err) {
+		return false, nil
+	}
+	return there, err
 }
 
 // Drop implements engine.Deleter. A store that has refused is not asked each time.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,6 +24,17 @@ func (n *machine) Abandoned(ctx context.Context, known func(string) bool, _ time
 		})
 		return nil
 	})
+	return all, err
+}
+
+func (n *machine) Reaches(_ context.Context, ref *nodev1.SnapshotRef) (bool, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return !n.apart || ref.GetNode() == n.node, nil
+}
+
+func (n *machine) Leftovers(ctx context.Context, _ string) (all []Leftover, err error) {
+	err = n.do(ctx, "Leftovers", func() error { all = slices.Clone(n.tags); return nil })
 	return all, err
 }
 
@@ -102,5 +114,45 @@ func TestOneRepositoryIsAway(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"first", "second"}, d.asked); diff != "" || len(d.paid) != 1 || d.paid[0] != "sha256:2" {
 		t.Errorf("paid %v, asked (-want +got):\n%s", d.paid, diff)
+	}
+}
+
+// Where each node has a directory of its own, at the path that all of them have, a snapshot is
+// deleted by the node that made it: that another one has nothing there pays no debt (N-43).
+func TestDebtOfAnotherNodesDirectory(t *testing.T) {
+	w := asleep(t)
+	w.apart = true
+	maker, other := w.start("n1"), w.start("n2")
+	w.rounds(maker, 1)
+	owed := w.owed()
+	if len(owed) != 0 || len(w.dropped) != 1 {
+		t.Fatalf("the maker owes %v and has dropped %v", owed, w.dropped)
+	}
+	ref := w.record().GetSnapshots()[0]
+	if ref.GetNode() != "n1" {
+		t.Errorf("snapshot %v: n1 made it", ref)
+	}
+	if err := w.wake(other, "w"); err != nil {
+		t.Fatal(err)
+	}
+	w.settle("w")
+	if err := w.hibernate(other, "h"); err != nil {
+		t.Fatal(err)
+	}
+	if op := w.settle("h"); op.GetPhase() != nodev1.Phase_PHASE_SUCCEEDED || op.GetCleanupPending() {
+		t.Errorf("hibernate at the other node: %v", op)
+	}
+	if err := other.Sweep(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if owed := w.owed(); len(owed) != 1 || owed[0].GetSnapshot().GetDigest() != ref.GetDigest() || len(w.dropped) != 1 {
+		t.Errorf("owed %v, dropped %v: the other node has paid", owed, w.dropped)
+	}
+	resp, err := other.Prune(t.Context(), &nodev1.PruneRequest{})
+	if all := resp.GetPruned(); err != nil || len(all) != 1 || !strings.Contains(all[0].GetError(), `node "n1"`) {
+		t.Errorf("prune at the other node: %v, %v", all, err)
+	}
+	if err := maker.Sweep(t.Context()); err != nil || len(w.owed()) != 0 || len(w.dropped) != 2 {
+		t.Errorf("the maker owes %v and has dropped %v: %v", w.owed(), w.dropped, err)
 	}
 }

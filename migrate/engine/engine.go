@@ -82,6 +82,9 @@ type Snapshots interface {
 
 // Deleter is the half of the store that nobody waits for.
 type Deleter interface {
+	// Reaches reports whether this node can delete a snapshot of its own store, and say that it
+	// is gone: directories of one path may be each node's own.
+	Reaches(ctx context.Context, ref *nodev1.SnapshotRef) (bool, error)
 	// Drop deletes a snapshot and its tag; what is not there is deleted.
 	Drop(ctx context.Context, repository, digest, tag string) error
 	// Leftovers lists what stands under the tags of a repository. What is not godwit's is

@@ -61,11 +61,13 @@ func (e *Engine) settle(ctx context.Context, o *nodev1.Owed, why string, dry boo
 	if dry {
 		return p
 	}
-	err := error(nil)
-	if !e.reaches(p.GetRepository()) {
-		err = fmt.Errorf("it lies in no store of node %s: %w", e.opts.Node, errdefs.ErrFailedPrecondition)
-	} else {
+	mine, err := e.reaches(ctx, o.GetSnapshot())
+	switch {
+	case err != nil:
+	case mine:
 		err = e.pay(ctx, o)
+	default:
+		err = fmt.Errorf("it lies in no store of node %s (node %q made it, and deletes it): %w", e.opts.Node, o.GetSnapshot().GetNode(), errdefs.ErrFailedPrecondition)
 	}
 	if err != nil {
 		p.Error = err.Error()

@@ -86,10 +86,14 @@ func (e *Engine) Clean(ctx context.Context, vm *nodev1.VM) error {
 	away := map[string]bool{} // repositories that would say so of each, after all their retries
 	for _, o := range resp.GetOwed() {
 		repository := o.GetSnapshot().GetRepository()
-		if vm != nil && name(vm) != name(o.GetVm()) || away[repository] || !e.reaches(repository) {
+		if vm != nil && name(vm) != name(o.GetVm()) || away[repository] {
 			continue
 		}
-		if err := e.pay(ctx, o); err != nil {
+		mine, err := e.reaches(ctx, o.GetSnapshot())
+		if mine && err == nil {
+			err = e.pay(ctx, o)
+		}
+		if err != nil {
 			errs = append(errs, err)
 			away[repository] = errdefs.IsUnavailable(err)
 		}
@@ -117,11 +121,18 @@ func (e *Engine) pay(ctx context.Context, o *nodev1.Owed) error {
 	return records(err)
 }
 
-// reaches reports whether a repository is of this node's own store: what lies elsewhere,
-// such as in another node's directory, is its nodes' to delete.
-func (e *Engine) reaches(repository string) bool {
+// reaches reports whether a snapshot is in this node's own store: what lies elsewhere, such as
+// in another node's directory, is its nodes' to delete.
+func (e *Engine) reaches(ctx context.Context, ref *nodev1.SnapshotRef) (bool, error) {
 	own := e.opts.Repository(&nodev1.Record{Uid: "x"})
-	return own != "" && strings.HasPrefix(repository, strings.TrimSuffix(own, "x"))
+	if own == "" || !strings.HasPrefix(ref.GetRepository(), strings.TrimSuffix(own, "x")) {
+		return false, nil
+	}
+	mine, err := e.Snapshots.Reaches(ctx, ref)
+	if err != nil {
+		return false, fmt.Errorf("snapshot %s in %s: %w", ref.GetDigest(), ref.GetRepository(), err)
+	}
+	return mine, nil
 }
 
 // Sweep does again what was owed or is due (S0-54): the retention rule for VMs without an

@@ -278,6 +278,7 @@ func (simStore) Readable(context.Context, string, string) error               { 
 func (simStore) Accepts(context.Context, string) error                        { return nil }
 func (simStore) Drop(context.Context, string, string, string) error           { return nil }
 func (simStore) Exists(context.Context, string, string) (there bool, _ error) { return true, nil }
+func (simStore) Reaches(context.Context, *nodev1.SnapshotRef) (bool, error)   { return true, nil }
 
 // simRecords is the way to the store, which may fail before or after it has done its work.
 type simRecords struct {

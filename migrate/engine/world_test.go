@@ -72,6 +72,7 @@ type world struct {
 	live       bool                     // shims can send
 	obstacles  []string                 // at any destination of a move
 	cordoned   string                   // a node
+	apart      bool                     // each node has a store of its own, all of one name
 	silent     map[string]bool          // nodes that do not answer
 	fences     bool                     // a destination never runs what it has
 	loses      bool                     // a destination that ran and died
@@ -323,11 +324,6 @@ func (n *machine) Drop(ctx context.Context, _, digest, tag string) error {
 		delete(n.blobs, digest)
 		return nil
 	})
-}
-
-func (n *machine) Leftovers(ctx context.Context, _ string) (all []Leftover, err error) {
-	err = n.do(ctx, "Leftovers", func() error { all = slices.Clone(n.tags); return nil })
-	return all, err
 }
 
 func (n *machine) Collect(ctx context.Context, _ string, _ time.Duration, dry bool) (files int, bytes uint64, err error) {

@@ -17,7 +17,7 @@ import (
 func TestSnapshotOfAFailedOperationIsListed(t *testing.T) {
 	stopped := now.Add(-time.Minute)
 	captured := record.Receipt{Operation: "op", Attempt: 2, Generation: gen, Digest: digest, StopAt: stopped.UnixNano(), TotalBytes: 5}
-	want := &nodev1.SnapshotRef{Digest: digest, Repository: "r", Tag: "t", Generation: gen, Operation: "op", CreatedUnixNano: stopped.UnixNano(), Bytes: 5, Checkpoint: true}
+	want := &nodev1.SnapshotRef{Digest: digest, Repository: "r", Tag: "t", Generation: gen, Operation: "op", CreatedUnixNano: stopped.UnixNano(), Bytes: 5, Checkpoint: true, Node: "n1"}
 	finish := func(phase nodev1.Phase) func(transition.State) (transition.Change, error) {
 		return func(s transition.State) (transition.Change, error) {
 			return transition.Finish(s, &nodev1.FinishRequest{Vm: vm, Operation: "op", Attempt: 2, Generation: gen, Phase: phase}, now)

@@ -1019,6 +1019,7 @@ type SnapshotRef struct {
 	CreatedUnixNano int64                  `protobuf:"varint,6,opt,name=created_unix_nano,json=createdUnixNano,proto3" json:"created_unix_nano,omitempty"`
 	Bytes           uint64                 `protobuf:"varint,7,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	Checkpoint      bool                   `protobuf:"varint,8,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"` // of a VM that went on: it was never the VM's newest state
+	Node            string                 `protobuf:"bytes,9,opt,name=node,proto3" json:"node,omitempty"`              // that made it; empty: nobody wrote that down
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1107,6 +1108,13 @@ func (x *SnapshotRef) GetCheckpoint() bool {
 		return x.Checkpoint
 	}
 	return false
+}
+
+func (x *SnapshotRef) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
 }
 
 // Owed is a snapshot that is to be deleted. Its VM may have no record any more.
@@ -6466,7 +6474,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\treclaimed\x18\b \x01(\bR\treclaimed\"9\n" +
 	"\bSchedule\x12\x19\n" +
 	"\bevery_ms\x18\x01 \x01(\x03R\aeveryMs\x12\x12\n" +
-	"\x04keep\x18\x02 \x01(\rR\x04keep\"\xf7\x01\n" +
+	"\x04keep\x18\x02 \x01(\rR\x04keep\"\x8b\x02\n" +
 	"\vSnapshotRef\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x1e\n" +
 	"\n" +
@@ -6481,7 +6489,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x05bytes\x18\a \x01(\x04R\x05bytes\x12\x1e\n" +
 	"\n" +
 	"checkpoint\x18\b \x01(\bR\n" +
-	"checkpoint\"\x9d\x01\n" +
+	"checkpoint\x12\x12\n" +
+	"\x04node\x18\t \x01(\tR\x04node\"\x9d\x01\n" +
 	"\x04Owed\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x127\n" +
