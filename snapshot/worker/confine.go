@@ -19,7 +19,7 @@ import (
 // What is left is the descriptors that it was given, connections to registries, the
 // public files that these take, the directories of layouts, and what the node keeps of this
 // repository and, to read it, of golden snapshots. A parser that a snapshot has taken over reads no other file of the host,
-// writes none and gets no right back.
+// writes none, reaches none of its programs and gets no right back.
 //
 // A kernel without landlock leaves the files in reach that root owns; the rest holds.
 func confine(kept *cache.Dir, stores ...store.Config) error {
@@ -50,7 +50,10 @@ func confine(kept *cache.Dir, stores ...store.Config) error {
 	if err := landlock.V5.BestEffort().RestrictPaths(rules...); err != nil {
 		return fmt.Errorf("confine worker: %w", err)
 	}
-	return dropRights()
+	if err := dropRights(); err != nil {
+		return err
+	}
+	return forbid()
 }
 
 // dropRights gives up every capability, in all threads, with no way back.

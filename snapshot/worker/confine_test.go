@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/landlock-lsm/go-landlock/landlock/syscall"
+	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/snapshot/cache"
 	"godwit.dev/godwit/snapshot/store"
@@ -55,16 +57,47 @@ func probe(layout, kept, secret string) (err error) {
 			}
 		}
 	}
-	return nil
+	return outOfReach(secret)
+}
+
+// outOfReach asks for what the other programs of the host would give to root, and do to it.
+func outOfReach(socket string) (wrong error) {
+	var limit unix.Rlimit
+	parent := os.Getppid()
+	for what, err := range map[string]error{
+		"reach a program by its socket": second(net.Dial("unix", socket+".sock")), "speak to guests": second(unix.Socket(unix.AF_VSOCK, unix.SOCK_STREAM, 0)),
+		"end a process": unix.Kill(parent, 0), "end a group": unix.Kill(0, 0), "end all": unix.Kill(-1, 0), "end a thread": unix.Tgkill(parent, parent, 0),
+		"limit a process": unix.Prlimit(parent, unix.RLIMIT_NOFILE, nil, &limit),
+	} {
+		if !errors.Is(err, fs.ErrPermission) {
+			wrong = errors.Join(wrong, fmt.Errorf("%s: %v", what, err))
+		}
+	}
+	if wrong != nil {
+		return wrong
+	}
+	if err := errors.Join(unix.Kill(os.Getpid(), 0), unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, &limit)); err != nil {
+		return fmt.Errorf("its own process: %w", err)
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return fmt.Errorf("reach a registry: %w", err)
+	}
+	return unix.Close(fd)
 }
 
 func second[T any](_ T, err error) error { return err }
 
 // N-46: what reads foreign bytes has no rights left, in any thread, and reaches no file
-// but those that it was given.
+// but those that it was given, and no program of the host.
 func TestConfined(t *testing.T) {
 	dir := t.TempDir()
 	secret := filepath.Join(dir, "secret")
+	l, err := net.Listen("unix", secret+".sock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
 	if err := os.WriteFile(secret, []byte("secret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +135,7 @@ func TestConfined(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		for _, want := range []string{"NoNewPrivs:\t1\n", "CapEff:\t0000000000000000\n", "CapPrm:\t0000000000000000\n"} {
+		for _, want := range []string{"NoNewPrivs:\t1\n", "CapEff:\t0000000000000000\n", "CapPrm:\t0000000000000000\n", "Seccomp:\t2\n"} {
 			if !strings.Contains(string(status), want) {
 				t.Errorf("%s: no %q", path, want)
 			}

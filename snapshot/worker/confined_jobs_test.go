@@ -49,7 +49,7 @@ func (w *watch) each(pid string) {
 			continue // it has ended
 		}
 		w.n++
-		for _, want := range []string{"NoNewPrivs:\t1\n", "CapEff:\t0000000000000000\n", "CapPrm:\t0000000000000000\n"} {
+		for _, want := range []string{"NoNewPrivs:\t1\n", "CapEff:\t0000000000000000\n", "CapPrm:\t0000000000000000\n", "Seccomp:\t2\n"} {
 			if !strings.Contains(string(status), want) {
 				w.t.Errorf("a worker that reads foreign bytes: no %q", want)
 			}
