@@ -6,7 +6,9 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 
+	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/shim/proc"
 
@@ -89,22 +91,55 @@ func TestFenceStaysUntilTheRecordKnows(t *testing.T) {
 	}
 }
 
-// The engine tries an attempt again whose Create failed for a reason that passes: no
-// fence is in the way. One that was given up after its Create stays given up (H14).
-func TestTheSameAttemptAgain(t *testing.T) {
-	w := newWorld(t).asleep()
+// ordered is the Create of a wake that the engine drives.
+func (w *world) ordered() (create func() error) {
+	w.t.Helper()
 	w.records.rec.Operation = &nodev1.Operation{
 		Id: "op2", Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Destination: "a", Digest: w.records.rec.GetOwner().GetDigest(),
 		Generation: w.records.rec.GetGeneration(), Phase: nodev1.Phase_PHASE_TRANSFERRING,
 	}
 	order, err := record.Order("", record.Intent{Operation: "op2", Attempt: 1, Digest: w.records.rec.GetOwner().GetDigest()})
 	w.must("order", err)
-	create := func() error {
+	return func() error {
 		r := w.bundle()
 		r.Options = order
-		_, err := w.service.Create(ctxNS(t), r)
+		_, err := w.service.Create(ctxNS(w.t), r)
 		return err
 	}
+}
+
+// A wake that the engine drives, and whose node could write neither OWN nor its fence behind the
+// commit, has run nothing. The engine starts it until it hears so: once there is room, it does (I4).
+func TestFenceOfAWakeIsOwed(t *testing.T) {
+	w := newWorld(t).asleep()
+	w.must("create", w.ordered()())
+	var free func()
+	w.at("commit", func() error { free = w.full(); return nil })
+	if err := w.start(); err == nil {
+		t.Fatal("start succeeded")
+	}
+	w.at("commit", nil)
+	if vm, _ := w.service.the(); !vm.is(Stopped) || w.phase() != Ready || w.records.rec.GetOwner().GetNode() != "a" {
+		t.Fatalf("VM is %s, journal %s, record %v", vm.state, w.phase(), w.records.rec)
+	}
+	if err := w.start(); err == nil {
+		t.Error("start succeeded on a full disk")
+	}
+	free()
+	if err := errgrpc.ToNative(w.start()); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("start: %v", err)
+	}
+	q, err := w.machineService().Query(t.Context(), &machinev1.QueryRequest{})
+	if err != nil || q.GetRecord() != string(Fenced) || q.GetRef().GetOperation() != "op2" || w.machine.running() {
+		t.Errorf("it says %v, %v", q, err)
+	}
+}
+
+// The engine tries an attempt again whose Create failed for a reason that passes: no
+// fence is in the way. One that was given up after its Create stays given up (H14).
+func TestTheSameAttemptAgain(t *testing.T) {
+	w := newWorld(t).asleep()
+	create := w.ordered()
 	for _, point := range []string{"open snapshot", "fill", "hold"} {
 		w.at(point, func() error { return errdefs.ErrUnavailable })
 		if err := create(); err == nil {
