@@ -18,7 +18,7 @@ func (c *Client) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.Lis
 		return call(ctx, c, nodev1.RecordsService.List, req)
 	}
 	all := &nodev1.ListResponse{}
-	for more := (&nodev1.ListRequest{Parts: true}); ; {
+	for more := (&nodev1.ListRequest{Parts: true, Node: req.GetNode()}); ; {
 		part, err := call(ctx, c, nodev1.RecordsService.List, more)
 		if err != nil {
 			return nil, err

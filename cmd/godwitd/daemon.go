@@ -181,7 +181,7 @@ func (d *daemon) close() {
 }
 
 func (d *daemon) reachable(ctx context.Context) error {
-	_, err := d.records.List(ctx, &nodev1.ListRequest{})
+	_, err := d.records.List(ctx, &nodev1.ListRequest{Node: d.config.Node})
 	return err
 }
 

@@ -112,3 +112,35 @@ func (s *slow) Operation(ctx context.Context, req *nodev1.OperationRequest) (*no
 	<-s.answer
 	return s.Service.Operation(ctx, req)
 }
+
+// A node asks for the VMs that it has, and for those that leave it or come to it.
+func TestRecordsOfANode(t *testing.T) {
+	st := storetest.NewMemory()
+	for id, rec := range map[string]*nodev1.Record{
+		"1-of-a":    {Owner: &nodev1.Owner{Node: "a"}},
+		"2-moves":   {Owner: &nodev1.Owner{Node: "a"}, Operation: &nodev1.Operation{Id: "m", Source: "a", Destination: "b", Phase: nodev1.Phase_PHASE_PENDING}},
+		"3-left":    {Owner: &nodev1.Owner{Digest: "d"}, Operation: &nodev1.Operation{Id: "h", Source: "a", Phase: nodev1.Phase_PHASE_COMMITTED}},
+		"4-wakes":   {Owner: &nodev1.Owner{Digest: "d"}, Operation: &nodev1.Operation{Id: "w", Destination: "b", Phase: nodev1.Phase_PHASE_PENDING}},
+		"5-sleeps":  {Owner: &nodev1.Owner{Digest: "d"}},
+		"6-nobodys": {},
+	} {
+		rec.Vm = &nodev1.VM{Namespace: "ns", Id: id}
+		if rec.Operation != nil {
+			rec.Operation.Vm = rec.GetVm()
+		}
+		if _, err := st.Apply(t.Context(), rec.GetVm(), 0, transition.Change{Record: rec}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := dial(t, serveLocal(t, controller.New(st)))
+	for node, want := range map[string]string{"a": "1-of-a 2-moves 3-left", "b": "2-moves 4-wakes", "c": "", "": "1-of-a 2-moves 3-left 4-wakes 5-sleeps 6-nobodys"} {
+		all, err := c.List(t.Context(), &nodev1.ListRequest{Node: node})
+		var got []string
+		for _, rec := range all.GetRecords() {
+			got = append(got, rec.GetVm().GetId())
+		}
+		if err != nil || strings.Join(got, " ") != want {
+			t.Errorf("of node %q: %v, %v", node, got, err)
+		}
+	}
+}

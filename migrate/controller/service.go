@@ -6,6 +6,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -114,11 +115,20 @@ func (s *Service) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Reco
 // List implements nodev1.RecordsService.
 func (s *Service) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.ListResponse, error) {
 	all, err := s.store.List(ctx)
+	if node := req.GetNode(); node != "" {
+		all = slices.DeleteFunc(all, func(r *nodev1.Record) bool { return !concerns(r, node) })
+	}
 	if err != nil || !req.GetParts() {
 		return &nodev1.ListResponse{Records: all}, err
 	}
 	part, next := after(all, req.GetAfter(), func(r *nodev1.Record) string { return place(r.GetVm()) })
 	return &nodev1.ListResponse{Records: part, Next: next}, nil
+}
+
+// concerns reports whether a node has a part in what a record says.
+func concerns(rec *nodev1.Record, node string) bool {
+	op := rec.GetOperation()
+	return slices.Contains([]string{rec.GetOwner().GetNode(), op.GetSource(), op.GetDestination()}, node)
 }
 
 // Operation implements nodev1.RecordsService.

@@ -64,13 +64,13 @@ func trimmed(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 // due follows from the record: its newest snapshot is long enough ago. One that fails is
 // tried again after as long as that. Call it now and then.
 func (e *Engine) Due(ctx context.Context) error {
-	all, err := e.Records.List(ctx, &nodev1.ListRequest{})
+	all, err := e.ours(ctx)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	tried := map[string]time.Time{}
-	for _, rec := range all.GetRecords() {
+	for _, rec := range all {
 		if rec.GetSchedule() == nil || rec.GetOwner().GetNode() != e.opts.Node {
 			continue
 		}

@@ -156,3 +156,33 @@ func TestDebtOfAnotherNodesDirectory(t *testing.T) {
 		t.Errorf("the maker owes %v and has dropped %v: %v", w.owed(), w.dropped, err)
 	}
 }
+
+// asked notes whose records were asked for.
+type asked struct {
+	nodev1.RecordsService
+	of []string
+}
+
+func (a *asked) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.ListResponse, error) {
+	a.of = append(a.of, req.GetNode())
+	return a.RecordsService.List(ctx, req)
+}
+
+// What a node does several times a minute it asks of its own records alone: all of a fleet's, by
+// all of its nodes, would be more than a controller can say. The controller drives everybody's moves.
+func TestNodeAsksForItsOwn(t *testing.T) {
+	w := newWorld(t)
+	for node, want := range map[string]string{"n1": "n1", "c": ""} {
+		e := w.start(node)
+		a := &asked{RecordsService: e.Records}
+		e.Records = a
+		for what, do := range map[string]func() error{
+			"resume": func() error { return e.Resume(t.Context()) }, "due": func() error { return e.Due(t.Context()) }, "deletions": func() error { return e.Deletions(t.Context()) },
+			"reconcile": func() error { return e.Reconcile(t.Context(), func() ([]*nodev1.VM, error) { return nil, nil }) },
+		} {
+			if a.of = nil; do() != nil || len(a.of) != 1 || a.of[0] != want {
+				t.Errorf("%s at node %s asks for the records of %q", what, node, a.of)
+			}
+		}
+	}
+}

@@ -43,11 +43,11 @@ func (e *Engine) Delete(ctx context.Context, req *nodev1.DeleteRequest) (*nodev1
 // Deletions takes up those of VMs that this node owns: after a restart, of VMs that have come
 // here, and those that were ordered at another node. Call it now and then.
 func (e *Engine) Deletions(ctx context.Context) error {
-	all, err := e.Records.List(ctx, &nodev1.ListRequest{})
+	all, err := e.ours(ctx)
 	if err != nil {
 		return err
 	}
-	for _, rec := range all.GetRecords() {
+	for _, rec := range all {
 		e.startDeletion(rec)
 	}
 	return nil

@@ -225,16 +225,27 @@ func (e *Engine) Close() {
 
 // Resume takes up the open operations of this node.
 func (e *Engine) Resume(ctx context.Context) error {
-	all, err := e.Records.List(ctx, &nodev1.ListRequest{})
+	all, err := e.ours(ctx)
 	if err != nil {
 		return err
 	}
-	for _, rec := range all.GetRecords() {
+	for _, rec := range all {
 		if e.drives(rec.GetOperation()) {
 			e.takeUp(rec.GetOperation())
 		}
 	}
 	return nil
+}
+
+// ours are the records that concern this node; to the controller's all do, for it drives moves.
+// Every node asks for them several times a minute, and a fleet's do not fit one message.
+func (e *Engine) ours(ctx context.Context) ([]*nodev1.Record, error) {
+	req := &nodev1.ListRequest{Node: e.opts.Node}
+	if e.Peers != nil {
+		req.Node = ""
+	}
+	all, err := e.Records.List(ctx, req)
+	return all.GetRecords(), err
 }
 
 // drives reports whether this node's engine takes the steps of op. A shim takes those of

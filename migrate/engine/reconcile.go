@@ -19,7 +19,7 @@ import (
 // claims it before local lists it; one that has ended is given up at once. Then it looks at each VM that is here, whatever the
 // records say of it. Call it at the start, and now and then, never twice at once.
 func (e *Engine) Reconcile(ctx context.Context, local func() ([]*nodev1.VM, error)) error {
-	all, err := e.Records.List(ctx, &nodev1.ListRequest{})
+	all, err := e.ours(ctx)
 	if err != nil {
 		return err
 	}
@@ -35,7 +35,7 @@ func (e *Engine) Reconcile(ctx context.Context, local func() ([]*nodev1.VM, erro
 	e.seen = map[string]time.Time{}
 	e.mu.Unlock()
 	var errs []error
-	for _, rec := range all.GetRecords() {
+	for _, rec := range all {
 		mine, orphan := e.concerns(rec)
 		switch {
 		case mine && !here[name(rec.GetVm())]:

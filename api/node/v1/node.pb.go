@@ -1234,9 +1234,11 @@ func (x *GetRequest) GetVm() *VM {
 // order, and asks for what comes after next, until that is empty; who does not, all or
 // ResourceExhausted.
 type ListRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Parts         bool                   `protobuf:"varint,1,opt,name=parts,proto3" json:"parts,omitempty"`
-	After         string                 `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Parts bool                   `protobuf:"varint,1,opt,name=parts,proto3" json:"parts,omitempty"`
+	After string                 `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
+	// node leaves those away of VMs that it neither owns nor has an operation of; empty: none.
+	Node          string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1281,6 +1283,13 @@ func (x *ListRequest) GetParts() bool {
 func (x *ListRequest) GetAfter() string {
 	if x != nil {
 		return x.After
+	}
+	return ""
+}
+
+func (x *ListRequest) GetNode() string {
+	if x != nil {
+		return x.Node
 	}
 	return ""
 }
@@ -6498,10 +6507,11 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x0fsince_unix_nano\x18\x04 \x01(\x03R\rsinceUnixNano\"0\n" +
 	"\n" +
 	"GetRequest\x12\"\n" +
-	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\"9\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\"M\n" +
 	"\vListRequest\x12\x14\n" +
 	"\x05parts\x18\x01 \x01(\bR\x05parts\x12\x14\n" +
-	"\x05after\x18\x02 \x01(\tR\x05after\"T\n" +
+	"\x05after\x18\x02 \x01(\tR\x05after\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\"T\n" +
 	"\fListResponse\x120\n" +
 	"\arecords\x18\x01 \x03(\v2\x16.godwit.node.v1.RecordR\arecords\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\tR\x04next\"3\n" +
