@@ -48,6 +48,7 @@ type daemon struct {
 	models    *templates
 	golden    *golden
 	spans     *otlp.Exporter // nil: nothing is traced
+	forgot    time.Time      // when tendCache looked at all records
 	undo      []func() error
 }
 

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math"
 	"path"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/google/uuid"
@@ -24,6 +25,10 @@ func (r *registry) forget(repository, dgst string) {
 	}
 }
 
+// forgetEvery is how often what is kept is compared with the records of all VMs, of which a fleet
+// has many.
+const forgetEvery = 5 * time.Minute
+
 // tendCache drops what is kept of VMs that no record names any more, and keeps the cache
 // within its limit: it gives way where the file system fills up. A repository that is not of
 // a VM of this store is evicted in its turn.
@@ -34,10 +39,14 @@ func (d *daemon) tendCache(ctx context.Context) error {
 		return err
 	}
 	errs := []error{r.cache.Evict()}
+	if time.Since(d.forgot) < forgetEvery {
+		return errs[0]
+	}
 	all, err := d.records.List(ctx, &nodev1.ListRequest{})
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
+	d.forgot = time.Now()
 	named := map[string]bool{}
 	for _, rec := range all.GetRecords() {
 		named[r.repository(rec)] = true
