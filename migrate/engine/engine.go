@@ -199,6 +199,7 @@ type Engine struct {
 	deleting map[string]bool // by id: deletions that are seen to
 
 	placing  sync.Mutex // of moves: one takes a place at a time
+	looked   *glance    // of those that wait; nil: nobody has looked yet
 	scanning sync.Mutex // of scan: the daemon's own rounds and orders to prune
 	scan     scanned
 	now      func() time.Time

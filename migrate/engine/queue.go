@@ -34,24 +34,47 @@ func queue(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
 	e.placing.Lock()
 	defer e.placing.Unlock()
-	all, err := e.Records.List(ctx, &nodev1.ListRequest{})
-	if err != nil {
-		return records(err)
-	}
-	nodes := map[string]*nodev1.NodeInfo{}
-	for _, n := range e.Peers.Nodes() {
-		nodes[n.GetName()] = n
-	}
-	if err := e.silent(nodes, op); err != nil {
-		return err
-	}
-	if why := e.full(all.GetRecords(), nodes, op); why != "" {
-		return &waitError{why}
+	for _, anew := range []bool{false, true} { // a place is given by what is true now
+		now, err := e.look(ctx, anew)
+		if err != nil {
+			return err
+		}
+		if err := e.silent(now.nodes, op); err != nil {
+			return err
+		}
+		if why := e.full(now.records, now.nodes, op); why != "" {
+			return &waitError{why}
+		}
 	}
 	if err := e.takes(op.GetDestination()); err != nil {
 		return err
 	}
 	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_PREPARING})
+}
+
+// glance is what moves that wait go by.
+type glance struct {
+	at      time.Time
+	records []*nodev1.Record
+	nodes   map[string]*nodev1.NodeInfo
+}
+
+// look is one for all that wait: a drain has hundreds of moves wait, and each of them asks twice a
+// second. e.placing is held.
+func (e *Engine) look(ctx context.Context, anew bool) (*glance, error) {
+	if g := e.looked; g != nil && !anew && time.Since(g.at) < queueInterval/2 {
+		return g, nil
+	}
+	all, err := e.Records.List(ctx, &nodev1.ListRequest{})
+	if err != nil {
+		return nil, records(err)
+	}
+	g := &glance{at: time.Now(), records: all.GetRecords(), nodes: map[string]*nodev1.NodeInfo{}}
+	for _, n := range e.Peers.Nodes() {
+		g.nodes[n.GetName()] = n
+	}
+	e.looked = g
+	return g, nil
 }
 
 // silent has a move wait while one of its nodes has not been heard lately, and ends it once that

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -78,9 +79,10 @@ func TestWaitingIsNoFailure(t *testing.T) {
 type crowd struct {
 	records nodev1.RecordsService
 	nodes   []*nodev1.NodeInfo
+	looks   atomic.Int64 // at the nodes
 }
 
-func (c *crowd) Nodes() []*nodev1.NodeInfo { return c.nodes }
+func (c *crowd) Nodes() []*nodev1.NodeInfo { c.looks.Add(1); return c.nodes }
 func (c *crowd) Drives(string) bool        { return true }
 
 func (c *crowd) Node(name string) (*nodev1.NodeInfo, error) {
@@ -170,6 +172,50 @@ func TestSilentNodesHoldUpNobody(t *testing.T) {
 					t.Errorf("at its timeout: %v", op)
 				}
 			}
+		}
+	})
+}
+
+// listed counts how often all records are asked for.
+type listed struct {
+	nodev1.RecordsService
+	times atomic.Int64
+}
+
+func (l *listed) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.ListResponse, error) {
+	l.times.Add(1)
+	return l.RecordsService.List(ctx, req)
+}
+
+// However many moves wait, as in the drain of a large node, they look together; each place is given
+// by what the one before it left.
+func TestManyWaitTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const many, rounds = 60, 20
+		l := &listed{RecordsService: controller.New(storetest.NewMemory())}
+		c := &crowd{records: l, nodes: []*nodev1.NodeInfo{{Name: "a", Up: true}}}
+		for i := range many {
+			to := fmt.Sprint("to", i)
+			c.nodes = append(c.nodes, &nodev1.NodeInfo{Name: to, Up: true})
+			c.move(t, fmt.Sprintf("m%02d", i), "a", to)
+		}
+		e := New(Parts{Records: l, Peers: c, Events: Sinks{}}, Options{Node: "c1", Operation: time.Hour, Patience: time.Hour})
+		t.Cleanup(e.Close)
+		if err := e.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(rounds * queueInterval)
+		placed := 0
+		for i := range many {
+			if c.operation(t, fmt.Sprintf("m%02d", i)).GetPhase() != nodev1.Phase_PHASE_PENDING {
+				placed++
+			}
+		}
+		if placed != DefaultLimits.Out {
+			t.Errorf("%d moves from one node have a place, %d may", placed, DefaultLimits.Out)
+		}
+		if n := l.times.Load(); n > 3*rounds {
+			t.Errorf("%d moves that wait have looked at all records %d times in %d intervals, and at the nodes %d times", many, n, rounds, c.looks.Load())
 		}
 	})
 }
