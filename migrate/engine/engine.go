@@ -213,7 +213,7 @@ const promptBound = 2 * time.Second
 // New returns an engine that works until Close. Call Resume next.
 func New(parts Parts, opts Options) *Engine {
 	life, cancel := context.WithCancel(context.Background())
-	return &Engine{Parts: parts, opts: opts.withDefaults(), life: life, close: cancel, runs: map[string]*run{}, gone: map[string]time.Time{}, seen: map[string]time.Time{}, untidy: map[string]untidy{}, deleting: map[string]bool{}, scan: scanned{since: map[string]time.Time{}}, now: time.Now, prompt: promptBound}
+	return &Engine{Parts: parts, opts: opts.withDefaults(), life: life, close: cancel, runs: map[string]*run{}, gone: map[string]time.Time{}, seen: map[string]time.Time{}, untidy: map[string]untidy{}, deleting: map[string]bool{}, scan: scanned{since: map[watched]time.Time{}}, now: time.Now, prompt: promptBound}
 }
 
 // Close stops between two steps and waits. What was begun stays open in the records.

@@ -221,7 +221,8 @@ func TestScan(t *testing.T) {
 }
 
 // A scan leaves alone the VM on which an operation is open, and does not begin before its
-// time.
+// time. What it watched before the operation it does not watch for the grace time anew: a VM
+// that is checkpointed often would have its leftovers for ever.
 func TestScanWaitsForOperations(t *testing.T) {
 	w := newWorld(t)
 	e := w.start("n1")
@@ -229,6 +230,9 @@ func TestScanWaitsForOperations(t *testing.T) {
 	e.now = func() time.Time { return now }
 	e.opts.Retention = Retention{Keep: 1, Grace: time.Minute, Scans: true}
 	w.tags = []Leftover{{Tag: "hold", Digest: "sha256:2", UID: w.record().GetUid(), Operation: "op", Hold: true}}
+	if err := e.Scan(t.Context()); err != nil || len(w.dropped) != 0 {
+		t.Fatalf("%v, dropped %v", err, w.dropped)
+	}
 	w.broke("Capture", errdefs.ErrUnavailable)
 	w.broke("Abort", errdefs.ErrUnavailable)
 	if err := w.hibernate(e, "op"); err != nil {
@@ -244,11 +248,9 @@ func TestScanWaitsForOperations(t *testing.T) {
 	}
 	w.broke("Abort", nil)
 	w.settle("op")
-	for range 2 {
-		now = now.Add(time.Hour)
-		if err := e.Scan(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+	now = now.Add(time.Hour)
+	if err := e.Scan(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 	if len(w.dropped) != 1 {
 		t.Fatalf("dropped %v", w.dropped)

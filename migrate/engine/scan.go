@@ -27,9 +27,12 @@ type Freed struct {
 
 // scanned is what the engine remembers of tags that no record names.
 type scanned struct {
-	since map[string]time.Time // by repository and digest: first seen
-	next  time.Time            // of the next scan
+	since map[watched]time.Time // first seen
+	next  time.Time             // of the next scan
 }
+
+// watched is a snapshot or a hold that the record of its VM, by UID, did not name.
+type watched struct{ uid, repository, digest string }
 
 // minScan is the least between two scans, which ask the store for every tag.
 const minScan = time.Minute
@@ -89,14 +92,16 @@ func (e *Engine) leftovers(ctx context.Context, vm *nodev1.VM) (found []leftover
 		return nil, err
 	}
 	var errs []error
-	seen := map[string]time.Time{}
+	seen, passed := map[watched]time.Time{}, map[string]bool{}
 	for _, rec := range all.GetRecords() {
 		repository := e.opts.Repository(rec)
 		if vm != nil && name(vm) != name(rec.GetVm()) || repository == "" || rec.GetOperation() != nil {
+			passed[rec.GetUid()] = true
 			continue
 		}
 		tags, err := e.Snapshots.Leftovers(ctx, repository)
 		if err != nil {
+			passed[rec.GetUid()] = true
 			errs = append(errs, fmt.Errorf("look for leftovers of VM %s: %w", name(rec.GetVm()), err))
 			continue
 		}
@@ -104,7 +109,7 @@ func (e *Engine) leftovers(ctx context.Context, vm *nodev1.VM) (found []leftover
 			if named(rec, t) {
 				continue
 			}
-			key := repository + "@" + t.Digest
+			key := watched{rec.GetUid(), repository, t.Digest}
 			first, known := e.scan.since[key]
 			if !known {
 				first = e.now()
@@ -113,13 +118,14 @@ func (e *Engine) leftovers(ctx context.Context, vm *nodev1.VM) (found []leftover
 			found = append(found, leftover{Leftover: t, rec: rec, repository: repository, due: known && e.now().Sub(first) >= e.opts.Retention.Grace})
 		}
 	}
-	if vm == nil && len(errs) == 0 {
-		e.scan.since = seen
-	} else {
-		for key, first := range seen {
-			e.scan.since[key] = first
+	// The watch of a VM that was passed over goes on: with a checkpoint each few minutes, an
+	// operation is open at many a scan.
+	for key, first := range e.scan.since {
+		if passed[key.uid] {
+			seen[key] = first
 		}
 	}
+	e.scan.since = seen
 	return found, errors.Join(errs...)
 }
 
@@ -151,6 +157,6 @@ func (e *Engine) remove(ctx context.Context, l leftover) error {
 	if err := e.Snapshots.Drop(ctx, l.repository, l.Digest, l.Tag); err != nil {
 		return fmt.Errorf("leftover %s (tag %s) of VM %s stays in %s: %w", l.Digest, l.Tag, name(rec.GetVm()), l.repository, err)
 	}
-	delete(e.scan.since, l.repository+"@"+l.Digest)
+	delete(e.scan.since, watched{l.rec.GetUid(), l.repository, l.Digest})
 	return nil
 }
