@@ -43,15 +43,24 @@ type Board struct {
 
 	mu     sync.Mutex
 	nodes  map[string]*nodev1.NodeInfo // with when they were seen last
-	stored map[string]time.Time        // when they were written last
-	closed map[string]bool             // the cordoned ones
+	heard  map[string]sign
+	stored map[string]time.Time // when they were written last
+	closed map[string]bool      // the cordoned ones
 
 	log events
 }
 
+// sign is the last that came of a node. Its time is by the clock of the controller that the node
+// told it, which need not agree with this one's and may be set: how old it is counts from when it
+// came here.
+type sign struct {
+	seen int64
+	at   time.Time
+}
+
 // Open reads what is known. A shared board is read again for each question.
 func Open(ctx context.Context, notes store.Notes, shared bool) (*Board, error) {
-	b := &Board{notes: notes, shared: shared, now: time.Now, nodes: map[string]*nodev1.NodeInfo{}, stored: map[string]time.Time{}, closed: map[string]bool{}}
+	b := &Board{notes: notes, shared: shared, now: time.Now, nodes: map[string]*nodev1.NodeInfo{}, heard: map[string]sign{}, stored: map[string]time.Time{}, closed: map[string]bool{}}
 	if err := b.load(ctx); err != nil {
 		return nil, err
 	}
@@ -77,9 +86,29 @@ func (b *Board) load(ctx context.Context) error {
 		if err := proto.Unmarshal(n.Value, info); err != nil {
 			return fmt.Errorf("decode node %s: %w: %w", n.Key, err, errdefs.ErrDataLoss)
 		}
-		b.nodes[n.Key] = info // what is stored is the last that was said, whoever's clock it bears
+		b.hear(info) // what is stored is the last that was said, whoever's clock it bears
 	}
 	return nil
+}
+
+// hear takes what was said last of a node. What it said before this controller began may be of
+// any age where others have a clock too: they are not taken for gone by that.
+func (b *Board) hear(info *nodev1.NodeInfo) {
+	name, seen, now := info.GetName(), info.GetSeenUnixNano(), b.now()
+	b.nodes[name] = info
+	last, known := b.heard[name]
+	if known && last.seen == seen {
+		return
+	}
+	at := now
+	if !known && !b.shared {
+		age := now.Sub(time.Unix(0, seen))
+		if age < 0 { // the clock was set back
+			age = silence
+		}
+		at = now.Add(-age)
+	}
+	b.heard[name] = sign{seen: seen, at: at}
 }
 
 // refresh is load where others write too. What cannot be read is as it was.
@@ -127,7 +156,7 @@ func (b *Board) Announce(ctx context.Context, said *nodev1.NodeInfo) (*nodev1.No
 			return nil, err
 		}
 	}
-	b.nodes[info.GetName()] = info
+	b.hear(info)
 	return b.told(info), nil
 }
 
@@ -147,7 +176,7 @@ func (b *Board) put(ctx context.Context, info *nodev1.NodeInfo) error {
 func (b *Board) told(info *nodev1.NodeInfo) *nodev1.NodeInfo {
 	info = proto.CloneOf(info)
 	info.Cordoned = b.closed[info.GetName()]
-	info.Up = b.now().Sub(time.Unix(0, info.GetSeenUnixNano())) < silence
+	info.Up = b.now().Sub(b.heard[info.GetName()].at) < silence
 	return info
 }
 

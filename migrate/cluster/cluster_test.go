@@ -105,6 +105,58 @@ func TestLeads(t *testing.T) {
 	}
 }
 
+// Clocks of controllers need not agree: a node that tells either of them that it lives is up for both,
+// one that does not any more for none, and none leads beside another (N-34).
+func TestClocksOfControllersDiffer(t *testing.T) {
+	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
+		boards, clock := shared(t, 2), time.Unix(10_000, 0)
+		boards[0].now = func() time.Time { return clock }
+		boards[1].now = func() time.Time { return clock.Add(ahead) }
+		for range 3 {
+			boards[0].says(t, &nodev1.NodeInfo{Name: "a", Controller: true})
+			boards[1].says(t, &nodev1.NodeInfo{Name: "b", Controller: true})
+			for i, b := range boards {
+				for _, n := range b.Nodes() {
+					if !n.GetUp() {
+						t.Errorf("%v: node %s is not up for controller %d", ahead, n.GetName(), i)
+					}
+				}
+			}
+			if boards[0].Leads("a", "b") || boards[1].Leads("b", "a") || !boards[0].Leads("a", "") || boards[1].Leads("b", "") {
+				t.Errorf("%v: two lead", ahead)
+			}
+			clock = clock.Add(Interval)
+		}
+		clock = clock.Add(silence)
+		boards[0].says(t, &nodev1.NodeInfo{Name: "a", Controller: true})
+		if n, err := boards[0].Node("b"); err != nil || n.GetUp() || !boards[0].Leads("a", "b") {
+			t.Errorf("%v: %v, %v: is silent", ahead, n, err)
+		}
+	}
+}
+
+// A clock that was set back, while the controller was away, has no silent node be up for as long.
+func TestClockThatIsSetBack(t *testing.T) {
+	notes, clock := storetest.NewMemory(), time.Now().Add(time.Hour)
+	before, err := Open(t.Context(), notes, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before.now = func() time.Time { return clock }
+	before.says(t, &nodev1.NodeInfo{Name: "n1"})
+	before.says(t, &nodev1.NodeInfo{Name: "n2"})
+	b, err := Open(t.Context(), notes, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.says(t, &nodev1.NodeInfo{Name: "n2"})
+	for name, up := range map[string]bool{"n1": false, "n2": true} {
+		if n, err := b.Node(name); err != nil || n.GetUp() != up {
+			t.Errorf("%v, %v: want up: %v", n, err, up)
+		}
+	}
+}
+
 // shared answers boards of controllers that have one store.
 func shared(t *testing.T, n int) (boards []*Board) {
 	t.Helper()
