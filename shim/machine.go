@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/ttrpc"
 
+	"godwit.dev/godwit/api/link"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/points"
 	"godwit.dev/godwit/api/trace"
@@ -206,7 +207,7 @@ func (vm *VM) serve(find func() (*VM, error)) error {
 	vm.server = server
 	vm.mu.Unlock()
 	go func() {
-		if err := server.Serve(vm.life, l); err != nil && !errors.Is(err, ttrpc.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+		if err := server.Serve(vm.life, link.Steady(l)); err != nil && !errors.Is(err, ttrpc.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			vm.log.Error("serve machine socket", "error", err)
 		}
 	}()
