@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -20,6 +19,7 @@ import (
 	"godwit.dev/godwit/api/trace/otlp"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/engine"
+	"godwit.dev/godwit/migrate/gate"
 	"godwit.dev/godwit/migrate/node"
 	"godwit.dev/godwit/migrate/store"
 	"godwit.dev/godwit/migrate/tasks"
@@ -35,6 +35,7 @@ const tendInterval = 15 * time.Second
 type daemon struct {
 	config    *config.Config
 	metrics   *prometheus.Registry
+	clients   *gate.Figures
 	starts    *startTimes
 	records   nodev1.RecordsService
 	store     store.Store // of the controller; nil elsewhere
@@ -86,10 +87,8 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 		return nil, err
 	}
 	d.undo = append(d.undo, started.reader.Close)
-	for _, own := range []prometheus.Collector{pendingGauge(d.records), cacheFigures{snapshots.cache}, started.seconds, started.address, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
-		if err := d.metrics.Register(own); err != nil {
-			return nil, err
-		}
+	if err := d.measure(started); err != nil {
+		return nil, err
 	}
 	counters, err := engine.NewMetrics(d.metrics)
 	if err != nil {
@@ -134,6 +133,17 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 		Checks: d.checks(),
 	}
 	return d, nil
+}
+
+// measure registers the figures that are no engine's.
+func (d *daemon) measure(started *startTimes) (err error) {
+	for _, own := range []prometheus.Collector{pendingGauge(d.records), cacheFigures{d.snapshots.cache}, started.seconds, started.address, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
+		if err := d.metrics.Register(own); err != nil {
+			return err
+		}
+	}
+	d.clients, err = gate.NewFigures(d.metrics)
+	return err
 }
 
 func engineOptions(cfg *config.Config, repository func(*nodev1.Record) string) engine.Options {
@@ -215,21 +225,6 @@ func (d *daemon) serve(ctx context.Context) error {
 	group.Go(func() error { d.models.tend(ctx); return nil })
 	slog.InfoContext(ctx, "godwitd serves", "socket", d.config.DaemonSocket(), "controller", d.config.Controller.Address)
 	return group.Wait()
-}
-
-// listen on a unix socket that only this user may connect to.
-func listen(path string) (net.Listener, error) {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", path, err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	return l, nil
 }
 
 // tend does owed work at start and from time to time (P-20). What fails is tried again

@@ -11,10 +11,16 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
+
+	"godwit.dev/godwit/migrate/gate"
 )
 
-// scrapeHeader bounds the head of a request, which whoever connects could leave open.
-const scrapeHeader = 5 * time.Second
+// Bounds of what whoever connects could leave open: the handshake and the head of a request, and a
+// connection between two of them.
+const (
+	scrapeHeader = 5 * time.Second
+	scrapeIdle   = 5 * time.Minute
+)
 
 // serveMetrics answers /metrics on the node's unix socket and, where configured, on
 // the loopback address that the configuration has checked.
@@ -33,7 +39,7 @@ func (d *daemon) serveMetrics(ctx context.Context) error {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", d.starts.before(promhttp.HandlerFor(d.metrics, promhttp.HandlerOpts{})))
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: scrapeHeader}
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: scrapeHeader, IdleTimeout: scrapeIdle, ConnState: asked}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	var group errgroup.Group
@@ -48,9 +54,17 @@ func (d *daemon) serveMetrics(ctx context.Context) error {
 	return group.Wait()
 }
 
+// asked tells the gate of a client that has got so far as to ask: where certificates are demanded,
+// it has shown one.
+func asked(c net.Conn, state http.ConnState) {
+	if state == http.StateActive {
+		gate.Known(c)
+	}
+}
+
 // listenMetrics demands a node's certificate where the address is reached from outside.
 func (d *daemon) listenMetrics(address string) (net.Listener, error) {
-	l, err := net.Listen("tcp", address)
+	l, err := d.listenTCP("metrics.address", address)
 	if err != nil || !d.config.MetricsTLS() {
 		return l, err
 	}

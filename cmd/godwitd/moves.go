@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
-	"net"
 	"slices"
 	"sync"
 	"time"
@@ -107,9 +106,9 @@ func (m *mover) serve(ctx context.Context) error {
 		return err
 	}
 	nodev1.RegisterPeerService(server, m.peer)
-	listener, err := net.Listen("tcp", address)
+	listener, err := m.daemon.listenTCP("peer.listen", address)
 	if err != nil {
-		return fmt.Errorf("peer.listen: %w", err)
+		return err
 	}
 	pages := channel.Listen(listener, m.daemon.config.PagesSocket)
 	defer pages.Close()

@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 
@@ -111,9 +110,9 @@ func (d *daemon) servePeers(ctx context.Context) error {
 	}
 	nodev1.RegisterRecordsService(server, d.records)
 	nodev1.RegisterMovesService(server, d.moves.service)
-	listener, err := net.Listen("tcp", address)
+	listener, err := d.listenTCP("controller.listen", address)
 	if err != nil {
-		return fmt.Errorf("controller.listen: %w", err)
+		return err
 	}
 	return controller.ServeTLS(ctx, server, listener, identity, authority)
 }

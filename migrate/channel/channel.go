@@ -8,22 +8,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"godwit.dev/godwit/api/link"
 	"godwit.dev/godwit/api/version"
+	"godwit.dev/godwit/migrate/gate"
 )
 
-// Bounds of what a stranger can hold: a connection that does not say in time what it is
-// for, and how many such there are at once.
-const (
-	helloBound = 10 * time.Second
-	mostHellos = 256
-)
+// helloBound is how long a connection has to say what it is for. How many such there are at once,
+// the listener that is taken over bounds (package gate).
+const helloBound = 10 * time.Second
 
 // Listener is a listener whose connections of live moves go elsewhere.
 type Listener struct {
@@ -31,9 +29,9 @@ type Listener struct {
 	socket func(channel string) (string, error)
 
 	others chan net.Conn
-	hellos chan struct{}
 	done   chan struct{}
 	once   sync.Once
+	lines  gate.Lines
 	all    sync.WaitGroup
 	failed error // of Accept, before done is closed
 }
@@ -42,7 +40,7 @@ type Listener struct {
 // stream of pages comes out of Accept, as it came in.
 func Listen(inner net.Listener, socket func(channel string) (string, error)) *Listener {
 	l := &Listener{
-		Listener: inner, socket: socket, others: make(chan net.Conn), hellos: make(chan struct{}, mostHellos), done: make(chan struct{}),
+		Listener: link.Steady(inner), socket: socket, others: make(chan net.Conn), done: make(chan struct{}),
 	}
 	l.all.Go(l.accept)
 	return l
@@ -65,31 +63,15 @@ func (l *Listener) Close() error {
 	return err
 }
 
-// busyPause is what a listener waits that has no descriptors for a connection.
-const busyPause = 10 * time.Millisecond
-
 func (l *Listener) accept() {
 	defer l.once.Do(func() { close(l.done) })
 	for {
 		c, err := l.Listener.Accept()
 		if err != nil {
-			var busy interface{ Temporary() bool }
-			if errors.As(err, &busy) && busy.Temporary() {
-				time.Sleep(busyPause) // no descriptors, say
-				continue
-			}
 			l.failed = err
 			return
 		}
-		select {
-		case l.hellos <- struct{}{}:
-			l.all.Go(func() {
-				l.route(c)
-				<-l.hellos
-			})
-		default:
-			c.Close()
-		}
+		l.all.Go(func() { l.route(c) })
 	}
 }
 
@@ -119,7 +101,7 @@ func (l *Listener) route(c net.Conn) {
 	}
 	c.Close()
 	if err != nil && ctx.Err() == nil {
-		slog.Warn("connection for a live move", "from", c.RemoteAddr(), "error", err)
+		l.lines.Warn(ctx, "connection for a live move", "from", c.RemoteAddr().String(), "error", err)
 	}
 }
 

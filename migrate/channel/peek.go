@@ -21,8 +21,12 @@ import (
 // maxHello is more than a ClientHello of any client takes.
 const maxHello = 16 << 10
 
-// peekPause lies between two looks at a message of which a part has come.
-const peekPause = 2 * time.Millisecond
+// Pauses between two looks at a message of which a part has come, the first and the longest: who
+// sends a byte and then none shall cost nothing.
+const (
+	peekPause    = 2 * time.Millisecond
+	peekPauseMax = 256 * time.Millisecond
+)
 
 func rawOf(c net.Conn) (syscall.RawConn, error) {
 	sc, ok := c.(syscall.Conn)
@@ -48,7 +52,7 @@ func Peek(ctx context.Context, c net.Conn) (name string, pages bool, err error) 
 		err = errors.Join(err, ctx.Err())
 	}()
 	buf := make([]byte, maxHello)
-	for seen := 0; ; {
+	for seen, pause := 0, peekPause; ; pause = min(2*pause, peekPauseMax) {
 		n, over, err := peek(raw, buf)
 		if err != nil {
 			return "", false, fmt.Errorf("look at the first message: %w", err)
@@ -66,7 +70,7 @@ func Peek(ctx context.Context, c net.Conn) (name string, pages bool, err error) 
 			}
 		}
 		select {
-		case <-time.After(peekPause):
+		case <-time.After(pause):
 		case <-ctx.Done():
 			return "", false, fmt.Errorf("look at the first message: %w", ctx.Err())
 		}

@@ -30,6 +30,12 @@ type remote struct {
 
 func serveRemote(t *testing.T) *remote {
 	t.Helper()
+	return serveRemoteOn(t, func(l net.Listener) net.Listener { return l })
+}
+
+// serveRemoteOn is serveRemote on what wrap makes of its listener.
+func serveRemoteOn(t *testing.T, wrap func(net.Listener) net.Listener) *remote {
+	t.Helper()
 	dir := filepath.Join(t.TempDir(), "pki")
 	if err := pki.Init(dir, "first", []string{"127.0.0.1"}); err != nil {
 		t.Fatal(err)
@@ -47,7 +53,7 @@ func serveRemote(t *testing.T) *remote {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })
-	r := serveStore(t, st, id, authority)
+	r := serveStoreOn(t, st, id, authority, wrap)
 	r.store = st
 	r.token = func(node string, role bool) string {
 		text, err := authority.Token(node, time.Minute, role)
@@ -62,6 +68,11 @@ func serveRemote(t *testing.T) *remote {
 // serveStore is one of the controllers that keep their records in st.
 func serveStore(t *testing.T, st store.Store, id *pki.Identity, authority *pki.Authority) *remote {
 	t.Helper()
+	return serveStoreOn(t, st, id, authority, func(l net.Listener) net.Listener { return l })
+}
+
+func serveStoreOn(t *testing.T, st store.Store, id *pki.Identity, authority *pki.Authority, wrap func(net.Listener) net.Listener) *remote {
+	t.Helper()
 	svc := controller.New(st)
 	srv, err := controller.NewServer()
 	if err != nil {
@@ -73,7 +84,7 @@ func serveStore(t *testing.T, st store.Store, id *pki.Identity, authority *pki.A
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = controller.ServeTLS(t.Context(), srv, l, id, authority) })
+	wg.Go(func() { _ = controller.ServeTLS(t.Context(), srv, wrap(l), id, authority) })
 	stop := sync.OnceFunc(func() { _ = srv.Close(); _ = l.Close(); wg.Wait() })
 	t.Cleanup(stop)
 	return &remote{address: l.Addr().String(), local: dial(t, serveLocal(t, svc)), stop: stop}

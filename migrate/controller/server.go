@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"slices"
 	"sync"
@@ -15,8 +14,10 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/ttrpc"
 
+	"godwit.dev/godwit/api/link"
 	"godwit.dev/godwit/api/points"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/migrate/gate"
 	"godwit.dev/godwit/migrate/pki"
 )
 
@@ -84,11 +85,14 @@ func ServePeer(ctx context.Context, srv *ttrpc.Server, l net.Listener, id *pki.I
 // a connection there is nothing to serve.
 type greet func(context.Context, net.Conn) (context.Context, net.Conn, error)
 
-// serve is ttrpc's accept loop with two differences: a slow handshake holds up nobody
-// else, and what it learns reaches the calls, through their context.
+// serve is ttrpc's accept loop with three differences: a slow handshake holds up nobody
+// else, what it learns reaches the calls, through their context, and an Accept that fails
+// ends it only with the listener.
 func serve(ctx context.Context, srv *ttrpc.Server, l net.Listener, hello greet) error {
+	l = link.Steady(l)
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
+	var lines gate.Lines
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for {
@@ -101,7 +105,7 @@ func serve(ctx context.Context, srv *ttrpc.Server, l net.Listener, hello greet) 
 		}
 		wg.Go(func() {
 			if err := admit(ctx, srv, conn, hello); err != nil {
-				slog.WarnContext(ctx, "connection refused", "from", conn.RemoteAddr().String(), "error", err)
+				lines.Warn(ctx, "connection refused", "from", conn.RemoteAddr().String(), "error", err)
 				_ = conn.Close()
 			}
 		})
@@ -115,13 +119,16 @@ func admit(ctx context.Context, srv *ttrpc.Server, conn net.Conn, hello greet) e
 	if err != nil || secure == nil {
 		return err
 	}
+	gate.Known(conn)
+	calls := context.WithoutCancel(ctx)
 	if node, ok := Peer(known); ok {
-		ctx = WithPeer(ctx, node)
+		calls = WithPeer(calls, node)
 	}
-	if err := srv.Serve(ctx, &single{conn: secure}); err != nil && !errors.Is(err, io.EOF) {
-		return err
+	err = srv.Serve(calls, &single{conn: endsWith(ctx, secure)})
+	if errors.Is(err, io.EOF) || errors.Is(err, ttrpc.ErrServerClosed) && ctx.Err() != nil {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // single is a listener of one connection.

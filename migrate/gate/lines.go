@@ -1,0 +1,53 @@
+package gate
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// window is what Lines bounds.
+const window = time.Minute
+
+// Lines are what strangers make a program log: not more than Most of them in a minute. The first
+// one behind that says how many were left out.
+type Lines struct {
+	Most int // 0: a screen of them
+
+	mu      sync.Mutex
+	begun   time.Time
+	written int
+	unsaid  int
+}
+
+const screen = 30
+
+// Warn writes a line as slog does, or leaves it out.
+func (l *Lines) Warn(ctx context.Context, msg string, args ...any) {
+	if ok, unsaid := l.next(); ok {
+		if unsaid > 0 {
+			args = append(args, "unsaid", unsaid)
+		}
+		slog.WarnContext(ctx, msg, args...)
+	}
+}
+
+func (l *Lines) next() (ok bool, unsaid int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	most := l.Most
+	if most == 0 {
+		most = screen
+	}
+	if now := time.Now(); l.begun.IsZero() || now.Sub(l.begun) > window {
+		l.begun, l.written = now, 0
+	}
+	if l.written >= most {
+		l.unsaid++
+		return false, 0
+	}
+	l.written++
+	unsaid, l.unsaid = l.unsaid, 0
+	return true, unsaid
+}
