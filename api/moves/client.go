@@ -107,50 +107,11 @@ func (c *Client) Watch(ctx context.Context, req *nodev1.WatchRequest, to nodev1.
 	return c.Follow(ctx, req, to.Send)
 }
 
-// pollWait is how long one question for events waits: less than a call may take.
-const pollWait = 5 * time.Second
-
 // Follow calls do for each event that req asks for, in order, until ctx ends, do fails, or
 // the operation that req names is settled. It outlives a restart of either daemon: what
 // happened meanwhile is told then.
 func (c *Client) Follow(ctx context.Context, req *nodev1.WatchRequest, do func(*nodev1.MoveEvent) error) error {
 	return Follow(ctx, c, req, do)
-}
-
-// Source answers for events and operations.
-type Source interface {
-	Events(ctx context.Context, req *nodev1.EventsRequest) (*nodev1.EventsResponse, error)
-	Get(ctx context.Context, req *nodev1.StatusRequest) (*nodev1.StatusResponse, error)
-}
-
-// Follow is Client.Follow on any source of events.
-func Follow(ctx context.Context, from Source, req *nodev1.WatchRequest, do func(*nodev1.MoveEvent) error) error {
-	after, settled := req.GetAfter(), false
-	for ctx.Err() == nil {
-		resp, err := from.Events(ctx, &nodev1.EventsRequest{After: after, WaitMs: pollWait.Milliseconds()})
-		switch {
-		case err != nil:
-			return err
-		case len(resp.GetEvents()) == 0 && settled:
-			return nil // the controller that was to write its last event has died: the next one will
-		case len(resp.GetEvents()) == 0 && req.GetUntilSettled() && req.GetOperation() != "":
-			status, err := from.Get(ctx, &nodev1.StatusRequest{Operation: req.GetOperation()})
-			settled = err == nil && status.GetSettled()
-		}
-		for _, ev := range resp.GetEvents() {
-			after = ev.GetId()
-			if req.GetOperation() != "" && req.GetOperation() != ev.GetOperation() {
-				continue
-			}
-			if err := do(ev); err != nil {
-				return err
-			}
-			if req.GetUntilSettled() && req.GetOperation() != "" && Settled(ev.GetType()) {
-				return nil
-			}
-		}
-	}
-	return ctx.Err()
 }
 
 // Types of events.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/containerd/errdefs"
@@ -27,6 +28,8 @@ func newDrain(opts *options) *cobra.Command {
 		},
 		RunE: opts.onMoves(func(cmd *cobra.Command, client *moves.Client, args []string) error {
 			d.request.Node = args[0]
+			d.patience = opts.patience(cmd, func() {})
+			d.patience.Met = false
 			for {
 				if over, err := d.round(cmd, client); over || err != nil {
 					return err
@@ -42,17 +45,22 @@ func newDrain(opts *options) *cobra.Command {
 
 // drain is the order to drain a node, given until nothing is left to do.
 type drain struct {
-	opts    *options
-	request *nodev1.DrainRequest
-	detach  bool
-	seen    map[string]bool // operations that were followed
+	opts     *options
+	request  *nodev1.DrainRequest
+	detach   bool
+	seen     map[string]bool // operations that were followed
+	patience moves.Patience
 }
 
 // round orders what leaves the node, and follows what there is. It is over when a node is found
 // empty, or, with detach, when all that is there leaves: what was followed otherwise may have left
 // a VM there.
 func (d *drain) round(cmd *cobra.Command, client *moves.Client) (over bool, err error) {
-	resp, err := client.Drain(cmd.Context(), d.request)
+	var resp *nodev1.DrainResponse
+	err = d.patience.Ask(cmd.Context(), func(ctx context.Context) (err error) {
+		resp, err = client.Drain(ctx, d.request)
+		return err
+	})
 	if err != nil {
 		return false, err
 	}

@@ -26,22 +26,30 @@ type statuses interface {
 }
 
 // follow shows an operation until it is settled and turns its end into output and
-// error. The operation belongs to the daemon: interrupting follow does not end it.
+// error. The operation belongs to the daemon: interrupting follow does not end it, and when
+// the daemon is started again both go on.
 func follow(cmd *cobra.Command, opts *options, node statuses, status *nodev1.StatusResponse, detach bool) error {
 	ctx, id := cmd.Context(), status.GetOperation().GetId()
 	shown := newProgress(cmd.ErrOrStderr(), opts.output == "json")
+	patience := opts.patience(cmd, shown.finish)
 	for !detach && !status.GetSettled() {
 		shown.update(status)
 		select {
 		case <-ctx.Done():
-			shown.finish()
-			return fmt.Errorf("operation %s goes on in godwitd: %w", id, ctx.Err())
 		case <-time.After(pollInterval):
 		}
-		var err error
-		if status, err = node.Status(ctx, &nodev1.StatusRequest{Operation: id}); err != nil {
+		err := patience.Ask(ctx, func(ctx context.Context) (err error) {
+			status, err = node.Status(ctx, &nodev1.StatusRequest{Operation: id})
+			return record.FromWire(err)
+		})
+		if err != nil {
 			shown.finish()
-			return fmt.Errorf("follow operation %s: %w", id, record.FromWire(err))
+		}
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("operation %s goes on in godwitd: %w", id, ctx.Err())
+		case err != nil:
+			return fmt.Errorf("follow operation %s: %w", id, err)
 		}
 	}
 	shown.finish()
@@ -182,8 +190,10 @@ func transfer(t *nodev1.Transfer) string {
 	return text
 }
 
+// finish ends the bar; what comes behind it has one of its own.
 func (p *progress) finish() {
 	if p.bar != nil {
 		p.bar.Finish()
+		p.bar = nil
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"godwit.dev/godwit/api/moves"
@@ -67,6 +68,9 @@ func newMigrate(opts *options) *cobra.Command {
 			}
 			if wait && detach {
 				return fmt.Errorf("--wait and --detach: choose one: %w", errdefs.ErrInvalidArgument)
+			}
+			if request.Operation == "" { // the client repeats a call whose connection breaks
+				request.Operation = uuid.NewString()
 			}
 			return opts.onMoves(func(cmd *cobra.Command, client *moves.Client, _ []string) error {
 				status, err := client.Migrate(cmd.Context(), request)
@@ -158,35 +162,6 @@ func moveRow(m *nodev1.StatusResponse) []string {
 		op.GetId(), op.GetVm().GetNamespace() + "/" + op.GetVm().GetId(), op.GetSource(), op.GetDestination(), op.GetMode(),
 		lower(op.GetPhase().String(), "PHASE_"), done, dash(note),
 	}
-}
-
-func newWatch(opts *options) *cobra.Command {
-	request := &nodev1.WatchRequest{}
-	cmd := &cobra.Command{
-		Use:   "watch [OPERATION]",
-		Short: "Tell the events of moves as they come",
-		Long:  "Tell the events of all moves, or of one until it is over, from the oldest that is remembered on, and go on as they come.",
-		Args:  check(cobra.MaximumNArgs(1)),
-		RunE: opts.onMoves(func(cmd *cobra.Command, client *moves.Client, args []string) error {
-			if len(args) == 1 {
-				request.Operation, request.UntilSettled = args[0], true
-				if _, err := client.Get(cmd.Context(), &nodev1.StatusRequest{Operation: args[0]}); err != nil {
-					return err
-				}
-			}
-			return client.Follow(cmd.Context(), request, func(ev *nodev1.MoveEvent) error {
-				if opts.output == "json" {
-					return printJSON(cmd.OutOrStdout(), ev)
-				}
-				line := fmt.Sprintf("%d %s %s %s/%s %s -> %s %s", ev.GetId(), time.Unix(0, ev.GetUnixNano()).UTC().Format(time.RFC3339Nano), ev.GetType(),
-					ev.GetVm().GetNamespace(), ev.GetVm().GetId(), dash(ev.GetSource()), dash(ev.GetDestination()), ev.GetReason())
-				_, err := fmt.Fprintln(cmd.OutOrStdout(), strings.TrimSpace(line))
-				return err
-			})
-		}),
-	}
-	cmd.Flags().Uint64Var(&request.After, "after", 0, "id of the last event that is known")
-	return cmd
 }
 
 func newAbort(opts *options) *cobra.Command {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,8 +31,10 @@ import (
 type fleet struct {
 	t       *testing.T
 	socket  string
+	store   *store.Bolt
 	records nodev1.RecordsService
 	board   heard
+	stop    func() // what start has started
 }
 
 // heard is the board of nodes that were all heard lately, however slow the test is.
@@ -84,36 +87,52 @@ func newFleet(t *testing.T) *fleet {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })
-	board, err := cluster.Open(t.Context(), st, false)
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir, err := os.MkdirTemp("", "g") // the name of a socket is short
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	f := &fleet{t: t, socket: filepath.Join(dir, "s"), records: controller.New(st), board: heard{board}}
+	f := &fleet{t: t, socket: filepath.Join(dir, "s"), store: st, records: controller.New(st)}
+	f.start()
+	t.Cleanup(func() { f.stop() })
 	for i, name := range []string{"a", "b", "roomy", "closed"} {
-		if _, err := board.Announce(t.Context(), &nodev1.NodeInfo{Name: name, FreeBytes: []uint64{9, 1, 2, 9}[i] << 30}); err != nil {
+		if _, err := f.board.Announce(t.Context(), &nodev1.NodeInfo{Name: name, FreeBytes: []uint64{9, 1, 2, 9}[i] << 30}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	f.vm("web", "a")
+	f.says(0, "node closed is cordoned", "cordon closed")
+	return f
+}
+
+// start is the controller's daemon on the store as it is: it takes up what is open. stop ends it as
+// a signal does.
+func (f *fleet) start() {
+	t := f.t
+	t.Helper()
+	board, err := cluster.Open(context.Background(), f.store, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.board = heard{board}
 	journal := service.NewJournal(board.Append)
-	t.Cleanup(func() { _ = journal.Close() })
 	e := engine.New(engine.Parts{Records: f.records, Peers: f.board, Events: journal}, engine.Options{
 		Node: "controller", Repository: func(*nodev1.Record) string { return "" }, RetryMin: time.Millisecond,
 	})
-	t.Cleanup(e.Close)
 	srv, err := controller.NewServer()
 	if err != nil {
 		t.Fatal(err)
 	}
 	nodev1.RegisterMovesService(srv, &service.Service{Records: f.records, Engine: e, Board: f.board, Peer: f.board.Peer})
-	serveLocal(t, srv, f.socket)
-	f.says(0, "node closed is cordoned", "cordon closed")
-	return f
+	ended := serve(t, srv, f.socket)
+	f.stop = sync.OnceFunc(func() {
+		ended()
+		e.Close()
+		_ = journal.Close()
+	})
+	if err := e.Resume(context.Background()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (f *fleet) vm(id, node string) {
@@ -251,6 +270,13 @@ func TestAbortTooLate(t *testing.T) {
 // serveLocal serves a node's own socket until the test ends.
 func serveLocal(t *testing.T, srv *ttrpc.Server, socket string) {
 	t.Helper()
+	t.Cleanup(serve(t, srv, socket))
+}
+
+// serve is serveLocal until stop, as a signal ends a daemon.
+func serve(t *testing.T, srv *ttrpc.Server, socket string) (stop func()) {
+	t.Helper()
+	_ = os.Remove(socket)
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
@@ -258,7 +284,7 @@ func serveLocal(t *testing.T, srv *ttrpc.Server, socket string) {
 	served := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { served <- controller.ServeLocal(ctx, srv, l) }()
-	t.Cleanup(func() {
+	return sync.OnceFunc(func() {
 		cancel()
 		_ = srv.Close()
 		<-served

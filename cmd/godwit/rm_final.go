@@ -10,8 +10,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
-	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/moves"
 	"godwit.dev/godwit/api/record"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
 // finalOrder is what godwit rm was told about a final snapshot.
@@ -28,13 +30,13 @@ func (o *finalOrder) give(cmd *cobra.Command, opts *options, node nodev1.NodeSer
 	if err != nil {
 		return record.FromWire(err)
 	}
-	said := uint32(0)
+	said, patience := uint32(0), opts.patience(cmd, func() {})
 	for !o.detach && waits(rec, id) {
 		if d := rec.GetDeletion(); d.GetTries() > said && opts.output != "json" {
 			said = d.GetTries()
 			fmt.Fprintf(cmd.ErrOrStderr(), "godwit: the VM runs on; its final snapshot is tried again (godwit rm --cancel calls it off); try %d: %s\n", said, d.GetReason())
 		}
-		if rec, err = look(cmd.Context(), node, vm); err != nil {
+		if rec, err = look(cmd.Context(), &patience, node, vm); err != nil {
 			return err
 		}
 	}
@@ -48,15 +50,20 @@ func (o *finalOrder) give(cmd *cobra.Command, opts *options, node nodev1.NodeSer
 }
 
 // look is the next answer, some time later.
-func look(ctx context.Context, node nodev1.NodeService, vm *nodev1.VM) (*nodev1.Record, error) {
+func look(ctx context.Context, patience *moves.Patience, node nodev1.NodeService, vm *nodev1.VM) (rec *nodev1.Record, err error) {
 	select {
 	case <-ctx.Done():
-		return nil, fmt.Errorf("the deletion of VM %s/%s goes on in godwitd (godwit rm --cancel calls it off): %w", vm.GetNamespace(), vm.GetId(), ctx.Err())
 	case <-time.After(deletionPoll):
 	}
-	rec, err := node.Recorded(ctx, &nodev1.GetRequest{Vm: vm})
-	if err != nil {
-		return nil, fmt.Errorf("follow the deletion of VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), record.FromWire(err))
+	err = patience.Ask(ctx, func(ctx context.Context) (err error) {
+		rec, err = node.Recorded(ctx, &nodev1.GetRequest{Vm: vm})
+		return record.FromWire(err)
+	})
+	switch {
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("the deletion of VM %s/%s goes on in godwitd (godwit rm --cancel calls it off): %w", vm.GetNamespace(), vm.GetId(), ctx.Err())
+	case err != nil:
+		return nil, fmt.Errorf("follow the deletion of VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
 	}
 	return rec, nil
 }

@@ -26,10 +26,12 @@ type deletes struct {
 
 func (d *deletes) next() (*nodev1.Record, error) {
 	if len(d.says) == 0 {
-		return nil, record.ToWire(errdefs.ErrUnavailable)
+		return nil, record.ToWire(errdefs.ErrPermissionDenied)
 	}
 	rec := proto.CloneOf(d.says[0])
-	d.says = d.says[1:]
+	if d.says = d.says[1:]; rec == nil {
+		return nil, record.ToWire(errdefs.ErrUnavailable)
+	}
 	rec.Vm = &nodev1.VM{Namespace: "n", Id: "v"}
 	if rec.Deletion != nil && rec.Deletion.Id == "" {
 		rec.Deletion.Id = d.id
@@ -69,7 +71,8 @@ func TestFinalSnapshotIsFollowed(t *testing.T) {
 		"called off":            {says: []*nodev1.Record{ordered, {Owner: here}}, fail: "node a has the VM", exit: 5},
 		"its task deleted":      {says: []*nodev1.Record{ordered, {}}, fail: "its task was deleted", exit: 5},
 		"another order":         {says: []*nodev1.Record{ordered, {Owner: here, Deletion: &nodev1.Deletion{Id: "other"}}}, fail: "another order", exit: 5},
-		"godwitd is away":       {says: []*nodev1.Record{ordered}, fail: "follow the deletion of VM n/v", exit: 6},
+		"godwitd started again": {says: []*nodev1.Record{ordered, nil, ordered, done}, out: "n/v removed", log: "godwit: waiting for godwitd, and going on then"},
+		"not allowed any more":  {says: []*nodev1.Record{ordered}, fail: "follow the deletion of VM n/v", exit: 7},
 	} {
 		var out, log bytes.Buffer
 		cmd := &cobra.Command{}

@@ -101,7 +101,8 @@ func (o *options) dial(ctx context.Context) (nodev1.NodeService, io.Closer, erro
 		return nil, nil, record.Unreachable(socket, err)
 	}
 	client := ttrpc.NewClient(conn)
-	return nodev1.NewNodeClient(client), client, nil
+	node := &daemonNode{NodeService: nodev1.NewNodeClient(client), conn: client, looker: record.Local(socket)}
+	return node, node, nil
 }
 
 // vm reads NAMESPACE/ID, or ID in the namespace of the flag.

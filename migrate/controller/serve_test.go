@@ -125,6 +125,29 @@ func TestCallsEndWithTheServer(t *testing.T) {
 	}
 }
 
+// A server that has ended holds nothing: who connected in its last moment is closed, and the next one
+// has the socket.
+func TestEndsWhole(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	for n := range 300 {
+		l, err := net.Listen("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := serveOn(t, l, controller.New(storetest.NewMemory()))
+		conn, err := net.Dial("unix", socket)
+		if err != nil {
+			t.Fatalf("round %d: %v", n, err)
+		}
+		stop()
+		_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
+		if _, err := conn.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("round %d: who connected still waits", n)
+		}
+		_ = conn.Close()
+	}
+}
+
 // pipes is a listener in the process.
 type pipes struct {
 	conns chan net.Conn

@@ -91,16 +91,19 @@ type greet func(context.Context, net.Conn) (context.Context, net.Conn, error)
 func serve(ctx context.Context, srv *ttrpc.Server, l net.Listener, hello greet) error {
 	l = link.Steady(l)
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
-	defer stop()
+	defer func() { stop(); _ = l.Close() }() // whoever listens next has a socket that nobody removes any more
 	var lines gate.Lines
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for {
 		conn, err := l.Accept()
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil && err == nil:
+			_ = conn.Close() // who waited for an answer would wait for long
 			return nil
-		}
-		if err != nil {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
 			return fmt.Errorf("accept on %s: %w", l.Addr(), err)
 		}
 		wg.Go(func() {

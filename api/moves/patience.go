@@ -1,0 +1,53 @@
+package moves
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// Pauses between two questions that nobody answers, the first and the longest.
+const (
+	awayPause    = 100 * time.Millisecond
+	awayPauseMax = 2 * time.Second
+)
+
+// Patience asks a daemon that may be stopped and started again. Who has answered once is waited for
+// without an end: what is asked about belongs to the daemon, and goes on with it. Who never has is
+// not there, and that is said at once.
+type Patience struct {
+	Met   bool              // it has answered
+	Waits func(cause error) // called once each time that it does not answer any more; nil: nobody wants to know
+}
+
+// Ask makes a call until somebody answers, or ctx ends.
+func (p *Patience) Ask(ctx context.Context, call func(context.Context) error) error {
+	for pause := time.Duration(0); ; {
+		err := call(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case !away(err):
+			p.Met = true
+			return err
+		case !p.Met:
+			return err
+		case pause == 0 && p.Waits != nil:
+			p.Waits(err)
+		}
+		pause = min(max(2*pause, awayPause), awayPauseMax)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// away reports whether nobody has answered. A daemon of a build before that is being stopped says
+// that the call was called off; the caller, whose context goes on, has not done that.
+func away(err error) bool {
+	return errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || errors.Is(err, context.Canceled)
+}
