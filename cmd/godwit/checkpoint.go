@@ -25,7 +25,6 @@ func newCheckpoint(opts *options) *cobra.Command {
 			"let it go on; what was read is sent behind that. The snapshot is the VM of one instant. It is listed by\n" +
 			"'godwit snapshot ls' and restored by order only: godwit wake --digest DIGEST --force VM.\n" +
 			"With --every, nothing is taken now: the VM's node takes checkpoints by itself, as long as the VM runs.",
-		Args: oneVM,
 		PreRunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if err := checkSchedule(cmd.Flags(), every, stop); err != nil {
 				return err

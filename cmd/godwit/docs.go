@@ -26,7 +26,7 @@ func init() { verbs = append(verbs, newDocs) }
 // the manual pages of the verbs, and those that are written by hand as NAME.SECTION.md.
 func newDocs(*options) *cobra.Command {
 	return &cobra.Command{
-		Use: "docs DIR PAGE..", Hidden: true, Args: check(cobra.MinimumNArgs(1)),
+		Use: "docs DIR PAGE..", Hidden: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			day, err := built()
 			if err != nil {

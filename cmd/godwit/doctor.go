@@ -29,7 +29,6 @@ func newDoctor(opts *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Tell what this host can run, and why not",
-		Args:  check(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			findings := diagnose(cmd.Context(), opts)
 			if err := report(cmd, opts, findings); err != nil {

@@ -19,7 +19,6 @@ func newDrain(opts *options) *cobra.Command {
 		Short: "Move all VMs away from a node, and let none come",
 		Long: "Cordon a node and move all its VMs away. Moves to it are called off; a VM that wakes there, or\n" +
 			"comes there all the same, is moved on. It ends with success when the node has no VM any more.",
-		Args: check(cobra.ExactArgs(1)),
 		PreRunE: func(_ *cobra.Command, args []string) error {
 			if err := moves.CheckMode(d.request.GetMode()); err != nil {
 				return fmt.Errorf("drain node %s: %w", args[0], err)

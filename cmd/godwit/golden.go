@@ -25,12 +25,6 @@ func newGolden(opts *options) *cobra.Command {
 		Long: "A VM of the image is booted, without a network, and captured when it is ready: when the command of --ready,\n" +
 			"of the image's label dev.godwit.ready or of its health check succeeds in it, else when its RAM stops growing.\n" +
 			"From then on VMs of that image sleep without storing these pages again, on every node. Nothing wakes from it.",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return fmt.Errorf("name an image, or ls or rm: %w", errdefs.ErrInvalidArgument)
-			}
-			return nil
-		},
 		PreRunE: func(*cobra.Command, []string) error {
 			if timeout <= 0 {
 				return fmt.Errorf("--timeout %v: more than 0: %w", timeout, errdefs.ErrInvalidArgument)
@@ -70,7 +64,7 @@ func newGolden(opts *options) *cobra.Command {
 
 func newGoldenList(opts *options) *cobra.Command {
 	return &cobra.Command{
-		Use: "ls", Short: "List golden snapshots", Args: check(cobra.NoArgs),
+		Use: "ls", Short: "List golden snapshots",
 		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, _ []string) error {
 			resp, err := node.GoldenList(cmd.Context(), &nodev1.GoldenListRequest{})
 			if err != nil {
@@ -99,12 +93,6 @@ func newGoldenRemove(opts *options) *cobra.Command {
 	return &cobra.Command{
 		Use: "rm IMAGE|DIGEST", Short: "Delete the golden snapshots of an image, or one by its digest",
 		Long: "Snapshots that refer to its pages keep them: every VM sleeps and wakes as before.",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return fmt.Errorf("name an image, its digest, or that of a golden snapshot: %w", errdefs.ErrInvalidArgument)
-			}
-			return nil
-		},
 		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, args []string) error {
 			resp, err := node.GoldenDrop(cmd.Context(), &nodev1.GoldenDropRequest{What: args[0]})
 			if err != nil {

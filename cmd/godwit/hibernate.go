@@ -15,7 +15,6 @@ func newHibernate(opts *options) *cobra.Command {
 		Short: "Put a VM to sleep in the registry",
 		Long: "Push the VM's RAM and disks while it runs, pause it, push what is left and the device state,\n" +
 			"commit the snapshot as the VM's owner, and only then end it on this node. A failure before the commit lets the VM go on.",
-		Args: oneVM,
 		PreRunE: func(cmd *cobra.Command, _ []string) (err error) {
 			request.Concurrency, request.Bandwidth, request.PauseBudgetMs, err = push.read(cmd)
 			return err

@@ -53,7 +53,6 @@ func newMigrate(opts *options) *cobra.Command {
 		Short: "Move a running VM to another node",
 		Long: "Move a VM while it runs (live), or through the registry (cold). It stays at its node until the\n" +
 			"other one has all of it: whatever fails before the commit lets it go on where it is.",
-		Args: oneVM,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			vm, err := opts.vm(args[0])
 			if err != nil {
@@ -124,7 +123,6 @@ func newMigrations(opts *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrations",
 		Short: "List the moves that are under way",
-		Args:  check(cobra.NoArgs),
 		RunE: opts.onMoves(func(cmd *cobra.Command, client *moves.Client, _ []string) error {
 			resp, err := client.List(cmd.Context(), request)
 			if err != nil {
@@ -169,7 +167,6 @@ func newAbort(opts *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "abort OPERATION",
 		Short: "Call off a move that is not committed",
-		Args:  check(cobra.ExactArgs(1)),
 		RunE: opts.onMoves(func(cmd *cobra.Command, client *moves.Client, args []string) error {
 			request.Operation = args[0]
 			status, err := client.Abort(cmd.Context(), request)

@@ -22,7 +22,6 @@ func newNodeInit(opts *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init",
 		Short: "Make the cluster's CA and the certificate of this, its first, node",
-		Args:  check(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := config.Load(opts.config)
 			if err != nil {
@@ -57,12 +56,6 @@ func newNodeToken(opts *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token NAME",
 		Short: "Make a token with which the node of that name may join, once",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return fmt.Errorf("name the node that is to join: %w", errdefs.ErrInvalidArgument)
-			}
-			return nil
-		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg, err := config.Load(opts.config)
 			if err != nil {
@@ -100,12 +93,6 @@ func newNodeJoin(opts *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "join TOKEN",
 		Short: "Get this node's certificate from the controller",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return fmt.Errorf("give the token of godwit node token: %w", errdefs.ErrInvalidArgument)
-			}
-			return nil
-		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg, err := config.Load(opts.config)
 			if err != nil {

@@ -15,7 +15,6 @@ func newNodes(opts *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "nodes",
 		Short: "List the nodes of the cluster",
-		Args:  check(cobra.NoArgs),
 		RunE: opts.onMoves(func(cmd *cobra.Command, client *moves.Client, _ []string) error {
 			resp, err := client.Nodes(cmd.Context(), &nodev1.NodesRequest{})
 			if err != nil {
@@ -58,7 +57,7 @@ func newUncordon(opts *options) *cobra.Command {
 
 func cordon(opts *options, use, short string, undo bool) *cobra.Command {
 	return &cobra.Command{
-		Use: use, Short: short, Args: check(cobra.ExactArgs(1)),
+		Use: use, Short: short,
 		RunE: opts.onMoves(func(cmd *cobra.Command, client *moves.Client, args []string) error {
 			resp, err := client.Cordon(cmd.Context(), &nodev1.CordonRequest{Node: args[0], Undo: undo})
 			if err != nil {

@@ -16,7 +16,6 @@ func newPs(opts *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ps",
 		Short: "List the VMs of the cluster, and what this node knows of its own",
-		Args:  check(cobra.NoArgs),
 		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, _ []string) error {
 			request := &nodev1.VMsRequest{Namespace: opts.namespace}
 			if all {

@@ -23,7 +23,6 @@ func newRecover(opts *options) *cobra.Command {
 			"nothing any more: that it is switched off, or cannot reach network and disks. What the VM did since the snapshot is lost.\n" +
 			"--from-source is for a VM that a live move has lost at its destination: the source still holds it as it was at the\n" +
 			"switch-over, and has it back. With --fenced you vouch for the destination, which says so itself if it answers.",
-		Args: oneVM,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if request.Vm, err = opts.vm(args[0]); err != nil {
 				return err

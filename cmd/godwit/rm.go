@@ -22,7 +22,6 @@ func newRm(opts *options) *cobra.Command {
 			"read back, and only then task and container are removed. Its record stays, with the snapshot: godwit wake VM\n" +
 			"has it back, godwit rm --force VM gives it up. While that fails the VM runs on, and its node tries again, also\n" +
 			"over a restart, until it succeeds, fails for good, or is called off (--cancel).",
-		Args:    oneVM,
 		PreRunE: func(cmd *cobra.Command, _ []string) error { return order.check(cmd.Flags()) },
 		RunE: opts.onVM(func(cmd *cobra.Command, node nodev1.NodeService, vm *nodev1.VM) error {
 			if order.cancel {

@@ -49,8 +49,6 @@ func newRoot(opts *options) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "godwit",
 		Short:         "Run VMs under containerd that sleep in a registry and wake on any node",
-		Args:          check(cobra.NoArgs),
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(*cobra.Command, []string) error {
@@ -69,12 +67,12 @@ func newRoot(opts *options) *cobra.Command {
 	flags.StringVar(&opts.socket, "socket", "", "socket of godwitd (default: as the configuration says)")
 	flags.StringVarP(&opts.namespace, "namespace", "n", namespace, "containerd namespace of the VM")
 	flags.StringVarP(&opts.output, "output", "o", "text", "text or json")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
-	})
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return misuse(cmd, err.Error()) })
 	for _, verb := range verbs {
 		root.AddCommand(verb(opts))
 	}
+	root.InitDefaultCompletionCmd()
+	strict(root)
 	return root
 }
 
@@ -143,38 +141,9 @@ func (o *options) onVM(do func(*cobra.Command, nodev1.NodeService, *nodev1.VM) e
 	}
 }
 
-// check makes what cobra finds wrong with the arguments an InvalidArgument.
-func check(args cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, got []string) error {
-		if err := args(cmd, got); err != nil {
-			return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
-		}
-		return nil
-	}
-}
-
-// group is a command that only holds others: alone, or with a word that is none of
-// them, it is refused.
+// group is a command that only holds others.
 func group(use, short string, verbs ...*cobra.Command) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: use, Short: short,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			names := make([]string, 0, len(verbs))
-			for _, v := range verbs {
-				names = append(names, v.Name())
-			}
-			said := strings.Join(append([]string{cmd.CommandPath()}, args...), " ")
-			return fmt.Errorf("%s: name one of %s: %w", said, strings.Join(names, ", "), errdefs.ErrInvalidArgument)
-		},
-	}
+	cmd := &cobra.Command{Use: use, Short: short}
 	cmd.AddCommand(verbs...)
 	return cmd
-}
-
-// oneVM is the argument check of the verbs that take one VM.
-func oneVM(_ *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return fmt.Errorf("name one VM, got %d arguments: %w", len(args), errdefs.ErrInvalidArgument)
-	}
-	return nil
 }

@@ -23,7 +23,6 @@ func newSnapshotLs(opts *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls [VM]",
 		Short: "List the snapshots of a VM, or of all VMs that the controller knows",
-		Args:  check(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			request := &nodev1.SnapshotsRequest{}
 			if len(args) == 1 {
@@ -82,7 +81,7 @@ func newSnapshotInspect(opts *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect DIGEST",
 		Short: "Show manifest and configuration of a snapshot as JSON",
-		Args:  oneDigest,
+		Args:  firstDigest,
 		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, args []string) error {
 			request.Digest = args[0]
 			resp, err := node.Inspect(cmd.Context(), request)
@@ -102,7 +101,7 @@ func newSnapshotVerify(opts *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify DIGEST",
 		Short: "Read a whole snapshot and name what a restore would refuse",
-		Args:  oneDigest,
+		Args:  firstDigest,
 		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, args []string) error {
 			request.Digest = args[0]
 			resp, err := node.Verify(cmd.Context(), request)
@@ -135,10 +134,7 @@ func printVerdict(w io.Writer, output, digest string, v *nodev1.VerifyResponse) 
 	return nil
 }
 
-func oneDigest(_ *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return fmt.Errorf("name one digest: %w", errdefs.ErrInvalidArgument)
-	}
+func firstDigest(_ *cobra.Command, args []string) error {
 	return checkDigest("DIGEST", args[0])
 }
 

@@ -17,7 +17,7 @@ func newSnapshotRm(opts *options) *cobra.Command {
 		Long: "The record of its VM decides: a snapshot that owns a VM, that a running VM was woken\n" +
 			"from, or that an operation needs is refused. What the registry refuses to delete is\n" +
 			"tried again until it is done.",
-		Args: oneDigest,
+		Args: firstDigest,
 		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, args []string) error {
 			resp, err := node.Drop(cmd.Context(), &nodev1.DropRequest{Digest: args[0]})
 			if err != nil {
@@ -40,7 +40,6 @@ func newSnapshotPrune(opts *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prune [VM]",
 		Short: "Delete what neither a record nor the retention rule keeps",
-		Args:  check(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				vm, err := opts.vm(args[0])

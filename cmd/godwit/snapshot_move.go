@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -17,9 +16,6 @@ func newSnapshotDiff(opts *options) *cobra.Command {
 		Use:   "diff FROM TO",
 		Short: "Tell how many pages differ between two snapshots",
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 2 {
-				return fmt.Errorf("name two digests: %w", errdefs.ErrInvalidArgument)
-			}
 			if err := checkDigest("FROM", args[0]); err != nil {
 				return err
 			}
@@ -63,12 +59,7 @@ func newSnapshotCopy(opts *options) *cobra.Command {
 		Long: "TO is a repository (registry.example/backup/web) or oci-layout:DIRECTORY. Every frame is\n" +
 			"verified on the way, and the manifest is stored last. The copy has the same digest; no\n" +
 			"record knows it, and no retention rule touches it.",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 2 {
-				return fmt.Errorf("name a digest and where it goes: %w", errdefs.ErrInvalidArgument)
-			}
-			return checkDigest("DIGEST", args[0])
-		},
+		Args: firstDigest,
 		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, args []string) error {
 			request.Digest, request.To = args[0], args[1]
 			resp, err := node.Copy(cmd.Context(), request)

@@ -11,7 +11,6 @@ func newVersion(opts *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Show version, commit and the versions of protocols and formats",
-		Args:  check(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return version.Write(cmd.OutOrStdout(), "godwit", asJSON || opts.output == "json")
 		},

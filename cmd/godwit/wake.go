@@ -34,7 +34,6 @@ func newWake(opts *options) *cobra.Command {
 		Long: "Claim the VM for a node, restore it from the snapshot that owns it, and let it run. Without --on the controller\n" +
 			"chooses among the nodes that it fits: one that keeps a copy of the snapshot, else this one, else the one with the most room.\n" +
 			"A failure before the commit leaves it asleep, to be woken again, anywhere.",
-		Args:    oneVM,
 		PreRunE: func(cmd *cobra.Command, _ []string) error { return f.check(cmd) },
 		RunE: opts.onVM(func(cmd *cobra.Command, node nodev1.NodeService, vm *nodev1.VM) error {
 			request.Vm = vm
