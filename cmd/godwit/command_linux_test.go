@@ -85,6 +85,13 @@ func (s *tellers) add(ids ...uint64) {
 	}
 }
 
+// forget all.
+func (s *tellers) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = nil
+}
+
 func (s *tellers) Events(ctx context.Context, req *nodev1.EventsRequest) (*nodev1.EventsResponse, error) {
 	for {
 		resp := &nodev1.EventsResponse{}

@@ -90,7 +90,7 @@ func TestWatchTellsOfGaps(t *testing.T) {
 		c := runs(t, socket, "watch -o "+output)
 		c.out.until(t, "event-2", 1)
 		stop()
-		s.events = nil
+		s.forget()
 		s.add(10, 11)
 		s.serve(t, socket)
 		c.out.until(t, "event-11", 1)

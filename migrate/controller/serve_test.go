@@ -191,15 +191,16 @@ func TestHandshakeHasADeadline(t *testing.T) {
 			here, there := net.Pipe()
 			l.conns <- there
 			begun := time.Now()
+			var dripping sync.WaitGroup
 			if drip {
-				go func() {
+				dripping.Go(func() {
 					for _, b := range append([]byte{22, 3, 1, 2, 0}, make([]byte, 512)...) {
 						if _, err := here.Write([]byte{b}); err != nil {
 							return
 						}
 						time.Sleep(time.Second)
 					}
-				}()
+				})
 			}
 			for err == nil { // an alert may come
 				_, err = here.Read(make([]byte, 64))
@@ -207,6 +208,8 @@ func TestHandshakeHasADeadline(t *testing.T) {
 			if took := time.Since(begun); took > 20*time.Second {
 				t.Errorf("%s: closed after %v: %v", name, took, err)
 			}
+			_ = here.Close()
+			dripping.Wait()
 		})
 	}
 }
