@@ -179,16 +179,6 @@ func (s *Service) Watch(ctx context.Context, req *nodev1.WatchRequest, to nodev1
 	return record.ToWire(moves.Follow(ctx, s, req, to.Send))
 }
 
-// maxWait bounds one question for events.
-const maxWait = 8 * time.Second
-
-// Events implements nodev1.MovesService.
-func (s *Service) Events(ctx context.Context, req *nodev1.EventsRequest) (*nodev1.EventsResponse, error) {
-	wait := min(time.Duration(req.GetWaitMs())*time.Millisecond, maxWait)
-	all := s.Board.Events(ctx, req.GetAfter(), wait)
-	return &nodev1.EventsResponse{Events: all[:controller.Part(all)]}, nil
-}
-
 func key(vm *nodev1.VM) string { return vm.GetNamespace() + "/" + vm.GetId() }
 
 // Announce implements nodev1.MovesService: a node speaks for itself only.
