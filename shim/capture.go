@@ -35,6 +35,7 @@ type capture struct {
 	digest   string        // of what was made; empty: nothing was
 	resp     *machinev1.CaptureResponse
 	sent     *machinev1.SendResponse
+	dismiss  func(context.Context) error // ends the worker that has sent the VM; nil: there is none
 	err      error
 	hushed   bool      // the NICs are down: behind done, or by who closes it
 	gone     time.Time // a checkpoint's VM went on

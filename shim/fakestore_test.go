@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -22,6 +24,8 @@ type fakeStore struct {
 	sent       worker.SendJob
 	received   worker.ReceiveJob
 	resume     json.RawMessage // of what was sent
+	lingers    atomic.Bool     // who has sent the VM has its RAM mapped
+	outlives   atomic.Bool     // and did when its file was removed
 	stranger   int             // so many connections are not the source's
 	early      chan struct{}   // if set, Push waits for it before the pause
 	block      chan struct{}   // and for this one in it
@@ -149,6 +153,14 @@ func (s *fakeStore) Send(ctx context.Context, j worker.SendJob, notify func(work
 	if err := s.call("send end"); err != nil {
 		return snapshot.Sent{}, err
 	}
+	s.lingers.Store(true)
+	go func() { // it has RAM mapped until it is told to go
+		<-ctx.Done()
+		_, err := os.Stat(j.Spaces[0].File.Name())
+		s.outlives.Store(err != nil)
+		s.lingers.Store(false)
+		j.Over()
+	}()
 	return snapshot.Sent{Digest: streamDigest, Captured: time.Now(), Ready: time.Now()}, nil
 }
 

@@ -157,7 +157,14 @@ func (vm *VM) release(ctx context.Context, ref *machinev1.Ref, digest string, mo
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
 	defer cancel()
-	if err := vm.dispose(ctx, moved); err != nil {
+	err = nil
+	if c.dismiss != nil { // RAM that somebody has mapped is not free, whoever may have its room
+		err = c.dismiss(ctx)
+	}
+	if err == nil {
+		err = vm.dispose(ctx, moved)
+	}
+	if err != nil {
 		vm.leave(Releasing, Voted)
 		return fmt.Errorf("release VM %s: %w", vm.id, err)
 	}

@@ -224,9 +224,27 @@ func (vm *VM) transmit(c *capture, s *standing, o *offered, out *machinev1.SendR
 	}
 	job.Tracking, out.Tracking, out.Untracked = vm.track(c.ctx, job.Spaces[0].File.File, files)
 	ctx, cancel := context.WithCancelCause(c.ctx)
-	defer cancel(nil)
-	go s.watch(ctx, cancel)
-	return vm.host.Snapshots(j.Cgroup).Send(ctx, job, vm.progress.note)
+	watched, end := context.WithCancel(ctx)
+	defer end()
+	go s.watch(watched, cancel)
+	over := make(chan struct{})
+	job.Over = func() { close(over) }
+	sent, err := vm.host.Snapshots(j.Cgroup).Send(ctx, job, vm.progress.note)
+	if err != nil {
+		cancel(nil)
+		return sent, err
+	}
+	// It keeps the VM's memory mapped: to let go of it takes a core that the hand-over wants.
+	c.dismiss = func(ctx context.Context) error {
+		cancel(nil)
+		select {
+		case <-over:
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("the worker that has sent VM %s does not end: %w", vm.id, ctx.Err())
+		}
+	}
+	return sent, nil
 }
 
 func refOf(vm *VM, ref *machinev1.Ref, j *Journal) snapshot.Ref {

@@ -99,8 +99,14 @@ func TestSend(t *testing.T) {
 	if _, err := m.Release(t.Context(), &machinev1.ReleaseRequest{Ref: w.ref(), Digest: "stream:other"}); err == nil {
 		t.Error("released to another digest")
 	}
+	if !w.store.lingers.Load() {
+		t.Error("the worker lets go of the VM's memory while the hand-over wants the cores")
+	}
 	_, err = m.Release(t.Context(), &machinev1.ReleaseRequest{Ref: w.ref(), Digest: streamDigest})
 	w.must("release", err)
+	if w.store.lingers.Load() || w.store.outlives.Load() {
+		t.Error("the worker has the VM's memory mapped when its file is removed")
+	}
 	if status := w.wait(""); status != 0 {
 		t.Errorf("exit status %d", status)
 	}

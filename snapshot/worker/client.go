@@ -145,6 +145,9 @@ func (c *Client) run(ctx context.Context, j job, files fileList, notify func(Pro
 		}
 		l, err := c.exchange(ctx, t, files)
 		done <- result{l, err}
+		if j.Send != nil && j.Send.Over != nil {
+			j.Send.Over()
+		}
 	}()
 	r := <-done
 	c.leave(lease, r.Cache)

@@ -24,6 +24,9 @@ type SendJob struct {
 	Tracking *Tracking     `json:"tracking,omitempty"`
 	// Ended is called here too, as snapshot.SendOptions has it; it may be nil.
 	Ended func(digest string) `json:"-"`
+	// Over is called once the worker has ended, which may be behind the answer: until then it has
+	// the VM's memory mapped. It may be nil.
+	Over func() `json:"-"`
 
 	Address   string       `json:"address"` // host:port
 	Ends      stream.Ends  `json:"ends"`
@@ -79,7 +82,8 @@ type arrived struct {
 }
 
 // Send returns when the destination is READY: the VM stands still, and nobody waits for the
-// worker to let go of its memory. Cancelling ctx kills the worker, and with it the connection.
+// worker to let go of its memory. Cancelling ctx, also behind that, kills the worker, and with it
+// the connection.
 func (c *Client) Send(ctx context.Context, j SendJob, notify func(Progress)) (snapshot.Sent, error) {
 	files := fileList{}
 	for i := range j.Spaces {
