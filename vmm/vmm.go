@@ -52,8 +52,8 @@ type Config struct {
 	HyperV bool
 	// Incoming makes a VM without content that waits for LoadState.
 	Incoming bool
-	// Ahead: a VM stands still for LoadState, and not for Start; what makes the one shorter
-	// belongs into the other.
+	// Ahead: it is Incoming, and another VM stands still for LoadState, but not for Start. What
+	// makes the one shorter belongs into the other.
 	Ahead bool
 	// Track has the process hold a userfaultfd, by which RAM can be tracked, if it can be had.
 	Track bool
@@ -144,7 +144,7 @@ type Power interface {
 }
 
 // State saves and loads device state. RAM is not in it. A VM that has never run may have
-// none to save. LoadState is for the Machine that Driver.Start has made, not for an adopted one. After a failed LoadState the machine can only be killed; after a failed
+// none to save. Of a VM that was started Ahead LoadState is for the Machine that has started it. After a failed LoadState the machine can only be killed; after a failed
 // SaveState it is paused as before.
 type State interface {
 	SaveState(ctx context.Context, to *os.File) error

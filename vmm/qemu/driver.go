@@ -150,11 +150,10 @@ func (d *Driver) attach(ctx context.Context, p vmm.Process, proc *process.Proces
 	if err == nil {
 		err = m.prepare(ctx)
 	}
-	if err == nil && cfg.Incoming {
-		err = m.expect(ctx)
-	}
 	if err == nil && cfg.Ahead {
-		err = m.warm(ctx)
+		if err = m.expect(ctx); err == nil {
+			err = m.warm(ctx)
+		}
 	}
 	if err == nil {
 		return m, nil

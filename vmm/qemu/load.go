@@ -17,8 +17,8 @@ import (
 const stateMagic = "QEVM"
 
 // expect has a VM that is Incoming read its state from a pipe, whose first bytes, the same in
-// every state, are there: so QEMU has begun with it before a VM stands still for it, and
-// ends by itself if this process does.
+// every state, are there: so QEMU has begun with it, before a VM stands still for it where it is
+// started ahead, and ends by itself if this process does.
 func (m *Machine) expect(ctx context.Context) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -66,8 +66,8 @@ func (m *Machine) expected() *os.File {
 	return w
 }
 
-// LoadState gives the VM, started as Incoming by this Machine, its device state from the file's
-// present offset on. It is paused afterwards.
+// LoadState gives the VM, started as Incoming, its device state from the file's present offset
+// on. It is paused afterwards.
 func (m *Machine) LoadState(ctx context.Context, from *os.File) error {
 	if err := m.loadState(ctx, from); err != nil {
 		return fmt.Errorf("load state: %w", err)
@@ -78,13 +78,21 @@ func (m *Machine) LoadState(ctx context.Context, from *os.File) error {
 func (m *Machine) loadState(ctx context.Context, from *os.File) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	w := m.expected()
-	if w == nil {
-		return fmt.Errorf("VM was not started as incoming, or has had its state: %w", errdefs.ErrFailedPrecondition)
-	}
 	magic := make([]byte, len(stateMagic))
 	if _, err := io.ReadFull(from, magic); err != nil || string(magic) != stateMagic {
-		return errors.Join(fmt.Errorf("%s holds no device state of QEMU: %w", from.Name(), errors.Join(errdefs.ErrInvalidArgument, err)), w.Close())
+		return fmt.Errorf("%s holds no device state of QEMU: %w", from.Name(), errors.Join(errdefs.ErrInvalidArgument, err))
+	}
+	w := m.expected()
+	if w == nil { // it was not started ahead
+		if status, err := m.status(ctx); err != nil {
+			return err
+		} else if status != "inmigrate" {
+			return fmt.Errorf("VM is %s, it was not started as incoming: %w", status, errdefs.ErrFailedPrecondition)
+		}
+		if err := m.expect(ctx); err != nil {
+			return err
+		}
+		w = m.expected()
 	}
 	told := m.transfers()
 	defer told.Close()

@@ -3,6 +3,7 @@ package qemu
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -151,29 +152,37 @@ func TestLoad(t *testing.T) {
 		{"broken", "QEVM broken", true, errdefs.IsUnavailable, true},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			cfg := testConfig(t)
-			cfg.Incoming = tt.incoming
-			m := startFake(t, fakeQEMU(t, "works", 0), cfg)
-			fds := fdCount(t)
-			path := filepath.Join(t.TempDir(), "state")
-			if err := os.WriteFile(path, []byte(tt.state), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			f, err := os.Open(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := m.LoadState(t.Context(), f); !tt.class(err) {
-				t.Errorf("got %v", err)
-			}
-			f.Close()
-			if tt.dead {
-				<-m.Done()
-			}
-			eventually(t, "descriptors closed", func() bool { return fdCount(t) <= fds })
-		})
+		for _, ahead := range []bool{false, tt.incoming} {
+			t.Run(fmt.Sprint(tt.name, ", ahead ", ahead), func(t *testing.T) {
+				cfg := testConfig(t)
+				cfg.Incoming, cfg.Ahead = tt.incoming, ahead
+				testLoad(t, cfg, tt.state, tt.class, tt.dead)
+			})
+		}
 	}
+}
+
+func testLoad(t *testing.T, cfg vmm.Config, state string, class func(error) bool, dead bool) {
+	fds := fdCount(t)
+	m := startFake(t, fakeQEMU(t, "works", 0), cfg)
+	path := filepath.Join(t.TempDir(), "state")
+	if err := os.WriteFile(path, []byte(state), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.LoadState(t.Context(), f); !class(err) {
+		t.Errorf("got %v", err)
+	}
+	f.Close()
+	if dead {
+		<-m.Done()
+	} else if err := m.Kill(t.Context()); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "descriptors closed", func() bool { return fdCount(t) <= fds })
 }
 
 // TestRemoveNICAgain: the guest does not react within the first deadline.

@@ -16,11 +16,11 @@ import (
 )
 
 // startCalls are those of a Start: greeting, qmp_capabilities, qom-list,
-// migrate-set-capabilities, migrate-set-parameters; of a VM that waits for its state getfd
-// and migrate-incoming, too, of one that is made ahead query-qmp-schema.
+// migrate-set-capabilities, migrate-set-parameters; of one that is made ahead getfd,
+// migrate-incoming and query-qmp-schema, too.
 const (
-	startCalls    = 5
-	incomingCalls = startCalls + 3
+	startCalls = 5
+	aheadCalls = startCalls + 3
 )
 
 // leftovers compares what there was before with what there is now.
@@ -39,11 +39,11 @@ func leftovers(t *testing.T, cfg vmm.Config, fds, goroutines int) {
 // way, no process, socket, descriptor or goroutine stays.
 func TestStartFailsAtEachCall(t *testing.T) {
 	for _, how := range []string{qmptest.Refuse, qmptest.Hang, qmptest.Close, qmptest.Garbage, qmptest.Exit} {
-		for at := range incomingCalls {
+		for at := range aheadCalls {
 			if how == qmptest.Refuse && at == 0 {
 				continue // a greeting refuses nothing
 			}
-			if how == qmptest.Refuse && at == incomingCalls-1 {
+			if how == qmptest.Refuse && at == aheadCalls-1 {
 				continue // who refuses to describe its commands has no faster load
 			}
 			t.Run(how, func(t *testing.T) {
@@ -78,14 +78,14 @@ func TestStartFailsAtEachCall(t *testing.T) {
 
 // TestStartCalls keeps both numbers true: one later, no start goes wrong.
 func TestStartCalls(t *testing.T) {
-	for incoming, calls := range map[bool]int{false: startCalls, true: incomingCalls} {
-		testStartCalls(t, incoming, calls)
+	for ahead, calls := range map[bool]int{false: startCalls, true: aheadCalls} {
+		testStartCalls(t, ahead, calls)
 	}
 }
 
-func testStartCalls(t *testing.T, incoming bool, calls int) {
+func testStartCalls(t *testing.T, ahead bool, calls int) {
 	f, cfg := fakeQEMU(t, qmptest.Exit, calls), testConfig(t)
-	cfg.Incoming, cfg.Ahead = incoming, incoming
+	cfg.Incoming, cfg.Ahead = true, ahead
 	fds, goroutines := fdCount(t), runtime.NumGoroutine()
 	m, err := f.Start(t.Context(), cfg)
 	if err != nil {
