@@ -92,23 +92,29 @@ func (p *push) putDisks(ctx context.Context) error {
 func (p *push) commit(ctx context.Context, c *capture, layers []v1.Descriptor) (Receipt, error) {
 	p.o.Progress(Progress{Step: "commit"})
 	index, packs := c.index()
-	configDesc, indexDesc, err := p.putIndex(ctx, c, index, packs)
-	if err != nil {
-		return Receipt{}, err
-	}
-	layers = append(layers, indexDesc)
+	var large []v1.Descriptor
 	for _, pack := range index.Packs {
 		p.o.Keeper.Touch(store.KeptName(store.Blob(packDescriptor(pack).Digest)))
-		layers = append(layers, packDescriptor(pack))
+		large = append(large, packDescriptor(pack))
 	}
 	for _, d := range p.config.Disks {
-		layers = append(layers, v1.Descriptor{MediaType: MediaTypeDisk, Digest: d.Digest, Size: d.Size})
+		large = append(large, v1.Descriptor{MediaType: MediaTypeDisk, Digest: d.Digest, Size: d.Size})
 	}
-	// Nothing is sent between the question and the manifest: what is there now is there then.
-	if err := p.verify(ctx, append([]v1.Descriptor{configDesc}, layers...)); err != nil {
+	var configDesc, indexDesc v1.Descriptor
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		configDesc, indexDesc, err = p.putIndex(gctx, c, index, packs)
+		return err
+	})
+	// What is there now is there when the manifest is, some milliseconds later.
+	g.Go(func() error { return p.verify(gctx, append(large, layers...)) })
+	if err := waited(ctx, g); err != nil {
 		return Receipt{}, err
 	}
-	return p.putManifest(ctx, configDesc, layers)
+	if err := p.verify(ctx, []v1.Descriptor{configDesc, indexDesc}); err != nil {
+		return Receipt{}, err
+	}
+	return p.putManifest(ctx, configDesc, append(append(layers, indexDesc), large...))
 }
 
 // putIndex stores config and index at the same time, and the page table of the next snapshot.

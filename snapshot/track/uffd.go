@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"unsafe"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
@@ -115,18 +117,24 @@ func (u *uffd) Next(last bool, written func(offset, end int64)) (bool, error) {
 	return true, nil
 }
 
+// armSpan is what one core protects at a time, in bytes of the RAM file.
+const armSpan = 64 << 20
+
 // begins protects what the file has data in, unless that was done before. Page tables for the
 // rest would cost memory and time, and say nothing: a page that comes there is new, and
 // unprotected it counts as written.
 func (u *uffd) begins() error {
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
 	err := dataOf(u.files.RAM, 0, func(data, hole int64) (int64, error) {
 		from, to := data/tableSpan*tableSpan, (hole+tableSpan-1)/tableSpan*tableSpan
 		u.has(from, to)
-		if u.armed {
-			return to, nil
+		for at := from; at < to && !u.armed; at += armSpan {
+			g.Go(func() error { return u.arm(at, min(at+armSpan, to)) })
 		}
-		return to, u.arm(from, to)
+		return to, nil
 	})
+	err = errors.Join(err, g.Wait())
 	u.begun = err == nil
 	return err
 }
