@@ -22,8 +22,11 @@ import (
 type fakeContainerd struct {
 	path   string
 	server *ttrpc.Server
+	net.Listener
 
 	mu     sync.Mutex
+	ended  bool
+	conns  []net.Conn
 	refuse error
 	topics []string
 	frozen chan struct{} // closed when it goes on; nil: it goes
@@ -54,8 +57,42 @@ func (f *fakeContainerd) start(t *testing.T) {
 	if f.server, err = ttrpc.NewServer(); err != nil {
 		t.Fatal(err)
 	}
+	f.mu.Lock()
+	f.Listener, f.ended = l, false
+	f.mu.Unlock()
 	eventsapi.RegisterTTRPCEventsService(f.server, f)
-	go func() { _ = f.server.Serve(context.WithoutCancel(t.Context()), l) }()
+	go func() { _ = f.server.Serve(context.WithoutCancel(t.Context()), f) }()
+}
+
+func (f *fakeContainerd) Accept() (net.Conn, error) {
+	f.mu.Lock()
+	l := f.Listener
+	f.mu.Unlock()
+	c, err := l.Accept()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if c != nil && f.ended {
+		c.Close()
+	}
+	f.conns = append(f.conns, c)
+	return c, err
+}
+
+// stop ends it as the end of a process does: ttrpc's server leaves a connection open that it
+// accepts as it is closed.
+func (f *fakeContainerd) stop(t *testing.T) {
+	t.Helper()
+	if err := f.server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range f.conns {
+		if c != nil {
+			c.Close()
+		}
+	}
+	f.conns, f.ended = nil, true
 }
 
 // TestForwarder: an event reaches a containerd that has restarted in between; one that
@@ -69,9 +106,7 @@ func TestForwarder(t *testing.T) {
 	if err := send("/one"); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.server.Close(); err != nil {
-		t.Fatal(err)
-	}
+	c.stop(t)
 	c.start(t)
 	if err := send("/two"); err != nil {
 		t.Fatalf("after a restart: %v", err)
@@ -82,9 +117,7 @@ func TestForwarder(t *testing.T) {
 	if err := send("/three"); !errdefs.IsInvalidArgument(err) || errdefs.IsUnavailable(err) {
 		t.Errorf("a refused event: %v", err)
 	}
-	if err := c.server.Close(); err != nil {
-		t.Fatal(err)
-	}
+	c.stop(t)
 	// A containerd that dies with an event in hand gets it again from the next one.
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,9 +138,7 @@ func TestForwarderAway(t *testing.T) {
 	if err := f.Publish(ctx, "/one", &events.TaskCreate{}); err != nil {
 		t.Errorf("with containerd: %v", err)
 	}
-	if err := c.server.Close(); err != nil {
-		t.Fatal(err)
-	}
+	c.stop(t)
 	// A server that closes may still answer on a connection that it has.
 	err := error(nil)
 	for end := time.Now().Add(10 * time.Second); err == nil && time.Now().Before(end); {
@@ -149,9 +180,7 @@ func TestForwarderFrozen(t *testing.T) {
 	c.frozen = make(chan struct{})
 	c.mu.Unlock()
 	late("/two", two)
-	if err := c.server.Close(); err != nil {
-		t.Fatal(err)
-	}
+	c.stop(t)
 	next := &fakeContainerd{path: c.path}
 	next.start(t)
 	if err := f.Publish(ctx, "/two", two); err != nil || len(next.topics) != 1 {
