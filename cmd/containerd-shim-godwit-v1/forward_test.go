@@ -22,11 +22,9 @@ import (
 type fakeContainerd struct {
 	path   string
 	server *ttrpc.Server
-	net.Listener
+	conns  *conns
 
 	mu     sync.Mutex
-	ended  bool
-	conns  []net.Conn
 	refuse error
 	topics []string
 	frozen chan struct{} // closed when it goes on; nil: it goes
@@ -57,42 +55,47 @@ func (f *fakeContainerd) start(t *testing.T) {
 	if f.server, err = ttrpc.NewServer(); err != nil {
 		t.Fatal(err)
 	}
-	f.mu.Lock()
-	f.Listener, f.ended = l, false
-	f.mu.Unlock()
+	f.conns = &conns{Listener: l}
 	eventsapi.RegisterTTRPCEventsService(f.server, f)
-	go func() { _ = f.server.Serve(context.WithoutCancel(t.Context()), f) }()
+	go func(l net.Listener) { _ = f.server.Serve(context.WithoutCancel(t.Context()), l) }(f.conns)
 }
 
-func (f *fakeContainerd) Accept() (net.Conn, error) {
-	f.mu.Lock()
-	l := f.Listener
-	f.mu.Unlock()
-	c, err := l.Accept()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if c != nil && f.ended {
-		c.Close()
-	}
-	f.conns = append(f.conns, c)
-	return c, err
-}
-
-// stop ends it as the end of a process does: ttrpc's server leaves a connection open that it
-// accepts as it is closed.
+// stop ends it as the end of a process does.
 func (f *fakeContainerd) stop(t *testing.T) {
 	t.Helper()
 	if err := f.server.Close(); err != nil {
 		t.Fatal(err)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, c := range f.conns {
-		if c != nil {
-			c.Close()
-		}
+	f.conns.end()
+}
+
+// conns are the connections of a server: ttrpc's leaves one open that it accepts as it is closed.
+type conns struct {
+	net.Listener
+	mu    sync.Mutex
+	ended bool
+	all   []net.Conn
+}
+
+func (l *conns) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil && l.ended {
+		c.Close()
+	} else if err == nil {
+		l.all = append(l.all, c)
 	}
-	f.conns, f.ended = nil, true
+	return c, err
+}
+
+func (l *conns) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended = true
+	for _, c := range l.all {
+		c.Close()
+	}
 }
 
 // TestForwarder: an event reaches a containerd that has restarted in between; one that
