@@ -21,27 +21,27 @@ import (
 
 // capture is one operation's hold on the VM, from the freeze to Abort or Release.
 type capture struct {
-	ref      *machinev1.Ref
-	endExecs bool
-	execs    bool                      // that run go along
-	req      *machinev1.CaptureRequest // of a snapshot
-	send     *machinev1.SendRequest    // of a live move
-	make     func(*capture) (digest string, err error)
-	reverted atomic.Uint64   // the generation under which a revert gives the VM back
-	ctx      context.Context // of the work; Abort ends it
-	cancel   context.CancelFunc
-	deadline *time.Timer   // after it the VM thaws itself, unless it has voted
-	done     chan struct{} // closed when what follows stands
-	digest   string        // of what was made; empty: nothing was
-	resp     *machinev1.CaptureResponse
-	sent     *machinev1.SendResponse
-	dismiss  func(context.Context) error // ends the worker that has sent the VM; nil: there is none
-	err      error
-	hushed   bool      // the NICs are down: behind done, or by who closes it
-	gone     time.Time // a checkpoint's VM went on
-	armed    bool      // the kernel has noted what was written since the page table was made
-	whole    bool      // the device state is saved: the VMM is not needed any more; vm.mu guards it
-	fixed    bool      // what goes along of stdio is written down; vm.mu guards it
+	ref       *machinev1.Ref
+	endExecs  bool
+	execs     bool                      // that run go along
+	req       *machinev1.CaptureRequest // of a snapshot
+	send      *machinev1.SendRequest    // of a live move
+	make      func(*capture) (digest string, err error)
+	reverted  atomic.Uint64   // the generation under which a revert gives the VM back
+	ctx       context.Context // of the work; Abort ends it
+	cancel    context.CancelFunc
+	deadline  *time.Timer   // after it the VM thaws itself, unless it has voted
+	done      chan struct{} // closed when what follows stands
+	digest    string        // of what was made; empty: nothing was
+	resp      *machinev1.CaptureResponse
+	sent      *machinev1.SendResponse
+	endWorker func(context.Context) error // ends the worker that has sent the VM; nil: there is none
+	err       error
+	hushed    bool      // the NICs are down: behind done, or by who closes it
+	gone      time.Time // a checkpoint's VM went on
+	armed     bool      // the kernel has noted what was written since the page table was made
+	whole     bool      // the device state is saved: the VMM is not needed any more; vm.mu guards it
+	fixed     bool      // what goes along of stdio is written down; vm.mu guards it
 }
 
 func sameRef(a, b *machinev1.Ref) bool {

@@ -177,7 +177,7 @@ func (vm *VM) fillOnce(ctx context.Context, f *filling) error {
 	job := worker.LazyJob{
 		Store: storeConfig(cfg, f.Repository), Keys: worker.KeysOf(cfg), Digest: digest.Digest(f.Digest), Space: ramSpace,
 		Memory: int64(cfg.Worker.Memory), Concurrency: cfg.Worker.Concurrency,
-		RAM:   func(ctx context.Context) (*worker.Missing, error) { return vm.missing(ctx, f, ram) },
+		RAM:   func(ctx context.Context) (*worker.WaitingRAM, error) { return vm.missing(ctx, f, ram) },
 		Whole: func(ctx context.Context) error { return vm.whole(ctx, f, ram) },
 	}
 	// What was noted of pages that are there already is lost with a worker: all are read again.
@@ -190,12 +190,12 @@ func (vm *VM) fillOnce(ctx context.Context, f *filling) error {
 }
 
 // missing answers the RAM that waits, as soon as it does.
-func (vm *VM) missing(ctx context.Context, f *filling, ram *os.File) (*worker.Missing, error) {
+func (vm *VM) missing(ctx context.Context, f *filling, ram *os.File) (*worker.WaitingRAM, error) {
 	if err := f.await(ctx); err != nil {
 		return nil, err
 	}
 	fault, regions, err := vm.host.Lazy.Open(*vm.noted().Process, ram)
-	return &worker.Missing{Regions: regions, Fault: fault}, err
+	return &worker.WaitingRAM{Regions: regions, Fault: fault}, err
 }
 
 // whole ends the wait for RAM that is all there, in a pause as short as that of a tracker that

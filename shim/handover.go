@@ -158,8 +158,8 @@ func (vm *VM) release(ctx context.Context, ref *machinev1.Ref, digest string, mo
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
 	defer cancel()
 	err = nil
-	if c.dismiss != nil { // RAM that somebody has mapped is not free, whoever may have its room
-		err = c.dismiss(ctx)
+	if c.endWorker != nil { // RAM that somebody has mapped is not free, whoever may have its room
+		err = c.endWorker(ctx)
 	}
 	if err == nil {
 		err = vm.dispose(ctx, moved)

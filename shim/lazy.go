@@ -30,14 +30,14 @@ type Filling struct {
 	Digest     string `json:"digest"`
 }
 
-// openRAM has a worker open the snapshot that RAM comes from, while the VMM is started.
-func (s *starting) openRAM(_ context.Context, u *undo) error {
+// beginFill has a worker open the snapshot that RAM comes from, while the VMM is started.
+func (s *starting) beginFill(_ context.Context, u *undo) error {
 	vm := s.vm
 	if vm.noted().Filling == nil {
 		return nil
 	}
 	vm.fillOn()
-	u.add("open no snapshot", func(ctx context.Context) error { vm.emptyHanded(ctx); return nil })
+	u.add("end the fill", func(ctx context.Context) error { vm.emptyHanded(ctx); return nil })
 	return nil
 }
 

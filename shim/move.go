@@ -235,7 +235,7 @@ func (vm *VM) transmit(c *capture, s *standing, o *offered, out *machinev1.SendR
 		return sent, err
 	}
 	// It keeps the VM's memory mapped: to let go of it takes a core that the hand-over wants.
-	c.dismiss = func(ctx context.Context) error {
+	c.endWorker = func(ctx context.Context) error {
 		cancel(nil)
 		select {
 		case <-over:

@@ -133,7 +133,7 @@ func (s *starting) steps() []step {
 	}
 	if s.vm.restored {
 		return append(boot, []step{
-			{"open RAM's snapshot", s.openRAM},
+			{"begin fill", s.beginFill},
 			{"start VMM", s.unlessArrived(s.launch)},
 			{"arm tracking", s.unlessArrived(s.arm)},
 			{"load state", s.unlessArrived(s.load)},

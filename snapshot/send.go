@@ -222,7 +222,7 @@ func (s *sender) greet(ctx context.Context) error {
 func (s *sender) prepare(ctx context.Context) error {
 	s.passes = passes{
 		ctx: ctx, spaces: s.spaces, live: &saving{s.o.Live, s}, tracker: s.o.Tracker, budget: s.o.Budget, aim: min(s.o.Budget, sendAim), most: sendPasses,
-		cost: s.expect, begin: s.open, behind: s.reach, over: func() { s.captured = time.Now() }, gone: s.lost,
+		cost: s.standstill, begin: s.open, behind: s.reach, over: func() { s.captured = time.Now() }, gone: s.lost,
 	}
 	seed := newSeed()
 	for range runtime.GOMAXPROCS(0) {
@@ -254,8 +254,8 @@ func (s *sender) open(kind pass) error {
 	return s.barrier()
 }
 
-// expect is what the pause would take, for looking at so many pages and sending them.
-func (s *sender) expect(rest uint64) time.Duration {
+// standstill is what the pause would take, for looking at so many pages and sending them.
+func (s *sender) standstill(rest uint64) time.Duration {
 	took := s.looking(rest) + time.Duration(float64(rest)*s.pace())
 	since := time.Since(s.interval)
 	s.interval = time.Now()

@@ -31,8 +31,8 @@ type Receipt struct {
 	StopAt     int64   `json:"stop_at,omitempty"`     // when the VM stopped: unix, nanoseconds, by the clock of whoever drives
 	MovedBytes uint64  `json:"moved_bytes,omitempty"` // on the wire
 
-	// Of a VM that was captured while it ran. The pause is the VMM's stop and the last pass;
-	// the device state is saved beside that.
+	// Of a VM that was captured while it ran. The pause is the VMM's stop, the saving of
+	// the device state, and the last pass, one behind the other.
 	Tracking  string  `json:"tracking,omitempty"`
 	Untracked string  `json:"untracked,omitempty"` // why not better
 	Passes    []Pass  `json:"passes,omitempty"`    // the last one in the pause

@@ -43,7 +43,7 @@ func Expect(pid, userfault int, ram *os.File) error {
 	}
 	defer f.Close()
 	u := &uffd{regions: regions, files: f}
-	if err := u.begin(missingShmem); err != nil {
+	if err := u.handshake(missingShmem); err != nil {
 		return err
 	}
 	if err := u.register(registerMissing | registerWP); err != nil {

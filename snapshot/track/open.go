@@ -159,7 +159,7 @@ func Arm(pid, userfault int, ram *os.File) error {
 	if err != nil {
 		return err
 	}
-	if err := u.begins(); err != nil {
+	if err := u.armData(); err != nil {
 		return errors.Join(err, u.Stop())
 	}
 	return nil

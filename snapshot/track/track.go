@@ -29,7 +29,7 @@ type Tracker interface {
 	// Next ends an interval and begins another. It calls written for each range of the RAM
 	// file that was written in the interval that ends, and answers whether those are all:
 	// if not, every page may have been. The first call only begins. Last is set where the VM
-	// stands still; the interval goes on then, for another such call.
+	// stands still: nothing is armed again.
 	Next(last bool, written func(offset, end int64)) (known bool, err error)
 	// Between reports whether Next knows before the last one: otherwise everything is to be
 	// compared in each interval.

@@ -59,8 +59,8 @@ type (
 type uffd struct {
 	regions []Region
 	files   Files
-	armed   bool
-	begun   bool   // Next was called
+	armed   bool   // what was armed is to be read: by Arm (Continue), or by the first Next
+	begun   bool   // armData has succeeded
 	tables  []bool // of page table entries, by their place in the file: the kernel may have notes there
 }
 
@@ -69,7 +69,7 @@ func newUFFD(regions []Region, f Files) (*uffd, error) {
 	for _, r := range regions {
 		u.tables = append(u.tables, make([]bool, max(0, (r.Offset+r.Length+tableSpan-1)/tableSpan-int64(len(u.tables))))...)
 	}
-	if err := u.begin(0); err != nil {
+	if err := u.handshake(0); err != nil {
 		return nil, err
 	}
 	if err := u.register(registerWP); err != nil {
@@ -78,8 +78,8 @@ func newUFFD(regions []Region, f Files) (*uffd, error) {
 	return u, nil
 }
 
-// begin asks for what this package needs, unless a tracker before this one has done so.
-func (u *uffd) begin(more uint64) error {
+// handshake asks for what this package needs, unless a tracker before this one has done so.
+func (u *uffd) handshake(more uint64) error {
 	arg := &apiArg{api: uffdAPI, features: wpAsync | wpUnpopulated | wpHugetlbShmem | more}
 	if err := ioctl(u.files.Fault, ioctlAPI, unsafe.Pointer(arg)); err != nil && !errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("userfaultfd: %w", err)
@@ -102,7 +102,7 @@ func (r Region) arg() rangeArg { return rangeArg{r.Address, uint64(r.Length)} }
 // Next arms at its first call.
 func (u *uffd) Next(last bool, written func(offset, end int64)) (bool, error) {
 	if !u.begun {
-		if err := u.begins(); err != nil {
+		if err := u.armData(); err != nil {
 			return false, err
 		}
 	}
@@ -120,10 +120,10 @@ func (u *uffd) Next(last bool, written func(offset, end int64)) (bool, error) {
 // armSpan is what one core protects at a time, in bytes of the RAM file.
 const armSpan = 64 << 20
 
-// begins protects what the file has data in, unless that was done before. Page tables for the
+// armData protects what the file has data in, unless that was done before. Page tables for the
 // rest would cost memory and time, and say nothing: a page that comes there is new, and
 // unprotected it counts as written.
-func (u *uffd) begins() error {
+func (u *uffd) armData() error {
 	var g errgroup.Group
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	err := dataOf(u.files.RAM, 0, func(data, hole int64) (int64, error) {

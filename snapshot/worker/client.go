@@ -159,7 +159,7 @@ type talk struct {
 	data    []byte // the job
 	live    snapshot.Live
 	arrival Arrival
-	ram     func(context.Context) (*Missing, error)
+	ram     func(context.Context) (*WaitingRAM, error)
 	whole   func(context.Context) error
 	notify  func(Progress)
 	evict   func()

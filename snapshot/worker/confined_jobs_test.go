@@ -119,9 +119,9 @@ func TestEachJobIsConfined(t *testing.T) {
 			return err
 		},
 		"LazyFill": func() error { // up to the snapshot that it has read: what it gets is no userfaultfd
-			err := c.LazyFill(t.Context(), LazyJob{Store: cfg, Digest: receipt.Digest, Space: "ram0", RAM: func(context.Context) (*Missing, error) {
+			err := c.LazyFill(t.Context(), LazyJob{Store: cfg, Digest: receipt.Digest, Space: "ram0", RAM: func(context.Context) (*WaitingRAM, error) {
 				w.look("RAM")
-				return &Missing{Fault: fault.File}, nil
+				return &WaitingRAM{Fault: fault.File}, nil
 			}}, nil)
 			if err == nil {
 				t.Error("a file is a userfaultfd")

@@ -27,7 +27,7 @@ type LazyJob struct {
 
 	// RAM is called here once the snapshot is open, and answers what is to be filled: a VMM may
 	// be started meanwhile. If it fails the job fails.
-	RAM func(context.Context) (*Missing, error) `json:"-"`
+	RAM func(context.Context) (*WaitingRAM, error) `json:"-"`
 
 	// Whole is called here once all pages are there, and ends the waiting: track.Whole. Pages
 	// are brought until it returns. If it fails the job fails.
@@ -38,8 +38,8 @@ type LazyJob struct {
 	Kept
 }
 
-// Missing is RAM whose pages wait. The worker gets Fault, which is closed here then.
-type Missing struct {
+// WaitingRAM is RAM whose pages wait. The worker gets Fault, which is closed here then.
+type WaitingRAM struct {
 	Regions []track.Region
 	Fault   *os.File
 }
@@ -55,7 +55,7 @@ func (c *Client) LazyFill(ctx context.Context, j LazyJob, notify func(Progress))
 	defer theirs.Close()
 	j.Socket = Open(theirs)
 	ask := j.RAM
-	j.RAM = func(ctx context.Context) (*Missing, error) {
+	j.RAM = func(ctx context.Context) (*WaitingRAM, error) {
 		m, err := ask(ctx)
 		if err != nil {
 			return nil, err
@@ -93,7 +93,7 @@ func (j *LazyJob) run(ctx context.Context, kept *cache.Dir, notify func(Progress
 }
 
 // ram has the one at the other end call LazyJob.RAM.
-func (r *remote) ram(ctx context.Context, socket *File) (*Missing, error) {
+func (r *remote) ram(ctx context.Context, socket *File) (*WaitingRAM, error) {
 	r.out.write(line{RAM: true})
 	p, err := r.next(ctx)
 	if err == nil && p.Error != nil {
@@ -103,7 +103,7 @@ func (r *remote) ram(ctx context.Context, socket *File) (*Missing, error) {
 		return nil, err
 	}
 	fault, err := receiveFile(osFile(socket))
-	return &Missing{Regions: p.Regions, Fault: fault}, err
+	return &WaitingRAM{Regions: p.Regions, Fault: fault}, err
 }
 
 // whole has the one at the other end call LazyJob.Whole.

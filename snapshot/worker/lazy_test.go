@@ -23,9 +23,9 @@ func TestLazyFillOpensFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lazy := func(ctx context.Context, ram func(context.Context) (*Missing, error)) error {
+	lazy := func(ctx context.Context, ram func(context.Context) (*WaitingRAM, error)) error {
 		asked.Store(0)
-		return c.LazyFill(ctx, LazyJob{Store: cfg, Digest: receipt.Digest, Space: "ram0", RAM: func(ctx context.Context) (*Missing, error) {
+		return c.LazyFill(ctx, LazyJob{Store: cfg, Digest: receipt.Digest, Space: "ram0", RAM: func(ctx context.Context) (*WaitingRAM, error) {
 			if asked.Load() == 0 {
 				t.Error("RAM is asked for before the snapshot is open")
 			}
@@ -33,7 +33,7 @@ func TestLazyFillOpensFirst(t *testing.T) {
 		}}, nil)
 	}
 	t.Run("it fails", func(t *testing.T) {
-		err := lazy(t.Context(), func(context.Context) (*Missing, error) {
+		err := lazy(t.Context(), func(context.Context) (*WaitingRAM, error) {
 			return nil, fmt.Errorf("no VMM: %w", errdefs.ErrFailedPrecondition)
 		})
 		if !errdefs.IsFailedPrecondition(err) {
@@ -42,7 +42,7 @@ func TestLazyFillOpensFirst(t *testing.T) {
 	})
 	t.Run("it does not come", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		err := lazy(ctx, func(ctx context.Context) (*Missing, error) {
+		err := lazy(ctx, func(ctx context.Context) (*WaitingRAM, error) {
 			cancel()
 			<-ctx.Done()
 			return nil, context.Cause(ctx)
@@ -57,7 +57,7 @@ func TestLazyFillOpensFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The worker has it, and says that it is none: nothing else tells so by this errno.
-		if err := lazy(t.Context(), func(context.Context) (*Missing, error) { return &Missing{Fault: f}, nil }); err == nil || errdefs.IsInternal(err) {
+		if err := lazy(t.Context(), func(context.Context) (*WaitingRAM, error) { return &WaitingRAM{Fault: f}, nil }); err == nil || errdefs.IsInternal(err) {
 			t.Errorf("got %v", err)
 		} else {
 			t.Log(err)

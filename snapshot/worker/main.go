@@ -100,7 +100,7 @@ func (j *job) meet(r *remote) {
 		j.Receive.Arrival = r
 	case j.LazyFill != nil:
 		l := j.LazyFill
-		l.RAM, l.Whole = func(ctx context.Context) (*Missing, error) { return r.ram(ctx, l.Socket) }, r.whole
+		l.RAM, l.Whole = func(ctx context.Context) (*WaitingRAM, error) { return r.ram(ctx, l.Socket) }, r.whole
 	}
 }
 

@@ -16,10 +16,10 @@ import (
 // stateMagic is what a stream of QEMU's begins with: QEMU_VM_FILE_MAGIC of its migration/qemu-file.h.
 const stateMagic = "QEVM"
 
-// expect has a VM that is Incoming read its state from a pipe, whose first bytes, the same in
+// openIncoming has a VM that is Incoming read its state from a pipe, whose first bytes, the same in
 // every state, are there: so QEMU has begun with it, before a VM stands still for it where it is
 // started ahead, and ends by itself if this process does.
-func (m *Machine) expect(ctx context.Context) error {
+func (m *Machine) openIncoming(ctx context.Context) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	r, w, err := os.Pipe()
@@ -49,16 +49,16 @@ func (m *Machine) warm(ctx context.Context) error {
 	return err
 }
 
-// unexpect lets go of what nobody will write to any more.
-func (m *Machine) unexpect() error {
-	if w := m.expected(); w != nil {
+// closeIncoming lets go of what nobody will write to any more.
+func (m *Machine) closeIncoming() error {
+	if w := m.takeIncoming(); w != nil {
 		return w.Close()
 	}
 	return nil
 }
 
-// expected answers, once, where the state is to be written.
-func (m *Machine) expected() *os.File {
+// takeIncoming answers, once, where the state is to be written.
+func (m *Machine) takeIncoming() *os.File {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	w := m.incoming
@@ -82,17 +82,17 @@ func (m *Machine) loadState(ctx context.Context, from *os.File) error {
 	if _, err := io.ReadFull(from, magic); err != nil || string(magic) != stateMagic {
 		return fmt.Errorf("%s holds no device state of QEMU: %w", from.Name(), errors.Join(errdefs.ErrInvalidArgument, err))
 	}
-	w := m.expected()
+	w := m.takeIncoming()
 	if w == nil { // it was not started ahead
 		if status, err := m.status(ctx); err != nil {
 			return err
 		} else if status != "inmigrate" {
 			return fmt.Errorf("VM is %s, it was not started as incoming: %w", status, errdefs.ErrFailedPrecondition)
 		}
-		if err := m.expect(ctx); err != nil {
+		if err := m.openIncoming(ctx); err != nil {
 			return err
 		}
-		w = m.expected()
+		w = m.takeIncoming()
 	}
 	told := m.transfers()
 	defer told.Close()

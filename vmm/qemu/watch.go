@@ -41,7 +41,7 @@ func (m *Machine) Detach() error {
 	m.mu.Lock()
 	m.detached = true
 	m.mu.Unlock()
-	return errors.Join(m.qmp.Close(), m.proc.Close(), m.unexpect())
+	return errors.Join(m.qmp.Close(), m.proc.Close(), m.closeIncoming())
 }
 
 // handle runs on the connection's reader: it must not block.
@@ -115,7 +115,7 @@ func (m *Machine) watch() {
 	m.exit.At = at
 	info := m.info
 	m.mu.Unlock()
-	if err := errors.Join(m.unexpect(), m.qmp.Close(), process.RemoveSockets(sockets(info.Control, info.Agent, info.Serial)...)); err != nil {
+	if err := errors.Join(m.closeIncoming(), m.qmp.Close(), process.RemoveSockets(sockets(info.Control, info.Agent, info.Serial)...)); err != nil {
 		m.log.Warn("remove sockets of VMM", "error", err)
 	}
 	// Kill may still hold the pidfd: closing it waits for nobody and breaks nothing.

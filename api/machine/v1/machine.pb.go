@@ -760,7 +760,7 @@ type CaptureResponse struct {
 	Passes        []*CapturePass         `protobuf:"bytes,10,rep,name=passes,proto3" json:"passes,omitempty"`
 	DeadBytes     uint64                 `protobuf:"varint,11,opt,name=dead_bytes,json=deadBytes,proto3" json:"dead_bytes,omitempty"`       // pushed for pages that changed again
 	StopMs        float64                `protobuf:"fixed64,12,opt,name=stop_ms,json=stopMs,proto3" json:"stop_ms,omitempty"`               // of the pause: the VMM's own
-	SaveMs        float64                `protobuf:"fixed64,13,opt,name=save_ms,json=saveMs,proto3" json:"save_ms,omitempty"`               // beside the last pass: the device state
+	SaveMs        float64                `protobuf:"fixed64,13,opt,name=save_ms,json=saveMs,proto3" json:"save_ms,omitempty"`               // of the pause, before the last pass: the device state
 	GoneOn        bool                   `protobuf:"varint,22,opt,name=gone_on,json=goneOn,proto3" json:"gone_on,omitempty"`                // a checkpoint's VM went on
 	InsideBytes   uint64                 `protobuf:"varint,20,opt,name=inside_bytes,json=insideBytes,proto3" json:"inside_bytes,omitempty"` // sent in the pause, for want of memory to keep them
 	Notes         []string               `protobuf:"bytes,21,rep,name=notes,proto3" json:"notes,omitempty"`                                 // what else took part of the pause

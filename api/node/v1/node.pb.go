@@ -3647,7 +3647,7 @@ type Figures struct {
 	Passes        []*Pass                `protobuf:"bytes,11,rep,name=passes,proto3" json:"passes,omitempty"`
 	DeadBytes     uint64                 `protobuf:"varint,12,opt,name=dead_bytes,json=deadBytes,proto3" json:"dead_bytes,omitempty"`       // pushed for pages that changed again
 	StopMs        float64                `protobuf:"fixed64,13,opt,name=stop_ms,json=stopMs,proto3" json:"stop_ms,omitempty"`               // of the pause: the VMM's own
-	SaveMs        float64                `protobuf:"fixed64,14,opt,name=save_ms,json=saveMs,proto3" json:"save_ms,omitempty"`               // of the pause, beside the last pass: the device state
+	SaveMs        float64                `protobuf:"fixed64,14,opt,name=save_ms,json=saveMs,proto3" json:"save_ms,omitempty"`               // of the pause, before the last pass: the device state
 	InsideBytes   uint64                 `protobuf:"varint,20,opt,name=inside_bytes,json=insideBytes,proto3" json:"inside_bytes,omitempty"` // that were sent in the pause, for want of memory to keep them
 	Notes         []string               `protobuf:"bytes,21,rep,name=notes,proto3" json:"notes,omitempty"`                                 // what else took part of the pause
 	// Of a move: how long the VM stood still, and its parts.
