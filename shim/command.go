@@ -31,19 +31,30 @@ func (vm *VM) command(ctx context.Context, id string, args []string) (status uin
 	return r.GetExitStatus(), err
 }
 
-// dismiss has the guest forget a command that has ended; any other is killed first.
-func (vm *VM) dismiss(id string, ended bool) {
+// suspect answers a command that has not ended, for all that is known. No operation gets the VM
+// before it is dismissed, or acquitted.
+func (vm *VM) suspect(id string) *process {
 	p := newProcess(id, Stdio{}, nil)
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	vm.renounced = append(vm.renounced, p)
+	return p
+}
+
+// dismiss has the guest kill and forget a command that is suspected, for as long as it takes.
+func (vm *VM) dismiss(p *process) {
 	ctx, cancel := context.WithTimeout(vm.life, guestBound)
 	defer cancel()
-	if !ended {
-		if !vm.disavow(ctx, p) { // it stands still
-			vm.mu.Lock()
-			vm.renounced = append(vm.renounced, p)
-			vm.mu.Unlock()
-			go vm.renounce(p)
-		}
+	if vm.disavow(ctx, p) {
+		vm.acquit(p)
 		return
 	}
-	vm.forgetExec(ctx, p)
+	go vm.renounce(p) // it stands still
+}
+
+// forgetCommand has the guest forget a command that has ended.
+func (vm *VM) forgetCommand(id string) {
+	ctx, cancel := context.WithTimeout(vm.life, guestBound)
+	defer cancel()
+	vm.forgetExec(ctx, newProcess(id, Stdio{}, nil))
 }

@@ -35,6 +35,11 @@ func (vm *VM) renounce(p *process) {
 	if vm.disavow(vm.life, p) {
 		vm.log.Info("an exec whose start was given up is ended", "exec", p.id)
 	}
+	vm.acquit(p)
+}
+
+// acquit says that nothing runs of p.
+func (vm *VM) acquit(p *process) {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	vm.renounced = slices.DeleteFunc(vm.renounced, func(other *process) bool { return other == p })

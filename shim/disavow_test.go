@@ -242,7 +242,11 @@ func TestCommandOfAGuestThatStandsStill(t *testing.T) {
 		vm := &VM{life: t.Context(), agent: a, init: newProcess("", Stdio{}, nil), log: slog.Default()}
 		left := func() int { vm.mu.Lock(); defer vm.mu.Unlock(); return len(vm.renounced) }
 		begun := time.Now()
-		vm.dismiss("/ready#1", false)
+		p := vm.suspect("/ready#1")
+		if left() != 1 {
+			t.Error("an operation gets the VM while the command is being ended")
+		}
+		vm.dismiss(p)
 		if took := time.Since(begun); took != guestBound || left() != 1 {
 			t.Errorf("it was waited for %v, and %d are followed", took, left())
 		}

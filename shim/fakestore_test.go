@@ -24,6 +24,7 @@ type fakeStore struct {
 	sent       worker.SendJob
 	received   worker.ReceiveJob
 	resume     json.RawMessage // of what was sent
+	spoil      func()          // if set, called when all is sent
 	lingers    atomic.Bool     // who has sent the VM has its RAM mapped
 	outlives   atomic.Bool     // and did when its file was removed
 	stranger   int             // so many connections are not the source's
@@ -148,6 +149,9 @@ func (s *fakeStore) Send(ctx context.Context, j worker.SendJob, notify func(work
 	s.resume = resume
 	if err := s.wait(ctx, s.block); err != nil {
 		return snapshot.Sent{}, err
+	}
+	if s.spoil != nil {
+		s.spoil()
 	}
 	j.Ended(streamDigest)
 	if err := s.call("send end"); err != nil {

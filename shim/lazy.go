@@ -36,7 +36,7 @@ func (s *starting) beginFill(_ context.Context, u *undo) error {
 	if vm.noted().Filling == nil {
 		return nil
 	}
-	vm.fillOn()
+	s.filling = vm.fillOn()
 	u.add("end the fill", func(ctx context.Context) error { vm.emptyHanded(ctx); return nil })
 	return nil
 }
@@ -56,7 +56,7 @@ func (s *starting) expect(_ context.Context, u *undo) error {
 		return fmt.Errorf("restore lazily: %w", err)
 	}
 	s.armed = true
-	vm.filling().meet()
+	s.filling.meet()
 	// Before the VMM is killed, which the step before this one has started.
 	u.add("stop to fill RAM", func(ctx context.Context) error { vm.emptyHanded(ctx); return nil })
 	return nil

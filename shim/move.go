@@ -163,6 +163,7 @@ func (vm *VM) stream(c *capture) (string, error) {
 		noted = vm.noteSent(c.ref, sent.Digest)
 	}
 	if err = errors.Join(err, noted); err != nil {
+		c.cancel() // of a worker that has sent the VM, too: it runs on
 		return "", err
 	}
 	out.Digest, out.RamBytes, out.ResidentBytes, out.MovedBytes = sent.Digest, sent.RAM, sent.Resident, sent.Moved

@@ -91,6 +91,10 @@ func (vm *VM) isReady(ctx context.Context, probe []string) (uint32, error) {
 	defer vm.calling()()
 	id := "/ready#" + uuid.NewString() // containerd has no such ids, and no shim before this one has
 	status, err := vm.command(ctx, id, probe)
-	vm.dismiss(id, err == nil)
+	if err == nil {
+		vm.forgetCommand(id)
+	} else {
+		vm.dismiss(vm.suspect(id))
+	}
 	return status, err
 }

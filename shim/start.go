@@ -80,6 +80,7 @@ type starting struct {
 	flows     func()     // says that the streams of a task that runs flow too; nil: it does not run
 	readdress bool       // the guest had other addresses
 	plugs     bool       // NICs are plugged in after the restore
+	filling   *filling   // of a lazy wake
 	armed     bool       // what the VM writes is noted from its first instruction on
 	address   starts.Address
 	announced bool   // where the VM is

@@ -124,8 +124,17 @@ func (vm *VM) tellOne(ctx context.Context, w Word) {
 	default:
 		vm.log.Info("the workload was told", "word", w.Word, "digest", w.Digest)
 	}
-	if vm.insist(ctx, vm.write(w.strike), w.strike) {
-		vm.dismiss(w.ID, err == nil)
+	var p *process
+	if err != nil { // before nothing in the journal speaks of it any more
+		p = vm.suspect(w.ID)
+	}
+	switch struck := vm.insist(ctx, vm.write(w.strike), w.strike); {
+	case struck && p != nil:
+		vm.dismiss(p)
+	case struck:
+		vm.forgetCommand(w.ID)
+	case p != nil: // the word is still to be told
+		vm.acquit(p)
 	}
 }
 

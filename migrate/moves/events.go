@@ -2,7 +2,6 @@ package moves
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -17,7 +16,7 @@ import (
 // engine's back: a switch-over waits for no event.
 type Journal struct {
 	append func(context.Context, *nodev1.MoveEvent) error
-	queue  chan *nodev1.MoveEvent
+	queue  chan said
 	ends   chan struct{} // closed by Close: nothing waits any more
 	done   chan struct{}
 
@@ -25,9 +24,15 @@ type Journal struct {
 	said map[string]string // the last reason of a retry, by operation
 }
 
+// said is an event, which is not written before from.
+type said struct {
+	*nodev1.MoveEvent
+	from time.Time
+}
+
 // NewJournal writes by append until Close.
 func NewJournal(append func(context.Context, *nodev1.MoveEvent) error) *Journal {
-	j := &Journal{append: append, queue: make(chan *nodev1.MoveEvent, 1024), ends: make(chan struct{}), done: make(chan struct{}), said: map[string]string{}}
+	j := &Journal{append: append, queue: make(chan said, 1024), ends: make(chan struct{}), done: make(chan struct{}), said: map[string]string{}}
 	go j.write()
 	return j
 }
@@ -51,17 +56,13 @@ var aside = 100 * time.Millisecond
 
 func (j *Journal) write() {
 	defer close(j.done)
-	var waited string
 	for ev := range j.queue {
-		if which := fmt.Sprint(ev.GetOperation(), " ", ev.GetAttempt()); ev.GetType() == moves.Switching && which != waited {
-			waited = which // it is told again with its commit
-			select {
-			case <-time.After(aside):
-			case <-j.ends:
-			}
+		select {
+		case <-time.After(time.Until(ev.from)):
+		case <-j.ends:
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
-		if err := j.append(ctx, ev); err != nil {
+		if err := j.append(ctx, ev.MoveEvent); err != nil {
 			slog.Warn("write event", "type", ev.GetType(), "operation", ev.GetOperation(), "error", err)
 		}
 		cancel()
@@ -91,9 +92,13 @@ func (j *Journal) Event(ctx context.Context, ev engine.Event) {
 	if j.repeated(out) {
 		return
 	}
+	from := time.Now()
+	if kind == moves.Switching {
+		from = from.Add(aside)
+	}
 	for _, out := range append(before(out, ev.Op), out) {
 		select {
-		case j.queue <- out:
+		case j.queue <- said{out, from}:
 		default:
 			slog.WarnContext(ctx, "event dropped: the store does not keep up", "type", out.GetType(), "operation", ev.Operation)
 		}

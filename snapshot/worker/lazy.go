@@ -62,11 +62,17 @@ func (c *Client) LazyFill(ctx context.Context, j LazyJob, notify func(Progress))
 		}
 		return m, errors.Join(sendFile(own, m.Fault), m.Fault.Close())
 	}
+	whole, end := false, j.Whole
+	j.Whole = func(ctx context.Context) error {
+		err := end(ctx)
+		whole = err == nil
+		return err
+	}
 	files := fileList{}
 	files.add(j.Socket)
 	files.add(j.Table)
 	l, err := c.run(ctx, job{LazyFill: &j}, files, notify)
-	if err == nil && l.Filled == nil {
+	if err == nil && (l.Filled == nil || !whole) { // whatever a worker says that a snapshot has taken over
 		err = errAnswer
 	}
 	return err

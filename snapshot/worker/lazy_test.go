@@ -13,6 +13,15 @@ import (
 	"godwit.dev/godwit/snapshot/store/storetest"
 )
 
+// A worker that a snapshot has taken over says that all is there, and nobody has asked for RAM.
+func TestLazyFillIsNotBelieved(t *testing.T) {
+	c := &Client{Command: []string{"/bin/sh", "-c", `read job; echo '{"filled":{}}'`}}
+	job := LazyJob{RAM: func(context.Context) (*WaitingRAM, error) { return nil, nil }, Whole: func(context.Context) error { return nil }}
+	if err := c.LazyFill(t.Context(), job, nil); !errdefs.IsInternal(err) {
+		t.Errorf("got %v", err)
+	}
+}
+
 // A snapshot is open by the time RAM is asked for, whose VMM may be starting meanwhile; what is
 // answered reaches the worker, and an error ends it.
 func TestLazyFillOpensFirst(t *testing.T) {

@@ -189,9 +189,12 @@ func (j *SendJob) run(ctx context.Context, answer func(line), notify func(Progre
 		return line{Sent: &s}
 	}
 	sent, err := snapshot.Send(ctx, conn, source(j.State, j.Spaces, j.Disks), snapshot.SendOptions{
-		Ref: j.Ref, Live: restoring{j.Live}, Budget: j.Budget, Tracker: tracker, Table: osFile(j.Table), Bandwidth: j.Bandwidth,
+		Ref: j.Ref, Live: j.Live, Budget: j.Budget, Tracker: tracker, Table: osFile(j.Table), Bandwidth: j.Bandwidth,
 		Progress: func(p snapshot.Progress) { notify(Progress{Progress: p}) },
-		Ended:    func(digest string) { answer(line{Ended: digest}) },
+		Ended: func(digest string) {
+			debug.SetGCPercent(gcPercent) // the last pass is over
+			answer(line{Ended: digest})
+		},
 		Ready: func(s snapshot.Sent) {
 			answer(answered(s))
 			linger(ctx)
@@ -210,14 +213,6 @@ func linger(ctx context.Context) {
 	case <-ctx.Done():
 	case <-time.After(lingering):
 	}
-}
-
-// restoring collects garbage again behind the state, which is when it is of use.
-type restoring struct{ snapshot.Live }
-
-func (r restoring) Save(ctx context.Context) (json.RawMessage, error) {
-	defer debug.SetGCPercent(gcPercent)
-	return r.Live.Save(ctx)
 }
 
 func (j *ReceiveJob) run(ctx context.Context, notify func(Progress)) (line, error) {

@@ -161,7 +161,7 @@ func (d *Driver) attach(ctx context.Context, p vmm.Process, proc *process.Proces
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 	if m != nil {
-		return nil, errors.Join(err, m.Kill(undo))
+		return nil, errors.Join(err, m.Kill(undo), m.closeIncoming())
 	}
 	err = errors.Join(err, proc.Kill(), proc.Gone(undo))
 	proc.Status()
