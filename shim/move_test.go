@@ -7,11 +7,9 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/errdefs"
@@ -136,29 +134,6 @@ func TestSendFailsAtEachCall(t *testing.T) {
 		_, err = w.send()
 		w.must("send again", err)
 	})
-}
-
-// A VM that was sent, and whose journal cannot say so, runs on, and whoever has sent it is gone.
-func TestSentAndNotNoted(t *testing.T) {
-	w := moving(t)
-	vm, err := w.service.the()
-	w.must("find", err)
-	journal := filepath.Join(vm.dir, "node.json")
-	w.store.spoil = func() {
-		w.must("spoil", errors.Join(os.Remove(journal), os.MkdirAll(filepath.Join(journal, "x"), 0o700)))
-	}
-	if _, err := w.send(); err == nil {
-		t.Fatal("sent")
-	}
-	w.must("mend", os.RemoveAll(journal))
-	for begun := time.Now(); w.store.lingers.Load(); time.Sleep(time.Millisecond) {
-		if time.Since(begun) > 10*time.Second {
-			t.Fatal("the worker has the VM's memory mapped")
-		}
-	}
-	if !w.machine.running() {
-		t.Error("the VM does not run")
-	}
 }
 
 // R2: after the vote only the record's word gives the VM back, once, under its generation.
