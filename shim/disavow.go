@@ -53,7 +53,8 @@ func (vm *VM) disavow(ctx context.Context, p *process) bool {
 		_, err := agent.Kill(ctx, &agentv1.KillRequest{Id: p.guest, Signal: sigkill, Never: true})
 		switch {
 		case err == nil:
-			return vm.buryExec(ctx, p)
+			vm.buryExec(ctx, p)
+			return true
 		case errdefs.IsNotFound(err): // an earlier build; it has ended, or was never there, or comes
 			if _, err := agent.Remove(ctx, &agentv1.RemoveRequest{Id: p.guest}); err == nil {
 				return true
@@ -77,11 +78,10 @@ func (vm *VM) disavow(ctx context.Context, p *process) bool {
 
 // buryExec has the guest forget an exec that was killed. One that does not die is killed all the
 // same.
-func (vm *VM) buryExec(ctx context.Context, p *process) bool {
+func (vm *VM) buryExec(ctx context.Context, p *process) {
 	ctx, cancel := context.WithTimeout(ctx, guestBound)
 	defer cancel()
 	if _, err := vm.guest().Wait(ctx, &agentv1.WaitRequest{Id: p.guest}); err == nil {
 		vm.forgetExec(ctx, p)
 	}
-	return true
 }

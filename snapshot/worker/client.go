@@ -266,22 +266,26 @@ func (t talk) obey(ctx context.Context, l line, stdin io.Writer) error {
 	case l.Pause:
 		return t.pause(ctx, stdin)
 	case l.RAM && t.ram != nil:
-		r := reply{}
 		m, err := t.ram(ctx)
 		if err != nil {
-			r.Error = newRemoteError(err)
-		} else {
-			r.Regions = m.Regions
+			return respond(stdin, reply{}, err)
 		}
-		return json.NewEncoder(stdin).Encode(r)
+		return respond(stdin, reply{Regions: m.Regions}, nil)
 	case l.Whole && t.whole != nil:
-		r := reply{}
-		if err := t.whole(ctx); err != nil {
-			r.Error = newRemoteError(err)
-		}
-		return json.NewEncoder(stdin).Encode(r)
+		return respond(stdin, reply{}, t.whole(ctx))
 	case l.Complete, l.Arrived != nil:
 		return t.arrive(ctx, l, stdin)
+	}
+	return nil
+}
+
+// respond answers what a worker has asked for; an err goes to the worker.
+func respond(stdin io.Writer, r reply, err error) error {
+	if err != nil {
+		r.Error = newRemoteError(err)
+	}
+	if err := json.NewEncoder(stdin).Encode(r); err != nil {
+		return fmt.Errorf("answer worker: %w", err)
 	}
 	return nil
 }

@@ -101,10 +101,7 @@ func (j *LazyJob) run(ctx context.Context, kept *cache.Dir, notify func(Progress
 // ram has the one at the other end call LazyJob.RAM.
 func (r *remote) ram(ctx context.Context, socket *File) (*WaitingRAM, error) {
 	r.out.write(line{RAM: true})
-	p, err := r.next(ctx)
-	if err == nil && p.Error != nil {
-		err = p.Error
-	}
+	p, err := r.answer(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -115,9 +112,5 @@ func (r *remote) ram(ctx context.Context, socket *File) (*WaitingRAM, error) {
 // whole has the one at the other end call LazyJob.Whole.
 func (r *remote) whole(ctx context.Context) error {
 	r.out.write(line{Whole: true})
-	p, err := r.next(ctx)
-	if err == nil && p.Error != nil {
-		return p.Error
-	}
-	return err
+	return r.done(ctx)
 }

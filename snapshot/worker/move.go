@@ -137,14 +137,7 @@ func (t talk) arrive(ctx context.Context, l line, stdin io.Writer) error {
 	} else {
 		err = t.arrival.Load(ctx, l.Arrived.Digest, l.Arrived.Resume)
 	}
-	var r reply
-	if err != nil {
-		r.Error = newRemoteError(err)
-	}
-	if err := json.NewEncoder(stdin).Encode(r); err != nil {
-		return fmt.Errorf("answer worker: %w", err)
-	}
-	return nil
+	return respond(stdin, reply{}, err)
 }
 
 // Complete implements Arrival for the one at the other end.
@@ -160,11 +153,17 @@ func (r *remote) Load(ctx context.Context, digest string, resume json.RawMessage
 }
 
 func (r *remote) done(ctx context.Context) error {
+	_, err := r.answer(ctx)
+	return err
+}
+
+// answer awaits what the other end says to a line that has it called.
+func (r *remote) answer(ctx context.Context) (reply, error) {
 	p, err := r.next(ctx)
 	if err == nil && p.Error != nil {
 		err = p.Error
 	}
-	return err
+	return p, err
 }
 
 func (j *SendJob) run(ctx context.Context, answer func(line), notify func(Progress)) (line, error) {

@@ -151,7 +151,7 @@ func (d *Driver) attach(ctx context.Context, p vmm.Process, proc *process.Proces
 		err = m.prepare(ctx)
 	}
 	if err == nil && cfg.Ahead {
-		if err = m.openIncoming(ctx); err == nil {
+		if err = m.keepIncoming(ctx); err == nil {
 			err = m.warm(ctx)
 		}
 	}

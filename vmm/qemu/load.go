@@ -18,23 +18,32 @@ const stateMagic = "QEVM"
 
 // openIncoming has a VM that is Incoming read its state from a pipe, whose first bytes, the same in
 // every state, are there: so QEMU has begun with it, before a VM stands still for it where it is
-// started ahead, and ends by itself if this process does.
-func (m *Machine) openIncoming(ctx context.Context) error {
+// started ahead, and ends by itself if this process does. It answers where the rest is to be written.
+func (m *Machine) openIncoming(ctx context.Context) (*os.File, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	r, w, err := os.Pipe()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if _, err = w.WriteString(stateMagic); err != nil {
-		return errors.Join(err, r.Close(), w.Close())
+		return nil, errors.Join(err, r.Close(), w.Close())
 	}
 	if err := m.handOver(ctx, "migrate-incoming", r); err != nil {
-		return errors.Join(fmt.Errorf("await state: %w", err), w.Close())
+		return nil, errors.Join(fmt.Errorf("await state: %w", err), w.Close())
+	}
+	return w, nil
+}
+
+// keepIncoming has openIncoming's answer wait for LoadState.
+func (m *Machine) keepIncoming(ctx context.Context) error {
+	w, err := m.openIncoming(ctx)
+	if err != nil {
+		return err
 	}
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.incoming = w
-	m.mu.Unlock()
 	return nil
 }
 
@@ -89,10 +98,10 @@ func (m *Machine) loadState(ctx context.Context, from *os.File) error {
 		} else if status != "inmigrate" {
 			return fmt.Errorf("VM is %s, it was not started as incoming: %w", status, errdefs.ErrFailedPrecondition)
 		}
-		if err := m.openIncoming(ctx); err != nil {
+		var err error
+		if w, err = m.openIncoming(ctx); err != nil {
 			return err
 		}
-		w = m.takeIncoming()
 	}
 	told := m.transfers()
 	defer told.Close()
