@@ -27,6 +27,7 @@ require (
 	github.com/klauspost/compress v1.20.3
 	github.com/landlock-lsm/go-landlock v0.11.0
 	github.com/mattn/go-isatty v0.0.24
+	github.com/minio/minlz v1.2.3
 	github.com/moby/sys/capability v0.5.0
 	github.com/moby/sys/user v0.5.0
 	github.com/opencontainers/go-digest v1.0.0

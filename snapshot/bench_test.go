@@ -250,7 +250,7 @@ func (w *wire) Put(ctx context.Context, o store.Object, c store.Content) error {
 // chosen by itself should be near the better one everywhere.
 func BenchmarkCodecs(b *testing.B) {
 	for _, mbit := range []int64{500, 1000, 5000, 10000} {
-		for name, codec := range map[string]format.Codec{"auto": CodecAuto, "s2": format.S2, "zstd": format.Zstd} {
+		for name, codec := range map[string]format.Codec{"auto": CodecAuto, "minlz": format.MinLZ, "s2": format.S2, "zstd": format.Zstd} {
 			b.Run(fmt.Sprintf("%dMbit/%s", mbit, name), func(b *testing.B) {
 				w := benchWorld(b)
 				if file := os.Getenv("GODWIT_BENCH_RAM"); file != "" {

@@ -137,9 +137,9 @@ func TestCodecFollowsTheNetwork(t *testing.T) {
 		busy    bool
 		want    format.Codec
 	}{
-		"fast": {0, true, false, format.S2}, "slow": {mostWaiting + 1, true, false, format.Zstd},
+		"fast": {0, true, false, format.MinLZ}, "slow": {mostWaiting + 1, true, false, format.Zstd},
 		"fast, noise": {0, false, false, format.Raw}, "slow, noise": {mostWaiting + 1, false, false, format.Raw},
-		"fast, no core idle": {0, true, true, format.S2}, "slow, no core idle": {mostWaiting + 1, true, true, format.S2},
+		"fast, no core idle": {0, true, true, format.MinLZ}, "slow, no core idle": {mostWaiting + 1, true, true, format.S2},
 	} {
 		k := &packer{push: &push{o: Options{Spare: func() bool { return !tt.busy }}}}
 		k.waiting.Store(tt.waiting)
@@ -188,7 +188,7 @@ func TestSlowRegistryGetsLess(t *testing.T) {
 	for _, f := range s.index.Frames {
 		codecs[f.Codec]++
 	}
-	if codecs[format.Zstd] == 0 || codecs[format.S2] == 0 || codecs[format.Raw] == 0 {
+	if codecs[format.Zstd] == 0 || codecs[format.MinLZ] == 0 || codecs[format.Raw] == 0 {
 		t.Errorf("frames by codec: %v, want some of each", codecs)
 	}
 }

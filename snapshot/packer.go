@@ -86,7 +86,9 @@ func (k *packer) codec() format.Codec {
 	switch {
 	case k.o.Codec != CodecAuto:
 		return k.o.Codec
-	case (k.stalled.Load() || k.waiting.Load() > mostWaiting) && k.o.Spare():
+	case !k.stalled.Load() && k.waiting.Load() <= mostWaiting:
+		return format.MinLZ
+	case k.o.Spare():
 		return format.Zstd
 	}
 	return format.S2

@@ -95,8 +95,9 @@ type Options struct {
 	Still bool
 }
 
-// CodecAuto takes S2 as long as packs leave as fast as they are filled, and Zstd, which takes
-// twice the time and makes frames a fifth smaller, where they pile up and cores are idle.
+// CodecAuto takes MinLZ as long as packs leave as fast as they are filled. Where they pile up it takes
+// Zstd, which takes four times the time and makes frames a third smaller, if cores are idle, else S2,
+// between both.
 const CodecAuto format.Codec = 0
 
 // PageCost is the memory, in bytes, that a push may take for each page of Spaces beside

@@ -14,7 +14,7 @@ import (
 
 // A reader written from docs/snapshot-format.md alone restores what Push stored.
 func TestIndependentReader(t *testing.T) {
-	for _, codec := range []format.Codec{format.S2, format.Zstd} {
+	for _, codec := range []format.Codec{format.MinLZ, format.S2, format.Zstd} {
 		w := newWorld(t, 11)
 		small(t, w)
 		w.opts.Codec = codec

@@ -2,21 +2,33 @@ package format
 
 import (
 	"bytes"
+	"encoding/binary"
 	"runtime"
 	"testing"
 
 	"github.com/containerd/errdefs"
 	"github.com/klauspost/compress/s2"
 	"github.com/klauspost/compress/zstd"
+	"github.com/minio/minlz"
 )
 
-// S0-44: a frame of either codec that holds a byte more than its pages, a frame more than the
+// S0-44: a frame of any codec that holds a byte more than its pages, a frame more than the
 // format allows, or 32 MiB of zeros in a few bytes, is DataLoss, and its decoder
 // takes no more memory for it than for a good one.
 func TestBombs(t *testing.T) {
 	const bomb = 32 << 20
 	pack := map[Codec]func(n int) []byte{
 		S2: func(n int) []byte { return s2.EncodeBest(nil, make([]byte, n)) },
+		MinLZ: func(n int) []byte { // of one repeat, which says nothing of its length beyond 16 MiB
+			if n > minlz.MaxBlockSize {
+				return append(binary.AppendUvarint([]byte{0}, uint64(n)), 0, 0, 0xfc, 0xff, 0xff, 0xff)
+			}
+			stored, err := minlz.Encode(nil, make([]byte, n), minlz.LevelSmallest)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return stored
+		},
 		Zstd: func(n int) []byte { // as a stream, which says nothing of its length
 			var b bytes.Buffer
 			enc, err := zstd.NewWriter(&b, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(MaxFrame))

@@ -6,6 +6,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/klauspost/compress/s2"
 	"github.com/klauspost/compress/zstd"
+	"github.com/minio/minlz"
 	"github.com/zeebo/blake3"
 
 	"godwit.dev/godwit/snapshot/seal"
@@ -16,16 +17,17 @@ type Codec uint8
 
 // Codecs of version 1.
 const (
-	Raw  Codec = 0
-	Zstd Codec = 1
-	S2   Codec = 2
+	Raw   Codec = 0
+	Zstd  Codec = 1
+	S2    Codec = 2
+	MinLZ Codec = 3 // https://github.com/minio/minlz/blob/v1.2.3/SPEC.md, a block
 
 	// Sealed is added to the codec of a frame whose stored bytes are sealed, after they
 	// were encoded.
 	Sealed Codec = 128
 )
 
-func (c Codec) known() bool { return c.plain() <= S2 }
+func (c Codec) known() bool { return c.plain() <= MinLZ }
 
 func (c Codec) plain() Codec { return c &^ Sealed }
 
@@ -82,6 +84,13 @@ func (c *Coder) Pack(codec Codec, raw []byte) ([]byte, Frame, error) {
 			c.buf = make([]byte, n)
 		}
 		stored = s2.Encode(c.buf[:cap(c.buf)], raw)
+	case MinLZ:
+		if n := minlz.MaxEncodedLen(MaxFrame); cap(c.buf) < n {
+			c.buf = make([]byte, n)
+		}
+		if b := minlz.TryEncode(c.buf[:cap(c.buf)], raw, minlz.LevelSuperFast); b != nil {
+			stored = b
+		}
 	case Zstd:
 		if c.enc == nil {
 			enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest),
@@ -167,6 +176,12 @@ func (c *Coder) unpack(dst []byte, f *Frame, stored []byte) ([]byte, error) {
 		var n int
 		if n, err = s2.DecodedLen(stored); err == nil && n == size {
 			raw, err = s2.Decode(dst, stored)
+		}
+	case MinLZ:
+		var n int
+		var own bool // its decoder takes S2 as well
+		if own, n, err = minlz.IsMinLZ(stored); err == nil && own && n == size {
+			raw, err = minlz.Decode(dst, stored)
 		}
 	case Zstd:
 		if c.dec == nil {

@@ -97,7 +97,7 @@ func TestIndexRefuses(t *testing.T) {
 		}
 	}
 	x := sample()
-	x.Frames[0].Codec = 3
+	x.Frames[0].Codec = 4
 	if err := x.Validate(); !errdefs.IsNotImplemented(err) {
 		t.Errorf("unknown codec: %v", err)
 	}
@@ -160,7 +160,7 @@ func TestCodecs(t *testing.T) {
 		noise[i] = byte(rng.Uint32())
 	}
 	text := bytes.Repeat([]byte("all work and no play "), MaxFrame/21+1)[:MaxFrame]
-	for _, codec := range []Codec{Raw, Zstd, S2} {
+	for _, codec := range []Codec{Raw, Zstd, S2, MinLZ} {
 		for _, pages := range []int{1, 7, 16} {
 			for kind, src := range map[string][]byte{"noise": noise, "text": text} {
 				var enc, dec Coder
@@ -232,10 +232,11 @@ func FuzzTables(f *testing.F) {
 
 // A stored frame that lies about itself never yields other than its size.
 func FuzzFrame(f *testing.F) {
-	f.Add([]byte("abc"), uint8(1), uint8(2))
+	f.Add([]byte("abc"), uint8(1), uint8(S2))
+	f.Add(handmade, uint8(0), uint8(MinLZ))
 	f.Fuzz(func(t *testing.T, stored []byte, pages, codec uint8) {
 		pages = pages%FramePages + 1
-		fr := Frame{Pages: pages, Codec: Codec(codec % 3), Stored: uint32(len(stored))}
+		fr := Frame{Pages: pages, Codec: Codec(codec % 4), Stored: uint32(len(stored))}
 		fr.BLAKE3 = hash(stored)
 		var c Coder
 		defer c.Close()

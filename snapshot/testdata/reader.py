@@ -70,6 +70,70 @@ def s2(data):
     return bytes(out)
 
 
+def minlz(data):
+    if data[0] != 0:
+        fail("MinLZ: it begins with %d" % data[0])
+    s = 1
+    size = shift = 0
+    while True:
+        b = data[s]
+        s += 1
+        size |= (b & 0x7F) << shift
+        shift += 7
+        if b < 0x80:
+            break
+    out = bytearray()
+    offset = 1
+
+    def number(n):
+        nonlocal s
+        s += n
+        return int.from_bytes(data[s - n:s], "little")
+
+    def literals(n):
+        nonlocal s
+        out.extend(data[s:s + n])
+        s += n
+
+    def longer(n):
+        return n + 4 if n < 61 else 64 + number(n - 60)
+
+    while s < len(data):
+        t = number(1)
+        kind = t & 3
+        before = 0
+        if kind == 0:
+            n = t >> 3
+            length = n + 1 if n < 29 else 30 + number(n - 28)
+            if not t & 4:
+                literals(length)
+                continue
+        elif kind == 1:
+            offset = (t >> 6 | number(1) << 2) + 1
+            n = t >> 2 & 15
+            length = n + 4 if n < 15 else 18 + number(1)
+        elif kind == 2:
+            offset = number(2) + 64
+            length = longer(t >> 2)
+        elif t & 4:
+            t |= number(3) << 8
+            offset = (t >> 11) + 65536
+            before = t >> 3 & 3
+            length = longer(t >> 5 & 63)
+        else:
+            offset = number(2) + 64
+            before = (t >> 3 & 3) + 1
+            length = (t >> 5) + 4
+        literals(before)
+        if offset > len(out):
+            fail("MinLZ: offset %d at %d" % (offset, len(out)))
+        for _ in range(length):
+            out.append(out[-offset])
+    if len(out) != size:
+        fail("MinLZ: %d bytes of %d" % (len(out), size))
+    return bytes(out)
+
+
 IV = (0x6A09E667, 0xBB67AE85, 0x3C6EF372, 0xA54FF53A, 0x510E527F, 0x9B05688C, 0x1F83D9AB, 0x5BE0CD19)
 PERMUTE = (2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8)
 QUARTERS = ((0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15),
@@ -150,7 +214,7 @@ def decode(frame, pack):
     data = pack[offset:offset + stored]
     if blake3(data) != want:
         fail("frame at %d has another hash" % offset)
-    raw = {0: lambda d: d, 1: unzstd, 2: s2}[codec](data)
+    raw = {0: lambda d: d, 1: unzstd, 2: s2, 3: minlz}[codec](data)
     if len(raw) != pages * PAGE:
         fail("frame at %d: %d bytes" % (offset, len(raw)))
     return raw
