@@ -33,6 +33,7 @@ type fakeStore struct {
 	late       chan struct{}   // and for this one behind that of a checkpoint
 	failUpload bool
 	pages      chan struct{} // if set, LazyFill waits for it
+	settles    chan func()   // called when it has been told that the VM wants nothing
 	lacks      string        // for what
 	fills      int           // so many workers have brought RAM
 	dead       int           // so many of them died
@@ -105,6 +106,12 @@ func (s *fakeStore) LazyFill(ctx context.Context, j worker.LazyJob, notify func(
 	if _, err := j.RAM(ctx); err != nil {
 		return err
 	}
+	go func() {
+		for told := range s.settles {
+			notify(worker.Progress{Progress: snapshot.Progress{Step: "lazy fill", Settled: true}})
+			told()
+		}
+	}()
 	if err := s.wait(ctx, s.pages); err != nil {
 		return err
 	}

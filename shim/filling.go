@@ -27,9 +27,10 @@ const emptyBound = 5 * time.Second
 type filling struct {
 	Filling
 	cancel context.CancelFunc
-	waits  chan struct{} // closed once RAM waits for its pages: its VMM is there
-	here   chan struct{} // closed once all pages are there
-	over   chan struct{} // closed when RAM is whole, or nobody brings it any more
+	waits  chan struct{}  // closed once RAM waits for its pages: its VMM is there
+	here   chan struct{}  // closed once all pages are there
+	over   chan struct{}  // closed when RAM is whole, or nobody brings it any more
+	calm   chan time.Time // when it had wanted nothing for a moment
 	came   sync.Once
 	meets  sync.Once
 
@@ -89,7 +90,8 @@ func (vm *VM) noteFill(f *filling, done, total uint64, waiting string) {
 func (vm *VM) fillOn() *filling {
 	ctx, cancel := context.WithCancel(vm.life)
 	f := &filling{
-		Filling: *vm.noted().Filling, cancel: cancel, waits: make(chan struct{}), here: make(chan struct{}), over: make(chan struct{}), total: vm.spec().Memory,
+		Filling: *vm.noted().Filling, cancel: cancel, waits: make(chan struct{}), here: make(chan struct{}), over: make(chan struct{}),
+		calm: make(chan time.Time, 1), total: vm.spec().Memory,
 	}
 	vm.mu.Lock()
 	vm.fills = f
@@ -185,6 +187,10 @@ func (vm *VM) fillOnce(ctx context.Context, f *filling) error {
 		job.Table = worker.Open(table)
 	}
 	return vm.host.Snapshots(j.Cgroup).LazyFill(ctx, job, func(p worker.Progress) {
+		if p.Settled {
+			f.settled()
+			return
+		}
 		vm.noteFill(f, p.Done, p.Total, p.Waiting)
 	})
 }

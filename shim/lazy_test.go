@@ -57,7 +57,47 @@ func lazily(t *testing.T) (w *world, come func()) {
 	w.tracking = func(context.Context) tracking.Choice { return tracking.Choice{Way: track.UFFD} }
 	w.cfg.Worker.Restore = config.RestoreLazy
 	w.store.pages = make(chan struct{})
+	moment, longest := stillMoment, longestAlone
+	stillMoment, longestAlone = time.Millisecond, 2*time.Millisecond
+	t.Cleanup(func() { stillMoment, longestAlone = moment, longest })
 	return w, func() { close(w.store.pages) }
+}
+
+// The guest of a lazy wake is spoken to once it wants no page any more, since it runs: what was so
+// before does not count.
+func TestLazyWakeIsLeftAlone(t *testing.T) {
+	w, come := lazily(t)
+	longestAlone = time.Hour
+	w.store.settles = make(chan func())
+	defer close(w.store.settles)
+	var settled, runs atomic.Bool
+	early := make(chan struct{})
+	w.at("resume", func() error { <-early; runs.Store(true); return nil })
+	w.at("dial", func() error {
+		if !settled.Load() {
+			t.Error("the guest was spoken to while it wants pages")
+		}
+		return nil
+	})
+	w.must("create", w.create())
+	started := make(chan error, 1)
+	go func() { started <- w.start() }()
+	w.store.settles <- func() { close(early) } // before it runs
+	if !eventually(runs.Load) {
+		t.Fatal("the VM does not run")
+	}
+	select {
+	case err := <-started:
+		t.Fatalf("started while the guest wants pages: %v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	settled.Store(true)
+	w.store.settles <- func() {}
+	w.must("start", <-started)
+	come()
+	if !eventually(func() bool { return w.journal().Filling == nil }) {
+		t.Error("RAM is never whole")
+	}
 }
 
 func (w *world) restoring() string {

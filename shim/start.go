@@ -319,18 +319,6 @@ func (s *starting) thaw(ctx context.Context, _ *undo) error {
 	return err
 }
 
-// undisturbed is how long a VM that came in a live move runs before its agent is spoken to.
-// Its peers wait for its work; where the CPU is emulated, the agent's code has to be
-// translated again just as theirs, and would come in between.
-const undisturbed = 100 * time.Millisecond
-
-func (s *starting) leaveAlone(ctx context.Context, _ *undo) error {
-	if s.vm.arrival != nil {
-		sleep(ctx, undisturbed)
-	}
-	return nil
-}
-
 func (s *starting) meet(ctx context.Context, u *undo) error {
 	var first FirstCall
 	if s.template != nil {

@@ -13,20 +13,20 @@ import (
 	"godwit.dev/godwit/snapshot/store"
 )
 
-// firstWindow is how many frames the first read of a pack brings: a MiB of pages.
+// firstWindow is how many frames the first read of a pack brings to either side: a MiB of pages.
 const firstWindow = 16
 
 // window is what is read of a pack for somebody who waits: the more often its pages are wanted,
-// the more of it at once. What a guest touches as it wakes lies close together, and each read costs a
-// round trip that it waits for.
+// the more of it at once, behind it and before it: a kernel gives memory out from above as well. What a
+// guest touches as it wakes lies close together, and each read costs a round trip that it waits for.
 type window struct {
-	frames     int // of the next read
+	frames     int // of the next read, to either side
 	first, end int // of the last one
 }
 
-// ahead says up to where to read for a frame that somebody waits for. One that is on its way
-// already is asked for alone: what comes behind it is not read twice. The caller holds l.mu.
-func (l *lazy) ahead(frame int) (end int) {
+// ahead says from where up to where to read for a frame that somebody waits for. One that is on its
+// way already is asked for alone: what is beside it is not read twice. The caller holds l.mu.
+func (l *lazy) ahead(frame int) (first, end int) {
 	number := int(l.index.Frames[frame].Pack)
 	w := l.windows[number]
 	if w == nil {
@@ -34,13 +34,15 @@ func (l *lazy) ahead(frame int) (end int) {
 		l.windows[number] = w
 	}
 	if frame >= w.first && frame < w.end {
-		return frame + 1
+		return frame, frame + 1
 	}
 	start, last := l.plan.frames(number)
 	for end = frame + 1; end < min(last, frame+w.frames) && !l.here[end].Load(); end++ {
 	}
-	w.first, w.end, w.frames = frame, end, min(2*w.frames, last-start)
-	return end
+	for first = frame; first > max(start, frame-w.frames) && !l.here[first-1].Load(); first-- {
+	}
+	w.first, w.end, w.frames = first, end, min(2*w.frames, last-start)
+	return first, end
 }
 
 // frames brings some of a pack, the one that is waited for first: as soon as its bytes are here,

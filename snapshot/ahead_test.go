@@ -27,26 +27,27 @@ func TestAhead(t *testing.T) {
 	index := &format.Index{Frames: frames}
 	l := &lazy{filler: &filler{Snapshot: &Snapshot{index: index}, plan: &plan{index: index}}, here: make([]atomic.Bool, len(frames)), windows: map[int]*window{}}
 	l.here[90].Store(true)
-	for _, c := range []struct{ frame, end int }{
-		{3, 3 + firstWindow},
-		{5, 6}, // on its way
-		{3 + firstWindow, 3 + 3*firstWindow},
-		{4, 4 + 4*firstWindow}, // not any more
-		{75, 90},               // that one is here
-		{91, 100},              // the end of the pack
-		{1, 90},
-		{101, 103}, // of another pack
+	for _, c := range []struct{ frame, first, end int }{
+		{30, 30 - firstWindow, 30 + firstWindow},
+		{20, 20, 21}, // on its way
+		{45, 45, 46},
+		{46, 46 - 2*firstWindow, 46 + 2*firstWindow},
+		{13, 0, 13 + 4*firstWindow}, // the begin of the pack
+		{80, 0, 90},                 // that one is here
+		{91, 91, 100},               // the end of the pack
+		{20, 0, 90},                 // not on its way any more
+		{101, 100, 103},             // of another pack
 	} {
-		if end := l.ahead(c.frame); end != c.end {
-			t.Errorf("frame %d is read with those up to %d, want %d", c.frame, end, c.end)
+		if first, end := l.ahead(c.frame); first != c.first || end != c.end {
+			t.Errorf("frame %d is read with those from %d up to %d, want %d, %d", c.frame, first, end, c.first, c.end)
 		}
 	}
 	for range 100 { // nothing grows for ever
-		l.ahead(91)
 		l.ahead(75)
+		l.ahead(91)
 	}
-	if end := l.ahead(1); end != 90 {
-		t.Errorf("at last frame 1 is read with those up to %d, want 90", end)
+	if first, end := l.ahead(60); first != 0 || end != 90 {
+		t.Errorf("at last frame 60 is read with those from %d up to %d, want 0, 90", first, end)
 	}
 }
 

@@ -156,9 +156,9 @@ func (l *lazy) fault(offset int64) {
 		return
 	}
 	l.busy[frame] = true
-	end := l.ahead(frame)
+	first, end := l.ahead(frame)
 	l.served.Go(func() {
-		l.bring(frame, end)
+		l.bring(first, frame, end)
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		delete(l.busy, frame)
@@ -175,8 +175,9 @@ func (l *lazy) zero(offset int64, err error) {
 	}
 }
 
-// bring reads a frame and those behind it up to end, which will be wanted soon, until that succeeds.
-func (l *lazy) bring(frame, end int) {
+// bring reads a frame and those beside it from first up to end, which will be wanted soon: it until that
+// succeeds, those once.
+func (l *lazy) bring(first, frame, end int) {
 	number := int(l.index.Frames[frame].Pack)
 	d := decoder{filler: l.filler, arena: make([]byte, format.MaxFrame)}
 	defer d.coder.Close()
@@ -185,7 +186,7 @@ func (l *lazy) bring(frame, end int) {
 		err := l.frames(&d, frame, end)
 		if err == nil {
 			again.over()
-			return
+			break
 		}
 		if l.here[frame].Load() {
 			again.over()
@@ -194,6 +195,10 @@ func (l *lazy) bring(frame, end int) {
 		if end = frame + 1; !again.after(l.ctx, err) {
 			return
 		}
+		first = frame
+	}
+	if first < frame {
+		_ = l.frames(&d, first, frame)
 	}
 }
 

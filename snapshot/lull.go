@@ -18,9 +18,12 @@ func (l *lazy) lull(ctx context.Context) error {
 	defer tick.Stop()
 	end := time.NewTimer(longestLull)
 	defer end.Stop()
-	for !l.calm() {
+	for !l.calm(lazyLull) {
 		select {
 		case <-tick.C:
+			if l.calm(lazyLull / 8) {
+				l.notify(Progress{Step: "lazy fill", Done: l.done.Load(), Total: l.total, Settled: true})
+			}
 		case <-end.C:
 			return nil
 		case <-ctx.Done():
@@ -30,9 +33,9 @@ func (l *lazy) lull(ctx context.Context) error {
 	return nil
 }
 
-// calm reports whether the VM has wanted something, has it, and wants nothing more for now.
-func (l *lazy) calm() bool {
+// calm reports whether the VM has wanted something, has it, and has wanted nothing more for so long.
+func (l *lazy) calm(long time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.busy) == 0 && !l.wanted.IsZero() && time.Since(l.wanted) >= lazyLull
+	return len(l.busy) == 0 && !l.wanted.IsZero() && time.Since(l.wanted) >= long
 }

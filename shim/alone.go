@@ -1,0 +1,56 @@
+package shim
+
+import (
+	"context"
+	"time"
+)
+
+// undisturbed is how long a VM that came in a live move runs before its agent is spoken to.
+// Its peers wait for its work; where the CPU is emulated, the agent's code has to be
+// translated again just as theirs, and would come in between.
+const undisturbed = 100 * time.Millisecond
+
+// A VM that wakes lazily is left alone until it has wanted no page for a moment, at most so long: what
+// its agent is asked brings pages and translated code of its own in between those that the workload
+// waits for. Variables for the tests.
+var (
+	stillMoment  = 25 * time.Millisecond
+	longestAlone = 200 * time.Millisecond
+)
+
+func (s *starting) leaveAlone(ctx context.Context, _ *undo) error {
+	if s.vm.arrival != nil {
+		sleep(ctx, undisturbed)
+	}
+	if f := s.vm.filling(); f != nil {
+		f.settle(ctx)
+	}
+	return nil
+}
+
+// settled notes that the VM wants nothing now.
+func (f *filling) settled() {
+	select {
+	case f.calm <- time.Now():
+	default:
+	}
+}
+
+// settle returns once a VM that was just resumed wants nothing for a moment, or after longestAlone.
+func (f *filling) settle(ctx context.Context) {
+	end := time.NewTimer(longestAlone)
+	defer end.Stop()
+	for soonest := time.Now().Add(stillMoment); ; {
+		select {
+		case at := <-f.calm:
+			if at.Before(soonest) {
+				continue // that was before it ran
+			}
+		case <-end.C:
+		case <-f.here:
+		case <-f.over:
+		case <-ctx.Done():
+		}
+		return
+	}
+}
