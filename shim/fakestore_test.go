@@ -107,6 +107,9 @@ func (s *fakeStore) LazyFill(ctx context.Context, j worker.LazyJob, notify func(
 		return err
 	}
 	go func() {
+		if s.settles == nil {
+			return
+		}
 		for told := range s.settles {
 			notify(worker.Progress{Progress: snapshot.Progress{Step: "lazy fill", Settled: true}})
 			told()

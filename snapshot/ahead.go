@@ -37,21 +37,45 @@ func (l *lazy) ahead(frame int) (first, end int) {
 		return frame, frame + 1
 	}
 	start, last := l.plan.frames(number)
-	for end = frame + 1; end < min(last, frame+w.frames) && !l.here[end].Load(); end++ {
+	comes := func(i int) bool { return l.here[i].Load() || i >= w.first && i < w.end }
+	for end = frame + 1; end < min(last, frame+w.frames) && !comes(end); end++ {
 	}
-	for first = frame; first > max(start, frame-w.frames) && !l.here[first-1].Load(); first-- {
+	for first = frame; first > max(start, frame-w.frames) && !comes(first-1); first-- {
 	}
 	w.first, w.end, w.frames = first, end, min(2*w.frames, last-start)
 	return first, end
 }
 
-// frames brings some of a pack, the one that is waited for first: as soon as its bytes are here,
-// while those of the others are still under way.
-func (l *lazy) frames(d *decoder, first, end int) error {
+// before brings the frames before one that was waited for: nobody waits for them, so that they are
+// tried once, and not where a store would send the pack from its begin on.
+func (l *lazy) before(d *decoder, first, frame int) {
+	if first = l.lacking(first, frame); first < frame {
+		_ = l.frames(d, first, frame, l.kept, l.keptPart, l.ranged)
+	}
+}
+
+// lacking is where the frames in use begin that are missing right before one.
+func (l *lazy) lacking(first, frame int) int {
+	from := frame
+	for from > first && !l.here[from-1].Load() {
+		from--
+	}
+	for from < frame && len(l.plan.uses(from)) == 0 {
+		from++
+	}
+	return from
+}
+
+// opener opens n bytes of a pack from an offset on.
+type opener func(pack int, offset, n int64) (io.ReadCloser, error)
+
+// frames brings some of a pack, the first one as soon as its bytes are here, while those of the others
+// are still under way. What is open to try is tried one behind the other.
+func (l *lazy) frames(d *decoder, first, end int, open ...opener) error {
 	last := &l.index.Frames[end-1]
 	from := int64(l.index.Frames[first].Offset)
 	var err error
-	for _, open := range []func(pack int, offset, n int64) (io.ReadCloser, error){l.kept, l.keptPart, l.part} {
+	for _, open := range open {
 		var in io.ReadCloser
 		if in, err = open(int(last.Pack), from, int64(last.Offset)+int64(last.Stored)-from); err != nil {
 			continue
@@ -148,21 +172,30 @@ func (s *Snapshot) keeps(pack int, p *plan) bool {
 
 // part opens it in the store, the pack from its begin on where that knows no parts.
 func (l *lazy) part(pack int, offset, n int64) (io.ReadCloser, error) {
-	d := l.parts.packs[pack]
-	if r, ok := l.store.(store.Ranger); ok {
-		in, err := r.GetRange(l.ctx, d.Digest, offset, n)
-		if err == nil {
-			return in, nil
-		}
-		if !errdefs.IsNotImplemented(err) {
-			return nil, lost("pack", d, err)
-		}
+	in, err := l.ranged(pack, offset, n)
+	if !errdefs.IsNotImplemented(err) {
+		return in, err
 	}
-	in, err := l.store.Get(l.ctx, store.Blob(d.Digest))
+	d := l.parts.packs[pack]
+	in, err = l.store.Get(l.ctx, store.Blob(d.Digest))
 	if err != nil {
 		return nil, lost("pack", d, err)
 	}
 	return from(d, in, offset)
+}
+
+// ranged opens it where the store knows parts.
+func (l *lazy) ranged(pack int, offset, n int64) (io.ReadCloser, error) {
+	d := l.parts.packs[pack]
+	r, ok := l.store.(store.Ranger)
+	if !ok {
+		return nil, fmt.Errorf("a part of pack %s: %w", d.Digest, errdefs.ErrNotImplemented)
+	}
+	in, err := r.GetRange(l.ctx, d.Digest, offset, n)
+	if err != nil && !errdefs.IsNotImplemented(err) {
+		err = lost("pack", d, err)
+	}
+	return in, err
 }
 
 // from is the rest of a pack.

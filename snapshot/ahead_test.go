@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -31,12 +32,12 @@ func TestAhead(t *testing.T) {
 		{30, 30 - firstWindow, 30 + firstWindow},
 		{20, 20, 21}, // on its way
 		{45, 45, 46},
-		{46, 46 - 2*firstWindow, 46 + 2*firstWindow},
-		{13, 0, 13 + 4*firstWindow}, // the begin of the pack
-		{80, 0, 90},                 // that one is here
-		{91, 91, 100},               // the end of the pack
-		{20, 0, 90},                 // not on its way any more
-		{101, 100, 103},             // of another pack
+		{46, 46, 46 + 2*firstWindow}, // those before are on their way
+		{13, 0, 46},                  // those from 46 on are; the begin of the pack
+		{80, 46, 90},                 // that one is here
+		{91, 91, 100},                // the end of the pack
+		{20, 0, 90},                  // not on its way any more
+		{101, 100, 103},              // of another pack
 	} {
 		if first, end := l.ahead(c.frame); first != c.first || end != c.end {
 			t.Errorf("frame %d is read with those from %d up to %d, want %d, %d", c.frame, first, end, c.first, c.end)
@@ -48,6 +49,100 @@ func TestAhead(t *testing.T) {
 	}
 	if first, end := l.ahead(60); first != 0 || end != 90 {
 		t.Errorf("at last frame 60 is read with those from %d up to %d, want 0, 90", first, end)
+	}
+}
+
+// The frames before one that was waited for come too; of them only those in use that are missing are
+// asked for, and none where the store knows no parts.
+func TestFillWaitingBefore(t *testing.T) {
+	for name, ranges := range map[string]bool{"parts": true, "no parts": false} {
+		t.Run(name, func(t *testing.T) {
+			quickLazy(t)
+			lazyLull, longestLull = time.Hour, time.Hour // the rest never comes
+			w := newWorld(t, 67)
+			_, s := w.stored(t)
+			asked := &askedFor{Store: w.st}
+			if s.store = asked; ranges {
+				s.store = struct{ *askedRanges }{&askedRanges{asked}}
+			}
+			runs := slices.Clone(s.index.Spaces[0].Runs) // of the first pack
+			runs = slices.DeleteFunc(runs, func(r format.Run) bool { return s.index.Frames[r.Frame].Pack > 0 })
+			slices.SortFunc(runs, func(a, b format.Run) int { return int(a.Frame) - int(b.Frame) })
+			run := runs[len(runs)-1]
+			if n := run.Frame - runs[0].Frame; n == 0 || n >= firstWindow {
+				t.Fatalf("%d frames before the wanted one", n)
+			}
+			ram := newLazyRAM(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() {
+				ended <- s.FillWaiting(ctx, "ram0", ram, FillOptions{}, func(context.Context) error { return nil })
+			}()
+			ram.touch(ctx, int64(run.Page)*format.PageSize)
+			before := func() bool {
+				ram.mu.Lock()
+				defer ram.mu.Unlock()
+				for _, r := range runs {
+					if r.Frame < run.Frame && !ram.there[int64(r.Page)*format.PageSize] {
+						return false
+					}
+				}
+				return true
+			}
+			for end := time.Now().Add(10 * time.Second); ranges && !before() && time.Now().Before(end); time.Sleep(time.Millisecond) {
+			}
+			cancel()
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+			if before() != ranges {
+				t.Errorf("those before are here: %v", !ranges)
+			}
+			if n := asked.n.Load(); !ranges && n != 1 || ranges && n != 2 {
+				t.Errorf("the store was asked %d times", n)
+			}
+		})
+	}
+}
+
+// askedFor counts what is read of a store that knows no parts.
+type askedFor struct {
+	store.Store
+	n atomic.Int32
+}
+
+func (s *askedFor) Get(ctx context.Context, o store.Object) (io.ReadCloser, error) {
+	s.n.Add(1)
+	in, err := s.Store.Get(ctx, o)
+	return struct { // that does not seek
+		io.Reader
+		io.Closer
+	}{in, in}, err
+}
+
+// askedRanges is one that does.
+type askedRanges struct{ *askedFor }
+
+func (s *askedRanges) GetRange(ctx context.Context, d digest.Digest, offset, _ int64) (io.ReadCloser, error) {
+	in, err := s.Get(ctx, store.Blob(d))
+	if err == nil {
+		err = skip(in, offset)
+	}
+	return in, err
+}
+
+// What is asked for before a frame begins with one that is in use and ends with what is here.
+func TestLacking(t *testing.T) {
+	index := &format.Index{Frames: make([]format.Frame, 10), Spaces: []format.Space{{}}}
+	for _, frame := range []uint32{0, 1, 2, 5, 6, 9} {
+		index.Spaces[0].Runs = append(index.Spaces[0].Runs, format.Run{Page: uint64(frame), Frame: frame, Count: 1})
+	}
+	l := &lazy{filler: &filler{plan: newPlan(index, make([]*os.File, 1), true)}, here: make([]atomic.Bool, 10)}
+	l.here[1].Store(true)
+	for _, c := range []struct{ first, frame, want int }{{0, 9, 2}, {4, 9, 5}, {7, 9, 9}, {0, 2, 2}, {0, 1, 0}} {
+		if got := l.lacking(c.first, c.frame); got != c.want {
+			t.Errorf("before %d, from %d on: %d, want %d", c.frame, c.first, got, c.want)
+		}
 	}
 }
 

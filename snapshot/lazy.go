@@ -96,6 +96,7 @@ func (s *Snapshot) fillWaiting(ctx context.Context, space string, ram Waiting, o
 		}
 		return err
 	})
+	f.lazy.served.Go(func() { f.lazy.settling(serve) })
 	g.Go(func() error {
 		defer stop()
 		if err := f.lazy.lull(ctx); err != nil {
@@ -158,10 +159,16 @@ func (l *lazy) fault(offset int64) {
 	l.busy[frame] = true
 	first, end := l.ahead(frame)
 	l.served.Go(func() {
-		l.bring(first, frame, end)
+		d := decoder{filler: l.filler, arena: make([]byte, format.MaxFrame)}
+		defer d.coder.Close()
+		d.coder.Key = l.keys[l.index.Frames[frame].Pack]
+		whole := l.bring(&d, frame, end)
 		l.mu.Lock()
-		defer l.mu.Unlock()
 		delete(l.busy, frame)
+		l.mu.Unlock()
+		if whole {
+			l.before(&d, first, frame)
+		}
 	})
 }
 
@@ -175,30 +182,23 @@ func (l *lazy) zero(offset int64, err error) {
 	}
 }
 
-// bring reads a frame and those beside it from first up to end, which will be wanted soon: it until that
-// succeeds, those once.
-func (l *lazy) bring(first, frame, end int) {
-	number := int(l.index.Frames[frame].Pack)
-	d := decoder{filler: l.filler, arena: make([]byte, format.MaxFrame)}
-	defer d.coder.Close()
-	d.coder.Key = l.keys[number]
-	for again := (retry{filler: l.filler}); ; {
-		err := l.frames(&d, frame, end)
+// bring reads a frame and those behind it up to end, which will be wanted soon, until that succeeds. It
+// answers whether all of them came at once.
+func (l *lazy) bring(d *decoder, frame, end int) bool {
+	whole := true
+	for again := (retry{filler: l.filler}); ; whole = false {
+		err := l.frames(d, frame, end, l.kept, l.keptPart, l.part)
 		if err == nil {
 			again.over()
-			break
+			return whole
 		}
 		if l.here[frame].Load() {
 			again.over()
-			return // who waits for another one has asked for that
+			return false // who waits for another one has asked for that
 		}
 		if end = frame + 1; !again.after(l.ctx, err) {
-			return
+			return false
 		}
-		first = frame
-	}
-	if first < frame {
-		_ = l.frames(&d, first, frame)
 	}
 }
 

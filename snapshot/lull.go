@@ -12,6 +12,10 @@ var (
 	longestLull = time.Second
 )
 
+// longestSettling is for how long it is told that a VM that wakes wants nothing now: as long as a VMM
+// may take to load a state, and more.
+const longestSettling = 10 * time.Second
+
 // lull returns when the rest of the pages may come.
 func (l *lazy) lull(ctx context.Context) error {
 	tick := time.NewTicker(lazyLull / 8)
@@ -21,9 +25,6 @@ func (l *lazy) lull(ctx context.Context) error {
 	for !l.calm(lazyLull) {
 		select {
 		case <-tick.C:
-			if l.calm(lazyLull / 8) {
-				l.notify(Progress{Step: "lazy fill", Done: l.done.Load(), Total: l.total, Settled: true})
-			}
 		case <-end.C:
 			return nil
 		case <-ctx.Done():
@@ -31,6 +32,28 @@ func (l *lazy) lull(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// settling tells each time that the VM has wanted nothing for a moment, for as long as somebody may
+// wait to hear that: it may not run yet.
+func (l *lazy) settling(ctx context.Context) {
+	moment := lazyLull / 8
+	tick := time.NewTicker(moment)
+	defer tick.Stop()
+	end := time.NewTimer(longestSettling)
+	defer end.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if l.calm(moment) {
+				l.notify(Progress{Step: "lazy fill", Done: l.done.Load(), Total: l.total, Settled: true})
+			}
+		case <-end.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // calm reports whether the VM has wanted something, has it, and has wanted nothing more for so long.

@@ -151,8 +151,8 @@ type Progress struct {
 
 	// Waiting is why a VM that runs while it is filled has to wait; empty: it need not.
 	Waiting string `json:"waiting,omitempty"`
-	// Settled: such a VM has wanted no page for a moment. It is told again and again as long as that
-	// is so and the rest of its pages is not on its way.
+	// Settled: such a VM has wanted no page for a moment. It is told again and again while that is so,
+	// in the first seconds.
 	Settled bool `json:"settled,omitempty"`
 
 	// Of a VM that is sent to another node:

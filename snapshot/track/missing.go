@@ -24,8 +24,7 @@ const (
 	copyWP          = 1 << 1
 	eventPagefault  = 0x12
 	messageSize     = 32
-	messages        = 64  // read at a time
-	lookInterval    = 100 // ms between two looks at a context
+	messages        = 64 // read at a time
 )
 
 type copyArg struct {
@@ -93,11 +92,26 @@ func (m *Missing) serve(ctx context.Context, fd int, fault func(offset int64)) e
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return fmt.Errorf("read faults: %w", err)
 	}
+	over, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return fmt.Errorf("read faults: %w", err)
+	}
+	defer unix.Close(over)
+	told := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(told)
+		_, _ = unix.Write(over, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // what fails is only a full counter
+	})
+	defer func() {
+		if !stop() {
+			<-told
+		}
+	}()
 	buf := make([]byte, messages*messageSize)
 	for ctx.Err() == nil {
 		n, err := unix.Read(fd, buf)
 		if errors.Is(err, unix.EAGAIN) {
-			_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, lookInterval)
+			_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}, {Fd: int32(over), Events: unix.POLLIN}}, -1)
 			n = 0
 		}
 		if err != nil && !errors.Is(err, unix.EINTR) {

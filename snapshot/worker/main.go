@@ -340,6 +340,10 @@ const progressInterval = 100 * time.Millisecond
 func (a *answers) progress(p Progress) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if p.Settled { // somebody waits for it
+		_ = a.enc.Encode(line{Progress: &p})
+		return
+	}
 	if now := time.Now(); p.Captured.IsZero() && p.Step != "commit" && p.Waiting == a.waiting {
 		if now.Sub(a.last) < progressInterval {
 			return
