@@ -9,8 +9,7 @@ import (
 	"godwit.dev/godwit/snapshot/format"
 )
 
-// That a VM wants nothing for a moment is told while it is so, not while a page is on its way, and not
-// once the rest of its pages comes.
+// That a VM wants nothing for a moment is told while it is so, and not while a page is on its way.
 func TestSettled(t *testing.T) {
 	quickLazy(t)
 	lazyLull, longestLull = 80*time.Millisecond, time.Hour

@@ -63,6 +63,14 @@ func (c *Coder) Close() {
 	}
 }
 
+// room is the coder's own buffer, of n bytes or more.
+func (c *Coder) room(n int) []byte {
+	if cap(c.buf) < n {
+		c.buf = make([]byte, n)
+	}
+	return c.buf[:cap(c.buf)]
+}
+
 // Encode returns the stored bytes of raw pages and their frame, less its place. A frame
 // that does not shrink stays raw. The bytes are valid until the next call.
 func (c *Coder) Encode(codec Codec, raw []byte) ([]byte, Frame, error) {
@@ -80,15 +88,9 @@ func (c *Coder) Pack(codec Codec, raw []byte) ([]byte, Frame, error) {
 	switch codec {
 	case Raw:
 	case S2:
-		if n := s2.MaxEncodedLen(MaxFrame); cap(c.buf) < n {
-			c.buf = make([]byte, n)
-		}
-		stored = s2.Encode(c.buf[:cap(c.buf)], raw)
+		stored = s2.Encode(c.room(s2.MaxEncodedLen(MaxFrame)), raw)
 	case MinLZ:
-		if n := minlz.MaxEncodedLen(MaxFrame); cap(c.buf) < n {
-			c.buf = make([]byte, n)
-		}
-		if b := minlz.TryEncode(c.buf[:cap(c.buf)], raw, minlz.LevelSuperFast); b != nil {
+		if b := minlz.TryEncode(c.room(minlz.MaxEncodedLen(MaxFrame)), raw, minlz.LevelSuperFast); b != nil {
 			stored = b
 		}
 	case Zstd:
@@ -123,10 +125,7 @@ func (c *Coder) Pack(codec Codec, raw []byte) ([]byte, Frame, error) {
 // Decode verifies stored bytes against their frame and returns the raw pages, valid
 // until the next call.
 func (c *Coder) Decode(f *Frame, stored []byte) ([]byte, error) {
-	if cap(c.buf) < MaxFrame {
-		c.buf = make([]byte, MaxFrame)
-	}
-	return c.DecodeTo(c.buf[:MaxFrame], f, stored)
+	return c.DecodeTo(c.room(MaxFrame), f, stored)
 }
 
 // DecodeTo is Decode into a buffer that has room for the frame. What it returns is valid as
@@ -143,10 +142,7 @@ func (c *Coder) Unpack(pages int, codec Codec, stored []byte) ([]byte, error) {
 	if pages < 1 || pages*PageSize > MaxFrame {
 		return nil, fmt.Errorf("frame of %d pages: %w", pages, errdefs.ErrDataLoss)
 	}
-	if cap(c.buf) < MaxFrame {
-		c.buf = make([]byte, MaxFrame)
-	}
-	return c.unpack(c.buf[:MaxFrame], &Frame{Pages: uint8(pages), Codec: codec}, stored)
+	return c.unpack(c.room(MaxFrame), &Frame{Pages: uint8(pages), Codec: codec}, stored)
 }
 
 func (c *Coder) unpack(dst []byte, f *Frame, stored []byte) ([]byte, error) {

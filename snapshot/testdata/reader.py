@@ -24,114 +24,110 @@ def unzstd(data):
     return subprocess.run(["zstd", "-dcq"], input=data, stdout=subprocess.PIPE, check=True).stdout
 
 
+class Elements:
+    """The encoded bytes of an S2 or MinLZ block, and what has been decoded of them."""
+
+    def __init__(self, name, data):
+        self.name, self.data, self.at, self.out = name, data, 0, bytearray()
+
+    def more(self):
+        return self.at < len(self.data)
+
+    def take(self, n):
+        self.at += n
+        return self.data[self.at - n:self.at]
+
+    def number(self, n):
+        return int.from_bytes(self.take(n), "little")
+
+    def varint(self):
+        value = shift = 0
+        while True:
+            b = self.number(1)
+            value |= (b & 0x7F) << shift
+            shift += 7
+            if b < 0x80:
+                return value
+
+    def literals(self, n):
+        self.out += self.take(n)
+
+    def copy(self, offset, length):
+        if not 0 < offset <= len(self.out):
+            fail("%s: offset %d at %d" % (self.name, offset, len(self.out)))
+        for _ in range(length):
+            self.out.append(self.out[-offset])
+
+    def all(self, size):
+        if len(self.out) != size:
+            fail("%s: %d bytes of %d" % (self.name, len(self.out), size))
+        return bytes(self.out)
+
+
 def s2(data):
-    size = shift = s = 0
-    while True:
-        b = data[s]
-        s += 1
-        size |= (b & 0x7F) << shift
-        shift += 7
-        if b < 0x80:
-            break
-    out = bytearray()
+    e = Elements("S2", data)
+    size = e.varint()
     offset = 0
-
-    def number(n):
-        nonlocal s
-        s += n
-        return int.from_bytes(data[s - n:s], "little")
-
-    while s < len(data):
-        t = data[s]
-        s += 1
+    while e.more():
+        t = e.number(1)
         kind, n = t & 3, t >> 2
         if kind == 0:
-            length = (number(n - 59) if n >= 60 else n) + 1
-            out += data[s:s + length]
-            s += length
+            e.literals((e.number(n - 59) if n >= 60 else n) + 1)
             continue
         if kind == 1:
             n &= 7
-            where = (t >> 5) << 8 | number(1)
+            where = (t >> 5) << 8 | e.number(1)
             if where:
                 offset, length = where, n + 4
             elif n < 5:
                 length = n + 4
             else:
-                length = {5: 8, 6: 260, 7: 65540}[n] + number(n - 4)
+                length = {5: 8, 6: 260, 7: 65540}[n] + e.number(n - 4)
         else:
-            length, offset = n + 1, number(2 if kind == 2 else 4)
-        if not 0 < offset <= len(out):
-            fail("S2: offset %d at %d" % (offset, len(out)))
-        for _ in range(length):
-            out.append(out[-offset])
-    if len(out) != size:
-        fail("S2: %d bytes of %d" % (len(out), size))
-    return bytes(out)
+            length, offset = n + 1, e.number(2 if kind == 2 else 4)
+        e.copy(offset, length)
+    return e.all(size)
 
 
 def minlz(data):
     if data[0] != 0:
         fail("MinLZ: it begins with %d" % data[0])
-    s = 1
-    size = shift = 0
-    while True:
-        b = data[s]
-        s += 1
-        size |= (b & 0x7F) << shift
-        shift += 7
-        if b < 0x80:
-            break
-    out = bytearray()
+    e = Elements("MinLZ", data[1:])
+    size = e.varint()
     offset = 1
 
-    def number(n):
-        nonlocal s
-        s += n
-        return int.from_bytes(data[s - n:s], "little")
-
-    def literals(n):
-        nonlocal s
-        out.extend(data[s:s + n])
-        s += n
-
     def longer(n):
-        return n + 4 if n < 61 else 64 + number(n - 60)
+        return n + 4 if n < 61 else 64 + e.number(n - 60)
 
-    while s < len(data):
-        t = number(1)
+    while e.more():
+        t = e.number(1)
         kind = t & 3
         before = 0
         if kind == 0:
             n = t >> 3
-            length = n + 1 if n < 29 else 30 + number(n - 28)
+            length = n + 1 if n < 29 else 30 + e.number(n - 28)
             if not t & 4:
-                literals(length)
+                e.literals(length)
                 continue
         elif kind == 1:
-            offset = (t >> 6 | number(1) << 2) + 1
+            offset = (t >> 6 | e.number(1) << 2) + 1
             n = t >> 2 & 15
-            length = n + 4 if n < 15 else 18 + number(1)
+            length = n + 4 if n < 15 else 18 + e.number(1)
         elif kind == 2:
-            offset = number(2) + 64
+            offset = e.number(2) + 64
             length = longer(t >> 2)
         elif t & 4:
-            t |= number(3) << 8
+            t |= e.number(3) << 8
             offset = (t >> 11) + 65536
             before = t >> 3 & 3
             length = longer(t >> 5 & 63)
         else:
-            offset = number(2) + 64
+            offset = e.number(2) + 64
             before = (t >> 3 & 3) + 1
             length = (t >> 5) + 4
-        literals(before)
-        if offset > len(out):
-            fail("MinLZ: offset %d at %d" % (offset, len(out)))
-        for _ in range(length):
-            out.append(out[-offset])
-    if len(out) != size:
-        fail("MinLZ: %d bytes of %d" % (len(out), size))
-    return bytes(out)
+        e.literals(before)
+        e.copy(offset, length)
+    return e.all(size)
 
 
 IV = (0x6A09E667, 0xBB67AE85, 0x3C6EF372, 0xA54FF53A, 0x510E527F, 0x9B05688C, 0x1F83D9AB, 0x5BE0CD19)
