@@ -8,6 +8,7 @@ import (
 	"time"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/api/pulse"
 )
 
 // standing brings the VM of a capture to a stop, for the worker that makes the snapshot.
@@ -55,6 +56,10 @@ func (s *standing) Prepare(ctx context.Context) error {
 	return nil
 }
 
+// calm is how long garbage is not collected from the pause, or from the arrival of a state, on: longer
+// than a VM stands still for.
+const calm = 500 * time.Millisecond
+
 // Pause ends the talk with the guest and stops the VM.
 func (s *standing) Pause(ctx context.Context) error {
 	vm := s.vm
@@ -67,6 +72,7 @@ func (s *standing) Pause(ctx context.Context) error {
 	if vm.init.pumps.reported() != nil { // it ends here, and is not heard of twice (N-51)
 		return vm.early()
 	}
+	pulse.Calm(calm)
 	s.begun = time.Now()
 	if err := vm.machine.Pause(ctx); err != nil {
 		return err
