@@ -19,10 +19,25 @@ const (
 // Sniff opens a socket that hears each datagram to a UDP port that comes out of a node, at
 // the node's port of the wire: what it reads begins with the IP header, and the kernel
 // says when it came (SCM_TIMESTAMPNS).
-func (h *Harness) Sniff(n *Node, port uint16) (*os.File, error) {
+func (h *Harness) Sniff(n *Node, port uint16) (*os.File, error) { return h.sniff(n, datagrams(port)) }
+
+// SniffARP opens a socket that hears each ARP packet that comes out of a node, without the
+// Ethernet header.
+func (h *Harness) SniffARP(n *Node) (*os.File, error) {
+	return h.sniff(n, []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: adType},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.PACKET_OUTGOING, Jt: 3},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: adProtocol},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.ETH_P_ARP, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 16},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	})
+}
+
+func (h *Harness) sniff(n *Node, code []unix.SockFilter) (*os.File, error) {
 	var fd int
 	err := h.wire.enter(func() (err error) {
-		fd, err = sniff(fmt.Sprintf("port%d", n.index), port)
+		fd, err = sniff(fmt.Sprintf("port%d", n.index), code)
 		return err
 	})
 	if err != nil {
@@ -33,7 +48,7 @@ func (h *Harness) Sniff(n *Node, port uint16) (*os.File, error) {
 
 // SniffLink is Sniff at a link of the caller's own network namespace.
 func SniffLink(link string, port uint16) (*os.File, error) {
-	fd, err := sniff(link, port)
+	fd, err := sniff(link, datagrams(port))
 	if err != nil {
 		return nil, fmt.Errorf("listen at %s: %w", link, err)
 	}
@@ -75,8 +90,8 @@ func (n *Node) Sent(ctx context.Context) (uint64, error) {
 	return links[0].Stats64.TX.Bytes, nil
 }
 
-// sniff opens it on a link of this thread's network namespace.
-func sniff(link string, port uint16) (_ int, err error) {
+// sniff opens one on a link of this thread's network namespace, for what a filter lets pass.
+func sniff(link string, code []unix.SockFilter) (_ int, err error) {
 	dev, err := net.InterfaceByName(link)
 	if err != nil {
 		return 0, err
@@ -90,8 +105,22 @@ func sniff(link string, port uint16) (_ int, err error) {
 			unix.Close(fd)
 		}
 	}()
-	// Only what matches reaches the socket: a move's stream passes here too.
-	code := []unix.SockFilter{
+	program := unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program); err != nil {
+		return 0, fmt.Errorf("filter: %w", err)
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1); err != nil {
+		return 0, err
+	}
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20)
+	all := uint16(unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8)
+	return fd, unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: dev.Index})
+}
+
+// datagrams lets those to a UDP port pass. Only what matches reaches a socket: a move's stream
+// passes here too.
+func datagrams(port uint16) []unix.SockFilter {
+	return []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: adType},
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.PACKET_OUTGOING, Jt: 8},
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: adProtocol},
@@ -104,14 +133,4 @@ func sniff(link string, port uint16) (_ int, err error) {
 		{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 16},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 	}
-	program := unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}
-	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program); err != nil {
-		return 0, fmt.Errorf("filter: %w", err)
-	}
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1); err != nil {
-		return 0, err
-	}
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20)
-	all := uint16(unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8)
-	return fd, unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: dev.Index})
 }

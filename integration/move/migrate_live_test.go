@@ -25,6 +25,7 @@ func TestMigrateLive(t *testing.T) {
 	_, full := take(t, a, "checkpoint", vm)
 	seen := tellTransfer(t, b)
 	u := newUDP(t, h, at)
+	arps := sniffARP(t, h, a, b)
 	for i, to := range []string{"b", "a"} {
 		u.begin()
 		order := []string{vm, "--to", to, "--mode", "live"}
@@ -39,6 +40,10 @@ func TestMigrateLive(t *testing.T) {
 		t.Logf("to %s: stood still %.0f ms: copy %.0f, vote %.1f, commit %.1f, run %.0f", to, m.Figures.Downtime, m.Figures.Copy, m.Figures.Vote, m.Figures.Commit, m.Figures.Run)
 		after(t, watch, to)
 		u.end(i, 1-i)
+		// Four rounds of the node's, and none of the guest's or the VMM's (N-24).
+		if n := gratuitous(t, arps[to], at); n < 2 || n > 8 {
+			t.Errorf("to %s: %d gratuitous ARP packets, 8 are four rounds", to, n)
+		}
 		now := ask(t, h, at)
 		if now.Nonce != before.Nonce || now.PID != before.PID || now.BootID != before.BootID || !now.FileOK || now.Counter <= before.Counter {
 			t.Errorf("to %s: the VM is another one: %+v, was %+v", to, now, before)

@@ -49,13 +49,16 @@ func (m *Machine) keepIncoming(ctx context.Context) error {
 
 // warm has QEMU get the memory that a load takes, 8 MiB in small pieces, before a VM stands still
 // for it: to make a description of all its commands takes more, and what is freed then stays with
-// the process.
+// the process. Its allocator puts the pieces together when it is next asked for a large one, which
+// takes 5 ms: the list of its commands is one.
 func (m *Machine) warm(ctx context.Context) error {
-	err := m.execute(ctx, "query-qmp-schema", nil, nil)
-	if refused := (*qmp.Error)(nil); errors.As(err, &refused) {
-		return nil
+	for _, command := range []string{"query-qmp-schema", "query-commands"} {
+		err := m.execute(ctx, command, nil, nil)
+		if refused := (*qmp.Error)(nil); err != nil && !errors.As(err, &refused) {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 // closeIncoming lets go of what nobody will write to any more.

@@ -15,8 +15,14 @@ import (
 // maxState bounds device state, which is below 1 MiB; RAM in it would be a fault.
 const maxState = 64 << 20
 
+// usualState is more than most states have, half a MiB: a buffer that grows is copied while the
+// VM stands still.
+const usualState = 1 << 20
+
 // prepare sets what every save and load needs: RAM, a shared file, stays out of the
-// state, and QEMU tells when it is through.
+// state, and QEMU tells when it is through. It announces no NIC behind a load, nor has the guest
+// do so: who has the network does, so many times and no more, and a guest that begins with
+// that is later with its work.
 func (m *Machine) prepare(ctx context.Context) error {
 	err := m.execute(ctx, "migrate-set-capabilities", map[string]any{
 		"capabilities": []map[string]any{
@@ -27,7 +33,7 @@ func (m *Machine) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return m.execute(ctx, "migrate-set-parameters", map[string]any{"max-bandwidth": int64(1) << 40}, nil)
+	return m.execute(ctx, "migrate-set-parameters", map[string]any{"max-bandwidth": int64(1) << 40, "announce-rounds": 0}, nil)
 }
 
 // SaveState writes the device state at the file's present offset. The VM must be paused;
@@ -64,10 +70,10 @@ func (m *Machine) state(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var state bytes.Buffer
+	state := bytes.NewBuffer(make([]byte, 0, usualState))
 	copied := make(chan error, 1)
 	go func() {
-		n, err := io.Copy(&state, io.LimitReader(r, maxState))
+		n, err := io.Copy(state, io.LimitReader(r, maxState))
 		if n == maxState {
 			err = fmt.Errorf("more than %d bytes: %w", maxState, errdefs.ErrOutOfRange)
 		}

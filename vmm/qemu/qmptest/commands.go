@@ -12,7 +12,7 @@ const State = "QEVM fake"
 
 func (s *Server) execute(c call, file *os.File) (any, *refusal) {
 	switch c.Execute {
-	case "qmp_capabilities", "migrate-set-capabilities", "migrate-set-parameters", "query-qmp-schema":
+	case "qmp_capabilities", "migrate-set-capabilities", "migrate-set-parameters", "query-qmp-schema", "query-commands":
 		return struct{}{}, nil
 	case "query-status":
 		s.save()
