@@ -111,11 +111,9 @@ func RivalMain(ctx context.Context, text string, out io.Writer) (err error) {
 		return err
 	}
 	w := rivalWord{}
-	var st unix.Stat_t
-	if err := unix.Fstat(int(sides[0].ram.Fd()), &st); err != nil {
+	if w.Resident, err = privateRAM(sides[0].machine.Process().PID, o.RAM); err != nil {
 		return err
 	}
-	w.Resident = float64(st.Blocks*512) / mib
 	ports.Forget()
 	if w.Own, w.Limit, err = migrate(ctx, &sides[0], &sides[1], o.Limit); err != nil {
 		return err
@@ -139,7 +137,6 @@ type rivalSide struct {
 	machine vmm.Machine
 	cfg     *vmm.Config
 	console string
-	ram     *os.File
 	sniffer *os.File
 }
 
@@ -156,7 +153,6 @@ func (s *rivalSide) make(ctx context.Context, o rivalOrder, dir string, i int) (
 	if s.cfg, s.console, err = guestConfig(ctx, o.Root, own, uint64(o.RAM)<<20, o.Probe); err != nil {
 		return err
 	}
-	s.ram = s.cfg.RAM
 	name := fmt.Sprintf("rival%d", i)
 	tap, err := network.LooseTap(name)
 	if err != nil {
@@ -173,7 +169,11 @@ func (s *rivalSide) make(ctx context.Context, o rivalOrder, dir string, i int) (
 	}
 	s.cfg.NICs = []vmm.NIC{{ID: "net0", Slot: qemu.FirstNICSlot, MAC: rivalMAC, MTU: 1500, Tap: tap}}
 	s.cfg.Incoming = i == 1
-	driver, err := qemu.New(qemu.Driver{})
+	binary, err := ownRAM(own, o.RAM)
+	if err != nil {
+		return err
+	}
+	driver, err := qemu.New(qemu.Driver{Binary: binary})
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ func (b *liveBench) verify(ctx context.Context, direct bool) error {
 	if direct {
 		suffix, flags = "_direct", append(flags, "-direct", "/data/direct")
 	}
-	if err := b.boot(ctx, shape{ram: 1536, resident: 300}, "auto", flags...); err != nil {
+	if err := b.boot(ctx, shape{ram: 1536, resident: 300, idle: liveIdle}, "auto", flags...); err != nil {
 		return err
 	}
 	type end struct {

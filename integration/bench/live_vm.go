@@ -22,8 +22,8 @@ const (
 // probeFlags are those of the guest in a move, the same for godwit and its rivals.
 func probeFlags(s shape, more ...string) []string {
 	return append([]string{
-		"-beacon", net.JoinHostPort(harness.Gateway, fmt.Sprint(livePort)), "-interval", liveTick.String(),
-		"-fill", fmt.Sprint(noise), "-soft", fmt.Sprint(max(0, s.resident-pauseIdle)),
+		"-beacon", net.JoinHostPort(harness.Gateway, fmt.Sprint(livePort)), "-interval", liveTick.String(), "-lean",
+		"-fill", fmt.Sprint(noise), "-soft", fmt.Sprint(max(0, s.resident-s.idle-noise)),
 	}, more...)
 }
 
@@ -168,13 +168,13 @@ func (b *liveBench) still(ctx context.Context, figure string, s shape, way strin
 }
 
 func (b *liveBench) dirty(ctx context.Context) error {
-	s := shape{ram: 4096, resident: 1300 - 512} // the rest is what it dirties
+	s := shape{ram: 4096, resident: 1300 - 512, idle: liveIdle} // the rest is what it dirties
 	return b.still(ctx, "stop_cont_ms_4g_dirty200", s, "auto", "-dirty", fmt.Sprint(dirtyRate))
 }
 
 func (b *liveBench) flat(ctx context.Context) error {
 	for _, resident := range []int{230, 1300} {
-		if err := b.still(ctx, fmt.Sprintf("stop_cont_ms_2g_%d", resident), shape{ram: 2048, resident: resident}, "auto"); err != nil {
+		if err := b.still(ctx, fmt.Sprintf("stop_cont_ms_2g_%d", resident), shape{ram: 2048, resident: resident, idle: liveIdle}, "auto"); err != nil {
 			return err
 		}
 	}
@@ -182,5 +182,5 @@ func (b *liveBench) flat(ctx context.Context) error {
 }
 
 func (b *liveBench) content(ctx context.Context) error {
-	return b.still(ctx, "content_stop_cont_ms_2g", shape{ram: 2048, resident: contentResident}, "content")
+	return b.still(ctx, "content_stop_cont_ms_2g", shape{ram: 2048, resident: contentResident, idle: liveIdle}, "content")
 }

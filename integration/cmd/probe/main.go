@@ -34,6 +34,7 @@ func main() {
 	listen := flag.String("listen", ":8080", "address of the HTTP answers")
 	beacon := flag.String("beacon", "", "where UDP beacons go; empty: nowhere")
 	interval := flag.Duration("interval", 10*time.Millisecond, "between two beacons")
+	lean := flag.Bool("lean", false, "a process without Go's runtime sends the beacons, which then count by themselves; the file does not grow")
 	file := flag.String("file", "/data/journal", "file that grows by a line with every tenth beacon")
 	fill := flag.Int("fill", 0, "MiB of random memory to hold")
 	soft := flag.Int("soft", 0, "MiB of memory to hold whose pages differ and compress well")
@@ -57,7 +58,11 @@ func main() {
 		}
 		go w.run()
 	}
-	go p.beat(*beacon, *interval)
+	if *lean {
+		go p.tick(*beacon, *interval)
+	} else {
+		go p.beat(*beacon, *interval)
+	}
 	go echo(*listen)
 	go soil(*dirty)
 	if *direct != "" {
