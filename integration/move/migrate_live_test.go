@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/integration/images"
 )
 
 // N-01, S0-61: godwit migrate moves a VM live, by the controller's engine, there and back. What the
@@ -65,6 +66,8 @@ func TestMigrateLive(t *testing.T) {
 		_, _ = n.RunCtr(t.Context(), "container", "rm", vm)
 	}
 	a.Godwit(t, "rm", vm, "--force")
+	// What godwitd made for it here is free at once, also for who knows containerd's tools alone.
+	a.Ctr(t, "run", "--rm", "--cni", "--runtime", "io.containerd.godwit.v1", images.Busybox, vm, "true")
 }
 
 // tellTransfer lists the moves, on the node that is no controller, until one tells its pass

@@ -198,37 +198,6 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-func TestOrphans(t *testing.T) {
-	n, f := newFake(t)
-	asked := false
-	containers := func(context.Context) (known, error) {
-		asked = true
-		return known{"a": {"kept": true}, "b": {}}, nil
-	}
-	if err := n.orphans(t.Context(), containers); err != nil || asked {
-		t.Fatalf("nothing made: %v, asked %v", err, asked)
-	}
-	for _, vm := range []*nodev1.VM{{Namespace: "a", Id: "kept"}, {Namespace: "a", Id: "gone"}, {Namespace: "b", Id: "kept"}} {
-		if err := n.connect(t.Context(), vm, nics); err != nil {
-			t.Fatal(err)
-		}
-	}
-	failing := func(context.Context) (known, error) { return nil, errdefs.ErrUnavailable }
-	if err := n.orphans(t.Context(), failing); !errdefs.IsUnavailable(err) || len(n.made()) != 3 {
-		t.Fatalf("containerd is away: %v, left %v", err, n.made())
-	}
-	f.fail["remove"] = 1 // one that fails does not hold up the others
-	if err := n.orphans(t.Context(), containers); !errdefs.IsInternal(err) || len(n.made()) != 2 {
-		t.Fatalf("one fails: %v, left %v", err, n.made())
-	}
-	if err := n.orphans(t.Context(), containers); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"a/kept"}, n.made()); diff != "" {
-		t.Errorf("left (-want +got):\n%s", diff)
-	}
-}
-
 func TestStdio(t *testing.T) {
 	vm := &nodev1.VM{Namespace: "default", Id: "web"}
 	for _, c := range []struct {

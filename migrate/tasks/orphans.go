@@ -3,10 +3,13 @@ package tasks
 import (
 	"context"
 	"errors"
-	"fmt"
+	"log/slog"
 	"path/filepath"
+	"time"
 
-	"github.com/containerd/containerd/v2/pkg/namespaces"
+	eventsapi "github.com/containerd/containerd/api/events"
+	"github.com/containerd/containerd/v2/core/events"
+	"github.com/containerd/typeurl/v2"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -15,46 +18,74 @@ import (
 // a task and its container with containerd's own tools knows nothing of a namespace that
 // a wake made here. A wake makes the container object before the namespace, so nothing
 // that is under way is taken for an orphan.
-func (c *Client) Orphans(ctx context.Context) error { return c.networks.orphans(ctx, c.known) }
-
-// known reports which containers there are, by namespace and id.
-type known map[string]map[string]bool
-
-func (n *networks) orphans(ctx context.Context, list func(context.Context) (known, error)) error {
-	made, err := filepath.Glob(filepath.Join(n.dir, "*", "*"))
-	if err != nil || len(made) == 0 {
-		return err
-	}
-	all, err := list(ctx)
+func (c *Client) Orphans(ctx context.Context) error {
+	made, err := filepath.Glob(filepath.Join(c.networks.dir, "*", "*"))
 	if err != nil {
-		return fmt.Errorf("list containers: %w", err)
+		return err
 	}
 	var errs []error
 	for _, path := range made {
 		vm := &nodev1.VM{Namespace: filepath.Base(filepath.Dir(path)), Id: filepath.Base(path)}
-		if !all[vm.GetNamespace()][vm.GetId()] {
-			errs = append(errs, n.undo(ctx, vm))
-		}
+		errs = append(errs, c.orphan(ctx, vm))
 	}
 	return errors.Join(errs...)
 }
 
-// known lists the containers of all namespaces.
-func (c *Client) known(ctx context.Context) (known, error) {
-	all, err := c.containerd.NamespaceService().List(ctx)
+// busyBound is how long an orphan waits for a call about a VM of its name, such as a wake, which
+// does away with it itself.
+const busyBound = time.Second
+
+// orphan gives back the network of a VM that has no container.
+func (c *Client) orphan(ctx context.Context, vm *nodev1.VM) error {
+	bound, cancel := context.WithTimeout(ctx, busyBound)
+	unlock, err := c.serial.lock(bound, vm)
+	cancel()
 	if err != nil {
-		return nil, err
+		return ctx.Err()
 	}
-	list := known{}
-	for _, ns := range all {
-		containers, err := c.containerd.ContainerService().List(namespaces.WithNamespace(ctx, ns))
-		if err != nil {
-			return nil, err
-		}
-		list[ns] = map[string]bool{}
-		for _, container := range containers {
-			list[ns][container.ID] = true
+	defer unlock()
+	if kept, err := c.Has(ctx, vm); kept || err != nil {
+		return err
+	}
+	return c.networks.undo(ctx, vm)
+}
+
+// resubscribe is how long containerd is left alone when it tells no events any more.
+const resubscribe = 5 * time.Second
+
+// WatchDeleted gives back the network of a VM as soon as its container is deleted, so that another one
+// of its name, which has its lease, can run at once. What it misses Orphans finds. It returns when
+// ctx ends.
+func (c *Client) WatchDeleted(ctx context.Context) {
+	for {
+		told, failed := c.containerd.EventService().Subscribe(ctx, `topic=="/containers/delete"`)
+		c.deleted(ctx, told, failed)
+		select {
+		case <-time.After(resubscribe):
+		case <-ctx.Done():
+			return
 		}
 	}
-	return list, nil
+}
+
+// deleted hears of containers until there are no events any more.
+func (c *Client) deleted(ctx context.Context, told <-chan *events.Envelope, failed <-chan error) {
+	for {
+		select {
+		case e := <-told:
+			any, err := typeurl.UnmarshalAny(e.Event)
+			gone, ok := any.(*eventsapi.ContainerDelete)
+			if err != nil || !ok {
+				continue
+			}
+			vm := &nodev1.VM{Namespace: e.Namespace, Id: gone.ID}
+			if err := c.orphan(ctx, vm); err != nil && ctx.Err() == nil {
+				slog.WarnContext(ctx, "network of a deleted container is kept for now", "vm", vm.GetNamespace()+"/"+vm.GetId(), "error", err)
+			}
+		case <-failed:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
 }

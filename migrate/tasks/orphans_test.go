@@ -1,0 +1,160 @@
+package tasks
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	eventsapi "github.com/containerd/containerd/api/events"
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/events"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
+	"github.com/google/go-cmp/cmp"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// kept is containerd with these container objects, by namespace/id, which tells events.
+type kept struct {
+	containers.Store
+	events.Publisher
+	events.Forwarder
+	mu     sync.Mutex
+	all    map[string]bool
+	away   bool
+	asked  int
+	events chan *events.Envelope
+	ends   chan error
+	subs   int
+}
+
+func (k *kept) Get(ctx context.Context, id string) (containers.Container, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.asked++
+	ns, _ := namespaces.Namespace(ctx)
+	switch {
+	case k.away:
+		return containers.Container{}, errdefs.ErrUnavailable
+	case !k.all[ns+"/"+id]:
+		return containers.Container{}, errdefs.ErrNotFound
+	}
+	return containers.Container{ID: id}, nil
+}
+
+func (k *kept) Subscribe(context.Context, ...string) (<-chan *events.Envelope, <-chan error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.subs++
+	return k.events, k.ends
+}
+
+func (k *kept) client(t *testing.T, n *networks) *Client {
+	t.Helper()
+	c, err := containerd.New("", containerd.WithServices(containerd.WithContainerStore(k), containerd.WithEventService(k)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Client{containerd: c, networks: n}
+}
+
+func TestOrphans(t *testing.T) {
+	n, f := newFake(t)
+	k := &kept{all: map[string]bool{"a/kept": true}}
+	c := k.client(t, n)
+	if err := c.Orphans(t.Context()); err != nil || k.asked > 0 {
+		t.Fatalf("nothing made: %v, asked %d times", err, k.asked)
+	}
+	for _, vm := range []*nodev1.VM{{Namespace: "a", Id: "kept"}, {Namespace: "a", Id: "gone"}, {Namespace: "b", Id: "kept"}} {
+		if err := n.connect(t.Context(), vm, nics); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k.away = true
+	if err := c.Orphans(t.Context()); !errdefs.IsUnavailable(err) || len(n.made()) != 3 {
+		t.Fatalf("containerd is away: %v, left %v", err, n.made())
+	}
+	k.away = false
+	f.fail["remove"] = 1 // one that fails does not hold up the others
+	if err := c.Orphans(t.Context()); !errdefs.IsInternal(err) || len(n.made()) != 2 {
+		t.Fatalf("one fails: %v, left %v", err, n.made())
+	}
+	if err := c.Orphans(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"a/kept"}, n.made()); diff != "" {
+		t.Errorf("left (-want +got):\n%s", diff)
+	}
+}
+
+// A wake under way has the VM of that name, and no container yet when it is looked for: what it
+// makes is not taken from it, and a later look finds what it left.
+func TestOrphanOfAWake(t *testing.T) {
+	n, _ := newFake(t)
+	k := &kept{all: map[string]bool{}}
+	vm := &nodev1.VM{Namespace: "a", Id: "vm"}
+	synctest.Test(t, func(t *testing.T) {
+		c := k.client(t, n)
+		if err := n.connect(t.Context(), vm, nics); err != nil {
+			t.Fatal(err)
+		}
+		unlock, err := c.serial.lock(t.Context(), vm)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Orphans(t.Context()); err != nil || len(n.made()) != 1 {
+			t.Errorf("beside a wake: %v, left %v", err, n.made())
+		}
+		unlock()
+		if err := c.Orphans(t.Context()); err != nil || len(n.made()) != 0 {
+			t.Errorf("behind it: %v, left %v", err, n.made())
+		}
+	})
+}
+
+// Whoever deletes a container and runs one of its name finds its lease free.
+func TestDeletedIsFreed(t *testing.T) {
+	n, _ := newFake(t)
+	k := &kept{all: map[string]bool{"a/kept": true}}
+	synctest.Test(t, func(t *testing.T) {
+		k.events, k.ends = make(chan *events.Envelope), make(chan error)
+		c := k.client(t, n)
+		for _, id := range []string{"kept", "gone", "later"} {
+			if err := n.connect(t.Context(), &nodev1.VM{Namespace: "a", Id: id}, nics); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); c.WatchDeleted(ctx) }()
+		tell := func(event any) {
+			any, err := typeurl.MarshalAny(event)
+			if err != nil {
+				t.Fatal(err)
+			}
+			k.events <- &events.Envelope{Namespace: "a", Topic: "/containers/delete", Event: any}
+			synctest.Wait()
+		}
+		tell(&eventsapi.ContainerCreate{ID: "later"}) // not asked for
+		tell(&eventsapi.ContainerDelete{ID: "kept"})  // made anew since
+		tell(&eventsapi.ContainerDelete{ID: "gone"})
+		tell(&eventsapi.ContainerDelete{ID: "never made"})
+		if diff := cmp.Diff([]string{"a/kept", "a/later"}, n.made()); diff != "" {
+			t.Errorf("left (-want +got):\n%s", diff)
+		}
+		k.ends <- errors.New("containerd restarts")
+		time.Sleep(resubscribe + time.Second)
+		tell(&eventsapi.ContainerDelete{ID: "later"})
+		if diff := cmp.Diff([]string{"a/kept"}, n.made()); diff != "" || k.subs != 2 {
+			t.Errorf("behind a restart of containerd, subscribed %d times: left (-want +got):\n%s", k.subs, diff)
+		}
+		cancel()
+		<-ended
+	})
+}
