@@ -201,6 +201,7 @@ func (vm *VM) resumeOwn(ctx context.Context, j *Journal) error {
 func (vm *VM) resumeHold(ctx context.Context, j *Journal) error {
 	ref := &machinev1.Ref{Operation: j.Operation, Attempt: j.Attempt, Generation: j.Generation}
 	c := &capture{ref: ref, done: make(chan struct{}), digest: j.Digest, resp: &machinev1.CaptureResponse{Digest: j.Digest}}
+	c.patience = time.Duration(j.Patience) * time.Millisecond
 	c.ctx, c.cancel = context.WithCancel(ctx)
 	c.deadline = time.AfterFunc(vm.patience(c), func() { vm.silent(c) })
 	c.deadline.Stop() // until it is known that a VM stands still

@@ -2,6 +2,7 @@ package shim
 
 import (
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
@@ -20,6 +21,13 @@ func orphan(t *testing.T, w *world, vote bool) (*VM, *machineService, *machinev1
 		_, err := w.machineService().Vote(t.Context(), &machinev1.VoteRequest{Ref: w.ref()})
 		w.must("vote", err)
 	}
+	vm := succeed(t, w)
+	return vm, &machineService{find: func() (*VM, error) { return vm, nil }}, r
+}
+
+// succeed has the VM's shim die, and answers its successor's VM.
+func succeed(t *testing.T, w *world) *VM {
+	t.Helper()
 	old, _ := w.service.the()
 	if _, err := adopted(old.life, w.host(), "ns", "vm"); !errdefs.IsAlreadyExists(err) {
 		t.Fatalf("adopt beside a living shim = %v", err)
@@ -28,7 +36,7 @@ func orphan(t *testing.T, w *world, vote bool) (*VM, *machineService, *machinev1
 	w.must("unserve", old.unserve())
 	vm, err := adopted(old.life, w.host(), "ns", "vm")
 	w.must("adopt", err)
-	return vm, &machineService{find: func() (*VM, error) { return vm, nil }}, r
+	return vm
 }
 
 // A voted VM whose shim died is released by its successor.
@@ -61,6 +69,33 @@ func TestAdoptedIsGivenBack(t *testing.T) {
 				t.Error("the end of init does not end the VM")
 			}
 		})
+	}
+}
+
+// A successor waits for the controller as long as the one before would have: as long as the order
+// says, and for a live move as an abort may take.
+func TestAdoptedIsAsPatient(t *testing.T) {
+	w := newWorld(t)
+	w.running()
+	_, err := w.machineService().Capture(t.Context(), &machinev1.CaptureRequest{Ref: w.ref(), Repository: "r", Tag: "t", TimeoutMs: 7500})
+	w.must("capture", err)
+	if vm := succeed(t, w); vm.patience(vm.capture) != 7500*time.Millisecond {
+		t.Errorf("patience of %v with an order's timeout of 7.5 s", vm.patience(vm.capture))
+	}
+	w = moving(t)
+	_, err = w.send()
+	w.must("send", err)
+	if vm := succeed(t, w); vm.patience(vm.capture) != time.Duration(vm.host.Config.Timeouts.Abort) {
+		t.Errorf("patience of %v in a live move", vm.patience(vm.capture))
+	}
+	w = newWorld(t)
+	vm, m, _ := orphan(t, w, false)
+	if vm.patience(vm.capture) != time.Duration(vm.host.Config.Timeouts.Operation) {
+		t.Errorf("patience of %v without a timeout", vm.patience(vm.capture))
+	}
+	_, err = m.Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
+	if w.must("abort", err); vm.noted().Patience != 0 {
+		t.Errorf("%d ms are left in the journal", vm.noted().Patience)
 	}
 }
 

@@ -27,6 +27,7 @@ type capture struct {
 	req       *machinev1.CaptureRequest // of a snapshot
 	send      *machinev1.SendRequest    // of a live move
 	make      func(*capture) (digest string, err error)
+	patience  time.Duration   // of the shim that died, whose successor this one's is; 0: there was none
 	reverted  atomic.Uint64   // the generation under which a revert gives the VM back
 	ctx       context.Context // of the work; Abort ends it
 	cancel    context.CancelFunc
@@ -176,7 +177,7 @@ func (vm *VM) snapshot(c *capture) (string, error) {
 	}
 	err := vm.write(func(j *Journal) {
 		c.armed = j.Armed
-		j.sends(c.ref)
+		j.sends(c.ref, vm.patience(c))
 		j.Repository = c.req.GetRepository()
 	})
 	if err != nil {
@@ -227,8 +228,9 @@ func (vm *VM) snapshot(c *capture) (string, error) {
 }
 
 // sends says that an operation holds the VM, and has nothing of it yet.
-func (j *Journal) sends(ref *machinev1.Ref) {
+func (j *Journal) sends(ref *machinev1.Ref, patience time.Duration) {
 	j.Phase, j.Operation, j.Attempt, j.Digest, j.Repository, j.Move, j.Waking = Sending, ref.GetOperation(), ref.GetAttempt(), "", "", false, false
+	j.Patience = patience.Milliseconds()
 	j.Armed = false // who reads the notes uses them up
 }
 

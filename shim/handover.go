@@ -86,6 +86,9 @@ func (vm *VM) hush(ctx context.Context, c *capture) error {
 
 // patience is how long a VM stands still for a controller that says nothing.
 func (vm *VM) patience(c *capture) time.Duration {
+	if c.patience > 0 {
+		return c.patience
+	}
 	if c.send != nil {
 		return time.Duration(vm.host.Config.Timeouts.Abort)
 	}

@@ -53,6 +53,9 @@ type Journal struct {
 	Self       bool   `json:"self,omitempty"`    // the shim opened the operation and closes it
 	Move       bool   `json:"move,omitempty"`    // the operation is one: the controller alone commits it
 	Adopted    bool   `json:"adopted,omitempty"` // its first shim died: containerd has no task of it
+	// Patience is how many ms the VM stands still for a controller of the operation that says
+	// nothing.
+	Patience int64 `json:"patienceMS,omitempty"`
 	// Outlived: its record gave the VM to somebody else while this node was called lost.
 	Outlived bool `json:"outlived,omitempty"`
 

@@ -134,7 +134,7 @@ func (vm *VM) stream(c *capture) (string, error) {
 		vm.endExecs(c.ctx)
 	}
 	err := vm.write(func(j *Journal) {
-		j.sends(c.ref)
+		j.sends(c.ref, vm.patience(c))
 		j.Move = true
 	})
 	if err != nil {

@@ -71,6 +71,7 @@ func (vm *VM) bereave(c *capture, ordered bool) error {
 // keep says that the VM is this node's and that no operation holds it.
 func (j *Journal) keep() {
 	j.Phase, j.Operation, j.Attempt, j.Digest, j.Repository, j.Move, j.Waking = Own, "", 0, "", "", false, false
+	j.Patience = 0
 }
 
 // giveBack is keep under the generation of a revert, if that is what ended the operation.

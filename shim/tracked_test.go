@@ -2,6 +2,7 @@ package shim
 
 import (
 	"testing"
+	"time"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 )
@@ -41,7 +42,7 @@ func TestNotesAreUsedOnce(t *testing.T) {
 // have the kernel take them.
 func TestNotesAreOfOneVMM(t *testing.T) {
 	j := &Journal{Armed: true}
-	j.sends(&machinev1.Ref{Operation: "op1", Attempt: 1})
+	j.sends(&machinev1.Ref{Operation: "op1", Attempt: 1}, time.Minute)
 	if j.Armed {
 		t.Error("a move that ends here leaves notes that it has read")
 	}
