@@ -82,7 +82,8 @@ func (c *Client) deleted(ctx context.Context, told <-chan *events.Envelope, fail
 			if err := c.orphan(ctx, vm); err != nil && ctx.Err() == nil {
 				slog.WarnContext(ctx, "network of a deleted container is kept for now", "vm", vm.GetNamespace()+"/"+vm.GetId(), "error", err)
 			}
-		case <-failed:
+		case err := <-failed:
+			slog.DebugContext(ctx, "containerd tells no events", "error", err)
 			return
 		case <-ctx.Done():
 			return
