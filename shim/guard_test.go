@@ -191,6 +191,7 @@ func TestGuestEndsBeforeThePause(t *testing.T) {
 				}
 			}
 			t.Run(name+" "+how+" during passes", func(t *testing.T) {
+				t.Parallel() // each waits for a second end that does not come
 				w := moving(t)
 				w.store.early = make(chan struct{})
 				vm, done := w.begun(o, inPasses)
@@ -207,6 +208,7 @@ func TestGuestEndsBeforeThePause(t *testing.T) {
 					continue // it is waited for whether its init says something
 				}
 				t.Run(name+" "+how+" at "+call, func(t *testing.T) {
+					t.Parallel()
 					w := moving(t)
 					vm, _ := w.service.the()
 					paused := false
