@@ -89,10 +89,16 @@ func TestAdoptedIsAsPatient(t *testing.T) {
 		t.Errorf("patience of %v in a live move", vm.patience(vm.capture))
 	}
 	w = newWorld(t)
-	vm, m, _ := orphan(t, w, false)
-	if vm.patience(vm.capture) != time.Duration(vm.host.Config.Timeouts.Operation) {
-		t.Errorf("patience of %v without a timeout", vm.patience(vm.capture))
+	before := time.Duration(w.host().Config.Timeouts.Operation)
+	w.running()
+	_, err = w.capture()
+	w.must("capture", err)
+	w.cfg.Timeouts.Operation *= 2 // of those that begin from now on
+	vm := succeed(t, w)
+	if vm.patience(vm.capture) != before {
+		t.Errorf("patience of %v without a timeout, %v before", vm.patience(vm.capture), before)
 	}
+	m := &machineService{find: func() (*VM, error) { return vm, nil }}
 	_, err = m.Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
 	if w.must("abort", err); vm.noted().Patience != 0 {
 		t.Errorf("%d ms are left in the journal", vm.noted().Patience)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/containerd/api/events"
@@ -178,6 +179,7 @@ type fakeNetwork struct {
 	left     string // the one that was left silent last
 	up       bool
 	serves   chan served
+	told     atomic.Int32 // how often it was announced
 }
 
 func (n *fakeNetwork) Read(context.Context, string) ([]network.Link, error) {
@@ -222,7 +224,7 @@ func (n *fakeNetwork) Leave(_ context.Context, netns string, _ []network.Link) e
 }
 func (n *fakeNetwork) Taps() []*os.File               { return []*os.File{nil} }
 func (n *fakeNetwork) Tap(int) (*os.File, error)      { return nil, n.call("open tap") }
-func (n *fakeNetwork) Announce(context.Context) error { return nil }
+func (n *fakeNetwork) Announce(context.Context) error { n.told.Add(1); return nil }
 func (n *fakeNetwork) Close() error                   { return nil }
 func (n *fakeNetwork) Up(context.Context) error {
 	err := n.call("link up")

@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -57,12 +58,11 @@ func newPumps(id string, st *streams, from guest.Offsets) *pumps {
 // readStdin ends with the stream: at its end of file or when it is closed.
 func (p *pumps) readStdin() {
 	defer close(p.input)
-	for {
-		buf := make([]byte, chunk)
+	for buf := make([]byte, chunk); ; {
 		n, err := p.streams.stdin.Read(buf)
 		if n > 0 {
 			select {
-			case p.input <- buf[:n]:
+			case p.input <- bytes.Clone(buf[:n]):
 			case <-p.alive.Done():
 				return
 			}

@@ -57,7 +57,7 @@ func (s *standing) Prepare(ctx context.Context) error {
 }
 
 // calm is how long garbage is not collected from the pause, or from the arrival of a state, on: longer
-// than a VM stands still for.
+// than a VM that moves live stands still for.
 const calm = 500 * time.Millisecond
 
 // Pause ends the talk with the guest and stops the VM.

@@ -312,9 +312,9 @@ func (s *starting) thaw(ctx context.Context, _ *undo) error {
 		s.vm.resumed = time.Now()
 		s.vm.mu.Unlock()
 	}
-	if err == nil && s.vm.arrival != nil && s.vm.nics != nil && !s.plugs {
+	if err == nil && s.vm.restored && s.vm.nics != nil && !s.plugs && !s.readdress {
 		s.announced = true
-		go s.vm.announce() // its peers have not waited for long
+		go s.vm.announce() // its peers send to where it was
 	}
 	return err
 }

@@ -44,7 +44,8 @@ func TestStartFailsAtEachCall(t *testing.T) {
 				continue // a greeting refuses nothing
 			}
 			if how == qmptest.Refuse && at >= aheadCalls-2 {
-				continue // who refuses to describe its commands has no faster load
+				t.Run("refuse a description", func(t *testing.T) { testRefusedDescription(t, at) })
+				continue
 			}
 			t.Run(how, func(t *testing.T) {
 				f, cfg := fakeQEMU(t, how, at), testConfig(t)
@@ -73,6 +74,19 @@ func TestStartFailsAtEachCall(t *testing.T) {
 				leftovers(t, cfg, fds, goroutines+1)
 			})
 		}
+	}
+}
+
+// Who refuses to describe its commands has no faster load, and no other fault.
+func testRefusedDescription(t *testing.T, at int) {
+	f, cfg := fakeQEMU(t, qmptest.Refuse, at), testConfig(t)
+	cfg.Incoming, cfg.Ahead = true, true
+	m, err := f.Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatalf("call %d: %v", at, err)
+	}
+	if err := m.Kill(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -1,0 +1,44 @@
+package shim
+
+import (
+	"net/netip"
+	"testing"
+)
+
+// N-24: a VM that comes with its NIC and its address is announced once, as soon as it runs; one whose
+// guest has to learn another address first, behind that.
+func TestAnnounced(t *testing.T) {
+	for name, c := range map[string]struct {
+		comes func(*testing.T) *world
+		early bool // before its guest is known
+	}{
+		"boots": {comes: func(t *testing.T) *world { return newWorld(t).running() }},
+		"wakes": {func(t *testing.T) *world { return newWorld(t).asleep() }, true},
+		"wakes at another address": {func(t *testing.T) *world {
+			w := newWorld(t).asleep()
+			w.links[0].NIC.Addresses = []netip.Prefix{netip.MustParsePrefix("10.0.0.77/24")}
+			return w
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := c.comes(t)
+			if name == "boots" { // its NIC was never anywhere else
+				if n := w.net.told.Load(); n != 0 {
+					t.Errorf("announced %d times", n)
+				}
+				return
+			}
+			w.net.told.Store(0)
+			w.at("restored", func() error {
+				if early := eventually(func() bool { return w.net.told.Load() > 0 || !c.early }) && w.net.told.Load() > 0; early != c.early {
+					t.Errorf("announced before its guest is known: %t", early)
+				}
+				return nil
+			})
+			w.running()
+			if !eventually(func() bool { return w.net.told.Load() == 1 }) {
+				t.Errorf("announced %d times", w.net.told.Load())
+			}
+		})
+	}
+}
