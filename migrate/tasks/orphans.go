@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -26,6 +27,10 @@ func (c *Client) Orphans(ctx context.Context) error {
 	var errs []error
 	for _, path := range made {
 		vm := &nodev1.VM{Namespace: filepath.Base(filepath.Dir(path)), Id: filepath.Base(path)}
+		if kept, err := c.Has(ctx, vm); kept || err != nil { // nobody is waited for
+			errs = append(errs, err)
+			continue
+		}
 		errs = append(errs, c.orphan(ctx, vm))
 	}
 	return errors.Join(errs...)
@@ -37,6 +42,9 @@ const busyBound = time.Second
 
 // orphan gives back the network of a VM that has no container.
 func (c *Client) orphan(ctx context.Context, vm *nodev1.VM) error {
+	if _, err := os.Stat(c.networks.path(vm)); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
 	bound, cancel := context.WithTimeout(ctx, busyBound)
 	unlock, err := c.serial.lock(bound, vm)
 	cancel()
@@ -44,6 +52,8 @@ func (c *Client) orphan(ctx context.Context, vm *nodev1.VM) error {
 		return ctx.Err()
 	}
 	defer unlock()
+	ctx, cancel = context.WithTimeout(ctx, undoTimeout) // others wait for the VM's turn
+	defer cancel()
 	if kept, err := c.Has(ctx, vm); kept || err != nil {
 		return err
 	}
@@ -68,7 +78,8 @@ func (c *Client) WatchDeleted(ctx context.Context) {
 	}
 }
 
-// deleted hears of containers until there are no events any more.
+// deleted hears of containers until there are no events any more. A network that takes its time holds
+// up no other one.
 func (c *Client) deleted(ctx context.Context, told <-chan *events.Envelope, failed <-chan error) {
 	for {
 		select {
@@ -79,9 +90,11 @@ func (c *Client) deleted(ctx context.Context, told <-chan *events.Envelope, fail
 				continue
 			}
 			vm := &nodev1.VM{Namespace: e.Namespace, Id: gone.ID}
-			if err := c.orphan(ctx, vm); err != nil && ctx.Err() == nil {
-				slog.WarnContext(ctx, "network of a deleted container is kept for now", "vm", vm.GetNamespace()+"/"+vm.GetId(), "error", err)
-			}
+			go func() {
+				if err := c.orphan(ctx, vm); err != nil && ctx.Err() == nil {
+					slog.WarnContext(ctx, "network of a deleted container is kept for now", "vm", vm.GetNamespace()+"/"+vm.GetId(), "error", err)
+				}
+			}()
 		case err := <-failed:
 			slog.DebugContext(ctx, "containerd tells no events", "error", err)
 			return

@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/containerd/v2/core/events"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
+	gocni "github.com/containerd/go-cni"
 	"github.com/containerd/typeurl/v2"
 	"github.com/google/go-cmp/cmp"
 
@@ -111,11 +112,67 @@ func TestOrphanOfAWake(t *testing.T) {
 		if err := c.Orphans(t.Context()); err != nil || len(n.made()) != 1 {
 			t.Errorf("beside a wake: %v, left %v", err, n.made())
 		}
+		k.all["a/vm"] = true
+		begun := time.Now()
+		if err := c.Orphans(t.Context()); err != nil || time.Since(begun) > 0 {
+			t.Errorf("one that has a container is waited for: %v, %v", time.Since(begun), err)
+		}
+		delete(k.all, "a/vm")
 		unlock()
 		if err := c.Orphans(t.Context()); err != nil || len(n.made()) != 0 {
 			t.Errorf("behind it: %v, left %v", err, n.made())
 		}
 	})
+}
+
+// A plugin that hangs keeps neither the next network nor, for ever, the VM's turn.
+func TestOrphanWhosePluginHangs(t *testing.T) {
+	n, f := newFake(t)
+	k := &kept{}
+	synctest.Test(t, func(t *testing.T) {
+		k.events, k.ends = make(chan *events.Envelope), make(chan error)
+		c := k.client(t, n)
+		for _, id := range []string{"hangs", "next"} {
+			if err := n.connect(t.Context(), &nodev1.VM{Namespace: "a", Id: id}, nics); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.plugins = func() (leases, error) { return hanging{f, "a-hangs"}, nil }
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go c.WatchDeleted(ctx)
+		for _, id := range []string{"hangs", "next"} {
+			any, err := typeurl.MarshalAny(&eventsapi.ContainerDelete{ID: id})
+			if err != nil {
+				t.Fatal(err)
+			}
+			k.events <- &events.Envelope{Namespace: "a", Topic: "/containers/delete", Event: any}
+		}
+		synctest.Wait()
+		if diff := cmp.Diff([]string{"a/hangs"}, n.made()); diff != "" {
+			t.Errorf("left (-want +got):\n%s", diff)
+		}
+		begun := time.Now()
+		unlock, err := c.serial.lock(t.Context(), &nodev1.VM{Namespace: "a", Id: "hangs"})
+		if err != nil || time.Since(begun) > undoTimeout {
+			t.Fatalf("its turn comes after %v: %v", time.Since(begun), err)
+		}
+		unlock()
+	})
+}
+
+// hanging is CNI that never ends with one of its leases.
+type hanging struct {
+	leases
+	id string
+}
+
+func (h hanging) Remove(ctx context.Context, id, path string, opts ...gocni.NamespaceOpts) error {
+	if id == h.id {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return h.leases.Remove(ctx, id, path, opts...)
 }
 
 // Whoever deletes a container and runs one of its name finds its lease free.
