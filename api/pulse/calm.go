@@ -38,5 +38,5 @@ func collect() {
 		return
 	}
 	debug.SetGCPercent(calm.percent)
-	calm.on = false
+	calm.on, calm.until = false, time.Time{}
 }

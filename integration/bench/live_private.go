@@ -13,11 +13,13 @@ import (
 func ownRAM(dir string, mib int) (string, error) {
 	path := filepath.Join(dir, "qemu")
 	script := fmt.Sprintf(`#!/bin/sh
+own=
 for word; do
 	shift
-	case $word in memory-backend-file,id=ram,*) word=memory-backend-ram,id=ram,size=%dM ;; esac
+	case $word in memory-backend-file,id=ram,*) own=memory-backend-ram,id=ram,size=%dM word=$own ;; esac
 	set -- "$@" "$word"
 done
+[ "$own" ] || { echo 'no memory-backend-file,id=ram among the arguments' >&2; exit 1; }
 exec qemu-system-x86_64 "$@"
 `, mib)
 	return path, os.WriteFile(path, []byte(script), 0o755)

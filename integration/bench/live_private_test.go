@@ -32,6 +32,11 @@ func TestOwnRAM(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	cmd = exec.CommandContext(context.Background(), path, "-name", "memory")
+	cmd.Env = []string{"PATH=" + dir + ":/bin:/usr/bin"}
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "memory-backend-file") {
+		t.Errorf("without a file: %v: %s", err, out)
+	}
 	args[3] = "memory-backend-ram,id=ram,size=512M"
 	if want := strings.Join(args, "\n") + "\n"; string(got) != want {
 		t.Errorf("QEMU hears\n%swanted\n%s", got, want)

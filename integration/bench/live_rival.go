@@ -218,6 +218,28 @@ func (s *rivalSide) workload(ctx context.Context, o rivalOrder) error {
 	return err
 }
 
+// own takes it from the driver, and what that has asked of its migrations back: RAM goes along, and
+// it is announced as often as QEMU does by itself.
+func (s *rivalSide) own(ctx context.Context) (*qmp.Client, error) {
+	control := s.machine.Process().Control
+	if err := s.machine.(*qemu.Machine).Detach(); err != nil {
+		return nil, err
+	}
+	c, err := qmp.Dial(ctx, control, func(qmp.Event) {})
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]any{"capabilities": []map[string]any{{"capability": "x-ignore-shared", "state": false}}}
+	err = c.Execute(ctx, "migrate-set-capabilities", all, nil)
+	if err == nil {
+		err = c.Execute(ctx, "migrate-set-parameters", map[string]any{"announce-rounds": 5}, nil)
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
 // converges is how long QEMU may look for its end before its downtime-limit is doubled: on
 // a busy machine it finds none within 10 ms.
 const converges = 10 * time.Second
@@ -226,18 +248,10 @@ const converges = 10 * time.Second
 func migrate(ctx context.Context, from, to *rivalSide, limit int) (own float64, last int, err error) {
 	clients := [2]*qmp.Client{}
 	for i, s := range []*rivalSide{from, to} {
-		control := s.machine.Process().Control
-		if err := s.machine.(*qemu.Machine).Detach(); err != nil {
-			return 0, 0, err
-		}
-		if clients[i], err = qmp.Dial(ctx, control, func(qmp.Event) {}); err != nil {
+		if clients[i], err = s.own(ctx); err != nil {
 			return 0, 0, err
 		}
 		defer clients[i].Close()
-		all := map[string]any{"capabilities": []map[string]any{{"capability": "x-ignore-shared", "state": false}}}
-		if err := clients[i].Execute(ctx, "migrate-set-capabilities", all, nil); err != nil {
-			return 0, 0, err
-		}
 	}
 	const uri = "tcp:127.0.0.1:7999"
 	if err := clients[1].Execute(ctx, "migrate-incoming", map[string]any{"uri": uri}, nil); err != nil {

@@ -28,7 +28,6 @@ func TestTickerCounts(t *testing.T) {
 	}
 }
 
-// The process that ticks ends with this one.
 func TestTick(t *testing.T) {
 	l, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
