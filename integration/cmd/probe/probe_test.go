@@ -12,6 +12,25 @@ import (
 	"godwit.dev/godwit/integration/images"
 )
 
+// hears wants 25 beacons from the first on.
+func hears(t *testing.T, l net.PacketConn, nonce string) {
+	t.Helper()
+	if err := l.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 1500)
+	for want := uint64(1); want <= 25; want++ {
+		n, _, err := l.ReadFrom(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b images.Beacon
+		if err := json.Unmarshal(buf[:n], &b); err != nil || b.Counter != want || b.Nonce != nonce {
+			t.Fatalf("beacon %d: %s, %v", want, buf[:n], err)
+		}
+	}
+}
+
 func TestProbeTells(t *testing.T) {
 	p, err := newProbe(filepath.Join(t.TempDir(), "d", "journal"), 1)
 	if err != nil {
@@ -23,17 +42,7 @@ func TestProbeTells(t *testing.T) {
 	}
 	defer l.Close()
 	go p.beat(l.LocalAddr().String(), time.Millisecond)
-	buf := make([]byte, 1500)
-	for want := uint64(1); want <= 25; want++ {
-		n, _, err := l.ReadFrom(buf)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var b images.Beacon
-		if err := json.Unmarshal(buf[:n], &b); err != nil || b.Counter != want || b.Nonce != p.nonce {
-			t.Fatalf("beacon %d: %+v, %v", want, b, err)
-		}
-	}
+	hears(t, l, p.nonce)
 	w := httptest.NewRecorder()
 	p.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 	var s images.ProbeState

@@ -36,18 +36,5 @@ func TestTick(t *testing.T) {
 	defer l.Close()
 	p := &probe{nonce: "0123"}
 	go p.tick(l.LocalAddr().String(), time.Millisecond)
-	if err := l.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
-		t.Fatal(err)
-	}
-	buf := make([]byte, 1500)
-	for want := uint64(1); want <= 25; want++ {
-		n, _, err := l.ReadFrom(buf)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var b images.Beacon
-		if err := json.Unmarshal(buf[:n], &b); err != nil || b.Counter != want || b.Nonce != p.nonce {
-			t.Fatalf("beacon %d: %s, %v", want, buf[:n], err)
-		}
-	}
+	hears(t, l, p.nonce)
 }
