@@ -38,10 +38,10 @@ const conflictRetries = 100
 
 // call is one request's transition, and the nodes that may make it.
 type call struct {
-	vm        *nodev1.VM
-	operation string
-	nodes     func(transition.State) []string // nil: any node of the cluster
-	do        func(transition.State) (transition.Change, error)
+	vm    *nodev1.VM
+	asked transition.Asked
+	nodes func(transition.State) []string // nil: any node of the cluster
+	do    func(transition.State) (transition.Change, error)
 }
 
 func (s *Service) update(ctx context.Context, c call) (*nodev1.Record, error) {
@@ -61,7 +61,7 @@ func (s *Service) update(ctx context.Context, c call) (*nodev1.Record, error) {
 }
 
 func (s *Service) try(ctx context.Context, c call) (*nodev1.Record, error) {
-	state, err := s.store.Load(ctx, c.vm, c.operation)
+	state, err := s.store.Load(ctx, c.vm, c.asked)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +102,7 @@ func (s *Service) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Reco
 	if err := transition.CheckVM(req.GetVm()); err != nil {
 		return nil, err
 	}
-	state, err := s.store.Load(ctx, req.GetVm(), "")
+	state, err := s.store.Load(ctx, req.GetVm(), transition.Asked{})
 	if err != nil {
 		return nil, err
 	}
@@ -168,35 +168,35 @@ func (s *Service) Open(ctx context.Context, req *nodev1.OpenRequest) (*nodev1.Re
 	if req.GetLostNode() != "" { // it takes a VM from its node: godwit recover, which looks at that node first
 		nodes = nobody
 	}
-	return s.update(ctx, call{vm: req.GetVm(), operation: op.GetId(), nodes: nodes, do: func(st transition.State) (transition.Change, error) {
+	return s.update(ctx, call{vm: req.GetVm(), asked: transition.Asked{Operation: op.GetId(), Owed: op.GetKind() == nodev1.Kind_KIND_WAKE}, nodes: nodes, do: func(st transition.State) (transition.Change, error) {
 		return transition.Open(st, req, s.now())
 	}})
 }
 
 // Advance implements nodev1.RecordsService.
 func (s *Service) Advance(ctx context.Context, req *nodev1.AdvanceRequest) (*nodev1.Record, error) {
-	return s.update(ctx, call{vm: req.GetVm(), operation: req.GetOperation(), nodes: parties, do: func(st transition.State) (transition.Change, error) {
+	return s.update(ctx, call{vm: req.GetVm(), asked: transition.Asked{Operation: req.GetOperation()}, nodes: parties, do: func(st transition.State) (transition.Change, error) {
 		return transition.Advance(st, req, s.now())
 	}})
 }
 
 // Commit implements nodev1.RecordsService.
 func (s *Service) Commit(ctx context.Context, req *nodev1.CommitRequest) (*nodev1.Record, error) {
-	return s.update(ctx, call{vm: req.GetVm(), operation: req.GetOperation(), nodes: parties, do: func(st transition.State) (transition.Change, error) {
+	return s.update(ctx, call{vm: req.GetVm(), asked: transition.Asked{Operation: req.GetOperation()}, nodes: parties, do: func(st transition.State) (transition.Change, error) {
 		return transition.Commit(st, req, s.now())
 	}})
 }
 
 // Finish implements nodev1.RecordsService.
 func (s *Service) Finish(ctx context.Context, req *nodev1.FinishRequest) (*nodev1.Record, error) {
-	return s.update(ctx, call{vm: req.GetVm(), operation: req.GetOperation(), nodes: parties, do: func(st transition.State) (transition.Change, error) {
+	return s.update(ctx, call{vm: req.GetVm(), asked: transition.Asked{Operation: req.GetOperation()}, nodes: parties, do: func(st transition.State) (transition.Change, error) {
 		return transition.Finish(st, req, s.now())
 	}})
 }
 
 // Retry implements nodev1.RecordsService.
 func (s *Service) Retry(ctx context.Context, req *nodev1.RetryRequest) (*nodev1.Record, error) {
-	return s.update(ctx, call{vm: req.GetVm(), operation: req.GetOperation(), nodes: parties, do: func(st transition.State) (transition.Change, error) {
+	return s.update(ctx, call{vm: req.GetVm(), asked: transition.Asked{Operation: req.GetOperation()}, nodes: parties, do: func(st transition.State) (transition.Change, error) {
 		return transition.Retry(st, req, s.now())
 	}})
 }

@@ -80,16 +80,18 @@ func (b *Bolt) Close() error { return b.db.Close() }
 func key(vm *nodev1.VM) []byte { return []byte(vm.GetNamespace() + "\x00" + vm.GetId()) }
 
 // Load implements Store.
-func (b *Bolt) Load(_ context.Context, vm *nodev1.VM, operation string) (transition.State, error) {
+func (b *Bolt) Load(_ context.Context, vm *nodev1.VM, asked transition.Asked) (transition.State, error) {
 	var s transition.State
 	err := b.db.View(func(tx *bolt.Tx) (err error) {
 		if s.Record, err = get[nodev1.Record](tx, bucketRecords, key(vm)); err != nil {
 			return err
 		}
-		if s.Owed, err = owedOf(tx, vm); err != nil {
-			return err
+		if asked.Owed {
+			if s.Owed, err = owedOf(tx, vm); err != nil {
+				return err
+			}
 		}
-		s.Named, err = get[nodev1.Operation](tx, bucketOperations, []byte(operation))
+		s.Named, err = get[nodev1.Operation](tx, bucketOperations, []byte(asked.Operation))
 		return err
 	})
 	if err != nil {

@@ -88,19 +88,22 @@ func (e *Etcd) key(kind string, name []byte) string { return e.prefix + kind + "
 func (e *Etcd) operation(id string) string { return e.key("operations", []byte(id)) }
 
 // Load implements Store.
-func (e *Etcd) Load(ctx context.Context, vm *nodev1.VM, operation string) (s transition.State, err error) {
-	resp, err := e.txn(ctx, nil, []etcd.Op{
+func (e *Etcd) Load(ctx context.Context, vm *nodev1.VM, asked transition.Asked) (s transition.State, err error) {
+	ops := []etcd.Op{
 		etcd.OpGet(e.key("records", key(vm))),
-		etcd.OpGet(e.operation(operation)),
-		etcd.OpGet(e.key("owed", prefix(vm)), etcd.WithPrefix()),
-	}, nil)
+		etcd.OpGet(e.operation(asked.Operation)),
+	}
+	if asked.Owed {
+		ops = append(ops, etcd.OpGet(e.key("owed", prefix(vm)), etcd.WithPrefix()))
+	}
+	resp, err := e.txn(ctx, nil, ops, nil)
 	if err == nil {
 		s.Record, err = recordOf(kvs(resp, 0))
 	}
 	if err == nil {
 		s.Named, err = first[nodev1.Operation](kvs(resp, 1))
 	}
-	if err == nil {
+	if err == nil && asked.Owed {
 		s.Owed, err = all[nodev1.Owed](kvs(resp, 2))
 	}
 	if err != nil {

@@ -218,7 +218,7 @@ func TestEtcdMembersDie(t *testing.T) {
 		wg.Go(func() {
 			for !stop.Load() {
 				called := time.Now()
-				s, err := st.Load(t.Context(), vm, "")
+				s, err := st.Load(t.Context(), vm, transition.Asked{})
 				if err != nil {
 					continue
 				}

@@ -12,9 +12,9 @@ import (
 
 // Store is what the controller needs; package storetest says what each method promises.
 type Store interface {
-	// Load reads the record of vm and the operation with the given id in one view; what
-	// is not there is nil.
-	Load(ctx context.Context, vm *nodev1.VM, operation string) (transition.State, error)
+	// Load reads the record of vm and what is asked for in one view; what is not there is nil.
+	// What is owed of the VM, which may be much, costs nothing where it is not asked for.
+	Load(ctx context.Context, vm *nodev1.VM, asked transition.Asked) (transition.State, error)
 	// Apply makes change durable if the record of vm still has this version (0: none),
 	// else it answers ErrConflict. It answers the record with its new version.
 	Apply(ctx context.Context, vm *nodev1.VM, version uint64, change transition.Change) (*nodev1.Record, error)

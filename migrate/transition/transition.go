@@ -17,11 +17,17 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
+// Asked is what a call is about beside the record of its VM.
+type Asked struct {
+	Operation string // its id; empty: none
+	Owed      bool   // whether a snapshot's deletion is decided matters
+}
+
 // State is all that a transition looks at, read in one transaction.
 type State struct {
 	Record *nodev1.Record    // nil: the VM has none
 	Named  *nodev1.Operation // the operation that the call names, open or closed, of whatever VM; nil: unknown
-	Owed   []*nodev1.Owed    // snapshots of the VM whose deletion is decided
+	Owed   []*nodev1.Owed    // snapshots of the VM whose deletion is decided, if that is asked
 }
 
 // Change is what a transition comes to. A Change whose Record is the very one of the

@@ -45,12 +45,12 @@ func NewMemory() *Memory {
 func name(vm *nodev1.VM) string { return vm.GetNamespace() + "\x00" + vm.GetId() + "\x00" }
 
 // Load implements store.Store.
-func (m *Memory) Load(_ context.Context, vm *nodev1.VM, operation string) (transition.State, error) {
+func (m *Memory) Load(_ context.Context, vm *nodev1.VM, asked transition.Asked) (transition.State, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := transition.State{Record: proto.CloneOf(m.records[name(vm)]), Named: proto.CloneOf(m.operations[operation])}
+	s := transition.State{Record: proto.CloneOf(m.records[name(vm)]), Named: proto.CloneOf(m.operations[asked.Operation])}
 	for _, k := range slices.Sorted(maps.Keys(m.owed)) {
-		if strings.HasPrefix(k, name(vm)) {
+		if asked.Owed && strings.HasPrefix(k, name(vm)) {
 			s.Owed = append(s.Owed, proto.CloneOf(m.owed[k]))
 		}
 	}

@@ -53,7 +53,7 @@ func same(t *testing.T, what string, want, got proto.Message) {
 
 // versions: a change applies only to the version it was made from.
 func versions(t *testing.T, st store.Store, _ func() store.Store) {
-	state, err := st.Load(t.Context(), vm("a"), "none")
+	state, err := st.Load(t.Context(), vm("a"), transition.Asked{Operation: "none"})
 	if err != nil || state.Record != nil || state.Named != nil {
 		t.Fatalf("empty store: %v, %v", state, err)
 	}
@@ -68,7 +68,7 @@ func versions(t *testing.T, st store.Store, _ func() store.Store) {
 			t.Fatalf("version %d of %d: %v", version, second.GetVersion(), err)
 		}
 	}
-	state, err = st.Load(t.Context(), vm("a"), "")
+	state, err = st.Load(t.Context(), vm("a"), transition.Asked{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func durable(t *testing.T, st store.Store, reopen func() store.Store) {
 	op := &nodev1.Operation{Id: "op", Vm: vm("a"), Phase: nodev1.Phase_PHASE_PENDING}
 	rec := apply(t, st, &nodev1.Record{Vm: vm("a"), Uid: "u", Operation: op}, nil)
 	st = reopen()
-	state, err := st.Load(t.Context(), vm("a"), "op")
+	state, err := st.Load(t.Context(), vm("a"), transition.Asked{Operation: "op"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func takenID(t *testing.T, st store.Store, _ func() store.Store) {
 		apply(t, st, &nodev1.Record{Vm: vm(id)}, nil)
 	}
 	rec := func(id string) *nodev1.Record {
-		state, err := st.Load(t.Context(), vm(id), "")
+		state, err := st.Load(t.Context(), vm(id), transition.Asked{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,7 +184,7 @@ func takenID(t *testing.T, st store.Store, _ func() store.Store) {
 	if !errdefs.IsAlreadyExists(err) {
 		t.Fatalf("the same id on another VM: %v", err)
 	}
-	if state, err := st.Load(t.Context(), vm("b"), ""); err != nil || state.Record.GetOperation() != nil {
+	if state, err := st.Load(t.Context(), vm("b"), transition.Asked{}); err != nil || state.Record.GetOperation() != nil {
 		t.Fatalf("half applied: %v, %v", state.Record, err)
 	}
 }
@@ -225,8 +225,11 @@ func owed(t *testing.T, st store.Store, reopen func() store.Store) {
 	}
 	same(t, "owed", debt("a", "d1"), all[0])
 	for id, want := range map[string]int{"a": 2, "ab": 0} {
-		if state, err := st.Load(t.Context(), vm(id), ""); err != nil || len(state.Owed) != want {
+		if state, err := st.Load(t.Context(), vm(id), transition.Asked{Owed: true}); err != nil || len(state.Owed) != want {
 			t.Errorf("VM %s: owed %v, %v", id, state.Owed, err)
+		}
+		if state, err := st.Load(t.Context(), vm(id), transition.Asked{}); err != nil || len(state.Owed) != 0 {
+			t.Errorf("VM %s, not asked: owed %v, %v", id, state.Owed, err)
 		}
 	}
 	for range 2 {
@@ -257,7 +260,7 @@ func owedMany(t *testing.T, st store.Store, _ func() store.Store) {
 	if err != nil || len(all) != len(debts) {
 		t.Errorf("%d owed of %d, %v", len(all), len(debts), err)
 	}
-	if state, err := st.Load(t.Context(), vm("a"), "op-0"); err != nil || state.Record != nil || state.Named != nil {
+	if state, err := st.Load(t.Context(), vm("a"), transition.Asked{Operation: "op-0"}); err != nil || state.Record != nil || state.Named != nil {
 		t.Errorf("what was removed: %v, %v, %v", state.Record, state.Named, err)
 	}
 }
