@@ -219,7 +219,7 @@ func (s *rivalSide) workload(ctx context.Context, o rivalOrder) error {
 }
 
 // own takes it from the driver, and what that has asked of its migrations back: RAM goes along, and
-// it is announced as often as QEMU does by itself.
+// it is announced as often as QEMU does without being told.
 func (s *rivalSide) own(ctx context.Context) (*qmp.Client, error) {
 	control := s.machine.Process().Control
 	if err := s.machine.(*qemu.Machine).Detach(); err != nil {

@@ -43,9 +43,21 @@ func TestContainerMadeAnew(t *testing.T) {
 	const digest = "sha256:1"
 	name, ctx := &nodev1.VM{Namespace: "default", Id: "anew"}, namespaces.WithNamespace(t.Context(), "default")
 	files := client.SnapshotService(defaults.DefaultSnapshotter)
+	must := func(what string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
 	made := func() containerd.Container {
 		t.Helper()
-		_, err := files.Prepare(ctx, name.GetId(), "")
+		// containerd collects what nothing refers to, behind each deletion.
+		ctx, done, err := client.WithLease(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { must("end lease", done(ctx)) }()
+		_, err = files.Prepare(ctx, name.GetId(), "")
 		var c containerd.Container
 		if err == nil {
 			c, err = client.NewContainer(ctx, name.GetId(), containerd.WithSpec(&specs.Spec{Linux: &specs.Linux{}}), containerd.WithRuntime("io.containerd.godwit.v1", nil),
@@ -60,12 +72,6 @@ func TestContainerMadeAnew(t *testing.T) {
 		t.Helper()
 		if err := c.Delete(ctx, containerd.WithSnapshotCleanup); err != nil {
 			t.Fatal(err)
-		}
-	}
-	must := func(what string, err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatalf("%s: %v", what, err)
 		}
 	}
 	leaves := func(ctx context.Context, created int64, between func()) {
