@@ -223,7 +223,6 @@ func (d *daemon) serve(ctx context.Context) error {
 	group.Go(func() error { d.tend(ctx, []work{{"scan", d.engine.Scan}}); return nil })
 	group.Go(func() error { d.shims.watch(ctx); return nil })
 	group.Go(func() error { d.tasks.WatchDeleted(ctx); return nil })
-
 	group.Go(func() error { d.models.tend(ctx); return nil })
 	slog.InfoContext(ctx, "godwitd serves", "socket", d.config.DaemonSocket(), "controller", d.config.Controller.Address)
 	return group.Wait()

@@ -10,7 +10,7 @@ import (
 )
 
 // coldVM is a small Linux VM.
-var coldVM = shape{ram: 512, resident: 229, idle: 90}
+var coldVM = gapSizes[0]
 
 // cold times a cold move by the guest's ticks and containerd's list.
 func (b *liveBench) cold(ctx context.Context) error {

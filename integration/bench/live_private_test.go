@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,18 +22,19 @@ func TestOwnRAM(t *testing.T) {
 		t.Fatal(err)
 	}
 	args := []string{"-name", "a b", "-object", "memory-backend-file,id=ram,size=536870912,mem-path=/x,share=on", "-append", "quiet $HOME *"}
-	cmd := exec.CommandContext(context.Background(), path, args...)
-	cmd.Env = []string{"PATH=" + dir + ":/bin:/usr/bin"}
-	if out, err := cmd.CombinedOutput(); err != nil {
+	run := func(args ...string) ([]byte, error) {
+		cmd := exec.CommandContext(t.Context(), path, args...)
+		cmd.Env = []string{"PATH=" + dir + ":/bin:/usr/bin"}
+		return cmd.CombinedOutput()
+	}
+	if out, err := run(args...); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	got, err := os.ReadFile(said)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd = exec.CommandContext(context.Background(), path, "-name", "memory")
-	cmd.Env = []string{"PATH=" + dir + ":/bin:/usr/bin"}
-	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "memory-backend-file") {
+	if out, err := run("-name", "memory"); err == nil || !strings.Contains(string(out), "memory-backend-file") {
 		t.Errorf("without a file: %v: %s", err, out)
 	}
 	args[3] = "memory-backend-ram,id=ram,size=512M"

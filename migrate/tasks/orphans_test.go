@@ -56,6 +56,16 @@ func (k *kept) Subscribe(context.Context, ...string) (<-chan *events.Envelope, <
 	return k.events, k.ends
 }
 
+// tell has it tell of a container of namespace a.
+func (k *kept) tell(t *testing.T, event any) {
+	t.Helper()
+	any, err := typeurl.MarshalAny(event)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.events <- &events.Envelope{Namespace: "a", Topic: "/containers/delete", Event: any}
+}
+
 func (k *kept) client(t *testing.T, n *networks) *Client {
 	t.Helper()
 	c, err := containerd.New("", containerd.WithServices(containerd.WithContainerStore(k), containerd.WithEventService(k)))
@@ -142,11 +152,7 @@ func TestOrphanWhosePluginHangs(t *testing.T) {
 		defer cancel()
 		go c.WatchDeleted(ctx)
 		for _, id := range []string{"hangs", "next"} {
-			any, err := typeurl.MarshalAny(&eventsapi.ContainerDelete{ID: id})
-			if err != nil {
-				t.Fatal(err)
-			}
-			k.events <- &events.Envelope{Namespace: "a", Topic: "/containers/delete", Event: any}
+			k.tell(t, &eventsapi.ContainerDelete{ID: id})
 		}
 		synctest.Wait()
 		if diff := cmp.Diff([]string{"a/hangs"}, n.made()); diff != "" {
@@ -191,11 +197,7 @@ func TestDeletedIsFreed(t *testing.T) {
 		ended := make(chan struct{})
 		go func() { defer close(ended); c.WatchDeleted(ctx) }()
 		tell := func(event any) {
-			any, err := typeurl.MarshalAny(event)
-			if err != nil {
-				t.Fatal(err)
-			}
-			k.events <- &events.Envelope{Namespace: "a", Topic: "/containers/delete", Event: any}
+			k.tell(t, event)
 			synctest.Wait()
 		}
 		tell(&eventsapi.ContainerCreate{ID: "later"}) // not asked for
