@@ -27,10 +27,6 @@ func (c *Client) Orphans(ctx context.Context) error {
 	var errs []error
 	for _, path := range made {
 		vm := &nodev1.VM{Namespace: filepath.Base(filepath.Dir(path)), Id: filepath.Base(path)}
-		if kept, err := c.Has(ctx, vm); kept || err != nil { // nobody is waited for
-			errs = append(errs, err)
-			continue
-		}
 		errs = append(errs, c.orphan(ctx, vm))
 	}
 	return errors.Join(errs...)
@@ -44,6 +40,9 @@ const busyBound = time.Second
 func (c *Client) orphan(ctx context.Context, vm *nodev1.VM) error {
 	if _, err := os.Stat(c.networks.path(vm)); errors.Is(err, os.ErrNotExist) {
 		return nil
+	}
+	if kept, err := c.Has(ctx, vm); kept || err != nil { // nobody is waited for
+		return err
 	}
 	bound, cancel := context.WithTimeout(ctx, busyBound)
 	unlock, err := c.serial.lock(bound, vm)
