@@ -225,7 +225,7 @@ func (a *arrival) receive(ctx context.Context, conn *os.File) error {
 		path := j.Disks[i].Path
 		if d.ReadOnly {
 			blob := worker.SizedDisk{Blob: stream.Blob{ID: d.ID, Digest: digest.Digest(d.Digest), Size: d.Size}}
-			if vm.host.Disks.Link(d.Digest, path) != nil { // the node lacks it
+			if vm.host.Disks.Link(ctx, d.Digest, path) != nil { // the node lacks it
 				f, err := files.open(path+partial, fresh)
 				if err != nil {
 					return err

@@ -2,10 +2,14 @@ package shim
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
 	"github.com/containerd/containerd/api/types"
+	"github.com/containerd/errdefs"
+	digest "github.com/opencontainers/go-digest"
 
 	"godwit.dev/godwit/api/spec"
 )
@@ -43,7 +47,11 @@ func (d *fakeDisks) PrepareVMDisk(_ context.Context, r VMDiskRequest) (*DiskSet,
 		if err := os.WriteFile(path, []byte("file"), 0o600); err != nil {
 			return nil, err
 		}
-		set.Disks = append(set.Disks, spec.Disk{ID: f.id, Serial: f.id, Type: f.kind, ReadOnly: f.readOnly, Size: 4})
+		d := spec.Disk{ID: f.id, Serial: f.id, Type: f.kind, ReadOnly: f.readOnly, Size: 4}
+		if f.readOnly {
+			d.Digest = digest.FromString("file").String()
+		}
+		set.Disks = append(set.Disks, d)
 		set.Files = append(set.Files, JournalDisk{ID: f.id, Path: path})
 	}
 	return set, nil
@@ -57,6 +65,22 @@ func (d *fakeDisks) Forget(mounts []*types.Mount) error {
 	}
 	return d.call("forget disk")
 }
-func (d *fakeDisks) Link(string, string) error                   { return os.ErrNotExist }
-func (d *fakeDisks) Keep(string, string) error                   { return os.ErrPermission }
+
+func (d *fakeDisks) Link(context.Context, string, string) error { return os.ErrNotExist }
+
+// Keep is a cache with nothing in it that has room until the call "keep disk" fails.
+func (d *fakeDisks) Keep(_ context.Context, dgst string, from io.Reader, path string) error {
+	if err := d.call("keep disk"); err != nil {
+		return err
+	}
+	data, err := io.ReadAll(from)
+	if err != nil {
+		return err
+	}
+	if got := digest.FromBytes(data); got.String() != dgst {
+		return fmt.Errorf("%d bytes of %s, not %s: %w", len(data), got, dgst, errdefs.ErrDataLoss)
+	}
+	return os.WriteFile(path, data, 0o400)
+}
+
 func (d *fakeDisks) Cleanup(_ context.Context, dir string) error { return os.RemoveAll(dir) }

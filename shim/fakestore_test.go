@@ -96,7 +96,13 @@ func (s *fakeStore) Open(context.Context, worker.OpenJob) (*worker.Opened, error
 	return &worker.Opened{Config: s.config, RAM: s.ram}, s.call("open snapshot")
 }
 
-func (s *fakeStore) Fill(context.Context, worker.FillJob, func(worker.Progress)) error {
+// Fill brings the read-only disks of fakeDisks, and nothing else.
+func (s *fakeStore) Fill(_ context.Context, j worker.FillJob, _ func(worker.Progress)) error {
+	for _, d := range j.Disks {
+		if _, err := d.File.WriteString("file"); err != nil {
+			return err
+		}
+	}
 	return s.call("fill")
 }
 

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -50,20 +49,13 @@ func (c *creation) fill(ctx context.Context, _ *undo) (err error) {
 	j := c.vm.noted()
 	files := &openFiles{}
 	defer files.close()
-	job, err := c.fillJob(j, files)
-	if err != nil {
-		return err
+	fetched := &fetchedDisks{disks: c.host.Disks}
+	job, err := c.fillJob(ctx, j, files, fetched)
+	if err == nil {
+		err = c.host.Snapshots(j.Cgroup).Fill(ctx, *job, c.vm.progress.note)
 	}
-	if err := c.host.Snapshots(j.Cgroup).Fill(ctx, *job, c.vm.progress.note); err != nil {
+	if err := fetched.wait(err); err != nil {
 		return err
-	}
-	if err := adoptDisks(job.Disks); err != nil {
-		return err
-	}
-	for _, d := range job.Disks {
-		if err := c.host.Disks.Keep(d.Digest.String(), whole(d)); err != nil {
-			c.vm.log.Warn("the node does not keep a disk: its next VM fetches it again", "disk", d.ID, "error", err)
-		}
 	}
 	return c.vm.write(func(j *Journal) {
 		j.Phase, j.Resume, j.BootID = Ready, resume, resume.BootID
@@ -74,7 +66,7 @@ func (c *creation) fill(ctx context.Context, _ *undo) (err error) {
 }
 
 // fillJob opens the files of the VM that the Spec names; the paths are this node's.
-func (c *creation) fillJob(j *Journal, files *openFiles) (*worker.FillJob, error) {
+func (c *creation) fillJob(ctx context.Context, j *Journal, files *openFiles, fetched *fetchedDisks) (*worker.FillJob, error) {
 	cfg := c.host.Config
 	job := &worker.FillJob{
 		Store: storeConfig(cfg, j.Repository), Keys: worker.KeysOf(cfg), Digest: digest.Digest(j.Digest), Want: &c.snapshot.Ref,
@@ -101,14 +93,14 @@ func (c *creation) fillJob(j *Journal, files *openFiles) (*worker.FillJob, error
 	writable := 0
 	for i, d := range j.Spec.Disks {
 		if d.ReadOnly {
-			if c.host.Disks.Link(d.Digest, j.Disks[i].Path) == nil {
+			if c.host.Disks.Link(ctx, d.Digest, j.Disks[i].Path) == nil {
 				continue // the node has it
 			}
-			f, err := files.open(j.Disks[i].Path+partial, fresh)
+			to, err := fetched.fetch(ctx, d.Digest, j.Disks[i].Path)
 			if err != nil {
 				return nil, err
 			}
-			job.Disks = append(job.Disks, worker.Disk{ID: d.ID, Digest: digest.Digest(d.Digest), File: worker.Open(f)})
+			job.Disks = append(job.Disks, worker.Disk{ID: d.ID, Digest: digest.Digest(d.Digest), File: worker.Open(to)})
 			continue
 		}
 		f, err := files.open(j.Disks[i].Path, fresh)
@@ -120,25 +112,6 @@ func (c *creation) fillJob(j *Journal, files *openFiles) (*worker.FillJob, error
 	}
 	return job, nil
 }
-
-const partial = ".partial"
-
-// adoptDisks gives verified files their names.
-func adoptDisks(disks []worker.Disk) error {
-	for _, d := range disks {
-		path := d.File.Name()
-		if err := os.Chmod(path, 0o444); err != nil { // for the VMM, which is a user of its own
-			return err
-		}
-		if err := os.Rename(path, whole(d)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// whole is the name of a disk that is complete.
-func whole(d worker.Disk) string { return strings.TrimSuffix(d.File.Name(), partial) }
 
 // tableFile knows the pages that the store has already, for the next snapshot. It has keys
 // in it, and so lies in memory, but not beside the RAM: whoever is admitted there may touch

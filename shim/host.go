@@ -2,6 +2,7 @@ package shim
 
 import (
 	"context"
+	"io"
 	"os"
 
 	"github.com/containerd/containerd/api/types"
@@ -110,9 +111,10 @@ type Disks interface {
 	// PrepareVMDisk makes the files of a VM that boots the system on a disk.
 	PrepareVMDisk(ctx context.Context, req VMDiskRequest) (*DiskSet, error)
 	// Link makes path a read-only disk that the node has already, by its digest.
-	Link(digest, path string) error
-	// Keep has the node keep a read-only disk that came with a snapshot.
-	Keep(digest, path string) error
+	Link(ctx context.Context, digest, path string) error
+	// Keep reads a disk to its end, has the node keep it, and makes path a link to it.
+	// DataLoss if it is not the content of the digest.
+	Keep(ctx context.Context, digest string, from io.Reader, path string) error
 	Cleanup(ctx context.Context, dir string) error
 	// Forget removes the writable disk that an earlier task left beside these mounts: the
 	// VM has its own from the snapshot, and the next fresh task would boot from the old.

@@ -85,6 +85,9 @@ func (g *golden) read(ctx context.Context, d digest.Digest, path string) error {
 		Store: g.store(g.repository()), Keys: worker.KeysOf(g.config), Digest: d, Table: worker.Open(f), Memory: int64(g.config.Worker.Memory),
 	})
 	if err == nil {
+		err = f.Sync() // a table that is short after a power loss would never be made again
+	}
+	if err == nil {
 		err = os.Rename(path+".new", path)
 	}
 	if err != nil {

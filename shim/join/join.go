@@ -6,14 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/containerd/containerd/api/types"
-	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/api/record"
@@ -155,21 +154,20 @@ func (d *disks) CarriesDisk(ctx context.Context, mounts []*types.Mount) (bool, e
 	return cache.CarriesDisk(ctx, mounts)
 }
 
-// Link takes the disk from the cache: its files are immutable, named by their digest.
-func (d *disks) Link(digest, path string) error {
-	name := strings.Replace(digest, ":", "-", 1) + ".erofs"
-	if filepath.Base(name) != name {
-		return fmt.Errorf("disk %q: %w", digest, errdefs.ErrInvalidArgument)
-	}
-	return os.Link(filepath.Join(d.cfg.CacheDir(), "disks", name), path)
-}
-
-func (d *disks) Keep(digest, path string) error {
+func (d *disks) Link(ctx context.Context, digest, path string) error {
 	cache, err := rootfs.OpenCache(d.cfg.CacheDir(), int64(d.cfg.Cache.MaxSize))
 	if err != nil {
 		return err
 	}
-	return cache.Keep(digest, path)
+	return cache.Link(ctx, digest, path)
+}
+
+func (d *disks) Keep(ctx context.Context, digest string, from io.Reader, path string) error {
+	cache, err := rootfs.OpenCache(d.cfg.CacheDir(), int64(d.cfg.Cache.MaxSize))
+	if err != nil {
+		return err
+	}
+	return cache.Keep(ctx, digest, from, path)
 }
 
 func (d *disks) Forget(mounts []*types.Mount) error {

@@ -10,21 +10,20 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
-	"time"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 )
 
 // Cache holds the read-only disks built on this node. Many processes share it.
 //
-//	disks/sha256-<hex>.erofs   content under its digest
-//	chains/<key>               symbolic link to the disk of a chain of directories
-//	digests/<key>              digest of an image that containerd holds
-//	locks/<xx>                 one builder per key
-//	tmp/                       what is being built
+//	verified/sha256-<hex>.erofs  content under its digest, which this package has written, hashed and synced
+//	disks/sha256-<hex>.erofs     what builds before this one left: used once its content was compared
+//	disks/base-<key>.raw         see Base
+//	chains/<key>                 symbolic link to the disk of a chain of directories
+//	digests/<key>                digest of an image that containerd holds
+//	locks/<xx>                   one builder per key
+//	tmp/                         what is being built
 //
 // A VM keeps a disk by a hard link in its own directory, so that neither a crash nor a
 // reboot loses count of the users.
@@ -36,7 +35,7 @@ type Cache struct {
 // OpenCache makes the directories and removes what a crash left in tmp.
 func OpenCache(dir string, maxSize int64) (*Cache, error) {
 	c := &Cache{dir: dir, max: maxSize}
-	for _, sub := range []string{"disks", "chains", "digests", "locks", "tmp"} {
+	for _, sub := range []string{verified, unverified, "chains", "digests", "locks", "tmp"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
 			return nil, fmt.Errorf("open cache: %w", refusedByDisk(err))
 		}
@@ -46,6 +45,12 @@ func OpenCache(dir string, maxSize int64) (*Cache, error) {
 	}
 	return c, nil
 }
+
+// Directories of disks.
+const (
+	verified   = "verified"
+	unverified = "disks"
+)
 
 // refusedByDisk gives the error of a write below state_dir its class.
 func refusedByDisk(err error) error {
@@ -81,7 +86,8 @@ func (c *Cache) get(ctx context.Context, key, linked string, build func(w io.Wri
 		defer unlock()
 		name, err := os.Readlink(c.path("chains", key))
 		if err == nil {
-			d, err := c.use(filepath.Base(name), linked)
+			name = filepath.Base(name)
+			d, err := c.use(ctx, name, filepath.Join(linked, name))
 			if !errors.Is(err, fs.ErrNotExist) {
 				return d, err
 			}
@@ -89,7 +95,7 @@ func (c *Cache) get(ctx context.Context, key, linked string, build func(w io.Wri
 			return Disk{}, err
 		}
 	}
-	d, err := c.build(linked, build)
+	d, err := c.build("", func(name string) string { return filepath.Join(linked, name) }, build)
 	if err != nil {
 		return Disk{}, err
 	}
@@ -101,88 +107,6 @@ func (c *Cache) get(ctx context.Context, key, linked string, build func(w io.Wri
 	return d, c.evict()
 }
 
-// use links a disk into linked and marks it as just used.
-func (c *Cache) use(name, linked string) (Disk, error) {
-	file, link := c.path("disks", name), filepath.Join(linked, name)
-	err := os.Link(file, link)
-	if errors.Is(err, unix.EXDEV) {
-		return Disk{}, fmt.Errorf("%w: put cache and VMs on one file system (state_dir): %w", err, errdefs.ErrFailedPrecondition)
-	}
-	if err != nil && !errors.Is(err, fs.ErrExist) {
-		return Disk{}, err
-	}
-	info, err := os.Stat(link)
-	if err != nil {
-		return Disk{}, err
-	}
-	// A VMM, which is a user of its own, opens it again; who reaches it else, the directory says.
-	if err := os.Chmod(link, 0o444); err != nil {
-		return Disk{}, err
-	}
-	now := time.Now()
-	if err := os.Chtimes(link, now, now); err != nil {
-		return Disk{}, err
-	}
-	return Disk{Path: link, Digest: digestOf(name), Size: info.Size(), Type: "erofs"}, nil
-}
-
-// Keep takes a disk that this node has not built, and whose digest was verified. The VM that
-// has it holds it like any other.
-func (c *Cache) Keep(digest, path string) error {
-	sum, err := hex.DecodeString(strings.TrimPrefix(digest, "sha256:"))
-	if err != nil || len(sum) != sha256.Size {
-		return invalid("disk %q: not sha256:<64 hex digits>", digest)
-	}
-	if err := os.Link(path, c.path("disks", diskName(sum))); err != nil && !errors.Is(err, fs.ErrExist) {
-		return refusedByDisk(err)
-	}
-	return c.evict()
-}
-
-func diskName(sum []byte) string { return "sha256-" + hex.EncodeToString(sum) + ".erofs" }
-
-func digestOf(name string) string { return "sha256:" + name[len("sha256-"):len(name)-len(".erofs")] }
-
-// build writes an image in a scratch directory and publishes it under its digest.
-func (c *Cache) build(linked string, build func(w io.Writer, scratch string) error) (_ Disk, err error) {
-	scratch, release, err := c.scratch()
-	if err != nil {
-		return Disk{}, err
-	}
-	defer func() { err = errors.Join(err, release()) }()
-	tmp := filepath.Join(scratch, "image")
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o400)
-	if err != nil {
-		return Disk{}, err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if err := build(io.MultiWriter(f, h), scratch); err != nil {
-		return Disk{}, err
-	}
-	if err := f.Sync(); err != nil {
-		return Disk{}, err
-	}
-	return c.publish(tmp, diskName(h.Sum(nil)), linked)
-}
-
-// publish may meet the same content, and its eviction, by another process.
-func (c *Cache) publish(tmp, name, linked string) (Disk, error) {
-	for try := 0; ; try++ {
-		if err := os.Link(tmp, c.path("disks", name)); err != nil && !errors.Is(err, fs.ErrExist) {
-			return Disk{}, err
-		}
-		d, err := c.use(name, linked)
-		if errors.Is(err, fs.ErrNotExist) && try < 3 {
-			continue
-		}
-		if err != nil {
-			return Disk{}, err
-		}
-		return d, errors.Join(syncPath(c.path("disks")), syncPath(linked))
-	}
-}
-
 // remember points key at a disk, replacing what it pointed at.
 func (c *Cache) remember(key, name string) error {
 	link := c.path("chains", key)
@@ -190,7 +114,7 @@ func (c *Cache) remember(key, name string) error {
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := os.Symlink(filepath.Join("..", "disks", name), tmp); err != nil {
+	if err := os.Symlink(filepath.Join("..", verified, name), tmp); err != nil {
 		return err
 	}
 	if err := os.Rename(tmp, link); err != nil {
@@ -241,16 +165,21 @@ func digestFile(ctx context.Context, path string) (string, error) {
 	}
 	defer f.Close()
 	h := sha256.New()
-	for {
-		if err := ctx.Err(); err != nil {
-			return "", err
-		}
-		_, err := io.CopyN(h, f, 16<<20)
-		if errors.Is(err, io.EOF) {
-			return "sha256:" + hex.EncodeToString(h.Sum(nil)), nil
-		}
-		if err != nil {
-			return "", err
-		}
+	if _, err := io.Copy(h, interruptible{ctx, f}); err != nil {
+		return "", err
 	}
+	return "sha256:" + hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// interruptible ends with its context.
+type interruptible struct {
+	ctx  context.Context
+	from io.Reader
+}
+
+func (r interruptible) Read(buf []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, context.Cause(r.ctx)
+	}
+	return r.from.Read(buf)
 }

@@ -89,7 +89,7 @@ func TestCacheFailedBuildLeavesNothing(t *testing.T) {
 	if !errors.Is(err, broken) {
 		t.Fatalf("get = %v, want the build's error", err)
 	}
-	for _, sub := range []string{"disks", "chains", "tmp"} {
+	for _, sub := range []string{verified, "chains", "tmp"} {
 		if n := entries(t, c.path(sub)); n != 0 {
 			t.Errorf("%d entries in %s after a failed build", n, sub)
 		}
@@ -142,14 +142,14 @@ func TestCacheEviction(t *testing.T) {
 		t.Fatal(err)
 	}
 	build("d")
-	if n := entries(t, c.path("disks")); n != 3 {
+	if n := entries(t, c.path(verified)); n != 3 {
 		t.Errorf("%d disks, want 3: the released one goes, those in use stay", n)
 	}
 	if n := entries(t, c.path("chains")); n != 3 {
 		t.Errorf("%d chains, want 3", n)
 	}
 	build("e") // everything is in use
-	if n := entries(t, c.path("disks")); n != 4 {
+	if n := entries(t, c.path(verified)); n != 4 {
 		t.Errorf("%d disks, want 4: a disk in use is never evicted", n)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "a", "layers")); err != nil {
@@ -164,7 +164,7 @@ func TestCacheRebuildsWhatIsGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(c.path("disks", filepath.Base(d.Path))); err != nil {
+	if err := os.Remove(c.path(verified, filepath.Base(d.Path))); err != nil {
 		t.Fatal(err)
 	}
 	again, err := c.get(t.Context(), hashKey("k"), links(t, dir, "b"), content("image"))

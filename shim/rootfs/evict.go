@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
@@ -93,7 +94,7 @@ func (c *Cache) cleanScratch() error {
 }
 
 type cached struct {
-	name string
+	name string // with its directory
 	size int64
 	used time.Time
 	free bool // no VM holds a link
@@ -120,7 +121,7 @@ func (c *Cache) evict() error {
 		if !d.free {
 			continue
 		}
-		if err := os.Remove(c.path("disks", d.name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(c.path(d.name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		total, removed = total-d.size, true
@@ -132,24 +133,26 @@ func (c *Cache) evict() error {
 }
 
 func (c *Cache) list() ([]cached, error) {
-	entries, err := os.ReadDir(c.path("disks"))
-	if err != nil {
-		return nil, err
-	}
 	var disks []cached
-	for _, e := range entries {
-		info, err := e.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
+	for _, dir := range []string{verified, unverified} {
+		entries, err := os.ReadDir(c.path(dir))
 		if err != nil {
 			return nil, err
 		}
-		d := cached{name: e.Name(), size: info.Size(), used: info.ModTime()}
-		if st, ok := info.Sys().(*syscall.Stat_t); ok {
-			d.size, d.free = st.Blocks*512, st.Nlink == 1
+		for _, e := range entries {
+			info, err := e.Info()
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			d := cached{name: filepath.Join(dir, e.Name()), size: info.Size(), used: info.ModTime()}
+			if st, ok := info.Sys().(*syscall.Stat_t); ok {
+				d.size, d.free = st.Blocks*512, st.Nlink == 1
+			}
+			disks = append(disks, d)
 		}
-		disks = append(disks, d)
 	}
 	return disks, nil
 }
@@ -163,7 +166,11 @@ func (c *Cache) dropDangling() error {
 	}
 	for _, e := range entries {
 		link := c.path("chains", e.Name())
-		if _, err := os.Stat(link); !errors.Is(err, fs.ErrNotExist) {
+		there, err := c.leads(link)
+		if err != nil {
+			return err
+		}
+		if there {
 			continue
 		}
 		if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -171,4 +178,22 @@ func (c *Cache) dropDangling() error {
 		}
 	}
 	return nil
+}
+
+// leads reports whether a chain's disk is there. A chain of an earlier build names another
+// directory than the one where its disk may be now.
+func (c *Cache) leads(link string) (bool, error) {
+	name, err := os.Readlink(link)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil // nothing to remove
+	}
+	if err != nil {
+		return false, err
+	}
+	for _, dir := range []string{verified, unverified} {
+		if _, err := os.Lstat(c.path(dir, filepath.Base(name))); !errors.Is(err, fs.ErrNotExist) {
+			return true, err
+		}
+	}
+	return false, nil
 }

@@ -67,7 +67,7 @@ func TestPrepareFailsAtEachStep(t *testing.T) {
 		{"canceled build", canceled, func(*testing.T, string, []*types.Mount, *Paths) {},
 			func(err error) bool { return errors.Is(err, context.Canceled) }, false},
 		{"cache is gone", t.Context(), func(t *testing.T, dir string, _ []*types.Mount, _ *Paths) {
-			if err := os.RemoveAll(filepath.Join(dir, "cache", "disks")); err != nil {
+			if err := os.RemoveAll(filepath.Join(dir, "cache", verified)); err != nil {
 				t.Fatal(err)
 			}
 		}, func(err error) bool { return errors.Is(err, os.ErrNotExist) }, false},

@@ -222,7 +222,7 @@ func TestChainIsSharedAndDeterministic(t *testing.T) {
 	if digests[0] != digests[1] || digests[0] != l.Disks[0].Digest {
 		t.Errorf("digests differ: %v, %s", digests, l.Disks[0].Digest)
 	}
-	if n := entries(t, dst.Cache.path("disks")); n != 1 {
+	if n := entries(t, dst.Cache.path(verified)); n != 1 {
 		t.Errorf("%d disks for one chain", n)
 	}
 }

@@ -159,7 +159,7 @@ func (c *Cache) Base(ctx context.Context, key string, build func(f *os.File) err
 		return nil, err
 	}
 	defer unlock()
-	name := c.path("disks", "base-"+key+".raw")
+	name := c.path(unverified, "base-"+key+".raw")
 	now := time.Now()
 	if err := os.Chtimes(name, now, now); err == nil { // it was just used
 		return os.Open(name)
@@ -179,7 +179,7 @@ func (c *Cache) Base(ctx context.Context, key string, build func(f *os.File) err
 			err = os.Rename(f.Name(), name)
 		}
 		if err == nil {
-			err = errors.Join(syncPath(c.path("disks")), c.evict())
+			err = errors.Join(syncPath(c.path(unverified)), c.evict())
 		}
 		if err != nil {
 			err = errors.Join(err, f.Close())

@@ -270,7 +270,7 @@ func (j *FillJob) rest(ctx context.Context, s *snapshot.Snapshot) error {
 		}
 	}
 	for _, d := range j.Disks {
-		if err := s.Disk(ctx, d.Digest, io.NewOffsetWriter(d.File, 0)); err != nil {
+		if err := s.Disk(ctx, d.Digest, d.File); err != nil {
 			return err
 		}
 	}
