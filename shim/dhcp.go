@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"os"
 	"strings"
 
 	"godwit.dev/godwit/network"
@@ -27,16 +26,12 @@ const maxResolver = 64 << 10
 func namesOf(hostname string, copies bundle.Copies) (*Names, error) {
 	names := &Names{Hostname: hostname}
 	for _, c := range copies.Only("/etc/resolv.conf") {
-		info, err := os.Stat(c.Source)
+		data, err := c.Read(maxResolver)
 		if err != nil {
 			return nil, fmt.Errorf("read DNS servers: %w", err)
 		}
-		if !info.Mode().IsRegular() || info.Size() > maxResolver {
+		if data == nil {
 			continue
-		}
-		data, err := os.ReadFile(c.Source)
-		if err != nil {
-			return nil, fmt.Errorf("read DNS servers: %w", err)
 		}
 		names.DNS, names.Search = resolver(string(data))
 	}

@@ -7,15 +7,13 @@ import (
 	"io"
 	"io/fs"
 	"iter"
-	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 )
@@ -49,10 +47,10 @@ func (cs Copies) measure(mounts []specs.Mount) (int64, error) {
 	var count int
 	for _, c := range cs {
 		before := size
-		err := c.walk(func(name string, info fs.FileInfo) error {
+		err := c.walk(func(e *entry) error {
 			count++
-			if info.Mode().IsRegular() {
-				size += info.Size()
+			if e.kind() == unix.S_IFREG {
+				size += e.st.Size
 			}
 			if size > MaxCopies || count > MaxCopiedFiles {
 				return fmt.Errorf("mount %s: %s brings the bind mounts over %d MiB or %d files, the most that is copied into a VM: put the data into the image: %w",
@@ -75,26 +73,48 @@ func inside(name, dir string) bool {
 	return name == dir || strings.HasPrefix(name, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// walk calls fn for the source and everything in it, parents first, in the order of
-// names. name is relative to Source.
-func (c Copy) walk(fn func(name string, info fs.FileInfo) error) error {
-	return filepath.WalkDir(c.Source, func(p string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return fmt.Errorf("mount %s: %w", c.Destination, err)
+// walk calls fn for the source and everything in it. What is neither a file, a directory nor
+// a symbolic link is refused.
+func (c Copy) walk(fn func(*entry) error) error {
+	source, err := holdPath(c.Source)
+	if err != nil {
+		return fmt.Errorf("mount %s: %w", c.Destination, err)
+	}
+	defer source.at.Close()
+	err = source.each(func(e *entry) error {
+		switch e.kind() {
+		case unix.S_IFREG, unix.S_IFDIR, unix.S_IFLNK:
+			return fn(e)
 		}
-		info, err := d.Info()
-		if err != nil {
-			return fmt.Errorf("mount %s: %w", c.Destination, err)
-		}
-		if t := info.Mode().Type(); t != 0 && t != fs.ModeDir && t != fs.ModeSymlink {
-			return refused("mount "+c.Destination, p+" is neither a file, a directory nor a symbolic link")
-		}
-		name, err := filepath.Rel(c.Source, p)
-		if err != nil {
-			return fmt.Errorf("mount %s: %w", c.Destination, err)
-		}
-		return fn(name, info)
+		return refused("mount "+c.Destination, path.Join(c.Source, e.name)+" is neither a file, a directory nor a symbolic link")
 	})
+	var failed *fs.PathError
+	if errors.As(err, &failed) {
+		return fmt.Errorf("mount %s: %s: %w", c.Destination, c.Source, err)
+	}
+	return err
+}
+
+// Read answers the content of a file of at most limit bytes; nil if it is something else.
+func (c Copy) Read(limit int64) ([]byte, error) {
+	e, err := holdPath(c.Source)
+	if err != nil {
+		return nil, fmt.Errorf("mount %s: %w", c.Destination, err)
+	}
+	defer e.at.Close()
+	if e.kind() != unix.S_IFREG || e.st.Size > limit {
+		return nil, nil
+	}
+	f, err := e.open()
+	if err != nil {
+		return nil, fmt.Errorf("mount %s: %s: %w", c.Destination, c.Source, err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, limit)) // it may grow meanwhile
+	if err != nil {
+		return nil, fmt.Errorf("mount %s: %s: %w", c.Destination, c.Source, err)
+	}
+	return data, nil
 }
 
 // Only returns the copies for these destinations, such as the files that a wake into
@@ -122,11 +142,11 @@ func (cs Copies) Requests(ctx context.Context) iter.Seq2[*agentv1.CopyRequest, e
 	return func(yield func(*agentv1.CopyRequest, error) bool) {
 		b := batch{yield: yield}
 		for _, c := range cs {
-			err := c.walk(func(name string, info fs.FileInfo) error {
+			err := c.walk(func(e *entry) error {
 				if err := ctx.Err(); err != nil {
 					return err
 				}
-				return b.add(c, name, info)
+				return b.add(c, e)
 			})
 			if errors.Is(err, errStop) {
 				return
@@ -150,35 +170,30 @@ type batch struct {
 	total int64
 }
 
-func (b *batch) add(c Copy, name string, info fs.FileInfo) error {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return fmt.Errorf("mount %s: stat %s: %w", c.Destination, name, errdefs.ErrInternal)
-	}
+func (b *batch) add(c Copy, e *entry) error {
 	f := &agentv1.File{
-		Path: path.Join(c.Destination, filepath.ToSlash(name)), Mode: st.Mode, Uid: st.Uid, Gid: st.Gid,
-		MtimeUnixNano: info.ModTime().UnixNano(),
+		Path: path.Join(c.Destination, e.name), Mode: e.st.Mode, Uid: e.st.Uid, Gid: e.st.Gid,
+		MtimeUnixNano: e.st.Mtim.Nano(),
 	}
-	source := filepath.Join(c.Source, name)
-	switch {
-	case info.Mode()&fs.ModeSymlink != 0:
-		link, err := os.Readlink(source)
+	switch e.kind() {
+	case unix.S_IFLNK:
+		link, err := e.link()
 		if err != nil {
-			return fmt.Errorf("mount %s: %w", c.Destination, err)
+			return err
 		}
 		f.Link = link
-	case info.Mode().IsRegular():
-		return b.content(c, source, f)
+	case unix.S_IFREG:
+		return b.content(c, e, f)
 	}
 	return b.push(f)
 }
 
 // content splits a file over as many entries as it needs. The file may change while
 // it is read; what is read is one prefix of it, bounded as a whole.
-func (b *batch) content(c Copy, source string, first *agentv1.File) error {
-	in, err := os.Open(source)
+func (b *batch) content(c Copy, e *entry, first *agentv1.File) error {
+	in, err := e.open()
 	if err != nil {
-		return fmt.Errorf("mount %s: %w", c.Destination, err)
+		return err
 	}
 	defer in.Close()
 	for offset := uint64(0); ; {
