@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -37,12 +38,15 @@ func (e endpoint) address(u, repository string) string {
 	if strings.Contains(u, "://") {
 		return u
 	}
-	return fmt.Sprintf("%s://%s/v2/%s/%s", e.scheme, e.host, repository, u)
+	return fmt.Sprintf("%s://%s%s/%s/%s", e.scheme, e.host, e.prefix, repository, u)
 }
 
-// rewrite is the last thing before a request of this host leaves.
+// rewrite is the last thing before a request of this host leaves. A path that does not begin with
+// the prefix is the greeting of the authentication, which knows no prefix, or an address from a
+// registry that does not know under which path it is served.
 func (e endpoint) rewrite(req *http.Request) {
-	if rest, ok := strings.CutPrefix(req.URL.Path, "/v2/"); ok && e.prefix != "/v2" {
+	rest, ok := strings.CutPrefix(req.URL.Path, "/v2/")
+	if ok && !strings.HasPrefix(req.URL.Path, e.prefix+"/") {
 		req.URL.Path, req.URL.RawPath = e.prefix+"/"+rest, ""
 	}
 	if e.namespace != "" {
@@ -80,11 +84,7 @@ const hostsToml = "hosts.toml"
 
 // hostsFile finds the directory of a registry below root; nil data: there is none.
 func hostsFile(root, registry string) (dir string, data []byte, err error) {
-	names := []string{registry, "_default"}
-	if host, port, ok := strings.Cut(registry, ":"); ok {
-		names = []string{host + "_" + port + "_", registry, host, "_default"}
-	}
-	for _, n := range names {
+	for _, n := range hostNames(registry) {
 		dir = filepath.Join(root, n)
 		data, err = os.ReadFile(filepath.Join(dir, hostsToml))
 		if err == nil || !errors.Is(err, fs.ErrNotExist) {
@@ -92,6 +92,22 @@ func hostsFile(root, registry string) (dir string, data []byte, err error) {
 		}
 	}
 	return "", nil, nil
+}
+
+// hostNames are the directories in which containerd looks for a registry, and the host without
+// its port. containerd cuts at the last colon, also inside of an IPv6 address without a port.
+func hostNames(registry string) []string {
+	i := strings.LastIndex(registry, ":")
+	if i < 0 {
+		return []string{registry, "_default"}
+	}
+	names := []string{registry[:i] + "_" + registry[i+1:] + "_", registry}
+	if host, _, err := net.SplitHostPort(registry); err == nil && strings.HasPrefix(registry, "[") {
+		names = append(names, "["+host+"]")
+	} else if err == nil {
+		names = append(names, host)
+	}
+	return append(names, "_default")
 }
 
 // hostConfig is one host of the file. What this does not name is another program's.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -96,6 +97,65 @@ func TestOverridePath(t *testing.T) {
 		st := openStore(t, cfg)
 		if _, err := st.Stat(t.Context(), store.Blob(a.Digest)); !errdefs.IsNotFound(err) {
 			t.Errorf("%s: %v", prefix, err)
+		}
+	}
+}
+
+// Below a path, an upload goes to the address that the registry gives, whether that begins with
+// the path or not; so do the pages of a list.
+func TestLocationBelowPath(t *testing.T) {
+	for _, prefix := range []string{"/v2/proxy", "/v2/p", "/deep/api"} {
+		for _, knows := range []bool{true, false} {
+			r := storetest.Start(t, &storetest.Registry{})
+			outer := storetest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+				rest, ok := strings.CutPrefix(q.URL.Path, prefix+"/")
+				if !ok || rest != "" && !strings.HasPrefix(rest, "q/uid1/") {
+					http.Error(w, q.URL.Path, http.StatusTeapot)
+					return
+				}
+				q.URL.Path = "/v2/" + rest
+				r.ServeHTTP(located{w, prefix, knows}, q)
+			}))
+			cfg := r.Config(t, "q/uid1")
+			cfg.HostsDir = hosts(t, r.Host(), fmt.Sprintf("server = %q\noverride_path = true\n", outer+prefix))
+			data, a := noise(1000)
+			st := openStore(t, cfg)
+			if err := st.Put(t.Context(), store.Blob(a.Digest), a); err != nil {
+				t.Errorf("%s, the registry knows of it: %v: %v", prefix, knows, err)
+				continue
+			}
+			if got, err := store.ReadBlob(t.Context(), st, a.Digest, a.Size); err != nil || !bytes.Equal(got, data) {
+				t.Errorf("%s, the registry knows of it: %v: %d bytes, %v", prefix, knows, len(got), err)
+			}
+		}
+	}
+}
+
+// located puts the path before the addresses that a registry answers.
+type located struct {
+	http.ResponseWriter
+	prefix string
+	knows  bool
+}
+
+func (l located) WriteHeader(code int) {
+	if rest, ok := strings.CutPrefix(l.Header().Get("Location"), "/v2/"); ok && l.knows {
+		l.Header().Set("Location", l.prefix+"/"+rest)
+	}
+	l.ResponseWriter.WriteHeader(code)
+}
+
+// The directory of a registry is found as containerd names it, with an IPv6 address too.
+func TestHostsOfIPv6(t *testing.T) {
+	for registry, names := range map[string][]string{
+		"[::1]:5000": {"[::1]_5000_", "[::1]:5000", "[::1]", "_default"},
+		"[::1]":      {"[:_1]_", "[::1]", "_default"},
+	} {
+		for _, name := range names {
+			_, err := store.Open(store.Config{Repository: registry + "/p", DockerConfig: t.TempDir(), HostsDir: hosts(t, name, "server = 7")})
+			if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "hosts.toml") {
+				t.Errorf("registry %s: directory %s was not read: %v", registry, name, err)
+			}
 		}
 	}
 }
