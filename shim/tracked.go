@@ -46,7 +46,7 @@ func (vm *VM) openTracking(ctx context.Context, ram *os.File, files *openFiles) 
 		return nil, err.Error()
 	}
 	t := &worker.Tracking{Way: c.Way, Regions: regions}
-	for from, to := range map[*os.File]**worker.File{f.Pagemap: &t.Pagemap, f.Fault: &t.Fault, f.Clear: &t.Clear} {
+	for from, to := range map[*os.File]**worker.File{f.Pagemap: &t.Pagemap, f.Fault: &t.Fault, f.Clear: &t.Clear, f.Vmstat: &t.Vmstat} {
 		if from != nil {
 			files.all = append(files.all, from)
 			*to = worker.Open(from)

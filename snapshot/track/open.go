@@ -32,6 +32,9 @@ func Open(way Way, pid, userfault int) (f Files, err error) {
 	}
 	switch way {
 	case SoftDirty:
+		if f.Vmstat, err = os.Open("/proc/vmstat"); err != nil {
+			return f, err
+		}
 		f.Clear, err = os.OpenFile(dir+"clear_refs", os.O_WRONLY, 0)
 	case UFFD:
 		f.Fault, err = take(pid, userfault)
@@ -43,7 +46,7 @@ func Open(way Way, pid, userfault int) (f Files, err error) {
 
 // Close closes what is open.
 func (f Files) Close() {
-	for _, file := range []*os.File{f.Pagemap, f.Fault, f.Clear} {
+	for _, file := range []*os.File{f.Pagemap, f.Fault, f.Clear, f.Vmstat} {
 		if file != nil {
 			file.Close()
 		}

@@ -18,15 +18,21 @@ const (
 
 // softDirty has the kernel set a bit for each page that is written. Reading the bits and
 // clearing them are two steps, so only the last read counts; before it each Next begins
-// anew, and everything has to be compared in the interval.
+// anew, and everything has to be compared in the interval. The bit of a page is lost when its
+// page table entry goes: after a page that was swapped out is read back, it looks unwritten. So
+// an interval in which the host took pages back answers that it does not know.
 type softDirty struct {
 	regions []Region
 	files   Files
 	armed   bool
+	before  reclaim // when the interval began
 }
 
-func (s *softDirty) Next(last bool, written func(offset, end int64)) (bool, error) {
+func (s *softDirty) Next(last bool, written func(offset, end int64)) (known bool, err error) {
 	if !last || !s.armed {
+		if s.before, err = readReclaim(s.files.Vmstat); err != nil {
+			return false, err
+		}
 		if _, err := s.files.Clear.WriteString(clearSoftDirty); err != nil {
 			return false, fmt.Errorf("clear soft-dirty bits: %w", err)
 		}
@@ -39,7 +45,11 @@ func (s *softDirty) Next(last bool, written func(offset, end int64)) (bool, erro
 			return false, err
 		}
 	}
-	return true, nil
+	after, err := readReclaim(s.files.Vmstat)
+	if err != nil {
+		return false, err
+	}
+	return s.before.none(after), nil
 }
 
 // Between would lose what is written between reading and clearing.

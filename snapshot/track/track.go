@@ -51,6 +51,7 @@ type Files struct {
 	Pagemap *os.File // of the VMM, for all but Content
 	Fault   *os.File // its userfaultfd, for UFFD
 	Clear   *os.File // its clear_refs, for SoftDirty
+	Vmstat  *os.File // the host's /proc/vmstat, for SoftDirty; without it no interval is known
 	RAM     *os.File // what it has mapped, for UFFD; open and close it by yourself
 }
 

@@ -93,13 +93,19 @@ func TestSoftDirtyOrder(t *testing.T) {
 		t.Cleanup(func() { f.Close() })
 		return f
 	}
-	pagemap, clear := open("pagemap"), open("clear_refs")
+	pagemap, clear, vmstat := open("pagemap"), open("clear_refs"), open("vmstat")
+	count := func(text string) {
+		if err := os.WriteFile(vmstat.Name(), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	count("nr_dirty 4\npswpout 7\n")
 	entries := binary.LittleEndian.AppendUint64(nil, pagemapPresent|pagemapDirty)
 	entries = binary.LittleEndian.AppendUint64(entries, pagemapPresent)
 	if _, err := pagemap.WriteAt(entries, 5*pagemapEntry); err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(SoftDirty, []Region{{Address: 5 * pageSize, Offset: 0, Length: 2 * pageSize}}, Files{Pagemap: pagemap, Clear: clear})
+	s, err := New(SoftDirty, []Region{{Address: 5 * pageSize, Offset: 0, Length: 2 * pageSize}}, Files{Pagemap: pagemap, Clear: clear, Vmstat: vmstat})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,6 +119,27 @@ func TestSoftDirtyOrder(t *testing.T) {
 		cleared, _ := os.ReadFile(clear.Name())
 		if err != nil || known != step.known || pages != step.pages || string(cleared) != step.cleared {
 			t.Errorf("step %d: known %v, %d pages, cleared %q, %v", i, known, pages, cleared, err)
+		}
+	}
+	none := func(int64, int64) {}
+	for _, text := range []string{"pswpout 8\n", "pswpout 7\nzswpout 1\n", "nr_dirty 4\n", ""} {
+		count("nr_dirty 4\npswpout 7\n")
+		if known, err := s.Next(false, none); known || err != nil {
+			t.Fatal(known, err)
+		}
+		count(text)
+		if known, err := s.Next(true, none); known || err != nil {
+			t.Errorf("a page may have lost its bit (%q): known %v, %v", text, known, err)
+		}
+	}
+	count("pswpout many\n")
+	if known, err := s.Next(false, none); known || err == nil {
+		t.Errorf("counters that cannot be read: known %v, %v", known, err)
+	}
+	blind := &softDirty{regions: s.(*softDirty).regions, files: Files{Pagemap: pagemap, Clear: clear}}
+	for _, last := range []bool{false, true} {
+		if known, err := blind.Next(last, none); known || err != nil {
+			t.Errorf("without the counters: known %v, %v", known, err)
 		}
 	}
 }

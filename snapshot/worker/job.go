@@ -123,6 +123,7 @@ type Tracking struct {
 	Pagemap *File          `json:"pagemap,omitempty"`
 	Fault   *File          `json:"fault,omitempty"`
 	Clear   *File          `json:"clear,omitempty"`
+	Vmstat  *File          `json:"vmstat,omitempty"`
 }
 
 // Space is the file of an address space.

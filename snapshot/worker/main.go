@@ -209,7 +209,7 @@ func (t *Tracking) tracker(spaces []Space) (snapshot.Tracker, string) {
 	if t.Armed {
 		open = track.Continue
 	}
-	tracker, err := open(t.Way, t.Regions, track.Files{Pagemap: osFile(t.Pagemap), Fault: osFile(t.Fault), Clear: osFile(t.Clear), RAM: osFile(spaces[0].File)})
+	tracker, err := open(t.Way, t.Regions, track.Files{Pagemap: osFile(t.Pagemap), Fault: osFile(t.Fault), Clear: osFile(t.Clear), Vmstat: osFile(t.Vmstat), RAM: osFile(spaces[0].File)})
 	if err != nil {
 		return nil, err.Error()
 	}

@@ -252,7 +252,7 @@ func (t *Tracking) addTo(files *fileList) {
 	if t == nil {
 		return
 	}
-	for _, f := range []*File{t.Pagemap, t.Fault, t.Clear} {
+	for _, f := range []*File{t.Pagemap, t.Fault, t.Clear, t.Vmstat} {
 		files.add(f)
 	}
 }
