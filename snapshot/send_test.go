@@ -250,7 +250,7 @@ func calming(t *testing.T, budget time.Duration, bandwidth int64) []Pass {
 	return sent.Passes
 }
 
-// A bandwidth is kept, and told progress counts what was sent.
+// A bandwidth is kept, and the progress that both ends tell counts the bytes that were sent.
 func TestSendBandwidth(t *testing.T) {
 	w := newWorld(t, 32)
 	g := newGuest(w, 4)
@@ -260,9 +260,12 @@ func TestSendBandwidth(t *testing.T) {
 	var mu sync.Mutex // readers tell at once
 	o.Progress = func(p Progress) { mu.Lock(); defer mu.Unlock(); last = p }
 	from, to := secure(t)
+	a := newArrival(t, w, false)
+	var came uint64
+	a.target.Progress = func(moved uint64) { came = moved }
 	begun := time.Now()
 	go g.run()
-	sent, err, rerr := move(t, w, newArrival(t, w, false), o, from, to)
+	sent, err, rerr := move(t, w, a, o, from, to)
 	if err != nil || rerr != nil {
 		t.Fatal(err, rerr)
 	}
@@ -272,6 +275,9 @@ func TestSendBandwidth(t *testing.T) {
 	}
 	if last.Pass == 0 || last.Moved == 0 || last.Moved > sent.Moved {
 		t.Errorf("progress %+v of %+v", last, sent)
+	}
+	if came < sent.Moved/2 {
+		t.Errorf("the destination was told of %d bytes of %d", came, sent.Moved)
 	}
 }
 

@@ -16,7 +16,8 @@ import (
 // Reader takes frames, in order. It holds no more of them than it was told.
 type Reader struct {
 	from   io.Reader
-	number uint64
+	number uint64 // of the next frame
+	bytes  uint64 // of all frames that came, heads included
 	all    transcript
 	before string // digest of the frames before an End
 	bodies chan []byte
@@ -67,6 +68,7 @@ func (r *Reader) Next() (*Frame, error) {
 		f.Free()
 		return nil, cut(err)
 	}
+	r.bytes += uint64(len(f.head)) + uint64(length)
 	return f, nil
 }
 

@@ -30,7 +30,8 @@ type Target struct {
 	// it answers decides whether the source hears READY.
 	Complete func(ctx context.Context) error
 	Load     func(ctx context.Context, digest string, end End) error
-	// Progress hears of bytes that came; it may be nil.
+	// Progress hears after each frame how many bytes have come so far, as they lay on the wire. It
+	// may be nil.
 	Progress func(moved uint64)
 }
 
@@ -170,6 +171,9 @@ func (r *receiver) all() error {
 			}
 			return err
 		}
+		if r.t.Progress != nil {
+			r.t.Progress(r.in.bytes)
+		}
 		if f.Kind == KindPages { // the lanes verify it
 			r.pending.Add(1)
 			r.frames <- f
@@ -214,9 +218,6 @@ func (r *receiver) inline(f *Frame) (over bool, err error) {
 // barrier has all that came before it written.
 func (r *receiver) barrier() error {
 	r.pending.Wait()
-	if r.t.Progress != nil {
-		r.t.Progress(r.in.number)
-	}
 	r.barriers++
 	if err := r.failed(); err != nil || !r.answers {
 		return err
