@@ -88,15 +88,32 @@ func serveVSock(l *session.Listener) error {
 	if err := unix.Listen(fd, 8); err != nil {
 		return fmt.Errorf("listen on vsock: %w", err)
 	}
-	for {
+	return acceptHost(func() (int, error) {
 		conn, _, err := unix.Accept4(fd, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
-		if err == unix.EINTR || err == unix.ECONNABORTED {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("accept on vsock: %w", err)
-		}
+		return conn, err
+	}, func(conn int) {
 		var ch io.ReadWriteCloser = os.NewFile(uintptr(conn), "vsock")
 		go func() { _ = l.Serve(ch) }()
+	})
+}
+
+// acceptPause is the time between two attempts while the guest has no descriptor or memory left.
+const acceptPause = 100 * time.Millisecond
+
+// acceptHost serves each connection that accept answers. It returns only when the listener itself
+// is broken: process 1 ends after it, and the guest with it. A workload can use up the descriptors
+// of the whole guest (ENFILE), so every other failure is waited out.
+func acceptHost(accept func() (int, error), serve func(conn int)) error {
+	for {
+		conn, err := accept()
+		switch err {
+		case nil:
+			serve(conn)
+		case unix.EINTR, unix.ECONNABORTED:
+		case unix.EBADF, unix.EINVAL, unix.ENOTSOCK:
+			return fmt.Errorf("accept on vsock: %w", err)
+		default:
+			time.Sleep(acceptPause)
+		}
 	}
 }
