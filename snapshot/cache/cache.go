@@ -160,7 +160,21 @@ func (c *Cache) delete(k string) error {
 	if err := os.Rename(c.path(k), path); err != nil {
 		return err
 	}
-	return os.RemoveAll(path)
+	return empty(path)
+}
+
+// lateFiles bounds how often a directory that was renamed is emptied again.
+const lateFiles = 100
+
+// empty removes a directory that was renamed. Another process that had found it under its old name
+// can still make a file in it, once: the flag of a full cache, or a lock file.
+func empty(path string) (err error) {
+	for range lateFiles {
+		if err = os.RemoveAll(path); !errors.Is(err, unix.ENOTEMPTY) {
+			return err
+		}
+	}
+	return err
 }
 
 // same fails if the file is no longer the one at path.

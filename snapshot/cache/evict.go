@@ -116,7 +116,7 @@ func (c *Cache) list() (entries []entry, keys []string, err error) {
 			continue
 		}
 		if strings.HasPrefix(dir.Name(), gone) {
-			_ = os.RemoveAll(c.path(dir.Name())) // its deletion died
+			_ = empty(c.path(dir.Name())) // its deletion died
 			continue
 		}
 		files, err := os.ReadDir(c.path(dir.Name(), blobs))
