@@ -18,7 +18,7 @@ func (c *Client) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.Lis
 		return call(ctx, c, nodev1.RecordsService.List, req)
 	}
 	all := &nodev1.ListResponse{}
-	for more := (&nodev1.ListRequest{Parts: true, Node: req.GetNode()}); ; {
+	for more := (&nodev1.ListRequest{Parts: true, Node: req.GetNode(), Moves: req.GetMoves(), Uids: req.GetUids()}); ; {
 		part, err := call(ctx, c, nodev1.RecordsService.List, more)
 		if err != nil {
 			return nil, err
@@ -96,7 +96,7 @@ func (c *Client) Owed(ctx context.Context, req *nodev1.OwedRequest) (*nodev1.Owe
 		return call(ctx, c, nodev1.RecordsService.Owed, req)
 	}
 	all := &nodev1.OwedResponse{}
-	for more := (&nodev1.OwedRequest{Parts: true}); ; {
+	for more := (&nodev1.OwedRequest{Parts: true, Payer: req.GetPayer(), Vm: req.GetVm()}); ; {
 		part, err := call(ctx, c, nodev1.RecordsService.Owed, more)
 		if err != nil {
 			return nil, err

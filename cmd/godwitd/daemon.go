@@ -264,11 +264,8 @@ type work struct {
 func (d *daemon) owed() []work {
 	return []work{
 		{"adopt", d.shims.adopt},
-		{"resume", d.engine.Resume},
-		{"reconcile", func(ctx context.Context) error { return d.engine.Reconcile(ctx, d.machines.List) }},
+		{"round", func(ctx context.Context) error { return d.engine.Round(ctx, d.machines.List) }},
 		{"sweep", d.engine.Sweep},
-		{"checkpoints", d.engine.Due},
-		{"deletions", d.engine.Deletions},
 		{"end", d.shims.end},
 		{"orphans", d.tasks.Orphans},
 		{"golden", d.golden.sweep},

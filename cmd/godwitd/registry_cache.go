@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math"
 	"path"
+	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -25,8 +26,7 @@ func (r *registry) forget(repository, dgst string) {
 	}
 }
 
-// forgetEvery is how often what is kept is compared with the records of all VMs, of which a fleet
-// has many.
+// forgetEvery is how often what is kept is compared with the records of its VMs.
 const forgetEvery = 5 * time.Minute
 
 // tendCache drops what is kept of VMs that no record names any more, and keeps the cache
@@ -42,25 +42,46 @@ func (d *daemon) tendCache(ctx context.Context) error {
 	if time.Since(d.forgot) < forgetEvery {
 		return errs[0]
 	}
-	all, err := d.records.List(ctx, &nodev1.ListRequest{})
+	own := r.repository(&nodev1.Record{Uid: "x"})
+	asked := slices.DeleteFunc(kept, func(repository string) bool {
+		return path.Dir(repository) != path.Dir(own) || uuid.Validate(path.Base(repository)) != nil
+	})
+	gone, err := d.gone(ctx, asked)
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
 	d.forgot = time.Now()
-	named := map[string]bool{}
-	for _, rec := range all.GetRecords() {
-		named[r.repository(rec)] = true
-	}
-	own := r.repository(&nodev1.Record{Uid: "x"})
-	for _, repository := range kept {
-		if named[repository] || path.Dir(repository) != path.Dir(own) || uuid.Validate(path.Base(repository)) != nil {
-			continue
-		}
+	for _, repository := range gone {
 		if err := r.cache.Drop(repository); err != nil && !errdefs.IsUnavailable(err) {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// gone answers those repositories that no record names. So many are asked for at once as fit a
+// message with room to spare.
+func (d *daemon) gone(ctx context.Context, kept []string) (gone []string, err error) {
+	for some := range slices.Chunk(kept, 1000) {
+		req := &nodev1.ListRequest{}
+		for _, repository := range some {
+			req.Uids = append(req.Uids, path.Base(repository))
+		}
+		all, err := d.records.List(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		named := map[string]bool{}
+		for _, rec := range all.GetRecords() {
+			named[d.snapshots.repository(rec)] = true
+		}
+		for _, repository := range some {
+			if !named[repository] {
+				gone = append(gone, repository)
+			}
+		}
+	}
+	return gone, nil
 }
 
 // cacheFigures are read when they are asked for: shims and workers note them, and end.

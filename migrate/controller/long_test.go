@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"godwit.dev/godwit/migrate/controller"
+	"godwit.dev/godwit/migrate/store"
 	"godwit.dev/godwit/migrate/store/storetest"
 	"godwit.dev/godwit/migrate/transition"
 
@@ -44,7 +45,7 @@ func large(t *testing.T) (*storetest.Memory, []*nodev1.Record) {
 		}
 		total += proto.Size(rec)
 	}
-	all, err := st.List(t.Context())
+	all, err := st.List(t.Context(), "", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +62,7 @@ func TestLongLists(t *testing.T) {
 		if err != nil || !slices.EqualFunc(got.GetRecords(), all, func(a, b *nodev1.Record) bool { return proto.Equal(a, b) }) {
 			t.Errorf("%s: %d records of %d, or others: %v", name, len(got.GetRecords()), len(all), err)
 		}
-		want, _ := st.Owed(t.Context())
+		want, _ := st.Owed(t.Context(), store.Debts{})
 		owed, err := c.Owed(t.Context(), &nodev1.OwedRequest{})
 		if err != nil || !slices.EqualFunc(owed.GetOwed(), want, func(a, b *nodev1.Owed) bool { return proto.Equal(a, b) }) {
 			t.Errorf("%s: %d owed of %d, or others: %v", name, len(owed.GetOwed()), len(want), err)

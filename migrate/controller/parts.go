@@ -18,6 +18,10 @@ const (
 
 	// part of a list: the rest is asked for again, and nobody's calls wait long behind it.
 	part = 1 << 20
+
+	// read is how much is read for a part: more than goes into it, so that the rest shows. A
+	// record may be a few bytes longer in an answer than in the store.
+	read = part + part/4
 )
 
 // fits refuses an answer that no message takes.

@@ -6,7 +6,6 @@ package controller
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -112,23 +111,35 @@ func (s *Service) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Reco
 	return state.Record, nil
 }
 
-// List implements nodev1.RecordsService.
+// List implements nodev1.RecordsService. What a node asks for in each of its rounds costs what it
+// is answered, however many records there are.
 func (s *Service) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.ListResponse, error) {
-	all, err := s.store.List(ctx)
-	if node := req.GetNode(); node != "" {
-		all = slices.DeleteFunc(all, func(r *nodev1.Record) bool { return !concerns(r, node) })
-	}
-	if err != nil || !req.GetParts() {
+	which := store.Which{Node: req.GetNode(), Moves: req.GetMoves(), UIDs: req.GetUids()}
+	some := which.Node != "" || which.Moves || len(which.UIDs) > 0
+	switch {
+	case !req.GetParts() && !some:
+		all, err := s.store.List(ctx, "", 0)
 		return &nodev1.ListResponse{Records: all}, err
+	case !some:
+		all, err := s.store.List(ctx, req.GetAfter(), read)
+		if err != nil {
+			return nil, err
+		}
+		return partOf(all, ""), nil
 	}
-	part, next := after(all, req.GetAfter(), func(r *nodev1.Record) string { return place(r.GetVm()) })
-	return &nodev1.ListResponse{Records: part, Next: next}, nil
+	all, err := s.store.Find(ctx, which)
+	if err != nil {
+		return nil, err
+	}
+	if !req.GetParts() {
+		return &nodev1.ListResponse{Records: all}, nil
+	}
+	return partOf(all, req.GetAfter()), nil
 }
 
-// concerns reports whether a node has a part in what a record says.
-func concerns(rec *nodev1.Record, node string) bool {
-	op := rec.GetOperation()
-	return slices.Contains([]string{rec.GetOwner().GetNode(), op.GetSource(), op.GetDestination()}, node)
+func partOf(all []*nodev1.Record, last string) *nodev1.ListResponse {
+	some, next := after(all, last, func(r *nodev1.Record) string { return place(r.GetVm()) })
+	return &nodev1.ListResponse{Records: some, Next: next}
 }
 
 // Operation implements nodev1.RecordsService.
@@ -242,7 +253,7 @@ func (s *Service) Reclaim(ctx context.Context, req *nodev1.ReclaimRequest) (*nod
 
 // Owed implements nodev1.RecordsService.
 func (s *Service) Owed(ctx context.Context, req *nodev1.OwedRequest) (*nodev1.OwedResponse, error) {
-	all, err := s.store.Owed(ctx)
+	all, err := s.store.Owed(ctx, store.Debts{VM: req.GetVm(), Payer: req.GetPayer()})
 	if err != nil || !req.GetParts() {
 		return &nodev1.OwedResponse{Owed: all}, err
 	}

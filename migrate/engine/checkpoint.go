@@ -68,6 +68,10 @@ func (e *Engine) Due(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	return e.due(ctx, all)
+}
+
+func (e *Engine) due(ctx context.Context, all []*nodev1.Record) error {
 	var errs []error
 	tried := map[string]time.Time{}
 	for _, rec := range all {

@@ -85,7 +85,7 @@ func (d *debts) Owed(context.Context, *nodev1.OwedRequest) (resp *nodev1.OwedRes
 	resp = &nodev1.OwedResponse{}
 	for _, at := range []string{"first", "first", "second"} {
 		ref := &nodev1.SnapshotRef{Repository: at, Digest: fmt.Sprint("sha256:", len(resp.GetOwed()))}
-		resp.Owed = append(resp.Owed, &nodev1.Owed{Vm: vm, Snapshot: ref})
+		resp.Owed = append(resp.Owed, &nodev1.Owed{Vm: vm, Snapshot: ref, Payer: "n1"})
 	}
 	return resp, nil
 }
@@ -160,28 +160,30 @@ func TestDebtOfAnotherNodesDirectory(t *testing.T) {
 // asked notes whose records were asked for.
 type asked struct {
 	nodev1.RecordsService
-	of []string
+	of []*nodev1.ListRequest
 }
 
 func (a *asked) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.ListResponse, error) {
-	a.of = append(a.of, req.GetNode())
+	a.of = append(a.of, req)
 	return a.RecordsService.List(ctx, req)
 }
 
 // What a node does several times a minute it asks of its own records alone: all of a fleet's, by
-// all of its nodes, would be more than a controller can say. The controller drives everybody's moves.
+// all of its nodes, would be more than a controller can say. A round of all of it asks once. The
+// controller drives everybody's moves.
 func TestNodeAsksForItsOwn(t *testing.T) {
 	w := newWorld(t)
-	for node, want := range map[string]string{"n1": "n1", "c": ""} {
+	for node, drives := range map[string]bool{"n1": false, "c": true} {
 		e := w.start(node)
 		a := &asked{RecordsService: e.Records}
 		e.Records = a
 		for what, do := range map[string]func() error{
 			"resume": func() error { return e.Resume(t.Context()) }, "due": func() error { return e.Due(t.Context()) }, "deletions": func() error { return e.Deletions(t.Context()) },
 			"reconcile": func() error { return e.Reconcile(t.Context(), func() ([]*nodev1.VM, error) { return nil, nil }) },
+			"round":     func() error { return e.Round(t.Context(), func() ([]*nodev1.VM, error) { return nil, nil }) },
 		} {
-			if a.of = nil; do() != nil || len(a.of) != 1 || a.of[0] != want {
-				t.Errorf("%s at node %s asks for the records of %q", what, node, a.of)
+			if a.of = nil; do() != nil || len(a.of) != 1 || a.of[0].GetNode() != node || a.of[0].GetMoves() != drives {
+				t.Errorf("%s at node %s asks for the records of %v", what, node, a.of)
 			}
 		}
 	}

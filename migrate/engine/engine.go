@@ -202,6 +202,7 @@ type Engine struct {
 	looked   *glance    // of those that wait; nil: nobody has looked yet
 	scanning sync.Mutex // of scan: the daemon's own rounds and orders to prune
 	scan     scanned
+	swept    time.Time // when Sweep looked at all records and debts
 	now      func() time.Time
 	tried    map[string]time.Time // by uid: when a checkpoint was last due; of Due
 	prompt   time.Duration        // that an operation's success waits for deletions
@@ -230,22 +231,22 @@ func (e *Engine) Resume(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	e.resume(all)
+	return nil
+}
+
+func (e *Engine) resume(all []*nodev1.Record) {
 	for _, rec := range all {
 		if e.drives(rec.GetOperation()) {
 			e.takeUp(rec.GetOperation())
 		}
 	}
-	return nil
 }
 
-// ours are the records that concern this node; to the controller's all do, for it drives moves.
-// Every node asks for them several times a minute, and a fleet's do not fit one message.
+// ours are the records that concern this node; those of open moves concern the controller's too,
+// for it drives them. Every node asks for them several times a minute.
 func (e *Engine) ours(ctx context.Context) ([]*nodev1.Record, error) {
-	req := &nodev1.ListRequest{Node: e.opts.Node}
-	if e.Peers != nil {
-		req.Node = ""
-	}
-	all, err := e.Records.List(ctx, req)
+	all, err := e.Records.List(ctx, &nodev1.ListRequest{Node: e.opts.Node, Moves: e.Peers != nil})
 	return all.GetRecords(), err
 }
 

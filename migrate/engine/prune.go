@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/containerd/errdefs"
 
@@ -20,7 +21,7 @@ func (e *Engine) Prune(ctx context.Context, req *nodev1.PruneRequest) (*nodev1.P
 	if err != nil {
 		return nil, err
 	}
-	owed, err := e.Records.Owed(ctx, &nodev1.OwedRequest{})
+	owed, err := e.Records.Owed(ctx, &nodev1.OwedRequest{Vm: req.GetVm()})
 	if err != nil && !errdefs.IsNotImplemented(err) {
 		return nil, err
 	}
@@ -79,7 +80,7 @@ func (e *Engine) pruneRecord(ctx context.Context, rec *nodev1.Record, dry bool) 
 	why := fmt.Sprintf("older than the newest %d of its VM", e.opts.Retention.Keep)
 	for _, ref := range e.surplus(rec) {
 		if !dry {
-			if _, err := e.Records.Trim(ctx, &nodev1.TrimRequest{Vm: rec.GetVm(), Digest: ref.GetDigest()}); err != nil {
+			if _, err := e.Records.Trim(ctx, &nodev1.TrimRequest{Vm: rec.GetVm(), Digest: ref.GetDigest(), Payer: e.payer(ctx, ref)}); err != nil {
 				p := pruned(rec.GetVm(), ref, why)
 				p.Error = err.Error()
 				all = append(all, p)
@@ -123,22 +124,35 @@ func (e *Engine) collect(ctx context.Context, all []*nodev1.Record, mine func(*n
 	return list, err
 }
 
-// abandoned is collect for what no record stands for: of a VM that was removed, the records
-// are asked first, so that one which is made meanwhile has young files alone.
+// abandoned is collect for what no record stands for. The records are asked once there is a
+// directory to ask for: the record of a VM comes before its first file.
 func (e *Engine) abandoned(ctx context.Context, dry bool) (list []*nodev1.Pruned, err error) {
-	all, err := e.Records.List(ctx, &nodev1.ListRequest{})
-	if err != nil {
-		return nil, records(err)
-	}
-	known := map[string]bool{}
-	for _, rec := range all.GetRecords() {
-		known[rec.GetUid()] = true
-	}
-	freed, err := e.Snapshots.Abandoned(ctx, func(uid string) bool { return known[uid] }, e.opts.Retention.Grace, dry)
+	known := &knownUIDs{engine: e, answers: map[string]bool{}}
+	freed, err := e.Snapshots.Abandoned(ctx, func(uid string) bool { return known.has(ctx, uid) }, e.opts.Retention.Grace, dry)
 	for _, f := range freed {
 		list = append(list, &nodev1.Pruned{Repository: f.Repository, Bytes: f.Bytes, Why: unlisted(f.Files)})
 	}
-	return list, err
+	return list, errors.Join(records(known.err), err)
+}
+
+// knownUIDs are the VMs that have a record. While the records do not answer, all have.
+type knownUIDs struct {
+	engine  *Engine
+	answers map[string]bool
+	err     error
+}
+
+func (k *knownUIDs) has(ctx context.Context, uid string) bool {
+	if known, asked := k.answers[uid]; asked || k.err != nil {
+		return known || k.err != nil
+	}
+	all, err := k.engine.Records.List(ctx, &nodev1.ListRequest{Uids: []string{uid}})
+	if err != nil {
+		k.err = err
+		return true
+	}
+	k.answers[uid] = slices.ContainsFunc(all.GetRecords(), func(r *nodev1.Record) bool { return r.GetUid() == uid })
+	return k.answers[uid]
 }
 
 func unlisted(files int) string { return fmt.Sprintf("%d files that no manifest lists", files) }

@@ -65,7 +65,7 @@ func (e *Engine) look(ctx context.Context, anew bool) (*glance, error) {
 	if g := e.looked; g != nil && !anew && time.Since(g.at) < queueInterval/2 {
 		return g, nil
 	}
-	all, err := e.Records.List(ctx, &nodev1.ListRequest{})
+	all, err := e.Records.List(ctx, &nodev1.ListRequest{Moves: true})
 	if err != nil {
 		return nil, records(err)
 	}

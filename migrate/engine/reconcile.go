@@ -23,6 +23,10 @@ func (e *Engine) Reconcile(ctx context.Context, local func() ([]*nodev1.VM, erro
 	if err != nil {
 		return err
 	}
+	return e.reconcile(ctx, all, local)
+}
+
+func (e *Engine) reconcile(ctx context.Context, all []*nodev1.Record, local func() ([]*nodev1.VM, error)) error {
 	vms, err := local()
 	if err != nil {
 		return err
@@ -35,7 +39,9 @@ func (e *Engine) Reconcile(ctx context.Context, local func() ([]*nodev1.VM, erro
 	e.seen = map[string]time.Time{}
 	e.mu.Unlock()
 	var errs []error
+	known := map[string]*nodev1.Record{}
 	for _, rec := range all {
+		known[name(rec.GetVm())] = rec
 		mine, orphan := e.concerns(rec)
 		switch {
 		case mine && !here[name(rec.GetVm())]:
@@ -48,6 +54,9 @@ func (e *Engine) Reconcile(ctx context.Context, local func() ([]*nodev1.VM, erro
 	}
 	errs = append(errs, e.tidyAll(ctx))
 	for _, vm := range vms {
+		if e.atRest(ctx, vm, known[name(vm)]) {
+			continue
+		}
 		if err := e.stray(ctx, vm); err != nil {
 			errs = append(errs, fmt.Errorf("VM %s: %w", name(vm), err))
 		}

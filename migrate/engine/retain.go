@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -64,7 +65,7 @@ func scheduled(rec *nodev1.Record) map[string]bool {
 func (e *Engine) trim(ctx context.Context, rec *nodev1.Record) error {
 	var errs []error
 	for _, ref := range e.surplus(rec) {
-		_, err := e.Records.Trim(ctx, &nodev1.TrimRequest{Vm: rec.GetVm(), Digest: ref.GetDigest()})
+		_, err := e.Records.Trim(ctx, &nodev1.TrimRequest{Vm: rec.GetVm(), Digest: ref.GetDigest(), Payer: e.payer(ctx, ref)})
 		if err != nil && !errdefs.IsFailedPrecondition(err) {
 			errs = append(errs, records(err))
 		}
@@ -72,10 +73,24 @@ func (e *Engine) trim(ctx context.Context, rec *nodev1.Record) error {
 	return errors.Join(errs...)
 }
 
-// Clean deletes what is owed of a VM, or of all if vm is nil, in the store of this node.
-// What cannot be deleted stays owed; the error says why.
+// payer is this node where it can delete a snapshot, for it is at it; else the one that made it.
+func (e *Engine) payer(ctx context.Context, ref *nodev1.SnapshotRef) string {
+	if mine, err := e.reaches(ctx, ref); err != nil || !mine {
+		return ""
+	}
+	return e.opts.Node
+}
+
+// Clean deletes what this node owes of a VM, or of all if vm is nil, in its store. What cannot be
+// deleted stays owed; the error says why.
 func (e *Engine) Clean(ctx context.Context, vm *nodev1.VM) error {
-	resp, err := e.Records.Owed(ctx, &nodev1.OwedRequest{})
+	return e.clean(ctx, &nodev1.OwedRequest{Vm: vm, Payer: e.opts.Node}, func(o *nodev1.Owed) bool { return record.Payer(o) == e.opts.Node })
+}
+
+// clean pays those debts that answer a request and are for this node to pay. A controller of a
+// build before answers all there are.
+func (e *Engine) clean(ctx context.Context, req *nodev1.OwedRequest, pays func(*nodev1.Owed) bool) error {
+	resp, err := e.Records.Owed(ctx, req)
 	if errdefs.IsNotImplemented(err) { // a controller of a build before: its records keep the list
 		return nil
 	}
@@ -86,7 +101,7 @@ func (e *Engine) Clean(ctx context.Context, vm *nodev1.VM) error {
 	away := map[string]bool{} // repositories that would say so of each, after all their retries
 	for _, o := range resp.GetOwed() {
 		repository := o.GetSnapshot().GetRepository()
-		if vm != nil && name(vm) != name(o.GetVm()) || away[repository] {
+		if vm := req.GetVm(); vm != nil && name(vm) != name(o.GetVm()) || away[repository] || !pays(o) {
 			continue
 		}
 		mine, err := e.reaches(ctx, o.GetSnapshot())
@@ -102,6 +117,30 @@ func (e *Engine) Clean(ctx context.Context, vm *nodev1.VM) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// How long a debt waits for its payer before the controller pays it: one that is not heard, or
+// whose store has refused it for as long.
+const (
+	absentPayer = 10 * time.Minute
+	idlePayer   = time.Hour
+)
+
+// stands reports whether the controller pays a debt for the one that should. Of several
+// controllers one does.
+func (e *Engine) stands(o *nodev1.Owed) bool {
+	payer, age := record.Payer(o), e.now().Sub(time.Unix(0, o.GetSinceUnixNano()))
+	if payer == e.opts.Node || e.Peers != nil && !e.Peers.Drives("") {
+		return payer == e.opts.Node
+	}
+	if payer == "" || age >= idlePayer {
+		return true
+	}
+	if e.Peers == nil || age < absentPayer {
+		return false
+	}
+	n, err := e.Peers.Node(payer)
+	return errdefs.IsNotFound(err) || err == nil && !n.GetUp() && e.now().Sub(time.Unix(0, n.GetSeenUnixNano())) >= absentPayer
 }
 
 // cleanPromptly is Clean for who has something better to do: a store that takes its time
@@ -135,24 +174,32 @@ func (e *Engine) reaches(ctx context.Context, ref *nodev1.SnapshotRef) (bool, er
 	return mine, nil
 }
 
-// Sweep does again what was owed or is due (S0-54): the retention rule for VMs without an
-// operation, then all deletions that were decided and not done. Call it now and then.
+// sweepAll is how often the controller looks at the records and debts of all.
+const sweepAll = time.Minute
+
+// Sweep does again what was owed or is due (S0-54): the deletions that were decided for this node
+// and not done; at the controller, now and then, the retention rule for VMs without an operation,
+// and the debts whose payers are gone. Call it often.
 func (e *Engine) Sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, e.opts.Step)
 	defer cancel()
+	if !e.opts.Retention.Scans || e.now().Sub(e.swept) < sweepAll {
+		return e.Clean(ctx, nil)
+	}
+	all, err := e.Records.List(ctx, &nodev1.ListRequest{})
+	if err != nil {
+		return err
+	}
 	var errs []error
-	if e.opts.Retention.Scans {
-		all, err := e.Records.List(ctx, &nodev1.ListRequest{})
-		if err != nil {
-			return err
-		}
-		for _, rec := range all.GetRecords() {
-			if rec.GetOperation() == nil {
-				errs = append(errs, e.trim(ctx, rec))
-			}
+	for _, rec := range all.GetRecords() {
+		if rec.GetOperation() == nil {
+			errs = append(errs, e.trim(ctx, rec))
 		}
 	}
-	return errors.Join(append(errs, e.Clean(ctx, nil))...)
+	if err = errors.Join(errs...); err == nil {
+		e.swept = e.now()
+	}
+	return errors.Join(err, e.clean(ctx, &nodev1.OwedRequest{}, e.stands))
 }
 
 func name(vm *nodev1.VM) string { return vm.GetNamespace() + "/" + vm.GetId() }

@@ -48,7 +48,7 @@ func (e *Engine) Status(ctx context.Context, id string) (*nodev1.StatusResponse,
 // owesCleanup reports whether a deletion of the VM is still owed (S0-54). The operation
 // itself stays as it was settled.
 func (e *Engine) owesCleanup(ctx context.Context, vm *nodev1.VM) bool {
-	resp, err := e.Records.Owed(ctx, &nodev1.OwedRequest{})
+	resp, err := e.Records.Owed(ctx, &nodev1.OwedRequest{Vm: vm})
 	return err != nil || slices.ContainsFunc(resp.GetOwed(), func(o *nodev1.Owed) bool { return name(o.GetVm()) == name(vm) })
 }
 

@@ -183,20 +183,24 @@ func (w *Watcher) quiet(all []*nodev1.NodeInfo) (count int) {
 // most reports whether most nodes have fallen silent. One that was drained, or cordoned behind its
 // end, and has no VM is expected to be: it is in service, or retired, and would count for ever.
 func (w *Watcher) most(ctx context.Context, all []*nodev1.NodeInfo) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, callBound)
-	defer cancel()
-	recs, err := w.Records.List(ctx, &nodev1.ListRequest{})
-	if err != nil {
-		return false, err
+	var count []*nodev1.NodeInfo
+	for _, n := range all {
+		if n.GetName() != w.Self && n.GetCordoned() && !n.GetUp() {
+			recs, err := w.of(ctx, n.GetName())
+			if err != nil {
+				return false, err
+			}
+			if !slices.ContainsFunc(recs, func(r *nodev1.Record) bool { return has(r, n.GetName()) }) {
+				continue
+			}
+		}
+		count = append(count, n)
 	}
-	has := map[string]bool{}
-	for _, rec := range recs.GetRecords() {
-		has[rec.GetOwner().GetNode()], has[transition.InHand(rec)] = true, true
-	}
-	count := slices.DeleteFunc(slices.Clone(all), func(n *nodev1.NodeInfo) bool {
-		return n.GetName() != w.Self && n.GetCordoned() && !n.GetUp() && !has[n.GetName()]
-	})
 	return 2*w.quiet(count) > len(count), nil
+}
+
+func has(rec *nodev1.Record, node string) bool {
+	return rec.GetOwner().GetNode() == node || transition.InHand(rec) == node
 }
 
 // still reports whether a node is as silent as it was when this look began.
@@ -206,12 +210,18 @@ func (w *Watcher) still(n *nodev1.NodeInfo) bool {
 	})
 }
 
-// vms answers the records of those that a node owns.
-func (w *Watcher) vms(ctx context.Context, node string) (own []*nodev1.Record, err error) {
+// of answers the records that have to do with a node.
+func (w *Watcher) of(ctx context.Context, node string) ([]*nodev1.Record, error) {
 	ctx, cancel := context.WithTimeout(ctx, callBound)
 	defer cancel()
-	all, err := w.Records.List(ctx, &nodev1.ListRequest{})
-	for _, rec := range all.GetRecords() {
+	all, err := w.Records.List(ctx, &nodev1.ListRequest{Node: node})
+	return all.GetRecords(), err
+}
+
+// vms answers the records of those that a node owns.
+func (w *Watcher) vms(ctx context.Context, node string) (own []*nodev1.Record, err error) {
+	all, err := w.of(ctx, node)
+	for _, rec := range all {
 		if rec.GetOwner().GetNode() == node {
 			own = append(own, rec)
 		}

@@ -29,7 +29,7 @@ func (s *Service) Drain(ctx context.Context, req *nodev1.DrainRequest) (*nodev1.
 		return nil, err
 	}
 	ctx = controller.WithoutPeer(ctx)
-	all, err := s.Records.List(ctx, &nodev1.ListRequest{})
+	all, err := s.Records.List(ctx, &nodev1.ListRequest{Node: req.GetNode(), Moves: true})
 	if err != nil {
 		return nil, err
 	}

@@ -29,7 +29,7 @@ var ends = map[nodev1.Phase]string{
 // between a change of the records and its event, or whose store took none for too long. The
 // board takes each of them once, whoever else tells it (N-34).
 func (s *Service) Tell(ctx context.Context) error {
-	all, err := s.Records.List(ctx, &nodev1.ListRequest{})
+	all, err := s.Records.List(ctx, &nodev1.ListRequest{Moves: true})
 	if err != nil {
 		return err
 	}

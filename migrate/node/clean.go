@@ -17,7 +17,7 @@ func (s *Service) Forget(ctx context.Context, req *nodev1.ForgetRequest) (*nodev
 		return nil, err
 	}
 	_, err = s.Records.Remove(ctx, &nodev1.RemoveRequest{
-		Vm: req.GetVm(), Uid: rec.GetUid(), Force: req.GetForce(), DropSnapshots: !req.GetKeepSnapshots(),
+		Vm: req.GetVm(), Uid: rec.GetUid(), Force: req.GetForce(), DropSnapshots: !req.GetKeepSnapshots(), Payer: s.Config.Node,
 	})
 	if err != nil {
 		return nil, err
@@ -38,7 +38,7 @@ func (s *Service) Drop(ctx context.Context, req *nodev1.DropRequest) (*nodev1.Dr
 	if vm == nil {
 		return nil, fmt.Errorf("snapshot %s: no record lists it: %w", req.GetDigest(), errdefs.ErrNotFound)
 	}
-	if _, err := s.Records.Trim(ctx, &nodev1.TrimRequest{Vm: vm, Digest: req.GetDigest()}); err != nil {
+	if _, err := s.Records.Trim(ctx, &nodev1.TrimRequest{Vm: vm, Digest: req.GetDigest(), Payer: s.Config.Node}); err != nil {
 		return nil, err
 	}
 	return &nodev1.DropResponse{Warning: s.clean(ctx, vm)}, nil

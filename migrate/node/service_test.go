@@ -255,7 +255,7 @@ func TestOrdersNeedAStore(t *testing.T) {
 func TestForget(t *testing.T) {
 	rec := &nodev1.Record{Vm: vm("x"), Uid: "u", Snapshots: []*nodev1.SnapshotRef{{Digest: "sha256:1", Repository: "r", Tag: "g1-a"}}}
 	recs, eng := &records{list: []*nodev1.Record{rec}}, &cleaner{err: errors.New("403")}
-	s := &Service{Records: recs, Engine: eng}
+	s := &Service{Config: &config.Config{Node: "n1"}, Records: recs, Engine: eng}
 	if _, err := s.Forget(t.Context(), &nodev1.ForgetRequest{Vm: vm("x")}); !errdefs.IsFailedPrecondition(err) || len(eng.cleaned) != 0 {
 		t.Errorf("Forget of a VM with state = %v, cleaned %v; want FailedPrecondition and nothing cleaned", err, eng.cleaned)
 	}
@@ -274,7 +274,7 @@ func TestForget(t *testing.T) {
 func TestDrop(t *testing.T) {
 	rec := &nodev1.Record{Vm: vm("x"), Snapshots: []*nodev1.SnapshotRef{{Digest: "sha256:1", Repository: "r"}}}
 	recs, eng := &records{list: []*nodev1.Record{rec}}, &cleaner{err: errors.New("405")}
-	s := &Service{Records: recs, Engine: eng}
+	s := &Service{Config: &config.Config{Node: "n1"}, Records: recs, Engine: eng}
 	if _, err := s.Drop(t.Context(), &nodev1.DropRequest{Digest: "sha256:2"}); !errdefs.IsNotFound(err) || len(recs.trimmed) != 0 {
 		t.Errorf("Drop of an unknown digest = %v, trimmed %v", err, recs.trimmed)
 	}

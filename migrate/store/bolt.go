@@ -2,11 +2,12 @@ package store
 
 import (
 	"context"
-	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -19,15 +20,24 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Bolt is the store in one bbolt file. Every change is one fsynced transaction.
+// Bolt is the store in one bbolt file. A change is durable when it is answered; those that come
+// together share an fsynced transaction.
 //
 //	records     namespace NUL id        -> Record
 //	operations  operation id            -> Operation, open and closed
 //	closed      namespace NUL id NUL sequence -> operation id, oldest first
 //	owed        namespace NUL id NUL repository NUL digest -> Owed
 //	notes       kind NUL key -> what the kind says
-//	meta        "version" -> decimal number of this format
-type Bolt struct{ db *bolt.DB }
+//	index       what Find and Owed go by (index.go)
+//	meta        "version" -> decimal number of this format; "indexed" -> number of the last
+//	            transaction that kept the index
+type Bolt struct {
+	db *bolt.DB
+
+	turn    chan struct{} // held by who commits
+	mu      sync.Mutex
+	waiting []*change // for the next commit
+}
 
 var (
 	bucketRecords    = []byte("records")
@@ -35,8 +45,10 @@ var (
 	bucketClosed     = []byte("closed")
 	bucketOwed       = []byte("owed")
 	bucketNotes      = []byte("notes")
+	bucketIndex      = []byte("index")
 	bucketMeta       = []byte("meta")
 	keyVersion       = []byte("version")
+	keyIndexed       = []byte("indexed")
 )
 
 // lockTimeout bounds the wait for another process that has the file open.
@@ -51,11 +63,32 @@ func Open(path string) (*Bolt, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open store %s: %w", path, err)
 	}
-	if err := db.Update(prepare); err != nil {
+	b := &Bolt{db: db, turn: make(chan struct{}, 1)}
+	if err := b.prepare(); err != nil {
 		_ = db.Close()
 		return nil, fmt.Errorf("prepare store %s: %w", path, err)
 	}
-	return &Bolt{db: db}, nil
+	return b, nil
+}
+
+// prepare makes the store this build's. Another build has no number of the last transaction, or
+// an old one: its changes are not in the index.
+func (b *Bolt) prepare() error {
+	kept := false
+	err := b.db.View(func(tx *bolt.Tx) error {
+		meta := tx.Bucket(bucketMeta)
+		kept = meta != nil && string(meta.Get(keyIndexed)) == strconv.Itoa(tx.ID())
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return b.update(func(tx *bolt.Tx) error {
+		if err := prepare(tx); err != nil || kept {
+			return err
+		}
+		return reindex(tx)
+	})
 }
 
 // prepare makes what is missing, and refuses a store of another version before it has
@@ -66,7 +99,7 @@ func prepare(tx *bolt.Tx) error {
 			return fmt.Errorf("version %.20q, this build knows %d: %w", v, version.Records, errdefs.ErrNotImplemented)
 		}
 	}
-	for _, name := range [][]byte{bucketRecords, bucketOperations, bucketClosed, bucketOwed, bucketNotes, bucketMeta} {
+	for _, name := range [][]byte{bucketRecords, bucketOperations, bucketClosed, bucketOwed, bucketNotes, bucketIndex, bucketMeta} {
 		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 			return err
 		}
@@ -102,22 +135,18 @@ func (b *Bolt) Load(_ context.Context, vm *nodev1.VM, asked transition.Asked) (t
 
 // Apply implements Store.
 func (b *Bolt) Apply(_ context.Context, vm *nodev1.VM, version uint64, change transition.Change) (*nodev1.Record, error) {
-	rec := proto.CloneOf(change.Record)
-	err := b.db.Update(func(tx *bolt.Tx) error {
-		now, err := get[nodev1.Record](tx, bucketRecords, key(vm))
+	var rec *nodev1.Record
+	err := b.update(func(tx *bolt.Tx) error {
+		now, err := current(tx, vm, version, change)
 		if err != nil {
 			return err
 		}
-		if now.GetVersion() != version {
-			return fmt.Errorf("version is %d, not %d: %w", now.GetVersion(), version, errdefs.ErrConflict)
+		rec = proto.CloneOf(change.Record)
+		if err := putOwed(tx, change.Owed); err != nil {
+			return err
 		}
-		for _, o := range change.Owed {
-			if err := put(tx, bucketOwed, owedKey(o.GetVm(), o.GetSnapshot().GetRepository(), o.GetSnapshot().GetDigest()), o); err != nil {
-				return err
-			}
-		}
-		if change.Record == nil {
-			return remove(tx, vm)
+		if rec == nil {
+			return errors.Join(remove(tx, vm), putEntries(tx, key(vm), now, nil))
 		}
 		// One sequence for all records: a removed and remade record repeats no version.
 		if rec.Version, err = tx.Bucket(bucketRecords).NextSequence(); err != nil {
@@ -126,12 +155,33 @@ func (b *Bolt) Apply(_ context.Context, vm *nodev1.VM, version uint64, change tr
 		if err := put(tx, bucketRecords, key(vm), rec); err != nil {
 			return err
 		}
-		return putOperations(tx, rec, change.Closed)
+		return errors.Join(putEntries(tx, key(vm), now, rec), putOperations(tx, rec, change.Closed))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("store record of VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
 	}
 	return rec, nil
+}
+
+// current answers the record that a change would replace, unless the change is refused: the
+// record has another version, or the operation another's id. Nothing is written before it.
+func current(tx *bolt.Tx, vm *nodev1.VM, version uint64, change transition.Change) (*nodev1.Record, error) {
+	now, err := get[nodev1.Record](tx, bucketRecords, key(vm))
+	if err != nil {
+		return nil, err
+	}
+	if now.GetVersion() != version {
+		return nil, fmt.Errorf("version is %d, not %d: %w", now.GetVersion(), version, errdefs.ErrConflict)
+	}
+	op := change.Record.GetOperation()
+	if op == nil {
+		return now, nil
+	}
+	old, err := get[nodev1.Operation](tx, bucketOperations, []byte(op.GetId()))
+	if err == nil && old != nil && (!proto.Equal(old.GetVm(), op.GetVm()) || transition.Settled(old.GetPhase())) {
+		err = fmt.Errorf("operation id %s is taken: %w", op.GetId(), errdefs.ErrAlreadyExists)
+	}
+	return now, err
 }
 
 func putOperations(tx *bolt.Tx, rec *nodev1.Record, closed *nodev1.Operation) error {
@@ -147,75 +197,24 @@ func putOperations(tx *bolt.Tx, rec *nodev1.Record, closed *nodev1.Operation) er
 	if op == nil {
 		return nil
 	}
-	old, err := get[nodev1.Operation](tx, bucketOperations, []byte(op.GetId()))
-	if err != nil {
-		return err
-	}
-	if old != nil && (!proto.Equal(old.GetVm(), op.GetVm()) || transition.Settled(old.GetPhase())) {
-		return fmt.Errorf("operation id %s is taken: %w", op.GetId(), errdefs.ErrAlreadyExists)
-	}
 	return put(tx, bucketOperations, []byte(op.GetId()), op)
 }
 
-// remember adds id to the VM's history and forgets what is beyond Kept.
-func remember(tx *bolt.Tx, vm *nodev1.VM, id string) error {
-	bucket := tx.Bucket(bucketClosed)
-	seq, err := bucket.NextSequence()
-	if err != nil {
-		return err
-	}
-	if err := bucket.Put(binary.BigEndian.AppendUint64(prefix(vm), seq), []byte(id)); err != nil {
-		return err
-	}
-	keys := history(tx, vm)
-	return forget(tx, keys[:max(0, len(keys)-Kept)])
-}
-
-func prefix(vm *nodev1.VM) []byte { return append(key(vm), 0) }
-
-// history answers the keys of the VM's closed operations, oldest first.
-func history(tx *bolt.Tx, vm *nodev1.VM) (keys [][]byte) {
-	p := prefix(vm)
-	c := tx.Bucket(bucketClosed).Cursor()
-	for k, _ := c.Seek(p); len(k) == len(p)+8 && string(k[:len(p)]) == string(p); k, _ = c.Next() {
-		keys = append(keys, append([]byte(nil), k...))
-	}
-	return keys
-}
-
-func forget(tx *bolt.Tx, keys [][]byte) error {
-	for _, k := range keys {
-		id := append([]byte(nil), tx.Bucket(bucketClosed).Get(k)...)
-		if err := tx.Bucket(bucketOperations).Delete(id); err != nil {
-			return err
-		}
-		if err := tx.Bucket(bucketClosed).Delete(k); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// remove ends the record and the VM's history.
-func remove(tx *bolt.Tx, vm *nodev1.VM) error {
-	if err := tx.Bucket(bucketRecords).Delete(key(vm)); err != nil {
-		return err
-	}
-	return forget(tx, history(tx, vm))
-}
-
 // List implements Store.
-func (b *Bolt) List(context.Context) ([]*nodev1.Record, error) {
-	var all []*nodev1.Record
-	err := b.db.View(func(tx *bolt.Tx) error {
-		return tx.Bucket(bucketRecords).ForEach(func(k, v []byte) error {
+func (b *Bolt) List(_ context.Context, after string, room int) (all []*nodev1.Record, err error) {
+	err = b.db.View(func(tx *bolt.Tx) error {
+		c, size := tx.Bucket(bucketRecords).Cursor(), 0
+		for k, v := c.Seek([]byte(after)); k != nil && (room == 0 || size <= room); k, v = c.Next() {
+			if string(k) == after {
+				continue
+			}
 			rec := new(nodev1.Record)
 			if err := proto.Unmarshal(v, rec); err != nil {
 				return fmt.Errorf("decode %q: %w: %w", k, err, errdefs.ErrDataLoss)
 			}
-			all = append(all, rec)
-			return nil
-		})
+			all, size = append(all, rec), size+len(v)
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list records: %w", err)

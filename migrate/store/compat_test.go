@@ -50,7 +50,7 @@ func TestStoreOfVersion1(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		all, err := st.List(t.Context())
+		all, err := st.List(t.Context(), "", 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -29,6 +29,8 @@ import (
 //	closed/namespace NUL id NUL version -> operation id, oldest first
 //	owed/namespace NUL id NUL repository NUL digest -> Owed
 //	notes/kind/key                  -> whatever was noted
+//	index/..                        -> what Find and Owed go by (index.go)
+//	indexed                         -> there: the index is read
 //	version                         -> decimal number of this format
 type Etcd struct {
 	client    *etcd.Client
@@ -112,21 +114,6 @@ func (e *Etcd) Load(ctx context.Context, vm *nodev1.VM, asked transition.Asked) 
 	return s, nil
 }
 
-// List implements Store.
-func (e *Etcd) List(ctx context.Context) ([]*nodev1.Record, error) {
-	found, err := e.list(ctx, "records/", "")
-	if err != nil {
-		return nil, fmt.Errorf("list records: %w", err)
-	}
-	records := make([]*nodev1.Record, len(found))
-	for i := range found {
-		if records[i], err = recordOf(found[i : i+1]); err != nil {
-			return nil, fmt.Errorf("list records: %w", err)
-		}
-	}
-	return records, nil
-}
-
 // Operation implements Store.
 func (e *Etcd) Operation(ctx context.Context, id string) (*nodev1.Operation, error) {
 	resp, err := e.txn(ctx, nil, []etcd.Op{etcd.OpGet(e.operation(id))}, nil)
@@ -141,27 +128,6 @@ func (e *Etcd) Operation(ctx context.Context, id string) (*nodev1.Operation, err
 		return nil, fmt.Errorf("operation %s: %w", id, errdefs.ErrNotFound)
 	}
 	return op, nil
-}
-
-// Owed implements Store.
-func (e *Etcd) Owed(ctx context.Context) (owed []*nodev1.Owed, err error) {
-	found, err := e.list(ctx, "owed/", "")
-	if err == nil {
-		owed, err = all[nodev1.Owed](found)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list what is owed: %w", err)
-	}
-	return owed, nil
-}
-
-// Clear implements Store.
-func (e *Etcd) Clear(ctx context.Context, vm *nodev1.VM, repository, digest string) error {
-	_, err := e.txn(ctx, nil, []etcd.Op{etcd.OpDelete(e.key("owed", owedKey(vm, repository, digest)))}, nil)
-	if err != nil {
-		return fmt.Errorf("clear snapshot %s of VM %s/%s: %w", digest, vm.GetNamespace(), vm.GetId(), err)
-	}
-	return nil
 }
 
 // recordOf gives a record the version that its key has.

@@ -67,7 +67,7 @@ func nested(ops []etcd.Op) (all []etcd.Op) {
 func (e *Etcd) changes(ctx context.Context, vm *nodev1.VM, version uint64, change transition.Change) (ifs []etcd.Cmp, then []etcd.Op, err error) {
 	record, op := e.key("records", key(vm)), change.Record.GetOperation()
 	resp, err := e.txn(ctx, nil, []etcd.Op{
-		etcd.OpGet(record, etcd.WithKeysOnly()),
+		etcd.OpGet(record),
 		etcd.OpGet(e.operation(op.GetId())),
 		etcd.OpGet(e.key("closed", prefix(vm)), etcd.WithPrefix()),
 	}, nil)
@@ -77,10 +77,16 @@ func (e *Etcd) changes(ctx context.Context, vm *nodev1.VM, version uint64, chang
 	if now := revision(kvs(resp, 0)); uint64(now) != version {
 		return nil, nil, fmt.Errorf("version is %d, not %d: %w", now, version, errdefs.ErrConflict)
 	}
+	before, err := recordOf(kvs(resp, 0))
+	if err != nil {
+		return nil, nil, err
+	}
 	w := &write{e: e}
 	w.unchanged(record, int64(version))
+	w.index(key(vm), before, change.Record)
 	for _, o := range change.Owed {
-		w.put(e.key("owed", owedKey(o.GetVm(), o.GetSnapshot().GetRepository(), o.GetSnapshot().GetDigest())), o)
+		w.put(e.key("owed", keyOf(o)), o)
+		w.then = append(w.then, etcd.OpPut(e.key("index", []byte(debtEntry(o))), string(keyOf(o))))
 	}
 	if change.Record == nil {
 		w.delete(record)

@@ -31,6 +31,16 @@ const listed = 1000
 // list reads the keys of a kind that come after one of them (empty: all), as they are at one
 // revision.
 func (e *Etcd) list(ctx context.Context, kind, after string) (found []*mvccpb.KeyValue, err error) {
+	err = e.each(ctx, kind, after, func(some []*mvccpb.KeyValue, _ int64) (bool, error) {
+		found = append(found, some...)
+		return true, nil
+	})
+	return found, err
+}
+
+// each is list page by page, for as long as more says so. The revision is that of all pages.
+func (e *Etcd) each(ctx context.Context, kind, after string, more func([]*mvccpb.KeyValue, int64) (bool, error)) error {
+	revision := int64(0)
 	from, end := e.prefix+kind, etcd.GetPrefixRangeEnd(e.prefix+kind)
 	if after != "" {
 		from += after + "\x00"
@@ -41,14 +51,14 @@ func (e *Etcd) list(ctx context.Context, kind, after string) (found []*mvccpb.Ke
 		resp, err := e.client.Get(bound, from, options...)
 		cancel()
 		if err != nil {
-			return nil, e.failed(ctx, err)
+			return e.failed(ctx, err)
 		}
-		if len(found) == 0 {
-			options = append(options, etcd.WithRev(resp.Header.Revision))
+		if revision == 0 {
+			revision = resp.Header.Revision
+			options = append(options, etcd.WithRev(revision))
 		}
-		found = append(found, resp.Kvs...)
-		if !resp.More {
-			return found, nil
+		if goOn, err := more(resp.Kvs, revision); err != nil || !goOn || !resp.More {
+			return err
 		}
 		from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
 	}

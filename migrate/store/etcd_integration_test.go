@@ -150,7 +150,7 @@ func TestEtcdRefuses(t *testing.T) {
 	st := connect(t, "/other/", members)
 	defer st.Close()
 	members[0].kill()
-	if _, err := st.List(t.Context()); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "controller.etcd.endpoints") {
+	if _, err := st.List(t.Context(), "", 0); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "controller.etcd.endpoints") {
 		t.Errorf("no etcd: %v", err)
 	}
 }

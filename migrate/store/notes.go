@@ -33,7 +33,7 @@ func (b *Bolt) NoteNew(_ context.Context, kind, key string, value []byte) error 
 }
 
 func (b *Bolt) note(kind, key string, change func(*bolt.Bucket, []byte) error) error {
-	err := b.db.Update(func(tx *bolt.Tx) error { return change(tx.Bucket(bucketNotes), noteKey(kind, key)) })
+	err := b.update(func(tx *bolt.Tx) error { return change(tx.Bucket(bucketNotes), noteKey(kind, key)) })
 	if err != nil {
 		return fmt.Errorf("note %s %s: %w", kind, key, err)
 	}

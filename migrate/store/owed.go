@@ -28,26 +28,9 @@ func owedOf(tx *bolt.Tx, vm *nodev1.VM) (all []*nodev1.Owed, err error) {
 	return all, nil
 }
 
-// Owed implements Store.
-func (b *Bolt) Owed(context.Context) (all []*nodev1.Owed, err error) {
-	err = b.db.View(func(tx *bolt.Tx) error {
-		return tx.Bucket(bucketOwed).ForEach(func(k, _ []byte) error {
-			o, err := get[nodev1.Owed](tx, bucketOwed, k)
-			all = append(all, o)
-			return err
-		})
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list what is owed: %w", err)
-	}
-	return all, nil
-}
-
 // Clear implements Store.
 func (b *Bolt) Clear(_ context.Context, vm *nodev1.VM, repository, digest string) error {
-	err := b.db.Update(func(tx *bolt.Tx) error {
-		return tx.Bucket(bucketOwed).Delete(owedKey(vm, repository, digest))
-	})
+	err := b.update(func(tx *bolt.Tx) error { return clearOwed(tx, owedKey(vm, repository, digest)) })
 	if err != nil {
 		return fmt.Errorf("clear snapshot %s of VM %s/%s: %w", digest, vm.GetNamespace(), vm.GetId(), err)
 	}

@@ -18,8 +18,12 @@ type Store interface {
 	// Apply makes change durable if the record of vm still has this version (0: none),
 	// else it answers ErrConflict. It answers the record with its new version.
 	Apply(ctx context.Context, vm *nodev1.VM, version uint64, change transition.Change) (*nodev1.Record, error)
-	// List answers all records, ordered by namespace and id.
-	List(ctx context.Context) ([]*nodev1.Record, error)
+	// List answers records, ordered by namespace and id: those that come after one of that key
+	// (namespace NUL id; empty: all), until they have more than room bytes (0: to the last).
+	List(ctx context.Context, after string, room int) ([]*nodev1.Record, error)
+	// Find answers some of them, in that order, at the cost of those alone where the store has an
+	// index that can be relied on.
+	Find(ctx context.Context, which Which) ([]*nodev1.Record, error)
 	// Operation answers an open or closed operation, or ErrNotFound.
 	Operation(ctx context.Context, id string) (*nodev1.Operation, error)
 	Owed
@@ -27,10 +31,17 @@ type Store interface {
 
 // Owed are the snapshots that are to be deleted: a change adds them, in its one write.
 type Owed interface {
-	// Owed answers all, ordered by VM.
-	Owed(ctx context.Context) ([]*nodev1.Owed, error)
+	// Owed answers some, ordered by VM, as Find does.
+	Owed(ctx context.Context, which Debts) ([]*nodev1.Owed, error)
 	// Clear strikes one off; what is not there is struck off.
 	Clear(ctx context.Context, vm *nodev1.VM, repository, digest string) error
+}
+
+// Shared is a store that other controllers write to as well, maybe of a build that keeps no index.
+type Shared interface {
+	// Reindex makes the index one that is read, or, not all, one that is not: until every
+	// controller that writes to the store is known to keep it. One that was not read is made anew.
+	Reindex(ctx context.Context, all bool) error
 }
 
 // Notes are small things beside the records, by kind and key.

@@ -89,7 +89,7 @@ func Remove(s State, req *nodev1.RemoveRequest, now time.Time) (Change, error) {
 	if !req.GetDropSnapshots() {
 		return Change{}, nil
 	}
-	return Change{Owed: owe(rec, rec.GetSnapshots(), now)}, nil
+	return Change{Owed: owe(rec, rec.GetSnapshots(), req.GetPayer(), now)}, nil
 }
 
 func free(rec *nodev1.Record) bool {

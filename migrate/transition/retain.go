@@ -29,7 +29,7 @@ func Trim(s State, req *nodev1.TrimRequest, now time.Time) (Change, error) {
 	ref := rec.GetSnapshots()[i]
 	rec = edit(s)
 	rec.Snapshots = slices.DeleteFunc(rec.Snapshots, listed)
-	return Change{Record: rec, Owed: owe(rec, []*nodev1.SnapshotRef{ref}, now)}, nil
+	return Change{Record: rec, Owed: owe(rec, []*nodev1.SnapshotRef{ref}, req.GetPayer(), now)}, nil
 }
 
 // Schedule sets when checkpoints are taken. It changes nothing else.
@@ -81,9 +81,9 @@ func InUse(rec *nodev1.Record, digest string) string {
 	return ""
 }
 
-func owe(rec *nodev1.Record, refs []*nodev1.SnapshotRef, now time.Time) (owed []*nodev1.Owed) {
+func owe(rec *nodev1.Record, refs []*nodev1.SnapshotRef, payer string, now time.Time) (owed []*nodev1.Owed) {
 	for _, ref := range refs {
-		owed = append(owed, &nodev1.Owed{Vm: rec.GetVm(), Uid: rec.GetUid(), Snapshot: ref, SinceUnixNano: now.UnixNano()})
+		owed = append(owed, &nodev1.Owed{Vm: rec.GetVm(), Uid: rec.GetUid(), Snapshot: ref, Payer: payer, SinceUnixNano: now.UnixNano()})
 	}
 	return owed
 }

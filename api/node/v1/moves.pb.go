@@ -782,18 +782,23 @@ func (x *WakeOrder) GetOn() string {
 }
 
 type NodeInfo struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"` // host:port of its peer listener; empty: no VM can come to it
-	Version       string                 `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
-	SeenUnixNano  int64                  `protobuf:"varint,4,opt,name=seen_unix_nano,json=seenUnixNano,proto3" json:"seen_unix_nano,omitempty"`
-	Cordoned      bool                   `protobuf:"varint,5,opt,name=cordoned,proto3" json:"cordoned,omitempty"`
-	Up            bool                   `protobuf:"varint,6,opt,name=up,proto3" json:"up,omitempty"`
-	Controller    bool                   `protobuf:"varint,7,opt,name=controller,proto3" json:"controller,omitempty"`
-	Vms           uint32                 `protobuf:"varint,8,opt,name=vms,proto3" json:"vms,omitempty"`                           // that it owns
-	RamBytes      uint64                 `protobuf:"varint,9,opt,name=ram_bytes,json=ramBytes,proto3" json:"ram_bytes,omitempty"` // of its pool
-	FreeBytes     uint64                 `protobuf:"varint,10,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`
-	Execs         bool                   `protobuf:"varint,11,opt,name=execs,proto3" json:"execs,omitempty"` // its shims take up the execs of a VM that comes
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Name         string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Address      string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"` // host:port of its peer listener; empty: no VM can come to it
+	Version      string                 `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	SeenUnixNano int64                  `protobuf:"varint,4,opt,name=seen_unix_nano,json=seenUnixNano,proto3" json:"seen_unix_nano,omitempty"`
+	Cordoned     bool                   `protobuf:"varint,5,opt,name=cordoned,proto3" json:"cordoned,omitempty"`
+	Up           bool                   `protobuf:"varint,6,opt,name=up,proto3" json:"up,omitempty"`
+	Controller   bool                   `protobuf:"varint,7,opt,name=controller,proto3" json:"controller,omitempty"`
+	Vms          uint32                 `protobuf:"varint,8,opt,name=vms,proto3" json:"vms,omitempty"`                           // that it owns
+	RamBytes     uint64                 `protobuf:"varint,9,opt,name=ram_bytes,json=ramBytes,proto3" json:"ram_bytes,omitempty"` // of its pool
+	FreeBytes    uint64                 `protobuf:"varint,10,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`
+	Execs        bool                   `protobuf:"varint,11,opt,name=execs,proto3" json:"execs,omitempty"` // its shims take up the execs of a VM that comes
+	// Between controllers: which one hears the node, that it heard nothing of it for too long, and,
+	// of a controller, what it keeps in the store beside the records. Builds before know none of them.
+	HeardBy       string `protobuf:"bytes,12,opt,name=heard_by,json=heardBy,proto3" json:"heard_by,omitempty"`
+	Silent        bool   `protobuf:"varint,13,opt,name=silent,proto3" json:"silent,omitempty"`
+	Keeps         uint32 `protobuf:"varint,14,opt,name=keeps,proto3" json:"keeps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -905,6 +910,27 @@ func (x *NodeInfo) GetExecs() bool {
 	return false
 }
 
+func (x *NodeInfo) GetHeardBy() string {
+	if x != nil {
+		return x.HeardBy
+	}
+	return ""
+}
+
+func (x *NodeInfo) GetSilent() bool {
+	if x != nil {
+		return x.Silent
+	}
+	return false
+}
+
+func (x *NodeInfo) GetKeeps() uint32 {
+	if x != nil {
+		return x.Keeps
+	}
+	return 0
+}
+
 type AnnounceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Node  *NodeInfo              `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -1013,6 +1039,7 @@ func (x *AnnounceResponse) GetAgainMs() int64 {
 
 type NodesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // that one alone; empty: all
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1045,6 +1072,13 @@ func (x *NodesRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use NodesRequest.ProtoReflect.Descriptor instead.
 func (*NodesRequest) Descriptor() ([]byte, []int) {
 	return file_node_v1_moves_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *NodesRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
 }
 
 type NodesResponse struct {
@@ -1365,7 +1399,7 @@ const file_node_v1_moves_proto_rawDesc = "" +
 	"\x06source\x18\x05 \x01(\tR\x06source\"L\n" +
 	"\tWakeOrder\x12/\n" +
 	"\x04wake\x18\x01 \x01(\v2\x1b.godwit.node.v1.WakeRequestR\x04wake\x12\x0e\n" +
-	"\x02on\x18\x02 \x01(\tR\x02on\"\xa8\x02\n" +
+	"\x02on\x18\x02 \x01(\tR\x02on\"\xf1\x02\n" +
 	"\bNodeInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
@@ -1381,14 +1415,18 @@ const file_node_v1_moves_proto_rawDesc = "" +
 	"\n" +
 	"free_bytes\x18\n" +
 	" \x01(\x04R\tfreeBytes\x12\x14\n" +
-	"\x05execs\x18\v \x01(\bR\x05execs\"r\n" +
+	"\x05execs\x18\v \x01(\bR\x05execs\x12\x19\n" +
+	"\bheard_by\x18\f \x01(\tR\aheardBy\x12\x16\n" +
+	"\x06silent\x18\r \x01(\bR\x06silent\x12\x14\n" +
+	"\x05keeps\x18\x0e \x01(\rR\x05keeps\"r\n" +
 	"\x0fAnnounceRequest\x12,\n" +
 	"\x04node\x18\x01 \x01(\v2\x18.godwit.node.v1.NodeInfoR\x04node\x121\n" +
 	"\x06events\x18\x02 \x03(\v2\x19.godwit.node.v1.MoveEventR\x06events\"I\n" +
 	"\x10AnnounceResponse\x12\x1a\n" +
 	"\bcordoned\x18\x01 \x01(\bR\bcordoned\x12\x19\n" +
-	"\bagain_ms\x18\x02 \x01(\x03R\aagainMs\"\x0e\n" +
-	"\fNodesRequest\"?\n" +
+	"\bagain_ms\x18\x02 \x01(\x03R\aagainMs\"\"\n" +
+	"\fNodesRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\"?\n" +
 	"\rNodesResponse\x12.\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x18.godwit.node.v1.NodeInfoR\x05nodes\"7\n" +
 	"\rCordonRequest\x12\x12\n" +

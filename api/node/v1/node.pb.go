@@ -1124,6 +1124,7 @@ type Owed struct {
 	Uid           string                 `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
 	Snapshot      *SnapshotRef           `protobuf:"bytes,3,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	SinceUnixNano int64                  `protobuf:"varint,4,opt,name=since_unix_nano,json=sinceUnixNano,proto3" json:"since_unix_nano,omitempty"`
+	Payer         string                 `protobuf:"bytes,5,opt,name=payer,proto3" json:"payer,omitempty"` // node that deletes it; empty: the one that made it, else the controller
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1186,6 +1187,13 @@ func (x *Owed) GetSinceUnixNano() int64 {
 	return 0
 }
 
+func (x *Owed) GetPayer() string {
+	if x != nil {
+		return x.Payer
+	}
+	return ""
+}
+
 type GetRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
@@ -1238,7 +1246,11 @@ type ListRequest struct {
 	Parts bool                   `protobuf:"varint,1,opt,name=parts,proto3" json:"parts,omitempty"`
 	After string                 `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
 	// node leaves those away of VMs that it neither owns nor has an operation of; empty: none.
-	Node          string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	// moves has those of VMs with an open move too: of whoever drives moves.
+	Moves bool `protobuf:"varint,4,opt,name=moves,proto3" json:"moves,omitempty"`
+	// uids leaves all away but the VMs of these; a controller of a build before answers all.
+	Uids          []string `protobuf:"bytes,5,rep,name=uids,proto3" json:"uids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1292,6 +1304,20 @@ func (x *ListRequest) GetNode() string {
 		return x.Node
 	}
 	return ""
+}
+
+func (x *ListRequest) GetMoves() bool {
+	if x != nil {
+		return x.Moves
+	}
+	return false
+}
+
+func (x *ListRequest) GetUids() []string {
+	if x != nil {
+		return x.Uids
+	}
+	return nil
 }
 
 type ListResponse struct {
@@ -2072,6 +2098,7 @@ type RemoveRequest struct {
 	Force         bool                   `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`                                      // also when a digest owns it: its state is given up
 	Uid           string                 `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`                                           // as in OwnRequest
 	DropSnapshots bool                   `protobuf:"varint,4,opt,name=drop_snapshots,json=dropSnapshots,proto3" json:"drop_snapshots,omitempty"` // they become owed, in the write that ends the record
+	Payer         string                 `protobuf:"bytes,5,opt,name=payer,proto3" json:"payer,omitempty"`                                       // as in TrimRequest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2132,6 +2159,13 @@ func (x *RemoveRequest) GetDropSnapshots() bool {
 		return x.DropSnapshots
 	}
 	return false
+}
+
+func (x *RemoveRequest) GetPayer() string {
+	if x != nil {
+		return x.Payer
+	}
+	return ""
 }
 
 type RemoveResponse struct {
@@ -2304,6 +2338,7 @@ type TrimRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
 	Digest        string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	Payer         string                 `protobuf:"bytes,3,opt,name=payer,proto3" json:"payer,omitempty"` // node that deletes it; empty: the one that made it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2352,11 +2387,20 @@ func (x *TrimRequest) GetDigest() string {
 	return ""
 }
 
+func (x *TrimRequest) GetPayer() string {
+	if x != nil {
+		return x.Payer
+	}
+	return ""
+}
+
 // OwedRequest has parts as ListRequest has.
 type OwedRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Parts         bool                   `protobuf:"varint,1,opt,name=parts,proto3" json:"parts,omitempty"`
 	After         string                 `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
+	Payer         string                 `protobuf:"bytes,3,opt,name=payer,proto3" json:"payer,omitempty"` // leaves those away that another node is to delete; empty: none
+	Vm            *VM                    `protobuf:"bytes,4,opt,name=vm,proto3" json:"vm,omitempty"`       // leaves those of other VMs away; absent: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2403,6 +2447,20 @@ func (x *OwedRequest) GetAfter() string {
 		return x.After
 	}
 	return ""
+}
+
+func (x *OwedRequest) GetPayer() string {
+	if x != nil {
+		return x.Payer
+	}
+	return ""
+}
+
+func (x *OwedRequest) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
 }
 
 type OwedResponse struct {
@@ -6499,19 +6557,22 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"checkpoint\x18\b \x01(\bR\n" +
 	"checkpoint\x12\x12\n" +
-	"\x04node\x18\t \x01(\tR\x04node\"\x9d\x01\n" +
+	"\x04node\x18\t \x01(\tR\x04node\"\xb3\x01\n" +
 	"\x04Owed\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x127\n" +
 	"\bsnapshot\x18\x03 \x01(\v2\x1b.godwit.node.v1.SnapshotRefR\bsnapshot\x12&\n" +
-	"\x0fsince_unix_nano\x18\x04 \x01(\x03R\rsinceUnixNano\"0\n" +
+	"\x0fsince_unix_nano\x18\x04 \x01(\x03R\rsinceUnixNano\x12\x14\n" +
+	"\x05payer\x18\x05 \x01(\tR\x05payer\"0\n" +
 	"\n" +
 	"GetRequest\x12\"\n" +
-	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\"M\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\"w\n" +
 	"\vListRequest\x12\x14\n" +
 	"\x05parts\x18\x01 \x01(\bR\x05parts\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\tR\x05after\x12\x12\n" +
-	"\x04node\x18\x03 \x01(\tR\x04node\"T\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12\x14\n" +
+	"\x05moves\x18\x04 \x01(\bR\x05moves\x12\x12\n" +
+	"\x04uids\x18\x05 \x03(\tR\x04uids\"T\n" +
 	"\fListResponse\x120\n" +
 	"\arecords\x18\x01 \x03(\v2\x16.godwit.node.v1.RecordR\arecords\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\tR\x04next\"3\n" +
@@ -6590,12 +6651,13 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x03 \x01(\x04R\n" +
 	"generation\x12\x1b\n" +
-	"\tlost_node\x18\x04 \x01(\tR\blostNode\"\x82\x01\n" +
+	"\tlost_node\x18\x04 \x01(\tR\blostNode\"\x98\x01\n" +
 	"\rRemoveRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\x12\x10\n" +
 	"\x03uid\x18\x03 \x01(\tR\x03uid\x12%\n" +
-	"\x0edrop_snapshots\x18\x04 \x01(\bR\rdropSnapshots\"\x10\n" +
+	"\x0edrop_snapshots\x18\x04 \x01(\bR\rdropSnapshots\x12\x14\n" +
+	"\x05payer\x18\x05 \x01(\tR\x05payer\"\x10\n" +
 	"\x0eRemoveResponse\"}\n" +
 	"\x0fScheduleRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x124\n" +
@@ -6605,13 +6667,16 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x124\n" +
 	"\bdeletion\x18\x02 \x01(\v2\x18.godwit.node.v1.DeletionR\bdeletion\x12\x16\n" +
 	"\x06cancel\x18\x03 \x01(\bR\x06cancel\x12\x10\n" +
-	"\x03uid\x18\x04 \x01(\tR\x03uid\"I\n" +
+	"\x03uid\x18\x04 \x01(\tR\x03uid\"_\n" +
 	"\vTrimRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x16\n" +
-	"\x06digest\x18\x02 \x01(\tR\x06digest\"9\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x14\n" +
+	"\x05payer\x18\x03 \x01(\tR\x05payer\"s\n" +
 	"\vOwedRequest\x12\x14\n" +
 	"\x05parts\x18\x01 \x01(\bR\x05parts\x12\x14\n" +
-	"\x05after\x18\x02 \x01(\tR\x05after\"L\n" +
+	"\x05after\x18\x02 \x01(\tR\x05after\x12\x14\n" +
+	"\x05payer\x18\x03 \x01(\tR\x05payer\x12\"\n" +
+	"\x02vm\x18\x04 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\"L\n" +
 	"\fOwedResponse\x12(\n" +
 	"\x04owed\x18\x01 \x03(\v2\x14.godwit.node.v1.OwedR\x04owed\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\tR\x04next\"j\n" +
@@ -7188,159 +7253,160 @@ var file_node_v1_node_proto_depIdxs = []int32{
 	2,   // 30: godwit.node.v1.DeleteRequest.vm:type_name -> godwit.node.v1.VM
 	6,   // 31: godwit.node.v1.DeleteRequest.deletion:type_name -> godwit.node.v1.Deletion
 	2,   // 32: godwit.node.v1.TrimRequest.vm:type_name -> godwit.node.v1.VM
-	10,  // 33: godwit.node.v1.OwedResponse.owed:type_name -> godwit.node.v1.Owed
-	2,   // 34: godwit.node.v1.ClearRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 35: godwit.node.v1.OperationResponse.operation:type_name -> godwit.node.v1.Operation
-	36,  // 36: godwit.node.v1.InfoResponse.checks:type_name -> godwit.node.v1.Check
-	2,   // 37: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
-	3,   // 38: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
-	4,   // 39: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
-	6,   // 40: godwit.node.v1.VMInfo.deletion:type_name -> godwit.node.v1.Deletion
-	37,  // 41: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
-	2,   // 42: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 43: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 44: godwit.node.v1.CheckpointRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 45: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
-	46,  // 46: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
-	45,  // 47: godwit.node.v1.StatusResponse.transfer:type_name -> godwit.node.v1.Transfer
-	47,  // 48: godwit.node.v1.Figures.passes:type_name -> godwit.node.v1.Pass
-	2,   // 49: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 50: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
-	2,   // 51: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
-	50,  // 52: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
-	57,  // 53: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
-	2,   // 54: godwit.node.v1.PruneRequest.vm:type_name -> godwit.node.v1.VM
-	62,  // 55: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
-	2,   // 56: godwit.node.v1.Pruned.vm:type_name -> godwit.node.v1.VM
-	65,  // 57: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
-	2,   // 58: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
-	88,  // 59: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
-	89,  // 60: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
-	2,   // 61: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
-	90,  // 62: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
-	2,   // 63: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
-	88,  // 64: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
-	90,  // 65: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
-	2,   // 66: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
-	91,  // 67: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
-	2,   // 68: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
-	92,  // 69: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
-	2,   // 70: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
-	88,  // 71: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
-	2,   // 72: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
-	88,  // 73: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
-	2,   // 74: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
-	88,  // 75: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
-	87,  // 76: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
-	84,  // 77: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
-	84,  // 78: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
-	11,  // 79: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
-	12,  // 80: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
-	14,  // 81: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
-	15,  // 82: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
-	16,  // 83: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
-	17,  // 84: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
-	19,  // 85: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
-	18,  // 86: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
-	20,  // 87: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
-	21,  // 88: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
-	25,  // 89: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	26,  // 90: godwit.node.v1.Records.Delete:input_type -> godwit.node.v1.DeleteRequest
-	22,  // 91: godwit.node.v1.Records.Reclaim:input_type -> godwit.node.v1.ReclaimRequest
-	23,  // 92: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
-	27,  // 93: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
-	28,  // 94: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
-	30,  // 95: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
-	32,  // 96: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
-	34,  // 97: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
-	38,  // 98: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
-	40,  // 99: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
-	41,  // 100: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
-	43,  // 101: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
-	42,  // 102: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
-	25,  // 103: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	26,  // 104: godwit.node.v1.Node.Delete:input_type -> godwit.node.v1.DeleteRequest
-	11,  // 105: godwit.node.v1.Node.Recorded:input_type -> godwit.node.v1.GetRequest
-	48,  // 106: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
-	51,  // 107: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
-	53,  // 108: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
-	55,  // 109: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
-	58,  // 110: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
-	60,  // 111: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
-	63,  // 112: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
-	66,  // 113: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
-	80,  // 114: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
-	82,  // 115: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
-	85,  // 116: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
-	70,  // 117: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
-	72,  // 118: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
-	68,  // 119: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
-	68,  // 120: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
-	68,  // 121: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
-	68,  // 122: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
-	75,  // 123: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
-	76,  // 124: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
-	68,  // 125: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
-	77,  // 126: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
-	78,  // 127: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
-	79,  // 128: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
-	41,  // 129: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
-	5,   // 130: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
-	13,  // 131: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
-	5,   // 132: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
-	5,   // 133: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
-	5,   // 134: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
-	5,   // 135: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
-	5,   // 136: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
-	5,   // 137: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
-	5,   // 138: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
-	5,   // 139: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
-	5,   // 140: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
-	5,   // 141: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
-	5,   // 142: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
-	24,  // 143: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
-	5,   // 144: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
-	29,  // 145: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
-	31,  // 146: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
-	33,  // 147: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
-	35,  // 148: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
-	39,  // 149: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
-	44,  // 150: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
-	44,  // 151: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
-	44,  // 152: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
-	44,  // 153: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
-	5,   // 154: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
-	5,   // 155: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
-	5,   // 156: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
-	49,  // 157: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
-	52,  // 158: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
-	54,  // 159: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
-	56,  // 160: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
-	59,  // 161: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
-	61,  // 162: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
-	64,  // 163: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
-	67,  // 164: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
-	81,  // 165: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
-	83,  // 166: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
-	86,  // 167: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
-	71,  // 168: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
-	73,  // 169: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
-	74,  // 170: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
-	69,  // 171: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
-	69,  // 172: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
-	90,  // 173: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
-	93,  // 174: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
-	94,  // 175: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
-	95,  // 176: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
-	96,  // 177: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
-	97,  // 178: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
-	69,  // 179: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
-	44,  // 180: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
-	130, // [130:181] is the sub-list for method output_type
-	79,  // [79:130] is the sub-list for method input_type
-	79,  // [79:79] is the sub-list for extension type_name
-	79,  // [79:79] is the sub-list for extension extendee
-	0,   // [0:79] is the sub-list for field type_name
+	2,   // 33: godwit.node.v1.OwedRequest.vm:type_name -> godwit.node.v1.VM
+	10,  // 34: godwit.node.v1.OwedResponse.owed:type_name -> godwit.node.v1.Owed
+	2,   // 35: godwit.node.v1.ClearRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 36: godwit.node.v1.OperationResponse.operation:type_name -> godwit.node.v1.Operation
+	36,  // 37: godwit.node.v1.InfoResponse.checks:type_name -> godwit.node.v1.Check
+	2,   // 38: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
+	3,   // 39: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
+	4,   // 40: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
+	6,   // 41: godwit.node.v1.VMInfo.deletion:type_name -> godwit.node.v1.Deletion
+	37,  // 42: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
+	2,   // 43: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 44: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 45: godwit.node.v1.CheckpointRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 46: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
+	46,  // 47: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
+	45,  // 48: godwit.node.v1.StatusResponse.transfer:type_name -> godwit.node.v1.Transfer
+	47,  // 49: godwit.node.v1.Figures.passes:type_name -> godwit.node.v1.Pass
+	2,   // 50: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
+	2,   // 51: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
+	2,   // 52: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
+	50,  // 53: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
+	57,  // 54: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
+	2,   // 55: godwit.node.v1.PruneRequest.vm:type_name -> godwit.node.v1.VM
+	62,  // 56: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
+	2,   // 57: godwit.node.v1.Pruned.vm:type_name -> godwit.node.v1.VM
+	65,  // 58: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
+	2,   // 59: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
+	88,  // 60: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
+	89,  // 61: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
+	2,   // 62: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
+	90,  // 63: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	2,   // 64: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
+	88,  // 65: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
+	90,  // 66: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	2,   // 67: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
+	91,  // 68: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
+	2,   // 69: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
+	92,  // 70: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
+	2,   // 71: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
+	88,  // 72: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
+	2,   // 73: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
+	88,  // 74: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
+	2,   // 75: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
+	88,  // 76: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
+	87,  // 77: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
+	84,  // 78: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
+	84,  // 79: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
+	11,  // 80: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
+	12,  // 81: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
+	14,  // 82: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
+	15,  // 83: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
+	16,  // 84: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
+	17,  // 85: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
+	19,  // 86: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
+	18,  // 87: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
+	20,  // 88: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
+	21,  // 89: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
+	25,  // 90: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	26,  // 91: godwit.node.v1.Records.Delete:input_type -> godwit.node.v1.DeleteRequest
+	22,  // 92: godwit.node.v1.Records.Reclaim:input_type -> godwit.node.v1.ReclaimRequest
+	23,  // 93: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
+	27,  // 94: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
+	28,  // 95: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
+	30,  // 96: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
+	32,  // 97: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
+	34,  // 98: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
+	38,  // 99: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
+	40,  // 100: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
+	41,  // 101: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
+	43,  // 102: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
+	42,  // 103: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
+	25,  // 104: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	26,  // 105: godwit.node.v1.Node.Delete:input_type -> godwit.node.v1.DeleteRequest
+	11,  // 106: godwit.node.v1.Node.Recorded:input_type -> godwit.node.v1.GetRequest
+	48,  // 107: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
+	51,  // 108: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
+	53,  // 109: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
+	55,  // 110: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
+	58,  // 111: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
+	60,  // 112: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
+	63,  // 113: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
+	66,  // 114: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
+	80,  // 115: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
+	82,  // 116: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
+	85,  // 117: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
+	70,  // 118: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
+	72,  // 119: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
+	68,  // 120: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
+	68,  // 121: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
+	68,  // 122: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
+	68,  // 123: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
+	75,  // 124: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
+	76,  // 125: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
+	68,  // 126: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
+	77,  // 127: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
+	78,  // 128: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
+	79,  // 129: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
+	41,  // 130: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
+	5,   // 131: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
+	13,  // 132: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
+	5,   // 133: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
+	5,   // 134: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
+	5,   // 135: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
+	5,   // 136: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
+	5,   // 137: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
+	5,   // 138: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
+	5,   // 139: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
+	5,   // 140: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
+	5,   // 141: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
+	5,   // 142: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
+	5,   // 143: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
+	24,  // 144: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
+	5,   // 145: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
+	29,  // 146: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
+	31,  // 147: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
+	33,  // 148: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
+	35,  // 149: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
+	39,  // 150: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
+	44,  // 151: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
+	44,  // 152: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
+	44,  // 153: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
+	44,  // 154: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
+	5,   // 155: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
+	5,   // 156: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
+	5,   // 157: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
+	49,  // 158: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
+	52,  // 159: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
+	54,  // 160: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
+	56,  // 161: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
+	59,  // 162: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
+	61,  // 163: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
+	64,  // 164: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
+	67,  // 165: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
+	81,  // 166: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
+	83,  // 167: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
+	86,  // 168: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
+	71,  // 169: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
+	73,  // 170: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
+	74,  // 171: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
+	69,  // 172: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
+	69,  // 173: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
+	90,  // 174: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
+	93,  // 175: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
+	94,  // 176: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
+	95,  // 177: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
+	96,  // 178: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
+	97,  // 179: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
+	69,  // 180: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
+	44,  // 181: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
+	131, // [131:182] is the sub-list for method output_type
+	80,  // [80:131] is the sub-list for method input_type
+	80,  // [80:80] is the sub-list for extension type_name
+	80,  // [80:80] is the sub-list for extension extendee
+	0,   // [0:80] is the sub-list for field type_name
 }
 
 func init() { file_node_v1_node_proto_init() }

@@ -100,13 +100,23 @@ func (m *Memory) forget(vm *nodev1.VM, n int) {
 }
 
 // List implements store.Store.
-func (m *Memory) List(context.Context) (all []*nodev1.Record, err error) {
+func (m *Memory) List(_ context.Context, after string, room int) (all []*nodev1.Record, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	size := 0
 	for _, k := range slices.Sorted(maps.Keys(m.records)) {
-		all = append(all, proto.CloneOf(m.records[k]))
+		if k > after+"\x00" && (room == 0 || size <= room) {
+			all = append(all, proto.CloneOf(m.records[k]))
+			size += proto.Size(m.records[k])
+		}
 	}
 	return all, nil
+}
+
+// Find implements store.Store.
+func (m *Memory) Find(ctx context.Context, which store.Which) ([]*nodev1.Record, error) {
+	all, err := m.List(ctx, "", 0)
+	return slices.DeleteFunc(all, func(r *nodev1.Record) bool { return !which.Has(r) }), err
 }
 
 // Operation implements store.Store.
@@ -120,11 +130,13 @@ func (m *Memory) Operation(_ context.Context, id string) (*nodev1.Operation, err
 }
 
 // Owed implements store.Store.
-func (m *Memory) Owed(context.Context) (all []*nodev1.Owed, err error) {
+func (m *Memory) Owed(_ context.Context, which store.Debts) (all []*nodev1.Owed, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, k := range slices.Sorted(maps.Keys(m.owed)) {
-		all = append(all, proto.CloneOf(m.owed[k]))
+		if which.Has(m.owed[k]) {
+			all = append(all, proto.CloneOf(m.owed[k]))
+		}
 	}
 	return all, nil
 }

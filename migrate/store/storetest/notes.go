@@ -73,7 +73,7 @@ func notesApart(t *testing.T, st store.Store, _ func() store.Store) {
 	note(t, n, "nodes", "x", "nodes")
 	noted(t, n, "node", "", "x", "node")
 	noted(t, n, "nodes", "", "x", "nodes")
-	if all, err := st.List(t.Context()); err != nil || len(all) != 0 {
+	if all, err := st.List(t.Context(), "", 0); err != nil || len(all) != 0 {
 		t.Errorf("records: %v, %v", all, err)
 	}
 	const many = 1203

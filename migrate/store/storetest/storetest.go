@@ -24,7 +24,7 @@ func Run(t *testing.T, open func(t *testing.T) (st store.Store, reopen func() st
 	for name, test := range map[string]func(*testing.T, store.Store, func() store.Store){
 		"Versions": versions, "Durable": durable, "Race": race, "Names": names,
 		"History": history, "TakenID": takenID, "RemovedAndRemade": remade,
-		"Owed": owed, "OwedMany": owedMany, "Notes": notes, "NotesAreApart": notesApart, "NewNotes": newNotes,
+		"Owed": owed, "OwedMany": owedMany, "Find": find, "OwedOf": owedOf, "Pages": pages, "FailsAlone": failsAlone, "Notes": notes, "NotesAreApart": notesApart, "NewNotes": newNotes,
 	} {
 		t.Run(name, func(t *testing.T) {
 			st, reopen := open(t)
@@ -121,7 +121,7 @@ func names(t *testing.T, st store.Store, _ func() store.Store) {
 			want = append(want, namespace+"/"+id)
 		}
 	}
-	all, err := st.List(t.Context())
+	all, err := st.List(t.Context(), "", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +219,7 @@ func owed(t *testing.T, st store.Store, reopen func() store.Store) {
 		t.Fatal(err)
 	}
 	st = reopen()
-	all, err := st.Owed(t.Context())
+	all, err := st.Owed(t.Context(), store.Debts{})
 	if err != nil || len(all) != 2 {
 		t.Fatalf("owed %v, %v", all, err)
 	}
@@ -237,7 +237,7 @@ func owed(t *testing.T, st store.Store, reopen func() store.Store) {
 			t.Fatal(err)
 		}
 	}
-	if all, err := st.Owed(t.Context()); err != nil || len(all) != 1 || all[0].GetSnapshot().GetDigest() != "d2" {
+	if all, err := st.Owed(t.Context(), store.Debts{}); err != nil || len(all) != 1 || all[0].GetSnapshot().GetDigest() != "d2" {
 		t.Fatalf("owed after a clear: %v, %v", all, err)
 	}
 }
@@ -256,7 +256,7 @@ func owedMany(t *testing.T, st store.Store, _ func() store.Store) {
 	if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion(), transition.Change{Owed: debts}); err != nil {
 		t.Fatal(err)
 	}
-	all, err := st.Owed(t.Context())
+	all, err := st.Owed(t.Context(), store.Debts{})
 	if err != nil || len(all) != len(debts) {
 		t.Errorf("%d owed of %d, %v", len(all), len(debts), err)
 	}

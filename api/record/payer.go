@@ -1,0 +1,21 @@
+package record
+
+import (
+	"strings"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// layout begins the repository of a snapshot that lies in a directory of a node.
+const layout = "oci-layout:"
+
+// Payer is the node that deletes what is owed: of a directory the one that made the snapshot, for
+// each node may have its own at that path; else the one that the debt names, or that made it.
+// Empty: the controller does.
+func Payer(o *nodev1.Owed) string {
+	made := o.GetSnapshot().GetNode()
+	if o.GetPayer() == "" || made != "" && strings.HasPrefix(o.GetSnapshot().GetRepository(), layout) {
+		return made
+	}
+	return o.GetPayer()
+}

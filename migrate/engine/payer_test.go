@@ -1,0 +1,99 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// ledger answers debts as a controller does, and notes who pays them.
+type ledger struct {
+	nodev1.RecordsService
+	Snapshots
+	owed []*nodev1.Owed
+	paid []string
+}
+
+func (l *ledger) Owed(context.Context, *nodev1.OwedRequest) (*nodev1.OwedResponse, error) {
+	return &nodev1.OwedResponse{Owed: slices.Clone(l.owed)}, nil
+}
+
+func (l *ledger) Clear(_ context.Context, req *nodev1.ClearRequest) (*nodev1.ClearResponse, error) {
+	l.owed = slices.DeleteFunc(l.owed, func(o *nodev1.Owed) bool { return o.GetSnapshot().GetDigest() == req.GetDigest() })
+	return &nodev1.ClearResponse{}, nil
+}
+
+func (l *ledger) Reaches(context.Context, *nodev1.SnapshotRef) (bool, error) { return true, nil }
+
+func (l *ledger) Drop(_ context.Context, _, digest, _ string) error {
+	l.paid = append(l.paid, digest)
+	return nil
+}
+
+// fleet are peers of which some are up, and one of several controllers.
+type fleet struct {
+	Peers
+	up    map[string]bool // of those that are known
+	leads bool
+}
+
+func (f fleet) Drives(string) bool { return f.leads }
+
+func (f fleet) Node(name string) (*nodev1.NodeInfo, error) {
+	up, known := f.up[name]
+	if !known {
+		return nil, errdefs.ErrNotFound
+	}
+	return &nodev1.NodeInfo{Name: name, Up: up, SeenUnixNano: time.Now().Add(-absentPayer).UnixNano()}, nil
+}
+
+// Each debt is paid once, by the node that it names, else the one that made the snapshot, else one
+// controller; that one stands in for a payer that is gone for long, or that has not paid for longer.
+func TestEachDebtHasOnePayer(t *testing.T) {
+	const first = time.Second
+	debt := func(i int, payer, maker string, age time.Duration) *nodev1.Owed {
+		ref := &nodev1.SnapshotRef{Repository: "x", Digest: fmt.Sprint("d", i), Node: maker}
+		return &nodev1.Owed{Vm: vm, Payer: payer, Snapshot: ref, SinceUnixNano: time.Now().Add(-age).UnixNano()}
+	}
+	for i, tt := range []struct {
+		debt *nodev1.Owed
+		want string // who pays in the rounds of all
+	}{
+		{debt(0, "n1", "n2", first), "n1"},
+		{debt(1, "", "n2", first), "n2"},
+		{debt(2, "", "", first), "c"},
+		{debt(3, "gone", "n1", first), ""},
+		{debt(4, "gone", "n1", absentPayer), "c"},
+		{debt(5, "", "silent", absentPayer), "c"},
+		{debt(6, "", "silent", first), ""},
+		{debt(7, "", "up", absentPayer), ""},
+		{debt(8, "", "up", idlePayer), "c"},
+	} {
+		w := newWorld(t)
+		l, who := &ledger{RecordsService: w.records, owed: []*nodev1.Owed{tt.debt}}, ""
+		for _, node := range []string{"n3", "c2", "c", "n1", "n2", "c2", "c"} {
+			e := w.start(node)
+			e.Records, e.Snapshots = l, l
+			e.opts.Repository = func(*nodev1.Record) string { return "x" }
+			if e.opts.Retention.Scans = node[0] == 'c'; e.opts.Retention.Scans {
+				e.Peers = fleet{up: map[string]bool{"up": true, "silent": false, "n1": true, "n2": true}, leads: node == "c"}
+			}
+			before := len(l.paid)
+			if err := e.Sweep(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if len(l.paid) > before {
+				who += node
+			}
+		}
+		if who != tt.want {
+			t.Errorf("debt %d is paid by %q, want %q", i, who, tt.want)
+		}
+	}
+}

@@ -1,0 +1,39 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Round is Resume, Reconcile, Due and Deletions by one list of the records: what a node asks the
+// controller for, every few seconds, for as long as nothing happens. Call it as Reconcile.
+func (e *Engine) Round(ctx context.Context, local func() ([]*nodev1.VM, error)) error {
+	all, err := e.ours(ctx)
+	if err != nil {
+		return err
+	}
+	e.resume(all)
+	err = e.reconcile(ctx, all, local)
+	if err != nil {
+		err = fmt.Errorf("reconcile: %w", err)
+	}
+	due := e.due(ctx, all)
+	for _, rec := range all {
+		e.startDeletion(rec)
+	}
+	return errors.Join(err, due)
+}
+
+// atRest reports whether a VM that is here is surely as its record says: nothing is to be ended or
+// given back. rec was read before the shim was asked, which is enough to do nothing by; nil: there
+// is none of the VM among this node's.
+func (e *Engine) atRest(ctx context.Context, vm *nodev1.VM, rec *nodev1.Record) bool {
+	if rec == nil || rec.GetOperation() != nil || rec.GetOwner().GetNode() != e.opts.Node {
+		return false
+	}
+	q, err := e.Observer.Query(ctx, vm)
+	return err == nil && q.GetRecord() == recordOwn && q.GetUid() == rec.GetUid() && q.GetGeneration() == rec.GetGeneration()
+}

@@ -1,0 +1,157 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+
+	bolt "go.etcd.io/bbolt"
+	"google.golang.org/protobuf/proto"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Find implements Store.
+func (b *Bolt) Find(_ context.Context, which Which) (all []*nodev1.Record, err error) {
+	err = b.db.View(func(tx *bolt.Tx) error {
+		for _, k := range indexed(tx, which.names()) {
+			rec, err := get[nodev1.Record](tx, bucketRecords, k)
+			if err != nil {
+				return err
+			}
+			if rec != nil && which.Has(rec) {
+				all = append(all, rec)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("find records: %w", err)
+	}
+	return all, nil
+}
+
+// indexed answers the keys that the index has under these names, each once and in order.
+func indexed(tx *bolt.Tx, names []string) (keys [][]byte) {
+	c := tx.Bucket(bucketIndex).Cursor()
+	for _, name := range names {
+		p := []byte(name)
+		for k, v := c.Seek(p); bytes.HasPrefix(k, p); k, v = c.Next() {
+			keys = append(keys, v)
+		}
+	}
+	slices.SortFunc(keys, bytes.Compare)
+	return slices.CompactFunc(keys, bytes.Equal)
+}
+
+func putEntries(tx *bolt.Tx, key []byte, before, after *nodev1.Record) error {
+	gone, come := entryChange(key, before, after)
+	for _, e := range gone {
+		if err := tx.Bucket(bucketIndex).Delete([]byte(e)); err != nil {
+			return err
+		}
+	}
+	for _, e := range come {
+		if err := tx.Bucket(bucketIndex).Put([]byte(e), key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reindex makes the index anew.
+func reindex(tx *bolt.Tx) error {
+	if err := tx.DeleteBucket(bucketIndex); err != nil {
+		return err
+	}
+	if _, err := tx.CreateBucket(bucketIndex); err != nil {
+		return err
+	}
+	err := tx.Bucket(bucketRecords).ForEach(func(k, _ []byte) error {
+		rec, err := get[nodev1.Record](tx, bucketRecords, k)
+		if err != nil {
+			return err
+		}
+		return putEntries(tx, slices.Clone(k), nil, rec)
+	})
+	if err != nil {
+		return err
+	}
+	return tx.Bucket(bucketOwed).ForEach(func(k, _ []byte) error {
+		o, err := get[nodev1.Owed](tx, bucketOwed, k)
+		if err != nil {
+			return err
+		}
+		return tx.Bucket(bucketIndex).Put([]byte(debtEntry(o)), slices.Clone(k))
+	})
+}
+
+// putOwed notes debts. One that is there under another payer is that one's no more.
+func putOwed(tx *bolt.Tx, owed []*nodev1.Owed) error {
+	for _, o := range owed {
+		if err := clearOwed(tx, keyOf(o)); err != nil {
+			return err
+		}
+		if err := put(tx, bucketOwed, keyOf(o), o); err != nil {
+			return err
+		}
+		if err := tx.Bucket(bucketIndex).Put([]byte(debtEntry(o)), keyOf(o)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func clearOwed(tx *bolt.Tx, key []byte) error {
+	o, err := get[nodev1.Owed](tx, bucketOwed, key)
+	if err != nil || o == nil {
+		return err
+	}
+	if err := tx.Bucket(bucketIndex).Delete([]byte(debtEntry(o))); err != nil {
+		return err
+	}
+	return tx.Bucket(bucketOwed).Delete(key)
+}
+
+// Owed implements Store.
+func (b *Bolt) Owed(_ context.Context, which Debts) (all []*nodev1.Owed, err error) {
+	take := func(k, v []byte) error {
+		o := new(nodev1.Owed)
+		if err := proto.Unmarshal(v, o); err != nil {
+			return fmt.Errorf("decode %q: %w", k, err)
+		}
+		if which.Has(o) {
+			all = append(all, o)
+		}
+		return nil
+	}
+	err = b.db.View(func(tx *bolt.Tx) error {
+		bucket := tx.Bucket(bucketOwed)
+		if which.VM == nil && which.Payer != "" {
+			for _, k := range indexed(tx, []string{ofPayer + which.Payer + "\x00"}) {
+				if v := bucket.Get(k); v != nil {
+					if err := take(k, v); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		}
+		p := []byte(nil)
+		if which.VM != nil {
+			p = prefix(which.VM)
+		}
+		c := bucket.Cursor()
+		for k, v := c.Seek(p); k != nil && bytes.HasPrefix(k, p); k, v = c.Next() {
+			if err := take(k, v); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list what is owed: %w", err)
+	}
+	return all, nil
+}

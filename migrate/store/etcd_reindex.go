@@ -1,0 +1,136 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	etcd "go.etcd.io/etcd/client/v3"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+var _ Shared = (*Etcd)(nil)
+
+// Reindex implements Shared. What is being changed meanwhile gets its entries from whoever
+// changes it: all who write keep the index, also while it is not read.
+func (e *Etcd) Reindex(ctx context.Context, all bool) error {
+	resp, err := e.txn(ctx, nil, []etcd.Op{etcd.OpGet(e.indexedKey(), etcd.WithKeysOnly())}, nil)
+	if err == nil {
+		switch there := len(kvs(resp, 0)) > 0; {
+		case there && !all:
+			_, err = e.txn(ctx, nil, []etcd.Op{etcd.OpDelete(e.indexedKey())}, nil)
+		case !there && all:
+			err = e.reindex(ctx)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("index the records: %w", err)
+	}
+	return nil
+}
+
+// item is a record or a debt as it was read, and the entries that it should have.
+type item struct {
+	key      string // in etcd
+	revision int64  // 0: it is not there
+	value    string // of its entries
+	entries  []string
+	gone     bool // the entries are to go
+}
+
+func (e *Etcd) reindex(ctx context.Context) error {
+	items := map[string]*item{} // by the value of their entries, and kind
+	take := func(kind string, entriesOf func([]*mvccpb.KeyValue) ([]string, error)) error {
+		return e.each(ctx, kind+"/", "", func(some []*mvccpb.KeyValue, _ int64) (bool, error) {
+			for i, kv := range some {
+				names, err := entriesOf(some[i : i+1])
+				if err != nil {
+					return false, err
+				}
+				k := string(kv.Key)
+				items[k] = &item{key: k, revision: kv.ModRevision, value: k[len(e.prefix)+len(kind)+1:], entries: names}
+			}
+			return true, nil
+		})
+	}
+	err := take("records", func(found []*mvccpb.KeyValue) ([]string, error) {
+		rec, err := recordOf(found)
+		_, come := entryChange(key(rec.GetVm()), nil, rec)
+		return come, err
+	})
+	if err == nil {
+		err = take("owed", func(found []*mvccpb.KeyValue) ([]string, error) {
+			o, err := first[nodev1.Owed](found)
+			return []string{debtEntry(o)}, err
+		})
+	}
+	var stale []*item
+	if err == nil {
+		stale, err = e.stale(ctx, items)
+	}
+	if err != nil {
+		return err
+	}
+	for _, i := range items {
+		stale = append(stale, i)
+	}
+	for some := range slices.Chunk(stale, reindexed) {
+		if err := e.settle(ctx, some); err != nil {
+			return err
+		}
+	}
+	_, err = e.txn(ctx, nil, []etcd.Op{etcd.OpPut(e.indexedKey(), "")}, nil)
+	return err
+}
+
+// reindexed is how many records get their entries in one transaction.
+const reindexed = 16
+
+// stale answers the entries of the index that nothing which was read should have.
+func (e *Etcd) stale(ctx context.Context, items map[string]*item) (all []*item, err error) {
+	head := len(e.prefix) + len("index/")
+	err = e.each(ctx, "index/", "", func(some []*mvccpb.KeyValue, _ int64) (bool, error) {
+		for _, kv := range some {
+			entry, kind := string(kv.Key[head:]), "records"
+			if len(entry) > len(ofPayer) && entry[:len(ofPayer)] == ofPayer {
+				kind = "owed"
+			}
+			k := e.key(kind, kv.Value)
+			if of := items[k]; of == nil {
+				all = append(all, &item{key: k, entries: []string{entry}, gone: true})
+			} else if !slices.Contains(of.entries, entry) {
+				all = append(all, &item{key: k, revision: of.revision, entries: []string{entry}, gone: true})
+			}
+		}
+		return true, nil
+	})
+	return all, err
+}
+
+// settle writes or removes entries of what is as it was read. If one of several has changed, each
+// is tried for itself: who changed it has written its entries.
+func (e *Etcd) settle(ctx context.Context, some []*item) error {
+	w := &write{e: e}
+	for _, i := range some {
+		w.unchanged(i.key, i.revision)
+		for _, entry := range i.entries {
+			if k := e.key("index", []byte(entry)); i.gone {
+				w.delete(k)
+			} else {
+				w.then = append(w.then, etcd.OpPut(k, i.value))
+			}
+		}
+	}
+	resp, err := e.txn(ctx, w.ifs, nested(w.then), nil)
+	if err != nil || resp.Succeeded || len(some) == 1 {
+		return err
+	}
+	for i := range some {
+		if err := e.settle(ctx, some[i:i+1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,113 @@
+package store
+
+import (
+	"maps"
+	"slices"
+
+	"godwit.dev/godwit/api/record"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Which says what records a list is of: those for which one of these holds.
+type Which struct {
+	Node  string   // it owns the VM, or has a part in the open operation
+	Moves bool     // the open operation is a move
+	UIDs  []string // of the VM
+}
+
+// Has reports whether a record is one of these.
+func (w Which) Has(rec *nodev1.Record) bool {
+	names := named(rec)
+	return slices.ContainsFunc(w.names(), func(n string) bool { return slices.Contains(names, n) })
+}
+
+// Debts says what a list of deletions is of: those for which all of these hold.
+type Debts struct {
+	VM    *nodev1.VM // nil: of any
+	Payer string     // empty: whoever pays
+}
+
+// Has reports whether a debt is one of these.
+func (d Debts) Has(o *nodev1.Owed) bool {
+	return (d.VM == nil || d.VM.GetNamespace() == o.GetVm().GetNamespace() && d.VM.GetId() == o.GetVm().GetId()) &&
+		(d.Payer == "" || d.Payer == record.Payer(o))
+}
+
+// The index has a name for each thing that a list may be of. An entry is NAME NUL KEY -> KEY,
+// of a record or a debt. It is written in the transaction of what it names. Builds before wrote
+// none: who reads one by an entry looks whether it is what was asked for, and an index that
+// such a build may have written past is made anew before it is read (Reindex).
+const (
+	ofNode  = "node\x00"
+	ofMoves = "move\x00"
+	ofUID   = "uid\x00"
+	ofPayer = "payer\x00"
+)
+
+func (w Which) names() (all []string) {
+	if w.Node != "" {
+		all = append(all, ofNode+w.Node+"\x00")
+	}
+	if w.Moves {
+		all = append(all, ofMoves)
+	}
+	for _, uid := range w.UIDs {
+		all = append(all, ofUID+uid+"\x00")
+	}
+	return all
+}
+
+// named are the names that a record has in the index; none of one that is not there.
+func named(rec *nodev1.Record) []string {
+	if rec == nil {
+		return nil
+	}
+	op := rec.GetOperation()
+	all := map[string]bool{ofUID + rec.GetUid() + "\x00": true}
+	for _, node := range []string{rec.GetOwner().GetNode(), op.GetSource(), op.GetDestination()} {
+		if node != "" {
+			all[ofNode+node+"\x00"] = true
+		}
+	}
+	if op.GetKind() == nodev1.Kind_KIND_MIGRATE {
+		all[ofMoves] = true
+	}
+	return slices.Sorted(maps.Keys(all))
+}
+
+// entries are the keys in the index of what has these names.
+func entries(names []string, key []byte) map[string]bool {
+	all := map[string]bool{}
+	for _, n := range names {
+		all[n+string(key)] = true
+	}
+	return all
+}
+
+// change answers which entries go and which come where a record becomes another one.
+func entryChange(key []byte, before, after *nodev1.Record) (gone, come []string) {
+	old, now := entries(named(before), key), entries(named(after), key)
+	for e := range old {
+		if !now[e] {
+			gone = append(gone, e)
+		}
+	}
+	for e := range now {
+		if !old[e] {
+			come = append(come, e)
+		}
+	}
+	slices.Sort(gone)
+	slices.Sort(come)
+	return gone, come
+}
+
+// debtEntry is a debt's key in the index.
+func debtEntry(o *nodev1.Owed) string {
+	return ofPayer + record.Payer(o) + "\x00" + string(keyOf(o))
+}
+
+func keyOf(o *nodev1.Owed) []byte {
+	return owedKey(o.GetVm(), o.GetSnapshot().GetRepository(), o.GetSnapshot().GetDigest())
+}
