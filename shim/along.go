@@ -161,7 +161,7 @@ func has(all []*agentv1.Process, id string) bool {
 // does, or nowhere, for a guest whose output nobody takes stands still. Clients attach by fifos
 // whose names begin with prefix. What fails leaves it without that stream.
 func (st *streams) beside(e Along, prefix string) (*streams, Stdio, error) {
-	var all streams
+	all := streams{log: st.log}
 	var errs []error
 	sink := func(want bool, to ...*os.File) *os.File {
 		if !want {

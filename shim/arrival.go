@@ -282,7 +282,10 @@ func (a *arrival) Load(ctx context.Context, digest string, data json.RawMessage)
 	if _, err := a.state.Seek(0, 0); err != nil {
 		return err
 	}
-	ready := func(j *Journal) { j.Phase, j.Digest, j.Resume, j.BootID = Ready, digest, resume, resume.BootID }
+	ready := func(j *Journal) {
+		j.Phase, j.Digest, j.Resume, j.BootID = Ready, digest, resume, resume.BootID
+		j.Stdio = a.vm.outputOf(j.Stdio, resume)
+	}
 	var drafting sync.WaitGroup
 	drafting.Go(func() { a.vm.foresee(ready) })
 	err := a.vm.machine.LoadState(ctx, a.state)

@@ -31,7 +31,7 @@ func TestEarlyCloseIO(t *testing.T) {
 	vm, err := w.service.the()
 	w.must("find", err)
 	p := vm.execs["cat"]
-	st, err := openStreams("ns", "cat", p.stdio)
+	st, err := openStreams("ns", "cat", p.stdio, nil)
 	w.must("open stdio", err)
 	defer st.close()
 	w.must("run", vm.run(t.Context(), p, st, guest.Offsets{}, func() {}))

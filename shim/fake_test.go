@@ -341,7 +341,12 @@ func (w *world) capture() (*machinev1.CaptureResponse, error) {
 // asleep hibernates the VM as the engine does, and starts a new shim.
 func (w *world) asleep() *world {
 	w.t.Helper()
-	w.running()
+	return w.running().sleeps()
+}
+
+// sleeps is asleep for a VM that runs.
+func (w *world) sleeps() *world {
+	w.t.Helper()
 	r, err := w.capture()
 	w.must("capture", err)
 	_, err = w.machineService().Vote(w.t.Context(), &machinev1.VoteRequest{Ref: w.ref()})

@@ -59,6 +59,7 @@ func (c *creation) fill(ctx context.Context, _ *undo) (err error) {
 	}
 	return c.vm.write(func(j *Journal) {
 		j.Phase, j.Resume, j.BootID = Ready, resume, resume.BootID
+		j.Stdio = c.vm.outputOf(j.Stdio, resume)
 		if j.Restored.lazy() {
 			j.Filling = &Filling{j.Repository, j.Digest}
 		}

@@ -100,7 +100,7 @@ func TestEmptyAnswersDoNotSpin(t *testing.T) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	st, err := openStreams("ns", "vm", Stdio{Stdout: path})
+	st, err := openStreams("ns", "vm", Stdio{Stdout: path}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 // openLeft is open for the task of a VM that runs on under a successor: its client may have gone
 // with it, and taken its fifos along.
 func (vm *VM) openLeft() *streams {
-	st, err := openLeft(vm.namespace, vm.id, vm.init.stdio)
+	st, err := openLeft(vm.namespace, vm.id, vm.init.stdio, vm.logOf(vm.init.stdio))
 	if err != nil {
 		vm.log.Warn("stdio of the adopted task is gone: what it writes there goes nowhere", "error", err)
 	}
@@ -20,8 +20,8 @@ func (vm *VM) openLeft() *streams {
 // openLeft opens what there is of s, and says what there is not. An output that cannot be opened
 // goes nowhere: a guest whose output nobody takes stands still. So does one whose reader leaves
 // later, since no other will come. A stdin that is gone has nothing more to say.
-func openLeft(namespace, id string, s Stdio) (*streams, error) {
-	st := &streams{}
+func openLeft(namespace, id string, s Stdio, log *logFile) (*streams, error) {
+	st := &streams{log: log}
 	err := st.openOutput(namespace, id, s)
 	if err != nil && st.logger != 0 { // it is not ready, and reads nothing
 		st.close()

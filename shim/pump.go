@@ -161,7 +161,7 @@ func (p *pumps) output(ctx context.Context, agent agentv1.AgentService, s sink) 
 		}
 		silent = over && len(r.GetData()) == 0
 		if len(r.GetData()) > 0 {
-			n, full, err := p.hand(ctx, to, r.GetData())
+			n, full, err := p.hand(ctx, s, r.GetData())
 			at = r.GetOffset() + uint64(n)
 			p.save(offset, at)
 			s.too.write(ctx, r.GetData()[:n])
@@ -186,8 +186,8 @@ func (p *pumps) output(ctx context.Context, agent agentv1.AgentService, s sink) 
 // hand writes to the client, and answers how much of data is done with, and whether the rest waits
 // for space in a log. What nobody can read any more is done with: the process is not to wait for
 // that. An error says that the shim itself has closed the stream.
-func (p *pumps) hand(ctx context.Context, to *os.File, data []byte) (n int, full bool, err error) {
-	n, err = to.Write(data)
+func (p *pumps) hand(ctx context.Context, s sink, data []byte) (n int, full bool, err error) {
+	n, err = s.write(data)
 	switch {
 	case err == nil || ctx.Err() != nil:
 		return n, false, nil

@@ -38,7 +38,7 @@ func TestOutputSurvivesStops(t *testing.T) {
 	g := &talker{text: text, chunk: 97}
 	var from guest.Offsets
 	for from.Stdout < uint64(len(text)) {
-		st, err := openStreams("ns", "vm", Stdio{Stdout: path})
+		st, err := openStreams("ns", "vm", Stdio{Stdout: path}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

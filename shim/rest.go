@@ -26,14 +26,15 @@ type sink struct {
 	stream agentv1.Stream
 	to     *os.File
 	too    *follower
+	log    *logFile
 	offset *uint64
 }
 
 // sinks are the outputs that there are.
 func (p *pumps) sinks() (all []sink) {
 	for _, s := range []sink{
-		{agentv1.Stream_STREAM_STDOUT, p.streams.stdout, p.streams.outToo, &p.offsets.Stdout},
-		{agentv1.Stream_STREAM_STDERR, p.streams.stderr, p.streams.errToo, &p.offsets.Stderr},
+		{agentv1.Stream_STREAM_STDOUT, p.streams.stdout, p.streams.outToo, p.streams.log, &p.offsets.Stdout},
+		{agentv1.Stream_STREAM_STDERR, p.streams.stderr, p.streams.errToo, p.streams.log, &p.offsets.Stderr},
 	} {
 		if s.to != nil {
 			all = append(all, s)
@@ -96,7 +97,7 @@ func (p *pumps) spill(s sink, rest []byte) {
 	defer closeMet(s.to) // the client's end of file
 	for len(rest) > 0 {
 		_ = s.to.SetWriteDeadline(time.Time{}) // a pump that was stopped may have left one
-		n, err := s.to.Write(rest)
+		n, err := s.write(rest)
 		s.too.write(context.Background(), rest[:n])
 		rest = rest[n:]
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {

@@ -90,7 +90,7 @@ func (vm *VM) lastAnswer() time.Duration {
 // Save writes the device state, and tells where the guest's session stands.
 func (s *standing) Save(ctx context.Context) (json.RawMessage, error) {
 	s.vm.fixStdio(s.c)
-	resume := Resume{BootID: s.bootID, UptimeMS: s.uptime, Init: s.vm.init.pumps.stop()}
+	resume := Resume{BootID: s.bootID, UptimeMS: s.uptime, Init: s.vm.init.pumps.stop(), Nowhere: s.vm.init.pumps.streams.nowhere()}
 	if s.c.execs {
 		resume.Execs = s.vm.along()
 	}

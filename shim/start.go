@@ -184,7 +184,11 @@ func (s *starting) soon(fn func(context.Context, *undo) error) func(context.Cont
 }
 
 func (s *starting) open(context.Context, *undo) (err error) {
-	if s.streams, err = s.vm.open(s.vm.id, s.vm.init.stdio); err == nil {
+	vm := s.vm
+	vm.mu.Lock()
+	vm.init.stdio = vm.journal.Stdio // a snapshot may have said that there is no output
+	vm.mu.Unlock()
+	if s.streams, err = vm.open(vm.id, vm.init.stdio); err == nil {
 		s.offer()
 	}
 	return err
@@ -193,7 +197,7 @@ func (s *starting) open(context.Context, *undo) (err error) {
 // open is openStreams for a process of the VM. A logging program outlives the task: it
 // is no part of the task's cgroup.
 func (vm *VM) open(id string, stdio Stdio) (*streams, error) {
-	st, err := openStreams(vm.namespace, id, stdio)
+	st, err := openStreams(vm.namespace, id, stdio, vm.logOf(stdio))
 	if err != nil {
 		return nil, err
 	}

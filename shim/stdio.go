@@ -30,11 +30,13 @@ type streams struct {
 	stdout, stderr *os.File
 	outToo, errToo *follower // of clients that attach later; nil: none can
 	logger         int       // process of the logging program; 0: none
+	log            *logFile  // that the outputs are; nil: they are none, or nobody bounds it
 }
 
-// openStreams opens what s names: fifos, file:// and binary:// URIs.
-func openStreams(namespace, id string, s Stdio) (_ *streams, err error) {
-	st := &streams{}
+// openStreams opens what s names: fifos, file:// and binary:// URIs. log, if not nil, is the
+// file.
+func openStreams(namespace, id string, s Stdio, log *logFile) (_ *streams, err error) {
+	st := &streams{log: log}
 	defer func() {
 		if err != nil {
 			st.close()
@@ -65,8 +67,12 @@ func (st *streams) openOutput(namespace, id string, s Stdio) error {
 	}
 	switch u.Scheme {
 	case "file":
-		if st.stdout, err = openLogFile(u.Path); err == nil {
-			st.stderr, err = openLogFile(u.Path)
+		open := func() (*os.File, error) { return openLogFile(u.Path) }
+		if st.log != nil {
+			open = st.log.open
+		}
+		if st.stdout, err = open(); err == nil {
+			st.stderr, err = open()
 		}
 		return err
 	case "binary", "binary-v2":

@@ -55,7 +55,7 @@ func TestStdinThatNobodyOpens(t *testing.T) {
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	st, err := openStreams("ns", "vm", Stdio{Stdin: fifo})
+	st, err := openStreams("ns", "vm", Stdio{Stdin: fifo}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestLoggerThatIsNeverReady(t *testing.T) {
 	if err := os.WriteFile(logger, []byte("#!/bin/sh\necho $$ >"+dir+"/pid\nexec sleep 1000\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	_, err := openStreams("ns", "vm", Stdio{Stdout: "binary://" + logger})
+	_, err := openStreams("ns", "vm", Stdio{Stdout: "binary://" + logger}, nil)
 	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), logger) {
 		t.Errorf("open: %v", err)
 	}

@@ -89,6 +89,8 @@ type Resume struct {
 	UptimeMS uint64        `json:"uptimeMS"`
 	Init     guest.Offsets `json:"init"`
 	Execs    []Along       `json:"execs,omitempty"` // of a VM that moves
+	// Nowhere: the task had no output, as with containerd's null IO.
+	Nowhere bool `json:"nowhere,omitempty"`
 }
 
 // pid is what containerd shows: the holder's. vm.mu is held.

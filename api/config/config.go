@@ -38,6 +38,7 @@ type Config struct {
 	Metrics     Metrics   `toml:"metrics"`
 	Timeouts    Timeouts  `toml:"timeouts"`
 	Log         Log       `toml:"log"`
+	Logs        Logs      `toml:"logs"`
 }
 
 // VMM picks the VMM.
@@ -230,6 +231,13 @@ type Timeouts struct {
 	Ready Duration `toml:"ready"`
 	// Notify is how long a workload may take over one word on its snapshots; default 10s.
 	Notify Duration `toml:"notify"`
+}
+
+// Logs are the files that the output of woken VMs goes to, where stdio_uri or --stdio names
+// a file.
+type Logs struct {
+	MaxBytes Size `toml:"max_bytes"` // of one file; 0: no bound; default 16MiB
+	Files    int  `toml:"files"`     // that are kept of a VM, the current one included; default 4
 }
 
 // Log of the programs.

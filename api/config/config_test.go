@@ -132,6 +132,8 @@ func TestRefused(t *testing.T) {
 		{"huge pages", "ram_huge_pages = '4KiB'\n", "ram_huge_pages"},
 		{"user of the system", "[vmm]\nfirst_user = 33\n", "vmm.first_user"},
 		{"level", "[log]\nlevel = 'loud'\n", "log.level"},
+		{"small logs", "[logs]\nmax_bytes = '1MB'\n", "logs.max_bytes"},
+		{"no log", "[logs]\nfiles = 0\n", "logs.files"},
 		{"host network", "host_network = 'yes'\n", "host_network"},
 		{"restore", "[worker]\nrestore = 'later'\n", "worker.restore: \"later\" is not one of eager, lazy, auto"},
 		{"concurrency", "[worker]\nconcurrency = 0\n", "worker.concurrency"},

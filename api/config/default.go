@@ -39,7 +39,8 @@ func Default() *Config {
 			Ready:     Duration(30 * time.Second),
 			Notify:    Duration(10 * time.Second),
 		},
-		Log: Log{Level: "info"},
+		Log:  Log{Level: "info"},
+		Logs: Logs{MaxBytes: 16 << 20, Files: 4},
 	}
 }
 

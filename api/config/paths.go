@@ -4,8 +4,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"net/url"
 	"path/filepath"
 	"regexp"
+	"strings"
 
 	"github.com/containerd/errdefs"
 )
@@ -105,3 +107,14 @@ func (c *Config) UsesRecords() bool {
 
 // HasStore reports whether snapshots have a place to go to.
 func (c *Config) HasStore() bool { return c.Registry.Repository != "" || c.Registry.Layout != "" }
+
+// Output is a URI of stdio in which {namespace} and {id} stand for the task's.
+func Output(uri, namespace, id string) (*url.URL, error) {
+	return url.Parse(strings.NewReplacer("{namespace}", namespace, "{id}", id).Replace(uri))
+}
+
+// TaskOutput is where the output of a task goes that godwitd creates, unless an order says
+// otherwise.
+func (c *Config) TaskOutput(namespace, id string) (*url.URL, error) {
+	return Output(c.StdioURI, namespace, id)
+}

@@ -42,7 +42,7 @@ func invalid(key, format string, args ...any) error {
 func (c *Config) validate() error {
 	for _, check := range []func() error{
 		c.validateNode, c.validatePaths, c.validateChoices, c.validateSizes, c.validateTimeouts,
-		c.validateRegistry, c.validateRetention, c.validateSeal, c.validateController, c.validatePeer, c.validateMetrics, c.validateStdio,
+		c.validateRegistry, c.validateRetention, c.validateSeal, c.validateController, c.validatePeer, c.validateMetrics, c.validateStdio, c.validateLogs,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -338,6 +338,20 @@ func hostPort(key, value string) error {
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 		return invalid(key, "%q has no port between 1 and 65535", value)
+	}
+	return nil
+}
+
+// minLog is as much as an output writes at once.
+const minLog = 1 << 20
+
+func (c *Config) validateLogs() error {
+	l := c.Logs
+	switch {
+	case l.MaxBytes != 0 && l.MaxBytes < minLog:
+		return invalid("logs.max_bytes", "%d is neither 0, which sets no bound, nor 1MiB or more", l.MaxBytes)
+	case l.Files < 1 || l.Files > 100:
+		return invalid("logs.files", "%d is not between 1 and 100", l.Files)
 	}
 	return nil
 }

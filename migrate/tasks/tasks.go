@@ -8,8 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
-	"strings"
+
 	"syscall"
 	"time"
 
@@ -382,8 +381,7 @@ func (c *Client) stdio(vm *nodev1.VM, uri string, terminal bool) (cio.Creator, e
 	if uri == "" || uri == "null://" {
 		return cio.NullIO, nil
 	}
-	uri = strings.NewReplacer("{namespace}", vm.GetNamespace(), "{id}", vm.GetId()).Replace(uri)
-	u, err := url.Parse(uri)
+	u, err := config.Output(uri, vm.GetNamespace(), vm.GetId())
 	if err != nil {
 		return nil, fmt.Errorf("stdio_uri %q: %w: %w", uri, errdefs.ErrInvalidArgument, err)
 	}
