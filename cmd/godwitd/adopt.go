@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/migrate/engine"
 	"godwit.dev/godwit/migrate/node"
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim/deaths"
@@ -87,12 +88,12 @@ func (a *adopter) pause(vm string) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := time.Now()
-	maps.DeleteFunc(a.tried, func(_ string, t try) bool { return now.Sub(t.at) > tendInterval })
+	maps.DeleteFunc(a.tried, func(_ string, t try) bool { return now.Sub(t.at) > engine.TendInterval })
 	if a.tried == nil {
 		a.tried = map[string]try{}
 	}
 	pause := a.tried[vm].next
-	a.tried[vm] = try{at: now.Add(pause), next: min(max(tryAgain, 2*pause), tendInterval)}
+	a.tried[vm] = try{at: now.Add(pause), next: min(max(tryAgain, 2*pause), engine.TendInterval)}
 	return pause
 }
 

@@ -27,10 +27,6 @@ import (
 	"godwit.dev/godwit/shim/starts"
 )
 
-// tendInterval is how often owed work is looked for: records that nothing is left of,
-// tags that could not be dropped, shims that died in an operation.
-const tendInterval = 15 * time.Second
-
 // daemon joins the parts of godwitd.
 type daemon struct {
 	config    *config.Config
@@ -160,11 +156,17 @@ func engineOptions(cfg *config.Config, repository func(*nodev1.Record) string) e
 
 // checks are what godwit doctor asks a daemon.
 func (d *daemon) checks() []node.Check {
-	return []node.Check{
+	all := []node.Check{
 		{Name: "containerd", Remedy: "start containerd, with the directory of " + shimBinary + " in its PATH", Ask: d.tasks.Runtime},
 		{Name: "store", Remedy: "see [registry] of the configuration: address, CA, credentials with the rights to pull and push", Ask: d.snapshots.probe},
 		{Name: "right to delete", Remedy: "grant it (docs/registries.md); until then snapshots pile up and cleanup is pending", Ask: d.snapshots.probeDelete},
 	}
+	if st, ok := d.store.(interface {
+		Space(ctx context.Context) (string, error)
+	}); ok {
+		all = append(all, node.Check{Name: "space in etcd", Remedy: "give etcd --auto-compaction-retention 1h and a larger --quota-backend-bytes, and defragment it (docs/controller.md)", Ask: st.Space})
+	}
+	return all
 }
 
 // only refuses a second daemon on the same run_dir, which would unlink the first one's
@@ -215,12 +217,13 @@ func (d *daemon) serve(ctx context.Context) error {
 	group.Go(func() error { return d.moves.serve(ctx) })
 	group.Go(func() error { d.moves.announce(ctx); return nil })
 	group.Go(func() error { d.moves.watchNodes(ctx); return nil })
+	group.Go(func() error { d.moves.tendBoard(ctx); return nil })
 	group.Go(func() error { d.sendSpans(ctx); return nil })
 	group.Go(func() error { return d.serveMetrics(ctx) })
 	group.Go(func() error { d.snapshots.start(ctx); return nil })
-	group.Go(func() error { d.tend(ctx, d.owed()); return nil })
+	group.Go(func() error { engine.Tend(ctx, d.owed()); return nil })
 	// A scan asks the store for every tag: nothing else waits for it.
-	group.Go(func() error { d.tend(ctx, []work{{"scan", d.engine.Scan}}); return nil })
+	group.Go(func() error { engine.Tend(ctx, []engine.Work{{Name: "scan", Do: d.engine.Scan}}); return nil })
 	group.Go(func() error { d.shims.watch(ctx); return nil })
 	group.Go(func() error { d.tasks.WatchDeleted(ctx); return nil })
 	group.Go(func() error { d.models.tend(ctx); return nil })
@@ -228,49 +231,18 @@ func (d *daemon) serve(ctx context.Context) error {
 	return group.Wait()
 }
 
-// tend does owed work at start and from time to time (P-20). What fails is tried again
-// at the next round: the controller may not be there yet.
-func (d *daemon) tend(ctx context.Context, works []work) {
-	tick := time.NewTicker(tendInterval)
-	defer tick.Stop()
-	said := map[string]string{} // what goes on being so is said once
-	for {
-		for _, w := range works {
-			err := w.do(ctx)
-			if ctx.Err() != nil {
-				return
-			}
-			if err != nil && said[w.name] != err.Error() {
-				slog.WarnContext(ctx, "owed work waits", "work", w.name, "error", err)
-			}
-			said[w.name] = text(err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
-}
-
-// work is one kind of what may be owed.
-type work struct {
-	name string
-	do   func(context.Context) error
-}
-
 // owed is done in this order: operations need the shims that answer for their VMs, and
 // only what no operation holds is missed or left over.
-func (d *daemon) owed() []work {
-	return []work{
-		{"adopt", d.shims.adopt},
-		{"round", func(ctx context.Context) error { return d.engine.Round(ctx, d.machines.List) }},
-		{"sweep", d.engine.Sweep},
-		{"end", d.shims.end},
-		{"orphans", d.tasks.Orphans},
-		{"golden", d.golden.sweep},
-		{"taps", d.shims.taps},
-		{"cache", d.tendCache},
-		{"events", d.moves.tell}, // last: a store that is out of reach takes its time
+func (d *daemon) owed() []engine.Work {
+	return []engine.Work{
+		{Name: "adopt", Do: d.shims.adopt},
+		{Name: "round", Do: func(ctx context.Context) error { return d.engine.Round(ctx, d.machines.List) }},
+		{Name: "sweep", Do: d.engine.Sweep},
+		{Name: "end", Do: d.shims.end},
+		{Name: "orphans", Do: d.tasks.Orphans},
+		{Name: "golden", Do: d.golden.sweep},
+		{Name: "taps", Do: d.shims.taps},
+		{Name: "cache", Do: d.tendCache},
+		{Name: "events", Do: d.moves.tell}, // last: a store that is out of reach takes its time
 	}
 }

@@ -4,10 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -63,7 +61,7 @@ func (d *daemon) newMover(ctx context.Context, path string) (*mover, error) {
 	if !ok {
 		return nil, fmt.Errorf("the store of the records keeps no notes of nodes: %w", errdefs.ErrNotImplemented)
 	}
-	board, err := cluster.Open(ctx, notes, len(d.config.Controller.Etcd.Endpoints) > 0)
+	board, err := m.openBoard(ctx, notes, len(d.config.Controller.Etcd.Endpoints) > 0)
 	if err != nil {
 		return nil, err
 	}
@@ -115,31 +113,8 @@ func (m *mover) serve(ctx context.Context) error {
 	return controller.ServePeer(ctx, server, pages, identity)
 }
 
-// minAnnounce is the least that is between two signs of life, whatever the controller asks for.
-const minAnnounce = time.Second
-
 // announce tells the controller that this node lives, for as long as it does.
-func (m *mover) announce(ctx context.Context) {
-	said := ""
-	for ctx.Err() == nil {
-		own := m.untold()
-		resp, err := m.service.Announce(ctx, &nodev1.AnnounceRequest{Node: m.self(), Events: own})
-		pause := cluster.Interval
-		if err == nil || service.Refused(err) { // of what is refused once, the log has it
-			m.told(len(own))
-		}
-		if err == nil {
-			pause = max(minAnnounce, time.Duration(resp.GetAgainMs())*time.Millisecond)
-		} else if said != err.Error() && ctx.Err() == nil {
-			slog.WarnContext(ctx, "controller does not hear of this node", "error", err)
-		}
-		said = text(err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
-	}
-}
+func (m *mover) announce(ctx context.Context) { service.Live(ctx, m.service, m) }
 
 // maxOwed to a controller that is out of reach; the log has them all.
 const maxOwed = 1024
@@ -153,14 +128,15 @@ func (m *mover) Event(_ context.Context, ev engine.Event) {
 	}
 }
 
-func (m *mover) untold() []*nodev1.MoveEvent {
+// Untold implements service.Speaker.
+func (m *mover) Untold() []*nodev1.MoveEvent {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.owed[:min(len(m.owed), service.MaxTold)])
 }
 
-// told forgets the first n that were untold.
-func (m *mover) told(n int) {
+// Told implements service.Speaker.
+func (m *mover) Told(n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.owed = slices.Clone(m.owed[n:])
@@ -177,7 +153,7 @@ func (m *mover) tell(ctx context.Context) error {
 // admits reports whether VMs may come to this node. The controller is asked each time: a
 // cordon counts from the moment that it is answered.
 func (m *mover) admits(ctx context.Context) error {
-	resp, err := m.service.Nodes(ctx, &nodev1.NodesRequest{})
+	resp, err := m.service.Nodes(ctx, &nodev1.NodesRequest{Node: m.daemon.config.Node})
 	if err != nil {
 		return fmt.Errorf("ask the controller whether this node is cordoned: %w", err)
 	}
@@ -189,7 +165,8 @@ func (m *mover) admits(ctx context.Context) error {
 	return nil
 }
 
-func (m *mover) self() *nodev1.NodeInfo {
+// Self implements service.Speaker.
+func (m *mover) Self() *nodev1.NodeInfo {
 	info := &nodev1.NodeInfo{Name: m.daemon.config.Node, Address: m.daemon.config.Peer.Advertise, Version: version.Version, Controller: m.daemon.isController(), Execs: true}
 	var pool unix.Statfs_t
 	if unix.Statfs(m.daemon.config.RAMDir, &pool) == nil {

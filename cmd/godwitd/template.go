@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/migrate/engine"
 	"godwit.dev/godwit/shim/template"
 )
 
@@ -44,7 +45,7 @@ func (t *templates) tend(ctx context.Context) {
 		wait := tick.C
 		if err != nil && ctx.Err() == nil {
 			slog.WarnContext(ctx, "templates wait", "error", err)
-			wait = time.After(tendInterval)
+			wait = time.After(engine.TendInterval)
 		}
 		select {
 		case <-ctx.Done():

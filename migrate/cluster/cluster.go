@@ -23,9 +23,6 @@ const (
 	// Interval is how often a node announces itself; one that has missed three is not up.
 	Interval = 5 * time.Second
 	silence  = 3*Interval + time.Second
-
-	// durable is how old the stored sign of a node may get while nothing else of it changes.
-	durable = time.Minute
 )
 
 // Kinds of notes. What was decided about a node lies apart from what it says of itself:
@@ -41,34 +38,46 @@ type Board struct {
 	shared bool // with other controllers: what they have heard counts too
 	now    func() time.Time
 
-	mu     sync.Mutex
-	nodes  map[string]*nodev1.NodeInfo // with when they were seen last
-	heard  map[string]sign
-	stored map[string]time.Time // when they were written last
-	closed map[string]bool      // the cordoned ones
+	mu      sync.Mutex
+	self    string // this controller's node; empty: nobody says
+	nodes   map[string]*known
+	closed  map[string]bool // the cordoned ones
+	asked   uint64          // reads of the store that were begun
+	told    uint64          // the newest of those that were taken
+	read    time.Time       // when that was
+	tended  time.Time
+	listens time.Time // since when this controller hears for itself
 
 	log events
 }
 
-// sign is the last that came of a node. Its time is by the clock of the controller that the node
-// told it, which need not agree with this one's and may be set: how old it is counts from when it
-// came here.
-type sign struct {
-	seen int64
-	at   time.Time
-}
-
 // Open reads what is known. A shared board is read again for each question.
 func Open(ctx context.Context, notes store.Notes, shared bool) (*Board, error) {
-	b := &Board{notes: notes, shared: shared, now: time.Now, nodes: map[string]*nodev1.NodeInfo{}, heard: map[string]sign{}, stored: map[string]time.Time{}, closed: map[string]bool{}}
+	b := &Board{notes: notes, shared: shared, now: time.Now, nodes: map[string]*known{}, closed: map[string]bool{}}
 	if err := b.load(ctx); err != nil {
 		return nil, err
 	}
 	return b, b.log.open(ctx, notes)
 }
 
-// load reads the nodes.
+// As says whose board it is: what its nodes say is under that name in the store. It answers
+// whether a controller of a build before, which keeps no index, may have written to the store last.
+func (b *Board) As(self string) (before bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.self = self
+	for _, k := range b.nodes {
+		before = before || k.note.GetController() && k.note.GetKeeps() < keeps
+	}
+	return before
+}
+
+// load reads the nodes. What was begun later and is read already is newer.
 func (b *Board) load(ctx context.Context) error {
+	b.mu.Lock()
+	b.asked++
+	mine := b.asked
+	b.mu.Unlock()
 	cordoned, err := b.notes.Notes(ctx, kindCordoned, "")
 	if err != nil {
 		return err
@@ -77,53 +86,55 @@ func (b *Board) load(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	infos := make([]*nodev1.NodeInfo, len(all))
+	for i, n := range all {
+		infos[i] = new(nodev1.NodeInfo)
+		if err := proto.Unmarshal(n.Value, infos[i]); err != nil {
+			return fmt.Errorf("decode node %s: %w: %w", n.Key, err, errdefs.ErrDataLoss)
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if mine < b.told {
+		return nil
+	}
+	b.told, b.read = mine, b.now()
 	clear(b.closed)
 	for _, n := range cordoned {
 		b.closed[n.Key] = true
 	}
-	for _, n := range all {
-		info := new(nodev1.NodeInfo)
-		if err := proto.Unmarshal(n.Value, info); err != nil {
-			return fmt.Errorf("decode node %s: %w: %w", n.Key, err, errdefs.ErrDataLoss)
-		}
+	for _, info := range infos {
 		b.hear(info) // what is stored is the last that was said, whoever's clock it bears
 	}
 	return nil
 }
 
-// hear takes what was said last of a node. What it said before this controller began may be of
-// any age where others have a clock too: they are not taken for gone by that.
-func (b *Board) hear(info *nodev1.NodeInfo) {
-	name, seen, now := info.GetName(), info.GetSeenUnixNano(), b.now()
-	b.nodes[name] = info
-	last, known := b.heard[name]
-	if known && last.seen == seen {
-		return
-	}
-	at := now
-	if !known && !b.shared {
-		age := now.Sub(time.Unix(0, seen))
-		if age < 0 { // the clock was set back
-			age = silence
-		}
-		at = now.Add(-age)
-	}
-	b.heard[name] = sign{seen: seen, at: at}
-}
-
-// refresh is load where others write too. What cannot be read is as it was.
-func (b *Board) refresh() {
+// refresh is load where others write too.
+func (b *Board) refresh(ctx context.Context) error {
 	if !b.shared {
-		return
+		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), refreshTimeout)
+	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
 	defer cancel()
 	if err := b.load(ctx); err != nil {
-		slog.Warn("read the nodes", "error", err)
+		return fmt.Errorf("read the nodes: %w", err)
+	}
+	return nil
+}
+
+// look is refresh for who is answered in any case: what cannot be read is as it was.
+func (b *Board) look() {
+	if err := b.refresh(context.Background()); err != nil {
+		slog.Warn("nodes are told as they were", "error", err)
 	}
 }
 
-const refreshTimeout = 2 * time.Second
+const (
+	refreshTimeout = 2 * time.Second
+
+	// glance is how old what is known may be where each of many moves asks who drives it.
+	glance = time.Second
+)
 
 // Leads reports whether controller self does what controller first has begun: it is the
 // same one, or that one is gone and self is the next of those that are up.
@@ -131,63 +142,65 @@ func (b *Board) Leads(self, first string) bool {
 	if !b.shared || self == first {
 		return true
 	}
-	for _, n := range b.Nodes() {
-		if n.GetController() && n.GetUp() && (n.GetName() == first || n.GetName() < self) {
+	b.mu.Lock()
+	old := b.now().Sub(b.read).Abs() >= glance
+	b.mu.Unlock()
+	if old {
+		b.look()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for name, k := range b.nodes {
+		if k.last().GetController() && b.up(k) && (name == first || name < self) {
 			return false
 		}
 	}
 	return true
 }
 
-// Announce takes a node's sign of life, and answers what is kept of it.
+// Announce takes a node's sign of life, and answers what is kept of it. The store is written to
+// where the sign is news.
 func (b *Board) Announce(ctx context.Context, said *nodev1.NodeInfo) (*nodev1.NodeInfo, error) {
 	if said.GetName() == "" {
 		return nil, fmt.Errorf("announce node: it has no name: %w", errdefs.ErrInvalidArgument)
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.refresh()
-	old := b.nodes[said.GetName()]
 	info := proto.CloneOf(said)
-	info.SeenUnixNano, info.Cordoned, info.Up, info.Vms = b.now().UnixNano(), false, false, 0
-	same := old != nil && old.GetAddress() == info.GetAddress() && old.GetVersion() == info.GetVersion() && old.GetController() == info.GetController() && old.GetExecs() == info.GetExecs()
-	if !same || b.shared || b.now().Sub(b.stored[info.GetName()]) > durable {
+	info.Cordoned, info.Up, info.Vms, info.Silent, info.Keeps = false, false, 0, false, 0
+	b.mu.Lock()
+	info.SeenUnixNano, info.HeardBy = b.now().UnixNano(), b.self
+	if info.GetController() && info.GetName() == b.self {
+		info.Keeps = keeps
+	}
+	news := b.news(b.nodes[info.GetName()], info)
+	b.mu.Unlock()
+	if news {
 		if err := b.put(ctx, info); err != nil {
 			return nil, err
 		}
 	}
-	b.hear(info)
-	return b.told(info), nil
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	k := b.nodes[info.GetName()]
+	k.said, k.at = info, b.now()
+	return b.tell(k), nil
 }
 
-func (b *Board) put(ctx context.Context, info *nodev1.NodeInfo) error {
-	value, err := proto.Marshal(info)
-	if err == nil {
-		err = b.notes.Note(ctx, kindNode, info.GetName(), value)
-	}
-	if err != nil {
-		return fmt.Errorf("store node %s: %w", info.GetName(), err)
-	}
-	b.stored[info.GetName()] = b.now()
-	return nil
-}
-
-// told is info as others are told it: up says whether the node was heard lately.
-func (b *Board) told(info *nodev1.NodeInfo) *nodev1.NodeInfo {
-	info = proto.CloneOf(info)
-	info.Cordoned = b.closed[info.GetName()]
-	info.Up = b.now().Sub(b.heard[info.GetName()].at) < silence
+// tell is a node as others are told of it: up says whether it was heard lately.
+func (b *Board) tell(k *known) *nodev1.NodeInfo {
+	info := proto.CloneOf(k.last())
+	info.Cordoned, info.Up, info.SeenUnixNano = b.closed[info.GetName()], b.up(k), b.seen(k)
+	info.HeardBy, info.Silent, info.Keeps = "", false, 0
 	return info
 }
 
 // Nodes answers all, ordered by name.
 func (b *Board) Nodes() []*nodev1.NodeInfo {
+	b.look()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.refresh()
 	all := make([]*nodev1.NodeInfo, 0, len(b.nodes))
-	for _, info := range b.nodes {
-		all = append(all, b.told(info))
+	for _, k := range b.nodes {
+		all = append(all, b.tell(k))
 	}
 	slices.SortFunc(all, func(x, y *nodev1.NodeInfo) int { return strings.Compare(x.GetName(), y.GetName()) })
 	return all
@@ -195,14 +208,14 @@ func (b *Board) Nodes() []*nodev1.NodeInfo {
 
 // Node answers one.
 func (b *Board) Node(name string) (*nodev1.NodeInfo, error) {
+	b.look()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.refresh()
-	info := b.nodes[name]
-	if info == nil {
+	k := b.nodes[name]
+	if k == nil {
 		return nil, fmt.Errorf("node %q has never announced itself to the controller (godwit nodes lists those that have): %w", name, errdefs.ErrNotFound)
 	}
-	return b.told(info), nil
+	return b.tell(k), nil
 }
 
 // Cordon makes a node refuse VMs, or take them again.
@@ -214,13 +227,15 @@ func (b *Board) Cordon(ctx context.Context, name string, undo bool) (*nodev1.Nod
 	if !undo {
 		value = []byte(b.now().UTC().Format(time.RFC3339))
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	if err := b.notes.Note(ctx, kindCordoned, name, value); err != nil {
 		return nil, fmt.Errorf("cordon node %s: %w", name, err)
 	}
+	b.mu.Lock()
 	if delete(b.closed, name); !undo {
 		b.closed[name] = true
 	}
-	return b.told(b.nodes[name]), nil
+	b.asked++
+	b.told = b.asked // what was begun before this is older
+	b.mu.Unlock()
+	return b.Node(name)
 }

@@ -201,19 +201,27 @@ func (s *Service) Announce(ctx context.Context, req *nodev1.AnnounceRequest) (*n
 	return &nodev1.AnnounceResponse{Cordoned: info.GetCordoned(), AgainMs: cluster.Interval.Milliseconds()}, nil
 }
 
-// Nodes implements nodev1.MovesService.
-func (s *Service) Nodes(ctx context.Context, _ *nodev1.NodesRequest) (*nodev1.NodesResponse, error) {
-	all, err := s.Records.List(ctx, &nodev1.ListRequest{})
+// Nodes implements nodev1.MovesService. One node costs no look at the others: each VM that is
+// created asks whether its node is cordoned.
+func (s *Service) Nodes(ctx context.Context, req *nodev1.NodesRequest) (*nodev1.NodesResponse, error) {
+	all, err := s.Records.List(ctx, &nodev1.ListRequest{Node: req.GetNode()})
 	if err != nil {
 		return nil, err
 	}
-	nodes := s.Board.Nodes()
+	owns := map[string]uint32{}
+	for _, rec := range all.GetRecords() {
+		owns[rec.GetOwner().GetNode()]++
+	}
+	nodes := []*nodev1.NodeInfo{}
+	if name := req.GetNode(); name == "" {
+		nodes = s.Board.Nodes()
+	} else if n, err := s.Board.Node(name); err == nil {
+		nodes = append(nodes, n)
+	} else if !errdefs.IsNotFound(err) {
+		return nil, err
+	}
 	for _, n := range nodes {
-		for _, rec := range all.GetRecords() {
-			if rec.GetOwner().GetNode() == n.GetName() {
-				n.Vms++
-			}
-		}
+		n.Vms = owns[n.GetName()]
 	}
 	return &nodev1.NodesResponse{Nodes: nodes}, nil
 }

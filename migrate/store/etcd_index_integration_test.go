@@ -3,8 +3,11 @@
 package store_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	etcd "go.etcd.io/etcd/client/v3"
 	"google.golang.org/protobuf/proto"
 
@@ -73,4 +76,31 @@ func TestEtcdIndexBehindABuildBefore(t *testing.T) {
 	}
 	storetest.Found(t, st, store.Which{Node: "n1"})
 	storetest.Found(t, st, store.Which{Node: "n3"}, "c")
+}
+
+// An etcd that nobody compacts is told of once it is half full, and one that refuses changes as such.
+func TestEtcdSpace(t *testing.T) {
+	small := newCluster(t, 1, "--quota-backend-bytes", "8388608")
+	st := connect(t, "/godwit/", small)
+	defer st.Close()
+	if said, err := st.Space(t.Context()); err != nil || !strings.Contains(said, "never compacted") {
+		t.Errorf("empty: %q, %v", said, err)
+	}
+	warned := false
+	for i := range 64 {
+		err := st.Note(t.Context(), "big", fmt.Sprint(i), make([]byte, 1<<18))
+		_, space := st.Space(t.Context())
+		switch {
+		case err == nil && errdefs.IsFailedPrecondition(space):
+			warned = true
+		case errdefs.IsResourceExhausted(err):
+			if !warned || !errdefs.IsResourceExhausted(space) {
+				t.Errorf("full: %v; warned before: %t", space, warned)
+			}
+			return
+		case err != nil:
+			t.Fatal(err)
+		}
+	}
+	t.Error("it never was full")
 }

@@ -33,16 +33,17 @@ type member struct {
 	name, dir  string
 	url, peers string // where clients and the others find it
 	cluster    string
+	flags      []string
 	cmd        *exec.Cmd
 	log        *os.File
 }
 
-func newCluster(t *testing.T, n int) []*member {
+func newCluster(t *testing.T, n int, flags ...string) []*member {
 	t.Helper()
 	members, names := make([]*member, n), make([]string, n)
 	for i := range members {
 		name := fmt.Sprintf("m%d", i)
-		members[i] = &member{t: t, name: name, dir: t.TempDir(), url: "http://" + freeAddress(t), peers: "http://" + freeAddress(t)}
+		members[i] = &member{t: t, flags: flags, name: name, dir: t.TempDir(), url: "http://" + freeAddress(t), peers: "http://" + freeAddress(t)}
 		names[i] = name + "=" + members[i].peers
 	}
 	for _, m := range members {
@@ -72,9 +73,9 @@ func (m *member) start() {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	m.cmd = exec.Command(binary, "--name", m.name, "--data-dir", filepath.Join(m.dir, "data"),
+	m.cmd = exec.Command(binary, append(m.flags, "--name", m.name, "--data-dir", filepath.Join(m.dir, "data"),
 		"--listen-client-urls", m.url, "--advertise-client-urls", m.url, "--listen-peer-urls", m.peers,
-		"--initial-advertise-peer-urls", m.peers, "--initial-cluster", m.cluster, "--heartbeat-interval", "50", "--election-timeout", "500")
+		"--initial-advertise-peer-urls", m.peers, "--initial-cluster", m.cluster, "--heartbeat-interval", "50", "--election-timeout", "500")...)
 	m.cmd.Stdout, m.cmd.Stderr, m.cmd.SysProcAttr = m.log, m.log, &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	if err := m.cmd.Start(); err != nil {
 		m.t.Fatalf("start etcd (make tools builds it): %v", err)

@@ -1,0 +1,195 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// keeps is what this build's controllers keep beside the records: the index of the store (1).
+const keeps = 1
+
+// durable is after how long the note of a node is written again though nothing of it has changed.
+const durable = 6 * time.Hour
+
+// known is a node as this controller knows it. Times are by its own clock: that of the controller
+// that was told a sign need not agree, and may be set.
+type known struct {
+	said *nodev1.NodeInfo // to this controller, last; nil: nothing yet
+	at   time.Time        // when it was said
+
+	note    *nodev1.NodeInfo // in the store; nil: none
+	noteAt  time.Time        // when the time that it names was new here
+	renewed time.Time        // when it is written again at the latest
+}
+
+func (k *known) last() *nodev1.NodeInfo {
+	if k.said != nil && (k.note == nil || !k.at.Before(k.noteAt)) {
+		return k.said
+	}
+	return k.note
+}
+
+// hear takes a node's note. A restart of the controller is no silence of nodes: one whose note
+// says nothing of silence has as long to be heard as if it had just been.
+func (b *Board) hear(note *nodev1.NodeInfo) {
+	now := b.now()
+	k := b.nodes[note.GetName()]
+	switch {
+	case k == nil:
+		k = &known{noteAt: now, renewed: b.renewal()}
+		b.nodes[note.GetName()] = k
+		if note.GetHeardBy() == "" && !b.shared { // of a build before, which wrote each minute
+			age := now.Sub(time.Unix(0, note.GetSeenUnixNano()))
+			if age < 0 { // the clock was set back
+				age = silence
+			}
+			k.noteAt = now.Add(-age)
+		}
+	case k.note.GetSeenUnixNano() != note.GetSeenUnixNano():
+		k.noteAt = now
+	}
+	k.note = note
+}
+
+// renewal is some time before the note of a node is too old: those of a fleet are not written at once.
+func (b *Board) renewal() time.Time {
+	return b.now().Add(durable/2 + rand.N(durable/2))
+}
+
+// fresh reports whether the note of a node was new lately.
+func (b *Board) fresh(k *known) bool {
+	return k != nil && k.note != nil && !k.note.GetSilent() && b.now().Sub(k.noteAt) < silence
+}
+
+// voucher is the controller that hears a node and says so by its own signs; nil: there is none
+// but those that write each sign of the node, as builds before do.
+func (b *Board) voucher(k *known) *known {
+	by := k.note.GetHeardBy()
+	if by == "" || by == b.self || by == k.note.GetName() || k.note.GetSilent() {
+		return nil
+	}
+	return b.nodes[by]
+}
+
+// up reports whether a node was heard lately, here or by a controller that is heard itself.
+func (b *Board) up(k *known) bool {
+	return k.said != nil && b.now().Sub(k.at) < silence || b.fresh(k) || b.fresh(b.voucher(k))
+}
+
+// seen is the time of the last sign, by the clock of the controller that was told it.
+func (b *Board) seen(k *known) int64 {
+	seen := k.last().GetSeenUnixNano()
+	if v := b.voucher(k); v != nil && k.last() == k.note {
+		seen = max(seen, v.note.GetSeenUnixNano())
+	}
+	return seen
+}
+
+// together reports whether every controller that is up takes the word of the others for their
+// nodes, and keeps the index of the store.
+func (b *Board) together() bool {
+	if b.self == "" {
+		return false
+	}
+	for _, k := range b.nodes {
+		if k.last().GetController() && k.last().GetKeeps() < keeps && b.up(k) {
+			return false
+		}
+	}
+	return true
+}
+
+// news reports whether what a node says is to be written down: something has changed, or who hears
+// it. Of a controller each sign is: it vouches for the nodes that tell it theirs.
+func (b *Board) news(k *known, said *nodev1.NodeInfo) bool {
+	if k == nil || k.note == nil {
+		return true
+	}
+	note := k.note
+	switch {
+	case note.GetSilent(), note.GetHeardBy() != said.GetHeardBy(), b.now().After(k.renewed),
+		note.GetAddress() != said.GetAddress(), note.GetVersion() != said.GetVersion(), note.GetController() != said.GetController(),
+		note.GetExecs() != said.GetExecs(), note.GetRamBytes() != said.GetRamBytes(), note.GetKeeps() != said.GetKeeps():
+		return true
+	case !b.shared:
+		return false
+	}
+	moved := max(note.GetFreeBytes(), said.GetFreeBytes()) - min(note.GetFreeBytes(), said.GetFreeBytes())
+	return moved > said.GetRamBytes()/16 || said.GetName() == b.self || !b.together()
+}
+
+// written takes a note that this controller has written.
+func (b *Board) written(note *nodev1.NodeInfo) {
+	k := b.nodes[note.GetName()]
+	if k == nil {
+		k = &known{}
+		b.nodes[note.GetName()] = k
+	}
+	k.note, k.noteAt, k.renewed = note, b.now(), b.renewal()
+}
+
+// Tend reads what others have written, and notes of whom nothing was heard for too long: a
+// controller that starts, and the others, know it then. Call it every Interval.
+func (b *Board) Tend(ctx context.Context) error {
+	if err := b.refresh(ctx); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	now := b.now()
+	if self := b.nodes[b.self]; now.Sub(b.tended) > 3*Interval || b.shared && !b.fresh(self) { // it hears nobody itself
+		b.listens = now
+	}
+	b.tended = now
+	var lost []*nodev1.NodeInfo
+	for _, k := range b.nodes {
+		mine := k.note != nil && !k.note.GetSilent() && k.note.GetName() != b.self && (!b.shared || k.note.GetHeardBy() == b.self)
+		if mine && !b.up(k) && now.Sub(b.listens) >= silence {
+			note := proto.CloneOf(k.note)
+			note.SeenUnixNano, note.Silent, note.HeardBy = b.seen(k), true, b.self
+			lost = append(lost, note)
+		}
+	}
+	b.mu.Unlock()
+	var group errgroup.Group
+	group.SetLimit(16)
+	errs := make([]error, len(lost))
+	for i, note := range lost {
+		group.Go(func() error {
+			errs[i] = b.put(ctx, note)
+			return nil
+		})
+	}
+	_ = group.Wait() // each has its own error
+	return errors.Join(errs...)
+}
+
+// put writes a note down.
+func (b *Board) put(ctx context.Context, note *nodev1.NodeInfo) error {
+	value, err := proto.Marshal(note)
+	if err == nil {
+		err = b.notes.Note(ctx, kindNode, note.GetName(), value)
+	}
+	if err != nil {
+		return fmt.Errorf("store node %s: %w", note.GetName(), err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.written(note)
+	return nil
+}
+
+// Indexed reports whether every controller that writes to the store keeps its index, as far as is
+// known; and, before this one has said anything, whether that was so when it was last written to.
+func (b *Board) Indexed() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.together()
+}

@@ -1,0 +1,236 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"godwit.dev/godwit/migrate/store"
+	"godwit.dev/godwit/migrate/store/storetest"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// counted counts what is written down.
+type counted struct {
+	notes
+	writes int
+}
+
+func (c *counted) Note(ctx context.Context, kind, key string, value []byte) error {
+	c.writes++
+	return c.notes.Note(ctx, kind, key, value)
+}
+
+// cluster has boards of controllers c0, c1, .. over one store, and one clock.
+type clustered struct {
+	t      *testing.T
+	store  *counted
+	boards []*Board
+	clock  time.Time
+}
+
+func newClustered(t *testing.T, n int, shared bool) *clustered {
+	c := &clustered{t: t, store: &counted{notes: storetest.NewMemory()}, clock: time.Unix(1_000_000, 0)}
+	for range n {
+		c.boards = append(c.boards, nil)
+		c.restart(len(c.boards)-1, shared)
+	}
+	return c
+}
+
+func (c *clustered) restart(i int, shared bool) {
+	c.t.Helper()
+	b, err := Open(c.t.Context(), c.store, shared)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	b.now = func() time.Time { return c.clock }
+	for _, k := range b.nodes { // Open went by another clock
+		k.noteAt, k.renewed = c.clock, c.clock.Add(durable)
+	}
+	b.As(fmt.Sprint("c", i))
+	c.boards[i] = b
+}
+
+// pass lets time go by, in which nodes tell a controller of themselves.
+func (c *clustered) pass(d time.Duration, says map[string]int) {
+	c.t.Helper()
+	for end := c.clock.Add(d); c.clock.Before(end); c.clock = c.clock.Add(Interval) {
+		for name, i := range says {
+			c.boards[i].says(c.t, &nodev1.NodeInfo{Name: name, Address: name, Controller: name[0] == 'c', RamBytes: 64, FreeBytes: 32})
+		}
+		for i, b := range c.boards {
+			if _, lives := says[fmt.Sprint("c", i)]; lives {
+				if err := b.Tend(c.t.Context()); err != nil {
+					c.t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
+func (c *clustered) up(name string, want ...bool) {
+	c.t.Helper()
+	for i, w := range want {
+		if n, err := c.boards[i].Node(name); err != nil || n.GetUp() != w {
+			c.t.Errorf("controller %d: node %s is %v, %v; want up %t", i, name, n, err, w)
+		}
+	}
+}
+
+// An idle minute of a hundred nodes writes nothing to a controller's own store, and in a shared one
+// no more than the controllers' own signs.
+func TestAnIdleMinuteWritesNothing(t *testing.T) {
+	for _, controllers := range []int{1, 3} {
+		c := newClustered(t, controllers, controllers > 1)
+		says := map[string]int{}
+		for i := range 100 {
+			says[fmt.Sprint("n", i)] = i % controllers
+		}
+		for i := range controllers {
+			says[fmt.Sprint("c", i)] = i
+		}
+		c.pass(time.Minute, says)
+		before := c.store.writes
+		c.pass(time.Minute, says)
+		want := 0
+		if controllers > 1 {
+			want = controllers * int(time.Minute/Interval)
+		}
+		if got := c.store.writes - before; got != want {
+			t.Errorf("%d controllers: %d writes in a minute, want %d", controllers, got, want)
+		}
+		for i := range 100 {
+			for _, b := range c.boards {
+				if n, err := b.Node(fmt.Sprint("n", i)); err != nil || !n.GetUp() {
+					t.Errorf("%d controllers: %v, %v: want it up", controllers, n, err)
+				}
+			}
+		}
+	}
+}
+
+// A node that one controller hears is up for the others for as long as that controller is, and
+// wherever it goes; one that falls silent is up for none.
+func TestAControllerVouchesForItsNodes(t *testing.T) {
+	c := newClustered(t, 2, true)
+	c.pass(time.Minute, map[string]int{"c0": 0, "c1": 1, "n": 0})
+	c.up("n", true, true)
+	c.pass(4*Interval, map[string]int{"c0": 0, "c1": 1})
+	c.up("n", false, false)
+	c.pass(Interval, map[string]int{"c0": 0, "c1": 1, "n": 0})
+	c.up("n", true, true)
+	c.pass(4*Interval, map[string]int{"c1": 1}) // c0 is gone, and n with it
+	c.up("c0", false, false)
+	if n, err := c.boards[1].Node("n"); err != nil || n.GetUp() {
+		t.Errorf("%v, %v: who hears it is gone", n, err)
+	}
+	c.pass(Interval, map[string]int{"c1": 1, "n": 1})
+	c.up("n", true, true)
+}
+
+// A restart of the controller is no silence of nodes; which ones were silent before, it knows still.
+func TestARestartIsNoSilence(t *testing.T) {
+	c := newClustered(t, 1, false)
+	c.pass(time.Hour, map[string]int{"c0": 0, "lives": 0, "silent": 0})
+	c.pass(time.Hour, map[string]int{"c0": 0, "lives": 0})
+	c.restart(0, false)
+	c.up("lives", true)
+	c.up("silent", false)
+	c.pass(silence, map[string]int{"c0": 0})
+	c.up("lives", false)
+}
+
+// A controller that heard nobody for a while, because it stood still, calls nobody silent for that.
+func TestOneThatStoodStillCallsNobodySilent(t *testing.T) {
+	c := newClustered(t, 1, false)
+	c.pass(time.Minute, map[string]int{"c0": 0, "n": 0})
+	c.clock = c.clock.Add(time.Hour)
+	if err := c.boards[0].Tend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if note := c.boards[0].nodes["n"].note; note.GetSilent() {
+		t.Errorf("%v", note)
+	}
+}
+
+// Beside a controller of a build before each sign of each node is written, and the index is not
+// relied on; once that one is gone, or new, neither is so any more.
+func TestBesideAControllerOfABuildBefore(t *testing.T) {
+	c := newClustered(t, 2, true)
+	says := map[string]int{"c0": 0, "c1": 1, "n": 0}
+	c.pass(time.Minute, says)
+	if !c.boards[0].Indexed() || !c.boards[1].Indexed() {
+		t.Fatal("two of this build")
+	}
+	old := func() { // as that build writes of itself
+		t.Helper()
+		value, err := proto.Marshal(&nodev1.NodeInfo{Name: "c1", Controller: true, SeenUnixNano: c.clock.UnixNano()})
+		if err == nil {
+			err = c.store.notes.Note(t.Context(), kindNode, "c1", value)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	delete(says, "c1")
+	for range 3 {
+		old()
+		c.pass(Interval, says)
+	}
+	before := c.store.writes
+	old()
+	c.pass(Interval, says)
+	if got := c.store.writes - before; got != 2 || c.boards[0].Indexed() {
+		t.Errorf("%d writes by two nodes, indexed: %t", got, c.boards[0].Indexed())
+	}
+	again, err := Open(t.Context(), c.store, true)
+	if err != nil || !again.As("c1") {
+		t.Errorf("a controller of this build hears nothing of the build before, %v", err)
+	}
+	c.pass(silence+Interval, says)
+	if !c.boards[0].Indexed() {
+		t.Error("the controller of the build before is gone")
+	}
+}
+
+// hanging is a store whose reads or writes wait.
+type hanging struct {
+	notes
+	wait chan struct{}
+}
+
+func (h *hanging) Note(ctx context.Context, kind, key string, value []byte) error {
+	if key == "changed" {
+		<-h.wait
+	}
+	return h.notes.Note(ctx, kind, key, value)
+}
+
+// A store that takes its time with one node's note keeps no other node waiting.
+func TestNoNodeWaitsForAnothersNote(t *testing.T) {
+	h := &hanging{notes: storetest.NewMemory(), wait: make(chan struct{})}
+	b, err := Open(t.Context(), h, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error)
+	go func() {
+		_, err := b.Announce(context.Background(), &nodev1.NodeInfo{Name: "changed"})
+		done <- err
+	}()
+	b.says(t, &nodev1.NodeInfo{Name: "other"})
+	if all := b.Nodes(); len(all) != 1 {
+		t.Errorf("%v", all)
+	}
+	close(h.wait)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+var _ store.Notes = (*hanging)(nil)
