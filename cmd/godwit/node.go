@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"net"
-	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -86,36 +85,3 @@ const (
 	tokenLife    = time.Hour // if nothing else is said
 	maxTokenLife = 7 * 24 * time.Hour
 )
-
-func newNodeJoin(opts *options) *cobra.Command {
-	var address string
-	var addresses []string
-	cmd := &cobra.Command{
-		Use:   "join TOKEN",
-		Short: "Get this node's certificate from the controller",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := config.Load(opts.config)
-			if err != nil {
-				return err
-			}
-			if address == "" {
-				address, _, _ = strings.Cut(cfg.Controller.Address, ",")
-			}
-			if address == "" {
-				return fmt.Errorf("name the controller in controller.address, or with --controller: %w", errdefs.ErrInvalidArgument)
-			}
-			node, err := pki.Join(cmd.Context(), cfg.PKIDir(), address, args[0], addresses)
-			if err != nil {
-				return err
-			}
-			if node != cfg.Node {
-				return fmt.Errorf("the token is of node %s, this one is %s (node): %w", node, cfg.Node, errdefs.ErrFailedPrecondition)
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "node %s has joined; its certificate lies in %s\n", node, cfg.PKIDir())
-			return err
-		},
-	}
-	cmd.Flags().StringVar(&address, "controller", "", "host:port of the controller (default: controller.address)")
-	cmd.Flags().StringSliceVar(&addresses, "address", nil, "names or IPs of this node")
-	return cmd
-}

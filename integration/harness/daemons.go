@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"godwit.dev/godwit/integration/images"
@@ -82,9 +81,13 @@ func (n *Node) joinCluster(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	file := filepath.Join(n.Dir, "join-token")
+	if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
+		return err
+	}
 	first := fmt.Sprintf("%s:%d", nodeAddress(0), controllerPort)
 	return Poll(ctx, startTimeout(), func(ctx context.Context) error { // a controller waits ten seconds for a handshake
-		_, err := n.RunGodwit(ctx, "node", "join", "--controller", first, "--address", n.Address, strings.TrimSpace(token))
+		_, err := n.RunGodwit(ctx, "node", "join", "--controller", first, "--address", n.Address, "--token-file", file)
 		return err
 	})
 }
