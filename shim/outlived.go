@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 )
 
 // outlived ends a VM that its record has given to somebody else while this node was called
@@ -33,7 +34,7 @@ func (vm *VM) outlived(ctx context.Context, generation uint64, reason string) er
 		err = refuse("it is %s", j.Phase)
 	case rec.GetUid() != j.Spec.UID:
 		err = refuse("its record is of another VM of that name")
-	case j.Generation >= generation || rec.GetGeneration() < generation:
+	case j.Generation >= generation && !record.Predates(rec, j.Generation) || rec.GetGeneration() < generation || rec.GetRivals():
 		err = refuse("it runs under %d, its record is at %d", j.Generation, rec.GetGeneration())
 	case rec.GetOwner().GetNode() == vm.host.Config.Node, op != nil && op.GetId() == j.Operation && j.Phase == Sending:
 		err = refuse("it is this node's, or on its way from here")

@@ -97,7 +97,7 @@ func (vm *VM) commitWake(ctx context.Context, j *Journal) (uint64, error) {
 	if err != nil {
 		return 0, unavailable(err)
 	}
-	if rec.GetOwner().GetNode() != vm.host.Config.Node || rec.GetGeneration() != j.openedAt()+1 {
+	if rec.GetOwner().GetNode() != vm.host.Config.Node || !record.Follows(rec, j.openedAt()) {
 		return 0, fmt.Errorf("VM %s/%s is owned by %v at generation %d: %w", vm.namespace, vm.id, rec.GetOwner(), rec.GetGeneration(), errdefs.ErrFailedPrecondition)
 	}
 	return rec.GetGeneration(), nil
@@ -112,7 +112,7 @@ func (vm *VM) committed(ctx context.Context, j *Journal) (uint64, error) {
 	}
 	op := rec.GetOperation()
 	mine := op.GetId() == j.Operation && op.GetAttempt() == j.Attempt && op.GetPhase() == nodev1.Phase_PHASE_COMMITTED
-	if !mine || rec.GetOwner().GetNode() != vm.host.Config.Node || rec.GetGeneration() != j.openedAt()+1 {
+	if !mine || rec.GetOwner().GetNode() != vm.host.Config.Node || !record.Follows(rec, j.openedAt()) {
 		return 0, fmt.Errorf("operation %s has not given VM %s/%s to this node: owner %v at generation %d, operation %s in %s: %w",
 			j.Operation, vm.namespace, vm.id, rec.GetOwner(), rec.GetGeneration(), op.GetId(), op.GetPhase(), errdefs.ErrFailedPrecondition)
 	}

@@ -36,7 +36,7 @@ func (e *HeldError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 // Holder tells in words who holds the VM.
 func (e *HeldError) Holder() string {
 	rec := e.Record
-	if op := rec.GetOperation(); op != nil {
+	if op := rec.GetOperation(); op != nil && !rec.GetRivals() {
 		where := op.GetDestination()
 		if where == "" {
 			where = op.GetSource()
@@ -48,7 +48,7 @@ func (e *HeldError) Holder() string {
 	case owner.GetNode() != "":
 		who = "node " + owner.GetNode()
 	case owner.GetDigest() != "":
-		who, lost = "snapshot "+owner.GetDigest(), false
+		who, lost = "snapshot "+owner.GetDigest(), rec.GetRivals()
 	}
 	text := fmt.Sprintf("%s owns it at generation %d", who, rec.GetGeneration())
 	if lost {
@@ -57,9 +57,11 @@ func (e *HeldError) Holder() string {
 	return text
 }
 
-// IsLost reports whether an operation has lost the VM, and nobody has decided yet what
-// becomes of what is left of it.
-func IsLost(rec *nodev1.Record) bool { return rec.GetLost() != "" || KeptOf(rec) != nil }
+// IsLost reports whether an operation has lost the VM, or a store that was put back from a copy,
+// and nobody has decided yet what becomes of what is left of it.
+func IsLost(rec *nodev1.Record) bool {
+	return rec.GetLost() != "" || KeptOf(rec) != nil || rec.GetConflict() != ""
+}
 
 // KeptOf is what a source still holds of a VM that its move has lost; nil: nothing.
 func KeptOf(rec *nodev1.Record) *nodev1.Kept {
@@ -73,6 +75,12 @@ func KeptOf(rec *nodev1.Record) *nodev1.Kept {
 func LostText(rec *nodev1.Record) string {
 	vm := rec.GetVm().GetNamespace() + "/" + rec.GetVm().GetId()
 	var left, remedies []string
+	if rec.GetRivals() {
+		return "nobody can say whose it is: " + rec.GetConflict()
+	}
+	if c := rec.GetConflict(); c != "" {
+		left = append(left, "with the records behind their copy: "+c)
+	}
 	if k := KeptOf(rec); k != nil {
 		left = append(left, fmt.Sprintf("at node %s, and node %s holds it as it was at the switch-over", k.GetDestination(), k.GetNode()))
 		remedies = append(remedies, fmt.Sprintf("take that back by godwit recover --from-source %s", vm))

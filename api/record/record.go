@@ -71,6 +71,9 @@ func Decide(rec *nodev1.Record, node string, intent Intent) (Decision, error) {
 		return boot(nil, "without records", intent)
 	}
 	vm := rec.GetVm().GetNamespace() + "/" + rec.GetVm().GetId()
+	if rec.GetRivals() {
+		return Decision{}, fmt.Errorf("create VM %s: %s: %w", vm, LostText(rec), errdefs.ErrFailedPrecondition)
+	}
 	if op := rec.GetOperation(); op != nil {
 		return decideOpen(vm, rec, op, node, intent)
 	}

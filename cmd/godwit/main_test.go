@@ -19,7 +19,7 @@ import (
 // never a success that did nothing.
 func TestMistakes(t *testing.T) {
 	for _, args := range []string{
-		"foo", "node", "node foo", "snapshot", "snapshot foo", "ps extra", "version extra", "snapshot ls a b", "snapshot inspect", "snapshot verify",
+		"foo", "node", "node foo", "controller", "controller retire", "controller restore n", "snapshot", "snapshot foo", "ps extra", "version extra", "snapshot ls a b", "snapshot inspect", "snapshot verify",
 		"hibernate", "hibernate a b", "wake a/b/c", "wake /b", "rm", "node token", "node join", "--nope", "ps --nope", "-o yaml ps",
 	} {
 		for _, output := range []string{"text", "json"} {
@@ -86,7 +86,7 @@ func TestNoDaemon(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "none.sock")
 	for _, args := range []string{
 		"ps", "hibernate x", "wake x", "checkpoint x", "rm x", "rm --final-snapshot x", "rm --cancel x", "golden i", "snapshot ls", "snapshot inspect " + someDigest, "snapshot verify " + someDigest, "snapshot prune",
-		"migrate x", "migrations", "watch", "abort o", "nodes", "cordon n", "drain n", "recover x",
+		"migrate x", "migrations", "watch", "abort o", "nodes", "controller status", "controller restore", "controller retire n", "cordon n", "drain n", "recover x",
 	} {
 		var stdout, stderr bytes.Buffer
 		if got := run(t.Context(), append([]string{"--socket", socket}, strings.Fields(args)...), &stdout, &stderr); got != 6 {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,14 +26,17 @@ func newNodes(opts *options) *cobra.Command {
 			}
 			rows := make([][]string, 0, len(resp.GetNodes()))
 			for _, n := range resp.GetNodes() {
-				rows = append(rows, nodeRow(n))
+				rows = append(rows, nodeRow(n, resp.GetStore()))
 			}
-			return table(cmd.OutOrStdout(), "NODE STATUS ADDRESS VMS FREE-RAM VERSION SEEN", rows)
+			if err := table(cmd.OutOrStdout(), "NODE STATUS ADDRESS VMS FREE-RAM VERSION SEEN", rows); err != nil {
+				return err
+			}
+			return printStore(cmd.OutOrStdout(), resp.GetStore(), false)
 		}),
 	}
 }
 
-func nodeRow(n *nodev1.NodeInfo) []string {
+func nodeRow(n *nodev1.NodeInfo, store *nodev1.StoreState) []string {
 	status := "silent"
 	if n.GetUp() {
 		status = "up"
@@ -42,6 +46,12 @@ func nodeRow(n *nodev1.NodeInfo) []string {
 	}
 	if n.GetController() {
 		status += ", controller"
+	}
+	if slices.Contains(store.GetMissing(), n.GetName()) {
+		status += ", not reported"
+	}
+	if slices.Contains(store.GetRetired(), n.GetName()) {
+		status += ", retired"
 	}
 	seen := time.Since(time.Unix(0, n.GetSeenUnixNano())).Round(time.Second)
 	return []string{n.GetName(), status, dash(n.GetAddress()), fmt.Sprint(n.GetVms()), mib(n.GetFreeBytes()), n.GetVersion(), fmt.Sprintf("%v ago", max(0, seen))}

@@ -28,7 +28,7 @@ type options struct {
 // verbs make the subcommands.
 var verbs = []func(*options) *cobra.Command{
 	newPs, newHibernate, newWake, newCheckpoint, newMigrate, newMigrations, newWatch, newAbort, newRm, newSnapshot, newGolden,
-	newNode, newNodes, newCordon, newUncordon, newDrain, newRecover, newDoctor, newVersion,
+	newNode, newController, newNodes, newCordon, newUncordon, newDrain, newRecover, newDoctor, newVersion,
 }
 
 // run is main without the process: it answers the exit code.

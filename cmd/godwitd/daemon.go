@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
@@ -23,6 +24,7 @@ import (
 	"godwit.dev/godwit/migrate/node"
 	"godwit.dev/godwit/migrate/store"
 	"godwit.dev/godwit/migrate/tasks"
+	"godwit.dev/godwit/migrate/transition"
 	"godwit.dev/godwit/shim/rampool"
 	"godwit.dev/godwit/shim/starts"
 )
@@ -34,7 +36,9 @@ type daemon struct {
 	clients   *gate.Figures
 	starts    *startTimes
 	records   nodev1.RecordsService
-	store     store.Store // of the controller; nil elsewhere
+	store     store.Store         // of the controller; nil elsewhere
+	whole     nodev1.StoreService // that store as a whole, wherever it is
+	reporter  *reporter
 	moves     *mover
 	machines  *node.Machines
 	tasks     *tasks.Client
@@ -97,6 +101,7 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 	d.golden = &golden{registry: snapshots, tasks: d.tasks, machines: d.machines, records: d.records}
 	parts := engine.Parts{
 		Golden:  d.golden,
+		Store:   d.reporter,
 		Records: d.records, Machines: d.machines, Observer: d.machines, Tasks: d.tasks, Leavings: d.tasks, Snapshots: snapshots,
 		Events: engine.Sinks{engine.Log{Logger: slog.Default()}, counters, d.moves},
 	}
@@ -158,6 +163,7 @@ func engineOptions(cfg *config.Config, repository func(*nodev1.Record) string) e
 func (d *daemon) checks() []node.Check {
 	all := []node.Check{
 		{Name: "containerd", Remedy: "start containerd, with the directory of " + shimBinary + " in its PATH", Ask: d.tasks.Runtime},
+		{Name: "records", Remedy: "see docs/controller.md, after a store was put back from a copy", Ask: d.settled},
 		{Name: "store", Remedy: "see [registry] of the configuration: address, CA, credentials with the rights to pull and push", Ask: d.snapshots.probe},
 		{Name: "right to delete", Remedy: "grant it (docs/registries.md); until then snapshots pile up and cleanup is pending", Ask: d.snapshots.probeDelete},
 	}
@@ -167,6 +173,18 @@ func (d *daemon) checks() []node.Check {
 		all = append(all, node.Check{Name: "space in etcd", Remedy: "give etcd --auto-compaction-retention 1h and a larger --quota-backend-bytes, and defragment it (docs/controller.md)", Ask: st.Space})
 	}
 	return all
+}
+
+// settled is the finding about the store of the records: whether records change.
+func (d *daemon) settled(ctx context.Context) (string, error) {
+	state, err := d.whole.State(ctx, &nodev1.StateRequest{})
+	if errdefs.IsNotImplemented(err) {
+		return "the controller is of a build before incarnations", nil
+	}
+	if err == nil {
+		err = transition.Closed(state)
+	}
+	return fmt.Sprintf("incarnation %d, %d conflicts, %d doubts", state.GetIncarnation(), state.GetConflicts(), len(state.GetDoubts())), err
 }
 
 // only refuses a second daemon on the same run_dir, which would unlink the first one's
@@ -206,6 +224,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	}
 	nodev1.RegisterRecordsService(local, d.records)
 	nodev1.RegisterNodeService(local, d.node)
+	nodev1.RegisterStoreService(local, d.whole)
 	nodev1.RegisterMovesService(local, &ownMoves{d.moves.service, d.config.Node, d.node})
 	socket, err := listen(d.config.DaemonSocket())
 	if err != nil {

@@ -30,9 +30,10 @@ type mover struct {
 	peer    *peer.Server
 	service nodev1.MovesService
 
-	board   *cluster.Board   // of the controller; nil elsewhere
-	journal *service.Journal // the controller's
-	peers   *peer.Peers      // the controller's
+	board   *cluster.Board           // of the controller; nil elsewhere
+	journal *service.Journal         // the controller's
+	peers   *peer.Peers              // the controller's
+	whole   *controller.Incarnations // the controller's
 
 	mu   sync.Mutex
 	owed []*nodev1.MoveEvent // that the controller has not heard of yet, oldest first
@@ -55,7 +56,7 @@ func (d *daemon) newMover(ctx context.Context, path string) (*mover, error) {
 		}
 		client := moves.Remote(d.config.Controller.Addresses(), identity.Client())
 		m.service, d.undo = client, append(d.undo, client.Close)
-		return m, nil
+		return m, d.openReporter()
 	}
 	notes, ok := d.store.(store.Notes)
 	if !ok {
@@ -66,9 +67,11 @@ func (d *daemon) newMover(ctx context.Context, path string) (*mover, error) {
 		return nil, err
 	}
 	m.board, m.journal = board, service.NewJournal(board.Append)
+	m.whole = controller.NewIncarnations(d.store, notes, d.config.Node, board.Names, nil)
+	d.whole = m.whole
 	m.peers = &peer.Peers{Registry: board, Self: d.config.Node, Local: m.peer, TLS: d.reach}
 	d.undo = append(d.undo, m.peers.Close, m.journal.Close)
-	return m, nil
+	return m, d.openReporter()
 }
 
 // reach is the config to reach another node with. The certificate may come later than
@@ -85,7 +88,7 @@ func (d *daemon) reach(node string) (*tls.Config, error) {
 func (m *mover) drivenBy(e *engine.Engine) {
 	m.peer.Waker = e
 	if m.board != nil {
-		m.service = &service.Service{Self: m.daemon.config.Node, Records: m.daemon.records, Engine: e, Board: m.board, Peer: m.peers.Peer}
+		m.service = &service.Service{Self: m.daemon.config.Node, Records: m.daemon.records, Engine: e, Board: m.board, Peer: m.peers.Peer, Store: m.whole}
 	}
 }
 
@@ -115,6 +118,19 @@ func (m *mover) serve(ctx context.Context) error {
 
 // announce tells the controller that this node lives, for as long as it does.
 func (m *mover) announce(ctx context.Context) { service.Live(ctx, m.service, m) }
+
+// Heard implements service.Speaker: it acts on what the controller says of its store, and at the
+// controller settles what waits.
+func (m *mover) Heard(ctx context.Context, resp *nodev1.AnnounceResponse) error {
+	var err error
+	if r := m.daemon.reporter; r != nil {
+		err = r.heard(ctx, resp)
+	}
+	if err == nil && m.whole != nil {
+		err = m.whole.Tend(ctx)
+	}
+	return err
+}
 
 // maxOwed to a controller that is out of reach; the log has them all.
 const maxOwed = 1024

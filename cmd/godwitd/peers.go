@@ -28,7 +28,7 @@ func (d *daemon) openRecords(ctx context.Context) error {
 			return fmt.Errorf("certificate of this node (godwit node join makes it): %w", err)
 		}
 		client := record.Remote(addresses, identity.Client())
-		d.records, d.undo = client, append(d.undo, client.Close)
+		d.records, d.whole, d.undo = client, record.StoreClient{Client: client}, append(d.undo, client.Close)
 		return nil
 	}
 	if len(d.config.Controller.Etcd.Endpoints) > 0 {
@@ -109,6 +109,7 @@ func (d *daemon) servePeers(ctx context.Context) error {
 		return err
 	}
 	nodev1.RegisterRecordsService(server, d.records)
+	nodev1.RegisterStoreService(server, d.whole)
 	nodev1.RegisterMovesService(server, d.moves.service)
 	listener, err := d.listenTCP("controller.listen", address)
 	if err != nil {

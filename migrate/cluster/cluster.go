@@ -206,6 +206,14 @@ func (b *Board) Nodes() []*nodev1.NodeInfo {
 	return all
 }
 
+// Names are those of all nodes, in order.
+func (b *Board) Names() (names []string) {
+	for _, n := range b.Nodes() {
+		names = append(names, n.GetName())
+	}
+	return names
+}
+
 // Node answers one.
 func (b *Board) Node(name string) (*nodev1.NodeInfo, error) {
 	b.look()

@@ -60,7 +60,7 @@ func (s *Service) update(ctx context.Context, c call) (*nodev1.Record, error) {
 }
 
 func (s *Service) try(ctx context.Context, c call) (*nodev1.Record, error) {
-	state, err := s.store.Load(ctx, c.vm, c.asked)
+	state, err := s.load(ctx, c.vm, c.asked)
 	if err != nil {
 		return nil, err
 	}
@@ -69,10 +69,14 @@ func (s *Service) try(ctx context.Context, c call) (*nodev1.Record, error) {
 			return nil, err
 		}
 	}
+	if err := transition.Closed(state.Store); err != nil { // what it answered would be the copy's word
+		return nil, err
+	}
 	change, err := c.do(state)
 	if err != nil {
 		return nil, err
 	}
+	change.Under = state.Store.GetVersion()
 	if change.Record == state.Record {
 		return state.Record, nil
 	}
@@ -101,7 +105,7 @@ func (s *Service) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Reco
 	if err := transition.CheckVM(req.GetVm()); err != nil {
 		return nil, err
 	}
-	state, err := s.store.Load(ctx, req.GetVm(), transition.Asked{})
+	state, err := s.load(ctx, req.GetVm(), transition.Asked{})
 	if err != nil {
 		return nil, err
 	}
@@ -118,16 +122,16 @@ func (s *Service) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.Li
 	some := which.Node != "" || which.Moves || len(which.UIDs) > 0
 	switch {
 	case !req.GetParts() && !some:
-		all, err := s.store.List(ctx, "", 0)
+		all, err := s.list(ctx, "", 0)
 		return &nodev1.ListResponse{Records: all}, err
 	case !some:
-		all, err := s.store.List(ctx, req.GetAfter(), read)
+		all, err := s.list(ctx, req.GetAfter(), read)
 		if err != nil {
 			return nil, err
 		}
 		return partOf(all, ""), nil
 	}
-	all, err := s.store.Find(ctx, which)
+	all, err := s.find(ctx, which)
 	if err != nil {
 		return nil, err
 	}

@@ -117,6 +117,7 @@ type Parts struct {
 	Events    Events
 	Peers     Peers // nil: this node is not the controller, and drives no moves
 	Steps     []Steps
+	Store     Store // nil: it was never put back from a copy
 }
 
 // Options of an engine. Zero durations and numbers take the defaults.

@@ -19,6 +19,9 @@ import (
 // claims it before local lists it; one that has ended is given up at once. Then it looks at each VM that is here, whatever the
 // records say of it. Call it at the start, and now and then, never twice at once.
 func (e *Engine) Reconcile(ctx context.Context, local func() ([]*nodev1.VM, error)) error {
+	if err := e.trust(ctx); err != nil {
+		return err
+	}
 	all, err := e.ours(ctx)
 	if err != nil {
 		return err

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"godwit.dev/godwit/api/record"
+
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
@@ -87,6 +89,9 @@ func (l leftover) why() string {
 
 // leftovers looks at the repositories of a VM, or of all.
 func (e *Engine) leftovers(ctx context.Context, vm *nodev1.VM) (found []leftover, err error) {
+	if err := e.trust(ctx); err != nil {
+		return nil, err
+	}
 	all, err := e.Records.List(ctx, &nodev1.ListRequest{})
 	if err != nil {
 		return nil, err
@@ -133,7 +138,7 @@ func (e *Engine) leftovers(ctx context.Context, vm *nodev1.VM) (found []leftover
 // is never touched, wherever it lies, nor one of a generation that the record has not
 // reached: the records are those of a backup then, and it may be all there is of the VM.
 func named(rec *nodev1.Record, t Leftover) bool {
-	if t.UID != rec.GetUid() || t.Generation > rec.GetGeneration() || t.Digest == rec.GetOwner().GetDigest() || t.Digest == rec.GetLost() {
+	if t.UID != rec.GetUid() || t.Generation > rec.GetGeneration() || record.Unknown(rec, t.Generation) || t.Digest == rec.GetOwner().GetDigest() || t.Digest == rec.GetLost() {
 		return true
 	}
 	for _, ref := range rec.GetSnapshots() {

@@ -53,6 +53,13 @@ func (e *Engine) stray(ctx context.Context, vm *nodev1.VM) error {
 		s.rec = nil
 	case err != nil:
 		return err
+	case s.newer():
+		return e.doubt(ctx)
+	case s.rec.GetRivals():
+		return nil
+	}
+	if err := e.trust(ctx); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, e.opts.Step)
 	defer cancel()
@@ -173,7 +180,7 @@ func (e *Engine) arriving(ctx context.Context, s standing) error {
 func (e *Engine) outlived(ctx context.Context, s standing) error {
 	rec, owner := s.rec, s.rec.GetOwner()
 	switch {
-	case rec == nil, s.q.GetState() == stateStopped, rec.GetGeneration() <= s.q.GetGeneration(), owner.GetNode() == e.opts.Node, s.under():
+	case rec == nil, s.q.GetState() == stateStopped, rec.GetGeneration() <= s.q.GetGeneration() && !record.Predates(rec, s.q.GetGeneration()), owner.GetNode() == e.opts.Node, s.under():
 		return nil
 	case owner.GetNode() == "" && owner.GetDigest() == "" && !e.long("no owner", s): // its task may be being deleted
 		return nil

@@ -25,6 +25,8 @@ type Speaker interface {
 	// the first n of them.
 	Untold() []*nodev1.MoveEvent
 	Told(n int)
+	// Heard takes the controller's answer.
+	Heard(ctx context.Context, resp *nodev1.AnnounceResponse) error
 }
 
 // Live tells the controller that a node lives, for as long as it does.
@@ -37,10 +39,13 @@ func Live(ctx context.Context, to Announcer, node Speaker) {
 		if err == nil || Refused(err) { // of what is refused once, the log has it
 			node.Told(len(own))
 		}
+		if err == nil {
+			pause = max(minAnnounce, time.Duration(resp.GetAgainMs())*time.Millisecond)
+			err = node.Heard(ctx, resp)
+		}
 		text := ""
 		switch {
 		case err == nil:
-			pause = max(minAnnounce, time.Duration(resp.GetAgainMs())*time.Millisecond)
 		case ctx.Err() == nil && said != err.Error():
 			slog.WarnContext(ctx, "controller does not hear of this node", "error", err)
 			fallthrough

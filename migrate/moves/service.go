@@ -17,6 +17,7 @@ import (
 	"godwit.dev/godwit/migrate/cluster"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/engine"
+	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -45,8 +46,16 @@ type Service struct {
 	Engine  Engine
 	Board   Board
 	Peer    func(node string) (nodev1.PeerService, error)
+	Store   Store // nil: it is never put back from a copy
 
 	appending sync.Mutex // from the count of what a node has caused to the next one
+}
+
+// Store is the store of the records as a whole.
+type Store interface {
+	State(ctx context.Context, req *nodev1.StateRequest) (*nodev1.StoreState, error)
+	// Told is what a node's sign of life is answered, and whether it is asked to report.
+	Told(ctx context.Context, node string) (state *nodev1.StoreState, report bool, err error)
 }
 
 var _ nodev1.MovesService = (*Service)(nil)
@@ -198,7 +207,15 @@ func (s *Service) Announce(ctx context.Context, req *nodev1.AnnounceRequest) (*n
 	if err := s.hear(ctx, node.GetName(), req.GetEvents()); err != nil { // its sign of life counts
 		return nil, err
 	}
-	return &nodev1.AnnounceResponse{Cordoned: info.GetCordoned(), AgainMs: cluster.Interval.Milliseconds()}, nil
+	resp := &nodev1.AnnounceResponse{Cordoned: info.GetCordoned(), AgainMs: cluster.Interval.Milliseconds()}
+	if s.Store != nil {
+		state, report, err := s.Store.Told(ctx, node.GetName())
+		if err != nil {
+			return nil, err
+		}
+		resp.Incarnation, resp.Closed, resp.Report = state.GetIncarnation(), transition.Closed(state) != nil, report
+	}
+	return resp, nil
 }
 
 // Nodes implements nodev1.MovesService. One node costs no look at the others: each VM that is
@@ -223,7 +240,11 @@ func (s *Service) Nodes(ctx context.Context, req *nodev1.NodesRequest) (*nodev1.
 	for _, n := range nodes {
 		n.Vms = owns[n.GetName()]
 	}
-	return &nodev1.NodesResponse{Nodes: nodes}, nil
+	resp := &nodev1.NodesResponse{Nodes: nodes}
+	if s.Store != nil {
+		resp.Store, err = s.Store.State(ctx, &nodev1.StateRequest{})
+	}
+	return resp, err
 }
 
 // Cordon implements nodev1.MovesService.

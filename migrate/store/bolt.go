@@ -29,7 +29,7 @@ import (
 //	owed        namespace NUL id NUL repository NUL digest -> Owed
 //	notes       kind NUL key -> what the kind says
 //	index       what Find and Owed go by (index.go)
-//	meta        "version" -> decimal number of this format; "indexed" -> number of the last
+//	meta        "version" -> decimal number of this format; "incarnation" -> StoreState; "indexed" -> number of the last
 //	            transaction that kept the index
 type Bolt struct {
 	db *bolt.DB
@@ -119,6 +119,9 @@ func (b *Bolt) Load(_ context.Context, vm *nodev1.VM, asked transition.Asked) (t
 		if s.Record, err = get[nodev1.Record](tx, bucketRecords, key(vm)); err != nil {
 			return err
 		}
+		if s.Store, err = stateOf(tx); err != nil {
+			return err
+		}
 		if asked.Owed {
 			if s.Owed, err = owedOf(tx, vm); err != nil {
 				return err
@@ -172,6 +175,13 @@ func current(tx *bolt.Tx, vm *nodev1.VM, version uint64, change transition.Chang
 	}
 	if now.GetVersion() != version {
 		return nil, fmt.Errorf("version is %d, not %d: %w", now.GetVersion(), version, errdefs.ErrConflict)
+	}
+	state, err := stateOf(tx)
+	if err == nil {
+		err = under(state, change.Under)
+	}
+	if err != nil {
+		return nil, err
 	}
 	op := change.Record.GetOperation()
 	if op == nil {

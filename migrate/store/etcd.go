@@ -32,6 +32,7 @@ import (
 //	index/..                        -> what Find and Owed go by (index.go)
 //	indexed                         -> there: the index is read
 //	version                         -> decimal number of this format
+//	incarnation                     -> StoreState
 type Etcd struct {
 	client    *etcd.Client
 	prefix    string
@@ -94,6 +95,7 @@ func (e *Etcd) Load(ctx context.Context, vm *nodev1.VM, asked transition.Asked) 
 	ops := []etcd.Op{
 		etcd.OpGet(e.key("records", key(vm))),
 		etcd.OpGet(e.operation(asked.Operation)),
+		etcd.OpGet(e.prefix + keyState),
 	}
 	if asked.Owed {
 		ops = append(ops, etcd.OpGet(e.key("owed", prefix(vm)), etcd.WithPrefix()))
@@ -105,8 +107,11 @@ func (e *Etcd) Load(ctx context.Context, vm *nodev1.VM, asked transition.Asked) 
 	if err == nil {
 		s.Named, err = first[nodev1.Operation](kvs(resp, 1))
 	}
+	if err == nil {
+		s.Store, err = e.stateOf(resp, 2)
+	}
 	if err == nil && asked.Owed {
-		s.Owed, err = all[nodev1.Owed](kvs(resp, 2))
+		s.Owed, err = all[nodev1.Owed](kvs(resp, 3))
 	}
 	if err != nil {
 		return transition.State{}, fmt.Errorf("load record of VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)

@@ -70,6 +70,7 @@ func (e *Etcd) changes(ctx context.Context, vm *nodev1.VM, version uint64, chang
 		etcd.OpGet(record),
 		etcd.OpGet(e.operation(op.GetId())),
 		etcd.OpGet(e.key("closed", prefix(vm)), etcd.WithPrefix()),
+		etcd.OpGet(e.prefix+keyState, etcd.WithKeysOnly()),
 	}, nil)
 	if err != nil {
 		return nil, nil, err
@@ -78,12 +79,16 @@ func (e *Etcd) changes(ctx context.Context, vm *nodev1.VM, version uint64, chang
 		return nil, nil, fmt.Errorf("version is %d, not %d: %w", now, version, errdefs.ErrConflict)
 	}
 	before, err := recordOf(kvs(resp, 0))
+	if err == nil {
+		err = under(&nodev1.StoreState{Version: uint64(revision(kvs(resp, 3)))}, change.Under)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
 	w := &write{e: e}
 	w.unchanged(record, int64(version))
 	w.index(key(vm), before, change.Record)
+	w.unchanged(e.prefix+keyState, int64(change.Under))
 	for _, o := range change.Owed {
 		w.put(e.key("owed", keyOf(o)), o)
 		w.then = append(w.then, etcd.OpPut(e.key("index", []byte(debtEntry(o))), string(keyOf(o))))

@@ -15,8 +15,8 @@ type Store interface {
 	// Load reads the record of vm and what is asked for in one view; what is not there is nil.
 	// What is owed of the VM, which may be much, costs nothing where it is not asked for.
 	Load(ctx context.Context, vm *nodev1.VM, asked transition.Asked) (transition.State, error)
-	// Apply makes change durable if the record of vm still has this version (0: none),
-	// else it answers ErrConflict. It answers the record with its new version.
+	// Apply makes change durable if the record of vm still has this version (0: none) and the
+	// store's own state that of change, else it answers ErrConflict. It answers the record with its new version.
 	Apply(ctx context.Context, vm *nodev1.VM, version uint64, change transition.Change) (*nodev1.Record, error)
 	// List answers records, ordered by namespace and id: those that come after one of that key
 	// (namespace NUL id; empty: all), until they have more than room bytes (0: to the last).
@@ -27,6 +27,7 @@ type Store interface {
 	// Operation answers an open or closed operation, or ErrNotFound.
 	Operation(ctx context.Context, id string) (*nodev1.Operation, error)
 	Owed
+	Incarnations
 }
 
 // Owed are the snapshots that are to be deleted: a change adds them, in its one write.

@@ -22,7 +22,7 @@ func Commit(s State, req *nodev1.CommitRequest, now time.Time) (Change, error) {
 		return Change{}, err
 	}
 	if Committed(op.GetPhase()) {
-		if proto.Equal(s.Record.GetOwner(), req.GetOwner()) && s.Record.GetGeneration() == op.GetGeneration()+owners(op.GetKind()) {
+		if proto.Equal(s.Record.GetOwner(), req.GetOwner()) && stands(s.Record, op) {
 			return keep(s)
 		}
 		return Change{}, held(s.Record, call+" once more")
@@ -62,16 +62,17 @@ func Commit(s State, req *nodev1.CommitRequest, now time.Time) (Change, error) {
 	case op.GetKind() == nodev1.Kind_KIND_HIBERNATE: // whoever ordered it
 		op.Deletion = d.GetId()
 	}
-	rec.Lost, rec.Kept = "", nil // its state is in somebody's hands again
+	rec.Lost, rec.Kept, rec.Conflict = "", nil, "" // its state is in somebody's hands again
 	return Change{Record: rec}, nil
 }
 
-// owners counts those that an operation of a kind makes.
-func owners(kind nodev1.Kind) uint64 {
-	if kind == nodev1.Kind_KIND_CHECKPOINT {
-		return 0
+// stands reports whether nobody has claimed the VM since op was committed. A checkpoint makes no
+// owner.
+func stands(rec *nodev1.Record, op *nodev1.Operation) bool {
+	if op.GetKind() == nodev1.Kind_KIND_CHECKPOINT {
+		return rec.GetGeneration() == op.GetGeneration()
 	}
-	return 1
+	return record.Follows(rec, op.GetGeneration())
 }
 
 // judge checks the new owner against the operation, and the source's vote.

@@ -1,6 +1,7 @@
 package transition
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -49,7 +50,7 @@ func Open(s State, req *nodev1.OpenRequest, now time.Time) (Change, error) {
 		Driver:   want.GetDriver(), Mode: want.GetMode(), WantedMode: want.GetMode(), DowntimeMs: want.GetDowntimeMs(), TimeoutMs: want.GetTimeoutMs(), AbortOn: want.GetAbortOn(),
 		OpenedUnixNano: now.UnixNano(), Vm: proto.CloneOf(req.GetVm()),
 	}
-	if err := ordered(s.Record, op, call); err != nil {
+	if err := cmp.Or(disputed(s.Record, req.GetForceDigest() != "", call), ordered(s.Record, op, call)); err != nil {
 		return Change{}, err
 	}
 	rec := edit(s)
@@ -311,6 +312,8 @@ func current(s State, r ref, call string) (*nodev1.Operation, error) {
 		return nil, fmt.Errorf("%s: attempt %d is over, this is %d: %w", call, r.GetAttempt(), op.GetAttempt(), errdefs.ErrAborted)
 	case op.GetGeneration() != r.GetGeneration():
 		return nil, fmt.Errorf("%s: it was opened at generation %d, not %d: %w", call, op.GetGeneration(), r.GetGeneration(), errdefs.ErrFailedPrecondition)
+	case !Settled(op.GetPhase()) && s.Record.GetRivals():
+		return nil, held(s.Record, call)
 	case !Settled(op.GetPhase()) && s.Record.GetOperation().GetId() != op.GetId():
 		return nil, fmt.Errorf("%s: it is not the open one: %w", call, errdefs.ErrFailedPrecondition)
 	default:

@@ -35,7 +35,7 @@ func Own(s State, req *nodev1.OwnRequest) (Change, error) {
 		return Change{}, missing(req.GetVm())
 	case rec.GetOperation() != nil:
 		return Change{}, held(rec, "own VM "+name(rec.GetVm()))
-	case rec.GetOwner().GetNode() == node && rec.GetGeneration() == req.GetGeneration()+1 && sameUID(rec, req.GetUid()):
+	case rec.GetOwner().GetNode() == node && record.Follows(rec, req.GetGeneration()) && sameUID(rec, req.GetUid()):
 		return keep(s)
 	case rec.GetOwner().GetNode() != node && !free(rec), record.IsLost(rec):
 		return Change{}, held(rec, "own VM "+name(rec.GetVm()))
@@ -57,9 +57,9 @@ func Disown(s State, req *nodev1.DisownRequest) (Change, error) {
 		return Change{}, fmt.Errorf("disown VM %s: node is empty: %w", name(req.GetVm()), errdefs.ErrInvalidArgument)
 	case rec == nil:
 		return Change{}, missing(req.GetVm())
-	case rec.GetOperation() != nil:
+	case rec.GetOperation() != nil, rec.GetRivals():
 		return Change{}, held(rec, "disown VM "+name(rec.GetVm()))
-	case free(rec) && rec.GetGeneration() == req.GetGeneration()+1 && sameUID(rec, req.GetUid()):
+	case free(rec) && record.Follows(rec, req.GetGeneration()) && sameUID(rec, req.GetUid()):
 		return keep(s)
 	case rec.GetOwner().GetNode() != node:
 		return Change{}, held(rec, fmt.Sprintf("disown VM %s of node %s", name(rec.GetVm()), node))
@@ -81,7 +81,7 @@ func Remove(s State, req *nodev1.RemoveRequest, now time.Time) (Change, error) {
 		return keep(s)
 	case !sameUID(rec, req.GetUid()):
 		return Change{}, fresh(rec, "remove", req.GetUid(), rec.GetGeneration())
-	case rec.GetOperation() != nil, rec.GetOwner().GetNode() != "" && !record.IsLost(rec):
+	case rec.GetOperation() != nil, rec.GetRivals(), rec.GetOwner().GetNode() != "" && !record.IsLost(rec):
 		return Change{}, held(rec, "remove VM "+name(rec.GetVm()))
 	case (rec.GetOwner().GetDigest() != "" || record.IsLost(rec)) && !req.GetForce():
 		return Change{}, held(rec, "remove VM "+name(rec.GetVm())+" without force")

@@ -45,12 +45,12 @@ func Reclaim(s State, req *nodev1.ReclaimRequest, now time.Time) (Change, error)
 		return Change{}, missing(req.GetVm())
 	}
 	call := fmt.Sprintf("take VM %s back from operation %s", name(rec.GetVm()), req.GetOperation())
-	if k := rec.GetKept(); k.GetReclaimed() && k.GetOperation() == req.GetOperation() && rec.GetGeneration() == req.GetGeneration()+1 {
+	if k := rec.GetKept(); k.GetReclaimed() && k.GetOperation() == req.GetOperation() && record.Follows(rec, req.GetGeneration()) {
 		return keep(s)
 	}
 	k, op := Kept(rec), rec.GetOperation()
 	switch {
-	case k == nil || k.GetOperation() != req.GetOperation():
+	case k == nil || k.GetOperation() != req.GetOperation(), rec.GetRivals():
 		return Change{}, held(rec, call)
 	case op != nil && req.GetLostNode() != op.GetDestination():
 		return Change{}, held(rec, call+", whose destination is not called lost")
@@ -66,6 +66,6 @@ func Reclaim(s State, req *nodev1.ReclaimRequest, now time.Time) (Change, error)
 	own(rec, &nodev1.Owner{Node: k.GetNode()}, "")
 	k = proto.CloneOf(k)
 	k.Reclaimed = true
-	rec.Lost, rec.Kept = "", k
+	rec.Lost, rec.Kept, rec.Conflict = "", k, ""
 	return Change{Record: rec, Closed: closed}, nil
 }

@@ -25,9 +25,10 @@ type Asked struct {
 
 // State is all that a transition looks at, read in one transaction.
 type State struct {
-	Record *nodev1.Record    // nil: the VM has none
-	Named  *nodev1.Operation // the operation that the call names, open or closed, of whatever VM; nil: unknown
-	Owed   []*nodev1.Owed    // snapshots of the VM whose deletion is decided, if that is asked
+	Record *nodev1.Record     // nil: the VM has none
+	Named  *nodev1.Operation  // the operation that the call names, open or closed, of whatever VM; nil: unknown
+	Owed   []*nodev1.Owed     // snapshots of the VM whose deletion is decided, if that is asked
+	Store  *nodev1.StoreState // what the store says of itself
 }
 
 // Change is what a transition comes to. A Change whose Record is the very one of the
@@ -36,6 +37,7 @@ type Change struct {
 	Record *nodev1.Record
 	Closed *nodev1.Operation // for the history
 	Owed   []*nodev1.Owed    // snapshots that are to be deleted from now on
+	Under  uint64            // version of the store's own state that it was made under
 }
 
 // maxSpent bounds the list of spent digests. Dropping the oldest is safe: a wake needs
@@ -50,7 +52,7 @@ func edit(s State) *nodev1.Record { return proto.CloneOf(s.Record) }
 // own moves the ownership: the only place where owner and generation change.
 func own(rec *nodev1.Record, owner *nodev1.Owner, repository string) {
 	rec.Owner = proto.CloneOf(owner)
-	rec.Generation++
+	rec.Generation = record.After(rec.GetGeneration(), rec.GetIncarnation())
 	rec.Repository = repository
 	if rec.GetKept().GetReclaimed() {
 		rec.Kept = nil // the VM has gone on since

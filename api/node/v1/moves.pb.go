@@ -986,9 +986,14 @@ func (x *AnnounceRequest) GetEvents() []*MoveEvent {
 }
 
 type AnnounceResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Cordoned      bool                   `protobuf:"varint,1,opt,name=cordoned,proto3" json:"cordoned,omitempty"`
-	AgainMs       int64                  `protobuf:"varint,2,opt,name=again_ms,json=againMs,proto3" json:"again_ms,omitempty"` // when the next sign is expected
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Cordoned bool                   `protobuf:"varint,1,opt,name=cordoned,proto3" json:"cordoned,omitempty"`
+	AgainMs  int64                  `protobuf:"varint,2,opt,name=again_ms,json=againMs,proto3" json:"again_ms,omitempty"` // when the next sign is expected
+	// Of the store (StoreState): its incarnation, whether records change, and whether the node is
+	// asked to report what it holds.
+	Incarnation   uint64 `protobuf:"varint,20,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Closed        bool   `protobuf:"varint,21,opt,name=closed,proto3" json:"closed,omitempty"`
+	Report        bool   `protobuf:"varint,22,opt,name=report,proto3" json:"report,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1035,6 +1040,27 @@ func (x *AnnounceResponse) GetAgainMs() int64 {
 		return x.AgainMs
 	}
 	return 0
+}
+
+func (x *AnnounceResponse) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *AnnounceResponse) GetClosed() bool {
+	if x != nil {
+		return x.Closed
+	}
+	return false
+}
+
+func (x *AnnounceResponse) GetReport() bool {
+	if x != nil {
+		return x.Report
+	}
+	return false
 }
 
 type NodesRequest struct {
@@ -1084,6 +1110,7 @@ func (x *NodesRequest) GetNode() string {
 type NodesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Nodes         []*NodeInfo            `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	Store         *StoreState            `protobuf:"bytes,20,opt,name=store,proto3" json:"store,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1121,6 +1148,13 @@ func (*NodesResponse) Descriptor() ([]byte, []int) {
 func (x *NodesResponse) GetNodes() []*NodeInfo {
 	if x != nil {
 		return x.Nodes
+	}
+	return nil
+}
+
+func (x *NodesResponse) GetStore() *StoreState {
+	if x != nil {
+		return x.Store
 	}
 	return nil
 }
@@ -1337,7 +1371,7 @@ var File_node_v1_moves_proto protoreflect.FileDescriptor
 
 const file_node_v1_moves_proto_rawDesc = "" +
 	"\n" +
-	"\x13node/v1/moves.proto\x12\x0egodwit.node.v1\x1a\x12node/v1/node.proto\"\xa2\x02\n" +
+	"\x13node/v1/moves.proto\x12\x0egodwit.node.v1\x1a\x12node/v1/node.proto\x1a\x13node/v1/store.proto\"\xa2\x02\n" +
 	"\x0eMigrateRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\tR\x02to\x12\x1c\n" +
@@ -1421,14 +1455,18 @@ const file_node_v1_moves_proto_rawDesc = "" +
 	"\x05keeps\x18\x0e \x01(\rR\x05keeps\"r\n" +
 	"\x0fAnnounceRequest\x12,\n" +
 	"\x04node\x18\x01 \x01(\v2\x18.godwit.node.v1.NodeInfoR\x04node\x121\n" +
-	"\x06events\x18\x02 \x03(\v2\x19.godwit.node.v1.MoveEventR\x06events\"I\n" +
+	"\x06events\x18\x02 \x03(\v2\x19.godwit.node.v1.MoveEventR\x06events\"\x9b\x01\n" +
 	"\x10AnnounceResponse\x12\x1a\n" +
 	"\bcordoned\x18\x01 \x01(\bR\bcordoned\x12\x19\n" +
-	"\bagain_ms\x18\x02 \x01(\x03R\aagainMs\"\"\n" +
+	"\bagain_ms\x18\x02 \x01(\x03R\aagainMs\x12 \n" +
+	"\vincarnation\x18\x14 \x01(\x04R\vincarnation\x12\x16\n" +
+	"\x06closed\x18\x15 \x01(\bR\x06closed\x12\x16\n" +
+	"\x06report\x18\x16 \x01(\bR\x06report\"\"\n" +
 	"\fNodesRequest\x12\x12\n" +
-	"\x04node\x18\x01 \x01(\tR\x04node\"?\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\"q\n" +
 	"\rNodesResponse\x12.\n" +
-	"\x05nodes\x18\x01 \x03(\v2\x18.godwit.node.v1.NodeInfoR\x05nodes\"7\n" +
+	"\x05nodes\x18\x01 \x03(\v2\x18.godwit.node.v1.NodeInfoR\x05nodes\x120\n" +
+	"\x05store\x18\x14 \x01(\v2\x1a.godwit.node.v1.StoreStateR\x05store\"7\n" +
 	"\rCordonRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04undo\x18\x02 \x01(\bR\x04undo\">\n" +
@@ -1492,7 +1530,8 @@ var file_node_v1_moves_proto_goTypes = []any{
 	(*VM)(nil),               // 20: godwit.node.v1.VM
 	(*StatusResponse)(nil),   // 21: godwit.node.v1.StatusResponse
 	(*WakeRequest)(nil),      // 22: godwit.node.v1.WakeRequest
-	(*StatusRequest)(nil),    // 23: godwit.node.v1.StatusRequest
+	(*StoreState)(nil),       // 23: godwit.node.v1.StoreState
+	(*StatusRequest)(nil),    // 24: godwit.node.v1.StatusRequest
 }
 var file_node_v1_moves_proto_depIdxs = []int32{
 	20, // 0: godwit.node.v1.MigrateRequest.vm:type_name -> godwit.node.v1.VM
@@ -1506,37 +1545,38 @@ var file_node_v1_moves_proto_depIdxs = []int32{
 	11, // 8: godwit.node.v1.AnnounceRequest.node:type_name -> godwit.node.v1.NodeInfo
 	7,  // 9: godwit.node.v1.AnnounceRequest.events:type_name -> godwit.node.v1.MoveEvent
 	11, // 10: godwit.node.v1.NodesResponse.nodes:type_name -> godwit.node.v1.NodeInfo
-	11, // 11: godwit.node.v1.CordonResponse.node:type_name -> godwit.node.v1.NodeInfo
-	21, // 12: godwit.node.v1.DrainResponse.moves:type_name -> godwit.node.v1.StatusResponse
-	0,  // 13: godwit.node.v1.Moves.Migrate:input_type -> godwit.node.v1.MigrateRequest
-	23, // 14: godwit.node.v1.Moves.Get:input_type -> godwit.node.v1.StatusRequest
-	1,  // 15: godwit.node.v1.Moves.List:input_type -> godwit.node.v1.MovesRequest
-	3,  // 16: godwit.node.v1.Moves.Abort:input_type -> godwit.node.v1.AbortRequest
-	4,  // 17: godwit.node.v1.Moves.Watch:input_type -> godwit.node.v1.WatchRequest
-	5,  // 18: godwit.node.v1.Moves.Events:input_type -> godwit.node.v1.EventsRequest
-	8,  // 19: godwit.node.v1.Moves.Recover:input_type -> godwit.node.v1.RecoverRequest
-	10, // 20: godwit.node.v1.Moves.Wake:input_type -> godwit.node.v1.WakeOrder
-	12, // 21: godwit.node.v1.Moves.Announce:input_type -> godwit.node.v1.AnnounceRequest
-	14, // 22: godwit.node.v1.Moves.Nodes:input_type -> godwit.node.v1.NodesRequest
-	16, // 23: godwit.node.v1.Moves.Cordon:input_type -> godwit.node.v1.CordonRequest
-	18, // 24: godwit.node.v1.Moves.Drain:input_type -> godwit.node.v1.DrainRequest
-	21, // 25: godwit.node.v1.Moves.Migrate:output_type -> godwit.node.v1.StatusResponse
-	21, // 26: godwit.node.v1.Moves.Get:output_type -> godwit.node.v1.StatusResponse
-	2,  // 27: godwit.node.v1.Moves.List:output_type -> godwit.node.v1.MovesResponse
-	21, // 28: godwit.node.v1.Moves.Abort:output_type -> godwit.node.v1.StatusResponse
-	7,  // 29: godwit.node.v1.Moves.Watch:output_type -> godwit.node.v1.MoveEvent
-	6,  // 30: godwit.node.v1.Moves.Events:output_type -> godwit.node.v1.EventsResponse
-	9,  // 31: godwit.node.v1.Moves.Recover:output_type -> godwit.node.v1.RecoverResponse
-	21, // 32: godwit.node.v1.Moves.Wake:output_type -> godwit.node.v1.StatusResponse
-	13, // 33: godwit.node.v1.Moves.Announce:output_type -> godwit.node.v1.AnnounceResponse
-	15, // 34: godwit.node.v1.Moves.Nodes:output_type -> godwit.node.v1.NodesResponse
-	17, // 35: godwit.node.v1.Moves.Cordon:output_type -> godwit.node.v1.CordonResponse
-	19, // 36: godwit.node.v1.Moves.Drain:output_type -> godwit.node.v1.DrainResponse
-	25, // [25:37] is the sub-list for method output_type
-	13, // [13:25] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	23, // 11: godwit.node.v1.NodesResponse.store:type_name -> godwit.node.v1.StoreState
+	11, // 12: godwit.node.v1.CordonResponse.node:type_name -> godwit.node.v1.NodeInfo
+	21, // 13: godwit.node.v1.DrainResponse.moves:type_name -> godwit.node.v1.StatusResponse
+	0,  // 14: godwit.node.v1.Moves.Migrate:input_type -> godwit.node.v1.MigrateRequest
+	24, // 15: godwit.node.v1.Moves.Get:input_type -> godwit.node.v1.StatusRequest
+	1,  // 16: godwit.node.v1.Moves.List:input_type -> godwit.node.v1.MovesRequest
+	3,  // 17: godwit.node.v1.Moves.Abort:input_type -> godwit.node.v1.AbortRequest
+	4,  // 18: godwit.node.v1.Moves.Watch:input_type -> godwit.node.v1.WatchRequest
+	5,  // 19: godwit.node.v1.Moves.Events:input_type -> godwit.node.v1.EventsRequest
+	8,  // 20: godwit.node.v1.Moves.Recover:input_type -> godwit.node.v1.RecoverRequest
+	10, // 21: godwit.node.v1.Moves.Wake:input_type -> godwit.node.v1.WakeOrder
+	12, // 22: godwit.node.v1.Moves.Announce:input_type -> godwit.node.v1.AnnounceRequest
+	14, // 23: godwit.node.v1.Moves.Nodes:input_type -> godwit.node.v1.NodesRequest
+	16, // 24: godwit.node.v1.Moves.Cordon:input_type -> godwit.node.v1.CordonRequest
+	18, // 25: godwit.node.v1.Moves.Drain:input_type -> godwit.node.v1.DrainRequest
+	21, // 26: godwit.node.v1.Moves.Migrate:output_type -> godwit.node.v1.StatusResponse
+	21, // 27: godwit.node.v1.Moves.Get:output_type -> godwit.node.v1.StatusResponse
+	2,  // 28: godwit.node.v1.Moves.List:output_type -> godwit.node.v1.MovesResponse
+	21, // 29: godwit.node.v1.Moves.Abort:output_type -> godwit.node.v1.StatusResponse
+	7,  // 30: godwit.node.v1.Moves.Watch:output_type -> godwit.node.v1.MoveEvent
+	6,  // 31: godwit.node.v1.Moves.Events:output_type -> godwit.node.v1.EventsResponse
+	9,  // 32: godwit.node.v1.Moves.Recover:output_type -> godwit.node.v1.RecoverResponse
+	21, // 33: godwit.node.v1.Moves.Wake:output_type -> godwit.node.v1.StatusResponse
+	13, // 34: godwit.node.v1.Moves.Announce:output_type -> godwit.node.v1.AnnounceResponse
+	15, // 35: godwit.node.v1.Moves.Nodes:output_type -> godwit.node.v1.NodesResponse
+	17, // 36: godwit.node.v1.Moves.Cordon:output_type -> godwit.node.v1.CordonResponse
+	19, // 37: godwit.node.v1.Moves.Drain:output_type -> godwit.node.v1.DrainResponse
+	26, // [26:38] is the sub-list for method output_type
+	14, // [14:26] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_node_v1_moves_proto_init() }
@@ -1545,6 +1585,7 @@ func file_node_v1_moves_proto_init() {
 		return
 	}
 	file_node_v1_node_proto_init()
+	file_node_v1_store_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -621,10 +621,20 @@ type Record struct {
 	Snapshots  []*SnapshotRef         `protobuf:"bytes,9,rep,name=snapshots,proto3" json:"snapshots,omitempty"`   // whose tags stand, oldest first
 	// Of an operation that lost the VM: its newest snapshot. While it stands, nobody boots
 	// the VM fresh; a wake by force, or the record's end, clears it.
-	Lost          string    `protobuf:"bytes,10,opt,name=lost,proto3" json:"lost,omitempty"`
-	Schedule      *Schedule `protobuf:"bytes,20,opt,name=schedule,proto3" json:"schedule,omitempty"` // of checkpoints; absent: none are taken by themselves
-	Kept          *Kept     `protobuf:"bytes,21,opt,name=kept,proto3" json:"kept,omitempty"`         // a live move has lost the VM; absent: none has
-	Deletion      *Deletion `protobuf:"bytes,22,opt,name=deletion,proto3" json:"deletion,omitempty"` // ordered, and not done; absent: none is
+	Lost     string    `protobuf:"bytes,10,opt,name=lost,proto3" json:"lost,omitempty"`
+	Schedule *Schedule `protobuf:"bytes,20,opt,name=schedule,proto3" json:"schedule,omitempty"` // of checkpoints; absent: none are taken by themselves
+	Kept     *Kept     `protobuf:"bytes,21,opt,name=kept,proto3" json:"kept,omitempty"`         // a live move has lost the VM; absent: none has
+	Deletion *Deletion `protobuf:"bytes,22,opt,name=deletion,proto3" json:"deletion,omitempty"` // ordered, and not done; absent: none is
+	// Of a store that was put back from a copy (StoreState): the incarnation of the store that the
+	// record is of, the generation that it had in the copy, and, of the first such copy, up to which
+	// generation the record knows what its VM has stored. conflict is why nobody can say whose the VM
+	// is: while it stands nobody boots it, and it is lost as above; of rivals, nodes that both say that
+	// they have the VM, no force helps either.
+	Incarnation   uint64 `protobuf:"varint,40,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Copied        uint64 `protobuf:"varint,41,opt,name=copied,proto3" json:"copied,omitempty"`
+	Known         uint64 `protobuf:"varint,42,opt,name=known,proto3" json:"known,omitempty"`
+	Conflict      string `protobuf:"bytes,43,opt,name=conflict,proto3" json:"conflict,omitempty"`
+	Rivals        bool   `protobuf:"varint,44,opt,name=rivals,proto3" json:"rivals,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -748,6 +758,41 @@ func (x *Record) GetDeletion() *Deletion {
 		return x.Deletion
 	}
 	return nil
+}
+
+func (x *Record) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *Record) GetCopied() uint64 {
+	if x != nil {
+		return x.Copied
+	}
+	return 0
+}
+
+func (x *Record) GetKnown() uint64 {
+	if x != nil {
+		return x.Known
+	}
+	return 0
+}
+
+func (x *Record) GetConflict() string {
+	if x != nil {
+		return x.Conflict
+	}
+	return ""
+}
+
+func (x *Record) GetRivals() bool {
+	if x != nil {
+		return x.Rivals
+	}
+	return false
 }
 
 // Deletion is the order to delete a VM once a last snapshot of it stands. Whichever node owns
@@ -6499,7 +6544,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x11started_unix_nano\x18E \x01(\x03R\x0fstartedUnixNano\x12\x16\n" +
 	"\x06driver\x18F \x01(\tR\x06driver\x12\x1a\n" +
 	"\battempts\x18D \x03(\tR\battempts\x12\x1a\n" +
-	"\bdeletion\x18G \x01(\tR\bdeletion\"\xf9\x03\n" +
+	"\bdeletion\x18G \x01(\tR\bdeletion\"\xfd\x04\n" +
 	"\x06Record\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12+\n" +
@@ -6518,7 +6563,12 @@ const file_node_v1_node_proto_rawDesc = "" +
 	" \x01(\tR\x04lost\x124\n" +
 	"\bschedule\x18\x14 \x01(\v2\x18.godwit.node.v1.ScheduleR\bschedule\x12(\n" +
 	"\x04kept\x18\x15 \x01(\v2\x14.godwit.node.v1.KeptR\x04kept\x124\n" +
-	"\bdeletion\x18\x16 \x01(\v2\x18.godwit.node.v1.DeletionR\bdeletion\"\xed\x01\n" +
+	"\bdeletion\x18\x16 \x01(\v2\x18.godwit.node.v1.DeletionR\bdeletion\x12 \n" +
+	"\vincarnation\x18( \x01(\x04R\vincarnation\x12\x16\n" +
+	"\x06copied\x18) \x01(\x04R\x06copied\x12\x14\n" +
+	"\x05known\x18* \x01(\x04R\x05known\x12\x1a\n" +
+	"\bconflict\x18+ \x01(\tR\bconflict\x12\x16\n" +
+	"\x06rivals\x18, \x01(\bR\x06rivals\"\xed\x01\n" +
 	"\bDeletion\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1b\n" +
 	"\tend_execs\x18\x02 \x01(\bR\bendExecs\x12*\n" +

@@ -27,6 +27,7 @@ type Memory struct {
 	closed     map[string][]string // ids by VM, oldest first
 	owed       map[string]*nodev1.Owed
 	notes      map[string][]byte
+	state      *nodev1.StoreState
 }
 
 var (
@@ -38,7 +39,7 @@ var (
 func NewMemory() *Memory {
 	return &Memory{
 		records: map[string]*nodev1.Record{}, operations: map[string]*nodev1.Operation{}, closed: map[string][]string{},
-		owed: map[string]*nodev1.Owed{}, notes: map[string][]byte{},
+		owed: map[string]*nodev1.Owed{}, notes: map[string][]byte{}, state: &nodev1.StoreState{},
 	}
 }
 
@@ -48,7 +49,7 @@ func name(vm *nodev1.VM) string { return vm.GetNamespace() + "\x00" + vm.GetId()
 func (m *Memory) Load(_ context.Context, vm *nodev1.VM, asked transition.Asked) (transition.State, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := transition.State{Record: proto.CloneOf(m.records[name(vm)]), Named: proto.CloneOf(m.operations[asked.Operation])}
+	s := transition.State{Record: proto.CloneOf(m.records[name(vm)]), Named: proto.CloneOf(m.operations[asked.Operation]), Store: proto.CloneOf(m.state)}
 	for _, k := range slices.Sorted(maps.Keys(m.owed)) {
 		if asked.Owed && strings.HasPrefix(k, name(vm)) {
 			s.Owed = append(s.Owed, proto.CloneOf(m.owed[k]))
@@ -63,6 +64,9 @@ func (m *Memory) Apply(_ context.Context, vm *nodev1.VM, version uint64, change 
 	defer m.mu.Unlock()
 	if now := m.records[name(vm)].GetVersion(); now != version {
 		return nil, fmt.Errorf("version is %d, not %d: %w", now, version, errdefs.ErrConflict)
+	}
+	if v := m.state.GetVersion(); v != change.Under {
+		return nil, fmt.Errorf("the store's own state is of version %d, not %d: %w", v, change.Under, errdefs.ErrConflict)
 	}
 	op := change.Record.GetOperation()
 	if old := m.operations[op.GetId()]; op != nil && old != nil && (!proto.Equal(old.GetVm(), op.GetVm()) || transition.Settled(old.GetPhase())) {

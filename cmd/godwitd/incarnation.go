@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/containerd/errdefs"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// reporter is this node towards a store of the records that may be put back from a copy: it
+// remembers the newest incarnation that it has seen, and tells what the node holds.
+type reporter struct {
+	node  string
+	path  string // of what is remembered
+	store nodev1.StoreService
+	held  func() ([]*nodev1.Held, error)
+
+	mu    sync.Mutex
+	known remembered
+	now   *nodev1.AnnounceResponse // the last answer to a sign of life; nil: none yet
+}
+
+// remembered outlives the daemon.
+type remembered struct {
+	Seen     uint64 `json:"seen"`     // the highest incarnation of the store
+	Reported uint64 `json:"reported"` // the one to which this node said what it holds
+}
+
+func (d *daemon) openReporter() (err error) {
+	d.reporter, err = newReporter(d.config.Node, d.config.StateDir, d.whole, d.machines.Held)
+	return err
+}
+
+// newReporter reads what is remembered.
+func newReporter(node, dir string, store nodev1.StoreService, held func() ([]*nodev1.Held, error)) (*reporter, error) {
+	r := &reporter{node: node, path: filepath.Join(dir, "incarnation.json"), store: store, held: held}
+	data, err := os.ReadFile(r.path)
+	if errors.Is(err, os.ErrNotExist) {
+		return r, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &r.known)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s, which says what store of records this node has seen (without it the node takes any store for the newest): %w", r.path, err)
+	}
+	return r, nil
+}
+
+// heard takes the answer to a sign of life, and reports where that is asked for, or where the
+// store is another one than the node has seen.
+func (r *reporter) heard(ctx context.Context, resp *nodev1.AnnounceResponse) error {
+	r.mu.Lock()
+	r.now = resp
+	known, incarnation := r.known, resp.GetIncarnation()
+	r.mu.Unlock()
+	if incarnation > known.Seen {
+		known.Seen = incarnation
+		if err := r.remember(known); err != nil {
+			return err
+		}
+	}
+	if !resp.GetReport() && incarnation == known.Reported && incarnation == known.Seen {
+		return nil
+	}
+	if incarnation < known.Seen && resp.GetClosed() { // it knows
+		return nil
+	}
+	return r.Doubt(ctx)
+}
+
+// Doubt implements engine.Store.
+func (r *reporter) Doubt(ctx context.Context) error {
+	held, err := r.held()
+	if err != nil {
+		return fmt.Errorf("report what this node holds: %w", err)
+	}
+	r.mu.Lock()
+	known := r.known
+	r.mu.Unlock()
+	state, err := r.store.Report(ctx, &nodev1.ReportRequest{Node: r.node, Incarnation: known.Seen, Held: held})
+	if err != nil {
+		return fmt.Errorf("report what this node holds: %w", err)
+	}
+	if n := state.GetIncarnation(); n >= known.Seen && n != known.Reported {
+		known.Seen, known.Reported = n, n
+		return r.remember(known)
+	}
+	return nil
+}
+
+// Current implements engine.Store.
+func (r *reporter) Current(ctx context.Context) error {
+	r.mu.Lock()
+	known, now := r.known, r.now
+	r.mu.Unlock()
+	if now == nil {
+		state, err := r.store.State(ctx, &nodev1.StateRequest{})
+		if err != nil && !errdefs.IsNotImplemented(err) { // a controller before this call
+			return err
+		}
+		now = &nodev1.AnnounceResponse{Incarnation: state.GetIncarnation(), Closed: state.GetWaiting() || state.GetBehind() != nil}
+	}
+	wrong := ""
+	switch {
+	case now.GetIncarnation() < known.Seen:
+		wrong = fmt.Sprintf("the records are of incarnation %d, this node has seen %d: they are an old copy", now.GetIncarnation(), known.Seen)
+	case now.GetClosed():
+		wrong = "the store of the records was put back from a copy (godwit controller status)"
+	case now.GetIncarnation() != known.Reported:
+		wrong = "this node has not said what it holds since the records were put back"
+	default:
+		return nil
+	}
+	return fmt.Errorf("%s: nothing is ended on their word: %w", wrong, errdefs.ErrUnavailable)
+}
+
+// remember makes known durable.
+func (r *reporter) remember(known remembered) error {
+	data, err := json.Marshal(known)
+	if err != nil {
+		return err
+	}
+	if err := replaceFile(r.path, data); err != nil {
+		return fmt.Errorf("remember the store's incarnation: %w", err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.known = known
+	return nil
+}
+
+// replaceFile makes a file whole or leaves the old one, also where the host dies.
+func replaceFile(path string, data []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}

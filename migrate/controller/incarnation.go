@@ -1,0 +1,202 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
+
+	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/migrate/store"
+	"godwit.dev/godwit/migrate/transition"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// load reads a record as it is under the store's incarnation.
+func (s *Service) load(ctx context.Context, vm *nodev1.VM, asked transition.Asked) (transition.State, error) {
+	state, err := s.store.Load(ctx, vm, asked)
+	state.Record = transition.Lift(state.Record, state.Store.GetIncarnation())
+	return state, err
+}
+
+func (s *Service) list(ctx context.Context, after string, room int) ([]*nodev1.Record, error) {
+	return s.lifted(ctx, func() ([]*nodev1.Record, error) { return s.store.List(ctx, after, room) })
+}
+
+func (s *Service) find(ctx context.Context, which store.Which) ([]*nodev1.Record, error) {
+	return s.lifted(ctx, func() ([]*nodev1.Record, error) { return s.store.Find(ctx, which) })
+}
+
+func (s *Service) lifted(ctx context.Context, read func() ([]*nodev1.Record, error)) ([]*nodev1.Record, error) {
+	state, err := s.store.State(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all, err := read()
+	for i := range all {
+		all[i] = transition.Lift(all[i], state.GetIncarnation())
+	}
+	return all, err
+}
+
+// Quiet is how long after Restore nothing is settled: every node that lives has announced itself
+// by then, also one that the copy does not know.
+const Quiet = 20 * time.Second
+
+// kindReport is of the notes that nodes' reports are: incarnation/node -> ReportRequest.
+const kindReport = "report"
+
+// Incarnations implements nodev1.StoreService: what the store is as a whole, which may have been
+// put back from a copy.
+type Incarnations struct {
+	store store.Store
+	notes store.Notes
+	self  string          // the controller's own node
+	known func() []string // nodes that have announced themselves
+	now   func() time.Time
+
+	settling sync.Mutex
+}
+
+var _ nodev1.StoreService = (*Incarnations)(nil)
+
+// NewIncarnations serves a store that keeps notes too; now is the clock, nil: the host's.
+func NewIncarnations(st store.Store, notes store.Notes, self string, known func() []string, now func() time.Time) *Incarnations {
+	if now == nil {
+		now = time.Now
+	}
+	return &Incarnations{store: st, notes: notes, self: self, known: known, now: now}
+}
+
+// State implements nodev1.StoreService. It settles what waits for that.
+func (i *Incarnations) State(ctx context.Context, _ *nodev1.StateRequest) (*nodev1.StoreState, error) {
+	if err := i.Tend(ctx); err != nil {
+		return nil, err
+	}
+	return i.store.State(ctx)
+}
+
+// change is a compare-and-swap of the store's state; do changes a copy of it, or answers false
+// where nothing is to be changed.
+func (i *Incarnations) change(ctx context.Context, do func(*nodev1.StoreState) (bool, error)) (*nodev1.StoreState, error) {
+	for range conflictRetries {
+		before, err := i.store.State(ctx)
+		if err != nil {
+			return nil, err
+		}
+		state := proto.CloneOf(before)
+		if changed, err := do(state); err != nil || !changed {
+			return before, err
+		}
+		after, err := i.store.SetState(ctx, before.GetVersion(), state)
+		if !errdefs.IsConflict(err) {
+			return after, err
+		}
+	}
+	return nil, fmt.Errorf("change state of the store: %d conflicts in a row: %w", conflictRetries, errdefs.ErrUnavailable)
+}
+
+// Restore implements nodev1.StoreService.
+func (i *Incarnations) Restore(ctx context.Context, req *nodev1.RestoreRequest) (*nodev1.StoreState, error) {
+	if err := authorize(ctx, []string{}); err != nil {
+		return nil, err
+	}
+	nodes, err := i.nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, node := range req.GetRetire() {
+		if err := i.retirable(node, nodes); err != nil {
+			return nil, err
+		}
+	}
+	now := i.now()
+	return i.change(ctx, func(state *nodev1.StoreState) (bool, error) {
+		next := max(state.GetIncarnation()+1, uint64(max(0, now.Unix())))
+		if next > record.MaxIncarnation {
+			return false, fmt.Errorf("restore the store: incarnation %d is none; is the clock of this host right (%s)?: %w", next, now.UTC().Format(time.RFC3339), errdefs.ErrFailedPrecondition)
+		}
+		missing := slices.DeleteFunc(union(nodes, state.GetMissing()), func(n string) bool { return slices.Contains(req.GetRetire(), n) })
+		retired := slices.Clone(req.GetRetire())
+		slices.Sort(retired)
+		*state = nodev1.StoreState{Incarnation: next, SinceUnixNano: now.UnixNano(), Waiting: true, Missing: missing, Retired: slices.Compact(retired)} //nolint:govet // a message that nobody else has
+		return true, nil
+	})
+}
+
+// nodes are all that the store knows of: those that announced themselves, and those that records
+// name.
+func (i *Incarnations) nodes(ctx context.Context) ([]string, error) {
+	all, err := i.store.List(ctx, "", 0)
+	if err != nil {
+		return nil, err
+	}
+	named := []string{i.self}
+	for _, rec := range all {
+		op := rec.GetOperation()
+		named = append(named, rec.GetOwner().GetNode(), op.GetSource(), op.GetDestination(), rec.GetKept().GetNode())
+	}
+	return union(i.known(), named), nil
+}
+
+// union of names, in order.
+func union(a, b []string) []string {
+	all := slices.Concat(a, b)
+	slices.Sort(all)
+	return slices.DeleteFunc(slices.Compact(all), func(n string) bool { return n == "" })
+}
+
+func (i *Incarnations) retirable(node string, nodes []string) error {
+	switch {
+	case node == i.self:
+		return fmt.Errorf("retire node %q: it is the controller itself, which reports as every node does: %w", node, errdefs.ErrInvalidArgument)
+	case !slices.Contains(nodes, node):
+		return fmt.Errorf("retire node %q: the store knows none of that name, but %s: %w", node, strings.Join(nodes, ", "), errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// Retire implements nodev1.StoreService.
+func (i *Incarnations) Retire(ctx context.Context, req *nodev1.RetireRequest) (*nodev1.StoreState, error) {
+	if err := authorize(ctx, []string{}); err != nil {
+		return nil, err
+	}
+	nodes, err := i.nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	state, err := i.change(ctx, func(state *nodev1.StoreState) (bool, error) {
+		node := req.GetNode()
+		if err := i.retirable(node, union(nodes, state.GetMissing())); err != nil {
+			return false, err
+		}
+		of := func(d *nodev1.Doubt) bool { return d.GetNode() == node }
+		doubted := of(state.GetBehind()) || slices.ContainsFunc(state.GetDoubts(), of)
+		if transition.Away(state, node) && !doubted {
+			return false, nil
+		}
+		if !state.GetWaiting() && !doubted {
+			return false, fmt.Errorf("retire node %q: nothing waits for it, and it contradicts no record: %w", node, errdefs.ErrFailedPrecondition)
+		}
+		state.Missing = slices.DeleteFunc(state.Missing, func(n string) bool { return n == node })
+		state.Doubts = slices.DeleteFunc(state.Doubts, of)
+		if of(state.GetBehind()) {
+			state.Behind = nil
+		}
+		state.Retired = union(state.Retired, []string{node})
+		return true, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := i.Tend(ctx); err != nil {
+		return nil, err
+	}
+	return state, nil
+}

@@ -1,0 +1,131 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
+
+	"godwit.dev/godwit/migrate/transition"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Bounds of what nodes say.
+const (
+	maxHeld   = 10000
+	maxText   = 256 // of each name in a report
+	maxDoubts = 64  // that are remembered
+)
+
+// Report implements nodev1.StoreService: a node speaks for itself only.
+func (i *Incarnations) Report(ctx context.Context, req *nodev1.ReportRequest) (*nodev1.StoreState, error) {
+	if err := authorize(ctx, []string{req.GetNode()}); err != nil {
+		return nil, err
+	}
+	if err := checkReport(req); err != nil {
+		return nil, err
+	}
+	state, err := i.store.State(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case transition.Away(state, req.GetNode()): // nobody waits for it, and nobody believes it
+		return state, nil
+	case !state.GetWaiting():
+		return i.judge(ctx, state, req)
+	}
+	value, err := proto.Marshal(req)
+	if err == nil {
+		err = i.notes.Note(ctx, kindReport, reportKey(state, req.GetNode()), value)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("keep what node %s reports: %w", req.GetNode(), err)
+	}
+	state, err = i.change(ctx, func(now *nodev1.StoreState) (bool, error) {
+		if now.GetIncarnation() != state.GetIncarnation() || !slices.Contains(now.GetMissing(), req.GetNode()) {
+			return false, nil
+		}
+		now.Missing = slices.DeleteFunc(now.Missing, func(n string) bool { return n == req.GetNode() })
+		return true, nil
+	})
+	if err == nil {
+		err = i.Tend(ctx)
+	}
+	return state, err
+}
+
+func reportKey(state *nodev1.StoreState, node string) string {
+	return fmt.Sprintf("%d/%s", state.GetIncarnation(), node)
+}
+
+// checkReport refuses what no node says of itself.
+func checkReport(req *nodev1.ReportRequest) error {
+	wrong := ""
+	switch {
+	case req.GetNode() == "" || len(req.GetNode()) > maxText:
+		wrong = "node: a name is needed"
+	case len(req.GetHeld()) > maxHeld:
+		wrong = fmt.Sprintf("held: %d VMs, at most %d", len(req.GetHeld()), maxHeld)
+	}
+	for _, h := range req.GetHeld() {
+		if err := transition.CheckVM(h.GetVm()); err != nil {
+			return err
+		}
+		for _, text := range []string{h.GetUid(), h.GetPhase(), h.GetOperation(), h.GetDigest(), h.GetVm().GetNamespace(), h.GetVm().GetId()} {
+			if len(text) > maxText {
+				wrong = fmt.Sprintf("held: a name of %d bytes, at most %d", len(text), maxText)
+			}
+		}
+		if h.GetUid() == "" {
+			wrong = fmt.Sprintf("held: VM %s/%s has no uid", h.GetVm().GetNamespace(), h.GetVm().GetId())
+		}
+	}
+	if wrong != "" {
+		return fmt.Errorf("report of node %.64q: %s: %w", req.GetNode(), wrong, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// Told is what a node's sign of life is answered: the store's incarnation, whether its records
+// change, and whether it is asked to report. A node that nobody waited for is waited for.
+func (i *Incarnations) Told(ctx context.Context, node string) (state *nodev1.StoreState, report bool, err error) {
+	state, err = i.store.State(ctx)
+	if err != nil || !state.GetWaiting() || transition.Away(state, node) || slices.Contains(state.GetMissing(), node) {
+		return state, err == nil && slices.Contains(state.GetMissing(), node), err
+	}
+	all, err := i.reports(ctx, state)
+	if err != nil || slices.ContainsFunc(all, func(r *nodev1.ReportRequest) bool { return r.GetNode() == node }) {
+		return state, false, err
+	}
+	state, err = i.change(ctx, func(now *nodev1.StoreState) (bool, error) {
+		if now.GetIncarnation() != state.GetIncarnation() || !now.GetWaiting() {
+			return false, nil
+		}
+		now.Missing = union(now.GetMissing(), []string{node})
+		return true, nil
+	})
+	return state, err == nil && slices.Contains(state.GetMissing(), node), err
+}
+
+// reports are those that came under the store's incarnation.
+func (i *Incarnations) reports(ctx context.Context, state *nodev1.StoreState) (all []*nodev1.ReportRequest, err error) {
+	notes, err := i.notes.Notes(ctx, kindReport, "")
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range notes {
+		if !strings.HasPrefix(n.Key, reportKey(state, "")) {
+			continue
+		}
+		req := new(nodev1.ReportRequest)
+		if err := proto.Unmarshal(n.Value, req); err != nil {
+			return nil, fmt.Errorf("decode report %s: %w: %w", n.Key, err, errdefs.ErrDataLoss)
+		}
+		all = append(all, req)
+	}
+	return all, nil
+}

@@ -1,0 +1,101 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
+
+	"godwit.dev/godwit/migrate/transition"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Tend settles the records once all nodes have reported, and has them change again. Killed at any
+// place, the next call goes on there.
+func (i *Incarnations) Tend(ctx context.Context) error {
+	state, err := i.store.State(ctx)
+	if err != nil || !state.GetWaiting() || len(state.GetMissing()) > 0 || i.now().Sub(time.Unix(0, state.GetSinceUnixNano())) < Quiet {
+		return err
+	}
+	if !i.settling.TryLock() {
+		return nil
+	}
+	defer i.settling.Unlock()
+	all, err := i.reports(ctx, state)
+	if err != nil {
+		return err
+	}
+	conflicts, err := i.settle(ctx, state, all)
+	if err != nil {
+		if errdefs.IsConflict(err) { // the state changed meanwhile: the next call looks at it
+			return nil
+		}
+		return fmt.Errorf("settle the records of incarnation %d: %w", state.GetIncarnation(), err)
+	}
+	open := proto.CloneOf(state)
+	open.Waiting, open.Conflicts = false, conflicts
+	if _, err := i.store.SetState(ctx, state.GetVersion(), open); err != nil {
+		if errdefs.IsConflict(err) {
+			return nil
+		}
+		return err
+	}
+	return i.forget(ctx)
+}
+
+// forget drops the reports, which are settled.
+func (i *Incarnations) forget(ctx context.Context) error {
+	notes, err := i.notes.Notes(ctx, kindReport, "")
+	errs := []error{err}
+	for _, n := range notes {
+		errs = append(errs, i.notes.Note(ctx, kindReport, n.Key, nil))
+	}
+	return errors.Join(errs...)
+}
+
+// settle makes every record what the reports say, and counts those that contradict each other.
+// A change is made under state: none is, once that is another one.
+func (i *Incarnations) settle(ctx context.Context, state *nodev1.StoreState, reports []*nodev1.ReportRequest) (conflicts uint32, err error) {
+	vms, holders := map[string]*nodev1.VM{}, map[string][]transition.Holder{}
+	all, err := i.store.List(ctx, "", 0)
+	if err != nil {
+		return 0, err
+	}
+	for _, rec := range all {
+		vms[place(rec.GetVm())] = rec.GetVm()
+	}
+	for _, r := range reports {
+		for _, h := range r.GetHeld() {
+			key := place(h.GetVm())
+			vms[key], holders[key] = h.GetVm(), append(holders[key], transition.Holder{Node: r.GetNode(), Held: h})
+		}
+	}
+	for key, vm := range vms {
+		rec, err := i.settleOne(ctx, state, vm, holders[key])
+		if err != nil {
+			return 0, err
+		}
+		if rec.GetConflict() != "" {
+			conflicts++
+		}
+	}
+	return conflicts, nil
+}
+
+func (i *Incarnations) settleOne(ctx context.Context, state *nodev1.StoreState, vm *nodev1.VM, holders []transition.Holder) (*nodev1.Record, error) {
+	st, err := i.store.Load(ctx, vm, transition.Asked{})
+	if err != nil {
+		return nil, err
+	}
+	st.Store, st.Record = state, transition.Lift(st.Record, state.GetIncarnation())
+	change, err := transition.Settle(st, vm, holders, i.now())
+	if err != nil || change.Record == st.Record {
+		return st.Record, err
+	}
+	change.Under = state.GetVersion()
+	return i.store.Apply(ctx, vm, st.Record.GetVersion(), change)
+}

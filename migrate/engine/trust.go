@@ -1,0 +1,41 @@
+package engine
+
+import (
+	"context"
+
+	"godwit.dev/godwit/api/record"
+)
+
+// Store is what this node knows of the store of the records as a whole.
+type Store interface {
+	// Current fails while what the records say must not end, disown or delete anything: they are
+	// an old copy, or this node has not said what it holds since they were put back.
+	Current(ctx context.Context) error
+	// Doubt tells the controller what this node holds: its records contradict that.
+	Doubt(ctx context.Context) error
+}
+
+// trust fails while the records end nothing here.
+func (e *Engine) trust(ctx context.Context) error {
+	if e.Store == nil {
+		return nil
+	}
+	return e.Store.Current(ctx)
+}
+
+func (e *Engine) doubt(ctx context.Context) error {
+	if e.Store == nil {
+		return nil
+	}
+	return e.Store.Doubt(ctx)
+}
+
+// newer reports whether the VM is here under a claim that its record does not know, though that
+// was read after it: the records went back in time.
+func (s standing) newer() bool {
+	switch s.q.GetRecord() {
+	case recordOwn, recordSending, recordPrepared:
+		return s.rec != nil && s.q.GetGeneration() > s.rec.GetGeneration() && !record.Predates(s.rec, s.q.GetGeneration())
+	}
+	return false
+}

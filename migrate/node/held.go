@@ -1,0 +1,94 @@
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/version"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// journal is what a report tells of a VM's journal (package shim).
+type journal struct {
+	Version    int    `json:"version"`
+	Phase      string `json:"phase"`
+	Generation uint64 `json:"generation"`
+	Operation  string `json:"operation"`
+	Attempt    uint32 `json:"attempt"`
+	Digest     string `json:"digest"`
+	Repository string `json:"repository"`
+	Spec       struct {
+		UID string `json:"uid"`
+	} `json:"spec"`
+}
+
+// Held answers what the journals of this node say, all of them: one that cannot be read is an
+// error, and never a VM that is not here.
+func (m *Machines) Held() (all []*nodev1.Held, err error) {
+	root := m.Config.VMsDir()
+	namespaces, err := dirs(root)
+	if err != nil {
+		return nil, err
+	}
+	for _, namespace := range namespaces {
+		ids, err := dirs(filepath.Join(root, namespace))
+		if err != nil {
+			return nil, err
+		}
+		for _, id := range ids {
+			h, err := held(filepath.Join(root, namespace, id, "node.json"))
+			if err != nil {
+				return nil, err
+			}
+			if h != nil {
+				h.Vm = &nodev1.VM{Namespace: namespace, Id: id}
+				all = append(all, h)
+			}
+		}
+	}
+	return all, nil
+}
+
+// dirs names the directories in one that may have gone.
+func dirs(path string) (names []string, err error) {
+	entries, err := os.ReadDir(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("list journals: %w", err)
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// held reads one journal. Of a VM that is freed and whose journal has no spec any more there is
+// nothing to tell.
+func held(path string) (*nodev1.Held, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) { // freed meanwhile, or not begun: nothing runs
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read journal: %w", err)
+	}
+	var j journal
+	switch err := json.Unmarshal(data, &j); {
+	case err != nil:
+		return nil, fmt.Errorf("read journal %s: %w: %w", path, err, errdefs.ErrDataLoss)
+	case j.Version != version.Journal:
+		return nil, fmt.Errorf("read journal %s: version %d, this build knows %d: %w", path, j.Version, version.Journal, errdefs.ErrNotImplemented)
+	case j.Spec.UID == "" && (j.Phase == "FENCED" || j.Phase == "RELEASED"):
+		return nil, nil
+	}
+	return &nodev1.Held{
+		Uid: j.Spec.UID, Generation: j.Generation, Phase: j.Phase, Operation: j.Operation, Attempt: j.Attempt, Digest: j.Digest, Repository: j.Repository,
+	}, nil
+}

@@ -1,0 +1,62 @@
+package transition
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
+
+	"godwit.dev/godwit/api/record"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Lift answers rec as it is under an incarnation of the store; one that is of it already is
+// answered as it is. A VM that no node has goes on under a lifted generation; one that a node
+// has keeps the number that the node's journal has, and the next owner's is lifted.
+func Lift(rec *nodev1.Record, incarnation uint64) *nodev1.Record {
+	if rec == nil || rec.GetIncarnation() >= incarnation {
+		return rec
+	}
+	rec = proto.CloneOf(rec)
+	if rec.GetIncarnation() == 0 {
+		rec.Known = rec.GetGeneration()
+	}
+	rec.Incarnation, rec.Copied = incarnation, rec.GetGeneration()
+	if rec.GetOwner().GetNode() == "" && rec.GetOperation() == nil {
+		rec.Generation = record.Lifted(rec.GetGeneration(), incarnation)
+	}
+	return rec
+}
+
+// Closed says why no record of a store changes now; nil: they do. It passes once somebody has
+// done what the text asks for.
+func Closed(state *nodev1.StoreState) error {
+	switch d := state.GetBehind(); {
+	case d != nil:
+		return fmt.Errorf("records do not change: the store is older than what node %s holds: %s. If it was put back from a copy: godwit controller restore; if that node lies: godwit controller retire %s: %w",
+			d.GetNode(), d.GetReason(), d.GetNode(), errdefs.ErrUnavailable)
+	case state.GetWaiting() && len(state.GetMissing()) > 0:
+		return fmt.Errorf("records do not change: the store was put back from a copy, and nodes have not reported what they hold: %s. Start godwitd there; of a node that is gone for good, and runs nothing: godwit controller retire NODE: %w",
+			strings.Join(state.GetMissing(), ", "), errdefs.ErrUnavailable)
+	case state.GetWaiting():
+		return fmt.Errorf("records do not change: the store was put back from a copy, and what nodes reported is being settled: %w", errdefs.ErrUnavailable)
+	}
+	return nil
+}
+
+// disputed refuses a claim on a VM of which nobody can say whose it is. Where no node says that
+// it has the VM, an order by force decides.
+func disputed(rec *nodev1.Record, force bool, call string) error {
+	if rec.GetConflict() == "" || force && !rec.GetRivals() {
+		return nil
+	}
+	return held(rec, call)
+}
+
+// Away reports whether nobody waits for a node any more.
+func Away(state *nodev1.StoreState, node string) bool {
+	return slices.Contains(state.GetRetired(), node)
+}

@@ -1,0 +1,186 @@
+package transition
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"godwit.dev/godwit/api/record"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Holder is what a node has reported of a VM.
+type Holder struct {
+	Node string
+	*nodev1.Held
+}
+
+// Has reports whether the node has the VM: it runs there, or stands still for an operation that
+// takes it away.
+func (h Holder) Has() bool {
+	return slices.Contains([]string{"OWN", "SENDING", "PREPARED"}, h.GetPhase())
+}
+
+// of reports whether an operation holds the VM there.
+func (h Holder) of(op *nodev1.Operation) bool {
+	return op != nil && h.GetOperation() == op.GetId() && h.GetAttempt() == op.GetAttempt() && h.GetPhase() != "FENCED"
+}
+
+const putBack = "the store of the records was put back from a copy"
+
+// Settle makes the record of a VM, as a copy of the store has it, what the nodes say that hold
+// the VM. All nodes have reported, but those that are retired. The newest claim wins: a node whose
+// generation is above the copy's has the VM since. What contradicts itself is not guessed: the
+// record says so, and nobody claims the VM. Settled twice a record is what it was.
+func Settle(s State, vm *nodev1.VM, holders []Holder, now time.Time) (Change, error) {
+	if err := CheckVM(vm); err != nil {
+		return Change{}, err
+	}
+	holders = slices.DeleteFunc(slices.Clone(holders), func(h Holder) bool {
+		return Away(s.Store, h.Node) || Absurd(s.Store, h.Held)
+	})
+	slices.SortStableFunc(holders, func(a, b Holder) int {
+		return cmp.Or(cmp.Compare(b.GetGeneration(), a.GetGeneration()), strings.Compare(a.Node, b.Node))
+	})
+	if s.Record == nil {
+		return remake(s, vm, holders)
+	}
+	rec := edit(s)
+	var closed *nodev1.Operation
+	winner, why := choose(rec, holders)
+	switch {
+	case why != "":
+		rec.Conflict, rec.Rivals = why, true
+	case winner != nil:
+		closed = settleOperation(rec, winner, holders, now)
+		if d := rec.GetOwner().GetDigest(); d != "" {
+			spend(rec, d)
+		}
+		rec.Owner, rec.Generation, rec.Repository = &nodev1.Owner{Node: winner.Node}, winner.GetGeneration(), ""
+		rec.Lost, rec.Kept, rec.Conflict, rec.Rivals = "", nil, "", false
+	default:
+		closed = settleOperation(rec, nil, holders, now)
+		if rec.GetRivals() {
+			rec.Conflict, rec.Rivals = "", false
+		}
+		absent(rec, holders, Away(s.Store, rec.GetOwner().GetNode()))
+	}
+	if closed == nil && proto.Equal(rec, s.Record) {
+		return keep(s)
+	}
+	return Change{Record: rec, Closed: closed}, nil
+}
+
+// Absurd reports whether no node can hold a VM under that generation: it is none that the store
+// has given before it was put back.
+func Absurd(state *nodev1.StoreState, h *nodev1.Held) bool {
+	return state.GetIncarnation() > 0 && h.GetGeneration() >= record.Floor(state.GetIncarnation())
+}
+
+// remake makes the record of a VM that was made behind the copy.
+func remake(s State, vm *nodev1.VM, holders []Holder) (Change, error) {
+	holders = slices.DeleteFunc(holders, func(h Holder) bool { return !h.Has() })
+	if len(holders) == 0 {
+		return keep(s)
+	}
+	top := holders[0]
+	rec := &nodev1.Record{Vm: proto.CloneOf(vm), Uid: top.GetUid(), Incarnation: s.Store.GetIncarnation()}
+	if rec.Conflict = rivals(top, holders[1:], 0); rec.Conflict != "" {
+		rec.Rivals = true
+	} else {
+		rec.Owner, rec.Generation = &nodev1.Owner{Node: top.Node}, top.GetGeneration()
+	}
+	return Change{Record: rec}, nil
+}
+
+// choose answers who has the VM by now, nil: nobody says so that can know it; why is set where
+// it cannot be decided.
+func choose(rec *nodev1.Record, holders []Holder) (winner *Holder, why string) {
+	var fit, others []Holder
+	for _, h := range holders {
+		switch {
+		case !h.Has():
+		case h.GetUid() != rec.GetUid():
+			others = append(others, h)
+		case h.GetGeneration() > rec.GetCopied(), h.GetGeneration() == rec.GetCopied() && h.Node == rec.GetOwner().GetNode():
+			fit = append(fit, h)
+		}
+	}
+	switch {
+	case len(fit) == 0 && len(others) > 0:
+		return nil, fmt.Sprintf("node %s has another VM of that name (uid %s, generation %d), which the copy of the store does not know; end it there, or end this record (uid %s)",
+			others[0].Node, others[0].GetUid(), others[0].GetGeneration(), rec.GetUid())
+	case len(fit) == 0:
+		return nil, ""
+	}
+	return &fit[0], rivals(fit[0], fit[1:], rec.GetCopied())
+}
+
+// rivals says who contradicts the node that has a VM under the highest generation. One that has
+// voted runs nothing, and waits to hear that the VM is elsewhere.
+func rivals(top Holder, others []Holder, copied uint64) string {
+	for _, h := range others {
+		if h.GetGeneration() < copied || h.GetPhase() == "PREPARED" && h.GetGeneration() < top.GetGeneration() && h.GetUid() == top.GetUid() {
+			continue
+		}
+		return fmt.Sprintf("nodes %s (generation %d) and %s (generation %d) both say that they have it; end it at the one that is wrong, or retire that node, then order godwit controller restore once more",
+			top.Node, top.GetGeneration(), h.Node, h.GetGeneration())
+	}
+	return ""
+}
+
+// settleOperation answers the operation of the copy, closed, unless it is under way still: the
+// owner is the one that the copy has, and a node holds the VM for it.
+func settleOperation(rec *nodev1.Record, winner *Holder, holders []Holder, now time.Time) *nodev1.Operation {
+	op := rec.GetOperation()
+	if op == nil {
+		return nil
+	}
+	same := winner == nil || winner.Node == rec.GetOwner().GetNode() && winner.GetGeneration() == rec.GetCopied()
+	if same && slices.ContainsFunc(holders, func(h Holder) bool { return h.of(op) }) {
+		return nil
+	}
+	save(rec, op)
+	op.Reason = cmp.Or(op.GetReason(), putBack)
+	if abandon(op, "", now); op.GetPhase() == lostAtDest {
+		if op.Phase = succeeded; winner == nil || winner.Node != op.GetDestination() {
+			op.Phase = lostAtDest
+			rec.Kept = kept(op)
+		}
+	}
+	rec.Operation = nil
+	if rec.GetOwner().GetNode() == "" {
+		rec.Generation = record.Lifted(rec.GetGeneration(), rec.GetIncarnation())
+	}
+	return op
+}
+
+// absent is a VM that the copy gives to a node which says that it has it no more: it was left
+// in a snapshot, or ended there, or came back from elsewhere. Nobody boots it on that word.
+func absent(rec *nodev1.Record, holders []Holder, retired bool) {
+	node := rec.GetOwner().GetNode()
+	if node == "" || retired || rec.GetOperation() != nil {
+		return
+	}
+	at := rec.GetGeneration()
+	for _, h := range holders {
+		if h.Node != node || h.GetUid() != rec.GetUid() || h.GetPhase() != "RELEASED" || !strings.HasPrefix(h.GetDigest(), "sha256:") || h.GetRepository() == "" {
+			continue
+		}
+		op := &nodev1.Operation{Id: h.GetOperation(), Attempt: h.GetAttempt(), Kind: nodev1.Kind_KIND_HIBERNATE, Source: node, Digest: h.GetDigest(), Repository: h.GetRepository(), Generation: h.GetGeneration()}
+		save(rec, op)
+		rec.Owner, rec.Repository = &nodev1.Owner{Digest: h.GetDigest()}, h.GetRepository()
+		rec.Generation = record.After(at, rec.GetIncarnation())
+		return
+	}
+	if refs := rec.GetSnapshots(); len(refs) > 0 {
+		rec.Lost = refs[len(refs)-1].GetDigest()
+	}
+	rec.Owner, rec.Repository, rec.Generation = nil, "", record.After(at, rec.GetIncarnation())
+	rec.Conflict = fmt.Sprintf("node %s had it when the copy of the store was made (generation %d), and says that it has it no more: it ended there, or sleeps in a snapshot that the copy does not know", node, at)
+}
