@@ -14,7 +14,6 @@ import (
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/guest"
-	"godwit.dev/godwit/shim/proc"
 )
 
 // Adopt takes over the VM of a shim that died while an operation held it, and serves
@@ -120,10 +119,18 @@ func (vm *VM) disownAdopted(ctx context.Context, j *Journal) error {
 // operation holds it, or held it, or wakes it, or an earlier successor ran it. It marks
 // the journal.
 func adoptable(j *Journal) error {
+	alive, err := j.shim().Alive()
+	if err != nil {
+		return fmt.Errorf("its shim: %w", err)
+	}
+	wakes, err := j.wakes()
+	if err != nil {
+		return err
+	}
 	switch {
-	case j.Shim.PID != 0 && j.Shim.Alive():
+	case alive:
 		return fmt.Errorf("its shim, process %d, is alive: %w", j.Shim.PID, errdefs.ErrAlreadyExists)
-	case j.Phase == Own && !j.Adopted && !j.wakes():
+	case j.Phase == Own && !j.Adopted && !wakes:
 		return fmt.Errorf("no operation holds it (%s): %w", j.Phase, errdefs.ErrFailedPrecondition)
 	case j.Process == nil && !j.Phase.destination() && j.Phase != Released:
 		return fmt.Errorf("it has no VMM: %w", errdefs.ErrNotFound)
@@ -148,24 +155,42 @@ func adopted(ctx context.Context, host *Host, namespace, id string) (*VM, error)
 		vm.state = Stopped
 		return vm, nil
 	}
-	if len(j.Links) > 0 && vm.vmmID().Alive() { // a dead VMM's namespace may be gone, after a reboot of the host
-		if vm.nics, err = host.Network.Open(ctx, j.netns(), j.Links); err != nil {
-			return nil, err
-		}
-		if err := vm.serveDHCP(vm.nics, j); err != nil {
-			return nil, err
-		}
+	if err := vm.openNICs(ctx, j); err != nil {
+		return nil, err
 	}
 	if err := join(j.Cgroup, os.Getpid()); err != nil {
 		log.Warn("enter the cgroup of an adopted VM", "error", err)
 	}
-	if j.wakes() {
+	wakes, err := j.wakes()
+	switch {
+	case err != nil:
+		return nil, err
+	case wakes:
 		return vm, vm.takeOver(ctx, j)
-	}
-	if j.Phase == Own {
+	case j.Phase == Own:
 		return vm, vm.resumeOwn(ctx, j)
 	}
 	return vm, vm.resumeHold(ctx, j)
+}
+
+// openNICs takes over those of a VMM that lives. A dead one's namespace may be gone, after a reboot of
+// the host.
+func (vm *VM) openNICs(ctx context.Context, j *Journal) error {
+	if len(j.Links) == 0 {
+		return nil
+	}
+	alive, err := j.vmm().Alive()
+	if !alive || err != nil {
+		return err
+	}
+	netns, err := j.netns()
+	if err != nil {
+		return err
+	}
+	if vm.nics, err = vm.host.Network.Open(ctx, netns, j.Links); err != nil {
+		return err
+	}
+	return vm.serveDHCP(vm.nics, j)
 }
 
 // resumeOwn takes over a VM that runs on after an abort and whose last successor died,
@@ -173,7 +198,11 @@ func adopted(ctx context.Context, host *Host, namespace, id string) (*VM, error)
 func (vm *VM) resumeOwn(ctx context.Context, j *Journal) error {
 	id := vm.vmmID()
 	vm.machine, vm.state = newStopped(vm, id, *j.Process), Running
-	if !id.Alive() {
+	alive, err := id.Alive()
+	if err != nil {
+		return err
+	}
+	if !alive {
 		vm.end(ctx, killed, time.Now())
 		return nil
 	}
@@ -207,16 +236,20 @@ func (vm *VM) resumeHold(ctx context.Context, j *Journal) error {
 	c.deadline.Stop() // until it is known that a VM stands still
 	close(c.done)
 	vm.capture = c
-	id := proc.ID{PID: j.Process.PID, StartTime: j.Process.StartTime}
+	id := j.vmm()
 	if j.Phase == Prepared {
 		// It is stopped already: this verifies it. One that is gone runs even less.
-		if err := id.Stop(ctx); err != nil && id.Alive() {
+		if err := unlessGone(id, id.Stop(ctx)); err != nil {
 			return err
 		}
 		vm.machine, vm.state = newStopped(vm, id, *j.Process), Voted
 		return nil
 	}
-	if !id.Alive() { // it died with its shim: an end like any other, unless the snapshot is complete
+	alive, err := id.Alive()
+	if err != nil {
+		return err
+	}
+	if !alive { // it died with its shim: an end like any other, unless the snapshot is complete
 		vm.machine, vm.state = newStopped(vm, id, *j.Process), Captured
 		if j.Digest == "" {
 			vm.end(ctx, killed, time.Now())
@@ -224,7 +257,7 @@ func (vm *VM) resumeHold(ctx context.Context, j *Journal) error {
 		return nil
 	}
 	// A vote that was cut off may have stopped it, and nobody was told: the VM is paused still.
-	if err := id.Continue(); err != nil && id.Alive() {
+	if err := unlessGone(id, id.Continue()); err != nil {
 		return err
 	}
 	bound, cancel := context.WithTimeout(ctx, time.Duration(vm.host.Config.Timeouts.Abort))

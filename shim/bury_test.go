@@ -100,7 +100,7 @@ func (w *world) query() *machinev1.QueryResponse {
 func (w *world) nothingLeftButTheFence() {
 	w.t.Helper()
 	for _, p := range w.processes() {
-		if p.Alive() {
+		if lives(p) {
 			w.t.Errorf("process %d lives", p.PID)
 		}
 	}

@@ -1,7 +1,6 @@
 package shim
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -9,12 +8,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/containerd/cgroups/v3"
 	"golang.org/x/sys/unix"
-
-	"godwit.dev/godwit/shim/proc"
 )
 
 // The task's cgroup on the host holds what the VM costs: VMM, shim, holder and workers.
@@ -80,7 +76,7 @@ func makeCgroup(dirs []string) error {
 		}
 		for _, above := range slices.Backward(ancestors(d)) {
 			file := filepath.Join(above, "cgroup.subtree_control")
-			if _, err := os.Stat(file); err != nil {
+			if _, err := os.Stat(file); errors.Is(err, os.ErrNotExist) {
 				break // cgroup v1
 			}
 			for _, c := range delegated { // each alone: a kernel may lack one
@@ -134,10 +130,14 @@ func leave(dirs []string, pid int) error {
 	var errs []error
 	for _, d := range dirs {
 		above := ancestors(d)
-		if len(above) == 0 || !slices.Contains(members(d), pid) {
+		in, err := members(d)
+		if err == nil && (len(above) == 0 || !slices.Contains(in, pid)) {
 			continue
 		}
-		errs = append(errs, toTop(above[len(above)-1], pid, join))
+		if err == nil {
+			err = toTop(above[len(above)-1], pid, join)
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
@@ -157,102 +157,4 @@ func toTop(top string, pid int, join func([]string, int) error) error {
 		return fmt.Errorf("make cgroup: %w", err)
 	}
 	return join([]string{below}, pid)
-}
-
-// members of one directory; 0 is a process of another pid namespace.
-func members(dir string) (pids []int) {
-	data, _ := os.ReadFile(filepath.Join(dir, procsFile))
-	for _, field := range strings.Fields(string(data)) {
-		if pid, err := strconv.Atoi(field); err == nil {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
-
-// absent answers the directories that are not there: a cgroup that Create finds is not
-// the VM's alone.
-func absent(dirs []string) []string {
-	var out []string
-	for _, d := range dirs {
-		if _, err := os.Stat(d); errors.Is(err, os.ErrNotExist) {
-			out = append(out, d)
-		}
-	}
-	return out
-}
-
-// alone answers those of a VM's private directories that no other VM of the node is in: one
-// that was made for the VM in dir may have been named by a later one too, which lives on.
-// As a rule nobody is left in them, and no journal is read.
-func alone(dir string, private []string) []string {
-	if len(strangers(private)) == 0 {
-		return private
-	}
-	vms, err := filepath.Glob(filepath.Join(filepath.Dir(filepath.Dir(dir)), "*", "*"))
-	if err != nil {
-		return private // the pattern has no brackets
-	}
-	private = slices.Clone(private)
-	for _, other := range vms {
-		if j, err := loadJournal(other); other != dir && err == nil {
-			private = slices.DeleteFunc(private, func(d string) bool { return slices.Contains(j.Cgroup, d) })
-		}
-	}
-	return private
-}
-
-// strangers are the processes in the directories but the caller.
-func strangers(dirs []string) (ids []proc.ID) {
-	for _, d := range dirs {
-		for _, pid := range members(d) {
-			if pid <= 1 || pid == os.Getpid() {
-				continue
-			}
-			// One that is still a member once it has its name is no other process by now.
-			if id, err := proc.Find(pid); err == nil && slices.Contains(members(d), pid) {
-				ids = append(ids, id)
-			}
-		}
-	}
-	return ids
-}
-
-// emptyCgroup kills what runs in the directories: a VMM that was started and, its shim
-// being killed, never written down. The caller itself leaves.
-func emptyCgroup(ctx context.Context, dirs []string) error {
-	errs := []error{leave(dirs, os.Getpid())}
-	for _, d := range dirs {
-		if _, err := os.Stat(filepath.Join(d, procsFile)); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
-			errs = append(errs, fmt.Errorf("empty cgroup: %w", err))
-		}
-	}
-	for _, id := range strangers(dirs) {
-		errs = append(errs, id.Kill(ctx))
-	}
-	return errors.Join(errs...)
-}
-
-// busyBound is how long a cgroup whose processes have ended may be refused its removal.
-const (
-	busyBound = 2 * time.Second
-	busyPause = 5 * time.Millisecond
-)
-
-// removeCgroup removes the directories themselves; their parents may be others'.
-func removeCgroup(dirs []string) error {
-	var errs []error
-	for _, d := range dirs {
-		err := os.Remove(d)
-		// A process that was killed is in it until its parent knows, which after the death
-		// of the shim is not this one.
-		for until := time.Now().Add(busyBound); errors.Is(err, unix.EBUSY) && time.Now().Before(until); {
-			time.Sleep(busyPause)
-			err = os.Remove(d)
-		}
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("remove cgroup: %w", err))
-		}
-	}
-	return errors.Join(errs...)
 }

@@ -251,13 +251,13 @@ func TestReclaimSparesAnotherVMInTheCgroup(t *testing.T) {
 	j := &Journal{Phase: Own, Cgroup: dirs, Private: dirs}
 	w.must("write journal", j.store(first))
 	w.must("reclaim the first", reclaim(t.Context(), w.host(), first, j))
-	if _, err := os.Stat(dirs[0]); err != nil || !id.Alive() {
-		t.Errorf("the second VM's process is alive: %v; its cgroup: %v", id.Alive(), err)
+	if _, err := os.Stat(dirs[0]); err != nil || !lives(id) {
+		t.Errorf("the second VM's process is alive: %v; its cgroup: %v", lives(id), err)
 	}
 	w.must("forget the second", os.RemoveAll(second))
 	w.must("write journal", j.store(first))
 	_ = reclaim(t.Context(), w.host(), first, j) // a directory with a file in it stays
-	if id.Alive() {
+	if lives(id) {
 		t.Error("what a VM left in its own cgroup lives")
 	}
 }

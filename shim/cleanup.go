@@ -39,7 +39,7 @@ func CleanUp(ctx context.Context, host *Host, dir string) (pid int, err error) {
 	j, err := take(dir, mine)
 	for met := (proc.ID{}); errdefs.IsAlreadyExists(err) && seen.Shim != met; j, err = take(dir, mine) {
 		met = seen.Shim
-		if err := outlive(ctx, met); err != nil {
+		if err := outlive(ctx, seen.shim()); err != nil {
 			return 0, fmt.Errorf("clean up what shim %d holds in %s, of which nothing is freed: %w", met.PID, dir, err)
 		}
 	}
@@ -66,9 +66,12 @@ func outlive(ctx context.Context, id proc.ID) error {
 	defer cancel()
 	err := await(dying, id)
 	switch {
-	case err == nil || newer(id):
+	case err == nil:
 		return nil
 	case dying.Err() == nil || ctx.Err() != nil: // nobody knows that it hangs
+		return err
+	}
+	if later, err := newer(id); later || err != nil {
 		return err
 	}
 	slog.Warn("kill a shim that hangs", "pid", id.PID)
@@ -85,9 +88,9 @@ var (
 )
 
 // newer reports whether a process was started behind this one.
-func newer(id proc.ID) bool {
+func newer(id proc.ID) (bool, error) {
 	own, err := ownID()
-	return err != nil || id.StartTime >= own.StartTime
+	return err == nil && id.StartTime >= own.StartTime, err
 }
 
 // errOwed says that a VM of a dead shim is its successor's.
@@ -95,10 +98,22 @@ var errOwed = fmt.Errorf("an operation holds or wakes it, or it was adopted: %w"
 
 // left wants a VM that a dead shim has left to whoever comes.
 func (h *Host) left(j *Journal) error {
+	wakes, err := j.wakes()
 	switch {
-	case j.Phase.Open(), j.Adopted, j.wakes() && h.Records != nil: // without a daemon nobody adopts
+	case j.Phase.Open(), j.Adopted:
 		return errOwed
-	case j.Shim.PID != os.Getpid() && j.Shim.Alive():
+	case err != nil:
+		return err
+	case wakes && h.Records != nil: // without a daemon nobody adopts
+		return errOwed
+	case j.Shim.PID == os.Getpid():
+		return nil
+	}
+	alive, err := j.shim().Alive()
+	if err != nil {
+		return fmt.Errorf("its shim: %w", err)
+	}
+	if alive {
 		return fmt.Errorf("process %d has it: %w", j.Shim.PID, errdefs.ErrAlreadyExists)
 	}
 	return nil

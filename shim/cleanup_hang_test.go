@@ -27,7 +27,9 @@ func (w *world) hangs() proc.ID {
 	j.Shim = shim
 	w.must("name shim", j.store(w.dir()))
 	dyingBound = time.Millisecond
-	ownID = func() (proc.ID, error) { return proc.ID{PID: os.Getpid(), StartTime: shim.StartTime + 1}, nil }
+	ownID = func() (proc.ID, error) {
+		return proc.ID{PID: os.Getpid(), StartTime: shim.StartTime + 1, Boot: shim.Boot}, nil
+	}
 	return shim
 }
 
@@ -57,9 +59,9 @@ func TestCleanUpAfterAShimThatHangs(t *testing.T) {
 		switch now := w.holding(); {
 		case !reflect.DeepEqual(now, all):
 			t.Errorf("before process %d is killed %v of %v is left", id.PID, now, all)
-		case id == shim && !w.machine.id.Alive():
+		case id == shim && !lives(w.machine.id):
 			t.Error("the VMM was killed while the shim lives")
-		case id != shim && shim.Alive():
+		case id != shim && lives(shim):
 			t.Error("the shim lives when its VMM is killed")
 		}
 		return ends(ctx, id)
@@ -69,7 +71,7 @@ func TestCleanUpAfterAShimThatHangs(t *testing.T) {
 		t.Errorf("pid %d, %v; left: %v", pid, err, w.holding())
 	}
 	w.nothingLeft()
-	if err := shim.Signal(unix.SIGCONT); !errors.Is(err, os.ErrProcessDone) && shim.Alive() {
+	if err := shim.Signal(unix.SIGCONT); !errors.Is(err, os.ErrProcessDone) && lives(shim) {
 		t.Errorf("the shim goes on: %v", err)
 	}
 }
@@ -79,8 +81,8 @@ func TestCleanUpAfterAFencedShimThatHangs(t *testing.T) {
 	w := fenced(t)
 	shim := w.hangs()
 	w.must("clean up", cleanUpOf(w, w.host()))
-	if j := w.left(); shim.Alive() || j.Phase != Fenced || j.Operation == "" || j.Shim.PID != 0 {
-		t.Errorf("the shim lives: %t; the fence is %+v", shim.Alive(), j)
+	if j := w.left(); lives(shim) || j.Phase != Fenced || j.Operation == "" || j.Shim.PID != 0 {
+		t.Errorf("the shim lives: %t; the fence is %+v", lives(shim), j)
 	}
 	w.buried()
 }
@@ -130,8 +132,8 @@ func TestCleanUpLooksBehindTheEndOfAShimThatHangs(t *testing.T) {
 			}
 			all := w.holding()
 			pid, err := CleanUp(t.Context(), w.host(), w.dir())
-			if err != nil || pid == 0 || shim.Alive() || !w.machine.id.Alive() {
-				t.Errorf("pid %d, %v; the shim lives: %t, the VMM: %t", pid, err, shim.Alive(), w.machine.id.Alive())
+			if err != nil || pid == 0 || lives(shim) || !lives(w.machine.id) {
+				t.Errorf("pid %d, %v; the shim lives: %t, the VMM: %t", pid, err, lives(shim), lives(w.machine.id))
 			}
 			if now := w.left(); !reflect.DeepEqual(now, written) || !reflect.DeepEqual(w.holding(), all) {
 				t.Errorf("journal %+v, was %+v; %v is left of %v", now, written, w.holding(), all)
@@ -148,8 +150,8 @@ func TestCleanUpLeavesAShimThatHangsInAnOperation(t *testing.T) {
 	shim := w.hangs()
 	before := w.left()
 	pid, err := CleanUp(t.Context(), w.host(), w.dir())
-	if err != nil || pid == 0 || !shim.Alive() || !w.machine.id.Alive() || !reflect.DeepEqual(w.left(), before) {
-		t.Errorf("pid %d, %v; the shim lives: %t, the VMM: %t; journal %+v", pid, err, shim.Alive(), w.machine.id.Alive(), w.left())
+	if err != nil || pid == 0 || !lives(shim) || !lives(w.machine.id) || !reflect.DeepEqual(w.left(), before) {
+		t.Errorf("pid %d, %v; the shim lives: %t, the VMM: %t; journal %+v", pid, err, lives(shim), lives(w.machine.id), w.left())
 	}
 }
 
@@ -211,11 +213,11 @@ func TestCleanUpFailsAtEachStep(t *testing.T) {
 		steps = append(steps, at)
 		switch at {
 		case "kill shim":
-			if !errors.Is(err, errFake) || !shim.Alive() || !w.machine.id.Alive() || !reflect.DeepEqual(w.left(), before) || !reflect.DeepEqual(w.holding(), all) {
+			if !errors.Is(err, errFake) || !lives(shim) || !lives(w.machine.id) || !reflect.DeepEqual(w.left(), before) || !reflect.DeepEqual(w.holding(), all) {
 				t.Errorf("%s: %v; journal %+v, %v is left of %v", at, err, w.left(), w.holding(), all)
 			}
 		case "kill VMM":
-			if !errors.Is(err, errFake) || shim.Alive() || !reflect.DeepEqual(w.holding(), all) {
+			if !errors.Is(err, errFake) || lives(shim) || !reflect.DeepEqual(w.holding(), all) {
 				t.Errorf("%s: %v; %v is left of %v", at, err, w.holding(), all)
 			}
 		case "disown": // the node stays the owner

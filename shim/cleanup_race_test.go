@@ -174,8 +174,8 @@ func TestCleanUpOfTheLiving(t *testing.T) {
 	w.must("name shim", vm.write(func(j *Journal) { j.Shim = shim }))
 	dyingBound = time.Millisecond
 	pid, err := CleanUp(t.Context(), w.host(), w.dir())
-	if err != nil || pid == 0 || !shim.Alive() || !w.machine.id.Alive() || w.left().Shim != shim {
-		t.Fatalf("pid %d, %v; the shim lives: %t, the VMM: %t", pid, err, shim.Alive(), w.machine.id.Alive())
+	if err != nil || pid == 0 || !lives(shim) || !lives(w.machine.id) || w.left().Shim != shim {
+		t.Fatalf("pid %d, %v; the shim lives: %t, the VMM: %t", pid, err, lives(shim), lives(w.machine.id))
 	}
 	dyingBound = time.Minute
 	await = func(ctx context.Context, id proc.ID) error {
@@ -198,8 +198,8 @@ func TestCleanUpOnAFullDisk(t *testing.T) {
 	free := w.full()
 	defer free()
 	w.must("clean up", cleanUpOf(w, w.host()))
-	if w.machine.id.Alive() || !w.gone() {
-		t.Errorf("the VMM lives: %t; %v", w.machine.id.Alive(), filepath.Base(w.dir()))
+	if lives(w.machine.id) || !w.gone() {
+		t.Errorf("the VMM lives: %t; %v", lives(w.machine.id), filepath.Base(w.dir()))
 	}
 }
 

@@ -173,7 +173,7 @@ func TestCloneFailsAtEachCall(t *testing.T) {
 		}
 		alive := 0
 		for _, p := range w.processes()[1:] { // without the first VM's
-			if p.Alive() {
+			if lives(p) {
 				alive++
 			}
 		}

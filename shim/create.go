@@ -147,22 +147,34 @@ func (c *creation) clear(ctx context.Context, u *undo) error {
 // clearable also ends the successor of a shim that does nothing any more but answer for
 // a fence or free what is left: the journal is this task's from here on.
 func (c *creation) clearable(ctx context.Context, old *Journal) error {
-	if old.Phase.Open() && (!old.Phase.destination() || old.Shim.Alive()) {
+	alive, err := old.shim().Alive()
+	if err != nil {
+		return fmt.Errorf("an earlier task of the VM may have a shim, and nothing of it is touched: %w", err)
+	}
+	if old.Phase.Open() && (!old.Phase.destination() || alive) {
 		return fmt.Errorf("operation %s holds the VM's earlier task in %s: %w", old.Operation, old.Phase, errdefs.ErrFailedPrecondition)
 	}
 	if old.Phase == Fenced && c.intent.Set() && old.Operation == c.intent.Operation && c.intent.Attempt <= old.Attempt {
 		return fmt.Errorf("attempt %d of operation %s was given up here: %w", c.intent.Attempt, c.intent.Operation, errdefs.ErrFailedPrecondition)
 	}
-	if old.wakes() && !old.Shim.Alive() && c.host.Records != nil {
+	wakes, err := old.wakes()
+	if err != nil {
+		return err
+	}
+	if wakes && !alive && c.host.Records != nil {
 		return fmt.Errorf("the VM wakes here, and its shim has died: its successor takes operation %s to its end: %w", old.Operation, errdefs.ErrFailedPrecondition)
 	}
-	if old.Shim.PID == os.Getpid() || !old.Shim.Alive() {
+	if old.Shim.PID == os.Getpid() || !alive {
 		return nil
 	}
-	if p := old.Process; old.Phase == Own && p != nil && (proc.ID{PID: p.PID, StartTime: p.StartTime}).Alive() {
+	runs, err := old.vmm().Alive()
+	if err != nil {
+		return fmt.Errorf("the VM may run on here without a task of containerd, under process %d: %w", old.Shim.PID, err)
+	}
+	if old.Phase == Own && runs {
 		return fmt.Errorf("the VM runs on here without a task of containerd, under process %d: %w", old.Shim.PID, errdefs.ErrFailedPrecondition)
 	}
-	return old.Shim.Kill(ctx)
+	return old.shim().Kill(ctx)
 }
 
 // decide is the way of every Create to the one decision of package record. Without

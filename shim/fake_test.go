@@ -268,7 +268,7 @@ func (w *world) Start(_ context.Context, cfg vmm.Config) (vmm.Machine, error) {
 
 func (w *world) Adopt(_ context.Context, p vmm.Process) (vmm.Machine, error) {
 	nics := w.machine.nics
-	w.machine = newFakeMachine(w.faults, proc.ID{PID: p.PID, StartTime: p.StartTime}, vmm.Config{Dir: p.Dir})
+	w.machine = newFakeMachine(w.faults, idOf(&p), vmm.Config{Dir: p.Dir})
 	w.machine.nics = nics
 	return w.machine, w.call("adopt")
 }
@@ -365,7 +365,7 @@ func (w *world) sleeps() *world {
 func (w *world) nothingLeft() {
 	w.t.Helper()
 	for _, p := range w.processes() {
-		if !eventually(func() bool { return !p.Alive() }) {
+		if !eventually(func() bool { return !lives(p) }) {
 			w.t.Errorf("process %d lives", p.PID)
 		}
 	}

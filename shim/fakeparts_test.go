@@ -164,7 +164,7 @@ func (m *fakeMachine) powerOff() {
 func (m *fakeMachine) pressed() int { m.mu.Lock(); defer m.mu.Unlock(); return m.presses }
 
 func (m *fakeMachine) Process() vmm.Process {
-	p := vmm.Process{PID: m.id.PID, StartTime: m.id.StartTime, Dir: m.cfg.Dir, NICs: m.nics.list()}
+	p := vmm.Process{PID: m.id.PID, StartTime: m.id.StartTime, Boot: m.id.Boot, Dir: m.cfg.Dir, NICs: m.nics.list()}
 	if m.cfg.Waits {
 		p.Userfault = 9
 	}

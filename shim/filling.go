@@ -97,7 +97,7 @@ func (vm *VM) fillOn() *filling {
 	vm.fills = f
 	vm.mu.Unlock()
 	go func() { // of the process: an adopted VM has no other word of it yet
-		if f.await(ctx) == nil && vm.vmmID().Wait(ctx) == nil {
+		if f.await(ctx) == nil && vm.vmmEnds(ctx) {
 			cancel()
 		}
 	}()
@@ -274,7 +274,7 @@ func (vm *VM) goOnRunning(resume func(context.Context) error) error {
 		ctx, cancel := context.WithTimeout(vm.life, guestBound)
 		err := resume(ctx)
 		cancel()
-		if err == nil || vm.life.Err() != nil || !vm.vmmID().Alive() {
+		if err == nil || vm.life.Err() != nil || vm.vmmGone() {
 			return err
 		}
 		vm.log.Error("go on behind the fill of RAM: try again", "error", err)

@@ -66,7 +66,15 @@ func ServedAt(bundle string) (string, error) {
 
 // unowned wants a VM that neither an operation nor a process holds.
 func unowned(j *Journal) error {
-	if j.Phase != Own || j.Adopted || j.wakes() || j.Shim.Alive() {
+	wakes, err := j.wakes()
+	if err != nil {
+		return err
+	}
+	alive, err := j.shim().Alive()
+	if err != nil {
+		return fmt.Errorf("its shim: %w", err)
+	}
+	if j.Phase != Own || j.Adopted || wakes || alive {
 		return fmt.Errorf("it has an owner: %w", errdefs.ErrFailedPrecondition)
 	}
 	return nil

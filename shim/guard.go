@@ -68,7 +68,7 @@ func (vm *VM) poweredOff(exit vmm.Exit) bool {
 
 // why prefers the end of the guest to what that has led to.
 func (vm *VM) why(c *capture, err error) error {
-	if err == nil || vm.spared(c) || errors.Is(err, errEarly) || vm.vmmID().Alive() {
+	if err == nil || vm.spared(c) || errors.Is(err, errEarly) || !vm.vmmGone() {
 		return err
 	}
 	select {

@@ -16,9 +16,24 @@ import (
 // voteBound is how long stopping the VMM for good may take.
 const voteBound = 10 * time.Second
 
-func (vm *VM) vmmID() proc.ID {
-	p := vm.noted().Process
-	return proc.ID{PID: p.PID, StartTime: p.StartTime}
+func (vm *VM) vmmID() proc.ID { return vm.noted().vmm() }
+
+// vmmGone reports whether the VMM is proved to be gone. Who may try again does so until then.
+func (vm *VM) vmmGone() bool {
+	alive, err := vm.vmmID().Alive()
+	return !alive && err == nil
+}
+
+// vmmEnds waits for the end of the VMM, also where nobody can look at it for a while, and reports
+// whether it came before that of ctx.
+func (vm *VM) vmmEnds(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		if err := vm.vmmID().Wait(ctx); err == nil {
+			return true
+		}
+		sleep(ctx, mendPause)
+	}
+	return false
 }
 
 // held answers the hold that ref names; vm.mu is held.

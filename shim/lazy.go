@@ -95,7 +95,7 @@ func (s *starting) met(ctx context.Context, dial func(context.Context) (Agent, e
 		f := s.vm.filling()
 		late := f != nil && f.lacks()
 		a, err := dial(ctx)
-		if err == nil || !late || ctx.Err() != nil || !s.vm.vmmID().Alive() {
+		if err == nil || !late || ctx.Err() != nil || s.vm.vmmGone() {
 			return a, err
 		}
 		s.vm.log.Warn("the guest waits for its RAM", "progress", f.text(), "error", err)

@@ -44,7 +44,7 @@ func TestEmptyCgroup(t *testing.T) {
 	pids := strconv.Itoa(os.Getpid()) + "\n0\n" + strconv.Itoa(id.PID) + "\n"
 	w.must("write", os.WriteFile(filepath.Join(own, "cgroup.procs"), []byte(pids), 0o600))
 	_ = reclaim(t.Context(), w.host(), filepath.Join(t.TempDir(), "vm"), &Journal{Phase: Own, Private: []string{own}})
-	if id.Alive() {
+	if lives(id) {
 		t.Error("a process in the cgroup lives")
 	}
 	w.must("empty what is gone", emptyCgroup(t.Context(), []string{filepath.Join(own, "x")}))
@@ -92,7 +92,7 @@ func TestReclaimTouchesNoNamespaceOfAReusedPid(t *testing.T) {
 	other, err := w.process()
 	w.must("start process", err)
 	ns := "/proc/" + strconv.Itoa(other.PID) + "/ns/net"
-	gone := proc.ID{PID: other.PID, StartTime: other.StartTime - 1}
+	gone := proc.ID{PID: other.PID, StartTime: other.StartTime - 1, Boot: other.Boot}
 	for _, c := range []struct {
 		netns  string
 		holder proc.ID
@@ -100,12 +100,12 @@ func TestReclaimTouchesNoNamespaceOfAReusedPid(t *testing.T) {
 		want   string
 	}{
 		{ns, gone, nil, ""},
-		{ns, gone, &vmm.Process{PID: gone.PID, StartTime: gone.StartTime}, ""},
+		{ns, gone, &vmm.Process{PID: gone.PID, StartTime: gone.StartTime, Boot: gone.Boot}, ""},
 		{ns, proc.ID{}, nil, ""},
 		{"/run/netns/a", proc.ID{}, nil, "/run/netns/a"},
 		// The process that the path names may be another by now; those of the VM are in it.
 		{"/proc/1/ns/net", other, nil, ns},
-		{"/proc/1/ns/net", gone, &vmm.Process{PID: other.PID, StartTime: other.StartTime}, ns},
+		{"/proc/1/ns/net", gone, &vmm.Process{PID: other.PID, StartTime: other.StartTime, Boot: other.Boot}, ns},
 	} {
 		w.net.detached = ""
 		j := &Journal{Phase: Own, NetNS: c.netns, Holder: c.holder, Process: c.vmm, Links: w.links}
@@ -120,7 +120,7 @@ func TestReclaimTouchesNoNamespaceOfAReusedPid(t *testing.T) {
 			t.Errorf("reclaim with %s: detached in %q, %v; want %q", c.netns, w.net.detached, err, c.want)
 		}
 	}
-	if !other.Alive() {
+	if !lives(other) {
 		t.Error("a process with the holder's pid was killed")
 	}
 }

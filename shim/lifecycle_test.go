@@ -352,7 +352,7 @@ func TestCleanUpObeysTheJournal(t *testing.T) {
 	if _, err := CleanUp(t.Context(), w.host(), dir); err != nil {
 		t.Fatal(err)
 	}
-	if !w.machine.id.Alive() {
+	if !lives(w.machine.id) {
 		t.Fatal("cleanup killed a VM that an operation holds")
 	}
 	_, err = w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})

@@ -122,13 +122,13 @@ func free(ctx context.Context, host *Host, dir string, j *Journal) error {
 			errs = append(errs, fmt.Errorf("%s: %w", what, err))
 		}
 	}
-	if p := j.Process; p != nil {
-		if err := kill(ctx, proc.ID{PID: p.PID, StartTime: p.StartTime}); err != nil {
+	if j.Process != nil {
+		if err := kill(ctx, j.vmm()); err != nil {
 			return fmt.Errorf("reclaim VM in %s, of which nothing is freed: kill VMM: %w", dir, err)
 		}
 	}
 	try("detach network", detach(ctx, host, j, j.Links))
-	try("end holder", j.Holder.Kill(ctx))
+	try("end holder", j.holder().Kill(ctx))
 	try("free RAM", removeFile(j.RAM))
 	try("free page table", removeTables(j))
 	try("free disks", host.Disks.Cleanup(ctx, filepath.Join(dir, "disks")))
@@ -136,9 +136,12 @@ func free(ctx context.Context, host *Host, dir string, j *Journal) error {
 		try("remove sockets", os.RemoveAll(j.RunDir))
 	}
 	try("leave cgroup", leave(j.Cgroup, os.Getpid()))
-	private := alone(dir, j.Private)
-	try("empty cgroup", emptyCgroup(ctx, private))
-	try("remove cgroup", removeCgroup(private))
+	private, err := alone(dir, j.Private)
+	try("look who else is in the cgroup", err)
+	if err == nil {
+		try("empty cgroup", emptyCgroup(ctx, private))
+		try("remove cgroup", removeCgroup(private))
+	}
 	if len(errs) > 0 {
 		return fmt.Errorf("reclaim VM in %s: %w", dir, errors.Join(errs...))
 	}
@@ -149,28 +152,28 @@ func free(ctx context.Context, host *Host, dir string, j *Journal) error {
 // leads there any more. A path below /proc is believed for no longer than a process of
 // the VM lives, all of which are in that namespace: behind the pid of another one, after
 // a restart of the host say, may lie the host's own, with an interface of the same name.
-func (j *Journal) netns() string {
+func (j *Journal) netns() (string, error) {
 	if !strings.HasPrefix(j.NetNS, "/proc/") {
-		return j.NetNS
+		return j.NetNS, nil
 	}
-	ids := []proc.ID{j.Holder}
-	if p := j.Process; p != nil {
-		ids = append(ids, proc.ID{PID: p.PID, StartTime: p.StartTime})
-	}
-	for _, id := range ids {
-		if id.Alive() {
-			return fmt.Sprintf("/proc/%d/ns/net", id.PID)
+	for _, id := range []proc.ID{j.holder(), j.vmm()} {
+		alive, err := id.Alive()
+		if err != nil {
+			return "", fmt.Errorf("find the network namespace of a VM: %w", err)
+		}
+		if alive {
+			return fmt.Sprintf("/proc/%d/ns/net", id.PID), nil
 		}
 	}
-	return ""
+	return "", nil
 }
 
 // detach gives back what Attach has made of links. A namespace that nothing leads to has
 // taken it along; of a VM that may run elsewhere it stays silent.
 func detach(ctx context.Context, host *Host, j *Journal, links []network.Link) error {
-	netns := j.netns()
-	if netns == "" || len(links) == 0 {
-		return nil
+	netns, err := j.netns()
+	if err != nil || netns == "" || len(links) == 0 {
+		return err
 	}
 	if j.Outlived || j.Move && (j.Phase == Released || j.Phase.destination()) {
 		return host.Network.Leave(ctx, netns, links)

@@ -34,12 +34,12 @@ func TestCreateOverAnAdoptedVM(t *testing.T) {
 	if err := errgrpc.ToNative(w.create()); !errdefs.IsFailedPrecondition(err) {
 		t.Fatalf("create = %v, want failed precondition", err)
 	}
-	if !machine.id.Alive() || !other.Alive() {
+	if !lives(machine.id) || !lives(other) {
 		t.Fatal("create killed a VM that runs")
 	}
 	w.must("kill VMM", machine.id.Kill(t.Context()))
 	w.must("create", w.create())
-	if other.Alive() {
+	if lives(other) {
 		t.Error("the successor lives beside the new task")
 	}
 	if mine, err := vm.mine(); err != nil || mine {
@@ -53,7 +53,7 @@ func TestTheSuccessorDies(t *testing.T) {
 		w, vm := given(t)
 		w.must("forget", vm.write(func(j *Journal) { j.Shim = proc.ID{} }))
 		w.must("unserve", vm.unserve())
-		if pid, err := CleanUp(t.Context(), w.host(), vm.dir); err != nil || pid == 0 || !w.machine.id.Alive() {
+		if pid, err := CleanUp(t.Context(), w.host(), vm.dir); err != nil || pid == 0 || !lives(w.machine.id) {
 			t.Fatalf("cleanup killed an adopted VM: %d, %v", pid, err)
 		}
 		next, err := adopted(vm.life, w.host(), "ns", "vm")

@@ -2,11 +2,15 @@ package shim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/shim/proc"
 )
 
 // mendPause lies between two tries at what a thaw could not do at once. A variable for
@@ -95,8 +99,6 @@ func (vm *VM) drop() {
 // unknown state and ends; whatever else goes wrong is tried again while it runs.
 func (vm *VM) thawSource(c *capture, from State, ordered bool) error {
 	bound := time.Duration(vm.host.Config.Timeouts.Abort)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(vm.life), bound)
-	defer cancel()
 	c.deadline.Stop()
 	noted := vm.write(c.giveBack)
 	if noted != nil && (from == Voted || !ordered) {
@@ -106,15 +108,17 @@ func (vm *VM) thawSource(c *capture, from State, ordered bool) error {
 		vm.leave(Aborting, from)
 		return noted
 	}
-	var up, err error
-	switch {
-	case !vm.vmmID().Alive(): // it died in the hold: there is nothing to give back
+	if vm.vmmGone() { // it died in the hold: there is nothing to give back
 		vm.drop()
 		vm.mourn()
 		return nil
-	case !c.req.GetPaused():
-		up, err = vm.wakeMachine(ctx)
 	}
+	var up, err error
+	if !c.req.GetPaused() {
+		up, err = vm.wakeDespiteLack()
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(vm.life), bound)
+	defer cancel()
 	if err != nil {
 		err = fmt.Errorf("thaw VM %s: %w", vm.id, err)
 		vm.drop() // it may have run: nobody votes for its snapshot any more
@@ -161,6 +165,32 @@ func (vm *VM) wakeMachine(ctx context.Context) (up, err error) {
 	err = vm.machine.Resume(ctx)
 	vm.stoodStill()
 	return up, err
+}
+
+// scarce reports whether err says of this host that it lacks descriptors or memory, and nothing of
+// the VM.
+func scarce(err error) bool {
+	for _, lack := range []error{proc.ErrUnknown, unix.EMFILE, unix.ENFILE, unix.ENOMEM} {
+		if errors.Is(err, lack) {
+			return true
+		}
+	}
+	return false
+}
+
+// wakeDespiteLack is wakeMachine that is tried again for as long as the host lacks what it takes, unless
+// the VM is ended meanwhile: it has not run, and nobody knows that it cannot.
+func (vm *VM) wakeDespiteLack() (up, err error) {
+	for {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(vm.life), time.Duration(vm.host.Config.Timeouts.Abort))
+		up, err = vm.wakeMachine(ctx)
+		cancel()
+		if !scarce(err) || !vm.is(Aborting) || vm.life.Err() != nil {
+			return up, err
+		}
+		vm.log.Warn("thaw: the host lacks descriptors or memory; it is tried again", "error", err)
+		sleep(vm.life, mendPause)
+	}
 }
 
 // mend tries again what has failed with err, as a part of the VM's traffic: the next

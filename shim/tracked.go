@@ -87,8 +87,11 @@ func (vm *VM) untrack() {
 // unregister is untrack for who has to know.
 func (vm *VM) unregister() error {
 	j := vm.noted()
-	if j.Process == nil || j.Process.Userfault == 0 || !vm.vmmID().Alive() {
+	if j.Process == nil || j.Process.Userfault == 0 {
 		return nil
+	}
+	if alive, err := j.vmm().Alive(); !alive || err != nil {
+		return err
 	}
 	ram, err := os.Open(j.RAM)
 	if err != nil {

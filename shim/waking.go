@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"godwit.dev/godwit/shim/proc"
 )
 
 // A shim that dies between the commit of a wake and the end of Start leaves a VM that is
@@ -16,15 +14,21 @@ import (
 
 // wakes reports whether a wake is committed that has not come to an end, of a VM that is
 // there. With a dead VMM there is nothing to finish.
-func (j *Journal) wakes() bool {
-	p := j.Process
-	return j.Waking && j.Phase == Own && p != nil && proc.ID{PID: p.PID, StartTime: p.StartTime}.Alive()
+func (j *Journal) wakes() (bool, error) {
+	if !j.Waking || j.Phase != Own || j.Process == nil {
+		return false, nil
+	}
+	alive, err := j.vmm().Alive()
+	if err != nil {
+		return false, fmt.Errorf("its VMM: %w", err)
+	}
+	return alive, nil
 }
 
 // takeOver puts the VM where the Start of its wake was.
 func (vm *VM) takeOver(ctx context.Context, j *Journal) error {
 	// An operation's vote may have stopped it here before.
-	if err := vm.vmmID().Continue(); err != nil && vm.vmmID().Alive() {
+	if err := unlessGone(vm.vmmID(), vm.vmmID().Continue()); err != nil {
 		return err
 	}
 	bound, cancel := context.WithTimeout(ctx, time.Duration(vm.host.Config.Timeouts.Abort))

@@ -86,7 +86,7 @@ func TestShimDiesInAWake(t *testing.T) {
 					t.Fatalf("%s: journal %+v", at, j)
 				}
 				w.must("forget shim", old.write(func(j *Journal) { j.Shim = proc.ID{} }))
-				if pid, err := CleanUp(t.Context(), w.host(), old.dir); err != nil || pid == 0 || !w.machine.id.Alive() {
+				if pid, err := CleanUp(t.Context(), w.host(), old.dir); err != nil || pid == 0 || !lives(w.machine.id) {
 					t.Fatalf("%s: cleanup ended a VM that wakes: %d, %v", at, pid, err)
 				}
 				if err := Forget(t.Context(), w.host(), "ns", "vm"); !errdefs.IsFailedPrecondition(err) {
@@ -146,8 +146,8 @@ func TestWakeOfASuccessorFailsAtEachCall(t *testing.T) {
 			return
 		}
 		if next.is(Stopped) {
-			if w.machine.id.Alive() || w.records.phase != nodev1.Phase_PHASE_LOST_AT_DEST && w.records.phase != nodev1.Phase_PHASE_SUCCEEDED {
-				t.Errorf("%s: it has ended, its VMM lives: %t, the operation ended as %s", at, w.machine.id.Alive(), w.records.phase)
+			if lives(w.machine.id) || w.records.phase != nodev1.Phase_PHASE_LOST_AT_DEST && w.records.phase != nodev1.Phase_PHASE_SUCCEEDED {
+				t.Errorf("%s: it has ended, its VMM lives: %t, the operation ended as %s", at, lives(w.machine.id), w.records.phase)
 			}
 			w.must("reclaim", reclaim(t.Context(), next.host, next.dir, next.noted()))
 			w.nothingLeft()
@@ -195,7 +195,7 @@ func TestShimDiesGivingUp(t *testing.T) {
 			}
 			return
 		}
-		if w.records.phase == nodev1.Phase_PHASE_LOST_AT_DEST && w.machine.id.Alive() {
+		if w.records.phase == nodev1.Phase_PHASE_LOST_AT_DEST && lives(w.machine.id) {
 			t.Errorf("%s: the record says lost, and the VMM lives", at)
 		}
 	}
@@ -209,8 +209,8 @@ func TestNobodyTakesAVMThatWakes(t *testing.T) {
 	w.must("forget shim", old.write(func(j *Journal) { j.Shim = proc.ID{} }))
 	w.must("unserve", old.unserve())
 	w.restart()
-	if err := errgrpc.ToNative(w.create()); !errdefs.IsFailedPrecondition(err) || !w.machine.id.Alive() {
-		t.Fatalf("create = %v, the VMM lives: %t", err, w.machine.id.Alive())
+	if err := errgrpc.ToNative(w.create()); !errdefs.IsFailedPrecondition(err) || !lives(w.machine.id) {
+		t.Fatalf("create = %v, the VMM lives: %t", err, lives(w.machine.id))
 	}
 	w.must("kill VMM", w.machine.id.Kill(t.Context()))
 	if _, err := adopted(old.life, w.host(), "ns", "vm"); !errdefs.IsFailedPrecondition(err) {

@@ -207,7 +207,8 @@ type Exit struct {
 // Process is what is written down so that another shim can adopt the VM.
 type Process struct {
 	PID       int      `json:"pid"`
-	StartTime uint64   `json:"startTime"` // field 22 of /proc/PID/stat: the pid was not reused
+	StartTime uint64   `json:"startTime"`      // field 22 of /proc/PID/stat: the pid was not reused
+	Boot      string   `json:"boot,omitempty"` // of the host, whose pids and start times they are; empty: an earlier build wrote it
 	Dir       string   `json:"dir"`
 	Control   string   `json:"control"` // path of the VMM's control socket
 	Agent     string   `json:"agent"`

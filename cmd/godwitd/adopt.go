@@ -63,10 +63,24 @@ type try struct {
 // long, up to a round.
 const tryAgain = 250 * time.Millisecond
 
-// watch adopts a VM as soon as its shim has died; the rounds find what it misses. One whose
-// successors die too, one after the other, is adopted less and less often.
+// watch adopts a VM as soon as its shim has died; the rounds find what it misses. Where the host
+// lacks what that takes, it is tried again after a round.
 func (a *adopter) watch(ctx context.Context) {
-	err := deaths.Watch(ctx, a.config.VMsDir(), func(namespace, id string) {
+	for ctx.Err() == nil {
+		if err := a.watchOnce(ctx); ctx.Err() == nil {
+			slog.WarnContext(ctx, "dead shims are found by rounds only for now", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(engine.TendInterval):
+		}
+	}
+}
+
+// watchOnce returns when the deaths of shims cannot be watched any more. A VM whose successors die
+// too, one after the other, is adopted less and less often.
+func (a *adopter) watchOnce(ctx context.Context) error {
+	return deaths.Watch(ctx, a.config.VMsDir(), func(namespace, id string) {
 		vm := &nodev1.VM{Namespace: namespace, Id: id}
 		select {
 		case <-ctx.Done():
@@ -77,9 +91,6 @@ func (a *adopter) watch(ctx context.Context) {
 			slog.WarnContext(ctx, "VM of a dead shim waits", "vm", namespace+"/"+id, "error", err)
 		}
 	})
-	if ctx.Err() == nil {
-		slog.WarnContext(ctx, "dead shims are found by rounds only", "error", err)
-	}
 }
 
 // pause answers how long the start of a VM's next shim is put off: not at all, if the last

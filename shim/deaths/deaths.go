@@ -12,6 +12,9 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/shim/proc"
 )
@@ -106,28 +109,37 @@ func (w *watcher) scan(ctx context.Context, t *tree) error {
 	if err := t.add(w.dir); err != nil {
 		return err
 	}
-	namespaces, err := filepath.Glob(filepath.Join(w.dir, "*"))
+	namespaces, err := os.ReadDir(w.dir)
 	if err != nil {
 		return err
 	}
-	for _, ns := range namespaces {
+	for _, entry := range namespaces {
+		ns := filepath.Join(w.dir, entry.Name())
 		if err := t.add(ns); err != nil {
 			return err
 		}
-		vms, err := filepath.Glob(filepath.Join(ns, "*"))
+		vms, err := os.ReadDir(ns)
+		if absent(err) {
+			continue
+		}
 		if err != nil {
 			return err
 		}
 		for _, vm := range vms {
-			if err := w.enter(ctx, t, vm); err != nil {
+			if err := w.enter(ctx, t, filepath.Join(ns, vm.Name())); err != nil {
 				return err
 			}
 		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	maps.DeleteFunc(w.watched, func(dir string, _ proc.ID) bool { _, err := os.Stat(dir); return err != nil })
+	maps.DeleteFunc(w.watched, func(dir string, _ proc.ID) bool { _, err := os.Stat(dir); return absent(err) })
 	return nil
+}
+
+// absent reports whether err says that a file is not there, and not that it cannot be read.
+func absent(err error) bool {
+	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
 }
 
 // look begins to wait for the shim that the journal in dir names, unless it does so
@@ -135,35 +147,74 @@ func (w *watcher) scan(ctx context.Context, t *tree) error {
 // between the two, and have kept a successor away.
 func (w *watcher) look(ctx context.Context, dir string, written bool) {
 	id, err := shimOf(dir)
+	if err != nil {
+		if !errors.Is(err, errNoShim) { // nobody says it again
+			w.wait.Go(func() {
+				if pause(ctx) {
+					w.look(ctx, dir, written)
+				}
+			})
+		}
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	known, ok := w.watched[dir]
-	if again := written && id.PID == 0; err != nil || ok && known == id && !again {
+	if again := written && id.PID == 0; ok && known == id && !again {
 		return
 	}
 	w.watched[dir] = id
-	w.wait.Go(func() {
-		if id.Wait(ctx) != nil {
-			return
-		}
-		// A task that was deleted has no journal, one that was taken over another shim.
-		now, err := shimOf(dir)
-		if err == nil && now == id {
-			w.died(filepath.Base(filepath.Dir(dir)), filepath.Base(dir))
-			return
-		}
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if err != nil && w.watched[dir] == id {
-			delete(w.watched, dir)
-		}
-	})
+	w.wait.Go(func() { w.await(ctx, dir, id) })
 }
+
+// await tells of the end of a shim whose journal still names it then. What cannot be seen now, for
+// want of a descriptor say, is looked at again.
+func (w *watcher) await(ctx context.Context, dir string, id proc.ID) {
+	for id.Wait(ctx) != nil {
+		if !pause(ctx) {
+			return
+		}
+	}
+	now, err := shimOf(dir)
+	for err != nil && !errors.Is(err, errNoShim) {
+		if !pause(ctx) {
+			return
+		}
+		now, err = shimOf(dir)
+	}
+	// A task that was deleted has no journal, one that was taken over another shim.
+	if err == nil && now == id {
+		w.died(filepath.Base(filepath.Dir(dir)), filepath.Base(dir))
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err != nil && w.watched[dir] == id {
+		delete(w.watched, dir)
+	}
+}
+
+// pause lies between two looks at what could not be seen; false: ctx has ended. A variable for the
+// tests.
+var pause = func(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(time.Second):
+		return ctx.Err() == nil
+	}
+}
+
+// errNoShim says of a journal that was read, or is proved not to be there, that it names no shim.
+var errNoShim = errors.New("no shim")
 
 // shimOf answers the process that a journal names. A fence that outlived its VM names none:
 // whoever left it is done, and the operation that it is about may be waiting for its word.
 func shimOf(dir string) (proc.ID, error) {
 	data, err := os.ReadFile(filepath.Join(dir, journalName))
+	if absent(err) {
+		return proc.ID{}, errNoShim
+	}
 	if err != nil {
 		return proc.ID{}, err
 	}
@@ -172,10 +223,10 @@ func shimOf(dir string) (proc.ID, error) {
 		Shim  proc.ID `json:"shim"`
 	}
 	if err := json.Unmarshal(data, &journal); err != nil {
-		return proc.ID{}, err
+		return proc.ID{}, fmt.Errorf("%w: %w", errNoShim, err)
 	}
 	if journal.Shim.PID == 0 && journal.Phase != fenced {
-		return proc.ID{}, errors.New("no shim")
+		return proc.ID{}, errNoShim
 	}
 	return journal.Shim, nil
 }

@@ -72,11 +72,22 @@ func Start(ctx context.Context, binary string, ns Namespace, note func(proc.ID) 
 	if err == nil {
 		_, err = stay.WriteString("stay")
 	}
-	go func() { _ = cmd.Wait() }() // reaps; ends with the holder
+	var kill error
 	if err != nil {
-		return errors.Join(fmt.Errorf("start holder in %q: %w", ns.Path, err), id.Kill(context.WithoutCancel(ctx)))
+		kill = cmd.Process.Kill() // also one that could not be named
 	}
-	return nil
+	ended := make(chan struct{})
+	go func() { // reaps; ends with the holder
+		defer close(ended)
+		_ = cmd.Wait()
+	}()
+	if err == nil {
+		return nil
+	}
+	if kill == nil {
+		<-ended
+	}
+	return errors.Join(fmt.Errorf("start holder in %q: %w", ns.Path, err), kill)
 }
 
 func waitReady(ctx context.Context, ready *os.File) error {

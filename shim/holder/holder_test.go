@@ -27,16 +27,16 @@ func TestStart(t *testing.T) {
 	if err := Start(t.Context(), os.Args[0], Namespace{}, note); err != nil {
 		t.Fatal(err)
 	}
-	if !held.Alive() {
-		t.Error("the holder ended")
+	if alive, err := held.Alive(); !alive || err != nil {
+		t.Errorf("the holder lives: %t, %v", alive, err)
 	}
 	if err := held.Kill(context.Background()); err != nil {
 		t.Error(err)
 	}
 	full := errors.New("disk full")
 	err := Start(t.Context(), os.Args[0], Namespace{}, func(id proc.ID) error { held = id; return full })
-	if !errors.Is(err, full) || held.Alive() {
-		t.Errorf("start = %v, alive %v", err, held.Alive())
+	if alive, unknown := held.Alive(); !errors.Is(err, full) || alive || unknown != nil {
+		t.Errorf("start = %v, alive %t, %v", err, alive, unknown)
 	}
 	if err := Start(t.Context(), os.Args[0], Namespace{Path: "/nowhere"}, note); err == nil {
 		t.Error("a holder in no namespace started")

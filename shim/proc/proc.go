@@ -3,31 +3,55 @@
 package proc
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/vmm/process"
 )
 
-// ID of a process: its pid, and its start time since the boot of the host.
+// ID of a process: its pid, its start time since the boot of the host in clock ticks, and
+// that boot. Builds before noted no boot: Settle.
 type ID struct {
 	PID       int    `json:"pid"`
 	StartTime uint64 `json:"startTime"`
+	Boot      string `json:"boot,omitempty"`
+}
+
+// ErrUnknown says that nobody can tell now whether a process lives. Such an error is
+// Unavailable too: to ask again may help.
+var ErrUnknown = errors.New("whether it lives is not known")
+
+// errNoBoot is in the ErrUnknown of an ID without a boot whose pid and start time a process has.
+var errNoBoot = errors.New("an earlier build wrote it down without the boot of its host: look whether the process is the VM's")
+
+func unknown(pid int, err error) error {
+	return fmt.Errorf("process %d: %w: %w; free descriptors or memory of the host, and try again: %w", pid, ErrUnknown, err, errdefs.ErrUnavailable)
 }
 
 // Find names a process that runs now.
 func Find(pid int) (ID, error) {
-	now, err := stat(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	boot, err := process.Boot()
 	if err != nil {
 		return ID{}, fmt.Errorf("find process %d: %w", pid, err)
 	}
-	return ID{PID: pid, StartTime: now.start}, nil
+	now, err := stat(statFile(pid))
+	if err != nil {
+		return ID{}, fmt.Errorf("find process %d: %w", pid, err)
+	}
+	return ID{PID: pid, StartTime: now.start, Boot: boot}, nil
+}
+
+// Missing reports whether err, of Find or of a file below /proc/PID, says that there is no such
+// process, and not that it could not be looked at.
+func Missing(err error) bool {
+	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH)
 }
 
 // status of a process, or of one of its threads.
@@ -36,6 +60,11 @@ type status struct {
 	state   byte // its letter; of a process that of its first thread
 	threads int  // of the process; a zombie whose threads have all ended has one
 }
+
+// ended reports whether nothing of a process may do anything any more.
+func (s status) ended() bool { return s.state == 'X' || s.state == 'Z' && s.threads <= 1 }
+
+func statFile(pid int) string { return filepath.Join("/proc", strconv.Itoa(pid), "stat") }
 
 func stat(path string) (status, error) {
 	data, err := os.ReadFile(path)
@@ -56,157 +85,71 @@ func stat(path string) (status, error) {
 	return status{start, fields[0][0], threads}, err
 }
 
-// open answers a pidfd; ErrProcessDone if the process is gone or the pid is another's.
-func (id ID) open() (int, error) {
+// look answers what the process is doing; os.ErrProcessDone: it is proved that it is gone, its pid
+// may be another's; ErrUnknown: it may be there or not.
+func (id ID) look() (status, error) {
 	if id.PID <= 0 {
-		return -1, os.ErrProcessDone
+		return status{}, os.ErrProcessDone
 	}
-	fd, err := unix.PidfdOpen(id.PID, 0)
-	if err == unix.ESRCH {
-		return -1, os.ErrProcessDone
-	}
+	now, err := stat(statFile(id.PID))
 	if err != nil {
-		return -1, fmt.Errorf("open process %d: %w", id.PID, err)
+		// The kernel itself, which needs no descriptor, is asked: a file may be missing where /proc
+		// hides processes too.
+		if unix.Kill(id.PID, 0) == unix.ESRCH {
+			return status{}, os.ErrProcessDone
+		}
+		return status{}, unknown(id.PID, err)
 	}
-	// The pid cannot be reused from here on; it might have been before.
-	now, err := Find(id.PID)
-	if err != nil || now != id {
-		unix.Close(fd)
-		return -1, os.ErrProcessDone
+	if now.start != id.StartTime {
+		return status{}, os.ErrProcessDone
 	}
-	return fd, nil
+	if id.Boot == "" {
+		return now, unknown(id.PID, errNoBoot)
+	}
+	boot, err := process.Boot()
+	if err != nil {
+		return now, unknown(id.PID, err)
+	}
+	if boot != id.Boot {
+		return status{}, os.ErrProcessDone
+	}
+	return now, nil
 }
 
 // Alive reports whether the process exists and any of its threads may still do something: the
-// first one is a zombie from its end on, while another one waits for a disk, say.
-func (id ID) Alive() bool {
-	now, err := stat(filepath.Join("/proc", strconv.Itoa(id.PID), "stat"))
-	ended := now.state == 'X' || now.state == 'Z' && now.threads <= 1
-	return err == nil && now.start == id.StartTime && !ended
-}
-
-// Signal sends sig. A process that is gone is os.ErrProcessDone.
-func (id ID) Signal(sig unix.Signal) error {
-	fd, err := id.open()
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err == unix.ESRCH {
-		return os.ErrProcessDone
-	} else if err != nil {
-		return fmt.Errorf("signal process %d: %w", id.PID, err)
-	}
-	return nil
-}
-
-// Kill ends the process and returns when it is gone. Killing what is gone succeeds.
-func (id ID) Kill(ctx context.Context) error {
-	fd, err := id.open()
+// first one is a zombie from its end on, while another one waits for a disk, say. False without
+// an error is proved; ErrUnknown is neither.
+func (id ID) Alive() (bool, error) {
+	now, err := id.look()
 	if errors.Is(err, os.ErrProcessDone) {
-		return nil
+		return false, nil
 	}
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && err != unix.ESRCH {
-		return fmt.Errorf("kill process %d: %w", id.PID, err)
-	}
-	for {
-		// A pidfd turns readable at the end of the process.
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 50)
-		if n > 0 || !id.Alive() {
-			return nil
-		}
-		if err != nil && err != unix.EINTR {
-			return fmt.Errorf("wait for process %d: %w", id.PID, err)
-		}
-		if ctx.Err() != nil {
-			return fmt.Errorf("wait for process %d: %w", id.PID, ctx.Err())
-		}
-	}
-}
-
-// Wait returns when the process is gone, or with an error when ctx ends. It costs no
-// thread, however many are waited for.
-func (id ID) Wait(ctx context.Context) error {
-	fd, err := id.open()
-	if errors.Is(err, os.ErrProcessDone) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if err := unix.SetNonblock(fd, true); err != nil { // for the runtime's poller
-		return errors.Join(fmt.Errorf("wait for process %d: %w", id.PID, err), unix.Close(fd))
-	}
-	file := os.NewFile(uintptr(fd), "pidfd")
-	defer file.Close()
-	defer context.AfterFunc(ctx, func() { file.Close() })()
-	raw, err := file.SyscallConn()
-	if err == nil {
-		err = raw.Read(func(fd uintptr) bool {
-			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-			return n > 0 && err == nil
-		})
-	}
-	if err != nil {
-		return fmt.Errorf("wait for process %d: %w", id.PID, errors.Join(err, ctx.Err()))
-	}
-	return nil
-}
-
-// Pauses between two looks whether a process stands, which is soon.
-const (
-	stopMin = 50 * time.Microsecond
-	stopMax = time.Millisecond
-)
-
-// Stop sends SIGSTOP and returns when every thread is stopped: from then on the process
-// executes nothing.
-func (id ID) Stop(ctx context.Context) error {
-	if err := id.Signal(unix.SIGSTOP); err != nil {
-		return fmt.Errorf("stop process %d: %w", id.PID, err)
-	}
-	for pause := stopMin; ; pause = min(2*pause, stopMax) {
-		stopped, err := id.stopped()
-		if err != nil {
-			return fmt.Errorf("stop process %d: %w", id.PID, err)
-		}
-		if stopped {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("stop process %d: %w", id.PID, ctx.Err())
-		case <-time.After(pause):
-		}
-	}
-}
-
-func (id ID) stopped() (bool, error) {
-	if now, err := Find(id.PID); err != nil || now != id {
-		return false, os.ErrProcessDone
-	}
-	tasks, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(id.PID), "task", "*", "stat"))
 	if err != nil {
 		return false, err
 	}
-	for _, t := range tasks {
-		now, err := stat(t)
-		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-			continue // the thread has ended
-		}
-		if err != nil {
-			return false, err
-		}
-		if now.state != 'T' && now.state != 't' {
-			return false, nil
-		}
-	}
-	return len(tasks) > 0, nil
+	return !now.ended(), nil
 }
 
-// Continue undoes Stop.
-func (id ID) Continue() error { return id.Signal(unix.SIGCONT) }
+// another is the boot of an ID whose process turned out to be none of today's.
+const another = "another"
+
+// Settle answers the ID with the boot that it lacks: today's, if ours says that the process
+// which has its pid and start time now is the one that was meant, and another one, if not. An
+// ID that has a boot stays, and so does one of which ours does not know.
+func (id ID) Settle(ours func(pid int) (bool, error)) ID {
+	if _, err := id.look(); !errors.Is(err, errNoBoot) {
+		return id
+	}
+	boot, err := process.Boot()
+	if err != nil {
+		return id
+	}
+	switch yes, err := ours(id.PID); {
+	case err != nil:
+	case yes:
+		id.Boot = boot
+	default:
+		id.Boot = another
+	}
+	return id
+}

@@ -57,7 +57,7 @@ func TestAliveWithoutItsFirstThread(t *testing.T) {
 			break
 		}
 	}
-	if !id.Alive() {
+	if alive, err := id.Alive(); !alive || err != nil {
 		t.Error("it is called dead while a thread of it lives")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 0)
@@ -68,11 +68,20 @@ func TestAliveWithoutItsFirstThread(t *testing.T) {
 	if err := id.Kill(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if now, err := stat(path); err != nil || now.state != 'Z' || id.Alive() {
-		t.Errorf("killed it is %c, %v, alive: %t", now.state, err, id.Alive())
+	alive, unknown := id.Alive()
+	if now, err := stat(path); err != nil || now.state != 'Z' || alive || unknown != nil {
+		t.Errorf("killed it is %c, %v, alive: %t, %v", now.state, err, alive, unknown)
 	}
 	_ = cmd.Wait()
-	if err := id.Signal(unix.SIGCONT); !errors.Is(err, os.ErrProcessDone) || id.Alive() {
-		t.Errorf("signal what is gone: %v, alive: %t", err, id.Alive())
+	alive, unknown = id.Alive()
+	if err := id.Signal(unix.SIGCONT); !errors.Is(err, os.ErrProcessDone) || alive || unknown != nil {
+		t.Errorf("signal what is gone: %v, alive: %t, %v", err, alive, unknown)
 	}
+}
+
+// thread tells its id and stays until it may end.
+func thread(tid chan<- int, stay <-chan struct{}) {
+	runtime.LockOSThread()
+	tid <- unix.Gettid()
+	<-stay
 }

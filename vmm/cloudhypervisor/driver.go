@@ -127,7 +127,7 @@ func (d *Driver) launch(cfg vmm.Config, f *files, plan *plan) (_ *Machine, err e
 	}
 	proc.LogUntracked(d.Log, cfg.Name)
 	m := newMachine(d.Log, vmm.Process{
-		PID: proc.PID, StartTime: proc.StartTime, Dir: cfg.Dir, Control: controlPath(cfg.Dir),
+		PID: proc.PID, StartTime: proc.StartTime, Boot: proc.Boot, Dir: cfg.Dir, Control: controlPath(cfg.Dir),
 		Work: f.work, Agent: cfg.Agent, VSock: true, Serial: cfg.Serial, Reboots: cfg.Reboots, Memory: cfg.Memory,
 		Console: process.LogPath(cfg.Console), Userfault: proc.Userfault,
 	}, proc)
@@ -138,10 +138,11 @@ func (d *Driver) launch(cfg vmm.Config, f *files, plan *plan) (_ *Machine, err e
 
 // Adopt takes over the VM of p. NotFound if its process is gone.
 func (d *Driver) Adopt(ctx context.Context, p vmm.Process) (vmm.Machine, error) {
-	proc, err := process.Adopt(p.PID, p.StartTime)
+	proc, err := process.Adopt(p.PID, p.StartTime, p.Boot)
 	if err != nil {
 		return nil, fmt.Errorf("adopt VM: %w", err)
 	}
+	p.Boot = proc.Boot
 	m := newMachine(d.Log, p, proc)
 	m.mtu = d.mtu
 	if err := errors.Join(m.meet(ctx), m.publish()); err != nil {

@@ -106,11 +106,11 @@ func (l Launch) startHere() (*Process, error) {
 	}
 	fd, untracked, err := l.atExec(pid, number, lacking)
 	if err != nil {
-		return nil, errors.Join(err, reap(pid), closePidfd(pidfd))
+		return nil, errors.Join(err, reap(pid, pidfd), closePidfd(pidfd))
 	}
-	p, err := Hold(pid, pidfd)
+	p, err := hold(pid, pidfd)
 	if err != nil {
-		return nil, errors.Join(err, reap(pid))
+		return nil, errors.Join(err, reap(pid, pidfd), closePidfd(pidfd))
 	}
 	p.Userfault, p.Untracked = fd, untracked
 	return p, nil

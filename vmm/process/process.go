@@ -26,6 +26,7 @@ const (
 type Process struct {
 	PID       int
 	StartTime uint64 // field 22 of /proc/PID/stat
+	Boot      string // of the host, as Boot names it
 	// Userfault is the number of its userfaultfd, in the process itself; 0: it has none, and
 	// Untracked says why if one was wanted.
 	Userfault int
@@ -35,21 +36,25 @@ type Process struct {
 }
 
 // Adopt holds the process of that pid. NotFound if it is gone, and if the pid belongs to
-// one that was started at another time.
-func Adopt(pid int, start uint64) (*Process, error) {
-	p, err := Hold(pid, -1)
+// one that was started at another time, or in another boot; empty: the boot is not known, and
+// the caller has seen that the process is the one that is meant.
+func Adopt(pid int, start uint64, boot string) (*Process, error) {
+	p, err := Hold(pid)
 	if err != nil {
 		return nil, err
 	}
-	if p.StartTime != start {
+	if p.StartTime != start || boot != "" && p.Boot != boot {
 		return nil, errors.Join(fmt.Errorf("pid %d belongs to another process now: %w", pid, errdefs.ErrNotFound), p.Close())
 	}
 	return p, nil
 }
 
-// reap ends a child that nobody else knows yet.
-func reap(pid int) error {
-	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+// reap ends a child that nobody else knows yet. It may have been waited for already, and its pid
+// be another's by now, which the pidfd is not.
+func reap(pid, pidfd int) error {
+	if err := unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0); errors.Is(err, unix.ESRCH) {
+		return nil
+	} else if err != nil {
 		return err
 	}
 	for {
@@ -72,29 +77,52 @@ func closePidfd(fd int) error {
 	return unix.Close(fd)
 }
 
-// Hold takes over pidfd, also on error; -1 opens one.
-func Hold(pid, pidfd int) (*Process, error) {
-	var err error
-	if pidfd < 0 {
-		if pidfd, err = unix.PidfdOpen(pid, 0); err != nil {
-			return nil, fmt.Errorf("open process %d: %w: %w", pid, errdefs.ErrNotFound, err)
-		}
+// Hold holds the process that has that pid now. NotFound says that there is none, Unavailable that it
+// cannot be looked at.
+func Hold(pid int) (*Process, error) {
+	pidfd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open process %d: %w: %w", pid, class(err), err)
 	}
-	if err := unix.SetNonblock(pidfd, true); err != nil {
-		return nil, errors.Join(fmt.Errorf("open process %d: %w", pid, err), unix.Close(pidfd))
-	}
-	start, err := startTime(pid)
+	p, err := hold(pid, pidfd)
 	if err != nil {
 		return nil, errors.Join(err, unix.Close(pidfd))
 	}
-	return &Process{PID: pid, StartTime: start, pidfd: os.NewFile(uintptr(pidfd), "pidfd")}, nil
+	return p, nil
+}
+
+// hold takes over pidfd unless it fails.
+func hold(pid, pidfd int) (*Process, error) {
+	if err := unix.SetNonblock(pidfd, true); err != nil {
+		return nil, fmt.Errorf("open process %d: %w", pid, err)
+	}
+	boot, err := Boot()
+	if err != nil {
+		return nil, err
+	}
+	start, err := startTime(pid)
+	if err != nil {
+		return nil, err
+	}
+	return &Process{PID: pid, StartTime: start, Boot: boot, pidfd: os.NewFile(uintptr(pidfd), "pidfd")}, nil
+}
+
+// class of what the kernel says of a process: only that there is none says that it is gone. EINVAL is
+// of a pid that a thread of another process has.
+func class(err error) error {
+	for _, gone := range []error{unix.ESRCH, unix.ENOENT, unix.EINVAL} {
+		if errors.Is(err, gone) {
+			return errdefs.ErrNotFound
+		}
+	}
+	return errdefs.ErrUnavailable
 }
 
 // startTime is field 22 of /proc/PID/stat. The name, field 2, may hold anything.
 func startTime(pid int) (uint64, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return 0, fmt.Errorf("read start time of %d: %w: %w", pid, errdefs.ErrNotFound, err)
+		return 0, fmt.Errorf("read start time of %d: %w: %w", pid, class(err), err)
 	}
 	fields := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:])
 	if len(fields) < 20 {

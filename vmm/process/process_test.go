@@ -11,7 +11,7 @@ import (
 // TestKillClosed: who kills may come a moment behind the one who saw the process end, and
 // closed it. That is no failure.
 func TestKillClosed(t *testing.T) {
-	p, err := Hold(os.Getpid(), -1)
+	p, err := Hold(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -80,7 +80,7 @@ func (d *Driver) Start(ctx context.Context, cfg vmm.Config) (_ vmm.Machine, err 
 	if err != nil {
 		return nil, fmt.Errorf("start VM %s: %w", cfg.Name, err)
 	}
-	p.PID, p.StartTime, p.Userfault = proc.PID, proc.StartTime, proc.Userfault
+	p.PID, p.StartTime, p.Boot, p.Userfault = proc.PID, proc.StartTime, proc.Boot, proc.Userfault
 	proc.LogUntracked(d.Log, cfg.Name)
 	m, err := d.attach(ctx, p, proc, cfg)
 	if err == nil {
@@ -93,10 +93,11 @@ func (d *Driver) Start(ctx context.Context, cfg vmm.Config) (_ vmm.Machine, err 
 // Adopt connects to the VM of p. NotFound if its process is gone; while the shim that
 // had it is still connected, Adopt waits until ctx ends.
 func (d *Driver) Adopt(ctx context.Context, p vmm.Process) (vmm.Machine, error) {
-	proc, err := process.Adopt(p.PID, p.StartTime)
+	proc, err := process.Adopt(p.PID, p.StartTime, p.Boot)
 	if err != nil {
 		return nil, fmt.Errorf("adopt VM: %w", err)
 	}
+	p.Boot = proc.Boot
 	m, err := d.connect(ctx, p, proc)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("adopt VM: %w", err), proc.Close())

@@ -1,0 +1,67 @@
+// Package fdtest takes the file descriptors of a test's process away, as a daemon that has
+// reached its limit (RLIMIT_NOFILE) lacks them.
+package fdtest
+
+import (
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Exhaust leaves the process so many descriptors that it can open; everything else that wants one
+// fails with EMFILE until the test ends, or restore is called. It holds for the whole process, so
+// that no test of the package may run beside it.
+func Exhaust(t *testing.T, left int) (restore func()) {
+	t.Helper()
+	var old unix.Rlimit
+	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, &old); err != nil {
+		t.Fatal(err)
+	}
+	poll(t)
+	limit := old
+	limit.Cur = min(old.Cur, 1024)
+	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &limit, nil); err != nil {
+		t.Fatal(err)
+	}
+	var taken []int
+	for {
+		fd, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			break
+		}
+		taken = append(taken, fd)
+	}
+	if len(taken) < left {
+		t.Fatalf("%d descriptors could be taken, %d are to be left", len(taken), left)
+	}
+	for range left {
+		_ = unix.Close(taken[0])
+		taken = taken[1:]
+	}
+	done := false
+	restore = func() {
+		if done {
+			return
+		}
+		done = true
+		for _, fd := range taken {
+			_ = unix.Close(fd)
+		}
+		if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &old, nil); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(restore)
+	return restore
+}
+
+// poll has the Go runtime open what it polls with now: it does not survive that this fails.
+func poll(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Close()
+	_ = w.Close()
+}

@@ -1,0 +1,116 @@
+package shim
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"godwit.dev/godwit/shim/holder"
+	"godwit.dev/godwit/shim/proc"
+	"godwit.dev/godwit/vmm"
+)
+
+// A journal of an earlier build names its processes without the boot of the host. Where a process
+// has such a pid and start time now, it is asked who it is: after a restart of the host it may be any.
+
+// shim that has the VM, or had it.
+func (j *Journal) shim() proc.ID { return j.Shim.Settle(j.served) }
+
+// holder of the task's pid.
+func (j *Journal) holder() proc.ID { return j.Holder.Settle(holds) }
+
+// vmm names none where none was started.
+func (j *Journal) vmm() proc.ID {
+	if j.Process == nil {
+		return proc.ID{}
+	}
+	return idOf(j.Process).Settle(j.mapped)
+}
+
+func idOf(p *vmm.Process) proc.ID {
+	return proc.ID{PID: p.PID, StartTime: p.StartTime, Boot: p.Boot}
+}
+
+// unlessGone is err, which a call about a process has answered, unless the process is proved to be
+// gone.
+func unlessGone(id proc.ID, err error) error {
+	if err == nil {
+		return nil
+	}
+	alive, unknown := id.Alive()
+	if !alive && unknown == nil {
+		return nil
+	}
+	return errors.Join(err, unknown)
+}
+
+// served reports whether a process is a shim of the VM: each is told the VM's name, also the one
+// that containerd starts to clean up.
+func (j *Journal) served(pid int) (bool, error) {
+	args, err := arguments(pid)
+	if err != nil {
+		return false, err
+	}
+	id, named := flagOf(args, "id")
+	switch {
+	case !named:
+		return false, nil
+	case j.Spec == nil: // a fence, which does not say whose
+		return false, fmt.Errorf("process %d is the shim of %s", pid, id)
+	}
+	namespace, _ := flagOf(args, "namespace")
+	return id == j.Spec.ID && namespace == j.Spec.Namespace, nil
+}
+
+func flagOf(args []string, name string) (value string, ok bool) {
+	at := slices.IndexFunc(args, func(a string) bool { return a == "-"+name || a == "--"+name })
+	if at < 0 || at+1 == len(args) {
+		return "", false
+	}
+	return args[at+1], true
+}
+
+// holds reports whether a process is a holder.
+func holds(pid int) (bool, error) {
+	args, err := arguments(pid)
+	return len(args) > 1 && args[1] == holder.Subcommand, err
+}
+
+func arguments(pid int) ([]string, error) {
+	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
+	if proc.Missing(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look who process %d is: %w", pid, err)
+	}
+	return strings.Split(strings.TrimSuffix(string(data), "\x00"), "\x00"), nil
+}
+
+// mapped reports whether a process has the VM's RAM mapped, which a VMM has from its start to its
+// end.
+func (j *Journal) mapped(pid int) (bool, error) {
+	if j.RAM == "" {
+		return false, fmt.Errorf("process %d: the VM's RAM has no name", pid)
+	}
+	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "maps"))
+	if proc.Missing(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look who process %d is: %w", pid, err)
+	}
+	for line := range bytes.Lines(data) {
+		// address perms offset dev inode path: proc_pid_maps(5). The path may have blanks.
+		path := strings.TrimSuffix(strings.TrimSpace(string(line)), " (deleted)")
+		if strings.HasSuffix(path, " "+j.RAM) {
+			return true, nil
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,227 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/fdtest"
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/shim/proc"
+	"godwit.dev/godwit/vmm"
+)
+
+// Whoever wants to clear, end, adopt or boot a VM, and cannot see whether its processes live, gets
+// Unavailable, touches nothing, and may ask again.
+func TestUnknownDecidesNothing(t *testing.T) {
+	w := newWorld(t)
+	shim, err := w.process()
+	w.must("start process", err)
+	vmm1, err := w.process()
+	w.must("start process", err)
+	p := &vmm.Process{PID: vmm1.PID, StartTime: vmm1.StartTime, Boot: vmm1.Boot}
+	host := w.host()
+	c := &creation{host: host}
+	decide := map[string]func(*Journal) error{
+		"create":        func(j *Journal) error { return c.clearable(t.Context(), j) },
+		"clean up":      host.left,
+		"adopt":         adoptable,
+		"forget":        unowned,
+		"adopt forgot":  forgotten,
+		"detach":        func(j *Journal) error { return detach(t.Context(), host, j, w.links) },
+		"reclaim":       func(j *Journal) error { return free(t.Context(), host, t.TempDir(), j) },
+		"resume a hold": func(j *Journal) error { return (&VM{host: host}).resumeHold(t.Context(), j) },
+	}
+	for name, j := range map[string]Journal{
+		"runs":   {Phase: Own, Shim: shim, Process: p, Holder: shim, NetNS: "/proc/1/ns/net"},
+		"wakes":  {Phase: Own, Waking: true, Shim: shim, Process: p, Holder: shim, NetNS: "/proc/1/ns/net"},
+		"fenced": {Phase: Fenced, Shim: shim, Process: p, Holder: shim, NetNS: "/proc/1/ns/net"},
+	} {
+		for call, fn := range decide {
+			j := j
+			j.Spec = &spec.Spec{Namespace: "ns", ID: "vm"}
+			before := j
+			if call == "resume a hold" {
+				j.Phase, before.Phase = Sending, Sending
+			}
+			w.net.detached = ""
+			restore := fdtest.Exhaust(t, 0)
+			err := fn(&j)
+			restore()
+			if !errdefs.IsUnavailable(err) || !errors.Is(err, proc.ErrUnknown) {
+				t.Errorf("%s of a VM that %s, without descriptors = %v, want Unavailable", call, name, err)
+			}
+			if j.Adopted != before.Adopted || j.Phase != before.Phase || w.net.detached != "" {
+				t.Errorf("%s of a VM that %s changed it: %+v, detached %q", call, name, j, w.net.detached)
+			}
+			if !lives(shim) || !lives(vmm1) {
+				t.Fatalf("%s of a VM that %s killed a process", call, name)
+			}
+		}
+	}
+}
+
+// hears tells of a log line and drops the others.
+type hears struct {
+	slog.Handler
+	line  string
+	heard func()
+}
+
+func (h hears) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == h.line {
+		h.heard()
+	}
+	return nil
+}
+func (h hears) WithAttrs([]slog.Attr) slog.Handler { return h }
+
+// A VM that is given back to a node without descriptors is not killed for that: it stands still until
+// there are some, and runs on.
+func TestThawWithoutDescriptors(t *testing.T) {
+	w := newWorld(t).running()
+	vm, _ := w.service.the()
+	_, err := w.capture()
+	w.must("capture", err)
+	var restore func()
+	tries := 0
+	vm.log = slog.New(hears{slog.NewTextHandler(io.Discard, nil), "thaw: the host lacks descriptors or memory; it is tried again", func() {
+		if tries++; tries == 3 {
+			restore()
+		}
+	}})
+	restore = fdtest.Exhaust(t, 0)
+	_, err = w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
+	restore()
+	w.must("abort", err)
+	if tries < 3 {
+		t.Errorf("it was tried %d times without descriptors", tries)
+	}
+	if !vm.is(Running) || !w.machine.running() || !lives(w.machine.id) {
+		t.Errorf("VM is %s, runs %t, its VMM lives: %t", vm.state, w.machine.running(), lives(w.machine.id))
+	}
+}
+
+// A journal that cannot be read may be of a VM in the same cgroup: nobody in there is killed.
+func TestReclaimSparesWhoMayBeInTheCgroup(t *testing.T) {
+	w := newWorld(t)
+	first, second := w.cfg.VMDir("ns", "first"), w.cfg.VMDir("other", "second")
+	id, err := w.process()
+	w.must("start process", err)
+	root := t.TempDir()
+	files(t, root, map[string]string{"cgroup.procs": "", "vms/cgroup.procs": strconv.Itoa(id.PID)})
+	dirs := []string{filepath.Join(root, "vms")}
+	j := &Journal{Phase: Own, Cgroup: dirs, Private: dirs}
+	w.must("write journal", j.store(first))
+	w.must("make what cannot be read", os.MkdirAll(journalFile(second), 0o700))
+	if err := reclaim(t.Context(), w.host(), first, j); err == nil {
+		t.Error("the first was reclaimed whole")
+	}
+	if _, err := loadJournal(first); err != nil || !lives(id) {
+		t.Errorf("the second VM's process lives: %t; the first one's journal: %v", lives(id), err)
+	}
+	for left := range 3 {
+		restore := fdtest.Exhaust(t, left)
+		private, err := alone(first, dirs)
+		restore()
+		if err == nil {
+			t.Errorf("with %d descriptors the cgroup is the first VM's alone: %v", left, private)
+		}
+	}
+	w.must("forget the second", os.RemoveAll(second))
+}
+
+// started runs a shell that waits, with these arguments behind its script.
+func started(t *testing.T, dir string, args ...string) proc.ID {
+	t.Helper()
+	cmd := exec.Command("/bin/sh", args...)
+	cmd.Dir = dir
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = stdin.Close(); _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	id, err := proc.Find(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// A journal of an earlier build does not say of which boot its processes are. One that has such a pid and
+// start time today is the VM's if it says so itself: a shim by the VM's name, a VMM by the VM's RAM. Any
+// other one lives on, and the VM's counts as gone.
+func TestJournalWithoutBoot(t *testing.T) {
+	dir := t.TempDir()
+	files(t, dir, map[string]string{"holder": "read x"})
+	wait := []string{"-c", "read x; exit", "sh"}
+	ours := started(t, dir, append(wait, "-namespace", "ns", "-id", "vm")...)
+	theirs := started(t, dir, append(wait, "-namespace", "ns", "-id", "other")...)
+	stranger := started(t, dir, wait...)
+	held := started(t, dir, "holder")
+	shell, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(ours.PID), "exe"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sp := &spec.Spec{Namespace: "ns", ID: "vm"}
+	old := func(id proc.ID) proc.ID { id.Boot = ""; return id }
+	process := func(id proc.ID) *vmm.Process { return &vmm.Process{PID: id.PID, StartTime: id.StartTime} }
+	for name, c := range map[string]struct {
+		id            proc.ID
+		alive, unsure bool
+	}{
+		"its shim":                  {id: (&Journal{Spec: sp, Shim: old(ours)}).shim(), alive: true},
+		"another VM's shim":         {id: (&Journal{Spec: sp, Shim: old(theirs)}).shim()},
+		"no shim":                   {id: (&Journal{Spec: sp, Shim: old(stranger)}).shim()},
+		"a shim, of a fence":        {id: (&Journal{Shim: old(ours)}).shim(), unsure: true},
+		"no shim, of a fence":       {id: (&Journal{Shim: old(stranger)}).shim()},
+		"a holder":                  {id: (&Journal{Holder: old(held)}).holder(), alive: true},
+		"no holder":                 {id: (&Journal{Holder: old(stranger)}).holder()},
+		"a VMM with the VM's RAM":   {id: (&Journal{RAM: shell, Process: process(ours)}).vmm(), alive: true},
+		"a process without the RAM": {id: (&Journal{RAM: shell + ".other", Process: process(ours)}).vmm()},
+		"a VMM, of RAM unknown":     {id: (&Journal{Process: process(ours)}).vmm(), unsure: true},
+		"no VMM":                    {id: (&Journal{}).vmm()},
+	} {
+		alive, err := c.id.Alive()
+		if alive != c.alive || errdefs.IsUnavailable(err) != c.unsure || (err != nil) != c.unsure {
+			t.Errorf("%s: alive %t, %v; want %t, unsure %t", name, alive, err, c.alive, c.unsure)
+		}
+	}
+	j := &Journal{Spec: sp, Shim: old(ours)}
+	restore := fdtest.Exhaust(t, 0)
+	shim := j.shim()
+	restore()
+	if _, err := shim.Alive(); !errdefs.IsUnavailable(err) {
+		t.Errorf("a shim that could not be looked at: %v", err)
+	}
+	w := newWorld(t)
+	left := &Journal{Phase: Own, Spec: sp, Shim: old(theirs), Holder: old(stranger), Process: process(stranger), RAM: filepath.Join(dir, "ram")}
+	w.must("clean up what another boot has left", w.host().left(left))
+	w.must("free", free(t.Context(), w.host(), t.TempDir(), left))
+	for _, id := range []proc.ID{theirs, stranger} {
+		if !lives(id) {
+			t.Errorf("process %d, which is not the VM's, was killed", id.PID)
+		}
+	}
+}
+
+// lives reports whether a process does, which in a test is always known.
+func lives(id proc.ID) bool {
+	alive, err := id.Alive()
+	if err != nil {
+		panic(err)
+	}
+	return alive
+}

@@ -1,0 +1,79 @@
+package process
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/api/fdtest"
+)
+
+// A process that cannot be looked at for want of a descriptor is not called gone; one that is gone,
+// or of another boot, is.
+func TestAdoptKnowsWhatIsGone(t *testing.T) {
+	cmd := exec.Command("sleep", "600")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	p, err := Hold(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	for left := range 2 {
+		restore := fdtest.Exhaust(t, left)
+		_, err := Adopt(p.PID, p.StartTime, p.Boot)
+		restore()
+		if !errdefs.IsUnavailable(err) || errdefs.IsNotFound(err) {
+			t.Errorf("with %d descriptors adopt = %v, want Unavailable", left, err)
+		}
+	}
+	if _, err := Adopt(p.PID, p.StartTime, "another"); !errdefs.IsNotFound(err) {
+		t.Errorf("adopt what ran in another boot = %v, want NotFound", err)
+	}
+	same, err := Adopt(p.PID, p.StartTime, "")
+	if err != nil {
+		t.Fatalf("adopt what an earlier build wrote down: %v", err)
+	}
+	if same.Boot != p.Boot {
+		t.Errorf("its boot is %q, want %q", same.Boot, p.Boot)
+	}
+	_ = same.Close()
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	if _, err := Adopt(p.PID, p.StartTime, p.Boot); !errdefs.IsNotFound(err) {
+		t.Errorf("adopt what is gone = %v, want NotFound", err)
+	}
+}
+
+// A child that was waited for already is ended without a signal to whoever has its pid by now: here
+// the pid is that of another process, and the descriptor is the child's.
+func TestReapSparesAnother(t *testing.T) {
+	child, other := exec.Command("true"), exec.Command("sleep", "600")
+	for _, cmd := range []*exec.Cmd{child, other} {
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { _ = other.Process.Kill(); _ = other.Wait() })
+	pidfd, err := unix.PidfdOpen(child.Process.Pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := os.NewFile(uintptr(pidfd), "pidfd")
+	defer file.Close()
+	if err := child.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if err := reap(other.Process.Pid, pidfd); err != nil {
+		t.Errorf("reap = %v", err)
+	}
+	var status unix.WaitStatus
+	if pid, err := unix.Wait4(other.Process.Pid, &status, unix.WNOHANG, nil); pid != 0 || err != nil {
+		t.Errorf("the other process has ended: pid %d, status %#x, %v", pid, status, err)
+	}
+}
