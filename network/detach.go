@@ -182,7 +182,7 @@ func (s *session) restoreRoutes(ctx context.Context, l netlink.Link, want []Rout
 	for _, r := range onLinkFirst(want) {
 		if !slices.Contains(now, r) {
 			err = errors.Join(err, s.step(ctx, "restore route of", name, func() error {
-				return exists(s.nl.RouteAdd(r.netlink(index)))
+				return exists(s.nl.RouteAppend(r.netlink(index))) // there may be one by another gateway or NIC
 			}))
 		}
 	}

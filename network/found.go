@@ -91,25 +91,6 @@ func (a Address) netlink() *netlink.Addr {
 // key is what makes an address the same one; lifetimes run on and flags settle.
 func (a Address) key() [2]netip.Prefix { return [2]netip.Prefix{a.Prefix, a.Peer} }
 
-func (s *session) routes(l netlink.Link) ([]Route, error) {
-	list, err := dump(func() ([]netlink.Route, error) {
-		filter := &netlink.Route{LinkIndex: l.Attrs().Index, Table: unix.RT_TABLE_UNSPEC}
-		return s.nl.RouteListFiltered(netlink.FAMILY_ALL, filter,
-			netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE)
-	})
-	if err != nil {
-		return nil, err
-	}
-	var out []Route
-	for _, r := range list {
-		if r.Table == unix.RT_TABLE_LOCAL { // the kernel's own, made with each address
-			continue
-		}
-		out = append(out, readRoute(r))
-	}
-	return out, nil
-}
-
 func readRoute(r netlink.Route) Route {
 	f := Route{Table: r.Table, Protocol: int(r.Protocol), Type: r.Type, Scope: int(r.Scope),
 		Priority: r.Priority, TOS: r.Tos, OnLink: r.Flags&unix.RTNH_F_ONLINK != 0,

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -106,8 +107,12 @@ func guestAddresses(found []Address) []netip.Prefix {
 	return out
 }
 
+// usual6 is the metric that the kernel gives an IPv6 route without one (IP6_RT_PRIO_USER).
+const usual6 = 1024
+
 // guestRoutes are those of the main table that do not follow from an address; those
-// on the link come first, because a gateway may need them.
+// on the link come first, because a gateway may need them. Of several routes to one
+// destination the preferred one, of the lowest metric, comes first.
 func guestRoutes(found []Route) []spec.Route {
 	var out []spec.Route
 	for _, r := range found {
@@ -117,17 +122,18 @@ func guestRoutes(found []Route) []spec.Route {
 			continue
 		}
 		g := spec.Route{Destination: dst, Gateway: r.Gateway, Source: r.Source,
-			Scope: r.Scope, IPv6: dst.Addr().Is6()}
+			Scope: r.Scope, IPv6: dst.Addr().Is6(),
+			Metric: r.Priority, OnLink: r.OnLink, MTU: r.MTU, AdvMSS: r.AdvMSS}
+		if g.IPv6 && g.Metric == usual6 { // the guest's kernel gives it, too
+			g.Metric = 0
+		}
 		if dst.Bits() == 0 {
 			g.Destination = netip.Prefix{}
 		}
 		out = append(out, g)
 	}
 	slices.SortStableFunc(out, func(a, b spec.Route) int {
-		if c := b.Scope - a.Scope; c != 0 {
-			return c
-		}
-		return strings.Compare(gateway(a), gateway(b))
+		return cmp.Or(b.Scope-a.Scope, a.Metric-b.Metric, strings.Compare(gateway(a), gateway(b)))
 	})
 	return out
 }

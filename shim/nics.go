@@ -22,8 +22,11 @@ func agentNICs(nics []spec.NIC) []*agentv1.NIC {
 }
 
 func agentRoute(r spec.Route) *agentv1.Route {
-	out := &agentv1.Route{Scope: uint32(r.Scope), Family: "4"}
-	if r.IPv6 || r.Gateway.Is6() || r.Destination.Addr().Is6() {
+	out := &agentv1.Route{
+		Scope: uint32(r.Scope), Family: "4",
+		Metric: uint32(r.Metric), Mtu: uint32(r.MTU), Advmss: uint32(r.AdvMSS), OnLink: r.OnLink,
+	}
+	if r.IPv6 || r.Destination.Addr().Is6() {
 		out.Family = "6"
 	}
 	if r.Destination.IsValid() {

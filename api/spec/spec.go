@@ -95,7 +95,11 @@ type Route struct {
 	Gateway     netip.Addr   `json:"gateway,omitzero"` // zero: on link
 	Source      netip.Addr   `json:"source,omitzero"`
 	Scope       int          `json:"scope,omitempty"` // as in rtnetlink(7)
-	IPv6        bool         `json:"ipv6,omitempty"`
+	IPv6        bool         `json:"ipv6,omitempty"`  // of the destination; an IPv4 route may have an IPv6 gateway
+	Metric      int          `json:"metric,omitempty"`
+	OnLink      bool         `json:"onLink,omitempty"` // the gateway is on the link though no address says so
+	MTU         int          `json:"mtu,omitempty"`    // bytes; 0: that of the NIC
+	AdvMSS      int          `json:"advmss,omitempty"` // bytes; 0: the kernel's choice
 }
 
 // Container is what runs in a VM that was made from a container image.

@@ -46,28 +46,49 @@ func (s *Service) configure(nics []*agentv1.NIC) error {
 	if err := s.opts.Network(); err != nil {
 		return err
 	}
-	for _, n := range nics {
-		if err := configureNIC(n); err != nil {
-			return fmt.Errorf("configure NIC %s: %w", n.Mac, err)
+	links := make([]netlink.Link, len(nics))
+	find := func(n *agentv1.NIC, i int) (err error) { links[i], err = findNIC(n.Mac); return err }
+	with := func(step func(*agentv1.NIC, netlink.Link) error) func(*agentv1.NIC, int) error {
+		return func(n *agentv1.NIC, i int) error { return step(n, links[i]) }
+	}
+	for _, step := range []func(*agentv1.NIC, int) error{find, with(freeName), with(rename), with(configureNIC)} {
+		for i, n := range nics {
+			if err := step(n, i); err != nil {
+				return fmt.Errorf("configure NIC %s: %w", n.Mac, err)
+			}
 		}
 	}
 	return nil
 }
 
-func configureNIC(n *agentv1.NIC) error {
-	link, err := findNIC(n.Mac)
-	if err != nil {
-		return err
+// freeName gives a NIC that will have another name one that nothing else has: its present name may
+// be wanted for another NIC. The kernel renames a link only while it is down.
+func freeName(n *agentv1.NIC, link netlink.Link) error {
+	if n.Name == "" || n.Name == link.Attrs().Name {
+		return nil
 	}
-	if n.Name != "" && n.Name != link.Attrs().Name {
-		if err := netlink.LinkSetDown(link); err != nil {
-			return fmt.Errorf("take %s down: %w", link.Attrs().Name, err)
-		}
-		if err := netlink.LinkSetName(link, n.Name); err != nil {
-			return fmt.Errorf("rename %s to %s: %w", link.Attrs().Name, n.Name, err)
-		}
-		link.Attrs().Name = n.Name
+	if err := netlink.LinkSetDown(link); err != nil {
+		return fmt.Errorf("take %s down: %w", link.Attrs().Name, err)
 	}
+	return setName(link, fmt.Sprintf("godwit%d", link.Attrs().Index))
+}
+
+func rename(n *agentv1.NIC, link netlink.Link) error {
+	if n.Name == "" || n.Name == link.Attrs().Name {
+		return nil
+	}
+	return setName(link, n.Name)
+}
+
+func setName(link netlink.Link, name string) error {
+	if err := netlink.LinkSetName(link, name); err != nil {
+		return fmt.Errorf("rename %s to %s: %w", link.Attrs().Name, name, err)
+	}
+	link.Attrs().Name = name
+	return nil
+}
+
+func configureNIC(n *agentv1.NIC, link netlink.Link) error {
 	if n.Mtu != 0 {
 		if err := netlink.LinkSetMTU(link, int(n.Mtu)); err != nil {
 			return fmt.Errorf("set mtu %d: %w", n.Mtu, err)
@@ -157,71 +178,4 @@ func setAddresses(link netlink.Link, cidrs []string) error {
 		}
 	}
 	return nil
-}
-
-// setRoutes replaces the routes that are not the kernel's own.
-func setRoutes(link netlink.Link, routes []*agentv1.Route) error {
-	var want []*netlink.Route
-	for _, r := range routes {
-		route, err := parseRoute(link, r)
-		if err != nil {
-			return err
-		}
-		want = append(want, route)
-	}
-	have, err := whole(func() ([]netlink.Route, error) { return netlink.RouteList(link, netlink.FAMILY_ALL) })
-	if err != nil {
-		return fmt.Errorf("list routes: %w", err)
-	}
-	for _, r := range have {
-		if r.Protocol == unix.RTPROT_KERNEL {
-			continue
-		}
-		if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("remove route %s: %w", r, err)
-		}
-	}
-	// Routes on the link first: the gateways of the others are reached by them.
-	for _, direct := range []bool{true, false} {
-		for _, r := range want {
-			if (r.Gw == nil) != direct {
-				continue
-			}
-			if err := netlink.RouteReplace(r); err != nil {
-				return fmt.Errorf("add route %s: %w", r, err)
-			}
-		}
-	}
-	return nil
-}
-
-func parseRoute(link netlink.Link, r *agentv1.Route) (*netlink.Route, error) {
-	bad := func(field, value string) error {
-		return fmt.Errorf("route: %s %q: %w", field, value, errdefs.ErrInvalidArgument)
-	}
-	route := &netlink.Route{LinkIndex: link.Attrs().Index, Scope: netlink.Scope(r.Scope), Protocol: unix.RTPROT_STATIC}
-	if r.Gateway != "" {
-		if route.Gw = net.ParseIP(r.Gateway); route.Gw == nil {
-			return nil, bad("gateway", r.Gateway)
-		}
-	}
-	if r.Source != "" {
-		if route.Src = net.ParseIP(r.Source); route.Src == nil {
-			return nil, bad("source", r.Source)
-		}
-	}
-	if r.Destination != "" {
-		_, dst, err := net.ParseCIDR(r.Destination)
-		if err != nil {
-			return nil, bad("destination", r.Destination)
-		}
-		route.Dst = dst
-		return route, nil
-	}
-	zero := net.IPv4zero.To4()
-	if r.Family == "6" || route.Gw != nil && route.Gw.To4() == nil {
-		zero = net.IPv6zero
-	}
-	route.Dst = &net.IPNet{IP: zero, Mask: net.CIDRMask(0, 8*len(zero))}
-	return route, nil
 }

@@ -483,6 +483,10 @@ type Route struct {
 	Source      string
 	Scope       uint32
 	Family      string
+	Metric      uint32
+	Mtu         uint32
+	Advmss      uint32
+	OnLink      bool
 	unknown     bool
 }
 
@@ -493,6 +497,10 @@ func (m *Route) AppendTo(b []byte) []byte {
 	b = appendString(b, 3, m.Source)
 	b = AppendNumber(b, 4, uint64(m.Scope))
 	b = appendString(b, 5, m.Family)
+	b = AppendNumber(b, 6, uint64(m.Metric))
+	b = AppendNumber(b, 7, uint64(m.Mtu))
+	b = AppendNumber(b, 8, uint64(m.Advmss))
+	b = appendBool(b, 9, m.OnLink)
 	return b
 }
 
@@ -510,6 +518,14 @@ func (m *Route) Unmarshal(b []byte) error {
 			m.Scope = uint32(v.Number)
 		case 5<<TypeBits | Bytes:
 			m.Family = string(v.Data)
+		case 6<<TypeBits | Varint:
+			m.Metric = uint32(v.Number)
+		case 7<<TypeBits | Varint:
+			m.Mtu = uint32(v.Number)
+		case 8<<TypeBits | Varint:
+			m.Advmss = uint32(v.Number)
+		case 9<<TypeBits | Varint:
+			m.OnLink = v.Number != 0
 		default:
 			m.unknown = true
 		}

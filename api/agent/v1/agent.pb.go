@@ -788,7 +788,11 @@ type Route struct {
 	Gateway       string                 `protobuf:"bytes,2,opt,name=gateway,proto3" json:"gateway,omitempty"`         // empty: on link
 	Source        string                 `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
 	Scope         uint32                 `protobuf:"varint,4,opt,name=scope,proto3" json:"scope,omitempty"`
-	Family        string                 `protobuf:"bytes,5,opt,name=family,proto3" json:"family,omitempty"` // "4" or "6", needed when destination and gateway are empty
+	Family        string                 `protobuf:"bytes,5,opt,name=family,proto3" json:"family,omitempty"` // of the destination, "4" or "6": needed when destination is empty
+	Metric        uint32                 `protobuf:"varint,6,opt,name=metric,proto3" json:"metric,omitempty"`
+	Mtu           uint32                 `protobuf:"varint,7,opt,name=mtu,proto3" json:"mtu,omitempty"`                     // bytes; 0: that of the NIC
+	Advmss        uint32                 `protobuf:"varint,8,opt,name=advmss,proto3" json:"advmss,omitempty"`               // bytes; 0: the kernel's choice
+	OnLink        bool                   `protobuf:"varint,9,opt,name=on_link,json=onLink,proto3" json:"on_link,omitempty"` // the gateway is on the link though no address says so
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -856,6 +860,34 @@ func (x *Route) GetFamily() string {
 		return x.Family
 	}
 	return ""
+}
+
+func (x *Route) GetMetric() uint32 {
+	if x != nil {
+		return x.Metric
+	}
+	return 0
+}
+
+func (x *Route) GetMtu() uint32 {
+	if x != nil {
+		return x.Mtu
+	}
+	return 0
+}
+
+func (x *Route) GetAdvmss() uint32 {
+	if x != nil {
+		return x.Advmss
+	}
+	return 0
+}
+
+func (x *Route) GetOnLink() bool {
+	if x != nil {
+		return x.OnLink
+	}
+	return false
 }
 
 type NIC struct {
@@ -2917,13 +2949,17 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x05files\x18\x01 \x03(\v2\x15.godwit.agent.v1.FileR\x05files\"\x0e\n" +
 	"\fCopyResponse\"\x1d\n" +
 	"\aAddress\x12\x12\n" +
-	"\x04cidr\x18\x01 \x01(\tR\x04cidr\"\x89\x01\n" +
+	"\x04cidr\x18\x01 \x01(\tR\x04cidr\"\xe4\x01\n" +
 	"\x05Route\x12 \n" +
 	"\vdestination\x18\x01 \x01(\tR\vdestination\x12\x18\n" +
 	"\agateway\x18\x02 \x01(\tR\agateway\x12\x16\n" +
 	"\x06source\x18\x03 \x01(\tR\x06source\x12\x14\n" +
 	"\x05scope\x18\x04 \x01(\rR\x05scope\x12\x16\n" +
-	"\x06family\x18\x05 \x01(\tR\x06family\"\x8b\x01\n" +
+	"\x06family\x18\x05 \x01(\tR\x06family\x12\x16\n" +
+	"\x06metric\x18\x06 \x01(\rR\x06metric\x12\x10\n" +
+	"\x03mtu\x18\a \x01(\rR\x03mtu\x12\x16\n" +
+	"\x06advmss\x18\b \x01(\rR\x06advmss\x12\x17\n" +
+	"\aon_link\x18\t \x01(\bR\x06onLink\"\x8b\x01\n" +
 	"\x03NIC\x12\x10\n" +
 	"\x03mac\x18\x01 \x01(\tR\x03mac\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
