@@ -33,6 +33,11 @@ func attach(ctx context.Context, path string, owner Owner, links []Link, fail fu
 	if err != nil {
 		return nil, err
 	}
+	for _, l := range links {
+		if l.Owner != "" && l.Owner != alias {
+			return nil, fmt.Errorf("attach network of %s: interface %s is %s's: %w", owner.VM, l.Interface, l.Owner, errdefs.ErrInvalidArgument)
+		}
+	}
 	// To flush an interface of the node would cut the node off.
 	if host, err := IsHost(path); err == nil && host {
 		return nil, fmt.Errorf("attach network of %s: namespace %q is the node's own: %w", owner.VM, path, errdefs.ErrFailedPrecondition)
@@ -130,7 +135,7 @@ func (s *session) wire(ctx context.Context, link Link) error {
 	if err := s.redirect(ctx, iface, tap); err != nil {
 		return err
 	}
-	if err := s.redirect(ctx, tap, iface); err != nil {
+	if err := s.release(ctx, link, tap, iface); err != nil {
 		return err
 	}
 	return s.flush(ctx, iface)

@@ -199,6 +199,57 @@ func TestAttachRepeated(t *testing.T) {
 	}
 }
 
+// A Detach or Leave that comes again, after another VM has attached the same interface, touches
+// nothing of that VM.
+func TestDetachAfterAnotherVM(t *testing.T) {
+	f := newFabric(t, 1, 1500)
+	ns := f.nodes[0]
+	first, err := Own(owner, mustRead(t, ns))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := Attach(t.Context(), ns, owner, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Detach(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	settled(t, ns)
+	other := Owner{Node: owner.Node, VM: "test/other", Generation: 1}
+	second, err := Own(other, mustRead(t, ns))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Attach(t.Context(), ns, owner, second); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("links of another owner: %v", err)
+	}
+	b, err := Attach(t.Context(), ns, other, second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	wired := state(t, ns)
+	for name, again := range map[string]func() error{
+		"Detach": func() error { return Detach(t.Context(), ns, first) },
+		"Leave":  func() error { return Leave(t.Context(), ns, first) },
+	} {
+		if err := again(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if diff := cmp.Diff(wired, state(t, ns)); diff != "" {
+			t.Errorf("%s of the VM before changed the namespace:\n%s", name, diff)
+		}
+	}
+	if err := b.Up(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	newGuest(t, b, 0).serve(t)
+	if err := echo(f.ns, "10.88.0.2", 100, 10*time.Second); err != nil {
+		t.Error(err)
+	}
+}
+
 // A wake with another MAC than the CNI chose: the wire sees the guest's, and Detach
 // gives the interface its own back.
 func TestAttachGuestMAC(t *testing.T) {

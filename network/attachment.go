@@ -88,7 +88,7 @@ func (a *Attachment) Up(ctx context.Context) error {
 	err := a.each(ctx, "up", func(link Link, tap netlink.Link) error {
 		iface, err := a.s.link(link.Interface)
 		if err == nil {
-			err = a.s.redirect(ctx, tap, iface) // which Mute takes away
+			err = a.s.release(ctx, link, tap, iface) // which Mute takes away
 		}
 		if err != nil {
 			return err

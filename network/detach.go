@@ -14,7 +14,7 @@ import (
 // Detach deletes the taps, which cuts off whoever still holds one, and makes each
 // interface again what Read found. It needs the links alone, may be called from any
 // state in between and again after success; a namespace, interface or tap that is
-// gone counts as done (S0-43).
+// gone counts as done (S0-43), and so does one that another owner has attached since.
 func Detach(ctx context.Context, netnsPath string, links []Link) error {
 	s, err := openSession(netnsPath)
 	if errdefs.IsNotFound(err) {
@@ -42,7 +42,7 @@ func (s *session) deleteTaps(ctx context.Context, links []Link) (err error) {
 	for _, l := range links {
 		for _, tap := range []string{l.Tap, l.Sink} {
 			if tap != "" {
-				err = errors.Join(err, s.step(ctx, "delete tap", tap, func() error { return s.deleteTap(tap) }))
+				err = errors.Join(err, s.step(ctx, "delete tap", tap, func() error { return s.deleteTapOf(l, tap) }))
 			}
 		}
 	}
@@ -58,6 +58,9 @@ func (s *session) restore(ctx context.Context, link Link) error {
 	}
 	if l.Attrs().Index != link.Found.Index {
 		return nil // another one of that name
+	}
+	if taken, err := s.taken(link, l); err != nil || taken {
+		return err
 	}
 	name, found := link.Interface, link.Found
 	errs := []error{

@@ -7,6 +7,7 @@ import (
 )
 
 const (
+	etherIPv4 = 0x0800
 	etherARP  = 0x0806
 	etherRARP = 0x8035
 	etherIPv6 = 0x86dd

@@ -44,6 +44,9 @@ func (s *session) hush(ctx context.Context, link Link) error {
 	if l.Attrs().Index != link.Found.Index {
 		return nil // another one of that name
 	}
+	if taken, err := s.taken(link, l); err != nil || taken {
+		return err
+	}
 	err = s.step(ctx, "set down", link.Interface, func() error { return s.nl.LinkSetDown(l) })
 	if err != nil {
 		return err // what stands now is silent

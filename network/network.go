@@ -28,6 +28,11 @@ type Link struct {
 	Sink      string   `json:"sink,omitempty"` // tap that gets the guest's DHCP, see Serve: "dhcp0"; empty: none
 	NIC       spec.NIC `json:"nic"`            // as the guest has it; Read fills it as found
 	Found     Found    `json:"found"`          // what Detach puts back; only Read writes it
+	// Spoof is what the guest may name as its source, SpoofAllow or SpoofDeny; empty is SpoofAllow.
+	Spoof string `json:"spoof,omitempty"`
+	// Owner is whose tap it is, as Own writes it. Detach and Leave touch nothing that is another
+	// owner's by now. Empty in what a build before has written.
+	Owner string `json:"owner,omitempty"`
 	// Neighbors are MACs of gateways, see FindGateways.
 	Neighbors map[netip.Addr]string `json:"neighbors,omitempty"`
 }

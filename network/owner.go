@@ -3,6 +3,7 @@ package network
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -28,6 +29,26 @@ func (o Owner) alias() (string, error) {
 		return "", fmt.Errorf("name owner %q: node %q is not 12 hexadecimal digits: %w", o.VM, o.Node, errdefs.ErrInvalidArgument)
 	}
 	return a, nil
+}
+
+// Own answers the links with their owner written into them.
+func Own(owner Owner, links []Link) ([]Link, error) {
+	alias, err := owner.alias()
+	if err != nil {
+		return nil, err
+	}
+	links = slices.Clone(links)
+	for i := range links {
+		links[i].Owner = alias
+	}
+	return links, nil
+}
+
+// others reports whether a tap of that alias belongs to another VM than the link does, or to
+// another attempt of the same VM.
+func (l Link) others(alias string) bool {
+	_, ours := parseAlias(alias)
+	return ours && l.Owner != "" && alias != l.Owner
 }
 
 // parseAlias is the reverse of alias; ok is false for a link that is not ours. Taps of

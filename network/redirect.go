@@ -20,8 +20,8 @@ func (s *session) redirect(ctx context.Context, from, to netlink.Link) error {
 	return s.redirectSome(ctx, from, to, nil)
 }
 
-// redirectSome does so with the frames that have all of keys. The filters of one
-// interface are asked in the order in which they were made.
+// redirectSome does so with the frames that have all of keys; a nil to leaves them to the kernel.
+// The filters of one interface are asked in the order in which they were made.
 func (s *session) redirectSome(ctx context.Context, from, to netlink.Link, keys []netlink.TcU32Key) error {
 	name, index := from.Attrs().Name, from.Attrs().Index
 	err := s.step(ctx, "add ingress qdisc to", name, func() error {
@@ -40,7 +40,13 @@ func (s *session) redirectSome(ctx context.Context, from, to netlink.Link, keys 
 	if err != nil {
 		return err
 	}
-	if len(there) == 1 && there[0] == to.Attrs().Index {
+	target := 0
+	var actions []netlink.Action
+	if to != nil {
+		target = to.Attrs().Index
+		actions = []netlink.Action{netlink.NewMirredAction(target)}
+	}
+	if len(there) == 1 && there[0] == target {
 		return nil
 	} else if len(there) != 0 {
 		return fmt.Errorf("redirect %s: it has ingress filters already: %w", name, errdefs.ErrFailedPrecondition)
@@ -49,7 +55,7 @@ func (s *session) redirectSome(ctx context.Context, from, to netlink.Link, keys 
 		f := &netlink.U32{
 			FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: netlink.MakeHandle(0xffff, 0),
 				Priority: 1, Protocol: unix.ETH_P_ALL},
-			Actions: []netlink.Action{netlink.NewMirredAction(to.Attrs().Index)},
+			Actions: actions,
 		}
 		if keys != nil { // nil: the library matches all
 			f.Sel = &netlink.TcU32Sel{Flags: netlink.TC_U32_TERMINAL, Nkeys: uint8(len(keys)), Keys: keys}

@@ -75,12 +75,15 @@ func standIns() (keys []netlink.TcU32Key) {
 	return keys
 }
 
+// extensions are the headers that may lie between an IPv6 header and what it carries: hop-by-hop,
+// routing, fragment, authentication, destination options (RFC 8200).
+var extensions = []uint32{0, 43, 44, 51, 60}
+
 // hidden are advertisements of routers behind extension headers, which nobody sends who
 // means well (RFC 7113): a hop limit of 255, as every guest demands of an advertisement,
 // and a source on the link. Listener queries have a hop limit of 1.
 func hidden() (all [][]netlink.TcU32Key) {
-	const hopByHop, routing, fragment, authentication, options = 0, 43, 44, 51, 60
-	for _, next := range []uint32{hopByHop, routing, fragment, authentication, options} {
+	for _, next := range extensions {
 		all = append(all, []netlink.TcU32Key{isIPv6, key(atNext, next<<8|255, 0xffff), key(atSource, 0xfe80<<16, 0xffc0<<16)})
 	}
 	return all

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/containerd/errdefs"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -96,14 +98,37 @@ func control(f *os.File, request uint, value int) error {
 
 // deleteTap is the fence: whoever still holds the tap gets EBADFD for every frame
 // from here on. A link of that name that is not a tap of ours stays.
-func (s *session) deleteTap(name string) error {
+func (s *session) deleteTap(name string) error { return s.deleteTapOf(Link{}, name) }
+
+// deleteTapOf deletes a tap of the link, unless another owner has made it.
+func (s *session) deleteTapOf(link Link, name string) error {
 	l, err := s.link(name)
 	if err != nil {
 		return gone(err)
 	}
-	_, ours := parseAlias(l.Attrs().Alias)
-	if l.Type() != "tuntap" || !ours {
+	alias := l.Attrs().Alias
+	_, ours := parseAlias(alias)
+	if l.Type() != "tuntap" || !ours || link.others(alias) {
 		return nil
 	}
 	return gone(s.nl.LinkDel(l))
+}
+
+// taken reports whether the frames of the link's interface go to the tap of another owner, who has
+// attached it since.
+func (s *session) taken(link Link, iface netlink.Link) (bool, error) {
+	targets, err := s.redirects(iface, nil)
+	if err != nil || len(targets) == 0 {
+		return false, err
+	}
+	all, err := dump(s.nl.LinkList)
+	if err != nil {
+		return false, fmt.Errorf("list interfaces: %w", err)
+	}
+	for _, l := range all {
+		if slices.Contains(targets, l.Attrs().Index) && link.others(l.Attrs().Alias) {
+			return true, nil
+		}
+	}
+	return false, nil
 }

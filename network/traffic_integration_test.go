@@ -61,7 +61,7 @@ func listen(t *testing.T, ns, dev string) wire {
 	return w
 }
 
-// drain gives the frames that have arrived from that MAC.
+// drain gives the frames that have arrived from that MAC, or from any.
 func (w wire) drain(from string) (frames [][]byte) {
 	mac, _ := net.ParseMAC(from)
 	buf := make([]byte, 1<<16)
@@ -70,7 +70,7 @@ func (w wire) drain(from string) (frames [][]byte) {
 		if err != nil {
 			return frames
 		}
-		if n >= 14 && bytes.Equal(buf[6:12], mac) {
+		if n >= 14 && (from == "" || bytes.Equal(buf[6:12], mac)) {
 			frames = append(frames, slices.Clone(buf[:n]))
 		}
 	}

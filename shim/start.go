@@ -240,6 +240,13 @@ func (s *starting) attach(ctx context.Context, u *undo) error {
 	if err != nil {
 		return err
 	}
+	owner := network.Owner{Node: vm.host.Config.NodeID(), VM: vm.namespace + "/" + vm.id, Generation: j.Generation, Attempt: j.Attempt}
+	if links, err = network.Own(owner, links); err != nil {
+		return err
+	}
+	for i := range links {
+		links[i].Spoof = vm.spoofs()
+	}
 	s.readdress = changed
 	s.plugs = s.mustPlug()
 	err = vm.write(func(j *Journal) {
@@ -256,7 +263,6 @@ func (s *starting) attach(ctx context.Context, u *undo) error {
 	if err != nil {
 		return err
 	}
-	owner := network.Owner{Node: vm.host.Config.NodeID(), VM: vm.namespace + "/" + vm.id, Generation: j.Generation, Attempt: j.Attempt}
 	a, err := vm.host.Network.Attach(ctx, j.NetNS, owner, links)
 	if err != nil {
 		return err

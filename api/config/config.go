@@ -17,6 +17,7 @@ type Config struct {
 
 	HostNetwork string    `toml:"host_network"` // "refuse" (default) or "loopback"
 	StdioURI    string    `toml:"stdio_uri"`    // of tasks that godwitd creates; default file:///var/log/godwit/{namespace}-{id}.log
+	Network     Network   `toml:"network"`
 	VMM         VMM       `toml:"vmm"`
 	Guest       Guest     `toml:"guest"`
 	VM          VM        `toml:"vm"`
@@ -39,6 +40,13 @@ type Config struct {
 	Timeouts    Timeouts  `toml:"timeouts"`
 	Log         Log       `toml:"log"`
 	Logs        Logs      `toml:"logs"`
+}
+
+// Network is what guests may do in it.
+type Network struct {
+	// Spoof is whether a guest may send frames with another source than the MAC and the addresses
+	// of its NIC: "deny" or "allow". Default: deny for container images, allow for VM disks.
+	Spoof string `toml:"spoof"`
 }
 
 // VMM picks the VMM.

@@ -104,6 +104,7 @@ func (c *Config) validateChoices() error {
 		allowed    []string
 	}{
 		{"host_network", c.HostNetwork, []string{"loopback", "refuse"}},
+		{"network.spoof", c.Network.Spoof, []string{"", "deny", "allow"}},
 		{"vmm.kind", c.VMM.Kind, []string{"auto", "qemu", "cloud-hypervisor"}},
 		{"vmm.accel", c.VMM.Accel, []string{"auto", "kvm", "tcg"}},
 		{"worker.tracking", c.Worker.Tracking, []string{"auto", "uffd", "soft-dirty", "content"}},

@@ -100,6 +100,25 @@ func TestRoutesOfTwoNICs(t *testing.T) {
 	}
 }
 
+// A route by a gateway takes the place of the one that came with an address, as on the host.
+func TestRouteInPlaceOfTheKernels(t *testing.T) {
+	s, nics := guestOf(t), twoNICs()
+	nics[0].Routes = []*agentv1.Route{
+		{Family: "4", Destination: "10.1.0.1/32", Scope: unix.RT_SCOPE_LINK, Source: "10.1.0.2"},
+		{Family: "4", Destination: "10.1.0.0/24", Gateway: "10.1.0.1", Source: "10.1.0.2"},
+		{Family: "4", Gateway: "10.1.0.1"},
+	}
+	for range 2 {
+		if err := s.configure(nics); err != nil {
+			t.Fatal(err)
+		}
+		got := routes(t, "10.1.0.0/24")
+		if len(got) != 1 || !strings.Contains(got[0], "via 10.1.0.1 dev eth0") {
+			t.Errorf("%q", got)
+		}
+	}
+}
+
 // NICs whose names cross get them, and a name that another link has is an error that names it.
 func TestNamesThatCross(t *testing.T) {
 	s, nics := guestOf(t), twoNICs()

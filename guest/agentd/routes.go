@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	agentv1 "godwit.dev/godwit/api/agent/lean"
 
@@ -28,7 +29,7 @@ func setRoutes(link netlink.Link, routes []*agentv1.Route) error {
 		return fmt.Errorf("list routes: %w", err)
 	}
 	for _, r := range have {
-		if r.Protocol == unix.RTPROT_KERNEL {
+		if r.Protocol == unix.RTPROT_KERNEL && !slices.ContainsFunc(want, func(w *netlink.Route) bool { return inPlaceOf(w, r) }) {
 			continue
 		}
 		if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -48,6 +49,13 @@ func setRoutes(link netlink.Link, routes []*agentv1.Route) error {
 		}
 	}
 	return nil
+}
+
+// inPlaceOf reports whether a route by a gateway is meant to replace the one that the kernel has made
+// for an address: the plugin ptp does so.
+func inPlaceOf(want *netlink.Route, kernel netlink.Route) bool {
+	return (want.Gw != nil || want.Via != nil) && kernel.Dst != nil &&
+		want.Dst.String() == kernel.Dst.String() && want.Priority == kernel.Priority
 }
 
 // routesOf lists the routes of a NIC in the main table. The kernel shows equal IPv6 routes by

@@ -91,6 +91,9 @@ func New(cfg Config) (*Server, error) {
 	if len(s.addresses6) > 0 {
 		s.describe6(cfg)
 	}
+	if err := s.fits(); err != nil {
+		return nil, fmt.Errorf("serve DHCP on %s: %w", cfg.NIC.ID, err)
+	}
 	return s, nil
 }
 
@@ -111,13 +114,13 @@ func (s *Server) describe(cfg Config) []dhcpv4.Option {
 	if len(routes) > 1 || gateway.IsValid() && !s.address.Contains(gateway) {
 		list = append(list, dhcpv4.OptClasslessStaticRoute(routes...))
 	}
-	if len(cfg.DNS) > 0 {
-		var servers []net.IP
-		for _, a := range cfg.DNS {
-			if a.Unmap().Is4() {
-				servers = append(servers, a.Unmap().AsSlice())
-			}
+	var servers []net.IP
+	for _, a := range cfg.DNS {
+		if a.Unmap().Is4() {
+			servers = append(servers, a.Unmap().AsSlice())
 		}
+	}
+	if len(servers) > 0 { // an option of length 0 is none (RFC 2132, 3.8)
 		list = append(list, dhcpv4.OptDNS(servers...))
 	}
 	if len(cfg.Search) > 0 {
@@ -146,7 +149,7 @@ func (s *Server) routes(all []spec.Route) (out []*dhcpv4.Route, gateway netip.Ad
 	onLink := netip.IPv4Unspecified()
 	for _, r := range all {
 		to, via := r.Destination, r.Gateway.Unmap()
-		if r.IPv6 || to.IsValid() && !to.Addr().Is4() || via.IsValid() && !via.Is4() {
+		if r.IPv6 || to.IsValid() && !to.Addr().Is4() || via.IsValid() && !via.Is4() { // no option names an IPv6 gateway of IPv4
 			continue
 		}
 		if !to.IsValid() {
@@ -160,7 +163,7 @@ func (s *Server) routes(all []spec.Route) (out []*dhcpv4.Route, gateway netip.Ad
 			add(netip.PrefixFrom(via, 32), onLink)
 		}
 		add(to, via)
-		if to.Bits() == 0 {
+		if to.Bits() == 0 && !gateway.IsValid() { // the preferred one comes first
 			gateway = via
 		}
 	}
@@ -187,7 +190,9 @@ func (s *Server) Reply(req *dhcpv4.DHCPv4) (answer *dhcpv4.DHCPv4, lease *Lease,
 		answer, err = s.answer(req, dhcpv4.MessageTypeAck)
 		lease = &Lease{MAC: s.mac.String(), Address: s.address}
 	case dhcpv4.MessageTypeInform:
-		answer, err = s.inform(req)
+		if answer, err = s.inform(req); err == nil {
+			s.shorten(req, answer)
+		}
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("answer DHCP of %s: %w", s.mac, err)
@@ -213,6 +218,7 @@ func (s *Server) answer(req *dhcpv4.DHCPv4, kind dhcpv4.MessageType) (*dhcpv4.DH
 	m.YourIPAddr = s.address.Addr().AsSlice()
 	m.UpdateOption(dhcpv4.OptMessageType(kind))
 	m.UpdateOption(dhcpv4.OptIPAddressLeaseTime(forever))
+	s.shorten(req, m)
 	return m, nil
 }
 

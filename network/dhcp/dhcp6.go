@@ -48,6 +48,9 @@ func (s *Server) Reply6(req *dhcpv6.Message) (answer *dhcpv6.Message, leases []L
 	case dhcpv6.MessageTypeRelease, dhcpv6.MessageTypeDecline:
 		answer = answer6(req, status(iana.StatusSuccess, "noted"))
 	}
+	if answer != nil {
+		s.shorten6(answer)
+	}
 	if answer != nil && answer.MessageType == dhcpv6.MessageTypeReply && answer.Options.OneIANA() != nil {
 		for _, p := range s.addresses6 {
 			leases = append(leases, Lease{MAC: s.mac.String(), Address: p})

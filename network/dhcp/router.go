@@ -94,7 +94,7 @@ func (s *Server) describe6(cfg Config) {
 }
 
 func isRoute6(r spec.Route) bool {
-	return r.IPv6 || r.Gateway.Is6() && !r.Gateway.Is4In6() || r.Destination.IsValid() && r.Destination.Addr().Is6()
+	return r.IPv6 || r.Destination.IsValid() && r.Destination.Addr().Is6()
 }
 
 // router of a gateway; false if it cannot be reached by a guest that asks.
@@ -153,20 +153,20 @@ func (s *Server) advertisement(r router) []byte {
 		m = binary.BigEndian.AppendUint32(m, forEver)
 		m = append(m, p.Addr().AsSlice()...)
 	}
-	if len(s.dns6) > 0 {
-		m = append(m, 25, byte(1+2*len(s.dns6)), 0, 0)
+	if dns := s.dns6[:min(len(s.dns6), maxDNS)]; len(dns) > 0 {
+		m = append(m, 25, byte(1+2*len(dns)), 0, 0)
 		m = binary.BigEndian.AppendUint32(m, forEver)
-		for _, a := range s.dns6 {
+		for _, a := range dns {
 			m = append(m, a.AsSlice()...)
 		}
 	}
-	if len(s.search) > 0 {
-		names := (&rfc1035label.Labels{Labels: s.search}).ToBytes()
+	for n := len(s.search); n > 0; n-- {
+		names := (&rfc1035label.Labels{Labels: s.search[:n]}).ToBytes()
 		names = append(names, make([]byte, (8-len(names)%8)%8)...)
-		if words := 1 + len(names)/8; words < 256 {
+		if words := 1 + len(names)/8; words < 256 && ip6Header+len(m)+8*words <= s.packet() {
 			m = append(m, 31, byte(words), 0, 0)
 			m = binary.BigEndian.AppendUint32(m, forEver)
-			m = append(m, names...)
+			return append(m, names...)
 		}
 	}
 	return m
