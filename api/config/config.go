@@ -155,6 +155,12 @@ type Control struct {
 	Listen  string `toml:"listen"`  // this node holds the store and serves it here, host:port
 	Address string `toml:"address"` // of the node that does; of several, with commas between them
 	Etcd    Etcd   `toml:"etcd"`    // where the records lie; without endpoints: in a file of this node
+	// Repositories are prefixes below which other nodes' VMs may have their repositories, besides
+	// this node's own.
+	Repositories []string `toml:"repositories"`
+	// RecordsPerNode bounds the records that another node has made, OperationsPerNode what it drives at once.
+	RecordsPerNode    int `toml:"records_per_node"`    // default 10000
+	OperationsPerNode int `toml:"operations_per_node"` // default 1000
 }
 
 // Etcd is a cluster in which several controllers keep the records, so that one of them may
@@ -179,7 +185,16 @@ type Move struct {
 	Parallel int `toml:"parallel"` // of all; default 5
 	Outgoing int `toml:"outgoing"` // from one node; default 2
 	Incoming int `toml:"incoming"` // to one node; default 2
+	// Pull is who may bring a VM to a node that did not have it last: any (default), that node
+	// too; controller, only the VM's own node and the controller.
+	Pull string `toml:"pull"`
 }
+
+// Values of Move.Pull.
+const (
+	PullAny        = "any"
+	PullController = "controller"
+)
 
 // Tracing says where spans of OpenTelemetry go.
 type Tracing struct {

@@ -25,10 +25,10 @@ func Default() *Config {
 		Template:   Template{Mode: "on", After: 2, Max: 8, MaxSize: 2 << 30},
 		Worker:     Worker{Memory: 256 << 20, Concurrency: 4, Tracking: "auto", PauseBudget: Duration(50 * time.Millisecond), Restore: RestoreAuto},
 		Retention:  Retention{Keep: 1, Grace: Duration(time.Hour)},
-		Move:       Move{Parallel: 5, Outgoing: 2, Incoming: 2},
+		Move:       Move{Parallel: 5, Outgoing: 2, Incoming: 2, Pull: PullAny},
 		NodeLoss:   NodeLoss{Policy: LossReport, After: Duration(2 * time.Minute)},
 		Containerd: Runtime{Address: "/run/containerd/containerd.sock", Runtime: "io.containerd.godwit.v1"},
-		Controller: Control{Etcd: Etcd{Prefix: "/godwit/"}},
+		Controller: Control{Etcd: Etcd{Prefix: "/godwit/"}, RecordsPerNode: 10_000, OperationsPerNode: 1_000},
 		CNI:        CNI{ConfDir: "/etc/cni/net.d", BinDir: "/opt/cni/bin"},
 		Timeouts: Timeouts{
 			Boot:      Duration(time.Minute),

@@ -33,6 +33,9 @@ const (
 	socketName = 24
 )
 
+// layoutPrefix marks a directory where a repository of a registry may stand too.
+const layoutPrefix = "oci-layout:"
+
 var nodeName = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9._-]{0,251}[a-zA-Z0-9])?$`)
 
 func invalid(key, format string, args ...any) error {
@@ -109,6 +112,7 @@ func (c *Config) validateChoices() error {
 		{"vmm.accel", c.VMM.Accel, []string{"auto", "kvm", "tcg"}},
 		{"worker.tracking", c.Worker.Tracking, []string{"auto", "uffd", "soft-dirty", "content"}},
 		{"worker.restore", c.Worker.Restore, RestoreModes()},
+		{"move.pull", c.Move.Pull, []string{PullAny, PullController}},
 		{"template.mode", c.Template.Mode, []string{"on", "off"}},
 		{"log.level", c.Log.Level, []string{"debug", "info", "warn", "error"}},
 	} {
@@ -269,6 +273,17 @@ func (c *Config) validateController() error {
 	for _, address := range c.Controller.Addresses() {
 		if err := hostPort("controller.address", address); err != nil {
 			return err
+		}
+	}
+	for _, at := range c.Controller.Repositories {
+		if dir, ok := strings.CutPrefix(at, layoutPrefix); ok && filepath.IsAbs(dir) && filepath.Clean(dir) == dir || !ok && repository.MatchString(at) {
+			continue
+		}
+		return invalid("controller.repositories", "%q is neither HOST[:PORT]/PATH in lower case, as registry.repository, nor %s and a clean absolute path, as registry.layout", at, layoutPrefix)
+	}
+	for key, n := range map[string]int{"controller.records_per_node": c.Controller.RecordsPerNode, "controller.operations_per_node": c.Controller.OperationsPerNode} {
+		if n < 1 {
+			return invalid(key, "%d is less than 1", n)
 		}
 	}
 	if err := c.validateLoss(); err != nil {

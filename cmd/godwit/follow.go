@@ -15,6 +15,7 @@ import (
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/api/visible"
 )
 
 // pollInterval of an operation's status. A local call costs well under a millisecond.
@@ -151,6 +152,7 @@ type progress struct {
 }
 
 func newProgress(out io.Writer, mute bool) *progress {
+	out = visible.Under(out) // a bar moves the cursor
 	f, ok := out.(*os.File)
 	return &progress{out: out, mute: mute, tty: ok && isatty.IsTerminal(f.Fd())}
 }
@@ -163,6 +165,7 @@ func (p *progress) update(status *nodev1.StatusResponse) {
 	if w := status.GetWaiting(); w != "" {
 		step += " (waiting: " + w + ")"
 	}
+	step = visible.Line(step)
 	t := status.GetTransfer()
 	if !p.tty {
 		if pass := t.GetPass(); step != "" && (step != p.step || pass > p.pass) {

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/visible"
 )
 
 // printJSON writes a message as one JSON document with all its fields.
@@ -27,6 +28,9 @@ func table(w io.Writer, header string, rows [][]string) error {
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(tw, strings.Join(strings.Fields(header), "\t"))
 	for _, row := range rows {
+		for i, cell := range row {
+			row[i] = visible.Line(cell)
+		}
 		fmt.Fprintln(tw, strings.Join(row, "\t"))
 	}
 	return tw.Flush()

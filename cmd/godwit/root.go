@@ -15,6 +15,7 @@ import (
 	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/api/visible"
 )
 
 // options are the flags that every verb has.
@@ -34,6 +35,7 @@ var verbs = []func(*options) *cobra.Command{
 // run is main without the process: it answers the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	opts := &options{}
+	stdout, stderr = visible.Writer(stdout), visible.Writer(stderr) // names, reasons and addresses are foreign text
 	root := newRoot(opts)
 	root.SetArgs(args)
 	root.SetOut(stdout)

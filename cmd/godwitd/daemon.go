@@ -172,6 +172,9 @@ func (d *daemon) checks() []node.Check {
 	}); ok {
 		all = append(all, node.Check{Name: "space in etcd", Remedy: "give etcd --auto-compaction-retention 1h and a larger --quota-backend-bytes, and defragment it (docs/controller.md)", Ask: st.Space})
 	}
+	if d.isController() {
+		all = append(all, node.Check{Name: "who fetches VMs", Ask: func(context.Context) (string, error) { return pullText(d.config.Move.Pull), nil }})
+	}
 	return all
 }
 
@@ -185,6 +188,14 @@ func (d *daemon) settled(ctx context.Context) (string, error) {
 		err = transition.Closed(state)
 	}
 	return fmt.Sprintf("incarnation %d, %d conflicts, %d doubts", state.GetIncarnation(), state.GetConflicts(), len(state.GetDoubts())), err
+}
+
+// pullText says what move.pull means for the RAM of VMs.
+func pullText(pull string) string {
+	if pull == config.PullController {
+		return `move.pull is "controller": a node has a VM that was not its own only by the controller's order`
+	}
+	return `move.pull is "any": each node of the cluster may wake or move any VM to itself, and read its RAM; set "controller" where nodes do not trust each other`
 }
 
 // only refuses a second daemon on the same run_dir, which would unlink the first one's

@@ -88,7 +88,7 @@ func (d *daemon) reach(node string) (*tls.Config, error) {
 func (m *mover) drivenBy(e *engine.Engine) {
 	m.peer.Waker = e
 	if m.board != nil {
-		m.service = &service.Service{Self: m.daemon.config.Node, Records: m.daemon.records, Engine: e, Board: m.board, Peer: m.peers.Peer, Store: m.whole}
+		m.service = &service.Service{Self: m.daemon.config.Node, Records: m.daemon.records, Engine: e, Board: m.board, Peer: m.peers.Peer, Store: m.whole, Pull: policyOf(m.daemon.config).Pull}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/pki"
@@ -38,7 +39,7 @@ func (d *daemon) openRecords(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.store, d.records, d.undo = st, controller.New(st), append(d.undo, st.Close)
+	d.store, d.records, d.undo = st, controller.New(st).Under(policyOf(d.config)), append(d.undo, st.Close)
 	return nil
 }
 
@@ -70,8 +71,20 @@ func (d *daemon) openEtcd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.store, d.records, d.undo = st, controller.New(st), append(d.undo, st.Close)
+	d.store, d.records, d.undo = st, controller.New(st).Under(policyOf(d.config)), append(d.undo, st.Close)
 	return nil
+}
+
+// policyOf is what the configuration lets other nodes do here.
+func policyOf(cfg *config.Config) controller.Policy {
+	p := controller.Policy{
+		Repositories: cfg.Controller.Repositories, Records: cfg.Controller.RecordsPerNode, Operations: cfg.Controller.OperationsPerNode,
+		Pull: controller.Pull(cfg.Move.Pull),
+	}
+	if own := prefixOf(cfg); own != "" {
+		p.Repositories = append([]string{own}, p.Repositories...)
+	}
+	return p
 }
 
 // identity is this node's, as the files of the configuration say, wherever they come from.

@@ -31,17 +31,20 @@ func newRegistry(cfg *config.Config) *registry {
 	return &registry{config: cfg, cache: cache.Open(cfg.PacksDir(), int64(cfg.Cache.Packs))}
 }
 
+// prefixOf is below what the repositories of this node's VMs lie; empty without a registry.
+func prefixOf(cfg *config.Config) string {
+	if cfg.Registry.Layout != "" {
+		return store.LayoutPrefix + cfg.Registry.Layout
+	}
+	return cfg.Registry.Repository
+}
+
 // repository of a VM's snapshots; empty without a registry.
 func (r *registry) repository(rec *nodev1.Record) string {
-	cfg := r.config.Registry
-	switch {
-	case cfg.Layout != "":
-		return snapshot.Repository(store.LayoutPrefix+cfg.Layout, rec.GetUid())
-	case cfg.Repository != "":
-		return snapshot.Repository(cfg.Repository, rec.GetUid())
-	default:
-		return ""
+	if prefix := prefixOf(r.config); prefix != "" {
+		return snapshot.Repository(prefix, rec.GetUid())
 	}
+	return ""
 }
 
 func (r *registry) open(repository string) (store.Store, error) {

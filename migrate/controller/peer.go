@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -44,13 +45,33 @@ func authorize(ctx context.Context, nodes []string) error {
 // nobody but the controller.
 func nobody(transition.State) []string { return []string{} }
 
-// holders may decide about a VM's snapshots, schedule and record: the node that has it. One
-// that sleeps, or is nobody's, any node may wake, and decide then.
-func holders(s transition.State) []string {
-	if node := s.Record.GetOwner().GetNode(); node != "" {
+// holders may decide about a VM's snapshots, schedule and record: the node that has it, else those
+// that had it last.
+func holders(s transition.State) []string { return homes(s.Record) }
+
+// homes are the nodes whose VM it is: the one that has it, else the one that had it last. Of a
+// record of a build before nobody wrote that down: the one that made its newest state, or nil.
+func homes(rec *nodev1.Record) []string {
+	if node := cmp.Or(rec.GetOwner().GetNode(), rec.GetHome()); node != "" {
 		return []string{node}
 	}
+	for _, ref := range slices.Backward(rec.GetSnapshots()) {
+		if ref.GetNode() != "" {
+			return []string{ref.GetNode()}
+		}
+	}
 	return nil
+}
+
+// payers may say that a snapshot is deleted: the node that made it, the one that decided to delete
+// it, and the one that is to. Of a debt of a build before that names neither, any node.
+func payers(o *nodev1.Owed) (nodes []string) {
+	for _, node := range []string{o.GetSnapshot().GetNode(), o.GetBy(), o.GetPayer()} {
+		if node != "" {
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes
 }
 
 func only(nodes ...string) func(transition.State) []string {

@@ -215,14 +215,17 @@ func TestPeerActsOnlyForItself(t *testing.T) {
 	}
 }
 
-// A node decides about what it has, and about what sleeps, which it may wake.
+// A node decides about what it has, and about what sleeps and was its own last.
 func TestPeerDecidesAboutItsOwn(t *testing.T) {
 	r := serveRemote(t)
 	mine, other := r.join(t, "src"), r.join(t, "other")
 	seen, ctx := asleep(t, mine, "web", "sha256:aa"), t.Context()
 	every := &nodev1.ScheduleRequest{Vm: seen.GetVm(), Schedule: &nodev1.Schedule{EveryMs: 60000, Keep: 1}}
-	if _, err := other.Schedule(ctx, every); err != nil {
-		t.Errorf("a VM that sleeps: %v", err)
+	if _, err := other.Schedule(ctx, every); !errdefs.IsPermissionDenied(err) {
+		t.Errorf("a VM that slept at another node: %v", err)
+	}
+	if _, err := mine.Schedule(ctx, every); err != nil {
+		t.Errorf("a VM that slept here: %v", err)
 	}
 	if err := wake(t, mine, seen, "src", func() {}); err != nil {
 		t.Fatal(err)

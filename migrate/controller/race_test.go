@@ -74,9 +74,9 @@ func asleep(t *testing.T, c nodev1.RecordsService, id, digest string) *nodev1.Re
 	}
 	ctx := t.Context()
 	must(c.Ensure(ctx, &nodev1.EnsureRequest{Vm: vm}))
-	g := must(c.Own(ctx, &nodev1.OwnRequest{Vm: vm, Node: "src"})).Generation
-	op := "h-" + id
-	must(c.Open(ctx, &nodev1.OpenRequest{Vm: vm, Operation: &nodev1.Operation{Id: op, Kind: nodev1.Kind_KIND_HIBERNATE, Attempt: 1, Source: "src", Generation: g, Repository: "r/" + id, Tag: "t"}}))
+	rec := must(c.Own(ctx, &nodev1.OwnRequest{Vm: vm, Node: "src"}))
+	op, g := "h-"+id, rec.GetGeneration()
+	must(c.Open(ctx, &nodev1.OpenRequest{Vm: vm, Operation: &nodev1.Operation{Id: op, Kind: nodev1.Kind_KIND_HIBERNATE, Attempt: 1, Source: "src", Generation: g, Repository: "r/" + rec.GetUid(), Tag: "t"}}))
 	must(c.Advance(ctx, &nodev1.AdvanceRequest{Vm: vm, Operation: op, Attempt: 1, Generation: g, Phase: nodev1.Phase_PHASE_SWITCHING, Digest: digest}))
 	must(c.Commit(ctx, &nodev1.CommitRequest{Vm: vm, Operation: op, Attempt: 1, Generation: g, Owner: &nodev1.Owner{Digest: digest},
 		Receipt: record.Receipt{Operation: op, Attempt: 1, Generation: g, Digest: digest, Stopped: true}.String()}))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/ttrpc"
+	"google.golang.org/protobuf/proto"
 
 	"godwit.dev/godwit/api/link"
 	"godwit.dev/godwit/api/points"
@@ -28,13 +29,29 @@ const handshakeTimeout = 10 * time.Second
 // keep their class on the wire. An answer that no message takes is an error like others.
 func NewServer(more ...ttrpc.ServerOpt) (*ttrpc.Server, error) {
 	classes := ttrpc.WithUnaryServerInterceptor(func(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
-		resp, err := method(ctx, unmarshal)
+		resp, err := method(ctx, heard(ctx, unmarshal))
 		if err == nil {
 			err = fits(info.FullMethod, resp)
 		}
 		return resp, record.ToWire(err)
 	})
 	return ttrpc.NewServer(slices.Concat([]ttrpc.ServerOpt{classes}, more, points.Server())...)
+}
+
+// heard is unmarshal that lets a request of another node in only as Tidy has it.
+func heard(ctx context.Context, unmarshal ttrpc.Unmarshaler) ttrpc.Unmarshaler {
+	if _, remote := Peer(ctx); !remote {
+		return unmarshal
+	}
+	return func(to any) error {
+		if err := unmarshal(to); err != nil {
+			return err
+		}
+		if m, ok := to.(proto.Message); ok {
+			return Tidy(m)
+		}
+		return nil
+	}
 }
 
 // ServeLocal serves srv on a unix socket to root and this process' own user, until ctx

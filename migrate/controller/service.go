@@ -22,8 +22,11 @@ import (
 // Service implements nodev1.RecordsService on a store. It answers errors of errdefs'
 // classes; the server of NewServer puts them on the wire.
 type Service struct {
-	store store.Store
-	now   func() time.Time
+	store    store.Store
+	now      func() time.Time
+	policy   Policy
+	tally    tally
+	prefixes prefixes
 }
 
 var _ nodev1.RecordsService = (*Service)(nil)
@@ -44,9 +47,6 @@ type call struct {
 }
 
 func (s *Service) update(ctx context.Context, c call) (*nodev1.Record, error) {
-	if err := transition.CheckVM(c.vm); err != nil {
-		return nil, err
-	}
 	for range conflictRetries {
 		rec, err := s.try(ctx, c)
 		if !errdefs.IsConflict(err) {
@@ -64,6 +64,9 @@ func (s *Service) try(ctx context.Context, c call) (*nodev1.Record, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := transition.CheckNamed(c.vm, state.Record); err != nil {
+		return nil, err
+	}
 	if c.nodes != nil {
 		if err := authorize(ctx, c.nodes(state)); err != nil {
 			return nil, err
@@ -79,6 +82,9 @@ func (s *Service) try(ctx context.Context, c call) (*nodev1.Record, error) {
 	change.Under = state.Store.GetVersion()
 	if change.Record == state.Record {
 		return state.Record, nil
+	}
+	if err := s.judge(ctx, state.Record, change); err != nil {
+		return nil, err
 	}
 	var rec *nodev1.Record
 	err = points.Record("record", leadsTo(change), func() error {
@@ -102,10 +108,10 @@ func leadsTo(c transition.Change) string {
 
 // Get implements nodev1.RecordsService.
 func (s *Service) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Record, error) {
-	if err := transition.CheckVM(req.GetVm()); err != nil {
-		return nil, err
-	}
 	state, err := s.load(ctx, req.GetVm(), transition.Asked{})
+	if err == nil {
+		err = transition.CheckNamed(req.GetVm(), state.Record)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -237,9 +243,13 @@ func (s *Service) Delete(ctx context.Context, req *nodev1.DeleteRequest) (*nodev
 	}})
 }
 
-// Remove implements nodev1.RecordsService.
+// Remove implements nodev1.RecordsService. To call a node lost is the controller's own, as in Open.
 func (s *Service) Remove(ctx context.Context, req *nodev1.RemoveRequest) (*nodev1.RemoveResponse, error) {
-	_, err := s.update(ctx, call{vm: req.GetVm(), nodes: holders, do: func(st transition.State) (transition.Change, error) {
+	nodes := holders
+	if req.GetLostNode() != "" {
+		nodes = nobody
+	}
+	_, err := s.update(ctx, call{vm: req.GetVm(), nodes: nodes, do: func(st transition.State) (transition.Change, error) {
 		return transition.Remove(st, req, s.now())
 	}})
 	if err != nil {
@@ -267,10 +277,20 @@ func (s *Service) Owed(ctx context.Context, req *nodev1.OwedRequest) (*nodev1.Ow
 	return &nodev1.OwedResponse{Owed: part, Next: next}, nil
 }
 
-// Clear implements nodev1.RecordsService.
+// Clear implements nodev1.RecordsService. What is not owed was struck off before, for whoever asks.
 func (s *Service) Clear(ctx context.Context, req *nodev1.ClearRequest) (*nodev1.ClearResponse, error) {
-	if err := transition.CheckVM(req.GetVm()); err != nil {
+	state, err := s.load(ctx, req.GetVm(), transition.Asked{Owed: true})
+	if err != nil {
 		return nil, err
 	}
-	return &nodev1.ClearResponse{}, s.store.Clear(ctx, req.GetVm(), req.GetRepository(), req.GetDigest())
+	for _, o := range state.Owed {
+		if o.GetSnapshot().GetRepository() != req.GetRepository() || o.GetSnapshot().GetDigest() != req.GetDigest() {
+			continue
+		}
+		if err := authorize(ctx, payers(o)); err != nil {
+			return nil, fmt.Errorf("clear snapshot %s of VM %s/%s: %w", req.GetDigest(), req.GetVm().GetNamespace(), req.GetVm().GetId(), err)
+		}
+		return &nodev1.ClearResponse{}, s.store.Clear(ctx, o.GetVm(), req.GetRepository(), req.GetDigest())
+	}
+	return &nodev1.ClearResponse{}, transition.CheckNamed(req.GetVm(), nil)
 }

@@ -31,6 +31,9 @@ func (s *Service) Recover(ctx context.Context, req *nodev1.RecoverRequest) (*nod
 	if err := authorize(ctx, call, req.GetTo()); err != nil {
 		return nil, err
 	}
+	if err := s.Pull.Allows(ctx, rec, req.GetTo()); err != nil {
+		return nil, err
+	}
 	lost := transition.InHand(rec)
 	refs := transition.Restorable(rec)
 	i := len(refs) - 1

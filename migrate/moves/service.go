@@ -48,6 +48,8 @@ type Service struct {
 	Peer    func(node string) (nodev1.PeerService, error)
 	Store   Store // nil: it is never put back from a copy
 
+	Pull controller.Pull // empty: any
+
 	appending sync.Mutex // from the count of what a node has caused to the next one
 }
 
@@ -84,8 +86,23 @@ func (s *Service) Migrate(ctx context.Context, req *nodev1.MigrateRequest) (*nod
 		if err := ownOutput(node, nodes[len(nodes)-1], req.GetStdio()); err != nil {
 			return nil, fmt.Errorf("%s: %w", call, err)
 		}
+		if err := s.mayPull(ctx, req.GetVm(), req.GetTo()); err != nil {
+			return nil, err
+		}
 	}
 	return s.Engine.Migrate(controller.WithoutPeer(ctx), req)
+}
+
+// mayPull refuses a node that orders a VM to itself, where it may not. An order that stands is no new one.
+func (s *Service) mayPull(ctx context.Context, vm *nodev1.VM, to string) error {
+	if node, _ := controller.Peer(ctx); s.Pull != controller.PullController || node != to {
+		return nil
+	}
+	rec, err := s.Records.Get(ctx, &nodev1.GetRequest{Vm: vm})
+	if err != nil || rec.GetOperation().GetDestination() == to {
+		return err
+	}
+	return s.Pull.Allows(ctx, rec, to)
 }
 
 // ownOutput refuses a node that says where output goes on another one: there that is a file that

@@ -46,6 +46,7 @@ func (s *Service) Wake(ctx context.Context, order *nodev1.WakeOrder) (*nodev1.St
 	if !remote {
 		from = s.Self
 	}
+	caller := ctx
 	ctx = controller.WithoutPeer(ctx)
 	if id := order.GetWake().GetOperation(); id != "" {
 		if known, err := s.ordered(ctx, order.GetWake()); known != nil || err != nil {
@@ -58,7 +59,8 @@ func (s *Service) Wake(ctx context.Context, order *nodev1.WakeOrder) (*nodev1.St
 	}
 	wake := proto.CloneOf(order.GetWake())
 	wake.Operation = cmp.Or(wake.GetOperation(), uuid.NewString())
-	to, err := s.place(ctx, order.GetOn(), from, rec, wake)
+	pulls := s.Pull.Allows(caller, rec, from)
+	to, err := s.place(ctx, order.GetOn(), from, rec, wake, pulls)
 	if err == nil { // a cordon counts from the moment that it is answered, and nodes take their time to say what fits them
 		err = s.cordoned(to)
 	}
@@ -72,6 +74,11 @@ func (s *Service) Wake(ctx context.Context, order *nodev1.WakeOrder) (*nodev1.St
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", call, err)
 	}
+	if s.Pull == controller.PullController { // the node could not open it itself
+		if err := s.open(ctx, peer, rec, to, wake); err != nil {
+			return nil, fmt.Errorf("%s: %w", call, err)
+		}
+	}
 	status, err := peer.Wake(ctx, wake)
 	if errors.As(err, new(*engine.LinkError)) { // it may have begun all the same
 		if known, kerr := s.ordered(ctx, wake); known != nil && kerr == nil {
@@ -79,6 +86,27 @@ func (s *Service) Wake(ctx context.Context, order *nodev1.WakeOrder) (*nodev1.St
 		}
 	}
 	return status, err
+}
+
+// open opens the wake here, for a node that is there to drive it and that the VM was not at last:
+// the VM's own node opens it itself, once what it has under way with the VM is over.
+func (s *Service) open(ctx context.Context, peer nodev1.PeerService, rec *nodev1.Record, to string, wake *nodev1.WakeRequest) error {
+	if s.Pull.Allows(controller.WithPeer(ctx, to), rec, to) == nil {
+		return nil
+	}
+	if _, err := peer.Query(ctx, &nodev1.PeerRef{Vm: wake.GetVm()}); err != nil {
+		return err
+	}
+	op := &nodev1.Operation{
+		Id: wake.GetOperation(), Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Generation: rec.GetGeneration(), Destination: to,
+		Digest: wake.GetDigest(), Stdio: wake.GetStdio(), Managed: true,
+	}
+	open := &nodev1.OpenRequest{Vm: wake.GetVm(), Operation: op}
+	if wake.GetForce() {
+		open.ForceDigest, op.Repository = wake.GetDigest(), repositoryOf(rec, wake.GetDigest())
+	}
+	_, err := s.Records.Open(ctx, open)
+	return err
 }
 
 // ordered answers an order that was given before: it stays where it is.
@@ -94,20 +122,31 @@ func (s *Service) ordered(ctx context.Context, wake *nodev1.WakeRequest) (*nodev
 }
 
 // place is the node that the order goes to. What cannot be woken as the order says goes to where
-// it was ordered, whose engine waits or refuses as the record asks for.
-func (s *Service) place(ctx context.Context, on, from string, rec *nodev1.Record, wake *nodev1.WakeRequest) (string, error) {
+// it was ordered, whose engine waits or refuses as the record asks for. With pulls, an error, it goes
+// anywhere but there.
+func (s *Service) place(ctx context.Context, on, from string, rec *nodev1.Record, wake *nodev1.WakeRequest, pulls error) (string, error) {
 	if on != "" {
+		if on == from {
+			return on, pulls
+		}
 		return on, nil
 	}
 	digest := cmp.Or(wake.GetDigest(), rec.GetOwner().GetDigest())
 	repository := repositoryOf(rec, digest)
 	wakes := rec.GetOperation() == nil && rec.GetOwner().GetNode() == "" && (wake.GetForce() || digest == rec.GetOwner().GetDigest())
 	if !wakes || digest == "" || repository == "" {
-		return from, nil
+		return from, pulls
 	}
 	all := s.ask(ctx, from, &nodev1.PeerCheckRequest{Vm: rec.GetVm(), Repository: repository, Digest: digest})
 	if err := ctx.Err(); err != nil {
 		return "", err
+	}
+	if pulls != nil {
+		for i, c := range all {
+			if c.node == from {
+				all[i] = candidate{node: from, err: pulls}
+			}
+		}
 	}
 	if to := best(all, from); to != "" { // it was chosen for the VM as it sleeps now
 		wake.Generation, wake.Uid = cmp.Or(wake.GetGeneration(), rec.GetGeneration()), cmp.Or(wake.GetUid(), rec.GetUid())

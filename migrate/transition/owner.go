@@ -81,7 +81,7 @@ func Remove(s State, req *nodev1.RemoveRequest, now time.Time) (Change, error) {
 		return keep(s)
 	case !sameUID(rec, req.GetUid()):
 		return Change{}, fresh(rec, "remove", req.GetUid(), rec.GetGeneration())
-	case rec.GetOperation() != nil, rec.GetRivals(), rec.GetOwner().GetNode() != "" && !record.IsLost(rec):
+	case rec.GetOperation() != nil, rec.GetRivals(), rec.GetOwner().GetNode() != "" && !record.IsLost(rec) && !gone(rec, req):
 		return Change{}, held(rec, "remove VM "+name(rec.GetVm()))
 	case (rec.GetOwner().GetDigest() != "" || record.IsLost(rec)) && !req.GetForce():
 		return Change{}, held(rec, "remove VM "+name(rec.GetVm())+" without force")
@@ -90,6 +90,11 @@ func Remove(s State, req *nodev1.RemoveRequest, now time.Time) (Change, error) {
 		return Change{}, nil
 	}
 	return Change{Owed: owe(rec, rec.GetSnapshots(), req.GetPayer(), now)}, nil
+}
+
+// gone reports whether req gives up a VM together with the node that owns it.
+func gone(rec *nodev1.Record, req *nodev1.RemoveRequest) bool {
+	return req.GetForce() && rec.GetOwner().GetNode() == req.GetLostNode()
 }
 
 func free(rec *nodev1.Record) bool {

@@ -6,9 +6,11 @@
 package transition
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
+	"github.com/containerd/containerd/v2/pkg/identifiers"
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
 
@@ -51,6 +53,9 @@ func edit(s State) *nodev1.Record { return proto.CloneOf(s.Record) }
 
 // own moves the ownership: the only place where owner and generation change.
 func own(rec *nodev1.Record, owner *nodev1.Owner, repository string) {
+	for _, node := range []string{rec.GetOwner().GetNode(), owner.GetNode()} {
+		rec.Home = cmp.Or(node, rec.GetHome())
+	}
 	rec.Owner = proto.CloneOf(owner)
 	rec.Generation = record.After(rec.GetGeneration(), rec.GetIncarnation())
 	rec.Repository = repository
@@ -71,12 +76,29 @@ func spend(rec *nodev1.Record, digest string) {
 
 func name(vm *nodev1.VM) string { return vm.GetNamespace() + "/" + vm.GetId() }
 
-// CheckVM refuses a VM without namespace or id.
+// CheckVM refuses a VM whose namespace or id containerd takes for none: they become paths, keys and
+// text of terminals.
 func CheckVM(vm *nodev1.VM) error {
 	if vm.GetNamespace() == "" || vm.GetId() == "" {
 		return fmt.Errorf("vm %q: namespace and id are needed: %w", name(vm), errdefs.ErrInvalidArgument)
 	}
+	if err := identifiers.Validate(vm.GetNamespace()); err != nil {
+		return fmt.Errorf("vm.namespace: %w", err)
+	}
+	if err := identifiers.Validate(vm.GetId()); err != nil {
+		return fmt.Errorf("vm.id: %w", err)
+	}
 	return nil
+}
+
+// CheckNamed is CheckVM for calls about a VM that may have a record: one that a build before has
+// made under such a name can still be read and removed.
+func CheckNamed(vm *nodev1.VM, rec *nodev1.Record) error {
+	err := CheckVM(vm)
+	if old := rec.GetVm(); err != nil && rec != nil && old.GetNamespace() == vm.GetNamespace() && old.GetId() == vm.GetId() {
+		return nil
+	}
+	return err
 }
 
 func missing(vm *nodev1.VM) error {

@@ -625,6 +625,10 @@ type Record struct {
 	Schedule *Schedule `protobuf:"bytes,20,opt,name=schedule,proto3" json:"schedule,omitempty"` // of checkpoints; absent: none are taken by themselves
 	Kept     *Kept     `protobuf:"bytes,21,opt,name=kept,proto3" json:"kept,omitempty"`         // a live move has lost the VM; absent: none has
 	Deletion *Deletion `protobuf:"bytes,22,opt,name=deletion,proto3" json:"deletion,omitempty"` // ordered, and not done; absent: none is
+	// Who made the record, and the node that had the VM last. Both are the controller's own word,
+	// from certificates; empty: the controller's host made it, or nobody wrote that down.
+	MadeBy string `protobuf:"bytes,30,opt,name=made_by,json=madeBy,proto3" json:"made_by,omitempty"`
+	Home   string `protobuf:"bytes,31,opt,name=home,proto3" json:"home,omitempty"`
 	// Of a store that was put back from a copy (StoreState): the incarnation of the store that the
 	// record is of, the generation that it had in the copy, and, of the first such copy, up to which
 	// generation the record knows what its VM has stored. conflict is why nobody can say whose the VM
@@ -758,6 +762,20 @@ func (x *Record) GetDeletion() *Deletion {
 		return x.Deletion
 	}
 	return nil
+}
+
+func (x *Record) GetMadeBy() string {
+	if x != nil {
+		return x.MadeBy
+	}
+	return ""
+}
+
+func (x *Record) GetHome() string {
+	if x != nil {
+		return x.Home
+	}
+	return ""
 }
 
 func (x *Record) GetIncarnation() uint64 {
@@ -1170,6 +1188,7 @@ type Owed struct {
 	Snapshot      *SnapshotRef           `protobuf:"bytes,3,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	SinceUnixNano int64                  `protobuf:"varint,4,opt,name=since_unix_nano,json=sinceUnixNano,proto3" json:"since_unix_nano,omitempty"`
 	Payer         string                 `protobuf:"bytes,5,opt,name=payer,proto3" json:"payer,omitempty"` // node that deletes it; empty: the one that made it, else the controller
+	By            string                 `protobuf:"bytes,10,opt,name=by,proto3" json:"by,omitempty"`      // the node whose call decided it, by its certificate; empty: the controller's host
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1235,6 +1254,13 @@ func (x *Owed) GetSinceUnixNano() int64 {
 func (x *Owed) GetPayer() string {
 	if x != nil {
 		return x.Payer
+	}
+	return ""
+}
+
+func (x *Owed) GetBy() string {
+	if x != nil {
+		return x.By
 	}
 	return ""
 }
@@ -2144,6 +2170,9 @@ type RemoveRequest struct {
 	Uid           string                 `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`                                           // as in OwnRequest
 	DropSnapshots bool                   `protobuf:"varint,4,opt,name=drop_snapshots,json=dropSnapshots,proto3" json:"drop_snapshots,omitempty"` // they become owed, in the write that ends the record
 	Payer         string                 `protobuf:"bytes,5,opt,name=payer,proto3" json:"payer,omitempty"`                                       // as in TrimRequest
+	// With force: the node that owns the VM is lost, or never was, and runs nothing, on the word of
+	// whoever orders this. The controller's host alone may say so.
+	LostNode      string `protobuf:"bytes,10,opt,name=lost_node,json=lostNode,proto3" json:"lost_node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2209,6 +2238,13 @@ func (x *RemoveRequest) GetDropSnapshots() bool {
 func (x *RemoveRequest) GetPayer() string {
 	if x != nil {
 		return x.Payer
+	}
+	return ""
+}
+
+func (x *RemoveRequest) GetLostNode() string {
+	if x != nil {
+		return x.LostNode
 	}
 	return ""
 }
@@ -4030,6 +4066,7 @@ type ForgetRequest struct {
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
 	Force         bool                   `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
 	KeepSnapshots bool                   `protobuf:"varint,3,opt,name=keep_snapshots,json=keepSnapshots,proto3" json:"keep_snapshots,omitempty"`
+	LostNode      string                 `protobuf:"bytes,4,opt,name=lost_node,json=lostNode,proto3" json:"lost_node,omitempty"` // as in RemoveRequest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4083,6 +4120,13 @@ func (x *ForgetRequest) GetKeepSnapshots() bool {
 		return x.KeepSnapshots
 	}
 	return false
+}
+
+func (x *ForgetRequest) GetLostNode() string {
+	if x != nil {
+		return x.LostNode
+	}
+	return ""
 }
 
 type ForgetResponse struct {
@@ -6544,7 +6588,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x11started_unix_nano\x18E \x01(\x03R\x0fstartedUnixNano\x12\x16\n" +
 	"\x06driver\x18F \x01(\tR\x06driver\x12\x1a\n" +
 	"\battempts\x18D \x03(\tR\battempts\x12\x1a\n" +
-	"\bdeletion\x18G \x01(\tR\bdeletion\"\xfd\x04\n" +
+	"\bdeletion\x18G \x01(\tR\bdeletion\"\xaa\x05\n" +
 	"\x06Record\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12+\n" +
@@ -6563,7 +6607,9 @@ const file_node_v1_node_proto_rawDesc = "" +
 	" \x01(\tR\x04lost\x124\n" +
 	"\bschedule\x18\x14 \x01(\v2\x18.godwit.node.v1.ScheduleR\bschedule\x12(\n" +
 	"\x04kept\x18\x15 \x01(\v2\x14.godwit.node.v1.KeptR\x04kept\x124\n" +
-	"\bdeletion\x18\x16 \x01(\v2\x18.godwit.node.v1.DeletionR\bdeletion\x12 \n" +
+	"\bdeletion\x18\x16 \x01(\v2\x18.godwit.node.v1.DeletionR\bdeletion\x12\x17\n" +
+	"\amade_by\x18\x1e \x01(\tR\x06madeBy\x12\x12\n" +
+	"\x04home\x18\x1f \x01(\tR\x04home\x12 \n" +
 	"\vincarnation\x18( \x01(\x04R\vincarnation\x12\x16\n" +
 	"\x06copied\x18) \x01(\x04R\x06copied\x12\x14\n" +
 	"\x05known\x18* \x01(\x04R\x05known\x12\x1a\n" +
@@ -6607,13 +6653,15 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"checkpoint\x18\b \x01(\bR\n" +
 	"checkpoint\x12\x12\n" +
-	"\x04node\x18\t \x01(\tR\x04node\"\xb3\x01\n" +
+	"\x04node\x18\t \x01(\tR\x04node\"\xc3\x01\n" +
 	"\x04Owed\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x127\n" +
 	"\bsnapshot\x18\x03 \x01(\v2\x1b.godwit.node.v1.SnapshotRefR\bsnapshot\x12&\n" +
 	"\x0fsince_unix_nano\x18\x04 \x01(\x03R\rsinceUnixNano\x12\x14\n" +
-	"\x05payer\x18\x05 \x01(\tR\x05payer\"0\n" +
+	"\x05payer\x18\x05 \x01(\tR\x05payer\x12\x0e\n" +
+	"\x02by\x18\n" +
+	" \x01(\tR\x02by\"0\n" +
 	"\n" +
 	"GetRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\"w\n" +
@@ -6701,13 +6749,15 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x03 \x01(\x04R\n" +
 	"generation\x12\x1b\n" +
-	"\tlost_node\x18\x04 \x01(\tR\blostNode\"\x98\x01\n" +
+	"\tlost_node\x18\x04 \x01(\tR\blostNode\"\xb5\x01\n" +
 	"\rRemoveRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\x12\x10\n" +
 	"\x03uid\x18\x03 \x01(\tR\x03uid\x12%\n" +
 	"\x0edrop_snapshots\x18\x04 \x01(\bR\rdropSnapshots\x12\x14\n" +
-	"\x05payer\x18\x05 \x01(\tR\x05payer\"\x10\n" +
+	"\x05payer\x18\x05 \x01(\tR\x05payer\x12\x1b\n" +
+	"\tlost_node\x18\n" +
+	" \x01(\tR\blostNode\"\x10\n" +
 	"\x0eRemoveResponse\"}\n" +
 	"\x0fScheduleRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x124\n" +
@@ -6874,11 +6924,12 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"sent_bytes\x18\x02 \x01(\x04R\tsentBytes\x12\x1d\n" +
 	"\n" +
 	"left_bytes\x18\x03 \x01(\x04R\tleftBytes\x12\x0e\n" +
-	"\x02ms\x18\x04 \x01(\x01R\x02ms\"p\n" +
+	"\x02ms\x18\x04 \x01(\x01R\x02ms\"\x8d\x01\n" +
 	"\rForgetRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\x12%\n" +
-	"\x0ekeep_snapshots\x18\x03 \x01(\bR\rkeepSnapshots\"*\n" +
+	"\x0ekeep_snapshots\x18\x03 \x01(\bR\rkeepSnapshots\x12\x1b\n" +
+	"\tlost_node\x18\x04 \x01(\tR\blostNode\"*\n" +
 	"\x0eForgetResponse\x12\x18\n" +
 	"\awarning\x18\x01 \x01(\tR\awarning\"\x80\x03\n" +
 	"\fSnapshotInfo\x12\"\n" +

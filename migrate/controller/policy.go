@@ -1,0 +1,146 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/migrate/transition"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Policy is what a controller takes of other nodes, beside the rules of the records. Its own host is
+// bound by none of it. The zero value bounds nothing but that a repository is the VM's own.
+type Policy struct {
+	// Repositories are the prefixes below which the repositories of VMs may lie; empty: anywhere.
+	Repositories []string
+	// Records and Operations bound the records that a node has made and that stand, and the operations
+	// that it drives at once; 0: no bound.
+	Records, Operations int
+	// Pull is whether a node may fetch any VM to itself.
+	Pull Pull
+}
+
+// Pull says who opens an operation that brings a VM to a node which did not have it last.
+type Pull string
+
+// Values of Pull.
+const (
+	PullAny        Pull = "any"        // that node too
+	PullController Pull = "controller" // the VM's own node, or the controller
+)
+
+// Allows reports whether a node may order that a VM comes to a node.
+func (p Pull) Allows(ctx context.Context, rec *nodev1.Record, to string) error {
+	peer, remote := Peer(ctx)
+	if p != PullController || !remote || peer != to || slices.Contains(homes(rec), peer) {
+		return nil
+	}
+	return fmt.Errorf("bring VM %s/%s to node %s: that node did not have it last, and move.pull is %q: order it on node %q or on the controller: %w",
+		rec.GetVm().GetNamespace(), rec.GetVm().GetId(), peer, p, homes(rec), errdefs.ErrPermissionDenied)
+}
+
+// Under makes s bind other nodes by p. Call it before s is served.
+func (s *Service) Under(p Policy) *Service {
+	s.policy = p
+	return s
+}
+
+// judge refuses a change by another node that the policy does not take, and notes whose it is.
+func (s *Service) judge(ctx context.Context, was *nodev1.Record, change transition.Change) error {
+	peer, remote := Peer(ctx)
+	if !remote {
+		return nil
+	}
+	for _, o := range change.Owed {
+		o.By = peer
+	}
+	now := change.Record
+	if now == nil {
+		return nil
+	}
+	if was == nil {
+		now.MadeBy, now.Home = peer, peer
+	}
+	op := now.GetOperation()
+	if err := s.place(ctx, was, op); err != nil {
+		return err
+	}
+	opens := op != nil && op.GetId() != was.GetOperation().GetId()
+	if opens && op.GetKind() == nodev1.Kind_KIND_WAKE {
+		if err := s.policy.Pull.Allows(ctx, was, op.GetDestination()); err != nil {
+			return err
+		}
+	}
+	return s.tally.admit(ctx, s, peer, was == nil, opens)
+}
+
+// place refuses an operation whose snapshot would lie where the VM's do not: whoever deletes it
+// later does so with credentials of its own.
+func (s *Service) place(ctx context.Context, was *nodev1.Record, op *nodev1.Operation) error {
+	repository := op.GetRepository()
+	if repository == "" || repository == was.GetOperation().GetRepository() || knows(was, repository) {
+		return nil
+	}
+	call := fmt.Sprintf("operation %s of VM %s/%s: repository %q", op.GetId(), op.GetVm().GetNamespace(), op.GetVm().GetId(), repository)
+	prefix, own := strings.CutSuffix(repository, "/"+was.GetUid())
+	if !own || prefix == "" {
+		return fmt.Errorf("%s is not the VM's own, which ends in /%s: %w", call, was.GetUid(), errdefs.ErrPermissionDenied)
+	}
+	if len(s.policy.Repositories) == 0 || slices.Contains(s.policy.Repositories, prefix) {
+		return nil
+	}
+	old, err := s.prefixes.read(ctx, s)
+	if err != nil || old[prefix] {
+		return err
+	}
+	return fmt.Errorf("%s does not lie below one of %q: add %q to controller.repositories of the controller's configuration if it is to: %w",
+		call, s.policy.Repositories, prefix, errdefs.ErrPermissionDenied)
+}
+
+// knows reports whether a record says already that something of its VM lies there.
+func knows(rec *nodev1.Record, repository string) bool {
+	in := func(ref *nodev1.SnapshotRef) bool { return ref.GetRepository() == repository }
+	return rec.GetRepository() == repository || slices.ContainsFunc(rec.GetSnapshots(), in)
+}
+
+// prefixes are those that records name at the first question: of before there was a policy, or of
+// before it was changed. No node adds to them.
+type prefixes struct {
+	mu    sync.Mutex
+	known map[string]bool
+}
+
+func (p *prefixes) read(ctx context.Context, s *Service) (map[string]bool, error) {
+	p.mu.Lock()
+	known := p.known
+	p.mu.Unlock()
+	if known != nil {
+		return known, nil
+	}
+	all, err := s.List(ctx, &nodev1.ListRequest{})
+	if err != nil {
+		return nil, err
+	}
+	known = map[string]bool{}
+	for _, rec := range all.GetRecords() {
+		places := []string{rec.GetRepository()}
+		for _, ref := range rec.GetSnapshots() {
+			places = append(places, ref.GetRepository())
+		}
+		for _, at := range places {
+			if prefix, ok := strings.CutSuffix(at, "/"+rec.GetUid()); ok {
+				known[prefix] = true
+			}
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.known = known
+	return known, nil
+}

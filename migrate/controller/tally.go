@@ -1,0 +1,86 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// How old a count of all records may be: where it lets a node pass, and where it would refuse one.
+// What this controller has let pass since is counted besides; what another one has, is not.
+const (
+	countedFor = time.Minute
+	refusedFor = time.Second
+)
+
+// tally counts what each node has in the store.
+type tally struct {
+	mu         sync.Mutex
+	at         time.Time
+	records    map[string]int // that it has made
+	operations map[string]int // that it drives
+}
+
+// admit refuses a record, or an operation, of a node that has as many as it may.
+func (t *tally) admit(ctx context.Context, s *Service, node string, makes, opens bool) error {
+	p := s.policy
+	if (!makes || p.Records == 0) && (!opens || p.Operations == 0) {
+		return nil
+	}
+	full := func(n, most int, asked bool) bool { return asked && most > 0 && n >= most }
+	records, operations, err := t.count(ctx, s, node, countedFor)
+	if err == nil && (full(records, p.Records, makes) || full(operations, p.Operations, opens)) {
+		records, operations, err = t.count(ctx, s, node, refusedFor)
+	}
+	switch {
+	case err != nil:
+		return err
+	case full(records, p.Records, makes):
+		return fmt.Errorf("node %s has made %d records that stand, of %d that it may (controller.records_per_node): remove some, or raise it: %w", node, records, p.Records, errdefs.ErrResourceExhausted)
+	case full(operations, p.Operations, opens):
+		return fmt.Errorf("node %s drives %d operations, of %d that it may at once (controller.operations_per_node): wait for some, or raise it: %w", node, operations, p.Operations, errdefs.ErrResourceExhausted)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if makes {
+		t.records[node]++
+	}
+	if opens {
+		t.operations[node]++
+	}
+	return nil
+}
+
+// count answers what a node has, by a count that is no older than that.
+func (t *tally) count(ctx context.Context, s *Service, node string, old time.Duration) (records, operations int, err error) {
+	t.mu.Lock()
+	fresh := t.records != nil && s.now().Sub(t.at) < old
+	records, operations = t.records[node], t.operations[node]
+	t.mu.Unlock()
+	if fresh {
+		return records, operations, nil
+	}
+	begun := s.now()
+	all, err := s.List(ctx, &nodev1.ListRequest{})
+	if err != nil {
+		return 0, 0, err
+	}
+	made, driven := map[string]int{}, map[string]int{}
+	for _, rec := range all.GetRecords() {
+		made[rec.GetMadeBy()]++
+		if op := rec.GetOperation(); op != nil {
+			for _, driver := range drivers(op) {
+				driven[driver]++
+			}
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.at, t.records, t.operations = begun, made, driven
+	return made[node], driven[node], nil
+}
