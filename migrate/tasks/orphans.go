@@ -20,16 +20,28 @@ import (
 // a wake made here. A wake makes the container object before the namespace, so nothing
 // that is under way is taken for an orphan.
 func (c *Client) Orphans(ctx context.Context) error {
-	made, err := filepath.Glob(filepath.Join(c.networks.dir, "*", "*"))
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, path := range made {
-		vm := &nodev1.VM{Namespace: filepath.Base(filepath.Dir(path)), Id: filepath.Base(path)}
-		errs = append(errs, c.orphan(ctx, vm))
+	spaces, err := entries(c.networks.dir)
+	errs := []error{err}
+	for _, ns := range spaces {
+		if !ns.IsDir() {
+			continue
+		}
+		ids, err := entries(filepath.Join(c.networks.dir, ns.Name()))
+		errs = append(errs, err)
+		for _, id := range ids {
+			errs = append(errs, c.orphan(ctx, &nodev1.VM{Namespace: ns.Name(), Id: id.Name()}))
+		}
 	}
 	return errors.Join(errs...)
+}
+
+// entries of a directory, as far as they can be read. One that is not there has none.
+func entries(dir string) ([]os.DirEntry, error) {
+	all, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	return all, err
 }
 
 // busyBound is how long an orphan waits for a call about a VM of its name, such as a wake, which

@@ -8,8 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-
-	"syscall"
 	"time"
 
 	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
@@ -47,9 +45,6 @@ const (
 )
 
 func orderMark(i record.Intent) string { return fmt.Sprintf("%s/%d", i.Operation, i.Attempt) }
-
-// undoTimeout bounds the removal of what a failed Create made.
-const undoTimeout = 30 * time.Second
 
 // dialTimeout of containerd, which may not be there yet.
 const dialTimeout = 5 * time.Second
@@ -112,7 +107,7 @@ func (c *Client) Create(ctx context.Context, vm *nodev1.VM, order engine.Restore
 	if err := c.create(ctx, vm, sp, order); err != nil {
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
-		return errors.Join(err, c.unmake(undo, vm, order))
+		return errors.Join(err, c.unmake(undo, vm, order, true))
 	}
 	return nil
 }
@@ -246,47 +241,6 @@ func (c *Client) Running(ctx context.Context, vm *nodev1.VM) (bool, error) {
 	return status.Status == containerd.Running || status.Status == containerd.Paused, nil
 }
 
-// Undo removes what Create of this order made: the task, the network, and the container
-// object if it was not there before. A task of another order is left alone. A Create of the
-// order that is under way ends first.
-func (c *Client) Undo(ctx context.Context, vm *nodev1.VM, order engine.Restore) error {
-	c.making.stop(vm, order.Intent)
-	unlock, err := c.serial.lock(ctx, vm)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	return c.unmake(namespaces.WithNamespace(ctx, vm.GetNamespace()), vm, order)
-}
-
-// unmake is Undo for who has the VM to itself.
-func (c *Client) unmake(ctx context.Context, vm *nodev1.VM, order engine.Restore) error {
-	container, err := c.containerd.LoadContainer(ctx, vm.GetId())
-	if errdefs.IsNotFound(err) {
-		return c.networks.undo(ctx, vm)
-	}
-	if err != nil {
-		return err
-	}
-	labels, err := container.Labels(ctx)
-	if err != nil || labels[labelOrder] != orderMark(order.Intent) {
-		return err
-	}
-	if err := c.deleteTask(ctx, vm, true); err != nil {
-		return err
-	}
-	if err := c.networks.undo(ctx, vm); err != nil {
-		return err
-	}
-	if labels[labelNew] == "" {
-		return c.stopped(ctx, container, order.Intent.Digest, "", c.networks.path(vm))
-	}
-	if err := container.Delete(ctx); err != nil && !errdefs.IsNotFound(err) {
-		return err
-	}
-	return nil
-}
-
 // clear deletes a stopped task that stands in the way of a new one. It reports whether
 // the task that stands there is what the order wants; any other live one is an error.
 func (c *Client) clear(ctx context.Context, vm *nodev1.VM, intent record.Intent) (made bool, err error) {
@@ -328,43 +282,6 @@ func (c *Client) task(ctx context.Context, vm *nodev1.VM) (containerd.Task, erro
 		return nil, err
 	}
 	return container.Task(ctx, nil)
-}
-
-// deleteTask waits for a task that is about to stop; with kill it ends one that is not. A
-// CREATED task that took its SIGKILL is about to stop too, though its Kill has returned.
-func (c *Client) deleteTask(ctx context.Context, vm *nodev1.VM, kill bool) error {
-	task, err := c.task(ctx, vm)
-	if errdefs.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	exited, err := task.Wait(ctx)
-	if err != nil && !errdefs.IsNotFound(err) {
-		return err
-	}
-	killed := false
-	if kill {
-		err := task.Kill(ctx, syscall.SIGKILL)
-		if err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
-			return err
-		}
-		killed = !errdefs.IsFailedPrecondition(err)
-	}
-	status, serr := task.Status(ctx)
-	if exited != nil && serr == nil && status.Status != containerd.Stopped && (killed || status.Status != containerd.Created) {
-		select {
-		case <-exited:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	_, err = task.Delete(ctx)
-	if errdefs.IsNotFound(err) { // an attached client was faster
-		return nil
-	}
-	return err
 }
 
 func terminal(sp *spec.Spec) bool {
