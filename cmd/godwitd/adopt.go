@@ -8,13 +8,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sync/errgroup"
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/migrate/engine"
@@ -110,40 +110,45 @@ func (a *adopter) pause(vm string) time.Duration {
 
 // end ends the adopted VMs whose container object was removed: no shim hears of that.
 func (a *adopter) end(ctx context.Context) error {
-	vms, err := a.machines.List()
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, vm := range vms {
+	return a.each(func(vm *nodev1.VM) error {
 		q, err := a.machines.Query(ctx, vm)
 		if err != nil || !q.GetAdopted() || q.GetRecord() != "OWN" || q.GetState() == "starting" {
-			continue // an operation that holds or wakes it decides
+			return nil // an operation that holds or wakes it decides
 		}
 		if has, err := a.containers.Has(ctx, vm); has || err != nil {
-			errs = append(errs, err)
-			continue
+			return err
 		}
-		errs = append(errs, a.machines.End(ctx, vm))
+		return a.machines.End(ctx, vm)
+	})
+}
+
+// each does that for the VMs of this node, for so many at once that one whose shim hangs keeps none of
+// the others waiting. What could not be listed costs the others nothing.
+func (a *adopter) each(do func(vm *nodev1.VM) error) error {
+	vms, err := a.machines.List()
+	errs := append(make([]error, len(vms)), err)
+	var group errgroup.Group
+	group.SetLimit(engine.AtOnce)
+	for i, vm := range vms {
+		group.Go(func() error { errs[i] = do(vm); return nil })
 	}
+	_ = group.Wait() // each has its own error
 	return errors.Join(errs...)
 }
 
 func (a *adopter) adopt(ctx context.Context) error {
-	vms, err := a.machines.List()
-	if err != nil {
-		return err
-	}
-	a.mu.Lock()
-	maps.DeleteFunc(a.dead, func(name string, _ time.Time) bool {
-		return !slices.ContainsFunc(vms, func(vm *nodev1.VM) bool { return name == vm.GetNamespace()+"/"+vm.GetId() })
+	var mu sync.Mutex
+	here := map[string]bool{}
+	err := a.each(func(vm *nodev1.VM) error {
+		mu.Lock()
+		here[vm.GetNamespace()+"/"+vm.GetId()] = true
+		mu.Unlock()
+		return a.adoptOne(ctx, vm)
 	})
-	a.mu.Unlock()
-	var errs []error
-	for _, vm := range vms {
-		errs = append(errs, a.adoptOne(ctx, vm))
-	}
-	return errors.Join(errs...)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	maps.DeleteFunc(a.dead, func(name string, _ time.Time) bool { return !here[name] })
+	return err
 }
 
 func (a *adopter) adoptOne(ctx context.Context, vm *nodev1.VM) error {
@@ -193,7 +198,11 @@ func (a *adopter) taps(ctx context.Context) error {
 	for _, path := range namespaces {
 		removed, err := network.Orphans(ctx, path, func(o network.Owner) bool {
 			ns, id, ok := strings.Cut(o.VM, "/")
-			return o.Node != node || !ok || a.machines.Known(&nodev1.VM{Namespace: ns, Id: id})
+			if o.Node != node || !ok {
+				return true
+			}
+			known, err := a.machines.Known(&nodev1.VM{Namespace: ns, Id: id})
+			return known || err != nil
 		})
 		for _, o := range removed {
 			slog.WarnContext(ctx, "tap of a VM that is not here deleted", "vm", o.VM, "netns", path)

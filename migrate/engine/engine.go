@@ -51,6 +51,9 @@ type Tasks interface {
 	Running(ctx context.Context, vm *nodev1.VM) (bool, error)
 	// Undo removes what Create of this order made, and no other task.
 	Undo(ctx context.Context, vm *nodev1.VM, order Restore) error
+	// Clear does so where the task has ended. One that has not is left alone, which is an error: a
+	// Create of the order that is under way ends, and a later Clear finds its task ended.
+	Clear(ctx context.Context, vm *nodev1.VM, order Restore) error
 }
 
 // Leavings are what containerd holds of a VM that has left this node.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sync/errgroup"
 
 	"godwit.dev/godwit/api/record"
 
@@ -15,13 +16,13 @@ import (
 
 // Reconcile ends what this node's record says of VMs that it no longer has: their tasks
 // were deleted while the records were out of reach, or their shims died over a wake of
-// their own. A VM must be missing for Options.Grace, under an unchanged record: a Create
-// claims it before local lists it; one that has ended is given up at once. Then it looks at each VM that is here, whatever the
-// records say of it. Call it at the start, and now and then, never twice at once.
+// their own. That local does not list a VM only says where to look: it must be proved in each round
+// that nothing of it is here (nothing), for Options.Grace, under an unchanged record: a Create
+// claims it before it leaves anything here; one that has ended is given up at once. And it looks at
+// each VM that is here, whatever the records say of it. VMs that local could not read cost the
+// others nothing: what it has read, it answers beside its error. Shims are asked together, so that
+// one that hangs keeps no other VM waiting. Call it at the start, and now and then, never twice at once.
 func (e *Engine) Reconcile(ctx context.Context, local func() ([]*nodev1.VM, error)) error {
-	if err := e.trust(ctx); err != nil {
-		return err
-	}
 	all, err := e.ours(ctx)
 	if err != nil {
 		return err
@@ -30,10 +31,10 @@ func (e *Engine) Reconcile(ctx context.Context, local func() ([]*nodev1.VM, erro
 }
 
 func (e *Engine) reconcile(ctx context.Context, all []*nodev1.Record, local func() ([]*nodev1.VM, error)) error {
-	vms, err := local()
-	if err != nil {
+	if err := e.trust(ctx); err != nil {
 		return err
 	}
+	vms, unread := local()
 	here := map[string]bool{}
 	for _, vm := range vms {
 		here[name(vm)] = true
@@ -41,32 +42,44 @@ func (e *Engine) reconcile(ctx context.Context, all []*nodev1.Record, local func
 	e.mu.Lock()
 	e.seen = map[string]time.Time{}
 	e.mu.Unlock()
-	var errs []error
+	work := []func() error{func() error { return e.tidyAll(ctx) }}
 	known := map[string]*nodev1.Record{}
 	for _, rec := range all {
 		known[name(rec.GetVm())] = rec
-		mine, orphan := e.concerns(rec)
-		switch {
+		switch mine, orphan := e.concerns(rec); {
 		case mine && !here[name(rec.GetVm())]:
-			if e.missed(ctx, rec) {
-				errs = append(errs, e.giveUpRecord(ctx, rec))
+			if unread == nil {
+				work = append(work, func() error { return e.absent(ctx, rec) })
 			}
 		case orphan:
-			errs = append(errs, e.confirm(ctx, rec))
+			work = append(work, func() error { return e.confirm(ctx, rec) })
 		}
 	}
-	errs = append(errs, e.tidyAll(ctx))
 	for _, vm := range vms {
-		if e.atRest(ctx, vm, known[name(vm)]) {
-			continue
-		}
-		if err := e.stray(ctx, vm); err != nil {
-			errs = append(errs, fmt.Errorf("VM %s: %w", name(vm), err))
-		}
+		work = append(work, func() error { return e.stray(ctx, vm, known[name(vm)]) })
 	}
+	err := errors.Join(unread, together(work))
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.gone = e.seen
+	return err
+}
+
+// AtOnce is how many shims a round asks together.
+const AtOnce = 32
+
+// together does all work, so much of it at once, and answers all that went wrong.
+func together(work []func() error) error {
+	errs := make([]error, len(work))
+	var group errgroup.Group
+	group.SetLimit(AtOnce)
+	for i, do := range work {
+		group.Go(func() error {
+			errs[i] = do()
+			return nil
+		})
+	}
+	_ = group.Wait() // each has its own error
 	return errors.Join(errs...)
 }
 
@@ -79,14 +92,17 @@ func (e *Engine) concerns(rec *nodev1.Record) (mine, orphan bool) {
 	return rec.GetOwner().GetNode() == e.opts.Node, false
 }
 
-// missed reports whether the VM of rec has not been here for Options.Grace, or is known never to
-// come back under rec.
-func (e *Engine) missed(ctx context.Context, rec *nodev1.Record) bool {
-	if ended(rec) && e.nothing(ctx, rec.GetVm()) {
-		return true
+// absent gives up the VM of rec if it has not been here for Options.Grace, or is known never to come
+// back under rec. A shim, or a look for what it has left, says that it is not here, and no list.
+func (e *Engine) absent(ctx context.Context, rec *nodev1.Record) error {
+	if !e.nothing(ctx, rec.GetVm()) {
+		return nil
 	}
 	key := fmt.Sprintf("%s/%d", rec.GetUid(), rec.GetVersion())
-	return e.since(key)
+	if !ended(rec) && !e.since(key) {
+		return nil
+	}
+	return e.giveUpRecord(ctx, rec)
 }
 
 // ended reports whether a VM that was not here after rec was read has ended: it was here before

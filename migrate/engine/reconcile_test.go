@@ -2,13 +2,19 @@ package engine
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
+	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
@@ -22,26 +28,110 @@ func at(here bool) func() ([]*nodev1.VM, error) {
 	}
 }
 
+// leaves takes the VM from a node, as when its task was deleted while the records were out of reach.
+func (w *world) leaves(node string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.state[node] = gone
+}
+
+// TestReconcile shows that a VM is given up when nothing of it has been here for a while, and never
+// by a list: neither by one that lacks it, nor by one that could not be read.
 func TestReconcile(t *testing.T) {
 	w := newWorld(t)
 	e := w.start("n1")
 	e.opts.Grace = 30 * time.Millisecond
+	var unread error
 	here := true
-	reconcile := func() *nodev1.Record {
+	list := func() ([]*nodev1.VM, error) { vms, _ := at(here)(); return vms, unread }
+	stays := func(why string) {
 		t.Helper()
-		if err := e.Reconcile(t.Context(), at(here)); err != nil {
+		for end := time.Now().Add(3 * e.opts.Grace); time.Now().Before(end); time.Sleep(e.opts.Grace / 10) {
+			if err := e.Reconcile(t.Context(), list); !errors.Is(err, unread) {
+				t.Fatal(err)
+			}
+		}
+		if w.record().GetOwner().GetNode() != "n1" {
+			t.Fatal("given up: ", why)
+		}
+	}
+	stays("a VM that is here")
+	here = false
+	stays("a VM that a list lacks, and whose shim answers")
+	w.broke("Query", errdefs.ErrUnavailable)
+	stays("a VM that a list lacks, and whose shim does not answer")
+	w.broke("Query", nil)
+	unread = syscall.EMFILE
+	stays("a VM that runs, by a list that could not be read")
+	w.leaves("n1")
+	stays("a VM by a list that could not be read, though its shim is gone")
+	unread = nil
+	if err := e.Reconcile(t.Context(), list); err != nil || w.record().GetOwner().GetNode() != "n1" {
+		t.Fatalf("given up at first sight: %v", err)
+	}
+	w.until("the VM is given up", func() bool {
+		if err := e.Reconcile(t.Context(), list); err != nil {
 			t.Fatal(err)
 		}
-		return w.record()
+		return w.record().GetOwner() == nil
+	})
+}
+
+// TestReconcileOfAPart shows that what a list could not read costs the VMs that it has read nothing.
+func TestReconcileOfAPart(t *testing.T) {
+	w, driver, round := waking(t)
+	driver.Close()
+	w.over("w")
+	list := func() ([]*nodev1.VM, error) { return []*nodev1.VM{vm}, syscall.EIO }
+	if err := round.Reconcile(t.Context(), list); !errors.Is(err, syscall.EIO) || w.stateAt("n2") != gone {
+		t.Errorf("%v; what is over is %q", err, w.stateAt("n2"))
 	}
-	if rec := reconcile(); rec.GetOwner().GetNode() != "n1" {
-		t.Fatal("gave up a VM that is here")
+}
+
+// hanging is a shim that answers at the end of its time, among others that answer at once.
+type hanging struct {
+	Observer
+	id    string
+	asked func(id string)
+}
+
+func (h hanging) Query(ctx context.Context, vm *nodev1.VM) (*machinev1.QueryResponse, error) {
+	h.asked(vm.GetId())
+	if vm.GetId() == h.id {
+		time.Sleep(5 * time.Second)
 	}
-	here = false
-	if rec := reconcile(); rec.GetOwner().GetNode() != "n1" {
-		t.Fatal("gave up a VM at first sight")
-	}
-	w.until("the VM is given up", func() bool { return reconcile().GetOwner() == nil })
+	return nil, errdefs.ErrUnavailable
+}
+
+// TestShimThatHangs shows that a shim which does not answer keeps no other VM of the round waiting.
+func TestShimThatHangs(t *testing.T) {
+	w := newWorld(t)
+	synctest.Test(t, func(t *testing.T) {
+		e := New(Parts{Records: w.records, Events: Sinks{}}, Options{Node: "n3"})
+		defer e.Close()
+		var vms []*nodev1.VM
+		for i := range 2 * AtOnce {
+			vms = append(vms, &nodev1.VM{Namespace: "default", Id: fmt.Sprint("vm", i)})
+		}
+		var mu sync.Mutex
+		asked, begun := map[string]time.Duration{}, time.Now()
+		e.Observer = hanging{id: "vm0", asked: func(id string) {
+			mu.Lock()
+			defer mu.Unlock()
+			asked[id] = time.Since(begun)
+		}}
+		if err := e.Reconcile(t.Context(), func() ([]*nodev1.VM, error) { return vms, nil }); err != nil {
+			t.Fatal(err)
+		}
+		for id, after := range asked {
+			if after > 0 {
+				t.Errorf("%s was asked after %v", id, after)
+			}
+		}
+		if len(asked) != len(vms) {
+			t.Errorf("%d of %d were asked", len(asked), len(vms))
+		}
+	})
 }
 
 // TestShimsOwnWake: no engine drives it; once its VM is missing it is settled.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
@@ -30,10 +31,7 @@ func (e *Engine) Round(ctx context.Context, local func() ([]*nodev1.VM, error)) 
 // atRest reports whether a VM that is here is surely as its record says: nothing is to be ended or
 // given back. rec was read before the shim was asked, which is enough to do nothing by; nil: there
 // is none of the VM among this node's.
-func (e *Engine) atRest(ctx context.Context, vm *nodev1.VM, rec *nodev1.Record) bool {
-	if rec == nil || rec.GetOperation() != nil || rec.GetOwner().GetNode() != e.opts.Node {
-		return false
-	}
-	q, err := e.Observer.Query(ctx, vm)
-	return err == nil && q.GetRecord() == recordOwn && q.GetUid() == rec.GetUid() && q.GetGeneration() == rec.GetGeneration()
+func (e *Engine) atRest(q *machinev1.QueryResponse, rec *nodev1.Record) bool {
+	return rec != nil && rec.GetOperation() == nil && rec.GetOwner().GetNode() == e.opts.Node &&
+		q.GetRecord() == recordOwn && q.GetUid() == rec.GetUid() && q.GetGeneration() == rec.GetGeneration()
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
 
 	"godwit.dev/godwit/api/record"
 
@@ -16,8 +17,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// standing is a VM that this node has, as its shim and its record speak of it. The shim was
-// asked first: what it said is no newer than the record.
+// standing is a VM that this node has, as its shim and its record speak of it. The shim was asked
+// before the record and after it, and said the same: what it says held when the record spoke.
 type standing struct {
 	vm  *nodev1.VM
 	q   *machinev1.QueryResponse
@@ -41,16 +42,16 @@ func (s standing) kept() bool {
 // settled while this node did not answer, and a VM that runs on though its record gave it to
 // somebody else. Owner and generation decide, not the operations, which are forgotten one day;
 // without an answer of the records nothing is ended.
-func (e *Engine) stray(ctx context.Context, vm *nodev1.VM) error {
+//
+// Each ending names what was seen, and whoever carries it out refuses if that is not so any more.
+// known is what was listed of the VM, if it was: enough to do nothing by.
+func (e *Engine) stray(ctx context.Context, vm *nodev1.VM, known *nodev1.Record) error {
 	q, err := e.Observer.Query(ctx, vm)
-	if err != nil {
-		return nil // no shim yet, or none that answers
+	if err != nil || e.atRest(q, known) {
+		return nil // no shim yet, or none that answers; or all is well
 	}
-	s := standing{vm: vm, q: q}
-	s.rec, err = e.Records.Get(ctx, &nodev1.GetRequest{Vm: vm})
+	s, err := e.stand(ctx, vm, q)
 	switch {
-	case errdefs.IsNotFound(err), err == nil && q.GetUid() != "" && s.rec.GetUid() != q.GetUid():
-		s.rec = nil
 	case err != nil:
 		return err
 	case s.newer():
@@ -61,23 +62,64 @@ func (e *Engine) stray(ctx context.Context, vm *nodev1.VM) error {
 	if err := e.trust(ctx); err != nil {
 		return err
 	}
+	act := e.judge(s)
+	if act == nil {
+		return nil
+	}
+	// An operation that went on between the two answers may have changed what the shim says: the
+	// VM of an attempt that was over in the record has never run if it has not run now.
+	again, err := e.Observer.Query(ctx, vm)
+	if err != nil || !same(s.q, again) {
+		return nil // the next round looks anew
+	}
 	ctx, cancel := context.WithTimeout(ctx, e.opts.Step)
 	defer cancel()
-	switch q.GetRecord() {
+	if err := act(ctx); err != nil {
+		return fmt.Errorf("VM %s: %w", name(vm), err)
+	}
+	return nil
+}
+
+// stand asks the record of a VM after its shim, which has answered q.
+func (e *Engine) stand(ctx context.Context, vm *nodev1.VM, q *machinev1.QueryResponse) (*standing, error) {
+	s := &standing{vm: vm, q: q}
+	var err error
+	s.rec, err = e.Records.Get(ctx, &nodev1.GetRequest{Vm: vm})
+	switch {
+	case errdefs.IsNotFound(err), err == nil && q.GetUid() != "" && s.rec.GetUid() != q.GetUid():
+		s.rec = nil
+	case err != nil:
+		return nil, fmt.Errorf("VM %s: %w", name(vm), err)
+	}
+	return s, nil
+}
+
+// same reports whether a shim has said twice that it has the same of the same task.
+func same(a, b *machinev1.QueryResponse) bool {
+	return a.GetRecord() == b.GetRecord() && a.GetGeneration() == b.GetGeneration() && a.GetUid() == b.GetUid() &&
+		a.GetCreatedUnixNano() == b.GetCreatedUnixNano() && proto.Equal(a.GetRef(), b.GetRef())
+}
+
+// ending is what is to be done about a VM; nil: nothing.
+type ending func(context.Context) error
+
+func (e *Engine) judge(s *standing) ending {
+	switch s.q.GetRecord() {
 	case recordPrepared, recordReleased:
-		return e.voted(ctx, s)
-	case recordIncoming, recordReady:
-		return e.arriving(ctx, s)
+		return e.voted(s)
+	case recordIncoming, recordReady, recordFenced:
+		return e.arriving(s)
 	case recordOwn, recordSending:
-		return e.outlived(ctx, s)
+		return e.outlived(s)
 	}
 	return nil
 }
 
 // voted is a source whose VM stands still for an operation.
-func (e *Engine) voted(ctx context.Context, s standing) error {
+func (e *Engine) voted(s *standing) ending {
 	ref, mine := s.ref(), s.rec.GetOwner().GetNode() == e.opts.Node
 	idle := mine && s.rec.GetOperation() == nil && s.q.GetRecord() == recordPrepared
+	leave := func(ctx context.Context) error { return e.leave(ctx, s) }
 	switch {
 	case ref.GetOperation() == "" || s.under(): // its driver decides
 		return nil
@@ -85,26 +127,36 @@ func (e *Engine) voted(ctx context.Context, s standing) error {
 		if !e.long("no record", s) {
 			return nil
 		}
-		return e.leave(ctx, s)
+		return leave
 	case s.kept() && idle && s.rec.GetKept().GetReclaimed():
-		_, err := e.Machines.Revert(ctx, s.vm, &machinev1.RevertRequest{Ref: ref, OwnerGeneration: s.rec.GetGeneration()})
-		if err == nil {
-			e.Events.Event(ctx, Event{Type: TakenBack, Operation: ref.GetOperation(), VM: s.vm, Reason: "operation " + ref.GetOperation() + " lost it at its destination"})
-		}
-		return err
+		return func(ctx context.Context) error { return e.takeBack(ctx, s) }
 	case s.kept():
 		return nil
 	case idle && s.rec.GetGeneration() == ref.GetGeneration(): // nothing was committed
-		return e.Machines.Abort(ctx, s.vm, &machinev1.AbortRequest{Ref: ref, Reason: "operation " + ref.GetOperation() + " is over"})
+		return func(ctx context.Context) error {
+			return e.Machines.Abort(ctx, s.vm, &machinev1.AbortRequest{Ref: ref, Reason: overReason(ref)})
+		}
 	case mine || s.rec.GetGeneration() <= ref.GetGeneration():
 		return nil
 	}
-	return e.leave(ctx, s)
+	return leave
+}
+
+func overReason(ref *machinev1.Ref) string { return "operation " + ref.GetOperation() + " is over" }
+
+// takeBack lets a VM run again that was lost at its destination, as its record wants.
+func (e *Engine) takeBack(ctx context.Context, s *standing) error {
+	op := s.ref().GetOperation()
+	_, err := e.Machines.Revert(ctx, s.vm, &machinev1.RevertRequest{Ref: s.ref(), OwnerGeneration: s.rec.GetGeneration()})
+	if err == nil {
+		e.Events.Event(ctx, Event{Type: TakenBack, Operation: op, VM: s.vm, Reason: "operation " + op + " lost it at its destination"})
+	}
+	return err
 }
 
 // leave frees what a source has of a VM that is elsewhere, with its addresses if a node has it. What containerd holds is left to a
 // VM that is on its way back.
-func (e *Engine) leave(ctx context.Context, s standing) error {
+func (e *Engine) leave(ctx context.Context, s *standing) error {
 	owner, digest := s.rec.GetOwner().GetNode(), s.q.GetDigest()
 	back := s.rec.GetOperation().GetDestination() == e.opts.Node
 	if !back {
@@ -159,8 +211,9 @@ func (e *Engine) tidyAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// arriving is a destination whose VM has never run.
-func (e *Engine) arriving(ctx context.Context, s standing) error {
+// arriving is a destination whose VM has never run, of an attempt that is over: its shim ends it,
+// and refuses if it has run. What containerd has of it goes after that, in this round or a later one.
+func (e *Engine) arriving(s *standing) ending {
 	ref := s.ref()
 	switch {
 	case ref.GetOperation() == "":
@@ -169,15 +222,25 @@ func (e *Engine) arriving(ctx context.Context, s standing) error {
 		return nil
 	case s.under() && s.rec.GetOperation().GetAttempt() == ref.GetAttempt():
 		return nil
+	case s.rec != nil && s.rec.GetGeneration() < ref.GetGeneration(): // it speaks of a time before the attempt
+		return nil
 	}
-	return e.Tasks.Undo(ctx, s.vm, Restore{Intent: record.Intent{
-		Operation: ref.GetOperation(), Attempt: ref.GetAttempt(), Digest: cmp.Or(s.q.GetDigest(), record.StreamPrefix+ref.GetOperation()),
-	}})
+	return func(ctx context.Context) error {
+		if s.q.GetRecord() != recordFenced {
+			err := e.Machines.Abort(ctx, s.vm, &machinev1.AbortRequest{Ref: ref, Reason: overReason(ref)})
+			if err != nil && !errdefs.IsNotFound(err) {
+				return err
+			}
+		}
+		return e.Tasks.Clear(ctx, s.vm, Restore{Intent: record.Intent{
+			Operation: ref.GetOperation(), Attempt: ref.GetAttempt(), Digest: cmp.Or(s.q.GetDigest(), record.StreamPrefix+ref.GetOperation()),
+		}})
+	}
 }
 
 // outlived is a VM that runs here. Its node was called lost, and its record went on without
 // it: nobody may meet both. A VM without any record runs on: that says nothing.
-func (e *Engine) outlived(ctx context.Context, s standing) error {
+func (e *Engine) outlived(s *standing) ending {
 	rec, owner := s.rec, s.rec.GetOwner()
 	switch {
 	case rec == nil, s.q.GetState() == stateStopped, rec.GetGeneration() <= s.q.GetGeneration() && !record.Predates(rec, s.q.GetGeneration()), owner.GetNode() == e.opts.Node, s.under():
@@ -185,18 +248,20 @@ func (e *Engine) outlived(ctx context.Context, s standing) error {
 	case owner.GetNode() == "" && owner.GetDigest() == "" && !e.long("no owner", s): // its task may be being deleted
 		return nil
 	}
-	reason := fmt.Sprintf("%s; it ran here under %d", (&record.HeldError{Record: rec}).Holder(), s.q.GetGeneration())
-	if err := e.Leavings.Moving(ctx, s.vm, s.q.GetCreatedUnixNano(), owner.GetDigest(), owner.GetNode()); err != nil {
-		return err
+	return func(ctx context.Context) error {
+		reason := fmt.Sprintf("%s; it ran here under %d", (&record.HeldError{Record: rec}).Holder(), s.q.GetGeneration())
+		if err := e.Leavings.Moving(ctx, s.vm, s.q.GetCreatedUnixNano(), owner.GetDigest(), owner.GetNode()); err != nil {
+			return err
+		}
+		if err := e.Machines.Outlived(ctx, s.vm, rec.GetGeneration(), reason); err != nil && !errdefs.IsNotFound(err) {
+			return err
+		}
+		e.Events.Event(ctx, Event{Type: Outlived, VM: s.vm, Reason: reason})
+		return e.tidyUp(ctx, s.vm, owner.GetDigest(), owner.GetNode())
 	}
-	if err := e.Machines.Outlived(ctx, s.vm, rec.GetGeneration(), reason); err != nil && !errdefs.IsNotFound(err) {
-		return err
-	}
-	e.Events.Event(ctx, Event{Type: Outlived, VM: s.vm, Reason: reason})
-	return e.tidyUp(ctx, s.vm, owner.GetDigest(), owner.GetNode())
 }
 
 // long reports whether a VM has stood so for Options.Grace.
-func (e *Engine) long(what string, s standing) bool {
+func (e *Engine) long(what string, s *standing) bool {
 	return e.since(fmt.Sprintf("%s: %s/%d/%d", what, name(s.vm), s.q.GetGeneration(), s.rec.GetVersion()))
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
 
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/store"
@@ -28,6 +29,7 @@ const (
 	paused  = "paused"
 	stopped = "stopped" // its VMM, by the vote
 	created = "created"
+	fenced  = "fenced" // ended before it ran
 )
 
 // fault is what one call comes to. after lets the call have its effect and loses the
@@ -48,6 +50,7 @@ type world struct {
 	mu         sync.Mutex
 	state      map[string]string // of the VM, by node
 	ref        *machinev1.Ref    // of the capture at the source
+	arrival    *machinev1.Ref    // of the order that a destination was made for
 	gens       map[string]uint64 // that the VM runs under, by node
 	ends       map[string]int    // how often the VM was ended, by node
 	ended      string            // why a VM was ended that was somebody else's
@@ -221,10 +224,17 @@ func (n *machine) Vote(ctx context.Context, _ *nodev1.VM, req *machinev1.VoteReq
 	return resp, err
 }
 
-func (n *machine) Abort(ctx context.Context, _ *nodev1.VM, _ *machinev1.AbortRequest) error {
+// Abort ends a destination that has not run, gives a source its VM back, and is no order for what runs.
+func (n *machine) Abort(ctx context.Context, _ *nodev1.VM, req *machinev1.AbortRequest) error {
 	return n.do(ctx, "Abort", func() error {
-		if n.state[n.node] == gone {
+		switch {
+		case n.state[n.node] == gone:
 			return fmt.Errorf("abort: %w", errdefs.ErrNotFound)
+		case n.state[n.node] == created && proto.Equal(n.arrival, req.GetRef()):
+			n.set(n.node, fenced)
+			return nil
+		case n.state[n.node] == created || n.state[n.node] == fenced || n.state[n.node] == runs:
+			return nil
 		}
 		n.ref = nil
 		n.set(n.node, runs)
@@ -260,9 +270,12 @@ func (n *machine) Query(ctx context.Context, _ *nodev1.VM) (resp *machinev1.Quer
 			resp = n.progress
 			return nil
 		}
-		resp = &machinev1.QueryResponse{State: n.state[n.node], Record: "READY"}
+		resp = &machinev1.QueryResponse{State: n.state[n.node], Record: recordReady, Ref: n.arrival}
+		if n.state[n.node] == fenced {
+			resp.Record = recordFenced
+		}
 		if n.state[n.node] == runs {
-			resp.Record, resp.Generation = recordOwn, n.gens[n.node]
+			resp.Record, resp.Generation, resp.Ref = recordOwn, n.gens[n.node], nil
 		}
 		if n.state[n.node] == stopped {
 			resp.Record, resp.Ref, resp.Digest, resp.CreatedUnixNano = recordPrepared, n.ref, n.digest, taskMade
@@ -335,62 +348,4 @@ func (n *machine) Collect(ctx context.Context, _ string, _ time.Duration, dry bo
 		return nil
 	})
 	return files, bytes, err
-}
-
-// tasks is the same node as its containerd.
-type tasks machine
-
-func (k *tasks) Create(ctx context.Context, _ *nodev1.VM, order Restore) error {
-	return k.do(ctx, "Create", func() error {
-		if !k.blobs[order.Intent.Digest] {
-			return fmt.Errorf("create: %w", errdefs.ErrNotFound)
-		}
-		if k.state[k.node] == runs {
-			return fmt.Errorf("create: %w", errdefs.ErrAlreadyExists)
-		}
-		k.set(k.node, created)
-		return nil
-	})
-}
-
-// Start commits as a shim does, before the VM runs.
-func (k *tasks) Start(ctx context.Context, _ *nodev1.VM) error {
-	return k.do(ctx, "Start", func() error {
-		if k.state[k.node] == runs {
-			return nil
-		}
-		if k.state[k.node] != created {
-			return fmt.Errorf("start: %w", errdefs.ErrNotFound)
-		}
-		rec, err := k.records.Get(ctx, &nodev1.GetRequest{Vm: vm})
-		if err != nil {
-			return err
-		}
-		op := rec.GetOperation()
-		if rec, err = k.records.Commit(ctx, &nodev1.CommitRequest{Vm: vm, Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Owner: &nodev1.Owner{Node: k.node}}); err != nil {
-			return err
-		}
-		k.gens[k.node] = rec.GetGeneration()
-		(*machine)(k).deleteIf(ctx, k.removed)
-		if k.removed || k.startFails != nil {
-			return fmt.Errorf("start: %w", errdefs.ErrInternal)
-		}
-		k.set(k.node, runs)
-		return nil
-	})
-}
-
-func (k *tasks) Running(ctx context.Context, _ *nodev1.VM) (running bool, err error) {
-	err = k.do(ctx, "Running", func() error { running = k.state[k.node] == runs; return nil })
-	return running, err
-}
-
-func (k *tasks) Undo(ctx context.Context, _ *nodev1.VM, _ Restore) error {
-	return k.do(ctx, "Undo", func() error {
-		if k.state[k.node] == runs {
-			k.broken = append(k.broken, "undo of a VM that runs")
-		}
-		k.set(k.node, gone)
-		return nil
-	})
 }

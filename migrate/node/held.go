@@ -32,14 +32,14 @@ type journal struct {
 // error, and never a VM that is not here.
 func (m *Machines) Held() (all []*nodev1.Held, err error) {
 	root := m.Config.VMsDir()
-	namespaces, err := dirs(root)
+	namespaces, err := directories(root)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list journals: %w", err)
 	}
 	for _, namespace := range namespaces {
-		ids, err := dirs(filepath.Join(root, namespace))
+		ids, err := directories(filepath.Join(root, namespace))
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("list journals: %w", err)
 		}
 		for _, id := range ids {
 			h, err := held(filepath.Join(root, namespace, id, "node.json"))
@@ -53,20 +53,6 @@ func (m *Machines) Held() (all []*nodev1.Held, err error) {
 		}
 	}
 	return all, nil
-}
-
-// dirs names the directories in one that may have gone.
-func dirs(path string) (names []string, err error) {
-	entries, err := os.ReadDir(path)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("list journals: %w", err)
-	}
-	for _, e := range entries {
-		if e.IsDir() {
-			names = append(names, e.Name())
-		}
-	}
-	return names, nil
 }
 
 // held reads one journal. Of a VM that is freed and whose journal has no spec any more there is

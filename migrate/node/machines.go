@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -29,8 +27,8 @@ var answerTimeout = 5 * time.Second
 // and be replaced by one that adopts its VM between any two calls.
 type Machines struct{ Config *config.Config }
 
-// call runs one call on the shim of vm. A VM without a shim is NotFound, one whose shim
-// does not answer Unavailable.
+// call runs one call on the shim of vm. A VM of which nothing is here (Known) is NotFound, one
+// whose shim does not answer Unavailable.
 func (m *Machines) call(ctx context.Context, vm *nodev1.VM, do func(machinev1.MachineService) error) error {
 	socket := m.Config.MachineSocket(vm.GetNamespace(), vm.GetId())
 	dial, cancel := context.WithTimeout(ctx, dialTimeout)
@@ -40,11 +38,7 @@ func (m *Machines) call(ctx context.Context, vm *nodev1.VM, do func(machinev1.Ma
 		return fmt.Errorf("dial shim of VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), context.DeadlineExceeded)
 	}
 	if err != nil {
-		var class error = errdefs.ErrUnavailable
-		if errors.Is(err, os.ErrNotExist) && !m.Known(vm) {
-			class = errdefs.ErrNotFound
-		}
-		return fmt.Errorf("shim of VM %s/%s: %w: %w", vm.GetNamespace(), vm.GetId(), class, err)
+		return fmt.Errorf("shim of VM %s/%s: %w: %w", vm.GetNamespace(), vm.GetId(), m.without(vm, err), err)
 	}
 	client := ttrpc.NewClient(conn)
 	defer client.Close()
@@ -58,27 +52,6 @@ func (m *Machines) call(ctx context.Context, vm *nodev1.VM, do func(machinev1.Ma
 		return errgrpc.ToNative(err)
 	}
 	return nil
-}
-
-// Known reports whether this node holds anything of the VM: its journal comes before all
-// that it has. A directory without one is what a shim has left that died before the first
-// word of it.
-func (m *Machines) Known(vm *nodev1.VM) bool {
-	_, err := os.Stat(filepath.Join(m.Config.VMDir(vm.GetNamespace(), vm.GetId()), "node.json"))
-	return !errors.Is(err, os.ErrNotExist)
-}
-
-// List answers the VMs that this node holds something of.
-func (m *Machines) List() ([]*nodev1.VM, error) {
-	dirs, err := filepath.Glob(filepath.Join(m.Config.VMsDir(), "*", "*"))
-	if err != nil {
-		return nil, err
-	}
-	vms := make([]*nodev1.VM, 0, len(dirs))
-	for _, dir := range dirs {
-		vms = append(vms, &nodev1.VM{Namespace: filepath.Base(filepath.Dir(dir)), Id: filepath.Base(dir)})
-	}
-	return vms, nil
 }
 
 // Query answers what the shim knows. One that does not answer in time is alive, which

@@ -55,7 +55,7 @@ func TestQueryOfAShimThatHangs(t *testing.T) {
 // A directory without a journal holds nothing of a VM: nobody waits for a shim of it.
 func TestQueryOfAVMWithoutJournal(t *testing.T) {
 	cfg := config.Default()
-	cfg.StateDir, cfg.RunDir = t.TempDir(), t.TempDir()
+	cfg.StateDir, cfg.RunDir, cfg.RAMDir = t.TempDir(), t.TempDir(), t.TempDir()
 	m, vm := &Machines{Config: cfg}, &nodev1.VM{Namespace: "ns", Id: "vm"}
 	dir := cfg.VMDir("ns", "vm")
 	if err := os.MkdirAll(dir, 0o700); err != nil {

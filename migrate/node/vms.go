@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"sort"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
@@ -15,17 +16,17 @@ import (
 // queriesAtOnce bounds the shims that are asked at the same time.
 const queriesAtOnce = 16
 
-// VMs lists the VMs of this node and all that the controller knows. A controller or a
-// shim that does not answer is named in the warning and costs its part of the list only.
+// VMs lists the VMs of this node and all that the controller knows. A directory that cannot be read,
+// and a controller or a shim that does not answer, cost their part of the list only; a warning says so.
 func (s *Service) VMs(ctx context.Context, req *nodev1.VMsRequest) (*nodev1.VMsResponse, error) {
+	resp := &nodev1.VMsResponse{}
 	local, err := s.local(ctx)
 	if err != nil {
-		return nil, err
+		resp.Warning = err.Error()
 	}
-	resp := &nodev1.VMsResponse{}
 	records, err := s.list(ctx)
 	if err != nil {
-		resp.Warning = "records: " + err.Error()
+		resp.Warning = strings.TrimPrefix(resp.Warning+"; records: "+err.Error(), "; ")
 	}
 	byName := map[string]*nodev1.VMInfo{}
 	for _, rec := range records {
@@ -59,12 +60,9 @@ func (s *Service) list(ctx context.Context) ([]*nodev1.Record, error) {
 	return resp.GetRecords(), err
 }
 
-// local asks the shim of every VM of which this node holds something.
+// local asks the shim of every VM of which this node holds something, as far as it could be listed.
 func (s *Service) local(ctx context.Context) (map[string]*nodev1.VMInfo, error) {
 	vms, err := s.Shims.List()
-	if err != nil {
-		return nil, err
-	}
 	infos := make([]*nodev1.VMInfo, len(vms))
 	group := errgroup.Group{}
 	group.SetLimit(queriesAtOnce)
@@ -79,7 +77,7 @@ func (s *Service) local(ctx context.Context) (map[string]*nodev1.VMInfo, error) 
 	for i, vm := range vms {
 		byName[key(vm)] = infos[i]
 	}
-	return byName, nil
+	return byName, err
 }
 
 func (s *Service) query(ctx context.Context, vm *nodev1.VM) *nodev1.VMInfo {

@@ -205,6 +205,8 @@ type undone struct{ engine.Tasks }
 
 func (undone) Undo(context.Context, *nodev1.VM, engine.Restore) error { return nil }
 
+func (undone) Clear(context.Context, *nodev1.VM, engine.Restore) error { return nil }
+
 // A destination that is undone leaves a fence, and no shim that answers for it: the move
 // ends all the same, at once.
 func TestDiscardLeavesAFence(t *testing.T) {

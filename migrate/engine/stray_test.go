@@ -1,0 +1,118 @@
+package engine
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/record"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// between are records before whose answer something happens, once.
+type between struct {
+	nodev1.RecordsService
+	happens func()
+}
+
+func (b *between) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Record, error) {
+	if do := b.happens; do != nil {
+		b.happens = nil
+		do()
+	}
+	return b.RecordsService.Get(ctx, req)
+}
+
+// waking is a VM whose wake has made its task on n2 and waits to start it.
+func waking(t *testing.T) (w *world, driver, round *Engine) {
+	t.Helper()
+	w = asleep(t)
+	w.hangs("Start", true)
+	driver, round = w.start("n2"), w.start("n2")
+	round.opts.Grace = time.Nanosecond
+	if err := w.wake(driver, "w"); err != nil {
+		t.Fatal(err)
+	}
+	w.called("Start", 1)
+	return w, driver, round
+}
+
+// over settles an open wake, and leaves what it has made.
+func (w *world) over(id string) {
+	w.t.Helper()
+	op := w.record().GetOperation()
+	_, err := w.records.Advance(w.t.Context(), &nodev1.AdvanceRequest{Vm: vm, Operation: id, Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Phase: nodev1.Phase_PHASE_ABORTING})
+	if err == nil {
+		_, err = w.records.Finish(w.t.Context(), &nodev1.FinishRequest{Vm: vm, Operation: id, Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Phase: nodev1.Phase_PHASE_FAILED})
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// TestRoundMeetsAWake shows that a VM which wakes between the answers of its shim and of its record
+// runs on: the round asks the shim once more, and a stale order ends nothing that runs.
+func TestRoundMeetsAWake(t *testing.T) {
+	w, driver, round := waking(t)
+	op := w.record().GetOperation()
+	round.Records = &between{round.Records, func() {
+		driver.Close()
+		w.mu.Lock()
+		w.hang = nil
+		w.mu.Unlock()
+		if err := w.start("n2").Resume(t.Context()); err != nil {
+			t.Error(err)
+		}
+		w.settle("w")
+	}}
+	w.reconcile(round)
+	if w.stateAt("n2") != runs || w.count("Clear") > 0 || w.count("Undo") > 0 || w.count("Abort") > 0 {
+		t.Errorf("the VM is %q after %v", w.stateAt("n2"), w.calls())
+	}
+	stale := Restore{Intent: record.Intent{Operation: op.GetId(), Attempt: op.GetAttempt(), Digest: op.GetDigest()}}
+	if err := round.Tasks.Clear(t.Context(), vm, stale); !errdefs.IsFailedPrecondition(err) || w.stateAt("n2") != runs {
+		t.Errorf("a stale order: %v; the VM is %q", err, w.stateAt("n2"))
+	}
+	w.check("w")
+}
+
+// TestRoundEndsWhatIsOver shows that what waits on a node for an attempt which is over is ended there,
+// and that while its operation is open its driver alone decides.
+func TestRoundEndsWhatIsOver(t *testing.T) {
+	w, driver, round := waking(t)
+	for range 3 {
+		w.reconcile(round)
+	}
+	if w.stateAt("n2") != created {
+		t.Fatalf("the VM is %q under an open operation", w.stateAt("n2"))
+	}
+	driver.Close() // and what it has made is left over
+	w.over("w")
+	for range 3 {
+		w.reconcile(round)
+	}
+	if w.stateAt("n2") != gone || w.count("Abort") != 1 || w.count("Clear") != 1 || w.count("Undo") > 0 {
+		t.Errorf("the VM is %q after %v", w.stateAt("n2"), w.calls())
+	}
+}
+
+// TestRoundCallsAgain shows that what a shim has ended, and containerd still holds, goes in a later round.
+func TestRoundCallsAgain(t *testing.T) {
+	w, driver, round := waking(t)
+	driver.Close()
+	w.over("w")
+	w.broke("Clear", errdefs.ErrUnavailable)
+	for range 2 {
+		if err := round.Reconcile(t.Context(), at(true)); !errdefs.IsUnavailable(err) {
+			t.Fatal(err)
+		}
+	}
+	w.broke("Clear", nil)
+	w.reconcile(round)
+	if w.stateAt("n2") != gone || w.count("Abort") != 1 {
+		t.Errorf("the VM is %q after %v", w.stateAt("n2"), w.calls())
+	}
+}
