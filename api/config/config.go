@@ -131,6 +131,7 @@ type Registry struct {
 type Retention struct {
 	Keep    int      `toml:"keep"`     // newest of a VM that stay; default 1
 	KeepFor Duration `toml:"keep_for"` // younger ones stay too; default 0s
+	Ended   Duration `toml:"ended"`    // that a spent snapshot outlasts its VM's container; default 24h; 0: it stays
 	Grace   Duration `toml:"grace"`    // that a leftover is watched before it is deleted; default 1h
 }
 

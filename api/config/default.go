@@ -24,7 +24,7 @@ func Default() *Config {
 		Cache:      Cache{MaxSize: 20 << 30, Packs: 10 << 30},
 		Template:   Template{Mode: "on", After: 2, Max: 8, MaxSize: 2 << 30},
 		Worker:     Worker{Memory: 256 << 20, Concurrency: 4, Tracking: "auto", PauseBudget: Duration(50 * time.Millisecond), Restore: RestoreAuto},
-		Retention:  Retention{Keep: 1, Grace: Duration(time.Hour)},
+		Retention:  Retention{Keep: 1, Ended: Duration(24 * time.Hour), Grace: Duration(time.Hour)},
 		Move:       Move{Parallel: 5, Outgoing: 2, Incoming: 2, Pull: PullAny},
 		NodeLoss:   NodeLoss{Policy: LossReport, After: Duration(2 * time.Minute)},
 		Containerd: Runtime{Address: "/run/containerd/containerd.sock", Runtime: "io.containerd.godwit.v1"},

@@ -228,6 +228,8 @@ func (c *Config) validateRetention() error {
 		return invalid("retention.keep", "%d is not between 1 and 10000", r.Keep)
 	case r.KeepFor < 0:
 		return invalid("retention.keep_for", "%s is negative", r.KeepFor)
+	case r.Ended < 0:
+		return invalid("retention.ended", "%s is negative; 0s keeps what an ended VM has left", r.Ended)
 	case time.Duration(r.Grace) < minGrace:
 		return invalid("retention.grace", "%s is less than 1m: an operation that was just opened would lose its packs", r.Grace)
 	}

@@ -153,7 +153,8 @@ func engineOptions(cfg *config.Config, repository func(*nodev1.Record) string) e
 		Limits:    engine.Limits{All: cfg.Move.Parallel, Out: cfg.Move.Outgoing, In: cfg.Move.Incoming},
 		Operation: time.Duration(cfg.Timeouts.Operation), Abort: time.Duration(cfg.Timeouts.Abort),
 		Retention: engine.Retention{
-			Keep: cfg.Retention.Keep, For: time.Duration(cfg.Retention.KeepFor), Grace: time.Duration(cfg.Retention.Grace),
+			Keep: cfg.Retention.Keep, For: time.Duration(cfg.Retention.KeepFor),
+			Ended: time.Duration(cfg.Retention.Ended), Grace: time.Duration(cfg.Retention.Grace),
 			Scans: cfg.Controller.Address == "",
 		},
 	}

@@ -44,7 +44,7 @@ func (d *daemon) isController() bool { return len(d.config.Controller.Addresses(
 // newMover makes what the engine needs to drive moves. The engine itself comes later.
 func (d *daemon) newMover(ctx context.Context, path string) (*mover, error) {
 	m := &mover{daemon: d, peer: &peer.Server{
-		Node: d.config.Node, Records: d.records, Address: d.config.Peer.Advertise, Machines: d.machines, Tasks: d.tasks, Leavings: d.tasks,
+		Node: d.config.Node, Records: d.records, Address: d.config.Peer.Advertise, Machines: d.machines, Tasks: d.tasks, Leavings: d.tasks, Containers: d.tasks,
 		Room: &room{config: d.config, tasks: d.tasks, snapshots: d.snapshots, fits: func(ctx context.Context, offer *machinev1.OfferResponse) (string, error) {
 			return fits(ctx, binary(), path, offer)
 		}},

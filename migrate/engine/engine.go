@@ -206,7 +206,8 @@ type Engine struct {
 	looked   *glance    // of those that wait; nil: nobody has looked yet
 	scanning sync.Mutex // of scan: the daemon's own rounds and orders to prune
 	scan     scanned
-	swept    time.Time // when Sweep looked at all records and debts
+	swept    time.Time            // when Sweep looked at all records and debts
+	asked    map[string]time.Time // when Sweep asked for the container of an ended VM, by UID
 	now      func() time.Time
 	tried    map[string]time.Time // by uid: when a checkpoint was last due; of Due
 	prompt   time.Duration        // that an operation's success waits for deletions
@@ -218,7 +219,7 @@ const promptBound = 2 * time.Second
 // New returns an engine that works until Close. Call Resume next.
 func New(parts Parts, opts Options) *Engine {
 	life, cancel := context.WithCancel(context.Background())
-	return &Engine{Parts: parts, opts: opts.withDefaults(), life: life, close: cancel, runs: map[string]*run{}, gone: map[string]time.Time{}, seen: map[string]time.Time{}, untidy: map[string]untidy{}, deleting: map[string]bool{}, scan: scanned{since: map[watched]time.Time{}}, now: time.Now, prompt: promptBound}
+	return &Engine{Parts: parts, opts: opts.withDefaults(), life: life, close: cancel, runs: map[string]*run{}, gone: map[string]time.Time{}, seen: map[string]time.Time{}, untidy: map[string]untidy{}, deleting: map[string]bool{}, asked: map[string]time.Time{}, scan: scanned{since: map[watched]time.Time{}}, now: time.Now, prompt: promptBound}
 }
 
 // Close stops between two steps and waits. What was begun stays open in the records.

@@ -77,17 +77,27 @@ func (e *Engine) settle(ctx context.Context, o *nodev1.Owed, why string, dry boo
 }
 
 func (e *Engine) pruneRecord(ctx context.Context, rec *nodev1.Record, dry bool) (all []*nodev1.Pruned) {
-	why := fmt.Sprintf("older than the newest %d of its VM", e.opts.Retention.Keep)
-	for _, ref := range e.surplus(rec) {
+	one := func(ref *nodev1.SnapshotRef, req *nodev1.TrimRequest, why string) {
 		if !dry {
-			if _, err := e.Records.Trim(ctx, &nodev1.TrimRequest{Vm: rec.GetVm(), Digest: ref.GetDigest(), Payer: e.payer(ctx, ref)}); err != nil {
+			req.Vm, req.Payer = rec.GetVm(), e.payer(ctx, ref)
+			if _, err := e.Records.Trim(ctx, req); err != nil {
 				p := pruned(rec.GetVm(), ref, why)
 				p.Error = err.Error()
 				all = append(all, p)
-				continue
+				return
 			}
 		}
 		all = append(all, e.settle(ctx, &nodev1.Owed{Vm: rec.GetVm(), Uid: rec.GetUid(), Snapshot: ref}, why, dry))
+	}
+	for _, ref := range e.surplus(rec) {
+		one(ref, &nodev1.TrimRequest{Digest: ref.GetDigest()}, fmt.Sprintf("older than the newest %d of its VM", e.opts.Retention.Keep))
+	}
+	late := e.overdue(rec)
+	if len(late) > 0 && !e.containerGone(ctx, rec) {
+		late = nil
+	}
+	for _, ref := range late {
+		one(ref, e.ofEnded(ref), fmt.Sprintf("its VM ended more than %v ago", e.opts.Retention.Ended))
 	}
 	return all
 }

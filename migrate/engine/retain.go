@@ -18,8 +18,9 @@ import (
 // Retention is the rule for snapshots that nothing needs any more. Nodes of a cluster
 // should have the same one: the shortest counts.
 type Retention struct {
-	Keep int           // newest of a VM that stay; at least 1
-	For  time.Duration // younger ones stay too
+	Keep  int           // newest of a VM that stay; at least 1
+	For   time.Duration // younger ones stay too
+	Ended time.Duration // that what a wake has used up outlasts its VM; 0: it stays
 
 	Grace time.Duration // that a tag which no record names is watched before it is deleted
 	// Scans is whether this node looks for such tags, and applies the rule to VMs that no
@@ -40,12 +41,16 @@ func (e *Engine) surplus(rec *nodev1.Record) (refs []*nodev1.SnapshotRef) {
 		if scheduled[ref.GetDigest()] {
 			continue
 		}
-		young := e.opts.Retention.For > 0 && e.now().Sub(time.Unix(0, ref.GetCreatedUnixNano())) < e.opts.Retention.For
-		if !young && transition.InUse(rec, ref.GetDigest()) == "" {
+		if !e.young(ref) && transition.InUse(rec, ref.GetDigest()) == "" {
 			refs = append(refs, ref)
 		}
 	}
 	return refs
+}
+
+// young reports whether a snapshot stays for its age.
+func (e *Engine) young(ref *nodev1.SnapshotRef) bool {
+	return e.opts.Retention.For > 0 && e.now().Sub(time.Unix(0, ref.GetCreatedUnixNano())) < e.opts.Retention.For
 }
 
 // scheduled are the checkpoints that the VM's schedule keeps: its newest ones.
@@ -196,6 +201,7 @@ func (e *Engine) Sweep(ctx context.Context) error {
 			errs = append(errs, e.trim(ctx, rec))
 		}
 	}
+	errs = append(errs, e.trimEnded(ctx, all.GetRecords()))
 	if err = errors.Join(errs...); err == nil {
 		e.swept = e.now()
 	}

@@ -36,6 +36,11 @@ type Room interface {
 	Check(ctx context.Context, req *nodev1.PeerCheckRequest) (*nodev1.PeerCheckResponse, error)
 }
 
+// Containers are containerd's. An error is not "no".
+type Containers interface {
+	Has(ctx context.Context, vm *nodev1.VM) (bool, error)
+}
+
 // Waker runs wakes on this node.
 type Waker interface {
 	Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.StatusResponse, error)
@@ -52,6 +57,8 @@ type Server struct {
 	Leavings engine.Leavings
 	Room     Room
 	Waker    Waker
+
+	Containers Containers // nil: whether there is one is unknown
 }
 
 var _ nodev1.PeerService = (*Server)(nil)
@@ -171,10 +178,28 @@ func (s *Server) Discard(ctx context.Context, req *nodev1.PeerRef) (*nodev1.Peer
 // Query implements nodev1.PeerService.
 func (s *Server) Query(ctx context.Context, req *nodev1.PeerRef) (*nodev1.PeerState, error) {
 	q, err := s.Machines.Query(ctx, req.GetVm())
+	state := &nodev1.PeerState{Known: true, Machine: q}
 	if errdefs.IsNotFound(err) {
-		return &nodev1.PeerState{}, nil
+		state, err = &nodev1.PeerState{}, nil
 	}
-	return &nodev1.PeerState{Known: true, Machine: q}, err
+	if err == nil && req.GetContainer() {
+		state.Container, err = s.container(ctx, req.GetVm())
+	}
+	return state, err
+}
+
+func (s *Server) container(ctx context.Context, vm *nodev1.VM) (nodev1.Presence, error) {
+	if s.Containers == nil {
+		return nodev1.Presence_PRESENCE_UNKNOWN, nil
+	}
+	there, err := s.Containers.Has(ctx, vm)
+	switch {
+	case err != nil:
+		return nodev1.Presence_PRESENCE_UNKNOWN, err
+	case there:
+		return nodev1.Presence_PRESENCE_THERE, nil
+	}
+	return nodev1.Presence_PRESENCE_NONE, nil
 }
 
 // Abort implements nodev1.PeerService. A shim that has ended the operation by itself

@@ -69,7 +69,7 @@ func Disown(s State, req *nodev1.DisownRequest) (Change, error) {
 	}
 	rec = edit(s)
 	own(rec, nil, "")
-	rec.Deletion = nil
+	rec.Deletion, rec.Ended = nil, &nodev1.Ended{Generation: rec.GetGeneration(), Node: node}
 	return Change{Record: rec}, nil
 }
 

@@ -1,6 +1,7 @@
 package transition
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -17,6 +18,12 @@ func Trim(s State, req *nodev1.TrimRequest, now time.Time) (Change, error) {
 	rec, digest := s.Record, req.GetDigest()
 	if rec == nil {
 		return Change{}, missing(req.GetVm())
+	}
+	if req.GetSpent() != "" {
+		if c, err := outlast(s, req, now); c != nil || err != nil {
+			return *cmp.Or(c, &Change{}), err
+		}
+		digest = req.GetSpent()
 	}
 	listed := func(ref *nodev1.SnapshotRef) bool { return ref.GetDigest() == digest }
 	i := slices.IndexFunc(rec.GetSnapshots(), listed)

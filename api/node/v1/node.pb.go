@@ -163,6 +163,56 @@ func (Phase) EnumDescriptor() ([]byte, []int) {
 	return file_node_v1_node_proto_rawDescGZIP(), []int{1}
 }
 
+// Presence is an answer to "is it there?".
+type Presence int32
+
+const (
+	Presence_PRESENCE_UNKNOWN Presence = 0
+	Presence_PRESENCE_THERE   Presence = 1
+	Presence_PRESENCE_NONE    Presence = 2 // proved
+)
+
+// Enum value maps for Presence.
+var (
+	Presence_name = map[int32]string{
+		0: "PRESENCE_UNKNOWN",
+		1: "PRESENCE_THERE",
+		2: "PRESENCE_NONE",
+	}
+	Presence_value = map[string]int32{
+		"PRESENCE_UNKNOWN": 0,
+		"PRESENCE_THERE":   1,
+		"PRESENCE_NONE":    2,
+	}
+)
+
+func (x Presence) Enum() *Presence {
+	p := new(Presence)
+	*p = x
+	return p
+}
+
+func (x Presence) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Presence) Descriptor() protoreflect.EnumDescriptor {
+	return file_node_v1_node_proto_enumTypes[2].Descriptor()
+}
+
+func (Presence) Type() protoreflect.EnumType {
+	return &file_node_v1_node_proto_enumTypes[2]
+}
+
+func (x Presence) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Presence.Descriptor instead.
+func (Presence) EnumDescriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{2}
+}
+
 type VM struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"` // containerd's
@@ -625,6 +675,7 @@ type Record struct {
 	Schedule *Schedule `protobuf:"bytes,20,opt,name=schedule,proto3" json:"schedule,omitempty"` // of checkpoints; absent: none are taken by themselves
 	Kept     *Kept     `protobuf:"bytes,21,opt,name=kept,proto3" json:"kept,omitempty"`         // a live move has lost the VM; absent: none has
 	Deletion *Deletion `protobuf:"bytes,22,opt,name=deletion,proto3" json:"deletion,omitempty"` // ordered, and not done; absent: none is
+	Ended    *Ended    `protobuf:"bytes,23,opt,name=ended,proto3" json:"ended,omitempty"`       // of the last generation whose VM ended; absent: nobody wrote that down
 	// Who made the record, and the node that had the VM last. Both are the controller's own word,
 	// from certificates; empty: the controller's host made it, or nobody wrote that down.
 	MadeBy string `protobuf:"bytes,30,opt,name=made_by,json=madeBy,proto3" json:"made_by,omitempty"`
@@ -764,6 +815,13 @@ func (x *Record) GetDeletion() *Deletion {
 	return nil
 }
 
+func (x *Record) GetEnded() *Ended {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
+}
+
 func (x *Record) GetMadeBy() string {
 	if x != nil {
 		return x.MadeBy
@@ -813,6 +871,68 @@ func (x *Record) GetRivals() bool {
 	return false
 }
 
+// Ended is what is known of the end of a VM that nobody owns since. It counts while the record
+// has that generation.
+type Ended struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Generation    uint64                 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                                           // at which it ended; empty: nobody wrote that down
+	SinceUnixNano int64                  `protobuf:"varint,3,opt,name=since_unix_nano,json=sinceUnixNano,proto3" json:"since_unix_nano,omitempty"` // when a Trim of spent has first found it so; 0: none has
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Ended) Reset() {
+	*x = Ended{}
+	mi := &file_node_v1_node_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Ended) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Ended) ProtoMessage() {}
+
+func (x *Ended) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Ended.ProtoReflect.Descriptor instead.
+func (*Ended) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Ended) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *Ended) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Ended) GetSinceUnixNano() int64 {
+	if x != nil {
+		return x.SinceUnixNano
+	}
+	return 0
+}
+
 // Deletion is the order to delete a VM once a last snapshot of it stands. Whichever node owns
 // the VM tries it, by a hibernate, until one succeeds or fails for good.
 type Deletion struct {
@@ -831,7 +951,7 @@ type Deletion struct {
 
 func (x *Deletion) Reset() {
 	*x = Deletion{}
-	mi := &file_node_v1_node_proto_msgTypes[4]
+	mi := &file_node_v1_node_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -843,7 +963,7 @@ func (x *Deletion) String() string {
 func (*Deletion) ProtoMessage() {}
 
 func (x *Deletion) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[4]
+	mi := &file_node_v1_node_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -856,7 +976,7 @@ func (x *Deletion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deletion.ProtoReflect.Descriptor instead.
 func (*Deletion) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Deletion) GetId() string {
@@ -934,7 +1054,7 @@ type Kept struct {
 
 func (x *Kept) Reset() {
 	*x = Kept{}
-	mi := &file_node_v1_node_proto_msgTypes[5]
+	mi := &file_node_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -946,7 +1066,7 @@ func (x *Kept) String() string {
 func (*Kept) ProtoMessage() {}
 
 func (x *Kept) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[5]
+	mi := &file_node_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -959,7 +1079,7 @@ func (x *Kept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Kept.ProtoReflect.Descriptor instead.
 func (*Kept) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Kept) GetNode() string {
@@ -1029,7 +1149,7 @@ type Schedule struct {
 
 func (x *Schedule) Reset() {
 	*x = Schedule{}
-	mi := &file_node_v1_node_proto_msgTypes[6]
+	mi := &file_node_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1041,7 +1161,7 @@ func (x *Schedule) String() string {
 func (*Schedule) ProtoMessage() {}
 
 func (x *Schedule) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[6]
+	mi := &file_node_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1054,7 +1174,7 @@ func (x *Schedule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Schedule.ProtoReflect.Descriptor instead.
 func (*Schedule) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Schedule) GetEveryMs() int64 {
@@ -1089,7 +1209,7 @@ type SnapshotRef struct {
 
 func (x *SnapshotRef) Reset() {
 	*x = SnapshotRef{}
-	mi := &file_node_v1_node_proto_msgTypes[7]
+	mi := &file_node_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1101,7 +1221,7 @@ func (x *SnapshotRef) String() string {
 func (*SnapshotRef) ProtoMessage() {}
 
 func (x *SnapshotRef) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[7]
+	mi := &file_node_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1114,7 +1234,7 @@ func (x *SnapshotRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRef.ProtoReflect.Descriptor instead.
 func (*SnapshotRef) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SnapshotRef) GetDigest() string {
@@ -1195,7 +1315,7 @@ type Owed struct {
 
 func (x *Owed) Reset() {
 	*x = Owed{}
-	mi := &file_node_v1_node_proto_msgTypes[8]
+	mi := &file_node_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1207,7 +1327,7 @@ func (x *Owed) String() string {
 func (*Owed) ProtoMessage() {}
 
 func (x *Owed) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[8]
+	mi := &file_node_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1220,7 +1340,7 @@ func (x *Owed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owed.ProtoReflect.Descriptor instead.
 func (*Owed) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Owed) GetVm() *VM {
@@ -1274,7 +1394,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[9]
+	mi := &file_node_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1286,7 +1406,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[9]
+	mi := &file_node_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1299,7 +1419,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetRequest) GetVm() *VM {
@@ -1328,7 +1448,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[10]
+	mi := &file_node_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1340,7 +1460,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[10]
+	mi := &file_node_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1353,7 +1473,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListRequest) GetParts() bool {
@@ -1401,7 +1521,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[11]
+	mi := &file_node_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1413,7 +1533,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[11]
+	mi := &file_node_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1426,7 +1546,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListResponse) GetRecords() []*Record {
@@ -1452,7 +1572,7 @@ type EnsureRequest struct {
 
 func (x *EnsureRequest) Reset() {
 	*x = EnsureRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[12]
+	mi := &file_node_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1464,7 +1584,7 @@ func (x *EnsureRequest) String() string {
 func (*EnsureRequest) ProtoMessage() {}
 
 func (x *EnsureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[12]
+	mi := &file_node_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1477,7 +1597,7 @@ func (x *EnsureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnsureRequest.ProtoReflect.Descriptor instead.
 func (*EnsureRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *EnsureRequest) GetVm() *VM {
@@ -1499,7 +1619,7 @@ type OwnRequest struct {
 
 func (x *OwnRequest) Reset() {
 	*x = OwnRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[13]
+	mi := &file_node_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1511,7 +1631,7 @@ func (x *OwnRequest) String() string {
 func (*OwnRequest) ProtoMessage() {}
 
 func (x *OwnRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[13]
+	mi := &file_node_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1524,7 +1644,7 @@ func (x *OwnRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnRequest.ProtoReflect.Descriptor instead.
 func (*OwnRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *OwnRequest) GetVm() *VM {
@@ -1569,7 +1689,7 @@ type OpenRequest struct {
 
 func (x *OpenRequest) Reset() {
 	*x = OpenRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[14]
+	mi := &file_node_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1581,7 +1701,7 @@ func (x *OpenRequest) String() string {
 func (*OpenRequest) ProtoMessage() {}
 
 func (x *OpenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[14]
+	mi := &file_node_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1594,7 +1714,7 @@ func (x *OpenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenRequest.ProtoReflect.Descriptor instead.
 func (*OpenRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *OpenRequest) GetVm() *VM {
@@ -1648,7 +1768,7 @@ type AdvanceRequest struct {
 
 func (x *AdvanceRequest) Reset() {
 	*x = AdvanceRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[15]
+	mi := &file_node_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1660,7 +1780,7 @@ func (x *AdvanceRequest) String() string {
 func (*AdvanceRequest) ProtoMessage() {}
 
 func (x *AdvanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[15]
+	mi := &file_node_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1673,7 +1793,7 @@ func (x *AdvanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdvanceRequest.ProtoReflect.Descriptor instead.
 func (*AdvanceRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AdvanceRequest) GetVm() *VM {
@@ -1793,7 +1913,7 @@ type RetryRequest struct {
 
 func (x *RetryRequest) Reset() {
 	*x = RetryRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[16]
+	mi := &file_node_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1805,7 +1925,7 @@ func (x *RetryRequest) String() string {
 func (*RetryRequest) ProtoMessage() {}
 
 func (x *RetryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[16]
+	mi := &file_node_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1818,7 +1938,7 @@ func (x *RetryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryRequest.ProtoReflect.Descriptor instead.
 func (*RetryRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RetryRequest) GetVm() *VM {
@@ -1863,7 +1983,7 @@ type CommitRequest struct {
 
 func (x *CommitRequest) Reset() {
 	*x = CommitRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[17]
+	mi := &file_node_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1875,7 +1995,7 @@ func (x *CommitRequest) String() string {
 func (*CommitRequest) ProtoMessage() {}
 
 func (x *CommitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[17]
+	mi := &file_node_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1888,7 +2008,7 @@ func (x *CommitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
 func (*CommitRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CommitRequest) GetVm() *VM {
@@ -1948,7 +2068,7 @@ type FinishRequest struct {
 
 func (x *FinishRequest) Reset() {
 	*x = FinishRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[18]
+	mi := &file_node_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1960,7 +2080,7 @@ func (x *FinishRequest) String() string {
 func (*FinishRequest) ProtoMessage() {}
 
 func (x *FinishRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[18]
+	mi := &file_node_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1973,7 +2093,7 @@ func (x *FinishRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishRequest.ProtoReflect.Descriptor instead.
 func (*FinishRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *FinishRequest) GetVm() *VM {
@@ -2037,7 +2157,7 @@ type DisownRequest struct {
 
 func (x *DisownRequest) Reset() {
 	*x = DisownRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[19]
+	mi := &file_node_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2049,7 +2169,7 @@ func (x *DisownRequest) String() string {
 func (*DisownRequest) ProtoMessage() {}
 
 func (x *DisownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[19]
+	mi := &file_node_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2062,7 +2182,7 @@ func (x *DisownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisownRequest.ProtoReflect.Descriptor instead.
 func (*DisownRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DisownRequest) GetVm() *VM {
@@ -2107,7 +2227,7 @@ type ReclaimRequest struct {
 
 func (x *ReclaimRequest) Reset() {
 	*x = ReclaimRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[20]
+	mi := &file_node_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2119,7 +2239,7 @@ func (x *ReclaimRequest) String() string {
 func (*ReclaimRequest) ProtoMessage() {}
 
 func (x *ReclaimRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[20]
+	mi := &file_node_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2132,7 +2252,7 @@ func (x *ReclaimRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReclaimRequest.ProtoReflect.Descriptor instead.
 func (*ReclaimRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ReclaimRequest) GetVm() *VM {
@@ -2179,7 +2299,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[21]
+	mi := &file_node_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2191,7 +2311,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[21]
+	mi := &file_node_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2204,7 +2324,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RemoveRequest) GetVm() *VM {
@@ -2257,7 +2377,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[22]
+	mi := &file_node_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2269,7 +2389,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[22]
+	mi := &file_node_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2282,7 +2402,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 type ScheduleRequest struct {
@@ -2296,7 +2416,7 @@ type ScheduleRequest struct {
 
 func (x *ScheduleRequest) Reset() {
 	*x = ScheduleRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[23]
+	mi := &file_node_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2308,7 +2428,7 @@ func (x *ScheduleRequest) String() string {
 func (*ScheduleRequest) ProtoMessage() {}
 
 func (x *ScheduleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[23]
+	mi := &file_node_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2321,7 +2441,7 @@ func (x *ScheduleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleRequest.ProtoReflect.Descriptor instead.
 func (*ScheduleRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ScheduleRequest) GetVm() *VM {
@@ -2359,7 +2479,7 @@ type DeleteRequest struct {
 
 func (x *DeleteRequest) Reset() {
 	*x = DeleteRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[24]
+	mi := &file_node_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2371,7 +2491,7 @@ func (x *DeleteRequest) String() string {
 func (*DeleteRequest) ProtoMessage() {}
 
 func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[24]
+	mi := &file_node_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2384,7 +2504,7 @@ func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRequest.ProtoReflect.Descriptor instead.
 func (*DeleteRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DeleteRequest) GetVm() *VM {
@@ -2416,17 +2536,21 @@ func (x *DeleteRequest) GetUid() string {
 }
 
 type TrimRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
-	Digest        string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
-	Payer         string                 `protobuf:"bytes,3,opt,name=payer,proto3" json:"payer,omitempty"` // node that deletes it; empty: the one that made it
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Vm     *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Digest string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	Payer  string                 `protobuf:"bytes,3,opt,name=payer,proto3" json:"payer,omitempty"` // node that deletes it; empty: the one that made it
+	// In place of digest: one that a wake has used up, of a VM that has ended since. The first
+	// call notes when; one that comes ended_ms later trims it.
+	Spent         string `protobuf:"bytes,4,opt,name=spent,proto3" json:"spent,omitempty"`
+	EndedMs       int64  `protobuf:"varint,5,opt,name=ended_ms,json=endedMs,proto3" json:"ended_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TrimRequest) Reset() {
 	*x = TrimRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[25]
+	mi := &file_node_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2438,7 +2562,7 @@ func (x *TrimRequest) String() string {
 func (*TrimRequest) ProtoMessage() {}
 
 func (x *TrimRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[25]
+	mi := &file_node_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2451,7 +2575,7 @@ func (x *TrimRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrimRequest.ProtoReflect.Descriptor instead.
 func (*TrimRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TrimRequest) GetVm() *VM {
@@ -2475,6 +2599,20 @@ func (x *TrimRequest) GetPayer() string {
 	return ""
 }
 
+func (x *TrimRequest) GetSpent() string {
+	if x != nil {
+		return x.Spent
+	}
+	return ""
+}
+
+func (x *TrimRequest) GetEndedMs() int64 {
+	if x != nil {
+		return x.EndedMs
+	}
+	return 0
+}
+
 // OwedRequest has parts as ListRequest has.
 type OwedRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2488,7 +2626,7 @@ type OwedRequest struct {
 
 func (x *OwedRequest) Reset() {
 	*x = OwedRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[26]
+	mi := &file_node_v1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2500,7 +2638,7 @@ func (x *OwedRequest) String() string {
 func (*OwedRequest) ProtoMessage() {}
 
 func (x *OwedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[26]
+	mi := &file_node_v1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2513,7 +2651,7 @@ func (x *OwedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwedRequest.ProtoReflect.Descriptor instead.
 func (*OwedRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{26}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *OwedRequest) GetParts() bool {
@@ -2554,7 +2692,7 @@ type OwedResponse struct {
 
 func (x *OwedResponse) Reset() {
 	*x = OwedResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[27]
+	mi := &file_node_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2566,7 +2704,7 @@ func (x *OwedResponse) String() string {
 func (*OwedResponse) ProtoMessage() {}
 
 func (x *OwedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[27]
+	mi := &file_node_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2579,7 +2717,7 @@ func (x *OwedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwedResponse.ProtoReflect.Descriptor instead.
 func (*OwedResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *OwedResponse) GetOwed() []*Owed {
@@ -2607,7 +2745,7 @@ type ClearRequest struct {
 
 func (x *ClearRequest) Reset() {
 	*x = ClearRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[28]
+	mi := &file_node_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2619,7 +2757,7 @@ func (x *ClearRequest) String() string {
 func (*ClearRequest) ProtoMessage() {}
 
 func (x *ClearRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[28]
+	mi := &file_node_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2632,7 +2770,7 @@ func (x *ClearRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearRequest.ProtoReflect.Descriptor instead.
 func (*ClearRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ClearRequest) GetVm() *VM {
@@ -2664,7 +2802,7 @@ type ClearResponse struct {
 
 func (x *ClearResponse) Reset() {
 	*x = ClearResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[29]
+	mi := &file_node_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2676,7 +2814,7 @@ func (x *ClearResponse) String() string {
 func (*ClearResponse) ProtoMessage() {}
 
 func (x *ClearResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[29]
+	mi := &file_node_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2689,7 +2827,7 @@ func (x *ClearResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearResponse.ProtoReflect.Descriptor instead.
 func (*ClearResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 type OperationRequest struct {
@@ -2701,7 +2839,7 @@ type OperationRequest struct {
 
 func (x *OperationRequest) Reset() {
 	*x = OperationRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[30]
+	mi := &file_node_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2713,7 +2851,7 @@ func (x *OperationRequest) String() string {
 func (*OperationRequest) ProtoMessage() {}
 
 func (x *OperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[30]
+	mi := &file_node_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2726,7 +2864,7 @@ func (x *OperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationRequest.ProtoReflect.Descriptor instead.
 func (*OperationRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *OperationRequest) GetId() string {
@@ -2745,7 +2883,7 @@ type OperationResponse struct {
 
 func (x *OperationResponse) Reset() {
 	*x = OperationResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[31]
+	mi := &file_node_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2757,7 +2895,7 @@ func (x *OperationResponse) String() string {
 func (*OperationResponse) ProtoMessage() {}
 
 func (x *OperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[31]
+	mi := &file_node_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2770,7 +2908,7 @@ func (x *OperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationResponse.ProtoReflect.Descriptor instead.
 func (*OperationResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *OperationResponse) GetOperation() *Operation {
@@ -2789,7 +2927,7 @@ type InfoRequest struct {
 
 func (x *InfoRequest) Reset() {
 	*x = InfoRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[32]
+	mi := &file_node_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2801,7 +2939,7 @@ func (x *InfoRequest) String() string {
 func (*InfoRequest) ProtoMessage() {}
 
 func (x *InfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[32]
+	mi := &file_node_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2814,7 +2952,7 @@ func (x *InfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoRequest.ProtoReflect.Descriptor instead.
 func (*InfoRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *InfoRequest) GetCheck() bool {
@@ -2840,7 +2978,7 @@ type InfoResponse struct {
 
 func (x *InfoResponse) Reset() {
 	*x = InfoResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[33]
+	mi := &file_node_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2852,7 +2990,7 @@ func (x *InfoResponse) String() string {
 func (*InfoResponse) ProtoMessage() {}
 
 func (x *InfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[33]
+	mi := &file_node_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2865,7 +3003,7 @@ func (x *InfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoResponse.ProtoReflect.Descriptor instead.
 func (*InfoResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{33}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *InfoResponse) GetVersion() string {
@@ -2937,7 +3075,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_node_v1_node_proto_msgTypes[34]
+	mi := &file_node_v1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2949,7 +3087,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[34]
+	mi := &file_node_v1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2962,7 +3100,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{34}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Check) GetName() string {
@@ -3023,7 +3161,7 @@ type VMInfo struct {
 
 func (x *VMInfo) Reset() {
 	*x = VMInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[35]
+	mi := &file_node_v1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3035,7 +3173,7 @@ func (x *VMInfo) String() string {
 func (*VMInfo) ProtoMessage() {}
 
 func (x *VMInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[35]
+	mi := &file_node_v1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3048,7 +3186,7 @@ func (x *VMInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMInfo.ProtoReflect.Descriptor instead.
 func (*VMInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *VMInfo) GetVm() *VM {
@@ -3193,7 +3331,7 @@ type VMsRequest struct {
 
 func (x *VMsRequest) Reset() {
 	*x = VMsRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[36]
+	mi := &file_node_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3205,7 +3343,7 @@ func (x *VMsRequest) String() string {
 func (*VMsRequest) ProtoMessage() {}
 
 func (x *VMsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[36]
+	mi := &file_node_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3218,7 +3356,7 @@ func (x *VMsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMsRequest.ProtoReflect.Descriptor instead.
 func (*VMsRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *VMsRequest) GetNamespace() string {
@@ -3238,7 +3376,7 @@ type VMsResponse struct {
 
 func (x *VMsResponse) Reset() {
 	*x = VMsResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[37]
+	mi := &file_node_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3250,7 +3388,7 @@ func (x *VMsResponse) String() string {
 func (*VMsResponse) ProtoMessage() {}
 
 func (x *VMsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[37]
+	mi := &file_node_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3263,7 +3401,7 @@ func (x *VMsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMsResponse.ProtoReflect.Descriptor instead.
 func (*VMsResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *VMsResponse) GetVms() []*VMInfo {
@@ -3294,7 +3432,7 @@ type HibernateRequest struct {
 
 func (x *HibernateRequest) Reset() {
 	*x = HibernateRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[38]
+	mi := &file_node_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3306,7 +3444,7 @@ func (x *HibernateRequest) String() string {
 func (*HibernateRequest) ProtoMessage() {}
 
 func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[38]
+	mi := &file_node_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3319,7 +3457,7 @@ func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HibernateRequest.ProtoReflect.Descriptor instead.
 func (*HibernateRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *HibernateRequest) GetVm() *VM {
@@ -3382,7 +3520,7 @@ type WakeRequest struct {
 
 func (x *WakeRequest) Reset() {
 	*x = WakeRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[39]
+	mi := &file_node_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3394,7 +3532,7 @@ func (x *WakeRequest) String() string {
 func (*WakeRequest) ProtoMessage() {}
 
 func (x *WakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[39]
+	mi := &file_node_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3407,7 +3545,7 @@ func (x *WakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakeRequest.ProtoReflect.Descriptor instead.
 func (*WakeRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WakeRequest) GetVm() *VM {
@@ -3480,7 +3618,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[40]
+	mi := &file_node_v1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3492,7 +3630,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[40]
+	mi := &file_node_v1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3505,7 +3643,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{40}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *CheckpointRequest) GetVm() *VM {
@@ -3559,7 +3697,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[41]
+	mi := &file_node_v1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3571,7 +3709,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[41]
+	mi := &file_node_v1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3584,7 +3722,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{41}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *StatusRequest) GetOperation() string {
@@ -3610,7 +3748,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[42]
+	mi := &file_node_v1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3622,7 +3760,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[42]
+	mi := &file_node_v1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3635,7 +3773,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{42}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *StatusResponse) GetOperation() *Operation {
@@ -3708,7 +3846,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_node_v1_node_proto_msgTypes[43]
+	mi := &file_node_v1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3720,7 +3858,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[43]
+	mi := &file_node_v1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3733,7 +3871,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{43}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Transfer) GetPass() uint32 {
@@ -3803,7 +3941,7 @@ type Figures struct {
 
 func (x *Figures) Reset() {
 	*x = Figures{}
-	mi := &file_node_v1_node_proto_msgTypes[44]
+	mi := &file_node_v1_node_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3815,7 +3953,7 @@ func (x *Figures) String() string {
 func (*Figures) ProtoMessage() {}
 
 func (x *Figures) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[44]
+	mi := &file_node_v1_node_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3828,7 +3966,7 @@ func (x *Figures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Figures.ProtoReflect.Descriptor instead.
 func (*Figures) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{44}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Figures) GetPauseMs() float64 {
@@ -4005,7 +4143,7 @@ type Pass struct {
 
 func (x *Pass) Reset() {
 	*x = Pass{}
-	mi := &file_node_v1_node_proto_msgTypes[45]
+	mi := &file_node_v1_node_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4017,7 +4155,7 @@ func (x *Pass) String() string {
 func (*Pass) ProtoMessage() {}
 
 func (x *Pass) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[45]
+	mi := &file_node_v1_node_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4030,7 +4168,7 @@ func (x *Pass) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pass.ProtoReflect.Descriptor instead.
 func (*Pass) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{45}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Pass) GetLookedBytes() uint64 {
@@ -4073,7 +4211,7 @@ type ForgetRequest struct {
 
 func (x *ForgetRequest) Reset() {
 	*x = ForgetRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[46]
+	mi := &file_node_v1_node_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4085,7 +4223,7 @@ func (x *ForgetRequest) String() string {
 func (*ForgetRequest) ProtoMessage() {}
 
 func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[46]
+	mi := &file_node_v1_node_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4098,7 +4236,7 @@ func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetRequest.ProtoReflect.Descriptor instead.
 func (*ForgetRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{46}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ForgetRequest) GetVm() *VM {
@@ -4138,7 +4276,7 @@ type ForgetResponse struct {
 
 func (x *ForgetResponse) Reset() {
 	*x = ForgetResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[47]
+	mi := &file_node_v1_node_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4150,7 +4288,7 @@ func (x *ForgetResponse) String() string {
 func (*ForgetResponse) ProtoMessage() {}
 
 func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[47]
+	mi := &file_node_v1_node_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4163,7 +4301,7 @@ func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetResponse.ProtoReflect.Descriptor instead.
 func (*ForgetResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{47}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ForgetResponse) GetWarning() string {
@@ -4195,7 +4333,7 @@ type SnapshotInfo struct {
 
 func (x *SnapshotInfo) Reset() {
 	*x = SnapshotInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[48]
+	mi := &file_node_v1_node_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4207,7 +4345,7 @@ func (x *SnapshotInfo) String() string {
 func (*SnapshotInfo) ProtoMessage() {}
 
 func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[48]
+	mi := &file_node_v1_node_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4220,7 +4358,7 @@ func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotInfo.ProtoReflect.Descriptor instead.
 func (*SnapshotInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{48}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *SnapshotInfo) GetVm() *VM {
@@ -4330,7 +4468,7 @@ type SnapshotsRequest struct {
 
 func (x *SnapshotsRequest) Reset() {
 	*x = SnapshotsRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[49]
+	mi := &file_node_v1_node_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4342,7 +4480,7 @@ func (x *SnapshotsRequest) String() string {
 func (*SnapshotsRequest) ProtoMessage() {}
 
 func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[49]
+	mi := &file_node_v1_node_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4355,7 +4493,7 @@ func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{49}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *SnapshotsRequest) GetVm() *VM {
@@ -4375,7 +4513,7 @@ type SnapshotsResponse struct {
 
 func (x *SnapshotsResponse) Reset() {
 	*x = SnapshotsResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[50]
+	mi := &file_node_v1_node_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4387,7 +4525,7 @@ func (x *SnapshotsResponse) String() string {
 func (*SnapshotsResponse) ProtoMessage() {}
 
 func (x *SnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[50]
+	mi := &file_node_v1_node_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4400,7 +4538,7 @@ func (x *SnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*SnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{50}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *SnapshotsResponse) GetSnapshots() []*SnapshotInfo {
@@ -4427,7 +4565,7 @@ type InspectRequest struct {
 
 func (x *InspectRequest) Reset() {
 	*x = InspectRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[51]
+	mi := &file_node_v1_node_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4439,7 +4577,7 @@ func (x *InspectRequest) String() string {
 func (*InspectRequest) ProtoMessage() {}
 
 func (x *InspectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[51]
+	mi := &file_node_v1_node_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4452,7 +4590,7 @@ func (x *InspectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
 func (*InspectRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{51}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *InspectRequest) GetRepository() string {
@@ -4478,7 +4616,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[52]
+	mi := &file_node_v1_node_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4490,7 +4628,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[52]
+	mi := &file_node_v1_node_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4503,7 +4641,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{52}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *InspectResponse) GetJson() []byte {
@@ -4523,7 +4661,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[53]
+	mi := &file_node_v1_node_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4535,7 +4673,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[53]
+	mi := &file_node_v1_node_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4548,7 +4686,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{53}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *VerifyRequest) GetRepository() string {
@@ -4578,7 +4716,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[54]
+	mi := &file_node_v1_node_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4590,7 +4728,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[54]
+	mi := &file_node_v1_node_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4603,7 +4741,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{54}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *VerifyResponse) GetPacks() uint32 {
@@ -4651,7 +4789,7 @@ type BadPart struct {
 
 func (x *BadPart) Reset() {
 	*x = BadPart{}
-	mi := &file_node_v1_node_proto_msgTypes[55]
+	mi := &file_node_v1_node_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4663,7 +4801,7 @@ func (x *BadPart) String() string {
 func (*BadPart) ProtoMessage() {}
 
 func (x *BadPart) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[55]
+	mi := &file_node_v1_node_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4676,7 +4814,7 @@ func (x *BadPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BadPart.ProtoReflect.Descriptor instead.
 func (*BadPart) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{55}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *BadPart) GetPart() string {
@@ -4702,7 +4840,7 @@ type DropRequest struct {
 
 func (x *DropRequest) Reset() {
 	*x = DropRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[56]
+	mi := &file_node_v1_node_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4714,7 +4852,7 @@ func (x *DropRequest) String() string {
 func (*DropRequest) ProtoMessage() {}
 
 func (x *DropRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[56]
+	mi := &file_node_v1_node_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4727,7 +4865,7 @@ func (x *DropRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropRequest.ProtoReflect.Descriptor instead.
 func (*DropRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{56}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *DropRequest) GetDigest() string {
@@ -4746,7 +4884,7 @@ type DropResponse struct {
 
 func (x *DropResponse) Reset() {
 	*x = DropResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[57]
+	mi := &file_node_v1_node_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4758,7 +4896,7 @@ func (x *DropResponse) String() string {
 func (*DropResponse) ProtoMessage() {}
 
 func (x *DropResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[57]
+	mi := &file_node_v1_node_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4771,7 +4909,7 @@ func (x *DropResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropResponse.ProtoReflect.Descriptor instead.
 func (*DropResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{57}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *DropResponse) GetWarning() string {
@@ -4791,7 +4929,7 @@ type PruneRequest struct {
 
 func (x *PruneRequest) Reset() {
 	*x = PruneRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[58]
+	mi := &file_node_v1_node_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4803,7 +4941,7 @@ func (x *PruneRequest) String() string {
 func (*PruneRequest) ProtoMessage() {}
 
 func (x *PruneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[58]
+	mi := &file_node_v1_node_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4816,7 +4954,7 @@ func (x *PruneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneRequest.ProtoReflect.Descriptor instead.
 func (*PruneRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{58}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *PruneRequest) GetVm() *VM {
@@ -4843,7 +4981,7 @@ type PruneResponse struct {
 
 func (x *PruneResponse) Reset() {
 	*x = PruneResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[59]
+	mi := &file_node_v1_node_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4855,7 +4993,7 @@ func (x *PruneResponse) String() string {
 func (*PruneResponse) ProtoMessage() {}
 
 func (x *PruneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[59]
+	mi := &file_node_v1_node_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4868,7 +5006,7 @@ func (x *PruneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneResponse.ProtoReflect.Descriptor instead.
 func (*PruneResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{59}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *PruneResponse) GetPruned() []*Pruned {
@@ -4901,7 +5039,7 @@ type Pruned struct {
 
 func (x *Pruned) Reset() {
 	*x = Pruned{}
-	mi := &file_node_v1_node_proto_msgTypes[60]
+	mi := &file_node_v1_node_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4913,7 +5051,7 @@ func (x *Pruned) String() string {
 func (*Pruned) ProtoMessage() {}
 
 func (x *Pruned) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[60]
+	mi := &file_node_v1_node_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4926,7 +5064,7 @@ func (x *Pruned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pruned.ProtoReflect.Descriptor instead.
 func (*Pruned) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{60}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Pruned) GetVm() *VM {
@@ -4990,7 +5128,7 @@ type DiffRequest struct {
 
 func (x *DiffRequest) Reset() {
 	*x = DiffRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[61]
+	mi := &file_node_v1_node_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5002,7 +5140,7 @@ func (x *DiffRequest) String() string {
 func (*DiffRequest) ProtoMessage() {}
 
 func (x *DiffRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[61]
+	mi := &file_node_v1_node_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5015,7 +5153,7 @@ func (x *DiffRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffRequest.ProtoReflect.Descriptor instead.
 func (*DiffRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{61}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *DiffRequest) GetFrom() string {
@@ -5055,7 +5193,7 @@ type DiffResponse struct {
 
 func (x *DiffResponse) Reset() {
 	*x = DiffResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[62]
+	mi := &file_node_v1_node_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5067,7 +5205,7 @@ func (x *DiffResponse) String() string {
 func (*DiffResponse) ProtoMessage() {}
 
 func (x *DiffResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[62]
+	mi := &file_node_v1_node_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5080,7 +5218,7 @@ func (x *DiffResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffResponse.ProtoReflect.Descriptor instead.
 func (*DiffResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{62}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *DiffResponse) GetSpaces() []*SpaceDiff {
@@ -5106,7 +5244,7 @@ type SpaceDiff struct {
 
 func (x *SpaceDiff) Reset() {
 	*x = SpaceDiff{}
-	mi := &file_node_v1_node_proto_msgTypes[63]
+	mi := &file_node_v1_node_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5118,7 +5256,7 @@ func (x *SpaceDiff) String() string {
 func (*SpaceDiff) ProtoMessage() {}
 
 func (x *SpaceDiff) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[63]
+	mi := &file_node_v1_node_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5131,7 +5269,7 @@ func (x *SpaceDiff) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpaceDiff.ProtoReflect.Descriptor instead.
 func (*SpaceDiff) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{63}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *SpaceDiff) GetName() string {
@@ -5195,7 +5333,7 @@ type CopyRequest struct {
 
 func (x *CopyRequest) Reset() {
 	*x = CopyRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[64]
+	mi := &file_node_v1_node_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5207,7 +5345,7 @@ func (x *CopyRequest) String() string {
 func (*CopyRequest) ProtoMessage() {}
 
 func (x *CopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[64]
+	mi := &file_node_v1_node_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5220,7 +5358,7 @@ func (x *CopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyRequest.ProtoReflect.Descriptor instead.
 func (*CopyRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{64}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *CopyRequest) GetRepository() string {
@@ -5262,7 +5400,7 @@ type CopyResponse struct {
 
 func (x *CopyResponse) Reset() {
 	*x = CopyResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[65]
+	mi := &file_node_v1_node_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5274,7 +5412,7 @@ func (x *CopyResponse) String() string {
 func (*CopyResponse) ProtoMessage() {}
 
 func (x *CopyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[65]
+	mi := &file_node_v1_node_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5287,7 +5425,7 @@ func (x *CopyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyResponse.ProtoReflect.Descriptor instead.
 func (*CopyResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{65}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *CopyResponse) GetBytes() uint64 {
@@ -5315,13 +5453,14 @@ type PeerRef struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
 	Ref           *v1.Ref                `protobuf:"bytes,2,opt,name=ref,proto3" json:"ref,omitempty"`
+	Container     bool                   `protobuf:"varint,3,opt,name=container,proto3" json:"container,omitempty"` // of Query: whether containerd has a container of the VM is asked for
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PeerRef) Reset() {
 	*x = PeerRef{}
-	mi := &file_node_v1_node_proto_msgTypes[66]
+	mi := &file_node_v1_node_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5333,7 +5472,7 @@ func (x *PeerRef) String() string {
 func (*PeerRef) ProtoMessage() {}
 
 func (x *PeerRef) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[66]
+	mi := &file_node_v1_node_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5346,7 +5485,7 @@ func (x *PeerRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRef.ProtoReflect.Descriptor instead.
 func (*PeerRef) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{66}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *PeerRef) GetVm() *VM {
@@ -5363,17 +5502,25 @@ func (x *PeerRef) GetRef() *v1.Ref {
 	return nil
 }
 
+func (x *PeerRef) GetContainer() bool {
+	if x != nil {
+		return x.Container
+	}
+	return false
+}
+
 type PeerState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Known         bool                   `protobuf:"varint,1,opt,name=known,proto3" json:"known,omitempty"` // this node holds something of the VM
 	Machine       *v1.QueryResponse      `protobuf:"bytes,2,opt,name=machine,proto3" json:"machine,omitempty"`
+	Container     Presence               `protobuf:"varint,3,opt,name=container,proto3,enum=godwit.node.v1.Presence" json:"container,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PeerState) Reset() {
 	*x = PeerState{}
-	mi := &file_node_v1_node_proto_msgTypes[67]
+	mi := &file_node_v1_node_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5385,7 +5532,7 @@ func (x *PeerState) String() string {
 func (*PeerState) ProtoMessage() {}
 
 func (x *PeerState) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[67]
+	mi := &file_node_v1_node_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5398,7 +5545,7 @@ func (x *PeerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerState.ProtoReflect.Descriptor instead.
 func (*PeerState) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{67}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *PeerState) GetKnown() bool {
@@ -5415,6 +5562,13 @@ func (x *PeerState) GetMachine() *v1.QueryResponse {
 	return nil
 }
 
+func (x *PeerState) GetContainer() Presence {
+	if x != nil {
+		return x.Container
+	}
+	return Presence_PRESENCE_UNKNOWN
+}
+
 type PeerCheckRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
@@ -5429,7 +5583,7 @@ type PeerCheckRequest struct {
 
 func (x *PeerCheckRequest) Reset() {
 	*x = PeerCheckRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[68]
+	mi := &file_node_v1_node_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5441,7 +5595,7 @@ func (x *PeerCheckRequest) String() string {
 func (*PeerCheckRequest) ProtoMessage() {}
 
 func (x *PeerCheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[68]
+	mi := &file_node_v1_node_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5454,7 +5608,7 @@ func (x *PeerCheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCheckRequest.ProtoReflect.Descriptor instead.
 func (*PeerCheckRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{68}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *PeerCheckRequest) GetVm() *VM {
@@ -5510,7 +5664,7 @@ type PeerCheckResponse struct {
 
 func (x *PeerCheckResponse) Reset() {
 	*x = PeerCheckResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[69]
+	mi := &file_node_v1_node_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5522,7 +5676,7 @@ func (x *PeerCheckResponse) String() string {
 func (*PeerCheckResponse) ProtoMessage() {}
 
 func (x *PeerCheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[69]
+	mi := &file_node_v1_node_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5535,7 +5689,7 @@ func (x *PeerCheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCheckResponse.ProtoReflect.Descriptor instead.
 func (*PeerCheckResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{69}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *PeerCheckResponse) GetObstacles() []string {
@@ -5574,7 +5728,7 @@ type PeerPrepareRequest struct {
 
 func (x *PeerPrepareRequest) Reset() {
 	*x = PeerPrepareRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[70]
+	mi := &file_node_v1_node_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5586,7 +5740,7 @@ func (x *PeerPrepareRequest) String() string {
 func (*PeerPrepareRequest) ProtoMessage() {}
 
 func (x *PeerPrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[70]
+	mi := &file_node_v1_node_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5599,7 +5753,7 @@ func (x *PeerPrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPrepareRequest.ProtoReflect.Descriptor instead.
 func (*PeerPrepareRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{70}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *PeerPrepareRequest) GetVm() *VM {
@@ -5662,7 +5816,7 @@ type PeerPrepareResponse struct {
 
 func (x *PeerPrepareResponse) Reset() {
 	*x = PeerPrepareResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[71]
+	mi := &file_node_v1_node_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5674,7 +5828,7 @@ func (x *PeerPrepareResponse) String() string {
 func (*PeerPrepareResponse) ProtoMessage() {}
 
 func (x *PeerPrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[71]
+	mi := &file_node_v1_node_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5687,7 +5841,7 @@ func (x *PeerPrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPrepareResponse.ProtoReflect.Descriptor instead.
 func (*PeerPrepareResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{71}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *PeerPrepareResponse) GetChannel() string {
@@ -5723,7 +5877,7 @@ type PeerRunResponse struct {
 
 func (x *PeerRunResponse) Reset() {
 	*x = PeerRunResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[72]
+	mi := &file_node_v1_node_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5735,7 +5889,7 @@ func (x *PeerRunResponse) String() string {
 func (*PeerRunResponse) ProtoMessage() {}
 
 func (x *PeerRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[72]
+	mi := &file_node_v1_node_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5748,7 +5902,7 @@ func (x *PeerRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRunResponse.ProtoReflect.Descriptor instead.
 func (*PeerRunResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{72}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *PeerRunResponse) GetRunning() bool {
@@ -5789,7 +5943,7 @@ type PeerSendRequest struct {
 
 func (x *PeerSendRequest) Reset() {
 	*x = PeerSendRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[73]
+	mi := &file_node_v1_node_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5801,7 +5955,7 @@ func (x *PeerSendRequest) String() string {
 func (*PeerSendRequest) ProtoMessage() {}
 
 func (x *PeerSendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[73]
+	mi := &file_node_v1_node_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5814,7 +5968,7 @@ func (x *PeerSendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerSendRequest.ProtoReflect.Descriptor instead.
 func (*PeerSendRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{73}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *PeerSendRequest) GetVm() *VM {
@@ -5841,7 +5995,7 @@ type PeerCaptureRequest struct {
 
 func (x *PeerCaptureRequest) Reset() {
 	*x = PeerCaptureRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[74]
+	mi := &file_node_v1_node_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5853,7 +6007,7 @@ func (x *PeerCaptureRequest) String() string {
 func (*PeerCaptureRequest) ProtoMessage() {}
 
 func (x *PeerCaptureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[74]
+	mi := &file_node_v1_node_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5866,7 +6020,7 @@ func (x *PeerCaptureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCaptureRequest.ProtoReflect.Descriptor instead.
 func (*PeerCaptureRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{74}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *PeerCaptureRequest) GetVm() *VM {
@@ -5894,7 +6048,7 @@ type PeerAbortRequest struct {
 
 func (x *PeerAbortRequest) Reset() {
 	*x = PeerAbortRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[75]
+	mi := &file_node_v1_node_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5906,7 +6060,7 @@ func (x *PeerAbortRequest) String() string {
 func (*PeerAbortRequest) ProtoMessage() {}
 
 func (x *PeerAbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[75]
+	mi := &file_node_v1_node_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5919,7 +6073,7 @@ func (x *PeerAbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerAbortRequest.ProtoReflect.Descriptor instead.
 func (*PeerAbortRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{75}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *PeerAbortRequest) GetVm() *VM {
@@ -5954,7 +6108,7 @@ type PeerRevertRequest struct {
 
 func (x *PeerRevertRequest) Reset() {
 	*x = PeerRevertRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[76]
+	mi := &file_node_v1_node_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5966,7 +6120,7 @@ func (x *PeerRevertRequest) String() string {
 func (*PeerRevertRequest) ProtoMessage() {}
 
 func (x *PeerRevertRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[76]
+	mi := &file_node_v1_node_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5979,7 +6133,7 @@ func (x *PeerRevertRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRevertRequest.ProtoReflect.Descriptor instead.
 func (*PeerRevertRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{76}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *PeerRevertRequest) GetVm() *VM {
@@ -6015,7 +6169,7 @@ type PeerReleaseRequest struct {
 
 func (x *PeerReleaseRequest) Reset() {
 	*x = PeerReleaseRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[77]
+	mi := &file_node_v1_node_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6027,7 +6181,7 @@ func (x *PeerReleaseRequest) String() string {
 func (*PeerReleaseRequest) ProtoMessage() {}
 
 func (x *PeerReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[77]
+	mi := &file_node_v1_node_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6040,7 +6194,7 @@ func (x *PeerReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerReleaseRequest.ProtoReflect.Descriptor instead.
 func (*PeerReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{77}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *PeerReleaseRequest) GetVm() *VM {
@@ -6086,7 +6240,7 @@ type GoldenRequest struct {
 
 func (x *GoldenRequest) Reset() {
 	*x = GoldenRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[78]
+	mi := &file_node_v1_node_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6098,7 +6252,7 @@ func (x *GoldenRequest) String() string {
 func (*GoldenRequest) ProtoMessage() {}
 
 func (x *GoldenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[78]
+	mi := &file_node_v1_node_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6111,7 +6265,7 @@ func (x *GoldenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenRequest.ProtoReflect.Descriptor instead.
 func (*GoldenRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{78}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *GoldenRequest) GetNamespace() string {
@@ -6177,7 +6331,7 @@ type GoldenResponse struct {
 
 func (x *GoldenResponse) Reset() {
 	*x = GoldenResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[79]
+	mi := &file_node_v1_node_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6189,7 +6343,7 @@ func (x *GoldenResponse) String() string {
 func (*GoldenResponse) ProtoMessage() {}
 
 func (x *GoldenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[79]
+	mi := &file_node_v1_node_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6202,7 +6356,7 @@ func (x *GoldenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenResponse.ProtoReflect.Descriptor instead.
 func (*GoldenResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{79}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *GoldenResponse) GetDigest() string {
@@ -6255,7 +6409,7 @@ type GoldenListRequest struct {
 
 func (x *GoldenListRequest) Reset() {
 	*x = GoldenListRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[80]
+	mi := &file_node_v1_node_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6267,7 +6421,7 @@ func (x *GoldenListRequest) String() string {
 func (*GoldenListRequest) ProtoMessage() {}
 
 func (x *GoldenListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[80]
+	mi := &file_node_v1_node_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6280,7 +6434,7 @@ func (x *GoldenListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenListRequest.ProtoReflect.Descriptor instead.
 func (*GoldenListRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{80}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{81}
 }
 
 type GoldenListResponse struct {
@@ -6292,7 +6446,7 @@ type GoldenListResponse struct {
 
 func (x *GoldenListResponse) Reset() {
 	*x = GoldenListResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[81]
+	mi := &file_node_v1_node_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6304,7 +6458,7 @@ func (x *GoldenListResponse) String() string {
 func (*GoldenListResponse) ProtoMessage() {}
 
 func (x *GoldenListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[81]
+	mi := &file_node_v1_node_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6317,7 +6471,7 @@ func (x *GoldenListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenListResponse.ProtoReflect.Descriptor instead.
 func (*GoldenListResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{81}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *GoldenListResponse) GetGolden() []*GoldenInfo {
@@ -6345,7 +6499,7 @@ type GoldenInfo struct {
 
 func (x *GoldenInfo) Reset() {
 	*x = GoldenInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[82]
+	mi := &file_node_v1_node_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6357,7 +6511,7 @@ func (x *GoldenInfo) String() string {
 func (*GoldenInfo) ProtoMessage() {}
 
 func (x *GoldenInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[82]
+	mi := &file_node_v1_node_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6370,7 +6524,7 @@ func (x *GoldenInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenInfo.ProtoReflect.Descriptor instead.
 func (*GoldenInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{82}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *GoldenInfo) GetDigest() string {
@@ -6452,7 +6606,7 @@ type GoldenDropRequest struct {
 
 func (x *GoldenDropRequest) Reset() {
 	*x = GoldenDropRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[83]
+	mi := &file_node_v1_node_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6464,7 +6618,7 @@ func (x *GoldenDropRequest) String() string {
 func (*GoldenDropRequest) ProtoMessage() {}
 
 func (x *GoldenDropRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[83]
+	mi := &file_node_v1_node_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6477,7 +6631,7 @@ func (x *GoldenDropRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenDropRequest.ProtoReflect.Descriptor instead.
 func (*GoldenDropRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{83}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *GoldenDropRequest) GetWhat() string {
@@ -6496,7 +6650,7 @@ type GoldenDropResponse struct {
 
 func (x *GoldenDropResponse) Reset() {
 	*x = GoldenDropResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[84]
+	mi := &file_node_v1_node_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6508,7 +6662,7 @@ func (x *GoldenDropResponse) String() string {
 func (*GoldenDropResponse) ProtoMessage() {}
 
 func (x *GoldenDropResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[84]
+	mi := &file_node_v1_node_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6521,7 +6675,7 @@ func (x *GoldenDropResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenDropResponse.ProtoReflect.Descriptor instead.
 func (*GoldenDropResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{84}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *GoldenDropResponse) GetDropped() []*GoldenInfo {
@@ -6588,7 +6742,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x11started_unix_nano\x18E \x01(\x03R\x0fstartedUnixNano\x12\x16\n" +
 	"\x06driver\x18F \x01(\tR\x06driver\x12\x1a\n" +
 	"\battempts\x18D \x03(\tR\battempts\x12\x1a\n" +
-	"\bdeletion\x18G \x01(\tR\bdeletion\"\xaa\x05\n" +
+	"\bdeletion\x18G \x01(\tR\bdeletion\"\xd7\x05\n" +
 	"\x06Record\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12+\n" +
@@ -6607,14 +6761,21 @@ const file_node_v1_node_proto_rawDesc = "" +
 	" \x01(\tR\x04lost\x124\n" +
 	"\bschedule\x18\x14 \x01(\v2\x18.godwit.node.v1.ScheduleR\bschedule\x12(\n" +
 	"\x04kept\x18\x15 \x01(\v2\x14.godwit.node.v1.KeptR\x04kept\x124\n" +
-	"\bdeletion\x18\x16 \x01(\v2\x18.godwit.node.v1.DeletionR\bdeletion\x12\x17\n" +
+	"\bdeletion\x18\x16 \x01(\v2\x18.godwit.node.v1.DeletionR\bdeletion\x12+\n" +
+	"\x05ended\x18\x17 \x01(\v2\x15.godwit.node.v1.EndedR\x05ended\x12\x17\n" +
 	"\amade_by\x18\x1e \x01(\tR\x06madeBy\x12\x12\n" +
 	"\x04home\x18\x1f \x01(\tR\x04home\x12 \n" +
 	"\vincarnation\x18( \x01(\x04R\vincarnation\x12\x16\n" +
 	"\x06copied\x18) \x01(\x04R\x06copied\x12\x14\n" +
 	"\x05known\x18* \x01(\x04R\x05known\x12\x1a\n" +
 	"\bconflict\x18+ \x01(\tR\bconflict\x12\x16\n" +
-	"\x06rivals\x18, \x01(\bR\x06rivals\"\xed\x01\n" +
+	"\x06rivals\x18, \x01(\bR\x06rivals\"c\n" +
+	"\x05Ended\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x01 \x01(\x04R\n" +
+	"generation\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12&\n" +
+	"\x0fsince_unix_nano\x18\x03 \x01(\x03R\rsinceUnixNano\"\xed\x01\n" +
 	"\bDeletion\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1b\n" +
 	"\tend_execs\x18\x02 \x01(\bR\bendExecs\x12*\n" +
@@ -6767,11 +6928,13 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x124\n" +
 	"\bdeletion\x18\x02 \x01(\v2\x18.godwit.node.v1.DeletionR\bdeletion\x12\x16\n" +
 	"\x06cancel\x18\x03 \x01(\bR\x06cancel\x12\x10\n" +
-	"\x03uid\x18\x04 \x01(\tR\x03uid\"_\n" +
+	"\x03uid\x18\x04 \x01(\tR\x03uid\"\x90\x01\n" +
 	"\vTrimRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x14\n" +
-	"\x05payer\x18\x03 \x01(\tR\x05payer\"s\n" +
+	"\x05payer\x18\x03 \x01(\tR\x05payer\x12\x14\n" +
+	"\x05spent\x18\x04 \x01(\tR\x05spent\x12\x19\n" +
+	"\bended_ms\x18\x05 \x01(\x03R\aendedMs\"s\n" +
 	"\vOwedRequest\x12\x14\n" +
 	"\x05parts\x18\x01 \x01(\bR\x05parts\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\tR\x05after\x12\x14\n" +
@@ -7025,13 +7188,15 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\fCopyResponse\x12\x14\n" +
 	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\x12\x14\n" +
 	"\x05total\x18\x02 \x01(\x04R\x05total\x12\x10\n" +
-	"\x03tag\x18\x03 \x01(\tR\x03tag\"W\n" +
+	"\x03tag\x18\x03 \x01(\tR\x03tag\"u\n" +
 	"\aPeerRef\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12(\n" +
-	"\x03ref\x18\x02 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\"]\n" +
+	"\x03ref\x18\x02 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x1c\n" +
+	"\tcontainer\x18\x03 \x01(\bR\tcontainer\"\x95\x01\n" +
 	"\tPeerState\x12\x14\n" +
 	"\x05known\x18\x01 \x01(\bR\x05known\x12:\n" +
-	"\amachine\x18\x02 \x01(\v2 .godwit.machine.v1.QueryResponseR\amachine\"\xd2\x01\n" +
+	"\amachine\x18\x02 \x01(\v2 .godwit.machine.v1.QueryResponseR\amachine\x126\n" +
+	"\tcontainer\x18\x03 \x01(\x0e2\x18.godwit.node.v1.PresenceR\tcontainer\"\xd2\x01\n" +
 	"\x10PeerCheckRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x126\n" +
 	"\x05offer\x18\x02 \x01(\v2 .godwit.machine.v1.OfferResponseR\x05offer\x12\x16\n" +
@@ -7147,7 +7312,11 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x12\x11\n" +
 	"\rPHASE_ABORTED\x10\v\x12\x16\n" +
 	"\x12PHASE_LOST_AT_DEST\x10\f\x12\x15\n" +
-	"\x11PHASE_LOST_AT_SRC\x10\r2\xaf\t\n" +
+	"\x11PHASE_LOST_AT_SRC\x10\r*G\n" +
+	"\bPresence\x12\x14\n" +
+	"\x10PRESENCE_UNKNOWN\x10\x00\x12\x12\n" +
+	"\x0ePRESENCE_THERE\x10\x01\x12\x11\n" +
+	"\rPRESENCE_NONE\x10\x022\xaf\t\n" +
 	"\aRecords\x129\n" +
 	"\x03Get\x12\x1a.godwit.node.v1.GetRequest\x1a\x16.godwit.node.v1.Record\x12A\n" +
 	"\x04List\x12\x1b.godwit.node.v1.ListRequest\x1a\x1c.godwit.node.v1.ListResponse\x12?\n" +
@@ -7218,296 +7387,300 @@ func file_node_v1_node_proto_rawDescGZIP() []byte {
 	return file_node_v1_node_proto_rawDescData
 }
 
-var file_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 86)
+var file_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 87)
 var file_node_v1_node_proto_goTypes = []any{
 	(Kind)(0),                   // 0: godwit.node.v1.Kind
 	(Phase)(0),                  // 1: godwit.node.v1.Phase
-	(*VM)(nil),                  // 2: godwit.node.v1.VM
-	(*Owner)(nil),               // 3: godwit.node.v1.Owner
-	(*Operation)(nil),           // 4: godwit.node.v1.Operation
-	(*Record)(nil),              // 5: godwit.node.v1.Record
-	(*Deletion)(nil),            // 6: godwit.node.v1.Deletion
-	(*Kept)(nil),                // 7: godwit.node.v1.Kept
-	(*Schedule)(nil),            // 8: godwit.node.v1.Schedule
-	(*SnapshotRef)(nil),         // 9: godwit.node.v1.SnapshotRef
-	(*Owed)(nil),                // 10: godwit.node.v1.Owed
-	(*GetRequest)(nil),          // 11: godwit.node.v1.GetRequest
-	(*ListRequest)(nil),         // 12: godwit.node.v1.ListRequest
-	(*ListResponse)(nil),        // 13: godwit.node.v1.ListResponse
-	(*EnsureRequest)(nil),       // 14: godwit.node.v1.EnsureRequest
-	(*OwnRequest)(nil),          // 15: godwit.node.v1.OwnRequest
-	(*OpenRequest)(nil),         // 16: godwit.node.v1.OpenRequest
-	(*AdvanceRequest)(nil),      // 17: godwit.node.v1.AdvanceRequest
-	(*RetryRequest)(nil),        // 18: godwit.node.v1.RetryRequest
-	(*CommitRequest)(nil),       // 19: godwit.node.v1.CommitRequest
-	(*FinishRequest)(nil),       // 20: godwit.node.v1.FinishRequest
-	(*DisownRequest)(nil),       // 21: godwit.node.v1.DisownRequest
-	(*ReclaimRequest)(nil),      // 22: godwit.node.v1.ReclaimRequest
-	(*RemoveRequest)(nil),       // 23: godwit.node.v1.RemoveRequest
-	(*RemoveResponse)(nil),      // 24: godwit.node.v1.RemoveResponse
-	(*ScheduleRequest)(nil),     // 25: godwit.node.v1.ScheduleRequest
-	(*DeleteRequest)(nil),       // 26: godwit.node.v1.DeleteRequest
-	(*TrimRequest)(nil),         // 27: godwit.node.v1.TrimRequest
-	(*OwedRequest)(nil),         // 28: godwit.node.v1.OwedRequest
-	(*OwedResponse)(nil),        // 29: godwit.node.v1.OwedResponse
-	(*ClearRequest)(nil),        // 30: godwit.node.v1.ClearRequest
-	(*ClearResponse)(nil),       // 31: godwit.node.v1.ClearResponse
-	(*OperationRequest)(nil),    // 32: godwit.node.v1.OperationRequest
-	(*OperationResponse)(nil),   // 33: godwit.node.v1.OperationResponse
-	(*InfoRequest)(nil),         // 34: godwit.node.v1.InfoRequest
-	(*InfoResponse)(nil),        // 35: godwit.node.v1.InfoResponse
-	(*Check)(nil),               // 36: godwit.node.v1.Check
-	(*VMInfo)(nil),              // 37: godwit.node.v1.VMInfo
-	(*VMsRequest)(nil),          // 38: godwit.node.v1.VMsRequest
-	(*VMsResponse)(nil),         // 39: godwit.node.v1.VMsResponse
-	(*HibernateRequest)(nil),    // 40: godwit.node.v1.HibernateRequest
-	(*WakeRequest)(nil),         // 41: godwit.node.v1.WakeRequest
-	(*CheckpointRequest)(nil),   // 42: godwit.node.v1.CheckpointRequest
-	(*StatusRequest)(nil),       // 43: godwit.node.v1.StatusRequest
-	(*StatusResponse)(nil),      // 44: godwit.node.v1.StatusResponse
-	(*Transfer)(nil),            // 45: godwit.node.v1.Transfer
-	(*Figures)(nil),             // 46: godwit.node.v1.Figures
-	(*Pass)(nil),                // 47: godwit.node.v1.Pass
-	(*ForgetRequest)(nil),       // 48: godwit.node.v1.ForgetRequest
-	(*ForgetResponse)(nil),      // 49: godwit.node.v1.ForgetResponse
-	(*SnapshotInfo)(nil),        // 50: godwit.node.v1.SnapshotInfo
-	(*SnapshotsRequest)(nil),    // 51: godwit.node.v1.SnapshotsRequest
-	(*SnapshotsResponse)(nil),   // 52: godwit.node.v1.SnapshotsResponse
-	(*InspectRequest)(nil),      // 53: godwit.node.v1.InspectRequest
-	(*InspectResponse)(nil),     // 54: godwit.node.v1.InspectResponse
-	(*VerifyRequest)(nil),       // 55: godwit.node.v1.VerifyRequest
-	(*VerifyResponse)(nil),      // 56: godwit.node.v1.VerifyResponse
-	(*BadPart)(nil),             // 57: godwit.node.v1.BadPart
-	(*DropRequest)(nil),         // 58: godwit.node.v1.DropRequest
-	(*DropResponse)(nil),        // 59: godwit.node.v1.DropResponse
-	(*PruneRequest)(nil),        // 60: godwit.node.v1.PruneRequest
-	(*PruneResponse)(nil),       // 61: godwit.node.v1.PruneResponse
-	(*Pruned)(nil),              // 62: godwit.node.v1.Pruned
-	(*DiffRequest)(nil),         // 63: godwit.node.v1.DiffRequest
-	(*DiffResponse)(nil),        // 64: godwit.node.v1.DiffResponse
-	(*SpaceDiff)(nil),           // 65: godwit.node.v1.SpaceDiff
-	(*CopyRequest)(nil),         // 66: godwit.node.v1.CopyRequest
-	(*CopyResponse)(nil),        // 67: godwit.node.v1.CopyResponse
-	(*PeerRef)(nil),             // 68: godwit.node.v1.PeerRef
-	(*PeerState)(nil),           // 69: godwit.node.v1.PeerState
-	(*PeerCheckRequest)(nil),    // 70: godwit.node.v1.PeerCheckRequest
-	(*PeerCheckResponse)(nil),   // 71: godwit.node.v1.PeerCheckResponse
-	(*PeerPrepareRequest)(nil),  // 72: godwit.node.v1.PeerPrepareRequest
-	(*PeerPrepareResponse)(nil), // 73: godwit.node.v1.PeerPrepareResponse
-	(*PeerRunResponse)(nil),     // 74: godwit.node.v1.PeerRunResponse
-	(*PeerSendRequest)(nil),     // 75: godwit.node.v1.PeerSendRequest
-	(*PeerCaptureRequest)(nil),  // 76: godwit.node.v1.PeerCaptureRequest
-	(*PeerAbortRequest)(nil),    // 77: godwit.node.v1.PeerAbortRequest
-	(*PeerRevertRequest)(nil),   // 78: godwit.node.v1.PeerRevertRequest
-	(*PeerReleaseRequest)(nil),  // 79: godwit.node.v1.PeerReleaseRequest
-	(*GoldenRequest)(nil),       // 80: godwit.node.v1.GoldenRequest
-	(*GoldenResponse)(nil),      // 81: godwit.node.v1.GoldenResponse
-	(*GoldenListRequest)(nil),   // 82: godwit.node.v1.GoldenListRequest
-	(*GoldenListResponse)(nil),  // 83: godwit.node.v1.GoldenListResponse
-	(*GoldenInfo)(nil),          // 84: godwit.node.v1.GoldenInfo
-	(*GoldenDropRequest)(nil),   // 85: godwit.node.v1.GoldenDropRequest
-	(*GoldenDropResponse)(nil),  // 86: godwit.node.v1.GoldenDropResponse
-	nil,                         // 87: godwit.node.v1.GoldenRequest.AnnotationsEntry
-	(*v1.Ref)(nil),              // 88: godwit.machine.v1.Ref
-	(*v1.QueryResponse)(nil),    // 89: godwit.machine.v1.QueryResponse
-	(*v1.OfferResponse)(nil),    // 90: godwit.machine.v1.OfferResponse
-	(*v1.SendRequest)(nil),      // 91: godwit.machine.v1.SendRequest
-	(*v1.CaptureRequest)(nil),   // 92: godwit.machine.v1.CaptureRequest
-	(*v1.SendResponse)(nil),     // 93: godwit.machine.v1.SendResponse
-	(*v1.CaptureResponse)(nil),  // 94: godwit.machine.v1.CaptureResponse
-	(*v1.VoteResponse)(nil),     // 95: godwit.machine.v1.VoteResponse
-	(*v1.AbortResponse)(nil),    // 96: godwit.machine.v1.AbortResponse
-	(*v1.RevertResponse)(nil),   // 97: godwit.machine.v1.RevertResponse
+	(Presence)(0),               // 2: godwit.node.v1.Presence
+	(*VM)(nil),                  // 3: godwit.node.v1.VM
+	(*Owner)(nil),               // 4: godwit.node.v1.Owner
+	(*Operation)(nil),           // 5: godwit.node.v1.Operation
+	(*Record)(nil),              // 6: godwit.node.v1.Record
+	(*Ended)(nil),               // 7: godwit.node.v1.Ended
+	(*Deletion)(nil),            // 8: godwit.node.v1.Deletion
+	(*Kept)(nil),                // 9: godwit.node.v1.Kept
+	(*Schedule)(nil),            // 10: godwit.node.v1.Schedule
+	(*SnapshotRef)(nil),         // 11: godwit.node.v1.SnapshotRef
+	(*Owed)(nil),                // 12: godwit.node.v1.Owed
+	(*GetRequest)(nil),          // 13: godwit.node.v1.GetRequest
+	(*ListRequest)(nil),         // 14: godwit.node.v1.ListRequest
+	(*ListResponse)(nil),        // 15: godwit.node.v1.ListResponse
+	(*EnsureRequest)(nil),       // 16: godwit.node.v1.EnsureRequest
+	(*OwnRequest)(nil),          // 17: godwit.node.v1.OwnRequest
+	(*OpenRequest)(nil),         // 18: godwit.node.v1.OpenRequest
+	(*AdvanceRequest)(nil),      // 19: godwit.node.v1.AdvanceRequest
+	(*RetryRequest)(nil),        // 20: godwit.node.v1.RetryRequest
+	(*CommitRequest)(nil),       // 21: godwit.node.v1.CommitRequest
+	(*FinishRequest)(nil),       // 22: godwit.node.v1.FinishRequest
+	(*DisownRequest)(nil),       // 23: godwit.node.v1.DisownRequest
+	(*ReclaimRequest)(nil),      // 24: godwit.node.v1.ReclaimRequest
+	(*RemoveRequest)(nil),       // 25: godwit.node.v1.RemoveRequest
+	(*RemoveResponse)(nil),      // 26: godwit.node.v1.RemoveResponse
+	(*ScheduleRequest)(nil),     // 27: godwit.node.v1.ScheduleRequest
+	(*DeleteRequest)(nil),       // 28: godwit.node.v1.DeleteRequest
+	(*TrimRequest)(nil),         // 29: godwit.node.v1.TrimRequest
+	(*OwedRequest)(nil),         // 30: godwit.node.v1.OwedRequest
+	(*OwedResponse)(nil),        // 31: godwit.node.v1.OwedResponse
+	(*ClearRequest)(nil),        // 32: godwit.node.v1.ClearRequest
+	(*ClearResponse)(nil),       // 33: godwit.node.v1.ClearResponse
+	(*OperationRequest)(nil),    // 34: godwit.node.v1.OperationRequest
+	(*OperationResponse)(nil),   // 35: godwit.node.v1.OperationResponse
+	(*InfoRequest)(nil),         // 36: godwit.node.v1.InfoRequest
+	(*InfoResponse)(nil),        // 37: godwit.node.v1.InfoResponse
+	(*Check)(nil),               // 38: godwit.node.v1.Check
+	(*VMInfo)(nil),              // 39: godwit.node.v1.VMInfo
+	(*VMsRequest)(nil),          // 40: godwit.node.v1.VMsRequest
+	(*VMsResponse)(nil),         // 41: godwit.node.v1.VMsResponse
+	(*HibernateRequest)(nil),    // 42: godwit.node.v1.HibernateRequest
+	(*WakeRequest)(nil),         // 43: godwit.node.v1.WakeRequest
+	(*CheckpointRequest)(nil),   // 44: godwit.node.v1.CheckpointRequest
+	(*StatusRequest)(nil),       // 45: godwit.node.v1.StatusRequest
+	(*StatusResponse)(nil),      // 46: godwit.node.v1.StatusResponse
+	(*Transfer)(nil),            // 47: godwit.node.v1.Transfer
+	(*Figures)(nil),             // 48: godwit.node.v1.Figures
+	(*Pass)(nil),                // 49: godwit.node.v1.Pass
+	(*ForgetRequest)(nil),       // 50: godwit.node.v1.ForgetRequest
+	(*ForgetResponse)(nil),      // 51: godwit.node.v1.ForgetResponse
+	(*SnapshotInfo)(nil),        // 52: godwit.node.v1.SnapshotInfo
+	(*SnapshotsRequest)(nil),    // 53: godwit.node.v1.SnapshotsRequest
+	(*SnapshotsResponse)(nil),   // 54: godwit.node.v1.SnapshotsResponse
+	(*InspectRequest)(nil),      // 55: godwit.node.v1.InspectRequest
+	(*InspectResponse)(nil),     // 56: godwit.node.v1.InspectResponse
+	(*VerifyRequest)(nil),       // 57: godwit.node.v1.VerifyRequest
+	(*VerifyResponse)(nil),      // 58: godwit.node.v1.VerifyResponse
+	(*BadPart)(nil),             // 59: godwit.node.v1.BadPart
+	(*DropRequest)(nil),         // 60: godwit.node.v1.DropRequest
+	(*DropResponse)(nil),        // 61: godwit.node.v1.DropResponse
+	(*PruneRequest)(nil),        // 62: godwit.node.v1.PruneRequest
+	(*PruneResponse)(nil),       // 63: godwit.node.v1.PruneResponse
+	(*Pruned)(nil),              // 64: godwit.node.v1.Pruned
+	(*DiffRequest)(nil),         // 65: godwit.node.v1.DiffRequest
+	(*DiffResponse)(nil),        // 66: godwit.node.v1.DiffResponse
+	(*SpaceDiff)(nil),           // 67: godwit.node.v1.SpaceDiff
+	(*CopyRequest)(nil),         // 68: godwit.node.v1.CopyRequest
+	(*CopyResponse)(nil),        // 69: godwit.node.v1.CopyResponse
+	(*PeerRef)(nil),             // 70: godwit.node.v1.PeerRef
+	(*PeerState)(nil),           // 71: godwit.node.v1.PeerState
+	(*PeerCheckRequest)(nil),    // 72: godwit.node.v1.PeerCheckRequest
+	(*PeerCheckResponse)(nil),   // 73: godwit.node.v1.PeerCheckResponse
+	(*PeerPrepareRequest)(nil),  // 74: godwit.node.v1.PeerPrepareRequest
+	(*PeerPrepareResponse)(nil), // 75: godwit.node.v1.PeerPrepareResponse
+	(*PeerRunResponse)(nil),     // 76: godwit.node.v1.PeerRunResponse
+	(*PeerSendRequest)(nil),     // 77: godwit.node.v1.PeerSendRequest
+	(*PeerCaptureRequest)(nil),  // 78: godwit.node.v1.PeerCaptureRequest
+	(*PeerAbortRequest)(nil),    // 79: godwit.node.v1.PeerAbortRequest
+	(*PeerRevertRequest)(nil),   // 80: godwit.node.v1.PeerRevertRequest
+	(*PeerReleaseRequest)(nil),  // 81: godwit.node.v1.PeerReleaseRequest
+	(*GoldenRequest)(nil),       // 82: godwit.node.v1.GoldenRequest
+	(*GoldenResponse)(nil),      // 83: godwit.node.v1.GoldenResponse
+	(*GoldenListRequest)(nil),   // 84: godwit.node.v1.GoldenListRequest
+	(*GoldenListResponse)(nil),  // 85: godwit.node.v1.GoldenListResponse
+	(*GoldenInfo)(nil),          // 86: godwit.node.v1.GoldenInfo
+	(*GoldenDropRequest)(nil),   // 87: godwit.node.v1.GoldenDropRequest
+	(*GoldenDropResponse)(nil),  // 88: godwit.node.v1.GoldenDropResponse
+	nil,                         // 89: godwit.node.v1.GoldenRequest.AnnotationsEntry
+	(*v1.Ref)(nil),              // 90: godwit.machine.v1.Ref
+	(*v1.QueryResponse)(nil),    // 91: godwit.machine.v1.QueryResponse
+	(*v1.OfferResponse)(nil),    // 92: godwit.machine.v1.OfferResponse
+	(*v1.SendRequest)(nil),      // 93: godwit.machine.v1.SendRequest
+	(*v1.CaptureRequest)(nil),   // 94: godwit.machine.v1.CaptureRequest
+	(*v1.SendResponse)(nil),     // 95: godwit.machine.v1.SendResponse
+	(*v1.CaptureResponse)(nil),  // 96: godwit.machine.v1.CaptureResponse
+	(*v1.VoteResponse)(nil),     // 97: godwit.machine.v1.VoteResponse
+	(*v1.AbortResponse)(nil),    // 98: godwit.machine.v1.AbortResponse
+	(*v1.RevertResponse)(nil),   // 99: godwit.machine.v1.RevertResponse
 }
 var file_node_v1_node_proto_depIdxs = []int32{
 	0,   // 0: godwit.node.v1.Operation.kind:type_name -> godwit.node.v1.Kind
 	1,   // 1: godwit.node.v1.Operation.phase:type_name -> godwit.node.v1.Phase
-	2,   // 2: godwit.node.v1.Operation.vm:type_name -> godwit.node.v1.VM
-	2,   // 3: godwit.node.v1.Record.vm:type_name -> godwit.node.v1.VM
-	3,   // 4: godwit.node.v1.Record.owner:type_name -> godwit.node.v1.Owner
-	4,   // 5: godwit.node.v1.Record.operation:type_name -> godwit.node.v1.Operation
-	9,   // 6: godwit.node.v1.Record.snapshots:type_name -> godwit.node.v1.SnapshotRef
-	8,   // 7: godwit.node.v1.Record.schedule:type_name -> godwit.node.v1.Schedule
-	7,   // 8: godwit.node.v1.Record.kept:type_name -> godwit.node.v1.Kept
-	6,   // 9: godwit.node.v1.Record.deletion:type_name -> godwit.node.v1.Deletion
-	2,   // 10: godwit.node.v1.Owed.vm:type_name -> godwit.node.v1.VM
-	9,   // 11: godwit.node.v1.Owed.snapshot:type_name -> godwit.node.v1.SnapshotRef
-	2,   // 12: godwit.node.v1.GetRequest.vm:type_name -> godwit.node.v1.VM
-	5,   // 13: godwit.node.v1.ListResponse.records:type_name -> godwit.node.v1.Record
-	2,   // 14: godwit.node.v1.EnsureRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 15: godwit.node.v1.OwnRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 16: godwit.node.v1.OpenRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 17: godwit.node.v1.OpenRequest.operation:type_name -> godwit.node.v1.Operation
-	2,   // 18: godwit.node.v1.AdvanceRequest.vm:type_name -> godwit.node.v1.VM
-	1,   // 19: godwit.node.v1.AdvanceRequest.phase:type_name -> godwit.node.v1.Phase
-	2,   // 20: godwit.node.v1.RetryRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 21: godwit.node.v1.CommitRequest.vm:type_name -> godwit.node.v1.VM
-	3,   // 22: godwit.node.v1.CommitRequest.owner:type_name -> godwit.node.v1.Owner
-	2,   // 23: godwit.node.v1.FinishRequest.vm:type_name -> godwit.node.v1.VM
-	1,   // 24: godwit.node.v1.FinishRequest.phase:type_name -> godwit.node.v1.Phase
-	2,   // 25: godwit.node.v1.DisownRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 26: godwit.node.v1.ReclaimRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 27: godwit.node.v1.RemoveRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 28: godwit.node.v1.ScheduleRequest.vm:type_name -> godwit.node.v1.VM
-	8,   // 29: godwit.node.v1.ScheduleRequest.schedule:type_name -> godwit.node.v1.Schedule
-	2,   // 30: godwit.node.v1.DeleteRequest.vm:type_name -> godwit.node.v1.VM
-	6,   // 31: godwit.node.v1.DeleteRequest.deletion:type_name -> godwit.node.v1.Deletion
-	2,   // 32: godwit.node.v1.TrimRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 33: godwit.node.v1.OwedRequest.vm:type_name -> godwit.node.v1.VM
-	10,  // 34: godwit.node.v1.OwedResponse.owed:type_name -> godwit.node.v1.Owed
-	2,   // 35: godwit.node.v1.ClearRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 36: godwit.node.v1.OperationResponse.operation:type_name -> godwit.node.v1.Operation
-	36,  // 37: godwit.node.v1.InfoResponse.checks:type_name -> godwit.node.v1.Check
-	2,   // 38: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
-	3,   // 39: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
-	4,   // 40: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
-	6,   // 41: godwit.node.v1.VMInfo.deletion:type_name -> godwit.node.v1.Deletion
-	37,  // 42: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
-	2,   // 43: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 44: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 45: godwit.node.v1.CheckpointRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 46: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
-	46,  // 47: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
-	45,  // 48: godwit.node.v1.StatusResponse.transfer:type_name -> godwit.node.v1.Transfer
-	47,  // 49: godwit.node.v1.Figures.passes:type_name -> godwit.node.v1.Pass
-	2,   // 50: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
-	2,   // 51: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
-	2,   // 52: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
-	50,  // 53: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
-	57,  // 54: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
-	2,   // 55: godwit.node.v1.PruneRequest.vm:type_name -> godwit.node.v1.VM
-	62,  // 56: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
-	2,   // 57: godwit.node.v1.Pruned.vm:type_name -> godwit.node.v1.VM
-	65,  // 58: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
-	2,   // 59: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
-	88,  // 60: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
-	89,  // 61: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
-	2,   // 62: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
-	90,  // 63: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
-	2,   // 64: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
-	88,  // 65: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
-	90,  // 66: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
-	2,   // 67: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
-	91,  // 68: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
-	2,   // 69: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
-	92,  // 70: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
-	2,   // 71: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
-	88,  // 72: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
-	2,   // 73: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
-	88,  // 74: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
-	2,   // 75: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
-	88,  // 76: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
-	87,  // 77: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
-	84,  // 78: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
-	84,  // 79: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
-	11,  // 80: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
-	12,  // 81: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
-	14,  // 82: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
-	15,  // 83: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
-	16,  // 84: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
-	17,  // 85: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
-	19,  // 86: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
-	18,  // 87: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
-	20,  // 88: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
-	21,  // 89: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
-	25,  // 90: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	26,  // 91: godwit.node.v1.Records.Delete:input_type -> godwit.node.v1.DeleteRequest
-	22,  // 92: godwit.node.v1.Records.Reclaim:input_type -> godwit.node.v1.ReclaimRequest
-	23,  // 93: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
-	27,  // 94: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
-	28,  // 95: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
-	30,  // 96: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
-	32,  // 97: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
-	34,  // 98: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
-	38,  // 99: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
-	40,  // 100: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
-	41,  // 101: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
-	43,  // 102: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
-	42,  // 103: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
-	25,  // 104: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	26,  // 105: godwit.node.v1.Node.Delete:input_type -> godwit.node.v1.DeleteRequest
-	11,  // 106: godwit.node.v1.Node.Recorded:input_type -> godwit.node.v1.GetRequest
-	48,  // 107: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
-	51,  // 108: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
-	53,  // 109: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
-	55,  // 110: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
-	58,  // 111: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
-	60,  // 112: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
-	63,  // 113: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
-	66,  // 114: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
-	80,  // 115: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
-	82,  // 116: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
-	85,  // 117: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
-	70,  // 118: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
-	72,  // 119: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
-	68,  // 120: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
-	68,  // 121: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
-	68,  // 122: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
-	68,  // 123: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
-	75,  // 124: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
-	76,  // 125: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
-	68,  // 126: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
-	77,  // 127: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
-	78,  // 128: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
-	79,  // 129: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
-	41,  // 130: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
-	5,   // 131: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
-	13,  // 132: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
-	5,   // 133: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
-	5,   // 134: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
-	5,   // 135: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
-	5,   // 136: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
-	5,   // 137: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
-	5,   // 138: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
-	5,   // 139: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
-	5,   // 140: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
-	5,   // 141: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
-	5,   // 142: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
-	5,   // 143: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
-	24,  // 144: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
-	5,   // 145: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
-	29,  // 146: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
-	31,  // 147: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
-	33,  // 148: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
-	35,  // 149: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
-	39,  // 150: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
-	44,  // 151: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
-	44,  // 152: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
-	44,  // 153: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
-	44,  // 154: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
-	5,   // 155: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
-	5,   // 156: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
-	5,   // 157: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
-	49,  // 158: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
-	52,  // 159: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
-	54,  // 160: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
-	56,  // 161: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
-	59,  // 162: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
-	61,  // 163: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
-	64,  // 164: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
-	67,  // 165: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
-	81,  // 166: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
-	83,  // 167: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
-	86,  // 168: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
-	71,  // 169: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
-	73,  // 170: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
-	74,  // 171: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
-	69,  // 172: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
-	69,  // 173: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
-	90,  // 174: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
-	93,  // 175: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
-	94,  // 176: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
-	95,  // 177: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
-	96,  // 178: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
-	97,  // 179: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
-	69,  // 180: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
-	44,  // 181: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
-	131, // [131:182] is the sub-list for method output_type
-	80,  // [80:131] is the sub-list for method input_type
-	80,  // [80:80] is the sub-list for extension type_name
-	80,  // [80:80] is the sub-list for extension extendee
-	0,   // [0:80] is the sub-list for field type_name
+	3,   // 2: godwit.node.v1.Operation.vm:type_name -> godwit.node.v1.VM
+	3,   // 3: godwit.node.v1.Record.vm:type_name -> godwit.node.v1.VM
+	4,   // 4: godwit.node.v1.Record.owner:type_name -> godwit.node.v1.Owner
+	5,   // 5: godwit.node.v1.Record.operation:type_name -> godwit.node.v1.Operation
+	11,  // 6: godwit.node.v1.Record.snapshots:type_name -> godwit.node.v1.SnapshotRef
+	10,  // 7: godwit.node.v1.Record.schedule:type_name -> godwit.node.v1.Schedule
+	9,   // 8: godwit.node.v1.Record.kept:type_name -> godwit.node.v1.Kept
+	8,   // 9: godwit.node.v1.Record.deletion:type_name -> godwit.node.v1.Deletion
+	7,   // 10: godwit.node.v1.Record.ended:type_name -> godwit.node.v1.Ended
+	3,   // 11: godwit.node.v1.Owed.vm:type_name -> godwit.node.v1.VM
+	11,  // 12: godwit.node.v1.Owed.snapshot:type_name -> godwit.node.v1.SnapshotRef
+	3,   // 13: godwit.node.v1.GetRequest.vm:type_name -> godwit.node.v1.VM
+	6,   // 14: godwit.node.v1.ListResponse.records:type_name -> godwit.node.v1.Record
+	3,   // 15: godwit.node.v1.EnsureRequest.vm:type_name -> godwit.node.v1.VM
+	3,   // 16: godwit.node.v1.OwnRequest.vm:type_name -> godwit.node.v1.VM
+	3,   // 17: godwit.node.v1.OpenRequest.vm:type_name -> godwit.node.v1.VM
+	5,   // 18: godwit.node.v1.OpenRequest.operation:type_name -> godwit.node.v1.Operation
+	3,   // 19: godwit.node.v1.AdvanceRequest.vm:type_name -> godwit.node.v1.VM
+	1,   // 20: godwit.node.v1.AdvanceRequest.phase:type_name -> godwit.node.v1.Phase
+	3,   // 21: godwit.node.v1.RetryRequest.vm:type_name -> godwit.node.v1.VM
+	3,   // 22: godwit.node.v1.CommitRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 23: godwit.node.v1.CommitRequest.owner:type_name -> godwit.node.v1.Owner
+	3,   // 24: godwit.node.v1.FinishRequest.vm:type_name -> godwit.node.v1.VM
+	1,   // 25: godwit.node.v1.FinishRequest.phase:type_name -> godwit.node.v1.Phase
+	3,   // 26: godwit.node.v1.DisownRequest.vm:type_name -> godwit.node.v1.VM
+	3,   // 27: godwit.node.v1.ReclaimRequest.vm:type_name -> godwit.node.v1.VM
+	3,   // 28: godwit.node.v1.RemoveRequest.vm:type_name -> godwit.node.v1.VM
+	3,   // 29: godwit.node.v1.ScheduleRequest.vm:type_name -> godwit.node.v1.VM
+	10,  // 30: godwit.node.v1.ScheduleRequest.schedule:type_name -> godwit.node.v1.Schedule
+	3,   // 31: godwit.node.v1.DeleteRequest.vm:type_name -> godwit.node.v1.VM
+	8,   // 32: godwit.node.v1.DeleteRequest.deletion:type_name -> godwit.node.v1.Deletion
+	3,   // 33: godwit.node.v1.TrimRequest.vm:type_name -> godwit.node.v1.VM
+	3,   // 34: godwit.node.v1.OwedRequest.vm:type_name -> godwit.node.v1.VM
+	12,  // 35: godwit.node.v1.OwedResponse.owed:type_name -> godwit.node.v1.Owed
+	3,   // 36: godwit.node.v1.ClearRequest.vm:type_name -> godwit.node.v1.VM
+	5,   // 37: godwit.node.v1.OperationResponse.operation:type_name -> godwit.node.v1.Operation
+	38,  // 38: godwit.node.v1.InfoResponse.checks:type_name -> godwit.node.v1.Check
+	3,   // 39: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
+	4,   // 40: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
+	5,   // 41: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
+	8,   // 42: godwit.node.v1.VMInfo.deletion:type_name -> godwit.node.v1.Deletion
+	39,  // 43: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
+	3,   // 44: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
+	3,   // 45: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
+	3,   // 46: godwit.node.v1.CheckpointRequest.vm:type_name -> godwit.node.v1.VM
+	5,   // 47: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
+	48,  // 48: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
+	47,  // 49: godwit.node.v1.StatusResponse.transfer:type_name -> godwit.node.v1.Transfer
+	49,  // 50: godwit.node.v1.Figures.passes:type_name -> godwit.node.v1.Pass
+	3,   // 51: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
+	3,   // 52: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
+	3,   // 53: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
+	52,  // 54: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
+	59,  // 55: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
+	3,   // 56: godwit.node.v1.PruneRequest.vm:type_name -> godwit.node.v1.VM
+	64,  // 57: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
+	3,   // 58: godwit.node.v1.Pruned.vm:type_name -> godwit.node.v1.VM
+	67,  // 59: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
+	3,   // 60: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
+	90,  // 61: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
+	91,  // 62: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
+	2,   // 63: godwit.node.v1.PeerState.container:type_name -> godwit.node.v1.Presence
+	3,   // 64: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
+	92,  // 65: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	3,   // 66: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
+	90,  // 67: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
+	92,  // 68: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	3,   // 69: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
+	93,  // 70: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
+	3,   // 71: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
+	94,  // 72: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
+	3,   // 73: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
+	90,  // 74: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
+	3,   // 75: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
+	90,  // 76: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
+	3,   // 77: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
+	90,  // 78: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
+	89,  // 79: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
+	86,  // 80: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
+	86,  // 81: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
+	13,  // 82: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
+	14,  // 83: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
+	16,  // 84: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
+	17,  // 85: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
+	18,  // 86: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
+	19,  // 87: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
+	21,  // 88: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
+	20,  // 89: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
+	22,  // 90: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
+	23,  // 91: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
+	27,  // 92: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	28,  // 93: godwit.node.v1.Records.Delete:input_type -> godwit.node.v1.DeleteRequest
+	24,  // 94: godwit.node.v1.Records.Reclaim:input_type -> godwit.node.v1.ReclaimRequest
+	25,  // 95: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
+	29,  // 96: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
+	30,  // 97: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
+	32,  // 98: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
+	34,  // 99: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
+	36,  // 100: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
+	40,  // 101: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
+	42,  // 102: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
+	43,  // 103: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
+	45,  // 104: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
+	44,  // 105: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
+	27,  // 106: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	28,  // 107: godwit.node.v1.Node.Delete:input_type -> godwit.node.v1.DeleteRequest
+	13,  // 108: godwit.node.v1.Node.Recorded:input_type -> godwit.node.v1.GetRequest
+	50,  // 109: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
+	53,  // 110: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
+	55,  // 111: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
+	57,  // 112: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
+	60,  // 113: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
+	62,  // 114: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
+	65,  // 115: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
+	68,  // 116: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
+	82,  // 117: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
+	84,  // 118: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
+	87,  // 119: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
+	72,  // 120: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
+	74,  // 121: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
+	70,  // 122: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
+	70,  // 123: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
+	70,  // 124: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
+	70,  // 125: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
+	77,  // 126: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
+	78,  // 127: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
+	70,  // 128: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
+	79,  // 129: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
+	80,  // 130: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
+	81,  // 131: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
+	43,  // 132: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
+	6,   // 133: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
+	15,  // 134: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
+	6,   // 135: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
+	6,   // 136: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
+	6,   // 137: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
+	6,   // 138: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
+	6,   // 139: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
+	6,   // 140: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
+	6,   // 141: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
+	6,   // 142: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
+	6,   // 143: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
+	6,   // 144: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
+	6,   // 145: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
+	26,  // 146: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
+	6,   // 147: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
+	31,  // 148: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
+	33,  // 149: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
+	35,  // 150: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
+	37,  // 151: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
+	41,  // 152: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
+	46,  // 153: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
+	46,  // 154: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
+	46,  // 155: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
+	46,  // 156: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
+	6,   // 157: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
+	6,   // 158: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
+	6,   // 159: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
+	51,  // 160: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
+	54,  // 161: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
+	56,  // 162: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
+	58,  // 163: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
+	61,  // 164: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
+	63,  // 165: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
+	66,  // 166: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
+	69,  // 167: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
+	83,  // 168: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
+	85,  // 169: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
+	88,  // 170: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
+	73,  // 171: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
+	75,  // 172: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
+	76,  // 173: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
+	71,  // 174: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
+	71,  // 175: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
+	92,  // 176: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
+	95,  // 177: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
+	96,  // 178: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
+	97,  // 179: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
+	98,  // 180: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
+	99,  // 181: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
+	71,  // 182: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
+	46,  // 183: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
+	133, // [133:184] is the sub-list for method output_type
+	82,  // [82:133] is the sub-list for method input_type
+	82,  // [82:82] is the sub-list for extension type_name
+	82,  // [82:82] is the sub-list for extension extendee
+	0,   // [0:82] is the sub-list for field type_name
 }
 
 func init() { file_node_v1_node_proto_init() }
@@ -7520,8 +7693,8 @@ func file_node_v1_node_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_v1_node_proto_rawDesc), len(file_node_v1_node_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   86,
+			NumEnums:      3,
+			NumMessages:   87,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -1,0 +1,105 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/migrate/transition"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// A VM that woke and ended has left the snapshot that it woke from: the retention rule keeps
+// the newest one, and nobody needs it once the container is deleted. Retention.Ended after the
+// end was noted it goes. A container that was stopped, or whose node does not say, keeps it.
+
+// How long nobody is asked again for a container that keeps a snapshot, how long an answer may
+// take, and how many are asked for in one sweep: other work waits for it.
+const (
+	containerAgain = 6 * time.Hour
+	containerBound = 2 * time.Second
+	containerAsks  = 32
+)
+
+// lasting lists what a VM that has ended has left, less what the rule keeps because it is young.
+func (e *Engine) lasting(rec *nodev1.Record) (refs []*nodev1.SnapshotRef) {
+	if e.opts.Retention.Ended <= 0 {
+		return nil
+	}
+	surplus := map[string]bool{}
+	for _, ref := range e.surplus(rec) {
+		surplus[ref.GetDigest()] = true // it goes anyway
+	}
+	for _, ref := range transition.Outlasted(rec) {
+		if !surplus[ref.GetDigest()] && !e.young(ref) {
+			refs = append(refs, ref)
+		}
+	}
+	return refs
+}
+
+// overdue lists those of lasting whose time has come.
+func (e *Engine) overdue(rec *nodev1.Record) []*nodev1.SnapshotRef {
+	since := transition.Ended(rec).GetSinceUnixNano()
+	if since == 0 || e.now().Sub(time.Unix(0, since)) < e.opts.Retention.Ended {
+		return nil
+	}
+	return e.lasting(rec)
+}
+
+func (e *Engine) ofEnded(ref *nodev1.SnapshotRef) *nodev1.TrimRequest {
+	return &nodev1.TrimRequest{Spent: ref.GetDigest(), EndedMs: e.opts.Retention.Ended.Milliseconds()}
+}
+
+// trimEnded decides to delete what ended VMs have left, and notes first that they have ended.
+func (e *Engine) trimEnded(ctx context.Context, all []*nodev1.Record) error {
+	var errs []error
+	asks := 0
+	for _, rec := range all {
+		refs := e.overdue(rec)
+		switch left := e.lasting(rec); {
+		case len(left) > 0 && transition.Ended(rec).GetSinceUnixNano() == 0:
+			refs = left[:1] // which notes it
+		case len(refs) == 0 || asks == containerAsks || e.now().Sub(e.asked[rec.GetUid()]) < containerAgain:
+			continue
+		default:
+			asks++
+			e.asked[rec.GetUid()] = e.now()
+			if !e.containerGone(ctx, rec) {
+				continue
+			}
+		}
+		for _, ref := range refs {
+			req := e.ofEnded(ref)
+			req.Vm, req.Payer = rec.GetVm(), e.payer(ctx, ref)
+			if _, err := e.Records.Trim(ctx, req); err != nil && !errdefs.IsFailedPrecondition(err) {
+				errs = append(errs, records(err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// containerGone asks the node where the VM ended, and that only says so once it knows. Of a VM
+// that ended before anybody wrote the node down its record is all there is.
+func (e *Engine) containerGone(ctx context.Context, rec *nodev1.Record) bool {
+	node := cmp.Or(transition.Ended(rec).GetNode(), rec.GetHome())
+	if node == "" {
+		return true
+	}
+	if e.Peers == nil {
+		return false
+	}
+	peer, err := e.Peers.Peer(node)
+	if err != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, containerBound)
+	defer cancel()
+	state, err := peer.Query(ctx, &nodev1.PeerRef{Vm: rec.GetVm(), Container: true})
+	return err == nil && state.GetContainer() == nodev1.Presence_PRESENCE_NONE
+}
