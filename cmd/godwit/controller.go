@@ -93,7 +93,11 @@ func printStore(w io.Writer, s *nodev1.StoreState, all bool) error {
 		lines = append(lines, fmt.Sprintf("%d VMs were not settled: godwit ps -A names them, and what to do", n))
 	}
 	for _, d := range s.GetDoubts() {
-		lines = append(lines, fmt.Sprintf("node %s says what the records do not bear out: %s", d.GetNode(), d.GetReason()))
+		word := "node " + d.GetOwner() + " is asked"
+		if d.GetRefuted() {
+			word = "it is not believed"
+		}
+		lines = append(lines, fmt.Sprintf("node %s says what the records do not bear out: %s; %s", d.GetNode(), d.GetReason(), word))
 	}
 	for _, l := range lines {
 		if _, err := fmt.Fprintln(w, l); err != nil {

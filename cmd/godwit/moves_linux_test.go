@@ -34,7 +34,9 @@ type fleet struct {
 	store   *store.Bolt
 	records nodev1.RecordsService
 	board   heard
-	stop    func() // what start has started
+	whole   *controller.Incarnations
+	later   time.Duration // that its clock is ahead
+	stop    func()        // what start has started
 }
 
 // heard is the board of nodes that were all heard lately, however slow the test is.
@@ -123,7 +125,9 @@ func (f *fleet) start() {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nodev1.RegisterMovesService(srv, &service.Service{Records: f.records, Engine: e, Board: f.board, Peer: f.board.Peer})
+	f.whole = controller.NewIncarnations(f.store, f.store, "controller", board.Names, f.now)
+	nodev1.RegisterStoreService(srv, f.whole)
+	nodev1.RegisterMovesService(srv, &service.Service{Records: f.records, Engine: e, Board: f.board, Peer: f.board.Peer, Store: f.whole})
 	ended := serve(t, srv, f.socket)
 	f.stop = sync.OnceFunc(func() {
 		ended()
@@ -134,6 +138,8 @@ func (f *fleet) start() {
 		t.Fatal(err)
 	}
 }
+
+func (f *fleet) now() time.Time { return time.Now().Add(f.later) }
 
 func (f *fleet) vm(id, node string) {
 	f.t.Helper()

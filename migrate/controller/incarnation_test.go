@@ -2,6 +2,7 @@ package controller_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -28,9 +29,11 @@ type restored struct {
 func newRestored(t *testing.T) *restored {
 	r := &restored{t: t, memory: storetest.NewMemory(), nodes: []string{"a", "b", "c"}, clock: time.Unix(1_800_000_000, 0)}
 	r.records = controller.New(r.memory)
-	r.whole = controller.NewIncarnations(r.memory, r.memory, "c", func() []string { return r.nodes }, func() time.Time { return r.clock })
+	r.whole = controller.NewIncarnations(r.memory, r.memory, "c", func() []string { return r.nodes }, r.now)
 	return r
 }
+
+func (r *restored) now() time.Time { return r.clock }
 
 var web = &nodev1.VM{Namespace: "ns", Id: "web"}
 
@@ -70,6 +73,19 @@ func (r *restored) get(vm *nodev1.VM) *nodev1.Record {
 
 func held(rec *nodev1.Record, phase string) *nodev1.Held {
 	return &nodev1.Held{Vm: rec.GetVm(), Uid: rec.GetUid(), Generation: rec.GetGeneration(), Phase: phase}
+}
+
+// all that a node owns, as it would report it.
+func (r *restored) all(node string) (all []*nodev1.Held) {
+	r.t.Helper()
+	list, err := r.records.List(r.t.Context(), &nodev1.ListRequest{Node: node})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, rec := range list.GetRecords() {
+		all = append(all, held(rec, "OWN"))
+	}
+	return all
 }
 
 func (r *restored) report(node string, all ...*nodev1.Held) *nodev1.StoreState {
@@ -197,18 +213,68 @@ func TestPutBackBeforeAnIncarnation(t *testing.T) {
 	r.boot(web, "a") // none that anybody has given by now
 }
 
-// A node that lies takes no VM of another one and blocks nobody: what it cannot hold by the
-// record is remembered as its word, and claims go on.
+// The VM went from a to b behind the copy: b's word stops claims on that VM, a is asked, and as it
+// has it no more, the store is known to be old.
+func TestPutBackAndTheOwnerIsAsked(t *testing.T) {
+	r := newRestored(t)
+	onA := r.boot(web, "a")
+	copied := r.memory.Copy()
+	onB := r.give(onA, "b")
+	r.memory.PutBack(copied)
+	other := &nodev1.VM{Namespace: "ns", Id: "other"}
+	r.report("b", held(onB, "OWN"))
+	r.refused(web, "a", "node b says of it", "node a, which has it by the record, is asked", "godwit controller retire b")
+	r.boot(other, "c")
+	if _, asked, err := r.whole.Told(t.Context(), "a"); err != nil || !asked {
+		t.Fatalf("a is asked: %v, %v", asked, err)
+	}
+	r.report("a")
+	r.refused(web, "a", "older than what node b holds", "ns/web", "godwit controller restore")
+	r.refused(other, "c", "older than what node b holds")
+}
+
+// A node that lies takes no VM of another one: the owner refutes it, however often it is said and
+// whatever generation, and claims go on. Of what nobody can hold not even the owner is asked.
 func TestRogueReport(t *testing.T) {
 	r := newRestored(t)
 	onA := r.boot(web, "a")
-	for _, generation := range []uint64{onA.GetGeneration() + 1, 1 << 40, 1<<64 - 1} {
-		lie := held(onA, "OWN")
-		lie.Generation = generation
-		s := r.report("b", lie)
-		if s.GetBehind() != nil || len(s.GetDoubts()) != 1 || s.GetDoubts()[0].GetNode() != "b" {
+	absurdLie := held(onA, "OWN")
+	for _, generation := range []uint64{1 << 60, 1<<64 - 1} {
+		absurdLie.Generation = generation
+		s := r.report("b", absurdLie)
+		if s.GetBehind() != nil || len(s.GetDoubts()) != 1 || !s.GetDoubts()[0].GetRefuted() {
 			t.Fatalf("generation %d: %v", generation, s)
 		}
+	}
+	onA = r.boot(web, "a")
+	r.nodes = append(r.nodes, "d")
+	for n := range uint64(5) {
+		lie := held(onA, "OWN")
+		lie.Generation += n + 1
+		if s := r.report("d", lie); s.GetBehind() != nil || len(s.GetDoubts()) != 2 {
+			t.Fatalf("lie %d: %v", n, s)
+		}
+		if n == 0 {
+			r.refused(web, "a", "node d says of it")
+			r.report("a", held(onA, "OWN"))
+		}
+		onA = r.boot(web, "a")
+		r.report("d") // it takes its word back, to say it again
+	}
+	var many []*nodev1.Held
+	for n := range 1000 {
+		lie := held(r.boot(&nodev1.VM{Namespace: "ns", Id: fmt.Sprint(n)}, "a"), "OWN")
+		lie.Generation += 7
+		many = append(many, lie)
+	}
+	if s := r.report("d", many...); s.GetBehind() != nil || len(s.GetDoubts()) > 20 {
+		t.Fatalf("%d doubts, behind %v", len(s.GetDoubts()), s.GetBehind())
+	}
+	if _, err := r.whole.Retire(t.Context(), &nodev1.RetireRequest{Node: "d"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, lie := range many[:20] {
+		r.boot(lie.GetVm(), "a")
 	}
 	onA = r.boot(web, "a")
 	if _, err := r.whole.Report(r.as("b"), &nodev1.ReportRequest{Node: "a"}); !errdefs.IsPermissionDenied(err) {
@@ -226,14 +292,15 @@ func TestRogueReport(t *testing.T) {
 	r.restore()
 	lie := held(onA, "OWN")
 	lie.Generation++
-	r.report("a", held(onA, "OWN"))
+	r.report("a", r.all("a")...)
 	r.report("b", lie)
 	r.report("c")
+	r.report("d")
 	if s := r.settle(); s.GetWaiting() || s.GetConflicts() != 1 {
 		t.Fatalf("%v", s)
 	}
 	rec := r.get(web)
-	if rec.GetOwner().GetNode() != "a" || !rec.GetRivals() || !strings.Contains(rec.GetConflict(), "nodes b (generation 3) and a (generation 2)") {
+	if rec.GetOwner().GetNode() != "a" || !rec.GetRivals() || !strings.Contains(rec.GetConflict(), fmt.Sprintf("nodes b (generation %d) and a (generation %d)", lie.GetGeneration(), onA.GetGeneration())) {
 		t.Fatalf("%v", rec)
 	}
 	_, err := r.records.Own(r.as("a"), &nodev1.OwnRequest{Vm: web, Node: "a", Generation: rec.GetGeneration()})
@@ -241,9 +308,10 @@ func TestRogueReport(t *testing.T) {
 		t.Errorf("a claim of a VM in conflict: %v", err)
 	}
 	r.restore("b")
-	r.report("a", held(onA, "OWN"))
+	r.report("a", r.all("a")...)
 	r.report("b", lie) // nobody asks it
 	r.report("c")
+	r.report("d")
 	r.settle()
 	if rec := r.get(web); rec.GetOwner().GetNode() != "a" || rec.GetConflict() != "" {
 		t.Errorf("behind the word of whoever runs the cluster: %v", rec)
@@ -252,9 +320,10 @@ func TestRogueReport(t *testing.T) {
 	absurd := held(r.get(web), "OWN")
 	absurd.Generation = 1<<64 - 1
 	r.restore()
-	r.report("a", held(r.get(web), "OWN"))
+	r.report("a", r.all("a")...)
 	r.report("b", absurd)
 	r.report("c")
+	r.report("d")
 	if r.settle(); r.get(web).GetConflict() != "" {
 		t.Errorf("a generation that nobody has given is in the way: %v", r.get(web))
 	}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
 
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/transition"
@@ -15,21 +17,13 @@ import (
 
 // judge looks at what a node holds while records change. One that holds a newer claim than the
 // record says, and could hold it, shows that the store went back in time: no record changes until
-// somebody decides. What it cannot hold by the record is remembered, and doubted.
+// somebody decides. Where the record names another node, that one is asked first, and meanwhile
+// nobody claims that VM. What nobody can hold is remembered.
 func (i *Incarnations) judge(ctx context.Context, state *nodev1.StoreState, req *nodev1.ReportRequest) (*nodev1.StoreState, error) {
-	var behind *nodev1.Doubt
-	var doubts []*nodev1.Doubt
-	add := func(vm *nodev1.VM, credible bool, reason string, args ...any) {
-		d := &nodev1.Doubt{Node: req.GetNode(), Vm: vm, Reason: fmt.Sprintf(reason, args...), UnixNano: i.now().UnixNano()}
-		if credible && behind == nil {
-			behind = d
-		} else if !credible && len(doubts) < maxDoubts {
-			doubts = append(doubts, d)
-		}
-	}
+	v := &verdict{node: req.GetNode(), now: i.now()}
 	latest := uint64(max(0, i.now().Unix())) + 1
 	if seen := req.GetIncarnation(); seen > state.GetIncarnation() {
-		add(nil, seen <= latest, "it has seen incarnation %d of the store, which is at %d", seen, state.GetIncarnation())
+		v.add(nil, "", seen <= latest, seen > latest, "it has seen incarnation %d of the store, which is at %d", seen, state.GetIncarnation())
 	}
 	for _, h := range req.GetHeld() {
 		st, err := i.store.Load(ctx, h.GetVm(), transition.Asked{})
@@ -44,24 +38,74 @@ func (i *Incarnations) judge(ctx context.Context, state *nodev1.StoreState, req 
 			}
 		case record.Predates(rec, h.GetGeneration()): // a node that was away: the record's word is newer
 		default:
-			credible := h.GetGeneration() < record.Floor(latest) && mayHold(rec, req.GetNode())
-			add(h.GetVm(), credible, "it has VM %s under generation %d, its record is at %d", name, h.GetGeneration(), rec.GetGeneration())
+			absurd := h.GetGeneration() >= record.Floor(latest)
+			v.add(h.GetVm(), rec.GetOwner().GetNode(), !absurd && mayHold(rec, req.GetNode()), absurd, "it has VM %s under generation %d, its record is at %d", name, h.GetGeneration(), rec.GetGeneration())
 		}
-	}
-	if behind == nil && len(doubts) == 0 {
-		return state, nil
 	}
 	return i.change(ctx, func(now *nodev1.StoreState) (bool, error) {
 		if now.GetIncarnation() != state.GetIncarnation() || now.GetWaiting() {
 			return false, nil
 		}
-		now.Doubts = slices.DeleteFunc(now.Doubts, func(d *nodev1.Doubt) bool { return d.GetNode() == req.GetNode() })
-		now.Doubts = append(now.Doubts, doubts[:min(len(doubts), max(0, maxDoubts-len(now.Doubts)))]...)
-		if now.Behind == nil {
-			now.Behind = behind
-		}
-		return true, nil
+		before := proto.CloneOf(now)
+		v.answer(now, req)
+		v.enter(now)
+		return !proto.Equal(before, now), nil
 	})
+}
+
+// verdict is what a report comes to.
+type verdict struct {
+	node   string
+	now    time.Time
+	behind *nodev1.Doubt // the first proof that the store went back
+	doubts []*nodev1.Doubt
+}
+
+func (v *verdict) add(vm *nodev1.VM, owner string, credible, refuted bool, reason string, args ...any) {
+	d := &nodev1.Doubt{Node: v.node, Vm: vm, Reason: fmt.Sprintf(reason, args...), UnixNano: v.now.UnixNano(), Owner: owner, Refuted: refuted}
+	switch {
+	case !credible && len(v.doubts) < maxOfNode:
+		v.doubts = append(v.doubts, d)
+	case credible && v.behind == nil:
+		v.behind = d
+	}
+}
+
+// answer is the word of an owner on what others say of its VMs.
+func (v *verdict) answer(state *nodev1.StoreState, req *nodev1.ReportRequest) {
+	for _, d := range state.GetDoubts() {
+		if d.GetOwner() != v.node || d.GetRefuted() {
+			continue
+		}
+		d.Refuted = slices.ContainsFunc(req.GetHeld(), func(h *nodev1.Held) bool {
+			return proto.Equal(h.GetVm(), d.GetVm()) && (transition.Holder{Held: h}).Has()
+		})
+		if !d.GetRefuted() && v.behind == nil {
+			v.behind = d
+		}
+	}
+}
+
+// enter notes the verdict. What was refuted stays so, however often the node says it.
+func (v *verdict) enter(state *nodev1.StoreState) {
+	state.Doubts = slices.DeleteFunc(state.Doubts, func(d *nodev1.Doubt) bool { return d.GetNode() == v.node && !d.GetRefuted() })
+	mine := 0
+	for _, d := range state.GetDoubts() {
+		if d.GetNode() == v.node {
+			mine++
+		}
+	}
+	for _, d := range v.doubts {
+		known := slices.ContainsFunc(state.GetDoubts(), func(old *nodev1.Doubt) bool {
+			return old.GetNode() == v.node && old.GetOwner() == d.GetOwner() && proto.Equal(old.GetVm(), d.GetVm())
+		})
+		if !known && mine < maxOfNode && len(state.Doubts) < maxDoubts {
+			state.Doubts, mine = append(state.Doubts, d), mine+1
+		}
+	}
+	if state.Behind == nil {
+		state.Behind = v.behind
+	}
 }
 
 // mayHold reports whether a node can have claimed the VM since the record was written, by what the

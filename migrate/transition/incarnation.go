@@ -56,6 +56,18 @@ func disputed(rec *nodev1.Record, force bool, call string) error {
 	return held(rec, call)
 }
 
+// Doubted refuses a claim on a VM that another node says it has under a newer generation, until
+// the node that has it by the record has said whether it does.
+func Doubted(state *nodev1.StoreState, vm *nodev1.VM) error {
+	for _, d := range state.GetDoubts() {
+		if !d.GetRefuted() && proto.Equal(d.GetVm(), vm) {
+			return fmt.Errorf("record of VM %s does not change: node %s says of it: %s; node %s, which has it by the record, is asked. If node %s lies: godwit controller retire %s: %w",
+				name(vm), d.GetNode(), d.GetReason(), d.GetOwner(), d.GetNode(), d.GetNode(), errdefs.ErrUnavailable)
+		}
+	}
+	return nil
+}
+
 // Away reports whether nobody waits for a node any more.
 func Away(state *nodev1.StoreState, node string) bool {
 	return slices.Contains(state.GetRetired(), node)

@@ -30,7 +30,7 @@ type StoreState struct {
 	Missing       []string               `protobuf:"bytes,4,rep,name=missing,proto3" json:"missing,omitempty"`                                     // nodes that have not reported
 	Retired       []string               `protobuf:"bytes,5,rep,name=retired,proto3" json:"retired,omitempty"`
 	Behind        *Doubt                 `protobuf:"bytes,6,opt,name=behind,proto3" json:"behind,omitempty"`        // why the store must be older than what a node holds; no record changes
-	Doubts        []*Doubt               `protobuf:"bytes,7,rep,name=doubts,proto3" json:"doubts,omitempty"`        // what nodes have said and nobody believes; claims go on
+	Doubts        []*Doubt               `protobuf:"bytes,7,rep,name=doubts,proto3" json:"doubts,omitempty"`        // what nodes have said and the record does not bear out
 	Version       uint64                 `protobuf:"varint,8,opt,name=version,proto3" json:"version,omitempty"`     // of this state, for compare-and-swap; 0: there is none yet
 	Conflicts     uint32                 `protobuf:"varint,9,opt,name=conflicts,proto3" json:"conflicts,omitempty"` // records that were not settled, because nodes contradict each other
 	unknownFields protoimpl.UnknownFields
@@ -132,11 +132,15 @@ func (x *StoreState) GetConflicts() uint32 {
 
 // Doubt is what a node says against a record.
 type Doubt struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Vm            *VM                    `protobuf:"bytes,2,opt,name=vm,proto3" json:"vm,omitempty"`
-	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	UnixNano      int64                  `protobuf:"varint,4,opt,name=unix_nano,json=unixNano,proto3" json:"unix_nano,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Node     string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Vm       *VM                    `protobuf:"bytes,2,opt,name=vm,proto3" json:"vm,omitempty"`
+	Reason   string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	UnixNano int64                  `protobuf:"varint,4,opt,name=unix_nano,json=unixNano,proto3" json:"unix_nano,omitempty"`
+	// The node that has the VM by its record, and is asked: until it has answered, nobody claims that
+	// VM. Refuted: it has it, or nobody can hold what was said. If it has it not, the store is behind.
+	Owner         string `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
+	Refuted       bool   `protobuf:"varint,6,opt,name=refuted,proto3" json:"refuted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -197,6 +201,20 @@ func (x *Doubt) GetUnixNano() int64 {
 		return x.UnixNano
 	}
 	return 0
+}
+
+func (x *Doubt) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *Doubt) GetRefuted() bool {
+	if x != nil {
+		return x.Refuted
+	}
+	return false
 }
 
 type StateRequest struct {
@@ -499,12 +517,14 @@ const file_node_v1_store_proto_rawDesc = "" +
 	"\x06behind\x18\x06 \x01(\v2\x15.godwit.node.v1.DoubtR\x06behind\x12-\n" +
 	"\x06doubts\x18\a \x03(\v2\x15.godwit.node.v1.DoubtR\x06doubts\x12\x18\n" +
 	"\aversion\x18\b \x01(\x04R\aversion\x12\x1c\n" +
-	"\tconflicts\x18\t \x01(\rR\tconflicts\"t\n" +
+	"\tconflicts\x18\t \x01(\rR\tconflicts\"\xa4\x01\n" +
 	"\x05Doubt\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\"\n" +
 	"\x02vm\x18\x02 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1b\n" +
-	"\tunix_nano\x18\x04 \x01(\x03R\bunixNano\"\x0e\n" +
+	"\tunix_nano\x18\x04 \x01(\x03R\bunixNano\x12\x14\n" +
+	"\x05owner\x18\x05 \x01(\tR\x05owner\x12\x18\n" +
+	"\arefuted\x18\x06 \x01(\bR\arefuted\"\x0e\n" +
 	"\fStateRequest\"(\n" +
 	"\x0eRestoreRequest\x12\x16\n" +
 	"\x06retire\x18\x01 \x03(\tR\x06retire\"#\n" +

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/migrate/controller"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// The commands about the store of the records, from the order to records that change again: who
+// is missing is named wherever one looks, names that are none are refused, and a VM that a node
+// does not have any more says what to do.
+func TestControllerCommands(t *testing.T) {
+	f := newFleet(t)
+	f.says(0, "records change (incarnation 0)", "controller status")
+	f.says(4, "nothing waits for it", "controller retire a")
+	f.says(2, `retire node "nobody": the store knows none of that name, but a, b, closed, controller, roomy`, "controller restore --retire nobody")
+	f.says(2, "it is the controller itself", "controller restore --retire controller")
+	f.says(0, "nodes have not reported: a, b, controller, roomy", "controller restore --retire closed")
+	f.says(0, `"retired":`, "-o json controller status")
+	f.says(0, "up, not reported", "nodes")
+	f.says(0, "up, cordoned, retired", "nodes")
+	f.says(0, "start godwitd there; gone for good: godwit controller retire NODE", "nodes")
+	f.says(6, "nodes have not reported what they hold: a, b, controller, roomy", "migrate web --detach --operation m --to b")
+	for _, node := range []string{"a", "b", "controller"} {
+		if _, err := f.whole.Report(t.Context(), &nodev1.ReportRequest{Node: node}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.says(0, "nodes have not reported: roomy", "controller status")
+	f.says(0, "all nodes have reported, records are being settled", "controller retire roomy")
+	f.later = controller.Quiet
+	f.says(0, "1 VMs were not settled: godwit ps -A names them", "controller status")
+	f.says(4, "it runs nowhere", "migrate web --detach --operation m --to b")
+	rec, err := f.records.Get(t.Context(), &nodev1.GetRequest{Vm: &nodev1.VM{Namespace: "default", Id: "web"}})
+	if text := record.LostText(rec); err != nil || !strings.Contains(text, "node a had it when the copy of the store was made") || !strings.Contains(text, "godwit rm --force default/web") {
+		t.Errorf("%s, %v", text, err)
+	}
+}

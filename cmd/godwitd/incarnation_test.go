@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// oldStore is a store whose state the test sets, and which counts reports.
+type oldStore struct {
+	nodev1.StoreService
+	state   *nodev1.StoreState
+	err     error
+	reports []*nodev1.ReportRequest
+}
+
+func (s *oldStore) State(context.Context, *nodev1.StateRequest) (*nodev1.StoreState, error) {
+	return s.state, s.err
+}
+
+func (s *oldStore) Report(_ context.Context, req *nodev1.ReportRequest) (*nodev1.StoreState, error) {
+	s.reports = append(s.reports, req)
+	return s.state, s.err
+}
+
+// A node ends nothing on the word of a store that waits, that is older than one it has seen, or
+// to which it has not reported, also after its daemon was started again; it reports where it is
+// asked, and no more often.
+func TestNodeTowardsAStoreThatWasPutBack(t *testing.T) {
+	dir, st := t.TempDir(), &oldStore{state: &nodev1.StoreState{}}
+	hold := func() ([]*nodev1.Held, error) { return []*nodev1.Held{{Uid: "u"}}, nil }
+	open := func() *reporter {
+		r, err := newReporter("a", dir, st, hold)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	r := open()
+	hear := func(incarnation uint64, closed, report bool, reports int) {
+		t.Helper()
+		before := len(st.reports)
+		err := r.heard(t.Context(), &nodev1.AnnounceResponse{Incarnation: incarnation, Closed: closed, Report: report})
+		if err != nil || len(st.reports) != before+reports {
+			t.Fatalf("%d reports, want %d: %v", len(st.reports)-before, reports, err)
+		}
+	}
+	current := func(want bool) {
+		t.Helper()
+		if err := r.Current(t.Context()); (err == nil) != want || err != nil && !errdefs.IsUnavailable(err) {
+			t.Fatalf("the records are current: %v, want %v", err, want)
+		}
+	}
+	current(true) // asks the store, having heard nothing
+	st.err = errdefs.ErrNotImplemented
+	current(true) // a controller of a build before this call
+	st.err = errdefs.ErrUnavailable
+	current(false)
+	st.err = nil
+	hear(0, false, false, 0)
+	current(true)
+
+	st.state = &nodev1.StoreState{Incarnation: 7, Waiting: true}
+	hear(7, true, true, 1)
+	current(false)
+	r = open()
+	current(false) // the store says that it waits
+	hear(7, true, false, 0)
+	current(false)
+	hear(7, false, false, 0)
+	current(true)
+
+	st.state = &nodev1.StoreState{} // a copy of before
+	hear(0, false, false, 1)
+	if got := st.reports[len(st.reports)-1]; got.GetIncarnation() != 7 || got.GetNode() != "a" || len(got.GetHeld()) != 1 {
+		t.Errorf("%v", got)
+	}
+	current(false)
+	hear(0, true, false, 0) // it knows
+	r = open()
+	current(false)
+
+	st.state = &nodev1.StoreState{Incarnation: 9}
+	hear(9, false, false, 1) // this node was away
+	current(true)
+
+	r.held = func() ([]*nodev1.Held, error) { return nil, errors.New("EIO") }
+	if err := r.heard(t.Context(), &nodev1.AnnounceResponse{Incarnation: 11, Report: true}); err == nil {
+		t.Error("a node that cannot read its journals has reported")
+	}
+	current(false)
+	if err := os.WriteFile(filepath.Join(dir, "incarnation.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newReporter("a", dir, st, hold); err == nil {
+		t.Error("what it has seen cannot be read, and it takes any store for the newest")
+	}
+}

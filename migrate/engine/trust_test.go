@@ -1,0 +1,80 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
+
+	"godwit.dev/godwit/api/record"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// believed is what a node knows of the store.
+type believed struct {
+	err    error
+	doubts int
+}
+
+func (b *believed) Current(context.Context) error { return b.err }
+func (b *believed) Doubt(context.Context) error   { b.doubts++; return nil }
+
+// says answers a record other than the one that there is.
+type says struct {
+	nodev1.RecordsService
+	change func(*nodev1.Record)
+}
+
+func (s says) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Record, error) {
+	rec, err := s.RecordsService.Get(ctx, req)
+	if err == nil {
+		rec = proto.CloneOf(rec)
+		s.change(rec)
+	}
+	return rec, err
+}
+
+// A VM that runs is ended by no record that is older than its claim, nor while the store must not
+// be believed, nor while nobody can say whose it is: the controller is told what is here. A record
+// that was settled behind a copy is newer than every claim of before, whatever its number.
+func TestOldRecordsEndNothing(t *testing.T) {
+	const n = 1_800_000_000
+	elsewhere := &nodev1.Owner{Node: "n2"}
+	for name, c := range map[string]struct {
+		change func(*nodev1.Record)
+		err    error
+		doubts int
+		ends   bool
+	}{
+		"older, of another node":  {func(r *nodev1.Record) { r.Owner, r.Generation = elsewhere, 0 }, nil, 1, false},
+		"older, asleep":           {func(r *nodev1.Record) { r.Owner, r.Generation = &nodev1.Owner{Digest: "sha256:a"}, 0 }, nil, 1, false},
+		"newer, not believed":     {func(r *nodev1.Record) { r.Owner, r.Generation = elsewhere, 9 }, errdefs.ErrUnavailable, 0, false},
+		"newer, rivals":           {func(r *nodev1.Record) { r.Owner, r.Generation, r.Rivals = elsewhere, 9, true }, nil, 0, false},
+		"settled, a lower number": {func(r *nodev1.Record) { r.Owner, r.Generation, r.Incarnation = elsewhere, 1, n }, nil, 0, true},
+		"newer":                   {func(r *nodev1.Record) { r.Owner, r.Generation = elsewhere, 9 }, nil, 0, true},
+		"lifted":                  {func(r *nodev1.Record) { r.Owner, r.Generation, r.Incarnation = elsewhere, record.Floor(n)+3, n }, nil, 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.mu.Lock()
+			w.gens["n1"] = 1
+			w.mu.Unlock()
+			e := w.start("n1")
+			b := &believed{}
+			e.Store, e.Records = b, says{e.Records, c.change}
+			b.err = c.err
+			err := e.stray(t.Context(), vm, nil)
+			if ended := slices.Contains(w.calls(), "Outlived"); ended != c.ends || b.doubts != c.doubts {
+				t.Errorf("ended %v, told %d times: %v", ended, b.doubts, err)
+			}
+			if c.err != nil {
+				if err := e.Reconcile(t.Context(), at(true)); !errdefs.IsUnavailable(err) {
+					t.Errorf("a round: %v", err)
+				}
+			}
+		})
+	}
+}
