@@ -49,7 +49,7 @@ func TestTwoPushesToOneTag(t *testing.T) {
 			t.Errorf("%+v, %v", v, err)
 		}
 		if r.Digest != info.Digest {
-			if err := Drop(t.Context(), st, r.Digest, r.Tag); err != nil {
+			if err := Drop(t.Context(), st, r.Digest, r.Tag, "uid1"); err != nil {
 				t.Error(err)
 			}
 			if ok, err := Exists(t.Context(), st, receipts[1-i].Digest); !ok || err != nil {
@@ -188,7 +188,7 @@ func TestParentDeletedDuringAPush(t *testing.T) {
 		if index.Add(1) != 2 || o.Manifest { // after the state, before index and config
 			return
 		}
-		if err := Drop(t.Context(), w.st, first.Digest, first.Tag); err != nil {
+		if err := Drop(t.Context(), w.st, first.Digest, first.Tag, "uid1"); err != nil {
 			t.Error(err)
 		}
 		for _, p := range r.snap.index.Packs {

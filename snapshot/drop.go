@@ -13,18 +13,76 @@ import (
 	"godwit.dev/godwit/snapshot/store"
 )
 
-// Drop deletes a snapshot by its digest, and the tag that was its root if it is still
-// its tag: one that has been moved is another snapshot's. What is gone already was
-// deleted (P-11). A registry that deletes no manifest may still drop the tag.
-// Its signature goes with it.
-func Drop(ctx context.Context, st store.Store, d digest.Digest, tag string) error {
+// Drop deletes a snapshot of the VM of that uid, or a hold of it, by its digest, and the tag that was
+// its root if it is still its tag: one that has been moved is another snapshot's. What is gone already
+// was deleted (P-11). A registry that deletes no manifest may still drop the tag. Its signature goes
+// with it. The manifest is read first: where it is another VM's, or nobody's, a *ForeignError says so
+// and nothing is deleted; where it cannot be read, nothing is known, and nothing is deleted either.
+func Drop(ctx context.Context, st store.Store, d digest.Digest, tag, uid string) error {
+	return dropIf(ctx, st, d, tag, func(data []byte) error {
+		var m v1.Manifest
+		err := json.Unmarshal(data, &m)
+		if got := m.Annotations[AnnotationUID]; err != nil || got == "" || got != uid || m.ArtifactType == GoldenType {
+			return &ForeignError{Digest: d, UID: got, Want: uid}
+		}
+		return nil
+	})
+}
+
+// DropGolden is Drop for a golden snapshot, which is of no VM.
+func DropGolden(ctx context.Context, st store.Store, d digest.Digest, tag string) error {
+	return dropIf(ctx, st, d, tag, func(data []byte) error {
+		var m v1.Manifest
+		if err := json.Unmarshal(data, &m); err != nil || m.ArtifactType != GoldenType {
+			return &ForeignError{Digest: d, Want: "golden"}
+		}
+		return nil
+	})
+}
+
+// ForeignError says that what was to be deleted is not of whom it was to be deleted for.
+type ForeignError struct {
+	Digest    digest.Digest
+	UID, Want string // of the VM that its manifest names, which may be empty; that was wanted
+}
+
+// Error implements error.
+func (e *ForeignError) Error() string {
+	return fmt.Sprintf("delete snapshot %s: its manifest is of uid %q, not %q: %s", e.Digest, e.UID, e.Want, errdefs.ErrFailedPrecondition)
+}
+
+// Unwrap gives the class.
+func (e *ForeignError) Unwrap() error { return errdefs.ErrFailedPrecondition }
+
+func dropIf(ctx context.Context, st store.Store, d digest.Digest, tag string, mine func(manifest []byte) error) error {
 	if err := store.CheckDigest(d); err != nil {
+		return err
+	}
+	data, err := manifestOf(ctx, st, d, tag)
+	if err == nil {
+		err = mine(data)
+	}
+	if err != nil && !errdefs.IsNotFound(err) {
 		return err
 	}
 	if err := drop(ctx, st, d, tag); err != nil {
 		return err
 	}
 	return dropSignature(ctx, st, d)
+}
+
+// manifestOf reads a manifest by its digest, and where the store has none by that, by its tag.
+func manifestOf(ctx context.Context, st store.Store, d digest.Digest, tag string) ([]byte, error) {
+	data, err := store.Read(ctx, st, store.Manifest(d.String()), maxManifest)
+	if errdefs.IsNotFound(err) && tag != "" {
+		if data, err = store.Read(ctx, st, store.Manifest(tag), maxManifest); err == nil && digest.FromBytes(data) != d {
+			err = errdefs.ErrNotFound // the tag is another's by now
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read snapshot %s before it is deleted: %w", d, err)
+	}
+	return data, nil
 }
 
 func drop(ctx context.Context, st store.Store, d digest.Digest, tag string) error {
@@ -106,7 +164,7 @@ func Probe(ctx context.Context, st store.Store, who string) Rights {
 	if _, err := store.Read(ctx, st, store.Manifest(c.Digest.String()), maxManifest); err != nil {
 		r.Pull = fmt.Errorf("ask the store for a manifest: %w", err)
 	}
-	if err := Drop(ctx, st, c.Digest, tag); err != nil {
+	if err := drop(ctx, st, c.Digest, tag); err != nil {
 		r.Delete = fmt.Errorf("ask the store to delete a manifest: %w", err)
 	}
 	return r

@@ -61,7 +61,7 @@ func TestDrop(t *testing.T) {
 			return slices.DeleteFunc(list, func(s string) bool { return s == "" || digest.Digest(s).Validate() == nil })
 		}
 		for range 2 {
-			if err := Drop(t.Context(), st, first.Digest, first.Tag); err != nil {
+			if err := Drop(t.Context(), st, first.Digest, first.Tag, "uid1"); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -69,7 +69,7 @@ func TestDrop(t *testing.T) {
 			t.Errorf("%s: the tag was moved and is gone with the snapshot before: %v", name, got)
 		}
 		for range 2 {
-			if err := Drop(t.Context(), st, second.Digest, second.Tag); err != nil {
+			if err := Drop(t.Context(), st, second.Digest, second.Tag, "uid1"); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -93,7 +93,7 @@ func TestDropIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := Drop(t.Context(), st, receipt.Digest, receipt.Tag); err == nil || Refused(err) != refused {
+		if err := Drop(t.Context(), st, receipt.Digest, receipt.Tag, "uid1"); err == nil || Refused(err) != refused {
 			t.Errorf("%d: %v, refused %v", status, err, Refused(err))
 		}
 		if ok, err := Exists(t.Context(), st, receipt.Digest); !ok || err != nil {
@@ -135,7 +135,7 @@ func TestDropFailsAtEachCall(t *testing.T) {
 			t.Fatal(err)
 		}
 		f := &faulty{Store: w.st, fail: n, err: errdefs.ErrUnavailable}
-		err = Drop(t.Context(), f, receipt.Digest, receipt.Tag)
+		err = Drop(t.Context(), f, receipt.Digest, receipt.Tag, "uid1")
 		if n > f.calls {
 			if err != nil || n < 3 {
 				t.Fatalf("%d calls, %v", f.calls, err)
@@ -145,7 +145,7 @@ func TestDropFailsAtEachCall(t *testing.T) {
 		if !errdefs.IsUnavailable(err) {
 			t.Errorf("call %d fails: %v", n, err)
 		}
-		if err := Drop(t.Context(), w.st, receipt.Digest, receipt.Tag); err != nil {
+		if err := Drop(t.Context(), w.st, receipt.Digest, receipt.Tag, "uid1"); err != nil {
 			t.Errorf("after call %d failed: %v", n, err)
 		}
 		if tags, err := w.st.Tags(t.Context()); err != nil || len(tags) != 0 {
@@ -260,7 +260,7 @@ func TestCollect(t *testing.T) {
 	if v, err := s.Verify(t.Context(), VerifyOptions{}); err != nil || len(v.Bad) != 0 {
 		t.Errorf("the snapshot that is kept: %+v, %v", v, err)
 	}
-	if err := Drop(t.Context(), w.st, kept.Digest, kept.Tag); err != nil {
+	if err := Drop(t.Context(), w.st, kept.Digest, kept.Tag, "uid1"); err != nil {
 		t.Fatal(err)
 	}
 	sweeping := &hooked{Store: w.st, before: func(o store.Object) {

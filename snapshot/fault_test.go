@@ -274,11 +274,11 @@ func TestManage(t *testing.T) {
 		t.Errorf("a store that takes nothing: %v", err)
 	}
 	for range 2 { // the second time it is gone already
-		if err := Drop(t.Context(), w.st, receipt.Digest, receipt.Tag); err != nil {
+		if err := Drop(t.Context(), w.st, receipt.Digest, receipt.Tag, "uid1"); err != nil {
 			t.Error(err)
 		}
 	}
-	if err := Drop(t.Context(), &faulty{Store: w.st, fail: 1, err: errdefs.ErrPermissionDenied}, receipt.Digest, "t"); !errdefs.IsPermissionDenied(err) {
+	if err := Drop(t.Context(), &faulty{Store: w.st, fail: 1, err: errdefs.ErrPermissionDenied}, receipt.Digest, "t", "uid1"); !errdefs.IsPermissionDenied(err) {
 		t.Errorf("delete without the right: %v", err)
 	}
 	if list, err := List(t.Context(), w.st); err != nil || len(list) != 0 {

@@ -70,7 +70,7 @@ func (h *Hold) Release(ctx context.Context) error {
 	if h.last == "" {
 		return nil
 	}
-	if err := Drop(ctx, h.store, h.last, h.ref.HoldTag()); err != nil {
+	if err := drop(ctx, h.store, h.last, h.ref.HoldTag()); err != nil {
 		return err
 	}
 	h.last = ""

@@ -97,7 +97,7 @@ func TestSigned(t *testing.T) {
 		if _, err := OpenWith(t.Context(), there.st, receipt.Digest, nil, &w.opts.Keys); err != nil {
 			t.Errorf("%s: its copy: %v", name, err)
 		}
-		if err := Drop(t.Context(), w.st, receipt.Digest, receipt.Tag); err != nil {
+		if err := Drop(t.Context(), w.st, receipt.Digest, receipt.Tag, "uid1"); err != nil {
 			t.Fatal(err)
 		}
 		if tags, err := w.st.Tags(t.Context()); err != nil || len(tags) != 0 {

@@ -127,10 +127,11 @@ const (
 	Retrying       = "Retrying"
 	Retargeted     = "Retargeted"
 	CleanupPending = "CleanupPending"
-	NodeLost       = "NodeLost"       // of a VM whose node is silent; no operation
-	Recovering     = "Recovering"     // its snapshot is woken elsewhere
-	NoCapacity     = "WakeNoCapacity" // of a VM whose wake was ordered and that fits no node; the order's operation is not begun
-	Outlived       = "Outlived"       // a node that was called lost is back, and has ended a VM that is another's by now; no operation
+	NodeLost       = "NodeLost"        // of a VM whose node is silent; no operation
+	Recovering     = "Recovering"      // its snapshot is woken elsewhere
+	NoCapacity     = "WakeNoCapacity"  // of a VM whose wake was ordered and that fits no node; the order's operation is not begun
+	Foreign        = "SnapshotForeign" // what was to be deleted of a VM was of another one: it stays; no operation
+	Outlived       = "Outlived"        // a node that was called lost is back, and has ended a VM that is another's by now; no operation
 )
 
 // Settled reports whether an event of that type is the last of its operation.

@@ -139,7 +139,7 @@ func (g *golden) Drop(ctx context.Context, d, tag string) error {
 	if err := os.Remove(g.config.GoldenTable(digest.Digest(d).Encoded())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return snapshot.Drop(ctx, st, digest.Digest(d), tag)
+	return snapshot.DropGolden(ctx, st, digest.Digest(d), tag)
 }
 
 // Make implements node.Golden: boot, ready, capture, end. Nothing but the snapshot stays,

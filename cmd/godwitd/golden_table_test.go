@@ -82,7 +82,7 @@ func TestGoldenIsReplaced(t *testing.T) {
 		}
 		put := func(tag, text string) digest.Digest {
 			t.Helper()
-			m := v1.Manifest{MediaType: v1.MediaTypeImageManifest, Config: v1.DescriptorEmptyJSON, Layers: []v1.Descriptor{}, Annotations: map[string]string{"text": text}}
+			m := v1.Manifest{MediaType: v1.MediaTypeImageManifest, ArtifactType: snapshot.GoldenType, Config: v1.DescriptorEmptyJSON, Layers: []v1.Descriptor{}, Annotations: map[string]string{"text": text}}
 			m.SchemaVersion = 2
 			data, err := json.Marshal(m)
 			if err == nil {

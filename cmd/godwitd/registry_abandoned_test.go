@@ -68,7 +68,7 @@ func TestAbandonedLayouts(t *testing.T) {
 		if name == asleep {
 			continue
 		}
-		if err := r.Drop(t.Context(), repository, d, tag); err != nil {
+		if err := r.Drop(t.Context(), repository, d, tag, "u"); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -141,7 +141,7 @@ func (r *registry) Reaches(ctx context.Context, ref *nodev1.SnapshotRef) (bool, 
 }
 
 // Drop implements engine.Deleter. A store that has refused is not asked each time.
-func (r *registry) Drop(ctx context.Context, repository, dgst, tag string) error {
+func (r *registry) Drop(ctx context.Context, repository, dgst, tag, uid string) error {
 	if err, ask := r.rights.refused(); err != nil {
 		if ask {
 			_, got := r.ask(ctx)
@@ -155,7 +155,9 @@ func (r *registry) Drop(ctx context.Context, repository, dgst, tag string) error
 	if err != nil {
 		return err
 	}
-	switch err = snapshot.Drop(ctx, st, digest.Digest(dgst), tag); {
+	switch err = snapshot.Drop(ctx, st, digest.Digest(dgst), tag, uid); {
+	case errors.As(err, new(*snapshot.ForeignError)):
+		return fmt.Errorf("%w: %w", engine.ErrForeign, err)
 	case err == nil:
 		r.forget(repository, dgst)
 	case snapshot.Refused(err):

@@ -61,7 +61,7 @@ func TestRightIsFoundOnce(t *testing.T) {
 	repository, d, tag := held(t, r, "op")
 	s.Take()
 	for range 3 {
-		if err := r.Drop(t.Context(), repository, d, tag); !errdefs.IsPermissionDenied(err) {
+		if err := r.Drop(t.Context(), repository, d, tag, "uid1"); !errdefs.IsPermissionDenied(err) {
 			t.Errorf("drop: %v", err)
 		}
 	}
@@ -74,7 +74,7 @@ func TestRightIsFoundOnce(t *testing.T) {
 		r.rights.again = time.Now()
 	}
 	due()
-	if err := r.Drop(t.Context(), repository, d, tag); !errdefs.IsPermissionDenied(err) {
+	if err := r.Drop(t.Context(), repository, d, tag, "uid1"); !errdefs.IsPermissionDenied(err) {
 		t.Errorf("drop: %v", err)
 	}
 	if n := storetest.Count(s.Take(), "DELETE /v2/godwit/doctor/"); n != 1 || r.rights.pause != 2*firstProbePause {
@@ -82,7 +82,7 @@ func TestRightIsFoundOnce(t *testing.T) {
 	}
 	s.Change(func() { s.NoDelete = 0 })
 	due()
-	if err := r.Drop(t.Context(), repository, d, tag); err != nil {
+	if err := r.Drop(t.Context(), repository, d, tag, "uid1"); err != nil {
 		t.Errorf("drop after the right was granted: %v", err)
 	}
 	if err, _ := r.rights.refused(); err != nil || r.rights.pause != 0 {
@@ -128,10 +128,10 @@ func TestOneRefusal(t *testing.T) {
 	repository, first, firstTag := held(t, r, "a")
 	_, second, secondTag := held(t, r, "b")
 	spared = first
-	if err := r.Drop(t.Context(), repository, first, firstTag); !errdefs.IsPermissionDenied(err) {
+	if err := r.Drop(t.Context(), repository, first, firstTag, "uid1"); !errdefs.IsPermissionDenied(err) {
 		t.Errorf("the one: %v", err)
 	}
-	if err := r.Drop(t.Context(), repository, second, secondTag); err != nil {
+	if err := r.Drop(t.Context(), repository, second, secondTag, "uid1"); err != nil {
 		t.Errorf("the other: %v", err)
 	}
 }
@@ -178,9 +178,9 @@ func TestLeftovers(t *testing.T) {
 	if err != nil || len(all) != 3 || all[0].Tag != moved || all[0].Operation != "move" {
 		t.Fatalf("%+v, %v", all, err)
 	}
-	err, all = r.Drop(t.Context(), repository, all[0].Digest, all[0].Tag), all[1:]
+	err, all = r.Drop(t.Context(), repository, all[0].Digest, all[0].Tag, "uid1"), all[1:]
 	if err == nil && len(all) == 2 && all[1].UID == "uid1" && all[1].Digest == signed.String() {
-		err, all = r.Drop(t.Context(), repository, all[1].Digest, all[1].Tag), all[:1]
+		err, all = r.Drop(t.Context(), repository, all[1].Digest, all[1].Tag, "uid1"), all[:1]
 		if left, e := r.Leftovers(t.Context(), repository); e != nil || len(left) != 1 {
 			t.Errorf("after the drop of a signature: %+v, %v", left, e)
 		}

@@ -127,7 +127,7 @@ func (l *events) next(ev *nodev1.MoveEvent) (told bool) {
 // once is what an event tells of, of its operation if it has one, where that comes once.
 func once(ev *nodev1.MoveEvent) string {
 	switch kind := ev.GetType(); {
-	case kind == moves.Outlived:
+	case kind == moves.Outlived, kind == moves.Foreign:
 		return fmt.Sprintf("%s %s/%s %s %s", kind, ev.GetVm().GetNamespace(), ev.GetVm().GetId(), ev.GetSource(), ev.GetReason())
 	case ev.GetOperation() == "":
 		return ""

@@ -76,16 +76,18 @@ func TestAbandonedIsFreed(t *testing.T) {
 type debts struct {
 	nodev1.RecordsService
 	Snapshots
-	away  string
-	asked []string
-	paid  []string
+	away    string
+	foreign string
+	asked   []string
+	paid    []string
+	uids    []string
 }
 
 func (d *debts) Owed(context.Context, *nodev1.OwedRequest) (resp *nodev1.OwedResponse, _ error) {
 	resp = &nodev1.OwedResponse{}
 	for _, at := range []string{"first", "first", "second"} {
 		ref := &nodev1.SnapshotRef{Repository: at, Digest: fmt.Sprint("sha256:", len(resp.GetOwed()))}
-		resp.Owed = append(resp.Owed, &nodev1.Owed{Vm: vm, Snapshot: ref, Payer: "n1"})
+		resp.Owed = append(resp.Owed, &nodev1.Owed{Vm: vm, Uid: "u", Snapshot: ref, Payer: "n1"})
 	}
 	return resp, nil
 }
@@ -95,8 +97,11 @@ func (d *debts) Clear(_ context.Context, req *nodev1.ClearRequest) (*nodev1.Clea
 	return &nodev1.ClearResponse{}, nil
 }
 
-func (d *debts) Drop(_ context.Context, repository, _, _ string) error {
-	d.asked = append(d.asked, repository)
+func (d *debts) Drop(_ context.Context, repository, _, _, uid string) error {
+	d.asked, d.uids = append(d.asked, repository), append(d.uids, uid)
+	if repository == d.foreign {
+		return fmt.Errorf("%w: no", ErrForeign)
+	}
 	if repository == d.away {
 		return errdefs.ErrUnavailable
 	}
@@ -116,6 +121,24 @@ func TestOneRepositoryIsAway(t *testing.T) {
 		t.Errorf("paid %v, asked (-want +got):\n%s", d.paid, diff)
 	}
 }
+
+// A debt for what is another VM's is struck off with an event, and the deletion names the debt's own uid.
+func TestForeignDebt(t *testing.T) {
+	e := newWorld(t).start("n1")
+	d, told := &debts{RecordsService: e.Records, Snapshots: e.Snapshots, foreign: "first"}, &foreignTold{}
+	e.opts.Repository = func(*nodev1.Record) string { return "x" }
+	e.Records, e.Snapshots, e.Events = d, d, told
+	if err := e.Clean(t.Context(), nil); err != nil {
+		t.Errorf("clean: %v", err)
+	}
+	if len(d.paid) != 3 || d.uids[0] != "u" || len(told.all) != 2 || told.all[0].Type != Foreign || !strings.Contains(told.all[0].Reason, "not of that VM") {
+		t.Errorf("struck off %v for %v, told %v", d.paid, d.uids, told.all)
+	}
+}
+
+type foreignTold struct{ all []Event }
+
+func (h *foreignTold) Event(_ context.Context, ev Event) { h.all = append(h.all, ev) }
 
 // Where each node has a directory of its own, at the path that all of them have, a snapshot is
 // deleted by the node that made it: that another one has nothing there pays no debt (N-43).

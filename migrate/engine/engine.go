@@ -88,8 +88,9 @@ type Deleter interface {
 	// Reaches reports whether this node can delete a snapshot of its own store, and say that it
 	// is gone: directories of one path may be each node's own.
 	Reaches(ctx context.Context, ref *nodev1.SnapshotRef) (bool, error)
-	// Drop deletes a snapshot and its tag; what is not there is deleted.
-	Drop(ctx context.Context, repository, digest, tag string) error
+	// Drop deletes a snapshot of the VM of that uid, and its tag; what is not there is deleted. Where
+	// it is not of that VM it answers ErrForeign, and deletes nothing.
+	Drop(ctx context.Context, repository, digest, tag, uid string) error
 	// Leftovers lists what stands under the tags of a repository. What is not godwit's is
 	// not in it.
 	Leftovers(ctx context.Context, repository string) ([]Leftover, error)

@@ -28,6 +28,7 @@ const (
 	DeletionWaits  Type = "DeletionWaits" // a final snapshot has failed, and is tried again
 	DeletionFails  Type = "DeletionFails" // a final snapshot has failed for good: the VM stays
 	DeletionOff    Type = "DeletionOff"   // it was called off
+	Foreign        Type = "Foreign"       // what was to be deleted is of another VM: it stays, and is owed no more
 	Retargeted     Type = "Retargeted"    // a move: its next attempt begins
 )
 

@@ -31,7 +31,7 @@ func (l *ledger) Clear(_ context.Context, req *nodev1.ClearRequest) (*nodev1.Cle
 
 func (l *ledger) Reaches(context.Context, *nodev1.SnapshotRef) (bool, error) { return true, nil }
 
-func (l *ledger) Drop(_ context.Context, _, digest, _ string) error {
+func (l *ledger) Drop(_ context.Context, _, digest, _, _ string) error {
 	l.paid = append(l.paid, digest)
 	return nil
 }

@@ -156,12 +156,20 @@ func (e *Engine) cleanPromptly(ctx context.Context, vm *nodev1.VM) error {
 	return e.Clean(ctx, vm)
 }
 
+// ErrForeign says that a snapshot is not of the VM for which it was to be deleted.
+var ErrForeign = errors.New("it is not of that VM")
+
 func (e *Engine) pay(ctx context.Context, o *nodev1.Owed) error {
 	ref := o.GetSnapshot()
-	if err := e.Snapshots.Drop(ctx, ref.GetRepository(), ref.GetDigest(), ref.GetTag()); err != nil {
+	err := e.Snapshots.Drop(ctx, ref.GetRepository(), ref.GetDigest(), ref.GetTag(), o.GetUid())
+	if errors.Is(err, ErrForeign) { // it stays, and nobody owes its deletion
+		e.Events.Event(ctx, Event{Type: Foreign, VM: o.GetVm(), Operation: ref.GetOperation(), Reason: fmt.Sprintf("%v; it stays in %s, node %q had named it", err, ref.GetRepository(), ref.GetNode())})
+		err = nil
+	}
+	if err != nil {
 		return fmt.Errorf("snapshot %s of VM %s stays in %s: %w", ref.GetDigest(), name(o.GetVm()), ref.GetRepository(), err)
 	}
-	_, err := e.Records.Clear(ctx, &nodev1.ClearRequest{Vm: o.GetVm(), Repository: ref.GetRepository(), Digest: ref.GetDigest()})
+	_, err = e.Records.Clear(ctx, &nodev1.ClearRequest{Vm: o.GetVm(), Repository: ref.GetRepository(), Digest: ref.GetDigest()})
 	return records(err)
 }
 

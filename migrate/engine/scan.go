@@ -159,7 +159,7 @@ func (e *Engine) remove(ctx context.Context, l leftover) error {
 	if rec.GetOperation() != nil || rec.GetUid() != l.rec.GetUid() || named(rec, l.Leftover) {
 		return nil
 	}
-	if err := e.Snapshots.Drop(ctx, l.repository, l.Digest, l.Tag); err != nil {
+	if err := e.Snapshots.Drop(ctx, l.repository, l.Digest, l.Tag, l.UID); err != nil {
 		return fmt.Errorf("leftover %s (tag %s) of VM %s stays in %s: %w", l.Digest, l.Tag, name(rec.GetVm()), l.repository, err)
 	}
 	delete(e.scan.since, watched{l.rec.GetUid(), l.repository, l.Digest})

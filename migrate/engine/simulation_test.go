@@ -276,7 +276,7 @@ type simStore struct{ Snapshots }
 
 func (simStore) Readable(context.Context, string, string) error               { return nil }
 func (simStore) Accepts(context.Context, string) error                        { return nil }
-func (simStore) Drop(context.Context, string, string, string) error           { return nil }
+func (simStore) Drop(context.Context, string, string, string, string) error   { return nil }
 func (simStore) Exists(context.Context, string, string) (there bool, _ error) { return true, nil }
 func (simStore) Reaches(context.Context, *nodev1.SnapshotRef) (bool, error)   { return true, nil }
 

@@ -331,7 +331,7 @@ func (n *machine) Accepts(ctx context.Context, _ string) error {
 	})
 }
 
-func (n *machine) Drop(ctx context.Context, _, digest, tag string) error {
+func (n *machine) Drop(ctx context.Context, _, digest, tag, _ string) error {
 	return n.do(ctx, "Drop", func() error {
 		n.dropped = append(n.dropped, tag)
 		delete(n.blobs, digest)

@@ -27,7 +27,7 @@ const (
 )
 
 // caused are the types of events that cost the node which causes them a call, and change no record.
-var caused = []string{moves.Outlived, moves.NoCapacity}
+var caused = []string{moves.Outlived, moves.NoCapacity, moves.Foreign}
 
 // append writes down an event that its source has caused.
 func (s *Service) append(ctx context.Context, ev *nodev1.MoveEvent) error {
@@ -69,14 +69,15 @@ func (s *Service) hear(ctx context.Context, node string, all []*nodev1.MoveEvent
 }
 
 func (s *Service) hearOne(ctx context.Context, node string, said *nodev1.MoveEvent) error {
-	if kind := said.GetType(); kind != moves.Outlived {
+	if kind := said.GetType(); kind != moves.Outlived && kind != moves.Foreign {
 		return fmt.Errorf("event %q of node %s: only the controller tells of that: %w", kind, node, errdefs.ErrInvalidArgument)
 	}
 	if n := len(said.GetReason()); n > maxReason {
 		return fmt.Errorf("event %s of node %s: its reason has %d bytes, at most %d: %w", said.GetType(), node, n, maxReason, errdefs.ErrInvalidArgument)
 	}
-	if _, err := s.Records.Get(ctx, &nodev1.GetRequest{Vm: said.GetVm()}); err != nil {
+	_, err := s.Records.Get(ctx, &nodev1.GetRequest{Vm: said.GetVm()})
+	if err != nil && (said.GetType() != moves.Foreign || !errdefs.IsNotFound(err)) { // debts outlive their VM
 		return fmt.Errorf("event %s of node %s: %w", said.GetType(), node, err)
 	}
-	return s.append(ctx, &nodev1.MoveEvent{Type: moves.Outlived, Vm: said.GetVm(), Reason: said.GetReason(), Source: node})
+	return s.append(ctx, &nodev1.MoveEvent{Type: said.GetType(), Vm: said.GetVm(), Reason: said.GetReason(), Source: node})
 }

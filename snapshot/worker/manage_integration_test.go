@@ -150,7 +150,7 @@ func manage(t *testing.T, cfg store.Config) {
 		t.Error(err)
 	}
 	for range 2 {
-		if err := snapshot.Drop(t.Context(), st, receipt.Digest, receipt.Tag); err != nil {
+		if err := snapshot.Drop(t.Context(), st, receipt.Digest, receipt.Tag, "uid1"); err != nil {
 			t.Error(err)
 		}
 	}
@@ -178,7 +178,7 @@ func TestDeletesDisabled(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := snapshot.Drop(t.Context(), st, receipt.Digest, receipt.Tag); !snapshot.Refused(err) {
+			if err := snapshot.Drop(t.Context(), st, receipt.Digest, receipt.Tag, "uid1"); !snapshot.Refused(err) {
 				t.Errorf("drop: %v", err)
 			}
 			if ok, err := snapshot.Exists(t.Context(), st, receipt.Digest); !ok || err != nil {
@@ -266,7 +266,7 @@ func collected(t *testing.T, r *registry, args []string) {
 	if v, err := s.Verify(t.Context(), snapshot.VerifyOptions{}); err != nil || len(v.Bad) != 0 {
 		t.Errorf("the snapshot: %+v, %v", v, err)
 	}
-	if err := snapshot.Drop(t.Context(), st, receipt.Digest, receipt.Tag); err != nil {
+	if err := snapshot.Drop(t.Context(), st, receipt.Digest, receipt.Tag, "uid1"); err != nil {
 		t.Fatal(err)
 	}
 	r.collect(t, args...)

@@ -447,7 +447,7 @@ type MoveEvent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	UnixNano      int64                  `protobuf:"varint,2,opt,name=unix_nano,json=unixNano,proto3" json:"unix_nano,omitempty"`
-	Type          string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"` // MigrationStarted, Switching, Committed, Succeeded, Aborting, Aborted, Failed, Lost, CleanupPending, Retrying, Retargeted, NodeLost, Recovering, Outlived, WakeNoCapacity
+	Type          string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"` // MigrationStarted, Switching, Committed, Succeeded, Aborting, Aborted, Failed, Lost, CleanupPending, Retrying, Retargeted, NodeLost, Recovering, Outlived, WakeNoCapacity, SnapshotForeign
 	Vm            *VM                    `protobuf:"bytes,4,opt,name=vm,proto3" json:"vm,omitempty"`
 	Operation     string                 `protobuf:"bytes,5,opt,name=operation,proto3" json:"operation,omitempty"`
 	Attempt       uint32                 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
@@ -934,7 +934,7 @@ func (x *NodeInfo) GetKeeps() uint32 {
 type AnnounceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Node  *NodeInfo              `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	// What the node has done by itself (Outlived): at most 64, told again until there was an
+	// What the node has done by itself (Outlived, SnapshotForeign): at most 64, told again until there was an
 	// answer. Their id, time and source are the controller's to say.
 	Events        []*MoveEvent `protobuf:"bytes,2,rep,name=events,proto3" json:"events,omitempty"`
 	unknownFields protoimpl.UnknownFields
