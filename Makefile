@@ -17,6 +17,9 @@ COUNT   ?= 1
 FUZZTIME ?= 10m
 BENCH_ROUNDS ?= 7
 BENCH_ONLY ?=
+TIME    ?= 30m
+SEED    ?= 0
+MUTATION ?=
 CASES   ?= all
 VMM     ?= qemu
 
@@ -32,7 +35,7 @@ integration_pkgs = $(shell grep -rl --include='*_test.go' '^//go:build integrati
 portable = ./cmd/godwit ./api/...
 
 .PHONY: upgrade man qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live bench bench-live \
-	shimtest crash stress releases fuzz fuzz-smoke clean package kvmhost setup tools
+	shimtest crash soak stress releases fuzz fuzz-smoke clean package kvmhost setup tools
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -121,6 +124,11 @@ crash: setup tools build guest ## kill every program at every step, COUNT times;
 	@mkdir -p out && rm -f out/simulated out/crash.json
 	go test -count=1 -run 'TestSimulation$$' ./migrate/engine -args -sim.told $(CURDIR)/out/simulated
 	GODWIT_CRASH=full go test -tags integration -count=$(COUNT) -p 1 -timeout 240m -run Crash $(integration_pkgs)
+
+soak: setup tools build guest ## TIME (30m) of what SEED draws, done to 12 VMs on three nodes with three controllers; into out/soak.json (root)
+	@mkdir -p out bin/integration
+	$(gobuild) -o bin/integration/soak ./integration/cmd/soak
+	bin/integration/soak -time $(TIME) -seed $(SEED) -mutation '$(MUTATION)' -out out/soak.json
 
 stress: setup tools build guest ## 50 small VMs by 8 clients at once, COUNT times; nothing stays, no daemon grows (root)
 	GODWIT_STRESS=full go test -tags integration -count=$(COUNT) -v -timeout 60m -run TestDaemons ./integration/life

@@ -157,7 +157,7 @@ func (h *hold) reached(ctx context.Context, over func() error) (pid int, err err
 			return nil
 		}
 		pid, err = hostPID(h.n, inner)
-		if !errors.Is(err, errGone) {
+		if !errors.Is(err, harness.ErrGone) {
 			missed = 0
 			return err
 		}

@@ -4,12 +4,10 @@ package crash
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -18,78 +16,22 @@ import (
 	"godwit.dev/godwit/integration/harness"
 )
 
-// journal is what the shim's durable word on its VM tells an observer.
-type journal struct {
-	Phase     string
-	Unplugged bool
-	Waking    bool
-	Armed     bool
-	Filling   *struct{ Digest string }
-	Shim      struct{ PID int }
-	Process   struct{ PID int }
-}
-
 // note reads the journal of the VM on a node; none is the zero one.
-func note(n *harness.Node, vm string) (j journal) {
-	data, err := os.ReadFile(filepath.Join(n.Dir, "lib", "vms", "default", vm, "node.json"))
-	if err == nil {
-		_ = json.Unmarshal(data, &j) // it is replaced whole: what is there parses
-	}
-	return j
-}
+func note(n *harness.Node, vm string) harness.Journal { return n.Journal(vm) }
 
-// inside lists the host's pids of a node's processes.
-func inside(n *harness.Node) (pids []int, err error) {
-	own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", n.PID()))
-	if err != nil {
-		return nil, err
-	}
-	dirs, err := filepath.Glob("/proc/[0-9]*")
-	for _, dir := range dirs {
-		if ns, err := os.Readlink(filepath.Join(dir, "ns", "pid")); err == nil && ns == own {
-			pid, _ := strconv.Atoi(filepath.Base(dir))
-			pids = append(pids, pid)
-		}
-	}
-	return pids, err
-}
-
-var errGone = errors.New("it is gone")
-
-// hostPID finds the process that the node knows as pid. One that all of the node's processes
-// are not is errGone.
-func hostPID(n *harness.Node, pid int) (int, error) {
-	all, err := inside(n)
-	if err != nil {
-		return 0, err
-	}
-	for _, host := range all {
-		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", host))
-		if err != nil {
-			continue
-		}
-		_, rest, _ := strings.Cut(string(status), "\nNSpid:")
-		line, _, _ := strings.Cut(rest, "\n")
-		if f := strings.Fields(line); len(f) > 0 && f[len(f)-1] == strconv.Itoa(pid) {
-			return host, nil
-		}
-	}
-	return 0, fmt.Errorf("find process %d on node %s: %w", pid, n.Name, errGone)
-}
+// hostPID finds the process that the node knows as pid.
+func hostPID(n *harness.Node, pid int) (int, error) { return n.HostPID(pid) }
 
 // workerPID finds the one worker of the node.
 func workerPID(n *harness.Node) (int, error) {
-	all, err := inside(n)
+	all, err := n.Workers()
+	if err == nil && len(all) == 0 {
+		err = fmt.Errorf("find the worker on node %s: none runs", n.Name)
+	}
 	if err != nil {
 		return 0, err
 	}
-	for _, pid := range all {
-		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if args := strings.Split(string(line), "\x00"); err == nil && slices.Contains(args, "worker") {
-			return pid, nil
-		}
-	}
-	return 0, fmt.Errorf("find the worker on node %s: none runs", n.Name)
+	return all[0], nil
 }
 
 // kill ends a process of which another is the parent, and returns when it executes

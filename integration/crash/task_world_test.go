@@ -152,7 +152,7 @@ func (l *lives) vmm() (int, error) {
 }
 
 func (l *lives) find(what string, is func(args []string) bool) (int, error) {
-	all, err := inside(l.n)
+	all, err := l.n.PIDs()
 	if err != nil {
 		return 0, err
 	}

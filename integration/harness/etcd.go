@@ -22,6 +22,12 @@ func (h *Harness) startEtcd(ctx context.Context) error {
 	if !h.opts.Etcd {
 		return nil
 	}
+	h.onClose(func() error { return h.Etcd.Stop() })
+	return h.ServeEtcd(ctx)
+}
+
+// ServeEtcd starts the etcd, also again after a Kill: it goes on with the data that is there.
+func (h *Harness) ServeEtcd(ctx context.Context) error {
 	client, peers := "https://"+etcdAddress, "https://"+etcdPeers
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), filepath.Join(h.root, "bin", "tools", "etcd", "server"),
 		"--data-dir", h.etcdDir(), "--auto-tls", "--peer-auto-tls", "--listen-client-urls", client, "--advertise-client-urls", client,
@@ -30,7 +36,7 @@ func (h *Harness) startEtcd(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("start etcd (make tools builds it): %w", err)
 	}
-	h.onClose(p.Stop)
+	h.Etcd = p
 	return p.ready(ctx, startTimeout(), func(ctx context.Context) error {
 		c, err := h.Dial(ctx, "tcp", etcdAddress)
 		if err != nil {

@@ -37,8 +37,11 @@ type Options struct {
 	Programs string
 	// Config is appended to every node's config.toml.
 	Config func(n *Node) string
-	CRI    bool // containerd serves Kubernetes too
-	Debug  bool // containerd serves its profiles on debug.sock in the node's directory
+	// State is the size of a tmpfs that is every node's state_dir, as mount(8) takes it;
+	// empty: a directory of the host.
+	State string
+	CRI   bool // containerd serves Kubernetes too
+	Debug bool // containerd serves its profiles on debug.sock in the node's directory
 	// Containerd is appended to every containerd's config.toml.
 	Containerd string
 	Release    Release                          // of containerd; default: what GODWIT_CONTAINERD says, else Newest
@@ -76,6 +79,7 @@ type Harness struct {
 	Door *Door  // in front of the registry; nil without one
 
 	Registry *Process // behind the door; nil without one
+	Etcd     *Process // nil without one
 
 	opts   Options
 	root   string // of the repository

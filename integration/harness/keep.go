@@ -12,7 +12,7 @@ import (
 const artefactsEnv = "GODWIT_ARTEFACTS"
 
 // keptMost is the size of the largest file that is kept.
-const keptMost = 4 << 20
+const keptMost = 32 << 20
 
 // Keep copies the daemons' logs (containerd's has those of the shims), and of every VM
 // that is there its journal, console, state of adoption and the VMM's log, to where
@@ -22,10 +22,14 @@ func (h *Harness) Keep(test string) {
 	if to == "" {
 		return
 	}
-	to = filepath.Join(to, strings.NewReplacer("/", "-", " ", "_", ",", "").Replace(test))
+	h.KeepIn(filepath.Join(to, strings.NewReplacer("/", "-", " ", "_", ",", "").Replace(test)))
+}
+
+// KeepIn is Keep into a directory of the caller's.
+func (h *Harness) KeepIn(to string) {
 	keep(filepath.Join(h.Dir, "log"), filepath.Join(to, "log"))
 	for _, n := range h.nodes {
-		keep(filepath.Join(n.Dir, "lib", "vms"), filepath.Join(to, n.Name, "vms"))
+		keep(filepath.Join(n.StateDir(), "vms"), filepath.Join(to, n.Name, "vms"))
 		keep(filepath.Join(n.Dir, "run", "vm"), filepath.Join(to, n.Name, "run"))
 		keep(n.Config, filepath.Join(to, n.Name, "config.toml"))
 	}

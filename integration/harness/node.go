@@ -53,11 +53,34 @@ func (h *Harness) startNodes(ctx context.Context) error {
 		if err := n.writeConfig(); err != nil {
 			return err
 		}
+		if err := n.mountState(ctx); err != nil {
+			return err
+		}
 		if err := n.StartContainerd(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// Root is the node's file system, as this process reaches it.
+func (n *Node) Root() string { return n.inside("/") }
+
+// StateDir is the node's state_dir, as this process reaches it.
+func (n *Node) StateDir() string { return n.inside(filepath.Join(n.Dir, "lib")) }
+
+// mountState makes the node's state_dir a file system of its own, if the options ask for that.
+func (n *Node) mountState(ctx context.Context) error {
+	size := n.harness.opts.State
+	if size == "" {
+		return nil
+	}
+	dir := filepath.Join(n.Dir, "lib")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	_, err := n.Run(ctx, "mount", "-t", "tmpfs", "-o", "mode=0755,size="+size, "state", dir)
+	return err
 }
 
 // PID of the node's first process; /proc/PID/root is the node's file system.

@@ -60,12 +60,17 @@ const nobody = "02:00:00:00:00:01"
 // Cut makes two nodes lose whatever one sends to the other, until heal: nothing is
 // refused, and nothing comes. VMs are not concerned.
 func (n *Node) Cut(ctx context.Context, other *Node) (heal func() error, err error) {
-	neighbour := func(verb, at string) error {
-		return errors.Join(n.holder.ip(context.WithoutCancel(ctx), "neigh "+verb+" "+other.Address+at+" dev "+bridge),
-			other.holder.ip(context.WithoutCancel(ctx), "neigh "+verb+" "+n.Address+at+" dev "+bridge))
-	}
-	heal = sync.OnceValue(func() error { return neighbour("del", "") })
-	return heal, neighbour("replace", " lladdr "+nobody+" nud permanent")
+	one, err := n.Lose(ctx, other.Address)
+	two, oerr := other.Lose(ctx, n.Address)
+	return func() error { return errors.Join(one(), two()) }, errors.Join(err, oerr)
+}
+
+// Lose makes whatever the node sends to an address of the wire get lost, until heal; what comes
+// from there arrives. VMs are not concerned.
+func (n *Node) Lose(ctx context.Context, address string) (heal func() error, err error) {
+	ctx = context.WithoutCancel(ctx)
+	heal = sync.OnceValue(func() error { return n.holder.ip(ctx, "neigh del "+address+" dev "+bridge) })
+	return heal, n.holder.ip(ctx, "neigh replace "+address+" lladdr "+nobody+" nud permanent dev "+bridge)
 }
 
 // Unplug takes the node off the wire, with its VMs. Plug brings the node back alone: the VMs that

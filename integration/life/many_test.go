@@ -44,7 +44,7 @@ func testMany(t *testing.T, n *harness.Node) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, err := measure(t.Context(), n)
+	before, err := n.Usage(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,14 +90,14 @@ func one(ctx context.Context, t *testing.T, n *harness.Node, id string) error {
 }
 
 // grown says which daemon holds more than before.
-func grown(ctx context.Context, t *testing.T, n *harness.Node, before map[string]usage) error {
-	now, err := measure(ctx, n)
+func grown(ctx context.Context, t *testing.T, n *harness.Node, before map[string]harness.Usage) error {
+	now, err := n.Usage(ctx)
 	if err != nil {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(now)) {
 		was, is := before[name], now[name]
-		if is.files > was.files+moreFiles || is.goroutines > was.goroutines+moreGoroutines || is.kib > was.kib+moreKiB {
+		if is.Files > was.Files+moreFiles || is.Goroutines > was.Goroutines+moreGoroutines || is.KiB > was.KiB+moreKiB {
 			return fmt.Errorf("%s held %+v and holds %+v", name, was, is)
 		}
 	}

@@ -10,13 +10,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -168,69 +164,4 @@ func direct(ctx context.Context, n *harness.Node, id string, do func(context.Con
 	client := ttrpc.NewClient(conn)
 	defer client.Close()
 	return do(namespaces.WithNamespace(ctx, "default"), taskapi.NewTTRPCTaskClient(client))
-}
-
-// usage of a daemon.
-type usage struct{ files, goroutines, kib int }
-
-// measure answers what both daemons of a node hold now.
-func measure(ctx context.Context, n *harness.Node) (map[string]usage, error) {
-	out := map[string]usage{}
-	for name, of := range map[string]struct {
-		pid          int
-		socket, path string
-		before       string // of the number of goroutines
-	}{
-		"containerd": {n.Containerd.PID(), filepath.Join(n.Dir, "debug.sock"), "/debug/pprof/goroutine?debug=1", "goroutine profile: total "},
-		"godwitd":    {n.Godwitd.PID(), filepath.Join(n.Dir, "run", "metrics.sock"), "/metrics", "\ngo_goroutines "},
-	} {
-		u, err := process(of.pid)
-		if err != nil {
-			return nil, err
-		}
-		text, err := get(ctx, fmt.Sprintf("/proc/%d/root%s", of.pid, of.socket), of.path)
-		if err != nil {
-			return nil, err
-		}
-		_, rest, _ := strings.Cut(text, of.before)
-		number, _, _ := strings.Cut(rest, "\n")
-		if u.goroutines, err = strconv.Atoi(number); err != nil {
-			return nil, fmt.Errorf("goroutines of %s: %w", name, err)
-		}
-		out[name] = u
-	}
-	return out, nil
-}
-
-func process(pid int) (u usage, err error) {
-	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-	if err != nil {
-		return u, err
-	}
-	u.files = len(files)
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return u, err
-	}
-	fields := strings.Fields(string(status))
-	u.kib, err = strconv.Atoi(fields[slices.Index(fields, "VmRSS:")+1])
-	return u, err
-}
-
-func get(ctx context.Context, socket, path string) (string, error) {
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
-	}
-	client := &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://daemon"+path, nil)
-	if err != nil {
-		return "", err
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return "", err
-	}
-	defer resp.Body.Close()
-	data, err := io.ReadAll(resp.Body)
-	return string(data), err
 }

@@ -35,13 +35,18 @@ type Said struct {
 // Call connects to the probe and asks it all the time, each answer within bound, until
 // HangUp.
 func Call(ctx context.Context, dial Dial, address string, bound time.Duration) (*Line, error) {
+	return CallEvery(ctx, dial, address, bound, 5*time.Millisecond)
+}
+
+// CallEvery is Call that rests after each answer.
+func CallEvery(ctx context.Context, dial Dial, address string, bound, rest time.Duration) (*Line, error) {
 	conn, err := dial(ctx, "tcp", net.JoinHostPort(address, probePort))
 	if err != nil {
 		return nil, err
 	}
 	l := &Line{conn: conn, reader: bufio.NewReader(conn)}
 	ctx, l.stop = context.WithCancel(context.WithoutCancel(ctx))
-	l.done.Go(func() { l.talk(ctx, bound) })
+	l.done.Go(func() { l.talk(ctx, bound, rest) })
 	return l, nil
 }
 
@@ -60,14 +65,14 @@ func (l *Line) Said() Said {
 	return l.said
 }
 
-func (l *Line) talk(ctx context.Context, bound time.Duration) {
+func (l *Line) talk(ctx context.Context, bound, rest time.Duration) {
 	for ctx.Err() == nil {
 		begun := time.Now()
 		s, err := l.ask(begun.Add(bound))
 		if !l.note(s, err, time.Since(begun)) {
 			return
 		}
-		_ = Pause(ctx, 5*time.Millisecond)
+		_ = Pause(ctx, rest)
 	}
 }
 

@@ -1,0 +1,146 @@
+package soak
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"godwit.dev/godwit/integration/harness"
+)
+
+// What a daemon may hold more than before: its caches, and connections that are closed a little
+// later.
+const (
+	moreFiles      = 8
+	moreGoroutines = 16
+	moreKiB        = 48 << 10
+)
+
+// measure takes down what nodes and daemons hold before the first VM.
+func (w *world) measure(ctx context.Context) (err error) {
+	for _, n := range w.Nodes() {
+		if w.empty[n], err = n.Inventory(ctx); err != nil {
+			return err
+		}
+		if w.result.Before[n.Name], err = n.Usage(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// endBound is more than the rounds in which nodes free what they still hold.
+var endBound = harness.Slow(2 * time.Minute)
+
+// end removes all VMs, and looks what is left of them.
+func (w *world) end(ctx context.Context) error {
+	for _, g := range w.guests {
+		if err := harness.Poll(ctx, settleBound, func(ctx context.Context) error { return w.remove(ctx, g) }); err != nil {
+			w.violation("VM %s cannot be removed at the end: %v", g.name, err)
+		}
+	}
+	var left []string
+	_ = harness.Poll(ctx, endBound, func(ctx context.Context) (err error) {
+		if left, err = w.left(ctx); err == nil && len(left) > 0 {
+			err = fmt.Errorf("%d are left", len(left))
+		}
+		return err
+	})
+	var grown []string
+	err := harness.Poll(ctx, endBound, func(ctx context.Context) (err error) {
+		if grown, err = w.grown(ctx); err == nil && len(grown) > 0 {
+			err = fmt.Errorf("%d have grown", len(grown))
+		}
+		return err
+	})
+	if err != nil && len(grown) == 0 {
+		return err
+	}
+	w.result.change(func() {
+		w.result.Left, w.result.LeftBehind = append(w.result.Left, left...), len(left)
+		w.result.Grown, w.result.Growth = append(w.result.Grown, grown...), len(grown)
+	})
+	if len(left)+len(grown) > 0 {
+		w.KeepIn(w.opts.Keep)
+		w.result.change(func() { w.result.KeptIn = w.opts.Keep })
+	}
+	w.blames()
+	return nil
+}
+
+// left lists what the nodes hold that they did not hold at the begin.
+func (w *world) left(ctx context.Context) (all []string, err error) {
+	for _, n := range w.Nodes() {
+		now, err := n.Inventory(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, item := range now.Since(w.empty[n]) {
+			if !strings.HasPrefix(item, "cgroup ") || w.named(filepath.Base(item)) {
+				all = append(all, n.Name+": "+item)
+			}
+		}
+		dirs, err := filepath.Glob(filepath.Join(n.StateDir(), "vms", "*", "*"))
+		if err != nil {
+			return nil, err
+		}
+		for _, dir := range dirs {
+			all = append(all, n.Name+": journal of "+filepath.Base(dir))
+		}
+	}
+	records, err := w.look(ctx)
+	for name := range records {
+		all = append(all, "record of "+name)
+	}
+	slices.Sort(all)
+	return all, err
+}
+
+func (w *world) named(name string) bool {
+	return slices.ContainsFunc(w.guests, func(g *guest) bool { return strings.HasSuffix(name, g.name) })
+}
+
+// grown says which daemons hold more than before. Those that were started again are measured
+// against the first ones.
+func (w *world) grown(ctx context.Context) (all []string, err error) {
+	for _, n := range w.Nodes() {
+		now, err := n.Usage(ctx)
+		if err != nil {
+			return nil, err
+		}
+		w.result.change(func() { w.result.After[n.Name] = now })
+		for _, name := range slices.Sorted(maps.Keys(now)) {
+			was, is := w.result.Before[n.Name][name], now[name]
+			if is.Files > was.Files+moreFiles || is.Goroutines > was.Goroutines+moreGoroutines || is.KiB > was.KiB+moreKiB {
+				all = append(all, fmt.Sprintf("%s of node %s held %+v and holds %+v", name, n.Name, was, is))
+			}
+		}
+	}
+	return all, nil
+}
+
+// keepDir is where the logs of a run go that a violation ends.
+func keepDir(out string, seed uint64) string {
+	return filepath.Join(filepath.Dir(out), fmt.Sprintf("soak-%d", seed))
+}
+
+// RunTo is Run that writes its result to a file, and answers what is wrong with it.
+func RunTo(ctx context.Context, opts Options, out string) error {
+	opts.Keep = keepDir(out, opts.Seed)
+	if err := os.RemoveAll(opts.Keep); err != nil {
+		return err
+	}
+	result, err := Run(ctx, opts)
+	if werr := harness.WriteResult(out, result); err == nil {
+		err = werr
+	}
+	if err != nil {
+		return fmt.Errorf("seed %d: %w", opts.Seed, err)
+	}
+	return result.Check()
+}

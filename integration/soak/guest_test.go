@@ -1,0 +1,69 @@
+package soak
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"godwit.dev/godwit/integration/images"
+)
+
+const one, two = "1111111111111111aa", "2222222222222222bb"
+
+func listener() *guest {
+	return &guest{name: "vm", heard: map[string]sighting{}, retired: map[string]time.Time{}}
+}
+
+func (g *guest) told(nonce string, counters ...uint64) {
+	for _, c := range counters {
+		g.hear(images.Beacon{Nonce: nonce, Counter: c}, "10.0.0.1", time.Now())
+	}
+}
+
+// A counter that comes twice, or after a larger one, is a second runner; gaps are none.
+func TestSecondRunnerIsHeard(t *testing.T) {
+	for name, c := range map[string]struct {
+		counters []uint64
+		wrong    int
+	}{"alone": {[]uint64{1, 2, 9}, 0}, "twice": {[]uint64{1, 2, 2}, 1}, "older": {[]uint64{5, 6, 3, 7}, 1}} {
+		g := listener()
+		g.told(one, c.counters...)
+		if wrong := g.blames(); len(wrong) != c.wrong {
+			t.Errorf("%s: %q", name, wrong)
+		}
+	}
+}
+
+// A VM that was removed and is heard long after that is told once.
+func TestRemovedVMIsHeard(t *testing.T) {
+	g := listener()
+	g.told(one, 1)
+	g.known()
+	g.retire()
+	g.told(one, 2)
+	if wrong := g.blames(); len(wrong) != 0 {
+		t.Errorf("what was on its way: %q", wrong)
+	}
+	g.retired[one] = time.Now().Add(-time.Minute)
+	g.told(one, 3, 4)
+	if wrong := g.blames(); len(wrong) != 1 || !strings.Contains(wrong[0], "removed") {
+		t.Errorf("%q", wrong)
+	}
+}
+
+// A VM is taken for the one that was ordered if a run was, and else for a stranger.
+func TestStrangers(t *testing.T) {
+	g := listener()
+	g.told(one, 1)
+	if strangers := g.known(); len(strangers) != 1 {
+		t.Errorf("nobody ordered it: %q", strangers)
+	}
+	g.set(func() { g.tried = true })
+	if strangers := g.known(); len(strangers) != 0 || g.vm() != one {
+		t.Errorf("it was ordered: %q, %q", strangers, g.vm())
+	}
+	g.told(two, 1)
+	if strangers := g.known(); len(strangers) != 1 || strangers[0] != two[:8] {
+		t.Errorf("another one runs in its place: %q", strangers)
+	}
+}

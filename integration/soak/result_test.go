@@ -1,0 +1,48 @@
+package soak
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// enough is the result of a run of half an hour with nothing wrong.
+func enough() *Result {
+	r := newResult(Options{Seed: 7})
+	r.Seconds, r.Operations, r.Faults, r.Checks = whole.Seconds(), leastPerMinute*int(whole/time.Minute), 100, 100
+	names, _ := verbNames()
+	for _, n := range names {
+		r.Verbs[n] = leastSeen
+	}
+	for _, n := range faultNames() {
+		r.Kinds[n] = leastSeen
+	}
+	return r
+}
+
+// A run with nothing wrong is taken; whatever is wrong or was not seen is named, with the seed.
+func TestCheck(t *testing.T) {
+	if err := enough().Check(); err != nil {
+		t.Fatal(err)
+	}
+	for want, spoil := range map[string]func(*Result){
+		"VM ran twice":            func(r *Result) { r.Wrong = append(r.Wrong, "VM ran twice") },
+		"left behind: a tap":      func(r *Result) { r.Left = append(r.Left, "a tap") },
+		"grown: godwitd":          func(r *Result) { r.Grown = append(r.Grown, "godwitd") },
+		"drain was seen 2 times":  func(r *Result) { r.Verbs["drain"] = 2 },
+		"kill VMM was seen 0":     func(r *Result) { delete(r.Kinds, "kill VMM") },
+		"3.0 operations a minute": func(r *Result) { r.Operations = 90 },
+		"nothing is shown":        func(r *Result) { r.Checks = 0 },
+	} {
+		r := enough()
+		spoil(r)
+		if err := r.Check(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "seed 7") {
+			t.Errorf("want %q: %v", want, err)
+		}
+	}
+	short := enough()
+	short.Seconds, short.Kinds = 120, map[string]int{"kill VMM": 1}
+	if err := short.Check(); err != nil {
+		t.Errorf("two minutes need not meet everything: %v", err)
+	}
+}
