@@ -14,6 +14,7 @@ import (
 
 	"github.com/containerd/containerd/v2/pkg/shim"
 
+	"godwit.dev/godwit/api/coredump"
 	"godwit.dev/godwit/api/pulse"
 	"godwit.dev/godwit/api/version"
 	"godwit.dev/godwit/shim/adopt"
@@ -28,7 +29,19 @@ import (
 const name = "io.containerd.godwit.v1"
 
 func main() {
+	if err := keepSecrets(os.Args[1:]); err != nil {
+		os.Exit(report(err))
+	}
 	os.Exit(run(os.Args[1:]))
+}
+
+// keepSecrets is about the RAM and the keys that most of the roles see. The holder sees none, and
+// what stands for the task in /proc is looked at by hooks and CNI, whatever their rights.
+func keepSecrets(args []string) error {
+	if role(args) == holder.Subcommand {
+		return coredump.Limit()
+	}
+	return coredump.Forbid()
 }
 
 // run tells the roles of the binary apart. All that containerd may ask except start

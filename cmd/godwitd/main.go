@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/api/coredump"
 	"godwit.dev/godwit/api/pulse"
 	"godwit.dev/godwit/api/version"
 )
@@ -28,6 +29,10 @@ func main() {
 			os.Exit(1)
 		}
 		return
+	}
+	if err := coredump.Forbid(); err != nil {
+		slog.Error("godwitd ends", "error", err)
+		os.Exit(1)
 	}
 	pulse.Keep(pulse.Idle)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

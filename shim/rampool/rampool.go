@@ -15,7 +15,8 @@ import (
 // one or a hugetlbfs is mounted there. With a page size it is a hugetlbfs, of which 0 is
 // as large as the host has pages. godwitd calls it at start, and a shim on a node without
 // one.
-// Like: mount -t tmpfs -o size=$size,mode=0700,nosuid,nodev,noexec godwit-ram $dir
+// A tmpfs is never swapped out, where the kernel has that (Linux 6.4): RAM would lie on a disk.
+// Like: mount -t tmpfs -o size=$size,mode=0700,nosuid,nodev,noexec,noswap godwit-ram $dir
 func Mount(dir string, size, page uint64) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("ram_dir: %w", err)
@@ -38,6 +39,9 @@ func Mount(dir string, size, page uint64) error {
 	}
 	if page > 0 {
 		kind, options = "hugetlbfs", options+fmt.Sprintf(",pagesize=%d", page)
+	}
+	if page == 0 && CanForbidSwap() {
+		options += ",noswap"
 	}
 	if err := unix.Mount("godwit-ram", dir, kind, unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, options); err != nil {
 		return fmt.Errorf("mount a %s on %s (ram_dir): %w", kind, dir, err)
