@@ -38,6 +38,8 @@ func readOptions(any *anypb.Any, bundle string) (cfg *config.Config, path string
 			}
 		}
 	}
-	cfg, err = config.Load(path)
+	if cfg, err = config.Load(path); err == nil {
+		err = cfg.VMM.CheckUser()
+	}
 	return cfg, path, intent, err
 }

@@ -57,9 +57,12 @@ type VMM struct {
 	CloudHypervisor string `toml:"cloud_hypervisor"`
 	DataDir         string `toml:"data_dir"` // QEMU's -L, if its firmware is elsewhere
 	Accel           string `toml:"accel"`    // auto (default), kvm, tcg
-	// FirstUser is the first of the users that VMMs run as, each VM's another one; 0: root.
+	// FirstUser is the first of the users that VMMs run as, each VM's another one; 0: root,
+	// which AllowRoot must permit.
 	// Default 1879048192, from where on systemd leaves all to the administrator.
 	FirstUser int `toml:"first_user"`
+	// AllowRoot permits VMMs that are root, without capabilities; default false.
+	AllowRoot bool `toml:"allow_root"`
 	// Firmware and FirmwareVars are UEFI code for QEMU and the variables that a VM begins
 	// with; defaults: those of Debian's package ovmf. A node without them boots no VM disk
 	// by firmware.

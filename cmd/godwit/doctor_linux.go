@@ -16,7 +16,7 @@ import (
 func checkHost(ctx context.Context, cfg *config.Config) []finding {
 	hypervisor, q := checkCloudHypervisor(ctx, cfg), checkQEMU(ctx, cfg)
 	weigh(cfg.VMM.Kind, &hypervisor, &q)
-	return []finding{hypervisor, q, checkRAM(cfg), checkRunDir(cfg)}
+	return []finding{hypervisor, q, checkUser(cfg), checkRAM(cfg), checkSwap(cfg), checkRunDir(cfg)}
 }
 
 // weigh makes fatal that the configured VMM does not run here. Where the host decides, one is

@@ -48,6 +48,9 @@ func run(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
+	if err := cfg.VMM.CheckUser(); err != nil {
+		return err
+	}
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(cfg.Log.Level)); err != nil {
 		return fmt.Errorf("log.level: %w", err)

@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -21,6 +22,7 @@ import (
 	"godwit.dev/godwit/vmm"
 	"godwit.dev/godwit/vmm/cloudhypervisor"
 	"godwit.dev/godwit/vmm/qemu"
+	"godwit.dev/godwit/vmm/vmmtest"
 
 	"github.com/containerd/continuity/pkg/ext4"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -107,7 +109,7 @@ func newMachine(t *testing.T) *machine {
 	if m.ram, err = os.Create(filepath.Join(dir, "ram")); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.ram.Truncate(memory); err != nil {
+	if err := errors.Join(m.ram.Truncate(memory), m.ram.Chown(vmmtest.FirstUser, -1)); err != nil {
 		t.Fatal(err)
 	}
 	rw := filepath.Join(dir, "rw.ext4")

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/guest"
 	"godwit.dev/godwit/vmm"
 	"godwit.dev/godwit/vmm/qemu"
@@ -101,7 +102,7 @@ func guestConfig(ctx context.Context, root, dir string, size uint64, probe strin
 		return nil, "", err
 	}
 	ram := os.NewFile(uintptr(fd), "ram")
-	if err := ram.Truncate(int64(size)); err != nil {
+	if err := errors.Join(ram.Truncate(int64(size)), ram.Chown(config.Default().VMM.FirstUser, -1)); err != nil {
 		return nil, "", err
 	}
 	console := filepath.Join(dir, "console")

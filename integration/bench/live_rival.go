@@ -173,7 +173,7 @@ func (s *rivalSide) make(ctx context.Context, o rivalOrder, dir string, i int) (
 	if err != nil {
 		return err
 	}
-	driver, err := qemu.New(qemu.Driver{Binary: binary})
+	driver, err := qemu.New(qemu.Driver{Binary: binary, AllowRoot: true})
 	if err != nil {
 		return err
 	}

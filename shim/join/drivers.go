@@ -31,6 +31,7 @@ func newDrivers(cfg *config.Config) (*drivers, error) {
 	remember := memo.Memo{Path: cfg.FactsFile()}.Of
 	q, err := qemu.New(qemu.Driver{
 		Binary: cfg.VMM.QEMU, DataDir: cfg.VMM.DataDir, Accel: cfg.VMM.Accel, Log: slog.Default(), Remember: remember,
+		AllowRoot: cfg.VMM.AllowRoot,
 	})
 	if err != nil {
 		return nil, err
@@ -38,7 +39,7 @@ func newDrivers(cfg *config.Config) (*drivers, error) {
 	d := &drivers{kind: cfg.VMM.Kind, table: map[string]vmm.Driver{
 		qemu.Name: q,
 		cloudhypervisor.Name: cloudhypervisor.New(cloudhypervisor.Driver{
-			Binary: cfg.VMM.CloudHypervisor, Log: slog.Default(), Remember: remember,
+			Binary: cfg.VMM.CloudHypervisor, Log: slog.Default(), Remember: remember, AllowRoot: cfg.VMM.AllowRoot,
 		}),
 	}}
 	if d.kind == "" {

@@ -28,6 +28,8 @@ type Maker struct {
 	Driver vmm.Driver
 	// Dir is private and empty; the VMM's sockets lie in it.
 	Dir string
+	// User is whom the VMM runs as; 0: as root.
+	User int
 	// Kernel and Initrd are what the shape's digest is of.
 	Kernel, Initrd string
 	// Prepare waits for the agent, tells it that it will be copied, lets go of it, and
@@ -112,6 +114,11 @@ func (m *Maker) fill(ctx context.Context, work string, shape Shape) (err error) 
 	defer ram.Close()
 	if err := ram.Truncate(int64(shape.Memory)); err != nil {
 		return fmt.Errorf("make RAM: %w", err)
+	}
+	if os.Geteuid() == 0 {
+		if err := ram.Chown(m.User, -1); err != nil {
+			return fmt.Errorf("give RAM to user %d: %w", m.User, err)
+		}
 	}
 	h := &head{Shape: shape, Made: time.Now().UTC()}
 	err = m.run(ctx, shape, ram, func(vm vmm.Machine, kernel string) (err error) {

@@ -37,7 +37,11 @@ type Driver struct {
 	// keeps the binary's version, which every start needs and which takes a process.
 	Remember func(kind string, paths []string, find func() (string, error)) (string, error)
 
+	// AllowRoot starts a VM whose RAM is root's, in a VMM that is root without capabilities.
+	AllowRoot bool
+
 	host     kvm.Host
+	bare     bool // of tests: their fake stays among the files of the host
 	landlock func() bool
 	mtu      func(tap, mtu int) error
 }
@@ -83,7 +87,7 @@ func (d *Driver) start(ctx context.Context, cfg vmm.Config) (*Machine, error) {
 	if missing := d.host.Missing(); missing != nil {
 		return nil, fmt.Errorf("KVM does not work here: %w: %w", missing, errdefs.ErrFailedPrecondition)
 	}
-	f, err := openFiles(cfg, d.host.Device)
+	f, err := openFiles(cfg, d.AllowRoot)
 	if err != nil {
 		return nil, err
 	}
@@ -110,9 +114,6 @@ func (d *Driver) launch(cfg vmm.Config, f *files, plan *plan) (_ *Machine, err e
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errdefs.ErrNotFound, err)
 	}
-	if f.asRoot != "" {
-		d.Log.Warn("Cloud Hypervisor runs as root", "vm", cfg.Name, "reason", f.asRoot)
-	}
 	events, err := openEvents(cfg.Dir)
 	if err != nil {
 		return nil, err
@@ -120,7 +121,7 @@ func (d *Driver) launch(cfg vmm.Config, f *files, plan *plan) (_ *Machine, err e
 	proc, err := process.Launch{
 		Args: []string{binary, "--api-socket", "fd=" + f.api, "--event-monitor", "fd=" + f.events, "--seccomp", "true"},
 		FDs:  f.FDs(), Out: f.console, Log: f.log, NetNS: cfg.NetNS, Cgroup: cfg.Cgroup, User: f.user,
-		Userfault: cfg.Track,
+		Confined: d.confined(), Device: d.host.Device, Userfault: cfg.Track,
 	}.Start()
 	if err != nil {
 		return nil, errors.Join(err, events.Close())
@@ -131,7 +132,7 @@ func (d *Driver) launch(cfg vmm.Config, f *files, plan *plan) (_ *Machine, err e
 		Work: f.work, Agent: cfg.Agent, VSock: true, Serial: cfg.Serial, Reboots: cfg.Reboots, Memory: cfg.Memory,
 		Console: process.LogPath(cfg.Console), Userfault: proc.Userfault,
 	}, proc)
-	m.plan, m.mtu = plan, d.mtu
+	m.plan, m.mtu, m.confined = plan, d.mtu, d.confined()
 	m.follow(events)
 	return m, nil
 }
@@ -155,6 +156,9 @@ func (d *Driver) Adopt(ctx context.Context, p vmm.Process) (vmm.Machine, error) 
 	m.follow(events)
 	return m, nil
 }
+
+// confined tells whether a VMM gets namespaces of its own: root alone can make them.
+func (d *Driver) confined() bool { return os.Geteuid() == 0 && !d.bare }
 
 func controlPath(dir string) string { return filepath.Join(dir, "api.sock") }
 

@@ -94,7 +94,7 @@ func fakeVMM(t *testing.T, how string, at int, env ...string) fake {
 	if err := os.Mkdir(filepath.Join(dir, "kvm_amd"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	d := New(Driver{Binary: binary, host: kvm.Host{Device: os.DevNull, Modules: dir}, landlock: func() bool { return true },
+	d := New(Driver{Binary: binary, AllowRoot: true, bare: true, host: kvm.Host{Device: os.DevNull, Modules: dir}, landlock: func() bool { return true },
 		mtu: func(int, int) error { return nil }})
 	return fake{d, pidFile}
 }

@@ -25,7 +25,6 @@ type files struct {
 	ram    string
 	disks  []string
 	user   process.User
-	asRoot string // why the process must be root's, though its RAM is not
 
 	firmware string // path
 
@@ -35,8 +34,8 @@ type files struct {
 }
 
 // openFiles listens on the API's socket and gathers what cfg names. On error nothing
-// stays, the socket included. device is what the VMM opens of the host.
-func openFiles(cfg vmm.Config, device string) (_ *files, err error) {
+// stays, the socket included.
+func openFiles(cfg vmm.Config, allowRoot bool) (_ *files, err error) {
 	f := new(files)
 	// Who listens on the API's socket has the directory: another VM that has it is left
 	// alone.
@@ -57,24 +56,20 @@ func openFiles(cfg vmm.Config, device string) (_ *files, err error) {
 	if f.ram, err = f.path(cfg.RAM); err != nil {
 		return nil, fmt.Errorf("pass RAM: %w", err)
 	}
-	needs := process.Needs{RAM: cfg.RAM, Device: device}
+	if f.user, err = process.Owner(cfg.RAM, allowRoot); err != nil {
+		return nil, err
+	}
 	for _, disk := range cfg.Disks {
-		path, err := f.path(disk.File)
+		path, err := f.own(disk.File, !disk.ReadOnly)
 		if err != nil {
 			return nil, fmt.Errorf("pass disk %s: %w", disk.ID, err)
 		}
 		f.disks = append(f.disks, path)
-		if disk.ReadOnly {
-			needs.Read = append(needs.Read, disk.File)
-		} else {
-			needs.Write = append(needs.Write, disk.File)
-		}
 	}
 	if cfg.Firmware != nil {
-		if f.firmware, err = f.path(cfg.Firmware); err != nil {
+		if f.firmware, err = f.own(cfg.Firmware, false); err != nil {
 			return nil, fmt.Errorf("pass firmware: %w", err)
 		}
-		needs.Read = append(needs.Read, cfg.Firmware)
 	}
 	payload, err := openPayload(cfg)
 	if err != nil {
@@ -85,13 +80,19 @@ func openFiles(cfg vmm.Config, device string) (_ *files, err error) {
 			file.Close()
 		}
 	}()
-	for _, file := range payload {
-		needs.Read = append(needs.Read, file)
-	}
-	if f.user, f.asRoot, err = needs.User(); err != nil {
-		return nil, err
-	}
 	return f, f.openWork(cfg, payload)
+}
+
+// own passes what the VMM opens again as its user, and answers the path of it.
+func (f *files) own(file *os.File, write bool) (string, error) {
+	private, err := f.user.Private(file, write)
+	if err != nil {
+		return "", err
+	}
+	if private != file {
+		defer private.Close()
+	}
+	return f.path(private)
 }
 
 // openWork makes the VMM's own directory, with links to what it is to boot.
@@ -105,7 +106,7 @@ func (f *files) openWork(cfg vmm.Config, payload map[string]*os.File) error {
 		return fmt.Errorf("pass %s: %w", work.Name(), err)
 	}
 	for name, file := range payload {
-		target, err := f.path(file)
+		target, err := f.own(file, false)
 		if err != nil {
 			return fmt.Errorf("pass %s: %w", file.Name(), err)
 		}

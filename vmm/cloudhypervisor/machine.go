@@ -34,6 +34,8 @@ type Machine struct {
 	plan *plan // how the VM is made; nil once it is, and after Adopt; held with turn
 	lost bool  // a call was not answered: the VM is in a state that nobody knows; held with turn
 	mtu  func(tap, mtu int) error
+	// confined is set from the start of a process until prepare, which seals it.
+	confined bool
 
 	waiters process.Waiters[event]
 
@@ -71,6 +73,13 @@ func (m *Machine) prepare(ctx context.Context) error {
 	return m.change(ctx, func(ctx context.Context, _ sender) error {
 		if err := m.api.ping(ctx); err != nil {
 			return err
+		}
+		if m.confined {
+			// It has its libraries and KVM. The descriptors that it opens again it finds in
+			// its own /proc.
+			if err := m.proc.Seal("/dev", "/proc"); err != nil {
+				return err
+			}
 		}
 		if m.plan.incoming {
 			return nil

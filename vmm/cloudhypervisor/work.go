@@ -16,7 +16,8 @@ import (
 // The VMM has one directory of its own, in that of the VM: where it binds its socket,
 // writes its state and reads what it is to restore. It gets it as a descriptor, so that
 // it needs no rights on the way there; what lies in it may be anything, should the VMM be
-// broken into, and is never followed.
+// broken into, and is never followed. The descriptor is of a mount of its own, beyond whose
+// root no name leads.
 func workDir(dir string) string { return filepath.Join(dir, "vmm") }
 
 func makeWork(dir string, u process.User) (*os.File, error) {
@@ -28,13 +29,14 @@ func makeWork(dir string, u process.User) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if u.ID == 0 {
+	if os.Geteuid() != 0 {
 		return f, nil
 	}
+	defer f.Close()
 	if err := f.Chown(u.ID, u.ID); err != nil {
-		return nil, errors.Join(err, f.Close())
+		return nil, err
 	}
-	return f, nil
+	return process.Detached(f)
 }
 
 // home is where the VMM's files lie, and how it names that place itself. A VMM of an older

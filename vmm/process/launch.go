@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"syscall"
 
@@ -23,6 +22,10 @@ type Launch struct {
 	NetNS  string   // path; empty: the caller's
 	Cgroup []string
 	User   User
+	// Confined gives it mounts, pids and System V IPC of its own. It sees the host's files
+	// until Seal, and of /dev what a VMM needs: Device, the path of one node, is its user's.
+	Confined bool
+	Device   string
 	// Userfault has the process hold a userfaultfd, by which its memory can be tracked. Where
 	// it cannot be had the process starts without; Process.Untracked says why.
 	Userfault bool
@@ -32,17 +35,11 @@ type Launch struct {
 }
 
 // Start runs the program on a thread that enters the network namespace and is thrown away. The
-// process has its own session, can never gain rights, and has no death signal: it outlives the
-// shim.
-func (l Launch) Start() (*Process, error) {
-	type result struct {
-		p   *Process
-		err error
-	}
-	done := make(chan result)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
-		p, err := l.startHere()
+// process has its own session and / as its directory, no capability, even as root, and no way to
+// one, dumps no core, and has no death signal: it outlives the shim.
+func (l Launch) Start() (p *Process, err error) {
+	onThread(func() {
+		p, err = l.startHere()
 		if errors.Is(err, errSpoiled) {
 			l.Userfault = false
 			spoiled := err
@@ -50,30 +47,31 @@ func (l Launch) Start() (*Process, error) {
 				p.Untracked = spoiled
 			}
 		}
-		done <- result{p, err}
-	}()
-	r := <-done
-	return r.p, r.err
+	})
+	return p, err
 }
 
 func (l Launch) startHere() (*Process, error) {
-	if l.NetNS != "" {
-		if err := enter(l.NetNS); err != nil {
-			return nil, fmt.Errorf("enter network namespace %s: %w", l.NetNS, err)
-		}
-	}
+	// All of the host's, which this thread may not have later.
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer null.Close()
+	device, lacking := l.device()
+	if device != nil {
+		defer device.Close()
+	}
+	program, err := filepath.Abs(l.Args[0])
+	if err != nil {
+		return nil, fmt.Errorf("run %s: %w", l.Args[0], err)
+	}
+	if err := l.prepare(); err != nil {
+		return nil, err
+	}
 	out := l.Out
 	if out == nil {
 		out = l.Log
-	}
-	// Of this thread, which is thrown away; inherited.
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return nil, fmt.Errorf("set no new privileges: %w", err)
 	}
 	stdout, err := descriptor(out)
 	if err != nil {
@@ -83,20 +81,21 @@ func (l Launch) startHere() (*Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pass standard error: %w", err)
 	}
-	attr := &syscall.ProcAttr{Env: l.Env, Files: []uintptr{null.Fd(), stdout, stderr}}
+	attr := &syscall.ProcAttr{Dir: "/", Env: l.Env, Files: []uintptr{null.Fd(), stdout, stderr}}
 	for _, fd := range l.FDs {
 		attr.Files = append(attr.Files, uintptr(fd))
 	}
-	device, lacking := l.device()
 	if device != nil {
-		defer device.Close()
 		attr.Files = append(attr.Files, device.Fd())
 	}
 	pidfd := -1
 	// Traced, it stops at the exec: a moment before its first allocation to put it into
 	// its cgroups, of version 1 or 2.
 	attr.Sys = &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd, Ptrace: l.traced(), Credential: l.User.credential()}
-	pid, err := syscall.ForkExec(l.Args[0], l.Args, attr)
+	if l.Confined {
+		attr.Sys.Cloneflags = syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC
+	}
+	pid, err := syscall.ForkExec(program, l.Args, attr)
 	if err != nil {
 		return nil, fmt.Errorf("run %s: %w: %w", l.Args[0], errdefs.ErrFailedPrecondition, err)
 	}
@@ -114,6 +113,43 @@ func (l Launch) startHere() (*Process, error) {
 	}
 	p.Userfault, p.Untracked = fd, untracked
 	return p, nil
+}
+
+// prepare makes of this thread what the process is to inherit, and forbids core dumps: the
+// memory of a VMM is a guest's. That limit is the whole program's, which passes secrets to it.
+func (l Launch) prepare() error {
+	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
+		return fmt.Errorf("forbid core dumps: %w", err)
+	}
+	if l.NetNS != "" {
+		if err := enter(l.NetNS); err != nil {
+			return fmt.Errorf("enter network namespace %s: %w", l.NetNS, err)
+		}
+	}
+	if l.Confined {
+		if err := l.ownMounts(); err != nil {
+			return fmt.Errorf("confine %s: %w", l.Args[0], err)
+		}
+	}
+	return dropRights()
+}
+
+// secret has a confined process that is stopped at its exec say that nothing of it is to be
+// dumped: a pattern of core dumps that names a program disregards the limit. Its files in
+// /proc are root's then, who tracks its RAM; it still opens its own descriptors. Where no
+// system call can be executed in its name the limit has to do.
+func (l Launch) secret(pid int, held *signals) error {
+	if !l.Confined {
+		return nil
+	}
+	at, err := syscallInstruction(pid)
+	if err != nil {
+		return nil
+	}
+	if _, err := inject(pid, at, held, unix.SYS_PRCTL, unix.PR_SET_DUMPABLE, 0); err != nil {
+		return fmt.Errorf("forbid dumps of its memory: %w", err)
+	}
+	return nil
 }
 
 // device opens what makes userfaultfds that the kernel waits for, if one is wanted.
@@ -156,8 +192,11 @@ func (l Launch) atExec(pid, device int, lacking error) (fd int, untracked, err e
 			return 0, nil, fmt.Errorf("join cgroup: %w: %w", errdefs.ErrFailedPrecondition, err)
 		}
 	}
+	if err := l.secret(pid, &held); err != nil {
+		return 0, nil, err
+	}
 	if untracked = lacking; l.Userfault && lacking == nil {
-		fd, untracked = userfault(pid, l.User.ID != 0, device, &held)
+		fd, untracked = userfault(pid, device, &held)
 		if errors.Is(untracked, errSpoiled) {
 			return 0, nil, untracked
 		}

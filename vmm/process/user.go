@@ -11,58 +11,54 @@ import (
 
 // User is whom a process runs as. The zero value is the caller.
 type User struct {
-	ID     int   // of user and group
-	Groups []int // others
+	ID int // of user and group
 }
 
-// Needs are what a process opens by itself.
-type Needs struct {
-	RAM    *os.File   // its owner is the user that the process should be
-	Write  []*os.File // become that user's
-	Read   []*os.File
-	Device string // such as /dev/kvm, empty: none
+// ErrRoot is of a VMM that would run as root.
+var ErrRoot = fmt.Errorf("its VMM would run as root: set vmm.first_user to a user from 1000 on, or vmm.allow_root = true: %w",
+	errdefs.ErrFailedPrecondition)
+
+// Owner is the user that a VMM of that RAM is: the owner of the file. RAM of root's makes
+// it root, which allowRoot must permit; ErrRoot otherwise. A caller that is not root
+// itself can only make it the caller.
+func Owner(ram *os.File, allowRoot bool) (User, error) {
+	owner, err := stat(ram)
+	if err != nil || os.Geteuid() != 0 {
+		return User{}, err
+	}
+	if owner.Uid == 0 && !allowRoot {
+		return User{}, fmt.Errorf("RAM %s belongs to root: %w", ram.Name(), ErrRoot)
+	}
+	return User{ID: int(owner.Uid)}, nil
 }
 
-// User says whom the process can be: the owner of its RAM, where that is not root and
-// what it needs allows it; else the caller, and why. Descriptors that it inherits need no
-// rights; files that it opens again do.
-func (n Needs) User() (u User, why string, err error) {
-	owner, err := stat(n.RAM)
-	if err != nil || owner.Uid == 0 || os.Geteuid() != 0 {
-		return User{}, "", err
+// Private answers a file by whose descriptor, through /proc/self/fd, the user can open
+// what file is: for writing too if write is set. That is file itself where its rights allow
+// it; a regular one that is to be written becomes the user's. A device gets a node that
+// nobody else sees, and what others may not read is shown as if it were the user's. An
+// answer that is not file is for the caller to close.
+func (u User) Private(file *os.File, write bool) (*os.File, error) {
+	info, err := stat(file)
+	if err != nil || os.Geteuid() != 0 {
+		return file, err
 	}
-	u.ID = int(owner.Uid)
-	for _, f := range n.Read {
-		info, err := stat(f)
+	readable := info.Mode&0o004 != 0 || int(info.Uid) == u.ID
+	switch {
+	case info.Mode&syscall.S_IFMT != syscall.S_IFREG:
+		return u.node(file.Name(), info)
+	case write:
+		if err := file.Chown(u.ID, -1); err != nil {
+			return nil, fmt.Errorf("give %s to user %d: %w: %w", file.Name(), u.ID, errdefs.ErrInvalidArgument, err)
+		}
+	case !readable:
+		shown, err := u.show(file, info)
 		if err != nil {
-			return User{}, "", err
+			return nil, fmt.Errorf("%s is not readable by everybody, and cannot be shown to user %d alone; allow it to be read: %w: %w",
+				file.Name(), u.ID, errdefs.ErrFailedPrecondition, err)
 		}
-		if info.Mode&0o004 == 0 && info.Uid != owner.Uid {
-			return User{}, fmt.Sprintf("%s is not readable by everybody", f.Name()), nil
-		}
+		return shown, nil
 	}
-	for _, f := range n.Write {
-		info, err := stat(f)
-		if err != nil {
-			return User{}, "", err
-		}
-		if info.Mode&syscall.S_IFMT != syscall.S_IFREG {
-			return User{}, f.Name() + " is a device", nil
-		}
-	}
-	if n.Device != "" {
-		group, ok := reach(n.Device)
-		if !ok {
-			return User{}, n.Device + " is for root alone", nil
-		}
-		u.Groups = group
-	}
-	for _, f := range n.Write {
-		if err := f.Chown(u.ID, -1); err != nil {
-			return User{}, "", fmt.Errorf("give %s to user %d: %w: %w", f.Name(), u.ID, errdefs.ErrInvalidArgument, err)
-		}
-	}
-	return u, "", nil
+	return file, nil
 }
 
 func stat(f *os.File) (*syscall.Stat_t, error) {
@@ -77,30 +73,10 @@ func stat(f *os.File) (*syscall.Stat_t, error) {
 	return st, nil
 }
 
-// reach is the group that a process needs to use the device.
-func reach(device string) (groups []int, ok bool) {
-	const all, group = 0o006, 0o060
-	var st syscall.Stat_t
-	if err := syscall.Stat(device, &st); err != nil {
-		return nil, false
-	}
-	switch {
-	case st.Mode&all == all:
-		return nil, true
-	case st.Mode&group == group && st.Gid != 0:
-		return []int{int(st.Gid)}, true
-	}
-	return nil, false
-}
-
 // credential is for the kernel; nil: the caller's.
 func (u User) credential() *syscall.Credential {
 	if u.ID == 0 {
 		return nil
 	}
-	c := &syscall.Credential{Uid: uint32(u.ID), Gid: uint32(u.ID)}
-	for _, g := range u.Groups {
-		c.Groups = append(c.Groups, uint32(g))
-	}
-	return c
+	return &syscall.Credential{Uid: uint32(u.ID), Gid: uint32(u.ID)}
 }

@@ -33,11 +33,11 @@ var errSpoiled = errors.New("the process is spoiled")
 // answers its number there. With errSpoiled the process must be ended. What it was sent
 // meanwhile is held for it.
 //
-// A user of its own may have one that does not stop the kernel on its behalf. That is all
-// that is needed: write protection that nobody is asked about stops nobody. Where pages are
+// Without capabilities it may have one that does not stop the kernel on its behalf. That is
+// all that is needed: write protection that nobody is asked about stops nobody. Where pages are
 // to come while the process runs, the kernel has to wait as well: device, the number there of
 // the open userfaultDevice, makes such a one for any user; 0: none. It does not stay open.
-func userfault(pid int, own bool, device int, held *signals) (int, error) {
+func userfault(pid, device int, held *signals) (int, error) {
 	at, err := syscallInstruction(pid)
 	if err != nil {
 		return 0, fmt.Errorf("find a system call: %w", err)
@@ -48,15 +48,12 @@ func userfault(pid int, own bool, device int, held *signals) (int, error) {
 		return 0, fmt.Errorf("trace: %w", err)
 	}
 	const userModeOnly = 1
-	flags := uint64(unix.O_CLOEXEC | unix.O_NONBLOCK)
-	if own {
-		flags |= userModeOnly
-	}
+	const flags = uint64(unix.O_CLOEXEC | unix.O_NONBLOCK)
 	var fd int
 	if device == 0 {
-		fd, err = inject(pid, at, held, unix.SYS_USERFAULTFD, flags)
+		fd, err = inject(pid, at, held, unix.SYS_USERFAULTFD, flags|userModeOnly)
 	} else {
-		fd, err = inject(pid, at, held, unix.SYS_IOCTL, uint64(device), ioctlNew, flags&^userModeOnly)
+		fd, err = inject(pid, at, held, unix.SYS_IOCTL, uint64(device), ioctlNew, flags)
 		if _, e := inject(pid, at, held, unix.SYS_CLOSE, uint64(device)); e != nil {
 			return 0, fmt.Errorf("take %s back: %w", userfaultDevice, spoiled(e))
 		}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"time"
@@ -39,7 +40,11 @@ type Driver struct {
 	// keeps the binary's version, which every start needs and which takes a process.
 	Remember func(kind string, paths []string, find func() (string, error)) (string, error)
 
+	// AllowRoot starts a VM whose RAM is root's, in a VMM that is root without capabilities.
+	AllowRoot bool
+
 	host kvm.Host
+	bare bool // of tests: their fake stays among the files of the host
 }
 
 var _ vmm.Driver = (*Driver)(nil)
@@ -123,17 +128,17 @@ func (d *Driver) launch(cfg vmm.Config, accel, control string) (_ *process.Proce
 	if accel == "kvm" {
 		device = d.host.Device
 	}
-	f, err := openFiles(cfg, control, device)
+	f, err := openFiles(cfg, control, d.AllowRoot)
 	if err != nil {
 		return nil, err
 	}
-	l := process.Launch{Args: d.line(cfg, accel, f), FDs: f.FDs(), Log: log, NetNS: cfg.NetNS, Cgroup: cfg.Cgroup, User: f.user, Userfault: cfg.Track, Waits: cfg.Waits}
+	l := process.Launch{
+		Args: d.line(cfg, accel, f), FDs: f.FDs(), Log: log, NetNS: cfg.NetNS, Cgroup: cfg.Cgroup, User: f.user,
+		Confined: d.confined(), Device: device, Userfault: cfg.Track, Waits: cfg.Waits,
+	}
 	l.Args[0] = binary
 	if d.ModuleDir != "" {
 		l.Env = []string{"QEMU_MODULE_DIR=" + d.ModuleDir}
-	}
-	if f.asRoot != "" {
-		d.Log.Warn("QEMU runs as root", "vm", cfg.Name, "reason", f.asRoot)
 	}
 	proc, err := l.Start()
 	if err != nil {
@@ -148,6 +153,10 @@ func (d *Driver) launch(cfg vmm.Config, accel, control string) (_ *process.Proce
 // attach makes the Machine of a process just started, or ends the process.
 func (d *Driver) attach(ctx context.Context, p vmm.Process, proc *process.Process, cfg vmm.Config) (*Machine, error) {
 	m, err := d.connect(ctx, p, proc)
+	if err == nil && d.confined() {
+		// It answers once it has opened what it needs. What it gets from here on comes by descriptor.
+		err = proc.Seal()
+	}
 	if err == nil {
 		err = m.prepare(ctx)
 	}
@@ -168,6 +177,9 @@ func (d *Driver) attach(ctx context.Context, p vmm.Process, proc *process.Proces
 	proc.Status()
 	return nil, errors.Join(err, proc.Close(), process.RemoveSockets(sockets(p.Control, p.Agent, p.Serial)...))
 }
+
+// confined tells whether a VMM gets namespaces of its own: root alone can make them.
+func (d *Driver) confined() bool { return os.Geteuid() == 0 && !d.bare }
 
 func (d *Driver) connect(ctx context.Context, p vmm.Process, proc *process.Process) (*Machine, error) {
 	m := newMachine(d.Log, p, proc)

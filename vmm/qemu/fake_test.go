@@ -91,7 +91,7 @@ func fakeQEMU(t *testing.T, how string, at int, env ...string) fake {
 	if err := os.WriteFile(binary, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	d, err := New(Driver{Binary: binary, Accel: "tcg"})
+	d, err := New(Driver{Binary: binary, Accel: "tcg", AllowRoot: true, bare: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,6 @@ type files struct {
 	kernel  string
 	initrd  string
 	user    process.User
-	asRoot  string // why the process must be root's, though its RAM is not
 	qmp     string
 	agent   string
 	console string
@@ -36,8 +35,8 @@ type files struct {
 type blockSource struct{ driver, path string }
 
 // openFiles listens on the sockets and gathers what cfg names. On error nothing stays,
-// the sockets included. device is what QEMU opens of the host, if anything.
-func openFiles(cfg vmm.Config, control, device string) (_ *files, err error) {
+// the sockets included.
+func openFiles(cfg vmm.Config, control string, allowRoot bool) (_ *files, err error) {
 	f := new(files)
 	defer func() {
 		if err != nil {
@@ -49,7 +48,10 @@ func openFiles(cfg vmm.Config, control, device string) (_ *files, err error) {
 		return nil, fmt.Errorf("pass RAM: %w", err)
 	}
 	f.ram = "/proc/self/fd/" + ram
-	if err := f.boot(cfg, device); err != nil {
+	if f.user, err = process.Owner(cfg.RAM, allowRoot); err != nil {
+		return nil, err
+	}
+	if err := f.boot(cfg); err != nil {
 		return nil, err
 	}
 	if f.qmp, err = f.Listen(control); err != nil {
@@ -78,10 +80,8 @@ func sockets(control, agent, serial string) []string {
 	return all
 }
 
-// boot passes kernel and initramfs, and looks whose the process can be: what QEMU opens
-// again by itself are these and its RAM.
-func (f *files) boot(cfg vmm.Config, device string) (err error) {
-	needs := process.Needs{RAM: cfg.RAM, Device: device}
+// boot passes kernel and initramfs, which QEMU opens again by itself, as its user.
+func (f *files) boot(cfg vmm.Config) (err error) {
 	for _, one := range []struct {
 		from string
 		name *string
@@ -89,20 +89,32 @@ func (f *files) boot(cfg vmm.Config, device string) (err error) {
 		if one.from == "" || cfg.Incoming && !cfg.Reboots {
 			continue
 		}
-		file, err := os.Open(one.from)
-		if err != nil {
-			return fmt.Errorf("%w: %w", errdefs.ErrNotFound, err)
+		if *one.name, err = f.own(one.from); err != nil {
+			return err
 		}
-		defer file.Close()
-		number, err := f.Pass(file)
-		if err != nil {
-			return fmt.Errorf("pass %s: %w", one.from, err)
-		}
-		*one.name = "/proc/self/fd/" + number
-		needs.Read = append(needs.Read, file)
 	}
-	f.user, f.asRoot, err = needs.User()
-	return err
+	return nil
+}
+
+// own passes what QEMU reads as its user, and answers the path under which it opens it.
+func (f *files) own(path string) (string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", errdefs.ErrNotFound, err)
+	}
+	defer file.Close()
+	private, err := f.user.Private(file, false)
+	if err != nil {
+		return "", err
+	}
+	if private != file {
+		defer private.Close()
+	}
+	number, err := f.Pass(private)
+	if err != nil {
+		return "", fmt.Errorf("pass %s: %w", path, err)
+	}
+	return "/proc/self/fd/" + number, nil
 }
 
 func (f *files) devices(cfg vmm.Config) error {

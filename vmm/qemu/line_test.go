@@ -57,7 +57,7 @@ func TestLine(t *testing.T) {
 			cfg := testConfig(t)
 			d := &Driver{Binary: "qemu-system-x86_64"}
 			accel := change(d, &cfg)
-			f, err := openFiles(cfg, filepath.Join(cfg.Dir, "qmp.sock"), "")
+			f, err := openFiles(cfg, filepath.Join(cfg.Dir, "qmp.sock"), true)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -113,7 +113,7 @@ func TestSlotsFit(t *testing.T) {
 	if err := cfg.Check(control, slots); err != nil {
 		t.Fatal(err)
 	}
-	f, err := openFiles(cfg, control, "")
+	f, err := openFiles(cfg, control, true)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,8 +31,12 @@ func TestFullMachineInItsPlace(t *testing.T) {
 		}
 		return f
 	}
+	ram := file("ram", int64(env.Memory))
+	if err := ram.Chown(env.User, -1); err != nil {
+		t.Fatal(err)
+	}
 	cfg := vmm.Config{
-		Name: "full", Dir: dir, Memory: env.Memory, VCPUs: 2, RAM: file("ram", int64(env.Memory)),
+		Name: "full", Dir: dir, Memory: env.Memory, VCPUs: 2, RAM: ram,
 		Kernel: env.Kernel, Initrd: env.Initrd, Cmdline: "console=ttyS0",
 		Agent: filepath.Join(dir, "agent.sock"), NetNS: netns(t),
 	}

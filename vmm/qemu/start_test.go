@@ -198,7 +198,7 @@ func TestStartBinary(t *testing.T) {
 	for binary, class := range map[string]func(error) bool{
 		"/no/qemu": errdefs.IsNotFound, text: errdefs.IsFailedPrecondition,
 	} {
-		d, err := New(Driver{Binary: binary, Accel: "tcg"})
+		d, err := New(Driver{Binary: binary, Accel: "tcg", AllowRoot: true, bare: true})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"godwit.dev/godwit/vmm"
 	"godwit.dev/godwit/vmm/process"
 	"godwit.dev/godwit/vmm/qemu/qmp"
@@ -111,7 +113,7 @@ func (m *Machine) watch() {
 	// The socket of a dead process ends: all that QEMU said is read by then.
 	<-m.qmp.Done()
 	m.mu.Lock()
-	m.exit = exitOf(m.shutdown.Reason, m.proc.Status())
+	m.exit = exitOf(m.shutdown.Reason, meant(m.proc.Status(), logTail(p.Dir)))
 	m.exit.At = at
 	info := m.info
 	m.mu.Unlock()
@@ -124,6 +126,16 @@ func (m *Machine) watch() {
 	}
 	close(m.events)
 	close(m.done)
+}
+
+// meant is the status of a QEMU that raises SIGBUS at itself, as with KVM it does for a page
+// that there is no room for. Process 1 of a pid namespace does not die of that: QEMU says so and
+// aborts, of which there is SIGSEGV left.
+func meant(status int, log string) int {
+	if status == 128+int(unix.SIGSEGV) && strings.Contains(log, "Failed to re-raise SIGBUS") {
+		return process.BusError
+	}
+	return status
 }
 
 // exitOf judges by what QEMU said last and by the exit status, -1 if unknown.

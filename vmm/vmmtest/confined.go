@@ -16,13 +16,13 @@ import (
 )
 
 // Confined (N-46) tells whether every thread of a VMM is its user's, has no rights beyond,
-// and can gain none. Those that filter accepts have a filter for their calls; nil: all.
+// and can gain none, and whether the process is alone: among pids, mounts and System V IPC. Those that filter accepts have a filter for their calls; nil: all.
 func Confined(pid, user int, filtered func(thread string) bool) error {
 	paths, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
 	if err != nil || len(paths) < 2 {
 		return fmt.Errorf("%d threads: %w", len(paths), err)
 	}
-	var errs []error
+	errs := []error{alone(pid)}
 	for _, path := range paths {
 		status, err := os.ReadFile(path)
 		if err != nil {
@@ -31,6 +31,7 @@ func Confined(pid, user int, filtered func(thread string) bool) error {
 		id := strconv.Itoa(user)
 		wanted := []string{
 			"NoNewPrivs:\t1", "CapEff:\t0000000000000000", "CapPrm:\t0000000000000000", "CapAmb:\t0000000000000000",
+			"CapBnd:\t0000000000000000", "CapInh:\t0000000000000000",
 			"Uid:\t" + strings.Join([]string{id, id, id, id}, "\t"), "Gid:\t" + strings.Join([]string{id, id, id, id}, "\t"),
 		}
 		name, rest, _ := strings.Cut(string(status), "\n")
@@ -44,6 +45,42 @@ func Confined(pid, user int, filtered func(thread string) bool) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// alone tells whether a process has namespaces of its own, a root in which there is at most
+// its own /dev and /proc, and leaves no core.
+func alone(pid int) error {
+	var errs []error
+	of := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	for _, ns := range []string{"pid", "mnt", "ipc"} {
+		mine, err := os.Readlink("/proc/self/ns/" + ns)
+		theirs, other := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", pid, ns))
+		if err := errors.Join(err, other); err != nil || mine == theirs {
+			of("its %s namespace is the caller's: %w", ns, err)
+		}
+	}
+	for _, link := range []string{"root", "cwd"} {
+		entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/%s", pid, link))
+		if err != nil {
+			of("%s: %w", link, err)
+		}
+		for _, e := range entries {
+			if e.Name() != "dev" && e.Name() != "proc" {
+				of("its %s has %s", link, e.Name())
+			}
+		}
+		if f, err := os.Create(fmt.Sprintf("/proc/%d/%s/new", pid, link)); err == nil {
+			f.Close()
+			of("its %s can be written to", link)
+		}
+	}
+	limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
+	for line := range strings.Lines(string(limits)) {
+		if rest, ok := strings.CutPrefix(line, "Max core file size"); ok && !strings.HasPrefix(strings.TrimSpace(rest), "0 ") {
+			of("core dumps: %s", rest)
+		}
+	}
+	return errors.Join(append(errs, err)...)
 }
 
 // Observed tells whether root can still do with a VMM of another user's, started with

@@ -132,7 +132,7 @@ func one(ctx context.Context, host *shim.Host, shape template.Shape, dir string)
 	}
 	cfg, begun := host.Config, time.Now()
 	m := &template.Maker{
-		Store: *host.Templates, Driver: driver, Dir: dir, Kernel: cfg.Guest.Kernel, Initrd: cfg.Guest.Initrd,
+		Store: *host.Templates, Driver: driver, Dir: dir, User: cfg.VMM.TemplateUser(), Kernel: cfg.Guest.Kernel, Initrd: cfg.Guest.Initrd,
 		Tap: network.LooseTap, MaxBytes: uint64(cfg.Template.MaxSize), Prepare: func(ctx context.Context, m vmm.Machine, console string) (string, error) {
 			return prepare(ctx, host, m, console)
 		},

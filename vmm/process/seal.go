@@ -1,0 +1,94 @@
+package process
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Seal takes the host's files from a process that was started Confined: its root is an
+// empty file system from then on, which nobody can write to. It has opened what it needs,
+// its libraries among them, and got nothing yet that a stranger made. In keep are those of
+// "/dev" and "/proc" that it opens later: its own nodes, and a /proc in which it sees itself.
+func (p *Process) Seal(keep ...string) error {
+	var err error
+	if onThread(func() { err = p.sealHere(keep) }); err != nil {
+		return fmt.Errorf("take the host's files from process %d: %w", p.PID, err)
+	}
+	return nil
+}
+
+func (p *Process) sealHere(keep []string) error {
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("leave the program's directories: %w", err)
+	}
+	_, err := Control(p.pidfd, func(fd int) (struct{}, error) { return struct{}{}, unix.Setns(fd, unix.CLONE_NEWNS) })
+	if err != nil {
+		return fmt.Errorf("enter its mount namespace: %w", err)
+	}
+	root, err := memoryFS()
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	// Found by the paths of before: once the root is mounted, /dev is another one.
+	var kept []*os.File
+	defer func() {
+		for _, mount := range kept {
+			mount.Close()
+		}
+	}()
+	for _, path := range keep {
+		mount, err := keptMount(path)
+		if err != nil {
+			return fmt.Errorf("keep %s: %w", path, err)
+		}
+		kept = append(kept, mount)
+		if err := unix.Mkdirat(int(root.Fd()), filepath.Base(path), 0o755); err != nil {
+			return fmt.Errorf("keep %s: %w", path, err)
+		}
+	}
+	if err := attach(root, "/dev"); err != nil {
+		return err
+	}
+	if err := unix.Fchdir(int(root.Fd())); err != nil {
+		return err
+	}
+	for i, path := range keep {
+		if err := attach(kept[i], filepath.Base(path)); err != nil {
+			return err
+		}
+	}
+	return becomeRoot()
+}
+
+func keptMount(path string) (*os.File, error) {
+	if path == "/proc" {
+		const attr = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
+		return newFS("proc", attr, "hidepid", "ptraceable", "subset", "pid")
+	}
+	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// becomeRoot makes the mount that the working directory is in the root of the namespace and of
+// all whose root was the old one, and lets go of that.
+func becomeRoot() error {
+	const flags = unix.MS_REMOUNT | unix.MS_BIND | unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NOEXEC
+	if err := unix.Mount("", ".", "", flags, ""); err != nil {
+		return fmt.Errorf("make its root read-only: %w", err)
+	}
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return fmt.Errorf("change its root: %w", err)
+	}
+	// The old root lies on top of the new one.
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("let go of its old root: %w", err)
+	}
+	return nil
+}
