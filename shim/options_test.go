@@ -3,10 +3,12 @@ package shim
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/containerd/containerd/api/types/runc/options"
 	runtimeoptions "github.com/containerd/containerd/api/types/runtimeoptions/v1"
+	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
@@ -70,5 +72,26 @@ func TestReadOptions(t *testing.T) {
 				t.Errorf("kept path %q, %v", ConfigPath(dir), err)
 			}
 		})
+	}
+}
+
+// A Create on a node whose VMMs would be root is refused by the key, with the remedy, unless that
+// is permitted.
+func TestRootIsNotForVMMs(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.toml")
+	for text, ok := range map[string]bool{
+		"[vmm]\nfirst_user = 0\n": false, "[vmm]\nfirst_user = 0\nallow_root = true\n": true, "[vmm]\nfirst_user = 1000\n": true,
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		order := optionsCase{options: &runtimeoptions.Options{ConfigPath: file}}.order(t, file)
+		_, _, _, err := readOptions(order, t.TempDir())
+		if (err == nil) != ok {
+			t.Errorf("%q: %v", text, err)
+		}
+		if err != nil && (!errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "vmm.allow_root")) {
+			t.Errorf("%q: %v names no remedy", text, err)
+		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/vmm"
 )
@@ -33,6 +34,7 @@ type fakeVMM struct {
 	cfg   vmm.Config
 	done  chan struct{}
 	lives int
+	owner int // of the RAM
 }
 
 func (v *fakeVMM) call(name string) error {
@@ -48,6 +50,11 @@ func (v *fakeVMM) Start(_ context.Context, cfg vmm.Config) (vmm.Machine, error) 
 	}
 	v.cfg, v.done = cfg, make(chan struct{})
 	v.lives++
+	var st unix.Stat_t
+	if err := unix.Fstat(int(cfg.RAM.Fd()), &st); err != nil {
+		return nil, err
+	}
+	v.owner = int(st.Uid)
 	_, err := cfg.RAM.WriteAt(v.ram, 0)
 	return v, err
 }
@@ -114,6 +121,21 @@ func (f *fixture) pour(t *testing.T, tp *Template) ([]byte, error) {
 		return nil, err
 	}
 	return os.ReadFile(ram.Name())
+}
+
+// The VMM in which a template is made is the maker's user, by the owner of its RAM.
+func TestVMMOfTemplateIsItsUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	f := newFixture(t)
+	f.User = 0x7ffe0000
+	if err := f.Make(t.Context(), f.shape); err != nil {
+		t.Fatal(err)
+	}
+	if f.vm.owner != f.User {
+		t.Errorf("RAM belongs to %d, not to %d", f.vm.owner, f.User)
+	}
 }
 
 func TestRoundTrip(t *testing.T) {

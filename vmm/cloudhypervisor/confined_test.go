@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -95,5 +96,54 @@ func TestConfined(t *testing.T) {
 	defer state.Close()
 	if err := m.SaveState(t.Context(), state); err != nil {
 		t.Errorf("afterwards: %v", err)
+	}
+}
+
+// Where kernel and layer are for root alone, and a disk is a device, the VMM is no less confined,
+// and opens them.
+func TestConfinedPrivateFiles(t *testing.T) {
+	env, dir := realEnv(t), t.TempDir()
+	closed := func(name string, data []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	open := func(path string, flag int) *os.File {
+		f, err := os.OpenFile(path, flag, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	kernel, err := os.ReadFile(env.Kernel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	env.Kernel = closed("kernel", kernel)
+	out, err := exec.Command("losetup", "--find", "--show", closed("image", make([]byte, 1<<20))).CombinedOutput()
+	if err != nil {
+		t.Fatalf("make a loop device: %v: %s", err, out)
+	}
+	loop := strings.TrimSpace(string(out))
+	t.Cleanup(func() {
+		if out, err := exec.Command("losetup", "--detach", loop).CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
+	m := startReal(t, env, func(c *vmm.Config) {
+		c.Disks = []vmm.Disk{
+			{ID: "layer", Serial: "layer", Slot: FirstDiskSlot, ReadOnly: true, File: open(closed("layer", make([]byte, 1<<20)), os.O_RDONLY)},
+			{ID: "rw", Serial: "rw", Slot: FirstDiskSlot + 1, File: open(loop, os.O_RDWR)},
+		}
+	})
+	if err := m.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	pid := m.Process().PID
+	if err := vmmtest.Confined(pid, env.User, func(thread string) bool { return thread != strconv.Itoa(pid) }); err != nil {
+		t.Error(err)
 	}
 }

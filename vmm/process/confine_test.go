@@ -173,6 +173,11 @@ func TestSealKeeps(t *testing.T) {
 	if err := p.Seal("/dev", "/proc"); err != nil {
 		t.Fatal(err)
 	}
+	for _, path := range []string{"d", "dev/d"} {
+		if err := os.Mkdir(fmt.Sprintf("/proc/%d/root/%s", p.PID, path), 0o700); !errors.Is(err, unix.EROFS) {
+			t.Errorf("%s can be made: %v", path, err)
+		}
+	}
 	if _, err := lets.WriteString("go\n"); err != nil {
 		t.Fatal(err)
 	}
