@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -49,7 +50,8 @@ func (e *BootError) Unwrap() error { return e.Err }
 
 // tail returns the end of a file, empty if there is none.
 func tail(path string) string {
-	f, err := os.Open(path)
+	// The VMM writes it: it is none that a guest which took the VMM over could put in its place.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return ""
 	}

@@ -15,6 +15,7 @@ import (
 	runcoptions "github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/errdefs"
 	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
@@ -112,7 +113,34 @@ func (p *pointer) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, pointerFile), data, 0o600)
+	// The directory may be anybody's (ctr checkpoint --image-path): what lies there under that
+	// name is replaced, and no link of it is followed.
+	path := filepath.Join(dir, pointerFile)
+	if err := removeFile(path); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	return errors.Join(err, f.Close())
+}
+
+// openPointer opens no link and waits for no pipe: the directory may be anybody's.
+func openPointer(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, pointerFile), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a file but %v", f.Name(), info.Mode())
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // readCheckpoint makes a Create with a checkpoint the order to restore that snapshot.
@@ -121,7 +149,7 @@ func (c *creation) readCheckpoint(intent *record.Intent) error {
 	if dir == "" {
 		return nil
 	}
-	f, err := os.Open(filepath.Join(dir, pointerFile))
+	f, err := openPointer(dir)
 	if err != nil {
 		return fmt.Errorf("checkpoint %s is none of this runtime's: %w: %w", dir, err, errdefs.ErrInvalidArgument)
 	}

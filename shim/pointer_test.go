@@ -12,6 +12,7 @@ import (
 	runcoptions "github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
@@ -224,5 +225,40 @@ func TestTaskCheckpointOverARestart(t *testing.T) {
 	w.must("checkpoint", w.taskCheckpoint(t.TempDir()))
 	if away >= 0 {
 		t.Error("the daemon was not asked again")
+	}
+}
+
+// The directory of a checkpoint may be anybody's: what its owner has put under the pointer's name
+// is neither written through nor read through, and a pipe there hangs nobody.
+func TestCheckpointInAForeignDirectory(t *testing.T) {
+	dir, victim := t.TempDir(), filepath.Join(t.TempDir(), "victim")
+	name := filepath.Join(dir, pointerFile)
+	p := &pointer{Version: pointerVersion, VM: "ns/vm", Digest: "sha256:00"}
+	for what, put := range map[string]func() error{
+		"link": func() error { return os.Symlink(victim, name) },
+		"pipe": func() error { return unix.Mkfifo(name, 0o600) },
+		"file": func() error { return os.WriteFile(name, []byte("{}"), 0o666) },
+	} {
+		for _, err := range []error{os.WriteFile(victim, []byte("root's"), 0o600), put()} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if f, err := openPointer(dir); (err == nil) != (what == "file") {
+			t.Errorf("%s is opened: %v, %v", what, f, err)
+		}
+		if err := p.write(dir); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if data, err := os.ReadFile(victim); string(data) != "root's" || err != nil {
+			t.Errorf("%s: root's file has %q, %v", what, data, err)
+		}
+		info, err := os.Lstat(name)
+		if err != nil || info.Mode() != 0o600 {
+			t.Errorf("%s: the pointer is %v, %v", what, info, err)
+		}
+		if err := os.Remove(name); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -198,7 +198,14 @@ func openFile(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
 		return nil, nil, refuse(errdefs.ErrInvalidArgument, "it is empty")
 	}
 	f, err := root.OpenFile(inside, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	return f, info, err
+	if err != nil {
+		return nil, nil, err
+	}
+	if opened, err := f.Stat(); err != nil || !opened.Mode().IsRegular() {
+		f.Close()
+		return nil, nil, refuse(errdefs.ErrAborted, "it changed while it was read")
+	}
+	return f, info, nil
 }
 
 // Suffixes of disks below /disk.

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -189,7 +188,7 @@ func (m *image) writeBlocks(n *node) error {
 		}
 		return m.pad(roundUp(m.pos, blockSize))
 	}
-	f, err := os.Open(n.path)
+	f, err := n.open()
 	if err != nil {
 		return err
 	}
@@ -216,7 +215,7 @@ func (m *image) content(n *node) error {
 	case n.is(unix.S_IFLNK):
 		return m.put([]byte(n.link))
 	}
-	f, err := os.Open(n.path)
+	f, err := n.open()
 	if err != nil {
 		return err
 	}

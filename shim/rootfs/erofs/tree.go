@@ -125,9 +125,23 @@ func (t *tree) add(path string) (*node, error) {
 
 func (n *node) is(format uint32) bool { return n.stat.Mode&unix.S_IFMT == format }
 
+// open reads a file that was listed. No link that has taken its place is followed, and no pipe
+// waited for.
+func (n *node) open() (*os.File, error) {
+	f, err := os.OpenFile(n.path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		f.Close()
+		return nil, fmt.Errorf("%s changed while it was read: %w", n.path, errdefs.ErrAborted)
+	}
+	return f, nil
+}
+
 // findHoles fills chunks if the file has a chunk without data.
 func (n *node) findHoles() error {
-	f, err := os.Open(n.path)
+	f, err := n.open()
 	if err != nil {
 		return err
 	}
