@@ -54,7 +54,12 @@ func fence(command []string) loss.Fence {
 		cmd := exec.CommandContext(ctx, command[0], args...)
 		cmd.Env = append(os.Environ(), "GODWIT_LOST_NODE="+node.GetName(), "GODWIT_LOST_ADDRESS="+node.GetAddress())
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // what it has started ends with it
-		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+		cmd.Cancel = func() error {
+			if err := cmd.Process.Signal(syscall.Signal(0)); err != nil { // waited for: the pid may be another group's
+				return err
+			}
+			return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		}
 		cmd.WaitDelay = killedBound
 		out, err := cmd.CombinedOutput()
 		if err != nil {

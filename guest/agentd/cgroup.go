@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -48,19 +49,59 @@ func (c cgroup) signalAll(sig unix.Signal) error {
 		return c.write("cgroup.kill", "1")
 	}
 	return filepath.WalkDir(string(c), func(path string, d os.DirEntry, err error) error {
-		if err != nil || d.Name() != "cgroup.procs" {
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) {
 			return nil // a cgroup that went away meanwhile
 		}
-		data, _ := os.ReadFile(path)
-		for _, f := range strings.Fields(string(data)) {
-			if pid, err := strconv.Atoi(f); err == nil {
-				if err := unix.Kill(pid, sig); err != nil && err != unix.ESRCH {
-					return fmt.Errorf("signal %d: %w", pid, err)
-				}
-			}
+		if err != nil {
+			return fmt.Errorf("signal all: %w", err)
 		}
-		return nil
+		if d.Name() != "cgroup.procs" {
+			return nil
+		}
+		return signalMembers(func() ([]int, error) { return members(path) }, sig)
 	})
+}
+
+// members of one cgroup. A threaded one has none of its own: they are above.
+func members(path string) (pids []int, err error) {
+	data, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.EOPNOTSUPP) {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	for _, f := range strings.Fields(string(data)) {
+		if pid, err := strconv.Atoi(f); err == nil && pid > 0 {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
+// signalMembers signals those that list answers. A pid may be another's as soon as it was read: one
+// that is listed still once a descriptor holds its process is no other one.
+func signalMembers(list func() ([]int, error), sig unix.Signal) error {
+	pids, err := list()
+	if err != nil {
+		return err
+	}
+	for _, pid := range pids {
+		if err := signalMember(pid, list, sig); err != nil && err != unix.ESRCH {
+			return fmt.Errorf("signal %d: %w", pid, err)
+		}
+	}
+	return nil
+}
+
+func signalMember(pid int, list func() ([]int, error), sig unix.Signal) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	now, err := list()
+	if err != nil || !slices.Contains(now, pid) {
+		return err
+	}
+	return unix.PidfdSendSignal(fd, sig, nil, 0)
 }
 
 // apply sets limits; those not named stay. Devices are not limited: the machine is the

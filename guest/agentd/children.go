@@ -15,12 +15,19 @@ import (
 // children starts and reaps processes. Process 1 inherits every orphan of the guest,
 // so there is one wait for all.
 type children struct {
-	mu    sync.Mutex
-	ended map[int]func(status uint32, at time.Time)
+	mu   sync.Mutex
+	runs map[int]*spawned // by pid, until they are reaped
+}
+
+// spawned is a process that was started. Once it is reaped its pid may be another's, also of one
+// that was started here.
+type spawned struct {
+	pid   int
+	ended func(status uint32, at time.Time)
 }
 
 func newChildren() *children {
-	c := &children{ended: make(map[int]func(uint32, time.Time))}
+	c := &children{runs: make(map[int]*spawned)}
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGCHLD)
 	go func() {
@@ -47,9 +54,9 @@ func (c *children) reap() {
 		if !ws.Exited() && !ws.Signaled() {
 			continue
 		}
-		if ended := c.ended[pid]; ended != nil {
-			delete(c.ended, pid)
-			ended(exitStatus(ws), time.Now())
+		if one := c.runs[pid]; one != nil {
+			delete(c.runs, pid)
+			one.ended(exitStatus(ws), time.Now())
 		}
 	}
 }
@@ -65,12 +72,12 @@ func exitStatus(ws unix.WaitStatus) uint32 {
 const self = "/proc/self/exe"
 
 // spawn starts a stage of this program with socket as descriptor 3. ended is called
-// once when it has ended, with c locked. joinPID, if not 0, is a process whose pid
+// once when it has ended, with c locked. join, if not nil, is a process whose pid
 // namespace the child is born in.
-func (c *children) spawn(kind string, socket *os.File, clone uintptr, joinPID int, ended func(uint32, time.Time)) (pid int, err error) {
+func (c *children) spawn(kind string, socket *os.File, clone uintptr, join *spawned, ended func(uint32, time.Time)) (*spawned, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return 0, fmt.Errorf("open null: %w", err)
+		return nil, fmt.Errorf("open null: %w", err)
 	}
 	defer null.Close()
 	attr := &syscall.ProcAttr{
@@ -80,20 +87,24 @@ func (c *children) spawn(kind string, socket *os.File, clone uintptr, joinPID in
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	start := func() error {
-		pid, err = syscall.ForkExec(self, []string{"godwit-init", kind}, attr)
+	one := &spawned{ended: ended}
+	start := func() (err error) {
+		one.pid, err = syscall.ForkExec(self, []string{"godwit-init", kind}, attr)
 		return err
 	}
-	if joinPID != 0 {
-		err = inPidNamespace(joinPID, start)
-	} else {
+	switch {
+	case join == nil:
 		err = start()
+	case c.runs[join.pid] != join:
+		err = unix.ESRCH
+	default:
+		err = inPidNamespace(join.pid, start)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("start process: %w", err)
+		return nil, fmt.Errorf("start process: %w", err)
 	}
-	c.ended[pid] = ended
-	return pid, nil
+	c.runs[one.pid] = one
+	return one, nil
 }
 
 // inPidNamespace runs start on a thread whose children are born in the namespace of
@@ -117,11 +128,11 @@ func inPidNamespace(pid int, start func() error) error {
 }
 
 // signal sends sig to a process that spawn started unless it has been reaped.
-func (c *children) signal(pid int, sig unix.Signal) error {
+func (c *children) signal(one *spawned, sig unix.Signal) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ended[pid] == nil {
+	if one == nil || c.runs[one.pid] != one {
 		return unix.ESRCH
 	}
-	return unix.Kill(pid, sig)
+	return unix.Kill(one.pid, sig) // nobody reaps it meanwhile
 }

@@ -17,12 +17,12 @@ const namespaces = unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC
 
 // child is a stage that has been spawned and not yet become its process.
 type child struct {
-	pid  int
+	*spawned
 	pipe *stage.Pipe
 }
 
 // spawnChild starts a stage. What it ends with goes to ended.
-func (c *children) spawnChild(kind string, clone uintptr, joinPID int, ended func(uint32, time.Time)) (*child, error) {
+func (c *children) spawnChild(kind string, clone uintptr, join *spawned, ended func(uint32, time.Time)) (*child, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("make stage socket: %w", err)
@@ -33,11 +33,11 @@ func (c *children) spawnChild(kind string, clone uintptr, joinPID int, ended fun
 	if err != nil {
 		return nil, err
 	}
-	pid, err := c.spawn(kind, theirs, clone, joinPID, ended)
+	one, err := c.spawn(kind, theirs, clone, join, ended)
 	if err != nil {
 		return nil, errors.Join(err, pipe.Close())
 	}
-	return &child{pid: pid, pipe: pipe}, nil
+	return &child{spawned: one, pipe: pipe}, nil
 }
 
 // spare is a stage that waits for its container, and the process that it will be.
@@ -49,13 +49,13 @@ type spare struct {
 // spawnInit starts a stage for the container's init.
 func (s *Service) spawnInit() (*spare, error) {
 	p := newProcess("", nil, s.opts.Poke)
-	ch, err := s.children.spawnChild(stage.ArgInit, namespaces, 0, func(status uint32, at time.Time) {
+	ch, err := s.children.spawnChild(stage.ArgInit, namespaces, nil, func(status uint32, at time.Time) {
 		s.ended(p, status, at)
 	})
 	if err != nil {
 		return nil, err
 	}
-	p.pid = ch.pid
+	p.pid, p.spawned = ch.pid, ch.spawned
 	sp := &spare{ch, p}
 	if err := s.cgroup.join(ch.pid); err != nil {
 		return nil, s.giveUp(sp, err)
@@ -65,7 +65,7 @@ func (s *Service) spawnInit() (*spare, error) {
 
 // giveUp ends a stage that has no container.
 func (s *Service) giveUp(sp *spare, err error) error {
-	_ = s.children.signal(sp.pid, unix.SIGKILL)
+	_ = s.children.signal(sp.spawned, unix.SIGKILL)
 	<-sp.process.done
 	return errors.Join(err, sp.pipe.Close())
 }

@@ -26,6 +26,8 @@ type process struct {
 	stderr *output
 	done   chan struct{} // closed when it has ended
 
+	spawned *spawned // what its pid was given to; nil before it was started
+
 	mu     sync.Mutex
 	kills  uint64 // for memory, in the cgroup, before it began
 	pid    int

@@ -163,7 +163,7 @@ func (s *Service) signal(r *agentv1.KillRequest) error {
 	if r.All && r.Id == "" {
 		return s.cgroup.signalAll(sig)
 	}
-	err = s.children.signal(p.pid, sig)
+	err = s.children.signal(p.spawned, sig)
 	if err == unix.ESRCH {
 		return fmt.Errorf("process %q already finished: %w", r.Id, errdefs.ErrNotFound)
 	}

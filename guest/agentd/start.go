@@ -122,7 +122,7 @@ func (s *Service) startExec(p *process, r *agentv1.StartRequest) error {
 	if first == nil || first.exited() {
 		return fmt.Errorf("start process %q: the container's init does not run: %w", p.id, errdefs.ErrFailedPrecondition)
 	}
-	ch, err := s.children.spawnChild(stage.ArgExec, 0, first.pid, func(status uint32, at time.Time) {
+	ch, err := s.children.spawnChild(stage.ArgExec, 0, first.spawned, func(status uint32, at time.Time) {
 		s.ended(p, status, at)
 	})
 	if err != nil {
@@ -131,7 +131,7 @@ func (s *Service) startExec(p *process, r *agentv1.StartRequest) error {
 		}
 		return err
 	}
-	p.pid = ch.pid
+	p.pid, p.spawned = ch.pid, ch.spawned
 	return s.lead(ch, p, first.pid, r, func() error { return s.cgroup.join(ch.pid) })
 }
 
@@ -172,7 +172,7 @@ func (s *Service) lead(ch *child, p *process, join int, r *agentv1.StartRequest,
 
 // abandon ends a child that cannot become its process and gives the reason back.
 func (s *Service) abandon(ch *child, p *process, err error) error {
-	if kill := s.children.signal(ch.pid, unix.SIGKILL); kill != nil && kill != unix.ESRCH {
+	if kill := s.children.signal(ch.spawned, unix.SIGKILL); kill != nil && kill != unix.ESRCH {
 		err = errors.Join(err, kill)
 	}
 	<-p.done
