@@ -142,13 +142,21 @@ func openNamespace(path string) (*os.File, error) {
 		return nil, fmt.Errorf("open network namespace %s: %w", path, err)
 	}
 	var fs unix.Statfs_t
-	if err := unix.Fstatfs(int(ns.Fd()), &fs); err != nil || fs.Type != unix.NSFS_MAGIC {
+	if err := unix.Fstatfs(int(ns.Fd()), &fs); err != nil {
+		ns.Close()
+		return nil, fmt.Errorf("open network namespace %s: %w", path, err)
+	}
+	if fs.Type != unix.NSFS_MAGIC {
 		ns.Close()
 		return nil, fmt.Errorf("open network namespace %s: no namespace there: %w",
 			path, errdefs.ErrNotFound)
 	}
 	kind, err := unix.IoctlRetInt(int(ns.Fd()), unix.NS_GET_NSTYPE)
-	if err != nil || kind != unix.CLONE_NEWNET {
+	if err != nil {
+		ns.Close()
+		return nil, fmt.Errorf("open network namespace %s: %w", path, err)
+	}
+	if kind != unix.CLONE_NEWNET {
 		ns.Close()
 		return nil, fmt.Errorf("open network namespace %s: another kind of namespace: %w",
 			path, errdefs.ErrInvalidArgument)

@@ -4,24 +4,34 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // Namespaces lists the network namespaces of this host but the caller's own, by a path
-// each: those that a process lives in, and those that have a name in the file system.
+// each: those that a process lives in, and those that have a name in the file system. Beside an
+// error it answers those that it could look at.
 func Namespaces() ([]string, error) {
 	own, err := os.Stat("/proc/self/ns/net")
 	if err != nil {
 		return nil, fmt.Errorf("list network namespaces: %w", err)
 	}
-	paths, err := filepath.Glob("/proc/[0-9]*/ns/net")
+	processes, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, fmt.Errorf("list network namespaces: %w", err)
+	}
+	var paths []string
+	for _, p := range processes {
+		if _, err := strconv.Atoi(p.Name()); err == nil {
+			paths = append(paths, filepath.Join("/proc", p.Name(), "ns", "net"))
+		}
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -33,15 +43,20 @@ func Namespaces() ([]string, error) {
 		}
 	}
 	var out []string
+	var errs []error
 	seen := []os.FileInfo{own}
 	for _, path := range paths {
 		info, err := os.Stat(path)
-		if err != nil || slices.ContainsFunc(seen, func(s os.FileInfo) bool { return os.SameFile(s, info) }) {
-			continue // gone meanwhile
+		switch {
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ESRCH): // gone meanwhile
+		case errors.Is(err, fs.ErrPermission): // nobody who may not look at it has made a tap there
+		case err != nil:
+			errs = append(errs, fmt.Errorf("look at network namespace: %w", err))
+		case !slices.ContainsFunc(seen, func(s os.FileInfo) bool { return os.SameFile(s, info) }):
+			seen, out = append(seen, info), append(out, path)
 		}
-		seen, out = append(seen, info), append(out, path)
 	}
-	return out, nil
+	return out, errors.Join(errs...)
 }
 
 // Orphans deletes the taps of owners that known denies, and the redirects that lead

@@ -68,8 +68,9 @@ func TestReadOptions(t *testing.T) {
 				t.Errorf("node %s, intent %+v", cfg.Node, intent)
 			}
 			// delete reads the same configuration from what Create left.
-			if err := saveConfigPath(dir, path); err != nil || ConfigPath(dir) != path {
-				t.Errorf("kept path %q, %v", ConfigPath(dir), err)
+			err = saveConfigPath(dir, path)
+			if kept, unread := ConfigPath(dir); err != nil || unread != nil || kept != path {
+				t.Errorf("kept path %q, %v, %v", kept, err, unread)
 			}
 		})
 	}

@@ -194,11 +194,12 @@ func saveConfigPath(bundle, path string) error {
 	return os.WriteFile(filepath.Join(bundle, configNote), []byte(path), 0o600)
 }
 
-// ConfigPath is the configuration that the task of a bundle was made with.
-func ConfigPath(bundle string) string {
+// ConfigPath is the configuration that the task of a bundle was made with; empty: its Create did not
+// come so far, or it was the default one.
+func ConfigPath(bundle string) (string, error) {
 	data, err := os.ReadFile(filepath.Join(bundle, configNote))
-	if err != nil {
-		return ""
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", fmt.Errorf("read which configuration the task has: %w: %w", err, errdefs.ErrUnavailable)
 	}
-	return string(data)
+	return string(data), nil
 }

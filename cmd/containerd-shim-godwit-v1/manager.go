@@ -62,7 +62,11 @@ func (manager) Stop(ctx context.Context, id string) (containerd.StopStatus, erro
 }
 
 func cleanUp(ctx context.Context, ns, id, bundle string) (pid int, err error) {
-	cfg, err := config.Load(shim.ConfigPath(bundle))
+	path, err := shim.ConfigPath(bundle)
+	if err != nil {
+		return 0, err
+	}
+	cfg, err := config.Load(path)
 	if err != nil {
 		return 0, err
 	}
@@ -89,7 +93,14 @@ func removeSocket(ctx context.Context, bundle string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, dyingBound)
 	defer cancel()
-	for containerd.CanConnect(address) {
+	for {
+		is, err := served(address)
+		if err != nil {
+			return err
+		}
+		if !is {
+			break
+		}
 		select {
 		case <-ctx.Done():
 			return nil

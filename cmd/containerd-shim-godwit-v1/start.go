@@ -139,7 +139,11 @@ func listen(ctx context.Context, b *bootstrap, debug bool) (*socket, error) {
 	}
 	l, err := shim.NewSocket(address)
 	if shim.SocketEaddrinuse(err) {
-		if shim.CanConnect(address) {
+		is, unknown := served(address)
+		if unknown != nil {
+			return nil, unknown
+		}
+		if is {
 			return &socket{address: address}, errServed
 		}
 		if err := shim.RemoveSocket(address); err != nil {

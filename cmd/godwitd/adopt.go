@@ -190,11 +190,8 @@ func (a *adopter) gone(ctx context.Context, vm *nodev1.VM) bool {
 // down before its taps are made, and forgotten after they are gone.
 func (a *adopter) taps(ctx context.Context) error {
 	namespaces, err := network.Namespaces()
-	if err != nil {
-		return err
-	}
+	errs := []error{err} // what could not be looked at holds up nothing else
 	node := a.config.NodeID()
-	errs := []error{}
 	for _, path := range namespaces {
 		removed, err := network.Orphans(ctx, path, func(o network.Owner) bool {
 			ns, id, ok := strings.Cut(o.VM, "/")

@@ -124,10 +124,15 @@ func (n *networks) undo(ctx context.Context, vm *nodev1.VM) error {
 func (n *networks) release(ctx context.Context, vm *nodev1.VM) error {
 	if _, err := os.Stat(n.path(vm)); err == nil {
 		return n.undo(ctx, vm)
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("look for network namespace: %w", err)
 	}
 	plugins, err := n.plugins()
-	if err != nil {
+	if gocni.IsCNINotInitialized(err) {
 		return nil // no CNI, no lease
+	}
+	if err != nil {
+		return err
 	}
 	if err := plugins.Remove(ctx, cniID(vm), ""); err != nil {
 		return fmt.Errorf("CNI del of %s: %w", cniID(vm), err)

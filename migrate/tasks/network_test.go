@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/api/fdtest"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/network"
@@ -192,9 +193,18 @@ func TestRelease(t *testing.T) {
 	if err := n.release(t.Context(), vm); err != nil || len(n.made()) > 0 || len(f.held) > 0 {
 		t.Errorf("own: %v, left %v, leases %v", err, n.made(), f.held)
 	}
-	n.plugins = func() (leases, error) { return nil, errdefs.ErrFailedPrecondition }
+	none := config.CNI{ConfDir: t.TempDir(), BinDir: t.TempDir()}
+	n.plugins = func() (leases, error) { return cni(none) }
 	if err := n.release(t.Context(), vm); err != nil {
 		t.Errorf("without CNI: %v", err)
+	}
+	for left := range 2 {
+		restore := fdtest.Exhaust(t, left)
+		err := n.release(t.Context(), vm)
+		restore()
+		if left == 0 && err == nil {
+			t.Error("a configuration that could not be read is taken for none, and a lease is kept for good")
+		}
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/containerd/typeurl/v2"
 	"github.com/google/go-cmp/cmp"
 
+	"godwit.dev/godwit/api/fdtest"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
@@ -216,4 +217,24 @@ func TestDeletedIsFreed(t *testing.T) {
 		cancel()
 		<-ended
 	})
+}
+
+// On a node without descriptors the networks that were made cannot be listed: that is an error, and
+// not that there are none.
+func TestOrphansWithoutDescriptors(t *testing.T) {
+	n, _ := newFake(t)
+	c := (&kept{all: map[string]bool{}}).client(t, n)
+	vm := &nodev1.VM{Namespace: "a", Id: "gone"}
+	if err := n.connect(t.Context(), vm, nics); err != nil {
+		t.Fatal(err)
+	}
+	restore := fdtest.Exhaust(t, 0)
+	err := c.Orphans(t.Context())
+	restore()
+	if err == nil || len(n.made()) != 1 {
+		t.Errorf("without descriptors: %v, left %v", err, n.made())
+	}
+	if err := c.Orphans(t.Context()); err != nil || len(n.made()) != 0 {
+		t.Errorf("with them again: %v, left %v", err, n.made())
+	}
 }

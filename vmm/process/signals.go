@@ -41,8 +41,14 @@ func (s *signals) untilTrap(pid int) error {
 // here, which would throw it away.
 func (s *signals) deliver(pid int) error {
 	for _, signal := range *s {
-		if signal == unix.SIGSTOP && pending(pid, unix.SIGCONT) {
-			continue
+		if signal == unix.SIGSTOP {
+			later, err := pending(pid, unix.SIGCONT)
+			if err != nil {
+				return fmt.Errorf("deliver signal %s: %w: %w", signal, errdefs.ErrUnavailable, err)
+			}
+			if later {
+				continue
+			}
 		}
 		if err := unix.Kill(pid, signal); err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("deliver signal %s: %w: %w", signal, errdefs.ErrInternal, err)
@@ -53,13 +59,13 @@ func (s *signals) deliver(pid int) error {
 }
 
 // pending reports whether a signal was sent to the process and has not been met.
-func pending(pid int, signal unix.Signal) bool {
+func pending(pid int, signal unix.Signal) (bool, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		return false
+		return false, err
 	}
 	_, rest, _ := bytes.Cut(status, []byte("\nShdPnd:\t"))
 	line, _, _ := bytes.Cut(rest, []byte("\n"))
 	set, err := strconv.ParseUint(string(line), 16, 64)
-	return err == nil && set&(1<<(signal-1)) != 0
+	return err == nil && set&(1<<(signal-1)) != 0, err
 }

@@ -122,7 +122,9 @@ func TestHeldStop(t *testing.T) {
 	if err := unix.Kill(pid, unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	if !pending(pid, unix.SIGCONT) || pending(pid, unix.SIGSTOP) {
+	cont, contErr := pending(pid, unix.SIGCONT)
+	stop, stopErr := pending(pid, unix.SIGSTOP)
+	if !cont || stop || contErr != nil || stopErr != nil {
 		t.Error("what was sent is not seen")
 	}
 	if err := held.deliver(pid); err != nil {

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/fdtest"
+	"godwit.dev/godwit/shim"
+)
+
+// The socket of a shim that lives is not removed, and the task's configuration not taken for the
+// default one, by who has no descriptor to ask with.
+func TestCleanUpWithoutDescriptors(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	address := "unix://" + path
+	if err := os.WriteFile(filepath.Join(dir, "bootstrap.json"), []byte(`{"address":"`+address+`"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if is, err := served(address); !is || err != nil {
+		t.Errorf("served = %t, %v", is, err)
+	}
+	for left := range 2 {
+		restore := fdtest.Exhaust(t, left)
+		is, err := served(address)
+		remove := removeSocket(t.Context(), dir)
+		_, cleaned := cleanUp(t.Context(), "ns", "vm", dir)
+		restore()
+		if left == 0 && (!errdefs.IsUnavailable(err) || remove == nil || cleaned == nil) {
+			t.Errorf("without descriptors served = %t, %v; remove = %v; clean up = %v", is, err, remove, cleaned)
+		}
+		if _, err := os.Stat(path); err != nil {
+			t.Fatalf("with %d descriptors the socket of a shim that serves is gone: %v", left, err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "godwit-config"), []byte("/etc/other.toml"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	restore := fdtest.Exhaust(t, 0)
+	config, err := shim.ConfigPath(dir)
+	restore()
+	if config != "" || !errdefs.IsUnavailable(err) {
+		t.Errorf("a configuration that cannot be read is %q, %v", config, err)
+	}
+	l.Close()
+	if is, err := served(address); is || err != nil {
+		t.Errorf("of who has ended served = %t, %v", is, err)
+	}
+}
+
+// A socket that a shim has left which is gone is made anew; one that is served on stays.
+func TestListenBesideAnotherShim(t *testing.T) {
+	dir, err := os.MkdirTemp("", "s") // a socket's path is short: unix(7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	b := &bootstrap{namespace: "ns", id: "vm", address: "a", socketDir: dir}
+	ctx := namespaces.WithNamespace(t.Context(), "ns")
+	first, err := listen(ctx, b, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listen(ctx, b, false); !errors.Is(err, errServed) {
+		t.Errorf("beside a shim that serves listen = %v", err)
+	}
+	first.listener.SetUnlinkOnClose(false)
+	first.file.Close()
+	first.listener.Close()
+	second, err := listen(ctx, b, false)
+	if err != nil {
+		t.Fatalf("where a shim has left its socket listen = %v", err)
+	}
+	second.file.Close()
+	second.listener.Close()
+}
