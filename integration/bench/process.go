@@ -14,10 +14,6 @@ import (
 // programs calls f with the pid and arguments of every process of the node. foreign, if
 // not nil, remembers which processes are not the node's: looking often must stay cheap.
 func (b *bench) programs(foreign map[string]bool, f func(pid int, args []string)) error {
-	own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", b.node.PID()))
-	if err != nil {
-		return err
-	}
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return err
@@ -27,7 +23,7 @@ func (b *bench) programs(foreign map[string]bool, f func(pid int, args []string)
 		if err != nil || foreign[e.Name()] {
 			continue
 		}
-		if ns, err := os.Readlink(filepath.Join("/proc", e.Name(), "ns/pid")); err != nil || ns != own {
+		if in, below := b.node.Within(pid); !in && !below {
 			if foreign != nil {
 				foreign[e.Name()] = true
 			}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -79,17 +80,13 @@ func (n *Node) CheckClean(t testing.TB) {
 // processes of the node by name and first argument, without its own daemons and the
 // harness' commands.
 func (n *Node) processes(context.Context) ([]string, error) {
-	own, err := os.Readlink(n.holder.proc("ns", "pid"))
-	if err != nil {
-		return nil, err
-	}
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		return nil, err
 	}
 	var out []string
 	for _, dir := range dirs {
-		if ns, err := os.Readlink(filepath.Join(dir, "ns", "pid")); err != nil || ns != own {
+		if pid, err := strconv.Atoi(filepath.Base(dir)); err != nil || !n.holds(pid) {
 			continue // gone, or of another node
 		}
 		line, err := os.ReadFile(filepath.Join(dir, "cmdline"))

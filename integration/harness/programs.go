@@ -36,17 +36,13 @@ func (n *Node) Journal(vm string) (j Journal) {
 
 // PIDs lists the host's pids of the node's processes.
 func (n *Node) PIDs() (pids []int, err error) {
-	own, err := os.Readlink(n.holder.proc("ns", "pid"))
-	if err != nil {
-		return nil, err
-	}
 	dirs, err := os.ReadDir("/proc")
 	for _, dir := range dirs {
 		pid, nerr := strconv.Atoi(dir.Name())
 		if nerr != nil {
 			continue
 		}
-		if ns, err := os.Readlink(filepath.Join("/proc", dir.Name(), "ns", "pid")); err == nil && ns == own {
+		if n.holds(pid) {
 			pids = append(pids, pid)
 		}
 	}
@@ -69,7 +65,11 @@ func (n *Node) HostPID(pid int) (int, error) {
 		}
 		_, rest, _ := strings.Cut(string(status), "\nNSpid:")
 		line, _, _ := strings.Cut(rest, "\n")
-		if f := strings.Fields(line); len(f) > 0 && f[len(f)-1] == strconv.Itoa(pid) {
+		f := strings.Fields(line)
+		if _, below := n.Within(host); below && len(f) > 0 {
+			f = f[:len(f)-1] // what it is in its own
+		}
+		if len(f) > 0 && f[len(f)-1] == strconv.Itoa(pid) {
 			return host, nil
 		}
 	}

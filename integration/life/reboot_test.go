@@ -91,19 +91,14 @@ func reboot(t *testing.T, n *harness.Node) {
 // processes of the node, but its first one, by the pids of the host.
 func processes(t *testing.T, n *harness.Node) (pids []int) {
 	t.Helper()
-	own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", n.PID()))
-	if err != nil {
-		t.Fatal(err)
-	}
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, dir := range dirs {
-		ns, err := os.Readlink(filepath.Join(dir, "ns", "pid"))
 		pid, _ := strconv.Atoi(filepath.Base(dir))
 		stat, _ := os.ReadFile(filepath.Join(dir, "stat"))
-		if err == nil && ns == own && pid != n.PID() && !strings.Contains(string(stat), ") Z ") {
+		if in, below := n.Within(pid); (in || below) && pid != n.PID() && !strings.Contains(string(stat), ") Z ") {
 			pids = append(pids, pid)
 		}
 	}
