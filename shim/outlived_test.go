@@ -29,6 +29,12 @@ func TestEndOfAnOutlivedVM(t *testing.T) {
 		"unread":       {func(w *world) { w.faults.at("get", func() error { return errdefs.ErrUnavailable }) }, errdefs.IsUnavailable},
 		"its own":      {func(w *world) { w.records.rec.Owner = &nodev1.Owner{Node: "a"} }, errdefs.IsFailedPrecondition},
 		"another VM's": {func(w *world) { w.records.rec.Owner, w.records.rec.Uid = &nodev1.Owner{Node: "b"}, "other" }, errdefs.IsFailedPrecondition},
+		"settled behind a copy, under a lower number": {func(w *world) {
+			w.records.rec.Owner, w.records.rec.Incarnation = &nodev1.Owner{Node: "b"}, 1_800_000_000
+			vm, _ := w.service.the()
+			w.must("claim", vm.write(func(j *Journal) { j.Generation += 2 }))
+		}, nil},
+		"nobody can say whose it is": {func(w *world) { w.records.rec.Owner, w.records.rec.Rivals = &nodev1.Owner{Node: "b"}, true }, errdefs.IsFailedPrecondition},
 		"late order": {func(w *world) {
 			w.records.rec.Owner = &nodev1.Owner{Node: "b"}
 			vm, _ := w.service.the()

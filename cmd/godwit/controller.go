@@ -2,15 +2,19 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
+	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/api/visible"
 )
 
 func newController(opts *options) *cobra.Command {
@@ -39,15 +43,43 @@ func (o *options) onStore(do func(context.Context, nodev1.StoreService, []string
 
 func newControllerRestore(opts *options) *cobra.Command {
 	var retire []string
+	var atStart bool
+	now := opts.onStore(func(ctx context.Context, store nodev1.StoreService, _ []string) (*nodev1.StoreState, error) {
+		return store.Restore(ctx, &nodev1.RestoreRequest{Retire: retire})
+	})
 	cmd := &cobra.Command{
 		Use:   "restore",
 		Short: "Say that the store of the records was put back from a copy: no record changes until all nodes have reported",
-		RunE: opts.onStore(func(ctx context.Context, store nodev1.StoreService, _ []string) (*nodev1.StoreState, error) {
-			return store.Restore(ctx, &nodev1.RestoreRequest{Retire: retire})
-		}),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if atStart {
+				return opts.restoreAtStart(cmd.OutOrStdout(), retire)
+			}
+			return now(cmd, args)
+		},
 	}
+	cmd.Flags().BoolVar(&atStart, "at-start", false, "godwitd is stopped: have it do this as it starts, before it serves anybody")
 	cmd.Flags().StringSliceVar(&retire, "retire", nil, "a node that is gone for good, and runs no VM any more: nobody waits for it")
 	return cmd
+}
+
+// restoreAtStart leaves the order for the godwitd of this node.
+func (o *options) restoreAtStart(w io.Writer, retire []string) error {
+	cfg, err := config.Load(o.config)
+	if err != nil {
+		return err
+	}
+	if address := cfg.Controller.Address; address != "" {
+		return fmt.Errorf("--at-start: this node is no controller, %s is (controller.address): order it there: %w", address, errdefs.ErrInvalidArgument)
+	}
+	path, err := record.OrderedRestore{Retire: retire}.Store(cfg.StateDir)
+	if err != nil {
+		return err
+	}
+	if o.output == "json" {
+		return json.NewEncoder(w).Encode(map[string]string{"order": path})
+	}
+	_, err = fmt.Fprintf(w, "the order lies in %s: godwitd gives the store a new incarnation as it starts\n", path)
+	return err
 }
 
 func newControllerRetire(opts *options) *cobra.Command {
@@ -79,7 +111,7 @@ func printStore(w io.Writer, s *nodev1.StoreState, all bool) error {
 	}
 	switch {
 	case s.GetBehind() != nil:
-		lines = append(lines, fmt.Sprintf("records do not change: the store is older than what node %s holds: %s", s.GetBehind().GetNode(), s.GetBehind().GetReason()),
+		lines = append(lines, fmt.Sprintf("records do not change: the store is older than what node %s holds: %s", s.GetBehind().GetNode(), visible.Line(s.GetBehind().GetReason())),
 			fmt.Sprintf("  put back from a copy: godwit controller restore; node %s lies: godwit controller retire %s", s.GetBehind().GetNode(), s.GetBehind().GetNode()))
 	case s.GetWaiting() && len(s.GetMissing()) > 0:
 		lines = append(lines, fmt.Sprintf("records do not change (incarnation %d%s): nodes have not reported: %s", s.GetIncarnation(), since, strings.Join(s.GetMissing(), ", ")),
@@ -97,7 +129,7 @@ func printStore(w io.Writer, s *nodev1.StoreState, all bool) error {
 		if d.GetRefuted() {
 			word = "it is not believed"
 		}
-		lines = append(lines, fmt.Sprintf("node %s says what the records do not bear out: %s; %s", d.GetNode(), d.GetReason(), word))
+		lines = append(lines, fmt.Sprintf("node %s says what the records do not bear out: %s; %s", d.GetNode(), visible.Line(d.GetReason()), word))
 	}
 	for _, l := range lines {
 		if _, err := fmt.Fprintln(w, l); err != nil {

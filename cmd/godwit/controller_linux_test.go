@@ -1,6 +1,11 @@
 package main
 
 import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -9,6 +14,31 @@ import (
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
+
+// An order for the start of godwitd asks nobody; on a node that is no controller it is refused.
+func TestRestoreAtStart(t *testing.T) {
+	dir := t.TempDir()
+	config := filepath.Join(dir, "config.toml")
+	order := func(more string, code int, words string) {
+		t.Helper()
+		if err := os.WriteFile(config, fmt.Appendf(nil, "node = \"a\"\nstate_dir = %q\n%s", dir, more), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		if got := run(t.Context(), []string{"--config", config, "controller", "restore", "--at-start", "--retire", "b,c"}, &out, &out); got != code || !strings.Contains(out.String(), words) {
+			t.Errorf("exit code %d, want %d: %s, want %q", got, code, &out, words)
+		}
+	}
+	order("[controller]\naddress = \"10.0.0.1:7443\"\n", 2, "order it there")
+	if waits, _, err := record.ReadOrdered(dir); err != nil || waits != nil {
+		t.Errorf("a refused order: %v, %v", waits, err)
+	}
+	order("", 0, "as it starts")
+	waits, _, err := record.ReadOrdered(dir)
+	if err != nil || waits == nil || !slices.Equal(waits.Retire, []string{"b", "c"}) {
+		t.Errorf("%v, %v", waits, err)
+	}
+}
 
 // The commands about the store of the records, from the order to records that change again: who
 // is missing is named wherever one looks, names that are none are refused, and a VM that a node

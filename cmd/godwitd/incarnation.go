@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -12,7 +13,22 @@ import (
 	"github.com/containerd/errdefs"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 )
+
+// restoreOrdered gives the order that waits for the start of this daemon, before it serves anybody.
+func restoreOrdered(ctx context.Context, dir string, store nodev1.StoreService) error {
+	order, done, err := record.ReadOrdered(dir)
+	if err != nil || order == nil {
+		return err
+	}
+	state, err := store.Restore(ctx, &nodev1.RestoreRequest{Retire: order.Retire})
+	if err != nil {
+		return fmt.Errorf("restore the store at the start, as godwit controller restore --at-start has ordered (give the order again to change it): %w", err)
+	}
+	slog.WarnContext(ctx, "the store of the records was put back: no record changes until all nodes have reported", "incarnation", state.GetIncarnation(), "missing", state.GetMissing())
+	return done()
+}
 
 // reporter is this node towards a store of the records that may be put back from a copy: it
 // remembers the newest incarnation that it has seen, and tells what the node holds.
@@ -99,15 +115,28 @@ func (r *reporter) Doubt(ctx context.Context) error {
 // Current implements engine.Store.
 func (r *reporter) Current(ctx context.Context) error {
 	r.mu.Lock()
-	known, now := r.known, r.now
+	now := r.now
 	r.mu.Unlock()
 	if now == nil {
-		state, err := r.store.State(ctx, &nodev1.StateRequest{})
-		if err != nil && !errdefs.IsNotImplemented(err) { // a controller before this call
-			return err
-		}
-		now = &nodev1.AnnounceResponse{Incarnation: state.GetIncarnation(), Closed: state.GetWaiting() || state.GetBehind() != nil}
+		return r.Ask(ctx)
 	}
+	return r.counts(now)
+}
+
+// Ask implements engine.Store.
+func (r *reporter) Ask(ctx context.Context) error {
+	state, err := r.store.State(ctx, &nodev1.StateRequest{})
+	if err != nil && !errdefs.IsNotImplemented(err) { // a controller before this call
+		return err
+	}
+	return r.counts(&nodev1.AnnounceResponse{Incarnation: state.GetIncarnation(), Closed: state.GetWaiting() || state.GetBehind() != nil})
+}
+
+// counts says why the records do not count, by what the controller said of their store.
+func (r *reporter) counts(now *nodev1.AnnounceResponse) error {
+	r.mu.Lock()
+	known := r.known
+	r.mu.Unlock()
 	wrong := ""
 	switch {
 	case now.GetIncarnation() < known.Seen:

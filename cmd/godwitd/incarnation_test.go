@@ -5,11 +5,13 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/containerd/errdefs"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 )
 
 // oldStore is a store whose state the test sets, and which counts reports.
@@ -75,6 +77,9 @@ func TestNodeTowardsAStoreThatWasPutBack(t *testing.T) {
 	current(false)
 	hear(7, false, false, 0)
 	current(true)
+	if err := r.Ask(t.Context()); !errdefs.IsUnavailable(err) { // what was heard last is old
+		t.Errorf("the store waits, and its records count: %v", err)
+	}
 
 	st.state = &nodev1.StoreState{} // a copy of before
 	hear(0, false, false, 1)
@@ -100,5 +105,48 @@ func TestNodeTowardsAStoreThatWasPutBack(t *testing.T) {
 	}
 	if _, err := newReporter("a", dir, st, hold); err == nil {
 		t.Error("what it has seen cannot be read, and it takes any store for the newest")
+	}
+}
+
+// restoring counts orders, and fails as the test says.
+type restoring struct {
+	oldStore
+	orders [][]string
+}
+
+func (s *restoring) Restore(_ context.Context, req *nodev1.RestoreRequest) (*nodev1.StoreState, error) {
+	s.orders = append(s.orders, req.GetRetire())
+	return s.state, s.err
+}
+
+// An order for the start of the daemon is given once, before anybody is served; while it fails it
+// stands, and the daemon does not start. One that cannot be read is never taken for none.
+func TestRestoreAtStart(t *testing.T) {
+	dir, st := t.TempDir(), &restoring{oldStore: oldStore{state: &nodev1.StoreState{}}}
+	if err := restoreOrdered(t.Context(), dir, st); err != nil || len(st.orders) != 0 {
+		t.Fatalf("nothing is ordered: %v, %v", st.orders, err)
+	}
+	path, err := record.OrderedRestore{Retire: []string{"b"}}.Store(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st.err = errdefs.ErrInvalidArgument
+	if err := restoreOrdered(t.Context(), dir, st); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("an order that is refused: %v", err)
+	}
+	st.err = nil
+	for range 2 {
+		if err := restoreOrdered(t.Context(), dir, st); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(st.orders) != 2 || !slices.Equal(st.orders[1], []string{"b"}) {
+		t.Errorf("ordered %v", st.orders)
+	}
+	if err := os.WriteFile(path, []byte(`{"retire":`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := restoreOrdered(t.Context(), dir, st); err == nil || len(st.orders) != 2 {
+		t.Errorf("an order that cannot be read: %v", err)
 	}
 }

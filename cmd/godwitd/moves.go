@@ -69,6 +69,9 @@ func (d *daemon) newMover(ctx context.Context, path string) (*mover, error) {
 	m.board, m.journal = board, service.NewJournal(board.Append)
 	m.whole = controller.NewIncarnations(d.store, notes, d.config.Node, board.Names, nil)
 	d.whole = m.whole
+	if err := restoreOrdered(ctx, d.config.StateDir, m.whole); err != nil {
+		return nil, err
+	}
 	m.peers = &peer.Peers{Registry: board, Self: d.config.Node, Local: m.peer, TLS: d.reach}
 	d.undo = append(d.undo, m.peers.Close, m.journal.Close)
 	return m, d.openReporter()

@@ -47,10 +47,11 @@ func (i *Incarnations) Report(ctx context.Context, req *nodev1.ReportRequest) (*
 		return nil, fmt.Errorf("keep what node %s reports: %w", req.GetNode(), err)
 	}
 	state, err = i.change(ctx, func(now *nodev1.StoreState) (bool, error) {
-		if now.GetIncarnation() != state.GetIncarnation() || !slices.Contains(now.GetMissing(), req.GetNode()) {
+		if now.GetIncarnation() != state.GetIncarnation() || !now.GetWaiting() || slices.Contains(now.GetReported(), req.GetNode()) {
 			return false, nil
 		}
 		now.Missing = slices.DeleteFunc(now.Missing, func(n string) bool { return n == req.GetNode() })
+		now.Reported = union(now.Reported, []string{req.GetNode()})
 		return true, nil
 	})
 	if err == nil {
@@ -76,7 +77,7 @@ func checkReport(req *nodev1.ReportRequest) error {
 		if err := transition.CheckVM(h.GetVm()); err != nil {
 			return err
 		}
-		for _, text := range []string{h.GetUid(), h.GetPhase(), h.GetOperation(), h.GetDigest(), h.GetVm().GetNamespace(), h.GetVm().GetId()} {
+		for _, text := range []string{h.GetUid(), h.GetPhase(), h.GetOperation(), h.GetDigest(), h.GetRepository(), h.GetVm().GetNamespace(), h.GetVm().GetId()} {
 			if len(text) > maxText {
 				wrong = fmt.Sprintf("held: a name of %d bytes, at most %d", len(text), maxText)
 			}
@@ -99,15 +100,11 @@ func (i *Incarnations) Told(ctx context.Context, node string) (state *nodev1.Sto
 	if err == nil && !state.GetWaiting() && slices.ContainsFunc(state.GetDoubts(), asked) {
 		return state, true, nil
 	}
-	if err != nil || !state.GetWaiting() || transition.Away(state, node) || slices.Contains(state.GetMissing(), node) {
-		return state, err == nil && slices.Contains(state.GetMissing(), node), err
-	}
-	all, err := i.reports(ctx, state)
-	if err != nil || slices.ContainsFunc(all, func(r *nodev1.ReportRequest) bool { return r.GetNode() == node }) {
+	if err != nil || !state.GetWaiting() || transition.Away(state, node) || slices.Contains(state.GetReported(), node) {
 		return state, false, err
 	}
 	state, err = i.change(ctx, func(now *nodev1.StoreState) (bool, error) {
-		if now.GetIncarnation() != state.GetIncarnation() || !now.GetWaiting() {
+		if now.GetIncarnation() != state.GetIncarnation() || !now.GetWaiting() || slices.Contains(union(now.GetMissing(), now.GetReported()), node) {
 			return false, nil
 		}
 		now.Missing = union(now.GetMissing(), []string{node})

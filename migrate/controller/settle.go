@@ -37,7 +37,7 @@ func (i *Incarnations) Tend(ctx context.Context) error {
 		return fmt.Errorf("settle the records of incarnation %d: %w", state.GetIncarnation(), err)
 	}
 	open := proto.CloneOf(state)
-	open.Waiting, open.Conflicts = false, conflicts
+	open.Waiting, open.Reported, open.Conflicts = false, nil, conflicts
 	if _, err := i.store.SetState(ctx, state.GetVersion(), open); err != nil {
 		if errdefs.IsConflict(err) {
 			return nil

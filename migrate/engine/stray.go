@@ -59,12 +59,12 @@ func (e *Engine) stray(ctx context.Context, vm *nodev1.VM, known *nodev1.Record)
 	case s.rec.GetRivals():
 		return nil
 	}
-	if err := e.trust(ctx); err != nil {
-		return err
-	}
 	act := e.judge(s)
 	if act == nil {
 		return nil
+	}
+	if err := e.vouched(ctx); err != nil {
+		return err
 	}
 	// An operation that went on between the two answers may have changed what the shim says: the
 	// VM of an attempt that was over in the record has never run if it has not run now.

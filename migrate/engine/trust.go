@@ -11,6 +11,8 @@ type Store interface {
 	// Current fails while what the records say must not end, disown or delete anything: they are
 	// an old copy, or this node has not said what it holds since they were put back.
 	Current(ctx context.Context) error
+	// Ask is Current by the store's own word: after a record was read, it says whether that counts.
+	Ask(ctx context.Context) error
 	// Doubt tells the controller what this node holds: its records contradict that.
 	Doubt(ctx context.Context) error
 }
@@ -21,6 +23,15 @@ func (e *Engine) trust(ctx context.Context) error {
 		return nil
 	}
 	return e.Store.Current(ctx)
+}
+
+// vouched fails unless the records say now that they count: a controller that was started on an
+// old copy since the last sign of life answers for records as before.
+func (e *Engine) vouched(ctx context.Context) error {
+	if e.Store == nil {
+		return nil
+	}
+	return e.Store.Ask(ctx)
 }
 
 func (e *Engine) doubt(ctx context.Context) error {

@@ -20,6 +20,7 @@ type believed struct {
 }
 
 func (b *believed) Current(context.Context) error { return b.err }
+func (b *believed) Ask(context.Context) error     { return b.err }
 func (b *believed) Doubt(context.Context) error   { b.doubts++; return nil }
 
 // says answers a record other than the one that there is.

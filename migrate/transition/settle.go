@@ -38,7 +38,7 @@ const putBack = "the store of the records was put back from a copy"
 // generation is above the copy's has the VM since. What contradicts itself is not guessed: the
 // record says so, and nobody claims the VM. Settled twice a record is what it was.
 func Settle(s State, vm *nodev1.VM, holders []Holder, now time.Time) (Change, error) {
-	if err := CheckVM(vm); err != nil {
+	if err := CheckNamed(vm, s.Record); err != nil {
 		return Change{}, err
 	}
 	holders = slices.DeleteFunc(slices.Clone(holders), func(h Holder) bool {
@@ -169,7 +169,7 @@ func absent(rec *nodev1.Record, holders []Holder, retired bool) {
 	}
 	at := rec.GetGeneration()
 	for _, h := range holders {
-		if h.Node != node || h.GetUid() != rec.GetUid() || h.GetPhase() != "RELEASED" || !strings.HasPrefix(h.GetDigest(), "sha256:") || h.GetRepository() == "" {
+		if h.Node != node || h.GetUid() != rec.GetUid() || h.GetPhase() != "RELEASED" || !strings.HasPrefix(h.GetDigest(), "sha256:") || !stores(rec, h.GetRepository()) {
 			continue
 		}
 		op := &nodev1.Operation{Id: h.GetOperation(), Attempt: h.GetAttempt(), Kind: nodev1.Kind_KIND_HIBERNATE, Source: node, Digest: h.GetDigest(), Repository: h.GetRepository(), Generation: h.GetGeneration()}
@@ -183,4 +183,11 @@ func absent(rec *nodev1.Record, holders []Holder, retired bool) {
 	}
 	rec.Owner, rec.Repository, rec.Generation = nil, "", record.After(at, rec.GetIncarnation())
 	rec.Conflict = fmt.Sprintf("node %s had it when the copy of the store was made (generation %d), and says that it has it no more: it ended there, or sleeps in a snapshot that the copy does not know", node, at)
+}
+
+// stores reports whether snapshots of the VM lie in a repository by what the record knows itself:
+// one that a node names is asked with the credentials of others.
+func stores(rec *nodev1.Record, repository string) bool {
+	in := func(ref *nodev1.SnapshotRef) bool { return ref.GetRepository() == repository }
+	return repository != "" && (rec.GetRepository() == repository || slices.ContainsFunc(rec.GetSnapshots(), in))
 }

@@ -59,6 +59,10 @@ func TestSettle(t *testing.T) {
 	move := &nodev1.Operation{Id: "m", Vm: settled, Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Phase: committed, Source: "a", Destination: "b", Generation: 4, Digest: "stream:x"}
 	released := holder("a", 5, "RELEASED", hibernate)
 	released.Digest, released.Repository = "sha256:f", "r"
+	foreign := holder("a", 5, "RELEASED", hibernate)
+	foreign.Digest, foreign.Repository = "sha256:f", "elsewhere/r"
+	slept := copyOf(a, nil)
+	slept.Snapshots = []*nodev1.SnapshotRef{{Digest: "sha256:c", Repository: "r"}}
 	other := holder("b", 3, "OWN", nil)
 	other.Uid = "another"
 	for name, c := range map[string]struct {
@@ -78,7 +82,8 @@ func TestSettle(t *testing.T) {
 		"b runs what the copy knows to be old":   {copyOf(a, nil), []Holder{holder("a", 5, "OWN", nil), holder("b", 4, "OWN", nil)}, nil, "a 5"},
 		"a has it no more":                       {copyOf(a, nil), nil, nil, "nobody 6+ ! had it when the copy"},
 		"a is retired":                           {copyOf(a, nil), nil, []string{"a"}, "a 5"},
-		"a left it in a snapshot":                {copyOf(a, nil), []Holder{released}, nil, "sha256:f 6+"},
+		"a left it in a snapshot":                {slept, []Holder{released}, nil, "sha256:f 6+"},
+		"a names a repository of its own":        {copyOf(a, nil), []Holder{foreign}, nil, "nobody 6+ ! had it when the copy"},
 		"it sleeps":                              {copyOf(sleeps, nil), nil, nil, "sha256:d 5+"},
 		"it slept, and b runs it":                {copyOf(sleeps, nil), []Holder{holder("b", 6, "OWN", nil)}, nil, "b 6"},
 		"it slept, and b runs what is old":       {copyOf(sleeps, nil), []Holder{holder("b", 5, "OWN", nil)}, nil, "sha256:d 5+"},
@@ -153,6 +158,17 @@ func told(rec *nodev1.Record, closed *nodev1.Operation) string {
 		text += " ! " + rec.GetConflict()
 	}
 	return text
+}
+
+// A record that a build before has made under a name that is none now is settled like others: it
+// holds up nobody.
+func TestSettleUnderAnOldName(t *testing.T) {
+	old := &nodev1.VM{Namespace: "ns", Id: "../x"}
+	rec := Lift(&nodev1.Record{Vm: old, Uid: "u", Owner: &nodev1.Owner{Digest: "sha256:d"}, Generation: 5}, incarnation)
+	s := State{Record: rec, Store: &nodev1.StoreState{Incarnation: incarnation}}
+	if c, err := Settle(s, old, nil, time.Unix(incarnation, 0)); err != nil || c.Record.GetOwner().GetDigest() != "sha256:d" {
+		t.Errorf("%v, %v", c.Record, err)
+	}
 }
 
 // Whatever nodes say, nobody becomes a VM's owner but who says that it has it under a generation

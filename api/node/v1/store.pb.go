@@ -32,6 +32,7 @@ type StoreState struct {
 	Behind        *Doubt                 `protobuf:"bytes,6,opt,name=behind,proto3" json:"behind,omitempty"`        // why the store must be older than what a node holds; no record changes
 	Doubts        []*Doubt               `protobuf:"bytes,7,rep,name=doubts,proto3" json:"doubts,omitempty"`        // what nodes have said and the record does not bear out
 	Version       uint64                 `protobuf:"varint,8,opt,name=version,proto3" json:"version,omitempty"`     // of this state, for compare-and-swap; 0: there is none yet
+	Reported      []string               `protobuf:"bytes,10,rep,name=reported,proto3" json:"reported,omitempty"`   // while it waits: nodes that have reported
 	Conflicts     uint32                 `protobuf:"varint,9,opt,name=conflicts,proto3" json:"conflicts,omitempty"` // records that were not settled, because nodes contradict each other
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -121,6 +122,13 @@ func (x *StoreState) GetVersion() uint64 {
 		return x.Version
 	}
 	return 0
+}
+
+func (x *StoreState) GetReported() []string {
+	if x != nil {
+		return x.Reported
+	}
+	return nil
 }
 
 func (x *StoreState) GetConflicts() uint32 {
@@ -506,7 +514,7 @@ var File_node_v1_store_proto protoreflect.FileDescriptor
 
 const file_node_v1_store_proto_rawDesc = "" +
 	"\n" +
-	"\x13node/v1/store.proto\x12\x0egodwit.node.v1\x1a\x12node/v1/node.proto\"\xba\x02\n" +
+	"\x13node/v1/store.proto\x12\x0egodwit.node.v1\x1a\x12node/v1/node.proto\"\xd6\x02\n" +
 	"\n" +
 	"StoreState\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\x04R\vincarnation\x12&\n" +
@@ -516,7 +524,9 @@ const file_node_v1_store_proto_rawDesc = "" +
 	"\aretired\x18\x05 \x03(\tR\aretired\x12-\n" +
 	"\x06behind\x18\x06 \x01(\v2\x15.godwit.node.v1.DoubtR\x06behind\x12-\n" +
 	"\x06doubts\x18\a \x03(\v2\x15.godwit.node.v1.DoubtR\x06doubts\x12\x18\n" +
-	"\aversion\x18\b \x01(\x04R\aversion\x12\x1c\n" +
+	"\aversion\x18\b \x01(\x04R\aversion\x12\x1a\n" +
+	"\breported\x18\n" +
+	" \x03(\tR\breported\x12\x1c\n" +
 	"\tconflicts\x18\t \x01(\rR\tconflicts\"\xa4\x01\n" +
 	"\x05Doubt\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\"\n" +
