@@ -51,7 +51,7 @@ func own(cfg *config.Config) []string {
 
 func newNodeToken(opts *options) *cobra.Command {
 	var valid time.Duration
-	var controller bool
+	var controller, renew bool
 	cmd := &cobra.Command{
 		Use:   "token NAME",
 		Short: "Make a token with which the node of that name may join, once",
@@ -67,7 +67,11 @@ func newNodeToken(opts *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			token, err := authority.Token(args[0], valid, controller)
+			make := authority.Token
+			if renew {
+				make = authority.Renewal
+			}
+			token, err := make(args[0], valid, controller)
 			if err != nil {
 				return err
 			}
@@ -76,6 +80,7 @@ func newNodeToken(opts *options) *cobra.Command {
 		},
 	}
 	cmd.Flags().DurationVar(&valid, "valid", tokenLife, "how long the token may be used")
+	cmd.Flags().BoolVar(&renew, "renew", false, "the name may be known: its machine gets a new certificate, or another machine takes its place")
 	cmd.Flags().BoolVar(&controller, "controller", false, "the node may be a controller too (controller.etcd)")
 	return cmd
 }

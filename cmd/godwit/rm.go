@@ -47,6 +47,7 @@ func newRm(opts *options) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&request.Force, "force", false, "give up the state of a VM that sleeps")
+	flags.StringVar(&request.LostNode, "lost-node", "", "with --force, on the controller: the node that owns the VM is gone for good, or never was, and runs nothing")
 	flags.BoolVar(&request.KeepSnapshots, "keep-snapshots", false, "leave the snapshots in the registry")
 	flags.BoolVar(&order.final, "final-snapshot", false, "delete a VM that runs, once its last state is in the registry")
 	flags.BoolVar(&order.endExecs, "end-execs", false, "with --final-snapshot: end processes started by exec (exit 137) instead of refusing")
@@ -58,7 +59,7 @@ func newRm(opts *options) *cobra.Command {
 // check refuses flags that say nothing together.
 func (o *finalOrder) check(flags *pflag.FlagSet) error {
 	for name, goes := range map[string]bool{
-		"force": !o.final && !o.cancel, "keep-snapshots": !o.final && !o.cancel, "end-execs": o.final, "detach": o.final, "final-snapshot": !o.cancel,
+		"force": !o.final && !o.cancel, "keep-snapshots": !o.final && !o.cancel, "lost-node": !o.final && !o.cancel, "end-execs": o.final, "detach": o.final, "final-snapshot": !o.cancel,
 	} {
 		switch {
 		case goes || !flags.Changed(name):

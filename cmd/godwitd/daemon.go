@@ -51,6 +51,7 @@ type daemon struct {
 	spans     *otlp.Exporter // nil: nothing is traced
 	forgot    time.Time      // when tendCache looked at all records
 	undo      []func() error
+	doubles   controller.Doubles // machines that share a name
 }
 
 // newDaemon makes the parts. It asks nothing of controller, containerd or registry: they
@@ -130,7 +131,7 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 	d.shims = &adopter{config: cfg, configPath: path, machines: d.machines, containers: d.tasks}
 	d.models = &templates{config: cfg, configPath: path}
 	d.node = &node.Service{
-		Config: cfg, Records: d.records, Engine: d.engine, Shims: d.machines, Snapshot: snapshots, Goldens: d.golden, Reachable: d.reachable, Admits: d.moves.admits,
+		Config: cfg, Records: d.records, Engine: d.engine, Shims: d.machines, Snapshot: snapshots, Goldens: d.golden, Reachable: d.reachable, Admits: d.moves.admits, Up: d.moves.up,
 		Checks: d.checks(),
 	}
 	return d, nil
@@ -174,6 +175,7 @@ func (d *daemon) checks() []node.Check {
 		all = append(all, node.Check{Name: "space in etcd", Remedy: "give etcd --auto-compaction-retention 1h and a larger --quota-backend-bytes, and defragment it (docs/controller.md)", Ask: st.Space})
 	}
 	if d.isController() {
+		all = append(all, node.Check{Name: "one machine a name", Remedy: "give the second machine another name: godwit node token NAME, and node in its configuration", Ask: d.oneName})
 		all = append(all, node.Check{Name: "who fetches VMs", Ask: func(context.Context) (string, error) { return pullText(d.config.Move.Pull), nil }})
 	}
 	return all

@@ -117,6 +117,10 @@ func (d *daemon) servePeers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if authority != nil {
+		authority.Taken = func(node string) error { return d.taken(ctx, node) }
+	}
+	d.doubles.Told = func(node, reason string) { d.moves.nameTwice(ctx, node, reason) }
 	server, err := controller.NewServer(d.traced())
 	if err != nil {
 		return err
@@ -128,5 +132,5 @@ func (d *daemon) servePeers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return controller.ServeTLS(ctx, server, listener, identity, authority)
+	return controller.ServeTLS(ctx, server, listener, identity, authority, &d.doubles)
 }

@@ -26,6 +26,9 @@ type Policy struct {
 	Pull Pull
 }
 
+// maxListed bounds the snapshots of one record: more than retention.keep and a schedule keep at most.
+const maxListed = 10_200
+
 // Pull says who opens an operation that brings a VM to a node which did not have it last.
 type Pull string
 
@@ -72,6 +75,10 @@ func (s *Service) judge(ctx context.Context, was *nodev1.Record, change transiti
 		return err
 	}
 	opens := op != nil && op.GetId() != was.GetOperation().GetId()
+	if n := len(now.GetSnapshots()); opens && op.GetKind() != nodev1.Kind_KIND_WAKE && n >= maxListed {
+		return fmt.Errorf("operation %s of VM %s/%s: its record lists %d snapshots, of %d that it may: delete some (godwit snapshot prune): %w",
+			op.GetId(), op.GetVm().GetNamespace(), op.GetVm().GetId(), n, maxListed, errdefs.ErrResourceExhausted)
+	}
 	if opens && op.GetKind() == nodev1.Kind_KIND_WAKE {
 		if err := s.policy.Pull.Allows(ctx, was, op.GetDestination()); err != nil {
 			return err

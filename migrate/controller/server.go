@@ -63,8 +63,13 @@ func ServeLocal(ctx context.Context, srv *ttrpc.Server, l net.Listener) error {
 }
 
 // ServeTLS serves srv to the other nodes; the node that a client's certificate names is
-// the peer of every call on that connection. With an authority, nodes may join here.
-func ServeTLS(ctx context.Context, srv *ttrpc.Server, l net.Listener, id *pki.Identity, authority *pki.Authority) error {
+// the peer of every call on that connection. With an authority, nodes may join here. Of two machines
+// of one name the older one is refused; doubles, at most one, tells of it.
+func ServeTLS(ctx context.Context, srv *ttrpc.Server, l net.Listener, id *pki.Identity, authority *pki.Authority, doubles ...*Doubles) error {
+	names := new(Doubles)
+	if len(doubles) > 0 {
+		names = doubles[0]
+	}
 	config := id.Server(authority != nil)
 	return serve(ctx, srv, l, func(ctx context.Context, conn net.Conn) (context.Context, net.Conn, error) {
 		secure := tls.Server(conn, config)
@@ -77,7 +82,11 @@ func ServeTLS(ctx context.Context, srv *ttrpc.Server, l net.Listener, id *pki.Id
 			return ctx, nil, authority.Enroll(secure)
 		}
 		node, err := pki.NodeOf(state.PeerCertificates[0])
-		return WithPeer(ctx, node), secure, err
+		if err != nil {
+			return ctx, nil, err
+		}
+		one, err := names.admit(node, state.PeerCertificates[0], secure)
+		return WithPeer(ctx, node), one, err
 	})
 }
 

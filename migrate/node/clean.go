@@ -13,11 +13,17 @@ import (
 // cannot be deleted now is a warning, for the record is what decides.
 func (s *Service) Forget(ctx context.Context, req *nodev1.ForgetRequest) (*nodev1.ForgetResponse, error) {
 	rec, err := s.Records.Get(ctx, &nodev1.GetRequest{Vm: req.GetVm()})
+	if lost := req.GetLostNode(); err == nil && lost != "" && s.Up != nil {
+		var up bool
+		if up, err = s.Up(ctx, lost); err == nil && up {
+			err = fmt.Errorf("remove VM %s: lost_node: node %s is heard: end the VM there, or move it: %w", key(req.GetVm()), lost, errdefs.ErrFailedPrecondition)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
 	_, err = s.Records.Remove(ctx, &nodev1.RemoveRequest{
-		Vm: req.GetVm(), Uid: rec.GetUid(), Force: req.GetForce(), DropSnapshots: !req.GetKeepSnapshots(), Payer: s.Config.Node,
+		Vm: req.GetVm(), Uid: rec.GetUid(), Force: req.GetForce(), DropSnapshots: !req.GetKeepSnapshots(), LostNode: req.GetLostNode(), Payer: s.Config.Node,
 	})
 	if err != nil {
 		return nil, err

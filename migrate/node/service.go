@@ -62,9 +62,10 @@ type Service struct {
 	Shims     Shims
 	Snapshot  Snapshots
 	Goldens   Golden
-	Reachable func(context.Context) error // the controller; nil error: it answers
-	Admits    func(context.Context) error // whether VMs may come by name; nil: they may
-	Checks    []Check                     // made for an Info that asks for them
+	Reachable func(context.Context) error                          // the controller; nil error: it answers
+	Up        func(ctx context.Context, node string) (bool, error) // whether a node is heard; nil: nobody knows
+	Admits    func(context.Context) error                          // whether VMs may come by name; nil: they may
+	Checks    []Check                                              // made for an Info that asks for them
 }
 
 // Check asks for one thing that the daemon needs, and says what it found.

@@ -60,6 +60,10 @@ func Init(dir, node string, addresses []string) error {
 
 // Authority signs the certificates of a cluster's nodes.
 type Authority struct {
+	// Taken says why no further machine may join under a name; nil: none is refused. A token for a
+	// renewal is not asked about.
+	Taken func(node string) error
+
 	dir  string
 	cert *x509.Certificate
 	key  crypto.Signer

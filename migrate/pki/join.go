@@ -68,6 +68,11 @@ func (a *Authority) redeem(req joinRequest) ([]byte, error) {
 	if err := a.check(t, time.Now()); err != nil {
 		return nil, err
 	}
+	if a.Taken != nil && !t.Renew {
+		if err := a.Taken(t.Node); err != nil {
+			return nil, err
+		}
+	}
 	var roles []string
 	if t.Controller {
 		roles = []string{controllerHost}

@@ -26,6 +26,7 @@ const tokenPrefix = "godwit1."
 type token struct {
 	Node        string `json:"n"`
 	Controller  bool   `json:"c,omitempty"` // the certificate carries the role
+	Renew       bool   `json:"r,omitempty"` // the name may be known: its machine gets a new certificate
 	Fingerprint []byte `json:"f"`           // SHA-256 of the CA's certificate
 	ID          string `json:"i"`
 	Expires     int64  `json:"e"` // Unix seconds
@@ -34,10 +35,20 @@ type token struct {
 
 // Token makes a join token for the node of that name, which may be a controller too.
 func (a *Authority) Token(node string, valid time.Duration, controller bool) (string, error) {
+	return a.token(token{Node: node, Controller: controller}, valid)
+}
+
+// Renewal is Token for a node that has joined before, and gets a new certificate.
+func (a *Authority) Renewal(node string, valid time.Duration, controller bool) (string, error) {
+	return a.token(token{Node: node, Controller: controller, Renew: true}, valid)
+}
+
+func (a *Authority) token(t token, valid time.Duration) (string, error) {
+	node := t.Node
 	if err := checkNode(node); err != nil {
 		return "", err
 	}
-	t := token{Node: node, Controller: controller, Fingerprint: fingerprint(a.cert), ID: rand.Text(), Expires: time.Now().Add(valid).Unix()}
+	t.Fingerprint, t.ID, t.Expires = fingerprint(a.cert), rand.Text(), time.Now().Add(valid).Unix()
 	mac, err := a.mac(t)
 	if err != nil {
 		return "", err

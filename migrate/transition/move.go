@@ -32,6 +32,9 @@ func turnRound(op *nodev1.Operation, req *nodev1.AdvanceRequest, turn bool, call
 	return nil
 }
 
+// maxAttempts are remembered of a move, the last ones: whoever turns it round again and again fills no store.
+const maxAttempts = 64
+
 // Retry begins the next attempt of a move whose last one is undone: nothing of that one
 // counts any more (R1).
 func Retry(s State, req *nodev1.RetryRequest, now time.Time) (Change, error) {
@@ -50,6 +53,7 @@ func Retry(s State, req *nodev1.RetryRequest, now time.Time) (Change, error) {
 	op = rec.Operation
 	save(rec, op)
 	op.Attempts = append(op.Attempts, fmt.Sprintf("%d to %s: %s", op.GetAttempt(), op.GetDestination(), op.GetReason()))
+	op.Attempts = op.Attempts[max(0, len(op.Attempts)-maxAttempts):]
 	op.Attempt++
 	op.Destination, op.Retarget, op.Phase, op.Mode = op.GetRetarget(), "", pending, op.GetWantedMode()
 	op.Digest, op.Repository, op.Tag, op.Receipt, op.Reason, op.Class = "", "", "", "", "", ""

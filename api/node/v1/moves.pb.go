@@ -447,7 +447,7 @@ type MoveEvent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	UnixNano      int64                  `protobuf:"varint,2,opt,name=unix_nano,json=unixNano,proto3" json:"unix_nano,omitempty"`
-	Type          string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"` // MigrationStarted, Switching, Committed, Succeeded, Aborting, Aborted, Failed, Lost, CleanupPending, Retrying, Retargeted, NodeLost, Recovering, Outlived, WakeNoCapacity, SnapshotForeign
+	Type          string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"` // MigrationStarted, Switching, Committed, Succeeded, Aborting, Aborted, Failed, Lost, CleanupPending, Retrying, Retargeted, NodeLost, Recovering, Outlived, WakeNoCapacity, SnapshotForeign, NodeNameTwice
 	Vm            *VM                    `protobuf:"bytes,4,opt,name=vm,proto3" json:"vm,omitempty"`
 	Operation     string                 `protobuf:"bytes,5,opt,name=operation,proto3" json:"operation,omitempty"`
 	Attempt       uint32                 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`

@@ -1,0 +1,44 @@
+package node
+
+import (
+	"context"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/migrate/controller"
+	"godwit.dev/godwit/migrate/store/storetest"
+	"godwit.dev/godwit/migrate/transition"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// A VM of a node that never was is removed by its name; one of a node that is heard, or of which nobody
+// can say that, is not.
+func TestForgetOfALostNode(t *testing.T) {
+	vm := &nodev1.VM{Namespace: "default", Id: "web"}
+	for name, c := range map[string]struct {
+		up   bool
+		err  error
+		want func(error) bool
+	}{
+		"gone": {want: func(err error) bool { return err == nil }}, "heard": {up: true, want: errdefs.IsFailedPrecondition},
+		"unknown": {err: errdefs.ErrUnavailable, want: errdefs.IsUnavailable},
+	} {
+		st := storetest.NewMemory()
+		if _, err := st.Apply(t.Context(), vm, 0, transition.Change{Record: &nodev1.Record{Vm: vm, Uid: "u", Owner: &nodev1.Owner{Node: "ghost"}, Generation: 1}}); err != nil {
+			t.Fatal(err)
+		}
+		records := controller.New(st)
+		s := &Service{Config: &config.Config{Node: "first"}, Records: records, Up: func(_ context.Context, node string) (bool, error) { return c.up && node == "ghost", c.err }}
+		_, err := s.Forget(t.Context(), &nodev1.ForgetRequest{Vm: vm, Force: true, KeepSnapshots: true, LostNode: "ghost"})
+		if !c.want(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+		_, err = records.Get(t.Context(), &nodev1.GetRequest{Vm: vm})
+		if gone := errdefs.IsNotFound(err); gone != (name == "gone") {
+			t.Errorf("%s: the record is %v", name, err)
+		}
+	}
+}
