@@ -11,14 +11,16 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"godwit.dev/godwit/integration/harness"
 )
 
 // maker answers the process that makes templates on the node, and those of its namespace,
-// itself included; 0 if there is none.
+// itself included, with its VMM, which has one of its own; 0 if there is none.
 func (n *node) maker(t *testing.T) (pid int, all []int) {
 	t.Helper()
 	daemon := strconv.Itoa(n.Godwitd.PID())
-	ns := map[string][]int{}
+	ns, children := map[string][]int{}, map[string][]int{}
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		t.Fatal(err)
@@ -35,6 +37,11 @@ func (n *node) maker(t *testing.T) (pid int, all []int) {
 		ns[own] = append(ns[own], id)
 		status, _ := os.ReadFile(filepath.Join(dir, "status"))
 		line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+		if program, _, _ := strings.Cut(string(line), "\x00"); harness.IsVMM(program) {
+			_, rest, _ := strings.Cut(string(status), "\nPPid:\t")
+			parent, _, _ := strings.Cut(rest, "\n")
+			children[parent] = append(children[parent], id)
+		}
 		if strings.Contains(string(status), "\nPPid:\t"+daemon+"\n") && slices.Contains(strings.Split(string(line), "\x00"), "template") {
 			pid = id
 		}
@@ -43,7 +50,7 @@ func (n *node) maker(t *testing.T) (pid int, all []int) {
 	if err != nil {
 		return 0, nil
 	}
-	return pid, ns[own]
+	return pid, append(ns[own], children[strconv.Itoa(pid)]...)
 }
 
 // making waits until the maker's VMM runs.
