@@ -187,14 +187,15 @@ func (f *rootfs) unmount() error {
 
 // findDisk returns the device of a serial number.
 func findDisk(serial string) (string, error) {
-	paths, err := filepath.Glob("/sys/block/*/serial")
+	const block = "/sys/block"
+	disks, err := os.ReadDir(block)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("look for disk with serial %q: %w", serial, err)
 	}
-	for _, path := range paths {
-		data, err := os.ReadFile(path)
+	for _, d := range disks {
+		data, err := os.ReadFile(filepath.Join(block, d.Name(), "serial"))
 		if err == nil && strings.TrimSpace(string(data)) == serial && serial != "" {
-			return "/dev/" + filepath.Base(filepath.Dir(path)), nil
+			return "/dev/" + d.Name(), nil
 		}
 	}
 	return "", fmt.Errorf("disk with serial %q: %w", serial, errdefs.ErrNotFound)

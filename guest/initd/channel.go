@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -50,19 +51,23 @@ func openChannel(l *session.Listener, ready func() error) error {
 
 // hasSerial reports whether there is a virtio-serial device whose ports may still come.
 func hasSerial() bool {
-	found, _ := filepath.Glob("/sys/bus/virtio/drivers/virtio_console/virtio*")
-	return len(found) > 0
+	found, err := os.ReadDir("/sys/bus/virtio/drivers/virtio_console")
+	if err != nil {
+		return !errors.Is(err, os.ErrNotExist)
+	}
+	return slices.ContainsFunc(found, func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), "virtio") })
 }
 
 func findPort() (string, error) {
-	names, err := filepath.Glob("/sys/class/virtio-ports/*/name")
+	const class = "/sys/class/virtio-ports"
+	ports, err := os.ReadDir(class)
 	if err != nil {
 		return "", err
 	}
-	for _, name := range names {
-		data, err := os.ReadFile(name)
+	for _, port := range ports {
+		data, err := os.ReadFile(filepath.Join(class, port.Name(), "name"))
 		if err == nil && strings.TrimSpace(string(data)) == portName {
-			return "/dev/" + filepath.Base(filepath.Dir(name)), nil
+			return "/dev/" + port.Name(), nil
 		}
 	}
 	return "", os.ErrNotExist

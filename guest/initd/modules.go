@@ -81,13 +81,14 @@ func (m modules) network() modules {
 // present answers the numbers of the virtio devices below a directory of sysfs. They
 // are there once virtio_pci is.
 func present(sysfs string) ([]string, error) {
-	dirs, err := filepath.Glob(filepath.Join(sysfs, virtioBus, "devices/*"))
-	if err != nil {
-		return nil, err
+	bus := filepath.Join(sysfs, virtioBus, "devices")
+	all, err := os.ReadDir(bus)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("list virtio devices: %w", err)
 	}
 	var numbers []string
-	for _, dir := range dirs {
-		number, err := deviceNumber(dir)
+	for _, d := range all {
+		number, err := deviceNumber(filepath.Join(bus, d.Name()))
 		if err != nil {
 			return nil, err
 		}
