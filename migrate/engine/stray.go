@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/migrate/transition"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -133,13 +134,25 @@ func (e *Engine) voted(s *standing) ending {
 	case s.kept():
 		return nil
 	case idle && s.rec.GetGeneration() == ref.GetGeneration(): // nothing was committed
-		return func(ctx context.Context) error {
-			return e.Machines.Abort(ctx, s.vm, &machinev1.AbortRequest{Ref: ref, Reason: overReason(ref)})
-		}
+		return func(ctx context.Context) error { return e.runAgain(ctx, s) }
 	case mine || s.rec.GetGeneration() <= ref.GetGeneration():
 		return nil
 	}
 	return leave
+}
+
+// runAgain lets a VM run again whose operation committed nothing, if the records know that operation as
+// over. Records that do not know it may be an old copy, and the operation may have been committed since.
+func (e *Engine) runAgain(ctx context.Context, s *standing) error {
+	ref := s.ref()
+	resp, err := e.Records.Operation(ctx, &nodev1.OperationRequest{Id: ref.GetOperation()})
+	if errdefs.IsNotFound(err) {
+		return errors.Join(fmt.Errorf("it stands still for operation %s, of which the records know nothing: %w", ref.GetOperation(), errdefs.ErrUnavailable), e.doubt(ctx))
+	}
+	if err != nil || !transition.Settled(resp.GetOperation().GetPhase()) {
+		return err
+	}
+	return e.Machines.Abort(ctx, s.vm, &machinev1.AbortRequest{Ref: ref, Reason: overReason(ref)})
 }
 
 func overReason(ref *machinev1.Ref) string { return "operation " + ref.GetOperation() + " is over" }

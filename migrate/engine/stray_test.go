@@ -9,6 +9,7 @@ import (
 
 	"godwit.dev/godwit/api/record"
 
+	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
@@ -114,5 +115,21 @@ func TestRoundCallsAgain(t *testing.T) {
 	w.reconcile(round)
 	if w.stateAt("n2") != gone || w.count("Abort") != 1 {
 		t.Errorf("the VM is %q after %v", w.stateAt("n2"), w.calls())
+	}
+}
+
+// TestRecordsThatDoNotKnowTheOperation shows that a source which stands still for an operation that
+// the records do not know goes on standing still: they may be a copy of before it.
+func TestRecordsThatDoNotKnowTheOperation(t *testing.T) {
+	w := newWorld(t)
+	w.mu.Lock()
+	w.state["n1"], w.ref = stopped, &machinev1.Ref{Operation: "since", Attempt: 1, Generation: w.gens["n1"]}
+	w.mu.Unlock()
+	n1 := w.start("n1")
+	n1.opts.Grace = time.Nanosecond
+	for range 3 {
+		if err := n1.Reconcile(t.Context(), at(true)); !errdefs.IsUnavailable(err) || w.stateAt("n1") != stopped || w.count("Abort") > 0 {
+			t.Fatalf("%v; the VM is %s", err, w.stateAt("n1"))
+		}
 	}
 }
