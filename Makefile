@@ -123,6 +123,7 @@ shimtest: setup tools build guest ## containerd's own conformance suites on the 
 crash: setup tools build guest ## kill every program at every step, COUNT times; moves, which go on where a run was interrupted, into out/crash.json (root)
 	@mkdir -p out && rm -f out/simulated out/crash.json
 	go test -count=1 -run 'TestSimulation$$' ./migrate/engine -args -sim.told $(CURDIR)/out/simulated
+	go test -count=1 -run 'TestSimulatedRounds$$' ./migrate/engine -args -sim.rounds 10000
 	GODWIT_CRASH=full go test -tags integration -count=$(COUNT) -p 1 -timeout 240m -run Crash $(integration_pkgs)
 
 soak: setup tools build guest ## TIME (30m) of what SEED draws, done to 12 VMs on three nodes with three controllers; into out/soak.json (root)

@@ -58,21 +58,27 @@ func (e *Engine) reconcile(ctx context.Context, all []*nodev1.Record, local func
 	for _, vm := range vms {
 		work = append(work, func() error { return e.stray(ctx, vm, known[name(vm)]) })
 	}
-	err := errors.Join(unread, together(work))
+	err := errors.Join(unread, e.together(work))
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.gone = e.seen
 	return err
 }
 
-// AtOnce is how many shims a round asks together.
+// AtOnce is how many shims a round asks together, at most.
 const AtOnce = 32
 
 // together does all work, so much of it at once, and answers all that went wrong.
-func together(work []func() error) error {
+func (e *Engine) together(work []func() error) error {
 	errs := make([]error, len(work))
+	if e.opts.AtOnce == 1 {
+		for i, do := range work {
+			errs[i] = do()
+		}
+		return errors.Join(errs...)
+	}
 	var group errgroup.Group
-	group.SetLimit(AtOnce)
+	group.SetLimit(e.opts.AtOnce)
 	for i, do := range work {
 		group.Go(func() error {
 			errs[i] = do()
@@ -120,10 +126,10 @@ func (e *Engine) since(key string) bool {
 	defer e.mu.Unlock()
 	first, seen := e.gone[key]
 	if !seen {
-		first = time.Now()
+		first = e.now()
 	}
 	e.seen[key] = first
-	return time.Since(first) >= e.opts.Grace
+	return e.now().Sub(first) >= e.opts.Grace
 }
 
 // confirm settles the wake of a shim that could not report that its VM runs.

@@ -27,7 +27,7 @@ func (n *simNode) prepare(req *nodev1.PeerPrepareRequest) (*nodev1.PeerPrepareRe
 	case !n.trusting && !n.open(ref):
 		return nil, refused(n, "prepare what nobody ordered")
 	}
-	n.vmm, n.sent = vmmOff, ""
+	n.vmm, n.sent, n.made = vmmOff, "", ref
 	n.write(recordIncoming, ref)
 	if req.GetDigest() != "" {
 		count, there := n.blobs[req.GetDigest()]
@@ -159,6 +159,16 @@ func (n *simNode) discard(ref *machinev1.Ref) (*nodev1.PeerState, error) {
 // crash ends the node's processes but the VMM; their successors look at the record.
 func (n *simNode) crash() {
 	n.kill(n.name)
+	if n.rounds != nil { // whose round adopts the VM
+		n.headless = true
+		n.rounds.begin(n)
+		return
+	}
+	n.succeed()
+}
+
+// succeed is the successor of a shim.
+func (n *simNode) succeed() {
 	n.spawn("successor", n.name, func() {
 		switch {
 		case n.record == recordSending:
@@ -166,6 +176,8 @@ func (n *simNode) crash() {
 		case n.record == recordIncoming:
 			n.vmm = vmmOff
 			n.write(recordFenced, n.ref)
+		case n.record == recordOwn && n.vmm == vmmDead && n.rounds != nil: // the host was started again
+			n.write("", nil)
 		case n.record == recordOwn && n.vmm == vmmPaused && n.ref != nil: // between record and thaw
 			n.run(n.gen)
 		case n.record == recordOwn && (n.vmm == vmmPaused || n.vmm == vmmFrozen):
@@ -189,6 +201,10 @@ func (n *simNode) selfResume() {
 // reboot leaves the record.
 func (n *simNode) reboot() {
 	n.kill(n.name)
+	if n.rounds != nil {
+		n.headless = true
+		n.rounds.begin(n)
+	}
 	if n.vmm != vmmOff {
 		n.vmm = vmmDead
 	}

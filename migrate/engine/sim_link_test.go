@@ -34,7 +34,13 @@ type simLink struct {
 }
 
 func over[R any](l simLink, name string, do func() (R, error)) (R, error) {
-	return call(&l.s.schedule, name, l.n.name, do)
+	return call(&l.s.schedule, name, l.n.name, func() (R, error) {
+		if l.n.headless {
+			var none R
+			return none, fmt.Errorf("%s: no shim at %s: %w", name, l.n.name, errdefs.ErrUnavailable)
+		}
+		return do()
+	})
 }
 
 func (l simLink) Check(context.Context, *nodev1.PeerCheckRequest) (*nodev1.PeerCheckResponse, error) {

@@ -32,6 +32,12 @@ type simNode struct {
 	vmm    string
 	count  int // in the VM's memory
 	sent   string
+
+	headless bool           // its shim is dead, and nobody has adopted the VM
+	unread   int            // so many steps there are no descriptors: nothing on this node can be looked at
+	made     *machinev1.Ref // the order that containerd's task is of
+	looked   int            // rounds that are over
+	round    *simRound      // what the node remembers of one, if rounds are played
 }
 
 func (n *simNode) holds(ref *machinev1.Ref) bool {

@@ -21,6 +21,7 @@ import (
 // its steps and the rules of the records are the real ones; the nodes are simNodes.
 type simulation struct {
 	schedule
+	memory   *storetest.Memory
 	records  nodev1.RecordsService
 	nodes    map[string]*simNode
 	mutation model.Mutation
@@ -41,6 +42,7 @@ type simulation struct {
 	edges  map[string]bool // of nodes' records and of phases
 	phase  string          // of the open operation
 	doom   string          // a node dies in this phase; empty: at any time
+	rounds *simRounds      // nil: the nodes' rounds are no actors of their own
 }
 
 var simNodes = []string{"a", "b", "c"}
@@ -50,7 +52,8 @@ func newSimulation(seed uint64, m model.Mutation, trusting bool) *simulation {
 		schedule: schedule{rng: rand.New(rand.NewPCG(seed, 1)), faults: true, twice: 5}, mutation: m, trusting: trusting,
 		nodes: map[string]*simNode{}, blobs: map[string]int{}, edges: map[string]bool{},
 	}
-	s.records = controller.New(storetest.NewMemory())
+	s.memory = storetest.NewMemory()
+	s.records = controller.New(s.memory)
 	for _, name := range simNodes {
 		s.nodes[name] = &simNode{simulation: s, name: name, vmm: vmmOff}
 	}
@@ -202,14 +205,14 @@ func (s *simulation) disturb() {
 		s.spawn(c, c, func() { s.control(c) })
 	case n < 300:
 		s.nodes[pick(&s.schedule, simNodes)].crash()
-	case n < 303 && s.doom == "" && s.reboots == 0, n > 900 && s.doom != "" && s.doom == s.phase && s.reboots == 0:
+	case (n < 303 && s.doom == "" || n > 900 && s.doom != "" && s.doom == s.phase) && s.reboots == 0 && s.rounds.lose():
 		s.reboots++
 		s.nodes[pick(&s.schedule, simNodes)].reboot()
 	case n < 320:
 		s.nodes[pick(&s.schedule, simNodes)].selfResume()
 	case n < 330:
 		s.meddle()
-	case n < 350:
+	case n < 350 && s.rounds == nil: // else the engine does
 		s.nodes[pick(&s.schedule, simNodes)].reconcile()
 	}
 }
@@ -254,7 +257,7 @@ func (s *simulation) String() string {
 // settled: nothing is open and the record's owner runs the VM, or a node failure took it.
 func (s *simulation) settled() bool {
 	rec, err := s.records.Get(context.Background(), &nodev1.GetRequest{Vm: vm})
-	if err != nil || rec.GetOperation() != nil || len(s.actors) > 2 {
+	if err != nil || rec.GetOperation() != nil || len(s.actors) > 2+s.rounds.actors() {
 		return false
 	}
 	owner := s.nodes[rec.GetOwner().GetNode()]

@@ -1,0 +1,106 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/migrate/controller"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// announcing is the loop of a node's signs of life, by which it hears what store the records are in.
+func (n *simNode) announcing() {
+	for {
+		n.yield()
+		if n.mutation == StoreWentBack || n.chance(10) {
+			continue
+		}
+		state, report, err := n.rounds.whole.Told(context.Background(), n.name)
+		if err != nil {
+			continue
+		}
+		told := &nodev1.AnnounceResponse{Incarnation: state.GetIncarnation(), Closed: state.GetWaiting() || state.GetBehind() != nil, Report: report}
+		n.yield() // and it comes late
+		n.heardStore(told)
+	}
+}
+
+// heard is what cmd/godwitd does with the answer.
+func (n *simNode) heardStore(told *nodev1.AnnounceResponse) {
+	r := n.round
+	r.told, r.seen = told, max(r.seen, told.GetIncarnation())
+	if told.GetReport() || told.GetIncarnation() != r.reported || told.GetIncarnation() != r.seen {
+		_ = r.host.Doubt(context.Background())
+	}
+}
+
+// Current implements Store.
+func (h *simHost) Current(ctx context.Context) error {
+	h.yield()
+	if h.round.told == nil {
+		return h.Ask(ctx)
+	}
+	return h.counts(h.round.told)
+}
+
+// Ask implements Store.
+func (h *simHost) Ask(ctx context.Context) error {
+	state, err := stored(&h.schedule, ctx, h.rounds.whole.State, &nodev1.StateRequest{})
+	if err != nil {
+		return err
+	}
+	return h.counts(&nodev1.AnnounceResponse{Incarnation: state.GetIncarnation(), Closed: state.GetWaiting() || state.GetBehind() != nil})
+}
+
+func (h *simHost) counts(now *nodev1.AnnounceResponse) error {
+	if r := h.round; now.GetClosed() || now.GetIncarnation() < r.seen || now.GetIncarnation() != r.reported {
+		return fmt.Errorf("the records end nothing at %s: %w", h.name, errdefs.ErrUnavailable)
+	}
+	return nil
+}
+
+// Doubt implements Store.
+func (h *simHost) Doubt(context.Context) error {
+	h.yield()
+	if h.unread > 0 || h.chance(5) {
+		return fmt.Errorf("report of %s: %w", h.name, errdefs.ErrUnavailable)
+	}
+	req := &nodev1.ReportRequest{Node: h.name, Incarnation: h.round.seen}
+	if h.record != "" {
+		req.Held = []*nodev1.Held{{Vm: vm, Uid: h.rounds.uid, Generation: h.journal(), Phase: h.record, Operation: h.ref.GetOperation(), Attempt: h.ref.GetAttempt(), Digest: h.sent}}
+	}
+	h.yield()
+	state, err := h.rounds.whole.Report(controller.WithPeer(context.Background(), h.name), req)
+	if err == nil && state.GetIncarnation() >= h.round.seen {
+		h.round.seen, h.round.reported = state.GetIncarnation(), state.GetIncarnation()
+	}
+	return err
+}
+
+// simRoundRecords is a node's way to the records.
+type simRoundRecords struct {
+	simRecords
+	n *simNode
+}
+
+func (r simRoundRecords) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Record, error) {
+	rec, err := stored(&r.s.schedule, ctx, r.RecordsService.Get, req)
+	r.n.round.host.late()
+	r.n.round.host.asked = err == nil
+	return rec, err
+}
+
+func (r simRoundRecords) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.ListResponse, error) {
+	return stored(&r.s.schedule, ctx, r.RecordsService.List, req)
+}
+
+func (r simRoundRecords) Disown(ctx context.Context, req *nodev1.DisownRequest) (*nodev1.Record, error) {
+	return stored(&r.s.schedule, ctx, r.RecordsService.Disown, req)
+}
+
+func (r simRoundRecords) Operation(ctx context.Context, req *nodev1.OperationRequest) (*nodev1.OperationResponse, error) {
+	return stored(&r.s.schedule, ctx, r.RecordsService.Operation, req)
+}
