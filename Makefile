@@ -20,6 +20,7 @@ BENCH_ONLY ?=
 TIME    ?= 30m
 SEED    ?= 0
 MUTATION ?=
+SCALE_ONLY ?=
 CASES   ?= all
 VMM     ?= qemu
 
@@ -35,7 +36,7 @@ integration_pkgs = $(shell grep -rl --include='*_test.go' '^//go:build integrati
 portable = ./cmd/godwit ./api/...
 
 .PHONY: upgrade man qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live bench bench-live \
-	shimtest crash soak stress releases fuzz fuzz-smoke clean package kvmhost setup tools
+	shimtest crash soak stress scale releases fuzz fuzz-smoke clean package kvmhost setup tools
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -133,6 +134,11 @@ soak: setup tools build guest ## TIME (30m) of what SEED draws, done to 12 VMs o
 
 stress: setup tools build guest ## 50 small VMs by 8 clients at once, COUNT times; nothing stays, no daemon grows (root)
 	GODWIT_STRESS=full go test -tags integration -count=$(COUNT) -v -timeout 60m -run TestDaemons ./integration/life
+
+scale: setup tools build guest ## what 10,000 VMs on 1,000 nodes cost the controller, into out/scale.json, of the groups in SCALE_ONLY (root)
+	@mkdir -p out bin/integration
+	$(gobuild) -o bin/integration/scale ./integration/cmd/scale
+	bin/integration/scale -only '$(SCALE_ONLY)' -out out/scale.json
 
 releases: setup tools build guest ## the tests of ctr and of restarts on each release of containerd (root)
 	for release in 2.3.7 2.4.2; do \

@@ -17,6 +17,7 @@ packages=(
 	gcc libc6-dev # the race detector
 	protobuf-compiler # generated code
 	python3 python3-zstandard jq # readers of the formats that are not ours
+	strace # slows the disk of a store that is measured
 	ca-certificates
 )
 

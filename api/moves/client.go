@@ -28,6 +28,9 @@ func Remote(addresses []string, config *tls.Config) *Client {
 	return &Client{conn: record.Remote(addresses, config)}
 }
 
+// Over is the client on the connection of the records.
+func Over(conn *record.Client) *Client { return &Client{conn: conn} }
+
 // Close the connection.
 func (c *Client) Close() error { return c.conn.Close() }
 

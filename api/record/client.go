@@ -68,7 +68,13 @@ func DialTLS(ctx context.Context, address string, config *tls.Config) (*Client, 
 // answered, the next one is the first. config holds the node's certificate and verifies the
 // controller's.
 func Remote(addresses []string, config *tls.Config) *Client {
+	return RemoteFrom(nil, addresses, config)
+}
+
+// RemoteFrom is Remote from an address of this host; nil: any.
+func RemoteFrom(own net.Addr, addresses []string, config *tls.Config) *Client {
 	d := tls.Dialer{NetDialer: link.Dialer(), Config: config}
+	d.NetDialer.LocalAddr = own
 	return newClient(strings.Join(addresses, ","), func(ctx context.Context, mute int) (net.Conn, error) {
 		var errs []error
 		for i := range addresses {

@@ -71,9 +71,10 @@ func ServeTLS(ctx context.Context, srv *ttrpc.Server, l net.Listener, id *pki.Id
 		names = doubles[0]
 	}
 	config := id.Server(authority != nil)
+	turns := newTurns()
 	return serve(ctx, srv, l, func(ctx context.Context, conn net.Conn) (context.Context, net.Conn, error) {
 		secure := tls.Server(conn, config)
-		if err := secure.HandshakeContext(ctx); err != nil {
+		if err := turns.handshake(ctx, secure); err != nil {
 			return ctx, conn, pki.Refusal(err)
 		}
 		state := secure.ConnectionState()
