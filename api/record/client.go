@@ -34,10 +34,19 @@ type Client struct {
 	address string
 	dial    func(ctx context.Context, mute int) (net.Conn, error) // mute counts the connections that were given up as such
 
-	mu     sync.Mutex
-	conn   *connection // nil: none yet, or broken
-	mute   int
-	closed bool
+	mu      sync.Mutex
+	conn    *connection // nil: none yet, or broken
+	dialing *dialing    // nil: nobody makes one
+	mute    int
+	closed  bool
+}
+
+// dialing is a connection that is being made, for all who wait for one: a handshake costs both ends
+// more than most calls do. conn and err are known once done is closed.
+type dialing struct {
+	done chan struct{}
+	conn *connection
+	err  error
 }
 
 type connection struct {
@@ -125,41 +134,57 @@ func (c *Client) Close() error {
 	return c.conn.Close()
 }
 
-// get answers the connection, made by one caller at a time.
+// get answers the connection, which is made once for all who ask meanwhile.
 func (c *Client) get(ctx context.Context) (*connection, error) {
 	c.mu.Lock()
-	conn, mute, closed := c.conn, c.mute, c.closed
-	c.mu.Unlock()
-	if closed {
+	if c.closed {
+		c.mu.Unlock()
 		return nil, c.unavailable(net.ErrClosed)
 	}
-	if conn != nil {
+	if conn := c.conn; conn != nil {
+		c.mu.Unlock()
 		return conn, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
-	raw, err := c.dial(ctx, mute)
-	if err != nil {
-		return nil, c.unavailable(err)
+	d := c.dialing
+	if d == nil {
+		d = &dialing{done: make(chan struct{})}
+		c.dialing = d
+		go c.make(ctx, d, c.mute)
 	}
-	return c.adopt(raw)
+	c.mu.Unlock()
+	select {
+	case <-d.done:
+		return d.conn, d.err
+	case <-ctx.Done():
+		return nil, c.unavailable(ctx.Err())
+	}
 }
 
-// adopt keeps the first of several connections made at once.
-func (c *Client) adopt(raw net.Conn) (*connection, error) {
+// make a connection in the time that the first who asked has. That this one waits no more ends it
+// for nobody else.
+func (c *Client) make(ctx context.Context, d *dialing, mute int) {
+	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTimeout)
+	defer cancel()
+	if deadline, ok := ctx.Deadline(); ok {
+		bound, cancel = context.WithDeadline(bound, deadline)
+		defer cancel()
+	}
+	raw, err := c.dial(bound, mute)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed || c.conn != nil {
+	defer close(d.done)
+	c.dialing = nil
+	if err == nil && c.closed {
 		_ = raw.Close()
-		if c.closed {
-			return nil, c.unavailable(net.ErrClosed)
-		}
-		return c.conn, nil
+		err = net.ErrClosed
+	}
+	if err != nil {
+		d.err = c.unavailable(err)
+		return
 	}
 	made := &connection{line: link.Listen(raw)}
 	made.Client = ttrpc.NewClient(made.line, ttrpc.WithOnClose(func() { c.drop(made, false) }))
-	c.conn = made
-	return made, nil
+	c.conn, d.conn = made, made
 }
 
 // drop forgets a connection that broke, or is mute.

@@ -17,6 +17,7 @@ import (
 
 	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/api/trace/otlp"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/engine"
@@ -36,6 +37,7 @@ type daemon struct {
 	clients   *gate.Figures
 	starts    *startTimes
 	records   nodev1.RecordsService
+	remote    *record.Client      // the way to the controller, for all that is asked of it; nil there
 	store     store.Store         // of the controller; nil elsewhere
 	whole     nodev1.StoreService // that store as a whole, wherever it is
 	reporter  *reporter

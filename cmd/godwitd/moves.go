@@ -50,12 +50,7 @@ func (d *daemon) newMover(ctx context.Context, path string) (*mover, error) {
 		}},
 	}}
 	if !d.isController() {
-		identity, err := d.identity()
-		if err != nil {
-			return nil, err
-		}
-		client := moves.Remote(d.config.Controller.Addresses(), identity.Client())
-		m.service, d.undo = client, append(d.undo, client.Close)
+		m.service = moves.Over(d.remote)
 		return m, d.openReporter()
 	}
 	notes, ok := d.store.(store.Notes)

@@ -29,7 +29,7 @@ func (d *daemon) openRecords(ctx context.Context) error {
 			return fmt.Errorf("certificate of this node (godwit node join makes it): %w", err)
 		}
 		client := record.Remote(addresses, identity.Client())
-		d.records, d.whole, d.undo = client, record.StoreClient{Client: client}, append(d.undo, client.Close)
+		d.remote, d.records, d.whole, d.undo = client, client, record.StoreClient{Client: client}, append(d.undo, client.Close)
 		return nil
 	}
 	if len(d.config.Controller.Etcd.Endpoints) > 0 {

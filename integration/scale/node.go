@@ -2,7 +2,6 @@ package scale
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -79,8 +78,7 @@ func (n *Node) Start(ctx context.Context, dir string, controllers []string) erro
 	}
 	ctx, n.stop = context.WithCancel(ctx)
 	records := record.RemoteFrom(ownAddress(n.index), controllers, id.Client())
-	board := moves.Over(record.RemoteFrom(ownAddress(n.index), controllers, id.Client()))
-	n.run(ctx, records, board, func() error { return errors.Join(records.Close(), board.Close()) })
+	n.run(ctx, records, moves.Over(records), records.Close)
 	return nil
 }
 
