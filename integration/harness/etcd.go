@@ -14,8 +14,8 @@ const (
 	etcdPeers   = "127.0.0.1:2380"
 )
 
-// etcdDir is where it keeps its data, and the certificate that it makes for itself.
-func (h *Harness) etcdDir() string { return filepath.Join(h.Dir, "etcd") }
+// EtcdDir is where it keeps its data, and the certificate that it makes for itself.
+func (h *Harness) EtcdDir() string { return filepath.Join(h.Dir, "etcd") }
 
 // startEtcd runs a real etcd on the wire, reached by TLS, if the options ask for one.
 func (h *Harness) startEtcd(ctx context.Context) error {
@@ -30,7 +30,7 @@ func (h *Harness) startEtcd(ctx context.Context) error {
 func (h *Harness) ServeEtcd(ctx context.Context) error {
 	client, peers := "https://"+etcdAddress, "https://"+etcdPeers
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), filepath.Join(h.root, "bin", "tools", "etcd", "server"),
-		"--data-dir", h.etcdDir(), "--auto-tls", "--peer-auto-tls", "--listen-client-urls", client, "--advertise-client-urls", client,
+		"--data-dir", h.EtcdDir(), "--auto-tls", "--peer-auto-tls", "--listen-client-urls", client, "--advertise-client-urls", client,
 		"--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", "default="+peers)
 	p, err := h.spawn(h.wire, "etcd.log", cmd)
 	if err != nil {
@@ -53,7 +53,7 @@ func (h *Harness) ServeEtcd(ctx context.Context) error {
 func (n *Node) controller() string {
 	if n.harness.opts.Etcd {
 		return fmt.Sprintf("[controller]\nlisten = \"%s:%d\"\n[controller.etcd]\nendpoints = [\"https://%s\"]\nca = %q\n",
-			n.Address, controllerPort, etcdAddress, filepath.Join(n.harness.etcdDir(), "fixtures", "client", "cert.pem"))
+			n.Address, controllerPort, etcdAddress, filepath.Join(n.harness.EtcdDir(), "fixtures", "client", "cert.pem"))
 	}
 	if n.index == 0 {
 		return fmt.Sprintf("[controller]\nlisten = \"%s:%d\"\n", n.Address, controllerPort)

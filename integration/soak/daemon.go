@@ -3,6 +3,7 @@ package soak
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"godwit.dev/godwit/integration/harness"
@@ -64,6 +65,14 @@ func (d *daemon) kill() error {
 	return nil
 }
 
+// hold keeps it down until up, whether it runs or not.
+func (d *daemon) hold() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.down++
+	_ = d.proc().Kill() // it may have ended
+}
+
 func (d *daemon) release(ctx context.Context) error {
 	d.mu.Lock()
 	d.down--
@@ -82,6 +91,11 @@ func (d *daemon) up(ctx context.Context) error {
 		return fmt.Errorf("start %s again: %w", d, err)
 	}
 	return nil
+}
+
+// daemon answers one by its name and node.
+func (w *world) daemon(name string, n *harness.Node) *daemon {
+	return w.daemons[slices.IndexFunc(w.daemons, func(d *daemon) bool { return d.name == name && d.node == n })]
 }
 
 // tend starts what has ended by itself, in the background.

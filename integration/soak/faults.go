@@ -33,12 +33,8 @@ func faults() (all []fault) {
 		fault{"cut both ways", (*world).cutBoth}, fault{"cut one way", (*world).cutOne}, fault{"cut from the store", (*world).cutStore},
 		fault{"full disk", (*world).fullDisk}, fault{"no descriptors", (*world).noFiles},
 		fault{"slow registry", (*world).slowRegistry}, fault{"broken registry", (*world).brokenRegistry}, fault{"refusing registry", (*world).refusingRegistry},
-		fault{"clock jump", (*world).clockJump})
+		fault{"clock jump", (*world).clockJump}, fault{"store put back", (*world).storePutBack})
 }
-
-// undrawn are kinds that no schedule draws yet: what mends a controller put back from a copy is
-// not there.
-var undrawn = []string{"store put back"}
 
 func faultNames() (names []string) {
 	for _, f := range faults() {

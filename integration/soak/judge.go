@@ -131,7 +131,9 @@ func (w *world) stands(ctx context.Context, g *guest) (gone bool, err error) {
 	case rec.GetOwner().GetNode() != "":
 		err = w.runs(ctx, g, rec)
 	case rec.GetOwner().GetDigest() != "":
-		err = w.sleeps(ctx, g)
+		if err = w.sleeps(ctx, g); err == nil && why == putBack { // it may have slept, woken and ended since
+			return true, nil
+		}
 	default:
 		err = fmt.Errorf("it is lost: its record says %s", said(rec))
 	}

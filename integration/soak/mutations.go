@@ -1,4 +1,11 @@
 package soak
 
 // mutations are the faults that a soak can have built back in, by name.
-var mutations = map[string][]mutation{}
+var mutations = map[string][]mutation{
+	// A directory that cannot be read has no VMs, and who is not in the list is given up.
+	"blind list": {
+		{"migrate/node/known.go", "\tif errors.Is(err, fs.ErrNotExist) {\n\t\treturn nil, nil\n\t}\n\tfor _, e := range all {", "\tif err != nil {\n\t\treturn nil, nil\n\t}\n\tfor _, e := range all {"},
+		{"migrate/engine/reconcile.go", "\tif !e.nothing(ctx, rec.GetVm()) {\n\t\treturn nil\n\t}\n\tkey :=", "\tkey :="},
+		{"migrate/engine/reconcile.go", "\tif !ended(rec) && !e.since(key) {", "\tif !(ended(rec) && e.nothing(ctx, rec.GetVm())) && !e.since(key) {"},
+	},
+}

@@ -27,7 +27,6 @@ type Result struct {
 	Verbs      map[string]int                      `json:"verbs_seen"`
 	Succeeded  map[string]int                      `json:"verbs_succeeded"`
 	Kinds      map[string]int                      `json:"faults_seen"`
-	Undrawn    []string                            `json:"faults_not_drawn"`
 	Violations int                                 `json:"violations"`
 	LeftBehind int                                 `json:"left_behind"`
 	Growth     int                                 `json:"growth"` // daemons that hold more at the end than at the begin
@@ -46,7 +45,7 @@ type Result struct {
 }
 
 func newResult(opts Options) *Result {
-	return &Result{Seed: opts.Seed, Mutation: opts.Mutation, VMs: opts.VMs, Undrawn: undrawn, Verbs: map[string]int{}, Succeeded: map[string]int{}, Kinds: map[string]int{},
+	return &Result{Seed: opts.Seed, Mutation: opts.Mutation, VMs: opts.VMs, Verbs: map[string]int{}, Succeeded: map[string]int{}, Kinds: map[string]int{},
 		Before: map[string]map[string]harness.Usage{}, After: map[string]map[string]harness.Usage{}, Wrong: []string{}, Left: []string{}, Grown: []string{}, LastSteps: []string{}}
 }
 

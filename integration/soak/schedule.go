@@ -29,16 +29,17 @@ func (s Step) String() string {
 const Calm = "calm"
 
 // perRound steps lie between two of Calm.
-const perRound = 20
+const perRound = 30
 
-// Most of what is drawn: the gap before a step, and how long a fault lasts. One of longEach
-// faults is a long one: longer than the patience of a node's rounds.
+// Most of what is drawn: the gap before a step, and how long a fault lasts. At the begin of a round
+// one of longEach faults is a long one: longer than the patience of a node's rounds.
 const (
-	maxGap    = 5 * time.Second
-	minFault  = 2 * time.Second
-	maxFault  = 20 * time.Second
-	longFault = 85 * time.Second
-	longEach  = 9
+	maxGap     = 4 * time.Second
+	minFault   = 2 * time.Second
+	maxFault   = 20 * time.Second
+	longFault  = 100 * time.Second
+	longEach   = 3
+	longWithin = 8
 )
 
 // Schedule draws steps: a pure function of its seed, whatever comes of them.
@@ -66,7 +67,7 @@ func (s *Schedule) Next() Step {
 		return step
 	}
 	step.Name, step.For = s.faults.draw(s.rng), s.between(minFault, maxFault)
-	if s.rng.IntN(longEach) == 0 {
+	if s.n%(perRound+1) <= longWithin && s.rng.IntN(longEach) == 0 {
 		step.For = longFault
 	}
 	return step

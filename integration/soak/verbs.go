@@ -36,9 +36,9 @@ type verb struct {
 
 func verbs() []verb {
 	return []verb{
-		{"run", 5, absent, (*act).run},
-		{"hibernate", 3, awake, (*act).hibernate},
-		{"wake", 5, asleep, (*act).wake},
+		{"run", 2, absent, (*act).run},
+		{"hibernate", 4, awake, (*act).hibernate},
+		{"wake", 4, asleep, (*act).wake},
 		{"migrate live", 4, awake, (*act).live},
 		{"migrate cold", 3, awake, (*act).cold},
 		{"checkpoint", 3, awake, (*act).checkpoint},
@@ -90,6 +90,7 @@ func (w *world) order(ctx context.Context, v verb, s Step) error {
 		others := slices.DeleteFunc(slices.Clone(w.Nodes()), func(n *harness.Node) bool { return n == a.owner })
 		a.to, _ = at(others, s.Node)
 	}
+	w.excuseOld(a.g)
 	w.log("%s: %s", s, a)
 	w.steps.add(fmt.Sprintf("%s: %s", s, a))
 	w.result.change(func() { w.result.Operations++; w.result.Verbs[v.name]++ })

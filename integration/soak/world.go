@@ -54,6 +54,7 @@ type world struct {
 	draining atomic.Int64   // that have not ended
 	orders   atomic.Int64
 	taken    exclusive
+	old      atomic.Bool // a copy of the store was made that will be put back
 }
 
 // small nodes keep no packs of a VM that has gone.
