@@ -24,6 +24,7 @@ type Options struct {
 	Seed      uint64
 	VMs       int
 	Mutation  string // a fault to build back in; empty: none
+	KeepAll   bool   // the logs are kept although nothing was wrong
 	Keep      string // directory for the logs at a violation
 	Faultless bool   // steps that would be faults are missed
 	Fast      bool   // the first violation ends the run
@@ -66,7 +67,7 @@ func Run(ctx context.Context, opts Options) (result *Result, err error) {
 	if err == nil {
 		err = w.end(ctx)
 	}
-	if err != nil {
+	if err != nil || opts.KeepAll {
 		w.KeepIn(opts.Keep)
 	}
 	return result, err

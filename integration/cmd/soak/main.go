@@ -23,6 +23,7 @@ func main() {
 	flag.IntVar(&opts.VMs, "vms", 12, "how many VMs there are")
 	flag.StringVar(&opts.Mutation, "mutation", "", "a fault that was mended, to be built back in")
 	flag.BoolVar(&opts.Faultless, "faultless", false, "leave faults out")
+	flag.BoolVar(&opts.KeepAll, "keep", false, "keep the logs of all programs although nothing was wrong")
 	flag.BoolVar(&opts.Fast, "fast", false, "end at the first violation")
 	out := flag.String("out", "out/soak.json", "file for the result")
 	flag.Parse()
