@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"godwit.dev/godwit/api/moves"
+	"godwit.dev/godwit/api/visible"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/engine"
 
@@ -27,6 +28,8 @@ const (
 	askMore  = time.Second      // for those that may be better, once it fits one
 	askLimit = 16               // nodes at once
 	tellWait = 5 * time.Second  // of an event whose store is out of reach: the order is answered without it
+
+	maxReasons = 64 << 10 // bytes of what all nodes say together
 )
 
 // Wake implements nodev1.MovesService. Any node may order a wake whose place the controller
@@ -280,7 +283,7 @@ func (s *Service) noCapacity(ctx context.Context, from string, rec *nodev1.Recor
 	for _, c := range all {
 		why = append(why, c.why())
 	}
-	reason := strings.Join(why, "; ")
+	reason := visible.Cut(strings.Join(why, "; "), maxReasons)
 	ctx, cancel := context.WithTimeout(ctx, tellWait)
 	defer cancel()
 	if err := s.append(ctx, &nodev1.MoveEvent{Type: moves.NoCapacity, Vm: rec.GetVm(), Operation: operation, Source: from, Reason: reason}); err != nil {

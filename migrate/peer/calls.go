@@ -16,9 +16,14 @@ func (r *remote) Check(ctx context.Context, req *nodev1.PeerCheckRequest) (*node
 	return on(ctx, r, nodev1.PeerService.Check, req)
 }
 
-// Prepare implements nodev1.PeerService.
+// Prepare implements nodev1.PeerService. Where the source shall send the VM is not the destination's
+// to say: it is the address at which this connection has proved its name.
 func (r *remote) Prepare(ctx context.Context, req *nodev1.PeerPrepareRequest) (*nodev1.PeerPrepareResponse, error) {
-	return on(ctx, r, nodev1.PeerService.Prepare, req)
+	resp, err := on(ctx, r, nodev1.PeerService.Prepare, req)
+	if err == nil {
+		resp.Address = r.address
+	}
+	return resp, err
 }
 
 // Run implements nodev1.PeerService.

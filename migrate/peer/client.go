@@ -12,9 +12,10 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/ttrpc"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"godwit.dev/godwit/api/link"
-	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/engine"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -176,16 +177,19 @@ type remote struct {
 // variable for the tests.
 var silence = link.Gone
 
-// on makes one call. What the node itself has answered keeps its class; anything else is
-// a LinkError.
-func on[Q, R any](ctx context.Context, r *remote, method func(nodev1.PeerService, context.Context, Q) (R, error), req Q) (resp R, err error) {
+// on makes one call. What the node itself has answered is bounded and clean, an error keeps its class;
+// anything else is a LinkError.
+func on[Q any, R proto.Message](ctx context.Context, r *remote, method func(nodev1.PeerService, context.Context, Q) (R, error), req Q) (resp R, err error) {
 	c, err := r.peers.connect(ctx, target{r.node, r.address})
 	if err != nil {
 		return resp, &engine.LinkError{Node: r.node, Err: err}
 	}
 	resp, err = method(nodev1.NewPeerClient(c.client), ctx, req)
 	if _, answered := status.FromError(err); answered {
-		return resp, record.FromWire(err)
+		if err == nil {
+			controller.TidyAnswer(resp)
+		}
+		return resp, controller.AnsweredError(err)
 	}
 	switch {
 	case ctx.Err() == nil:
