@@ -33,6 +33,7 @@ func (e *Etcd) Reindex(ctx context.Context, all bool) error {
 
 // item is a record or a debt as it was read, and the entries that it should have.
 type item struct {
+	kind     string // "records" or "owed"
 	key      string // in etcd
 	revision int64  // 0: it is not there
 	value    string // of its entries
@@ -41,35 +42,24 @@ type item struct {
 }
 
 func (e *Etcd) reindex(ctx context.Context) error {
-	items := map[string]*item{} // by the value of their entries, and kind
-	take := func(kind string, entriesOf func([]*mvccpb.KeyValue) ([]string, error)) error {
-		return e.each(ctx, kind+"/", "", func(some []*mvccpb.KeyValue, _ int64) (bool, error) {
+	items := map[string]*item{} // by key
+	for _, kind := range []string{"records", "owed"} {
+		err := e.each(ctx, kind+"/", "", func(some []*mvccpb.KeyValue, _ int64) (bool, error) {
 			for i, kv := range some {
-				names, err := entriesOf(some[i : i+1])
+				names, err := entriesOf(kind, some[i:i+1])
 				if err != nil {
 					return false, err
 				}
 				k := string(kv.Key)
-				items[k] = &item{key: k, revision: kv.ModRevision, value: k[len(e.prefix)+len(kind)+1:], entries: names}
+				items[k] = &item{kind: kind, key: k, revision: kv.ModRevision, value: k[len(e.prefix)+len(kind)+1:], entries: names}
 			}
 			return true, nil
 		})
+		if err != nil {
+			return err
+		}
 	}
-	err := take("records", func(found []*mvccpb.KeyValue) ([]string, error) {
-		rec, err := recordOf(found)
-		_, come := entryChange(key(rec.GetVm()), nil, rec)
-		return come, err
-	})
-	if err == nil {
-		err = take("owed", func(found []*mvccpb.KeyValue) ([]string, error) {
-			o, err := first[nodev1.Owed](found)
-			return []string{debtEntry(o)}, err
-		})
-	}
-	var stale []*item
-	if err == nil {
-		stale, err = e.stale(ctx, items)
-	}
+	stale, err := e.stale(ctx, items)
 	if err != nil {
 		return err
 	}
@@ -83,6 +73,20 @@ func (e *Etcd) reindex(ctx context.Context) error {
 	}
 	_, err = e.txn(ctx, nil, []etcd.Op{etcd.OpPut(e.indexedKey(), "")}, nil)
 	return err
+}
+
+// entriesOf are the entries that a record or a debt should have; none of what is not there.
+func entriesOf(kind string, found []*mvccpb.KeyValue) ([]string, error) {
+	if kind == "owed" {
+		o, err := first[nodev1.Owed](found)
+		if o == nil {
+			return nil, err
+		}
+		return []string{debtEntry(o)}, nil
+	}
+	rec, err := recordOf(found)
+	_, come := entryChange(key(rec.GetVm()), nil, rec)
+	return come, err
 }
 
 // reindexed is how many records get their entries in one transaction.
@@ -99,9 +103,9 @@ func (e *Etcd) stale(ctx context.Context, items map[string]*item) (all []*item, 
 			}
 			k := e.key(kind, kv.Value)
 			if of := items[k]; of == nil {
-				all = append(all, &item{key: k, entries: []string{entry}, gone: true})
+				all = append(all, &item{kind: kind, key: k, entries: []string{entry}, gone: true})
 			} else if !slices.Contains(of.entries, entry) {
-				all = append(all, &item{key: k, revision: of.revision, entries: []string{entry}, gone: true})
+				all = append(all, &item{kind: kind, key: k, revision: of.revision, entries: []string{entry}, gone: true})
 			}
 		}
 		return true, nil
@@ -110,7 +114,7 @@ func (e *Etcd) stale(ctx context.Context, items map[string]*item) (all []*item, 
 }
 
 // settle writes or removes entries of what is as it was read. If one of several has changed, each
-// is tried for itself: who changed it has written its entries.
+// is tried for itself, as it is by then.
 func (e *Etcd) settle(ctx context.Context, some []*item) error {
 	w := &write{e: e}
 	for _, i := range some {
@@ -124,13 +128,35 @@ func (e *Etcd) settle(ctx context.Context, some []*item) error {
 		}
 	}
 	resp, err := e.txn(ctx, w.ifs, nested(w.then), nil)
-	if err != nil || resp.Succeeded || len(some) == 1 {
+	if err != nil || resp.Succeeded {
 		return err
 	}
-	for i := range some {
-		if err := e.settle(ctx, some[i:i+1]); err != nil {
+	for _, i := range some {
+		now, err := e.again(ctx, i)
+		if err == nil && now != nil {
+			err = e.settle(ctx, []*item{now})
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// again reads an item anew; nil: nothing is to be written. Who has changed it has written the
+// entries that its change made other, and none that it should have had before.
+func (e *Etcd) again(ctx context.Context, i *item) (*item, error) {
+	resp, err := e.txn(ctx, nil, []etcd.Op{etcd.OpGet(i.key)}, nil)
+	if err != nil {
+		return nil, err
+	}
+	names, err := entriesOf(i.kind, kvs(resp, 0))
+	now := *i
+	if now.revision, now.entries = revision(kvs(resp, 0)), names; i.gone {
+		now.entries = slices.DeleteFunc(slices.Clone(i.entries), func(entry string) bool { return slices.Contains(names, entry) })
+	}
+	if err != nil || len(now.entries) == 0 {
+		return nil, err
+	}
+	return &now, nil
 }
