@@ -14,13 +14,14 @@ import (
 
 // Find implements Store.
 func (b *Bolt) Find(_ context.Context, which Which) (all []*nodev1.Record, err error) {
+	has := which.has()
 	err = b.db.View(func(tx *bolt.Tx) error {
 		for _, k := range indexed(tx, which.names()) {
 			rec, err := get[nodev1.Record](tx, bucketRecords, k)
 			if err != nil {
 				return err
 			}
-			if rec != nil && which.Has(rec) {
+			if rec != nil && has(rec) {
 				all = append(all, rec)
 			}
 		}

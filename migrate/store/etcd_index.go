@@ -37,16 +37,17 @@ func (e *Etcd) List(ctx context.Context, after string, room int) (records []*nod
 
 // Find implements Store.
 func (e *Etcd) Find(ctx context.Context, which Which) ([]*nodev1.Record, error) {
+	has := which.has()
 	keys, ok, err := e.indexed(ctx, which.names())
 	if err == nil && !ok {
 		all, err := e.List(ctx, "", 0)
-		return slices.DeleteFunc(all, func(r *nodev1.Record) bool { return !which.Has(r) }), err
+		return slices.DeleteFunc(all, func(r *nodev1.Record) bool { return !has(r) }), err
 	}
 	var all []*nodev1.Record
 	if err == nil {
 		err = e.get(ctx, "records", keys, func(found []*mvccpb.KeyValue) error {
 			rec, err := recordOf(found)
-			if rec != nil && which.Has(rec) {
+			if rec != nil && has(rec) {
 				all = append(all, rec)
 			}
 			return err

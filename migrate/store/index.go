@@ -17,9 +17,17 @@ type Which struct {
 }
 
 // Has reports whether a record is one of these.
-func (w Which) Has(rec *nodev1.Record) bool {
-	names := named(rec)
-	return slices.ContainsFunc(w.names(), func(n string) bool { return slices.Contains(names, n) })
+func (w Which) Has(rec *nodev1.Record) bool { return w.has()(rec) }
+
+// has is Has of many records: each costs the same, however much is asked for.
+func (w Which) has() func(*nodev1.Record) bool {
+	asked := map[string]bool{}
+	for _, n := range w.names() {
+		asked[n] = true
+	}
+	return func(rec *nodev1.Record) bool {
+		return slices.ContainsFunc(named(rec), func(n string) bool { return asked[n] })
+	}
 }
 
 // Debts says what a list of deletions is of: those for which all of these hold.
