@@ -159,6 +159,9 @@ func (e *Engine) remove(ctx context.Context, l leftover) error {
 	if rec.GetOperation() != nil || rec.GetUid() != l.rec.GetUid() || named(rec, l.Leftover) {
 		return nil
 	}
+	if err := e.vouched(ctx); err != nil { // of an old copy it may be all there is of the VM
+		return err
+	}
 	if err := e.Snapshots.Drop(ctx, l.repository, l.Digest, l.Tag, l.UID); err != nil {
 		return fmt.Errorf("leftover %s (tag %s) of VM %s stays in %s: %w", l.Digest, l.Tag, name(rec.GetVm()), l.repository, err)
 	}

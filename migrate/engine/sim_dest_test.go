@@ -61,6 +61,8 @@ func (n *simNode) thaw(ref *machinev1.Ref) (*nodev1.PeerRunResponse, error) {
 		return &nodev1.PeerRunResponse{Fenced: true}, nil
 	case n.record == recordReady && n.vmm == vmmPaused && (same || n.mutation == model.RunNotFenced):
 		return n.resume(ref, same)
+	case n.record == "" && n.rounds != nil: // it may have run here, and was forgotten with its host's start
+		return nil, fmt.Errorf("run: VM is gone from node %s: %w", n.name, errdefs.ErrDataLoss)
 	case (n.record == recordIncoming || n.record == recordReady) && same, n.record == "", n.record == recordReleased && !n.newer(ref):
 		return n.fence(ref)
 	}

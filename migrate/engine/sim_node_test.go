@@ -108,6 +108,7 @@ func (n *simNode) capture(ref *machinev1.Ref) (*machinev1.CaptureResponse, error
 			n.captures++
 			sent = fmt.Sprintf("sha256:%064d", n.captures)
 			n.blobs[sent], n.sent = n.count, sent
+			n.rounds.pushed(sent, ref)
 		}
 	}
 	return &machinev1.CaptureResponse{Digest: sent}, err

@@ -40,6 +40,8 @@ type simRounds struct {
 	hidden  bool              // somebody holds what it did not know
 	command bool              // with godwit controller restore
 	steps   int
+	tags    []Leftover // in the registry
+	dropped int
 }
 
 // actors of the rounds: two a node.
@@ -89,8 +91,11 @@ func (n *simNode) rounding() {
 	h := n.round.host
 	e := New(Parts{
 		Records: simRoundRecords{simRecords{RecordsService: n.records, s: n.simulation}, n}, Machines: h, Observer: h, Tasks: simTasks{h}, Leavings: simLeavings{h},
-		Snapshots: simStore{}, Events: Sinks{}, Store: h,
-	}, Options{Node: n.name, Repository: func(*nodev1.Record) string { return "r/x" }, Step: time.Hour, AtOnce: 1})
+		Snapshots: simRegistry{h: h}, Events: Sinks{}, Store: h,
+	}, Options{
+		Node: n.name, Repository: func(*nodev1.Record) string { return "r/x" }, Step: time.Hour, AtOnce: 1,
+		Retention: Retention{Grace: 4 * roundInterval, Scans: n.name == simNodes[0]},
+	})
 	e.now = func() time.Time { return n.round.clock }
 	if n.mutation == StoreWentBack {
 		e.Store = nil
@@ -101,6 +106,11 @@ func (n *simNode) rounding() {
 		n.adopt(ctx, h)
 		if err := e.Reconcile(ctx, h.list); err != nil {
 			n.trace = append(n.trace, fmt.Sprintf("round of %s: %v", n.name, err))
+		}
+		for _, do := range []func(context.Context) error{e.Sweep, e.Scan} {
+			if err := do(ctx); err != nil {
+				n.trace = append(n.trace, fmt.Sprintf("sweep of %s: %v", n.name, err))
+			}
 		}
 		n.round.clock = n.round.clock.Add(roundInterval)
 		n.looked++

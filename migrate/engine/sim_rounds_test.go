@@ -72,11 +72,12 @@ func TestSimulatedRounds(t *testing.T) {
 			seen["rounds"] += s.nodes[name].looked
 		}
 		seen["put back"] += s.rounds.back
+		seen["deleted"] += s.rounds.dropped
 		seen["boots"] += strings.Count(strings.Join(s.trace, "\n"), "boots the VM")
 		seen["moves"] += s.orders
 	}
 	t.Logf("%d histories: %v", runs, seen)
-	if n := int(runs); seen["rounds"] < 100*n || seen["put back"] < n/10 || seen["moves"] < n || seen["boots"] < n/20 {
+	if n := int(runs); seen["rounds"] < 100*n || seen["put back"] < n/10 || seen["moves"] < n || seen["deleted"] < n/10 || seen["boots"] < n/20 {
 		t.Errorf("too little happens: %v", seen)
 	}
 }

@@ -104,3 +104,15 @@ func (r simRoundRecords) Disown(ctx context.Context, req *nodev1.DisownRequest) 
 func (r simRoundRecords) Operation(ctx context.Context, req *nodev1.OperationRequest) (*nodev1.OperationResponse, error) {
 	return stored(&r.s.schedule, ctx, r.RecordsService.Operation, req)
 }
+
+func (r simRoundRecords) Trim(ctx context.Context, req *nodev1.TrimRequest) (*nodev1.Record, error) {
+	return stored(&r.s.schedule, ctx, r.RecordsService.Trim, req)
+}
+
+func (r simRoundRecords) Owed(ctx context.Context, req *nodev1.OwedRequest) (*nodev1.OwedResponse, error) {
+	return stored(&r.s.schedule, ctx, r.RecordsService.Owed, req)
+}
+
+func (r simRoundRecords) Clear(ctx context.Context, req *nodev1.ClearRequest) (*nodev1.ClearResponse, error) {
+	return stored(&r.s.schedule, ctx, r.RecordsService.Clear, req)
+}

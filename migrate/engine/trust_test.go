@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
@@ -77,5 +78,33 @@ func TestOldRecordsEndNothing(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// backSince is a store that was put back since the last sign of life.
+type backSince struct{ believed }
+
+func (backSince) Current(context.Context) error { return nil }
+
+// TestScanAsksTheStore shows that a scan deletes nothing by records that were put back since the node's
+// last sign of life: what they do not name may be all there is of the VM.
+func TestScanAsksTheStore(t *testing.T) {
+	w := asleep(t)
+	e := w.start("n1")
+	now := time.Unix(1_000_000, 0)
+	e.now = func() time.Time { return now }
+	e.opts.Retention = Retention{Keep: 1, Grace: time.Hour, Scans: true}
+	w.tags = []Leftover{{Tag: "left", Digest: "sha256:1", UID: w.record().GetUid(), Operation: "x"}}
+	b := &backSince{believed{err: errdefs.ErrUnavailable}}
+	e.Store = b
+	for range 3 {
+		if err := e.Scan(t.Context()); err != nil && !errdefs.IsUnavailable(err) || len(w.dropped) > 0 {
+			t.Fatalf("%v, dropped %v", err, w.dropped)
+		}
+		now = now.Add(2 * time.Hour)
+	}
+	b.err = nil
+	if err := e.Scan(t.Context()); err != nil || len(w.dropped) != 1 {
+		t.Errorf("%v, dropped %v", err, w.dropped)
 	}
 }
