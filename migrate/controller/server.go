@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -13,7 +14,9 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/ttrpc"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/dynamicpb"
 
 	"godwit.dev/godwit/api/link"
 	"godwit.dev/godwit/api/points"
@@ -29,7 +32,7 @@ const handshakeTimeout = 10 * time.Second
 // keep their class on the wire. An answer that no message takes is an error like others.
 func NewServer(more ...ttrpc.ServerOpt) (*ttrpc.Server, error) {
 	classes := ttrpc.WithUnaryServerInterceptor(func(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
-		resp, err := method(ctx, heard(ctx, unmarshal))
+		resp, err := method(ctx, heard(unmarshal))
 		if err == nil {
 			err = fits(info.FullMethod, resp)
 		}
@@ -38,19 +41,22 @@ func NewServer(more ...ttrpc.ServerOpt) (*ttrpc.Server, error) {
 	return ttrpc.NewServer(slices.Concat([]ttrpc.ServerOpt{classes}, more, points.Server())...)
 }
 
-// heard is unmarshal that lets a request of another node in only as Tidy has it.
-func heard(ctx context.Context, unmarshal ttrpc.Unmarshaler) ttrpc.Unmarshaler {
-	if _, remote := Peer(ctx); !remote {
-		return unmarshal
-	}
+// heard is unmarshal that lets a request in only as Tidy has it. What is no message at all is the
+// caller's fault, and stays it however often it is tried.
+func heard(unmarshal ttrpc.Unmarshaler) ttrpc.Unmarshaler {
 	return func(to any) error {
-		if err := unmarshal(to); err != nil {
+		m, ok := to.(proto.Message)
+		err := unmarshal(to)
+		switch {
+		case err != nil && ok:
+			if named := unmarshal(dynamicpb.NewMessage(m.ProtoReflect().Descriptor())); named != nil {
+				err = named // slower, and names the field
+			}
+			return fmt.Errorf("request: %s: %w", shown(status.Convert(err).Message()), errdefs.ErrInvalidArgument)
+		case err != nil || !ok:
 			return err
 		}
-		if m, ok := to.(proto.Message); ok {
-			return Tidy(m)
-		}
-		return nil
+		return cmp.Or(Tidy(m), complete(m.ProtoReflect()))
 	}
 }
 

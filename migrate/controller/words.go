@@ -14,7 +14,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Bounds of what another node says, in bytes: of a word, of a text that is for people, and of facts
+// Bounds of what a call says, in bytes: of a word, of a text that is for people, and of facts
 // in JSON; and of a list.
 const (
 	maxWord  = 2048
@@ -24,16 +24,18 @@ const (
 )
 
 // texts are for people: what is too long of them is cut, and control characters are shown. facts are
-// kept as they are.
+// kept as they are, commands are run in a guest.
 var (
 	texts = map[protoreflect.Name]bool{"reason": true, "note": true, "obstacles": true, "error": true, "warning": true}
 	facts = map[protoreflect.Name]bool{"receipt": true, "outcome": true}
-	lists = map[protoreflect.Name]int{"abort_on": 8}
+
+	commands = map[protoreflect.Name]bool{"args": true, "ready": true}
+	lists    = map[protoreflect.Name]int{"abort_on": 8}
 )
 
 var vmName = new(nodev1.VM).ProtoReflect().Descriptor().FullName()
 
-// Tidy makes what another node says fit for the store and for terminals: texts are cut and cleaned, and
+// Tidy makes what a call says fit for the store and for terminals: texts are cut and cleaned, and
 // fields that this build does not know are dropped. It refuses what has no such form.
 func Tidy(said proto.Message) error { return tidy(said.ProtoReflect(), "") }
 
@@ -53,7 +55,7 @@ func tidy(m protoreflect.Message, path string) (err error) {
 			if name && len(v.String()) <= maxWord {
 				return true
 			}
-			if text, err = word(f.Name(), v.String(), at); text != v.String() {
+			if text, err = word(f, v.String(), at); err == nil && text != v.String() {
 				m.Set(f, protoreflect.ValueOfString(text))
 			}
 		}
@@ -77,7 +79,7 @@ func tidyList(f protoreflect.FieldDescriptor, l protoreflect.List, at string) er
 				return err
 			}
 		case f.Kind() == protoreflect.StringKind:
-			text, err := word(f.Name(), l.Get(i).String(), at)
+			text, err := word(f, l.Get(i).String(), at)
 			if err != nil {
 				return err
 			}
@@ -88,14 +90,16 @@ func tidyList(f protoreflect.FieldDescriptor, l protoreflect.List, at string) er
 }
 
 // word is a string as it may be kept.
-func word(field protoreflect.Name, s, at string) (string, error) {
-	most := maxWord
+func word(f protoreflect.FieldDescriptor, s, at string) (string, error) {
+	field, most := f.Name(), maxWord
 	switch {
 	case texts[field]:
 		return visible.Text(visible.Cut(s, maxCut)), nil
 	case facts[field]:
 		most = maxFacts
 	case field == "after": // a place of a list, which this controller has given out
+		return s, nil
+	case commands[field]:
 		return s, nil
 	}
 	if len(s) > most {
@@ -104,5 +108,5 @@ func word(field protoreflect.Name, s, at string) (string, error) {
 	if i := strings.IndexFunc(s, unicode.IsControl); i >= 0 && !facts[field] {
 		return "", fmt.Errorf("%s: %q has a control character at byte %d: leave it away: %w", at, visible.Cut(s, 100), i, errdefs.ErrInvalidArgument)
 	}
-	return s, nil
+	return s, fitsPattern(f, s, at)
 }

@@ -29,6 +29,8 @@ type arena struct {
 	uids   map[string]string
 	rogue  *ttrpc.Client // of a node with a valid certificate
 	peer   *ttrpc.Client // the same one at the victim's peer port
+	order  *ttrpc.Client // the controller there
+	local  *ttrpc.Client // root on the controller's host, at godwitd's socket
 	policy controller.Policy
 }
 
@@ -73,7 +75,7 @@ func newArena(t *testing.T, policy controller.Policy) *arena {
 		nodev1.RegisterPeerService(srv, nil) // whoever is let through crashes it
 		return controller.ServePeer(ctx, srv, l, victim)
 	})
-	a.rogue, a.peer = connect(t, port, rogue.Client()), connect(t, peer, rogue.ClientOf("victim"))
+	a.rogue, a.peer, a.order = connect(t, port, rogue.Client()), connect(t, peer, rogue.ClientOf("victim")), connect(t, peer, first.ClientOf("victim"))
 	return a
 }
 
