@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/containerd/errdefs"
 	"github.com/vishvananda/netlink"
@@ -36,6 +37,7 @@ const (
 	atHardware = 8  // ARP: the sender's MAC, its first four bytes
 	atSender   = 12 // ARP: the rest of the MAC, the first half of the sender's address
 	atSender2  = 16 // ARP: the other half
+	atAsked    = 24 // ARP: the target's address
 )
 
 // Messages of ICMPv6 that only a router sends, and the answer to a neighbour solicitation.
@@ -63,7 +65,17 @@ func verdicts(link Link) ([]verdict, error) {
 			v6 = append(v6, a)
 		}
 	}
-	return append(append(verdicts4(mac, v4), verdictsARP(mac, v4)...), verdicts6(mac, v6)...), nil
+	return append(append(verdicts4(mac, v4), verdictsARP(mac, v4)...), verdicts6(mac, v6, routersOf(link, v6))...), nil
+}
+
+// routersOf are the gateways that have an address of the link, which could be the guest's by its form.
+func routersOf(link Link, own []netip.Addr) (all []netip.Addr) {
+	for _, r := range link.NIC.Routes {
+		if g := r.Gateway; g.Is6() && g.IsLinkLocalUnicast() && !slices.Contains(own, g) && !slices.Contains(all, g) {
+			all = append(all, g)
+		}
+	}
+	return all
 }
 
 // from are the keys of a frame of that type from the guest's MAC.
@@ -85,17 +97,19 @@ func verdicts4(mac net.HardwareAddr, own []netip.Addr) []verdict {
 	return out
 }
 
-// verdictsARP pass what speaks for the guest's addresses, and the probes of RFC 5227, which speak
-// for none. A RARP tells switches where the MAC is, and no address: a VMM sends it after a load.
+// verdictsARP pass what speaks for the guest's addresses, and the probes of RFC 5227 for them, which
+// speak for none: a probe for another's address takes it from who is probing for it. A RARP tells
+// switches where the MAC is, and no address: a VMM sends it after a load.
 func verdictsARP(mac net.HardwareAddr, own []netip.Addr) (out []verdict) {
-	sender := func(kind uint32, a netip.Addr) {
-		out = append(out, verdict{pass: true, keys: from(mac, kind,
+	sender := func(kind uint32, a netip.Addr, more ...netlink.TcU32Key) {
+		out = append(out, verdict{pass: true, keys: from(mac, kind, append([]netlink.TcU32Key{
 			key(atHardware, binary.BigEndian.Uint32(mac), 0xffffffff),
 			key(atSender, uint32(binary.BigEndian.Uint16(mac[4:]))<<16|word(a)>>16, 0xffffffff),
-			key(atSender2, word(a)<<16, 0xffff<<16))})
+			key(atSender2, word(a)<<16, 0xffff<<16)}, more...)...)})
 	}
-	for _, a := range append([]netip.Addr{netip.IPv4Unspecified()}, own...) {
+	for _, a := range own {
 		sender(etherARP, a)
+		sender(etherARP, netip.IPv4Unspecified(), key(atAsked, word(a), 0xffffffff))
 	}
 	sender(etherRARP, netip.IPv4Unspecified())
 	return out
@@ -103,9 +117,10 @@ func verdictsARP(mac net.HardwareAddr, own []netip.Addr) (out []verdict) {
 
 func word(a netip.Addr) uint32 { return binary.BigEndian.Uint32(a.AsSlice()) }
 
-// verdicts6 pass the guest's addresses and those of the link, which it makes itself. Only for them
-// may it answer. From no address come duplicate address detection and reports of multicast groups.
-func verdicts6(mac net.HardwareAddr, own []netip.Addr) (out []verdict) {
+// verdicts6 pass the guest's addresses and those of the link, which it makes itself, but those of
+// routers. Only for them may it answer. From no address come duplicate address detection, for them
+// alone, and reports of multicast groups.
+func verdicts6(mac net.HardwareAddr, own, routers []netip.Addr) (out []verdict) {
 	icmp := func(kind uint32, more ...netlink.TcU32Key) []netlink.TcU32Key {
 		return from(mac, etherIPv6, append([]netlink.TcU32Key{isICMP6, key(atPayload, kind<<24, 0xff<<24)}, more...)...)
 	}
@@ -121,6 +136,12 @@ func verdicts6(mac net.HardwareAddr, own []netip.Addr) (out []verdict) {
 	for _, next := range extensions {
 		out = append(out, verdict{keys: from(mac, etherIPv6, key(atNext, next<<8|255, 0xffff))})
 	}
+	none := address6(atSource, netip.IPv6Unspecified())
+	for _, r := range routers {
+		out = append(out, verdict{keys: from(mac, etherIPv6, address6(atSource, r)...)},
+			verdict{keys: icmp(neighborAdvert, address6(atTarget, r)...)},
+			verdict{keys: icmp(dhcp.NeighborSolicit, append(address6(atTarget, r), none...)...)})
+	}
 	for _, source := range mine(atSource) {
 		for _, target := range mine(atTarget) {
 			out = append(out, verdict{pass: true, keys: icmp(neighborAdvert, append(target, source...)...)})
@@ -130,10 +151,11 @@ func verdicts6(mac net.HardwareAddr, own []netip.Addr) (out []verdict) {
 	for _, source := range mine(atSource) {
 		out = append(out, verdict{pass: true, keys: from(mac, etherIPv6, source...)})
 	}
-	none := address6(atSource, netip.IPv6Unspecified())
+	for _, target := range mine(atTarget) {
+		out = append(out, verdict{pass: true, keys: icmp(dhcp.NeighborSolicit, append(target, none...)...)})
+	}
 	const hopByHop, once = 0, 1 // of listener reports (RFC 3810): the extension header, and the hop limit
-	return append(out, verdict{pass: true, keys: icmp(dhcp.NeighborSolicit, none...)},
-		verdict{pass: true, keys: from(mac, etherIPv6, append([]netlink.TcU32Key{key(atNext, hopByHop<<8|once, 0xffff)}, none...)...)})
+	return append(out, verdict{pass: true, keys: from(mac, etherIPv6, append([]netlink.TcU32Key{key(atNext, hopByHop<<8|once, 0xffff)}, none...)...)})
 }
 
 func address6(at int32, a netip.Addr) (keys []netlink.TcU32Key) {
