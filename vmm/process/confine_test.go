@@ -220,7 +220,12 @@ func TestOwner(t *testing.T) {
 // answers what it could not.
 func reopens(t *testing.T, u User, file *os.File, mode string) string {
 	t.Helper()
-	private, err := u.Private(file, mode != "<")
+	return reopensAs(t, u, file, mode != "<", mode)
+}
+
+func reopensAs(t *testing.T, u User, file *os.File, write bool, mode string) string {
+	t.Helper()
+	private, err := u.Private(file, write)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +237,7 @@ func reopens(t *testing.T, u User, file *os.File, mode string) string {
 	if _, err := files.Pass(private); err != nil {
 		t.Fatal(err)
 	}
-	_, said := confined(t, Launch{User: u, FDs: files.FDs()}, "(: "+mode+"/proc/self/fd/3) 2>&1 && echo opened", "")
+	_, said := confined(t, Launch{User: u, FDs: files.FDs()}, "chmod u+w /proc/self/fd/3 2>/dev/null; (: "+mode+"/proc/self/fd/3) 2>&1 && echo opened", "")
 	return said
 }
 
@@ -285,6 +290,11 @@ func TestPrivate(t *testing.T) {
 	}
 	if said := reopens(t, u, device, "<>"); !strings.Contains(said, "opened") {
 		t.Errorf("a disk that is a device: %q", said)
+	}
+	for _, mode := range []string{"<", ">"} {
+		if said := reopensAs(t, u, device, false, mode); strings.Contains(said, "opened") != (mode == "<") {
+			t.Errorf("a device that is to be read alone, opened with %s: %q", mode, said)
+		}
 	}
 	if after, err := stat(device); err != nil || after.Uid != before.Uid || after.Mode != before.Mode {
 		t.Errorf("the host's node has changed: %+v, %v", after, err)

@@ -10,22 +10,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// node makes a node of the device that info is of, for the user alone, in a file system
-// that is mounted nowhere: it goes with the last descriptor of it.
-func (u User) node(name string, info *syscall.Stat_t) (*os.File, error) {
+// node makes a node of the device that info is of, for the user alone and to be read alone unless
+// write is set, in a file system that is mounted nowhere: it goes with the last descriptor of it.
+func (u User) node(name string, info *syscall.Stat_t, write bool) (*os.File, error) {
+	mode := info.Mode&syscall.S_IFMT | 0o400
+	if write {
+		mode |= 0o200
+	}
 	dir, err := memoryFS()
 	if err != nil {
 		return nil, fmt.Errorf("make a node of %s: %w", name, err)
 	}
 	defer dir.Close()
-	if err := u.mknod(dir, "node", info.Mode&syscall.S_IFMT|0o600, info.Rdev); err != nil {
+	if err := u.mknod(dir, "node", mode, info.Rdev); err != nil {
 		return nil, fmt.Errorf("make a node of %s: %w: %w", name, errdefs.ErrFailedPrecondition, err)
 	}
 	fd, err := unix.Openat(int(dir.Fd()), "node", unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open the node of %s: %w", name, err)
 	}
-	return os.NewFile(uintptr(fd), name), nil
+	node := os.NewFile(uintptr(fd), name)
+	if err := readOnly(dir); err != nil { // the node is the user's, who could change its mode
+		return nil, errors.Join(fmt.Errorf("make a node of %s: %w", name, err), node.Close())
+	}
+	return node, nil
+}
+
+// readOnly has nobody change what lies in a mount. Devices in it are opened for writing all the same.
+func readOnly(mount *os.File) error {
+	return unix.MountSetattr(int(mount.Fd()), "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
 }
 
 // mknod makes a node below dir, whatever the umask says, that is the user's.

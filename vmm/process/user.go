@@ -45,7 +45,7 @@ func (u User) Private(file *os.File, write bool) (*os.File, error) {
 	readable := info.Mode&0o004 != 0 || int(info.Uid) == u.ID
 	switch {
 	case info.Mode&syscall.S_IFMT != syscall.S_IFREG:
-		return u.node(file.Name(), info)
+		return u.node(file.Name(), info, write)
 	case write:
 		if err := file.Chown(u.ID, -1); err != nil {
 			return nil, fmt.Errorf("give %s to user %d: %w: %w", file.Name(), u.ID, errdefs.ErrInvalidArgument, err)
