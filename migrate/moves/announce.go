@@ -3,6 +3,7 @@ package moves
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"godwit.dev/godwit/migrate/cluster"
@@ -25,12 +26,17 @@ type Speaker interface {
 	// the first n of them.
 	Untold() []*nodev1.MoveEvent
 	Told(n int)
-	// Heard takes the controller's answer.
+	// Heard takes the controller's answer, and may be long about it.
 	Heard(ctx context.Context, resp *nodev1.AnnounceResponse) error
 }
 
-// Live tells the controller that a node lives, for as long as it does.
+// Live tells the controller that a node lives, for as long as it does. No sign of life waits for what
+// the node does about an answer: of the answers that come meanwhile it hears the newest.
 func Live(ctx context.Context, to Announcer, node Speaker) {
+	answers := make(chan *nodev1.AnnounceResponse, 1)
+	var hearing sync.WaitGroup
+	hearing.Go(func() { hear(ctx, node, answers) })
+	defer hearing.Wait()
 	said := ""
 	for ctx.Err() == nil {
 		own := node.Untold()
@@ -41,21 +47,41 @@ func Live(ctx context.Context, to Announcer, node Speaker) {
 		}
 		if err == nil {
 			pause = max(minAnnounce, time.Duration(resp.GetAgainMs())*time.Millisecond)
-			err = node.Heard(ctx, resp)
-		}
-		text := ""
-		switch {
-		case err == nil:
-		case ctx.Err() == nil && said != err.Error():
+			select {
+			case <-answers: // an older one
+			default:
+			}
+			answers <- resp
+		} else if said != err.Error() && ctx.Err() == nil {
 			slog.WarnContext(ctx, "controller does not hear of this node", "error", err)
-			fallthrough
-		default:
-			text = err.Error()
 		}
-		said = text
+		said = text(err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
 		}
 	}
+}
+
+// hear has the node act on answers, one after the other.
+func hear(ctx context.Context, node Speaker, answers <-chan *nodev1.AnnounceResponse) {
+	said := ""
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case resp := <-answers:
+			err := node.Heard(ctx, resp)
+			if err != nil && said != err.Error() && ctx.Err() == nil {
+				slog.WarnContext(ctx, "controller's answer waits", "error", err)
+			}
+			said = text(err)
+		}
+	}
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }

@@ -1,0 +1,53 @@
+package moves
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// board counts signs of life.
+type board struct{ signs atomic.Int64 }
+
+func (b *board) Announce(context.Context, *nodev1.AnnounceRequest) (*nodev1.AnnounceResponse, error) {
+	return &nodev1.AnnounceResponse{AgainMs: 5000, Incarnation: uint64(b.signs.Add(1))}, nil
+}
+
+// slow is a node that takes its time over each answer.
+type slow struct {
+	takes time.Duration
+	heard []uint64
+}
+
+func (*slow) Self() *nodev1.NodeInfo      { return &nodev1.NodeInfo{Name: "n1"} }
+func (*slow) Untold() []*nodev1.MoveEvent { return nil }
+func (*slow) Told(int)                    {}
+func (s *slow) Heard(ctx context.Context, resp *nodev1.AnnounceResponse) error {
+	s.heard = append(s.heard, resp.GetIncarnation())
+	select {
+	case <-ctx.Done():
+	case <-time.After(s.takes):
+	}
+	return ctx.Err()
+}
+
+// A node that is long about what an answer asks for, such as a report or the settling of all records,
+// goes on telling that it lives, and hears the newest answer after that.
+func TestSignsOfLifeWaitForNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 61*time.Second)
+		defer cancel()
+		b, n := &board{}, &slow{takes: 32 * time.Second}
+		Live(ctx, b, n)
+		if got := b.signs.Load(); got != 13 {
+			t.Errorf("%d signs of life in a minute, want 13", got)
+		}
+		if len(n.heard) != 2 || n.heard[0] != 1 || n.heard[1] != 7 {
+			t.Errorf("it heard answers %v, want the first, and the newest after 32 s", n.heard)
+		}
+	})
+}
