@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/containerd/errdefs"
 
@@ -79,12 +78,18 @@ func (s *Service) judge(ctx context.Context, was *nodev1.Record, change transiti
 		return fmt.Errorf("operation %s of VM %s/%s: its record lists %d snapshots, of %d that it may: delete some (godwit snapshot prune): %w",
 			op.GetId(), op.GetVm().GetNamespace(), op.GetVm().GetId(), n, maxListed, errdefs.ErrResourceExhausted)
 	}
-	if opens && op.GetKind() == nodev1.Kind_KIND_WAKE {
-		if err := s.policy.Pull.Allows(ctx, was, op.GetDestination()); err != nil {
+	if opens && op.GetKind() == nodev1.Kind_KIND_WAKE || claims(was, now, peer) {
+		if err := s.policy.Pull.Allows(ctx, was, peer); err != nil {
 			return err
 		}
 	}
 	return s.tally.admit(ctx, s, peer, was == nil, opens)
+}
+
+// claims reports whether a node takes a VM that has snapshots and that nobody has: from then on it is
+// the one that had the VM last, and may restore them.
+func claims(was, now *nodev1.Record, peer string) bool {
+	return len(was.GetSnapshots()) > 0 && was.GetOperation() == nil && was.GetOwner().GetNode() != peer && now.GetOwner().GetNode() == peer
 }
 
 // place refuses an operation whose snapshot would lie where the VM's do not: whoever deletes it
@@ -119,22 +124,23 @@ func knows(rec *nodev1.Record, repository string) bool {
 // prefixes are those that records name at the first question: of before there was a policy, or of
 // before it was changed. No node adds to them.
 type prefixes struct {
-	mu    sync.Mutex
+	turn  turn // who reads them
 	known map[string]bool
 }
 
 func (p *prefixes) read(ctx context.Context, s *Service) (map[string]bool, error) {
-	p.mu.Lock()
-	known := p.known
-	p.mu.Unlock()
-	if known != nil {
-		return known, nil
+	if err := p.turn.take(ctx); err != nil {
+		return nil, err
+	}
+	defer p.turn.leave()
+	if p.known != nil {
+		return p.known, nil
 	}
 	all, err := s.List(ctx, &nodev1.ListRequest{})
 	if err != nil {
 		return nil, err
 	}
-	known = map[string]bool{}
+	known := map[string]bool{}
 	for _, rec := range all.GetRecords() {
 		places := []string{rec.GetRepository()}
 		for _, ref := range rec.GetSnapshots() {
@@ -146,8 +152,6 @@ func (p *prefixes) read(ctx context.Context, s *Service) (map[string]bool, error
 			}
 		}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.known = known
 	return known, nil
 }

@@ -33,7 +33,9 @@ type Service struct {
 var _ nodev1.RecordsService = (*Service)(nil)
 
 // New serves st.
-func New(st store.Store) *Service { return &Service{store: st, now: time.Now} }
+func New(st store.Store) *Service {
+	return &Service{store: st, now: time.Now, tally: tally{turn: newTurn()}, prefixes: prefixes{turn: newTurn()}}
+}
 
 // conflictRetries bounds how often a call loses the compare-and-swap: each loss means
 // that another call has won, so that the bound is met only under a storm on one VM.

@@ -20,8 +20,11 @@ const (
 
 // tally counts what each node has in the store.
 type tally struct {
+	turn turn // who counts
+
 	mu         sync.Mutex
 	at         time.Time
+	took       time.Duration
 	records    map[string]int // that it has made
 	operations map[string]int // that it drives
 }
@@ -56,16 +59,30 @@ func (t *tally) admit(ctx context.Context, s *Service, node string, makes, opens
 	return nil
 }
 
-// count answers what a node has, by a count that is no older than that.
-func (t *tally) count(ctx context.Context, s *Service, node string, old time.Duration) (records, operations int, err error) {
+// counted answers what a node has, if that was counted after then, or is no older than that. A count
+// that takes long is good for longer: whoever asks without end keeps nobody busy with it.
+func (t *tally) counted(node string, now, then time.Time, old time.Duration) (records, operations int, ok bool) {
 	t.mu.Lock()
-	fresh := t.records != nil && s.now().Sub(t.at) < old
-	records, operations = t.records[node], t.operations[node]
-	t.mu.Unlock()
-	if fresh {
+	defer t.mu.Unlock()
+	ok = t.records != nil && (now.Sub(t.at) < max(old, 10*t.took) || t.at.After(then))
+	return t.records[node], t.operations[node], ok
+}
+
+// count answers what a node has, by a count that is no older than that. However many ask at once,
+// one counts.
+func (t *tally) count(ctx context.Context, s *Service, node string, old time.Duration) (records, operations int, err error) {
+	asked := s.now()
+	if records, operations, ok := t.counted(node, asked, asked, old); ok {
 		return records, operations, nil
 	}
+	if err := t.turn.take(ctx); err != nil {
+		return 0, 0, err
+	}
+	defer t.turn.leave()
 	begun := s.now()
+	if records, operations, ok := t.counted(node, begun, asked, old); ok {
+		return records, operations, nil
+	}
 	all, err := s.List(ctx, &nodev1.ListRequest{})
 	if err != nil {
 		return 0, 0, err
@@ -81,6 +98,6 @@ func (t *tally) count(ctx context.Context, s *Service, node string, old time.Dur
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.at, t.records, t.operations = begun, made, driven
+	t.at, t.took, t.records, t.operations = begun, s.now().Sub(begun), made, driven
 	return made[node], driven[node], nil
 }
