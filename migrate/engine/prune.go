@@ -118,8 +118,12 @@ func (e *Engine) pruneLeftover(ctx context.Context, l leftover, dry bool) *nodev
 }
 
 // collect has layout directories drop the files that nothing lists: nothing lists those of
-// a capture that is under way either, however old the first of them are.
+// a capture that is under way either, however old the first of them are. Records that are an old copy
+// know of no such capture: they free nothing.
 func (e *Engine) collect(ctx context.Context, all []*nodev1.Record, mine func(*nodev1.VM) bool, dry bool) (list []*nodev1.Pruned, err error) {
+	if err := e.vouched(ctx); err != nil {
+		return nil, err
+	}
 	for _, rec := range all {
 		repository := e.opts.Repository(rec)
 		if !mine(rec.GetVm()) || repository == "" || rec.GetOperation() != nil {
@@ -145,7 +149,7 @@ func (e *Engine) abandoned(ctx context.Context, dry bool) (list []*nodev1.Pruned
 	return list, errors.Join(records(known.err), err)
 }
 
-// knownUIDs are the VMs that have a record. While the records do not answer, all have.
+// knownUIDs are the VMs that have a record. While the records do not answer, or do not count, all have.
 type knownUIDs struct {
 	engine  *Engine
 	answers map[string]bool
@@ -161,7 +165,13 @@ func (k *knownUIDs) has(ctx context.Context, uid string) bool {
 		k.err = err
 		return true
 	}
-	k.answers[uid] = slices.ContainsFunc(all.GetRecords(), func(r *nodev1.Record) bool { return r.GetUid() == uid })
+	known := slices.ContainsFunc(all.GetRecords(), func(r *nodev1.Record) bool { return r.GetUid() == uid })
+	if !known {
+		if k.err = k.engine.vouched(ctx); k.err != nil {
+			return true
+		}
+	}
+	k.answers[uid] = known
 	return k.answers[uid]
 }
 

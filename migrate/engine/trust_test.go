@@ -108,3 +108,21 @@ func TestScanAsksTheStore(t *testing.T) {
 		t.Errorf("%v, dropped %v", err, w.dropped)
 	}
 }
+
+// Records that do not count free no file of a layout: they may not know of a capture that is under
+// way, nor of a VM that was made after the copy.
+func TestOldRecordsFreeNothing(t *testing.T) {
+	w := asleep(t)
+	e := w.start("n1")
+	for _, scans := range []bool{true, false} {
+		e.opts.Retention = Retention{Keep: 1, Grace: time.Minute, Scans: scans}
+		for _, err := range []error{errdefs.ErrUnavailable, nil} {
+			e.Store, e.scan.next = &believed{err: err}, time.Time{}
+			w.forsaken, w.files = []string{"unknown"}, 3
+			got := e.Scan(t.Context())
+			if kept := len(w.forsaken) == 1 && w.files == 3; kept != (err != nil) || errdefs.IsUnavailable(got) != (err != nil) {
+				t.Errorf("scans %t, records %v: %v and %d files are left: %v", scans, err, w.forsaken, w.files, got)
+			}
+		}
+	}
+}
