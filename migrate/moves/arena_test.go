@@ -24,13 +24,17 @@ import (
 
 // arena is a controller on TCP, with a store in which a victim has VMs of each kind.
 type arena struct {
-	store  *store.Bolt
-	board  *cluster.Board
-	uids   map[string]string
-	rogue  *ttrpc.Client // of a node with a valid certificate
-	peer   *ttrpc.Client // the same one at the victim's peer port
-	order  *ttrpc.Client // the controller there
-	local  *ttrpc.Client // root on the controller's host, at godwitd's socket
+	store *store.Bolt
+	board *cluster.Board
+	uids  map[string]string
+	rogue *ttrpc.Client // of a node with a valid certificate
+	peer  *ttrpc.Client // the same one at the victim's peer port
+	order *ttrpc.Client // the controller there
+	local *ttrpc.Client // root on the controller's host, at godwitd's socket
+
+	moves  *Service                      // of the controller
+	seen   *record.Client                // the records as the rogue's engine sees them
+	peers  map[string]nodev1.PeerService // nodes that the controller reaches
 	policy controller.Policy
 }
 
@@ -51,12 +55,16 @@ func newArena(t *testing.T, policy controller.Policy) *arena {
 		t.Fatal(err)
 	}
 	first := load(t, dir)
+	a.moves = &Service{Self: "first", Records: records, Engine: orders{records}, Board: a.board, Pull: policy.Pull, Peer: func(node string) (nodev1.PeerService, error) {
+		if p := a.peers[node]; p != nil {
+			return p, nil
+		}
+		return nil, errdefs.ErrUnavailable
+	}}
 	port := serve(t, func(ctx context.Context, srv *ttrpc.Server, l net.Listener) error {
 		nodev1.RegisterRecordsService(srv, records)
 		nodev1.RegisterStoreService(srv, controller.NewIncarnations(a.store, a.store, "first", func() []string { return []string{"victim", "rogue", "third"} }, nil))
-		nodev1.RegisterMovesService(srv, &Service{Self: "first", Records: records, Engine: orders{records}, Board: a.board, Pull: policy.Pull, Peer: func(node string) (nodev1.PeerService, error) {
-			return nil, errdefs.ErrUnavailable
-		}})
+		nodev1.RegisterMovesService(srv, a.moves)
 		return controller.ServeTLS(ctx, srv, l, first, authority)
 	})
 	join := func(node string) *pki.Identity {
@@ -76,6 +84,8 @@ func newArena(t *testing.T, policy controller.Policy) *arena {
 		return controller.ServePeer(ctx, srv, l, victim)
 	})
 	a.rogue, a.peer, a.order = connect(t, port, rogue.Client()), connect(t, peer, rogue.ClientOf("victim")), connect(t, peer, first.ClientOf("victim"))
+	a.seen = record.Remote([]string{port}, rogue.Client())
+	t.Cleanup(func() { _ = a.seen.Close() })
 	return a
 }
 
