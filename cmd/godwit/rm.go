@@ -12,7 +12,7 @@ import (
 )
 
 func newRm(opts *options) *cobra.Command {
-	request, order := &nodev1.ForgetRequest{}, finalOrder{}
+	request, order, byUID := &nodev1.ForgetRequest{}, finalOrder{}, false
 	cmd := &cobra.Command{
 		Use:   "rm VM",
 		Short: "End the record of a VM, and its snapshots; or a VM that runs, behind a final snapshot",
@@ -23,7 +23,12 @@ func newRm(opts *options) *cobra.Command {
 			"has it back, godwit rm --force VM gives it up. While that fails the VM runs on, and its node tries again, also\n" +
 			"over a restart, until it succeeds, fails for good, or is called off (--cancel).",
 		PreRunE: func(cmd *cobra.Command, _ []string) error { return order.check(cmd.Flags()) },
-		RunE: opts.onVM(func(cmd *cobra.Command, node nodev1.NodeService, vm *nodev1.VM) error {
+		RunE: opts.onVM(func(cmd *cobra.Command, node nodev1.NodeService, vm *nodev1.VM) (err error) {
+			if byUID {
+				if vm, err = vmOfUID(cmd.Context(), node, vm.GetId()); err != nil {
+					return err
+				}
+			}
 			if order.cancel {
 				return callOff(cmd, opts, node, vm)
 			}
@@ -46,6 +51,7 @@ func newRm(opts *options) *cobra.Command {
 		}),
 	}
 	flags := cmd.Flags()
+	flags.BoolVar(&byUID, "uid", false, "VM is its uid (godwit ps -o json): for one whose name cannot be written, such as one with a slash")
 	flags.BoolVar(&request.Force, "force", false, "give up the state of a VM that sleeps")
 	flags.StringVar(&request.LostNode, "lost-node", "", "with --force, on the controller: the node that owns the VM is gone for good, or never was, and runs nothing")
 	flags.BoolVar(&request.KeepSnapshots, "keep-snapshots", false, "leave the snapshots in the registry")
