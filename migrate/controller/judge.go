@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/migrate/store"
 	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -22,6 +23,10 @@ import (
 func (i *Incarnations) judge(ctx context.Context, state *nodev1.StoreState, req *nodev1.ReportRequest) (*nodev1.StoreState, error) {
 	v := &verdict{node: req.GetNode(), now: i.now()}
 	latest := uint64(max(0, i.now().Unix())) + 1
+	spoken, err := i.spoken(ctx, state, req.GetNode())
+	if err != nil {
+		return nil, err
+	}
 	if seen := req.GetIncarnation(); seen > state.GetIncarnation() {
 		v.add(nil, "", seen <= latest, seen > latest, "it has seen incarnation %d of the store, which is at %d", seen, state.GetIncarnation())
 	}
@@ -33,13 +38,21 @@ func (i *Incarnations) judge(ctx context.Context, state *nodev1.StoreState, req 
 		rec, name := transition.Lift(st.Record, state.GetIncarnation()), h.GetVm().GetNamespace()+"/"+h.GetVm().GetId()
 		switch {
 		case rec == nil, h.GetUid() != rec.GetUid(), !(transition.Holder{Held: h}).Has(), h.GetGeneration() <= rec.GetGeneration():
-			if _, err := i.late(ctx, state, rec, req.GetNode(), h); err != nil {
+			if spoken {
+				break
+			}
+			if err := i.late(ctx, state, rec, req.GetNode(), h); err != nil {
 				return nil, err
 			}
 		case record.Predates(rec, h.GetGeneration()): // a node that was away: the record's word is newer
 		default:
 			absurd := h.GetGeneration() >= record.Floor(latest)
 			v.add(h.GetVm(), rec.GetOwner().GetNode(), !absurd && mayHold(rec, req.GetNode()), absurd, "it has VM %s under generation %d, its record is at %d", name, h.GetGeneration(), rec.GetGeneration())
+		}
+	}
+	if !spoken {
+		if err := i.notes.Note(ctx, kindReport, reportKey(state, req.GetNode()), []byte{}); err != nil {
+			return nil, fmt.Errorf("note that node %s has reported: %w", req.GetNode(), err)
 		}
 	}
 	return i.change(ctx, func(now *nodev1.StoreState) (bool, error) {
@@ -115,16 +128,29 @@ func mayHold(rec *nodev1.Record, node string) bool {
 	return rec.GetOwner().GetNode() == "" || slices.Contains([]string{rec.GetOwner().GetNode(), op.GetSource(), op.GetDestination()}, node)
 }
 
+// spoken reports whether a node has reported to this incarnation of the store before. What it had then
+// was settled: no later word of it gives it a VM. A store that was never put back gives nobody any.
+func (i *Incarnations) spoken(ctx context.Context, state *nodev1.StoreState, node string) (bool, error) {
+	if state.GetIncarnation() == 0 {
+		return true, nil
+	}
+	notes, err := i.notes.Notes(ctx, kindReport, "")
+	if err != nil {
+		return false, fmt.Errorf("look whether node %s has reported: %w", node, err)
+	}
+	return slices.ContainsFunc(notes, func(n store.Note) bool { return n.Key == reportKey(state, node) }), nil
+}
+
 // late gives a VM to a node that has it since before the store was put back, and of which the
 // store did not know when it was settled. Nobody has claimed the VM since.
-func (i *Incarnations) late(ctx context.Context, state *nodev1.StoreState, rec *nodev1.Record, node string, h *nodev1.Held) (*nodev1.Record, error) {
+func (i *Incarnations) late(ctx context.Context, state *nodev1.StoreState, rec *nodev1.Record, node string, h *nodev1.Held) error {
 	if rec == nil || state.GetIncarnation() == 0 || rec.GetUid() != h.GetUid() || rec.GetOwner().GetNode() != "" || rec.GetOperation() != nil ||
 		rec.GetGeneration() != record.Lifted(rec.GetCopied(), state.GetIncarnation()) {
-		return rec, nil
+		return nil
 	}
-	rec, err := i.settleOne(ctx, state, h.GetVm(), []transition.Holder{{Node: node, Held: h}})
+	_, err := i.settleOne(ctx, state, h.GetVm(), []transition.Holder{{Node: node, Held: h}})
 	if errdefs.IsConflict(err) { // somebody has claimed it now
-		return rec, nil
+		return nil
 	}
-	return rec, err
+	return err
 }

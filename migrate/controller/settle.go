@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -44,15 +45,19 @@ func (i *Incarnations) Tend(ctx context.Context) error {
 		}
 		return err
 	}
-	return i.forget(ctx)
+	return i.forget(ctx, state)
 }
 
-// forget drops the reports, which are settled.
-func (i *Incarnations) forget(ctx context.Context) error {
+// forget drops the reports, which are settled: that there was one of this incarnation stays (spoken).
+func (i *Incarnations) forget(ctx context.Context, state *nodev1.StoreState) error {
 	notes, err := i.notes.Notes(ctx, kindReport, "")
 	errs := []error{err}
 	for _, n := range notes {
-		errs = append(errs, i.notes.Note(ctx, kindReport, n.Key, nil))
+		var left []byte
+		if strings.HasPrefix(n.Key, reportKey(state, "")) {
+			left = []byte{}
+		}
+		errs = append(errs, i.notes.Note(ctx, kindReport, n.Key, left))
 	}
 	return errors.Join(errs...)
 }
