@@ -98,6 +98,10 @@ func (j *Journal) mapped(pid int) (bool, error) {
 	if j.RAM == "" {
 		return false, fmt.Errorf("process %d: the VM's RAM has no name", pid)
 	}
+	ram, err := resolved(j.RAM)
+	if err != nil {
+		return false, fmt.Errorf("look who process %d is: %w", pid, err)
+	}
 	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "maps"))
 	if proc.Missing(err) {
 		return false, nil
@@ -108,9 +112,19 @@ func (j *Journal) mapped(pid int) (bool, error) {
 	for line := range bytes.Lines(data) {
 		// address perms offset dev inode path: proc_pid_maps(5). The path may have blanks.
 		path := strings.TrimSuffix(strings.TrimSpace(string(line)), " (deleted)")
-		if strings.HasSuffix(path, " "+j.RAM) {
+		if strings.HasSuffix(path, " "+j.RAM) || strings.HasSuffix(path, " "+ram) {
 			return true, nil
 		}
 	}
 	return false, nil
+}
+
+// resolved is a path as the kernel lists it, in which no directory is a link. The file may be gone,
+// and the directory too.
+func resolved(path string) (string, error) {
+	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if errors.Is(err, os.ErrNotExist) {
+		return path, nil
+	}
+	return filepath.Join(dir, filepath.Base(path)), err
 }
