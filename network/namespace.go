@@ -6,11 +6,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 
 	"github.com/containerd/errdefs"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/api/osthread"
 )
 
 // Do runs f on a thread of its own in the network namespace at path. The thread is
@@ -70,7 +71,7 @@ func newNamespace(path string, within func() error) (err error) {
 		return fmt.Errorf("make namespace %s: %w", path, err)
 	}
 	f.Close()
-	err = onThread(func() error {
+	err = osthread.Do(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("unshare: %w", err)
 		}
@@ -165,28 +166,10 @@ func openNamespace(path string) (*os.File, error) {
 }
 
 func within(ns *os.File, f func() error) error {
-	return onThread(func() error {
+	return osthread.Do(func() error {
 		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("enter network namespace %s: %w", ns.Name(), err)
 		}
 		return f()
 	})
-}
-
-// onThread runs f on a thread that no goroutine uses afterwards.
-func onThread(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		err := errors.New("function on its own thread did not return")
-		defer func() { done <- err }()
-		runtime.LockOSThread()
-		if unix.Gettid() == unix.Getpid() {
-			// The first thread never ends, and /proc/self speaks of it.
-			err = onThread(f)
-			runtime.UnlockOSThread()
-			return
-		}
-		err = f() // still locked: the thread ends with the goroutine
-	}()
-	return <-done
 }

@@ -6,31 +6,27 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/api/osthread"
 )
 
 // inPrivateNamespace runs fn on a thread with a mount namespace of its own: what fn
 // mounts is seen by nobody else and is gone with the thread, also after a crash. fn
 // must stay on its goroutine for whatever looks at these mounts.
 func inPrivateNamespace(fn func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+	return osthread.Do(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-			done <- fmt.Errorf("make mount namespace: %w", err)
-			return
+			return fmt.Errorf("make mount namespace: %w", err)
 		}
 		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-			done <- fmt.Errorf("make mount namespace private: %w", err)
-			return
+			return fmt.Errorf("make mount namespace private: %w", err)
 		}
-		done <- fn()
-	}()
-	return <-done
+		return fn()
+	})
 }
 
 // useOverlay shows use the merged tree of dirs, read-only. The working directory of

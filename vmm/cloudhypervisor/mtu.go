@@ -2,10 +2,11 @@ package cloudhypervisor
 
 import (
 	"fmt"
-	"runtime"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/api/osthread"
 )
 
 // tunGetDevNetNS asks a tap's descriptor for the network namespace that it lies in.
@@ -14,12 +15,7 @@ const tunGetDevNetNS = 0x54e3
 // setMTU makes the tap's MTU that of the guest's NIC. The VMM tells the guest what its tap
 // has, and may not change it itself: it has no rights to the network.
 func setMTU(fd, mtu int) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
-		done <- setMTUHere(fd, mtu)
-	}()
-	if err := <-done; err != nil {
+	if err := osthread.Do(func() error { return setMTUHere(fd, mtu) }); err != nil {
 		return fmt.Errorf("set MTU of tap: %w: %w", errdefs.ErrInvalidArgument, err)
 	}
 	return nil

@@ -10,6 +10,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/api/osthread"
 )
 
 // nodes are those of /dev that any VMM may open: the kernel's own numbers of them.
@@ -42,13 +44,13 @@ func (l Launch) ownMounts() error {
 
 // Confinable tries whether a process of that user can be started Confined, with that device;
 // 0: root; empty: none.
-func Confinable(user int, device string) (err error) {
-	onThread(func() {
-		if err = (Launch{User: User{ID: user}, Device: device}).ownMounts(); err == nil {
-			err = dropRights()
+func Confinable(user int, device string) error {
+	return osthread.Do(func() error {
+		if err := (Launch{User: User{ID: user}, Device: device}).ownMounts(); err != nil {
+			return err
 		}
+		return dropRights()
 	})
-	return err
 }
 
 // ownDevice makes the user's own node of the device that the process opens by its path.

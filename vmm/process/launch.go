@@ -10,6 +10,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/api/osthread"
 )
 
 // Launch describes how a VMM is started.
@@ -38,7 +40,7 @@ type Launch struct {
 // process has its own session and / as its directory, no capability, even as root, and no way to
 // one, dumps no core, and has no death signal: it outlives the shim.
 func (l Launch) Start() (p *Process, err error) {
-	onThread(func() {
+	err = osthread.Do(func() (err error) {
 		p, err = l.startHere()
 		if errors.Is(err, errSpoiled) {
 			l.Userfault = false
@@ -47,6 +49,7 @@ func (l Launch) Start() (p *Process, err error) {
 				p.Untracked = spoiled
 			}
 		}
+		return err
 	})
 	return p, err
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/api/osthread"
 )
 
 // node makes a node of the device that info is of, for the user alone and to be read alone unless
@@ -111,7 +113,10 @@ func Detached(file *os.File) (*os.File, error) {
 // idMap is a user namespace that maps the owner of a file to the user. It takes a process
 // to make one, which is ended at its exec: it executes nothing.
 func idMap(info *syscall.Stat_t, user int) (file *os.File, err error) {
-	onThread(func() { file, err = idMapHere(info, user) }) // it traces
+	err = osthread.Do(func() (err error) { // it traces
+		file, err = idMapHere(info, user)
+		return err
+	})
 	return file, err
 }
 

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/api/osthread"
 )
 
 // Seal takes the host's files from a process that was started Confined: its root is an
@@ -14,8 +16,7 @@ import (
 // its libraries among them, and got nothing yet that a stranger made. In keep are those of
 // "/dev" and "/proc" that it opens later: its own nodes, and a /proc in which it sees itself.
 func (p *Process) Seal(keep ...string) error {
-	var err error
-	if onThread(func() { err = p.sealHere(keep) }); err != nil {
+	if err := osthread.Do(func() error { return p.sealHere(keep) }); err != nil {
 		return fmt.Errorf("take the host's files from process %d: %w", p.PID, err)
 	}
 	return nil

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	"golang.org/x/sys/unix"
+	"godwit.dev/godwit/api/osthread"
 )
 
 // However many threads are made for processes, the program's first one is as it was: what /proc
@@ -16,14 +16,9 @@ func TestFirstThreadIsSpared(t *testing.T) {
 	var group sync.WaitGroup
 	for range 64 {
 		group.Go(func() {
-			onThread(func() {
-				if unix.Gettid() == unix.Getpid() {
-					t.Error("the first thread was given away")
-				}
-				if err := dropRights(); err != nil {
-					t.Error(err)
-				}
-			})
+			if err := osthread.Do(dropRights); err != nil {
+				t.Error(err)
+			}
 		})
 	}
 	group.Wait()
