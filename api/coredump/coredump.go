@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package coredump keeps the memory of a program, in which there are keys or the RAM of
 // guests, from the files that a crash leaves.
 package coredump

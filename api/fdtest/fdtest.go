@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package fdtest takes the file descriptors of a test's process away, as a daemon that has
 // reached its limit (RLIMIT_NOFILE) lacks them.
 package fdtest
