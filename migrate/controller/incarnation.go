@@ -62,6 +62,9 @@ type Incarnations struct {
 	now   func() time.Time
 
 	settling sync.Mutex
+
+	mu        sync.Mutex
+	reporting map[string]bool // nodes whose report is being looked at
 }
 
 var _ nodev1.StoreService = (*Incarnations)(nil)
@@ -71,7 +74,7 @@ func NewIncarnations(st store.Store, notes store.Notes, self string, known func(
 	if now == nil {
 		now = time.Now
 	}
-	return &Incarnations{store: st, notes: notes, self: self, known: known, now: now}
+	return &Incarnations{store: st, notes: notes, self: self, known: known, now: now, reporting: map[string]bool{}}
 }
 
 // State implements nodev1.StoreService. It settles what waits for that.

@@ -30,6 +30,11 @@ func (i *Incarnations) Report(ctx context.Context, req *nodev1.ReportRequest) (*
 	if err := checkReport(req); err != nil {
 		return nil, err
 	}
+	done, err := i.alone(req.GetNode())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	state, err := i.store.State(ctx)
 	switch {
 	case err != nil:
@@ -58,6 +63,22 @@ func (i *Incarnations) Report(ctx context.Context, req *nodev1.ReportRequest) (*
 		err = i.Tend(ctx)
 	}
 	return state, err
+}
+
+// alone refuses a report of a node of which one is being looked at: each costs a look at all records
+// that it names, and a node that sends many holds up nobody but itself.
+func (i *Incarnations) alone(node string) (done func(), err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.reporting[node] {
+		return nil, fmt.Errorf("report of node %s: an earlier one is being looked at: wait for its answer: %w", node, errdefs.ErrUnavailable)
+	}
+	i.reporting[node] = true
+	return func() {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		delete(i.reporting, node)
+	}, nil
 }
 
 func reportKey(state *nodev1.StoreState, node string) string {
