@@ -49,8 +49,9 @@ func (m *meter) rate() float64 { return float64(m.n>>20) / m.last.Sub(m.first).S
 // withRawPort gives the VM one more virtio-serial port, which nothing of ours uses.
 func (m *machine) withRawPort() (socket string) {
 	m.t.Helper()
-	socket = filepath.Join(m.dir, "raw.sock")
-	script := filepath.Join(m.dir, "qemu")
+	dir := m.t.TempDir() // the VMM has a /dev of its own, without m.dir
+	socket = filepath.Join(dir, "raw.sock")
+	script := filepath.Join(dir, "qemu")
 	write(m.t, script, fmt.Sprintf("#!/bin/sh\nexec qemu-system-x86_64 \"$@\" -chardev socket,id=raw,path=%s,server=on,wait=off "+
 		"-device virtio-serial-pci,id=rawbus,disable-legacy=on -device virtserialport,bus=rawbus.0,nr=1,chardev=raw,name=raw\n", socket))
 	if err := os.Chmod(script, 0o700); err != nil {

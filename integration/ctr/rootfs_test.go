@@ -57,7 +57,7 @@ func TestRootfs(t *testing.T) {
 			}
 		})
 	}
-	disks, err := os.ReadDir(filepath.Join(n.Dir, "lib", "cache", "disks"))
+	disks, err := os.ReadDir(filepath.Join(n.Dir, "lib", "cache", "verified"))
 	if err != nil || len(disks) != 1 {
 		t.Errorf("the cache holds %v, %v; want the one disk that four VMs needed", disks, err)
 	}

@@ -61,7 +61,7 @@ func TestFullDisk(t *testing.T) {
 			}
 			dirs := []string{p.dir, filepath.Join(p.dir, "..", "cache", "tmp")}
 			if tt.full == "cache" { // what is unpacked whole stays there for the next VM
-				dirs = append(dirs, filepath.Join(p.dir, "..", "cache", "disks"))
+				dirs = append(dirs, filepath.Join(p.dir, "..", "cache", "verified"))
 			}
 			for _, dir := range dirs {
 				if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {

@@ -224,7 +224,7 @@ func TestRefusedLeavesNothing(t *testing.T) {
 			if err == nil || !tt.is(err) || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %+v, %v, want its class and %q", f, err, tt.want)
 			}
-			for _, dir := range []string{p.dir, filepath.Join(p.dir, "..", "cache", "tmp"), filepath.Join(p.dir, "..", "cache", "disks")} {
+			for _, dir := range []string{p.dir, filepath.Join(p.dir, "..", "cache", "tmp"), filepath.Join(p.dir, "..", "cache", "verified")} {
 				if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 					t.Errorf("%s holds %v, %v", dir, left, err)
 				}
