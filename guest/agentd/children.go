@@ -127,12 +127,18 @@ func inPidNamespace(pid int, start func() error) error {
 	return <-result
 }
 
-// signal sends sig to a process that spawn started unless it has been reaped.
-func (c *children) signal(one *spawned, sig unix.Signal) error {
+// unreaped calls do with the pid of a process that spawn started, which nobody reaps meanwhile.
+// ESRCH says that it has been reaped: its pid may be another's.
+func (c *children) unreaped(one *spawned, do func(pid int) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if one == nil || c.runs[one.pid] != one {
 		return unix.ESRCH
 	}
-	return unix.Kill(one.pid, sig) // nobody reaps it meanwhile
+	return do(one.pid)
+}
+
+// signal sends sig to a process that spawn started unless it has been reaped.
+func (c *children) signal(one *spawned, sig unix.Signal) error {
+	return c.unreaped(one, func(pid int) error { return unix.Kill(pid, sig) })
 }

@@ -57,7 +57,7 @@ func (s *Service) spawnInit() (*spare, error) {
 	}
 	p.pid, p.spawned = ch.pid, ch.spawned
 	sp := &spare{ch, p}
-	if err := s.cgroup.join(ch.pid); err != nil {
+	if err := s.join(ch.spawned); err != nil {
 		return nil, s.giveUp(sp, err)
 	}
 	return sp, nil

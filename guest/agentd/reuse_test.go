@@ -1,13 +1,16 @@
 package agentd
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
 
@@ -76,5 +79,33 @@ func TestSignalAllSparesAnotherOfThePid(t *testing.T) {
 	}
 	if err := signalMembers(func() ([]int, error) { return []int{pid}, nil }, unix.SIGTERM); err != nil || !hit() {
 		t.Errorf("signal all = %v, or the container's process got nothing", err)
+	}
+}
+
+// The cgroup and the score of an exec that has ended are not given to a process that has its pid now.
+func TestStartSparesAnotherOfThePid(t *testing.T) {
+	pid, _ := bystander(t)
+	ended, runs := &spawned{pid: pid}, &spawned{pid: pid}
+	group := t.TempDir()
+	s := &Service{children: &children{runs: map[int]*spawned{pid: runs}}, cgroup: cgroup(group)}
+	score := func() string {
+		t.Helper()
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(data))
+	}
+	before, want := score(), 777
+	spec := &specs.Process{OOMScoreAdj: &want}
+	join, adjust := s.join(ended), s.adjustOOM(ended, spec)
+	if _, err := os.Stat(filepath.Join(group, "cgroup.procs")); !errors.Is(join, unix.ESRCH) || err == nil {
+		t.Errorf("join = %v, or another process has joined", join)
+	}
+	if got := score(); !errors.Is(adjust, unix.ESRCH) || got != before {
+		t.Errorf("adjust = %v, the score of another process is %s", adjust, got)
+	}
+	if err := errors.Join(s.join(runs), s.adjustOOM(runs, spec)); err != nil || score() != "777" {
+		t.Errorf("of the one that runs: %v, score %s", err, score())
 	}
 }

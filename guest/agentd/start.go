@@ -132,7 +132,7 @@ func (s *Service) startExec(p *process, r *agentv1.StartRequest) error {
 		return err
 	}
 	p.pid, p.spawned = ch.pid, ch.spawned
-	return s.lead(ch, p, first.pid, r, func() error { return s.cgroup.join(ch.pid) })
+	return s.lead(ch, p, first.pid, r, func() error { return s.join(ch.spawned) })
 }
 
 // lead turns a child into its process, or ends it.
@@ -140,7 +140,7 @@ func (s *Service) lead(ch *child, p *process, join int, r *agentv1.StartRequest,
 	p.mu.Lock()
 	p.kills = s.cgroup.oomKills()
 	p.mu.Unlock()
-	if err := adjustOOM(ch.pid, p.spec); err != nil {
+	if err := s.adjustOOM(ch.spawned, p.spec); err != nil {
 		return s.abandon(ch, p, err)
 	}
 	var st *streams
@@ -181,13 +181,24 @@ func (s *Service) abandon(ch *child, p *process, err error) error {
 	return err
 }
 
+// join puts a child into the container's cgroup.
+func (s *Service) join(one *spawned) error {
+	if err := s.children.unreaped(one, s.cgroup.join); err != nil {
+		return fmt.Errorf("join the container's cgroup: %w", err)
+	}
+	return nil
+}
+
 // adjustOOM sets the child's score before it is in the container.
-func adjustOOM(pid int, spec *specs.Process) error {
+func (s *Service) adjustOOM(one *spawned, spec *specs.Process) error {
 	if spec.OOMScoreAdj == nil {
 		return nil
 	}
-	path := fmt.Sprintf("/proc/%d/oom_score_adj", pid)
-	if err := os.WriteFile(path, []byte(strconv.Itoa(*spec.OOMScoreAdj)), 0); err != nil {
+	score := []byte(strconv.Itoa(*spec.OOMScoreAdj))
+	err := s.children.unreaped(one, func(pid int) error {
+		return os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), score, 0)
+	})
+	if err != nil {
 		return fmt.Errorf("set oomScoreAdj: %w", err)
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 )
 
 // HookKind is when a hook runs.
@@ -110,20 +111,26 @@ func runHook(ctx context.Context, hook specs.Hook, state []byte) error {
 		defer cancel()
 	}
 	var stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, hook.Path)
+	cmd := exec.Command(hook.Path) //nolint:noctx // inTime ends it
 	if len(hook.Args) > 0 {
 		cmd.Args = hook.Args
 	}
 	cmd.Env = hook.Env // none: the shim's own, as with runc
 	cmd.Stdin, cmd.Stderr = bytes.NewReader(state), &tail{buf: &stderr}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = killedBound
-	err := cmd.Run()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	killed := endInTime(ctx, cmd.Process.Pid)
+	err := cmd.Wait()
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(context.Cause(ctx), context.DeadlineExceeded):
+	case killed && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 		err = fmt.Errorf("it did not end in time: %w", context.DeadlineExceeded)
 	case errors.Is(err, exec.ErrWaitDelay):
 		return nil // it ended well; a child of its own holds stderr
@@ -132,6 +139,24 @@ func runHook(ctx context.Context, hook specs.Hook, state []byte) error {
 		return fmt.Errorf("%w: %s", err, text)
 	}
 	return err
+}
+
+// endInTime waits for the end of a child that leads a process group, and kills the group when ctx
+// ends. It reaps nobody: until its caller does, the pid is the child's, and so is the group.
+func endInTime(ctx context.Context, pid int) (killed bool) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for errors.Is(unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
+		}
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		killed = unix.Kill(-pid, unix.SIGKILL) == nil
+		<-ended
+	}
+	return killed
 }
 
 // tail keeps the last bytes written to it.

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 )
 
 func sh(script string) specs.Hook {
@@ -58,5 +61,29 @@ func TestHookQuotesEndOfStderr(t *testing.T) {
 	err := Hooks{Prestart: {sh("i=0; while [ $i -lt 900 ]; do echo 0123456789 >&2; i=$((i+1)); done; echo last >&2; exit 1")}}.Run(t.Context(), Prestart, specs.State{})
 	if err == nil || !strings.HasSuffix(err.Error(), "last") || len(err.Error()) > hookOutput+200 {
 		t.Errorf("error has %d bytes and ends %q", len(err.Error()), err.Error()[max(0, len(err.Error())-20):])
+	}
+}
+
+// A hook's process group is killed while the hook is not reaped: until then no other group has its
+// number.
+func TestHookIsKilledBeforeItIsReaped(t *testing.T) {
+	for _, script := range []string{"exec sleep 600", "exit 3"} {
+		cmd := exec.Command("sh", "-c", script)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		if script != "exit 3" {
+			cancel()
+		}
+		killed := endInTime(ctx, cmd.Process.Pid)
+		cancel()
+		if err := unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil); err != nil {
+			t.Errorf("%s: it was reaped: %v", script, err)
+		}
+		if err := cmd.Wait(); err == nil || killed == (cmd.ProcessState.ExitCode() == 3) {
+			t.Errorf("%s: killed %t, %v", script, killed, err)
+		}
 	}
 }

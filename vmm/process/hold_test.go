@@ -69,11 +69,82 @@ func TestReapSparesAnother(t *testing.T) {
 	if err := child.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if err := reap(other.Process.Pid, pidfd); err != nil {
+	if err := reap(pidfd); err != nil {
 		t.Errorf("reap = %v", err)
 	}
 	var status unix.WaitStatus
 	if pid, err := unix.Wait4(other.Process.Pid, &status, unix.WNOHANG, nil); pid != 0 || err != nil {
 		t.Errorf("the other process has ended: pid %d, status %#x, %v", pid, status, err)
+	}
+}
+
+// A process that was reaped by somebody else does not take the status of another child, which was
+// given its pid, and what was held for it is not sent to that one.
+func TestStatusAndSignalsSpareAnother(t *testing.T) {
+	child, other := exec.Command("true"), exec.Command("sh", "-c", "exit 7")
+	for _, cmd := range []*exec.Cmd{child, other} {
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pidfd, err := unix.PidfdOpen(child.Process.Pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Process{PID: other.Process.Pid, pidfd: os.NewFile(uintptr(pidfd), "pidfd")}
+	defer p.Close()
+	if err := child.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Waitid(unix.P_PID, other.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.Status(); got != -1 {
+		t.Errorf("status %d of a process that somebody else has reaped, want -1", got)
+	}
+	if err := other.Wait(); other.ProcessState.ExitCode() != 7 {
+		t.Errorf("the other child's status is lost: %v", err)
+	}
+	bystander := exec.Command("sleep", "600")
+	if err := bystander.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = bystander.Process.Kill(); _ = bystander.Wait() })
+	held := signals{unix.SIGKILL}
+	if err := held.deliver(bystander.Process.Pid, pidfd); err != nil {
+		t.Errorf("deliver to what is gone = %v", err)
+	}
+	if err := unix.Waitid(unix.P_PID, bystander.Process.Pid, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := state(t, bystander.Process.Pid); got == "Z" {
+		t.Error("another process got the signal")
+	}
+}
+
+// The status of a child is its exit status, or 128 plus the signal, once; one that runs has none.
+func TestStatus(t *testing.T) {
+	for script, want := range map[string]int{"exit 7": 7, "kill -9 $$": 137, "sleep 600": -1} {
+		cmd := exec.Command("sh", "-c", script)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		p, err := Hold(cmd.Process.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want >= 0 {
+			if err := p.Wait(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := p.Status(); got != want {
+			t.Errorf("%s: status %d, want %d", script, got, want)
+		}
+		if err := p.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
+		_ = p.Close()
 	}
 }

@@ -106,13 +106,13 @@ func (l Launch) startHere() (*Process, error) {
 	if device != nil {
 		number = len(attr.Files) - 1
 	}
-	fd, untracked, err := l.atExec(pid, number, lacking)
+	fd, untracked, err := l.atExec(pid, pidfd, number, lacking)
 	if err != nil {
-		return nil, errors.Join(err, reap(pid, pidfd), closePidfd(pidfd))
+		return nil, errors.Join(err, reap(pidfd), closePidfd(pidfd))
 	}
 	p, err := hold(pid, pidfd)
 	if err != nil {
-		return nil, errors.Join(err, reap(pid, pidfd), closePidfd(pidfd))
+		return nil, errors.Join(err, reap(pidfd), closePidfd(pidfd))
 	}
 	p.Userfault, p.Untracked = fd, untracked
 	return p, nil
@@ -181,7 +181,7 @@ func enter(netns string) error {
 // first, so that what it gets is charged to them. A userfaultfd that cannot be had is no
 // error, unless the process is spoiled.
 // Lacking is why the device that it was to be made by is not there.
-func (l Launch) atExec(pid, device int, lacking error) (fd int, untracked, err error) {
+func (l Launch) atExec(pid, pidfd, device int, lacking error) (fd int, untracked, err error) {
 	if !l.traced() {
 		return 0, nil, nil
 	}
@@ -204,7 +204,7 @@ func (l Launch) atExec(pid, device int, lacking error) (fd int, untracked, err e
 			return 0, nil, untracked
 		}
 	}
-	if err := held.deliver(pid); err != nil {
+	if err := held.deliver(pid, pidfd); err != nil {
 		return 0, nil, err
 	}
 	if err := unix.PtraceDetach(pid); err != nil {

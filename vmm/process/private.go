@@ -132,5 +132,5 @@ func idMapHere(info *syscall.Stat_t, user int) (*os.File, error) {
 		return nil, fmt.Errorf("make a user namespace: %w", err)
 	}
 	file, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", pid))
-	return file, errors.Join(err, reap(pid, pidfd), closePidfd(pidfd))
+	return file, errors.Join(err, reap(pidfd), closePidfd(pidfd))
 }

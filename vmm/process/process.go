@@ -51,23 +51,19 @@ func Adopt(pid int, start uint64, boot string) (*Process, error) {
 
 // reap ends a child that nobody else knows yet. It may have been waited for already, and its pid
 // be another's by now, which the pidfd is not.
-func reap(pid, pidfd int) error {
+func reap(pidfd int) error {
 	if err := unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0); errors.Is(err, unix.ESRCH) {
 		return nil
 	} else if err != nil {
 		return err
 	}
-	for {
-		var status unix.WaitStatus
-		_, err := unix.Wait4(pid, &status, 0, nil)
-		switch {
-		case errors.Is(err, unix.EINTR):
-		case errors.Is(err, unix.ECHILD):
-			return nil // somebody waits for every child of this process
-		case err != nil || status.Exited() || status.Signaled():
-			return err
-		}
+	if err := unix.SetNonblock(pidfd, false); err != nil {
+		return err
 	}
+	if _, err := await(pidfd, 0); err != nil && !errors.Is(err, unix.ECHILD) { // somebody waits for every child of this process
+		return err
+	}
+	return nil
 }
 
 func closePidfd(fd int) error {
@@ -160,19 +156,11 @@ func (p *Process) Kill() error {
 // Status reaps the process that Wait has seen end. It is -1 when the process is not our
 // child, or when somebody waits for every child of this one, as shims do.
 func (p *Process) Status() int {
-	var status unix.WaitStatus
-	for {
-		pid, err := unix.Wait4(p.PID, &status, unix.WNOHANG, nil)
-		switch {
-		case errors.Is(err, unix.EINTR):
-		case err != nil || pid != p.PID:
-			return -1
-		case status.Signaled():
-			return 128 + int(status.Signal())
-		case status.Exited():
-			return status.ExitStatus()
-		}
+	status, err := Control(p.pidfd, func(fd int) (int, error) { return await(fd, unix.WNOHANG) })
+	if err != nil {
+		return -1
 	}
+	return status
 }
 
 // Gone waits for the end of the process within ctx.

@@ -39,7 +39,7 @@ func (s *signals) untilTrap(pid int) error {
 // deliver sends them to the process while it is stopped: it meets them before anything
 // else. A SIGCONT that has come meanwhile waits in the kernel, and is later than a SIGSTOP
 // here, which would throw it away.
-func (s *signals) deliver(pid int) error {
+func (s *signals) deliver(pid, pidfd int) error {
 	for _, signal := range *s {
 		if signal == unix.SIGSTOP {
 			later, err := pending(pid, unix.SIGCONT)
@@ -50,7 +50,7 @@ func (s *signals) deliver(pid int) error {
 				continue
 			}
 		}
-		if err := unix.Kill(pid, signal); err != nil && !errors.Is(err, unix.ESRCH) {
+		if err := unix.PidfdSendSignal(pidfd, signal, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("deliver signal %s: %w: %w", signal, errdefs.ErrInternal, err)
 		}
 	}

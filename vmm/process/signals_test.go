@@ -118,6 +118,11 @@ func TestHeldStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, pid, "t")
+	pidfd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pidfd)
 	held := signals{unix.SIGSTOP}
 	if err := unix.Kill(pid, unix.SIGCONT); err != nil {
 		t.Fatal(err)
@@ -127,7 +132,7 @@ func TestHeldStop(t *testing.T) {
 	if !cont || stop || contErr != nil || stopErr != nil {
 		t.Error("what was sent is not seen")
 	}
-	if err := held.deliver(pid); err != nil {
+	if err := held.deliver(pid, pidfd); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := unix.Wait4(pid, nil, unix.WALL, nil); err != nil {
