@@ -47,6 +47,8 @@ func (vm *VM) abort(c *capture, allowed ...State) error {
 	case from == Stopped:
 		vm.mu.Unlock()
 		return vm.bereave(c, ordered)
+	case from == Aborting: // its host may lack what a thaw takes
+		err = fmt.Errorf("abort operation %s: VM %s is being given back, ask again: %w", c.ref.GetOperation(), vm.id, errdefs.ErrUnavailable)
 	default:
 		err = fmt.Errorf("abort operation %s: VM %s is %s: %w", c.ref.GetOperation(), vm.id, from, errdefs.ErrFailedPrecondition)
 	}

@@ -157,12 +157,13 @@ func tidy(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 }
 
 // giveBack lets the VM run on at this node. A shim that has forgotten the
-// operation, because it has ended it itself, refuses; what it says of itself counts.
+// operation, because it has ended it itself, refuses; what it says of itself counts. One that
+// is giving the VM back is asked again until the VM runs.
 func giveBack(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
 	err := e.Machines.Abort(ctx, op.GetVm(), &machinev1.AbortRequest{Ref: ref(op), Reason: op.GetReason()})
 	if errdefs.IsFailedPrecondition(err) {
-		if q, qerr := e.Observer.Query(ctx, op.GetVm()); qerr == nil && q.GetRecord() == recordOwn {
+		if q, qerr := e.Observer.Query(ctx, op.GetVm()); qerr == nil && q.GetRecord() == recordOwn && q.GetState() != stateAborting {
 			err = nil
 		}
 	}

@@ -143,13 +143,14 @@ func (e *Engine) discard(ctx context.Context, op *nodev1.Operation) (silent bool
 }
 
 // unheld reports whether the source says that this attempt does not hold its VM: then there
-// is nothing to give back, whatever an operation before has left there.
+// is nothing to give back, whatever an operation before has left there. One that is being given
+// back is held still.
 func (e *Engine) unheld(ctx context.Context, op *nodev1.Operation) bool {
 	state, err := ask(ctx, e, op.GetSource(), nodev1.PeerService.Query, peerRef(op))
 	if err != nil {
 		return false
 	}
-	return !sameRef(state.GetMachine().GetRef(), op)
+	return !sameRef(state.GetMachine().GetRef(), op) && state.GetMachine().GetState() != stateAborting
 }
 
 // revertMove gives the VM back to its source, under the generation that the revert has

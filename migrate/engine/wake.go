@@ -108,8 +108,9 @@ func observe(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 
 // States that the engine looks for, as the shims name them.
 const (
-	stateRunning = "running"
-	stateStopped = "stopped"
+	stateRunning  = "running"
+	stateStopped  = "stopped"
+	stateAborting = "aborting" // its record is OWN again, and it does not run yet
 )
 
 func (e *Engine) ran(ctx context.Context, op *nodev1.Operation) error {

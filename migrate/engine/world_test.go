@@ -24,12 +24,13 @@ var vm = &nodev1.VM{Namespace: "default", Id: "web"}
 
 // States of a VM on a node.
 const (
-	gone    = ""
-	runs    = "running"
-	paused  = "paused"
-	stopped = "stopped" // its VMM, by the vote
-	created = "created"
-	fenced  = "fenced" // ended before it ran
+	gone     = ""
+	runs     = "running"
+	paused   = "paused"
+	stopped  = "stopped"  // its VMM, by the vote
+	aborting = "aborting" // it stands still until its host lets it run
+	created  = "created"
+	fenced   = "fenced" // ended before it ran
 )
 
 // fault is what one call comes to. after lets the call have its effect and loses the
@@ -81,6 +82,8 @@ type world struct {
 	loses      bool                     // a destination that ran and died
 	progress   *machinev1.QueryResponse // of the source that sends
 	waitInside chan struct{}            // a capture that has begun waits until its context ends
+	thaws      int                      // Aborts that come before the VM runs: its host lacks descriptors
+	thawing    error                    // what they answer
 }
 
 func newWorld(t *testing.T) *world {
@@ -113,7 +116,7 @@ func (w *world) set(node, state string) {
 		if s == runs {
 			runners++
 		}
-		if s == runs || s == paused || s == stopped {
+		if s == runs || s == paused || s == stopped || s == aborting {
 			copies++
 		}
 	}
@@ -236,7 +239,11 @@ func (n *machine) Abort(ctx context.Context, _ *nodev1.VM, req *machinev1.AbortR
 		case n.state[n.node] == created || n.state[n.node] == fenced || n.state[n.node] == runs:
 			return nil
 		}
-		n.ref = nil
+		if n.ref = nil; n.thaws > 0 {
+			n.thaws--
+			n.set(n.node, aborting)
+			return fmt.Errorf("abort: it is being given back: %w", n.thawing)
+		}
 		n.set(n.node, runs)
 		return nil
 	})
@@ -274,7 +281,7 @@ func (n *machine) Query(ctx context.Context, _ *nodev1.VM) (resp *machinev1.Quer
 		if n.state[n.node] == fenced {
 			resp.Record = recordFenced
 		}
-		if n.state[n.node] == runs {
+		if n.state[n.node] == runs || n.state[n.node] == aborting {
 			resp.Record, resp.Generation, resp.Ref = recordOwn, n.gens[n.node], nil
 		}
 		if n.state[n.node] == stopped {

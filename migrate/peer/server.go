@@ -102,6 +102,7 @@ func (s *Server) Prepare(ctx context.Context, req *nodev1.PeerPrepareRequest) (*
 const (
 	stateRunning   = "running"
 	stateStopped   = "stopped"
+	stateAborting  = "aborting" // its record is OWN again, and it does not run yet
 	recordOwn      = "OWN"
 	recordFenced   = "FENCED"
 	recordPrepared = "PREPARED"
@@ -207,7 +208,7 @@ func (s *Server) container(ctx context.Context, vm *nodev1.VM) (nodev1.Presence,
 func (s *Server) Abort(ctx context.Context, req *nodev1.PeerAbortRequest) (*machinev1.AbortResponse, error) {
 	err := s.Machines.Abort(ctx, req.GetVm(), &machinev1.AbortRequest{Ref: req.GetRef(), Reason: req.GetReason()})
 	if errdefs.IsFailedPrecondition(err) {
-		if q, qerr := s.Machines.Query(ctx, req.GetVm()); qerr == nil && q.GetRecord() == recordOwn {
+		if q, qerr := s.Machines.Query(ctx, req.GetVm()); qerr == nil && q.GetRecord() == recordOwn && q.GetState() != stateAborting {
 			err = nil
 		}
 	}
