@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
-	"godwit.dev/godwit/shim/rampool"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/track"
 	"godwit.dev/godwit/snapshot/worker"
@@ -51,8 +50,8 @@ func sameRef(a, b *machinev1.Ref) bool {
 
 // hold gives the VM to the operation of next, or answers its hold if it has it already.
 func (vm *VM) hold(next *capture) (*capture, bool, error) {
-	if dir := vm.host.Config.RAMDir; rampool.Huge(dir) {
-		return nil, false, fmt.Errorf("capture VM %s: %w", vm.id, errHuge(dir))
+	if err := smallPages(vm.host.Config.RAMDir); err != nil {
+		return nil, false, fmt.Errorf("capture VM %s: %w", vm.id, err)
 	}
 	vm.mu.Lock()
 	defer vm.mu.Unlock()

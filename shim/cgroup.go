@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/containerd/cgroups/v3"
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
 
@@ -27,12 +28,13 @@ var (
 const procsFile = "cgroup.procs"
 
 // CgroupDirs names the host's cgroup of a task: where path says, which may have
-// systemd's form slice:prefix:name, else below godwit's own.
-func CgroupDirs(path, namespace, id string) []string {
+// systemd's form slice:prefix:name, else below godwit's own. Unavailable says that it cannot be
+// told which controllers the host has.
+func CgroupDirs(path, namespace, id string) ([]string, error) {
 	return cgroupDirs(cgroupRoot, cgroups.Mode() == cgroups.Unified, path, namespace, id)
 }
 
-func cgroupDirs(root string, unified bool, path, namespace, id string) []string {
+func cgroupDirs(root string, unified bool, path, namespace, id string) ([]string, error) {
 	if path == "" {
 		path = filepath.Join("/godwit", namespace+"."+id)
 	}
@@ -41,17 +43,22 @@ func cgroupDirs(root string, unified bool, path, namespace, id string) []string 
 	}
 	path = filepath.Join("/", path) // no way out of the root
 	if unified {
-		return []string{filepath.Join(root, path)}
+		return []string{filepath.Join(root, path)}, nil
 	}
 	var dirs []string
 	for _, name := range controllers {
 		// One name may be a link to another: cpu is cpu,cpuacct where both are mounted as one.
 		at := filepath.Join(root, name)
-		if info, err := os.Lstat(at); err == nil && info.IsDir() {
+		info, err := os.Lstat(at)
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+		case err != nil:
+			return nil, fmt.Errorf("look for the cgroup controller %s: %w: %w", name, errdefs.ErrUnavailable, err)
+		case info.IsDir():
 			dirs = append(dirs, filepath.Join(at, path))
 		}
 	}
-	return dirs
+	return dirs, nil
 }
 
 // slicePath is where systemd puts a slice: a-b.slice lies in a.slice.

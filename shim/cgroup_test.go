@@ -73,8 +73,9 @@ func TestCgroupDirs(t *testing.T) {
 		for _, w := range c.want {
 			want = append(want, filepath.Join(c.root, w))
 		}
-		if diff := cmp.Diff(want, cgroupDirs(c.root, c.unified, c.path, "ns", "id")); diff != "" {
-			t.Errorf("%s: %s", c.name, diff)
+		got, err := cgroupDirs(c.root, c.unified, c.path, "ns", "id")
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("%s: %v, %s", c.name, err, diff)
 		}
 	}
 }
@@ -140,14 +141,21 @@ func TestCost(t *testing.T) {
 		return dirs
 	}
 	want := cost{own: 300, used: 1000, limit: 5000, cpu: 5000, oomKills: 2}
-	if diff := cmp.Diff(want, costOf(at("v2")), cmp.AllowUnexported(cost{})); diff != "" {
+	must := func(names ...string) cost {
+		c, err := costOf(at(names...))
+		if err != nil {
+			t.Error(err)
+		}
+		return c
+	}
+	if diff := cmp.Diff(want, must("v2"), cmp.AllowUnexported(cost{})); diff != "" {
 		t.Errorf("v2: %s", diff)
 	}
 	want.perCPU = []uint64{2000000, 3000000}
-	if diff := cmp.Diff(want, costOf(at("v1/cpu", "v1/cpuacct", "v1/memory")), cmp.AllowUnexported(cost{})); diff != "" {
+	if diff := cmp.Diff(want, must("v1/cpu", "v1/cpuacct", "v1/memory"), cmp.AllowUnexported(cost{})); diff != "" {
 		t.Errorf("v1: %s", diff)
 	}
-	if c := costOf(at("none")); c.limit != 0 || c.own != 0 {
+	if c := must("none", "gone"); c.limit != 0 || c.own != 0 {
 		t.Errorf("no limit: %+v", c)
 	}
 }

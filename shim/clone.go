@@ -16,7 +16,6 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/api/version"
-	"godwit.dev/godwit/shim/rampool"
 	"godwit.dev/godwit/shim/template"
 	"godwit.dev/godwit/vmm"
 )
@@ -30,7 +29,11 @@ const cloneBound = 15 * time.Second
 // the template is thrown away, and the VM boots.
 func (s *starting) clone(ctx context.Context, u *undo) error {
 	vm := s.vm
-	if vm.host.Templates == nil || rampool.Huge(vm.host.Config.RAMDir) { // errHuge
+	if vm.host.Templates == nil {
+		return nil
+	}
+	if err := smallPages(vm.host.Config.RAMDir); err != nil {
+		vm.log.Debug("boot: no template can be", "reason", err)
 		return nil
 	}
 	shape, err := vm.shape()

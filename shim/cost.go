@@ -3,10 +3,14 @@ package shim
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/snapshot"
@@ -66,11 +70,15 @@ type cost struct {
 	oomKills uint64
 }
 
-// costOf reads both versions of cgroups; what is not there is 0.
-func costOf(dirs []string) (c cost) {
+// costOf reads both versions of cgroups. What is not there is 0, as of a cgroup that has gone; what
+// cannot be read is an error.
+func costOf(dirs []string) (c cost, err error) {
 	for _, d := range dirs {
 		read := func(name string) string {
-			data, _ := os.ReadFile(filepath.Join(d, name))
+			data, failed := os.ReadFile(filepath.Join(d, name))
+			if failed != nil && !errors.Is(failed, os.ErrNotExist) && !errors.Is(failed, unix.ENODEV) {
+				err = fmt.Errorf("read what the VM costs: %w: %w", errdefs.ErrUnavailable, failed)
+			}
 			return string(data)
 		}
 		stat := read("memory.stat")
@@ -86,7 +94,7 @@ func costOf(dirs []string) (c cost) {
 		}
 		c.oomKills += value(read("memory.oom_control"), "oom_kill") + value(read("memory.events"), "oom_kill")
 	}
-	return c
+	return c, err
 }
 
 // number of a file that holds one; "max" is 0.

@@ -250,12 +250,14 @@ func (c *creation) wake(ctx context.Context, u *undo) error {
 
 // journal makes the first durable word on the VM; it names everything that the steps
 // after it make.
-func (c *creation) journal(_ context.Context, u *undo) error {
+func (c *creation) journal(_ context.Context, u *undo) (err error) {
 	cfg := c.host.Config
 	c.next.RAM = cfg.RAMFile(c.vm.namespace, c.vm.id)
 	c.next.RunDir = cfg.VMRunDir(c.vm.namespace, c.vm.id)
 	c.next.Stdio = c.vm.init.stdio
-	c.next.Cgroup = c.host.Cgroup(c.bundle.CgroupsPath, c.vm.namespace, c.vm.id)
+	if c.next.Cgroup, err = c.host.Cgroup(c.bundle.CgroupsPath, c.vm.namespace, c.vm.id); err != nil {
+		return err
+	}
 	c.next.Private = absent(c.next.Cgroup)
 	c.next.Created = time.Now().UnixNano()
 	c.next.Phase = Own

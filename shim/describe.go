@@ -13,7 +13,6 @@ import (
 
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/api/spec"
-	"godwit.dev/godwit/shim/rampool"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/worker"
 )
@@ -153,8 +152,10 @@ func (c *creation) reserve(context.Context, *undo) error {
 	if err := c.host.Pool(cfg.RAMDir, uint64(cfg.RAMSize), uint64(cfg.RAMHugePages)); err != nil {
 		return err
 	}
-	if c.snapshot != nil && rampool.Huge(cfg.RAMDir) {
-		return errHuge(cfg.RAMDir)
+	if c.snapshot != nil {
+		if err := smallPages(cfg.RAMDir); err != nil {
+			return err
+		}
 	}
 	if err := os.MkdirAll(c.next.RunDir, 0o700); err != nil {
 		return err

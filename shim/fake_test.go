@@ -231,7 +231,7 @@ func (w *world) host() *Host {
 			return nil
 		},
 		Pool:   func(string, uint64, uint64) error { return w.call("pool") },
-		Cgroup: func(string, string, string) []string { return w.cgroup },
+		Cgroup: func(string, string, string) ([]string, error) { return w.cgroup, nil },
 		Kernel: func() (spec.Kernel, error) { return spec.Kernel{Digest: "sha256:0"}, w.call("kernel") },
 	}
 }

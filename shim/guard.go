@@ -178,8 +178,15 @@ const OutOfMemory = "vmm-out-of-memory"
 
 // starved reports, and tells, that the host has killed the VMM for its memory.
 func (vm *VM) starved(exit vmm.Exit) bool {
-	c := costOf(vm.noted().Private)
-	if exit.Clean || exit.Status >= 0 && exit.Status != killed || c.oomKills <= vm.oomKills {
+	if exit.Clean || exit.Status >= 0 && exit.Status != killed {
+		return false
+	}
+	c, err := costOf(vm.noted().Private)
+	if err != nil {
+		vm.log.Warn("whether the host has killed the VMM for its memory is not known", "error", err)
+		return false
+	}
+	if c.oomKills <= vm.oomKills {
 		return false
 	}
 	vm.log.Error("VMM ended", "status", exit.Status, "reason", OutOfMemory, "used", c.used, "limit", c.limit,

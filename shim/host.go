@@ -43,7 +43,7 @@ type Host struct {
 	// Pool makes sure that RAM files have a tmpfs, or a hugetlbfs of such pages, to lie in.
 	Pool func(dir string, size, page uint64) error
 	// Cgroup names the directories of a task's cgroup on the host.
-	Cgroup func(path, namespace, id string) []string
+	Cgroup func(path, namespace, id string) ([]string, error)
 	// Kernel describes what container images are booted with.
 	Kernel func() (spec.Kernel, error)
 	// Templates are the node's; nil: every VM boots.

@@ -18,7 +18,11 @@ func (s *starting) launch(ctx context.Context, u *undo) (err error) {
 		return err
 	}
 	cfg.Track, cfg.Waits, cfg.Ahead = vm.host.choose(ctx).Way == track.UFFD, vm.noted().Filling != nil, vm.arrival != nil
-	vm.oomKills = costOf(vm.noted().Private).oomKills
+	before, err := costOf(vm.noted().Private)
+	if err != nil {
+		return err
+	}
+	vm.oomKills = before.oomKills
 	driver, err := vm.driver(ctx)
 	if err != nil {
 		return err

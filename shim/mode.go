@@ -9,7 +9,6 @@ import (
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/api/record"
-	"godwit.dev/godwit/shim/rampool"
 	"godwit.dev/godwit/snapshot/track"
 )
 
@@ -65,14 +64,15 @@ func (c *creation) suits(ctx context.Context, ram uint64) (mode, reason string) 
 }
 
 func (c *creation) obstacleToLazy(ctx context.Context) error {
-	cfg, sp := c.host.Config, c.snapshot.Spec
+	sp := c.snapshot.Spec
+	if err := smallPages(c.host.Config.RAMDir); err != nil {
+		return err
+	}
 	switch choice := c.host.choose(ctx); {
 	case !c.waits:
 		return fmt.Errorf("VMM %s reads RAM before it can wait for it; QEMU does not", sp.VMM.Name)
 	case !sp.HasAgent():
 		return errors.New("it is a VM disk, of which no agent says when it is awake")
-	case rampool.Huge(cfg.RAMDir):
-		return errHuge(cfg.RAMDir)
 	case choice.Way != track.UFFD:
 		return fmt.Errorf("RAM is tracked by %s (worker.tracking), not by uffd: %s", choice.Way, choice.Reason)
 	case c.host.Lazy == nil:

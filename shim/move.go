@@ -89,8 +89,10 @@ func (vm *VM) offer(ctx context.Context, ref *machinev1.Ref) (*machinev1.OfferRe
 			out.DiskBytes += rampool.Resident(j.Disks[i].Path)
 		}
 	}
-	if dir := vm.host.Config.RAMDir; rampool.Huge(dir) {
-		out.Obstacles = append(out.Obstacles, errHuge(dir).Error())
+	if err := smallPages(vm.host.Config.RAMDir); errdefs.IsUnavailable(err) {
+		return nil, fmt.Errorf("offer VM %s: %w", vm.id, err)
+	} else if err != nil {
+		out.Obstacles = append(out.Obstacles, err.Error())
 	}
 	obstacle := quiet(ctx, func() error { return vm.obstacle(ref) })
 	vm.mu.Lock()

@@ -62,6 +62,16 @@ func errHuge(dir string) error {
 	return fmt.Errorf("RAM in %s consists of huge pages (ram_huge_pages), on which no VM sleeps or wakes; use a tmpfs: %w", dir, errdefs.ErrFailedPrecondition)
 }
 
+// smallPages answers errHuge of a dir with huge pages, and Unavailable of one that cannot be
+// looked at.
+func smallPages(dir string) error {
+	huge, err := rampool.Huge(dir)
+	if huge {
+		return errHuge(dir)
+	}
+	return err
+}
+
 // removeFile succeeds if there is no such file.
 func removeFile(path string) error {
 	if path == "" {

@@ -28,7 +28,9 @@ func TestHugePages(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if !rampool.Huge(dir) || rampool.Huge(t.TempDir()) {
+	huge, err := rampool.Huge(dir)
+	other, otherErr := rampool.Huge(t.TempDir())
+	if !huge || other || err != nil || otherErr != nil {
 		t.Error("huge pages are not told apart")
 	}
 	total, _, _, err := rampool.Use(dir)

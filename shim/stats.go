@@ -2,6 +2,7 @@ package shim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/containerd/cgroups/v3"
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 )
@@ -84,8 +86,9 @@ func (vm *VM) askStats(agent agentv1.AgentService, answered chan struct{}) {
 }
 
 // metrics are of the type that the host's collectors understand. They work in every
-// state from Created on, also after the end, when the figures are the last ones.
-func (vm *VM) metrics(ctx context.Context) (any, error) {
+// state from Created on, also after the end, when the figures are the last ones. Unavailable says
+// that a figure cannot be read, or that the guest has never told its own.
+func (vm *VM) metrics(ctx context.Context) (_ any, err error) {
 	if vm.is(Creating) {
 		return nil, fmt.Errorf("stats of VM %s, which is being created: %w", vm.id, errdefs.ErrFailedPrecondition)
 	}
@@ -94,13 +97,26 @@ func (vm *VM) metrics(ctx context.Context) (any, error) {
 	if j.Spec.HasAgent() {
 		g = vm.guestStats(ctx)
 	} else {
-		g = hostStats(j)
+		g, err = hostStats(j)
 	}
-	if g == nil {
+	if err != nil {
+		return nil, fmt.Errorf("stats of VM %s: %w", vm.id, err)
+	}
+	if g == nil && vm.is(Running) {
+		return nil, fmt.Errorf("stats of VM %s: its guest has not answered yet: %w", vm.id, errdefs.ErrUnavailable)
+	}
+	if g == nil { // no process of the container has run, or nobody has asked while one did
 		g = &agentv1.StatsResponse{}
 	}
-	c := costOf(j.Private)
-	c.cpu = max(c.cpu, g.GetCpuUsageUsec(), vm.hostCPU())
+	c, err := costOf(j.Private)
+	if err != nil {
+		return nil, fmt.Errorf("stats of VM %s: %w", vm.id, err)
+	}
+	used, err := vm.hostCPU()
+	if err != nil {
+		return nil, fmt.Errorf("stats of VM %s: %w", vm.id, err)
+	}
+	c.cpu = max(c.cpu, g.GetCpuUsageUsec(), used)
 	f := figures{guest: g, cost: c, ram: j.Spec.Memory}
 	if cgroups.Mode() == cgroups.Unified {
 		return f.v2(), nil
@@ -108,34 +124,39 @@ func (vm *VM) metrics(ctx context.Context) (any, error) {
 	return f.v1(), nil
 }
 
-// procStats answers the fields of /proc/PID/stat behind the name, the state first.
-func (vm *VM) procStats() []string {
+// procStats answers the fields of /proc/PID/stat after the name, the state first; none if the VMM
+// does not live.
+func (vm *VM) procStats() ([]string, error) {
 	j := vm.noted()
 	if j.Process == nil {
-		return nil
+		return nil, nil
 	}
 	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(j.Process.PID), "stat"))
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return nil, nil
+	}
 	if err != nil {
-		return nil
+		return nil, fmt.Errorf("look at the VMM: %w: %w", errdefs.ErrUnavailable, err)
 	}
 	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
 	if len(fields) < 20 || fields[19] != strconv.FormatUint(j.Process.StartTime, 10) { // another process by now
-		return nil
+		return nil, nil
 	}
-	return fields
+	return fields, nil
 }
 
-// vmmStopped reports a VMM that executes nothing because it was stopped by a signal.
+// vmmStopped reports a VMM that executes nothing because it was stopped by a signal. Of one that
+// cannot be looked at the guest is asked, within its bound.
 func (vm *VM) vmmStopped() bool {
-	f := vm.procStats()
-	return len(f) > 0 && strings.EqualFold(f[0], "t")
+	f, err := vm.procStats()
+	return err == nil && len(f) > 0 && strings.EqualFold(f[0], "t")
 }
 
 // hostCPU is what the VMM itself has used, in microseconds, where no cgroup counts it.
-func (vm *VM) hostCPU() uint64 {
-	f := vm.procStats()
-	if len(f) == 0 {
-		return 0
+func (vm *VM) hostCPU() (uint64, error) {
+	f, err := vm.procStats()
+	if err != nil || len(f) == 0 {
+		return 0, err
 	}
-	return (number(f[11]) + number(f[12])) * 10_000 // USER_HZ is 100
+	return (number(f[11]) + number(f[12])) * 10_000, nil // USER_HZ is 100
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	"godwit.dev/godwit/api/fdtest"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
@@ -94,8 +95,12 @@ func TestThawWithoutDescriptors(t *testing.T) {
 	w.must("capture", err)
 	var restore func()
 	tries := 0
+	var again error
 	vm.log = slog.New(hears{slog.NewTextHandler(io.Discard, nil), "thaw: the host lacks descriptors or memory; it is tried again", func() {
-		if tries++; tries == 3 {
+		if tries++; tries == 2 {
+			_, again = w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
+		}
+		if tries == 3 {
 			restore()
 		}
 	}})
@@ -105,6 +110,9 @@ func TestThawWithoutDescriptors(t *testing.T) {
 	w.must("abort", err)
 	if tries < 3 {
 		t.Errorf("it was tried %d times without descriptors", tries)
+	}
+	if again = errgrpc.ToNative(again); !errdefs.IsUnavailable(again) {
+		t.Errorf("another abort meanwhile = %v, want Unavailable", again)
 	}
 	if !vm.is(Running) || !w.machine.running() || !lives(w.machine.id) {
 		t.Errorf("VM is %s, runs %t, its VMM lives: %t", vm.state, w.machine.running(), lives(w.machine.id))
@@ -224,4 +232,71 @@ func lives(id proc.ID) bool {
 		panic(err)
 	}
 	return alive
+}
+
+// A VM whose RAM cannot be looked at is not captured and not offered, and runs on.
+func TestCaptureWhereRAMCannotBeLookedAt(t *testing.T) {
+	w := newWorld(t).running()
+	vm, _ := w.service.the()
+	dir := w.cfg.RAMDir
+	vm.host.Config.RAMDir = filepath.Join(t.TempDir(), "gone")
+	_, err := w.capture()
+	_, offer := w.machineService().Offer(t.Context(), &machinev1.OfferRequest{Ref: w.ref()})
+	vm.host.Config.RAMDir = dir
+	for call, err := range map[string]error{"capture": err, "offer": offer} {
+		if err := errgrpc.ToNative(err); !errdefs.IsUnavailable(err) {
+			t.Errorf("%s = %v, want Unavailable", call, err)
+		}
+	}
+	if !vm.is(Running) || !w.machine.running() {
+		t.Errorf("VM is %s", vm.state)
+	}
+}
+
+// Figures that cannot be read, and those of a guest that has never answered, are Unavailable and not 0.
+func TestStatsThatAreNotKnown(t *testing.T) {
+	w := newWorld(t).running()
+	vm, _ := w.service.the()
+	stats := func() error {
+		_, err := vm.metrics(t.Context())
+		return err
+	}
+	w.must("stats", stats())
+	restore := fdtest.Exhaust(t, 0)
+	err := stats()
+	restore()
+	if !errdefs.IsUnavailable(err) {
+		t.Errorf("stats without descriptors = %v, want Unavailable", err)
+	}
+	vm.mu.Lock()
+	agent := vm.agent
+	vm.agent, vm.stats = nil, nil
+	vm.mu.Unlock()
+	err = stats()
+	vm.mu.Lock()
+	vm.agent = agent
+	vm.mu.Unlock()
+	if !errdefs.IsUnavailable(err) {
+		t.Errorf("stats of a guest that has never answered = %v, want Unavailable", err)
+	}
+	w.must("stats", stats())
+	if _, err := hostStats(&Journal{RAM: "/dev/null/ram"}); !errdefs.IsUnavailable(err) {
+		t.Errorf("stats of RAM that cannot be looked at = %v, want Unavailable", err)
+	}
+}
+
+// A controller of cgroups that cannot be looked at is not left out, and what a cgroup cannot tell is
+// not 0.
+func TestCgroupThatIsNotKnown(t *testing.T) {
+	root := t.TempDir()
+	if err := os.Symlink("loop", filepath.Join(root, "loop")); err != nil {
+		t.Fatal(err)
+	}
+	if dirs, err := cgroupDirs(filepath.Join(root, "loop"), false, "", "ns", "vm"); !errdefs.IsUnavailable(err) {
+		t.Errorf("cgroups are %v, %v, want Unavailable", dirs, err)
+	}
+	files(t, root, map[string]string{"memory.events/": "", "memory.current": "1000"})
+	if c, err := costOf([]string{root}); !errdefs.IsUnavailable(err) {
+		t.Errorf("cost is %+v, %v, want Unavailable", c, err)
+	}
 }

@@ -2,6 +2,7 @@ package shim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -141,11 +142,12 @@ func (vm *VM) lastWords(ctx context.Context) {
 }
 
 // hostStats are the figures of a guest that tells none: what its RAM takes of the host.
-func hostStats(j *Journal) *agentv1.StatsResponse {
+// A file that has gone takes nothing.
+func hostStats(j *Journal) (*agentv1.StatsResponse, error) {
 	var st unix.Stat_t
-	if err := unix.Stat(j.RAM, &st); err != nil {
-		return &agentv1.StatsResponse{}
+	if err := unix.Stat(j.RAM, &st); err != nil && !errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("look at RAM: %w: %w", errdefs.ErrUnavailable, err)
 	}
 	resident := uint64(st.Blocks) * 512
-	return &agentv1.StatsResponse{MemoryCurrent: resident, MemoryMaxUsage: resident}
+	return &agentv1.StatsResponse{MemoryCurrent: resident, MemoryMaxUsage: resident}, nil
 }

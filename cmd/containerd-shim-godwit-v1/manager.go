@@ -45,20 +45,27 @@ func (manager) Start(context.Context, *bootapi.BootstrapParams) (*bootapi.Bootst
 func (manager) Stop(ctx context.Context, id string) (containerd.StopStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, deleteBound)
 	defer cancel()
-	status := containerd.StopStatus{ExitStatus: killed, ExitedAt: time.Now()}
 	ns, err := namespaces.NamespaceRequired(ctx)
 	if err != nil {
-		return status, err
+		return containerd.StopStatus{}, err
 	}
 	bundle, err := bundleDir(ctx, id)
 	if err != nil {
-		return status, err
+		return containerd.StopStatus{}, err
 	}
-	if end, err := shim.EndOf(bundle); err == nil {
-		status.ExitStatus, status.ExitedAt = int(end.Status), end.At
-	}
+	status, unknown := endOf(bundle)
 	status.Pid, err = cleanUp(ctx, ns, id, bundle)
-	return status, errors.Join(err, removeSocket(ctx, bundle))
+	return status, errors.Join(unknown, err, removeSocket(ctx, bundle))
+}
+
+// endOf answers how the task has ended: as its shim has noted, or killed if it has noted nothing.
+// A note that cannot be read is an error: containerd then tells of an unknown end.
+func endOf(bundle string) (containerd.StopStatus, error) {
+	end, err := shim.EndOf(bundle)
+	if errors.Is(err, os.ErrNotExist) {
+		return containerd.StopStatus{ExitStatus: killed, ExitedAt: time.Now()}, nil
+	}
+	return containerd.StopStatus{ExitStatus: int(end.Status), ExitedAt: end.At}, err
 }
 
 func cleanUp(ctx context.Context, ns, id, bundle string) (pid int, err error) {

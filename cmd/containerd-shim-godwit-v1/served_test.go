@@ -85,3 +85,24 @@ func TestListenBesideAnotherShim(t *testing.T) {
 	second.file.Close()
 	second.listener.Close()
 }
+
+// How a task has ended is what its shim has noted. It is killed without a note, and unknown where the
+// note cannot be read.
+func TestEndWithoutDescriptors(t *testing.T) {
+	dir := t.TempDir()
+	if end, err := endOf(dir); end.ExitStatus != killed || err != nil {
+		t.Errorf("of a task without a note the end is %+v, %v", end, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "godwit-end"), []byte(`{"status":7,"at":"2026-01-02T03:04:05Z"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if end, err := endOf(dir); end.ExitStatus != 7 || end.ExitedAt.IsZero() || err != nil {
+		t.Errorf("the end is %+v, %v", end, err)
+	}
+	restore := fdtest.Exhaust(t, 0)
+	end, err := endOf(dir)
+	restore()
+	if err == nil {
+		t.Errorf("without descriptors the end is %+v", end)
+	}
+}

@@ -240,13 +240,20 @@ func (a *adopter) start(ctx context.Context, vm *nodev1.VM) error {
 	return nil
 }
 
-// binary prefers the shim that was installed beside this daemon.
+// binary names the shim that was installed beside this daemon, or, if none was, lets PATH find one.
+// Where nobody can tell, it is the one beside: another may be of another build.
 func binary() string {
-	if self, err := os.Executable(); err == nil {
-		beside := filepath.Join(filepath.Dir(self), shimBinary)
-		if _, err := os.Stat(beside); err == nil {
-			return beside
-		}
+	self, err := os.Executable()
+	if err != nil {
+		return shimBinary
 	}
-	return shimBinary
+	return shimBeside(filepath.Dir(self))
+}
+
+func shimBeside(dir string) string {
+	beside := filepath.Join(dir, shimBinary)
+	if _, err := os.Stat(beside); errors.Is(err, os.ErrNotExist) {
+		return shimBinary
+	}
+	return beside
 }

@@ -111,7 +111,11 @@ func (r *room) space(offer *machinev1.OfferResponse, resp *nodev1.PeerCheckRespo
 		return fmt.Errorf("room in %s: %w", r.config.StateDir, err)
 	}
 	resp.FreeBytes = total - min(used, total)
-	if rampool.Huge(r.config.RAMDir) {
+	huge, err := rampool.Huge(r.config.RAMDir)
+	if err != nil {
+		return err
+	}
+	if huge {
 		resp.Obstacles = append(resp.Obstacles, "its RAM consists of huge pages (ram_huge_pages), on which no VM wakes or arrives")
 	}
 	for _, space := range []struct {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
 
@@ -70,10 +71,14 @@ func freeHuge(page, promised uint64) (uint64, error) {
 	return free*page - min(free*page, taken), nil
 }
 
-// Huge tells whether RAM files in dir consist of huge pages.
-func Huge(dir string) bool {
+// Huge tells whether RAM files in dir consist of huge pages. Unavailable says that dir cannot be
+// looked at.
+func Huge(dir string) (bool, error) {
 	var fs unix.Statfs_t
-	return unix.Statfs(dir, &fs) == nil && fs.Type == unix.HUGETLBFS_MAGIC
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return false, fmt.Errorf("look whether %s (ram_dir) has huge pages: %w: %w", dir, errdefs.ErrUnavailable, err)
+	}
+	return fs.Type == unix.HUGETLBFS_MAGIC, nil
 }
 
 // Resident answers how many bytes of the file take memory.

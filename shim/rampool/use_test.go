@@ -1,0 +1,19 @@
+package rampool
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/containerd/errdefs"
+)
+
+// Of a directory that cannot be looked at nobody says that it has no huge pages.
+func TestHugeIsNotKnown(t *testing.T) {
+	dir := t.TempDir()
+	if huge, err := Huge(dir); huge || err != nil {
+		t.Errorf("of a directory Huge = %t, %v", huge, err)
+	}
+	if _, err := Huge(filepath.Join(dir, "gone")); !errdefs.IsUnavailable(err) {
+		t.Errorf("of one that cannot be looked at Huge = %v, want Unavailable", err)
+	}
+}
