@@ -23,15 +23,9 @@ func Namespaces() ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list network namespaces: %w", err)
 	}
-	processes, err := os.ReadDir("/proc")
+	paths, err := ofProcesses()
 	if err != nil {
 		return nil, fmt.Errorf("list network namespaces: %w", err)
-	}
-	var paths []string
-	for _, p := range processes {
-		if _, err := strconv.Atoi(p.Name()); err == nil {
-			paths = append(paths, filepath.Join("/proc", p.Name(), "ns", "net"))
-		}
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -42,6 +36,22 @@ func Namespaces() ([]string, error) {
 			paths = append(paths, f[4])
 		}
 	}
+	return distinct(paths, own)
+}
+
+// ofProcesses are the paths of the namespaces that processes live in.
+func ofProcesses() (paths []string, err error) {
+	processes, err := os.ReadDir("/proc")
+	for _, p := range processes {
+		if _, err := strconv.Atoi(p.Name()); err == nil {
+			paths = append(paths, filepath.Join("/proc", p.Name(), "ns", "net"))
+		}
+	}
+	return paths, err
+}
+
+// distinct answers a path for each file but own, and an error for those that it could not look at.
+func distinct(paths []string, own os.FileInfo) ([]string, error) {
 	var out []string
 	var errs []error
 	seen := []os.FileInfo{own}

@@ -1,9 +1,14 @@
 package network
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/api/fdtest"
 )
@@ -13,7 +18,7 @@ import (
 func TestNamespacesWithoutDescriptors(t *testing.T) {
 	for left := range 2 {
 		restore := fdtest.Exhaust(t, left)
-		all, err := Namespaces()
+		all, err := ofProcesses()
 		detach := Detach(t.Context(), "/proc/self/ns/net", nil)
 		restore()
 		if left == 0 && err == nil {
@@ -25,5 +30,22 @@ func TestNamespacesWithoutDescriptors(t *testing.T) {
 	}
 	if _, err := Namespaces(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A namespace that cannot be looked at is told beside those that can be; one that has gone is not.
+func TestNamespaceThatCannotBeLookedAt(t *testing.T) {
+	dir := t.TempDir()
+	own, err := os.Stat(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	loop, other := filepath.Join(dir, "loop"), filepath.Join(dir, "other")
+	if err := errors.Join(os.Symlink("loop", loop), os.WriteFile(other, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	all, err := distinct([]string{filepath.Join(dir, "gone"), dir, loop, other, other}, own)
+	if !slices.Equal(all, []string{other}) || !errors.Is(err, unix.ELOOP) || errors.Is(err, os.ErrNotExist) {
+		t.Errorf("namespaces %v, %v", all, err)
 	}
 }

@@ -54,7 +54,8 @@ func TestUnknownDecidesNothing(t *testing.T) {
 			if call == "resume a hold" {
 				j.Phase, before.Phase = Sending, Sending
 			}
-			w.net.detached = ""
+			w.net.detached, j.RAM = "", filepath.Join(t.TempDir(), "ram")
+			w.must("make RAM", os.WriteFile(j.RAM, nil, 0o600))
 			restore := fdtest.Exhaust(t, 0)
 			err := fn(&j)
 			restore()
@@ -63,6 +64,9 @@ func TestUnknownDecidesNothing(t *testing.T) {
 			}
 			if j.Adopted != before.Adopted || j.Phase != before.Phase || w.net.detached != "" {
 				t.Errorf("%s of a VM that %s changed it: %+v, detached %q", call, name, j, w.net.detached)
+			}
+			if _, err := os.Stat(j.RAM); err != nil {
+				t.Errorf("%s of a VM that %s has freed RAM that its VMM may have: %v", call, name, err)
 			}
 			if !lives(shim) || !lives(vmm1) {
 				t.Fatalf("%s of a VM that %s killed a process", call, name)

@@ -25,6 +25,8 @@ func TestWatchWithoutDescriptors(t *testing.T) {
 	restore := fdtest.Exhaust(t, 0)
 	w.look(t.Context(), filepath.Join(ns, "read"), true)
 	<-paused
+	restore()
+	restore = fdtest.Exhaust(t, 1) // a journal can be read, and no process be waited for
 	w.wait.Go(func() { w.await(t.Context(), filepath.Join(ns, "waited"), id) })
 	<-paused
 	select {
