@@ -110,15 +110,16 @@ func TestStatusAndSignalsSpareAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = bystander.Process.Kill(); _ = bystander.Wait() })
-	held := signals{unix.SIGKILL}
+	if err := unix.Kill(bystander.Process.Pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	until(t, bystander.Process.Pid, "T")
+	held := signals{unix.SIGTERM}
 	if err := held.deliver(bystander.Process.Pid, pidfd); err != nil {
 		t.Errorf("deliver to what is gone = %v", err)
 	}
-	if err := unix.Waitid(unix.P_PID, bystander.Process.Pid, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != nil {
-		t.Fatal(err)
-	}
-	if got := state(t, bystander.Process.Pid); got == "Z" {
-		t.Error("another process got the signal")
+	if hit, err := pending(bystander.Process.Pid, unix.SIGTERM); hit || err != nil {
+		t.Errorf("another process got the signal: %t, %v", hit, err)
 	}
 }
 
