@@ -127,7 +127,7 @@ crash: setup tools build guest ## kill every program at every step, COUNT times;
 	go test -count=1 -run 'TestSimulatedRounds$$' ./migrate/engine -args -sim.rounds 10000
 	GODWIT_CRASH=full go test -tags integration -count=$(COUNT) -p 1 -timeout 240m -run Crash $(integration_pkgs)
 
-soak: setup tools build guest ## TIME (30m) of what SEED draws, done to 12 VMs on three nodes with three controllers; into out/soak.json (root)
+soak: setup tools build guest ## verbs and faults that SEED draws, for TIME (30m), on 12 VMs and three nodes with three controllers; MUTATION: an old fault, built back in; into out/soak.json (root)
 	@mkdir -p out bin/integration
 	$(gobuild) -o bin/integration/soak ./integration/cmd/soak
 	bin/integration/soak -time $(TIME) -seed $(SEED) -mutation '$(MUTATION)' -out out/soak.json
