@@ -39,7 +39,11 @@ func attach(ctx context.Context, path string, owner Owner, links []Link, fail fu
 		}
 	}
 	// To flush an interface of the node would cut the node off.
-	if host, err := IsHost(path); err == nil && host {
+	host, err := IsHost(path)
+	if err != nil {
+		return nil, fmt.Errorf("attach network of %s: %w", owner.VM, err)
+	}
+	if host {
 		return nil, fmt.Errorf("attach network of %s: namespace %q is the node's own: %w", owner.VM, path, errdefs.ErrFailedPrecondition)
 	}
 	s, err := openSession(path)
