@@ -38,6 +38,7 @@ type item struct {
 	revision int64  // 0: it is not there
 	value    string // of its entries
 	entries  []string
+	there    int  // how many of them the index has
 	gone     bool // the entries are to go
 }
 
@@ -64,7 +65,9 @@ func (e *Etcd) reindex(ctx context.Context) error {
 		return err
 	}
 	for _, i := range items {
-		stale = append(stale, i)
+		if i.there < len(i.entries) {
+			stale = append(stale, i)
+		}
 	}
 	for some := range slices.Chunk(stale, reindexed) {
 		if err := e.settle(ctx, some); err != nil {
@@ -92,7 +95,10 @@ func entriesOf(kind string, found []*mvccpb.KeyValue) ([]string, error) {
 // reindexed is how many records get their entries in one transaction.
 const reindexed = 16
 
-// stale answers the entries of the index that nothing which was read should have.
+// stale answers the entries of the index that nothing which was read should have, and counts those
+// that an item should have. Of an item that has all of its entries nothing is written: the index was
+// read after it, and who has changed it meanwhile writes the entries that its change makes other.
+// So a restart of the controllers costs the index two lists and no write.
 func (e *Etcd) stale(ctx context.Context, items map[string]*item) (all []*item, err error) {
 	head := len(e.prefix) + len("index/")
 	err = e.each(ctx, "index/", "", func(some []*mvccpb.KeyValue, _ int64) (bool, error) {
@@ -104,7 +110,9 @@ func (e *Etcd) stale(ctx context.Context, items map[string]*item) (all []*item, 
 			k := e.key(kind, kv.Value)
 			if of := items[k]; of == nil {
 				all = append(all, &item{kind: kind, key: k, entries: []string{entry}, gone: true})
-			} else if !slices.Contains(of.entries, entry) {
+			} else if slices.Contains(of.entries, entry) {
+				of.there++
+			} else {
 				all = append(all, &item{kind: kind, key: k, revision: of.revision, entries: []string{entry}, gone: true})
 			}
 		}

@@ -81,3 +81,67 @@ func uids(n int) (all []string) {
 	}
 	return all
 }
+
+// An index that is whole is read again without a write for each record; what lacks an entry, and an
+// entry that nothing should have, cost their own write alone.
+func TestEtcdReindexWritesWhatIsMissing(t *testing.T) {
+	members := newCluster(t, 1)
+	st := connect(t, "/godwit/", members)
+	defer st.Close()
+	raw, err := etcd.New(etcd.Config{Endpoints: urls(members)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	const records = 200
+	for i := range records {
+		vm := &nodev1.VM{Namespace: "ns", Id: fmt.Sprintf("v%03d", i)}
+		rec := &nodev1.Record{Vm: vm, Uid: fmt.Sprint("u", i), Owner: &nodev1.Owner{Node: "n1"}}
+		if _, err := st.Apply(t.Context(), vm, 0, transition.Change{Record: rec}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := func() (writes int64) {
+		t.Helper()
+		before, err := raw.Get(t.Context(), "/godwit/indexed")
+		if err == nil {
+			err = st.Reindex(t.Context(), false)
+		}
+		if err == nil {
+			err = st.Reindex(t.Context(), true)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		after, err := raw.Get(t.Context(), "/godwit/indexed")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return after.Header.Revision - before.Header.Revision
+	}
+	again()
+	if n := again(); n != 2 { // that it is not read, and that it is
+		t.Errorf("%d writes of an index that is whole", n)
+	}
+	entries, err := raw.Get(t.Context(), "/godwit/index/", etcd.WithPrefix())
+	if err != nil || len(entries.Kvs) < 2*records {
+		t.Fatalf("%d entries, %v", len(entries.Kvs), err)
+	}
+	if _, err := raw.Delete(t.Context(), string(entries.Kvs[7].Key)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := raw.Put(t.Context(), string(entries.Kvs[8].Key)+"x", string(entries.Kvs[8].Value)); err != nil {
+		t.Fatal(err)
+	}
+	if n := again(); n < 3 || n > 4 {
+		t.Errorf("%d writes for one entry that is missing and one too many", n)
+	}
+	now, err := raw.Get(t.Context(), "/godwit/index/", etcd.WithPrefix())
+	if err != nil || len(now.Kvs) != len(entries.Kvs) || string(now.Kvs[7].Key) != string(entries.Kvs[7].Key) {
+		t.Errorf("%d entries of %d: %v", len(now.Kvs), len(entries.Kvs), err)
+	}
+	all, err := st.Find(t.Context(), store.Which{Node: "n1"})
+	if err != nil || len(all) != records {
+		t.Errorf("found %d of %d records: %v", len(all), records, err)
+	}
+}
