@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -22,7 +23,9 @@ const starvation = 90 * time.Second
 // TestStarved shows that a daemon without descriptors, which can look at nothing on its node, gives no
 // VM up: it runs on, its record is as it was, and the daemon goes on when it has descriptors again.
 func TestStarved(t *testing.T) {
-	h := harness.New(t, harness.Options{Godwitd: true, Images: true})
+	h := harness.New(t, harness.Options{Godwitd: true, Images: true, Config: func(n *harness.Node) string { // so there are records
+		return fmt.Sprintf("[registry]\nlayout = %q\n", filepath.Join(n.Dir, "store"))
+	}})
 	n, id := h.Node(0), name(0)
 	n.CheckClean(t)
 	client := connect(t, n)
