@@ -2,6 +2,7 @@ package soak
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -85,12 +86,12 @@ func (w *world) left(ctx context.Context) (all []string, err error) {
 				all = append(all, n.Name+": "+item)
 			}
 		}
-		dirs, err := filepath.Glob(filepath.Join(n.StateDir(), "vms", "*", "*"))
+		vms, err := journals(filepath.Join(n.StateDir(), "vms"))
 		if err != nil {
 			return nil, err
 		}
-		for _, dir := range dirs {
-			all = append(all, n.Name+": journal of "+filepath.Base(dir))
+		for _, vm := range vms {
+			all = append(all, n.Name+": journal of "+vm)
 		}
 	}
 	records, err := w.look(ctx)
@@ -143,4 +144,26 @@ func RunTo(ctx context.Context, opts Options, out string) error {
 		return fmt.Errorf("seed %d: %w", opts.Seed, err)
 	}
 	return result.Check()
+}
+
+// journals are the VMs of a node's directory, NAMESPACE/ID each. A directory that cannot be read is
+// an error: it could hold what is left.
+func journals(dir string) (vms []string, err error) {
+	namespaces, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, ns := range namespaces {
+		ids, err := os.ReadDir(filepath.Join(dir, ns.Name()))
+		if err != nil {
+			return nil, err
+		}
+		for _, id := range ids {
+			vms = append(vms, ns.Name()+"/"+id.Name())
+		}
+	}
+	return vms, nil
 }
