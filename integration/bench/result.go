@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
@@ -89,18 +88,11 @@ func (r *Result) Write(path string) error {
 // WriteKeys is Write with the median of each figure under its name at the top level too.
 func (r *Result) WriteKeys(path string) error {
 	r.Complete = len(r.Check()) == 0
-	data, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	all := map[string]any{}
-	if err := json.Unmarshal(data, &all); err != nil {
-		return err
-	}
+	keys := map[string]any{}
 	for _, f := range r.Figures {
-		all[f.Name] = f.Median
+		keys[f.Name] = f.Median
 	}
-	return harness.WriteResult(path, all)
+	return harness.WriteKeys(path, r, keys)
 }
 
 // Table prints medians and spreads for people.

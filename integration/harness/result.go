@@ -2,6 +2,7 @@ package harness
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 )
@@ -19,4 +20,18 @@ func WriteResult(path string, result any) error {
 		return err
 	}
 	return os.Rename(path+".new", path)
+}
+
+// WriteKeys is WriteResult with these values by their names at the top level too.
+func WriteKeys(path string, result any, keys map[string]any) error {
+	data, err := json.Marshal(result)
+	if err != nil {
+		return err
+	}
+	all := map[string]any{}
+	if err := json.Unmarshal(data, &all); err != nil {
+		return err
+	}
+	maps.Copy(all, keys)
+	return WriteResult(path, all)
 }

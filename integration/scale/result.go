@@ -1,7 +1,6 @@
 package scale
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -142,18 +141,11 @@ func (r *Result) Check() []string {
 // Write stores the result where nobody sees half of it.
 func (r *Result) Write(path string) error {
 	r.Complete = len(r.Check()) == 0
-	data, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	all := map[string]any{}
-	if err := json.Unmarshal(data, &all); err != nil {
-		return err
-	}
+	keys := map[string]any{}
 	for _, f := range r.Figures {
-		all[f.Name] = f.Value
+		keys[f.Name] = f.Value
 	}
-	return harness.WriteResult(path, all)
+	return harness.WriteKeys(path, r, keys)
 }
 
 // Table prints the figures for people.

@@ -21,14 +21,7 @@ import (
 // An index that a controller of a build before has written past is not read, and is made anew once
 // that controller is gone: what it moved, made and ended is found as it is.
 func TestEtcdIndexBehindABuildBefore(t *testing.T) {
-	members := newCluster(t, 1)
-	st := connect(t, "/godwit/", members)
-	defer st.Close()
-	raw, err := etcd.New(etcd.Config{Endpoints: urls(members)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer raw.Close()
+	st, raw := storeAndEtcd(t)
 	put := func(id, node string) {
 		t.Helper()
 		vm := &nodev1.VM{Namespace: "ns", Id: id}

@@ -20,14 +20,7 @@ import (
 // Records of a build before that are changed while the index is made anew are found by it, though
 // who changed them wrote no entry that did not change.
 func TestEtcdReindexWhileRecordsChange(t *testing.T) {
-	members := newCluster(t, 1)
-	st := connect(t, "/godwit/", members)
-	defer st.Close()
-	raw, err := etcd.New(etcd.Config{Endpoints: urls(members)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer raw.Close()
+	st, raw := storeAndEtcd(t)
 	const records = 256
 	vm := func(i int) *nodev1.VM { return &nodev1.VM{Namespace: "ns", Id: fmt.Sprintf("v%03d", i)} }
 	for i := range records {
@@ -61,7 +54,7 @@ func TestEtcdReindexWhileRecordsChange(t *testing.T) {
 			}
 		})
 	}
-	err = st.Reindex(t.Context(), true)
+	err := st.Reindex(t.Context(), true)
 	close(stop)
 	group.Wait()
 	if err != nil {
@@ -75,6 +68,20 @@ func TestEtcdReindexWhileRecordsChange(t *testing.T) {
 	}
 }
 
+// storeAndEtcd is a store on an etcd of its own, and a client that goes past the store.
+func storeAndEtcd(t *testing.T) (*store.Etcd, *etcd.Client) {
+	t.Helper()
+	members := newCluster(t, 1)
+	st := connect(t, "/godwit/", members)
+	raw, err := etcd.New(etcd.Config{Endpoints: urls(members)})
+	if err != nil {
+		st.Close()
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { raw.Close(); st.Close() })
+	return st, raw
+}
+
 func uids(n int) (all []string) {
 	for i := range n {
 		all = append(all, fmt.Sprint("u", i))
@@ -85,14 +92,7 @@ func uids(n int) (all []string) {
 // An index that is whole is read again without a write for each record; what lacks an entry, and an
 // entry that nothing should have, cost their own write alone.
 func TestEtcdReindexWritesWhatIsMissing(t *testing.T) {
-	members := newCluster(t, 1)
-	st := connect(t, "/godwit/", members)
-	defer st.Close()
-	raw, err := etcd.New(etcd.Config{Endpoints: urls(members)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer raw.Close()
+	st, raw := storeAndEtcd(t)
 	const records = 200
 	for i := range records {
 		vm := &nodev1.VM{Namespace: "ns", Id: fmt.Sprintf("v%03d", i)}
