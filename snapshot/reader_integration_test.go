@@ -12,7 +12,7 @@ import (
 	"godwit.dev/godwit/snapshot/format"
 )
 
-// A reader written from docs/snapshot-format.md alone restores what Push stored.
+// A reader written from docs/dev/protocols/snapshot-format.md alone restores what Push stored.
 func TestIndependentReader(t *testing.T) {
 	for _, codec := range []format.Codec{format.MinLZ, format.S2, format.Zstd} {
 		w := newWorld(t, 11)

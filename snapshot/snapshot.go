@@ -4,7 +4,7 @@
 // when little is left; it never starts one or lets one go on.
 //
 // A snapshot is its digest. Until its manifest is stored nothing exists, and no
-// decision is taken from a tag. docs/snapshot-format.md describes the format.
+// decision is taken from a tag. docs/dev/protocols/snapshot-format.md describes the format.
 package snapshot
 
 import (

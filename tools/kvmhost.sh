@@ -1,7 +1,7 @@
 #!/bin/bash
 # Runs the cases of the KVM ring that the arguments name (all, smoke, a VMM, a case: see
 # integration/ring/cases.txt). Where KVM works they run here; elsewhere in the ground: a
-# guest of QEMU 10 without KVM that offers KVM to guests of its own. docs/kvmhost.md says
+# guest of QEMU 10 without KVM that offers KVM to guests of its own. docs/dev/kvmhost.md says
 # why it is made like this and not otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -10,7 +10,7 @@ rm -rf "$out"
 mkdir -p "$out"/man "$out"/completion
 CGO_ENABLED=0 go run -trimpath -tags docs \
 	-ldflags "-X godwit.dev/godwit/api/version.Version=${VERSION:-$(git describe --tags --dirty --always)}" \
-	./cmd/godwit docs "$out/man" docs/configuration.md packaging/man/*.md
+	./cmd/godwit docs "$out/man" docs/reference/configuration.md packaging/man/*.md
 for shell in bash zsh fish; do
 	bin/godwit completion "$shell" >"$out/completion/$shell"
 done

@@ -71,7 +71,8 @@ make --no-print-directory -s install DESTDIR="$STAGE" VERSION="$said" PREFIX=/us
 gzip -9n "$STAGE"/usr/share/man/man*/*
 doc=$STAGE/usr/share/doc/godwit
 install -d "$doc" "$STAGE/usr/share/lintian/overrides"
-install -m 644 README.md SECURITY.md docs/*.md "$doc/"
+install -m 644 README.md SECURITY.md "$doc/"
+cp -r --no-preserve=mode docs "$doc/" # as README.md links to it
 install -m 644 bin/guest/version "$doc/guest-version"
 install -m 644 packaging/lintian-overrides "$STAGE/usr/share/lintian/overrides/godwit"
 gzip -9nc CHANGELOG.md >"$doc/changelog.gz"

@@ -205,7 +205,7 @@ func keys(prefix string, t reflect.Type) []string {
 }
 
 func TestDocumentationNamesEveryKey(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "configuration.md"))
+	page, err := os.ReadFile("../../docs/reference/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +217,7 @@ func TestDocumentationNamesEveryKey(t *testing.T) {
 	slices.Sort(want)
 	slices.Sort(documented)
 	if d := cmp.Diff(want, documented); d != "" {
-		t.Errorf("keys of Config and of docs/configuration.md (-code +page):\n%s", d)
+		t.Errorf("keys of Config and of docs/reference/configuration.md (-code +page):\n%s", d)
 	}
 }
 

@@ -116,7 +116,7 @@ func decode(name string, data []byte, c *Config) error {
 	if errors.As(err, &unknown) && len(unknown.Errors) > 0 {
 		e := unknown.Errors[0]
 		line, _ := e.Position()
-		return fmt.Errorf("configuration %s line %d: unknown key %q: remove it or see docs/configuration.md: %w",
+		return fmt.Errorf("configuration %s line %d: unknown key %q: remove it or see docs/reference/configuration.md: %w",
 			name, line, strings.Join(e.Key(), "."), errdefs.ErrInvalidArgument)
 	}
 	var bad *toml.DecodeError

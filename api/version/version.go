@@ -18,7 +18,7 @@ var (
 )
 
 // Protocols between running programs, and formats that outlive one. A number changes
-// when a reader of the old one would go wrong; docs/compatibility.md has the rules.
+// when a reader of the old one would go wrong; docs/reference/compatibility.md has the rules.
 const (
 	Agent   = 1 // godwit.agent.v1: shim and guest
 	Session = 1 // the frames below it

@@ -44,13 +44,13 @@ func TestWrite(t *testing.T) {
 
 // A number that changes, and a name that comes, is a decision about old programs.
 func TestCompatibilityPageHasTheTable(t *testing.T) {
-	page, err := os.ReadFile("../../docs/compatibility.md")
+	page, err := os.ReadFile("../../docs/reference/compatibility.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, k := range version.All() {
 		if row := fmt.Sprintf("\n| %s | %d |", k.Name, k.Version); !strings.Contains(string(page), row) {
-			t.Errorf("docs/compatibility.md has no row %q", strings.TrimSpace(row))
+			t.Errorf("docs/reference/compatibility.md has no row %q", strings.TrimSpace(row))
 		}
 	}
 }

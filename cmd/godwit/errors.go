@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// classes gives each error class its name in JSON and its exit code (docs/cli.md).
+// classes gives each error class its name in JSON and its exit code (docs/reference/cli.md).
 var classes = []struct {
 	is   func(error) bool
 	name string

@@ -98,9 +98,9 @@ func TestNoDaemon(t *testing.T) {
 	}
 }
 
-// docs/cli.md names every verb, every flag, and every class with its exit code.
+// docs/reference/cli.md names every verb, every flag, and every class with its exit code.
 func TestDocumentation(t *testing.T) {
-	data, err := os.ReadFile("../../docs/cli.md")
+	data, err := os.ReadFile("../../docs/reference/cli.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,14 +108,14 @@ func TestDocumentation(t *testing.T) {
 	var walk func(*cobra.Command)
 	walk = func(cmd *cobra.Command) {
 		if !cmd.HasSubCommands() && cmd.Name() != "help" && cmd.Parent() != nil && cmd.Parent().Name() != "completion" && !strings.Contains(text, cmd.CommandPath()) {
-			t.Errorf("docs/cli.md does not name %q", cmd.CommandPath())
+			t.Errorf("docs/reference/cli.md does not name %q", cmd.CommandPath())
 		}
 		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 			if cmd.HasParent() && cmd.Parent().Name() == "completion" { // cobra's own
 				return
 			}
 			if f.Name != "help" && !strings.Contains(text, "--"+f.Name) && (f.Shorthand == "" || !strings.Contains(text, "-"+f.Shorthand)) {
-				t.Errorf("docs/cli.md does not name --%s of %q", f.Name, cmd.CommandPath())
+				t.Errorf("docs/reference/cli.md does not name --%s of %q", f.Name, cmd.CommandPath())
 			}
 		})
 		for _, sub := range cmd.Commands() {
@@ -130,7 +130,7 @@ func TestDocumentation(t *testing.T) {
 			found = found || strings.HasPrefix(line, row) && strings.Contains(line, c.name)
 		}
 		if !found {
-			t.Errorf("docs/cli.md has no row %q with %s", row, c.name)
+			t.Errorf("docs/reference/cli.md has no row %q with %s", row, c.name)
 		}
 	}
 }

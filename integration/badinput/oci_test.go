@@ -118,7 +118,7 @@ func (b *box) exec(t *testing.T, task client.Task, id string, p *specs.Process) 
 	return strings.ReplaceAll(out.String(), "\r\n", "\n"), status.ExitCode(), nil
 }
 
-// Every field of the OCI spec that docs/oci-spec.md calls honoured is, as a process in
+// Every field of the OCI spec that docs/reference/oci-spec.md calls honoured is, as a process in
 // the container tells; what cannot be run is refused by name; and nothing stays.
 func TestOCISpec(t *testing.T) {
 	h := harness.New(t, harness.Options{Images: true})

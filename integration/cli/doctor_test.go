@@ -15,7 +15,7 @@ import (
 	"godwit.dev/godwit/integration/harness"
 )
 
-// finding is one line of doctor, as docs/cli.md promises it.
+// finding is one line of doctor, as docs/reference/cli.md promises it.
 type finding struct {
 	Check, Detail, Remedy string
 	OK, Fatal             bool

@@ -44,7 +44,7 @@ func lazyWakes() []scene {
 	}
 }
 
-// TestCrashLazy is the matrix of a lazy wake (docs/restore.md): what dies while RAM comes costs no
+// TestCrashLazy is the matrix of a lazy wake (docs/concepts/restore.md): what dies while RAM comes costs no
 // more than in an eager one, what the guest remembers is what it was, and of a VM that has ended the
 // snapshot is whole and wakes again.
 func TestCrashLazy(t *testing.T) {

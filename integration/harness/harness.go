@@ -236,7 +236,7 @@ func workDir() (string, error) {
 // cgroup names the cgroups of a node, or of the wire; see workDir for the process id in it.
 func (h *Harness) cgroup(node string) string { return filepath.Base(h.Dir) + "-" + node }
 
-// Nested tells whether this host is the ground of docs/kvmhost.md: its VMs are guests of
+// Nested tells whether this host is the ground of docs/dev/kvmhost.md: its VMs are guests of
 // a guest, and everything takes ten times as long, or more where that guest shares its CPU.
 func Nested() bool { return os.Getenv("GODWIT_GROUND") == "nested" }
 

@@ -149,7 +149,7 @@ func installed(t *testing.T, r *root, deb string) {
 	}
 	for _, file := range []string{
 		"/usr/share/bash-completion/completions/godwit", "/usr/share/zsh/vendor-completions/_godwit",
-		"/usr/share/fish/vendor_completions.d/godwit.fish", "/usr/share/doc/godwit/copyright", "/usr/share/godwit/vmlinuz", wanted,
+		"/usr/share/fish/vendor_completions.d/godwit.fish", "/usr/share/doc/godwit/copyright", "/usr/share/doc/godwit/docs/how-to/install.md", "/usr/share/godwit/vmlinuz", wanted,
 	} {
 		if !r.has(file) {
 			t.Errorf("there is no %s", file)

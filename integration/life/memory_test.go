@@ -18,7 +18,7 @@ import (
 )
 
 // most is what a VM may cost its host in godwit's own processes at any load, in MiB. The goal, of 50
-// VMs, is half of it (docs/bench.md).
+// VMs, is half of it (docs/dev/bench.md).
 const most = 16
 
 // memory is what processes hold of a node, in MiB: a page that n of them have counts for each as

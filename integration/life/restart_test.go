@@ -21,7 +21,7 @@ import (
 	"godwit.dev/godwit/integration/harness"
 )
 
-// smallest RAM that this guest runs something in, rounded up; docs/annotations.md has it.
+// smallest RAM that this guest runs something in, rounded up; docs/reference/annotations.md has it.
 const smallest = "96MiB"
 
 // vms of the tests on one node.

@@ -12,7 +12,7 @@ import (
 
 // named are the files whose durations have a name elsewhere.
 var named = map[string]string{
-	"api/config/default.go": "the defaults of settings, each of which docs/configuration.md has by its key",
+	"api/config/default.go": "the defaults of settings, each of which docs/reference/configuration.md has by its key",
 }
 
 // units are the durations of package time.

@@ -46,13 +46,13 @@ func TestLintHolds(t *testing.T) {
 // S0-51: which rights a registry must give stands where people look.
 func TestRightsAreDocumented(t *testing.T) {
 	files := tracked(t)
-	page := strings.Join(strings.Fields(string(files["docs/registries.md"])), " ")
+	page := strings.Join(strings.Fields(string(files["docs/how-to/registries.md"])), " ")
 	for _, want := range []string{"**push, pull and delete**", "A role that may only upload is not enough", "| push | ", "| pull | ", "| delete | "} {
 		if !strings.Contains(page, want) {
-			t.Errorf("docs/registries.md does not say: %s", want)
+			t.Errorf("docs/how-to/registries.md does not say: %s", want)
 		}
 	}
-	if !strings.Contains(string(files["README.md"]), "docs/registries.md") {
+	if !strings.Contains(string(files["README.md"]), "docs/how-to/registries.md") {
 		t.Error("README.md does not lead there")
 	}
 }

@@ -252,17 +252,17 @@ func TestDocsNameEveryMakeTarget(t *testing.T) {
 	if len(targets) < 15 {
 		t.Fatalf("the Makefile has %d documented targets, want at least 15", len(targets))
 	}
-	docs := string(files["README.md"]) + string(files["docs/install.md"]) + string(files["docs/status.md"])
+	docs := string(files["README.md"]) + string(files["docs/how-to/install.md"]) + string(files["docs/reference/features.md"])
 	for _, m := range targets {
 		if !strings.Contains(docs, "make "+string(m[1])) {
-			t.Errorf("neither README.md, docs/install.md nor docs/status.md names `make %s`", m[1])
+			t.Errorf("neither README.md, docs/how-to/install.md nor docs/reference/features.md names `make %s`", m[1])
 		}
 	}
 }
 
 // The map of the repository has every package, by its path or by its last element.
 func TestMapHasEveryPackage(t *testing.T) {
-	page := string(tracked(t)["docs/architecture.md"])
+	page := string(tracked(t)["docs/dev/code-map.md"])
 	for _, p := range packages(t) {
 		files := slices.Concat(p.GoFiles, p.CgoFiles)
 		if len(files) > 0 && isGenerated(t, p.Dir, files) {
@@ -270,7 +270,7 @@ func TestMapHasEveryPackage(t *testing.T) {
 		}
 		path := strings.TrimSuffix(strings.TrimPrefix(p.ImportPath, module+"/"), "/v1")
 		if !strings.Contains(page, "`"+filepath.Base(path)+"`") && !regexp.MustCompile("(?m)(^|`)"+regexp.QuoteMeta(path)+"(`| )").MatchString(page) {
-			t.Errorf("docs/architecture.md does not name %s", path)
+			t.Errorf("docs/dev/code-map.md does not name %s", path)
 		}
 	}
 }

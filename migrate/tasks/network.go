@@ -43,7 +43,7 @@ func newNetworks(cfg *config.Config) *networks {
 
 // cniID is what ctr and nerdctl call a container towards CNI, so that either side can
 // give back the lease that the other one took. It is theirs, and the same for a/b-c and
-// a-b/c: docs/network.md warns of such names.
+// a-b/c: docs/concepts/network.md warns of such names.
 func cniID(vm *nodev1.VM) string { return vm.GetNamespace() + "-" + vm.GetId() }
 
 func (n *networks) path(vm *nodev1.VM) string {

@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +19,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-var update = flag.Bool("update", false, "write the tables of docs/controller.md")
+var update = flag.Bool("update", false, "write the tables of docs/dev/protocols/records.md")
 
 var now = time.Unix(1700000000, 0)
 
@@ -283,7 +282,7 @@ func tables(t *testing.T) map[string]string {
 
 // TestTablesAreTheDocumented runs every call in every state (N-01, H28).
 func TestTablesAreTheDocumented(t *testing.T) {
-	path := filepath.Join("..", "..", "docs", "controller.md")
+	path := "../../docs/dev/protocols/records.md"
 	doc, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

@@ -2,7 +2,7 @@
 // a state and a request give a changed record or a typed error. Package controller
 // calls them between a load and a compare-and-swap; nothing here does IO.
 //
-// The tables of docs/controller.md describe it, and a test compares both.
+// The tables of docs/dev/protocols/records.md describe it, and a test compares both.
 package transition
 
 import (

@@ -282,7 +282,7 @@ func TestStandardDevicesAreAccepted(t *testing.T) {
 }
 
 func TestDocumentationNamesEveryAnnotation(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "annotations.md"))
+	page, err := os.ReadFile("../../docs/reference/annotations.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -292,6 +292,6 @@ func TestDocumentationNamesEveryAnnotation(t *testing.T) {
 	}
 	slices.Sort(documented)
 	if d := cmp.Diff(Known(), documented); d != "" {
-		t.Errorf("annotations of the code and of docs/annotations.md (-code +page):\n%s", d)
+		t.Errorf("annotations of the code and of docs/reference/annotations.md (-code +page):\n%s", d)
 	}
 }

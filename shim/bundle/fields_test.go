@@ -3,7 +3,6 @@ package bundle
 import (
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"reflect"
 	"regexp"
 	"strings"
@@ -12,7 +11,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// What a field of the spec may be: docs/oci-spec.md says which one is what.
+// What a field of the spec may be: docs/reference/oci-spec.md says which one is what.
 const (
 	honoured    = "honoured"
 	refusedAs   = "refused"
@@ -22,7 +21,7 @@ const (
 // documented reads the table of the page: path of a field to what happens to it.
 func documented(t *testing.T) map[string]string {
 	t.Helper()
-	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "oci-spec.md"))
+	page, err := os.ReadFile("../../docs/reference/oci-spec.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,13 +68,13 @@ func TestEveryFieldIsDocumented(t *testing.T) {
 		what := page[path]
 		used[path] = true
 		if what == "" {
-			t.Errorf("docs/oci-spec.md does not say what happens to %s (%s)", path, f.Type)
+			t.Errorf("docs/reference/oci-spec.md does not say what happens to %s (%s)", path, f.Type)
 		}
 		return what == honoured // what is below the others shares their fate
 	})
 	for path := range page {
 		if !used[path] {
-			t.Errorf("docs/oci-spec.md names %s, which is no field of the spec, or below one that is refused", path)
+			t.Errorf("docs/reference/oci-spec.md names %s, which is no field of the spec, or below one that is refused", path)
 		}
 	}
 }

@@ -1,5 +1,5 @@
 // Package format is the encoding of a snapshot's pages: frames of packed pages, packs
-// of frames, and the index that says which page lies where. docs/snapshot-format.md
+// of frames, and the index that says which page lies where. docs/dev/protocols/snapshot-format.md
 // describes it for other readers. It does no IO.
 package format
 

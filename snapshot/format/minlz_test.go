@@ -8,7 +8,7 @@ import (
 	"github.com/klauspost/compress/s2"
 )
 
-// handmade is a page as a MinLZ block, an element of each kind that docs/snapshot-format.md has.
+// handmade is a page as a MinLZ block, an element of each kind that docs/dev/protocols/snapshot-format.md has.
 var handmade = []byte{
 	0, 0x80, 0x20, // 4096 bytes
 	1 << 3, 'a', 'b', // literals

@@ -1,6 +1,6 @@
 // Package seal keeps what a snapshot holds from whoever keeps the snapshot: its pages,
 // device state, index and Spec are encrypted under a key of that push, and that key under
-// keys of the nodes. docs/snapshot-format.md describes both for other readers.
+// keys of the nodes. docs/dev/protocols/snapshot-format.md describes both for other readers.
 package seal
 
 import (

@@ -3,7 +3,7 @@
 
     reader.py LAYOUT DIGEST OUT
 
-Written from docs/snapshot-format.md. Writes one file per address space, "state", and
+Written from docs/dev/protocols/snapshot-format.md. Writes one file per address space, "state", and
 "disk-ID" per read-only disk into the directory OUT. Needs the zstd command.
 """
 import hashlib

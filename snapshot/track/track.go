@@ -1,7 +1,7 @@
 // Package track tells which pages of the RAM of a running VM were written, from outside
 // of its VMM: by asynchronous write protection (uffd), by soft-dirty bits, or not at all,
 // whereupon whoever asks compares contents. None sees pages that a device writes past the
-// page tables of the VMM (O_DIRECT), nor holes: docs/tracking.md.
+// page tables of the VMM (O_DIRECT), nor holes: docs/concepts/tracking.md.
 package track
 
 import (

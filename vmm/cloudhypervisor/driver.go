@@ -2,7 +2,7 @@
 // implements vmm.Driver; the shim starts VMs with it and adopts them.
 //
 // The VMM gets its sockets and files as descriptors, is spoken to over its HTTP API
-// alone, is confined to the paths of its VM, and outlives its maker. docs/vmm.md says
+// alone, is confined to the paths of its VM, and outlives its maker. docs/dev/vmm.md says
 // why it is driven the way it is.
 package cloudhypervisor
 

@@ -2,7 +2,7 @@
 // without it. It implements vmm.Driver; the shim starts VMs with it and adopts them.
 //
 // QEMU gets everything as descriptors, is spoken to over QMP alone, and outlives its
-// maker. docs/vmm.md says why its command line is what it is.
+// maker. docs/dev/vmm.md says why its command line is what it is.
 package qemu
 
 import (

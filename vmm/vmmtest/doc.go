@@ -44,7 +44,7 @@ type Env struct {
 	Limit time.Duration
 }
 
-// Here is the environment as it must be on this host: in the ground of docs/kvmhost.md
+// Here is the environment as it must be on this host: in the ground of docs/dev/kvmhost.md
 // the guests are those of a guest without KVM, each of whose lines takes a second.
 func (e Env) Here() Env {
 	if os.Getenv("GODWIT_GROUND") == "nested" {
