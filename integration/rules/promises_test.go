@@ -80,9 +80,9 @@ func TestOneRestoreDecision(t *testing.T) {
 		})
 	}
 	for use, want := range map[string][]string{
-		"record.Decide":            {"shim/create.go"},
+		"record.Decide":            {"shim/create_vm.go"},
 		"record.Order":             {"migrate/tasks/tasks.go"},
-		"record.OrderOf":           {"shim/options.go"},
+		"record.OrderOf":           {"shim/create_options.go"},
 		"machinev1.RestoreOptions": {"api/record/order.go"},
 		"runcoptions.Options":      {"api/record/order.go"},
 		"protowire.AppendTag":      {"api/record/order.go"},

@@ -95,7 +95,7 @@ func on[R any](s *Service, id string, fn func(*VM) (R, error)) (R, error) {
 	return r, wire(err)
 }
 
-// Create makes the task; see create.go.
+// Create makes the task; see create_vm.go.
 func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*taskapi.CreateTaskResponse, error) {
 	ns, err := namespaces.NamespaceRequired(ctx)
 	if err != nil {
