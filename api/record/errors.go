@@ -8,9 +8,11 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/ttrpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"godwit.dev/godwit/api/errno"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
@@ -116,7 +118,7 @@ func Plain(err error) error {
 	if _, ok := status.FromError(err); ok {
 		err = errgrpc.ToNative(err) // a status has its class in its code
 	}
-	e := &plain{text: strings.ReplaceAll(err.Error(), "\n", "; "), class: errdefs.Resolve(err)}
+	e := &plain{text: strings.ReplaceAll(err.Error(), "\n", "; "), class: errno.Resolve(err)}
 	if class := e.class.Error(); e.class != errdefs.ErrUnknown && !strings.HasSuffix(e.text, class) {
 		e.text += ": " + class
 	}
@@ -136,7 +138,7 @@ func Stuck(d *nodev1.Deletion) bool {
 
 // Class names the class of err, for a record; ClassOf undoes it, with nil for no class.
 func Class(err error) string {
-	if class := errdefs.Resolve(err); class != nil && class != errdefs.ErrUnknown {
+	if class := errno.Resolve(err); class != nil && class != errdefs.ErrUnknown {
 		return class.Error()
 	}
 	return ""
@@ -166,6 +168,9 @@ func (e *plain) Unwrap() error { return e.class }
 
 // FromWire undoes ToWire.
 func FromWire(err error) error {
+	if errors.Is(err, ttrpc.ErrClosed) {
+		return fmt.Errorf("the connection was closed before the answer, and what was asked for may be done: %w: %w", err, errdefs.ErrUnavailable)
+	}
 	st, ok := status.FromError(err)
 	if err == nil || !ok {
 		return err

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/ttrpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -28,6 +30,7 @@ func TestErrorsCrossTheWire(t *testing.T) {
 		"class in front":  {fmt.Errorf("a: %w: %w", errdefs.ErrUnavailable, fs.ErrNotExist), errdefs.IsUnavailable, "a: unavailable: file does not exist: unavailable"},
 		"joined":          {errors.Join(fmt.Errorf("a: %w", errdefs.ErrAborted), errors.New("undo b")), errdefs.IsAborted, "a: aborted; undo b: aborted"},
 		"a status":        {status.Error(codes.NotFound, "a"), errdefs.IsNotFound, "a: not found"},
+		"a full disk":     {fmt.Errorf("write a: %w", syscall.ENOSPC), errdefs.IsResourceExhausted, "write a: no space left on device: resource exhausted"},
 		"without a class": {errors.New("a"), errdefs.IsUnknown, "a"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -48,8 +51,18 @@ func TestClassIsKept(t *testing.T) {
 			t.Errorf("%v became %v", class, got)
 		}
 	}
+	if got := ClassOf(Class(fmt.Errorf("a: %w", syscall.ECONNRESET))); !errdefs.IsUnavailable(got) {
+		t.Errorf("a cut connection became %v", got)
+	}
 	if got := ClassOf(Class(errors.New("a"))); got != nil {
 		t.Errorf("no class became %v", got)
+	}
+}
+
+// A daemon that is killed while it is asked is unavailable, and nobody knows what it has done.
+func TestCutConnectionIsUnavailable(t *testing.T) {
+	if got := FromWire(ttrpc.ErrClosed); !errdefs.IsUnavailable(got) || !strings.Contains(got.Error(), "may be done") {
+		t.Errorf("got %v", got)
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"io"
 
 	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/errno"
 )
 
 // classes gives each error class its name in JSON and its exit code (docs/reference/cli.md).
@@ -40,9 +42,11 @@ func classify(err error) (string, int) {
 	if errors.Is(err, context.Canceled) {
 		return "Canceled", interrupted
 	}
-	for _, c := range classes {
-		if c.is(err) {
-			return c.name, c.exit
+	for _, err := range []error{err, errno.Resolve(err)} {
+		for _, c := range classes {
+			if c.is(err) {
+				return c.name, c.exit
+			}
 		}
 	}
 	return "Unknown", 1

@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -131,6 +134,16 @@ func TestDocumentation(t *testing.T) {
 		}
 		if !found {
 			t.Errorf("docs/reference/cli.md has no row %q with %s", row, c.name)
+		}
+	}
+}
+
+// An error that no part has classed has a class where the host is at fault, so that scripts know
+// whether to try again; one that has none of its own is unknown.
+func TestFaultsOfTheHostHaveAnExitCode(t *testing.T) {
+	for err, want := range map[error]int{syscall.EMFILE: 8, syscall.ENOSPC: 8, syscall.ECONNREFUSED: 6, syscall.EACCES: 7, errdefs.ErrInternal: 1, io.EOF: 1} {
+		if _, exit := classify(fmt.Errorf("a: %w", err)); exit != want {
+			t.Errorf("%v: exit code %d, want %d", err, exit, want)
 		}
 	}
 }

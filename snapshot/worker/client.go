@@ -17,6 +17,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"godwit.dev/godwit/api/errno"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/cache"
 )
@@ -202,9 +203,21 @@ func (c *Client) exchange(ctx context.Context, t talk, files fileList) (line, er
 	case errors.As(err, &failed):
 		return line{}, failed.error // the worker was killed for it
 	case err != nil || waited != nil:
-		return line{}, fmt.Errorf("worker ended without an answer: %w: %s: %w", errors.Join(err, waited), stderr.b.Bytes(), errdefs.ErrInternal)
+		return line{}, fmt.Errorf("worker ended without an answer: %w: %s: %w", errors.Join(err, waited), stderr.b.Bytes(), endClass(err, waited))
 	}
 	return last, nil
+}
+
+// endClass is of a worker that ended without an answer; err is why no more was said to it. One that
+// somebody has killed, which the kernel does first where memory is short, can be started again.
+func endClass(err, waited error) error {
+	if (err == nil || errors.Is(err, syscall.EPIPE)) && errno.Killed(waited) {
+		return errdefs.ErrUnavailable
+	}
+	if class := errno.Resolve(err); class != nil && class != errdefs.ErrUnknown {
+		return class
+	}
+	return errdefs.ErrInternal
 }
 
 // firstToGo is the most of proc(5)'s oom_score_adj: a VM is worth more than what is done about it.
@@ -227,6 +240,7 @@ func (c *Client) converse(ctx context.Context, pid int, stdin io.Writer, stdout 
 	}
 	lines := bufio.NewScanner(stdout)
 	lines.Buffer(nil, maxJob)
+	lines.Split(wholeLines)
 	var last line
 	for lines.Scan() {
 		last = line{}
@@ -256,6 +270,15 @@ func (c *Client) converse(ctx context.Context, pid int, stdin io.Writer, stdout 
 		deaf = nil
 	}
 	return last, errors.Join(deaf, lines.Err())
+}
+
+// wholeLines splits as bufio.ScanLines does, and leaves out a last line without an end: who wrote
+// it was killed in its midst.
+func wholeLines(data []byte, atEOF bool) (advance int, token []byte, err error) {
+	if atEOF && bytes.IndexByte(data, '\n') < 0 {
+		return len(data), nil, nil
+	}
+	return bufio.ScanLines(data, atEOF)
 }
 
 // obey does what a line of the worker orders.

@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/errno"
 )
 
 // remoteError carries an error's text and class out of the worker.
@@ -32,7 +34,7 @@ var classes = map[string]error{
 }
 
 func newRemoteError(err error) *remoteError {
-	resolved := errdefs.Resolve(err)
+	resolved := errno.Resolve(err)
 	for name, class := range classes {
 		if errors.Is(resolved, class) {
 			return &remoteError{Class: name, Text: err.Error()}

@@ -22,6 +22,8 @@ import (
 	"github.com/containerd/errdefs"
 	digest "github.com/opencontainers/go-digest"
 
+	"godwit.dev/godwit/api/errno"
+	"godwit.dev/godwit/api/fdtest"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/store"
@@ -300,7 +302,32 @@ func TestWorkerThatDies(t *testing.T) {
 	}
 }
 
-// Every class that an error can have comes back as itself.
+// A worker that somebody has killed can be started again, also one that was killed within a line.
+// One that dies by a fault of its own is a fault of godwit.
+func TestClassOfAWorkerThatDies(t *testing.T) {
+	for script, is := range map[string]func(error) bool{
+		`read job; kill -KILL $$`: errdefs.IsUnavailable,
+		`kill -KILL $$`:           errdefs.IsUnavailable,
+		`exec 0<&-; echo '{"pause":true}'; sleep 1; kill -KILL $$`: errdefs.IsUnavailable,
+		`read job; printf '{"opened":'; kill -KILL $$`:             errdefs.IsUnavailable,
+		`read job; kill -SEGV $$`:                                  errdefs.IsInternal,
+		`read job; echo '{"opened":'; sleep 60`:                    errdefs.IsInternal,
+	} {
+		c := &Client{Command: []string{"/bin/sh", "-c", script}}
+		if _, err := c.Push(t.Context(), PushJob{Live: stands{}}, nil); !is(err) {
+			t.Errorf("%s: %v", script, err)
+		}
+	}
+}
+
+// A worker that cannot be started for want of descriptors says so.
+func TestWorkerThatCannotStart(t *testing.T) {
+	fdtest.Exhaust(t, 1)
+	if _, err := client().Open(t.Context(), OpenJob{}); errno.Resolve(err) != errdefs.ErrResourceExhausted {
+		t.Errorf("got %v", err)
+	}
+}
+
 // A worker that has said why it ends, and hears no more, is believed: what it cannot be told
 // any more is no error of its own.
 func TestErrorOfAWorkerThatHearsNoMore(t *testing.T) {
@@ -329,6 +356,7 @@ func (stands) Pause(context.Context) error { return nil }
 
 func (stands) Save(context.Context) (json.RawMessage, error) { return nil, nil }
 
+// Every class that an error can have comes back as itself.
 func TestClassesCross(t *testing.T) {
 	for name, class := range classes {
 		data, err := json.Marshal(newRemoteError(fmt.Errorf("deep: %w", fmt.Errorf("x: %w", class))))

@@ -1,0 +1,66 @@
+// Package errno gives errors of the operating system a class. A disk without room, a process
+// without descriptors, a connection that was cut and a helper that was killed are faults of
+// the host, of which a user has to hear whether to try again.
+package errno
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"syscall"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/ttrpc"
+)
+
+// classes of errors that nobody has classed on their way to the user.
+var classes = []struct {
+	class error
+	of    []error
+}{
+	{errdefs.ErrResourceExhausted, []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EAGAIN, syscall.ENOBUFS}},
+	{errdefs.ErrFailedPrecondition, []error{syscall.EROFS}},
+	{errdefs.ErrPermissionDenied, []error{os.ErrPermission}},
+	{errdefs.ErrUnavailable, []error{
+		ttrpc.ErrClosed, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.ECONNABORTED, syscall.EPIPE, syscall.ETIMEDOUT,
+		syscall.EHOSTUNREACH, syscall.EHOSTDOWN, syscall.ENETUNREACH, syscall.ENETDOWN, syscall.ENETRESET, syscall.ENOTCONN, os.ErrDeadlineExceeded,
+	}},
+}
+
+// Resolve answers the class of err as errdefs.Resolve does. An error without a class has the one
+// of what the operating system has said; ErrUnknown: it has said nothing.
+func Resolve(err error) error {
+	class := errdefs.Resolve(err)
+	if class != errdefs.ErrUnknown {
+		return class
+	}
+	for _, c := range classes {
+		for _, is := range c.of {
+			if errors.Is(err, is) {
+				return c.class
+			}
+		}
+	}
+	if Killed(err) {
+		return errdefs.ErrUnavailable
+	}
+	return class
+}
+
+// Killed reports whether err is of a program that somebody else has ended: an operator, the
+// kernel for want of memory. A program that ended by a fault of its own was not killed.
+func Killed(err error) bool {
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	if !ok {
+		return false
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	if !ok || !status.Signaled() {
+		return false
+	}
+	switch status.Signal() {
+	case syscall.SIGKILL, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP:
+		return true
+	}
+	return false
+}
