@@ -35,7 +35,7 @@ integration_pkgs = $(shell grep -rl --include='*_test.go' '^//go:build integrati
 # What runs on the operator's machine: no Linux needed.
 portable = ./cmd/godwit ./api/...
 
-.PHONY: upgrade man qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live bench bench-live \
+.PHONY: upgrade man docs qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live bench bench-live \
 	shimtest crash soak stress scale releases fuzz fuzz-smoke clean package kvmhost setup tools
 
 help: ## list the targets
@@ -93,6 +93,10 @@ demo-live: setup tools build guest ## two nodes: a VM moves to the other one whi
 
 lint: setup $(tools)/.lint $(tools)/.generate $(tools)/.swagger ## formatting, vet, linters, generated code, portability, go.mod
 	tools/lint.sh $(portable)
+
+docs: ## links, names of files, commands and sentences of the documents (a part of make test and make lint)
+	go test -count=1 -run 'Doc|Decision|Glossary|Promise|Words' ./integration/rules
+	go test -count=1 -run 'OfDocs|TestDocumentation' ./cmd/godwit
 
 generate: $(tools)/.generate $(tools)/.swagger ## make the Go code of the .proto files and of the API description again
 	tools/generate.sh

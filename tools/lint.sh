@@ -44,6 +44,7 @@ check golangci-lint bin/tools/golangci-lint run ./...
 check 'generated code' generated
 check 'macOS' portable "$@"
 check 'go.mod' go mod tidy -diff
+check docs make --no-print-directory docs
 
 if [ "${#failed[@]}" -gt 0 ]; then
 	echo "lint: FAILED: $(IFS=,; echo "${failed[*]}")" >&2

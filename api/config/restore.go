@@ -13,5 +13,5 @@ func RestoreModes() []string { return []string{RestoreEager, RestoreLazy, Restor
 
 // LazyFrom is the RAM that a snapshot has to bring, in bytes, from which on RestoreAuto is lazy. To
 // bring less before the VM runs costs its wake at most 0.2 s, with a registry nearby
-// (docs/dev/decisions.md, 103), and nothing of it depends on the registry afterwards.
+// (docs/dev/adr/0022-lazy-wake.md), and nothing of it depends on the registry afterwards.
 const LazyFrom Size = 256 << 20

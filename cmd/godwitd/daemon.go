@@ -167,14 +167,14 @@ func engineOptions(cfg *config.Config, repository func(*nodev1.Record) string) e
 func (d *daemon) checks() []node.Check {
 	all := []node.Check{
 		{Name: "containerd", Remedy: "start containerd, with the directory of " + shimBinary + " in its PATH", Ask: d.tasks.Runtime},
-		{Name: "records", Remedy: "see docs/dev/protocols/records.md, after a store was put back from a copy", Ask: d.settled},
+		{Name: "records", Remedy: "see docs/how-to/cluster.md, after a store was put back from a copy", Ask: d.settled},
 		{Name: "store", Remedy: "see [registry] of the configuration: address, CA, credentials with the rights to pull and push", Ask: d.snapshots.probe},
 		{Name: "right to delete", Remedy: "grant it (docs/how-to/registries.md); until then snapshots pile up and cleanup is pending", Ask: d.snapshots.probeDelete},
 	}
 	if st, ok := d.store.(interface {
 		Space(ctx context.Context) (string, error)
 	}); ok {
-		all = append(all, node.Check{Name: "space in etcd", Remedy: "give etcd --auto-compaction-retention 1h and a larger --quota-backend-bytes, and defragment it (docs/dev/protocols/records.md)", Ask: st.Space})
+		all = append(all, node.Check{Name: "space in etcd", Remedy: "give etcd --auto-compaction-retention 1h and a larger --quota-backend-bytes, and defragment it (docs/how-to/cluster.md)", Ask: st.Space})
 	}
 	if d.isController() {
 		all = append(all, node.Check{Name: "one machine a name", Remedy: "give the second machine another name: godwit node token NAME, and node in its configuration", Ask: d.oneName})

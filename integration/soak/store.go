@@ -17,7 +17,7 @@ import (
 const putBack = "the store was put back to before a verb came by"
 
 // storePutBack copies the etcd, and in the place of a healing puts the copy back, as
-// docs/dev/protocols/records.md says it has to be done.
+// docs/how-to/cluster.md says it has to be done.
 func (w *world) storePutBack(ctx context.Context, _ Step) (string, func(context.Context) error, error) {
 	free, ok := w.taken.take("store")
 	if !ok {
