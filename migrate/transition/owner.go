@@ -12,7 +12,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Ensure makes the record with the given uid if there is none.
+// Ensure makes the record with the given uid if there is none. It is answered under the store's
+// incarnation, as it is read from then on: its first claim names that generation.
 func Ensure(s State, req *nodev1.EnsureRequest, uid string) (Change, error) {
 	if err := CheckVM(req.GetVm()); err != nil {
 		return Change{}, err
@@ -20,7 +21,7 @@ func Ensure(s State, req *nodev1.EnsureRequest, uid string) (Change, error) {
 	if s.Record != nil {
 		return keep(s)
 	}
-	return Change{Record: &nodev1.Record{Vm: proto.CloneOf(req.GetVm()), Uid: uid}}, nil
+	return Change{Record: Lift(&nodev1.Record{Vm: proto.CloneOf(req.GetVm()), Uid: uid}, s.Store.GetIncarnation())}, nil
 }
 
 // Own claims a VM for a fresh boot on a node: one without owner, or one that the node
