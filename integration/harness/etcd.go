@@ -10,7 +10,7 @@ import (
 
 // Where the etcd of Options.Etcd listens on the wire.
 const (
-	etcdAddress = Gateway + ":2379"
+	EtcdAddress = Gateway + ":2379"
 	etcdPeers   = "127.0.0.1:2380"
 )
 
@@ -28,7 +28,7 @@ func (h *Harness) startEtcd(ctx context.Context) error {
 
 // ServeEtcd starts the etcd, also again after a Kill: it goes on with the data that is there.
 func (h *Harness) ServeEtcd(ctx context.Context) error {
-	client, peers := "https://"+etcdAddress, "https://"+etcdPeers
+	client, peers := "https://"+EtcdAddress, "https://"+etcdPeers
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), filepath.Join(h.root, "bin", "tools", "etcd", "server"),
 		"--data-dir", h.EtcdDir(), "--auto-tls", "--peer-auto-tls", "--listen-client-urls", client, "--advertise-client-urls", client,
 		"--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", "default="+peers)
@@ -38,7 +38,7 @@ func (h *Harness) ServeEtcd(ctx context.Context) error {
 	}
 	h.Etcd = p
 	return p.ready(ctx, startTimeout(), func(ctx context.Context) error {
-		c, err := h.Dial(ctx, "tcp", etcdAddress)
+		c, err := h.Dial(ctx, "tcp", EtcdAddress)
 		if err != nil {
 			return err
 		}
@@ -53,7 +53,7 @@ func (h *Harness) ServeEtcd(ctx context.Context) error {
 func (n *Node) controller() string {
 	if n.harness.opts.Etcd {
 		return fmt.Sprintf("[controller]\nlisten = \"%s:%d\"\n[controller.etcd]\nendpoints = [\"https://%s\"]\nca = %q\n",
-			n.Address, controllerPort, etcdAddress, filepath.Join(n.harness.EtcdDir(), "fixtures", "client", "cert.pem"))
+			n.Address, controllerPort, EtcdAddress, filepath.Join(n.harness.EtcdDir(), "fixtures", "client", "cert.pem"))
 	}
 	if n.index == 0 {
 		return fmt.Sprintf("[controller]\nlisten = \"%s:%d\"\n", n.Address, controllerPort)

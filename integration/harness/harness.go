@@ -283,6 +283,9 @@ func Poll(ctx context.Context, timeout time.Duration, f func(ctx context.Context
 		}
 		select {
 		case <-ctx.Done():
+			if cause := context.Cause(ctx); !errors.Is(cause, context.DeadlineExceeded) {
+				return fmt.Errorf("%w, and before: %w", cause, last)
+			}
 			return fmt.Errorf("after %s: %w", timeout, last)
 		case <-tick.C:
 		}

@@ -101,6 +101,21 @@ func (n *Node) processes(context.Context) ([]string, error) {
 	return out, nil
 }
 
+// VMMs answers the pids of all VMMs on the node, those too that no journal names.
+func (n *Node) VMMs() (pids []int, err error) {
+	all, err := n.processes(context.Background())
+	for _, item := range all {
+		if f := strings.Fields(item); len(f) > 2 && IsVMM(f[2]) {
+			pid, err := strconv.Atoi(f[1])
+			if err != nil {
+				return nil, err
+			}
+			pids = append(pids, pid)
+		}
+	}
+	return pids, err
+}
+
 // VMM answers the name and version of the one VMM that runs on the node.
 func (n *Node) VMM(ctx context.Context) (string, error) {
 	all, err := n.processes(ctx)

@@ -31,7 +31,7 @@ func (n *Node) Usage(ctx context.Context) (map[string]Usage, error) {
 		"containerd": {n.Containerd.PID(), filepath.Join(n.Dir, "debug.sock"), "/debug/pprof/goroutine?debug=1", "goroutine profile: total "},
 		"godwitd":    {n.Godwitd.PID(), filepath.Join(n.Dir, "run", "metrics.sock"), "/metrics", "\ngo_goroutines "},
 	} {
-		u, err := usageOf(of.pid)
+		u, err := UsageOf(of.pid)
 		if err != nil {
 			return nil, err
 		}
@@ -49,7 +49,8 @@ func (n *Node) Usage(ctx context.Context) (map[string]Usage, error) {
 	return out, nil
 }
 
-func usageOf(pid int) (u Usage, err error) {
+// UsageOf measures any process; its goroutines are not known.
+func UsageOf(pid int) (u Usage, err error) {
 	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 	if err != nil {
 		return u, err

@@ -20,6 +20,7 @@ const (
 	moreFiles      = 8
 	moreGoroutines = 16
 	moreKiB        = 48 << 10
+	moreKiBWire    = 192 << 10
 )
 
 // measure takes down what nodes and daemons hold before the first VM.
@@ -28,11 +29,12 @@ func (w *world) measure(ctx context.Context) (err error) {
 		if w.empty[n], err = n.Inventory(ctx); err != nil {
 			return err
 		}
-		if w.result.Before[n.Name], err = n.Usage(ctx); err != nil {
-			return err
-		}
 	}
-	return nil
+	if w.stored, err = w.manifests(); err != nil {
+		return err
+	}
+	w.result.Before, err = w.usage(ctx)
+	return err
 }
 
 // endBound is more than the rounds in which nodes free what they still hold.
@@ -98,8 +100,10 @@ func (w *world) left(ctx context.Context) (all []string, err error) {
 	for name := range records {
 		all = append(all, "record of "+name)
 	}
+	kept, kerr := w.kept(ctx)
+	all = append(all, kept...)
 	slices.Sort(all)
-	return all, err
+	return all, errors.Join(err, kerr)
 }
 
 func (w *world) named(name string) bool {
@@ -109,18 +113,25 @@ func (w *world) named(name string) bool {
 // grown says which daemons hold more than before. Those that were started again are measured
 // against the first ones.
 func (w *world) grown(ctx context.Context) (all []string, err error) {
-	for _, n := range w.Nodes() {
-		now, err := n.Usage(ctx)
-		if err != nil {
-			return nil, err
+	now, err := w.usage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w.result.change(func() { w.result.After = now })
+	for _, node := range slices.Sorted(maps.Keys(now)) {
+		kib := moreKiB
+		if node == wire { // an etcd keeps all revisions in its memory until they are compacted
+			kib = moreKiBWire
 		}
-		w.result.change(func() { w.result.After[n.Name] = now })
-		for _, name := range slices.Sorted(maps.Keys(now)) {
-			was, is := w.result.Before[n.Name][name], now[name]
-			if is.Files > was.Files+moreFiles || is.Goroutines > was.Goroutines+moreGoroutines || is.KiB > was.KiB+moreKiB {
-				all = append(all, fmt.Sprintf("%s of node %s held %+v and holds %+v", name, n.Name, was, is))
+		for _, name := range slices.Sorted(maps.Keys(now[node])) {
+			was, is := w.result.Before[node][name], now[node][name]
+			if is.Files > was.Files+moreFiles || is.Goroutines > was.Goroutines+moreGoroutines || is.KiB > was.KiB+kib {
+				all = append(all, fmt.Sprintf("%s of %s held %+v and holds %+v", name, node, was, is))
 			}
 		}
+	}
+	if s := w.result.Shims; s.Files > mostShimFiles || s.KiB > mostShimKiB {
+		all = append(all, fmt.Sprintf("a shim held %+v", s))
 	}
 	return all, nil
 }

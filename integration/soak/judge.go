@@ -33,8 +33,15 @@ func (w *world) calm(ctx context.Context, cancelCalls context.CancelFunc) error 
 	}
 	all.Wait()
 	w.unique()
+	if err := harness.Poll(ctx, settleBound, w.single); err != nil && ctx.Err() == nil {
+		w.violation("VMMs and VMs are not the same: %v", err)
+	}
 	w.blames()
-	w.result.change(func() { w.result.Rounds++ })
+	most := w.shims()
+	w.result.change(func() {
+		w.result.Rounds++
+		w.result.Shims.Files, w.result.Shims.KiB = max(w.result.Shims.Files, most.Files), max(w.result.Shims.KiB, most.KiB)
+	})
 	w.log("calm: judged %.1f s after the last fault", time.Since(healed).Seconds())
 	return ctx.Err()
 }
@@ -223,6 +230,11 @@ func (w *world) blames() {
 			w.violation("%s", wrong)
 		}
 	}
+}
+
+func (w *world) violated() (yes bool) {
+	w.result.change(func() { yes = w.result.Violations > 0 })
+	return yes
 }
 
 // violation notes what must not be, and keeps the programs' logs at the first one.

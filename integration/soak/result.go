@@ -38,7 +38,8 @@ type Result struct {
 	Grown      []string                            `json:"growth_told"`
 	Before     map[string]map[string]harness.Usage `json:"usage_before"`
 	After      map[string]map[string]harness.Usage `json:"usage_after"`
-	LastSteps  []string                            `json:"last_steps"` // before the first violation
+	Shims      harness.Usage                       `json:"usage_shims"` // the most that one held at a judgement
+	LastSteps  []string                            `json:"last_steps"`  // before the first violation
 	KeptIn     string                              `json:"kept_in,omitempty"`
 
 	mu sync.Mutex

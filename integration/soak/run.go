@@ -82,20 +82,21 @@ func (r *Result) Check() error {
 // play runs rounds until the time is over.
 func (w *world) play(ctx context.Context, begun time.Time) error {
 	_, drawn := verbNames()
-	schedule := NewSchedule(w.opts.Seed, drawn, faultNames())
+	schedule, sound := NewSchedule(w.opts.Seed, drawn, faultNames()), newSchedule(w.opts.Seed, soundStream, unfaulted, nil)
 	for {
 		calls, cancel := context.WithCancel(ctx)
 		err := w.round(calls, schedule)
 		if err == nil {
 			err = w.calm(ctx, cancel)
 		}
+		if err == nil && !w.violated() {
+			w.sound(ctx, sound)
+		}
 		cancel()
 		if err != nil {
 			return err
 		}
-		violated := false
-		w.result.change(func() { violated = w.result.Violations > 0 })
-		if violated && w.opts.Fast {
+		if w.opts.Fast && w.violated() {
 			return errViolated
 		}
 		if time.Since(begun) >= w.opts.Time {

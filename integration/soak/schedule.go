@@ -13,6 +13,7 @@ type Step struct {
 	Gap             time.Duration
 	Name            string // of a verb or of a kind of fault; Calm
 	Fault           bool
+	Sound           bool // it comes after a judgement, while nothing is wrong
 	VM, Node, Other float64
 	For             time.Duration // until a fault is healed
 }
@@ -52,7 +53,11 @@ type Schedule struct {
 // NewSchedule begins the one of a seed. The arguments are what it draws from, each name as many
 // times as it shall come in one pass.
 func NewSchedule(seed uint64, verbs, faults []string) *Schedule {
-	return &Schedule{rng: rand.New(rand.NewPCG(seed, 1)), verbs: deck{all: verbs}, faults: deck{all: faults}}
+	return newSchedule(seed, 1, verbs, faults)
+}
+
+func newSchedule(seed, stream uint64, verbs, faults []string) *Schedule {
+	return &Schedule{rng: rand.New(rand.NewPCG(seed, stream)), verbs: deck{all: verbs}, faults: deck{all: faults}}
 }
 
 // Next draws a step.
@@ -71,6 +76,12 @@ func (s *Schedule) Next() Step {
 		step.For = longFault
 	}
 	return step
+}
+
+// verb draws one that comes at once, after a judgement.
+func (s *Schedule) verb() Step {
+	s.n++
+	return Step{N: s.n, Name: s.verbs.draw(s.rng), Sound: true, VM: s.rng.Float64(), Node: s.rng.Float64(), Other: s.rng.Float64()}
 }
 
 func (s *Schedule) between(least, most time.Duration) time.Duration {

@@ -66,13 +66,14 @@ type act struct {
 	asked *harness.Node // whose daemon is asked where any may be
 	id    string        // of the operation
 	begun string        // the VM's nonce
+	sound bool          // nothing is wrong while it is done
 }
 
 var errNobody = errors.New("there is nobody to meet")
 
 // order begins a verb. It answers errNobody where no VM is as the verb wants it.
 func (w *world) order(ctx context.Context, v verb, s Step) error {
-	a := &act{world: w, id: fmt.Sprintf("soak-%d", w.orders.Add(1))}
+	a := &act{world: w, id: fmt.Sprintf("soak-%d", w.orders.Add(1)), sound: s.Sound}
 	a.asked, _ = at(w.Nodes(), s.Other)
 	if v.wants == any_ {
 		a.to, _ = at(w.Nodes(), s.Node)
@@ -133,7 +134,11 @@ func fits(want state, g *guest, rec *nodev1.Record) bool {
 
 func (a *act) play(ctx context.Context, v verb) {
 	begun := time.Now()
-	err := v.do(a, ctx)
+	do := v.do
+	if a.sound {
+		do = func(a *act, ctx context.Context) error { return a.patiently(ctx, v.do) }
+	}
+	err := do(a, ctx)
 	if a.g != nil {
 		a.g.set(func() { a.g.busy = false })
 	}
@@ -145,8 +150,8 @@ func (a *act) play(ctx context.Context, v verb) {
 	}
 	a.log("  %s %s: failed after %.1f s: %v", v.name, a, took, err)
 	a.result.change(func() { a.result.Failed++ })
-	if run, ok := errors.AsType[*harness.RunError](err); ok && run.Args[0] == "godwit" && run.Code() == 1 {
-		a.violation("%s ends with an error that has no class: %v", v.name, err)
+	if wrong := a.wrongly(err); wrong != "" {
+		a.violation("%s ends with %s: %v", v.name, wrong, err)
 	}
 }
 
@@ -266,7 +271,7 @@ func (w *world) remove(ctx context.Context, g *guest) error {
 		}
 	}
 	_, err := w.Node(0).RunGodwit(ctx, "rm", "--force", g.name)
-	if run, ok := errors.AsType[*harness.RunError](err); ok && run.Code() == 3 {
+	if exitCode(err) == absentCode {
 		err = nil
 	}
 	if err == nil {

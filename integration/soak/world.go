@@ -45,6 +45,7 @@ type world struct {
 	daemons []*daemon
 	clocks  string // directory of the nodes' clocks
 	empty   map[*harness.Node]harness.Inventory
+	stored  []string // in the registry before the first VM
 	steps   *tail
 	sockets []net.PacketConn
 
