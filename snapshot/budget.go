@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/precopy"
 	"godwit.dev/godwit/snapshot/store"
 )
 
@@ -52,13 +53,14 @@ func (c *capture) drop(most uint64) int {
 	for p := range gone {
 		p.dropped = true
 	}
-	for _, s := range c.spaces {
-		for _, b := range s.blocks {
-			if b != nil {
-				c.receipt.Moved += uint64(b.forgetDropped(gone)) * format.PageSize
-			}
+	c.marks.Each(func(area, block int, marks *[precopy.BlockPages]mark) {
+		if pages := droppedPages(marks, gone); !pages.Empty() {
+			a := c.pre.Areas[area]
+			a.Forget(block, &pages)
+			c.marks.Clear(a, block, &pages)
+			c.push.receipt.Moved += uint64(pages.Count()) * format.PageSize
 		}
-	}
+	})
 	return len(gone)
 }
 
@@ -102,7 +104,7 @@ func fewer(packs []*pack, open *pack, gone map[*pack]bool) {
 
 // reads finds out how many bytes of each pack a restore fetches.
 func (c *capture) reads() {
-	_, ranger := c.store.(store.Ranger)
+	_, ranger := c.push.store.(store.Ranger)
 	used := map[*pack][]*frame{}
 	for f := range c.frames() {
 		if f.slots != 0 {
@@ -125,16 +127,12 @@ func (c *capture) reads() {
 	}
 }
 
-// forgetDropped answers how many pages it has forgotten.
-func (b *block) forgetDropped(gone map[*pack]bool) int {
-	var pages mask
-	for j := range b.marks {
-		if f := b.marks[j].frame; f != nil && f.dropped && gone[f.pack] {
-			pages.set(j)
+// droppedPages are those that lie in packs which are given up.
+func droppedPages(marks *[precopy.BlockPages]mark, gone map[*pack]bool) (pages precopy.Mask) {
+	for i := range marks {
+		if f := marks[i].frame; f != nil && f.dropped && gone[f.pack] {
+			pages.Set(i)
 		}
 	}
-	if !pages.empty() {
-		b.forget(&pages)
-	}
-	return pages.count()
+	return pages
 }

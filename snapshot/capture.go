@@ -3,94 +3,126 @@ package snapshot
 import (
 	"context"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/zeebo/xxh3"
 	"golang.org/x/sync/errgroup"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/precopy"
 )
 
 // capture looks at the pages of all spaces, in one pass, or in several while the VM runs
-// (live.go):
+// (package precopy):
 //
 //	extents -> blocks -> changed? -> zero test -> known? -> frames -> packs -> uploads
 //
 // Blocks are spread over the cores; everything from there to the frame happens in one
 // goroutine per core, so that a page is touched while it is in the core's cache.
 type capture struct {
-	*push
-	passes
+	push    *push
+	ctx     context.Context
+	pre     *precopy.Precopy
+	marks   *precopy.Pages[mark]
 	packer  *packer
 	seen    *seen
 	readers []*reader
 
-	table   *nextTable // nil: none is made
-	tallied bool       // what tally finds out stands
+	finished *finished  // nil: nothing is kept for another push
+	table    *nextTable // nil: none is made
+	tallied  bool       // what tally finds out stands
 
-	room   atomic.Int64 // bytes of frames that may wait for the end of the last pass
-	lateMu sync.Mutex
-	late   []lateFrame
+	late late
+	done atomic.Uint64 // bytes of this pass
 }
 
-// lateFrame waits to be encoded behind the last pass.
-type lateFrame struct {
+// mark is what was last seen of a page, and where that lies. No frame: the page was zero.
+type mark struct {
+	sum   xxh3.Uint128
 	frame *frame
-	raw   []byte
+	slot  uint8
 }
+
+// mostPasses there are while the VM runs.
+const mostPasses = 8
 
 func newCapture(p *push, g *errgroup.Group, ctx context.Context) *capture {
-	c := &capture{push: p, packer: newPacker(p, g, ctx), seen: newSeen(p.tables()), table: newNextTable(p.o.Next, p.tables())}
-	c.passes = passes{
-		ctx: ctx, live: p.o.Live, tracker: p.o.Tracker, budget: p.o.Budget, aim: p.o.Budget, most: mostPasses,
-		behind: c.packer.drain, over: c.capturedNow, clones: true,
+	c := &capture{
+		push: p, ctx: ctx, finished: p.finished, packer: newPacker(p, g, ctx),
+		seen: newSeen(p.tables()), table: newNextTable(p.o.Next, p.tables()),
 	}
-	if p.o.Live != nil && !p.o.Still {
-		c.live = trimming{p.o.Live, c}
+	o := precopy.Options{Copy: c, Tracker: p.o.Tracker, Budget: p.o.Budget, Aim: p.o.Budget, Most: mostPasses, Clones: true}
+	switch {
+	case p.o.Live != nil && p.o.Still:
+		o.Live = p.o.Live
+	case p.o.Live != nil:
+		o.Live = trimming{p.o.Live, c}
 	}
-	c.cost = c.looking
-	c.before = func(n int) {
-		if n > 0 {
-			c.drop(mostRead)
-		}
+	sizes := make([]int64, len(p.src.Spaces))
+	for i := range sizes {
+		sizes[i] = p.config.Spaces[i].Size
 	}
-	for i, s := range p.src.Spaces {
-		c.spaces = append(c.spaces, newArea(s, p.config.Spaces[i].Size))
-	}
+	c.pre = precopy.New(p.src.Spaces, sizes, o)
+	c.marks = precopy.NewPages[mark](c.pre.Areas)
 	c.inherit(p.o.Parent)
 	c.inherit(p.again)
-	c.finished.begin(c.seen.seed, c.spaces)
-	c.sample = c.changedPages
-	c.room.Store(p.o.Memory - int64(packBuffers(p.o.Memory))*format.PackSize)
+	c.finished.begin(c.seen.seed)
+	c.late.room = p.o.Memory - int64(packBuffers(p.o.Memory))*format.PackSize
 	for range runtime.GOMAXPROCS(0) {
-		r := &reader{capture: c, frame: new(frame), raw: make([]byte, 0, format.MaxFrame)}
+		r := &reader{c: c, frame: new(frame), raw: make([]byte, 0, format.MaxFrame)}
 		r.hash, r.coder.Key = c.seen.hashers(), p.key
 		if c.table != nil {
 			r.proof = newHasher(c.table.key)
 		}
 		c.readers = append(c.readers, r)
-		c.lookers = append(c.lookers, r)
+		c.pre.Work(r)
 	}
 	return c
 }
 
 // run returns when the last page has been read.
 func (c *capture) run() error {
-	if err := c.warm(); err != nil {
+	if err := c.pre.Open(); err != nil {
 		return err
 	}
-	if c.o.Live != nil {
-		err := c.passes.run()
-		c.config.Resume = c.resume
-		c.receipt.Passes, c.receipt.Untracked, c.receipt.Inside = c.made, c.untracked(), c.inside
-		c.receipt.Disks = c.inPause()
+	if c.push.o.Live != nil && c.push.o.Budget > 0 && c.push.o.Tracker == nil {
+		if rest, known := c.changedPages(); known && c.pre.Fits(rest) {
+			c.pre.AtOnce() // every page is compared in the pause anyway
+		}
+	}
+	out, err := c.pre.Run(c.ctx)
+	if err != nil || c.push.o.Live == nil {
 		return err
 	}
-	if _, err := c.pass(pass{whole: true, last: true}); err != nil {
-		return err
+	c.push.config.Resume = out.Resume
+	r := &c.push.receipt
+	r.Passes, r.Untracked, r.Inside, r.Disks = out.Passes, out.Untracked, out.Inside, out.Disks
+	return nil
+}
+
+// Begin implements precopy.Copy.
+func (c *capture) Begin(s precopy.Scope) error {
+	if !s.Last && s.Number > 0 {
+		c.drop(mostRead)
 	}
-	c.capturedNow()
+	c.done.Store(0)
+	return nil
+}
+
+// End implements precopy.Copy: a pass lasts until its packs have left.
+func (c *capture) End(s precopy.Scope) error {
+	if !s.Last {
+		return c.packer.drain()
+	}
+	c.push.receipt.Captured = time.Now()
+	c.push.o.Captured()
+	return nil
+}
+
+// Gone implements precopy.Copy.
+func (c *capture) Gone(a *precopy.Area, block int, pages *precopy.Mask) error {
+	c.marks.Clear(a, block, pages)
 	return nil
 }
 
@@ -100,19 +132,13 @@ func (c *capture) settle() error {
 	for _, r := range c.readers {
 		g.Go(func() error {
 			for {
-				c.lateMu.Lock()
-				n := len(c.late)
-				if n == 0 {
-					c.lateMu.Unlock()
+				f, ok := c.late.next()
+				if !ok {
 					return r.encode(&r.frame, &r.raw)
 				}
-				f := c.late[n-1]
-				c.late = c.late[:n-1]
-				c.lateMu.Unlock()
 				if err := r.encode(&f.frame, &f.raw); err != nil {
 					return err
 				}
-				c.room.Add(format.MaxFrame)
 			}
 		})
 	}
@@ -125,7 +151,7 @@ func (c *capture) finish() error {
 	if err := c.settle(); err != nil {
 		return err
 	}
-	if c.o.Still {
+	if c.push.o.Still {
 		moved, err := c.compact()
 		if err != nil {
 			return err
@@ -145,25 +171,17 @@ func (c *capture) compact() (uint64, error) {
 		c.tallied = true // and nothing is stored any more
 		return 0, nil
 	}
-	moved, err := c.pass(pass{last: true})
-	return moved.looked, err
+	moved, err := c.pre.Pass(c.ctx, precopy.Scope{Last: true})
+	return moved.Looked, err
 }
 
 func (c *capture) close() {
 	for _, r := range c.readers {
 		r.coder.Close()
 	}
-	for _, s := range c.spaces {
-		s.close()
-	}
+	c.pre.Close()
 }
 
 func (c *capture) note(step string, pages int) {
-	c.o.Progress(Progress{Step: step, Done: c.done.Add(uint64(pages) * format.PageSize)})
-}
-
-// capturedNow is when the last page has been read.
-func (c *capture) capturedNow() {
-	c.receipt.Captured = time.Now()
-	c.o.Captured()
+	c.push.o.Progress(Progress{Step: step, Done: c.done.Add(uint64(pages) * format.PageSize)})
 }

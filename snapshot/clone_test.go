@@ -13,15 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/precopy"
 )
 
 // copying has the n-th clone fail, from 1 on; the others are copies, holes and all. 0: none fails.
 func copying(t *testing.T, n int, fail error) (calls *int) {
 	t.Helper()
 	calls = new(int)
-	was := cloneFile
-	t.Cleanup(func() { cloneFile = was })
-	cloneFile = func(to, from int) error {
+	was := precopy.CloneFile
+	t.Cleanup(func() { precopy.CloneFile = was })
+	precopy.CloneFile = func(to, from int) error {
 		if *calls++; *calls == n {
 			return fail
 		}
@@ -32,7 +33,7 @@ func copying(t *testing.T, n int, fail error) (calls *int) {
 		if err != nil {
 			return err
 		}
-		err = extents(a, st.Size(), func(offset, end int64) error {
+		err = precopy.Extents(a, st.Size(), func(offset, end int64) error {
 			data := make([]byte, end-offset)
 			if _, err := a.ReadAt(data, offset); err != nil && !errors.Is(err, io.EOF) {
 				return err
@@ -100,7 +101,7 @@ func TestQuietDiskIsNotCloned(t *testing.T) {
 			calls := copying(t, 0, nil)
 			g := newGuest(w, 7)
 			close(g.stopped)
-			settled(t, g.disk)
+			settle(t, g.disk)
 			last := func() {}
 			if busy {
 				last = func() {
@@ -119,17 +120,6 @@ func TestQuietDiskIsNotCloned(t *testing.T) {
 				t.Errorf("%d clones, not %d; %+v", *calls, want, receipt.Disks)
 			}
 		})
-	}
-}
-
-func settled(t *testing.T, f *os.File) {
-	t.Helper()
-	for begun := time.Now(); ; time.Sleep(time.Millisecond) {
-		if s, err := stampOf(f); err != nil || time.Since(begun) > 10*time.Second {
-			t.Fatalf("the disk does not settle: %v", err)
-		} else if s.settled {
-			return
-		}
 	}
 }
 

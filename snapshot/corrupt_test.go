@@ -13,6 +13,7 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/precopy"
 	"godwit.dev/godwit/snapshot/store"
 )
 
@@ -112,7 +113,7 @@ func TestWrongFrameIsNotWritten(t *testing.T) {
 	if !errdefs.IsDataLoss(err) {
 		t.Fatalf("frames with another hash: %v, want DataLoss", err)
 	}
-	if at, _, err := nextData(ram, 0); err != nil || at >= 0 {
+	if at, err := precopy.SeekData(ram, 0); err != nil || at != precopy.NoData {
 		t.Errorf("a byte was written at %d, %v", at, err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/precopy"
 )
 
 // A VM of more packs than a snapshot may name of which little is in use sends none of them
@@ -20,7 +21,7 @@ func TestFullPacksStay(t *testing.T) {
 	g := newGuest(w, 6)
 	close(g.stopped)
 	n := 512
-	w.opts.Live, w.opts.Still, w.opts.Budget = g, true, pauseFixed // nothing fits it
+	w.opts.Live, w.opts.Still, w.opts.Budget = g, true, precopy.PauseFixed // nothing fits it
 	w.opts.Tracker = stepped{&model{guest: g, between: true}, func() {
 		for page := range n {
 			g.write(int64(page), randomBytes(rng, format.PageSize))

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/precopy"
 )
 
 // FillOptions of Fill. The zero value will do.
@@ -122,9 +123,9 @@ func (f *filler) open(files map[string]*os.File) error {
 		if err != nil {
 			return fmt.Errorf("space %s: %w", sp.Name, err)
 		}
-		if at, _, err := nextData(file, 0); err != nil {
+		if at, err := precopy.SeekData(file, 0); err != nil {
 			return fmt.Errorf("space %s: %w", sp.Name, err)
-		} else if at >= 0 {
+		} else if at != precopy.NoData {
 			return fmt.Errorf("space %s: its file holds data at %d: %w", sp.Name, at, errdefs.ErrFailedPrecondition)
 		}
 		f.files[i] = file

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 
 	"godwit.dev/godwit/api/version"
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/precopy"
 	"godwit.dev/godwit/snapshot/seal"
 )
 
@@ -26,7 +26,6 @@ import (
 type finished struct {
 	file  *os.File
 	about [32]byte
-	areas []*area
 
 	mu   sync.Mutex
 	off  int64 // behind the last record; 0: there is no header yet
@@ -58,9 +57,9 @@ type finishedHeader struct {
 
 // place is where a page was when it was stored, and what.
 type place struct {
-	sum   xxh3.Uint128
-	space *area
-	page  uint64
+	sum  xxh3.Uint128
+	area *precopy.Area
+	page uint64
 }
 
 // aboutFinished names what packs are good for: those of another repository, or of a VM of
@@ -119,11 +118,10 @@ func (t *Table) dropKnown(tables ...*Table) {
 }
 
 // begin makes the file one of this push. Sums of its pages are by that seed.
-func (l *finished) begin(seed uint64, areas []*area) {
+func (l *finished) begin(seed uint64) {
 	if l == nil {
 		return
 	}
-	l.areas = areas
 	if l.off > 0 {
 		l.full = l.file.Truncate(l.off) != nil
 		return
@@ -166,7 +164,7 @@ func (l *finished) add(p *pack, frames []*frame) {
 		for _, at := range f.places {
 			b = binary.LittleEndian.AppendUint64(b, at.sum.Lo)
 			b = binary.LittleEndian.AppendUint64(b, at.sum.Hi)
-			b = binary.LittleEndian.AppendUint16(b, uint16(slices.Index(l.areas, at.space)))
+			b = binary.LittleEndian.AppendUint16(b, uint16(at.area.Number))
 			b = binary.LittleEndian.AppendUint64(b, at.page)
 		}
 		f.places = nil

@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/precopy"
 	"godwit.dev/godwit/snapshot/seal"
 	"godwit.dev/godwit/snapshot/store"
 )
@@ -277,9 +278,9 @@ func spacesOf(w *world) (list []SpaceInfo) {
 // The list is bounded: what does not fit is not told of, and a push fails for no want of it.
 func TestListOfFinishedPacksIsBounded(t *testing.T) {
 	l := &finished{file: emptyFile(t, "finished")}
-	l.begin(7, nil)
+	l.begin(7)
 	l.off = mostFinished - 100
-	l.add(&pack{Pack: format.Pack{Size: 10}}, []*frame{{Frame: format.Frame{Pages: 1}, places: []place{{}}}})
+	l.add(&pack{Pack: format.Pack{Size: 10}}, []*frame{{Frame: format.Frame{Pages: 1}, places: []place{{area: precopy.NewArea(Space{}, 0, 0)}}}})
 	if !l.full || l.off != mostFinished-100 {
 		t.Errorf("it ends at %d, full %v", l.off, l.full)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/zeebo/blake3"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/precopy"
 	"godwit.dev/godwit/snapshot/seal"
 	"godwit.dev/godwit/snapshot/sign"
 	"godwit.dev/godwit/snapshot/store"
@@ -48,15 +49,15 @@ func FuzzTable(f *testing.F) {
 func FuzzFinished(f *testing.F) {
 	about, spaces := [32]byte{1}, []SpaceInfo{{Name: "ram0", Size: 1 << 20}, {Name: "disk0", Size: 5000}}
 	created := time.Unix(1_700_000_000, 0)
-	ram, disk := &area{}, &area{}
+	ram, disk := precopy.NewArea(Space{}, 0, spaces[0].Size), precopy.NewArea(Space{}, 1, spaces[1].Size)
 	l := &finished{file: fuzzFile(f), about: about}
-	l.begin(7, []*area{ram, disk})
+	l.begin(7)
 	pages := func(n uint8) format.Frame { return format.Frame{Stored: uint32(n) * format.PageSize, Pages: n} }
 	l.add(&pack{Pack: format.Pack{Size: 4 * format.PageSize}}, []*frame{
-		{Frame: pages(2), places: []place{{space: ram, page: 3}, {space: disk, page: 1}}},
-		{Frame: format.Frame{Offset: 2 * format.PageSize, Stored: 2 * format.PageSize, Pages: 2}, places: []place{{space: ram, page: 255}, {space: ram, page: 3}}},
+		{Frame: pages(2), places: []place{{area: ram, page: 3}, {area: disk, page: 1}}},
+		{Frame: format.Frame{Offset: 2 * format.PageSize, Stored: 2 * format.PageSize, Pages: 2}, places: []place{{area: ram, page: 255}, {area: ram, page: 3}}},
 	})
-	l.add(&pack{Pack: format.Pack{SHA256: [32]byte{9}, Size: format.PageSize}, key: seal.FromSecret([32]byte{2})}, []*frame{{Frame: pages(1), places: []place{{space: ram, page: 4}}}})
+	l.add(&pack{Pack: format.Pack{SHA256: [32]byte{9}, Size: format.PageSize}, key: seal.FromSecret([32]byte{2})}, []*frame{{Frame: pages(1), places: []place{{area: ram, page: 4}}}})
 	data, err := os.ReadFile(l.file.Name())
 	if err != nil {
 		f.Fatal(err)
@@ -77,10 +78,12 @@ func FuzzFinished(f *testing.F) {
 		if end > int64(len(data)) || len(table.packs) == 0 {
 			t.Fatalf("%d packs, up to %d of %d bytes", len(table.packs), end, len(data))
 		}
-		w := &capture{push: &push{}}
-		for _, s := range spaces {
-			w.spaces = append(w.spaces, newArea(Space{Name: s.Name}, s.Size))
+		named, sizes := make([]Space, len(spaces)), make([]int64, len(spaces))
+		for i, s := range spaces {
+			named[i].Name, sizes[i] = s.Name, s.Size
 		}
+		w := &capture{push: &push{}, pre: precopy.New(named, sizes, precopy.Options{})}
+		w.marks = precopy.NewPages[mark](w.pre.Areas)
 		w.inherit(table)
 		w.each(func(space int, page uint64, m *mark) {
 			if page*format.PageSize >= uint64(spaces[space].Size) || m.frame.pack == nil || m.slot >= m.frame.Pages || !m.frame.again {

@@ -4,6 +4,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/precopy"
 )
 
 // inherit notes what each page was when the VM was restored. Whether it is still the same
@@ -22,37 +23,31 @@ func (c *capture) inherit(t *Table) {
 	for i, e := range t.entries {
 		entries[first[e.Frame]+e.Slot] = uint32(i) + 1
 	}
-	for _, s := range c.spaces {
+	for _, a := range c.pre.Areas {
 		for _, before := range t.spaces {
-			if before.Name != s.Name || before.Size != uint64(s.size) {
+			if before.Name != a.Name || before.Size != uint64(a.Size) {
 				continue
 			}
 			for _, r := range before.Runs {
 				if !t.frames[r.Frame].pack.dropped {
-					s.inherit(t, r, entries[first[r.Frame]+uint32(r.Slot):])
+					c.inheritRun(a, t, r, entries[first[r.Frame]+uint32(r.Slot):])
 				}
 			}
 		}
 	}
 }
 
-// inherit of a run, with the entries of its pages.
-func (s *area) inherit(t *Table, r format.Run, entries []uint32) {
+// inheritRun takes over a run, with the entries of its pages.
+func (c *capture) inheritRun(a *precopy.Area, t *Table, r format.Run, entries []uint32) {
 	for k := range r.Count {
 		at := entries[k]
 		if at == 0 {
 			continue
 		}
 		e, page := &t.entries[at-1], r.Page+uint64(k)
-		n, i := page/blockPages, int(page%blockPages)
-		if s.blocks[n] == nil {
-			s.blocks[n] = new(block)
-		}
-		b := s.blocks[n]
-		b.marks[i] = mark{sum: xxh3.Uint128{Lo: e.Sum, Hi: e.More}, frame: &t.frames[r.Frame], slot: r.Slot + k}
-		b.known.set(i)
-		b.fresh.set(i)
-		s.inherited = true
+		marks := c.marks.Of(a, int(page/precopy.BlockPages))
+		marks[page%precopy.BlockPages] = mark{sum: xxh3.Uint128{Lo: e.Sum, Hi: e.More}, frame: &t.frames[r.Frame], slot: r.Slot + k}
+		a.Inherit(page)
 	}
 }
 
@@ -62,33 +57,28 @@ const sampleEvery = 32
 // changedPages estimates how many pages of RAM are other ones than when the VM was restored.
 // Nothing is known if it was not.
 func (c *capture) changedPages() (changed uint64, known bool) {
-	s := c.ram()
-	if !s.inherited || s.mem == nil || s.look(nil) != nil {
+	ram := c.pre.RAM()
+	if !ram.Inherited() {
 		return 0, false
 	}
 	r := c.readers[0]
-	for n := 0; n < len(s.blocks); n += sampleEvery {
-		_ = s.data[n].runs(func(from, to int) error {
-			base := int64(n) * blockSize
-			if base+int64(to)*format.PageSize > s.size {
-				return nil
-			}
-			if s.blocks[n] == nil {
-				changed += uint64(to - from)
-				return nil
-			}
-			data, err := r.pages.read(s, s.blocks[n], base, from, to)
-			if err != nil {
-				return err
-			}
-			for i := from; i < to; i++ {
-				page := data[(i-from)*format.PageSize:][:format.PageSize]
-				if m := &s.blocks[n].marks[i]; (m.frame != nil || !isZero(page)) && m.sum != xxh3.Hash128Seed(page, r.seen.seed) {
-					changed++
-				}
-			}
+	err := c.pre.Sample(sampleEvery, func(block, from, to int) error {
+		marks := c.marks.Known(ram, block)
+		if marks == nil {
+			changed += uint64(to - from)
 			return nil
-		})
-	}
-	return changed * sampleEvery, true
+		}
+		data, err := r.pages.Read(ram, block, from, to)
+		if err != nil {
+			return err
+		}
+		for i := from; i < to; i++ {
+			page := data[(i-from)*format.PageSize:][:format.PageSize]
+			if m := &marks[i]; (m.frame != nil || !isZero(page)) && m.sum != r.sum(page) {
+				changed++
+			}
+		}
+		return nil
+	})
+	return changed * sampleEvery, err == nil
 }

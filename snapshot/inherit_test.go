@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/precopy"
 )
 
 // quiet is a VM that runs and writes nothing.
@@ -63,7 +64,7 @@ func TestInherited(t *testing.T) {
 				}
 			}
 			if tt.live {
-				w.opts.Live, w.opts.Budget = quiet{}, pauseFixed+time.Millisecond
+				w.opts.Live, w.opts.Budget = quiet{}, precopy.PauseFixed+time.Millisecond
 				w.opts.Still = true
 			}
 			w.opts.Ref.Operation = "op2"

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/precopy"
 	"godwit.dev/godwit/snapshot/store"
 )
 
@@ -159,7 +160,7 @@ func TestLive(t *testing.T) {
 		"fails at third": func(g *guest) Tracker { return &model{guest: g, between: true, failAt: 3} },
 	}
 	for name, tracker := range trackers {
-		for _, budget := range []time.Duration{0, pauseFixed + time.Microsecond, 50 * time.Millisecond} {
+		for _, budget := range []time.Duration{0, precopy.PauseFixed + time.Microsecond, 50 * time.Millisecond} {
 			t.Run(name+"/"+budget.String(), func(t *testing.T) {
 				w := newWorld(t, uint64(budget)+uint64(len(name)))
 				g := newGuest(w, 3)
@@ -252,7 +253,7 @@ func TestLiveLeavesHotPages(t *testing.T) {
 	g := newGuest(w, 6)
 	m := &model{guest: g, between: true}
 	w.opts.Live, w.opts.Tracker, w.opts.Still = g, m, true
-	w.opts.Budget = pauseFixed // nothing fits it
+	w.opts.Budget = precopy.PauseFixed // nothing fits it
 	close(g.stopped)
 	// A guest in step with the passes: each finds the same pages changed, fewer each time.
 	n := 512
@@ -312,7 +313,7 @@ func TestLiveDisk(t *testing.T) {
 		steps++
 	}
 	n := 512
-	w.opts.Live, w.opts.Still, w.opts.Budget = pausing{g, step}, true, pauseFixed // nothing fits it
+	w.opts.Live, w.opts.Still, w.opts.Budget = pausing{g, step}, true, precopy.PauseFixed // nothing fits it
 	w.opts.Tracker = stepped{&model{guest: g, between: true}, func() {
 		step()
 		for page := range n {
@@ -334,12 +335,15 @@ func TestLiveDisk(t *testing.T) {
 }
 
 // settle waits until the times of a file tell whether it is written to.
+// settle waits until a write to f from here on gives it another time.
 func settle(t *testing.T, f *os.File) {
 	t.Helper()
 	for begun := time.Now(); ; time.Sleep(time.Millisecond) {
-		if s, err := stampOf(f); err != nil || time.Since(begun) > 10*time.Second {
+		settled, err := precopy.Settled(f)
+		if err != nil || time.Since(begun) > 10*time.Second {
 			t.Fatalf("%s does not settle: %v", f.Name(), err)
-		} else if s.settled {
+		}
+		if settled {
 			return
 		}
 	}
@@ -381,17 +385,5 @@ func TestLivePauseFails(t *testing.T) {
 	}
 	if _, err := w.st.Stat(t.Context(), store.Manifest(w.opts.Ref.Tag())); !errdefs.IsNotFound(err) {
 		t.Errorf("manifest: %v", err)
-	}
-}
-
-func TestMask(t *testing.T) {
-	for _, c := range [][2]int{{0, 1}, {0, 64}, {63, 65}, {5, 200}, {255, 256}, {0, 256}, {64, 128}} {
-		var m mask
-		m.setRange(c[0], c[1])
-		var got [][2]int
-		_ = m.runs(func(from, to int) error { got = append(got, [2]int{from, to}); return nil })
-		if len(got) != 1 || got[0] != c || m.count() != c[1]-c[0] {
-			t.Errorf("range %v gives %v, %d pages", c, got, m.count())
-		}
 	}
 }

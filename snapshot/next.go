@@ -96,7 +96,7 @@ func (n *nextTable) write(c *capture, repository string, index []byte, packs []*
 			return err
 		}
 	}
-	for _, t := range c.tables() {
+	for _, t := range c.push.tables() {
 		if t.key != n.key {
 			continue // of a golden snapshot beside a parent's: the next push finds it there again
 		}

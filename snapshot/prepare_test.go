@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/precopy"
 )
 
 // prepared does something in Prepare.
@@ -29,10 +30,10 @@ func TestPrepare(t *testing.T) {
 		passes  int // with that of the pause
 		inPause bool
 	}{
-		"near":      {budget: pauseFixed + 100*time.Microsecond, passes: 3},
-		"far":       {budget: pauseFixed + 100*time.Microsecond, busy: true, passes: 3, inPause: true},
+		"near":      {budget: precopy.PauseFixed + 100*time.Microsecond, passes: 3},
+		"far":       {budget: precopy.PauseFixed + 100*time.Microsecond, busy: true, passes: 3, inPause: true},
 		"no passes": {passes: 1, inPause: true},
-		"fails":     {budget: pauseFixed + 100*time.Microsecond, fail: failed},
+		"fails":     {budget: precopy.PauseFixed + 100*time.Microsecond, fail: failed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 51)
@@ -86,7 +87,7 @@ func TestSurvey(t *testing.T) {
 			close(g.stopped)
 			hole, data := int64(-1), int64(-1)
 			for page := int64(100); hole < 0 || data < 0; page++ {
-				switch has, err := seekData(g.ram, page*format.PageSize); {
+				switch has, err := precopy.SeekData(g.ram, page*format.PageSize); {
 				case err != nil:
 					t.Fatal(err)
 				case has == page*format.PageSize && data < 0:

@@ -15,6 +15,7 @@ import (
 
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/precopy"
 	"godwit.dev/godwit/snapshot/seal"
 	"godwit.dev/godwit/snapshot/store"
 )
@@ -28,15 +29,14 @@ type Source struct {
 	Disks  []Disk
 }
 
-// Space is the file of an address space: RAM, or a writable disk.
-type Space struct {
-	Name string // ram0, disk0...
-	Disk string // spec.Disk.ID; empty for RAM
-	File *os.File
-	// Clone, of a disk, is an empty file beside File that nobody else has: the pause clones the
-	// disk into it, and Push reads that, where their file system can. Nil: none is made.
-	Clone *os.File
-}
+// What a push and a move of a VM that runs have in common is package precopy's.
+type (
+	Space       = precopy.Space
+	Live        = precopy.Live
+	Tracker     = precopy.Tracker
+	Pass        = precopy.Pass
+	DiskInPause = precopy.DiskInPause
+)
 
 // Disk is the file of a read-only disk.
 type Disk struct {

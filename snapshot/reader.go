@@ -1,18 +1,17 @@
 package snapshot
 
 import (
-	"fmt"
-
 	"github.com/zeebo/xxh3"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/precopy"
 )
 
 // reader is what one core does.
 type reader struct {
-	*capture
+	c     *capture
 	coder format.Coder
-	pages blockReader
+	pages precopy.Reader
 	copy  [format.PageSize]byte
 	cmp   [format.PageSize]byte
 	hash  []hasher // by table
@@ -21,47 +20,36 @@ type reader struct {
 	raw    []byte // pages of the frame under way
 	frame  *frame
 	last   bool
-	passed passed
+	passed precopy.Count
 }
 
-// most changes of a page in live passes: it is left for the pause then.
-const mostChanges = 2
+// Begin implements precopy.Worker.
+func (r *reader) Begin(last bool) { r.passed, r.last = precopy.Count{}, last }
 
-func (r *reader) begin(last bool) { r.passed, r.last = passed{}, last }
+// End implements precopy.Worker. The frame under way goes on in the next pass.
+func (r *reader) End() (precopy.Count, error) { return r.passed, nil }
 
-func (r *reader) end() (passed, error) { return r.passed, nil }
-
-func (r *reader) block(it item) error {
-	s, b := it.space, it.space.blocks[it.number]
-	base := int64(it.number) * blockSize
-	err := it.pages.runs(func(from, to int) error {
-		data, err := r.pages.read(s, b, base, from, to)
-		if err != nil {
-			return fmt.Errorf("read %s at %d: %w", s.Name, base+int64(from)*format.PageSize, err)
-		}
-		for i := from; i < to; i++ {
-			at := (i - from) * format.PageSize
-			if err := r.page(s, base, b, i, data[at:at+format.PageSize]); err != nil {
-				return err
-			}
-		}
-		return nil
+// Block implements precopy.Worker.
+func (r *reader) Block(it precopy.Item) error {
+	b, marks := it.Area.Block(it.Number), r.c.marks.Of(it.Area, it.Number)
+	err := it.Each(&r.pages, func(i int, data []byte) error {
+		return r.page(b, i, &marks[i], place{area: it.Area, page: it.First() + uint64(i)}, data)
 	})
 	if err != nil {
 		return err
 	}
-	r.note(r.step(s), it.pages.count())
+	r.c.note(r.step(it.Area), it.Pages.Count())
 	return nil
 }
 
 // step of a push, for people.
-func (r *reader) step(s *area) string {
+func (r *reader) step(a *precopy.Area) string {
 	switch {
 	case !r.last:
 		return "precopy"
-	case s.cloned:
+	case a.Cloned():
 		return "clone"
-	case s.Disk != "":
+	case a.Disk != "":
 		return "disk"
 	}
 	return "capture"
@@ -69,59 +57,56 @@ func (r *reader) step(s *area) string {
 
 // page looks at one page. What is stored is never a page that changes while it is looked
 // at: of a running VM a copy is taken, and hashed again.
-func (r *reader) page(s *area, base int64, b *block, i int, data []byte) error {
-	m, known := &b.marks[i], b.known.has(i) && !b.fresh.has(i)
-	b.known.set(i)
-	b.fresh[i/64] &^= 1 << (i % 64)
-	r.passed.looked++
-	if r.last {
-		b.left[i/64] &^= 1 << (i % 64)
-	}
+func (r *reader) page(b *precopy.Block, i int, m *mark, at place, data []byte) error {
+	known := b.Take(i, r.last)
+	r.passed.Looked++
 	if !isZero(data) {
-		moving := !r.last && s.mem != nil
+		moving := !r.last && at.area.Mapped()
 		if moving && m.frame == nil { // it will be stored
 			copy(r.copy[:], data)
 			data, moving = r.copy[:], false
 		}
-		sum := xxh3.Hash128Seed(data, r.seen.seed)
-		if m.frame != nil && m.sum == sum {
+		at.sum = r.sum(data)
+		if m.frame != nil && m.sum == at.sum {
 			if m.frame.again { // no table finds it for the pages that are like it
-				r.seen.claim(origin{sum: sum, space: s, offset: base + int64(i)*format.PageSize, frame: m.frame, slot: m.slot})
+				r.c.seen.claim(origin{at, m.frame, m.slot})
 			}
 			return nil
 		}
-		if known && !r.last && b.leave(i) {
-			r.passed.left++
+		if known && !r.last && b.Leave(i) {
+			r.passed.Left++
 			return nil
 		}
 		if moving {
 			copy(r.copy[:], data)
 			data = r.copy[:]
-			sum = xxh3.Hash128Seed(data, r.seen.seed)
+			at.sum = r.sum(data)
 		}
 		if !isZero(data) {
-			r.passed.changed++
-			return r.store(s, base, m, i, sum, data)
+			r.passed.Changed++
+			return r.store(m, at, data)
 		}
 	}
 	if m.frame != nil {
-		r.passed.changed++
-		m.changes = min(m.changes+1, mostChanges)
+		r.passed.Changed++
+		b.Zeroed(i)
 	}
-	*m = mark{changes: m.changes}
+	*m = mark{}
 	return nil
 }
 
-func (r *reader) store(s *area, base int64, m *mark, i int, sum xxh3.Uint128, data []byte) error {
-	m.sum = sum
-	if f, slot := r.seen.stored(r.hash, sum.Lo, data); f != nil {
+func (r *reader) sum(page []byte) xxh3.Uint128 { return xxh3.Hash128Seed(page, r.c.seen.seed) }
+
+func (r *reader) store(m *mark, at place, data []byte) error {
+	m.sum = at.sum
+	if f, slot := r.c.seen.stored(r.hash, at.sum.Lo, data); f != nil {
 		m.frame, m.slot = f, slot
 		return nil
 	}
 	slot := uint8(len(r.raw) / format.PageSize)
-	mine := origin{sum: sum, space: s, offset: base + int64(i)*format.PageSize, frame: r.frame, slot: slot}
-	if o, ok := r.seen.claim(mine); ok {
-		same, err := r.same(o, sum, data)
+	mine := origin{at, r.frame, slot}
+	if o, ok := r.c.seen.claim(mine); ok {
+		same, err := o.same(at.sum, data, &r.cmp)
 		if err != nil {
 			return err
 		}
@@ -129,9 +114,9 @@ func (r *reader) store(s *area, base int64, m *mark, i int, sum xxh3.Uint128, da
 			m.frame, m.slot = o.frame, o.slot
 			return nil
 		}
-		r.seen.replace(mine)
+		r.c.seen.replace(mine)
 	}
-	r.finished.met(r.frame, place{sum, s, uint64(mine.offset) / format.PageSize})
+	r.c.finished.met(r.frame, at)
 	r.raw = append(r.raw, data...)
 	m.frame, m.slot = r.frame, slot
 	if len(r.raw) == format.MaxFrame {
@@ -140,47 +125,17 @@ func (r *reader) store(s *area, base int64, m *mark, i int, sum xxh3.Uint128, da
 	return nil
 }
 
-// same compares with the page that was seen first: a fast hash finds candidates, bytes
-// decide, because a guest can make hashes collide. A page that has changed since proves
-// nothing.
-func (r *reader) same(o origin, sum xxh3.Uint128, data []byte) (bool, error) {
-	if o.sum != sum || o.frame.dropped {
-		return false, nil
-	}
-	if o.space.mem != nil && o.offset+format.PageSize <= o.space.size {
-		if !o.space.stillThere(o.offset) {
-			return false, nil
-		}
-		return [format.PageSize]byte(o.space.mem[o.offset:o.offset+format.PageSize]) == [format.PageSize]byte(data), nil
-	}
-	n := min(format.PageSize, int(o.space.size-o.offset))
-	clear(r.cmp[n:])
-	if _, err := o.space.File.ReadAt(r.cmp[:n], o.offset); err != nil {
-		return false, fmt.Errorf("read %s at %d: %w", o.space.Name, o.offset, err)
-	}
-	return r.cmp == [format.PageSize]byte(data), nil
-}
-
-// stillThere reports whether a page had data when this pass began.
-func (s *area) stillThere(offset int64) bool {
-	return s.data[offset/blockSize].has(int(offset % blockSize / format.PageSize))
-}
-
 // flush ends the frame under way. In the last pass it waits to be encoded as long as there
 // is memory: the VM stands still.
 func (r *reader) flush() error {
 	if len(r.raw) == 0 {
 		return nil
 	}
-	if r.last && r.room.Add(-format.MaxFrame) >= 0 {
-		r.lateMu.Lock()
-		r.late = append(r.late, lateFrame{r.frame, r.raw})
-		r.lateMu.Unlock()
+	if r.last && r.c.late.take(lateFrame{r.frame, r.raw}) {
 		r.frame, r.raw = new(frame), make([]byte, 0, format.MaxFrame)
 		return nil
 	} else if r.last {
-		r.room.Add(format.MaxFrame)
-		r.passed.inside += uint64(len(r.raw))
+		r.passed.Inside += uint64(len(r.raw))
 	}
 	return r.encode(&r.frame, &r.raw)
 }
@@ -190,13 +145,13 @@ func (r *reader) encode(f **frame, raw *[]byte) error {
 	if len(*raw) == 0 {
 		return nil
 	}
-	stored, encoded, err := r.coder.Encode(r.packer.codec(), *raw)
+	stored, encoded, err := r.coder.Encode(r.c.packer.codec(), *raw)
 	if err != nil {
 		return err
 	}
 	(*f).Frame = encoded
-	r.table.prove(*f, &r.proof, *raw)
-	err = r.packer.add(*f, stored)
+	r.c.table.prove(*f, &r.proof, *raw)
+	err = r.c.packer.add(*f, stored)
 	*f, *raw = new(frame), (*raw)[:0]
 	return err
 }

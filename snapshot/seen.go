@@ -1,14 +1,12 @@
 package snapshot
 
 import (
-	"errors"
-	"math"
 	"math/rand/v2"
-	"os"
 	"sync"
 
 	"github.com/zeebo/xxh3"
-	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/snapshot/format"
 )
 
 // seen finds pages that need no storing: those of tables, and those that this capture has
@@ -26,11 +24,19 @@ type shard struct {
 
 // origin is where a page was met first.
 type origin struct {
-	sum    xxh3.Uint128
-	space  *area
-	offset int64
-	frame  *frame
-	slot   uint8
+	place
+	frame *frame
+	slot  uint8
+}
+
+// same compares with the page that was seen first: a fast hash finds candidates, bytes
+// decide, because a guest can make hashes collide. A page that has changed since proves
+// nothing.
+func (o origin) same(sum xxh3.Uint128, data []byte, buf *[format.PageSize]byte) (bool, error) {
+	if o.sum != sum || o.frame.dropped {
+		return false, nil
+	}
+	return o.area.Same(int64(o.page)*format.PageSize, (*[format.PageSize]byte)(data), buf)
 }
 
 func newSeen(tables []*Table) *seen {
@@ -85,27 +91,4 @@ func (s *seen) replace(o origin) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	sh.m[o.sum.Lo] = o
-}
-
-// nextData returns the next range of f at or after offset that is not a hole; data is
-// negative if there is none.
-func nextData(f *os.File, offset int64) (data, hole int64, err error) {
-	data, err = seekData(f, offset)
-	if err != nil || data == noData {
-		return -1, 0, err
-	}
-	hole, err = unix.Seek(int(f.Fd()), data, unix.SEEK_HOLE)
-	return data, hole, os.NewSyscallError("lseek SEEK_HOLE", err)
-}
-
-// noData is behind all data.
-const noData = math.MaxInt64
-
-// seekData returns where the next data at or after offset is.
-func seekData(f *os.File, offset int64) (int64, error) {
-	data, err := unix.Seek(int(f.Fd()), offset, unix.SEEK_DATA)
-	if errors.Is(err, unix.ENXIO) {
-		return noData, nil
-	}
-	return data, os.NewSyscallError("lseek SEEK_DATA", err)
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,17 +14,17 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/api/version"
-	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/precopy"
 	"godwit.dev/godwit/snapshot/stream"
 )
 
-// sendPasses is how many passes there are at most while the VM runs: what they send is no
-// burden for anybody behind the move.
+// sendPasses is how many passes there are at most while the VM runs: what they send costs nothing
+// after the move.
 const sendPasses = 30
 
 // sendAim is how short a pause is made as long as passes shrink, however long it may be: a pass
 // over what was written since the last one costs less than the pause that it saves.
-const sendAim = pauseFixed + 4*time.Millisecond
+const sendAim = precopy.PauseFixed + 4*time.Millisecond
 
 // SendOptions of Send. Ref and Live are required.
 type SendOptions struct {
@@ -65,7 +64,7 @@ func Send(ctx context.Context, conn io.ReadWriteCloser, src Source, o SendOption
 	defer cancel(nil)
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	s := &sender{src: src, o: o, out: stream.NewWriter(conn, o.Bandwidth), in: stream.NewReader(conn, 2), news: make(chan struct{}, 1), state: make(chan error, 1)}
+	s := &sender{ctx: ctx, seed: newSeed(), src: src, o: o, out: stream.NewWriter(conn, o.Bandwidth), in: stream.NewReader(conn, 2), news: make(chan struct{}, 1), state: make(chan error, 1)}
 	if s.o.Progress == nil {
 		s.o.Progress = func(Progress) {}
 	}
@@ -82,17 +81,24 @@ func Send(ctx context.Context, conn io.ReadWriteCloser, src Source, o SendOption
 
 // sender is one run of Send.
 type sender struct {
-	passes
-	src Source
-	o   SendOptions
-	out *stream.Writer
-	in  *stream.Reader
+	ctx  context.Context
+	src  Source
+	o    SendOptions
+	out  *stream.Writer
+	in   *stream.Reader
+	pre  *precopy.Precopy
+	sent *precopy.Pages[sentPage]
+	seed uint64 // of their sums
+
+	lanes []*lane
 
 	mu       sync.Mutex
 	now      Progress
-	interval time.Time // since when the tracker has told nothing
+	interval time.Time // when the last pass began
+	sizes    []int64   // of spaces
 	size     uint64    // of RAM
 	captured time.Time
+	read     precopy.Result
 
 	state    chan error    // it has been sent, or not
 	answers  bool          // the destination says what it has come to
@@ -126,6 +132,7 @@ func (s *sender) run(ctx context.Context, cancel context.CancelCauseFunc) (Sent,
 		}
 		ready <- r
 	}()
+	s.prepare()
 	defer s.close()
 	digest, err := s.all(ctx)
 	if errdefs.IsUnavailable(err) { // the other end may have said why
@@ -140,7 +147,7 @@ func (s *sender) run(ctx context.Context, cancel context.CancelCauseFunc) (Sent,
 	if s.o.Ended != nil {
 		s.o.Ended(digest)
 	}
-	out := Sent{RAM: s.size, Captured: s.captured, Passes: s.made, Untracked: s.untracked(), Resident: s.resident()}
+	out := Sent{RAM: s.size, Captured: s.captured, Passes: s.read.Passes, Untracked: s.read.Untracked, Resident: s.resident()}
 	select {
 	case r := <-ready:
 		if r.Digest != digest {
@@ -158,16 +165,17 @@ func (s *sender) run(ctx context.Context, cancel context.CancelCauseFunc) (Sent,
 
 // all sends pages, state and end.
 func (s *sender) all(ctx context.Context) (string, error) {
-	if err := s.prepare(ctx); err != nil {
+	err := s.pre.Open()
+	if err != nil {
 		return "", err
 	}
-	if err := s.passes.run(); err != nil {
+	if s.read, err = s.pre.Run(ctx); err != nil {
 		return "", err
 	}
 	if err := <-s.state; err != nil {
 		return "", err
 	}
-	return s.out.End(ctx, s.resume)
+	return s.out.End(ctx, s.read.Resume)
 }
 
 // greet says what comes, and sends the disks that the destination lacks and the page table.
@@ -182,7 +190,7 @@ func (s *sender) greet(ctx context.Context) error {
 			s.size += uint64(size)
 		}
 		h.Spaces = append(h.Spaces, stream.Area{Name: sp.Name, Size: size})
-		s.spaces = append(s.spaces, newArea(sp, size))
+		s.sizes = append(s.sizes, size)
 	}
 	files := map[string]int{}
 	for i, d := range s.src.Disks {
@@ -216,131 +224,6 @@ func (s *sender) greet(ctx context.Context) error {
 		return s.out.Copy(ctx, stream.KindTable, 0, s.o.Table, h.Table)
 	}
 	return nil
-}
-
-// prepare says how the passes are made.
-func (s *sender) prepare(ctx context.Context) error {
-	s.passes = passes{
-		ctx: ctx, spaces: s.spaces, live: &saving{s.o.Live, s}, tracker: s.o.Tracker, budget: s.o.Budget, aim: min(s.o.Budget, sendAim), most: sendPasses,
-		cost: s.standstill, begin: s.open, behind: s.reach, over: func() { s.captured = time.Now() }, gone: s.lost,
-	}
-	seed := newSeed()
-	for range runtime.GOMAXPROCS(0) {
-		s.lookers = append(s.lookers, newLane(s, seed))
-	}
-	s.interval = time.Now()
-	return s.warm()
-}
-
-func (s *sender) close() {
-	for _, l := range s.lookers {
-		l.(*lane).coder.Close()
-	}
-	for _, a := range s.spaces {
-		a.close()
-	}
-}
-
-// open begins a pass: a page is in one frame between two barriers.
-func (s *sender) open(kind pass) error {
-	s.note(func(p *Progress) {
-		p.Pass++
-		p.Done, p.Total = 0, p.Left
-		p.Step = "send pages"
-		if kind.last {
-			p.Step = "send last pages"
-		}
-	})
-	return s.barrier()
-}
-
-// standstill is what the pause would take, for looking at so many pages and sending them.
-func (s *sender) standstill(rest uint64) time.Duration {
-	took := s.looking(rest) + time.Duration(float64(rest)*s.pace())
-	since := time.Since(s.interval)
-	s.interval = time.Now()
-	s.note(func(p *Progress) {
-		p.Left, p.Expected = rest*format.PageSize, float64(took)/float64(time.Millisecond)
-		p.Dirty = uint64(float64(p.Left) / max(since.Seconds(), 1e-3))
-	})
-	return took
-}
-
-// passFixed is what a pass costs before its first page, about.
-const passFixed = 3 * time.Millisecond
-
-// pace is how many nanoseconds it takes to send a page that was looked at: by what passes took,
-// the last ones before all, which write to memory that the destination has touched before.
-func (s *sender) pace() float64 {
-	var took, sent float64
-	for _, p := range s.made {
-		looking := float64(p.Looked/format.PageSize) * float64(pausePerPage) / float64(len(s.lookers))
-		took = took/4 + max(0, p.MS*float64(time.Millisecond)-float64(passFixed)-looking)
-		sent = sent/4 + float64(p.Sent/format.PageSize)
-	}
-	return took / max(sent, 1)
-}
-
-func (s *sender) note(change func(*Progress)) {
-	s.mu.Lock()
-	change(&s.now)
-	s.now.Moved = s.out.Moved()
-	now := s.now
-	s.mu.Unlock()
-	s.o.Progress(now)
-}
-
-// lost tells the destination of pages that were sent and are holes now.
-func (s *sender) lost(a *area, number int, pages *mask) error {
-	b, space := a.blocks[number], s.index(a)
-	var runs [][2]uint64
-	first := uint64(number) * blockPages
-	_ = pages.runs(func(from, to int) error {
-		for i := from; i < to; i++ {
-			if b.marks[i].frame != nil {
-				runs = addRun(runs, first+uint64(i))
-			}
-		}
-		return nil
-	})
-	if len(runs) == 0 {
-		return nil
-	}
-	return s.out.Zeros(s.ctx, space, runs)
-}
-
-func addRun(runs [][2]uint64, page uint64) [][2]uint64 {
-	if n := len(runs); n > 0 && runs[n-1][0]+runs[n-1][1] == page {
-		runs[n-1][1]++
-		return runs
-	}
-	return append(runs, [2]uint64{page, 1})
-}
-
-func (s *sender) index(a *area) int {
-	for i := range s.spaces {
-		if s.spaces[i] == a {
-			return i
-		}
-	}
-	return -1
-}
-
-// resident counts the bytes that are not zero.
-func (s *sender) resident() (n uint64) {
-	for _, a := range s.spaces {
-		for _, b := range a.blocks {
-			if b == nil {
-				continue
-			}
-			for i := range b.marks {
-				if b.marks[i].frame != nil {
-					n += format.PageSize
-				}
-			}
-		}
-	}
-	return n
 }
 
 // saving has the state sent as soon as it is there, while others look for the last pages.

@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/precopy"
 	"godwit.dev/godwit/snapshot/stream"
 )
 
@@ -145,7 +146,7 @@ func TestSend(t *testing.T) {
 		"fails at last": func(g *guest) Tracker { return &model{guest: g, failAt: 2} },
 	}
 	for name, tracker := range trackers {
-		for _, budget := range []time.Duration{0, pauseFixed + time.Microsecond, 50 * time.Millisecond} {
+		for _, budget := range []time.Duration{0, precopy.PauseFixed + time.Microsecond, 50 * time.Millisecond} {
 			t.Run(name+"/"+budget.String(), func(t *testing.T) {
 				w := newWorld(t, uint64(budget)+uint64(len(name)))
 				g := newGuest(w, 3)
@@ -217,7 +218,7 @@ func TestSendTakesTheTable(t *testing.T) {
 // one that calms down gets passes until the rest is small, also where more would fit. Pages that
 // the guest frees are holes at the destination.
 func TestSendConverges(t *testing.T) {
-	if passes := calming(t, pauseFixed, 0); len(passes) < 4 { // nothing fits it
+	if passes := calming(t, precopy.PauseFixed, 0); len(passes) < 4 { // nothing fits it
 		t.Errorf("passes %+v", passes)
 	}
 	if passes := calming(t, time.Minute, 64<<20); len(passes) < 4 { // all fits it

@@ -7,22 +7,18 @@ import (
 	"slices"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/precopy"
 )
 
 // each calls do for every page that is not zero, by space and page.
 func (c *capture) each(do func(space int, page uint64, m *mark)) {
-	for n, s := range c.spaces {
-		for i, b := range s.blocks {
-			if b == nil {
-				continue
-			}
-			for j := range b.marks {
-				if b.marks[j].frame != nil {
-					do(n, uint64(i)*blockPages+uint64(j), &b.marks[j])
-				}
+	c.marks.Each(func(area, block int, marks *[precopy.BlockPages]mark) {
+		for i := range marks {
+			if marks[i].frame != nil {
+				do(area, uint64(block)*precopy.BlockPages+uint64(i), &marks[i])
 			}
 		}
-	}
+	})
 }
 
 // tally finds out which frames are in use, and how much of each pack. Frames that came out of
@@ -56,7 +52,7 @@ func (c *capture) frames() iter.Seq[*frame] {
 // inheritedPacks are those of tables, each once.
 func (c *capture) inheritedPacks() (list []*pack) {
 	seen := map[*pack]bool{}
-	for _, t := range c.tables() {
+	for _, t := range c.push.tables() {
 		for _, p := range t.packs {
 			if !seen[p] {
 				seen[p] = true
@@ -70,7 +66,7 @@ func (c *capture) inheritedPacks() (list []*pack) {
 // inherited yields the frames of tables.
 func (c *capture) inherited() iter.Seq[*frame] {
 	return func(yield func(*frame) bool) {
-		for _, t := range c.tables() {
+		for _, t := range c.push.tables() {
 			for i := range t.frames {
 				if f := &t.frames[i]; t.frame(uint32(i)) == f && !yield(f) {
 					return
@@ -108,18 +104,18 @@ func (c *capture) index() (*format.Index, []*pack) {
 	}
 	take(c.packer.packs)
 	for _, p := range c.packer.packs {
-		c.receipt.Dead += p.Size - p.live
+		c.push.receipt.Dead += p.Size - p.live
 	}
 	for _, f := range c.packer.frames {
 		if f.slots != 0 {
 			frames = append(frames, f)
-			c.config.Figures.New += uint64(bits.OnesCount16(f.slots)) * format.PageSize
+			c.push.config.Figures.New += uint64(bits.OnesCount16(f.slots)) * format.PageSize
 		}
 	}
 	take(c.inheritedPacks())
-	if c.again != nil {
-		for _, p := range c.again.packs {
-			c.receipt.Again += p.live
+	if c.push.again != nil {
+		for _, p := range c.push.again.packs {
+			c.push.receipt.Again += p.live
 		}
 	}
 	for f := range c.inherited() {
@@ -134,11 +130,11 @@ func (c *capture) index() (*format.Index, []*pack) {
 		f.number, f.Pack = uint32(i), uint32(f.pack.number)
 		x.Frames = append(x.Frames, f.Frame)
 	}
-	for _, s := range c.config.Spaces {
+	for _, s := range c.push.config.Spaces {
 		x.Spaces = append(x.Spaces, format.Space{Name: s.Name, Size: uint64(s.Size)})
 	}
 	c.each(func(space int, page uint64, m *mark) {
-		c.config.Figures.Resident += format.PageSize
+		c.push.config.Figures.Resident += format.PageSize
 		runs := &x.Spaces[space].Runs
 		if n := len(*runs); n > 0 {
 			l := &(*runs)[n-1]
