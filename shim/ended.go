@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"godwit.dev/godwit/internal/durable"
 )
 
 // endNote is where the shim leaves in the bundle how its task has ended. Should the shim
@@ -37,8 +39,8 @@ func noteEnd(bundle string, e Ended) error {
 		return err
 	}
 	path := filepath.Join(bundle, endNote)
-	if err := os.WriteFile(unfinished(path), data, 0o600); err != nil {
+	if err := os.WriteFile(durable.Unfinished(path), data, 0o600); err != nil {
 		return fmt.Errorf("note end of task: %w", err)
 	}
-	return os.Rename(unfinished(path), path)
+	return os.Rename(durable.Unfinished(path), path)
 }

@@ -12,6 +12,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/internal/retry"
 )
 
 // fakeAgent is a guest with an init that runs until it is killed.
@@ -175,7 +176,7 @@ func (a *fakeAgent) Read(ctx context.Context, r *agentv1.ReadRequest) (*agentv1.
 	text, open := a.text, a.open
 	a.mu.Unlock()
 	if open && r.GetOffset() == uint64(len(text)) {
-		sleep(ctx, 10*time.Millisecond)
+		retry.Sleep(ctx, 10*time.Millisecond)
 		return &agentv1.ReadResponse{Offset: r.GetOffset()}, ctx.Err()
 	}
 	out, err := (&talker{text: text, chunk: 64 << 10}).Read(ctx, r)

@@ -7,6 +7,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/internal/retry"
 )
 
 // feed moves stdin. What was taken from the fifo stays pending until the guest says
@@ -47,7 +48,7 @@ func (p *pumps) flush(ctx context.Context, agent agentv1.AgentService) bool {
 			return false
 		}
 		if err != nil {
-			sleep(ctx, retryWait)
+			retry.Sleep(ctx, retryWait)
 			continue
 		}
 		if r.GetClosed() {
@@ -57,7 +58,7 @@ func (p *pumps) flush(ctx context.Context, agent agentv1.AgentService) bool {
 		n := min(uint64(len(data)), r.GetOffset()-min(r.GetOffset(), at))
 		p.accept(at+n, data[n:])
 		if n == 0 {
-			sleep(ctx, unreadWait)
+			retry.Sleep(ctx, unreadWait)
 		}
 	}
 	return false
@@ -87,6 +88,6 @@ func (p *pumps) closeStdin(ctx context.Context, agent agentv1.AgentService) {
 			p.mu.Unlock()
 			return
 		}
-		sleep(ctx, retryWait)
+		retry.Sleep(ctx, retryWait)
 	}
 }

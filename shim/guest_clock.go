@@ -7,6 +7,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/vmm"
 )
 
@@ -38,7 +39,7 @@ func (vm *VM) keepClock(ctx context.Context) {
 		case <-vm.stood:
 		}
 		for vm.guest() == nil && ctx.Err() == nil { // an adopted VM may have yet to meet it
-			sleep(ctx, retryWait)
+			retry.Sleep(ctx, retryWait)
 		}
 		vm.setClock(ctx)
 	}

@@ -14,6 +14,7 @@ import (
 	"godwit.dev/godwit/api/points"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/api/version"
+	"godwit.dev/godwit/internal/durable"
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/vmm"
@@ -135,11 +136,11 @@ func (j *Journal) replace(dir string, draft []byte) error {
 	}
 	err = points.Record("journal", string(j.Phase), func() error {
 		if bytes.Equal(data, draft) {
-			if err := rename(draftFile(dir), journalFile(dir)); err == nil || errors.Is(err, errUnsynced) {
+			if err := durable.Rename(draftFile(dir), journalFile(dir)); err == nil || errors.Is(err, durable.ErrUnsynced) {
 				return err
 			}
 		}
-		return replaceFile(journalFile(dir), data)
+		return durable.WriteFile(journalFile(dir), data, 0o600)
 	})
 	if err != nil {
 		return fmt.Errorf("write journal: %w", refusedByDisk(err))
@@ -152,69 +153,13 @@ func (j *Journal) encode() ([]byte, error) {
 	return json.Marshal(j)
 }
 
-// isFull reports whether a file system had no room.
-func isFull(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
-}
-
 // refusedByDisk gives the error of a write into state_dir its class.
 func refusedByDisk(err error) error {
 	switch {
-	case isFull(err):
+	case durable.IsFull(err):
 		return fmt.Errorf("make room in state_dir: %w: %w", err, errdefs.ErrResourceExhausted)
 	case errors.Is(err, syscall.EROFS):
 		return fmt.Errorf("make state_dir writable: %w: %w", err, errdefs.ErrFailedPrecondition)
 	}
 	return err
-}
-
-// unfinished is what this process writes before it replaces a file. Others write at the same
-// time: behind a shim that died its successor, and what containerd starts to clean up.
-func unfinished(path string) string { return fmt.Sprintf("%s.%d.tmp", path, os.Getpid()) }
-
-func replaceFile(path string, data []byte) error {
-	tmp := unfinished(path)
-	if err := writeFile(tmp, data); err != nil {
-		return err
-	}
-	return rename(tmp, path)
-}
-
-// writeFile makes a durable file whose name is not.
-func writeFile(path string, data []byte) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return errors.Join(err, os.Remove(path))
-	}
-	return nil
-}
-
-// rename gives what writeFile has written its name, durably.
-func rename(from, to string) error {
-	if err := os.Rename(from, to); err != nil {
-		return errors.Join(err, os.Remove(from))
-	}
-	if err := syncDir(filepath.Dir(to)); err != nil {
-		return fmt.Errorf("%w: %w", errUnsynced, err)
-	}
-	return nil
-}
-
-// errUnsynced says that a file has its new content, which a crash may take back.
-var errUnsynced = errors.New("replaced and not synced")
-
-// syncDir is a variable for the tests.
-var syncDir = func(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/internal/durable"
 )
 
 // logFile is where a woken VM's output goes, where that is a file. Its owner alone reads it,
@@ -151,7 +153,7 @@ func (l *logFile) follow(f *os.File) error {
 // write is Write of an output, in a log that has room for it. A log that cannot be rotated
 // is written to all the same, unless the disk is full.
 func (s sink) write(data []byte) (int, error) {
-	if err := s.log.room(s.to, len(data)); isFull(err) {
+	if err := s.log.room(s.to, len(data)); durable.IsFull(err) {
 		return 0, err
 	}
 	return s.to.Write(data)

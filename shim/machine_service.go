@@ -17,6 +17,7 @@ import (
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/points"
 	"godwit.dev/godwit/api/trace"
+	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/rampool"
 )
 
@@ -233,7 +234,7 @@ func (vm *VM) unserve() error {
 		return nil
 	}
 	if vm.cutShort.Load() { // whoever ordered what the VM's end has cut short hears of it first
-		sleep(vm.life, answerPause)
+		retry.Sleep(vm.life, answerPause)
 	}
 	return server.Close()
 }

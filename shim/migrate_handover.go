@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/proc"
 )
 
@@ -31,7 +32,7 @@ func (vm *VM) vmmEnds(ctx context.Context) bool {
 		if err := vm.vmmID().Wait(ctx); err == nil {
 			return true
 		}
-		sleep(ctx, mendPause)
+		retry.Sleep(ctx, mendPause)
 	}
 	return false
 }

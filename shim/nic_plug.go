@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/starts"
 )
 
@@ -102,7 +103,7 @@ func (vm *VM) addressed(ctx context.Context) error {
 		if !errdefs.IsNotFound(err) { // the guest finds a new device in its own time
 			return err
 		}
-		if sleep(ctx, askAgain); ctx.Err() != nil {
+		if retry.Sleep(ctx, askAgain); ctx.Err() != nil {
 			return fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/vmm"
 )
 
@@ -139,7 +140,7 @@ func (vm *VM) plugged(done plugs) error {
 func (vm *VM) keepNICs(ctx context.Context) {
 	owed := true // the addresses, until the guest has been seen to use them
 	for pause := mendPause; ; pause = min(2*pause, keepPause) {
-		if sleep(ctx, pause); ctx.Err() != nil {
+		if retry.Sleep(ctx, pause); ctx.Err() != nil {
 			return
 		}
 		if !vm.is(Running) {

@@ -12,6 +12,8 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/internal/durable"
+	"godwit.dev/godwit/internal/retry"
 )
 
 const (
@@ -156,7 +158,7 @@ func (p *pumps) output(ctx context.Context, agent agentv1.AgentService, s sink) 
 			if p.over() && ctx.Err() == nil {
 				p.drain(stream)
 			}
-			sleep(ctx, retryWait)
+			retry.Sleep(ctx, retryWait)
 			continue
 		}
 		silent = over && len(r.GetData()) == 0
@@ -166,7 +168,7 @@ func (p *pumps) output(ctx context.Context, agent agentv1.AgentService, s sink) 
 			p.save(offset, at)
 			s.too.write(ctx, r.GetData()[:n])
 			if full {
-				sleep(ctx, retryWait) // a log file: it goes on when there is space
+				retry.Sleep(ctx, retryWait) // a log file: it goes on when there is space
 				continue
 			}
 			if err != nil {
@@ -193,7 +195,7 @@ func (p *pumps) hand(ctx context.Context, s sink, data []byte) (n int, full bool
 		return n, false, nil
 	case errors.Is(err, os.ErrClosed):
 		return n, false, err
-	case isFull(err) && !p.over():
+	case durable.IsFull(err) && !p.over():
 		return n, true, nil
 	}
 	return len(data), false, nil
@@ -229,7 +231,7 @@ func (p *pumps) read(ctx context.Context, agent agentv1.AgentService, req *agent
 	r, err := agent.Read(ctx, req)
 	early := time.Since(begun) < time.Duration(req.GetWaitMs())*time.Millisecond/2
 	if err == nil && early && len(r.GetData()) == 0 && !r.GetEof() {
-		sleep(ctx, retryWait) // a guest that does not wait must not make the host spin
+		retry.Sleep(ctx, retryWait) // a guest that does not wait must not make the host spin
 	}
 	if err != nil && !over && p.over() {
 		return &agentv1.ReadResponse{Offset: req.GetOffset()}, nil // ask again, as over
@@ -303,13 +305,4 @@ func (p *pumps) save(offset *uint64, at uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	*offset = at
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
 }

@@ -14,6 +14,7 @@ import (
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/internal/retry"
 )
 
 // Adopt takes over the VM of a shim that died while an operation held it, and serves
@@ -47,7 +48,7 @@ func Adopt(ctx context.Context, host *Host, namespace, id string) error {
 		return errors.Join(err, vm.unserve())
 	}
 	// The one who ordered the end gets its answer first.
-	sleep(ctx, answerWait)
+	retry.Sleep(ctx, answerWait)
 	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
 	defer cancel()
 	j := vm.noted()
@@ -80,7 +81,7 @@ func (vm *VM) over(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	for ctx.Err() == nil && vm.owed() {
-		sleep(ctx, owedInterval)
+		retry.Sleep(ctx, owedInterval)
 	}
 	return ctx.Err()
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"godwit.dev/godwit/internal/durable"
 	"godwit.dev/godwit/shim/bundle"
 	"godwit.dev/godwit/shim/proc"
 )
@@ -52,7 +53,7 @@ func CleanUp(ctx context.Context, host *Host, dir string) (pid int, err error) {
 		return 0, err
 	case err != nil: // the disk takes no word: what a dead shim has left is freed all the same
 		slog.Warn("take what a dead shim has left", "dir", dir, "error", err)
-		if !errors.Is(err, errUnsynced) {
+		if !errors.Is(err, durable.ErrUnsynced) {
 			j = &seen
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/proc"
 )
 
@@ -99,7 +100,7 @@ func (vm *VM) bury(ctx context.Context) error {
 		if op, err := vm.openWake(ctx, j); err == nil && op == nil {
 			break
 		}
-		sleep(ctx, askInterval)
+		retry.Sleep(ctx, askInterval)
 	}
 	return errors.Join(ctx.Err(), vm.unserve(), vm.forget())
 }

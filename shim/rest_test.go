@@ -16,6 +16,7 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/internal/retry"
 )
 
 // mortal is a talker that says nothing any more once its VM has gone.
@@ -202,7 +203,7 @@ type slow struct {
 }
 
 func (g *slow) Read(ctx context.Context, r *agentv1.ReadRequest) (*agentv1.ReadResponse, error) {
-	sleep(ctx, g.pause)
+	retry.Sleep(ctx, g.pause)
 	return g.talker.Read(ctx, r)
 }
 
@@ -238,6 +239,6 @@ type silent struct {
 
 func (g *silent) Read(ctx context.Context, r *agentv1.ReadRequest) (*agentv1.ReadResponse, error) {
 	g.asked.Add(1)
-	sleep(ctx, time.Millisecond)
+	retry.Sleep(ctx, time.Millisecond)
 	return &agentv1.ReadResponse{Offset: r.GetOffset()}, nil
 }

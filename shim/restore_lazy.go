@@ -8,6 +8,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/snapshot/track"
 	"godwit.dev/godwit/vmm"
 )
@@ -74,7 +75,7 @@ func (s *starting) patient(abort func()) func() {
 			s.extend(time.Duration(s.vm.host.Config.Timeouts.Boot))
 		}
 		for left := s.left(); left > 0 && s.vm.life.Err() == nil; left = s.left() {
-			sleep(s.vm.life, left)
+			retry.Sleep(s.vm.life, left)
 		}
 		abort()
 	}
@@ -99,6 +100,6 @@ func (s *starting) met(ctx context.Context, dial func(context.Context) (Agent, e
 			return a, err
 		}
 		s.vm.log.Warn("the guest waits for its RAM", "progress", f.text(), "error", err)
-		sleep(ctx, mendPause)
+		retry.Sleep(ctx, mendPause)
 	}
 }

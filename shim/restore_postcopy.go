@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 
+	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/snapshot/worker"
 )
 
@@ -163,7 +164,7 @@ func (vm *VM) fill(ctx context.Context, f *filling) bool {
 			return false
 		}
 		vm.noteFill(f, 0, 0, err.Error())
-		sleep(ctx, pause)
+		retry.Sleep(ctx, pause)
 		pause = min(2*pause, longestFill)
 	}
 }
@@ -218,7 +219,7 @@ func (vm *VM) whole(ctx context.Context, f *filling, ram *os.File) error {
 			return context.Cause(ctx)
 		}
 	}
-	for ; ctx.Err() == nil; sleep(ctx, mendPause) {
+	for ; ctx.Err() == nil; retry.Sleep(ctx, mendPause) {
 		err := vm.wholeOnce(ctx, ram)
 		if err == nil {
 			return nil
@@ -278,7 +279,7 @@ func (vm *VM) goOnRunning(resume func(context.Context) error) error {
 			return err
 		}
 		vm.log.Error("go on behind the fill of RAM: try again", "error", err)
-		sleep(vm.life, mendPause)
+		retry.Sleep(vm.life, mendPause)
 	}
 }
 

@@ -3,6 +3,8 @@ package shim
 import (
 	"context"
 	"time"
+
+	"godwit.dev/godwit/internal/retry"
 )
 
 // undisturbed is how long a VM that came in a live move runs before its agent is spoken to.
@@ -20,7 +22,7 @@ var (
 
 func (s *starting) leaveAlone(ctx context.Context, _ *undo) error {
 	if s.vm.arrival != nil {
-		sleep(ctx, undisturbed)
+		retry.Sleep(ctx, undisturbed)
 	}
 	if f := s.vm.filling(); f != nil {
 		f.settle(ctx)

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/proc"
 )
 
@@ -191,7 +192,7 @@ func (vm *VM) wakeDespiteLack() (up, err error) {
 			return up, err
 		}
 		vm.log.Warn("thaw: the host lacks descriptors or memory; it is tried again", "error", err)
-		sleep(vm.life, mendPause)
+		retry.Sleep(vm.life, mendPause)
 	}
 }
 
@@ -209,7 +210,7 @@ func (vm *VM) mend(what string, err error, again func(context.Context) error) {
 		return
 	}
 	vm.watchers.Go(func() {
-		for sleep(ctx, mendPause); ctx.Err() == nil; sleep(ctx, mendPause) {
+		for retry.Sleep(ctx, mendPause); ctx.Err() == nil; retry.Sleep(ctx, mendPause) {
 			if err := again(ctx); err == nil {
 				vm.log.Info("thaw: done", "what", what)
 				return

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/internal/retry"
 )
 
 // What a workload is told of its snapshots, by the command of godwit.dev/notify.
@@ -75,7 +76,7 @@ func (j *Journal) tells(p *agentv1.Process) bool {
 func (vm *VM) insist(ctx context.Context, err error, change func(*Journal)) bool {
 	for ; err != nil && ctx.Err() == nil; err = vm.write(change) {
 		vm.log.Error("note what the workload hears; it is tried again", "error", err)
-		sleep(ctx, mendPause)
+		retry.Sleep(ctx, mendPause)
 	}
 	return err == nil
 }
@@ -91,7 +92,7 @@ func (vm *VM) tell(ctx context.Context) {
 			return
 		}
 		if vm.standsStill() || vm.guest() == nil { // which an adopted VM may have yet to meet
-			sleep(ctx, retryWait)
+			retry.Sleep(ctx, retryWait)
 			continue
 		}
 		vm.tellOne(ctx, all[0])
@@ -159,6 +160,6 @@ func (vm *VM) told(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(n)*(time.Duration(vm.host.Config.Timeouts.Notify)+guestBound))
 	defer cancel()
 	for ctx.Err() == nil && waits() > 0 {
-		sleep(ctx, toldInterval)
+		retry.Sleep(ctx, toldInterval)
 	}
 }

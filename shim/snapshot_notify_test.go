@@ -12,6 +12,7 @@ import (
 
 	"godwit.dev/godwit/api/config"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/internal/durable"
 	"godwit.dev/godwit/shim/proc"
 )
 
@@ -291,10 +292,10 @@ func TestWordIsNotNoted(t *testing.T) {
 	if !eventually(func() bool { return len(w.agent.kept()) == 1 }) {
 		t.Fatal("it is not told")
 	}
-	fails, sync := 3, syncDir
-	t.Cleanup(func() { vm.still(); syncDir = sync })
+	fails, sync := 3, durable.SyncDir
+	t.Cleanup(func() { vm.still(); durable.SyncDir = sync })
 	vm.journalMu.Lock()
-	syncDir = func(dir string) error {
+	durable.SyncDir = func(dir string) error {
 		if fails--; fails >= 0 {
 			return errFake
 		}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/internal/retry"
 )
 
 // quietBound is how long an operation waits for calls of containerd that are under way: as
@@ -28,7 +30,7 @@ func quiet(ctx context.Context, try func() error) error {
 		if !errors.Is(err, errUnderWay) || ctx.Err() != nil {
 			return err
 		}
-		sleep(ctx, quietInterval)
+		retry.Sleep(ctx, quietInterval)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/internal/retry"
 )
 
 // readyEvery is how often a workload is asked whether it is ready. A variable for the tests.
@@ -66,7 +67,7 @@ func (vm *VM) awaitReady(ctx context.Context, ref *machinev1.Ref) error {
 				vm.log.Info("an operation waits until the workload is ready", "operation", ref.GetOperation(), "status", status, "within", within)
 			}
 			last = fmt.Sprintf("status %d", status)
-			sleep(wait, readyEvery)
+			retry.Sleep(wait, readyEvery)
 		}
 		switch {
 		case ctx.Err() != nil:

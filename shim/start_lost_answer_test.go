@@ -10,6 +10,7 @@ import (
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/internal/durable"
 	"godwit.dev/godwit/shim/proc"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -17,7 +18,7 @@ import (
 
 // full makes every write of the journal fail until the answered function is called.
 func (w *world) full() (free func()) {
-	blocked := unfinished(journalFile(w.cfg.VMDir("ns", "vm")))
+	blocked := durable.Unfinished(journalFile(w.cfg.VMDir("ns", "vm")))
 	w.must("fill disk", os.MkdirAll(blocked+"/x", 0o700))
 	return func() { w.must("free disk", os.RemoveAll(blocked)) }
 }

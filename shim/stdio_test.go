@@ -17,6 +17,7 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/internal/durable"
 )
 
 // An exec whose terminal cannot be opened fails its Start by class, was never started,
@@ -160,9 +161,9 @@ func TestJournalOnABadDisk(t *testing.T) {
 // was; with space it goes on.
 func TestCaptureOnAFullDisk(t *testing.T) {
 	w := newWorld(t).running()
-	real := syncDir
-	t.Cleanup(func() { syncDir = real })
-	syncDir = func(dir string) error { return &os.PathError{Op: "sync", Path: dir, Err: syscall.ENOSPC} }
+	real := durable.SyncDir
+	t.Cleanup(func() { durable.SyncDir = real })
+	durable.SyncDir = func(dir string) error { return &os.PathError{Op: "sync", Path: dir, Err: syscall.ENOSPC} }
 	_, err := w.capture()
 	if !errdefs.IsResourceExhausted(errgrpc.ToNative(err)) || !strings.Contains(err.Error(), "state_dir") {
 		t.Errorf("capture: %v", err)
@@ -177,7 +178,7 @@ func TestCaptureOnAFullDisk(t *testing.T) {
 	if _, err := w.service.Resume(ctxNS(t), &taskapi.ResumeRequest{ID: "vm"}); err != nil {
 		t.Errorf("resume needs no disk: %v", err)
 	}
-	syncDir = real
+	durable.SyncDir = real
 	if _, err := w.capture(); err != nil {
 		t.Errorf("capture with space: %v", err)
 	}

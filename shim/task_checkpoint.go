@@ -21,6 +21,7 @@ import (
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/internal/retry"
 )
 
 // pointer is all that containerd's checkpoint of a task holds: which snapshot it is. What it
@@ -86,7 +87,7 @@ func (vm *VM) orderCheckpoint(ctx context.Context) (*pointer, error) {
 	// meanwhile: it is waited for, as long as an operation may take.
 	until := time.Now().Add(vm.operationBound(0))
 	for ordered := err == nil; ordered && (err == nil && !status.GetSettled() || errdefs.IsUnavailable(unavailable(err)) && time.Now().Before(until)); {
-		if sleep(ctx, pollOrder); ctx.Err() != nil {
+		if retry.Sleep(ctx, pollOrder); ctx.Err() != nil {
 			return nil, fmt.Errorf("operation %s goes on: %w", id, ctx.Err())
 		}
 		status, err = orders.Status(ctx, &nodev1.StatusRequest{Operation: id})

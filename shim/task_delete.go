@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/bundle"
 )
 
@@ -162,6 +163,6 @@ const deleteInterval = 10 * time.Millisecond
 func (s *Service) afterDelete(ctx context.Context) {
 	vm, err := s.the()
 	for err == nil && vm.is(Deleting) && ctx.Err() == nil {
-		sleep(ctx, deleteInterval)
+		retry.Sleep(ctx, deleteInterval)
 	}
 }

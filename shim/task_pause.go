@@ -9,6 +9,8 @@ import (
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/types/known/emptypb"
+
+	"godwit.dev/godwit/internal/retry"
 )
 
 type emptyResponse = emptypb.Empty
@@ -72,7 +74,7 @@ func (vm *VM) unpause() {
 				vm.log.Warn("take back a pause that failed", "error", err)
 			}
 			said = err
-			sleep(vm.life, pause)
+			retry.Sleep(vm.life, pause)
 		}
 	}()
 }

@@ -12,6 +12,7 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/internal/retry"
 )
 
 // killed is the status of a process that ended with its VM.
@@ -157,7 +158,7 @@ func (vm *VM) watch(ctx context.Context, agent agentv1.AgentService, p *process)
 	for ctx.Err() == nil {
 		r, err := agent.Wait(ctx, &agentv1.WaitRequest{Id: p.guest})
 		if err != nil {
-			sleep(ctx, retryWait)
+			retry.Sleep(ctx, retryWait)
 			continue
 		}
 		if r.GetOom() {

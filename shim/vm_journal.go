@@ -1,6 +1,10 @@
 package shim
 
-import "errors"
+import (
+	"errors"
+
+	"godwit.dev/godwit/internal/durable"
+)
 
 // write changes the VM's journal and makes it durable. On an error the journal is as
 // before; where the new one had its name already and could not be made durable, the old
@@ -20,8 +24,8 @@ func (vm *VM) update(change func(*Journal) error) error {
 	draft := vm.draft
 	vm.draft = nil
 	if err := next.replace(vm.dir, draft); err != nil {
-		if errors.Is(err, errUnsynced) {
-			if e := vm.journal.store(vm.dir); e != nil && !errors.Is(e, errUnsynced) {
+		if errors.Is(err, durable.ErrUnsynced) {
+			if e := vm.journal.store(vm.dir); e != nil && !errors.Is(e, durable.ErrUnsynced) {
 				err = errors.Join(err, e)
 			}
 		}
@@ -34,7 +38,7 @@ func (vm *VM) update(change func(*Journal) error) error {
 }
 
 // draftFile is none that anybody reads: one that is left over lies there for as long as the VM.
-func draftFile(dir string) string { return unfinished(journalFile(dir) + ".draft") }
+func draftFile(dir string) string { return durable.Unfinished(journalFile(dir) + ".draft") }
 
 // foresee writes what the next change of the journal is expected to make of it, ahead of its
 // time and without its name: the VM stands still while that change is made, and waits for one
@@ -48,7 +52,7 @@ func (vm *VM) foresee(change func(*Journal)) {
 	vm.draft = nil
 	data, err := next.encode()
 	if err == nil {
-		err = writeFile(draftFile(vm.dir), data)
+		err = durable.Stage(draftFile(vm.dir), data, 0o600)
 	}
 	if err != nil {
 		vm.log.Warn("draft the next journal", "error", err)

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/containerd/api/types"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/internal/durable"
 	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/vmm"
 )
@@ -19,9 +20,9 @@ import (
 func TestUnsyncedJournalIsTakenBack(t *testing.T) {
 	w := newWorld(t).running()
 	vm, _ := w.service.the()
-	real := syncDir
-	t.Cleanup(func() { syncDir = real })
-	syncDir = func(string) error { return errFake }
+	real := durable.SyncDir
+	t.Cleanup(func() { durable.SyncDir = real })
+	durable.SyncDir = func(string) error { return errFake }
 	if err := vm.write(func(j *Journal) { j.Phase = Prepared }); !errors.Is(err, errFake) {
 		t.Errorf("write = %v", err)
 	}

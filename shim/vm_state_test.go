@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/internal/durable"
 	"godwit.dev/godwit/shim/rampool"
 )
 
@@ -103,7 +104,7 @@ func TestJournalSurvivesACrash(t *testing.T) {
 	if err := (&Journal{Phase: Prepared, Operation: "o"}).store(dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(unfinished(journalFile(dir)), []byte(`{"version":1,"phase":"OW`), 0o600); err != nil {
+	if err := os.WriteFile(durable.Unfinished(journalFile(dir)), []byte(`{"version":1,"phase":"OW`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	j, err := loadJournal(dir)

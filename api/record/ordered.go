@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 
 	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/internal/durable"
 )
 
 // OrderedRestore is the order to give the store of the records a new incarnation as soon as the
@@ -25,16 +27,11 @@ func (o OrderedRestore) Store(dir string) (path string, err error) {
 		return "", err
 	}
 	path = orderedFile(dir)
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
+	if err := durable.WriteFile(path, data, 0o600); err != nil {
+		if gone := os.Remove(path); !errors.Is(gone, os.ErrNotExist) {
+			err = errors.Join(err, gone)
+		}
 		return "", fmt.Errorf("order a restore of the store: %w", err)
-	}
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = syncDir(dir)
-	}
-	if err != nil {
-		return "", errors.Join(fmt.Errorf("order a restore of the store: %w", err), os.Remove(path))
 	}
 	return path, nil
 }
@@ -58,13 +55,5 @@ func ReadOrdered(dir string) (order *OrderedRestore, done func() error, err erro
 	if order == nil {
 		order = &OrderedRestore{}
 	}
-	return order, func() error { return errors.Join(os.Remove(path), syncDir(dir)) }, nil
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return order, func() error { return errors.Join(os.Remove(path), durable.SyncDir(dir)) }, nil
 }

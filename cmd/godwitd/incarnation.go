@@ -14,6 +14,7 @@ import (
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/internal/durable"
 )
 
 // restoreOrdered gives the order that waits for the start of this daemon, before it serves anybody.
@@ -157,32 +158,11 @@ func (r *reporter) remember(known remembered) error {
 	if err != nil {
 		return err
 	}
-	if err := replaceFile(r.path, data); err != nil {
+	if err := durable.WriteFile(r.path, data, 0o600); err != nil {
 		return fmt.Errorf("remember the store's incarnation: %w", err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.known = known
 	return nil
-}
-
-// replaceFile makes a file whole or leaves the old one, also where the host dies.
-func replaceFile(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 
 	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/internal/durable"
 )
 
 // Files in the directory of a node.
@@ -46,40 +48,11 @@ func refuse(dir string, names ...string) error {
 }
 
 // write makes path durable in one step: a reader sees all of it or nothing.
-func write(path string, mode fs.FileMode, data []byte) (err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("write %s: %w", path, err)
-		}
-	}()
-	f, err := os.CreateTemp(filepath.Dir(path), ".tmp-*")
-	if err != nil {
-		return err
+func write(path string, mode fs.FileMode, data []byte) error {
+	if err := durable.WriteFile(path, data, mode); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
 	}
-	defer func() { err = errors.Join(err, ignoreMissing(os.Remove(f.Name()))) }()
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-func ignoreMissing(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return nil
 }
 
 func encode(kind string, der []byte) []byte {

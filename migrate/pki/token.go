@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/internal/durable"
 )
 
 // tokenPrefix starts every join token; the number is of the format.
@@ -119,7 +121,7 @@ func (a *Authority) spend(t token) error {
 	if err != nil {
 		return fmt.Errorf("mark join token of node %s as used: %w", t.Node, err)
 	}
-	return errors.Join(f.Sync(), f.Close(), syncDir(dir))
+	return errors.Join(f.Sync(), f.Close(), durable.SyncDir(dir))
 }
 
 func fingerprint(cert *x509.Certificate) []byte {

@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"godwit.dev/godwit/internal/durable"
 	"godwit.dev/godwit/vmm"
 )
 
@@ -87,21 +88,13 @@ func (m *Maker) Make(ctx context.Context, shape Shape) error {
 
 // publish gives what is complete its name, once the disk has it.
 func publish(work, path string) error {
-	if err := syncDir(work); err != nil {
+	if err := durable.SyncDir(work); err != nil {
 		return err
 	}
 	if err := os.Rename(work, path); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(path))
-}
-
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return durable.SyncDir(filepath.Dir(path))
 }
 
 // fill makes the files of a template.

@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"godwit.dev/godwit/internal/durable"
 	"godwit.dev/godwit/shim/rootfs"
 	"godwit.dev/godwit/shim/vmdisk/qcow2"
 )
@@ -189,15 +190,7 @@ func (m *maker) make(to *File, name string, fill func(*os.File) error) (err erro
 	}
 	m.made = append(m.made, name)
 	to.Path, to.Size = name, info.Size()
-	return syncDir(filepath.Dir(name))
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return durable.SyncDir(filepath.Dir(name))
 }
 
 // whole copies a small file and takes its digest.

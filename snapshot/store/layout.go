@@ -17,6 +17,8 @@ import (
 	digest "github.com/opencontainers/go-digest"
 	specs "github.com/opencontainers/image-spec/specs-go"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"godwit.dev/godwit/internal/durable"
 )
 
 // Layout is a repository in an OCI layout directory.
@@ -129,7 +131,7 @@ func (l *Layout) putBlob(ctx context.Context, o Object, c Content) error {
 	}
 	if from, ok := strings.CutPrefix(c.From, LayoutPrefix); ok && from != l.dir {
 		if other, err := NewLayout(from); err == nil && os.Link(other.blob(c.Digest), path) == nil {
-			return syncDir(filepath.Dir(path))
+			return durable.SyncDir(filepath.Dir(path))
 		}
 	}
 	body, err := c.Open()
@@ -244,5 +246,5 @@ func (l *Layout) update(o Object, change func(*v1.Index) error) error {
 	if err := os.Rename(path+".new", path); err != nil {
 		return fileError("update", o, err)
 	}
-	return fileError("update", o, syncDir(l.dir))
+	return fileError("update", o, durable.SyncDir(l.dir))
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/internal/durable"
 )
 
 // write makes a file that appears whole or not at all.
@@ -31,7 +33,7 @@ func (l *Layout) write(path string, o Object, fill func(*os.File) error) error {
 	if err != nil {
 		return fileError("put", o, err)
 	}
-	return fileError("put", o, syncDir(filepath.Dir(path)))
+	return fileError("put", o, durable.SyncDir(filepath.Dir(path)))
 }
 
 // newFile makes a file without a name, so that a killed process leaves nothing. Where
@@ -106,14 +108,6 @@ func writeSynced(path string, data []byte) error {
 	_, err = f.Write(data)
 	err = errors.Join(err, f.Sync())
 	return errors.Join(err, publish(err == nil), f.Close())
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // fileError gives an error of the file system its class.
