@@ -110,7 +110,9 @@ func (e *Engine) judge(s *standing) ending {
 		return e.voted(s)
 	case recordIncoming, recordReady, recordFenced:
 		return e.arriving(s)
-	case recordOwn, recordSending:
+	case recordSending:
+		return e.sending(s)
+	case recordOwn:
 		return e.outlived(s)
 	}
 	return nil
@@ -139,6 +141,19 @@ func (e *Engine) voted(s *standing) ending {
 		return nil
 	}
 	return leave
+}
+
+// sending is a source that has not voted: nothing can have been committed for its operation. Once that
+// is over, or the records know nothing of it, the VM runs on. It would stand still until the shim's own
+// deadline where another than its driver has settled the operation.
+func (e *Engine) sending(s *standing) ending {
+	mine := s.rec.GetOwner().GetNode() == e.opts.Node && s.rec.GetGeneration() == s.q.GetGeneration()
+	if !mine || s.under() || s.ref().GetOperation() == "" {
+		return e.outlived(s)
+	}
+	return func(ctx context.Context) error {
+		return e.Machines.Abort(ctx, s.vm, &machinev1.AbortRequest{Ref: s.ref(), Reason: overReason(s.ref())})
+	}
 }
 
 // runAgain lets a VM run again whose operation committed nothing, if the records know that operation as

@@ -100,6 +100,35 @@ func TestRoundEndsWhatIsOver(t *testing.T) {
 	}
 }
 
+// TestRoundLetsASourceGo shows that a source which stands still, and has not voted, runs again once its
+// operation is over, also where the records know nothing of it; while it is open its driver decides.
+func TestRoundLetsASourceGo(t *testing.T) {
+	for name, end := range map[string]func(w *world){
+		"settled": func(w *world) { w.over("h") },
+		"unknown": func(w *world) { w.over("h"); w.ref.Operation = "before" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.hangs("Vote", true)
+			driver, round := w.start("n1"), w.start("n1")
+			if err := w.hibernate(driver, "h"); err != nil {
+				t.Fatal(err)
+			}
+			w.called("Vote", 1)
+			w.reconcile(round)
+			if w.stateAt("n1") != paused || w.count("Abort") > 0 {
+				t.Fatalf("the VM is %q under an open operation", w.stateAt("n1"))
+			}
+			driver.Close()
+			end(w)
+			w.reconcile(round)
+			if w.stateAt("n1") != runs || w.count("Abort") != 1 {
+				t.Errorf("the VM is %q after %v", w.stateAt("n1"), w.calls())
+			}
+		})
+	}
+}
+
 // TestRoundCallsAgain shows that what a shim has ended, and containerd still holds, goes in a later round.
 func TestRoundCallsAgain(t *testing.T) {
 	w, driver, round := waking(t)

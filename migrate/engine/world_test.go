@@ -284,6 +284,9 @@ func (n *machine) Query(ctx context.Context, _ *nodev1.VM) (resp *machinev1.Quer
 		if n.state[n.node] == runs || n.state[n.node] == aborting {
 			resp.Record, resp.Generation, resp.Ref = recordOwn, n.gens[n.node], nil
 		}
+		if n.state[n.node] == paused {
+			resp.Record, resp.Generation, resp.Ref = recordSending, n.gens[n.node], n.ref
+		}
 		if n.state[n.node] == stopped {
 			resp.Record, resp.Ref, resp.Digest, resp.CreatedUnixNano = recordPrepared, n.ref, n.digest, taskMade
 		}
