@@ -12,7 +12,7 @@ import (
 	"godwit.dev/godwit/api/errno"
 )
 
-// classes gives each error class its name in JSON and its exit code (docs/reference/cli.md).
+// classes gives each error class its name in JSON and its exit code (docs/reference/errors.md).
 var classes = []struct {
 	is   func(error) bool
 	name string
