@@ -135,6 +135,7 @@ const (
 	NoCapacity     = "WakeNoCapacity"  // of a VM whose wake was ordered and that fits no node; the order's operation is not begun
 	Foreign        = "SnapshotForeign" // what was to be deleted of a VM was of another one: it stays; no operation
 	NameTwice      = "NodeNameTwice"   // two machines use one name; source is that name, there is no VM and no operation
+	Contradicts    = "NodeContradicts" // source holds what the records do not bear out; there is no VM and no operation
 	Outlived       = "Outlived"        // a node that was called lost is back, and has ended a VM that is another's by now; no operation
 )
 

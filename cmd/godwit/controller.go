@@ -110,6 +110,8 @@ func printStore(w io.Writer, s *nodev1.StoreState, all bool) error {
 		since = ", restored " + time.Unix(0, n).UTC().Format(time.RFC3339)
 	}
 	switch {
+	case s.GetBehind() != nil && s.GetBehind().GetNode() == "":
+		lines = append(lines, "records do not change: the store is older than it was: "+visible.Line(s.GetBehind().GetReason()), "  put back from a copy, or another one: godwit controller restore")
 	case s.GetBehind() != nil:
 		lines = append(lines, fmt.Sprintf("records do not change: the store is older than what node %s holds: %s", s.GetBehind().GetNode(), visible.Line(s.GetBehind().GetReason())),
 			fmt.Sprintf("  put back from a copy: godwit controller restore; node %s lies: godwit controller retire %s", s.GetBehind().GetNode(), s.GetBehind().GetNode()))
@@ -125,9 +127,14 @@ func printStore(w io.Writer, s *nodev1.StoreState, all bool) error {
 		lines = append(lines, fmt.Sprintf("%d VMs were not settled: godwit ps -A names them, and what to do", n))
 	}
 	for _, d := range s.GetDoubts() {
-		word := "node " + d.GetOwner() + " is asked"
-		if d.GetRefuted() {
+		word := fmt.Sprintf("nobody claims it (put back from a copy: godwit controller restore; node %s lies: godwit controller retire %s)", d.GetNode(), d.GetNode())
+		switch {
+		case d.GetRefuted():
 			word = "it is not believed"
+		case d.GetOwner() != "" && !d.GetCredible():
+			word = "nobody claims it, and node " + d.GetOwner() + " is asked"
+		case d.GetVm() == nil:
+			word = strings.Replace(word, "it", "a VM of that node", 1)
 		}
 		lines = append(lines, fmt.Sprintf("node %s says what the records do not bear out: %s; %s", d.GetNode(), visible.Line(d.GetReason()), word))
 	}

@@ -17,10 +17,21 @@ import (
 // nameTwice tells the cluster of two machines under one name.
 func (m *mover) nameTwice(ctx context.Context, node, reason string) {
 	slog.WarnContext(ctx, "two machines use one name", "node", node, "reason", reason)
+	m.name(ctx, moves.NameTwice, node, reason)
+}
+
+// contradicts tells the cluster of a node that says what the records do not bear out.
+func (m *mover) contradicts(ctx context.Context, node, reason string) {
+	slog.WarnContext(ctx, "a node says what the records do not bear out (godwit controller status)", "node", node, "reason", reason)
+	m.name(ctx, moves.Contradicts, node, reason)
+}
+
+// name writes an event about a node.
+func (m *mover) name(ctx context.Context, kind, node, reason string) {
 	ctx, cancel := context.WithTimeout(ctx, nameBound)
 	defer cancel()
-	if err := m.board.Append(ctx, &nodev1.MoveEvent{Type: moves.NameTwice, Source: node, Reason: reason}); err != nil {
-		slog.WarnContext(ctx, "write event", "type", moves.NameTwice, "error", err)
+	if err := m.board.Append(ctx, &nodev1.MoveEvent{Type: kind, Source: node, Reason: reason}); err != nil {
+		slog.WarnContext(ctx, "write event", "type", kind, "error", err)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/internal/durable"
+	"godwit.dev/godwit/migrate/transition"
 )
 
 // restoreOrdered gives the order that waits for the start of this daemon, before it serves anybody.
@@ -119,15 +120,21 @@ func (r *reporter) Current(ctx context.Context) error {
 	now := r.now
 	r.mu.Unlock()
 	if now == nil {
-		return r.Ask(ctx)
+		return r.Ask(ctx, nil)
 	}
 	return r.counts(now)
 }
 
 // Ask implements engine.Store.
-func (r *reporter) Ask(ctx context.Context) error {
+func (r *reporter) Ask(ctx context.Context, rec *nodev1.Record) error {
 	state, err := r.store.State(ctx, &nodev1.StateRequest{})
-	if err != nil && !errdefs.IsNotImplemented(err) { // a controller before this call
+	if errdefs.IsNotImplemented(err) { // a controller before this call
+		err = nil
+	}
+	if err == nil && rec != nil {
+		err = transition.Doubted(state, rec.GetVm(), rec)
+	}
+	if err != nil {
 		return err
 	}
 	return r.counts(&nodev1.AnnounceResponse{Incarnation: state.GetIncarnation(), Closed: state.GetWaiting() || state.GetBehind() != nil})

@@ -77,7 +77,7 @@ func TestNodeTowardsAStoreThatWasPutBack(t *testing.T) {
 	current(false)
 	hear(7, false, false, 0)
 	current(true)
-	if err := r.Ask(t.Context()); !errdefs.IsUnavailable(err) { // what was heard last is old
+	if err := r.Ask(t.Context(), nil); !errdefs.IsUnavailable(err) { // what was heard last is old
 		t.Errorf("the store waits, and its records count: %v", err)
 	}
 

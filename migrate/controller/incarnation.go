@@ -61,10 +61,15 @@ type Incarnations struct {
 	known func() []string // nodes that have announced themselves
 	now   func() time.Time
 
+	// Contradicts is told of a node whose word the records do not bear out, once; nil: nobody is.
+	Contradicts func(node, reason string)
+
 	settling sync.Mutex
 
 	mu        sync.Mutex
 	reporting map[string]bool // nodes whose report is being looked at
+	repeats   map[string]int  // by node: reports of what was refuted before
+	named     map[string]bool // nodes of which Contradicts was told
 }
 
 var _ nodev1.StoreService = (*Incarnations)(nil)
@@ -74,7 +79,7 @@ func NewIncarnations(st store.Store, notes store.Notes, self string, known func(
 	if now == nil {
 		now = time.Now
 	}
-	return &Incarnations{store: st, notes: notes, self: self, known: known, now: now, reporting: map[string]bool{}}
+	return &Incarnations{store: st, notes: notes, self: self, known: known, now: now, reporting: map[string]bool{}, repeats: map[string]int{}, named: map[string]bool{}}
 }
 
 // State implements nodev1.StoreService. It settles what waits for that.
@@ -191,6 +196,7 @@ func (i *Incarnations) Retire(ctx context.Context, req *nodev1.RetireRequest) (*
 		state.Doubts = slices.DeleteFunc(state.Doubts, of)
 		if of(state.GetBehind()) {
 			state.Behind = nil
+			signs(state, i.self)
 		}
 		state.Retired = union(state.Retired, []string{node})
 		return true, nil

@@ -165,8 +165,8 @@ func TestPutBackWithTheCommand(t *testing.T) {
 	}
 }
 
-// Without the command the first node that holds a newer claim is believed: no record changes any
-// more, in a store that is opened again too, until somebody decides.
+// Without the command the first node that holds a newer claim is heard: that record changes no more,
+// in a store that is opened again too, until somebody decides.
 func TestPutBackWithoutTheCommand(t *testing.T) {
 	r := newRestored(t)
 	onA := r.boot(web, "a")
@@ -199,22 +199,27 @@ func TestPutBackWithoutTheCommand(t *testing.T) {
 func TestPutBackBeforeAnIncarnation(t *testing.T) {
 	r := newRestored(t)
 	r.boot(web, "a")
-	if _, err := r.whole.Report(r.as("b"), &nodev1.ReportRequest{Node: "b", Incarnation: 1_700_000_000}); err != nil {
-		t.Fatal(err)
+	for _, node := range []string{"b", "a"} { // one may lie
+		r.boot(web, "a")
+		if _, err := r.whole.Report(r.as(node), &nodev1.ReportRequest{Node: node, Incarnation: 1_700_000_000}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	r.refused(web, "a", "it has seen incarnation 1700000000")
-	if _, err := r.whole.Retire(t.Context(), &nodev1.RetireRequest{Node: "b"}); err != nil {
-		t.Fatal(err)
+	for _, node := range []string{"a", "b"} {
+		if _, err := r.whole.Retire(t.Context(), &nodev1.RetireRequest{Node: node}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	r.boot(web, "a")
-	if _, err := r.whole.Report(r.as("a"), &nodev1.ReportRequest{Node: "a", Incarnation: 9_000_000_000}); err != nil {
+	if _, err := r.whole.Report(r.as("c"), &nodev1.ReportRequest{Node: "c", Incarnation: 9_000_000_000}); err != nil {
 		t.Fatal(err)
 	}
 	r.boot(web, "a") // none that anybody has given by now
 }
 
 // The VM went from a to b behind the copy: b's word stops claims on that VM, a is asked, and as it
-// has it no more, the store is known to be old.
+// has it no more, they stay stopped; with another such word the store is known to be old.
 func TestPutBackAndTheOwnerIsAsked(t *testing.T) {
 	r := newRestored(t)
 	onA := r.boot(web, "a")
@@ -229,8 +234,14 @@ func TestPutBackAndTheOwnerIsAsked(t *testing.T) {
 		t.Fatalf("a is asked: %v, %v", asked, err)
 	}
 	r.report("a")
-	r.refused(web, "a", "older than what node b holds", "ns/web", "godwit controller restore")
-	r.refused(other, "c", "older than what node b holds")
+	for range 2 {
+		r.refused(web, "a", "older than what node b holds", "ns/web", "godwit controller restore")
+		r.report("b", held(onB, "OWN")) // as often as it is asked
+	}
+	r.boot(other, "c")
+	r.report("c", newer(r.get(other)))
+	r.refused(web, "a", "older than what node")
+	r.refused(other, "c", "older than what node", "godwit controller restore")
 }
 
 // A node that lies takes no VM of another one: the owner refutes it, however often it is said and

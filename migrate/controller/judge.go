@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
@@ -16,10 +15,10 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// judge looks at what a node holds while records change. One that holds a newer claim than the
-// record says, and could hold it, shows that the store went back in time: no record changes until
-// somebody decides. Where the record names another node, that one is asked first, and meanwhile
-// nobody claims that VM. What nobody can hold is remembered.
+// judge looks at what a node holds while records change. What it holds under a newer claim than the
+// record says is a doubt of that record: nobody claims the VM until its owner has refuted it, or
+// somebody decides. Doubts of several nodes, or of the controller's own, show that the store went back
+// in time (signs). What nobody can hold is remembered.
 func (i *Incarnations) judge(ctx context.Context, state *nodev1.StoreState, req *nodev1.ReportRequest) (*nodev1.StoreState, error) {
 	v := &verdict{node: req.GetNode(), now: i.now()}
 	latest := uint64(max(0, i.now().Unix())) + 1
@@ -28,7 +27,7 @@ func (i *Incarnations) judge(ctx context.Context, state *nodev1.StoreState, req 
 		return nil, err
 	}
 	if seen := req.GetIncarnation(); seen > state.GetIncarnation() {
-		v.add(nil, "", seen <= latest, seen > latest, "it has seen incarnation %d of the store, which is at %d", seen, state.GetIncarnation())
+		v.add(&nodev1.Doubt{Credible: seen <= latest, Refuted: seen > latest}, "it has seen incarnation %d of the store, which is at %d", seen, state.GetIncarnation())
 	}
 	for _, h := range req.GetHeld() {
 		st, err := i.store.Load(ctx, h.GetVm(), transition.Asked{})
@@ -37,17 +36,16 @@ func (i *Incarnations) judge(ctx context.Context, state *nodev1.StoreState, req 
 		}
 		rec, name := transition.Lift(st.Record, state.GetIncarnation()), h.GetVm().GetNamespace()+"/"+h.GetVm().GetId()
 		switch {
-		case rec == nil, h.GetUid() != rec.GetUid(), !(transition.Holder{Held: h}).Has(), h.GetGeneration() <= rec.GetGeneration():
-			if spoken {
-				break
-			}
+		case rec == nil && h.GetPhase() == "PREPARED":
+			v.add(&nodev1.Doubt{Vm: h.GetVm()}, "it has VM %s, which stands still for operation %s, and there is no record of it; if it was given up: godwit rm --force %s there", name, h.GetOperation(), name)
+		case newerThan(rec, req.GetNode(), h):
+			owner, absurd := rec.GetOwner().GetNode(), h.GetGeneration() >= record.Floor(latest)
+			v.add(&nodev1.Doubt{Vm: h.GetVm(), Owner: owner, Credible: !absurd && (owner == "" || owner == v.node), Refuted: absurd},
+				"it has VM %s under generation %d, its record is at %d", name, h.GetGeneration(), rec.GetGeneration())
+		case !spoken:
 			if err := i.late(ctx, state, rec, req.GetNode(), h); err != nil {
 				return nil, err
 			}
-		case record.Predates(rec, h.GetGeneration()): // a node that was away: the record's word is newer
-		default:
-			absurd := h.GetGeneration() >= record.Floor(latest)
-			v.add(h.GetVm(), rec.GetOwner().GetNode(), !absurd && mayHold(rec, req.GetNode()), absurd, "it has VM %s under generation %d, its record is at %d", name, h.GetGeneration(), rec.GetGeneration())
 		}
 	}
 	if !spoken {
@@ -55,77 +53,30 @@ func (i *Incarnations) judge(ctx context.Context, state *nodev1.StoreState, req 
 			return nil, fmt.Errorf("note that node %s has reported: %w", req.GetNode(), err)
 		}
 	}
-	return i.change(ctx, func(now *nodev1.StoreState) (bool, error) {
+	after, err := i.change(ctx, func(now *nodev1.StoreState) (bool, error) {
 		if now.GetIncarnation() != state.GetIncarnation() || now.GetWaiting() {
 			return false, nil
 		}
 		before := proto.CloneOf(now)
 		v.answer(now, req)
 		v.enter(now)
+		signs(now, i.self)
 		return !proto.Equal(before, now), nil
 	})
+	if err == nil {
+		i.name(v)
+	}
+	return after, err
 }
 
-// verdict is what a report comes to.
-type verdict struct {
-	node   string
-	now    time.Time
-	behind *nodev1.Doubt // the first proof that the store went back
-	doubts []*nodev1.Doubt
-}
-
-func (v *verdict) add(vm *nodev1.VM, owner string, credible, refuted bool, reason string, args ...any) {
-	d := &nodev1.Doubt{Node: v.node, Vm: vm, Reason: fmt.Sprintf(reason, args...), UnixNano: v.now.UnixNano(), Owner: owner, Refuted: refuted}
-	switch {
-	case !credible && len(v.doubts) < maxOfNode:
-		v.doubts = append(v.doubts, d)
-	case credible && v.behind == nil:
-		v.behind = d
+// newerThan reports whether a node has a VM under a claim that its record does not know. A record gets
+// a generation of its own with each owner, before a node has a journal of it: two owners of one number
+// are none of the same store. A node that was away since before the store was put back has nothing newer.
+func newerThan(rec *nodev1.Record, node string, h *nodev1.Held) bool {
+	if rec == nil || h.GetUid() != rec.GetUid() || !(transition.Holder{Held: h}).Has() || record.Predates(rec, h.GetGeneration()) {
+		return false
 	}
-}
-
-// answer is the word of an owner on what others say of its VMs.
-func (v *verdict) answer(state *nodev1.StoreState, req *nodev1.ReportRequest) {
-	for _, d := range state.GetDoubts() {
-		if d.GetOwner() != v.node || d.GetRefuted() {
-			continue
-		}
-		d.Refuted = slices.ContainsFunc(req.GetHeld(), func(h *nodev1.Held) bool {
-			return proto.Equal(h.GetVm(), d.GetVm()) && (transition.Holder{Held: h}).Has()
-		})
-		if !d.GetRefuted() && v.behind == nil {
-			v.behind = d
-		}
-	}
-}
-
-// enter notes the verdict. What was refuted stays so, however often the node says it.
-func (v *verdict) enter(state *nodev1.StoreState) {
-	state.Doubts = slices.DeleteFunc(state.Doubts, func(d *nodev1.Doubt) bool { return d.GetNode() == v.node && !d.GetRefuted() })
-	mine := 0
-	for _, d := range state.GetDoubts() {
-		if d.GetNode() == v.node {
-			mine++
-		}
-	}
-	for _, d := range v.doubts {
-		known := slices.ContainsFunc(state.GetDoubts(), func(old *nodev1.Doubt) bool {
-			return old.GetNode() == v.node && old.GetOwner() == d.GetOwner() && proto.Equal(old.GetVm(), d.GetVm())
-		})
-		if !known && mine < maxOfNode && len(state.Doubts) < maxDoubts {
-			state.Doubts, mine = append(state.Doubts, d), mine+1
-		}
-	}
-	if state.Behind == nil {
-		state.Behind = v.behind
-	}
-}
-
-// mayHold reports whether a node can have claimed the VM since the record was written, by what the
-// record says: it had the VM, or takes part in what is open on it, or nobody had it.
-func mayHold(rec *nodev1.Record, node string) bool {
-	op := rec.GetOperation()
-	return rec.GetOwner().GetNode() == "" || slices.Contains([]string{rec.GetOwner().GetNode(), op.GetSource(), op.GetDestination()}, node)
+	return record.Newer(rec, node, h.GetGeneration())
 }
 
 // spoken reports whether a node has reported to this incarnation of the store before. What it had then

@@ -19,7 +19,7 @@ const (
 	maxHeld   = 10000
 	maxText   = 256 // of each name in a report
 	maxDoubts = 64  // that are remembered
-	maxOfNode = 16  // of one node
+	maxOfNode = 16  // of one node, and one for all VMs of its own
 )
 
 // Report implements nodev1.StoreService: a node speaks for itself only.
@@ -117,8 +117,10 @@ func checkReport(req *nodev1.ReportRequest) error {
 // change, and whether it is asked to report. A node that nobody waited for is waited for.
 func (i *Incarnations) Told(ctx context.Context, node string) (state *nodev1.StoreState, report bool, err error) {
 	state, err = i.store.State(ctx)
-	asked := func(d *nodev1.Doubt) bool { return d.GetOwner() == node && !d.GetRefuted() }
-	if err == nil && !state.GetWaiting() && slices.ContainsFunc(state.GetDoubts(), asked) {
+	asked := func(d *nodev1.Doubt) bool { // whether it has the VM, or says so still
+		return !d.GetRefuted() && (d.GetNode() == node || d.GetOwner() == node && !d.GetCredible())
+	}
+	if err == nil && !state.GetWaiting() && !transition.Away(state, node) && slices.ContainsFunc(state.GetDoubts(), asked) {
 		return state, true, nil
 	}
 	if err != nil || !state.GetWaiting() || transition.Away(state, node) || slices.Contains(state.GetReported(), node) {

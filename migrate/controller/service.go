@@ -75,7 +75,7 @@ func (s *Service) try(ctx context.Context, c call) (*nodev1.Record, error) {
 			return nil, err
 		}
 	}
-	if err := cmp.Or(transition.Closed(state.Store), transition.Doubted(state.Store, c.vm)); err != nil { // what it answered would be the copy's word
+	if err := cmp.Or(transition.Closed(state.Store), transition.Doubted(state.Store, c.vm, state.Record)); err != nil { // what it answered would be the copy's word
 		return nil, err
 	}
 	change, err := c.do(state)

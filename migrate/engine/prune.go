@@ -121,7 +121,7 @@ func (e *Engine) pruneLeftover(ctx context.Context, l leftover, dry bool) *nodev
 // a capture that is under way either, however old the first of them are. Records that are an old copy
 // know of no such capture: they free nothing.
 func (e *Engine) collect(ctx context.Context, all []*nodev1.Record, mine func(*nodev1.VM) bool, dry bool) (list []*nodev1.Pruned, err error) {
-	if err := e.vouched(ctx); err != nil {
+	if err := e.vouched(ctx, nil); err != nil {
 		return nil, err
 	}
 	for _, rec := range all {
@@ -167,7 +167,7 @@ func (k *knownUIDs) has(ctx context.Context, uid string) bool {
 	}
 	known := slices.ContainsFunc(all.GetRecords(), func(r *nodev1.Record) bool { return r.GetUid() == uid })
 	if !known {
-		if k.err = k.engine.vouched(ctx); k.err != nil {
+		if k.err = k.engine.vouched(ctx, nil); k.err != nil {
 			return true
 		}
 	}

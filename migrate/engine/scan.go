@@ -159,7 +159,7 @@ func (e *Engine) remove(ctx context.Context, l leftover) error {
 	if rec.GetOperation() != nil || rec.GetUid() != l.rec.GetUid() || named(rec, l.Leftover) {
 		return nil
 	}
-	if err := e.vouched(ctx); err != nil { // of an old copy it may be all there is of the VM
+	if err := e.vouched(ctx, nil); err != nil { // of an old copy it may be all there is of the VM
 		return err
 	}
 	if err := e.Snapshots.Drop(ctx, l.repository, l.Digest, l.Tag, l.UID); err != nil {

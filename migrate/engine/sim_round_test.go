@@ -199,7 +199,7 @@ func (r *simRounds) lose() bool { return r == nil || r.back == 0 || r.command }
 // it did not know: before that node has been heard, nobody can keep another one from booting the VM.
 func (r *simRounds) noticed() bool {
 	st, err := r.s.memory.State(context.Background())
-	return !r.hidden || err == nil && st.GetBehind() != nil
+	return !r.hidden || err == nil && (transition.Closed(st) != nil || transition.Doubted(st, vm, nil) != nil)
 }
 
 // boot is somebody who runs the VM anew on a node, where its record lets the node claim it.

@@ -7,6 +7,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/migrate/controller"
+	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -41,14 +42,17 @@ func (n *simNode) heardStore(told *nodev1.AnnounceResponse) {
 func (h *simHost) Current(ctx context.Context) error {
 	h.yield()
 	if h.round.told == nil {
-		return h.Ask(ctx)
+		return h.Ask(ctx, nil)
 	}
 	return h.counts(h.round.told)
 }
 
 // Ask implements Store.
-func (h *simHost) Ask(ctx context.Context) error {
+func (h *simHost) Ask(ctx context.Context, rec *nodev1.Record) error {
 	state, err := stored(&h.schedule, ctx, h.rounds.whole.State, &nodev1.StateRequest{})
+	if err == nil && rec != nil {
+		err = transition.Doubted(state, rec.GetVm(), rec)
+	}
 	if err != nil {
 		return err
 	}

@@ -55,7 +55,7 @@ func (e *Engine) stray(ctx context.Context, vm *nodev1.VM, known *nodev1.Record)
 	switch {
 	case err != nil:
 		return err
-	case s.newer():
+	case s.newer(e.opts.Node):
 		return e.doubt(ctx)
 	case s.rec.GetRivals():
 		return nil
@@ -64,7 +64,11 @@ func (e *Engine) stray(ctx context.Context, vm *nodev1.VM, known *nodev1.Record)
 	if act == nil {
 		return nil
 	}
-	if err := e.vouched(ctx); err != nil {
+	rec := s.rec
+	if rec == nil {
+		rec = &nodev1.Record{Vm: vm}
+	}
+	if err := e.vouched(ctx, rec); err != nil {
 		return err
 	}
 	// An operation that went on between the two answers may have changed what the shim says: the

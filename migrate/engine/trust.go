@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"godwit.dev/godwit/api/record"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
 // Store is what this node knows of the store of the records as a whole.
@@ -12,7 +14,8 @@ type Store interface {
 	// an old copy, or this node has not said what it holds since they were put back.
 	Current(ctx context.Context) error
 	// Ask is Current by the store's own word: after a record was read, it says whether that counts.
-	Ask(ctx context.Context) error
+	// nil: whether records count.
+	Ask(ctx context.Context, rec *nodev1.Record) error
 	// Doubt tells the controller what this node holds: its records contradict that.
 	Doubt(ctx context.Context) error
 }
@@ -27,11 +30,11 @@ func (e *Engine) trust(ctx context.Context) error {
 
 // vouched fails unless the records say now that they count: a controller that was started on an
 // old copy since the last sign of life answers for records as before.
-func (e *Engine) vouched(ctx context.Context) error {
+func (e *Engine) vouched(ctx context.Context, rec *nodev1.Record) error {
 	if e.Store == nil {
 		return nil
 	}
-	return e.Store.Ask(ctx)
+	return e.Store.Ask(ctx, rec)
 }
 
 func (e *Engine) doubt(ctx context.Context) error {
@@ -43,10 +46,10 @@ func (e *Engine) doubt(ctx context.Context) error {
 
 // newer reports whether the VM is here under a claim that its record does not know, though that
 // was read after it: the records went back in time.
-func (s standing) newer() bool {
+func (s standing) newer(node string) bool {
 	switch s.q.GetRecord() {
 	case recordOwn, recordSending, recordPrepared:
-		return s.rec != nil && s.q.GetGeneration() > s.rec.GetGeneration() && !record.Predates(s.rec, s.q.GetGeneration())
+		return s.rec != nil && record.Newer(s.rec, node, s.q.GetGeneration()) && !record.Predates(s.rec, s.q.GetGeneration())
 	}
 	return false
 }

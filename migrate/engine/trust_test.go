@@ -20,9 +20,9 @@ type believed struct {
 	doubts int
 }
 
-func (b *believed) Current(context.Context) error { return b.err }
-func (b *believed) Ask(context.Context) error     { return b.err }
-func (b *believed) Doubt(context.Context) error   { b.doubts++; return nil }
+func (b *believed) Current(context.Context) error             { return b.err }
+func (b *believed) Ask(context.Context, *nodev1.Record) error { return b.err }
+func (b *believed) Doubt(context.Context) error               { b.doubts++; return nil }
 
 // says answers a record other than the one that there is.
 type says struct {
@@ -53,6 +53,9 @@ func TestOldRecordsEndNothing(t *testing.T) {
 	}{
 		"older, of another node":  {func(r *nodev1.Record) { r.Owner, r.Generation = elsewhere, 0 }, nil, 1, false},
 		"older, asleep":           {func(r *nodev1.Record) { r.Owner, r.Generation = &nodev1.Owner{Digest: "sha256:a"}, 0 }, nil, 1, false},
+		"the same, of another":    {func(r *nodev1.Record) { r.Owner, r.Generation = elsewhere, 1 }, nil, 1, false},
+		"the same, of nobody":     {func(r *nodev1.Record) { r.Owner, r.Generation = nil, 1 }, nil, 1, false},
+		"the same, settled":       {func(r *nodev1.Record) { r.Owner, r.Generation, r.Incarnation = elsewhere, 1, n }, nil, 0, true},
 		"newer, not believed":     {func(r *nodev1.Record) { r.Owner, r.Generation = elsewhere, 9 }, errdefs.ErrUnavailable, 0, false},
 		"newer, rivals":           {func(r *nodev1.Record) { r.Owner, r.Generation, r.Rivals = elsewhere, 9, true }, nil, 0, false},
 		"settled, a lower number": {func(r *nodev1.Record) { r.Owner, r.Generation, r.Incarnation = elsewhere, 1, n }, nil, 0, true},

@@ -1,6 +1,7 @@
 package transition
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -35,6 +36,8 @@ func Lift(rec *nodev1.Record, incarnation uint64) *nodev1.Record {
 // done what the text asks for.
 func Closed(state *nodev1.StoreState) error {
 	switch d := state.GetBehind(); {
+	case d != nil && d.GetNode() == "":
+		return fmt.Errorf("records do not change: the store is older than it was: %s. It was put back from a copy, or is another one: godwit controller restore: %w", d.GetReason(), errdefs.ErrUnavailable)
 	case d != nil:
 		return fmt.Errorf("records do not change: the store is older than what node %s holds: %s. If it was put back from a copy: godwit controller restore; if that node lies: godwit controller retire %s: %w",
 			d.GetNode(), d.GetReason(), d.GetNode(), errdefs.ErrUnavailable)
@@ -56,16 +59,27 @@ func disputed(rec *nodev1.Record, force bool, call string) error {
 	return held(rec, call)
 }
 
-// Doubted refuses a claim on a VM that another node says it has under a newer generation, until
-// the node that has it by the record has said whether it does.
-func Doubted(state *nodev1.StoreState, vm *nodev1.VM) error {
+// Doubted refuses a change of a VM's record of which a node says that it is older than what that node
+// holds, until the record's owner has refuted it, or somebody decides. One node's word stops no more
+// than that: anybody's VM that it names, and what is its own.
+func Doubted(state *nodev1.StoreState, vm *nodev1.VM, rec *nodev1.Record) error {
 	for _, d := range state.GetDoubts() {
-		if !d.GetRefuted() && proto.Equal(d.GetVm(), vm) {
+		switch {
+		case d.GetRefuted() || d.GetVm() != nil && !proto.Equal(d.GetVm(), vm) || d.GetVm() == nil && !ofNode(rec, d.GetNode()):
+		case d.GetOwner() != "" && !d.GetCredible():
 			return fmt.Errorf("record of VM %s does not change: node %s says of it: %s; node %s, which has it by the record, is asked. If node %s lies: godwit controller retire %s: %w",
 				name(vm), d.GetNode(), d.GetReason(), d.GetOwner(), d.GetNode(), d.GetNode(), errdefs.ErrUnavailable)
+		default:
+			return fmt.Errorf("record of VM %s does not change: it is older than what node %s holds: %s. If the store was put back from a copy: godwit controller restore; if node %s lies: godwit controller retire %s: %w",
+				name(vm), d.GetNode(), d.GetReason(), d.GetNode(), d.GetNode(), errdefs.ErrUnavailable)
 		}
 	}
 	return nil
+}
+
+// ofNode reports whether a node has the VM by its record, or, of one that nobody has, had it last.
+func ofNode(rec *nodev1.Record, node string) bool {
+	return node != "" && cmp.Or(rec.GetOwner().GetNode(), rec.GetHome()) == node
 }
 
 // Away reports whether nobody waits for a node any more.

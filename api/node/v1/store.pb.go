@@ -29,7 +29,7 @@ type StoreState struct {
 	Waiting       bool                   `protobuf:"varint,3,opt,name=waiting,proto3" json:"waiting,omitempty"`                                    // no record changes until missing is empty and what was reported is settled
 	Missing       []string               `protobuf:"bytes,4,rep,name=missing,proto3" json:"missing,omitempty"`                                     // nodes that have not reported
 	Retired       []string               `protobuf:"bytes,5,rep,name=retired,proto3" json:"retired,omitempty"`
-	Behind        *Doubt                 `protobuf:"bytes,6,opt,name=behind,proto3" json:"behind,omitempty"`        // why the store must be older than what a node holds; no record changes
+	Behind        *Doubt                 `protobuf:"bytes,6,opt,name=behind,proto3" json:"behind,omitempty"`        // why the store must be older than it was; no record changes. Without a node: a controller's own word
 	Doubts        []*Doubt               `protobuf:"bytes,7,rep,name=doubts,proto3" json:"doubts,omitempty"`        // what nodes have said and the record does not bear out
 	Version       uint64                 `protobuf:"varint,8,opt,name=version,proto3" json:"version,omitempty"`     // of this state, for compare-and-swap; 0: there is none yet
 	Reported      []string               `protobuf:"bytes,10,rep,name=reported,proto3" json:"reported,omitempty"`   // while it waits: nodes that have reported
@@ -146,9 +146,12 @@ type Doubt struct {
 	Reason   string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	UnixNano int64                  `protobuf:"varint,4,opt,name=unix_nano,json=unixNano,proto3" json:"unix_nano,omitempty"`
 	// The node that has the VM by its record, and is asked: until it has answered, nobody claims that
-	// VM. Refuted: it has it, or nobody can hold what was said. If it has it not, the store is behind.
-	Owner         string `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
-	Refuted       bool   `protobuf:"varint,6,opt,name=refuted,proto3" json:"refuted,omitempty"`
+	// VM. Refuted: it has it, or nobody can hold what was said.
+	Owner   string `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
+	Refuted bool   `protobuf:"varint,6,opt,name=refuted,proto3" json:"refuted,omitempty"`
+	// The record allows that the node has the VM, or the owner has said that it has it not: a sign that
+	// the store is behind. Nobody claims the VM meanwhile; without a VM, those that are the node's own.
+	Credible      bool `protobuf:"varint,7,opt,name=credible,proto3" json:"credible,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -221,6 +224,13 @@ func (x *Doubt) GetOwner() string {
 func (x *Doubt) GetRefuted() bool {
 	if x != nil {
 		return x.Refuted
+	}
+	return false
+}
+
+func (x *Doubt) GetCredible() bool {
+	if x != nil {
+		return x.Credible
 	}
 	return false
 }
@@ -527,14 +537,15 @@ const file_node_v1_store_proto_rawDesc = "" +
 	"\aversion\x18\b \x01(\x04R\aversion\x12\x1a\n" +
 	"\breported\x18\n" +
 	" \x03(\tR\breported\x12\x1c\n" +
-	"\tconflicts\x18\t \x01(\rR\tconflicts\"\xa4\x01\n" +
+	"\tconflicts\x18\t \x01(\rR\tconflicts\"\xc0\x01\n" +
 	"\x05Doubt\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\"\n" +
 	"\x02vm\x18\x02 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1b\n" +
 	"\tunix_nano\x18\x04 \x01(\x03R\bunixNano\x12\x14\n" +
 	"\x05owner\x18\x05 \x01(\tR\x05owner\x12\x18\n" +
-	"\arefuted\x18\x06 \x01(\bR\arefuted\"\x0e\n" +
+	"\arefuted\x18\x06 \x01(\bR\arefuted\x12\x1a\n" +
+	"\bcredible\x18\a \x01(\bR\bcredible\"\x0e\n" +
 	"\fStateRequest\"(\n" +
 	"\x0eRestoreRequest\x12\x16\n" +
 	"\x06retire\x18\x01 \x03(\tR\x06retire\"#\n" +

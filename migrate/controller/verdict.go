@@ -1,0 +1,139 @@
+package controller
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"godwit.dev/godwit/migrate/transition"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// verdict is what a report comes to.
+type verdict struct {
+	node   string // who reports
+	now    time.Time
+	doubts []*nodev1.Doubt
+	fresh  string // by which a record does not change from now on; empty: nothing
+	again  string // what it says though it was refuted
+}
+
+func (v *verdict) add(d *nodev1.Doubt, reason string, args ...any) {
+	d.Node, d.Reason, d.UnixNano = v.node, fmt.Sprintf(reason, args...), v.now.UnixNano()
+	v.doubts = append(v.doubts, d)
+}
+
+// answer is the word of an owner on what others say of its VMs. One that stands still for an operation
+// may have gone to the other node, and says nothing. One that is not there may have ended: its owner
+// then confirms nothing but that the other node can have it.
+func (v *verdict) answer(state *nodev1.StoreState, req *nodev1.ReportRequest) {
+	for _, d := range state.GetDoubts() {
+		if d.GetOwner() != v.node || d.GetRefuted() || d.GetCredible() {
+			continue
+		}
+		at := slices.IndexFunc(req.GetHeld(), func(h *nodev1.Held) bool { return proto.Equal(h.GetVm(), d.GetVm()) })
+		switch {
+		case at < 0 || !(transition.Holder{Held: req.GetHeld()[at]}).Has():
+			d.Credible = true
+		case req.GetHeld()[at].GetPhase() != "PREPARED":
+			d.Refuted = true
+		}
+	}
+}
+
+// enter notes the verdict. What was refuted stays so, however often the node says it; what it says no
+// more goes. Where there are too many, VMs that are no node's come first: they are claimed by others.
+func (v *verdict) enter(state *nodev1.StoreState) {
+	v.fresh, v.again = "", ""
+	said := v.bounded()
+	state.Doubts = slices.DeleteFunc(state.Doubts, func(d *nodev1.Doubt) bool {
+		return d.GetNode() == v.node && !d.GetRefuted() && !slices.ContainsFunc(said, func(s *nodev1.Doubt) bool { return same(s, d) })
+	})
+	for _, d := range said {
+		at := slices.IndexFunc(state.GetDoubts(), func(old *nodev1.Doubt) bool { return same(old, d) })
+		switch {
+		case at >= 0 && state.GetDoubts()[at].GetRefuted():
+			v.again = d.GetReason()
+		case at < 0 && len(state.Doubts) < maxDoubts:
+			state.Doubts = append(state.Doubts, d)
+			if d.GetCredible() {
+				v.fresh = cmp.Or(v.fresh, d.GetReason())
+			}
+		}
+	}
+}
+
+// same reports whether two doubts are one node's of one claim.
+func same(a, b *nodev1.Doubt) bool {
+	refuted := a.GetRefuted() || b.GetRefuted()
+	return a.GetNode() == b.GetNode() && proto.Equal(a.GetVm(), b.GetVm()) && (!refuted || a.GetOwner() == b.GetOwner())
+}
+
+// bounded are the doubts of a report: so many, and one that stands for the others about VMs of the
+// node's own.
+func (v *verdict) bounded() []*nodev1.Doubt {
+	first := func(d *nodev1.Doubt) int {
+		switch {
+		case d.GetVm() == nil:
+			return 0
+		case d.GetOwner() == "":
+			return 1
+		case d.GetOwner() != v.node:
+			return 2
+		}
+		return 3
+	}
+	all := slices.SortedStableFunc(slices.Values(v.doubts), func(a, b *nodev1.Doubt) int { return cmp.Compare(first(a), first(b)) })
+	if len(all) <= maxOfNode {
+		return all
+	}
+	some := slices.Clone(all[:maxOfNode])
+	if some[0].GetVm() != nil && slices.ContainsFunc(all[maxOfNode:], (*nodev1.Doubt).GetCredible) {
+		rest := &nodev1.Doubt{Node: v.node, UnixNano: v.now.UnixNano(), Credible: true, Reason: fmt.Sprintf("it has %d VMs under newer generations than their records", len(all))}
+		some = append(some, rest)
+	}
+	return some
+}
+
+// signs notes that the store went back: two nodes hold what it does not know, or the controller's own
+// does. One node alone may lie.
+func signs(state *nodev1.StoreState, self string) {
+	var first *nodev1.Doubt
+	for _, d := range state.GetDoubts() {
+		switch {
+		case state.GetBehind() != nil || !d.GetCredible() || d.GetRefuted():
+		case d.GetNode() == self, first != nil && first.GetNode() != d.GetNode():
+			state.Behind = proto.CloneOf(d)
+		case first == nil:
+			first = d
+		}
+	}
+}
+
+// repeated is how often a node says what was refuted before it is named.
+const repeated = 3
+
+// name tells of a node by whose word a record does not change, or which goes on saying what was
+// refuted: once.
+func (i *Incarnations) name(v *verdict) {
+	if v.node == i.self || v.fresh == "" && v.again == "" {
+		return
+	}
+	i.mu.Lock()
+	reason := v.fresh
+	if v.again != "" {
+		if i.repeats[v.node]++; i.repeats[v.node] >= repeated {
+			reason = v.again + ", which was refuted"
+		}
+	}
+	tell := reason != "" && !i.named[v.node]
+	i.named[v.node] = i.named[v.node] || tell
+	i.mu.Unlock()
+	if tell && i.Contradicts != nil {
+		i.Contradicts(v.node, reason)
+	}
+}
