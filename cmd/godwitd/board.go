@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -34,7 +35,7 @@ func (m *mover) tendBoard(ctx context.Context) {
 	for {
 		err := m.board.Tend(ctx)
 		if err == nil {
-			err = m.index(ctx)
+			err = errors.Join(m.index(ctx), m.mark.tend(ctx))
 		}
 		if ctx.Err() != nil {
 			return

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -192,7 +193,20 @@ func (d *daemon) settled(ctx context.Context) (string, error) {
 	if err == nil {
 		err = transition.Closed(state)
 	}
-	return fmt.Sprintf("incarnation %d, %d conflicts, %d doubts", state.GetIncarnation(), state.GetConflicts(), len(state.GetDoubts())), err
+	said := fmt.Sprintf("incarnation %d, %d conflicts", state.GetIncarnation(), state.GetConflicts())
+	if nodes := doubters(state); len(nodes) > 0 {
+		said += fmt.Sprintf(", contradicted by nodes %v (godwit controller status)", nodes)
+	}
+	return said, err
+}
+
+// doubters are the nodes that say what the records do not bear out.
+func doubters(state *nodev1.StoreState) (nodes []string) {
+	for _, d := range state.GetDoubts() {
+		nodes = append(nodes, d.GetNode())
+	}
+	slices.Sort(nodes)
+	return slices.Compact(nodes)
 }
 
 // pullText says what move.pull means for the RAM of VMs.

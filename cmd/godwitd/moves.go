@@ -34,6 +34,7 @@ type mover struct {
 	journal *service.Journal         // the controller's
 	peers   *peer.Peers              // the controller's
 	whole   *controller.Incarnations // the controller's
+	mark    *mark                    // the controller's
 
 	mu   sync.Mutex
 	owed []*nodev1.MoveEvent // that the controller has not heard of yet, oldest first
@@ -68,6 +69,10 @@ func (d *daemon) newMover(ctx context.Context, path string) (*mover, error) {
 	if err := restoreOrdered(ctx, d.config.StateDir, m.whole); err != nil {
 		return nil, err
 	}
+	if m.mark, err = openMark(ctx, d.config, m.whole); err != nil {
+		return nil, err
+	}
+	d.undo = append(d.undo, m.mark.close)
 	m.peers = &peer.Peers{Registry: board, Self: d.config.Node, Local: m.peer, TLS: d.reach}
 	d.undo = append(d.undo, m.peers.Close, m.journal.Close)
 	return m, d.openReporter()

@@ -3,9 +3,12 @@
 package badinput
 
 import (
+	"context"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"godwit.dev/godwit/integration/harness"
 	"godwit.dev/godwit/integration/images"
@@ -35,14 +38,32 @@ func TestLostRecords(t *testing.T) {
 	v, _ := look(t, n, "plain")
 	swap(records, records+".aside")
 	_, err := n.RunCtr(t.Context(), "task", "start", "-d", "plain")
-	if err == nil || !strings.Contains(err.Error(), v.Owner.Digest) {
-		t.Errorf("ctr task start with empty records: %v; want a refusal that names %s", err, v.Owner.Digest)
+	if err == nil || !strings.Contains(err.Error(), "older than it was") {
+		t.Errorf("ctr task start with empty records: %v; want a refusal by what the controller has seen", err)
+	}
+	n.Godwit(t, "controller", "restore")
+	err = harness.Poll(t.Context(), time.Minute, func(ctx context.Context) error {
+		_, err := n.RunCtr(ctx, "task", "start", "-d", "plain")
+		if err == nil || !strings.Contains(err.Error(), v.Owner.Digest) {
+			return fmt.Errorf("ctr task start with empty records: %v; want a refusal that names %s", err, v.Owner.Digest)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 	if vmm, err := n.VMM(t.Context()); err == nil {
 		t.Errorf("%s runs", vmm)
 	}
-	swap(records+".aside", records)
-	n.Ctr(t, "task", "start", "-d", "plain")
+	swap(records+".aside", records) // it is as old as a copy now
+	n.Godwit(t, "controller", "restore")
+	err = harness.Poll(t.Context(), time.Minute, func(ctx context.Context) error {
+		_, err := n.RunCtr(ctx, "task", "start", "-d", "plain")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	if v, _ := look(t, n, "plain"); v.Owner.Node != "a" || v.Status != "running" {
 		t.Errorf("the record says %+v", v)
 	}

@@ -126,6 +126,32 @@ func TestSignsOfSeveral(t *testing.T) {
 	r.refused(other, "b", "older than what node c holds")
 }
 
+// The VM went from a to b behind the copy: b's word stops claims on that VM, a is asked, and as it
+// has it no more, they stay stopped; with another such word the store is known to be old.
+func TestPutBackAndTheOwnerIsAsked(t *testing.T) {
+	r := newRestored(t)
+	onA := r.boot(web, "a")
+	copied := r.memory.Copy()
+	onB := r.give(onA, "b")
+	r.memory.PutBack(copied)
+	other := &nodev1.VM{Namespace: "ns", Id: "other"}
+	r.report("b", held(onB, "OWN"))
+	r.refused(web, "a", "node b says of it", "node a, which has it by the record, is asked", "godwit controller retire b")
+	r.boot(other, "c")
+	if _, asked, err := r.whole.Told(t.Context(), "a"); err != nil || !asked {
+		t.Fatalf("a is asked: %v, %v", asked, err)
+	}
+	r.report("a")
+	for range 2 {
+		r.refused(web, "a", "older than what node b holds", "ns/web", "godwit controller restore")
+		r.report("b", held(onB, "OWN")) // as often as it is asked
+	}
+	r.boot(other, "c")
+	r.report("c", newer(r.get(other)))
+	r.refused(web, "a", "older than what node")
+	r.refused(other, "c", "older than what node", "godwit controller restore")
+}
+
 // The owner that stands still for an operation neither refutes nor confirms that another node has the
 // VM since: nobody claims it until somebody decides.
 func TestOwnerThatHasVoted(t *testing.T) {

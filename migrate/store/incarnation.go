@@ -21,6 +21,9 @@ type Incarnations interface {
 	// SetState makes it durable if the store's still has that version, else it answers
 	// ErrConflict. It answers the state with its new version.
 	SetState(ctx context.Context, version uint64, state *nodev1.StoreState) (*nodev1.StoreState, error)
+	// Revision answers State, and how far the store is: each change makes that number larger, and
+	// where it is smaller than it was the store is another one, or was put back from a copy.
+	Revision(ctx context.Context) (state *nodev1.StoreState, revision uint64, err error)
 }
 
 // keyState is the store's own state: in the bucket meta of a file, below the prefix of an etcd.
@@ -49,6 +52,19 @@ func (b *Bolt) State(context.Context) (state *nodev1.StoreState, err error) {
 		return nil, fmt.Errorf("load state of the store: %w", err)
 	}
 	return state, nil
+}
+
+// Revision implements Incarnations: it is the number of the last transaction.
+func (b *Bolt) Revision(context.Context) (state *nodev1.StoreState, revision uint64, err error) {
+	err = b.db.View(func(tx *bolt.Tx) error {
+		revision = uint64(tx.ID())
+		state, err = stateOf(tx)
+		return err
+	})
+	if err != nil {
+		return nil, 0, fmt.Errorf("load revision of the store: %w", err)
+	}
+	return state, revision, nil
 }
 
 // SetState implements Incarnations.
@@ -83,15 +99,21 @@ func (e *Etcd) stateOf(resp *etcd.TxnResponse, i int) (*nodev1.StoreState, error
 }
 
 // State implements Incarnations.
-func (e *Etcd) State(ctx context.Context) (state *nodev1.StoreState, err error) {
+func (e *Etcd) State(ctx context.Context) (*nodev1.StoreState, error) {
+	state, _, err := e.Revision(ctx)
+	return state, err
+}
+
+// Revision implements Incarnations: it is that of the whole etcd.
+func (e *Etcd) Revision(ctx context.Context) (state *nodev1.StoreState, revision uint64, err error) {
 	resp, err := e.txn(ctx, nil, []etcd.Op{etcd.OpGet(e.prefix + keyState)}, nil)
 	if err == nil {
 		state, err = e.stateOf(resp, 0)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("load state of the store: %w", err)
+		return nil, 0, fmt.Errorf("load state of the store: %w", err)
 	}
-	return state, nil
+	return state, uint64(resp.Header.GetRevision()), nil
 }
 
 // SetState implements Incarnations.

@@ -23,6 +23,13 @@ func (m *Memory) State(context.Context) (*nodev1.StoreState, error) {
 	return proto.CloneOf(m.state), nil
 }
 
+// Revision implements store.Incarnations.
+func (m *Memory) Revision(context.Context) (*nodev1.StoreState, uint64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return proto.CloneOf(m.state), m.revision, nil
+}
+
 // SetState implements store.Incarnations.
 func (m *Memory) SetState(_ context.Context, version uint64, state *nodev1.StoreState) (*nodev1.StoreState, error) {
 	m.mu.Lock()
@@ -30,6 +37,7 @@ func (m *Memory) SetState(_ context.Context, version uint64, state *nodev1.Store
 	if v := m.state.GetVersion(); v != version {
 		return nil, fmt.Errorf("the store's own state is of version %d, not %d: %w", v, version, errdefs.ErrConflict)
 	}
+	m.revision++
 	m.state = proto.CloneOf(state)
 	m.state.Version = version + 1
 	return proto.CloneOf(m.state), nil
@@ -41,7 +49,7 @@ func (m *Memory) Copy() *Memory {
 	defer m.mu.Unlock()
 	// A message that the store holds is replaced, never changed.
 	c := &Memory{
-		sequence: m.sequence, records: maps.Clone(m.records), operations: maps.Clone(m.operations), closed: map[string][]string{},
+		sequence: m.sequence, revision: m.revision, records: maps.Clone(m.records), operations: maps.Clone(m.operations), closed: map[string][]string{},
 		owed: maps.Clone(m.owed), notes: maps.Clone(m.notes), state: m.state,
 	}
 	for vm, ids := range m.closed {
@@ -55,7 +63,7 @@ func (m *Memory) PutBack(old *Memory) {
 	c := old.Copy()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.sequence, m.records, m.operations, m.closed, m.owed, m.notes, m.state = c.sequence, c.records, c.operations, c.closed, c.owed, c.notes, c.state
+	m.sequence, m.revision, m.records, m.operations, m.closed, m.owed, m.notes, m.state = c.sequence, c.revision, c.records, c.operations, c.closed, c.owed, c.notes, c.state
 }
 
 // incarnation: what the store says of itself is durable, changes from the version it had only,
@@ -100,4 +108,42 @@ func incarnation(t *testing.T, st store.Store, reopen func() store.Store) {
 		t.Fatal(err)
 	}
 	same(t, "state", second, got)
+}
+
+// revisions: each change makes the revision larger, and so does none that only asks or is refused, nor
+// a restart make it smaller.
+func revisions(t *testing.T, st store.Store, reopen func() store.Store) {
+	last := uint64(0)
+	grown := func(what string, want bool, err error) {
+		t.Helper()
+		state, now, rerr := st.Revision(t.Context())
+		if err != nil || rerr != nil || state == nil || now < last || (now > last) != want {
+			t.Fatalf("%s: revision %d after %d, %v, %v", what, now, last, err, rerr)
+		}
+		last = now
+	}
+	_, last, err := st.Revision(t.Context())
+	grown("nothing", false, err)
+	rec := apply(t, st, &nodev1.Record{Vm: vm("a")}, nil)
+	grown("a record", true, nil)
+	grown("a note", true, st.(store.Notes).Note(t.Context(), "kind", "key", []byte("value")))
+	_, err = st.SetState(t.Context(), 0, &nodev1.StoreState{Incarnation: 7})
+	grown("a state", true, err)
+	if _, err := st.SetState(t.Context(), 0, &nodev1.StoreState{}); !errdefs.IsConflict(err) {
+		t.Fatal(err)
+	}
+	_, err = st.List(t.Context(), "", 0)
+	grown("a question", false, err)
+	st = reopen()
+	if _, now, err := st.Revision(t.Context()); err != nil || now < last {
+		t.Fatalf("revision %d after %d: %v", now, last, err)
+	}
+	state, last, err := st.Revision(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = st.Apply(t.Context(), vm("a"), rec.GetVersion(), transition.Change{Under: state.GetVersion()})
+	if _, now, rerr := st.Revision(t.Context()); err != nil || rerr != nil || now <= last {
+		t.Errorf("the end of a record: revision %d after %d: %v, %v", now, last, err, rerr)
+	}
 }

@@ -22,6 +22,7 @@ import (
 type Memory struct {
 	mu         sync.Mutex
 	sequence   uint64
+	revision   uint64
 	records    map[string]*nodev1.Record
 	operations map[string]*nodev1.Operation
 	closed     map[string][]string // ids by VM, oldest first
@@ -76,10 +77,12 @@ func (m *Memory) Apply(_ context.Context, vm *nodev1.VM, version uint64, change 
 		m.owed[name(o.GetVm())+o.GetSnapshot().GetRepository()+"\x00"+o.GetSnapshot().GetDigest()] = proto.CloneOf(o)
 	}
 	if change.Record == nil {
+		m.revision++
 		delete(m.records, name(vm))
 		m.forget(vm, len(m.closed[name(vm)]))
 		return nil, nil
 	}
+	m.revision++
 	m.sequence++
 	rec := proto.CloneOf(change.Record)
 	rec.Version = m.sequence
@@ -149,6 +152,7 @@ func (m *Memory) Owed(_ context.Context, which store.Debts) (all []*nodev1.Owed,
 func (m *Memory) Clear(_ context.Context, vm *nodev1.VM, repository, digest string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.revision++
 	delete(m.owed, name(vm)+repository+"\x00"+digest)
 	return nil
 }
@@ -157,6 +161,7 @@ func (m *Memory) Clear(_ context.Context, vm *nodev1.VM, repository, digest stri
 func (m *Memory) Note(_ context.Context, kind, key string, value []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.revision++
 	if m.notes[kind+"\x00"+key] = slices.Clone(value); value == nil {
 		delete(m.notes, kind+"\x00"+key)
 	}
@@ -170,6 +175,7 @@ func (m *Memory) NoteNew(_ context.Context, kind, key string, value []byte) erro
 	if m.notes[kind+"\x00"+key] != nil {
 		return fmt.Errorf("note %s %s: %w", kind, key, errdefs.ErrAlreadyExists)
 	}
+	m.revision++
 	m.notes[kind+"\x00"+key] = slices.Clone(value)
 	return nil
 }

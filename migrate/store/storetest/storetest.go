@@ -24,7 +24,7 @@ func Run(t *testing.T, open func(t *testing.T) (st store.Store, reopen func() st
 	for name, test := range map[string]func(*testing.T, store.Store, func() store.Store){
 		"Versions": versions, "Durable": durable, "Race": race, "Names": names,
 		"History": history, "TakenID": takenID, "RemovedAndRemade": remade,
-		"Owed": owed, "OwedMany": owedMany, "Incarnation": incarnation, "Find": find, "OwedOf": owedOf, "Pages": pages, "FailsAlone": failsAlone, "Notes": notes, "NotesAreApart": notesApart, "NewNotes": newNotes,
+		"Owed": owed, "OwedMany": owedMany, "Incarnation": incarnation, "Revisions": revisions, "Find": find, "OwedOf": owedOf, "Pages": pages, "FailsAlone": failsAlone, "Notes": notes, "NotesAreApart": notesApart, "NewNotes": newNotes,
 	} {
 		t.Run(name, func(t *testing.T) {
 			st, reopen := open(t)
