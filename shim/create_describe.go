@@ -13,6 +13,7 @@ import (
 
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/worker"
 )
@@ -25,7 +26,7 @@ const (
 
 // describe makes the Spec: of a new VM from its bundle, of a restored one as the
 // snapshot has it.
-func (c *creation) describe(ctx context.Context, _ *undo) error {
+func (c *creation) describe(ctx context.Context, _ *steps.Undo) error {
 	if c.snapshot != nil {
 		c.next.Spec = c.snapshot.Spec
 		return nil
@@ -60,7 +61,7 @@ func (c *creation) describe(ctx context.Context, _ *undo) error {
 // open reads what the snapshot says of itself and refuses it before anything is
 // reserved: it must be of this VM and of the hibernate that the record names, and its
 // device state must fit what this node runs.
-func (c *creation) open(ctx context.Context, _ *undo) error {
+func (c *creation) open(ctx context.Context, _ *steps.Undo) error {
 	switch c.decision.Action {
 	case record.Restore:
 	case record.Receive:
@@ -147,7 +148,7 @@ func mismatch(from, what, has, want string) error {
 	return fmt.Errorf("restore %s: its %s is %s, wanted %s: %w", from, what, has, want, errdefs.ErrFailedPrecondition)
 }
 
-func (c *creation) reserve(context.Context, *undo) error {
+func (c *creation) reserve(context.Context, *steps.Undo) error {
 	cfg := c.host.Config
 	if err := c.host.Pool(cfg.RAMDir, uint64(cfg.RAMSize), uint64(cfg.RAMHugePages)); err != nil {
 		return err
@@ -165,7 +166,7 @@ func (c *creation) reserve(context.Context, *undo) error {
 
 // disks makes the block files: from containerd's mounts for a boot; for a restore the
 // names alone, which fill gives content.
-func (c *creation) disks(ctx context.Context, _ *undo) error {
+func (c *creation) disks(ctx context.Context, _ *steps.Undo) error {
 	dir := filepath.Join(c.vm.dir, "disks")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/snapshot/store"
 	"godwit.dev/godwit/snapshot/worker"
 )
@@ -35,7 +36,7 @@ func diskSpace(i int) string { return fmt.Sprintf("disk%d", i) }
 
 // fill brings RAM, disks and device state of the snapshot here, every byte verified.
 // RAM of a lazy wake comes later, while the VM runs. No instruction has been executed.
-func (c *creation) fill(ctx context.Context, _ *undo) (err error) {
+func (c *creation) fill(ctx context.Context, _ *steps.Undo) (err error) {
 	if c.decision.Action != record.Restore {
 		return nil
 	}

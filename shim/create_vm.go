@@ -19,9 +19,11 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/shim/bundle"
+	"godwit.dev/godwit/shim/cgroup"
 	"godwit.dev/godwit/shim/holder"
 	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/shim/starts"
+	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/snapshot"
 )
 
@@ -48,23 +50,23 @@ func (vm *VM) create(ctx context.Context, r *taskapi.CreateTaskRequest, join fun
 	}
 	c := &creation{vm: vm, req: r, join: join, next: &Journal{Bundle: r.GetBundle()}}
 	begun := time.Now()
-	err := runSteps(ctx, new(undo), undoBound, []step{
-		{"read configuration", c.configure},
-		{"read bundle", c.load},
-		{"clear what a crash left", c.clear},
-		{"decide", c.decide},
-		{"claim VM", c.claim},
-		{"open snapshot", c.open},
-		{"describe VM", c.describe},
-		{"write journal", c.journal},
-		{"serve machine socket", c.serve},
-		{"reserve RAM", c.reserve},
-		{"make disks", c.disks},
-		{"enter cgroup", c.enter},
-		{"await source", c.await},
+	err := steps.Run(ctx, new(steps.Undo), undoBound, []steps.Step{
+		steps.New("read configuration", c.configure),
+		steps.New("read bundle", c.load),
+		steps.New("clear what a crash left", c.clear),
+		steps.New("decide", c.decide),
+		steps.New("claim VM", c.claim),
+		steps.New("open snapshot", c.open),
+		steps.New("describe VM", c.describe),
+		steps.New("write journal", c.journal),
+		steps.New("serve machine socket", c.serve),
+		steps.New("reserve RAM", c.reserve),
+		steps.New("make disks", c.disks),
+		steps.New("enter cgroup", c.enter),
+		steps.New("await source", c.await),
 		// A process starts while another one brings what slept.
-		together(step{"fill from snapshot", c.fill}, step{"start holder", c.hold}),
-		{"run hooks", c.hooks},
+		steps.Together(steps.New("fill from snapshot", c.fill), steps.New("start holder", c.hold)),
+		steps.New("run hooks", c.hooks),
 	})
 	if err != nil {
 		if vm.restored {
@@ -79,14 +81,14 @@ func (vm *VM) create(ctx context.Context, r *taskapi.CreateTaskRequest, join fun
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	pid := vm.pid()
-	vm.events.send(&events.TaskCreate{
+	vm.events.Send(&events.TaskCreate{
 		ContainerID: vm.id, Bundle: r.GetBundle(), Rootfs: r.GetRootfs(), Checkpoint: r.GetCheckpoint(), Pid: pid,
 		IO: &events.TaskIO{Stdin: r.GetStdin(), Stdout: r.GetStdout(), Stderr: r.GetStderr(), Terminal: r.GetTerminal()},
 	})
 	return pid, vm.to(Created)
 }
 
-func (c *creation) configure(context.Context, *undo) error {
+func (c *creation) configure(context.Context, *steps.Undo) error {
 	cfg, path, intent, err := readOptions(c.req.GetOptions(), c.req.GetBundle())
 	if err != nil {
 		return err
@@ -104,7 +106,7 @@ func (c *creation) configure(context.Context, *undo) error {
 	return saveConfigPath(c.req.GetBundle(), path)
 }
 
-func (c *creation) load(ctx context.Context, _ *undo) (err error) {
+func (c *creation) load(ctx context.Context, _ *steps.Undo) (err error) {
 	c.bundle, err = bundle.Load(c.req.GetBundle(), c.vm.namespace, c.vm.id, c.host.Config, func() (bool, error) {
 		return c.host.Disks.CarriesDisk(ctx, c.req.GetRootfs())
 	})
@@ -129,7 +131,7 @@ func (c *creation) load(ctx context.Context, _ *undo) (err error) {
 
 // clear frees what an earlier incarnation left, and refuses to touch one that an
 // operation holds.
-func (c *creation) clear(ctx context.Context, u *undo) error {
+func (c *creation) clear(ctx context.Context, u *steps.Undo) error {
 	old, err := take(c.vm.dir, func(old *Journal) error { return c.clearable(ctx, old) })
 	if errdefs.IsNotFound(err) {
 		return nil
@@ -140,7 +142,7 @@ func (c *creation) clear(ctx context.Context, u *undo) error {
 	c.vm.log.Info("clear what an earlier task left", "phase", old.Phase)
 	// A fence that stays is this shim's until its own journal stands: a successor that took it
 	// would serve, and then remove, the socket of this task.
-	u.add("let go of the fence", func(context.Context) error { return letGo(c.vm.dir, old.Shim) })
+	u.Add("let go of the fence", func(context.Context) error { return letGo(c.vm.dir, old.Shim) })
 	return reclaimAs(ctx, c.host, c.vm.dir, old, old.Shim)
 }
 
@@ -179,7 +181,7 @@ func (c *creation) clearable(ctx context.Context, old *Journal) error {
 
 // decide is the way of every Create to the one decision of package record. Without
 // records there is nothing to ask.
-func (c *creation) decide(ctx context.Context, _ *undo) error {
+func (c *creation) decide(ctx context.Context, _ *steps.Undo) error {
 	c.intent.Left = c.bundle.Left
 	if c.host.Records == nil {
 		d, err := record.Decide(nil, c.host.Config.Node, c.intent)
@@ -202,7 +204,7 @@ func (c *creation) decide(ctx context.Context, _ *undo) error {
 
 // claim makes the VM this node's: for a boot in the record, for a restore by an open
 // operation. The shim opens the wake itself when nobody else has.
-func (c *creation) claim(ctx context.Context, u *undo) error {
+func (c *creation) claim(ctx context.Context, u *steps.Undo) error {
 	if c.record == nil {
 		return nil
 	}
@@ -219,11 +221,11 @@ func (c *creation) claim(ctx context.Context, u *undo) error {
 		return unavailable(err)
 	}
 	c.record, c.next.Generation = rec, rec.GetGeneration()
-	u.add("disown", func(ctx context.Context) error { return c.vm.disown(ctx, rec.GetGeneration(), rec.GetUid()) })
+	u.Add("disown", func(ctx context.Context) error { return c.vm.disown(ctx, rec.GetGeneration(), rec.GetUid()) })
 	return nil
 }
 
-func (c *creation) wake(ctx context.Context, u *undo) error {
+func (c *creation) wake(ctx context.Context, u *steps.Undo) error {
 	c.next.Digest, c.next.Repository = c.decision.Digest, c.decision.Repository
 	c.next.Operation, c.next.Attempt, c.next.Move = c.intent.Operation, c.intent.Attempt, c.decision.Move
 	if c.intent.Operation != "" {
@@ -243,14 +245,14 @@ func (c *creation) wake(ctx context.Context, u *undo) error {
 	}
 	c.vm.log.Warn(why, "digest", c.decision.Digest, "operation", c.next.Operation, "note", rec.GetOperation().GetNote())
 	j := *c.next
-	u.add("abort wake", func(ctx context.Context) error { return c.vm.abortWake(ctx, &j, "create failed") })
+	u.Add("abort wake", func(ctx context.Context) error { return c.vm.abortWake(ctx, &j, "create failed") })
 	_, err = c.host.Records.Advance(ctx, c.vm.advance(c.next, nodev1.Phase_PHASE_TRANSFERRING, ""))
 	return unavailable(err)
 }
 
 // journal makes the first durable word on the VM; it names everything that the steps
 // after it make.
-func (c *creation) journal(_ context.Context, u *undo) (err error) {
+func (c *creation) journal(_ context.Context, u *steps.Undo) (err error) {
 	cfg := c.host.Config
 	c.next.RAM = cfg.RAMFile(c.vm.namespace, c.vm.id)
 	c.next.RunDir = cfg.VMRunDir(c.vm.namespace, c.vm.id)
@@ -258,7 +260,7 @@ func (c *creation) journal(_ context.Context, u *undo) (err error) {
 	if c.next.Cgroup, err = c.host.Cgroup(c.bundle.CgroupsPath, c.vm.namespace, c.vm.id); err != nil {
 		return err
 	}
-	c.next.Private = absent(c.next.Cgroup)
+	c.next.Private = cgroup.Absent(c.next.Cgroup)
 	c.next.Created = time.Now().UnixNano()
 	c.next.Phase = Own
 	if c.decision.Action != record.Boot {
@@ -269,7 +271,7 @@ func (c *creation) journal(_ context.Context, u *undo) (err error) {
 		return err
 	}
 	c.next.Shim = self
-	u.add("reclaim", func(ctx context.Context) error {
+	u.Add("reclaim", func(ctx context.Context) error {
 		c.vm.mu.Lock()
 		j := c.vm.journal
 		c.vm.mu.Unlock()
@@ -291,11 +293,11 @@ func (c *creation) journal(_ context.Context, u *undo) (err error) {
 	return c.vm.write(func(*Journal) {})
 }
 
-func (c *creation) serve(context.Context, *undo) error {
+func (c *creation) serve(context.Context, *steps.Undo) error {
 	return c.vm.serve(func() (*VM, error) { return c.vm, nil })
 }
 
-func (c *creation) hold(ctx context.Context, _ *undo) error {
+func (c *creation) hold(ctx context.Context, _ *steps.Undo) error {
 	ns := holder.Namespace{Path: c.bundle.NetNS, New: c.bundle.NetNS == "" && !c.bundle.HostNetwork}
 	return c.host.Hold(ctx, ns, func(id proc.ID) error {
 		netns := c.bundle.NetNS
@@ -306,8 +308,8 @@ func (c *creation) hold(ctx context.Context, _ *undo) error {
 	})
 }
 
-func (c *creation) hooks(ctx context.Context, u *undo) error {
-	u.add("run poststop hooks", func(ctx context.Context) error {
+func (c *creation) hooks(ctx context.Context, u *steps.Undo) error {
+	u.Add("run poststop hooks", func(ctx context.Context) error {
 		return c.bundle.Hooks.Run(ctx, bundle.Poststop, c.vm.hookState(specs.StateStopped))
 	})
 	for _, kind := range []bundle.HookKind{bundle.Prestart, bundle.CreateRuntime} {

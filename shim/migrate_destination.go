@@ -19,6 +19,7 @@ import (
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/pulse"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/snapshot/stream"
 	"godwit.dev/godwit/snapshot/worker"
 )
@@ -39,7 +40,7 @@ type arrival struct {
 	done   chan struct{} // closed when run is over: nothing works for it any more
 
 	start     *starting
-	made      *undo
+	made      *steps.Undo
 	disks     []worker.Disk // that come along
 	state     *os.File
 	launching sync.WaitGroup          // of the VMM; and of drafts of the journal
@@ -48,12 +49,12 @@ type arrival struct {
 }
 
 // await makes the place where the source's connection is handed over.
-func (c *creation) await(_ context.Context, u *undo) error {
+func (c *creation) await(_ context.Context, u *steps.Undo) error {
 	if c.decision.Action != record.Receive {
 		return nil
 	}
 	vm := c.vm
-	a := &arrival{vm: vm, done: make(chan struct{}), made: new(undo), start: &starting{vm: vm}}
+	a := &arrival{vm: vm, done: make(chan struct{}), made: new(steps.Undo), start: &starting{vm: vm}}
 	a.ref = &machinev1.Ref{Operation: c.intent.Operation, Attempt: c.intent.Attempt, Generation: c.next.Generation}
 	token := make([]byte, 16)
 	_, _ = rand.Read(token) // never fails
@@ -79,7 +80,7 @@ func (c *creation) await(_ context.Context, u *undo) error {
 	vm.mu.Lock()
 	vm.arrival = a
 	vm.mu.Unlock()
-	u.add("await no source", func(context.Context) error {
+	u.Add("await no source", func(context.Context) error {
 		vm.mu.Lock()
 		vm.arrival = nil
 		vm.mu.Unlock()
@@ -128,7 +129,7 @@ func (a *arrival) run() {
 func (a *arrival) stop() {
 	a.cancel()
 	<-a.done
-	if err := a.made.run(a.vm.life, undoBound); err != nil {
+	if err := a.made.Run(a.vm.life, undoBound); err != nil {
 		a.vm.log.Warn("take an arrival back", "error", err)
 	}
 }
@@ -137,7 +138,7 @@ func (a *arrival) stop() {
 func (a *arrival) come() error {
 	ctx, cancel := context.WithTimeout(a.ctx, a.vm.operationBound(a.timeoutMS))
 	defer cancel()
-	if err := runSteps(ctx, a.made, undoBound, []step{{"attach network", a.start.attach}}); err != nil {
+	if err := steps.Run(ctx, a.made, undoBound, []steps.Step{steps.New("attach network", a.start.attach)}); err != nil {
 		return err
 	}
 	stop := context.AfterFunc(ctx, func() { a.listener.Close() })
@@ -251,7 +252,7 @@ func (a *arrival) Complete(ctx context.Context) error {
 		return err
 	}
 	a.launching.Go(func() {
-		err := runSteps(ctx, a.made, undoBound, []step{{"start VMM", a.start.launch}})
+		err := steps.Run(ctx, a.made, undoBound, []steps.Step{steps.New("start VMM", a.start.launch)})
 		a.launched <- err
 		if err != nil {
 			a.fail(err)
@@ -323,10 +324,10 @@ func (s *starting) admit(ctx context.Context) error {
 }
 
 // take answers what is to be undone if Start fails: what an arrival has made too.
-func (s *starting) take() *undo {
+func (s *starting) take() *steps.Undo {
 	a := s.vm.arrival
 	if a == nil {
-		return new(undo)
+		return new(steps.Undo)
 	}
 	a.cancel()
 	<-a.done
@@ -335,8 +336,8 @@ func (s *starting) take() *undo {
 }
 
 // unlessArrived is a step that an arrival has behind it.
-func (s *starting) unlessArrived(fn func(context.Context, *undo) error) func(context.Context, *undo) error {
-	return func(ctx context.Context, u *undo) error {
+func (s *starting) unlessArrived(fn func(context.Context, *steps.Undo) error) func(context.Context, *steps.Undo) error {
+	return func(ctx context.Context, u *steps.Undo) error {
 		if s.vm.arrival != nil {
 			return nil
 		}

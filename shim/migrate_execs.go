@@ -133,8 +133,8 @@ func (s *starting) bring() {
 	vm := s.vm
 	for _, p := range s.execs {
 		vm.execs[p.id] = p
-		vm.events.send(&events.TaskExecAdded{ContainerID: vm.id, ExecID: p.id})
-		vm.events.send(&events.TaskExecStarted{ContainerID: vm.id, ExecID: p.id, Pid: vm.pid()})
+		vm.events.Send(&events.TaskExecAdded{ContainerID: vm.id, ExecID: p.id})
+		vm.events.Send(&events.TaskExecStarted{ContainerID: vm.id, ExecID: p.id, Pid: vm.pid()})
 	}
 	s.execs = nil
 }

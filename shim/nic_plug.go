@@ -10,6 +10,7 @@ import (
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/starts"
+	"godwit.dev/godwit/shim/steps"
 )
 
 // askAgain lies between two questions to a guest that has not found its new NIC yet.
@@ -26,7 +27,7 @@ func (s *starting) mustPlug() bool {
 // plug gives a restored guest its NICs, once (S2-07), and waits until it uses their
 // addresses. A VM that runs is not ended because its network does not: it is said,
 // counted, and tried again while the VM runs.
-func (s *starting) plug(ctx context.Context, _ *undo) error {
+func (s *starting) plug(ctx context.Context, _ *steps.Undo) error {
 	vm := s.vm
 	if !s.plugs {
 		return nil

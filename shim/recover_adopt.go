@@ -15,6 +15,8 @@ import (
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/guest"
 	"godwit.dev/godwit/internal/retry"
+	"godwit.dev/godwit/shim/cgroup"
+	"godwit.dev/godwit/shim/events"
 )
 
 // Adopt takes over the VM of a shim that died while an operation held it, and serves
@@ -32,7 +34,7 @@ func Adopt(ctx context.Context, host *Host, namespace, id string) error {
 	if err != nil {
 		return fmt.Errorf("adopt VM %s/%s: %w", namespace, id, err)
 	}
-	defer vm.events.close()
+	defer vm.events.Close()
 	switch vm.noted().Phase {
 	case Fenced:
 		return vm.bury(ctx)
@@ -149,7 +151,7 @@ func adopted(ctx context.Context, host *Host, namespace, id string) (*VM, error)
 	log := slog.Default().With("vm", namespace+"/"+id)
 	vm := &VM{
 		namespace: namespace, id: id, host: host, dir: dir, life: ctx, log: log, journal: j,
-		events: newEventQueue(ctx, nowhere{}, log), execs: map[string]*process{}, init: newProcess("", j.Stdio, nil),
+		events: events.NewQueue(ctx, nowhere{}, log), execs: map[string]*process{}, init: newProcess("", j.Stdio, nil),
 		adopted: true, stood: make(chan struct{}, 1),
 	}
 	if j.Phase == Fenced || j.Phase == Released {
@@ -159,7 +161,7 @@ func adopted(ctx context.Context, host *Host, namespace, id string) (*VM, error)
 	if err := vm.openNICs(ctx, j); err != nil {
 		return nil, err
 	}
-	if err := join(j.Cgroup, os.Getpid()); err != nil {
+	if err := cgroup.Join(j.Cgroup, os.Getpid()); err != nil {
 		log.Warn("enter the cgroup of an adopted VM", "error", err)
 	}
 	wakes, err := j.wakes()

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/network"
+	"godwit.dev/godwit/shim/cgroup"
 	"godwit.dev/godwit/shim/proc"
 )
 
@@ -135,12 +136,12 @@ func free(ctx context.Context, host *Host, dir string, j *Journal) error {
 	if j.RunDir != "" {
 		try("remove sockets", os.RemoveAll(j.RunDir))
 	}
-	try("leave cgroup", leave(j.Cgroup, os.Getpid()))
+	try("leave cgroup", cgroup.Leave(j.Cgroup, os.Getpid()))
 	private, err := alone(dir, j.Private)
 	try("look who else is in the cgroup", err)
 	if err == nil {
-		try("empty cgroup", emptyCgroup(ctx, private))
-		try("remove cgroup", removeCgroup(private))
+		try("empty cgroup", cgroup.Empty(ctx, private))
+		try("remove cgroup", cgroup.Remove(private))
 	}
 	if len(errs) > 0 {
 		return fmt.Errorf("reclaim VM in %s: %w", dir, errors.Join(errs...))

@@ -17,6 +17,7 @@ import (
 	"godwit.dev/godwit/api/fdtest"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/shim/cgroup"
 	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/vmm"
 )
@@ -296,11 +297,11 @@ func TestCgroupThatIsNotKnown(t *testing.T) {
 	if err := os.Symlink("loop", filepath.Join(root, "loop")); err != nil {
 		t.Fatal(err)
 	}
-	if dirs, err := cgroupDirs(filepath.Join(root, "loop"), false, "", "ns", "vm"); !errdefs.IsUnavailable(err) {
+	if dirs, err := cgroup.DirsBelow(filepath.Join(root, "loop"), false, "", "ns", "vm"); !errdefs.IsUnavailable(err) {
 		t.Errorf("cgroups are %v, %v, want Unavailable", dirs, err)
 	}
 	files(t, root, map[string]string{"memory.events/": "", "memory.current": "1000"})
-	if c, err := costOf([]string{root}); !errdefs.IsUnavailable(err) {
+	if c, err := cgroup.CostOf([]string{root}); !errdefs.IsUnavailable(err) {
 		t.Errorf("cost is %+v, %v, want Unavailable", c, err)
 	}
 }

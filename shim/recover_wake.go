@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"godwit.dev/godwit/shim/steps"
 )
 
 // A shim that dies between the commit of a wake and the end of Start leaves a VM that is
@@ -63,7 +65,7 @@ func (vm *VM) wakeOn(ctx context.Context) {
 	vm.mu.Unlock()
 	defer close(vm.startOver)
 	begun := time.Now()
-	err := runSteps(ctx, new(undo), undoBound, s.again())
+	err := steps.Run(ctx, new(steps.Undo), undoBound, s.again())
 	vm.observe(time.Since(begun), err != nil, s.address)
 	if err != nil {
 		err = errors.Join(fmt.Errorf("finish the wake of a shim that died: %w", err), s.giveUp(ctx, err))
@@ -75,29 +77,29 @@ func (vm *VM) wakeOn(ctx context.Context) {
 }
 
 // again are the steps of a Start of a restored VM from the commit on.
-func (s *starting) again() []step {
+func (s *starting) again() []steps.Step {
 	if !s.vm.spec().HasAgent() {
-		return []step{
-			{"open stdio", s.reopen},
-			{"open console", s.meet},
-			{"thaw", s.thaw},
-			{"take up console", s.takeUp},
-			{"plug NICs in", s.plug},
-			{"run", s.run},
+		return []steps.Step{
+			steps.New("open stdio", s.reopen),
+			steps.New("open console", s.meet),
+			steps.New("thaw", s.thaw),
+			steps.New("take up console", s.takeUp),
+			steps.New("plug NICs in", s.plug),
+			steps.New("run", s.run),
 		}
 	}
-	return []step{
-		{"open stdio", s.reopen},
-		{"thaw", s.thaw},
-		{"meet guest", s.meet},
-		{"prove the guest", s.prove},
-		{"plug NICs in", s.plug},
-		{"run", s.run},
+	return []steps.Step{
+		steps.New("open stdio", s.reopen),
+		steps.New("thaw", s.thaw),
+		steps.New("meet guest", s.meet),
+		steps.New("prove the guest", s.prove),
+		steps.New("plug NICs in", s.plug),
+		steps.New("run", s.run),
 	}
 }
 
 // reopen is open for a task whose client may have gone with it.
-func (s *starting) reopen(context.Context, *undo) error {
+func (s *starting) reopen(context.Context, *steps.Undo) error {
 	s.streams = s.vm.openLeft()
 	s.offer()
 	return nil

@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/internal/retry"
+	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/snapshot/track"
 	"godwit.dev/godwit/vmm"
 )
@@ -32,18 +33,18 @@ type Filling struct {
 }
 
 // beginFill has a worker open the snapshot that RAM comes from, while the VMM is started.
-func (s *starting) beginFill(_ context.Context, u *undo) error {
+func (s *starting) beginFill(_ context.Context, u *steps.Undo) error {
 	vm := s.vm
 	if vm.noted().Filling == nil {
 		return nil
 	}
 	s.filling = vm.fillOn()
-	u.add("end the fill", func(ctx context.Context) error { vm.emptyHanded(ctx); return nil })
+	u.Add("end the fill", func(ctx context.Context) error { vm.emptyHanded(ctx); return nil })
 	return nil
 }
 
 // expect has RAM wait for its pages, and these come from now on: loading the state wants some.
-func (s *starting) expect(_ context.Context, u *undo) error {
+func (s *starting) expect(_ context.Context, u *steps.Undo) error {
 	vm, j := s.vm, s.vm.noted()
 	ram, err := os.OpenFile(j.RAM, os.O_RDWR, 0)
 	if err != nil {
@@ -59,7 +60,7 @@ func (s *starting) expect(_ context.Context, u *undo) error {
 	s.armed = true
 	s.filling.meet()
 	// Before the VMM is killed, which the step before this one has started.
-	u.add("stop to fill RAM", func(ctx context.Context) error { vm.emptyHanded(ctx); return nil })
+	u.Add("stop to fill RAM", func(ctx context.Context) error { vm.emptyHanded(ctx); return nil })
 	return nil
 }
 

@@ -17,6 +17,7 @@ import (
 	"godwit.dev/godwit/api/config"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/shim/events"
 	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/shim/tracking"
 	"godwit.dev/godwit/snapshot/track"
@@ -148,7 +149,7 @@ func TestLazyRestore(t *testing.T) {
 	told := func() bool {
 		w.events.mu.Lock()
 		defer w.events.mu.Unlock()
-		return slices.Contains(w.events.topics, WaitsTopic)
+		return slices.Contains(w.events.topics, events.WaitsTopic)
 	}
 	if !eventually(told) {
 		t.Error("no event tells of a VM that waits")

@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"godwit.dev/godwit/internal/retry"
+	"godwit.dev/godwit/shim/events"
 	"godwit.dev/godwit/snapshot/worker"
 )
 
@@ -80,7 +81,7 @@ func (vm *VM) noteFill(f *filling, done, total uint64, waiting string) {
 	switch {
 	case waiting != "" && before == "":
 		vm.log.Warn("the VM waits for its RAM", "snapshot", f.Digest, "reason", waiting)
-		vm.notify(WaitsTopic)
+		vm.notify(events.WaitsTopic)
 	case waiting == "" && before != "":
 		vm.log.Info("RAM comes again", "snapshot", f.Digest)
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"godwit.dev/godwit/internal/retry"
+	"godwit.dev/godwit/shim/steps"
 )
 
 // undisturbed is how long a VM that came in a live move runs before its agent is spoken to.
@@ -20,7 +21,7 @@ var (
 	longestAlone = 200 * time.Millisecond
 )
 
-func (s *starting) leaveAlone(ctx context.Context, _ *undo) error {
+func (s *starting) leaveAlone(ctx context.Context, _ *steps.Undo) error {
 	if s.vm.arrival != nil {
 		retry.Sleep(ctx, undisturbed)
 	}

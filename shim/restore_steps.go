@@ -13,9 +13,10 @@ import (
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/shim/bundle"
+	"godwit.dev/godwit/shim/steps"
 )
 
-func (s *starting) load(ctx context.Context, _ *undo) (err error) {
+func (s *starting) load(ctx context.Context, _ *steps.Undo) (err error) {
 	f, err := os.Open(stateFile(s.vm.dir))
 	if err != nil {
 		return err
@@ -27,7 +28,7 @@ func (s *starting) load(ctx context.Context, _ *undo) (err error) {
 // commit asks for the claim once more and writes OWN before the VM may run: a node
 // that crashes in between knows that it is the owner. From here on the caller's patience
 // does not count: a VM that runs is not killed because containerd starts again.
-func (s *starting) commit(ctx context.Context, _ *undo) error {
+func (s *starting) commit(ctx context.Context, _ *steps.Undo) error {
 	if !s.detach() {
 		return fmt.Errorf("the caller of Start is gone: %w", context.Canceled)
 	}
@@ -69,7 +70,7 @@ func (s *starting) ready(j *Journal) error {
 
 // prove shows that the guest is the one that went to sleep, gives it entropy, the time
 // and its addresses, and takes up its stdio where it was left.
-func (s *starting) prove(ctx context.Context, _ *undo) error {
+func (s *starting) prove(ctx context.Context, _ *steps.Undo) error {
 	vm, j := s.vm, s.vm.noted()
 	entropy := make([]byte, 64)
 	if _, err := rand.Read(entropy); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 
+	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/shim/tracking"
 	"godwit.dev/godwit/snapshot/track"
 	"godwit.dev/godwit/snapshot/worker"
@@ -58,7 +59,7 @@ func (vm *VM) openTracking(ctx context.Context, ram *os.File, files *openFiles) 
 // arm has the kernel note what the VM writes from its first instruction on: up to here RAM is
 // what the page table of its restore says, so that the next capture has only that to look at.
 // Without it that one compares every page, and is no less exact.
-func (s *starting) arm(ctx context.Context, u *undo) error {
+func (s *starting) arm(ctx context.Context, u *steps.Undo) error {
 	vm, j := s.vm, s.vm.noted()
 	if j.Filling != nil {
 		return s.expect(ctx, u)

@@ -16,6 +16,7 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/api/version"
+	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/shim/template"
 	"godwit.dev/godwit/vmm"
 )
@@ -27,7 +28,7 @@ const cloneBound = 15 * time.Second
 // clone starts the VM as a copy of its shape's template, if there is one. It is never a
 // reason for a Start to fail: whatever goes wrong, the VMM is killed, its RAM is emptied,
 // the template is thrown away, and the VM boots.
-func (s *starting) clone(ctx context.Context, u *undo) error {
+func (s *starting) clone(ctx context.Context, u *steps.Undo) error {
 	vm := s.vm
 	if vm.host.Templates == nil {
 		return nil
@@ -95,30 +96,30 @@ func (s *starting) wish() {
 
 // copy makes the VM out of t up to where its agent has answered. On an error nothing of it
 // runs any more.
-func (s *starting) copy(ctx context.Context, u *undo, t *template.Template) error {
+func (s *starting) copy(ctx context.Context, u *steps.Undo, t *template.Template) error {
 	bounded, cancel := context.WithTimeout(ctx, cloneBound)
 	defer cancel()
-	made := new(undo)
+	made := new(steps.Undo)
 	s.template = t
 	defer func() { s.template = nil }()
 	vm := s.vm
-	err := runSteps(bounded, made, undoBound, []step{
-		{"start VMM for a copy", s.launchCopy},
-		{"load template", func(ctx context.Context, _ *undo) error { return vm.machine.LoadState(ctx, t.State) }},
-		{"run copy", s.thaw},
-		{"meet copy", s.meet},
+	err := steps.Run(bounded, made, undoBound, []steps.Step{
+		steps.New("start VMM for a copy", s.launchCopy),
+		steps.New("load template", func(ctx context.Context, _ *steps.Undo) error { return vm.machine.LoadState(ctx, t.State) }),
+		steps.New("run copy", s.thaw),
+		steps.New("meet copy", s.meet),
 	})
 	if err != nil {
 		return err
 	}
 	vm.cloned, s.kernel = true, t.Kernel
-	u.steps = append(u.steps, made.steps...)
+	u.Join(made)
 	return nil
 }
 
 // launchCopy fills the RAM while the VMM starts, which does not look at it before it loads
 // its state.
-func (s *starting) launchCopy(ctx context.Context, u *undo) error {
+func (s *starting) launchCopy(ctx context.Context, u *steps.Undo) error {
 	vm, t := s.vm, s.template
 	macs := map[int]string{}
 	for _, n := range vm.spec().NICs {

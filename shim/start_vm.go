@@ -16,7 +16,9 @@ import (
 	"godwit.dev/godwit/guest"
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim/bundle"
+	"godwit.dev/godwit/shim/cgroup"
 	"godwit.dev/godwit/shim/starts"
+	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/shim/template"
 	"godwit.dev/godwit/vmm"
 )
@@ -57,7 +59,7 @@ func (vm *VM) startInit(caller context.Context) error {
 	}
 	defer close(vm.startOver)
 	begun := time.Now()
-	err = runSteps(ctx, r.take(), undoBound, r.steps())
+	err = steps.Run(ctx, r.take(), undoBound, r.steps())
 	vm.observe(time.Since(begun), err != nil, r.address)
 	if err != nil {
 		err = errors.Join(fmt.Errorf("start task %s: %w", vm.id, err), r.giveUp(ctx, err))
@@ -108,7 +110,7 @@ func (s *starting) release() {
 }
 
 // run makes the task a running one, unless somebody has killed it up to now.
-func (s *starting) run(ctx context.Context, _ *undo) error {
+func (s *starting) run(ctx context.Context, _ *steps.Undo) error {
 	vm := s.vm
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
@@ -118,49 +120,49 @@ func (s *starting) run(ctx context.Context, _ *undo) error {
 	if err := vm.to(Running); err != nil {
 		return err
 	}
-	vm.events.send(&events.TaskStart{ContainerID: vm.id, Pid: vm.pid()})
+	vm.events.Send(&events.TaskStart{ContainerID: vm.id, Pid: vm.pid()})
 	s.bring()
 	s.flows = vm.call() // a capture that came in now would keep them from flowing
 	return nil
 }
 
-func (s *starting) steps() []step {
-	boot := []step{
-		{"open stdio", s.open},
-		{"attach network", s.unlessArrived(s.attach)},
+func (s *starting) steps() []steps.Step {
+	boot := []steps.Step{
+		steps.New("open stdio", s.open),
+		steps.New("attach network", s.unlessArrived(s.attach)),
 	}
 	if !s.vm.spec().HasAgent() {
 		return append(boot, s.diskSteps()...)
 	}
 	if s.vm.restored {
-		return append(boot, []step{
-			{"begin fill", s.beginFill},
-			{"start VMM", s.unlessArrived(s.launch)},
-			{"arm tracking", s.unlessArrived(s.arm)},
-			{"load state", s.unlessArrived(s.load)},
-			{"commit", s.commit},
-			{"thaw", s.thaw},
-			{"leave it alone", s.leaveAlone},
-			{"meet guest", s.meet},
-			{"prove the guest", s.prove},
-			{"plug NICs in", s.plug},
-			{"run", s.run},
+		return append(boot, []steps.Step{
+			steps.New("begin fill", s.beginFill),
+			steps.New("start VMM", s.unlessArrived(s.launch)),
+			steps.New("arm tracking", s.unlessArrived(s.arm)),
+			steps.New("load state", s.unlessArrived(s.load)),
+			steps.New("commit", s.commit),
+			steps.New("thaw", s.thaw),
+			steps.New("leave it alone", s.leaveAlone),
+			steps.New("meet guest", s.meet),
+			steps.New("prove the guest", s.prove),
+			steps.New("plug NICs in", s.plug),
+			steps.New("run", s.run),
 		}...)
 	}
-	return append(boot, []step{
-		{"copy template", s.clone},
-		{"start VMM", s.unlessCloned(s.launch)},
-		{"boot", s.unlessCloned(s.thaw)},
-		{"meet guest", s.unlessCloned(s.meet)},
-		{"set guest up", s.soon(s.setup)},
-		{"start init", s.soon(s.init)},
-		{"run", s.run},
+	return append(boot, []steps.Step{
+		steps.New("copy template", s.clone),
+		steps.New("start VMM", s.unlessCloned(s.launch)),
+		steps.New("boot", s.unlessCloned(s.thaw)),
+		steps.New("meet guest", s.unlessCloned(s.meet)),
+		steps.New("set guest up", s.soon(s.setup)),
+		steps.New("start init", s.soon(s.init)),
+		steps.New("run", s.run),
 	}...)
 }
 
 // unlessCloned is a step of a boot, which a copy has behind it.
-func (s *starting) unlessCloned(fn func(context.Context, *undo) error) func(context.Context, *undo) error {
-	return func(ctx context.Context, u *undo) error {
+func (s *starting) unlessCloned(fn func(context.Context, *steps.Undo) error) func(context.Context, *steps.Undo) error {
+	return func(ctx context.Context, u *steps.Undo) error {
 		if s.vm.cloned {
 			return nil
 		}
@@ -169,8 +171,8 @@ func (s *starting) unlessCloned(fn func(context.Context, *undo) error) func(cont
 }
 
 // soon bounds a step that asks the guest: one that has said hello may still fall silent.
-func (s *starting) soon(fn func(context.Context, *undo) error) func(context.Context, *undo) error {
-	return func(ctx context.Context, u *undo) error {
+func (s *starting) soon(fn func(context.Context, *steps.Undo) error) func(context.Context, *steps.Undo) error {
+	return func(ctx context.Context, u *steps.Undo) error {
 		bound := time.Duration(s.vm.host.Config.Timeouts.Boot)
 		soon, cancel := context.WithTimeout(ctx, bound)
 		defer cancel()
@@ -183,7 +185,7 @@ func (s *starting) soon(fn func(context.Context, *undo) error) func(context.Cont
 	}
 }
 
-func (s *starting) open(context.Context, *undo) (err error) {
+func (s *starting) open(context.Context, *steps.Undo) (err error) {
 	vm := s.vm
 	vm.mu.Lock()
 	vm.init.stdio = vm.journal.Stdio // a snapshot may have said that there is no output
@@ -209,14 +211,14 @@ func (vm *VM) freeLogger(st *streams) {
 	if st.logger == 0 {
 		return
 	}
-	if err := leave(vm.noted().Cgroup, st.logger); err != nil {
+	if err := cgroup.Leave(vm.noted().Cgroup, st.logger); err != nil {
 		vm.log.Warn("move logger out of the task's cgroup", "error", err)
 	}
 }
 
 // attach reads what CNI has made in the namespace and puts a tap behind each interface.
 // A namespace without interfaces, or no namespace, leaves the guest with loopback.
-func (s *starting) attach(ctx context.Context, u *undo) error {
+func (s *starting) attach(ctx context.Context, u *steps.Undo) error {
 	vm, j := s.vm, s.vm.noted()
 	var links []network.Link
 	if j.NetNS != "" {
@@ -270,7 +272,7 @@ func (s *starting) attach(ctx context.Context, u *undo) error {
 	vm.mu.Lock()
 	vm.nics = a
 	vm.mu.Unlock()
-	u.add("detach network", func(ctx context.Context) error {
+	u.Add("detach network", func(ctx context.Context) error {
 		vm.mu.Lock()
 		vm.nics = nil
 		vm.mu.Unlock()
@@ -301,7 +303,7 @@ func (s *starting) describe(links []network.Link) ([]network.Link, bool, error) 
 }
 
 // thaw lets the guest execute, and talk, unless it has addresses to give up first.
-func (s *starting) thaw(ctx context.Context, _ *undo) error {
+func (s *starting) thaw(ctx context.Context, _ *steps.Undo) error {
 	if nics := s.vm.nics; nics != nil {
 		var err error
 		switch {
@@ -329,7 +331,7 @@ func (s *starting) thaw(ctx context.Context, _ *undo) error {
 	return err
 }
 
-func (s *starting) meet(ctx context.Context, u *undo) error {
+func (s *starting) meet(ctx context.Context, u *steps.Undo) error {
 	var first FirstCall
 	if s.template != nil {
 		first = s.greet
@@ -343,11 +345,11 @@ func (s *starting) meet(ctx context.Context, u *undo) error {
 	s.vm.mu.Lock()
 	s.vm.agent = a
 	s.vm.mu.Unlock()
-	u.add("close agent", func(context.Context) error { return a.Close() })
+	u.Add("close agent", func(context.Context) error { return a.Close() })
 	return nil
 }
 
-func (s *starting) setup(ctx context.Context, _ *undo) error {
+func (s *starting) setup(ctx context.Context, _ *steps.Undo) error {
 	agent, sp := s.vm.agent, s.vm.spec()
 	if !s.vm.cloned { // whose first call has told
 		info, err := agent.Info(ctx, &agentv1.InfoRequest{})
@@ -387,7 +389,7 @@ func (s *starting) setup(ctx context.Context, _ *undo) error {
 	})
 }
 
-func (s *starting) init(ctx context.Context, _ *undo) error {
+func (s *starting) init(ctx context.Context, _ *steps.Undo) error {
 	if err := s.vm.run(ctx, s.vm.init, s.streams, guest.Offsets{}, func() {}); err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/guest"
 	"godwit.dev/godwit/shim/serial"
+	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/vmm"
 )
 
@@ -77,31 +78,31 @@ func serialSocket(j *Journal) string { return j.RunDir + "/console.sock" }
 // diskSteps are the steps of a Start from the VMM's on: there is nobody to meet, so that
 // the console is opened before the guest writes its first line, and a VM that executes
 // is one that runs.
-func (s *starting) diskSteps() []step {
+func (s *starting) diskSteps() []steps.Step {
 	if s.vm.restored {
-		return []step{
-			{"start VMM", s.unlessArrived(s.launch)},
-			{"arm tracking", s.unlessArrived(s.arm)},
-			{"load state", s.unlessArrived(s.load)},
-			{"open console", s.meet},
-			{"commit", s.commit},
-			{"thaw", s.thaw},
-			{"take up console", s.takeUp},
-			{"plug NICs in", s.plug},
-			{"run", s.run},
+		return []steps.Step{
+			steps.New("start VMM", s.unlessArrived(s.launch)),
+			steps.New("arm tracking", s.unlessArrived(s.arm)),
+			steps.New("load state", s.unlessArrived(s.load)),
+			steps.New("open console", s.meet),
+			steps.New("commit", s.commit),
+			steps.New("thaw", s.thaw),
+			steps.New("take up console", s.takeUp),
+			steps.New("plug NICs in", s.plug),
+			steps.New("run", s.run),
 		}
 	}
-	return []step{
-		{"start VMM", s.launch},
-		{"open console", s.meet},
-		{"boot", s.thaw},
-		{"take up console", s.init},
-		{"run", s.run},
+	return []steps.Step{
+		steps.New("start VMM", s.launch),
+		steps.New("open console", s.meet),
+		steps.New("boot", s.thaw),
+		steps.New("take up console", s.init),
+		steps.New("run", s.run),
 	}
 }
 
 // takeUp is prove for a guest that nobody can ask.
-func (s *starting) takeUp(ctx context.Context, _ *undo) error { return s.settle(ctx) }
+func (s *starting) takeUp(ctx context.Context, _ *steps.Undo) error { return s.settle(ctx) }
 
 // dial connects to the guest: to its agent, or to its console, which goes on at from.
 func (vm *VM) dial(ctx context.Context, m vmm.Machine, from guest.Offsets, first FirstCall) (Agent, error) {

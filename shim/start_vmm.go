@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"os"
 
+	"godwit.dev/godwit/shim/cgroup"
+	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/snapshot/track"
 	"godwit.dev/godwit/vmm"
 )
 
-func (s *starting) launch(ctx context.Context, u *undo) (err error) {
+func (s *starting) launch(ctx context.Context, u *steps.Undo) (err error) {
 	vm := s.vm
 	files := &openFiles{}
 	defer files.close()
@@ -18,11 +20,11 @@ func (s *starting) launch(ctx context.Context, u *undo) (err error) {
 		return err
 	}
 	cfg.Track, cfg.Waits, cfg.Ahead = vm.host.choose(ctx).Way == track.UFFD, vm.noted().Filling != nil, vm.arrival != nil
-	before, err := costOf(vm.noted().Private)
+	before, err := cgroup.CostOf(vm.noted().Private)
 	if err != nil {
 		return err
 	}
-	vm.oomKills = before.oomKills
+	vm.oomKills = before.OOMKills
 	driver, err := vm.driver(ctx)
 	if err != nil {
 		return err
@@ -34,7 +36,7 @@ func (s *starting) launch(ctx context.Context, u *undo) (err error) {
 	vm.mu.Lock()
 	vm.machine = m
 	vm.mu.Unlock()
-	u.add("kill VMM", m.Kill)
+	u.Add("kill VMM", m.Kill)
 	p := m.Process()
 	if err := vm.write(func(j *Journal) { j.Process, j.Armed = &p, false }); err != nil {
 		return err

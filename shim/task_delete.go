@@ -31,7 +31,7 @@ func (s *Service) Delete(ctx context.Context, r *taskapi.DeleteRequest) (*taskap
 		vm.mu.Lock()
 		defer vm.mu.Unlock()
 		at := protobuf.ToTimestamp(p.exitedAt)
-		vm.events.send(&events.TaskDelete{ContainerID: vm.id, ID: p.id, Pid: vm.pid(), ExitStatus: p.status, ExitedAt: at})
+		vm.events.Send(&events.TaskDelete{ContainerID: vm.id, ID: p.id, Pid: vm.pid(), ExitStatus: p.status, ExitedAt: at})
 		return &taskapi.DeleteResponse{Pid: vm.pid(), ExitStatus: p.status, ExitedAt: at}, nil
 	})
 }

@@ -58,7 +58,7 @@ func (vm *VM) addExec(r *taskapi.ExecProcessRequest, config []byte) error {
 	// Whatever of a checkpoint is left in the guest was of another generation.
 	p.guest = fmt.Sprintf("%s#%d.%d", p.id, vm.journal.Generation, vm.incarnation)
 	vm.execs[p.id] = p
-	vm.events.send(&events.TaskExecAdded{ContainerID: vm.id, ExecID: p.id})
+	vm.events.Send(&events.TaskExecAdded{ContainerID: vm.id, ExecID: p.id})
 	return nil
 }
 
@@ -98,7 +98,7 @@ func (vm *VM) startExec(ctx context.Context, id string) error {
 	if err == nil {
 		asked = true
 		err = vm.run(ctx, p, st, guest.Offsets{}, func() {
-			vm.events.send(&events.TaskExecStarted{ContainerID: vm.id, ExecID: id, Pid: vm.pid()})
+			vm.events.Send(&events.TaskExecStarted{ContainerID: vm.id, ExecID: id, Pid: vm.pid()})
 			vm.flowOne(p)
 		})
 		if err != nil {

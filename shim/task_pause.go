@@ -138,7 +138,7 @@ func (vm *VM) settle(from, next State, event any) error {
 	}
 	err := vm.to(next)
 	if err == nil && event != nil {
-		vm.events.send(event)
+		vm.events.Send(event)
 	}
 	return err
 }

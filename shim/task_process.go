@@ -178,7 +178,7 @@ func (vm *VM) tellOOM() {
 	defer vm.mu.Unlock()
 	if !vm.oom {
 		vm.oom = true
-		vm.events.send(&events.TaskOOM{ContainerID: vm.id})
+		vm.events.Send(&events.TaskOOM{ContainerID: vm.id})
 	}
 }
 
@@ -211,7 +211,7 @@ func (vm *VM) exit(p *process, status uint32, at time.Time) {
 		id = vm.id
 	}
 	if p.started || p.id == "" {
-		vm.events.send(&events.TaskExit{
+		vm.events.Send(&events.TaskExit{
 			ContainerID: vm.id, ID: id, Pid: vm.pid(), ExitStatus: status, ExitedAt: protobuf.ToTimestamp(at),
 		})
 	}

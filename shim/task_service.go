@@ -17,6 +17,7 @@ import (
 	"godwit.dev/godwit/api/config"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/shim/events"
 )
 
 // Service is containerd's task service, version 3, for one task, and godwit's machine
@@ -24,7 +25,7 @@ import (
 type Service struct {
 	life     context.Context
 	shutdown shutdown.Service
-	events   *eventQueue
+	events   *events.Queue
 	log      *slog.Logger
 	join     func(*config.Config) (*Host, error)
 
@@ -35,11 +36,11 @@ type Service struct {
 
 // NewService is ready for the Create of its task. join makes the host that the task's
 // configuration describes.
-func NewService(ctx context.Context, p Publisher, sd shutdown.Service, join func(*config.Config) (*Host, error)) *Service {
+func NewService(ctx context.Context, p events.Publisher, sd shutdown.Service, join func(*config.Config) (*Host, error)) *Service {
 	log := slog.Default()
-	s := &Service{life: ctx, shutdown: sd, events: newEventQueue(ctx, p, log), log: log, join: join}
+	s := &Service{life: ctx, shutdown: sd, events: events.NewQueue(ctx, p, log), log: log, join: join}
 	sd.RegisterCallback(func(context.Context) error {
-		s.events.close()
+		s.events.Close()
 		return nil
 	})
 	return s

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/shim/cgroup"
 )
 
 // statsBound is how long Stats waits for the guest; after it the last figures count.
@@ -108,7 +109,7 @@ func (vm *VM) metrics(ctx context.Context) (_ any, err error) {
 	if g == nil { // no process of the container has run, or nobody has asked while one did
 		g = &agentv1.StatsResponse{}
 	}
-	c, err := costOf(j.Private)
+	c, err := cgroup.CostOf(j.Private)
 	if err != nil {
 		return nil, fmt.Errorf("stats of VM %s: %w", vm.id, err)
 	}
@@ -116,12 +117,12 @@ func (vm *VM) metrics(ctx context.Context) (_ any, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("stats of VM %s: %w", vm.id, err)
 	}
-	c.cpu = max(c.cpu, g.GetCpuUsageUsec(), used)
-	f := figures{guest: g, cost: c, ram: j.Spec.Memory}
+	c.CPU = max(c.CPU, g.GetCpuUsageUsec(), used)
+	f := cgroup.Figures{Guest: g, Cost: c, RAM: j.Spec.Memory}
 	if cgroups.Mode() == cgroups.Unified {
-		return f.v2(), nil
+		return f.V2(), nil
 	}
-	return f.v1(), nil
+	return f.V1(), nil
 }
 
 // procStats answers the fields of /proc/PID/stat after the name, the state first; none if the VMM
@@ -158,5 +159,5 @@ func (vm *VM) hostCPU() (uint64, error) {
 	if err != nil || len(f) == 0 {
 		return 0, err
 	}
-	return (number(f[11]) + number(f[12])) * 10_000, nil // USER_HZ is 100
+	return (cgroup.Number(f[11]) + cgroup.Number(f[12])) * 10_000, nil // USER_HZ is 100
 }

@@ -8,6 +8,7 @@ import (
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/shim/cgroup"
 )
 
 // silentAgent answers Stats when it is let.
@@ -100,8 +101,8 @@ func TestFigures(t *testing.T) {
 		MemoryCurrent: 30, MemoryLimit: 100, MemoryMaxUsage: 50, OomKills: 1, CpuUserUsec: 2,
 		CpuStat: map[string]uint64{"nr_throttled": 4}, Io: []*agentv1.BlockIO{{Major: 254, ReadBytes: 5, WriteBytes: 6, Reads: 7, Writes: 8}},
 	}
-	f := figures{guest: g, cost: cost{own: 7, cpu: 9, perCPU: []uint64{4000, 5000}}, ram: 1000}
-	one, two := f.v1(), f.v2()
+	f := cgroup.Figures{Guest: g, Cost: cgroup.Cost{Own: 7, CPU: 9, PerCPU: []uint64{4000, 5000}}, RAM: 1000}
+	one, two := f.V1(), f.V2()
 	if m := one.Memory.Usage; m.Usage != 37 || m.Limit != 100 || m.Max != 57 {
 		t.Errorf("v1 memory %v", m)
 	}
@@ -123,8 +124,8 @@ func TestFigures(t *testing.T) {
 	if e := two.Io.Usage; len(e) != 1 || e[0].Rbytes != 5 || e[0].Wios != 8 {
 		t.Errorf("v2 I/O %v", e)
 	}
-	f.guest.MemoryLimit = 0
-	if got := f.v2().Memory.UsageLimit; got != 1000 {
+	f.Guest.MemoryLimit = 0
+	if got := f.V2().Memory.UsageLimit; got != 1000 {
 		t.Errorf("limit without a limit %d", got)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/guest"
 	"godwit.dev/godwit/shim/bundle"
+	"godwit.dev/godwit/shim/events"
 	"godwit.dev/godwit/vmm"
 )
 
@@ -24,7 +25,7 @@ type VM struct {
 	dir           string // durable
 	bundle        *bundle.Bundle
 	log           *slog.Logger
-	events        *eventQueue
+	events        *events.Queue
 	life          context.Context // ends with the shim
 	created       chan struct{}   // closed when Create is over
 

@@ -11,6 +11,7 @@ import (
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/internal/durable"
+	"godwit.dev/godwit/shim/cgroup"
 	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/vmm"
 )
@@ -36,19 +37,19 @@ func TestUnsyncedJournalIsTakenBack(t *testing.T) {
 func TestEmptyCgroup(t *testing.T) {
 	w := newWorld(t)
 	own, shared := filepath.Join(t.TempDir(), "own"), t.TempDir()
-	if got := absent([]string{own, shared}); len(got) != 1 || got[0] != own {
+	if got := cgroup.Absent([]string{own, shared}); len(got) != 1 || got[0] != own {
 		t.Fatalf("the VM's own are %v", got)
 	}
 	id, err := w.process()
 	w.must("start process", err)
-	w.must("make cgroup", makeCgroup([]string{own}))
+	w.must("make cgroup", cgroup.Make([]string{own}))
 	pids := strconv.Itoa(os.Getpid()) + "\n0\n" + strconv.Itoa(id.PID) + "\n"
 	w.must("write", os.WriteFile(filepath.Join(own, "cgroup.procs"), []byte(pids), 0o600))
 	_ = reclaim(t.Context(), w.host(), filepath.Join(t.TempDir(), "vm"), &Journal{Phase: Own, Private: []string{own}})
 	if lives(id) {
 		t.Error("a process in the cgroup lives")
 	}
-	w.must("empty what is gone", emptyCgroup(t.Context(), []string{filepath.Join(own, "x")}))
+	w.must("empty what is gone", cgroup.Empty(t.Context(), []string{filepath.Join(own, "x")}))
 }
 
 // A Start that fails gives the network back at once, not with the Delete.

@@ -8,6 +8,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"godwit.dev/godwit/shim/cgroup"
+	"godwit.dev/godwit/shim/events"
 	"godwit.dev/godwit/vmm"
 )
 
@@ -172,30 +174,26 @@ func (vm *VM) perish(ctx context.Context) {
 	}
 }
 
-// OutOfMemory is why a VMM ended that the host killed at the limit of its cgroup, or for
-// lack of memory altogether. It is not the container's own limit, which the guest holds.
-const OutOfMemory = "vmm-out-of-memory"
-
 // starved reports, and tells, that the host has killed the VMM for its memory.
 func (vm *VM) starved(exit vmm.Exit) bool {
 	if exit.Clean || exit.Status >= 0 && exit.Status != killed {
 		return false
 	}
-	c, err := costOf(vm.noted().Private)
+	c, err := cgroup.CostOf(vm.noted().Private)
 	if err != nil {
 		vm.log.Warn("whether the host has killed the VMM for its memory is not known", "error", err)
 		return false
 	}
-	if c.oomKills <= vm.oomKills {
+	if c.OOMKills <= vm.oomKills {
 		return false
 	}
-	vm.log.Error("VMM ended", "status", exit.Status, "reason", OutOfMemory, "used", c.used, "limit", c.limit,
+	vm.log.Error("VMM ended", "status", exit.Status, "reason", events.OutOfMemory, "used", c.Used, "limit", c.Limit,
 		"remedy", "raise vm.overhead, or find what else takes the host's memory")
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	vm.endReason = OutOfMemory
+	vm.endReason = events.OutOfMemory
 	if !vm.init.exited {
-		vm.notify(StarvationTopic)
+		vm.notify(events.StarvationTopic)
 	}
 	return true
 }
@@ -213,3 +211,8 @@ func (vm *VM) grace(clean bool) time.Duration {
 }
 
 func (vm *VM) initDone() <-chan struct{} { return vm.init.done }
+
+// notify tells of the VM what containerd has no event for.
+func (vm *VM) notify(topic string) {
+	vm.events.Notify(topic, vm.id)
+}

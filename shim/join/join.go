@@ -20,6 +20,7 @@ import (
 	"godwit.dev/godwit/guest"
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim"
+	"godwit.dev/godwit/shim/cgroup"
 	"godwit.dev/godwit/shim/holder"
 	"godwit.dev/godwit/shim/memo"
 	"godwit.dev/godwit/shim/proc"
@@ -48,7 +49,7 @@ func Host(cfg *config.Config) (*shim.Host, error) {
 	}
 	h := &shim.Host{
 		Config: cfg, Driver: drivers.pick, Network: wires{}, Disks: &disks{cfg: cfg}, HostKernel: shim.HostKernel(),
-		Pool: rampool.Mount, Cgroup: shim.CgroupDirs, Slim: slim.Down,
+		Pool: rampool.Mount, Cgroup: cgroup.Dirs, Slim: slim.Down,
 		Kernel: func() (spec.Kernel, error) { return shim.GuestKernel(cfg) },
 		Dial: func(ctx context.Context, m vmm.Machine, console string, first shim.FirstCall) (shim.Agent, error) {
 			opts := guest.Options{

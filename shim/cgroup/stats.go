@@ -1,4 +1,4 @@
-package shim
+package cgroup
 
 import (
 	v1 "github.com/containerd/cgroups/v3/cgroup1/stats"
@@ -7,33 +7,34 @@ import (
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 )
 
-// figures of a VM: those of the container in the guest, and what the VM costs its host.
+// Figures of a VM: those of the container in the guest, and what the VM costs its host.
 // CPU is all that the host has spent. Memory is the container's and the own cost of VMM
 // and shim; the limit is what the user knows, that of the container.
-type figures struct {
-	guest *agentv1.StatsResponse
-	cost  cost
-	ram   uint64
+type Figures struct {
+	Guest *agentv1.StatsResponse
+	Cost  Cost
+	RAM   uint64
 }
 
-func (f figures) usage() uint64 { return f.guest.GetMemoryCurrent() + f.cost.own }
-func (f figures) peak() uint64  { return f.guest.GetMemoryMaxUsage() + f.cost.own }
+func (f Figures) usage() uint64 { return f.Guest.GetMemoryCurrent() + f.Cost.Own }
+func (f Figures) peak() uint64  { return f.Guest.GetMemoryMaxUsage() + f.Cost.Own }
 
 // limit of a container that has none is the RAM of its VM.
-func (f figures) limit() uint64 {
-	limit := f.guest.GetMemoryLimit()
-	if limit == 0 || limit > f.ram {
-		limit = f.ram
+func (f Figures) limit() uint64 {
+	limit := f.Guest.GetMemoryLimit()
+	if limit == 0 || limit > f.RAM {
+		limit = f.RAM
 	}
 	return limit
 }
 
-func (f figures) v2() *v2.Metrics {
-	g, s, c := f.guest, f.guest.GetMemoryStat(), f.guest.GetCpuStat()
+// V2 is what containerd gets on a host with cgroup version 2.
+func (f Figures) V2() *v2.Metrics {
+	g, s, c := f.Guest, f.Guest.GetMemoryStat(), f.Guest.GetCpuStat()
 	m := &v2.Metrics{
 		Pids: &v2.PidsStat{Current: g.GetPidsCurrent(), Limit: g.GetPidsLimit()},
 		CPU: &v2.CPUStat{
-			UsageUsec: f.cost.cpu, UserUsec: g.GetCpuUserUsec(), SystemUsec: g.GetCpuSystemUsec(),
+			UsageUsec: f.Cost.CPU, UserUsec: g.GetCpuUserUsec(), SystemUsec: g.GetCpuSystemUsec(),
 			NrPeriods: c["nr_periods"], NrThrottled: c["nr_throttled"], ThrottledUsec: c["throttled_usec"],
 		},
 		Memory: &v2.MemoryStat{
@@ -53,13 +54,14 @@ func (f figures) v2() *v2.Metrics {
 	return m
 }
 
-func (f figures) v1() *v1.Metrics {
-	g, s, c := f.guest, f.guest.GetMemoryStat(), f.guest.GetCpuStat()
+// V1 is what containerd gets on a host with cgroup version 1.
+func (f Figures) V1() *v1.Metrics {
+	g, s, c := f.Guest, f.Guest.GetMemoryStat(), f.Guest.GetCpuStat()
 	m := &v1.Metrics{
 		Pids: &v1.PidsStat{Current: g.GetPidsCurrent(), Limit: g.GetPidsLimit()},
 		CPU: &v1.CPUStat{
 			Usage: &v1.CPUUsage{
-				Total: f.cost.cpu * 1000, User: g.GetCpuUserUsec() * 1000, Kernel: g.GetCpuSystemUsec() * 1000, PerCPU: f.cost.perCPU,
+				Total: f.Cost.CPU * 1000, User: g.GetCpuUserUsec() * 1000, Kernel: g.GetCpuSystemUsec() * 1000, PerCPU: f.Cost.PerCPU,
 			},
 			Throttling: &v1.Throttle{Periods: c["nr_periods"], ThrottledPeriods: c["nr_throttled"], ThrottledTime: c["throttled_usec"] * 1000},
 		},

@@ -1,4 +1,4 @@
-package shim
+package cgroup
 
 import (
 	"context"
@@ -32,9 +32,9 @@ func members(dir string) (pids []int, err error) {
 	return pids, nil
 }
 
-// absent answers the directories that are not there: a cgroup that Create finds is not
+// Absent answers the directories that are not there: a cgroup that Create finds is not
 // the VM's alone.
-func absent(dirs []string) []string {
+func Absent(dirs []string) []string {
 	var out []string
 	for _, d := range dirs {
 		if _, err := os.Stat(d); errors.Is(err, os.ErrNotExist) {
@@ -44,61 +44,8 @@ func absent(dirs []string) []string {
 	return out
 }
 
-// alone answers those of a VM's private directories that no other VM of the node is in: one
-// that was made for the VM in dir may have been named by a later one too, which lives on.
-// As a rule nobody is left in them, and no journal is read. A journal that cannot be read may be
-// of such a VM: the error, and nobody in the directories is to be ended.
-func alone(dir string, private []string) ([]string, error) {
-	if left, err := strangers(private); len(left) == 0 || err != nil {
-		return private, err
-	}
-	vms, err := directories(filepath.Dir(filepath.Dir(dir)))
-	if err != nil {
-		return nil, fmt.Errorf("look whose a cgroup is: %w", err)
-	}
-	private = slices.Clone(private)
-	for _, other := range vms {
-		if other == dir {
-			continue
-		}
-		j, err := loadJournal(other)
-		if errdefs.IsNotFound(err) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("look whose a cgroup is: %w", err)
-		}
-		private = slices.DeleteFunc(private, func(d string) bool { return slices.Contains(j.Cgroup, d) })
-	}
-	return private, nil
-}
-
-// directories of the VMs below root, in which each namespace has one. What goes meanwhile is left
-// out; what is no directory is none.
-func directories(root string) (dirs []string, err error) {
-	namespaces, err := os.ReadDir(root)
-	if err != nil {
-		return nil, err
-	}
-	for _, ns := range namespaces {
-		vms, err := os.ReadDir(filepath.Join(root, ns.Name()))
-		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		for _, vm := range vms {
-			if vm.IsDir() {
-				dirs = append(dirs, filepath.Join(root, ns.Name(), vm.Name()))
-			}
-		}
-	}
-	return dirs, nil
-}
-
-// strangers are the processes in the directories but the caller.
-func strangers(dirs []string) (ids []proc.ID, err error) {
+// Strangers are the processes in the directories but the caller.
+func Strangers(dirs []string) (ids []proc.ID, err error) {
 	for _, d := range dirs {
 		pids, err := members(d)
 		if err != nil {
@@ -128,11 +75,11 @@ func strangers(dirs []string) (ids []proc.ID, err error) {
 	return ids, nil
 }
 
-// emptyCgroup kills what runs in the directories: a VMM that was started and, its shim
+// Empty kills what runs in the directories: a VMM that was started and, its shim
 // being killed, never written down. The caller itself leaves.
-func emptyCgroup(ctx context.Context, dirs []string) error {
-	errs := []error{leave(dirs, os.Getpid())}
-	left, err := strangers(dirs)
+func Empty(ctx context.Context, dirs []string) error {
+	errs := []error{Leave(dirs, os.Getpid())}
+	left, err := Strangers(dirs)
 	if err != nil {
 		errs = append(errs, fmt.Errorf("empty cgroup: %w", err))
 	}
@@ -148,8 +95,8 @@ const (
 	busyPause = 5 * time.Millisecond
 )
 
-// removeCgroup removes the directories themselves; their parents may be others'.
-func removeCgroup(dirs []string) error {
+// Remove removes the directories themselves; their parents may be others'.
+func Remove(dirs []string) error {
 	var errs []error
 	for _, d := range dirs {
 		err := os.Remove(d)

@@ -1,4 +1,7 @@
-package shim
+// Package cgroup has the task's cgroup on the host, of version 1 or 2. It holds what the VM
+// costs: VMM, shim, pause process and workers. Its limit is that of the whole VM; the
+// container's own limits hold inside the guest.
+package cgroup
 
 import (
 	"errors"
@@ -14,10 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The task's cgroup on the host holds what the VM costs: VMM, shim, holder and workers.
-// Its limit is that of the whole VM; the container's own limits hold inside the guest.
-
-const cgroupRoot = "/sys/fs/cgroup"
+const root = "/sys/fs/cgroup"
 
 // controllers of cgroup v1 that account for a VM, and those of v2 that do.
 var (
@@ -27,14 +27,15 @@ var (
 
 const procsFile = "cgroup.procs"
 
-// CgroupDirs names the host's cgroup of a task: where path says, which may have
+// Dirs names the host's cgroup of a task: where path says, which may have
 // systemd's form slice:prefix:name, else below godwit's own. Unavailable says that it cannot be
 // told which controllers the host has.
-func CgroupDirs(path, namespace, id string) ([]string, error) {
-	return cgroupDirs(cgroupRoot, cgroups.Mode() == cgroups.Unified, path, namespace, id)
+func Dirs(path, namespace, id string) ([]string, error) {
+	return DirsBelow(root, cgroups.Mode() == cgroups.Unified, path, namespace, id)
 }
 
-func cgroupDirs(root string, unified bool, path, namespace, id string) ([]string, error) {
+// DirsBelow is Dirs on a host whose hierarchies are mounted below root.
+func DirsBelow(root string, unified bool, path, namespace, id string) ([]string, error) {
 	if path == "" {
 		path = filepath.Join("/godwit", namespace+"."+id)
 	}
@@ -74,9 +75,9 @@ func slicePath(slice string) string {
 	return path
 }
 
-// makeCgroup makes the directories and, where controllers are handed down by hand, has
+// Make makes the directories and, where controllers are handed down by hand, has
 // them there.
-func makeCgroup(dirs []string) error {
+func Make(dirs []string) error {
 	for _, d := range dirs {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return fmt.Errorf("make cgroup: %w", err)
@@ -104,9 +105,9 @@ func ancestors(dir string) (all []string) {
 	}
 }
 
-// limitMemory bounds what the cgroup takes. NotExist says that the host has no
+// LimitMemory bounds what the cgroup takes. NotExist says that the host has no
 // controller for it.
-func limitMemory(dirs []string, bytes uint64) error {
+func LimitMemory(dirs []string, bytes uint64) error {
 	for _, d := range dirs {
 		for _, name := range []string{"memory.max", "memory.limit_in_bytes"} {
 			err := os.WriteFile(filepath.Join(d, name), []byte(strconv.FormatUint(bytes, 10)), 0)
@@ -121,8 +122,8 @@ func limitMemory(dirs []string, bytes uint64) error {
 	return fmt.Errorf("limit memory of cgroup: no memory controller: %w", os.ErrNotExist)
 }
 
-// join puts a process into the cgroup.
-func join(dirs []string, pid int) error {
+// Join puts a process into the cgroup.
+func Join(dirs []string, pid int) error {
 	for _, d := range dirs {
 		if err := os.WriteFile(filepath.Join(d, procsFile), []byte(strconv.Itoa(pid)), 0o600); err != nil {
 			return fmt.Errorf("join cgroup: %w", err)
@@ -131,9 +132,9 @@ func join(dirs []string, pid int) error {
 	return nil
 }
 
-// leave puts a process that is in the cgroup at the top of the hierarchy. Where it came
+// Leave puts a process that is in the cgroup at the top of the hierarchy. Where it came
 // from may be gone: containerd's own cgroup ends with its service.
-func leave(dirs []string, pid int) error {
+func Leave(dirs []string, pid int) error {
 	var errs []error
 	for _, d := range dirs {
 		above := ancestors(d)
@@ -142,7 +143,7 @@ func leave(dirs []string, pid int) error {
 			continue
 		}
 		if err == nil {
-			err = toTop(above[len(above)-1], pid, join)
+			err = toTop(above[len(above)-1], pid, Join)
 		}
 		errs = append(errs, err)
 	}

@@ -1,4 +1,6 @@
-package shim
+// Package events publishes a shim's events to containerd, in their order and from one
+// goroutine: while containerd is away they wait.
+package events
 
 import (
 	"context"
@@ -26,10 +28,10 @@ const (
 	eventsClose = 5 * time.Second
 )
 
-// eventQueue publishes from one goroutine, so that a slow containerd neither blocks a
+// Queue publishes from one goroutine, so that a slow containerd neither blocks a
 // call nor changes the order. While containerd is away, for a restart, the queue waits
 // with its first event.
-type eventQueue struct {
+type Queue struct {
 	publisher Publisher
 	log       *slog.Logger
 	wake      chan struct{}
@@ -42,8 +44,8 @@ type eventQueue struct {
 	away    bool // the last try found nobody
 }
 
-func newEventQueue(ctx context.Context, p Publisher, log *slog.Logger) *eventQueue {
-	q := &eventQueue{
+func NewQueue(ctx context.Context, p Publisher, log *slog.Logger) *Queue {
+	q := &Queue{
 		publisher: p, log: log, wake: make(chan struct{}, 1),
 		closing: make(chan struct{}), done: make(chan struct{}),
 	}
@@ -51,7 +53,8 @@ func newEventQueue(ctx context.Context, p Publisher, log *slog.Logger) *eventQue
 	return q
 }
 
-func (q *eventQueue) send(event any) {
+// Send never blocks; after Close it does nothing.
+func (q *Queue) Send(event any) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
@@ -68,10 +71,10 @@ func (q *eventQueue) send(event any) {
 	}
 }
 
-// close returns when what was sent has been published, or, after one more try, found
+// Close returns when what was sent has been published, or, after one more try, found
 // nobody: a containerd that was away may be the one that asks this shim to leave. It
 // returns after a bound in any case.
-func (q *eventQueue) close() {
+func (q *Queue) Close() {
 	q.mu.Lock()
 	if !q.closed {
 		q.closed = true
@@ -86,7 +89,7 @@ func (q *eventQueue) close() {
 	}
 }
 
-func (q *eventQueue) run(ctx context.Context) {
+func (q *Queue) run(ctx context.Context) {
 	defer close(q.done)
 	for {
 		event, closed := q.take()
@@ -115,7 +118,7 @@ func (q *eventQueue) run(ctx context.Context) {
 }
 
 // take removes the first event, or answers nil.
-func (q *eventQueue) take() (event any, closed bool) {
+func (q *Queue) take() (event any, closed bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.waiting) > 0 {
@@ -126,7 +129,7 @@ func (q *eventQueue) take() (event any, closed bool) {
 
 // publish reports whether the event is done with. One that found nobody is the first
 // again.
-func (q *eventQueue) publish(ctx context.Context, event any) bool {
+func (q *Queue) publish(ctx context.Context, event any) bool {
 	message := event
 	if own, ok := event.(notice); ok {
 		message = own.TaskOOM
@@ -152,15 +155,18 @@ type notice struct {
 	*events.TaskOOM
 }
 
+// OutOfMemory is why a VMM ended that the host killed at the limit of its cgroup, or for
+// lack of memory altogether. It is not the container's own limit, which the guest holds.
+const OutOfMemory = "vmm-out-of-memory"
+
+// Notify tells of a task what containerd has no event for.
+func (q *Queue) Notify(topic, id string) { q.Send(notice{topic, &events.TaskOOM{ContainerID: id}}) }
+
 // Topics of the notices.
 const (
 	StarvationTopic = "/godwit/" + OutOfMemory // an OOM of the VMM on its host, which is none of the container
 	WaitsTopic      = "/godwit/waits-for-ram"  // a VM whose RAM comes while it runs waits for what cannot be read
 )
-
-func (vm *VM) notify(topic string) {
-	vm.events.send(notice{topic, &events.TaskOOM{ContainerID: vm.id}})
-}
 
 func topic(event any) string {
 	switch e := event.(type) {

@@ -1,4 +1,4 @@
-package shim
+package events
 
 import (
 	"context"
@@ -60,12 +60,12 @@ func TestEventsKeepTheirOrder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := &awayPublisher{errs: c.errs}
-				q := newEventQueue(t.Context(), p, slog.New(slog.DiscardHandler))
+				q := NewQueue(t.Context(), p, slog.New(slog.DiscardHandler))
 				for _, id := range []string{"a", "b", "c"} {
-					q.send(&events.TaskExecAdded{ExecID: id})
+					q.Send(&events.TaskExecAdded{ExecID: id})
 				}
 				time.Sleep(time.Minute)
-				q.close()
+				q.Close()
 				synctest.Wait()
 				if diff := cmp.Diff(c.want, p.all()); diff != "" {
 					t.Errorf("events (-want +got):\n%s", diff)
@@ -94,19 +94,19 @@ func TestEventsClose(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := &awayPublisher{delay: c.delay, errs: c.errs}
-				q := newEventQueue(t.Context(), p, slog.New(slog.DiscardHandler))
+				q := NewQueue(t.Context(), p, slog.New(slog.DiscardHandler))
 				for range 10 {
-					q.send(&events.TaskExecAdded{})
+					q.Send(&events.TaskExecAdded{})
 				}
 				time.Sleep(c.before)
 				begun := time.Now()
-				q.close()
+				q.Close()
 				if took := time.Since(begun); took != c.took {
 					t.Errorf("close took %v, want %v", took, c.took)
 				}
-				q.send(&events.TaskExecAdded{}) // goes nowhere
+				q.Send(&events.TaskExecAdded{}) // goes nowhere
 				<-q.done
-				q.close()
+				q.Close()
 				if got := len(p.all()); got != c.want {
 					t.Errorf("%d events arrived, want %d", got, c.want)
 				}
@@ -127,9 +127,9 @@ func make20(err error) []error {
 func TestEventsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &awayPublisher{delay: time.Minute, errs: []error{errdefs.ErrUnavailable}}
-		q := newEventQueue(t.Context(), p, slog.New(slog.DiscardHandler))
+		q := NewQueue(t.Context(), p, slog.New(slog.DiscardHandler))
 		for range 2 * maxEvents {
-			q.send(&events.TaskExecAdded{})
+			q.Send(&events.TaskExecAdded{})
 		}
 		q.mu.Lock()
 		kept := len(q.waiting)
@@ -137,7 +137,7 @@ func TestEventsBounded(t *testing.T) {
 		if kept > maxEvents {
 			t.Errorf("%d events are kept, want at most %d", kept, maxEvents)
 		}
-		q.close()
+		q.Close()
 		<-q.done
 	})
 }

@@ -1,0 +1,56 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/shim/cgroup"
+	"godwit.dev/godwit/shim/steps"
+	"godwit.dev/godwit/snapshot"
+	"godwit.dev/godwit/snapshot/format"
+)
+
+// shimOverhead is the memory of a shim, its holder and its loggers.
+const shimOverhead = 64 << 20
+
+// memoryCap is what the whole VM may take on its host: RAM, and what it costs beside it.
+func (vm *VM) memoryCap() uint64 {
+	ram, cfg := vm.spec().Memory, vm.host.Config
+	if cfg.VM.Overhead != 0 {
+		return ram + uint64(cfg.VM.Overhead)
+	}
+	tables := ram / 64 // of the VMM's mapping and of the file, twice what they are
+	// A worker's garbage collector may let its buffers grow to twice their size.
+	return ram + tables + vm.overhead + shimOverhead + 2*uint64(cfg.Worker.Memory) + pageCost(vm.spec())
+}
+
+// pageCost is what a worker knows about the pages of a VM.
+func pageCost(sp *spec.Spec) uint64 {
+	bytes := sp.Memory
+	for _, d := range sp.Disks {
+		if !d.ReadOnly {
+			bytes += uint64(d.Size)
+		}
+	}
+	return bytes / format.PageSize * snapshot.PageCost
+}
+
+// enter makes the task's cgroup and moves the shim into it: what it starts from here on
+// is there too. A cgroup that was there before has the limit that its owner gave it.
+func (c *creation) enter(context.Context, *steps.Undo) error {
+	j := c.vm.noted()
+	if err := cgroup.Make(j.Cgroup); err != nil {
+		return err
+	}
+	if len(j.Private) > 0 {
+		err := cgroup.LimitMemory(j.Private, c.vm.memoryCap())
+		if errors.Is(err, os.ErrNotExist) {
+			c.vm.log.Warn("the VM has no memory limit on this host", "error", err)
+		} else if err != nil {
+			return err
+		}
+	}
+	return cgroup.Join(j.Cgroup, os.Getpid())
+}

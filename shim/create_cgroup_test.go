@@ -1,0 +1,155 @@
+package shim
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/shim/cgroup"
+	"godwit.dev/godwit/shim/events"
+	"godwit.dev/godwit/snapshot"
+	"godwit.dev/godwit/snapshot/format"
+)
+
+// files makes a tree of files; a name that ends in / is a directory.
+func files(t *testing.T, root string, content map[string]string) {
+	t.Helper()
+	for name, text := range content {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if filepath.Base(name) == "." || name[len(name)-1] == '/' {
+			if err := os.MkdirAll(path, 0o700); err != nil {
+				t.Fatal(err)
+			}
+		} else if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func content(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// What a worker knows of each page is granted to the task: of RAM and of disks that are written to.
+func TestMemoryCapCountsPages(t *testing.T) {
+	w := newWorld(t)
+	w.must("create", w.create())
+	vm, _ := w.service.the()
+	sp := vm.spec()
+	pages := sp.Memory / format.PageSize
+	for _, d := range sp.Disks {
+		if !d.ReadOnly {
+			pages += uint64(d.Size) / format.PageSize
+		}
+	}
+	w.cfg.VM.Overhead = 0
+	others := sp.Memory + sp.Memory/64 + vm.overhead + shimOverhead + 2*uint64(w.cfg.Worker.Memory)
+	if diff := cmp.Diff(others+pages*snapshot.PageCost, vm.memoryCap()); diff != "" {
+		t.Error(diff)
+	}
+	one := pageCost(&spec.Spec{Memory: 1 << 30, Disks: []spec.Disk{{Size: 1 << 30}, {Size: 1 << 40, ReadOnly: true}}})
+	if diff := cmp.Diff(uint64(2<<30)/format.PageSize*snapshot.PageCost, one); diff != "" {
+		t.Error(diff)
+	}
+	w.must("delete", w.delete())
+}
+
+// The shim lives in the task's cgroup from Create to Delete, under a limit of RAM and
+// overhead; one that was there before keeps its owner's limit and stays.
+func TestTaskCgroup(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		w := newWorld(t)
+		root := t.TempDir()
+		files(t, root, map[string]string{"cgroup.procs": ""})
+		dir := filepath.Join(root, "vm")
+		if shared {
+			files(t, root, map[string]string{"vm/cgroup.procs": ""})
+		}
+		w.cgroup = []string{dir}
+		w.cfg.VM.Overhead = 100 << 20
+		w.must("create", w.create())
+		self := strconv.Itoa(os.Getpid())
+		if got := content(t, filepath.Join(dir, "cgroup.procs")); got != self {
+			t.Errorf("members %q, want the shim, %s", got, self)
+		}
+		limit, err := os.ReadFile(filepath.Join(dir, "memory.max"))
+		if shared != errors.Is(err, os.ErrNotExist) || !shared && string(limit) != strconv.Itoa((512+100)<<20) {
+			t.Errorf("shared %v: limit %q, %v", shared, limit, err)
+		}
+		if !shared { // a real one has no files that could be in the way
+			w.must("empty", os.Remove(filepath.Join(dir, "memory.max")))
+		}
+		vm, _ := w.service.the()
+		if err := cgroup.Leave(vm.noted().Cgroup, os.Getpid()); err != nil || content(t, filepath.Join(root, "cgroup.procs")) != self {
+			t.Errorf("leave: %v", err)
+		}
+		w.must("empty", os.Remove(filepath.Join(dir, "cgroup.procs")))
+		w.must("delete", w.delete())
+		if _, err := os.Stat(dir); shared == errors.Is(err, os.ErrNotExist) {
+			t.Errorf("shared %v: the cgroup after the delete: %v", shared, err)
+		}
+	}
+}
+
+// A VMM that the host killed for its memory is told by another event than a container
+// that met its own limit, and by its own reason.
+func TestStarvedVMM(t *testing.T) {
+	w := newWorld(t)
+	root := t.TempDir()
+	files(t, root, map[string]string{"cgroup.procs": ""})
+	dir := filepath.Join(root, "vm")
+	w.cgroup = []string{dir}
+	w.running()
+	files(t, dir, map[string]string{"memory.events": "oom_kill 1\n"})
+	w.must("kill VMM", w.machine.Kill(t.Context()))
+	if got := w.wait(""); got != killed {
+		t.Errorf("exit status %d", got)
+	}
+	want := []string{"/tasks/create", "/tasks/start", events.StarvationTopic, "/tasks/exit"}
+	if !eventually(func() bool { return slices.Equal(w.events.all(), want) }) {
+		t.Errorf("events %v, want %v", w.events.all(), want)
+	}
+	vm, _ := w.service.the()
+	if vm.endReason != events.OutOfMemory {
+		t.Errorf("the VMM ended for %q", vm.endReason)
+	}
+}
+
+// Two VMs may be given the same cgroup. The first one made it; its end is not the end of
+// the second.
+func TestReclaimSparesAnotherVMInTheCgroup(t *testing.T) {
+	w := newWorld(t)
+	first, second := w.cfg.VMDir("ns", "first"), w.cfg.VMDir("other", "second")
+	id, err := w.process()
+	w.must("start process", err)
+	root := t.TempDir()
+	files(t, root, map[string]string{"cgroup.procs": "", "vms/cgroup.procs": strconv.Itoa(id.PID)})
+	dirs := []string{filepath.Join(root, "vms")}
+	w.must("write journal", (&Journal{Phase: Own, Cgroup: dirs}).store(second))
+	j := &Journal{Phase: Own, Cgroup: dirs, Private: dirs}
+	w.must("write journal", j.store(first))
+	w.must("reclaim the first", reclaim(t.Context(), w.host(), first, j))
+	if _, err := os.Stat(dirs[0]); err != nil || !lives(id) {
+		t.Errorf("the second VM's process is alive: %v; its cgroup: %v", lives(id), err)
+	}
+	w.must("forget the second", os.RemoveAll(second))
+	w.must("write journal", j.store(first))
+	_ = reclaim(t.Context(), w.host(), first, j) // a directory with a file in it stays
+	if lives(id) {
+		t.Error("what a VM left in its own cgroup lives")
+	}
+}
