@@ -19,9 +19,12 @@ import (
 // see (slots, serials, MACs, sizes) must be equal on both sides of a restore; paths and
 // descriptors may differ.
 type Config struct {
-	Name    string // in logs
-	Dir     string // private directory of this incarnation: sockets, logs; exists
-	NetNS   string // path of the network namespace that the process is started in; empty: the caller's
+	Name string // in logs
+	Dir  string // private directory of this incarnation: sockets, logs; exists
+	// NetNS is the path of the network namespace that the process is started in. Empty: one of
+	// its own, in which there is nothing; the caller's where nobody is root, or a VMM that needs
+	// to see the tap of a NIC starts with one. A NIC that is added later has its tap in NetNS.
+	NetNS   string
 	Machine string // QEMU's versioned machine name; empty: the driver's default
 	CPU     string // QEMU's CPU model; empty: the driver's default
 	Memory  uint64 // bytes

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -110,8 +109,8 @@ func TestConfinedPrivateFiles(t *testing.T) {
 		}
 		return path
 	}
-	open := func(path string, flag int) *os.File {
-		f, err := os.OpenFile(path, flag, 0)
+	open := func(path string) *os.File {
+		f, err := os.Open(path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -123,20 +122,15 @@ func TestConfinedPrivateFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	env.Kernel = closed("kernel", kernel)
-	out, err := exec.Command("losetup", "--find", "--show", closed("image", make([]byte, 1<<20))).CombinedOutput()
+	loop, err := vmmtest.Loop(closed("image", make([]byte, 1<<20)))
 	if err != nil {
-		t.Fatalf("make a loop device: %v: %s", err, out)
+		t.Fatal(err)
 	}
-	loop := strings.TrimSpace(string(out))
-	t.Cleanup(func() {
-		if out, err := exec.Command("losetup", "--detach", loop).CombinedOutput(); err != nil {
-			t.Errorf("%v: %s", err, out)
-		}
-	})
+	t.Cleanup(func() { loop.Close() })
 	m := startReal(t, env, func(c *vmm.Config) {
 		c.Disks = []vmm.Disk{
-			{ID: "layer", Serial: "layer", Slot: FirstDiskSlot, ReadOnly: true, File: open(closed("layer", make([]byte, 1<<20)), os.O_RDONLY)},
-			{ID: "rw", Serial: "rw", Slot: FirstDiskSlot + 1, File: open(loop, os.O_RDWR)},
+			{ID: "layer", Serial: "layer", Slot: FirstDiskSlot, ReadOnly: true, File: open(closed("layer", make([]byte, 1<<20)))},
+			{ID: "rw", Serial: "rw", Slot: FirstDiskSlot + 1, File: loop},
 		}
 	})
 	if err := m.Resume(t.Context()); err != nil {

@@ -122,6 +122,8 @@ func (d *Driver) launch(cfg vmm.Config, f *files, plan *plan) (_ *Machine, err e
 		Args: []string{binary, "--api-socket", "fd=" + f.api, "--event-monitor", "fd=" + f.events, "--seccomp", "true"},
 		FDs:  f.FDs(), Out: f.console, Log: f.log, NetNS: cfg.NetNS, Cgroup: cfg.Cgroup, User: f.user,
 		Confined: d.confined(), Device: d.host.Device, Userfault: cfg.Track,
+		// It asks for the MTU of a tap by the tap's name.
+		Offline: cfg.NetNS == "" && len(cfg.NICs) == 0 && d.confined(),
 	}.Start()
 	if err != nil {
 		return nil, errors.Join(err, events.Close())

@@ -22,19 +22,20 @@ import (
 // ends in time, with an error of a class if it fails, and nothing stays.
 func TestKilled(t *testing.T) {
 	env := realEnv(t)
-	state := pausedState(t, env)
+	state, ram := pausedState(t, env)
 	for _, life := range [][]step{{booted[0], booted[3], booted[4]}, {booted[0], booted[2]}, restored(state)[:2]} {
 		for i, s := range life {
 			for _, after := range []time.Duration{0, 5 * time.Millisecond, 50 * time.Millisecond} {
 				t.Run(life[0].name+"/"+s.name+"/"+after.String(), func(t *testing.T) {
-					killedAt(t, env, life[:i], s, after)
+					killedAt(t, env, ram, life[:i], s, after)
 				})
 			}
 		}
 	}
 }
 
-func killedAt(t *testing.T, env vmmtest.Env, before []step, s step, after time.Duration) {
+// killedAt restores with RAM of that content: a guest without it would end by itself.
+func killedAt(t *testing.T, env vmmtest.Env, ram []byte, before []step, s step, after time.Duration) {
 	env.Dir = filepath.Join(env.Dir, "k")
 	if err := os.Mkdir(env.Dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -49,6 +50,9 @@ func killedAt(t *testing.T, env vmmtest.Env, before []step, s step, after time.D
 	m := startReal(t, env, func(c *vmm.Config) {
 		if len(before) == 0 && s.name == "load" || len(before) > 0 && before[0].name == "load" {
 			c.Incoming, c.Kernel, c.Initrd = true, "", ""
+			if _, err := c.RAM.WriteAt(ram, 0); err != nil {
+				t.Fatal(err)
+			}
 		}
 	})
 	for _, b := range before {
@@ -80,8 +84,8 @@ func killedAt(t *testing.T, env vmmtest.Env, before []step, s step, after time.D
 	}
 }
 
-// pausedState is the state of a VM without devices that has run for a moment.
-func pausedState(t *testing.T, env vmmtest.Env) []byte {
+// pausedState is the state of a VM without devices that has run for a moment, and its RAM.
+func pausedState(t *testing.T, env vmmtest.Env) (state, ram []byte) {
 	t.Helper()
 	env.Dir = filepath.Join(env.Dir, "s")
 	if err := os.Mkdir(env.Dir, 0o700); err != nil {
@@ -95,17 +99,20 @@ func pausedState(t *testing.T, env vmmtest.Env) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if ram, err = os.ReadFile(filepath.Join(env.Dir, "ram")); err != nil {
+		t.Fatal(err)
+	}
 	if err := m.Kill(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	return state
+	return state, ram
 }
 
 // TestOtherCPU: the state of a VM whose CPU had what this one has not is refused, and the
 // same state as it was is taken.
 func TestOtherCPU(t *testing.T) {
 	env := realEnv(t)
-	state := pausedState(t, env)
+	state, _ := pausedState(t, env)
 	try := func(dir string, state []byte) error {
 		env := env
 		env.Dir = filepath.Join(env.Dir, dir)

@@ -21,13 +21,16 @@ type Launch struct {
 	Out    *os.File // standard output; nil: Log
 	Log    *os.File // standard error
 	FDs    []int    // numbered from FirstFD on
-	NetNS  string   // path; empty: the caller's
+	NetNS  string   // path; empty: the caller's, unless Offline
 	Cgroup []string
 	User   User
 	// Confined gives it mounts, pids and System V IPC of its own. It sees the host's files
 	// until Seal, and of /dev what a VMM needs: Device, the path of one node, is its user's.
 	Confined bool
 	Device   string
+	// Offline gives it a network namespace of its own, in which there is nothing: no link that is
+	// up, no address, no abstract unix socket of the host's. It takes root.
+	Offline bool
 	// Userfault has the process hold a userfaultfd, by which its memory can be tracked. Where
 	// it cannot be had the process starts without; Process.Untracked says why.
 	Userfault bool
@@ -97,6 +100,9 @@ func (l Launch) startHere() (*Process, error) {
 	attr.Sys = &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd, Ptrace: l.traced(), Credential: l.User.credential()}
 	if l.Confined {
 		attr.Sys.Cloneflags = syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC
+	}
+	if l.Offline {
+		attr.Sys.Cloneflags |= syscall.CLONE_NEWNET
 	}
 	pid, err := syscall.ForkExec(program, l.Args, attr)
 	if err != nil {

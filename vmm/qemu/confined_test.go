@@ -101,8 +101,8 @@ func TestConfinedPrivateFiles(t *testing.T) {
 		}
 		return path
 	}
-	open := func(path string, flag int) *os.File {
-		f, err := os.OpenFile(path, flag, 0)
+	open := func(path string) *os.File {
+		f, err := os.Open(path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,21 +113,16 @@ func TestConfinedPrivateFiles(t *testing.T) {
 	if err := os.Truncate(image, 8<<20); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command("losetup", "--find", "--show", image).CombinedOutput()
+	loop, err := vmmtest.Loop(image)
 	if err != nil {
-		t.Fatalf("make a loop device: %v: %s", err, out)
+		t.Fatal(err)
 	}
-	loop := strings.TrimSpace(string(out))
-	t.Cleanup(func() {
-		if out, err := exec.Command("losetup", "--detach", loop).CombinedOutput(); err != nil {
-			t.Errorf("%v: %s", err, out)
-		}
-	})
+	t.Cleanup(func() { loop.Close() })
 	startConfined(t, env, true, func(c *vmm.Config) {
 		c.Kernel, c.Initrd = closed("kernel", c.Kernel), closed("initrd", c.Initrd)
 		c.Disks = []vmm.Disk{
-			{ID: "layer", Serial: "layer", Slot: FirstDiskSlot, ReadOnly: true, File: open(c.Initrd, os.O_RDONLY)},
-			{ID: "rw", Serial: "rw", Slot: FirstDiskSlot + 1, File: open(loop, os.O_RDWR)},
+			{ID: "layer", Serial: "layer", Slot: FirstDiskSlot, ReadOnly: true, File: open(c.Initrd)},
+			{ID: "rw", Serial: "rw", Slot: FirstDiskSlot + 1, File: loop},
 		}
 	})
 }

@@ -135,6 +135,7 @@ func (d *Driver) launch(cfg vmm.Config, accel, control string) (_ *process.Proce
 	l := process.Launch{
 		Args: d.line(cfg, accel, f), FDs: f.FDs(), Log: log, NetNS: cfg.NetNS, Cgroup: cfg.Cgroup, User: f.user,
 		Confined: d.confined(), Device: device, Userfault: cfg.Track, Waits: cfg.Waits,
+		Offline: cfg.NetNS == "" && d.confined(), // taps are descriptors, wherever they lie
 	}
 	l.Args[0] = binary
 	if d.ModuleDir != "" {

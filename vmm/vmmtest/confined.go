@@ -16,7 +16,8 @@ import (
 )
 
 // Confined (N-46) tells whether every thread of a VMM is its user's, has no rights beyond,
-// and can gain none, and whether the process is alone: among pids, mounts and System V IPC. Those that filter accepts have a filter for their calls; nil: all.
+// and can gain none, and whether the process is alone: among pids, mounts, System V IPC and, as a VM without a NIC, on the
+// network. Those that filter accepts have a filter for their calls; nil: all.
 func Confined(pid, user int, filtered func(thread string) bool) error {
 	paths, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
 	if err != nil || len(paths) < 2 {
@@ -52,7 +53,7 @@ func Confined(pid, user int, filtered func(thread string) bool) error {
 func alone(pid int) error {
 	var errs []error
 	of := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	for _, ns := range []string{"pid", "mnt", "ipc"} {
+	for _, ns := range []string{"pid", "mnt", "ipc", "net"} {
 		mine, err := os.Readlink("/proc/self/ns/" + ns)
 		theirs, other := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", pid, ns))
 		if err := errors.Join(err, other); err != nil || mine == theirs {

@@ -75,11 +75,15 @@ func nics(ctx context.Context, b *bench) error {
 }
 
 func nicAfterRestore(ctx context.Context, b *bench) error {
-	v, nic, err := b.bootAndRemove(ctx)
+	v, _, err := b.bootAndRemove(ctx)
 	if err != nil {
 		return err
 	}
-	w, _, err := b.move(ctx, v, nil)
+	w, _, err := b.move(ctx, v, func(w *vm) error { return w.enter(b) })
+	if err != nil {
+		return err
+	}
+	nic, err := w.addNIC(b)
 	if err != nil {
 		return err
 	}
