@@ -46,10 +46,11 @@ func attach(ctx context.Context, path string, owner Owner, links []Link, fail fu
 	if host {
 		return nil, fmt.Errorf("attach network of %s: namespace %q is the node's own: %w", owner.VM, path, errdefs.ErrFailedPrecondition)
 	}
-	s, err := openSession(path)
+	s, err := lockedSession(ctx, path)
 	if err != nil {
 		return nil, fmt.Errorf("attach network of %s: %w", owner.VM, err)
 	}
+	defer s.unlock()
 	s.fail = fail
 	a := &Attachment{s: s, links: slices.Clone(links), files: map[string]*os.File{}}
 	if err := a.claim(ctx, alias); err != nil {
@@ -65,7 +66,7 @@ func attach(ctx context.Context, path string, owner Owner, links []Link, fail fu
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
 		s.fail = nil
-		return nil, fmt.Errorf("attach network of %s: %w", owner.VM, errors.Join(err, a.Detach(undo)))
+		return nil, fmt.Errorf("attach network of %s: %w", owner.VM, errors.Join(err, s.detach(undo, links), a.Close()))
 	}
 	s.fail = nil
 	return a, nil
@@ -78,7 +79,7 @@ func (a *Attachment) claim(ctx context.Context, alias string) error {
 		tap, fresh, err := a.s.claim(ctx, name, flags, alias)
 		if err != nil {
 			for _, name := range made {
-				err = errors.Join(err, a.s.deleteTap(name))
+				err = errors.Join(err, a.s.deleteTapOf(Link{Owner: alias}, name))
 			}
 			return nil, err
 		}

@@ -33,7 +33,10 @@ func Open(ctx context.Context, netnsPath string, links []Link) (*Attachment, err
 	}
 	a := &Attachment{s: s, links: slices.Clone(links), files: map[string]*os.File{}}
 	for _, l := range links {
-		_, _, err := s.pair(l)
+		_, tap, err := s.pair(l)
+		if err == nil {
+			err = l.mine(tap)
+		}
 		if err = errors.Join(err, ctx.Err()); err != nil {
 			a.Close()
 			return nil, fmt.Errorf("open network in %s: %w", netnsPath, err)
@@ -58,21 +61,28 @@ func (a *Attachment) Tap(i int) (*os.File, error) {
 	if i < len(a.taps) {
 		return a.taps[i], nil
 	}
-	tap, err := a.open(a.links[i].Tap, tapFlags)
+	tap, err := a.open(a.links[i], a.links[i].Tap, tapFlags)
 	if err != nil {
 		return nil, fmt.Errorf("open tap %s: %w", a.links[i].Tap, err)
 	}
 	return tap, nil
 }
 
-// open answers the descriptor of a tap or sink that the Attachment keeps.
-func (a *Attachment) open(name string, flags uint16) (*os.File, error) {
+// open answers the descriptor of the link's tap or sink, which the Attachment keeps.
+func (a *Attachment) open(link Link, name string, flags uint16) (*os.File, error) {
 	if err := a.use(); err != nil {
 		return nil, err
 	}
 	defer a.mu.Unlock()
 	if f := a.files[name]; f != nil {
 		return f, nil
+	}
+	tap, err := a.s.link(name)
+	if err == nil {
+		err = link.mine(tap)
+	}
+	if err != nil {
+		return nil, err
 	}
 	f, err := a.s.openTap(name, flags)
 	if err != nil {
@@ -136,6 +146,9 @@ func (a *Attachment) each(ctx context.Context, name string, set func(Link, netli
 	for _, link := range a.links {
 		e := a.s.step(ctx, "set "+name, link.Tap, func() error {
 			l, err := a.s.link(link.Tap)
+			if err == nil {
+				err = link.mine(l)
+			}
 			if errdefs.IsNotFound(err) && name == "down" {
 				return nil
 			} else if err != nil {
@@ -175,7 +188,10 @@ func (a *Attachment) Detach(ctx context.Context) error {
 	if err := a.use(); err != nil {
 		return err
 	}
-	err := a.s.detach(ctx, a.links)
+	err := a.s.lock(ctx)
+	if err == nil {
+		err = a.s.detach(ctx, a.links)
+	}
 	a.mu.Unlock()
 	return errors.Join(err, a.Close())
 }

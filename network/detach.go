@@ -16,7 +16,7 @@ import (
 // state in between and again after success; a namespace, interface or tap that is
 // gone counts as done (S0-43), and so does one that another owner has attached since.
 func Detach(ctx context.Context, netnsPath string, links []Link) error {
-	s, err := openSession(netnsPath)
+	s, err := lockedSession(ctx, netnsPath)
 	if errdefs.IsNotFound(err) {
 		return nil
 	} else if err != nil {

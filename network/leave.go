@@ -14,7 +14,7 @@ import (
 // interfaces stay down and bare until whoever made them takes them away. May be called
 // from any state, before and after a Detach too.
 func Leave(ctx context.Context, netnsPath string, links []Link) error {
-	s, err := openSession(netnsPath)
+	s, err := lockedSession(ctx, netnsPath)
 	if errdefs.IsNotFound(err) {
 		return nil
 	} else if err != nil {

@@ -73,7 +73,7 @@ func distinct(paths []string, own os.FileInfo) ([]string, error) {
 // to them, and gives the owners it found (N-26). The addresses come back only with
 // Detach: nobody else knows them.
 func Orphans(ctx context.Context, netnsPath string, known func(Owner) bool) (removed []Owner, err error) {
-	s, err := openSession(netnsPath)
+	s, err := lockedSession(ctx, netnsPath)
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+	"github.com/vishvananda/netlink"
 )
 
 const (
@@ -49,6 +50,14 @@ func Own(owner Owner, links []Link) ([]Link, error) {
 func (l Link) others(alias string) bool {
 	_, ours := parseAlias(alias)
 	return ours && l.Owner != "" && alias != l.Owner
+}
+
+// mine is NotFound where the link's tap is gone, and another VM's has its name.
+func (l Link) mine(tap netlink.Link) error {
+	if alias := tap.Attrs().Alias; l.others(alias) {
+		return fmt.Errorf("tap %s is %s's: %w", tap.Attrs().Name, alias, errdefs.ErrNotFound)
+	}
+	return nil
 }
 
 // parseAlias is the reverse of alias; ok is false for a link that is not ours. Taps of

@@ -43,6 +43,7 @@ func openSession(path string) (*session, error) {
 }
 
 func (s *session) close() {
+	s.unlock() // a program that is about to be started may have the descriptor for a moment
 	if s.nl != nil {
 		s.nl.Close()
 	}

@@ -197,5 +197,5 @@ func (a *Attachment) sink(link Link) (*os.File, error) {
 	if link.Sink == "" {
 		return nil, fmt.Errorf("it has no sink: %w", errdefs.ErrFailedPrecondition)
 	}
-	return a.open(link.Sink, sinkFlags)
+	return a.open(link, link.Sink, sinkFlags)
 }

@@ -96,11 +96,8 @@ func control(f *os.File, request uint, value int) error {
 	return errors.Join(err, failed)
 }
 
-// deleteTap is the fence: whoever still holds the tap gets EBADFD for every frame
-// from here on. A link of that name that is not a tap of ours stays.
-func (s *session) deleteTap(name string) error { return s.deleteTapOf(Link{}, name) }
-
-// deleteTapOf deletes a tap of the link, unless another owner has made it.
+// deleteTapOf is the fence: whoever still holds the tap gets EBADFD for every frame
+// from here on. A link of that name that is no tap of ours, or another owner's, stays.
 func (s *session) deleteTapOf(link Link, name string) error {
 	l, err := s.link(name)
 	if err != nil {
@@ -114,11 +111,11 @@ func (s *session) deleteTapOf(link Link, name string) error {
 	return gone(s.nl.LinkDel(l))
 }
 
-// taken reports whether the frames of the link's interface go to the tap of another owner, who has
-// attached it since.
+// taken reports whether another owner has attached the link's interface since: its frames go to a
+// tap of that one, or are about to, which the name of the tap tells.
 func (s *session) taken(link Link, iface netlink.Link) (bool, error) {
 	targets, err := s.redirects(iface, nil)
-	if err != nil || len(targets) == 0 {
+	if err != nil {
 		return false, err
 	}
 	all, err := dump(s.nl.LinkList)
@@ -126,7 +123,7 @@ func (s *session) taken(link Link, iface netlink.Link) (bool, error) {
 		return false, fmt.Errorf("list interfaces: %w", err)
 	}
 	for _, l := range all {
-		if slices.Contains(targets, l.Attrs().Index) && link.others(l.Attrs().Alias) {
+		if (slices.Contains(targets, l.Attrs().Index) || l.Attrs().Name == link.Tap) && link.others(l.Attrs().Alias) {
 			return true, nil
 		}
 	}
