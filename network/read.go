@@ -78,6 +78,9 @@ func (s *session) read(l netlink.Link) (_ Link, ok bool, err error) {
 	if err := s.unredirected(l); err != nil {
 		return Link{}, false, err
 	}
+	if err := s.undivided(l); err != nil {
+		return Link{}, false, err
+	}
 	routes, err := s.routes(l)
 	if err != nil {
 		return Link{}, false, err
@@ -110,15 +113,13 @@ func guestAddresses(found []Address) []netip.Prefix {
 // usual6 is the metric that the kernel gives an IPv6 route without one (IP6_RT_PRIO_USER).
 const usual6 = 1024
 
-// guestRoutes are those of the main table that do not follow from an address; those
-// on the link come first, because a gateway may need them. Of several routes to one
+// guestRoutes are those that the guest gets; those on the link come first, because a gateway may need them. Of several routes to one
 // destination the preferred one, of the lowest metric, comes first.
 func guestRoutes(found []Route) []spec.Route {
 	var out []spec.Route
 	for _, r := range found {
 		dst := r.Destination
-		if r.Table != unix.RT_TABLE_MAIN || r.Type != unix.RTN_UNICAST ||
-			r.Protocol == unix.RTPROT_KERNEL || dst.Addr().IsLinkLocalUnicast() && dst.Addr().Is6() {
+		if !forGuest(r) {
 			continue
 		}
 		g := spec.Route{Destination: dst, Gateway: r.Gateway, Source: r.Source,
@@ -136,6 +137,13 @@ func guestRoutes(found []Route) []spec.Route {
 		return cmp.Or(b.Scope-a.Scope, a.Metric-b.Metric, strings.Compare(gateway(a), gateway(b)))
 	})
 	return out
+}
+
+// forGuest tells whether the guest gets the route: it is of the main table and follows from no address.
+func forGuest(r Route) bool {
+	dst := r.Destination.Addr()
+	return r.Table == unix.RT_TABLE_MAIN && r.Type == unix.RTN_UNICAST &&
+		r.Protocol != unix.RTPROT_KERNEL && !(dst.Is6() && dst.IsLinkLocalUnicast())
 }
 
 func gateway(r spec.Route) string {
