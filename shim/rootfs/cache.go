@@ -95,7 +95,7 @@ func (c *Cache) get(ctx context.Context, key, linked string, build func(w io.Wri
 			return Disk{}, err
 		}
 	}
-	d, err := c.build("", func(name string) string { return filepath.Join(linked, name) }, build)
+	d, err := c.build("", "", func(name string) string { return filepath.Join(linked, name) }, build)
 	if err != nil {
 		return Disk{}, err
 	}

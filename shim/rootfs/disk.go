@@ -48,7 +48,7 @@ func (c *Cache) Keep(ctx context.Context, digest string, r io.Reader, path strin
 	if err != nil {
 		return err
 	}
-	if _, err := c.take(ctx, name, r, path); err != nil {
+	if _, err := c.take(ctx, name, r, path, ""); err != nil {
 		return err
 	}
 	if err := c.evict(); err != nil {
@@ -57,8 +57,9 @@ func (c *Cache) Keep(ctx context.Context, digest string, r io.Reader, path strin
 	return nil
 }
 
-func (c *Cache) take(ctx context.Context, name string, r io.Reader, path string) (Disk, error) {
-	d, err := c.build(name, func(string) string { return path }, func(w io.Writer, _ string) error {
+// take has room made for the disk, but not by the one named keep, which it comes from.
+func (c *Cache) take(ctx context.Context, name string, r io.Reader, path, keep string) (Disk, error) {
+	d, err := c.build(name, keep, func(string) string { return path }, func(w io.Writer, _ string) error {
 		_, err := io.Copy(w, interruptible{ctx, r})
 		return err
 	})
@@ -66,8 +67,9 @@ func (c *Cache) take(ctx context.Context, name string, r io.Reader, path string)
 }
 
 // build writes an image in a scratch directory and publishes it under its digest. Where want
-// is not empty, that is the name which the content has to have. link says where a VM holds it.
-func (c *Cache) build(want string, link func(name string) string, write func(w io.Writer, scratch string) error) (_ Disk, err error) {
+// is not empty, that is the name which the content has to have; link says where a VM holds it. No
+// room is made by removing the disk named keep.
+func (c *Cache) build(want, keep string, link func(name string) string, write func(w io.Writer, scratch string) error) (_ Disk, err error) {
 	scratch, release, err := c.scratch()
 	if err != nil {
 		return Disk{}, err
@@ -80,7 +82,7 @@ func (c *Cache) build(want string, link func(name string) string, write func(w i
 	}
 	defer f.Close()
 	h := sha256.New()
-	if err := write(io.MultiWriter(f, h), scratch); err != nil {
+	if err := write(io.MultiWriter(evicting{f, c, keep}, h), scratch); err != nil {
 		return Disk{}, err
 	}
 	name := diskName(h.Sum(nil))
@@ -132,7 +134,8 @@ func (c *Cache) use(ctx context.Context, name, link string) (Disk, error) {
 }
 
 // verify takes over a disk that a build left which believed its worker. The content is
-// copied: no process can have the copy open to write.
+// copied: no process can have the copy open to write. One for whose copy there is no room is
+// given up if nobody else holds it: it is built or fetched again, in its own place.
 func (c *Cache) verify(ctx context.Context, name, link string) (Disk, error) {
 	old := c.path(unverified, name)
 	f, err := os.OpenFile(old, os.O_RDONLY|unix.O_NOFOLLOW, 0)
@@ -140,7 +143,19 @@ func (c *Cache) verify(ctx context.Context, name, link string) (Disk, error) {
 		return Disk{}, err
 	}
 	defer f.Close()
-	d, err := c.take(ctx, name, f, link)
+	size, free, err := usage(f)
+	if err != nil {
+		return Disk{}, err
+	}
+	keep := filepath.Join(unverified, name)
+	if err := c.evictTo(c.max-size, keep); err != nil {
+		return Disk{}, err
+	}
+	d, err := c.take(ctx, name, f, link, keep)
+	if free && errdefs.IsResourceExhausted(err) {
+		slog.WarnContext(ctx, "a disk in the cache cannot be copied and compared: it is thrown away", "file", old, "error", err)
+		return Disk{}, errors.Join(os.Remove(old), fmt.Errorf("%s: no room for a copy: %w", name, fs.ErrNotExist))
+	}
 	if errdefs.IsDataLoss(err) {
 		slog.WarnContext(ctx, "a disk in the cache has not the content of its digest: it is thrown away", "file", old, "error", err)
 		err = fmt.Errorf("%w: %w", err, fs.ErrNotExist) // of a disk with that content
@@ -148,6 +163,15 @@ func (c *Cache) verify(ctx context.Context, name, link string) (Disk, error) {
 		return Disk{}, err
 	}
 	return d, errors.Join(err, os.Remove(old))
+}
+
+// usage answers how much of the host's disk the file takes, and whether it has no second name.
+func usage(f *os.File) (size int64, free bool, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return 0, false, &os.PathError{Op: "stat", Path: f.Name(), Err: err}
+	}
+	return st.Blocks * 512, st.Nlink == 1, nil
 }
 
 // link makes link a disk that was verified, and marks that as just used.

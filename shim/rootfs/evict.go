@@ -100,28 +100,21 @@ type cached struct {
 	free bool // no VM holds a link
 }
 
-// evict removes the disks that were used longest ago until the rest fits, and never
-// one that a VM holds. A disk that gets a user at this moment lives on by the user's
-// link.
-func (c *Cache) evict() error {
-	disks, err := c.list()
+// evict removes the disks that were used longest ago until the rest fits.
+func (c *Cache) evict() error { return c.evictTo(c.max, "") }
+
+// evictTo removes unused disks, except the one named keep, until no more than limit bytes are left.
+func (c *Cache) evictTo(limit int64, keep string) error {
+	free, total, err := c.unused(keep)
 	if err != nil {
 		return err
 	}
-	var total int64
-	for _, d := range disks {
-		total += d.size
-	}
-	slices.SortFunc(disks, func(a, b cached) int { return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.name, b.name)) })
 	removed := false
-	for _, d := range disks {
-		if total <= c.max {
+	for _, d := range free {
+		if total <= limit {
 			break
 		}
-		if !d.free {
-			continue
-		}
-		if err := os.Remove(c.path(d.name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := c.drop(d); err != nil {
 			return err
 		}
 		total, removed = total-d.size, true
@@ -130,6 +123,36 @@ func (c *Cache) evict() error {
 		return nil
 	}
 	return c.dropDangling()
+}
+
+// evictOne removes the unused disk that was used longest ago; false if there is none.
+func (c *Cache) evictOne(keep string) (bool, error) {
+	free, _, err := c.unused(keep)
+	if err != nil || len(free) == 0 {
+		return false, err
+	}
+	return true, errors.Join(c.drop(free[0]), c.dropDangling())
+}
+
+// unused lists the disks that no VM holds, the one that was used longest ago first, and the size
+// of all disks. One that gets a user at this moment lives on by the user's link.
+func (c *Cache) unused(keep string) (free []cached, total int64, err error) {
+	disks, err := c.list()
+	for _, d := range disks {
+		total += d.size
+		if d.free && d.name != keep {
+			free = append(free, d)
+		}
+	}
+	slices.SortFunc(free, func(a, b cached) int { return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.name, b.name)) })
+	return free, total, err
+}
+
+func (c *Cache) drop(d cached) error {
+	if err := os.Remove(c.path(d.name)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 func (c *Cache) list() ([]cached, error) {
