@@ -98,7 +98,7 @@ func (c *creation) fillJob(ctx context.Context, j *Journal, files *openFiles, fe
 			if c.host.Disks.Link(ctx, d.Digest, j.Disks[i].Path) == nil {
 				continue // the node has it
 			}
-			to, err := fetched.fetch(ctx, d.Digest, j.Disks[i].Path)
+			to, err := fetched.fetch(ctx, d.Digest, d.Size, j.Disks[i].Path)
 			if err != nil {
 				return nil, err
 			}

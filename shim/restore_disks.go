@@ -20,19 +20,21 @@ type fetchedDisks struct {
 }
 
 type fetchedDisk struct {
-	from, to *os.File // of the pipe; the worker gets to
-	ended    bool     // the worker has said all that it had to say
-	err      error
-	done     chan struct{} // closed after the last write of ended and err
+	size, left int64    // bytes of the disk, and of these what has not come
+	from, to   *os.File // of the pipe; the worker gets to
+	ended      bool     // the worker has said all that it had to say
+	err        error
+	done       chan struct{} // closed after the last write of ended and err
 }
 
-// fetch answers the end for the worker, and makes path a link to the disk when all has come.
-func (f *fetchedDisks) fetch(ctx context.Context, digest, path string) (*os.File, error) {
+// fetch answers the end for the worker, and makes path a link to the disk when all of its size has
+// come.
+func (f *fetchedDisks) fetch(ctx context.Context, digest string, size int64, path string) (*os.File, error) {
 	from, to, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("fetch a disk: %w", err)
 	}
-	d := &fetchedDisk{from: from, to: to, done: make(chan struct{})}
+	d := &fetchedDisk{size: size, left: size, from: from, to: to, done: make(chan struct{})}
 	f.all = append(f.all, d)
 	go func() {
 		defer close(d.done)
@@ -42,9 +44,13 @@ func (f *fetchedDisks) fetch(ctx context.Context, digest, path string) (*os.File
 	return to, nil
 }
 
-// Read notes the end.
+// Read notes the end, and refuses what goes beyond it: a worker could fill the host's disk.
 func (d *fetchedDisk) Read(buf []byte) (int, error) {
-	n, err := d.from.Read(buf)
+	n, err := d.from.Read(buf[:min(int64(len(buf)), d.left+1)])
+	if int64(n) > d.left {
+		return int(d.left), fmt.Errorf("the worker sends more than the %d bytes that the disk has: %w", d.size, errdefs.ErrDataLoss)
+	}
+	d.left -= int64(n)
 	d.ended = d.ended || errors.Is(err, io.EOF)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = fmt.Errorf("the worker has ended, and another process holds its end of the pipe: %w", errdefs.ErrInternal)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,6 +28,7 @@ import (
 type cachedDisks struct {
 	*fakeDisks
 	cache *rootfs.Cache
+	read  *atomic.Int64 // bytes that were read to be kept
 }
 
 func (d cachedDisks) Link(ctx context.Context, digest, path string) error {
@@ -37,8 +39,16 @@ func (d cachedDisks) Keep(ctx context.Context, digest string, from io.Reader, pa
 	if err := d.call("keep disk"); err != nil {
 		return err
 	}
-	return d.cache.Keep(ctx, digest, from, path)
+	return d.cache.Keep(ctx, digest, readerFunc(func(buf []byte) (int, error) {
+		n, err := from.Read(buf)
+		d.read.Add(int64(n))
+		return n, err
+	}), path)
 }
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(buf []byte) (int, error) { return f(buf) }
 
 // workerOf is a store whose fills are done by a process of that script. It has its job in
 // $job, and the disk as descriptor 5: RAM is 3, the writable disk is 4.
@@ -55,7 +65,8 @@ func (s workerOf) Fill(ctx context.Context, j worker.FillJob, notify func(worker
 const rootDisk = "the root file system"
 
 // withWorker is a VM asleep whose image this node lacks.
-func withWorker(t *testing.T, script string) (*world, *rootfs.Cache) {
+func withWorker(t *testing.T, script string) (*world, *rootfs.Cache, *atomic.Int64) {
+	read := new(atomic.Int64)
 	w := newWorld(t).asleep()
 	cache, err := rootfs.OpenCache(filepath.Join(w.cfg.StateDir, "cache"), 1<<30)
 	w.must("open cache", err)
@@ -67,16 +78,17 @@ func withWorker(t *testing.T, script string) (*world, *rootfs.Cache) {
 	t.Cleanup(sd.Shutdown)
 	w.service = NewService(ctx, w.events, sd, func(*config.Config) (*Host, error) {
 		h := w.host()
-		h.Disks, h.Snapshots = cachedDisks{&fakeDisks{w.faults, w.disk}, cache}, func([]string) Snapshots { return workerOf{w.store, script} }
+		h.Disks, h.Snapshots = cachedDisks{&fakeDisks{w.faults, w.disk}, cache, read}, func([]string) Snapshots { return workerOf{w.store, script} }
 		return h, nil
 	})
-	return w, cache
+	return w, cache, read
 }
 
 const filled = `; echo '{"filled":{}}'`
 
 // A read-only disk that a wake fetched is in the node's cache under its digest, with that
-// content; a worker that lies about it ends the wake, and puts nothing there.
+// content; a worker that lies about it ends the wake, and puts nothing there. Nothing is taken of
+// what it sends beyond the disk's size.
 func TestFetchedDiskIsWhatItsDigestSays(t *testing.T) {
 	defer func(bound time.Duration) { lastWords = bound }(lastWords)
 	lastWords = 50 * time.Millisecond
@@ -90,13 +102,14 @@ func TestFetchedDiskIsWhatItsDigestSays(t *testing.T) {
 		"other bytes":              {"printf 'the root file syste!' >&5" + filled, "", errdefs.IsDataLoss},
 		"too short":                {"printf 'the root file' >&5" + filled, "", errdefs.IsDataLoss},
 		"too long":                 {"printf '" + rootDisk + "!' >&5" + filled, "", errdefs.IsDataLoss},
+		"far too long":             {"head -c 64M /dev/zero >&5" + filled, "", errdefs.IsDataLoss},
 		"nothing":                  {": " + filled, "", errdefs.IsDataLoss},
 		"a worker that fails":      {`printf 'the' >&5; echo '{"error":{"class":"unavailable","message":"away"}}'; exit 1`, "", errdefs.IsUnavailable},
 		"a worker that dies":       {`printf '` + rootDisk + `' >&5; exit 3`, "", errdefs.IsInternal},
 		"a cache that has no room": {"printf '" + rootDisk + "' >&5" + filled, "keep disk", func(err error) bool { return strings.Contains(err.Error(), errFake.Error()) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, cache := withWorker(t, c.script)
+			w, cache, read := withWorker(t, c.script)
 			if c.fails != "" {
 				w.at(c.fails, func() error { return errFake })
 			}
@@ -105,6 +118,9 @@ func TestFetchedDiskIsWhatItsDigestSays(t *testing.T) {
 				w.must("create", err)
 			} else if err == nil || !c.is(err) {
 				t.Errorf("create: %v, of another class", err)
+			}
+			if n := read.Load(); n > int64(len(rootDisk)) {
+				t.Errorf("%d bytes were taken of a disk of %d", n, len(rootDisk))
 			}
 			path := filepath.Join(t.TempDir(), "link")
 			err = cache.Link(t.Context(), digest.FromString(rootDisk).String(), path)
@@ -125,7 +141,7 @@ func TestFetchedDiskIsWhatItsDigestSays(t *testing.T) {
 // Who goes on after the worker's answer writes into no file: the disk of the VM and of the
 // cache is what was hashed.
 func TestWorkerWritesAfterItsAnswer(t *testing.T) {
-	w, cache := withWorker(t, "readlink /proc/$$/fd/5 >&4; printf '"+rootDisk+"' >&5"+filled)
+	w, cache, _ := withWorker(t, "readlink /proc/$$/fd/5 >&4; printf '"+rootDisk+"' >&5"+filled)
 	w.must("create", w.create())
 	j := w.journal()
 	for _, d := range j.Disks {
