@@ -81,12 +81,16 @@ func waitFor(group *sync.WaitGroup, bound time.Duration) bool {
 // leastJudged is the time that a guest has to be found in order, whatever was waited for before.
 const leastJudged = time.Minute
 
+// longJudged is more than a VM needs that stands: who waited longer is told, with the reason.
+const longJudged = 20 * time.Second
+
 // judge finds a guest as it has to be until a deadline. One that was ended by the schedule is
 // removed.
 func (w *world) judge(ctx context.Context, g *guest, deadline time.Time) {
-	gone := false
+	gone, begun, late := false, time.Now(), error(nil)
 	err := harness.Poll(ctx, max(time.Until(deadline), harness.Slow(leastJudged)), func(ctx context.Context) (err error) {
 		if gone, err = w.stands(ctx, g); err != nil {
+			late = err
 			_ = observer.Pause(ctx, time.Second)
 		}
 		return err
@@ -94,6 +98,9 @@ func (w *world) judge(ctx context.Context, g *guest, deadline time.Time) {
 	if err != nil && ctx.Err() == nil {
 		w.violation("VM %s (%s): %v", g.name, excused(g), err)
 		gone = true // the next rounds judge other VMs
+	}
+	if took := time.Since(begun); late != nil && took > longJudged {
+		w.log("  VM %s stands after %.0f s; before: %v", g.name, took.Seconds(), late)
 	}
 	if !gone {
 		if g.vm() != "" {
