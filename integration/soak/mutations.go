@@ -11,4 +11,10 @@ var mutations = map[string][]mutation{
 		{"migrate/engine/reconcile.go", "\tif !e.nothing(ctx, rec.GetVm()) {\n\t\treturn nil\n\t}\n\tkey :=", "\tkey :="},
 		{"migrate/engine/reconcile.go", "\tif !ended(rec) && !e.since(key) {", "\tif !(ended(rec) && e.nothing(ctx, rec.GetVm())) && !e.since(key) {"},
 	},
+	// A store that was put back from a copy is believed at once: no incarnation, no report, no doubt. What
+	// moved after the copy was made runs where no record says so.
+	"old store": {
+		{"migrate/controller/incarnation.go", "\tnow := i.now()\n\treturn i.change(ctx, func(state *nodev1.StoreState) (bool, error) {\n", "\tnow := i.now()\n\treturn i.change(ctx, func(state *nodev1.StoreState) (bool, error) {\n\t\tif now.Unix() > 0 {\n\t\t\treturn false, nil\n\t\t}\n"},
+		{"migrate/engine/trust.go", "\treturn e.Store.Doubt(ctx)\n", "\treturn nil\n"},
+	},
 }
