@@ -224,6 +224,9 @@ func (a *act) rm(ctx context.Context) error {
 func (a *act) run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, bootBound)
 	defer cancel()
+	if err := a.apart(a.to); err != nil {
+		return err
+	}
 	a.g.set(func() { a.g.tried, a.g.fresh = true, true })
 	beacon := net.JoinHostPort(harness.Gateway, a.g.port)
 	_, err := a.to.RunCtr(ctx, "run", "-d", "--cni", "--annotation", "godwit.dev/memory="+memory, "--runtime", runtimeName,

@@ -54,6 +54,7 @@ type world struct {
 	drains   atomic.Int64   // that have begun
 	draining atomic.Int64   // that have not ended
 	orders   atomic.Int64
+	ran      []atomic.Int64 // VMs that were run, by the number of their node
 	taken    exclusive
 	old      atomic.Bool // a copy of the store was made that will be put back
 }
@@ -70,7 +71,7 @@ func newWorld(ctx context.Context, opts Options, result *Result, p *programs) (w
 	if err != nil {
 		return nil, err
 	}
-	w = &world{Harness: h, opts: opts, result: result, clocks: p.clocks, records: map[*harness.Node]*record.Client{}, empty: map[*harness.Node]harness.Inventory{}, steps: &tail{}}
+	w = &world{Harness: h, opts: opts, result: result, clocks: p.clocks, ran: make([]atomic.Int64, len(h.Nodes())), records: map[*harness.Node]*record.Client{}, empty: map[*harness.Node]harness.Inventory{}, steps: &tail{}}
 	w.daemons = w.daemonsOf()
 	defer func() {
 		if err != nil {
