@@ -82,7 +82,7 @@ func (w *world) order(ctx context.Context, v verb, s Step) error {
 		if err != nil {
 			return fmt.Errorf("%w: %w", errNobody, err)
 		}
-		fit := slices.DeleteFunc(slices.Clone(w.guests), func(g *guest) bool { return !fits(v.wants, g, all[g.name]) })
+		fit := slices.DeleteFunc(slices.Clone(w.guests), func(g *guest) bool { return !fits(v.wants, g, all[g.name], w.old.Load()) })
 		g, ok := at(fit, s.VM)
 		if !ok || !g.claim() {
 			return errNobody
@@ -110,15 +110,18 @@ func (a *act) String() string {
 	return text + ", node " + a.to.Name
 }
 
-func fits(want state, g *guest, rec *nodev1.Record) bool {
+// fits reports whether a verb may meet a guest. What is excused because the store will be put back is
+// as its record says until that has happened: old says that it has not.
+func fits(want state, g *guest, rec *nodev1.Record, old bool) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.busy {
 		return false
 	}
+	excused := g.excused != "" && (g.excused != putBack || !old)
 	is := absent
 	switch {
-	case g.nonce == "" || g.excused != "":
+	case g.nonce == "" || excused:
 	case rec.GetOwner().GetNode() != "":
 		is = awake
 	case rec.GetOwner().GetDigest() != "":
@@ -126,7 +129,7 @@ func fits(want state, g *guest, rec *nodev1.Record) bool {
 	default:
 		return false // the judge looks into that
 	}
-	if is == absent && g.excused != "" {
+	if is == absent && excused {
 		return false
 	}
 	return is == want || want == there && is != absent
