@@ -55,10 +55,12 @@ func Killed(err error) bool {
 		return false
 	}
 	status, ok := exit.Sys().(syscall.WaitStatus)
-	if !ok || !status.Signaled() {
-		return false
-	}
-	switch status.Signal() {
+	return ok && status.Signaled() && FromOutside(status.Signal())
+}
+
+// FromOutside reports whether a program that a signal has ended was ended by somebody else.
+func FromOutside(signal syscall.Signal) bool {
+	switch signal {
 	case syscall.SIGKILL, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP:
 		return true
 	}

@@ -28,9 +28,12 @@ func sendFile(socket, f *os.File) error {
 // receiveFile takes what has been sent.
 func receiveFile(socket *os.File) (*os.File, error) {
 	data, rights := make([]byte, 1), make([]byte, unix.CmsgSpace(4))
-	_, n, _, _, err := unix.Recvmsg(int(socket.Fd()), data, rights, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+	_, n, flags, _, err := unix.Recvmsg(int(socket.Fd()), data, rights, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
 	if err != nil {
 		return nil, fmt.Errorf("take a descriptor: %w", os.NewSyscallError("recvmsg", err))
+	}
+	if flags&unix.MSG_CTRUNC != 0 { // the kernel drops what this process has no number for
+		return nil, fmt.Errorf("take a descriptor: %w: %w", unix.EMFILE, errdefs.ErrResourceExhausted)
 	}
 	messages, err := unix.ParseSocketControlMessage(rights[:n])
 	if err != nil || len(messages) != 1 {

@@ -3,6 +3,7 @@ package process
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"godwit.dev/godwit/api/errno"
 	"godwit.dev/godwit/api/osthread"
 )
 
@@ -173,14 +175,26 @@ func (l Launch) traced() bool { return len(l.Cgroup) > 0 || l.Userfault }
 
 func enter(netns string) error {
 	ns, err := os.Open(netns)
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: %w", errdefs.ErrNotFound, err)
+	}
+	if err != nil { // nobody knows whether it is there
+		return err
 	}
 	defer ns.Close()
 	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("%w: %w", errdefs.ErrFailedPrecondition, err)
+		return fmt.Errorf("%w: %w", refused(err), err)
 	}
 	return nil
+}
+
+// refused is the class of what this host does not let a launch do: the host lacks something now, or
+// it is not as it has to be.
+func refused(err error) error {
+	if class := errno.Resolve(err); class != errdefs.ErrUnknown && class != errdefs.ErrPermissionDenied {
+		return class
+	}
+	return errdefs.ErrFailedPrecondition
 }
 
 // atExec does what a process that is stopped at its exec needs, and lets it go: cgroups
@@ -198,7 +212,7 @@ func (l Launch) atExec(pid, pidfd, device int, lacking error) (fd int, untracked
 	for _, dir := range l.Cgroup {
 		procs := filepath.Join(dir, "cgroup.procs")
 		if err := os.WriteFile(procs, []byte(strconv.Itoa(pid)), 0o600); err != nil {
-			return 0, nil, fmt.Errorf("join cgroup: %w: %w", errdefs.ErrFailedPrecondition, err)
+			return 0, nil, fmt.Errorf("join cgroup: %w: %w", refused(err), err)
 		}
 	}
 	if err := l.secret(pid, &held); err != nil {
@@ -213,7 +227,9 @@ func (l Launch) atExec(pid, pidfd, device int, lacking error) (fd int, untracked
 	if err := held.deliver(pid, pidfd); err != nil {
 		return 0, nil, err
 	}
-	if err := unix.PtraceDetach(pid); err != nil {
+	if err := unix.PtraceDetach(pid); errors.Is(err, unix.ESRCH) {
+		return 0, nil, fmt.Errorf("detach: %w: %w: %w", errEnded, errdefs.ErrUnavailable, err)
+	} else if err != nil {
 		return 0, nil, fmt.Errorf("detach: %w: %w", errdefs.ErrInternal, err)
 	}
 	return fd, untracked, nil

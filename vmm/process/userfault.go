@@ -11,6 +11,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/api/errno"
 )
 
 // A userfaultfd acts on the memory of the process that has made it, and a VMM makes none
@@ -112,6 +114,15 @@ func spoiled(err error) error {
 
 var errEnded = errors.New("the process has ended")
 
+// endClass is of a process that ended while it was launched: one that somebody has killed can be
+// started again.
+func endClass(status unix.WaitStatus) error {
+	if status.Signaled() && errno.FromOutside(status.Signal()) {
+		return errdefs.ErrUnavailable
+	}
+	return errdefs.ErrInternal
+}
+
 // stopped waits until the traced process stops.
 func stopped(pid int) (unix.WaitStatus, error) {
 	var status unix.WaitStatus
@@ -122,7 +133,7 @@ func stopped(pid int) (unix.WaitStatus, error) {
 		case err != nil:
 			return status, err
 		case !status.Stopped():
-			return status, fmt.Errorf("status %#x: %w: %w", status, errEnded, errdefs.ErrInternal)
+			return status, fmt.Errorf("status %#x: %w: %w", status, errEnded, endClass(status))
 		default:
 			return status, nil
 		}
