@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/pagetable"
 	"godwit.dev/godwit/snapshot/precopy"
 )
 
@@ -73,7 +74,7 @@ func newCapture(p *push, g *errgroup.Group, ctx context.Context) *capture {
 		r := &reader{c: c, frame: new(frame), raw: make([]byte, 0, format.MaxFrame)}
 		r.hash, r.coder.Key = c.seen.hashers(), p.key
 		if c.table != nil {
-			r.proof = newHasher(c.table.key)
+			r.proof = pagetable.NewHasher(c.table.key)
 		}
 		c.readers = append(c.readers, r)
 		c.pre.Work(r)

@@ -9,13 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/pagetable"
 )
 
 // decoder is what one core does.
 type decoder struct {
 	*filler
 	coder   format.Coder
-	hash    hasher
+	hash    pagetable.Hasher
 	arena   []byte // the pages of a chunk
 	pieces  []piece
 	iovs    [][]byte
@@ -55,7 +56,7 @@ func (d *decoder) chunk(ctx context.Context, c chunk) error {
 	if d.table == nil {
 		return nil
 	}
-	return d.tableError(d.table.append(d.entries, len(d.entries)/entrySize))
+	return d.tableError(d.table.Append(d.entries))
 }
 
 // frames verifies and decodes frames, and collects what is to be written.
@@ -153,7 +154,7 @@ func (d *decoder) remember(frame uint32, uses []use, raw []byte) {
 	for slot, ok := range live {
 		if ok {
 			page := raw[slot*format.PageSize : (slot+1)*format.PageSize]
-			d.entries = d.table.entry(d.entries, d.hash, page, frame, slot)
+			d.entries = d.table.Entry(d.hash, page, frame, uint32(slot)).Append(d.entries)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/pagetable"
 	"godwit.dev/godwit/snapshot/precopy"
 )
 
@@ -42,7 +43,7 @@ func (s *Snapshot) Fill(ctx context.Context, files map[string]*os.File, o FillOp
 type filler struct {
 	*Snapshot
 	files  []*os.File // by space; nil: not wanted
-	table  *tableWriter
+	table  *pagetable.Writer
 	plan   *plan
 	notify func(Progress)
 	lazy   *lazy // of a VM that runs; nil: the files are written
@@ -74,7 +75,7 @@ func (f *filler) tells(notify func(Progress)) {
 func (f *filler) finish(ctx context.Context, o FillOptions) error {
 	if o.Table != nil {
 		var err error
-		if f.table, err = newTableWriter(o.Table, o.Repository, f.indexBlob, f.keys); err != nil {
+		if f.table, err = pagetable.NewWriter(o.Table, o.Repository, f.indexBlob, f.keys); err != nil {
 			if f.table, err = nil, f.tableError(err); err != nil {
 				return err
 			}
@@ -86,7 +87,7 @@ func (f *filler) finish(ctx context.Context, o FillOptions) error {
 	if f.table == nil || f.lazy != nil && f.lazy.untabled.Load() {
 		return nil
 	}
-	return f.tableError(f.table.close())
+	return f.tableError(f.table.Close())
 }
 
 // tableError is none of a VM that runs: it needs its pages first, and its next push can do without.
@@ -183,7 +184,7 @@ func (f *filler) decode(ctx context.Context, chunks <-chan chunk) error {
 	d := decoder{filler: f, arena: make([]byte, chunkFrames*format.MaxFrame)}
 	defer d.coder.Close()
 	if f.table != nil {
-		d.hash = newHasher(f.table.header.Key)
+		d.hash = pagetable.NewHasher(f.table.Key())
 	}
 	for {
 		select {

@@ -14,6 +14,7 @@ import (
 
 	"godwit.dev/godwit/api/version"
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/pagetable"
 	"godwit.dev/godwit/snapshot/precopy"
 	"godwit.dev/godwit/snapshot/seal"
 )
@@ -39,7 +40,7 @@ const (
 	finishedFor     = time.Hour
 	finishedHeaderN = 96
 	recordHeadN     = 36 // bytes and BLAKE3 of what follows
-	recordPackN     = 32 + 8 + packKeySize + 4
+	recordPackN     = 32 + 8 + pagetable.PackKeySize + 4
 	recordFrameN    = 42
 	recordPageN     = 26
 )
@@ -155,7 +156,7 @@ func (l *finished) add(p *pack, frames []*frame) {
 	b := make([]byte, recordHeadN, recordHeadN+recordPackN+len(frames)*(recordFrameN+format.FramePages*recordPageN))
 	b = append(b, p.SHA256[:]...)
 	b = binary.LittleEndian.AppendUint64(b, p.Size)
-	b = appendKeys(b, []*seal.Key{p.key})
+	b = pagetable.AppendKeys(b, []*seal.Key{p.key})
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(frames)))
 	for _, f := range frames {
 		b = binary.LittleEndian.AppendUint32(b, f.Offset)

@@ -13,6 +13,7 @@ import (
 
 	"godwit.dev/godwit/api/version"
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/pagetable"
 )
 
 // readFinished answers a table of the packs that are told of, and where the last whole
@@ -61,8 +62,8 @@ func parseFinished(data []byte, about [32]byte, spaces []SpaceInfo, now time.Tim
 type records struct {
 	spaces  []SpaceInfo
 	index   format.Index
-	keys    []packKey
-	entries []entry
+	keys    []pagetable.PackKey
+	entries []pagetable.Entry
 	places  []met
 }
 
@@ -80,7 +81,7 @@ func (l *records) read(b []byte) bool {
 		return false
 	}
 	p := format.Pack{SHA256: [32]byte(b), Size: binary.LittleEndian.Uint64(b[32:])}
-	key := packKey{Sealed: b[40], Secret: [32]byte(b[41:73])}
+	key := pagetable.PackKey{Sealed: b[40], Secret: [32]byte(b[41:73])}
 	frames := binary.LittleEndian.Uint32(b[73:])
 	b = b[recordPackN:]
 	before, known, seen := len(l.index.Frames), len(l.entries), len(l.places)
@@ -94,7 +95,7 @@ func (l *records) read(b []byte) bool {
 		}
 		b = b[recordFrameN:]
 		for slot := range f.Pages {
-			e := entry{Sum: binary.LittleEndian.Uint64(b), More: binary.LittleEndian.Uint64(b[8:]), Frame: uint32(len(l.index.Frames)), Slot: uint32(slot)}
+			e := pagetable.Entry{Sum: binary.LittleEndian.Uint64(b), More: binary.LittleEndian.Uint64(b[8:]), Frame: uint32(len(l.index.Frames)), Slot: uint32(slot)}
 			l.entries = append(l.entries, e)
 			l.places = append(l.places, met{binary.LittleEndian.Uint16(b[16:]), binary.LittleEndian.Uint64(b[18:]), e.Frame, slot})
 			b = b[recordPageN:]

@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/pagetable"
 	"godwit.dev/godwit/snapshot/precopy"
 	"godwit.dev/godwit/snapshot/seal"
 	"godwit.dev/godwit/snapshot/store"
@@ -293,10 +294,10 @@ func TestListOfFinishedPacksIsBounded(t *testing.T) {
 func TestUnprovedPagesAreFoundByNobody(t *testing.T) {
 	page := bytes.Repeat([]byte{7}, format.PageSize)
 	table := &Table{key: [32]byte{1}}
-	h := newHasher(table.key)
+	h := pagetable.NewHasher(table.key)
 	index := &format.Index{Packs: []format.Pack{{Size: format.MaxFrame}}, Frames: []format.Frame{{Stored: format.PageSize, Pages: 1}, {Offset: format.PageSize, Stored: format.PageSize, Pages: 1}}}
-	table.entries = []entry{{Sum: 5, Frame: 0}, {Sum: 6, Frame: 0}, {Sum: 5, Frame: 1, Hash: h.sum(page)}}
-	if err := table.build(index, make([]packKey, 1)); err != nil {
+	table.entries = []pagetable.Entry{{Sum: 5, Frame: 0}, {Sum: 6, Frame: 0}, {Sum: 5, Frame: 1, Hash: h.Sum(page)}}
+	if err := table.build(index, make([]pagetable.PackKey, 1)); err != nil {
 		t.Fatal(err)
 	}
 	table.packs[0].dropped = false

@@ -14,6 +14,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/pagetable"
 	"godwit.dev/godwit/snapshot/seal"
 	"godwit.dev/godwit/snapshot/store"
 	"godwit.dev/godwit/snapshot/store/storetest"
@@ -198,9 +199,9 @@ func TestPoisonedGolden(t *testing.T) {
 		e := &table.entries[(page+1)%len(table.entries)]
 		e.Sum = xxh3.HashSeed(ram[page*format.PageSize:(page+1)*format.PageSize], table.seed)
 	}
-	table.sums = newSums(len(table.entries))
+	table.sums = pagetable.NewSums(len(table.entries))
 	for i := range table.entries {
-		table.sums.add(table.entries, uint32(i))
+		table.sums.Add(table.entries, uint32(i))
 	}
 	f.opts.Golden = table
 	receipt, err := Push(t.Context(), f.st, f.src, f.opts)

@@ -1,9 +1,6 @@
 package snapshot
 
 import (
-	"crypto/rand"
-	"encoding/binary"
-
 	"github.com/zeebo/xxh3"
 
 	"godwit.dev/godwit/snapshot/format"
@@ -31,13 +28,6 @@ type lane struct {
 type sentPage struct {
 	sum   xxh3.Uint128
 	there bool // false: zeros
-}
-
-// newSeed makes hashes of pages such that a guest cannot know which are equal.
-func newSeed() uint64 {
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return binary.LittleEndian.Uint64(b[:])
 }
 
 func newLane(s *sender) *lane { return &lane{s: s, raw: make([]byte, 0, format.MaxFrame)} }

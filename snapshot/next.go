@@ -1,14 +1,11 @@
 package snapshot
 
 import (
-	"crypto/rand"
-	"encoding/binary"
 	"math/bits"
 	"os"
 
-	"github.com/zeebo/xxh3"
-
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/pagetable"
 	"godwit.dev/godwit/snapshot/seal"
 )
 
@@ -21,12 +18,6 @@ type nextTable struct {
 	seed uint64
 }
 
-// proof is that of a page of a frame, by slot.
-type proof struct {
-	sum  xxh3.Uint128
-	hash [16]byte
-}
-
 func newNextTable(f *os.File, tables []*Table) *nextTable {
 	if f == nil {
 		return nil
@@ -36,22 +27,19 @@ func newNextTable(f *os.File, tables []*Table) *nextTable {
 		n.key, n.seed = tables[0].key, tables[0].seed
 		return n
 	}
-	_, _ = rand.Read(n.key[:]) // never fails
-	var seed [8]byte
-	_, _ = rand.Read(seed[:])
-	n.seed = binary.LittleEndian.Uint64(seed[:])
+	n.key, n.seed = pagetable.NewKey(), pagetable.NewSeed()
 	return n
 }
 
 // prove notes what the pages of a frame are; h has the key of n.
-func (n *nextTable) prove(f *frame, h *hasher, raw []byte) {
+func (n *nextTable) prove(f *frame, h pagetable.Hasher, raw []byte) {
 	if n == nil {
 		return
 	}
-	f.proofs = make([]proof, 0, len(raw)/format.PageSize)
+	f.proofs = make([]pagetable.Entry, 0, len(raw)/format.PageSize)
 	for at := 0; at < len(raw); at += format.PageSize {
 		page := raw[at : at+format.PageSize]
-		f.proofs = append(f.proofs, proof{xxh3.Hash128Seed(page, n.seed), h.sum(page)})
+		f.proofs = append(f.proofs, pagetable.NewEntry(page, n.seed, h))
 	}
 }
 
@@ -73,24 +61,26 @@ func (n *nextTable) write(c *capture, repository string, index []byte, packs []*
 	for i, p := range packs {
 		keys[i] = p.key
 	}
-	w, err := newTableWriter(n.file, repository, index, keys)
+	w, err := pagetable.NewWriter(n.file, repository, index, keys)
 	if err != nil {
 		return err
 	}
-	w.header.Key, w.header.Seed = n.key, n.seed
+	w.Take(n.key, n.seed)
 	var b []byte
 	flush := func(most int) error {
 		if len(b) <= most {
 			return nil
 		}
-		err := w.append(b, len(b)/entrySize)
+		err := w.Append(b)
 		b = b[:0]
 		return err
 	}
 	for _, f := range c.packer.frames {
 		for slots := f.slots; slots != 0; slots &= slots - 1 {
 			slot := bits.TrailingZeros16(slots)
-			b = appendEntry(b, f.proofs[slot], f.number, uint32(slot))
+			e := f.proofs[slot]
+			e.Frame, e.Slot = f.number, uint32(slot)
+			b = e.Append(b)
 		}
 		if err := flush(1 << 20); err != nil {
 			return err
@@ -102,7 +92,8 @@ func (n *nextTable) write(c *capture, repository string, index []byte, packs []*
 		}
 		for _, e := range t.entries {
 			if f := t.frame(e.Frame); f.slots&(1<<e.Slot) != 0 {
-				b = appendEntry(b, proof{xxh3.Uint128{Lo: e.Sum, Hi: e.More}, e.Hash}, f.number, e.Slot)
+				e.Frame = f.number
+				b = e.Append(b)
 			}
 			if err := flush(1 << 20); err != nil {
 				return err
@@ -112,13 +103,5 @@ func (n *nextTable) write(c *capture, repository string, index []byte, packs []*
 	if err := flush(0); err != nil {
 		return err
 	}
-	return w.close()
-}
-
-func appendEntry(b []byte, p proof, frame, slot uint32) []byte {
-	b = binary.LittleEndian.AppendUint64(b, p.sum.Lo)
-	b = binary.LittleEndian.AppendUint64(b, p.sum.Hi)
-	b = append(b, p.hash[:]...)
-	b = binary.LittleEndian.AppendUint32(b, frame)
-	return binary.LittleEndian.AppendUint32(b, slot)
+	return w.Close()
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/pagetable"
 	"godwit.dev/godwit/snapshot/seal"
 	"godwit.dev/godwit/snapshot/store"
 )
@@ -38,9 +39,9 @@ type frame struct {
 	slots   uint16 // pages in use; of tally
 	dropped bool   // its pages are packed anew
 
-	proofs []proof // by slot, where a table is made (next.go)
-	places []place // by slot, until the pack is sent (finished.go)
-	again  bool    // a push that failed has stored it
+	proofs []pagetable.Entry // by slot, where a table is made (next.go)
+	places []place           // by slot, until the pack is sent (finished.go)
+	again  bool              // a push that failed has stored it
 }
 
 // packer joins frames to packs and sends each pack when it is full. The number of

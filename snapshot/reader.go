@@ -4,6 +4,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/pagetable"
 	"godwit.dev/godwit/snapshot/precopy"
 )
 
@@ -14,8 +15,8 @@ type reader struct {
 	pages precopy.Reader
 	copy  [format.PageSize]byte
 	cmp   [format.PageSize]byte
-	hash  []hasher // by table
-	proof hasher   // with the key of table
+	hash  []pagetable.Hasher // by table
+	proof pagetable.Hasher   // with the key of table
 
 	raw    []byte // pages of the frame under way
 	frame  *frame
@@ -150,7 +151,7 @@ func (r *reader) encode(f **frame, raw *[]byte) error {
 		return err
 	}
 	(*f).Frame = encoded
-	r.c.table.prove(*f, &r.proof, *raw)
+	r.c.table.prove(*f, r.proof, *raw)
 	err = r.c.packer.add(*f, stored)
 	*f, *raw = new(frame), (*raw)[:0]
 	return err

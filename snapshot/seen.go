@@ -7,6 +7,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/pagetable"
 )
 
 // seen finds pages that need no storing: those of tables, and those that this capture has
@@ -51,17 +52,17 @@ func newSeen(tables []*Table) *seen {
 }
 
 // hashers are those of one goroutine, one for each table.
-func (s *seen) hashers() []hasher {
-	list := make([]hasher, len(s.tables))
+func (s *seen) hashers() []pagetable.Hasher {
+	list := make([]pagetable.Hasher, len(s.tables))
 	for i, t := range s.tables {
-		list[i] = newHasher(t.key)
+		list[i] = pagetable.NewHasher(t.key)
 	}
 	return list
 }
 
 // stored returns where a table has the page, or nil. Sum is by the seed of the first one:
 // what that has needs no second hash.
-func (s *seen) stored(h []hasher, sum uint64, data []byte) (*frame, uint8) {
+func (s *seen) stored(h []pagetable.Hasher, sum uint64, data []byte) (*frame, uint8) {
 	for i, t := range s.tables {
 		if t.seed != s.seed {
 			sum = xxh3.HashSeed(data, t.seed)

@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/api/version"
+	"godwit.dev/godwit/snapshot/pagetable"
 	"godwit.dev/godwit/snapshot/precopy"
 	"godwit.dev/godwit/snapshot/stream"
 )
@@ -64,7 +65,7 @@ func Send(ctx context.Context, conn io.ReadWriteCloser, src Source, o SendOption
 	defer cancel(nil)
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	s := &sender{ctx: ctx, seed: newSeed(), src: src, o: o, out: stream.NewWriter(conn, o.Bandwidth), in: stream.NewReader(conn, 2), news: make(chan struct{}, 1), state: make(chan error, 1)}
+	s := &sender{ctx: ctx, seed: pagetable.NewSeed(), src: src, o: o, out: stream.NewWriter(conn, o.Bandwidth), in: stream.NewReader(conn, 2), news: make(chan struct{}, 1), state: make(chan error, 1)}
 	if s.o.Progress == nil {
 		s.o.Progress = func(Progress) {}
 	}
@@ -201,7 +202,7 @@ func (s *sender) greet(ctx context.Context) error {
 		h.Disks = append(h.Disks, stream.Blob{ID: d.ID, Digest: d.Digest, Size: size})
 		files[d.ID] = i
 	}
-	h.Table = wholeTable(s.o.Table)
+	h.Table = pagetable.Whole(s.o.Table)
 	if err := s.out.JSON(ctx, stream.KindHello, h); err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/pagetable"
 	"godwit.dev/godwit/snapshot/precopy"
 	"godwit.dev/godwit/snapshot/stream"
 )
@@ -209,7 +210,7 @@ func TestSendTakesTheTable(t *testing.T) {
 	if err := unfinished.Truncate(1 << 20); err != nil {
 		t.Fatal(err)
 	}
-	if wholeTable(table) == 0 || wholeTable(nil) != 0 || wholeTable(unfinished) != 0 || wholeTable(emptyFile(t, "empty")) != 0 {
+	if pagetable.Whole(table) == 0 || pagetable.Whole(nil) != 0 || pagetable.Whole(unfinished) != 0 || pagetable.Whole(emptyFile(t, "empty")) != 0 {
 		t.Error("a table counts as whole that is not, or the other way round")
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/pagetable"
 	"godwit.dev/godwit/snapshot/precopy"
 	"godwit.dev/godwit/snapshot/store"
 )
@@ -288,7 +289,7 @@ func TestLostParentPack(t *testing.T) {
 // A table whose writer was killed is no table.
 func TestUnfinishedTable(t *testing.T) {
 	f := emptyFile(t, "table")
-	if _, err := newTableWriter(f, "repo", []byte("index"), nil); err != nil {
+	if _, err := pagetable.NewWriter(f, "repo", []byte("index"), nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := OpenTable(f); !errdefs.IsNotFound(err) {
@@ -308,7 +309,7 @@ func TestSumAloneDecidesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := newHasher(table.key)
+	h := pagetable.NewHasher(table.key)
 	page := bytes.Repeat([]byte{1}, format.PageSize)
 	if f, _ := table.find(&h, table.entries[0].Sum, page); f != nil {
 		t.Error("the parent's page was found by its sum alone")

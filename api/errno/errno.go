@@ -5,6 +5,7 @@ package errno
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"syscall"
@@ -65,4 +66,13 @@ func FromOutside(signal syscall.Signal) bool {
 		return true
 	}
 	return false
+}
+
+// Classed is err with its class, if Resolve knows one that err itself does not carry.
+func Classed(err error) error {
+	class := Resolve(err)
+	if err == nil || class == errdefs.ErrUnknown || errors.Is(err, class) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, class)
 }
