@@ -6,6 +6,7 @@ import (
 
 	"godwit.dev/godwit/snapshot/format"
 	"godwit.dev/godwit/snapshot/precopy"
+	"godwit.dev/godwit/snapshot/restore"
 	"godwit.dev/godwit/snapshot/store"
 )
 
@@ -105,24 +106,17 @@ func fewer(packs []*pack, open *pack, gone map[*pack]bool) {
 // reads finds out how many bytes of each pack a restore fetches.
 func (c *capture) reads() {
 	_, ranger := c.push.store.(store.Ranger)
-	used := map[*pack][]*frame{}
+	used := map[*pack][]*format.Frame{}
 	for f := range c.frames() {
 		if f.slots != 0 {
-			used[f.pack] = append(used[f.pack], f)
+			used[f.pack] = append(used[f.pack], &f.Frame)
 		}
 	}
 	for p, frames := range used {
 		p.read = p.Size
-		if !ranger {
-			continue
-		}
-		slices.SortFunc(frames, func(a, b *frame) int { return cmp.Compare(a.Offset, b.Offset) })
-		var spans []span
-		for _, f := range frames {
-			spans = join(spans, &f.Frame)
-		}
-		if worthwhile(spans, int64(p.Size)) {
-			p.read = uint64(length(spans))
+		if ranger {
+			slices.SortFunc(frames, func(a, b *format.Frame) int { return cmp.Compare(a.Offset, b.Offset) })
+			p.read = restore.Fetches(frames, p.Size)
 		}
 	}
 }

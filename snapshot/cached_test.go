@@ -236,7 +236,6 @@ func TestKeptParts(t *testing.T) {
 // lazyAsks restores RAM to a VM that wants pages of it, and answers how often the store was asked.
 func lazyAsks(t *testing.T, st store.Store, k store.Keeper, d digest.Digest, want [32]byte) int {
 	t.Helper()
-	quickLazy(t)
 	count := &faulty{Store: st}
 	s, err := Open(t.Context(), store.Keeping(count, k), d, nil)
 	if err != nil {
@@ -253,7 +252,7 @@ func lazyAsks(t *testing.T, st store.Store, k store.Keeper, d digest.Digest, wan
 			ram.touch(t.Context(), at)
 		}
 	})
-	if err := s.FillWaiting(t.Context(), "ram0", ram, FillOptions{}, func(context.Context) error { vm.Wait(); return nil }); err != nil {
+	if err := s.FillWaiting(t.Context(), "ram0", ram, FillOptions{patience: quick}, func(context.Context) error { vm.Wait(); return nil }); err != nil {
 		t.Error(err)
 	}
 	if sha256.Sum256(ram.data) != want {

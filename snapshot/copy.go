@@ -109,13 +109,13 @@ func (c *copier) there(ctx context.Context, d v1.Descriptor) (bool, error) {
 // pack is in memory as a whole: its frames are decoded before it is sent.
 func (c *copier) pack(ctx context.Context, i int) error {
 	d := c.parts.packs[i]
-	data, err := readPack(ctx, c.store, d.Digest, d.Size)
+	data, err := store.ReadAgain(ctx, c.store, d.Digest, d.Size)
 	if err != nil {
-		return lost("pack", d, err)
+		return store.Lost("pack", d, err)
 	}
 	coder := format.Coder{Key: c.keys[i]}
 	defer coder.Close()
-	first, end := packFrames(c.index, i)
+	first, end := c.index.PackFrames(i)
 	for n := first; n < end; n++ {
 		f := &c.index.Frames[n]
 		if _, err := coder.Decode(f, data[f.Offset:f.Offset+f.Stored]); err != nil {
@@ -130,7 +130,7 @@ func (c *copier) blob(ctx context.Context, d v1.Descriptor) error {
 	return c.put(ctx, d, store.Content{Digest: d.Digest, Size: d.Size, Open: func() (io.ReadCloser, error) {
 		body, err := c.store.Get(ctx, store.Blob(d.Digest))
 		if err != nil {
-			return nil, lost("blob", d, err)
+			return nil, store.Lost("blob", d, err)
 		}
 		return &checked{ReadCloser: body, want: d, sum: digest.SHA256.Digester()}, nil
 	}})

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/store"
 )
 
 // SpaceDiff counts pages of an address space. A page of zeros is nothing.
@@ -148,14 +149,14 @@ func (s *Snapshot) hashes(ctx context.Context, pages map[uint64]spot) (map[uint6
 
 func (s *Snapshot) packHashes(ctx context.Context, pack int, byFrame map[uint32][]uint64, pages map[uint64]spot) (map[uint64][32]byte, error) {
 	d := s.parts.packs[pack]
-	data, err := readPack(ctx, s.store, d.Digest, d.Size)
+	data, err := store.ReadAgain(ctx, s.store, d.Digest, d.Size)
 	if err != nil {
-		return nil, lost("pack", d, err)
+		return nil, store.Lost("pack", d, err)
 	}
 	coder := format.Coder{Key: s.keys[pack]}
 	defer coder.Close()
 	sums := map[uint64][32]byte{}
-	first, end := packFrames(s.index, pack)
+	first, end := s.index.PackFrames(pack)
 	for i := first; i < end; i++ {
 		list := byFrame[uint32(i)]
 		if len(list) == 0 {

@@ -16,6 +16,7 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/restore"
 	"godwit.dev/godwit/snapshot/seal"
 	"godwit.dev/godwit/snapshot/store"
 )
@@ -284,11 +285,8 @@ func (c *goldenConfig) unseal(locks *seal.Locks) (*seal.Key, error) {
 // hashed with a key of its own, so that nobody, neither a guest nor who writes to the
 // store, can have a page stand for another.
 func (g *Golden) Table(ctx context.Context, f *os.File, o FillOptions) error {
-	fill := &filler{Snapshot: g.pages, files: make([]*os.File, len(g.pages.index.Spaces))}
-	fill.plan = newPlan(g.pages.index, fill.files, true)
-	fill.tells(o.Progress)
 	o.Table = f
-	if err := fill.finish(ctx, o); err != nil {
+	if err := restore.Read(ctx, g.pages.source(), o.restore()); err != nil {
 		return fmt.Errorf("read golden snapshot %s: %w", g.pages.Digest, err)
 	}
 	return nil

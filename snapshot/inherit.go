@@ -74,7 +74,7 @@ func (c *capture) changedPages() (changed uint64, known bool) {
 		}
 		for i := from; i < to; i++ {
 			page := data[(i-from)*format.PageSize:][:format.PageSize]
-			if m := &marks[i]; (m.frame != nil || !isZero(page)) && m.sum != r.sum(page) {
+			if m := &marks[i]; (m.frame != nil || !format.IsZero(page)) && m.sum != r.sum(page) {
 				changed++
 			}
 		}

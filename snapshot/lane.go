@@ -62,7 +62,7 @@ func (l *lane) page(b *precopy.Block, i int, sent *sentPage, number uint64, data
 	known := b.Take(i, l.last)
 	l.passed.Looked++
 	sum := func(page []byte) xxh3.Uint128 { return xxh3.Hash128Seed(page, l.s.seed) }
-	if isZero(data) {
+	if format.IsZero(data) {
 		return l.zero(b, i, sent, number)
 	}
 	if known && sent.there && sent.sum == sum(data) {
@@ -75,7 +75,7 @@ func (l *lane) page(b *precopy.Block, i int, sent *sentPage, number uint64, data
 	at := len(l.raw)
 	l.raw = append(l.raw, data...)
 	page := l.raw[at:]
-	if isZero(page) {
+	if format.IsZero(page) {
 		l.raw = l.raw[:at]
 		return l.zero(b, i, sent, number)
 	}

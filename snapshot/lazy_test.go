@@ -16,6 +16,7 @@ import (
 	digest "github.com/opencontainers/go-digest"
 
 	"godwit.dev/godwit/snapshot/format"
+	"godwit.dev/godwit/snapshot/restore"
 	"godwit.dev/godwit/snapshot/store"
 )
 
@@ -71,11 +72,8 @@ func (r *lazyRAM) touch(ctx context.Context, offset int64) {
 	}
 }
 
-func quickLazy(t *testing.T) {
-	pause, longest, lull, most := lazyPause, longestLazy, lazyLull, longestLull
-	lazyPause, longestLazy, lazyLull, longestLull = time.Millisecond, 5*time.Millisecond, 8*time.Millisecond, 20*time.Millisecond
-	t.Cleanup(func() { lazyPause, longestLazy, lazyLull, longestLull = pause, longest, lull, most })
-}
+// quick waits for a VM, and between two tries, for no longer than a test has to.
+var quick = restore.Patience{Pause: time.Millisecond, LongestPause: 5 * time.Millisecond, Lull: 8 * time.Millisecond, LongestLull: 20 * time.Millisecond}
 
 // lazily restores RAM so, with a VM that touches pages meanwhile, and wants it to be right.
 func (w *world) lazily(t *testing.T, st store.Store, d digest.Digest, table *os.File, progress func(Progress)) error {
@@ -96,7 +94,7 @@ func (w *world) lazily(t *testing.T, st store.Store, d digest.Digest, table *os.
 			}
 		})
 	}
-	err = s.FillWaiting(ctx, "ram0", ram, FillOptions{Table: table, Progress: progress}, func(ctx context.Context) error {
+	err = s.FillWaiting(ctx, "ram0", ram, FillOptions{patience: quick, Table: table, Progress: progress}, func(ctx context.Context) error {
 		whole = true
 		vm.Wait() // it is answered on
 		return ctx.Err()
@@ -115,7 +113,6 @@ func (w *world) lazily(t *testing.T, st store.Store, d digest.Digest, table *os.
 // A VM that runs gets what it asks for and all the rest, and the table of an eager restore; whichever
 // call fails, and how, is tried again.
 func TestFillWaiting(t *testing.T) {
-	quickLazy(t)
 	w := newWorld(t, 61)
 	receipt, err := Push(t.Context(), w.st, w.src, w.opts)
 	if err != nil {
@@ -164,7 +161,6 @@ func TestFillWaiting(t *testing.T) {
 
 // N-41: a pack that is damaged holds the VM up, and says so, until it is mended; no byte of it comes.
 func TestFillWaitingForADamagedPack(t *testing.T) {
-	quickLazy(t)
 	w := newWorld(t, 62)
 	receipt, s := w.stored(t)
 	path := w.blob(s.parts.packs[0].Digest)
@@ -203,20 +199,19 @@ func TestFillWaitingForADamagedPack(t *testing.T) {
 
 // A VM that is gone, and one whose fill is called off, end it at once.
 func TestFillWaitingEnds(t *testing.T) {
-	quickLazy(t)
 	w := newWorld(t, 63)
 	_, s := w.stored(t)
 	never := func(context.Context) error { t.Error("it is whole"); return nil }
 	ram := newLazyRAM(t)
 	ram.fails = errdefs.ErrNotFound
-	if err := s.FillWaiting(t.Context(), "ram0", ram, FillOptions{}, never); !errors.Is(err, errGone) {
+	if err := s.FillWaiting(t.Context(), "ram0", ram, FillOptions{patience: quick}, never); !errors.Is(err, restore.ErrGone) {
 		t.Errorf("a VM that is gone: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	s.store = &faulty{Store: layout(t, t.TempDir()+"/none")}
 	ram = newLazyRAM(t)
 	go ram.touch(ctx, 0)
-	err := s.FillWaiting(ctx, "ram0", ram, FillOptions{Progress: func(p Progress) {
+	err := s.FillWaiting(ctx, "ram0", ram, FillOptions{patience: quick, Progress: func(p Progress) {
 		if p.Waiting != "" {
 			cancel()
 		}
@@ -224,7 +219,7 @@ func TestFillWaitingEnds(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("called off: %v", err)
 	}
-	if err := s.FillWaiting(t.Context(), "ram9", ram, FillOptions{}, never); !errdefs.IsInvalidArgument(err) {
+	if err := s.FillWaiting(t.Context(), "ram9", ram, FillOptions{patience: quick}, never); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("no such space: %v", err)
 	}
 	if err := s.Check(t.Context()); err == nil {
@@ -268,10 +263,10 @@ func (s *stalled) GetRange(ctx context.Context, d digest.Digest, offset, n int64
 // The rest comes behind what the VM waits for, and at last also where that does not come, or nobody
 // waits; who calls it off does not wait for any of it.
 func TestFillWaitsForALull(t *testing.T) {
-	quickLazy(t)
 	w := newWorld(t, 64)
 	_, s := w.stored(t)
-	lazyLull, longestLull = time.Millisecond, time.Hour
+	o := FillOptions{patience: quick}
+	o.patience.Lull, o.patience.LongestLull = time.Millisecond, time.Hour
 	st := &stalled{Store: w.st, asked: make(chan struct{}), goOn: make(chan struct{})}
 	s.store = st
 	ram, whole := newLazyRAM(t), false
@@ -287,17 +282,17 @@ func TestFillWaitsForALull(t *testing.T) {
 		close(st.goOn)
 	}()
 	end := func(context.Context) error { whole = true; return nil }
-	if err := s.FillWaiting(t.Context(), "ram0", ram, FillOptions{}, end); err != nil || !whole || st.packs.Load() == 0 {
+	if err := s.FillWaiting(t.Context(), "ram0", ram, o, end); err != nil || !whole || st.packs.Load() == 0 {
 		t.Errorf("whole %v by %d packs, %v", whole, st.packs.Load(), err)
 	}
 	never := func(context.Context) error { t.Error("it is whole"); return nil }
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := s.FillWaiting(ctx, "ram0", newLazyRAM(t), FillOptions{}, never); !errors.Is(err, context.Canceled) {
+	if err := s.FillWaiting(ctx, "ram0", newLazyRAM(t), FillOptions{patience: quick}, never); !errors.Is(err, context.Canceled) {
 		t.Errorf("called off: %v", err)
 	}
-	whole, lazyLull, longestLull = false, time.Hour, time.Millisecond
-	if err := s.FillWaiting(t.Context(), "ram0", newLazyRAM(t), FillOptions{}, end); err != nil || !whole {
+	whole, o.patience.Lull, o.patience.LongestLull = false, time.Hour, time.Millisecond
+	if err := s.FillWaiting(t.Context(), "ram0", newLazyRAM(t), o, end); err != nil || !whole {
 		t.Errorf("whole %v, %v", whole, err)
 	}
 }

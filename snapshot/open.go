@@ -102,7 +102,7 @@ func openManifest(ctx context.Context, st store.Store, d digest.Digest, trust *s
 func (s *Snapshot) read(ctx context.Context, what string, d v1.Descriptor) ([]byte, error) {
 	data, err := store.ReadBlob(ctx, s.store, d.Digest, d.Size)
 	if err != nil {
-		return nil, lost(what, d, err)
+		return nil, store.Lost(what, d, err)
 	}
 	return data, nil
 }
@@ -119,15 +119,6 @@ func (s *Snapshot) readIndex(ctx context.Context, d v1.Descriptor) (err error) {
 	}
 	s.index, err = format.Decode(s.indexBlob)
 	return err
-}
-
-// lost: a blob that a stored manifest lists and the store does not have is no answer to
-// whether the snapshot exists.
-func lost(what string, d v1.Descriptor, err error) error {
-	if errdefs.IsNotFound(err) {
-		return fmt.Errorf("%s %s is missing from the store (%v): %w", what, d.Digest, err, errdefs.ErrDataLoss)
-	}
-	return fmt.Errorf("%s: %w", what, err)
 }
 
 // check compares manifest, config and index with each other.
@@ -197,7 +188,7 @@ func (s *Snapshot) Disk(ctx context.Context, d digest.Digest, w io.Writer) error
 
 func (s *Snapshot) copy(ctx context.Context, what string, d v1.Descriptor, w io.Writer) error {
 	if err := store.Copy(ctx, s.store, d.Digest, d.Size, w); err != nil {
-		return fmt.Errorf("restore snapshot %s: %w", s.Digest, lost(what, d, err))
+		return fmt.Errorf("restore snapshot %s: %w", s.Digest, store.Lost(what, d, err))
 	}
 	return nil
 }

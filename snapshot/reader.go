@@ -61,7 +61,7 @@ func (r *reader) step(a *precopy.Area) string {
 func (r *reader) page(b *precopy.Block, i int, m *mark, at place, data []byte) error {
 	known := b.Take(i, r.last)
 	r.passed.Looked++
-	if !isZero(data) {
+	if !format.IsZero(data) {
 		moving := !r.last && at.area.Mapped()
 		if moving && m.frame == nil { // it will be stored
 			copy(r.copy[:], data)
@@ -83,7 +83,7 @@ func (r *reader) page(b *precopy.Block, i int, m *mark, at place, data []byte) e
 			data = r.copy[:]
 			at.sum = r.sum(data)
 		}
-		if !isZero(data) {
+		if !format.IsZero(data) {
 			r.passed.Changed++
 			return r.store(m, at, data)
 		}
@@ -155,8 +155,4 @@ func (r *reader) encode(f **frame, raw *[]byte) error {
 	err = r.c.packer.add(*f, stored)
 	*f, *raw = new(frame), (*raw)[:0]
 	return err
-}
-
-func isZero(page []byte) bool {
-	return [format.PageSize]byte(page) == [format.PageSize]byte{}
 }

@@ -41,7 +41,7 @@ func (w *world) secrets(t *testing.T) [][]byte {
 			t.Fatal(err)
 		}
 		for ; len(data) >= format.PageSize; data = data[format.PageSize:] {
-			if page := data[:format.PageSize]; !isZero(page) {
+			if page := data[:format.PageSize]; !format.IsZero(page) {
 				list = append(list, page[64:96])
 			}
 		}

@@ -96,7 +96,7 @@ func (p *push) bring(ctx context.Context, from string, d v1.Descriptor) error {
 	if err != nil {
 		return err
 	}
-	data, err := readPack(ctx, st, d.Digest, d.Size)
+	data, err := store.ReadAgain(ctx, st, d.Digest, d.Size)
 	if err != nil {
 		return err
 	}

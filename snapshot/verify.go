@@ -96,7 +96,7 @@ func (v *verifier) run(ctx context.Context, workers int) error {
 func (v *verifier) blob(ctx context.Context, what string, d v1.Descriptor) error {
 	err := store.Copy(ctx, v.store, d.Digest, d.Size, io.Discard)
 	v.step(d.Size)
-	return v.judge(what+" "+d.Digest.String(), lost(what, d, err), err)
+	return v.judge(what+" "+d.Digest.String(), store.Lost(what, d, err), err)
 }
 
 // pack is read whole even if its digest is wrong: its frames say where.
@@ -106,7 +106,7 @@ func (v *verifier) pack(ctx context.Context, i int) error {
 	data, err := v.fetch(ctx, d)
 	v.step(d.Size)
 	if err != nil && (data == nil || !errdefs.IsDataLoss(err)) {
-		return v.judge(name, lost("pack", d, err), err)
+		return v.judge(name, store.Lost("pack", d, err), err)
 	}
 	named := v.frames(i, data, name)
 	if err != nil && !named { // between the frames, or behind them
@@ -118,7 +118,7 @@ func (v *verifier) pack(ctx context.Context, i int) error {
 // fetch returns what the store has under the pack's digest, with DataLoss if it is not
 // the pack.
 func (v *verifier) fetch(ctx context.Context, d v1.Descriptor) ([]byte, error) {
-	data, err := readPack(ctx, v.store, d.Digest, d.Size)
+	data, err := store.ReadAgain(ctx, v.store, d.Digest, d.Size)
 	if !errdefs.IsDataLoss(err) {
 		return data, err
 	}
@@ -139,7 +139,7 @@ func (v *verifier) fetch(ctx context.Context, d v1.Descriptor) ([]byte, error) {
 func (v *verifier) frames(pack int, data []byte, name string) (named bool) {
 	coder := format.Coder{Key: v.keys[pack]}
 	defer coder.Close()
-	first, end := packFrames(v.index, pack)
+	first, end := v.index.PackFrames(pack)
 	for i := first; i < end; i++ {
 		f := &v.index.Frames[i]
 		var err error

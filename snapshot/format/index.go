@@ -6,6 +6,7 @@ package format
 import (
 	"fmt"
 	"regexp"
+	"sort"
 
 	"github.com/containerd/errdefs"
 
@@ -184,4 +185,12 @@ func (x *Index) validateSpace(s *Space) error {
 
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("index: "+format+": %w", append(args, errdefs.ErrInvalidArgument)...)
+}
+
+// PackFrames is the range of a pack's frames.
+func (x *Index) PackFrames(pack int) (first, end int) {
+	f := x.Frames
+	first = sort.Search(len(f), func(i int) bool { return int(f[i].Pack) >= pack })
+	end = sort.Search(len(f), func(i int) bool { return int(f[i].Pack) > pack })
+	return first, end
 }

@@ -1,20 +1,22 @@
-package snapshot
+package restore
 
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"godwit.dev/godwit/api/errno"
 	"godwit.dev/godwit/snapshot/format"
 	"godwit.dev/godwit/snapshot/pagetable"
 )
 
 // decoder is what one core does.
 type decoder struct {
-	*filler
+	f       *filler
 	coder   format.Coder
 	hash    pagetable.Hasher
 	arena   []byte // the pages of a chunk
@@ -33,7 +35,7 @@ type piece struct {
 // chunk writes the pages of frames that have arrived. Those that are not what the index
 // says are fetched once more.
 func (d *decoder) chunk(ctx context.Context, c chunk) error {
-	d.coder.Key = d.keys[c.number]
+	d.coder.Key = d.f.src.Keys[c.number]
 	err := d.frames(c.first, c.end, c.data)
 	if errdefs.IsDataLoss(err) {
 		data, e := c.verified(ctx)
@@ -48,15 +50,15 @@ func (d *decoder) chunk(ctx context.Context, c chunk) error {
 	if err != nil {
 		return err
 	}
-	if d.lazy != nil {
-		d.lazy.put(c.first, c.end)
+	if d.f.post != nil {
+		d.f.post.put(c.first, c.end)
 	} else {
-		d.notify(Progress{Step: "fill", Done: d.done.Load(), Total: d.total})
+		d.f.notify(Progress{Step: "fill", Done: d.f.done.Load(), Total: d.f.total})
 	}
-	if d.table == nil {
+	if d.f.table == nil {
 		return nil
 	}
-	return d.tableError(d.table.Append(d.entries))
+	return d.f.tableError(d.f.table.Append(d.entries))
 }
 
 // frames verifies and decodes frames, and collects what is to be written.
@@ -64,11 +66,11 @@ func (d *decoder) frames(first, end int, stored []byte) error {
 	d.pieces, d.entries = d.pieces[:0], d.entries[:0]
 	arena := d.arena
 	for i := first; i < end; i++ {
-		uses := d.plan.uses(i)
+		uses := d.f.plan.uses(i)
 		if len(uses) == 0 {
 			continue
 		}
-		fr := &d.index.Frames[i]
+		fr := &d.f.src.Index.Frames[i]
 		raw, err := d.coder.DecodeTo(arena, fr, stored[fr.Offset:fr.Offset+fr.Stored])
 		if err != nil {
 			return err
@@ -78,10 +80,10 @@ func (d *decoder) frames(first, end int, stored []byte) error {
 			if !d.wants(i, u.space) { // the table alone wants its pages
 				continue
 			}
-			r := d.index.Spaces[u.space].Runs[u.run]
+			r := d.f.src.Index.Spaces[u.space].Runs[u.run]
 			d.pieces = append(d.pieces, piece{u.space, r.Page, raw[int(r.Slot)*format.PageSize : int(r.Slot+r.Count)*format.PageSize]})
 		}
-		if d.table != nil {
+		if d.f.table != nil {
 			d.remember(uint32(i), uses, raw)
 		}
 	}
@@ -90,16 +92,16 @@ func (d *decoder) frames(first, end int, stored []byte) error {
 
 // wants reports whether the pages of a frame are to be written into a space.
 func (d *decoder) wants(frame int, space uint32) bool {
-	if d.lazy != nil {
-		return int(space) == d.lazy.space && !d.lazy.here[frame].Load()
+	if d.f.post != nil {
+		return int(space) == d.f.post.space && !d.f.post.here[frame].Load()
 	}
-	return d.files[space] != nil
+	return d.f.files[space] != nil
 }
 
 // write writes pieces that lie side by side in one call.
 func (d *decoder) write() error {
-	if d.lazy != nil {
-		return d.lazy.pieces(d.pieces)
+	if d.f.post != nil {
+		return d.f.post.pieces(d.pieces)
 	}
 	slices.SortFunc(d.pieces, func(a, b piece) int { return cmp.Or(cmp.Compare(a.space, b.space), cmp.Compare(a.page, b.page)) })
 	for rest := d.pieces; len(rest) > 0; {
@@ -119,8 +121,8 @@ func (d *decoder) write() error {
 
 // writeRun writes what iovs hold. The last page of a disk may be partial.
 func (d *decoder) writeRun(space uint32, offset, end uint64) error {
-	sp := &d.index.Spaces[space]
-	d.done.Add(end - offset)
+	sp := &d.f.src.Index.Spaces[space]
+	d.f.done.Add(end - offset)
 	if end > sp.Size {
 		last := &d.iovs[len(d.iovs)-1]
 		*last = (*last)[:uint64(len(*last))-(end-sp.Size)]
@@ -128,14 +130,14 @@ func (d *decoder) writeRun(space uint32, offset, end uint64) error {
 	}
 	if len(d.iovs) > 1 {
 		// What is short, or fails, is told by the plain writes.
-		n, err := unix.Pwritev(int(d.files[space].Fd()), d.iovs, int64(offset))
+		n, err := unix.Pwritev(int(d.f.files[space].Fd()), d.iovs, int64(offset))
 		if err == nil && uint64(n) == end-offset {
 			return nil
 		}
 	}
 	for _, data := range d.iovs {
-		if _, err := d.files[space].WriteAt(data, int64(offset)); err != nil {
-			return fileFull(sp.Name, err)
+		if _, err := d.f.files[space].WriteAt(data, int64(offset)); err != nil {
+			return errno.Classed(fmt.Errorf("write %s: %w", sp.Name, err))
 		}
 		offset += uint64(len(data))
 	}
@@ -146,7 +148,7 @@ func (d *decoder) writeRun(space uint32, offset, end uint64) error {
 func (d *decoder) remember(frame uint32, uses []use, raw []byte) {
 	var live [format.FramePages]bool
 	for _, u := range uses {
-		r := d.index.Spaces[u.space].Runs[u.run]
+		r := d.f.src.Index.Spaces[u.space].Runs[u.run]
 		for slot := r.Slot; slot < r.Slot+r.Count; slot++ {
 			live[slot] = true
 		}
@@ -154,7 +156,7 @@ func (d *decoder) remember(frame uint32, uses []use, raw []byte) {
 	for slot, ok := range live {
 		if ok {
 			page := raw[slot*format.PageSize : (slot+1)*format.PageSize]
-			d.entries = d.table.Entry(d.hash, page, frame, uint32(slot)).Append(d.entries)
+			d.entries = d.f.table.Entry(d.hash, page, frame, uint32(slot)).Append(d.entries)
 		}
 	}
 }

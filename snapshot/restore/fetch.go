@@ -1,4 +1,4 @@
-package snapshot
+package restore
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 
 	"github.com/containerd/errdefs"
-	digest "github.com/opencontainers/go-digest"
 	"golang.org/x/sync/semaphore"
 
 	"godwit.dev/godwit/snapshot/format"
@@ -26,8 +25,8 @@ type body struct {
 	at     int64 // bytes that have arrived
 	next   int   // frame that has not been handed on
 
-	filler *filler
-	left   atomic.Int32 // who still reads data
+	f    *filler
+	left atomic.Int32 // who still reads data
 
 	mu    sync.Mutex
 	again []byte // the pack, fetched once more
@@ -45,10 +44,10 @@ func (b *body) verified(ctx context.Context) ([]byte, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.again == nil {
-		p := b.filler.parts.packs[b.number]
-		data, err := readPack(ctx, b.filler.store, p.Digest, p.Size)
+		p := b.f.src.Packs[b.number]
+		data, err := store.ReadAgain(ctx, b.f.src.Store, p.Digest, p.Size)
 		if err != nil {
-			return nil, lost("pack", p, err)
+			return nil, store.Lost("pack", p, err)
 		}
 		b.again = data
 	}
@@ -64,7 +63,7 @@ func (b *body) forget() {
 
 func (b *body) done() {
 	if b.left.Add(-1) == 0 {
-		b.filler.give(b.data)
+		b.f.buffers.give(b.data)
 	}
 }
 
@@ -111,22 +110,22 @@ func (b *buffers) give(buf []byte) {
 // fetch gets packs, and hands on what has arrived of them.
 func (f *filler) fetch(ctx context.Context, packs <-chan int, chunks chan<- chunk) error {
 	for p := range packs {
-		data, err := f.take(ctx, int(f.parts.packs[p].Size))
+		data, err := f.buffers.take(ctx, int(f.src.Packs[p].Size))
 		if err != nil {
 			return err
 		}
-		b := &body{number: p, data: data, filler: f}
+		b := &body{number: p, data: data, f: f}
 		b.left.Store(1)
 		b.next, _ = f.plan.frames(p)
 		err = f.pack(ctx, b, chunks)
-		for again := (retry{filler: f}); err != nil && again.after(ctx, lost("pack", f.parts.packs[p], err)); {
+		for again := (retry{f: f}); err != nil && again.after(ctx, store.Lost("pack", f.src.Packs[p], err)); {
 			if err = f.pack(ctx, b, chunks); err == nil {
 				again.over()
 			}
 		}
 		b.done()
 		if err != nil {
-			return lost("pack", f.parts.packs[p], fmt.Errorf("%s: %w", f.parts.packs[p].Digest, err))
+			return store.Lost("pack", f.src.Packs[p], fmt.Errorf("%s: %w", f.src.Packs[p].Digest, err))
 		}
 	}
 	return nil
@@ -145,7 +144,7 @@ func (f *filler) whole(ctx context.Context, b *body, chunks chan<- chunk) error 
 }
 
 func (f *filler) receive(ctx context.Context, b *body, chunks chan<- chunk) error {
-	in, err := f.store.Get(ctx, store.Blob(f.parts.packs[b.number].Digest))
+	in, err := f.src.Store.Get(ctx, store.Blob(f.src.Packs[b.number].Digest))
 	if err != nil {
 		return err
 	}
@@ -161,7 +160,7 @@ func (f *filler) stream(ctx context.Context, b *body, in io.Reader, chunks chan<
 	_, last := f.plan.frames(b.number)
 	for b.next < last {
 		end := min(b.next+chunkFrames, last)
-		fr := &f.index.Frames[end-1]
+		fr := &f.src.Index.Frames[end-1]
 		if err := b.read(ctx, in, int64(fr.Offset)+int64(fr.Stored)); err != nil {
 			return err
 		}
@@ -215,15 +214,4 @@ func broken(ctx context.Context, err error) error {
 		return fmt.Errorf("it ends too early: %w", errdefs.ErrDataLoss)
 	}
 	return fmt.Errorf("read: %w: %w", err, errdefs.ErrUnavailable)
-}
-
-// readPack fetches a pack again if its connection broke or its bytes are not the pack's:
-// a cache on the way may be wrong once.
-func readPack(ctx context.Context, st store.Store, d digest.Digest, size int64) ([]byte, error) {
-	for try := 1; ; try++ {
-		data, err := store.ReadBlob(ctx, st, d, size)
-		if err == nil || try == 3 || ctx.Err() != nil || !errdefs.IsUnavailable(err) && !errdefs.IsDataLoss(err) {
-			return data, err
-		}
-	}
 }

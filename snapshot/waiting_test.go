@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -16,49 +15,13 @@ import (
 	"godwit.dev/godwit/snapshot/store"
 )
 
-// What is read for those who wait grows with each time that a pack is wanted, up to its end or what is
-// here; what is on its way already is read alone.
-func TestAhead(t *testing.T) {
-	frames := make([]format.Frame, 103)
-	for i := range frames {
-		if i >= 100 {
-			frames[i].Pack = 1
-		}
-	}
-	index := &format.Index{Frames: frames}
-	l := &lazy{filler: &filler{Snapshot: &Snapshot{index: index}, plan: &plan{index: index}}, here: make([]atomic.Bool, len(frames)), windows: map[int]*window{}}
-	l.here[90].Store(true)
-	for _, c := range []struct{ frame, first, end int }{
-		{30, 30 - firstWindow, 30 + firstWindow},
-		{20, 20, 21}, // on its way
-		{45, 45, 46},
-		{46, 46, 46 + 2*firstWindow}, // those before are on their way
-		{13, 0, 46},                  // those from 46 on are; the begin of the pack
-		{80, 46, 90},                 // that one is here
-		{91, 91, 100},                // the end of the pack
-		{20, 0, 90},                  // not on its way any more
-		{101, 100, 103},              // of another pack
-	} {
-		if first, end := l.ahead(c.frame); first != c.first || end != c.end {
-			t.Errorf("frame %d is read with those from %d up to %d, want %d, %d", c.frame, first, end, c.first, c.end)
-		}
-	}
-	for range 100 { // nothing grows for ever
-		l.ahead(75)
-		l.ahead(91)
-	}
-	if first, end := l.ahead(60); first != 0 || end != 90 {
-		t.Errorf("at last frame 60 is read with those from %d up to %d, want 0, 90", first, end)
-	}
-}
-
 // The frames before one that was waited for come too; of them only those in use that are missing are
 // asked for, and none where the store knows no parts.
 func TestFillWaitingBefore(t *testing.T) {
 	for name, ranges := range map[string]bool{"parts": true, "no parts": false} {
 		t.Run(name, func(t *testing.T) {
-			quickLazy(t)
-			lazyLull, longestLull = time.Hour, time.Hour // the rest never comes
+			patience := quick
+			patience.Lull, patience.LongestLull = time.Hour, time.Hour // the rest never comes
 			w := newWorld(t, 67)
 			_, s := w.stored(t)
 			asked := &askedFor{Store: w.st}
@@ -69,14 +32,14 @@ func TestFillWaitingBefore(t *testing.T) {
 			runs = slices.DeleteFunc(runs, func(r format.Run) bool { return s.index.Frames[r.Frame].Pack > 0 })
 			slices.SortFunc(runs, func(a, b format.Run) int { return int(a.Frame) - int(b.Frame) })
 			run := runs[len(runs)-1]
-			if n := run.Frame - runs[0].Frame; n == 0 || n >= firstWindow {
+			if n := run.Frame - runs[0].Frame; n == 0 || n >= 16 { // what a first read brings
 				t.Fatalf("%d frames before the wanted one", n)
 			}
 			ram := newLazyRAM(t)
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() {
-				ended <- s.FillWaiting(ctx, "ram0", ram, FillOptions{}, func(context.Context) error { return nil })
+				ended <- s.FillWaiting(ctx, "ram0", ram, FillOptions{patience: patience}, func(context.Context) error { return nil })
 			}()
 			ram.touch(ctx, int64(run.Page)*format.PageSize)
 			before := func() bool {
@@ -126,24 +89,9 @@ type askedRanges struct{ *askedFor }
 func (s *askedRanges) GetRange(ctx context.Context, d digest.Digest, offset, _ int64) (io.ReadCloser, error) {
 	in, err := s.Get(ctx, store.Blob(d))
 	if err == nil {
-		err = skip(in, offset)
+		_, err = io.CopyN(io.Discard, in, offset)
 	}
 	return in, err
-}
-
-// What is asked for before a frame begins with one that is in use and ends with what is here.
-func TestLacking(t *testing.T) {
-	index := &format.Index{Frames: make([]format.Frame, 10), Spaces: []format.Space{{}}}
-	for _, frame := range []uint32{0, 1, 2, 5, 6, 9} {
-		index.Spaces[0].Runs = append(index.Spaces[0].Runs, format.Run{Page: uint64(frame), Frame: frame, Count: 1})
-	}
-	l := &lazy{filler: &filler{plan: newPlan(index, make([]*os.File, 1), true)}, here: make([]atomic.Bool, 10)}
-	l.here[1].Store(true)
-	for _, c := range []struct{ first, frame, want int }{{0, 9, 2}, {4, 9, 5}, {7, 9, 9}, {0, 2, 2}, {0, 1, 0}} {
-		if got := l.lacking(c.first, c.frame); got != c.want {
-			t.Errorf("before %d, from %d on: %d, want %d", c.frame, c.first, got, c.want)
-		}
-	}
 }
 
 // dripping is a store whose parts stop after the first bytes.
@@ -185,8 +133,8 @@ func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 func TestFillWaitingForTheFirstFrame(t *testing.T) {
 	for name, fails := range map[string]error{"the rest comes": nil, "the rest fails": errors.New("reset")} {
 		t.Run(name, func(t *testing.T) {
-			quickLazy(t)
-			lazyLull, longestLull = time.Millisecond, time.Hour // the rest waits for what is under way
+			patience := quick
+			patience.Lull, patience.LongestLull = time.Millisecond, time.Hour // the rest waits for what is under way
 			w := newWorld(t, 65)
 			_, s := w.stored(t)
 			st := &dripping{Store: w.st, goOn: make(chan struct{}), fails: fails}
@@ -201,7 +149,7 @@ func TestFillWaitingForTheFirstFrame(t *testing.T) {
 				defer close(st.goOn)
 				ram.touch(t.Context(), int64(run.Page)*format.PageSize) // hangs if all have to be here
 			}()
-			err := s.FillWaiting(t.Context(), "ram0", ram, FillOptions{Progress: func(p Progress) {
+			err := s.FillWaiting(t.Context(), "ram0", ram, FillOptions{patience: patience, Progress: func(p Progress) {
 				if p.Waiting != "" {
 					t.Errorf("somebody waits: %s", p.Waiting)
 				}

@@ -11,8 +11,8 @@ import (
 
 // That a VM wants nothing for a moment is told while it is so, and not while a page is on its way.
 func TestSettled(t *testing.T) {
-	quickLazy(t)
-	lazyLull, longestLull = 80*time.Millisecond, time.Hour
+	patience := quick
+	patience.Lull, patience.LongestLull = 80*time.Millisecond, time.Hour
 	w := newWorld(t, 66)
 	_, s := w.stored(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -29,7 +29,7 @@ func TestSettled(t *testing.T) {
 			here = true
 			close(st.goOn)
 		}()
-		err := s.FillWaiting(t.Context(), "ram0", ram, FillOptions{Progress: func(p Progress) {
+		err := s.FillWaiting(t.Context(), "ram0", ram, FillOptions{patience: patience, Progress: func(p Progress) {
 			if p.Settled {
 				told++
 			}

@@ -1,4 +1,4 @@
-package snapshot
+package restore
 
 import (
 	"cmp"
@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
 
 	"godwit.dev/godwit/snapshot/format"
@@ -28,78 +29,62 @@ type Waiting interface {
 	Zero(offset int64) error
 }
 
-// Bounds between two tries at what could not be read. Variables for the tests.
-var (
-	lazyPause   = 200 * time.Millisecond
-	longestLazy = 5 * time.Second
-)
-
-// errGone says that the VM is not there any more: nothing is tried again.
-var errGone = errors.New("the VM is gone")
+// ErrGone says that the VM is not there any more: nothing is tried again.
+var ErrGone = errors.New("the VM is gone")
 
 // Check wants every pack that a restore reads to be in the store, or on the node.
-func (s *Snapshot) Check(ctx context.Context) error {
-	p := newPlan(s.index, make([]*os.File, len(s.index.Spaces)), true)
+func Check(ctx context.Context, src Source) error {
+	p := newPlan(src.Index, make([]*os.File, len(src.Index.Spaces)), true)
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)
 	for _, i := range p.packs() {
-		d := s.parts.packs[i]
+		d := src.Packs[i]
 		g.Go(func() error {
-			if s.keeps(i, p) {
+			if src.keeps(i, p) {
 				return nil
 			}
-			_, err := s.store.Stat(ctx, store.Blob(d.Digest))
+			_, err := src.Store.Stat(ctx, store.Blob(d.Digest))
 			if err != nil {
-				return lost("pack", d, err)
+				return store.Lost("pack", d, err)
 			}
 			return nil
 		})
 	}
-	if err := g.Wait(); err != nil {
-		return fmt.Errorf("restore snapshot %s: %w", s.Digest, err)
-	}
-	return nil
+	return g.Wait()
 }
 
-// FillWaiting brings the pages of a space to a VM that runs: those that it waits for first, the
-// others behind them as soon as it wants none for a while, each frame verified before it is decoded.
-// What cannot be read, or is not what the index says, is tried again until ctx ends, and told as
-// Progress: whoever needs it waits, since nothing else may stand there. Once all is there it calls
-// whole, while it answers on.
+// Postcopy brings the pages of a space to a VM that runs: those that it waits for first, the
+// others after them, as soon as it wants none for a while. What cannot be read, or is not what the
+// index says, is tried again until ctx ends, and told as Progress: the VM waits, since nothing else
+// may stand there. Once all is there Postcopy calls whole, while it answers on.
 //
-// A table is made of all spaces; that it cannot be written costs the next Push time, no more.
-func (s *Snapshot) FillWaiting(ctx context.Context, space string, ram Waiting, o FillOptions, whole func(context.Context) error) error {
-	if err := s.fillWaiting(ctx, space, ram, o, whole); err != nil {
-		return fmt.Errorf("restore snapshot %s: %w", s.Digest, err)
-	}
-	return nil
-}
-
-func (s *Snapshot) fillWaiting(ctx context.Context, space string, ram Waiting, o FillOptions, whole func(context.Context) error) error {
-	f := &filler{Snapshot: s, files: make([]*os.File, len(s.index.Spaces))}
-	f.plan = newPlan(s.index, f.files, true)
+// A table is made of all spaces; that it cannot be written costs the next push time, no more.
+func Postcopy(ctx context.Context, src Source, space string, ram Waiting, o Options, whole func(context.Context) error) error {
+	f := &filler{src: src, files: make([]*os.File, len(src.Index.Spaces))}
+	f.plan = newPlan(src.Index, f.files, true)
 	f.tells(o.Progress)
-	f.lazy = &lazy{filler: f, ram: ram, here: make([]atomic.Bool, len(s.index.Frames)), busy: map[int]bool{}, windows: map[int]*window{}}
-	f.lazy.space = slices.IndexFunc(s.index.Spaces, func(sp format.Space) bool { return sp.Name == space })
-	if f.lazy.space < 0 {
-		return invalid("space", "the snapshot has no %s", space)
+	o.Patience.defaults()
+	f.post = &postcopy{f: f, ram: ram, patience: o.Patience, here: make([]atomic.Bool, len(src.Index.Frames)), busy: map[int]bool{}, windows: map[int]*window{}}
+	f.post.space = slices.IndexFunc(src.Index.Spaces, func(sp format.Space) bool { return sp.Name == space })
+	if f.post.space < 0 {
+		return fmt.Errorf("space %s: the snapshot has none: %w", space, errdefs.ErrInvalidArgument)
 	}
 	serve, stop := context.WithCancel(ctx)
 	defer stop()
-	f.lazy.ctx = serve
+	f.post.ctx = serve
 	outer := ctx
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		err := ram.Serve(serve, f.lazy.fault)
+		err := ram.Serve(serve, f.post.fault)
 		if serve.Err() != nil {
 			err = nil
 		}
 		return err
 	})
-	f.lazy.served.Go(func() { f.lazy.settling(serve) })
+	f.post.served.Go(func() { f.post.settling(serve) })
 	g.Go(func() error {
 		defer stop()
-		if err := f.lazy.lull(ctx); err != nil {
+		if err := f.post.lull(ctx); err != nil {
 			return err
 		}
 		if err := f.finish(ctx, o); err != nil {
@@ -108,21 +93,22 @@ func (s *Snapshot) fillWaiting(ctx context.Context, space string, ram Waiting, o
 		return whole(ctx)
 	})
 	err := g.Wait()
-	f.lazy.served.Wait()
+	f.post.served.Wait()
 	if outer.Err() != nil {
 		return context.Cause(outer)
 	}
 	return err
 }
 
-// lazy is what a filler is beside, for a VM that runs.
-type lazy struct {
-	*filler
-	ctx    context.Context // ends when nobody is served any more
-	space  int
-	ram    Waiting
-	here   []atomic.Bool // by frame: its pages were brought
-	served sync.WaitGroup
+// postcopy is what a filler is in addition, for a VM that runs.
+type postcopy struct {
+	f        *filler
+	ctx      context.Context // ends when no fault is served any more
+	space    int
+	ram      Waiting
+	patience Patience
+	here     []atomic.Bool // by frame: its pages were brought
+	served   sync.WaitGroup
 
 	mu      sync.Mutex
 	busy    map[int]bool // frames that somebody waits for, being read
@@ -134,9 +120,9 @@ type lazy struct {
 }
 
 // fault has the page brought that somebody waits for.
-func (l *lazy) fault(offset int64) {
+func (l *postcopy) fault(offset int64) {
 	page := uint64(offset) / format.PageSize
-	runs := l.index.Spaces[l.space].Runs
+	runs := l.f.src.Index.Spaces[l.space].Runs
 	i, found := slices.BinarySearchFunc(runs, page, func(r format.Run, p uint64) int { return cmp.Compare(r.Page, p) })
 	if !found {
 		i--
@@ -159,9 +145,9 @@ func (l *lazy) fault(offset int64) {
 	l.busy[frame] = true
 	first, end := l.ahead(frame)
 	l.served.Go(func() {
-		d := decoder{filler: l.filler, arena: make([]byte, format.MaxFrame)}
+		d := decoder{f: l.f, arena: make([]byte, format.MaxFrame)}
 		defer d.coder.Close()
-		d.coder.Key = l.keys[l.index.Frames[frame].Pack]
+		d.coder.Key = l.f.src.Keys[l.f.src.Index.Frames[frame].Pack]
 		whole := l.bring(&d, frame, end)
 		l.mu.Lock()
 		delete(l.busy, frame)
@@ -173,8 +159,8 @@ func (l *lazy) fault(offset int64) {
 }
 
 // zero tries again what has failed: nobody tells of that page a second time.
-func (l *lazy) zero(offset int64, err error) {
-	for again := (retry{filler: l.filler}); again.after(l.ctx, err); {
+func (l *postcopy) zero(offset int64, err error) {
+	for again := (retry{f: l.f}); again.after(l.ctx, err); {
 		if err = l.ram.Zero(offset); err == nil {
 			again.over()
 			return
@@ -184,9 +170,9 @@ func (l *lazy) zero(offset int64, err error) {
 
 // bring reads a frame and those behind it up to end, which will be wanted soon, until that succeeds. It
 // answers whether all of them came at once.
-func (l *lazy) bring(d *decoder, frame, end int) bool {
+func (l *postcopy) bring(d *decoder, frame, end int) bool {
 	whole := true
-	for again := (retry{filler: l.filler}); ; whole = false {
+	for again := (retry{f: l.f}); ; whole = false {
 		err := l.frames(d, frame, end, l.kept, l.keptPart, l.part)
 		if err == nil {
 			again.over()
@@ -204,37 +190,37 @@ func (l *lazy) bring(d *decoder, frame, end int) bool {
 
 // bring verifies a frame and brings its pages.
 func (d *decoder) bring(i int, stored []byte) error {
-	fr := &d.index.Frames[i]
+	fr := &d.f.src.Index.Frames[i]
 	raw, err := d.coder.DecodeTo(d.arena, fr, stored)
 	if err != nil {
-		return fmt.Errorf("pack %s: %w", d.parts.packs[fr.Pack].Digest, err)
+		return fmt.Errorf("pack %s: %w", d.f.src.Packs[fr.Pack].Digest, err)
 	}
 	d.pieces = d.pieces[:0]
-	for _, u := range d.plan.uses(i) {
-		if int(u.space) == d.lazy.space {
-			r := d.index.Spaces[u.space].Runs[u.run]
+	for _, u := range d.f.plan.uses(i) {
+		if int(u.space) == d.f.post.space {
+			r := d.f.src.Index.Spaces[u.space].Runs[u.run]
 			d.pieces = append(d.pieces, piece{u.space, r.Page, raw[int(r.Slot)*format.PageSize : int(r.Slot+r.Count)*format.PageSize]})
 		}
 	}
-	if err := d.lazy.pieces(d.pieces); err != nil {
+	if err := d.f.post.pieces(d.pieces); err != nil {
 		return err
 	}
-	d.lazy.mark(i)
+	d.f.post.mark(i)
 	return nil
 }
 
 // pieces brings them. Only a VM that is gone takes none.
-func (l *lazy) pieces(all []piece) error {
+func (l *postcopy) pieces(all []piece) error {
 	for _, p := range all {
 		if err := l.ram.Put(int64(p.page)*format.PageSize, p.data); err != nil {
-			return fmt.Errorf("%w: %w", errGone, err)
+			return fmt.Errorf("%w: %w", ErrGone, err)
 		}
 	}
 	return nil
 }
 
 // put says that frames were brought.
-func (l *lazy) put(first, end int) {
+func (l *postcopy) put(first, end int) {
 	for i := first; i < end; i++ {
 		l.mark(i)
 	}
@@ -245,28 +231,28 @@ func (l *lazy) put(first, end int) {
 }
 
 // mark counts the pages of a frame once.
-func (l *lazy) mark(frame int) {
+func (l *postcopy) mark(frame int) {
 	if !l.here[frame].CompareAndSwap(false, true) {
 		return
 	}
-	for _, u := range l.plan.uses(frame) {
-		l.done.Add(uint64(l.index.Spaces[u.space].Runs[u.run].Count) * format.PageSize)
+	for _, u := range l.f.plan.uses(frame) {
+		l.f.done.Add(uint64(l.f.src.Index.Spaces[u.space].Runs[u.run].Count) * format.PageSize)
 	}
 }
 
 // retry is what a filler does about an error. The zero one of a VM that does not run gives up.
 type retry struct {
-	*filler
+	f     *filler
 	pause time.Duration
 }
 
 // after reports whether to try again, once it has told why and waited.
 func (r *retry) after(ctx context.Context, err error) bool {
-	if r.lazy == nil || ctx.Err() != nil || errors.Is(err, errGone) {
+	if r.f.post == nil || ctx.Err() != nil || errors.Is(err, ErrGone) {
 		return false
 	}
-	r.pause = min(max(2*r.pause, lazyPause), longestLazy)
-	r.lazy.note(err.Error())
+	r.pause = min(max(2*r.pause, r.f.post.patience.Pause), r.f.post.patience.LongestPause)
+	r.f.post.note(err.Error())
 	select {
 	case <-time.After(r.pause):
 	case <-ctx.Done():
@@ -277,12 +263,12 @@ func (r *retry) after(ctx context.Context, err error) bool {
 // over says that what was tried again has succeeded.
 func (r *retry) over() {
 	if r.pause > 0 {
-		r.lazy.note("")
+		r.f.post.note("")
 	}
 }
 
 // note tells for what the fill waits; empty: for nothing any more.
-func (l *lazy) note(what string) {
+func (l *postcopy) note(what string) {
 	l.mu.Lock()
 	same := l.waiting == what
 	l.waiting = what
@@ -292,13 +278,13 @@ func (l *lazy) note(what string) {
 	}
 }
 
-func (l *lazy) tell(waiting string) {
-	l.notify(Progress{Step: "lazy fill", Done: l.done.Load(), Total: l.total, Waiting: waiting})
+func (l *postcopy) tell(waiting string) {
+	l.f.notify(Progress{Step: "lazy fill", Done: l.f.done.Load(), Total: l.f.total, Waiting: waiting})
 }
 
 // decoders of a filler: a VM that runs needs the other half of the cores.
 func (f *filler) decoders() int {
-	if f.lazy != nil {
+	if f.post != nil {
 		return max(1, runtime.GOMAXPROCS(0)/2)
 	}
 	return runtime.GOMAXPROCS(0)

@@ -1,4 +1,4 @@
-package snapshot
+package restore
 
 import (
 	"context"
@@ -24,15 +24,15 @@ type span struct{ offset, end int64 }
 // mostly of older snapshots only those are fetched, where the store honours ranges. What
 // the node keeps is not fetched; if it is damaged, who decodes it finds out.
 func (f *filler) pack(ctx context.Context, b *body, chunks chan<- chunk) error {
-	d := f.parts.packs[b.number]
+	d := f.src.Packs[b.number]
 	name := store.KeptName(store.Blob(d.Digest))
 	for _, name := range []string{name, store.KeptParts + name} {
 		if f.held(ctx, b, name, chunks) {
 			return nil
 		}
 	}
-	keeper := store.KeeperOf(f.store)
-	ranger, ok := f.store.(store.Ranger)
+	keeper := store.KeeperOf(f.src.Store)
+	ranger, ok := f.src.Store.(store.Ranger)
 	spans := f.spans(b.number)
 	if ok && b.at == 0 && worthwhile(spans, d.Size) {
 		err := f.ranges(ctx, ranger, d, spans, b.data)
@@ -58,7 +58,7 @@ func (f *filler) pack(ctx context.Context, b *body, chunks chan<- chunk) error {
 
 // held gets a pack, or those parts of it that were of use before, from the node's disk.
 func (f *filler) held(ctx context.Context, b *body, name string, chunks chan<- chunk) bool {
-	in, size, ok := store.KeeperOf(f.store).Open(name)
+	in, size, ok := store.KeeperOf(f.src.Store).Open(name)
 	if !ok {
 		return false
 	}
@@ -80,12 +80,25 @@ func (f *filler) spans(p int) (spans []span) {
 		if len(f.plan.uses(i)) == 0 {
 			continue
 		}
-		spans = join(spans, &f.index.Frames[i])
+		spans = join(spans, &f.src.Index.Frames[i])
 	}
 	return spans
 }
 
-// join adds the place of a frame that lies behind the others.
+// Fetches is how many bytes of a pack are fetched for those of its frames, by offset, where the store
+// honours ranges.
+func Fetches(frames []*format.Frame, size uint64) uint64 {
+	var spans []span
+	for _, f := range frames {
+		spans = join(spans, f)
+	}
+	if worthwhile(spans, int64(size)) {
+		return uint64(length(spans))
+	}
+	return size
+}
+
+// join adds the place of a frame that comes after the others.
 func join(spans []span, f *format.Frame) []span {
 	s := span{int64(f.Offset), int64(f.Offset) + int64(f.Stored)}
 	if n := len(spans); n > 0 && s.offset-spans[n-1].end <= maxGap {

@@ -1,13 +1,7 @@
-package snapshot
+package restore
 
 import (
-	"errors"
-	"fmt"
 	"os"
-	"sort"
-
-	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/snapshot/format"
 )
@@ -66,22 +60,6 @@ func (p *plan) packs() []int {
 	return list
 }
 
-func (p *plan) frames(pack int) (first, end int) { return packFrames(p.index, pack) }
-
-// packFrames returns the range of a pack's frames.
-func packFrames(x *format.Index, pack int) (first, end int) {
-	f := x.Frames
-	first = sort.Search(len(f), func(i int) bool { return int(f[i].Pack) >= pack })
-	end = sort.Search(len(f), func(i int) bool { return int(f[i].Pack) > pack })
-	return first, end
-}
+func (p *plan) frames(pack int) (first, end int) { return p.index.PackFrames(pack) }
 
 func (p *plan) uses(frame int) []use { return p.list[p.first[frame]:p.first[frame+1]] }
-
-// fileFull gives an error of writing a space its class.
-func fileFull(space string, err error) error {
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return fmt.Errorf("write %s: %w: %w", space, err, errdefs.ErrResourceExhausted)
-	}
-	return fmt.Errorf("write %s: %w", space, err)
-}

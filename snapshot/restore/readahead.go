@@ -1,4 +1,4 @@
-package snapshot
+package restore
 
 import (
 	"errors"
@@ -26,8 +26,8 @@ type window struct {
 
 // ahead says from where up to where to read for a frame that somebody waits for. One that is on its
 // way already is asked for alone: what is beside it is not read twice. The caller holds l.mu.
-func (l *lazy) ahead(frame int) (first, end int) {
-	number := int(l.index.Frames[frame].Pack)
+func (l *postcopy) ahead(frame int) (first, end int) {
+	number := int(l.f.src.Index.Frames[frame].Pack)
 	w := l.windows[number]
 	if w == nil {
 		w = &window{frames: firstWindow}
@@ -36,7 +36,7 @@ func (l *lazy) ahead(frame int) (first, end int) {
 	if frame >= w.first && frame < w.end {
 		return frame, frame + 1
 	}
-	start, last := l.plan.frames(number)
+	start, last := l.f.plan.frames(number)
 	comes := func(i int) bool { return l.here[i].Load() || i >= w.first && i < w.end }
 	for end = frame + 1; end < min(last, frame+w.frames) && !comes(end); end++ {
 	}
@@ -48,19 +48,19 @@ func (l *lazy) ahead(frame int) (first, end int) {
 
 // before brings the frames before one that was waited for: nobody waits for them, so that they are
 // tried once, and not where a store would send the pack from its begin on.
-func (l *lazy) before(d *decoder, first, frame int) {
+func (l *postcopy) before(d *decoder, first, frame int) {
 	if first = l.lacking(first, frame); first < frame {
 		_ = l.frames(d, first, frame, l.kept, l.keptPart, l.ranged)
 	}
 }
 
 // lacking is where the frames in use begin that are missing right before one.
-func (l *lazy) lacking(first, frame int) int {
+func (l *postcopy) lacking(first, frame int) int {
 	from := frame
 	for from > first && !l.here[from-1].Load() {
 		from--
 	}
-	for from < frame && len(l.plan.uses(from)) == 0 {
+	for from < frame && len(l.f.plan.uses(from)) == 0 {
 		from++
 	}
 	return from
@@ -71,9 +71,9 @@ type opener func(pack int, offset, n int64) (io.ReadCloser, error)
 
 // frames brings some of a pack, the first one as soon as its bytes are here, while those of the others
 // are still under way. What is open to try is tried one behind the other.
-func (l *lazy) frames(d *decoder, first, end int, open ...opener) error {
-	last := &l.index.Frames[end-1]
-	from := int64(l.index.Frames[first].Offset)
+func (l *postcopy) frames(d *decoder, first, end int, open ...opener) error {
+	last := &l.f.src.Index.Frames[end-1]
+	from := int64(l.f.src.Index.Frames[first].Offset)
 	var err error
 	for _, open := range open {
 		var in io.ReadCloser
@@ -82,7 +82,7 @@ func (l *lazy) frames(d *decoder, first, end int, open ...opener) error {
 		}
 		err = d.stream(in, first, end)
 		in.Close()
-		if err == nil || errors.Is(err, errGone) {
+		if err == nil || errors.Is(err, ErrGone) {
 			return err
 		}
 	}
@@ -92,12 +92,12 @@ func (l *lazy) frames(d *decoder, first, end int, open ...opener) error {
 // stream brings frames as they come.
 func (d *decoder) stream(in io.Reader, first, end int) error {
 	var stored []byte
-	pack, at := d.parts.packs[d.index.Frames[first].Pack], uint64(d.index.Frames[first].Offset)
+	pack, at := d.f.src.Packs[d.f.src.Index.Frames[first].Pack], uint64(d.f.src.Index.Frames[first].Offset)
 	for i := first; i < end; i++ {
-		if i > first && (d.lazy.here[i].Load() || len(d.plan.uses(i)) == 0) {
+		if i > first && (d.f.post.here[i].Load() || len(d.f.plan.uses(i)) == 0) {
 			continue
 		}
-		fr := &d.index.Frames[i]
+		fr := &d.f.src.Index.Frames[i]
 		if err := skip(in, int64(uint64(fr.Offset)-at)); err != nil {
 			return partError(pack, err)
 		}
@@ -114,19 +114,19 @@ func (d *decoder) stream(in io.Reader, first, end int) error {
 }
 
 // kept opens a part of a pack that the node keeps.
-func (l *lazy) kept(pack int, offset, _ int64) (io.ReadCloser, error) {
-	return l.keptAs(pack, "", offset)
+func (l *postcopy) kept(pack int, offset, _ int64) (io.ReadCloser, error) {
+	return l.f.src.keptAs(pack, "", offset)
 }
 
 // keptPart opens it in what the node keeps of a pack of which it has read parts only. Where these
 // are others, there are zeros.
-func (l *lazy) keptPart(pack int, offset, _ int64) (io.ReadCloser, error) {
-	return l.keptAs(pack, store.KeptParts, offset)
+func (l *postcopy) keptPart(pack int, offset, _ int64) (io.ReadCloser, error) {
+	return l.f.src.keptAs(pack, store.KeptParts, offset)
 }
 
-func (s *Snapshot) keptAs(pack int, prefix string, offset int64) (io.ReadCloser, error) {
-	d := s.parts.packs[pack]
-	in, size, ok := store.KeeperOf(s.store).Open(prefix + store.KeptName(store.Blob(d.Digest)))
+func (s Source) keptAs(pack int, prefix string, offset int64) (io.ReadCloser, error) {
+	d := s.Packs[pack]
+	in, size, ok := store.KeeperOf(s.Store).Open(prefix + store.KeptName(store.Blob(d.Digest)))
 	if !ok {
 		return nil, fmt.Errorf("pack %s is not kept: %w", d.Digest, errdefs.ErrNotFound)
 	}
@@ -138,7 +138,7 @@ func (s *Snapshot) keptAs(pack int, prefix string, offset int64) (io.ReadCloser,
 }
 
 // keeps reports whether the node has a pack, or the parts of it that this snapshot needs.
-func (s *Snapshot) keeps(pack int, p *plan) bool {
+func (s Source) keeps(pack int, p *plan) bool {
 	if in, err := s.keptAs(pack, "", 0); err == nil {
 		in.Close()
 		return true
@@ -152,7 +152,7 @@ func (s *Snapshot) keeps(pack int, p *plan) bool {
 	var begin [format.PageSize]byte
 	at := int64(0)
 	for i := first; i < end; i++ {
-		fr := &s.index.Frames[i]
+		fr := &s.Index.Frames[i]
 		if len(p.uses(i)) == 0 {
 			continue
 		}
@@ -162,7 +162,7 @@ func (s *Snapshot) keeps(pack int, p *plan) bool {
 			return false
 		}
 		// No frame begins with a page of zeros: such a page is not stored.
-		if _, err := io.ReadFull(in, begin[:n]); err != nil || isZero(begin[:]) {
+		if _, err := io.ReadFull(in, begin[:n]); err != nil || format.IsZero(begin[:]) {
 			return false
 		}
 		at = int64(fr.Offset) + int64(n)
@@ -171,29 +171,29 @@ func (s *Snapshot) keeps(pack int, p *plan) bool {
 }
 
 // part opens it in the store, the pack from its begin on where that knows no parts.
-func (l *lazy) part(pack int, offset, n int64) (io.ReadCloser, error) {
+func (l *postcopy) part(pack int, offset, n int64) (io.ReadCloser, error) {
 	in, err := l.ranged(pack, offset, n)
 	if !errdefs.IsNotImplemented(err) {
 		return in, err
 	}
-	d := l.parts.packs[pack]
-	in, err = l.store.Get(l.ctx, store.Blob(d.Digest))
+	d := l.f.src.Packs[pack]
+	in, err = l.f.src.Store.Get(l.ctx, store.Blob(d.Digest))
 	if err != nil {
-		return nil, lost("pack", d, err)
+		return nil, store.Lost("pack", d, err)
 	}
 	return from(d, in, offset)
 }
 
 // ranged opens it where the store knows parts.
-func (l *lazy) ranged(pack int, offset, n int64) (io.ReadCloser, error) {
-	d := l.parts.packs[pack]
-	r, ok := l.store.(store.Ranger)
+func (l *postcopy) ranged(pack int, offset, n int64) (io.ReadCloser, error) {
+	d := l.f.src.Packs[pack]
+	r, ok := l.f.src.Store.(store.Ranger)
 	if !ok {
 		return nil, fmt.Errorf("a part of pack %s: %w", d.Digest, errdefs.ErrNotImplemented)
 	}
 	in, err := r.GetRange(l.ctx, d.Digest, offset, n)
 	if err != nil && !errdefs.IsNotImplemented(err) {
-		err = lost("pack", d, err)
+		err = store.Lost("pack", d, err)
 	}
 	return in, err
 }
