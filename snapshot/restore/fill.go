@@ -53,17 +53,22 @@ type Options struct {
 // long that waits at most: the rest takes cores and network from what the VM waits for. Pause and
 // LongestPause are the bounds between two tries at what could not be read.
 type Patience struct {
-	Lull, LongestLull   time.Duration // default 200 ms, 1 s
-	Pause, LongestPause time.Duration // default 200 ms, 5 s
+	Lull, LongestLull   time.Duration
+	Pause, LongestPause time.Duration
 }
 
+// The patience of nodes.
+const (
+	lull         = 200 * time.Millisecond
+	longestLull  = time.Second
+	pause        = 200 * time.Millisecond
+	longestPause = 5 * time.Second
+)
+
 func (p *Patience) defaults() {
-	for _, d := range []struct {
-		of     *time.Duration
-		preset time.Duration
-	}{{&p.Lull, 200 * time.Millisecond}, {&p.LongestLull, time.Second}, {&p.Pause, 200 * time.Millisecond}, {&p.LongestPause, 5 * time.Second}} {
-		if *d.of <= 0 {
-			*d.of = d.preset
+	for of, preset := range map[*time.Duration]time.Duration{&p.Lull: lull, &p.LongestLull: longestLull, &p.Pause: pause, &p.LongestPause: longestPause} {
+		if *of <= 0 {
+			*of = preset
 		}
 	}
 }
