@@ -119,6 +119,45 @@ func TestRouteInPlaceOfTheKernels(t *testing.T) {
 	}
 }
 
+// A direct route with another source, or with sizes of its own, takes the place of the one that came
+// with an address, as on the host; a later call without it brings the kernel's back.
+func TestDirectRouteInPlaceOfTheKernels(t *testing.T) {
+	for name, c := range map[string]struct {
+		route *agentv1.Route
+		want  string
+	}{
+		"another source": {&agentv1.Route{Family: "4", Destination: "10.1.0.0/24", Scope: unix.RT_SCOPE_LINK, Source: "10.1.0.3"}, "src 10.1.0.3"},
+		"an MTU":         {&agentv1.Route{Family: "4", Destination: "10.1.0.0/24", Scope: unix.RT_SCOPE_LINK, Source: "10.1.0.2", Mtu: 1300}, "src 10.1.0.2 mtu 1300"},
+		"another metric": {&agentv1.Route{Family: "4", Destination: "10.1.0.0/24", Scope: unix.RT_SCOPE_LINK, Source: "10.1.0.3", Metric: 7}, "src 10.1.0.2"},
+		"IPv6":           {&agentv1.Route{Family: "6", Destination: "fd01::/64", Metric: 256, Mtu: 1300}, "mtu 1300"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, nics := guestOf(t), twoNICs()
+			nics[0].Addresses = append(nics[0].Addresses, "10.1.0.3/24")
+			nics[0].Routes = []*agentv1.Route{c.route}
+			for range 2 {
+				if err := s.configure(nics); err != nil {
+					t.Fatal(err)
+				}
+				got := routes(t, c.route.Destination)
+				if c.route.Metric == 7 {
+					got = slices.DeleteFunc(got, func(line string) bool { return strings.Contains(line, "metric 7") })
+				}
+				if len(got) != 1 || !strings.Contains(got[0], c.want) {
+					t.Errorf("%q, want one with %q", got, c.want)
+				}
+			}
+			nics[0].Routes = nil
+			if err := s.configure(nics); err != nil {
+				t.Fatal(err)
+			}
+			if got := routes(t, c.route.Destination); len(got) != 1 || !strings.Contains(got[0], "proto kernel") || strings.Contains(got[0], "mtu") {
+				t.Errorf("without it: %q", got)
+			}
+		})
+	}
+}
+
 // NICs whose names cross get them, and a name that another link has is an error that names it.
 func TestNamesThatCross(t *testing.T) {
 	s, nics := guestOf(t), twoNICs()

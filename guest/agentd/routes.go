@@ -28,12 +28,19 @@ func setRoutes(link netlink.Link, routes []*agentv1.Route) error {
 	if err != nil {
 		return fmt.Errorf("list routes: %w", err)
 	}
+	replaced := false // a route that may have been in the place of the kernel's
 	for _, r := range have {
+		replaced = replaced || r.Protocol != unix.RTPROT_KERNEL
 		if r.Protocol == unix.RTPROT_KERNEL && !slices.ContainsFunc(want, func(w *netlink.Route) bool { return inPlaceOf(w, r) }) {
 			continue
 		}
 		if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("remove route %s: %w", r, err)
+		}
+	}
+	if replaced {
+		if err := connect(link, want); err != nil {
+			return fmt.Errorf("reach the networks of the addresses: %w", err)
 		}
 	}
 	// Routes on the link first: the gateways of the others are reached by them.
@@ -51,11 +58,50 @@ func setRoutes(link netlink.Link, routes []*agentv1.Route) error {
 	return nil
 }
 
-// inPlaceOf reports whether a route by a gateway is meant to replace the one that the kernel has made
-// for an address: the plugin ptp does so.
+// inPlaceOf reports whether a route is meant to replace the one that the kernel has made for an
+// address: by a gateway, as the plugin ptp does, or with a source or sizes of its own. The host's
+// kernel had no other of that destination and metric, or it would be asked first.
 func inPlaceOf(want *netlink.Route, kernel netlink.Route) bool {
-	return (want.Gw != nil || want.Via != nil) && kernel.Dst != nil &&
-		want.Dst.String() == kernel.Dst.String() && want.Priority == kernel.Priority
+	return kernel.Dst != nil && want.Dst.String() == kernel.Dst.String() && want.Priority == kernel.Priority
+}
+
+// connected6 is the metric of the route that the kernel makes for an IPv6 address (IP6_RT_PRIO_ADDRCONF).
+const connected6 = 256
+
+// connect makes the kernel's route for each address again that has none, since another one was in
+// its place, unless another one is to be.
+func connect(link netlink.Link, want []*netlink.Route) error {
+	addresses, err := whole(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
+	if err != nil {
+		return err
+	}
+	have, err := routesOf(link)
+	if err != nil {
+		return err
+	}
+	for _, a := range addresses {
+		ones, bits := a.Mask.Size()
+		if ones == bits || a.IP.IsLinkLocalUnicast() || a.Flags&unix.IFA_F_NOPREFIXROUTE != 0 {
+			continue
+		}
+		own := netlink.Route{
+			LinkIndex: link.Attrs().Index, Dst: &net.IPNet{IP: a.IP.Mask(a.Mask), Mask: a.Mask}, Protocol: unix.RTPROT_KERNEL,
+		}
+		if bits == 32 {
+			own.Scope, own.Src = unix.RT_SCOPE_LINK, a.IP
+		} else {
+			own.Priority = connected6
+		}
+		if slices.ContainsFunc(want, func(w *netlink.Route) bool { return inPlaceOf(w, own) }) ||
+			slices.ContainsFunc(have, func(h netlink.Route) bool { return inPlaceOf(&own, h) }) {
+			continue
+		}
+		if err := netlink.RouteAdd(&own); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("add route %s: %w", own, err)
+		}
+		have = append(have, own)
+	}
+	return nil
 }
 
 // routesOf lists the routes of a NIC in the main table. The kernel shows equal IPv6 routes by
