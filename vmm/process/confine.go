@@ -29,6 +29,9 @@ func (l Launch) ownMounts() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("keep mounts from the host: %w", err)
 	}
+	if err := leaveInitramfs(); err != nil {
+		return fmt.Errorf("leave the root of all mounts: %w", err)
+	}
 	dev, err := memoryFS()
 	if err != nil {
 		return err
@@ -42,12 +45,15 @@ func (l Launch) ownMounts() error {
 	return errors.Join(l.ownDevice(dev), attach(dev, "/dev"))
 }
 
-// Confinable tries whether a process of that user can be started Confined, with that device;
-// 0: root; empty: none.
+// Confinable tries whether a process of that user can be started Confined, with that device, and
+// sealed; 0: root; empty: none.
 func Confinable(user int, device string) error {
 	return osthread.Do(func() error {
 		if err := (Launch{User: User{ID: user}, Device: device}).ownMounts(); err != nil {
 			return err
+		}
+		if err := enclose([]string{"/dev", "/proc"}); err != nil {
+			return fmt.Errorf("take the host's files from a process: %w: %w", err, errdefs.ErrFailedPrecondition)
 		}
 		return dropRights()
 	})
