@@ -12,7 +12,9 @@ var mutations = map[string][]mutation{
 		{"migrate/engine/reconcile.go", "\tif !ended(rec) && !e.since(key) {", "\tif !(ended(rec) && e.nothing(ctx, rec.GetVm())) && !e.since(key) {"},
 	},
 	// A store that was put back from a copy is believed at once: no incarnation, no report, no doubt. What
-	// moved after the copy was made runs where no record says so.
+	// moved after the copy was made runs where no record says so. Seed 4191, with 6 VMs, finds it in its
+	// first round, in seven minutes: the copy is made at step 3 and put back 100 s later, after which the
+	// judge hears two VMs that are nobody's.
 	"old store": {
 		{"migrate/controller/incarnation.go", "\tnow := i.now()\n\treturn i.change(ctx, func(state *nodev1.StoreState) (bool, error) {\n", "\tnow := i.now()\n\treturn i.change(ctx, func(state *nodev1.StoreState) (bool, error) {\n\t\tif now.Unix() > 0 {\n\t\t\treturn false, nil\n\t\t}\n"},
 		{"migrate/engine/trust.go", "\treturn e.Store.Doubt(ctx)\n", "\treturn nil\n"},

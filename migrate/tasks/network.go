@@ -12,6 +12,7 @@ import (
 	gocni "github.com/containerd/go-cni"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/api/errno"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/network"
@@ -149,8 +150,13 @@ func cni(cfg config.CNI) (leases, error) {
 		gocni.WithLoNetwork,
 		gocni.WithDefaultConf,
 	)
-	if err != nil {
-		return nil, fmt.Errorf("CNI configuration in %s (cni.conf_dir): %w: %w", cfg.ConfDir, errdefs.ErrFailedPrecondition, err)
+	if err == nil {
+		return plugins, nil
 	}
-	return plugins, nil
+	var class error = errdefs.ErrFailedPrecondition
+	// go-cni has the error of the system as text alone.
+	if _, derr := os.ReadDir(cfg.ConfDir); errdefs.IsResourceExhausted(errno.Resolve(derr)) {
+		class = errdefs.ErrResourceExhausted
+	}
+	return nil, fmt.Errorf("CNI configuration in %s (cni.conf_dir): %w: %w", cfg.ConfDir, class, err)
 }
