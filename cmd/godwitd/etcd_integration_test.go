@@ -3,11 +3,14 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/api/record"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -44,6 +48,7 @@ func TestRecordsInEtcd(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	cfg := config.Default()
+	cfg.RunDir = t.TempDir()
 	cfg.Controller.Etcd.Endpoints, cfg.Controller.Etcd.CA = urls[:1], filepath.Join(dir, "fixtures", "client", "cert.pem")
 	d := &daemon{config: cfg}
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
@@ -63,7 +68,16 @@ func TestRecordsInEtcd(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg.Controller.Etcd.CA = "" // the system's
-	if err := (&daemon{config: cfg}).openRecords(t.Context()); !errdefs.IsUnavailable(err) {
+	waits, cancel := context.WithCancel(t.Context())
+	go func() { // it waits, and says for what
+		defer cancel()
+		client := record.Local(cfg.DaemonSocket())
+		defer client.Close()
+		for err := error(nil); t.Context().Err() == nil && !strings.Contains(fmt.Sprint(err), "controller.etcd.endpoints"); time.Sleep(50 * time.Millisecond) {
+			_, err = client.List(t.Context(), &nodev1.ListRequest{})
+		}
+	}()
+	if err := (&daemon{config: cfg}).openRecords(waits); !errdefs.IsUnavailable(err) {
 		t.Errorf("an etcd of nobody's authority: %v", err)
 	}
 	cfg.Controller.Etcd.CA = filepath.Join(dir, "member", "snap", "db")

@@ -67,7 +67,7 @@ func (d *daemon) openEtcd(ctx context.Context) error {
 		}
 		cfg.TLS.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
 	}
-	st, err := store.OpenEtcd(ctx, cfg)
+	st, err := reached(ctx, d.config.DaemonSocket(), func(ctx context.Context) (*store.Etcd, error) { return store.OpenEtcd(ctx, cfg) })
 	if err != nil {
 		return err
 	}
