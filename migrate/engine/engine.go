@@ -151,6 +151,8 @@ type Engine struct {
 	now      func() time.Time
 	tried    map[string]time.Time // by uid: when a checkpoint was last due; of Due
 	prompt   time.Duration        // that an operation's success waits for deletions
+
+	background func(func()) // what outlives an order; Close waits for it
 }
 
 // promptBound is what the success of an operation waits for deletions.
@@ -159,7 +161,9 @@ const promptBound = 2 * time.Second
 // New returns an engine that works until Close. Call Resume next.
 func New(parts Parts, opts Options) *Engine {
 	life, cancel := context.WithCancel(context.Background())
-	return &Engine{Parts: parts, opts: opts.withDefaults(), life: life, close: cancel, runs: map[string]*run{}, gone: map[string]time.Time{}, seen: map[string]time.Time{}, untidy: map[string]untidy{}, deleting: map[string]bool{}, asked: map[string]time.Time{}, scan: scanned{since: map[watched]time.Time{}}, now: time.Now, prompt: promptBound}
+	e := &Engine{Parts: parts, opts: opts.withDefaults(), life: life, close: cancel, runs: map[string]*run{}, gone: map[string]time.Time{}, seen: map[string]time.Time{}, untidy: map[string]untidy{}, deleting: map[string]bool{}, asked: map[string]time.Time{}, scan: scanned{since: map[watched]time.Time{}}, now: time.Now, prompt: promptBound}
+	e.background = e.wg.Go
+	return e
 }
 
 // Close stops between two steps and waits. What was begun stays open in the records.
@@ -232,7 +236,7 @@ func (e *Engine) start(op *nodev1.Operation, since time.Time) *run {
 	}
 	r := &run{vm: op.GetVm(), id: op.GetId(), kind: op.GetKind(), since: since, done: make(chan struct{})}
 	e.runs[r.id] = r
-	e.wg.Go(func() {
+	e.background(func() {
 		defer close(r.done)
 		e.drive(e.life, r)
 		e.mu.Lock()

@@ -67,7 +67,7 @@ func (e *Engine) startDeletion(rec *nodev1.Record) {
 		return
 	}
 	e.deleting[id] = true
-	e.wg.Go(func() {
+	e.background(func() {
 		e.deletion(e.life, rec.GetVm(), id)
 		e.mu.Lock()
 		delete(e.deleting, id)

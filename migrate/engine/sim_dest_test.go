@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/containerd/errdefs"
 
@@ -27,7 +28,7 @@ func (n *simNode) prepare(req *nodev1.PeerPrepareRequest) (*nodev1.PeerPrepareRe
 	case !n.trusting && !n.open(ref):
 		return nil, refused(n, "prepare what nobody ordered")
 	}
-	n.vmm, n.sent, n.made = vmmOff, "", ref
+	n.vmm, n.sent, n.made, n.task = vmmOff, "", ref, true
 	n.write(recordIncoming, ref)
 	if req.GetDigest() != "" {
 		count, there := n.blobs[req.GetDigest()]
@@ -94,7 +95,7 @@ func (n *simNode) resume(ref *machinev1.Ref, same bool) (*nodev1.PeerRunResponse
 
 // asked is the operation of ref, if it is the open one.
 func (n *simNode) asked(ref *machinev1.Ref) *nodev1.Operation {
-	rec, err := n.records.Get(context.Background(), &nodev1.GetRequest{Vm: vm})
+	rec, err := n.get()
 	if op := rec.GetOperation(); err == nil && op.GetId() == ref.GetOperation() && op.GetAttempt() == ref.GetAttempt() {
 		return op
 	}
@@ -161,6 +162,7 @@ func (n *simNode) discard(ref *machinev1.Ref) (*nodev1.PeerState, error) {
 // crash ends the node's processes but the VMM; their successors look at the record.
 func (n *simNode) crash() {
 	n.kill(n.name)
+	n.task = false
 	if n.rounds != nil { // whose round adopts the VM
 		n.headless = true
 		n.rounds.begin(n)
@@ -173,9 +175,11 @@ func (n *simNode) crash() {
 func (n *simNode) succeed() {
 	n.spawn("successor", n.name, func() {
 		switch {
+		case n.record == recordSending && n.rounds != nil && strings.HasPrefix(n.sent, "sha256:") && n.chance(50):
+			return // its driver decides
 		case n.record == recordSending:
 			n.giveUp()
-		case n.record == recordIncoming:
+		case n.record == recordIncoming, n.record == recordReady && n.rounds != nil:
 			n.vmm = vmmOff
 			n.write(recordFenced, n.ref)
 		case n.record == recordOwn && n.vmm == vmmDead && n.rounds != nil: // the host was started again
@@ -203,6 +207,7 @@ func (n *simNode) selfResume() {
 // reboot leaves the record.
 func (n *simNode) reboot() {
 	n.kill(n.name)
+	n.task = false
 	if n.rounds != nil {
 		n.headless = true
 		n.rounds.begin(n)

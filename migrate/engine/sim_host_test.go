@@ -13,9 +13,6 @@ import (
 // simHost is a node as its own daemon sees it: what it asks comes late, is old when it comes, or fails.
 type simHost struct {
 	*simNode
-	byList bool                     // a mutation: what the list lacked is absent
-	last   *machinev1.QueryResponse // a mutation: what the shim said before the record was asked
-	asked  bool                     // a mutation: the record was asked since
 }
 
 func away(n *simNode, call string) error {
@@ -50,21 +47,16 @@ func (h *simHost) shim(call string, do func() error) error {
 }
 
 func (h *simHost) Query(context.Context, *nodev1.VM) (resp *machinev1.QueryResponse, err error) {
-	if h.byList {
-		return nil, fmt.Errorf("query: %w", errdefs.ErrNotFound)
-	}
-	if h.mutation == RoundKills && h.asked && h.last != nil {
-		h.asked = false
-		return h.last, nil
-	}
 	err = h.shim("query", func() error {
-		resp = &machinev1.QueryResponse{State: stateRunning, Record: h.record, Generation: h.journal(), Uid: h.rounds.uid, CreatedUnixNano: 1, Ref: h.ref, Digest: h.sent}
-		if h.vmm == vmmDead || h.vmm == vmmOff {
+		resp = &machinev1.QueryResponse{State: stateRunning, Record: h.record, Generation: h.journal(), Uid: h.rounds.uid, CreatedUnixNano: 1, Ref: h.ref, Digest: h.sent, Adopted: !h.task}
+		switch {
+		case h.vmm == vmmDead, h.vmm == vmmOff:
 			resp.State = stateStopped
+		case h.record == recordOwn && h.vmm == vmmPaused:
+			resp.State = "starting"
 		}
 		return nil
 	})
-	h.last, h.asked = resp, false
 	return resp, err
 }
 
@@ -80,6 +72,9 @@ func (n *simNode) journal() uint64 {
 func (h *simHost) Abort(_ context.Context, _ *nodev1.VM, req *machinev1.AbortRequest) error {
 	return h.shim("abort", func() error {
 		if (h.record == recordIncoming || h.record == recordReady) && h.holds(req.GetRef()) {
+			if h.starting {
+				return refused(h.simNode, "abort what starts")
+			}
 			h.vmm = vmmOff
 			h.write(recordFenced, req.GetRef())
 			return nil
@@ -105,7 +100,7 @@ func (h *simHost) Revert(_ context.Context, _ *nodev1.VM, req *machinev1.RevertR
 func (h *simHost) Outlived(_ context.Context, _ *nodev1.VM, generation uint64, _ string) error {
 	return h.shim("end", func() error {
 		gen, ref := h.journal(), h.ref
-		rec, err := h.records.Get(context.Background(), &nodev1.GetRequest{Vm: vm})
+		rec, err := h.get()
 		if err != nil {
 			return err
 		}
@@ -121,46 +116,8 @@ func (h *simHost) Outlived(_ context.Context, _ *nodev1.VM, generation uint64, _
 	})
 }
 
-func (h *simHost) Capture(context.Context, *nodev1.VM, *machinev1.CaptureRequest) (*machinev1.CaptureResponse, error) {
-	return nil, errdefs.ErrNotImplemented
-}
-
-func (h *simHost) Vote(context.Context, *nodev1.VM, *machinev1.VoteRequest) (*machinev1.VoteResponse, error) {
-	return nil, errdefs.ErrNotImplemented
-}
-
 // simTasks is the node's containerd. It knows tasks by the order that made them.
 type simTasks struct{ *simHost }
-
-func (k simTasks) Create(context.Context, *nodev1.VM, Restore) error {
-	return errdefs.ErrNotImplemented
-}
-func (k simTasks) Start(context.Context, *nodev1.VM) error { return errdefs.ErrNotImplemented }
-func (k simTasks) Running(context.Context, *nodev1.VM) (running bool, _ error) {
-	return false, errdefs.ErrNotImplemented
-}
-func (k simTasks) Undo(context.Context, *nodev1.VM, Restore) error { return errdefs.ErrNotImplemented }
-
-func (k simTasks) Clear(_ context.Context, _ *nodev1.VM, order Restore) error {
-	k.yield()
-	if k.chance(5) {
-		return fmt.Errorf("containerd of %s: %w", k.name, errdefs.ErrUnavailable)
-	}
-	if k.made.GetOperation() != order.Intent.Operation || k.made.GetAttempt() != order.Intent.Attempt {
-		return nil
-	}
-	if k.mutation == RoundKills {
-		k.vmm = vmmOff
-		k.gone()
-		k.write("", nil)
-		return nil
-	}
-	if k.record != recordFenced && k.record != recordReleased && k.record != "" || k.vmm == vmmRuns {
-		return refused(k.simNode, "clear")
-	}
-	k.write("", nil)
-	return nil
-}
 
 // simLeavings is what containerd holds of a VM that left.
 type simLeavings struct{ *simHost }
@@ -178,7 +135,7 @@ func (l simLeavings) Moved(context.Context, *nodev1.VM, string, string) error {
 	if l.chance(5) {
 		return fmt.Errorf("containerd of %s: %w", l.name, errdefs.ErrUnavailable)
 	}
-	if l.record == recordReleased {
+	if l.task = false; l.record == recordReleased {
 		l.write("", nil)
 	}
 	return nil

@@ -35,7 +35,7 @@ type simLink struct {
 
 func over[R any](l simLink, name string, do func() (R, error)) (R, error) {
 	return call(&l.s.schedule, name, l.n.name, func() (R, error) {
-		if l.n.headless {
+		if l.n.headless || l.n.cut > 0 {
 			var none R
 			return none, fmt.Errorf("%s: no shim at %s: %w", name, l.n.name, errdefs.ErrUnavailable)
 		}

@@ -38,6 +38,11 @@ type simNode struct {
 	made     *machinev1.Ref // the order that containerd's task is of
 	looked   int            // rounds that are over
 	round    *simRound      // what the node remembers of one, if rounds are played
+	cut      int            // so many steps the node reaches nobody, and nobody it
+	task     bool           // containerd has the VM's task
+	busy     bool           // containerd is at work on it
+	starting bool           // its shim has begun to let it run
+	claiming bool           // the record has given the VM to this node, whose journal does not say so yet
 }
 
 func (n *simNode) holds(ref *machinev1.Ref) bool {

@@ -17,17 +17,14 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// The mutations of the nodes' rounds, after the six of package model.
 const (
-	AbsentByList  model.Mutation = "absent-by-list"      // a list that cannot be read is empty, and nobody else is asked
-	RoundKills    model.Mutation = "round-kills"         // the shim's word of before is enough, and whoever is told to end ends
-	StoreWentBack model.Mutation = "store-went-back"     // nobody tells a controller what nodes hold
-	roundInterval                = 15 * time.Second      // of a node's clock
-	stepInterval                 = 20 * time.Millisecond // of the controllers' clock
+	roundInterval = 15 * time.Second      // of a node's clock
+	stepInterval  = 20 * time.Millisecond // of the controllers' clock
 )
 
-// simRounds are the nodes' rounds, and what happens to the VM besides moves: its store is put back
-// from a copy, and whoever wants it boots it where its record lets him.
+// simRounds are the nodes' rounds, and what happens to the VM in addition to moves: users let it sleep and
+// wake, nodes are cut off and are taken for lost, its store is put back from a copy, and users boot it
+// where its record lets them.
 type simRounds struct {
 	s       *simulation
 	uid     string // of the VM
@@ -37,8 +34,10 @@ type simRounds struct {
 	mild    bool              // less fails, so that more moves end well
 	goes    bool              // the store may be put back
 	back    int               // how often it was
-	hidden  bool              // somebody holds what it did not know
-	command bool              // with godwit controller restore
+	said    map[string]uint64 // the generation that a node has reported since it was put back
+	ids     int               // of orders
+	loss    *simLoss
+	command bool // with godwit controller restore
 	steps   int
 	tags    []Leftover // in the registry
 	dropped int
@@ -49,18 +48,23 @@ func (r *simRounds) actors() int {
 	if r == nil {
 		return 0
 	}
-	return 2 * len(simNodes)
+	return 2*len(simNodes) + 1 // and the watcher
 }
 
-func newSimRounds(seed uint64, m model.Mutation) *simulation {
-	s := newSimulation(seed, m, false)
+func newSimRounds(seed uint64) *simulation {
+	s := newSimulation(seed, model.None, false)
 	rec, err := s.records.Get(context.Background(), &nodev1.GetRequest{Vm: vm})
 	if err != nil {
 		panic(err)
 	}
-	r := &simRounds{s: s, uid: rec.GetUid(), mild: seed%4 > 0, goes: seed%3 == 0}
+	r := &simRounds{s: s, uid: rec.GetUid(), mild: seed%4 > 0, goes: seed%3 == 0, said: map[string]uint64{}}
+	r.loss = &simLoss{r: r, time: time.Unix(1_800_000_000, 0), seen: map[string]time.Time{}, fences: seed%2 == 0}
 	s.rounds = r
-	r.whole = controller.NewIncarnations(s.memory, s.memory, "c1", func() []string { return simNodes }, func() time.Time {
+	if r.mild {
+		s.rare = 6
+	}
+	s.nodes["a"].task = true
+	r.whole = controller.NewIncarnations(s.memory, s.memory, simNodes[0], func() []string { return simNodes }, func() time.Time {
 		return time.Unix(1_800_000_000, 0).Add(time.Duration(r.steps) * stepInterval)
 	})
 	for _, name := range simNodes {
@@ -68,6 +72,7 @@ func newSimRounds(seed uint64, m model.Mutation) *simulation {
 		n.round = &simRound{clock: time.Unix(1_800_000_000, 0)}
 		r.begin(n)
 	}
+	s.spawn("watch", "watcher", r.loss.watching)
 	return s
 }
 
@@ -77,34 +82,26 @@ type simRound struct {
 	seen, reported uint64                   // incarnations, durably
 	told           *nodev1.AnnounceResponse // since its daemon began
 	host           *simHost
+	engine         *Engine
 }
 
 // begin starts a node's daemon.
 func (r *simRounds) begin(n *simNode) {
+	n.busy, n.starting, n.claiming = false, false, false
 	n.round.told, n.round.host = nil, &simHost{simNode: n}
+	n.round.engine = n.engine(n.round.host)
 	r.s.spawn("rounds", n.name, n.rounding)
 	r.s.spawn("announce", n.name, n.announcing)
 }
 
 // rounding is the loop of the daemon's rounds, by the real engine.
 func (n *simNode) rounding() {
-	h := n.round.host
-	e := New(Parts{
-		Records: simRoundRecords{simRecords{RecordsService: n.records, s: n.simulation}, n}, Machines: h, Observer: h, Tasks: simTasks{h}, Leavings: simLeavings{h},
-		Snapshots: simRegistry{h: h}, Events: Sinks{}, Store: h,
-	}, Options{
-		Node: n.name, Repository: func(*nodev1.Record) string { return "r/x" }, Step: time.Hour, AtOnce: 1,
-		Retention: Retention{Grace: 4 * roundInterval, Scans: n.name == simNodes[0]},
-	})
-	e.now = func() time.Time { return n.round.clock }
-	if n.mutation == StoreWentBack {
-		e.Store = nil
-	}
+	h, e := n.round.host, n.round.engine
 	ctx := context.Background()
 	for {
 		n.yield()
 		n.adopt(ctx, h)
-		if err := e.Reconcile(ctx, h.list); err != nil {
+		if err := e.Round(ctx, h.list); err != nil {
 			n.trace = append(n.trace, fmt.Sprintf("round of %s: %v", n.name, err))
 		}
 		for _, do := range []func(context.Context) error{e.Sweep, e.Scan} {
@@ -129,10 +126,7 @@ func (n *simNode) adopt(ctx context.Context, h *simHost) {
 // list is what the node's directory has.
 func (h *simHost) list() ([]*nodev1.VM, error) {
 	h.yield()
-	h.byList = h.mutation == AbsentByList && (h.unread > 0 || h.record == "")
 	switch {
-	case h.unread > 0 && h.mutation == AbsentByList:
-		return nil, nil
 	case h.unread > 0:
 		return nil, syscall.EMFILE
 	case h.chance(3):
@@ -148,17 +142,35 @@ func (r *simRounds) disturb() {
 	s := r.s
 	r.steps++
 	for _, name := range simNodes {
-		s.nodes[name].unread = max(0, s.nodes[name].unread-1)
+		n := s.nodes[name]
+		n.unread, n.cut = max(0, n.unread-1), max(0, n.cut-1)
 	}
+	r.loss.switchOff()
 	switch n := s.rng.IntN(1000); {
 	case n < 1 && s.faults:
 		s.nodes[pick(&s.schedule, simNodes)].unread = 200 + s.rng.IntN(1500)
 	case n < 10:
 		r.boot(s.nodes[pick(&s.schedule, simNodes)])
-	case n < 12 && s.faults && r.goes && r.copied == nil:
-		r.copied, r.gen = s.memory.Copy(), s.gen
-	case n < 16 && s.faults && r.copied != nil && r.back == 0 && (s.gen > r.gen || s.rng.IntN(20) == 0):
+	case n < 40:
+		r.user(s.nodes[pick(&s.schedule, simNodes)])
+	case n < 41 && s.faults:
+		s.nodes[pick(&s.schedule, simNodes)].cut = 200 + s.rng.IntN(3000)
+	case n < 61 && s.faults && r.goes && r.copied == nil:
+		r.copy()
+	case n < 65 && s.faults && r.copied != nil && r.back == 0 && (s.gen > r.gen || s.rng.IntN(200) == 0):
 		r.putBack()
+	}
+}
+
+// copy of the store: rather of one in which the VM sleeps, since anybody may run it whom the copy believes.
+func (r *simRounds) copy() {
+	rec, err := r.s.records.Get(context.Background(), &nodev1.GetRequest{Vm: vm})
+	rare := 400
+	if rec.GetOperation() == nil {
+		rare = 40
+	}
+	if err == nil && (rec.GetOwner().GetDigest() != "" && rec.GetOperation() == nil || r.s.rng.IntN(rare) == 0) {
+		r.copied, r.gen = r.s.memory.Copy(), r.s.gen
 	}
 }
 
@@ -169,23 +181,28 @@ func (r *simRounds) putBack() {
 	for _, c := range controllers {
 		s.kill(c)
 	}
+	before, err := s.memory.Load(context.Background(), vm, transition.Asked{})
+	if err != nil {
+		panic(err)
+	}
 	s.memory.PutBack(r.copied)
 	r.back++
-	// Without the command an operation that the copy has open is driven on at once: nobody can keep
-	// that from being one which was committed since. And what a node knew that was started anew since is gone.
 	st, err := s.memory.Load(context.Background(), vm, transition.Asked{})
 	if err != nil {
 		panic(err)
 	}
-	open := st.Record.GetOperation() != nil
-	if r.command = (open || s.reboots > 0 || s.rng.IntN(2) == 0) && s.mutation != StoreWentBack; r.command {
+	// Without the command an operation that the copy has open is driven on at once: nobody can keep
+	// that from being one which was committed since. And what a node knew that was started anew since is
+	// gone; so is what no node knows, of a VM that sleeps.
+	open, newest := st.Record.GetOperation() != nil, max(s.gen, before.Record.GetGeneration())
+	forgotten := newest > st.Record.GetGeneration() && !slices.ContainsFunc(simNodes, func(name string) bool {
+		return s.nodes[name].has() && s.nodes[name].journal() >= newest
+	})
+	if r.command = open || forgotten || s.reboots > 0 || s.rng.IntN(2) == 0; r.command {
 		if _, err := r.whole.Restore(context.Background(), &nodev1.RestoreRequest{}); err != nil {
 			panic(err)
 		}
 	}
-	r.hidden = !r.command && s.mutation != StoreWentBack && slices.ContainsFunc(simNodes, func(name string) bool {
-		return s.nodes[name].record != "" && s.nodes[name].journal() > st.Record.GetGeneration()
-	})
 	s.trace = append(s.trace, fmt.Sprintf("the store is put back, command %v", r.command))
 	for _, c := range controllers {
 		s.spawn(c, c, func() { s.control(c) })
@@ -195,20 +212,31 @@ func (r *simRounds) putBack() {
 // lose reports whether a node may lose what it knows.
 func (r *simRounds) lose() bool { return r == nil || r.back == 0 || r.command }
 
-// noticed reports whether a store that went back without the command was noticed, or nobody holds what
-// it did not know: before that node has been heard, nobody can keep another one from booting the VM.
+// has reports whether the VM is at a node, as its journal says.
+func (n *simNode) has() bool {
+	return slices.Contains([]string{recordOwn, recordSending, recordPrepared}, n.record)
+}
+
+// noticed reports whether each node that has the VM under a claim which a store that went back without
+// the command does not know has said so: before that nobody can keep another one from running the VM.
 func (r *simRounds) noticed() bool {
-	st, err := r.s.memory.State(context.Background())
-	return !r.hidden || err == nil && (transition.Closed(st) != nil || transition.Doubted(st, vm, nil) != nil)
+	if r.back == 0 || r.command {
+		return true
+	}
+	st, err := r.s.memory.Load(context.Background(), vm, transition.Asked{})
+	return err == nil && !slices.ContainsFunc(simNodes, func(name string) bool {
+		n := r.s.nodes[name]
+		return n.claiming || n.has() && n.journal() > st.Record.GetGeneration() && r.said[name] < n.journal()
+	})
 }
 
 // boot is somebody who runs the VM anew on a node, where its record lets the node claim it.
 func (r *simRounds) boot(n *simNode) {
-	if n.headless || n.unread > 0 || !slices.Contains([]string{"", recordReleased, recordFenced}, n.record) || !r.noticed() {
+	if n.headless || n.unread > 0 || n.cut > 0 || !slices.Contains([]string{"", recordReleased, recordFenced}, n.record) || !r.noticed() {
 		return
 	}
 	r.s.spawn("boot", n.name, func() {
-		rec, err := n.records.Get(context.Background(), &nodev1.GetRequest{Vm: vm})
+		rec, err := n.get()
 		if err == nil && (rec.GetOwner().GetDigest() != "" || rec.GetOwner().GetNode() != "" && rec.GetOwner().GetNode() != n.name) {
 			return
 		}
@@ -219,7 +247,7 @@ func (r *simRounds) boot(n *simNode) {
 			return
 		}
 		n.trace = append(n.trace, fmt.Sprintf("%s boots the VM under %d", n.name, rec.GetGeneration()))
-		n.gen, n.vmm, n.count, n.made = rec.GetGeneration(), vmmOff, n.last, nil
+		n.gen, n.vmm, n.count, n.made, n.task = rec.GetGeneration(), vmmOff, n.last, nil, true
 		n.write(recordOwn, nil)
 		if n.record == recordOwn && n.gen == rec.GetGeneration() && n.vmm == vmmOff {
 			n.count = n.last

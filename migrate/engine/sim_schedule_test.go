@@ -15,6 +15,7 @@ type schedule struct {
 	actors []*actor
 	now    *actor
 	faults bool // links, stores and processes fail
+	rare   int  // times rarer than in other histories
 	twice  int  // percent of the requests come again
 	late   []func()
 }
@@ -87,7 +88,9 @@ func (s *schedule) kill(place string) {
 	}
 }
 
-func (s *schedule) chance(percent int) bool { return s.faults && s.rng.IntN(100) < percent }
+func (s *schedule) chance(percent int) bool {
+	return s.faults && s.rng.IntN(100*max(1, s.rare)) < percent
+}
 
 func pick[T any](s *schedule, all []T) T { return all[s.rng.IntN(len(all))] }
 

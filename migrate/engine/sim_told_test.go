@@ -16,9 +16,10 @@ import (
 func (n *simNode) announcing() {
 	for {
 		n.yield()
-		if n.mutation == StoreWentBack || n.chance(10) {
+		if n.cut > 0 || n.chance(10) {
 			continue
 		}
+		n.rounds.loss.seen[n.name] = n.rounds.loss.time
 		state, report, err := n.rounds.whole.Told(context.Background(), n.name)
 		if err != nil {
 			continue
@@ -48,8 +49,10 @@ func (h *simHost) Current(ctx context.Context) error {
 }
 
 // Ask implements Store.
-func (h *simHost) Ask(ctx context.Context, rec *nodev1.Record) error {
-	state, err := stored(&h.schedule, ctx, h.rounds.whole.State, &nodev1.StateRequest{})
+func (h *simHost) Ask(_ context.Context, rec *nodev1.Record) error {
+	state, err := outside(h.simNode, func(ctx context.Context, req *nodev1.StateRequest) (*nodev1.StoreState, error) {
+		return stored(&h.schedule, ctx, h.rounds.whole.State, req)
+	}, &nodev1.StateRequest{})
 	if err == nil && rec != nil {
 		err = transition.Doubted(state, rec.GetVm(), rec)
 	}
@@ -77,7 +80,13 @@ func (h *simHost) Doubt(context.Context) error {
 		req.Held = []*nodev1.Held{{Vm: vm, Uid: h.rounds.uid, Generation: h.journal(), Phase: h.record, Operation: h.ref.GetOperation(), Attempt: h.ref.GetAttempt(), Digest: h.sent}}
 	}
 	h.yield()
+	if h.cut > 0 {
+		return fmt.Errorf("report of %s: %w", h.name, errdefs.ErrUnavailable)
+	}
 	state, err := h.rounds.whole.Report(controller.WithPeer(context.Background(), h.name), req)
+	if err == nil && len(req.GetHeld()) > 0 {
+		h.rounds.said[h.name] = req.GetHeld()[0].GetGeneration()
+	}
 	if err == nil && state.GetIncarnation() >= h.round.seen {
 		h.round.seen, h.round.reported = state.GetIncarnation(), state.GetIncarnation()
 	}
@@ -91,32 +100,61 @@ type simRoundRecords struct {
 }
 
 func (r simRoundRecords) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Record, error) {
-	rec, err := stored(&r.s.schedule, ctx, r.RecordsService.Get, req)
+	rec, err := outside(r.n, r.simRecords.Get, req)
 	r.n.round.host.late()
-	r.n.round.host.asked = err == nil
 	return rec, err
 }
 
-func (r simRoundRecords) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.ListResponse, error) {
-	return stored(&r.s.schedule, ctx, r.RecordsService.List, req)
+func (r simRoundRecords) Advance(_ context.Context, req *nodev1.AdvanceRequest) (*nodev1.Record, error) {
+	return outside(r.n, r.simRecords.Advance, req)
 }
 
-func (r simRoundRecords) Disown(ctx context.Context, req *nodev1.DisownRequest) (*nodev1.Record, error) {
-	return stored(&r.s.schedule, ctx, r.RecordsService.Disown, req)
+func (r simRoundRecords) Commit(_ context.Context, req *nodev1.CommitRequest) (*nodev1.Record, error) {
+	return outside(r.n, r.simRecords.Commit, req)
 }
 
-func (r simRoundRecords) Operation(ctx context.Context, req *nodev1.OperationRequest) (*nodev1.OperationResponse, error) {
-	return stored(&r.s.schedule, ctx, r.RecordsService.Operation, req)
+func (r simRoundRecords) Finish(_ context.Context, req *nodev1.FinishRequest) (*nodev1.Record, error) {
+	return outside(r.n, r.simRecords.Finish, req)
 }
 
-func (r simRoundRecords) Trim(ctx context.Context, req *nodev1.TrimRequest) (*nodev1.Record, error) {
-	return stored(&r.s.schedule, ctx, r.RecordsService.Trim, req)
+func (r simRoundRecords) Open(_ context.Context, req *nodev1.OpenRequest) (*nodev1.Record, error) {
+	return outside(r.n, func(ctx context.Context, req *nodev1.OpenRequest) (*nodev1.Record, error) {
+		return stored(&r.s.schedule, ctx, r.RecordsService.Open, req)
+	}, req)
 }
 
-func (r simRoundRecords) Owed(ctx context.Context, req *nodev1.OwedRequest) (*nodev1.OwedResponse, error) {
-	return stored(&r.s.schedule, ctx, r.RecordsService.Owed, req)
+func (r simRoundRecords) List(_ context.Context, req *nodev1.ListRequest) (*nodev1.ListResponse, error) {
+	return outside(r.n, func(ctx context.Context, req *nodev1.ListRequest) (*nodev1.ListResponse, error) {
+		return stored(&r.s.schedule, ctx, r.RecordsService.List, req)
+	}, req)
 }
 
-func (r simRoundRecords) Clear(ctx context.Context, req *nodev1.ClearRequest) (*nodev1.ClearResponse, error) {
-	return stored(&r.s.schedule, ctx, r.RecordsService.Clear, req)
+func (r simRoundRecords) Disown(_ context.Context, req *nodev1.DisownRequest) (*nodev1.Record, error) {
+	return outside(r.n, func(ctx context.Context, req *nodev1.DisownRequest) (*nodev1.Record, error) {
+		return stored(&r.s.schedule, ctx, r.RecordsService.Disown, req)
+	}, req)
+}
+
+func (r simRoundRecords) Operation(_ context.Context, req *nodev1.OperationRequest) (*nodev1.OperationResponse, error) {
+	return outside(r.n, func(ctx context.Context, req *nodev1.OperationRequest) (*nodev1.OperationResponse, error) {
+		return stored(&r.s.schedule, ctx, r.RecordsService.Operation, req)
+	}, req)
+}
+
+func (r simRoundRecords) Trim(_ context.Context, req *nodev1.TrimRequest) (*nodev1.Record, error) {
+	return outside(r.n, func(ctx context.Context, req *nodev1.TrimRequest) (*nodev1.Record, error) {
+		return stored(&r.s.schedule, ctx, r.RecordsService.Trim, req)
+	}, req)
+}
+
+func (r simRoundRecords) Owed(_ context.Context, req *nodev1.OwedRequest) (*nodev1.OwedResponse, error) {
+	return outside(r.n, func(ctx context.Context, req *nodev1.OwedRequest) (*nodev1.OwedResponse, error) {
+		return stored(&r.s.schedule, ctx, r.RecordsService.Owed, req)
+	}, req)
+}
+
+func (r simRoundRecords) Clear(_ context.Context, req *nodev1.ClearRequest) (*nodev1.ClearResponse, error) {
+	return outside(r.n, func(ctx context.Context, req *nodev1.ClearRequest) (*nodev1.ClearResponse, error) {
+		return stored(&r.s.schedule, ctx, r.RecordsService.Clear, req)
+	}, req)
 }

@@ -62,7 +62,8 @@ type Watcher struct {
 	Records Records
 	Mover   Mover
 
-	now    func() time.Time
+	Now func() time.Time // nil: the host's clock
+
 	looked time.Time
 	nodes  map[string]*known
 }
@@ -128,10 +129,10 @@ func (w *Watcher) Look(ctx context.Context) error {
 
 // clock is the watcher's own.
 func (w *Watcher) clock() time.Time {
-	if w.now == nil {
+	if w.Now == nil {
 		return time.Now()
 	}
-	return w.now()
+	return w.Now()
 }
 
 // listen notes who was heard, and reports whether this controller hears at all: what it
