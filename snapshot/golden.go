@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -80,14 +81,17 @@ func (g GoldenInfo) Tag() string {
 	return fmt.Sprintf("%s-%s-%s-%dm-%dc", g.Image.Encoded(), g.VMM, g.kernel(), g.Memory>>20, g.VCPUs)
 }
 
-var goldenTag = regexp.MustCompile(`^([0-9a-f]{64})-([a-z-]{1,32})-([0-9a-f]{8}|none)-([0-9]{1,9})m-([0-9]{1,3})c$`)
+// goldenTag is compiled when it is needed: with its bounds it is large.
+var goldenTag = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^([0-9a-f]{64})-([a-z-]{1,32})-([0-9a-f]{8}|none)-([0-9]{1,9})m-([0-9]{1,3})c$`)
+})
 
 // Nearest returns the tag of the golden snapshot of an image that has most in common with
 // a VM; empty: there is none of that image. What is not alike costs bytes, no more.
 func Nearest(tags []string, vm GoldenInfo) (best string) {
 	most := -1
 	for _, tag := range tags {
-		m := goldenTag.FindStringSubmatch(tag)
+		m := goldenTag().FindStringSubmatch(tag)
 		if m == nil || m[1] != vm.Image.Encoded() {
 			continue
 		}
@@ -115,7 +119,7 @@ func (g GoldenInfo) validate() error {
 	if err := store.CheckDigest(g.Image); err != nil {
 		return fmt.Errorf("snapshot: golden image: %w", err)
 	}
-	if !goldenTag.MatchString(g.Tag()) {
+	if !goldenTag().MatchString(g.Tag()) {
 		return invalid("golden", "tag %q", g.Tag())
 	}
 	return nil
@@ -311,7 +315,7 @@ func ListGolden(ctx context.Context, st store.Store) (list []GoldenEntry, err er
 		return nil, fmt.Errorf("list golden snapshots: %w", err)
 	}
 	for _, tag := range tags {
-		if !goldenTag.MatchString(tag) {
+		if !goldenTag().MatchString(tag) {
 			continue
 		}
 		data, err := store.Read(ctx, st, store.Manifest(tag), maxManifest)

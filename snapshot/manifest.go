@@ -192,7 +192,7 @@ func decodeStrict(data []byte, what string, into any) error {
 	return nil
 }
 
-var diskID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
+var diskID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]*$`)
 
 // validate checks the config against itself and its Spec. Nothing in it is ever used as
 // a path of the host; a name that looks like one is refused all the same.
@@ -221,7 +221,7 @@ func (c *Config) validate() error {
 		return fmt.Errorf("snapshot: %w", err)
 	}
 	for _, d := range c.Spec.Disks {
-		if !diskID.MatchString(d.ID) {
+		if len(d.ID) > 64 || !diskID.MatchString(d.ID) {
 			return invalid("spec.disks", "id %q", d.ID)
 		}
 	}

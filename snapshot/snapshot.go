@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -31,20 +32,24 @@ type Ref struct {
 	Generation uint64 `json:"generation"`
 }
 
+// A bound in an expression, {0,127} say, is as many copies of what it bounds, in the memory of
+// every program that has this package: lengths are compared.
 var (
-	refVM        = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}/[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
-	refUID       = regexp.MustCompile(`^[a-z0-9]+([._-][a-z0-9]+)*$`)
-	refOperation = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
+	refName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+	refUID  = regexp.MustCompile(`^[a-z0-9]+([._-][a-z0-9]+)*$`)
 )
+
+func isRefName(s string, most int) bool { return len(s) <= most && refName.MatchString(s) }
 
 // Validate refuses what cannot be a repository, a tag or a name.
 func (r Ref) Validate() error {
+	namespace, id, _ := strings.Cut(r.VM, "/")
 	switch {
-	case !refVM.MatchString(r.VM):
+	case !isRefName(namespace, 128) || !isRefName(id, 128):
 		return invalid("vm", "%q is not namespace/id", r.VM)
 	case len(r.UID) > 128 || !refUID.MatchString(r.UID):
 		return invalid("uid", "%q", r.UID)
-	case !refOperation.MatchString(r.Operation):
+	case !isRefName(r.Operation, 100):
 		return invalid("operation", "%q", r.Operation)
 	}
 	return nil

@@ -36,7 +36,10 @@ const (
 // layoutPrefix marks a directory where a repository of a registry may stand too.
 const layoutPrefix = "oci-layout:"
 
-var nodeName = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9._-]{0,251}[a-zA-Z0-9])?$`)
+// nodeName is bounded by maxName: a bound in the expression costs each shim memory.
+var nodeName = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9._-]*[a-zA-Z0-9])?$`)
+
+const maxName = 253
 
 func invalid(key, format string, args ...any) error {
 	return fmt.Errorf("%s: %s: %w", key, fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
@@ -55,7 +58,7 @@ func (c *Config) validate() error {
 }
 
 func (c *Config) validateNode() error {
-	if c.Node != "" && !nodeName.MatchString(c.Node) {
+	if c.Node != "" && (len(c.Node) > maxName || !nodeName.MatchString(c.Node)) {
 		return invalid("node", "%q is not a host name: use letters, digits, dot, dash, underscore", c.Node)
 	}
 	return nil
