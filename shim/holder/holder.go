@@ -116,9 +116,8 @@ func Main(args []string) error {
 			return err
 		}
 	}
-	// As long as there is a /proc. It is not worth a task if that is refused.
-	_ = slim.Down()
-	if os.Geteuid() == 0 { // a user's holder shows what that user sees anyway
+	root := os.Geteuid() == 0 // a user's holder shows what that user sees anyway
+	if root {
 		if err := leaveRoot(); err != nil {
 			fmt.Fprint(ready, err)
 			return err
@@ -132,6 +131,12 @@ func Main(args []string) error {
 	if word, err := io.ReadAll(stay); err != nil || len(word) == 0 {
 		return fmt.Errorf("nobody has written the holder down: %w", errors.Join(err, io.ErrUnexpectedEOF))
 	}
+	stay.Close()
+	// Neither is worth a task if the host refuses it.
+	if root {
+		_ = become(os.Args)
+	}
+	_ = slim.Down()
 	for {
 		if err := unix.Pause(); err != nil && err != unix.EINTR {
 			return err

@@ -1,6 +1,7 @@
 package holder
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,8 +21,9 @@ Copy them through a process in the container, such as
 `
 )
 
-// leaveRoot makes an empty, read-only file system the root of this process, so that
-// nobody who looks for the container's files there reads or writes the host's.
+// leaveRoot makes a read-only file system the root of this process, so that nobody who looks
+// for the container's files there reads or writes the host's. It has the notice in it, and the
+// program that the holder becomes.
 //
 // Like: mount -t tmpfs, chroot, mount -o remount,ro; it is mounted nowhere.
 func leaveRoot() error {
@@ -38,14 +40,21 @@ func leaveRoot() error {
 	if err := unix.FsconfigCreate(fs); err != nil {
 		return fmt.Errorf("make root of the holder: %w", err)
 	}
-	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
+	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
 	if err != nil {
 		return fmt.Errorf("mount root of the holder: %w", err)
 	}
 	defer unix.Close(mount)
 	dir := filepath.Join("/proc/self/fd", strconv.Itoa(mount))
-	if err := os.WriteFile(filepath.Join(dir, noticeName), []byte(notice), 0o444); err != nil {
+	code, err := program()
+	if err != nil {
 		return err
+	}
+	if err := errors.Join(
+		os.WriteFile(filepath.Join(dir, noticeName), []byte(notice), 0o444),
+		os.WriteFile(filepath.Join(dir, programName), code, 0o555),
+	); err != nil {
+		return fmt.Errorf("fill root of the holder: %w", err)
 	}
 	if err := unix.FsconfigSetFlag(fs, "ro"); err != nil {
 		return fmt.Errorf("make root of the holder read-only: %w", err)

@@ -7,8 +7,10 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/shim/proc"
 )
@@ -34,7 +36,7 @@ func TestRootShowsNothingOfTheHost(t *testing.T) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	if diff := cmp.Diff([]string{noticeName}, names); diff != "" {
+	if diff := cmp.Diff([]string{noticeName, programName}, names); diff != "" {
 		t.Errorf("the holder's root (-want +got):\n%s", diff)
 	}
 	if text, err := os.ReadFile(root + "/" + noticeName); err != nil || !strings.Contains(string(text), "nerdctl exec") {
@@ -48,5 +50,45 @@ func TestRootShowsNothingOfTheHost(t *testing.T) {
 	}
 	if _, err := os.Stat(fmt.Sprintf("/proc/%d/cwd/etc", held.PID)); err == nil {
 		t.Error("the holder's directory is the host's root")
+	}
+}
+
+// A holder that is written down keeps its pid, arguments and namespace, outlives the signals that
+// others send to a task, and holds less than any Go program.
+func TestHolderIsSmall(t *testing.T) {
+	var held proc.ID
+	var before string
+	note := func(id proc.ID) (err error) {
+		held = id
+		before, err = os.Readlink(fmt.Sprintf("/proc/%d/ns/net", id.PID))
+		return err
+	}
+	if err := Start(t.Context(), os.Args[0], Namespace{New: true}, note); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := held.Kill(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	for end := time.Now().Add(time.Minute); pss(t, held.PID) > mostKiB; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("the holder has %d KiB, at most %d", pss(t, held.PID), mostKiB)
+		}
+	}
+	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGUSR1, unix.SIGTSTP} {
+		if err := unix.Kill(held.PID, sig); err != nil {
+			t.Error(err)
+		}
+	}
+	if alive, err := held.Alive(); !alive || err != nil {
+		t.Errorf("the holder lives: %t, %v", alive, err)
+	}
+	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", held.PID))
+	if want := os.Args[0] + "\x00" + Subcommand + "\x00"; err != nil || string(cmdline) != want {
+		t.Errorf("the holder's arguments are %q, want %q, %v", cmdline, want, err)
+	}
+	if after, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", held.PID)); err != nil || after != before {
+		t.Errorf("the holder's namespace is %s, was %s, %v", after, before, err)
 	}
 }
