@@ -77,10 +77,17 @@ func (w *world) killed(ctx context.Context, victim string, s Step) (string, func
 	if v.daemon != nil {
 		return v.what, v.daemon.release, v.daemon.kill()
 	}
-	if (victim == "VMM" || victim == "shim") && v.g != nil {
-		v.g.excuse(fmt.Sprintf("step %d killed its %s", s.N, victim))
+	if victim != "VMM" && victim != "shim" || v.g == nil {
+		return v.what, nil, signal(v.pid, unix.SIGKILL)
 	}
-	return v.what, nil, signal(v.pid, unix.SIGKILL)
+	first := v.g.excuses() == ""
+	v.g.excuse(fmt.Sprintf("step %d killed its %s on node %s", s.N, victim, v.n.Name))
+	err = signal(v.pid, unix.SIGKILL)
+	// Where the VM was another's after that, the one who has it must have it still.
+	if all, lerr := w.look(ctx); first && lerr == nil && all[v.g.name] != nil && all[v.g.name].GetOwner().GetNode() != v.n.Name {
+		v.g.set(func() { v.g.away = v.n.Name })
+	}
+	return v.what, nil, err
 }
 
 func (w *world) stopped(ctx context.Context, victim string, s Step) (string, func(context.Context) error, error) {

@@ -17,6 +17,7 @@ type met struct {
 	pid    int
 	daemon *daemon // nil: of a VM
 	g      *guest  // nil: nobody knows whose it is
+	n      *harness.Node
 }
 
 // workerWait is how long a worker is waited for: it lives as long as a snapshot is written or read.
@@ -69,7 +70,7 @@ func (w *world) ofVM(victim string, s Step) (met, error) {
 	if err != nil {
 		return met{}, fmt.Errorf("%w: %w", errNobody, err)
 	}
-	return met{what: fmt.Sprintf("%s of %s on node %s", victim, c.g.name, c.n.Name), pid: pid, g: c.g}, nil
+	return met{what: fmt.Sprintf("%s of %s on node %s", victim, c.g.name, c.n.Name), pid: pid, g: c.g, n: c.n}, nil
 }
 
 func (w *world) worker(ctx context.Context, s Step) (m met, err error) {

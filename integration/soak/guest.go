@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/integration/images"
 )
 
@@ -23,6 +25,7 @@ type guest struct {
 	tried   bool   // a run was ordered of which nobody knows what came
 	fresh   bool   // it has the network that ctr made, whose lease nobody gives back
 	excused string // what the schedule did to it that may have ended it
+	away    string // the node where that was done, which did not own the VM
 	busy    bool   // a verb is at it
 	heard   map[string]sighting
 	retired map[string]time.Time // when VMs of the past were removed
@@ -120,7 +123,23 @@ func (g *guest) set(change func()) {
 }
 
 // excuse notes what may have ended the VM.
-func (g *guest) excuse(why string) { g.set(func() { g.excused = why }) }
+func (g *guest) excuse(why string) { g.set(func() { g.excused, g.away = why, "" }) }
+
+// putBack notes that the store will be, or was, put back to before a verb came by. g.mu is held.
+func (g *guest) putBack() {
+	if g.excused == "" || g.away != "" {
+		g.excused, g.away = putBack, ""
+	}
+}
+
+// spared reports whether the VM has an owner that nothing was done to: what excuses its end says
+// nothing then.
+func (g *guest) spared(rec *nodev1.Record) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	owner := rec.GetOwner().GetNode()
+	return g.away != "" && owner != "" && owner != g.away && !record.IsLost(rec)
+}
 
 func (g *guest) excuses() string {
 	g.mu.Lock()
@@ -152,7 +171,7 @@ func (g *guest) retire() {
 			g.retired[nonce] = time.Now()
 		}
 	}
-	g.nonce, g.excused, g.tried, g.fresh = "", "", false, false
+	g.nonce, g.excused, g.away, g.tried, g.fresh = "", "", "", false, false
 }
 
 // stamp is what each line of the guest's file has of its nonce.

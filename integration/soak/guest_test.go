@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/integration/images"
 )
 
@@ -65,5 +66,25 @@ func TestStrangers(t *testing.T) {
 	g.told(two, 1)
 	if strangers := g.known(); len(strangers) != 1 || strangers[0] != two[:8] {
 		t.Errorf("another one runs in its place: %q", strangers)
+	}
+}
+
+// A VM whose process died at a node that did not own it is excused by a loss that its record tells, or
+// where that node has it since; not where its owner was left alone.
+func TestSparedOwner(t *testing.T) {
+	owned := func(node string) *nodev1.Record { return &nodev1.Record{Owner: &nodev1.Owner{Node: node}} }
+	told := owned("a")
+	told.Lost = "sha256:0"
+	g := &guest{}
+	g.excuse("step 1 killed its VMM on node b")
+	if g.spared(owned("a")) {
+		t.Error("nobody has said that the owner is another node")
+	}
+	g.away = "b"
+	if !g.spared(owned("a")) || g.spared(owned("b")) || g.spared(told) || g.spared(&nodev1.Record{}) {
+		t.Error("the owner a was left alone, and the others were not")
+	}
+	if g.excuse("task kill"); g.spared(owned("a")) {
+		t.Error("the VM was killed since")
 	}
 }

@@ -151,7 +151,7 @@ func (w *world) stands(ctx context.Context, g *guest) (gone bool, err error) {
 	default:
 		err = fmt.Errorf("it is lost: its record says %s", said(rec))
 	}
-	if err != nil && why != "" && w.sleeps(ctx, g) == nil {
+	if err != nil && why != "" && !g.spared(rec) && w.sleeps(ctx, g) == nil {
 		return true, nil
 	}
 	return false, err

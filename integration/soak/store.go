@@ -29,8 +29,8 @@ func (w *world) storePutBack(ctx context.Context, _ Step) (string, func(context.
 	w.old.Store(true)
 	for _, g := range w.guests { // of a verb that is under way the copy may have any part
 		g.set(func() {
-			if g.busy && g.excused == "" {
-				g.excused = putBack
+			if g.busy {
+				g.putBack()
 			}
 		})
 	}
@@ -84,22 +84,14 @@ func (w *world) excuseOld(g *guest) {
 	case g == nil:
 		w.excuseAll()
 	default:
-		g.set(func() {
-			if g.excused == "" {
-				g.excused = putBack
-			}
-		})
+		g.set(g.putBack)
 	}
 }
 
 // excuseAll is of verbs that may meet any VM.
 func (w *world) excuseAll() {
 	for _, g := range w.guests {
-		g.set(func() {
-			if g.excused == "" {
-				g.excused = putBack
-			}
-		})
+		g.set(g.putBack)
 	}
 }
 
