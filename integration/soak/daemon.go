@@ -25,11 +25,28 @@ func (w *world) daemonsOf() (all []*daemon) {
 	for _, n := range w.Nodes() {
 		all = append(all,
 			&daemon{name: "godwitd", node: n, proc: func() *harness.Process { return n.Godwitd }, start: n.StartGodwitd},
-			&daemon{name: "containerd", node: n, proc: func() *harness.Process { return n.Containerd }, start: n.StartContainerd})
+			&daemon{name: "containerd", node: n, proc: func() *harness.Process { return n.Containerd }, start: func(ctx context.Context) error { return w.startContainerd(ctx, n) }})
 	}
 	return append(all,
 		&daemon{name: "etcd", proc: func() *harness.Process { return w.Etcd }, start: w.ServeEtcd},
 		&daemon{name: "registry", proc: func() *harness.Process { return w.Registry }, start: w.ServeRegistry})
+}
+
+// startContainerd starts a node's containerd. It gives up each task whose shim does not answer it
+// within five seconds then, and the VM ends with its task.
+func (w *world) startContainerd(ctx context.Context, n *harness.Node) error {
+	excuse := func() {
+		for _, g := range w.guests {
+			g.set(func() {
+				if slices.Contains(g.hung, n.Name) {
+					g.excused, g.away = "containerd was started while its shim did not answer", ""
+				}
+			})
+		}
+	}
+	excuse()
+	defer excuse()
+	return n.StartContainerd(ctx)
 }
 
 func (d *daemon) String() string {

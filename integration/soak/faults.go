@@ -95,13 +95,23 @@ func (w *world) stopped(ctx context.Context, victim string, s Step) (string, fun
 	if err != nil {
 		return "", nil, err
 	}
+	answers := w.hangs(v)
 	heal := func(context.Context) error {
+		defer answers()
 		if err := signal(v.pid, unix.SIGCONT); !errors.Is(err, errNobody) {
 			return err
 		}
 		return nil
 	}
 	return v.what, heal, signal(v.pid, unix.SIGSTOP)
+}
+
+// hangs notes that what is met does not answer, if it is a shim, until answers.
+func (w *world) hangs(v met) (answers func()) {
+	if v.victim != "shim" || v.g == nil {
+		return func() {}
+	}
+	return v.g.hang(v.n.Name)
 }
 
 func signal(pid int, sig unix.Signal) error {

@@ -18,6 +18,7 @@ type met struct {
 	daemon *daemon // nil: of a VM
 	g      *guest  // nil: nobody knows whose it is
 	n      *harness.Node
+	victim string // of which kind it is
 }
 
 // workerWait is how long a worker is waited for: it lives as long as a snapshot is written or read.
@@ -70,7 +71,7 @@ func (w *world) ofVM(victim string, s Step) (met, error) {
 	if err != nil {
 		return met{}, fmt.Errorf("%w: %w", errNobody, err)
 	}
-	return met{what: fmt.Sprintf("%s of %s on node %s", victim, c.g.name, c.n.Name), pid: pid, g: c.g, n: c.n}, nil
+	return met{what: fmt.Sprintf("%s of %s on node %s", victim, c.g.name, c.n.Name), pid: pid, g: c.g, n: c.n, victim: victim}, nil
 }
 
 func (w *world) worker(ctx context.Context, s Step) (m met, err error) {
@@ -118,5 +119,6 @@ func (w *world) noFiles(ctx context.Context, s Step) (string, func(context.Conte
 		free()
 		return "", nil, err
 	}
-	return v.what + " can open no file", func(context.Context) error { defer free(); return restore() }, nil
+	answers := w.hangs(v)
+	return v.what + " can open no file", func(context.Context) error { defer free(); defer answers(); return restore() }, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,12 +22,13 @@ type guest struct {
 	port string
 
 	mu      sync.Mutex
-	nonce   string // of the VM that there is; empty: none
-	tried   bool   // a run was ordered of which nobody knows what came
-	fresh   bool   // it has the network that ctr made, whose lease nobody gives back
-	excused string // what the schedule did to it that may have ended it
-	away    string // the node where that was done, which did not own the VM
-	busy    bool   // a verb is at it
+	nonce   string   // of the VM that there is; empty: none
+	tried   bool     // a run was ordered of which nobody knows what came
+	fresh   bool     // it has the network that ctr made, whose lease nobody gives back
+	excused string   // what the schedule did to it that may have ended it
+	away    string   // the node where that was done, which did not own the VM
+	hung    []string // nodes on which a fault keeps its shim from answering
+	busy    bool     // a verb is at it
 	heard   map[string]sighting
 	retired map[string]time.Time // when VMs of the past were removed
 	wrong   []string
@@ -124,6 +126,18 @@ func (g *guest) set(change func()) {
 
 // excuse notes what may have ended the VM.
 func (g *guest) excuse(why string) { g.set(func() { g.excused, g.away = why, "" }) }
+
+// hang notes that a fault keeps the guest's shim on a node from answering, until heal.
+func (g *guest) hang(node string) (heal func()) {
+	g.set(func() { g.hung = append(g.hung, node) })
+	return func() {
+		g.set(func() {
+			if i := slices.Index(g.hung, node); i >= 0 {
+				g.hung = slices.Delete(g.hung, i, i+1)
+			}
+		})
+	}
+}
 
 // putBack notes that the store will be, or was, put back to before a verb came by. g.mu is held.
 func (g *guest) putBack() {
