@@ -119,13 +119,13 @@ func (vm *VM) committed(ctx context.Context, j *Journal) (uint64, error) {
 	return rec.GetGeneration(), nil
 }
 
-// inert refuses a Start that comes before the commit of a move: it costs the VM nothing. It
+// inert refuses a Start that comes before the commit of a move, or for a claim that does not stand: it costs the VM nothing. It
 // answers the generation of the commit; 0: there is nothing to ask. One that comes behind the end
 // of a VM that never ran, by a move or a wake, has the fence written that is owed.
 func (vm *VM) inert(ctx context.Context) (uint64, error) {
 	j := vm.noted()
 	if j.Phase != Ready {
-		return 0, nil
+		return 0, vm.claimed(ctx)
 	}
 	if vm.is(Stopped) { // it never ran: its end could not be written down, as on a full disk
 		return 0, errors.Join(fmt.Errorf("VM %s has ended: %w", vm.id, errdefs.ErrFailedPrecondition), vm.fence(ctx, "it ended before it ran"))

@@ -1,0 +1,36 @@
+package shim
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// claimed refuses the Start of a fresh boot whose claim does not stand any more: the shim was stopped
+// between claim and journal for so long that the node gave the VM up, or its store was put back. It
+// costs the VM nothing: what cannot be told now may be told by the next Start. From the journal on
+// nobody gives the VM up, so that what the record says now holds until the guest runs.
+func (vm *VM) claimed(ctx context.Context) error {
+	j := vm.noted()
+	if vm.host.Records == nil || vm.restored || j.Phase != Own || j.Generation == 0 || !vm.is(Created) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(vm.host.Config.Timeouts.Daemon))
+	defer cancel()
+	rec, err := vm.host.Records.Get(ctx, &nodev1.GetRequest{Vm: vm.name()})
+	if errdefs.IsNotFound(err) {
+		return fmt.Errorf("VM %s/%s was claimed for this task under generation %d, and has no record: delete the task and make it anew: %w", vm.namespace, vm.id, j.Generation, errdefs.ErrFailedPrecondition)
+	}
+	if err != nil {
+		return unavailable(err)
+	}
+	if rec.GetUid() != j.Spec.UID || rec.GetOwner().GetNode() != vm.host.Config.Node || rec.GetGeneration() != j.Generation || rec.GetRivals() {
+		return fmt.Errorf("VM %s/%s was claimed for this task under generation %d, and its record gives it to %v under %d: delete the task and make it anew: %w",
+			vm.namespace, vm.id, j.Generation, rec.GetOwner(), rec.GetGeneration(), errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
