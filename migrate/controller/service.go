@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -28,6 +29,7 @@ type Service struct {
 	policy   Policy
 	tally    tally
 	prefixes prefixes
+	buried   atomic.Uint64 // notes of removals that this controller has made
 }
 
 var _ nodev1.RecordsService = (*Service)(nil)
@@ -46,6 +48,7 @@ type call struct {
 	vm    *nodev1.VM
 	asked transition.Asked
 	nodes func(transition.State) []string // nil: any node of the cluster
+	first func(transition.State) error    // done before the change is made; nil: nothing
 	do    func(transition.State) (transition.Change, error)
 }
 
@@ -89,6 +92,11 @@ func (s *Service) try(ctx context.Context, c call) (*nodev1.Record, error) {
 	if err := s.judge(ctx, state.Record, change); err != nil {
 		return nil, err
 	}
+	if c.first != nil {
+		if err := c.first(state); err != nil {
+			return nil, err
+		}
+	}
 	var rec *nodev1.Record
 	err = points.Record("record", leadsTo(change), func() error {
 		rec, err = s.store.Apply(ctx, c.vm, state.Record.GetVersion(), change)
@@ -107,21 +115,6 @@ func leadsTo(c transition.Change) string {
 		return "OWNER"
 	}
 	return strings.TrimPrefix(phase.String(), "PHASE_")
-}
-
-// Get implements nodev1.RecordsService.
-func (s *Service) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Record, error) {
-	state, err := s.load(ctx, req.GetVm(), transition.Asked{})
-	if err == nil {
-		err = transition.CheckNamed(req.GetVm(), state.Record)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if state.Record == nil {
-		return nil, fmt.Errorf("record of VM %s/%s: %w", req.GetVm().GetNamespace(), req.GetVm().GetId(), errdefs.ErrNotFound)
-	}
-	return state.Record, nil
 }
 
 // List implements nodev1.RecordsService. What a node asks for in each of its rounds costs what it
@@ -252,7 +245,8 @@ func (s *Service) Remove(ctx context.Context, req *nodev1.RemoveRequest) (*nodev
 	if req.GetLostNode() != "" {
 		nodes = nobody
 	}
-	_, err := s.update(ctx, call{vm: req.GetVm(), nodes: nodes, do: func(st transition.State) (transition.Change, error) {
+	first := func(st transition.State) error { return s.bury(ctx, st.Record) }
+	_, err := s.update(ctx, call{vm: req.GetVm(), nodes: nodes, first: first, do: func(st transition.State) (transition.Change, error) {
 		return transition.Remove(st, req, s.now())
 	}})
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"godwit.dev/godwit/api/record"
-	"godwit.dev/godwit/migrate/transition"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -24,6 +23,8 @@ type standing struct {
 	vm  *nodev1.VM
 	q   *machinev1.QueryResponse
 	rec *nodev1.Record // nil: none of this VM, though there may be one of another VM of that name
+
+	removed bool // without rec: the record was removed, by the controller's word
 }
 
 func (s standing) ref() *machinev1.Ref { return s.q.GetRef() }
@@ -89,10 +90,10 @@ func (e *Engine) stray(ctx context.Context, vm *nodev1.VM, known *nodev1.Record)
 func (e *Engine) stand(ctx context.Context, vm *nodev1.VM, q *machinev1.QueryResponse) (*standing, error) {
 	s := &standing{vm: vm, q: q}
 	var err error
-	s.rec, err = e.Records.Get(ctx, &nodev1.GetRequest{Vm: vm})
+	s.rec, err = e.Records.Get(ctx, &nodev1.GetRequest{Vm: vm, Uid: q.GetUid()})
 	switch {
-	case errdefs.IsNotFound(err), err == nil && q.GetUid() != "" && s.rec.GetUid() != q.GetUid():
-		s.rec = nil
+	case errdefs.IsNotFound(err), err == nil && (s.rec.GetRemoved() || q.GetUid() != "" && s.rec.GetUid() != q.GetUid()):
+		s.removed, s.rec = s.rec.GetRemoved(), nil
 	case err != nil:
 		return nil, fmt.Errorf("VM %s: %w", name(vm), err)
 	}
@@ -120,70 +121,6 @@ func (e *Engine) judge(s *standing) ending {
 		return e.outlived(s)
 	}
 	return nil
-}
-
-// voted is a source whose VM stands still for an operation.
-func (e *Engine) voted(s *standing) ending {
-	ref, mine := s.ref(), s.rec.GetOwner().GetNode() == e.opts.Node
-	idle := mine && s.rec.GetOperation() == nil && s.q.GetRecord() == recordPrepared
-	leave := func(ctx context.Context) error { return e.leave(ctx, s) }
-	switch {
-	case ref.GetOperation() == "" || s.under(): // its driver decides
-		return nil
-	case s.rec == nil: // it was given up, by whoever removed the record
-		if !e.long("no record", s) {
-			return nil
-		}
-		return leave
-	case s.kept() && idle && s.rec.GetKept().GetReclaimed():
-		return func(ctx context.Context) error { return e.takeBack(ctx, s) }
-	case s.kept():
-		return nil
-	case idle && s.rec.GetGeneration() == ref.GetGeneration(): // nothing was committed
-		return func(ctx context.Context) error { return e.runAgain(ctx, s) }
-	case mine || s.rec.GetGeneration() <= ref.GetGeneration():
-		return nil
-	}
-	return leave
-}
-
-// sending is a source that has not voted: nothing can have been committed for its operation. Once that
-// is over, or the records know nothing of it, the VM runs on. It would stand still until the shim's own
-// deadline where another than its driver has settled the operation.
-func (e *Engine) sending(s *standing) ending {
-	mine := s.rec.GetOwner().GetNode() == e.opts.Node && s.rec.GetGeneration() == s.q.GetGeneration()
-	if !mine || s.under() || s.ref().GetOperation() == "" {
-		return e.outlived(s)
-	}
-	return func(ctx context.Context) error {
-		return e.Machines.Abort(ctx, s.vm, &machinev1.AbortRequest{Ref: s.ref(), Reason: overReason(s.ref())})
-	}
-}
-
-// runAgain lets a VM run again whose operation committed nothing, if the records know that operation as
-// over. Records that do not know it may be an old copy, and the operation may have been committed since.
-func (e *Engine) runAgain(ctx context.Context, s *standing) error {
-	ref := s.ref()
-	resp, err := e.Records.Operation(ctx, &nodev1.OperationRequest{Id: ref.GetOperation()})
-	if errdefs.IsNotFound(err) {
-		return errors.Join(fmt.Errorf("it stands still for operation %s, of which the records know nothing: %w", ref.GetOperation(), errdefs.ErrUnavailable), e.doubt(ctx))
-	}
-	if err != nil || !transition.Settled(resp.GetOperation().GetPhase()) {
-		return err
-	}
-	return e.Machines.Abort(ctx, s.vm, &machinev1.AbortRequest{Ref: ref, Reason: overReason(ref)})
-}
-
-func overReason(ref *machinev1.Ref) string { return "operation " + ref.GetOperation() + " is over" }
-
-// takeBack lets a VM run again that was lost at its destination, as its record wants.
-func (e *Engine) takeBack(ctx context.Context, s *standing) error {
-	op := s.ref().GetOperation()
-	_, err := e.Machines.Revert(ctx, s.vm, &machinev1.RevertRequest{Ref: s.ref(), OwnerGeneration: s.rec.GetGeneration()})
-	if err == nil {
-		e.Events.Event(ctx, Event{Type: TakenBack, Operation: op, VM: s.vm, Reason: "operation " + op + " lost it at its destination"})
-	}
-	return err
 }
 
 // leave frees what a source has of a VM that is elsewhere, with its addresses if a node has it. What containerd holds is left to a

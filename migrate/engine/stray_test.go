@@ -161,4 +161,55 @@ func TestRecordsThatDoNotKnowTheOperation(t *testing.T) {
 			t.Fatalf("%v; the VM is %s", err, w.stateAt("n1"))
 		}
 	}
+	n1.Records = says{n1.Records, func(r *nodev1.Record) { r.Incarnation = 1_800_000_000 }} // all nodes have reported since
+	w.reconcile(n1)
+	if w.stateAt("n1") != runs || w.count("Abort") != 1 {
+		t.Errorf("the VM is %s after the store was settled", w.stateAt("n1"))
+	}
+}
+
+// without are records that have none of a VM, or one of another VM of that name.
+type without struct {
+	nodev1.RecordsService
+	other *nodev1.Record
+}
+
+func (w without) Get(context.Context, *nodev1.GetRequest) (*nodev1.Record, error) {
+	if w.other == nil {
+		return nil, errdefs.ErrNotFound
+	}
+	return w.other, nil
+}
+
+// TestRecordsThatDoNotKnowTheVM shows that a source which stands still for an operation stays where there
+// is no record of it, however long: a copy of the records may be of before there was one. It is freed
+// once the records know that it was removed.
+func TestRecordsThatDoNotKnowTheVM(t *testing.T) {
+	other := &nodev1.Record{Vm: vm, Uid: "another", Owner: &nodev1.Owner{Node: "n2"}, Generation: 40}
+	for name, rec := range map[string]*nodev1.Record{"none": nil, "another VM's": other} {
+		w := newWorld(t)
+		w.mu.Lock()
+		w.state["n1"], w.ref = stopped, &machinev1.Ref{Operation: "since", Attempt: 1, Generation: w.gens["n1"]}
+		w.mu.Unlock()
+		n1, told := w.start("n1"), &believed{}
+		n1.opts.Grace, n1.Records, n1.Store = time.Nanosecond, without{n1.Records, rec}, told
+		for range 3 {
+			if err := n1.stray(t.Context(), vm, nil); !errdefs.IsUnavailable(err) || w.stateAt("n1") != stopped || w.count("Release")+w.count("Abort") > 0 {
+				t.Fatalf("%s: %v; the VM is %s", name, err, w.stateAt("n1"))
+			}
+		}
+		if told.doubts == 0 {
+			t.Errorf("%s: the controller is not told", name)
+		}
+		w.mu.Lock()
+		w.blobs["elsewhere"] = true // what I3 counts: this VM was given up
+		w.mu.Unlock()
+		n1.Records = without{n1.Records, &nodev1.Record{Vm: vm, Uid: w.record().GetUid(), Removed: true}}
+		for range 2 {
+			w.reconcile(n1)
+		}
+		if w.stateAt("n1") != gone || w.count("Release") != 1 {
+			t.Errorf("%s: the VM is %s after it was given up", name, w.stateAt("n1"))
+		}
+	}
 }

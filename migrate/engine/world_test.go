@@ -47,6 +47,7 @@ type fault struct {
 type world struct {
 	t       *testing.T
 	records nodev1.RecordsService
+	uid     string // of the VM
 
 	mu         sync.Mutex
 	state      map[string]string // of the VM, by node
@@ -101,7 +102,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.state["n1"], w.gens["n1"] = runs, w.record().GetGeneration()
+	w.uid, w.state["n1"], w.gens["n1"] = rec.GetUid(), runs, w.record().GetGeneration()
 	return w
 }
 
@@ -277,7 +278,7 @@ func (n *machine) Query(ctx context.Context, _ *nodev1.VM) (resp *machinev1.Quer
 			resp = n.progress
 			return nil
 		}
-		resp = &machinev1.QueryResponse{State: n.state[n.node], Record: recordReady, Ref: n.arrival}
+		resp = &machinev1.QueryResponse{State: n.state[n.node], Record: recordReady, Ref: n.arrival, Uid: n.uid}
 		if n.state[n.node] == fenced {
 			resp.Record = recordFenced
 		}

@@ -13,6 +13,9 @@ import (
 // cannot be deleted now is a warning, for the record is what decides.
 func (s *Service) Forget(ctx context.Context, req *nodev1.ForgetRequest) (*nodev1.ForgetResponse, error) {
 	rec, err := s.Records.Get(ctx, &nodev1.GetRequest{Vm: req.GetVm()})
+	if errdefs.IsNotFound(err) && req.GetForce() && s.Shims != nil {
+		return &nodev1.ForgetResponse{}, s.abandon(ctx, req.GetVm(), err)
+	}
 	if lost := req.GetLostNode(); err == nil && lost != "" && s.Up != nil {
 		var up bool
 		if up, err = s.Up(ctx, lost); err == nil && up {

@@ -66,6 +66,8 @@ type Service struct {
 	Up        func(ctx context.Context, node string) (bool, error) // whether a node is heard; nil: nobody knows
 	Admits    func(context.Context) error                          // whether VMs may come by name; nil: they may
 	Checks    []Check                                              // made for an Info that asks for them
+	// Release frees what the source of an operation has of a VM; nil: nobody does.
+	Release func(ctx context.Context, vm *nodev1.VM, req *machinev1.ReleaseRequest) error
 }
 
 // Check asks for one thing that the daemon needs, and says what it found.

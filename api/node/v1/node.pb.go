@@ -690,6 +690,7 @@ type Record struct {
 	Known         uint64 `protobuf:"varint,42,opt,name=known,proto3" json:"known,omitempty"`
 	Conflict      string `protobuf:"bytes,43,opt,name=conflict,proto3" json:"conflict,omitempty"`
 	Rivals        bool   `protobuf:"varint,44,opt,name=rivals,proto3" json:"rivals,omitempty"`
+	Removed       bool   `protobuf:"varint,50,opt,name=removed,proto3" json:"removed,omitempty"` // in an answer only: there was a record, and it was removed (GetRequest)
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -867,6 +868,13 @@ func (x *Record) GetConflict() string {
 func (x *Record) GetRivals() bool {
 	if x != nil {
 		return x.Rivals
+	}
+	return false
+}
+
+func (x *Record) GetRemoved() bool {
+	if x != nil {
+		return x.Removed
 	}
 	return false
 }
@@ -1386,8 +1394,11 @@ func (x *Owed) GetBy() string {
 }
 
 type GetRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Vm    *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	// A VM whose record was removed is answered as well, where that is remembered: as a record with
+	// this uid and removed. Empty: it is not found.
+	Uid           string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1427,6 +1438,13 @@ func (x *GetRequest) GetVm() *VM {
 		return x.Vm
 	}
 	return nil
+}
+
+func (x *GetRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
 }
 
 // A list may be longer than a message (4 MiB). Who sets parts is answered as much as fits, in
@@ -6742,7 +6760,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x11started_unix_nano\x18E \x01(\x03R\x0fstartedUnixNano\x12\x16\n" +
 	"\x06driver\x18F \x01(\tR\x06driver\x12\x1a\n" +
 	"\battempts\x18D \x03(\tR\battempts\x12\x1a\n" +
-	"\bdeletion\x18G \x01(\tR\bdeletion\"\xd7\x05\n" +
+	"\bdeletion\x18G \x01(\tR\bdeletion\"\xf1\x05\n" +
 	"\x06Record\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12+\n" +
@@ -6769,7 +6787,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x06copied\x18) \x01(\x04R\x06copied\x12\x14\n" +
 	"\x05known\x18* \x01(\x04R\x05known\x12\x1a\n" +
 	"\bconflict\x18+ \x01(\tR\bconflict\x12\x16\n" +
-	"\x06rivals\x18, \x01(\bR\x06rivals\"c\n" +
+	"\x06rivals\x18, \x01(\bR\x06rivals\x12\x18\n" +
+	"\aremoved\x182 \x01(\bR\aremoved\"c\n" +
 	"\x05Ended\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -6822,10 +6841,11 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x0fsince_unix_nano\x18\x04 \x01(\x03R\rsinceUnixNano\x12\x14\n" +
 	"\x05payer\x18\x05 \x01(\tR\x05payer\x12\x0e\n" +
 	"\x02by\x18\n" +
-	" \x01(\tR\x02by\"0\n" +
+	" \x01(\tR\x02by\"B\n" +
 	"\n" +
 	"GetRequest\x12\"\n" +
-	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\"w\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
+	"\x03uid\x18\x02 \x01(\tR\x03uid\"w\n" +
 	"\vListRequest\x12\x14\n" +
 	"\x05parts\x18\x01 \x01(\bR\x05parts\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\tR\x05after\x12\x12\n" +

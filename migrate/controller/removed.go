@@ -1,0 +1,89 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/migrate/store"
+	"godwit.dev/godwit/migrate/transition"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Get implements nodev1.RecordsService.
+func (s *Service) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Record, error) {
+	state, err := s.load(ctx, req.GetVm(), transition.Asked{})
+	if err == nil {
+		err = transition.CheckNamed(req.GetVm(), state.Record)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if uid := req.GetUid(); uid != "" && state.Record.GetUid() != uid {
+		if removed, err := s.removed(ctx, uid); err != nil || removed {
+			return &nodev1.Record{Vm: req.GetVm(), Uid: uid, Removed: removed}, err
+		}
+	}
+	if state.Record == nil {
+		return nil, fmt.Errorf("record of VM %s/%s: %w", req.GetVm().GetNamespace(), req.GetVm().GetId(), errdefs.ErrNotFound)
+	}
+	return state.Record, nil
+}
+
+// kindRemoved is of the notes that say whose record was removed: uid -> unix ns, big endian. A node that
+// holds something of a VM, and finds no record of it, has that as the proof that it was given up. A note
+// is made before the record goes: where there is a note and no record, the record was removed.
+const kindRemoved = "removed"
+
+// Remembered is how many removals are remembered at least. What a node holds of older ones stays there
+// until somebody gives it up by hand.
+const Remembered = 4096
+
+// bury notes that a record is being removed.
+func (s *Service) bury(ctx context.Context, rec *nodev1.Record) error {
+	notes, ok := s.store.(store.Notes)
+	if !ok || rec.GetGeneration() == 0 { // nobody had it
+		return nil
+	}
+	err := notes.Note(ctx, kindRemoved, rec.GetUid(), binary.BigEndian.AppendUint64(nil, uint64(s.now().UnixNano())))
+	if err == nil && s.buried.Add(1)%(Remembered/16) == 0 {
+		err = exhume(ctx, notes)
+	}
+	if err != nil {
+		return fmt.Errorf("note that the record of VM %s/%s is removed: %w", rec.GetVm().GetNamespace(), rec.GetVm().GetId(), err)
+	}
+	return nil
+}
+
+// exhume drops the oldest notes.
+func exhume(ctx context.Context, notes store.Notes) error {
+	all, err := notes.Notes(ctx, kindRemoved, "")
+	if err != nil || len(all) <= Remembered {
+		return err
+	}
+	slices.SortFunc(all, func(a, b store.Note) int { return cmp.Compare(string(a.Value), string(b.Value)) })
+	for _, n := range all[:len(all)-Remembered] {
+		if err := notes.Note(ctx, kindRemoved, n.Key, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removed reports whether the record of a VM is known to have been removed.
+func (s *Service) removed(ctx context.Context, uid string) (bool, error) {
+	notes, ok := s.store.(store.Notes)
+	if !ok {
+		return false, nil
+	}
+	all, err := notes.Notes(ctx, kindRemoved, "")
+	if err != nil {
+		return false, fmt.Errorf("look whether the record of VM uid %s was removed: %w", uid, err)
+	}
+	return slices.ContainsFunc(all, func(n store.Note) bool { return n.Key == uid }), nil
+}
