@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -37,6 +38,7 @@ type Etcd struct {
 	client    *etcd.Client
 	prefix    string
 	endpoints string
+	pace      atomic.Pointer[pace] // of the last list of records
 }
 
 // EtcdConfig is how an etcd is reached.

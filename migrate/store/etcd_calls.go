@@ -25,42 +25,34 @@ func (e *Etcd) txn(ctx context.Context, ifs []etcd.Cmp, then, otherwise []etcd.O
 	return resp, nil
 }
 
-// listed is how many keys are read at once.
-const listed = 1000
-
 // list reads the keys of a kind that come after one of them (empty: all), as they are at one
 // revision.
 func (e *Etcd) list(ctx context.Context, kind, after string) (found []*mvccpb.KeyValue, err error) {
-	err = e.each(ctx, kind, after, func(some []*mvccpb.KeyValue, _ int64) (bool, error) {
+	err = e.each(ctx, newPager(e.prefix+kind, after), func(some []*mvccpb.KeyValue, _ int64) (bool, error) {
 		found = append(found, some...)
 		return true, nil
 	})
 	return found, err
 }
 
-// each is list page by page, for as long as more says so. The revision is that of all pages.
-func (e *Etcd) each(ctx context.Context, kind, after string, more func([]*mvccpb.KeyValue, int64) (bool, error)) error {
+// each reads page by page, for as long as more says so. The revision is that of all pages.
+func (e *Etcd) each(ctx context.Context, p *pager, more func([]*mvccpb.KeyValue, int64) (bool, error)) error {
 	revision := int64(0)
-	from, end := e.prefix+kind, etcd.GetPrefixRangeEnd(e.prefix+kind)
-	if after != "" {
-		from += after + "\x00"
-	}
-	options := []etcd.OpOption{etcd.WithRange(end), etcd.WithLimit(listed)}
 	for {
+		to := p.to()
 		bound, cancel := context.WithTimeout(etcd.WithRequireLeader(ctx), etcdBound)
-		resp, err := e.client.Get(bound, from, options...)
+		resp, err := e.client.Get(bound, p.from, etcd.WithRange(to), etcd.WithLimit(p.limit()), etcd.WithRev(revision))
 		cancel()
 		if err != nil {
 			return e.failed(ctx, err)
 		}
 		if revision == 0 {
 			revision = resp.Header.Revision
-			options = append(options, etcd.WithRev(revision))
 		}
-		if goOn, err := more(resp.Kvs, revision); err != nil || !goOn || !resp.More {
+		left := p.took(resp.Kvs, to, resp.More)
+		if goOn, err := more(resp.Kvs, revision); err != nil || !goOn || !left {
 			return err
 		}
-		from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
 	}
 }
 

@@ -15,8 +15,12 @@ func (e *Etcd) indexedKey() string { return e.prefix + "indexed" }
 
 // List implements Store.
 func (e *Etcd) List(ctx context.Context, after string, room int) (records []*nodev1.Record, err error) {
-	size := 0
-	err = e.each(ctx, "records/", after, func(some []*mvccpb.KeyValue, _ int64) (bool, error) {
+	size, pages := 0, newPager(e.prefix+"records/", after)
+	if known := e.pace.Load(); known != nil && after != "" { // the rest of a list, as a rule
+		pages.pace = *known
+	}
+	pages.room = int64(room)
+	err = e.each(ctx, pages, func(some []*mvccpb.KeyValue, _ int64) (bool, error) {
 		for i := range some {
 			rec, err := recordOf(some[i : i+1])
 			if err != nil {
@@ -31,6 +35,9 @@ func (e *Etcd) List(ctx context.Context, after string, room int) (records []*nod
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list records: %w", err)
+	}
+	if pages.pace.width != nil {
+		e.pace.Store(&pages.pace)
 	}
 	return records, nil
 }

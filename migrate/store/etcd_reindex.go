@@ -45,7 +45,7 @@ type item struct {
 func (e *Etcd) reindex(ctx context.Context) error {
 	items := map[string]*item{} // by key
 	for _, kind := range []string{"records", "owed"} {
-		err := e.each(ctx, kind+"/", "", func(some []*mvccpb.KeyValue, _ int64) (bool, error) {
+		err := e.each(ctx, newPager(e.prefix+kind+"/", ""), func(some []*mvccpb.KeyValue, _ int64) (bool, error) {
 			for i, kv := range some {
 				names, err := entriesOf(kind, some[i:i+1])
 				if err != nil {
@@ -101,7 +101,7 @@ const reindexed = 16
 // So a restart of the controllers costs the index two lists and no write.
 func (e *Etcd) stale(ctx context.Context, items map[string]*item) (all []*item, err error) {
 	head := len(e.prefix) + len("index/")
-	err = e.each(ctx, "index/", "", func(some []*mvccpb.KeyValue, _ int64) (bool, error) {
+	err = e.each(ctx, newPager(e.prefix+"index/", ""), func(some []*mvccpb.KeyValue, _ int64) (bool, error) {
 		for _, kv := range some {
 			entry, kind := string(kv.Key[head:]), "records"
 			if len(entry) > len(ofPayer) && entry[:len(ofPayer)] == ofPayer {
