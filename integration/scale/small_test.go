@@ -46,7 +46,7 @@ func (l *ledger) List(ctx context.Context, after string, room int) ([]*nodev1.Re
 }
 
 // Find implements store.Store.
-func (l *ledger) Find(ctx context.Context, which store.Which) ([]*nodev1.Record, error) {
+func (l *ledger) Find(ctx context.Context, which store.Which) (store.Found, error) {
 	l.count("by index")
 	return l.Memory.Find(ctx, which)
 }
@@ -55,6 +55,8 @@ func (l *ledger) Find(ctx context.Context, which store.Which) ([]*nodev1.Record,
 func (l *ledger) Owed(ctx context.Context, which store.Debts) ([]*nodev1.Owed, error) {
 	if which.Payer == "" && which.VM == nil {
 		l.count("all debts")
+	} else {
+		l.count("a node's debts")
 	}
 	return l.Memory.Owed(ctx, which)
 }
@@ -109,7 +111,10 @@ func TestAMinuteOfASmallFleet(t *testing.T) {
 			Node: "c0", Repository: func(*nodev1.Record) string { return "" }, Retention: engine.Retention{Scans: true},
 		})
 		var loops sync.WaitGroup
-		loops.Go(func() { engine.Tend(ctx, []engine.Work{{Name: "sweep", Do: own.Sweep}}) })
+		none := func() ([]*nodev1.VM, error) { return nil, nil }
+		loops.Go(func() {
+			engine.Tend(ctx, []engine.Work{{Name: "round", Do: func(ctx context.Context) error { return own.Round(ctx, none) }}, {Name: "sweep", Do: own.Sweep}})
+		})
 
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
@@ -117,8 +122,8 @@ func TestAMinuteOfASmallFleet(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		after := l.counts()
-		rounds := nodes * int(time.Minute/engine.TendInterval)
-		for call, want := range map[string]int{"by index": rounds, "one": 0, "write": 0, "all": 1, "all debts": 1} {
+		rounds := (nodes + 1) * int(time.Minute/engine.TendInterval) // and the controller's own
+		for call, want := range map[string]int{"by index": rounds, "one": 0, "write": 0, "all": 1, "all debts": 1, "a node's debts": 0} {
 			if got := after[call] - before[call]; got != want {
 				t.Errorf("%s: %d times in a minute, want %d", call, got, want)
 			}

@@ -26,23 +26,25 @@ func (s *Service) load(ctx context.Context, vm *nodev1.VM, asked transition.Aske
 }
 
 func (s *Service) list(ctx context.Context, after string, room int) ([]*nodev1.Record, error) {
-	return s.lifted(ctx, func() ([]*nodev1.Record, error) { return s.store.List(ctx, after, room) })
-}
-
-func (s *Service) find(ctx context.Context, which store.Which) ([]*nodev1.Record, error) {
-	return s.lifted(ctx, func() ([]*nodev1.Record, error) { return s.store.Find(ctx, which) })
-}
-
-func (s *Service) lifted(ctx context.Context, read func() ([]*nodev1.Record, error)) ([]*nodev1.Record, error) {
 	state, err := s.store.State(ctx)
 	if err != nil {
 		return nil, err
 	}
-	all, err := read()
+	all, err := s.store.List(ctx, after, room)
+	return lifted(all, state), err
+}
+
+func (s *Service) find(ctx context.Context, which store.Which) (store.Found, error) {
+	found, err := s.store.Find(ctx, which)
+	found.Records = lifted(found.Records, found.State)
+	return found, err
+}
+
+func lifted(all []*nodev1.Record, state *nodev1.StoreState) []*nodev1.Record {
 	for i := range all {
 		all[i] = transition.Lift(all[i], state.GetIncarnation())
 	}
-	return all, err
+	return all
 }
 
 // Quiet is how long after Restore nothing is settled: every node that lives has announced itself

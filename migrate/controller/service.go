@@ -120,7 +120,7 @@ func leadsTo(c transition.Change) string {
 // List implements nodev1.RecordsService. What a node asks for in each of its rounds costs what it
 // is answered, however many records there are.
 func (s *Service) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.ListResponse, error) {
-	which := store.Which{Node: req.GetNode(), Moves: req.GetMoves(), UIDs: req.GetUids()}
+	which := store.Which{Node: req.GetNode(), Moves: req.GetMoves(), UIDs: req.GetUids(), Payer: req.GetPayer()}
 	some := which.Node != "" || which.Moves || len(which.UIDs) > 0
 	switch {
 	case !req.GetParts() && !some:
@@ -133,14 +133,16 @@ func (s *Service) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.Li
 		}
 		return partOf(all, ""), nil
 	}
-	all, err := s.find(ctx, which)
+	found, err := s.find(ctx, which)
 	if err != nil {
 		return nil, err
 	}
-	if !req.GetParts() {
-		return &nodev1.ListResponse{Records: all}, nil
+	resp := &nodev1.ListResponse{Records: found.Records}
+	if req.GetParts() {
+		resp = partOf(found.Records, req.GetAfter())
 	}
-	return partOf(all, req.GetAfter()), nil
+	resp.Owes = found.Owes
+	return resp, nil
 }
 
 func partOf(all []*nodev1.Record, last string) *nodev1.ListResponse {

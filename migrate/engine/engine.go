@@ -139,6 +139,7 @@ type Engine struct {
 	gone   map[string]time.Time // what waits for Options.Grace, since when: as of the last round of Reconcile
 	seen   map[string]time.Time // the same, of the round under way
 	untidy map[string]untidy    // by VM
+	paid   bool                 // the last round was answered that this node has no deletion to do; of Sweep
 
 	deleting map[string]bool // by id: deletions that are seen to
 

@@ -196,7 +196,14 @@ const sweepAll = time.Minute
 func (e *Engine) Sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, e.opts.Step)
 	defer cancel()
+	e.mu.Lock()
+	paid := e.paid
+	e.paid = false // the word of one round is for one sweep
+	e.mu.Unlock()
 	if !e.opts.Retention.Scans || e.now().Sub(e.swept) < sweepAll {
+		if paid {
+			return nil
+		}
 		return e.Clean(ctx, nil)
 	}
 	all, err := e.Records.List(ctx, &nodev1.ListRequest{})

@@ -10,12 +10,17 @@ import (
 )
 
 // Round is Resume, Reconcile, Due and Deletions by one list of the records: what a node asks the
-// controller for, every few seconds, for as long as nothing happens. Call it as Reconcile.
+// controller for, every few seconds, for as long as nothing happens. It asks for the next Sweep too.
+// Call it as Reconcile.
 func (e *Engine) Round(ctx context.Context, local func() ([]*nodev1.VM, error)) error {
-	all, err := e.ours(ctx)
+	resp, err := e.Records.List(ctx, &nodev1.ListRequest{Node: e.opts.Node, Moves: e.Peers != nil, Payer: e.opts.Node})
+	e.mu.Lock()
+	e.paid = err == nil && resp.Owes != nil && !resp.GetOwes()
+	e.mu.Unlock()
 	if err != nil {
 		return err
 	}
+	all := resp.GetRecords()
 	e.resume(all)
 	err = e.reconcile(ctx, all, local)
 	if err != nil {

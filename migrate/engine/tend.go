@@ -11,38 +11,90 @@ import (
 // tags that could not be dropped, shims that died in an operation.
 const TendInterval = 15 * time.Second
 
+// firstRetry is about how long work that has failed waits for its next try. It doubles with each one.
+const firstRetry = time.Second
+
 // Work is one kind of what may be owed.
 type Work struct {
 	Name string
 	Do   func(context.Context) error
 }
 
-// Tend does owed work at start and from time to time (P-20). What fails is tried again
-// at the next round: the controller may not be there yet. The rounds of nodes that start together
-// are not at the same time.
+// tending is the state of one work.
+type tending struct {
+	Work
+	due  time.Time     // of the next try, where it comes before all are due
+	wait time.Duration // after its last failure; 0: it has not failed
+	said string        // what goes on being so is said once
+}
+
+// Tend does owed work at start and from time to time (P-20). What fails is tried again alone, soon at
+// first and then less and less often: the controller may not be there yet, or have all nodes come back
+// at once. The rounds of nodes that start together are not at the same time.
 func Tend(ctx context.Context, works []Work) {
-	said := map[string]string{} // what goes on being so is said once
+	all := make([]tending, len(works))
+	for i, w := range works {
+		all[i].Work = w
+	}
 	pause := rand.N(TendInterval)
 	for {
-		for _, w := range works {
-			err := w.Do(ctx)
-			if ctx.Err() != nil {
+		for i := range all {
+			if all[i].do(ctx); ctx.Err() != nil {
 				return
 			}
-			text := ""
-			if err != nil {
-				text = err.Error()
-			}
-			if err != nil && said[w.Name] != text {
-				slog.WarnContext(ctx, "owed work waits", "work", w.Name, "error", err)
-			}
-			said[w.Name] = text
 		}
-		select {
-		case <-ctx.Done():
+		next := time.Now().Add(pause)
+		if !again(ctx, all, next) {
 			return
-		case <-time.After(pause):
 		}
 		pause = TendInterval
 	}
+}
+
+// again does what has failed until all are due, and reports whether they are.
+func again(ctx context.Context, all []tending, until time.Time) bool {
+	for {
+		next := until
+		for i := range all {
+			if w := &all[i]; w.retries() && w.due.Before(next) {
+				next = w.due
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(time.Until(next)):
+		}
+		if next.Equal(until) {
+			return true
+		}
+		for i := range all {
+			if w := &all[i]; w.retries() && !time.Now().Before(w.due) {
+				if w.do(ctx); ctx.Err() != nil {
+					return false
+				}
+			}
+		}
+	}
+}
+
+// retries reports whether work is tried again before all are due.
+func (w *tending) retries() bool { return w.wait > 0 && w.wait < TendInterval }
+
+func (w *tending) do(ctx context.Context) {
+	err := w.Do(ctx)
+	text := ""
+	switch {
+	case ctx.Err() != nil:
+		return
+	case err == nil:
+		w.wait = 0
+	default:
+		w.wait = min(max(firstRetry, 2*w.wait), TendInterval)
+		w.due = time.Now().Add(w.wait/2 + rand.N(w.wait))
+		if text = err.Error(); w.said != text {
+			slog.WarnContext(ctx, "owed work waits", "work", w.Name, "error", err)
+		}
+	}
+	w.said = text
 }

@@ -3,6 +3,7 @@ package moves
 import (
 	"context"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -11,7 +12,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// minAnnounce is the least that is between two signs of life, whatever the controller asks for.
+// minAnnounce is the least that is between two signs of life, whatever the controller asks for. After
+// a failure it is about that long until the next try, twice as long after the next one, and so on.
 const minAnnounce = time.Second
 
 // Announcer is the controller as a node tells it that it lives.
@@ -37,16 +39,17 @@ func Live(ctx context.Context, to Announcer, node Speaker) {
 	var hearing sync.WaitGroup
 	hearing.Go(func() { hear(ctx, node, answers) })
 	defer hearing.Wait()
-	said := ""
+	said, wait := "", minAnnounce
 	for ctx.Err() == nil {
 		own := node.Untold()
 		resp, err := to.Announce(ctx, &nodev1.AnnounceRequest{Node: node.Self(), Events: own})
-		pause := cluster.Interval
+		pause := wait/2 + rand.N(wait)
+		wait = min(2*wait, cluster.Interval)
 		if err == nil || Refused(err) { // of what is refused once, the log has it
 			node.Told(len(own))
 		}
 		if err == nil {
-			pause = max(minAnnounce, time.Duration(resp.GetAgainMs())*time.Millisecond)
+			pause, wait = max(minAnnounce, time.Duration(resp.GetAgainMs())*time.Millisecond), minAnnounce
 			select {
 			case <-answers: // an older one
 			default:

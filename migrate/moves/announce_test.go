@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/containerd/errdefs"
+
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
@@ -48,6 +50,45 @@ func TestSignsOfLifeWaitForNothing(t *testing.T) {
 		}
 		if len(n.heard) != 2 || n.heard[0] != 1 || n.heard[1] != 7 {
 			t.Errorf("it heard answers %v, want the first, and the newest after 32 s", n.heard)
+		}
+	})
+}
+
+// late is a controller that refuses each sign of life until then.
+type late struct {
+	board
+	until time.Time
+	tried []time.Time
+}
+
+func (l *late) Announce(ctx context.Context, req *nodev1.AnnounceRequest) (*nodev1.AnnounceResponse, error) {
+	l.tried = append(l.tried, time.Now())
+	if time.Now().Before(l.until) {
+		return nil, errdefs.ErrUnavailable
+	}
+	return l.board.Announce(ctx, req)
+}
+
+// A node whose first sign of life failed gives the next one within a second or so, and, while the
+// controller stays away, no more of them than at other times.
+func TestSignsOfLifeComeBackSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, away := range []time.Duration{400 * time.Millisecond, time.Minute} {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			begun := time.Now()
+			b := &late{until: begun.Add(away)}
+			Live(ctx, b, &slow{})
+			cancel()
+			failed := 0
+			for b.tried[failed].Before(b.until) {
+				failed++
+			}
+			if after := b.tried[failed].Sub(b.until); after > away/2+1600*time.Millisecond || after > 8*time.Second {
+				t.Errorf("away for %v: heard %v later", away, after)
+			}
+			if failed > 20 {
+				t.Errorf("away for %v: %d tries", away, failed)
+			}
 		}
 	})
 }

@@ -13,24 +13,33 @@ import (
 )
 
 // Find implements Store.
-func (b *Bolt) Find(_ context.Context, which Which) (all []*nodev1.Record, err error) {
+func (b *Bolt) Find(_ context.Context, which Which) (found Found, err error) {
 	has := which.has()
-	err = b.db.View(func(tx *bolt.Tx) error {
+	err = b.db.View(func(tx *bolt.Tx) (err error) {
+		if found.State, err = stateOf(tx); err != nil {
+			return err
+		}
+		if which.Payer != "" {
+			p := []byte(payerName(which.Payer))
+			k, _ := tx.Bucket(bucketIndex).Cursor().Seek(p)
+			owes := bytes.HasPrefix(k, p)
+			found.Owes = &owes
+		}
 		for _, k := range indexed(tx, which.names()) {
 			rec, err := get[nodev1.Record](tx, bucketRecords, k)
 			if err != nil {
 				return err
 			}
 			if rec != nil && has(rec) {
-				all = append(all, rec)
+				found.Records = append(found.Records, rec)
 			}
 		}
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("find records: %w", err)
+		return Found{}, fmt.Errorf("find records: %w", err)
 	}
-	return all, nil
+	return found, nil
 }
 
 // indexed answers the keys that the index has under these names, each once and in order.
@@ -130,7 +139,7 @@ func (b *Bolt) Owed(_ context.Context, which Debts) (all []*nodev1.Owed, err err
 	err = b.db.View(func(tx *bolt.Tx) error {
 		bucket := tx.Bucket(bucketOwed)
 		if which.VM == nil && which.Payer != "" {
-			for _, k := range indexed(tx, []string{ofPayer + which.Payer + "\x00"}) {
+			for _, k := range indexed(tx, []string{payerName(which.Payer)}) {
 				if v := bucket.Get(k); v != nil {
 					if err := take(k, v); err != nil {
 						return err

@@ -43,27 +43,38 @@ func (e *Etcd) List(ctx context.Context, after string, room int) (records []*nod
 }
 
 // Find implements Store.
-func (e *Etcd) Find(ctx context.Context, which Which) ([]*nodev1.Record, error) {
+func (e *Etcd) Find(ctx context.Context, which Which) (found Found, err error) {
 	has := which.has()
-	keys, ok, err := e.indexed(ctx, which.names())
-	if err == nil && !ok {
-		all, err := e.List(ctx, "", 0)
-		return slices.DeleteFunc(all, func(r *nodev1.Record) bool { return !has(r) }), err
+	also := []etcd.Op{etcd.OpGet(e.prefix + keyState)}
+	if which.Payer != "" {
+		also = append(also, etcd.OpGet(e.key("index", []byte(payerName(which.Payer))), etcd.WithPrefix(), etcd.WithCountOnly()))
 	}
-	var all []*nodev1.Record
+	entries, err := e.indexed(ctx, which.names(), also...)
 	if err == nil {
-		err = e.get(ctx, "records", keys, func(found []*mvccpb.KeyValue) error {
-			rec, err := recordOf(found)
+		found.State, err = e.stateOf(entries.also, 0)
+	}
+	switch {
+	case err != nil:
+	case !entries.read:
+		found.Records, err = e.List(ctx, "", 0)
+		found.Records = slices.DeleteFunc(found.Records, func(r *nodev1.Record) bool { return !has(r) })
+	default:
+		if which.Payer != "" {
+			owes := entries.also.Responses[1].GetResponseRange().GetCount() > 0
+			found.Owes = &owes
+		}
+		err = e.get(ctx, "records", entries.keys, func(kvs []*mvccpb.KeyValue) error {
+			rec, err := recordOf(kvs)
 			if rec != nil && has(rec) {
-				all = append(all, rec)
+				found.Records = append(found.Records, rec)
 			}
 			return err
 		})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("find records: %w", err)
+		return Found{}, fmt.Errorf("find records: %w", err)
 	}
-	return all, nil
+	return found, nil
 }
 
 // Owed implements Store.
@@ -75,16 +86,16 @@ func (e *Etcd) Owed(ctx context.Context, which Debts) (owed []*nodev1.Owed, err 
 		}
 		return err
 	}
-	kind, keys, ok := "owed/", []string(nil), false
+	kind, entries := "owed/", entriesFound{}
 	if which.VM != nil {
 		kind += string(prefix(which.VM))
 	} else if which.Payer != "" {
-		keys, ok, err = e.indexed(ctx, []string{ofPayer + which.Payer + "\x00"})
+		entries, err = e.indexed(ctx, []string{payerName(which.Payer)})
 	}
 	switch {
 	case err != nil:
-	case ok:
-		err = e.get(ctx, "owed", keys, take)
+	case entries.read:
+		err = e.get(ctx, "owed", entries.keys, take)
 	default:
 		var found []*mvccpb.KeyValue
 		found, err = e.list(ctx, kind, "")
@@ -98,30 +109,42 @@ func (e *Etcd) Owed(ctx context.Context, which Debts) (owed []*nodev1.Owed, err 
 	return owed, nil
 }
 
-// indexed answers the keys that the index has under these names, each once and in order; not ok:
-// it is not one that is read.
-func (e *Etcd) indexed(ctx context.Context, names []string) (keys []string, ok bool, err error) {
-	ops := []etcd.Op{etcd.OpGet(e.indexedKey(), etcd.WithKeysOnly())}
+// entriesFound are what the index has under some names.
+type entriesFound struct {
+	keys []string          // each once and in order
+	read bool              // the index is one that is read
+	also *etcd.TxnResponse // its first answers are those of the reads beside them
+}
+
+// indexed looks some names up in the index, with other reads in the same view.
+func (e *Etcd) indexed(ctx context.Context, names []string, also ...etcd.Op) (found entriesFound, err error) {
+	ops := append(slices.Clone(also), etcd.OpGet(e.indexedKey(), etcd.WithKeysOnly()))
 	for _, n := range names {
 		ops = append(ops, etcd.OpGet(e.key("index", []byte(n)), etcd.WithPrefix()))
 	}
+	skip := len(also)
 	for some := range slices.Chunk(ops, abreast) {
 		resp, err := e.txn(ctx, nil, some, nil)
 		if err != nil {
-			return nil, false, err
+			return entriesFound{}, err
 		}
-		for i := range some {
+		if found.also == nil {
+			found.also = resp
+		}
+		for i := skip; i < len(some); i++ {
 			for _, kv := range kvs(resp, i) {
 				if string(kv.Key) == e.indexedKey() {
-					ok = true
+					found.read = true
 					continue
 				}
-				keys = append(keys, string(kv.Value))
+				found.keys = append(found.keys, string(kv.Value))
 			}
 		}
+		skip = 0
 	}
-	slices.Sort(keys)
-	return slices.Compact(keys), ok, nil
+	slices.Sort(found.keys)
+	found.keys = slices.Compact(found.keys)
+	return found, nil
 }
 
 // get reads keys of a kind, abreast. What has gone since it was found is nothing.

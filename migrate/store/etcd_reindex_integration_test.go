@@ -62,8 +62,8 @@ func TestEtcdReindexWhileRecordsChange(t *testing.T) {
 	}
 	for _, which := range []store.Which{{Node: "n1"}, {UIDs: uids(records)}} {
 		all, err := st.Find(t.Context(), which)
-		if err != nil || len(all) != records {
-			t.Errorf("found %d of %d records: %v", len(all), records, err)
+		if err != nil || len(all.Records) != records {
+			t.Errorf("found %d of %d records: %v", len(all.Records), records, err)
 		}
 	}
 }
@@ -141,7 +141,7 @@ func TestEtcdReindexWritesWhatIsMissing(t *testing.T) {
 		t.Errorf("%d entries of %d: %v", len(now.Kvs), len(entries.Kvs), err)
 	}
 	all, err := st.Find(t.Context(), store.Which{Node: "n1"})
-	if err != nil || len(all) != records {
-		t.Errorf("found %d of %d records: %v", len(all), records, err)
+	if err != nil || len(all.Records) != records {
+		t.Errorf("found %d of %d records: %v", len(all.Records), records, err)
 	}
 }

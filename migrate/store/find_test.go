@@ -32,8 +32,8 @@ func TestFindOfManyUIDs(t *testing.T) {
 			which.UIDs = append(which.UIDs, fmt.Sprint("u", i))
 		}
 		return testing.AllocsPerRun(3, func() {
-			if all, err := st.Find(t.Context(), which); err != nil || len(all) != n {
-				t.Fatalf("found %d of %d: %v", len(all), n, err)
+			if all, err := st.Find(t.Context(), which); err != nil || len(all.Records) != n {
+				t.Fatalf("found %d of %d: %v", len(all.Records), n, err)
 			}
 		})
 	}

@@ -14,6 +14,15 @@ type Which struct {
 	Node  string   // it owns the VM, or has a part in the open operation
 	Moves bool     // the open operation is a move
 	UIDs  []string // of the VM
+
+	Payer string // of none of these, but of Found.Owes
+}
+
+// Found is what Find answers.
+type Found struct {
+	Records []*nodev1.Record
+	State   *nodev1.StoreState // of the store itself, no newer than the records
+	Owes    *bool              // Which.Payer has a deletion to do; nil: not asked, or no index says it
 }
 
 // Has reports whether a record is one of these.
@@ -52,6 +61,8 @@ const (
 	ofUID   = "uid\x00"
 	ofPayer = "payer\x00"
 )
+
+func payerName(node string) string { return ofPayer + node + "\x00" }
 
 func (w Which) names() (all []string) {
 	if w.Node != "" {
@@ -113,7 +124,7 @@ func entryChange(key []byte, before, after *nodev1.Record) (gone, come []string)
 
 // debtEntry is a debt's key in the index.
 func debtEntry(o *nodev1.Owed) string {
-	return ofPayer + record.Payer(o) + "\x00" + string(keyOf(o))
+	return payerName(record.Payer(o)) + string(keyOf(o))
 }
 
 func keyOf(o *nodev1.Owed) []byte {

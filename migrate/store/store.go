@@ -23,7 +23,7 @@ type Store interface {
 	List(ctx context.Context, after string, room int) ([]*nodev1.Record, error)
 	// Find answers some of them, in that order, at the cost of those alone where the store has an
 	// index that can be relied on.
-	Find(ctx context.Context, which Which) ([]*nodev1.Record, error)
+	Find(ctx context.Context, which Which) (Found, error)
 	// Operation answers an open or closed operation, or ErrNotFound.
 	Operation(ctx context.Context, id string) (*nodev1.Operation, error)
 	Owed

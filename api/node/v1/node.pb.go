@@ -1459,7 +1459,9 @@ type ListRequest struct {
 	// moves has those of VMs with an open move too: of whoever drives moves.
 	Moves bool `protobuf:"varint,4,opt,name=moves,proto3" json:"moves,omitempty"`
 	// uids leaves all away but the VMs of these; a controller of a build before answers all.
-	Uids          []string `protobuf:"bytes,5,rep,name=uids,proto3" json:"uids,omitempty"`
+	Uids []string `protobuf:"bytes,5,rep,name=uids,proto3" json:"uids,omitempty"`
+	// payer asks, with one of node, moves and uids, whether that node has a deletion to do.
+	Payer         string `protobuf:"bytes,6,opt,name=payer,proto3" json:"payer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1529,10 +1531,18 @@ func (x *ListRequest) GetUids() []string {
 	return nil
 }
 
+func (x *ListRequest) GetPayer() string {
+	if x != nil {
+		return x.Payer
+	}
+	return ""
+}
+
 type ListResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Records       []*Record              `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
 	Next          string                 `protobuf:"bytes,2,opt,name=next,proto3" json:"next,omitempty"`
+	Owes          *bool                  `protobuf:"varint,3,opt,name=owes,proto3,oneof" json:"owes,omitempty"` // payer has a deletion to do (Owed says which); absent: not known
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1579,6 +1589,13 @@ func (x *ListResponse) GetNext() string {
 		return x.Next
 	}
 	return ""
+}
+
+func (x *ListResponse) GetOwes() bool {
+	if x != nil && x.Owes != nil {
+		return *x.Owes
+	}
+	return false
 }
 
 type EnsureRequest struct {
@@ -6845,16 +6862,19 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"GetRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
-	"\x03uid\x18\x02 \x01(\tR\x03uid\"w\n" +
+	"\x03uid\x18\x02 \x01(\tR\x03uid\"\x8d\x01\n" +
 	"\vListRequest\x12\x14\n" +
 	"\x05parts\x18\x01 \x01(\bR\x05parts\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\tR\x05after\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\tR\x04node\x12\x14\n" +
 	"\x05moves\x18\x04 \x01(\bR\x05moves\x12\x12\n" +
-	"\x04uids\x18\x05 \x03(\tR\x04uids\"T\n" +
+	"\x04uids\x18\x05 \x03(\tR\x04uids\x12\x14\n" +
+	"\x05payer\x18\x06 \x01(\tR\x05payer\"v\n" +
 	"\fListResponse\x120\n" +
 	"\arecords\x18\x01 \x03(\v2\x16.godwit.node.v1.RecordR\arecords\x12\x12\n" +
-	"\x04next\x18\x02 \x01(\tR\x04next\"3\n" +
+	"\x04next\x18\x02 \x01(\tR\x04next\x12\x17\n" +
+	"\x04owes\x18\x03 \x01(\bH\x00R\x04owes\x88\x01\x01B\a\n" +
+	"\x05_owes\"3\n" +
 	"\rEnsureRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\"v\n" +
 	"\n" +
@@ -7708,6 +7728,7 @@ func file_node_v1_node_proto_init() {
 	if File_node_v1_node_proto != nil {
 		return
 	}
+	file_node_v1_node_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

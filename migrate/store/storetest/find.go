@@ -34,7 +34,7 @@ func Found(t *testing.T, st store.Store, which store.Which, want ...string) {
 		t.Fatal(err)
 	}
 	var got []string
-	for _, rec := range all {
+	for _, rec := range all.Records {
 		got = append(got, rec.GetVm().GetId())
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -93,6 +93,12 @@ func owedOf(t *testing.T, st store.Store, _ func() store.Store) {
 	}
 	check := func(which store.Debts, want ...string) {
 		t.Helper()
+		if which.VM == nil && which.Payer != "" {
+			found, err := st.Find(t.Context(), store.Which{Node: "none", Payer: which.Payer})
+			if err != nil || found.Owes == nil || *found.Owes != (len(want) > 0) {
+				t.Errorf("node %s owes %d: Find answers %v, %v", which.Payer, len(want), found.Owes, err)
+			}
+		}
 		all, err := st.Owed(t.Context(), which)
 		var got []string
 		for _, o := range all {
@@ -111,6 +117,10 @@ func owedOf(t *testing.T, st store.Store, _ func() store.Store) {
 		t.Fatal(err)
 	}
 	check(store.Debts{Payer: "n1"}, "d4")
+	check(store.Debts{Payer: "n"})
+	if found, err := st.Find(t.Context(), store.Which{Node: "none"}); err != nil || found.Owes != nil {
+		t.Errorf("whoever does not ask hears %v, %v", found.Owes, err)
+	}
 }
 
 // pages: a list that is read piece by piece, each from the last one's end, is the whole list.

@@ -121,9 +121,21 @@ func (m *Memory) List(_ context.Context, after string, room int) (all []*nodev1.
 }
 
 // Find implements store.Store.
-func (m *Memory) Find(ctx context.Context, which store.Which) ([]*nodev1.Record, error) {
+func (m *Memory) Find(ctx context.Context, which store.Which) (found store.Found, err error) {
+	if found.State, err = m.State(ctx); err != nil {
+		return found, err
+	}
+	if which.Payer != "" {
+		owed, err := m.Owed(ctx, store.Debts{Payer: which.Payer})
+		if err != nil {
+			return found, err
+		}
+		owes := len(owed) > 0
+		found.Owes = &owes
+	}
 	all, err := m.List(ctx, "", 0)
-	return slices.DeleteFunc(all, func(r *nodev1.Record) bool { return !which.Has(r) }), err
+	found.Records = slices.DeleteFunc(all, func(r *nodev1.Record) bool { return !which.Has(r) })
+	return found, err
 }
 
 // Operation implements store.Store.
