@@ -24,8 +24,8 @@ func (m *mover) openBoard(ctx context.Context, notes store.Notes, shared bool) (
 }
 
 // tendBoard notes which nodes have fallen silent, and has the index of the records read for as long
-// as all controllers keep it, at the controller.
-func (m *mover) tendBoard(ctx context.Context) {
+// as all controllers keep it, at the controller. Each time that the nodes were read it tells so.
+func (m *mover) tendBoard(ctx context.Context, read chan<- struct{}) {
 	if m.board == nil {
 		return
 	}
@@ -34,6 +34,12 @@ func (m *mover) tendBoard(ctx context.Context) {
 	said := ""
 	for {
 		err := m.board.Tend(ctx)
+		if m.board.Fresh() { // though a note of one could not be written
+			select {
+			case read <- struct{}{}:
+			default: // whoever looks at them is busy
+			}
+		}
 		if err == nil {
 			err = errors.Join(m.index(ctx), m.mark.tend(ctx))
 		}

@@ -23,8 +23,8 @@ type mender struct {
 	*service.Service
 }
 
-// watchNodes looks for nodes that have fallen silent, at the controller.
-func (m *mover) watchNodes(ctx context.Context) {
+// watchNodes looks for nodes that have fallen silent, at the controller, each time they were read.
+func (m *mover) watchNodes(ctx context.Context, read <-chan struct{}) {
 	orders, ok := m.service.(*service.Service)
 	if !ok {
 		return
@@ -37,7 +37,7 @@ func (m *mover) watchNodes(ctx context.Context) {
 	if cfg.NodeLoss.Policy == config.LossNewest {
 		w.Fence = fence(cfg.NodeLoss.Fence)
 	}
-	w.Run(ctx)
+	w.Run(ctx, read)
 }
 
 // fenceTimeout bounds the command: a machine that is switched off by its management

@@ -61,6 +61,12 @@ func (l *ledger) Owed(ctx context.Context, which store.Debts) ([]*nodev1.Owed, e
 	return l.Memory.Owed(ctx, which)
 }
 
+// State implements store.Store.
+func (l *ledger) State(ctx context.Context) (*nodev1.StoreState, error) {
+	l.count("state")
+	return l.Memory.State(ctx)
+}
+
 // Load implements store.Store.
 func (l *ledger) Load(ctx context.Context, vm *nodev1.VM, asked transition.Asked) (transition.State, error) {
 	l.count("one")
@@ -101,7 +107,7 @@ func TestAMinuteOfASmallFleet(t *testing.T) {
 			t.Fatal(err)
 		}
 		board.As("c0")
-		orders := &service.Service{Self: "c0", Records: records, Board: board}
+		orders := &service.Service{Self: "c0", Records: records, Board: board, Store: controller.NewIncarnations(l, l, "c0", board.Names, nil)}
 		fleet := make([]*Node, nodes)
 		for i := range fleet {
 			fleet[i] = &Node{index: i, shims: newShims(i)}
@@ -123,7 +129,7 @@ func TestAMinuteOfASmallFleet(t *testing.T) {
 		synctest.Wait()
 		after := l.counts()
 		rounds := (nodes + 1) * int(time.Minute/engine.TendInterval) // and the controller's own
-		for call, want := range map[string]int{"by index": rounds, "one": 0, "write": 0, "all": 1, "all debts": 1, "a node's debts": 0} {
+		for call, want := range map[string]int{"by index": rounds, "one": 0, "write": 0, "all": 1, "all debts": 1, "a node's debts": 0, "state": int(time.Minute/cluster.Interval) + 1} {
 			if got := after[call] - before[call]; got != want {
 				t.Errorf("%s: %d times in a minute, want %d", call, got, want)
 			}

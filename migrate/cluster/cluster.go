@@ -41,10 +41,11 @@ type Board struct {
 	mu      sync.Mutex
 	self    string // this controller's node; empty: nobody says
 	nodes   map[string]*known
-	closed  map[string]bool // the cordoned ones
-	asked   uint64          // reads of the store that were begun
-	told    uint64          // the newest of those that were taken
-	read    time.Time       // when that was
+	peers   map[string]*known // of nodes: those that are, or were, controllers
+	closed  map[string]bool   // the cordoned ones
+	asked   uint64            // reads of the store that were begun
+	told    uint64            // the newest of those that were taken
+	read    time.Time         // when that was
 	tended  time.Time
 	listens time.Time // since when this controller hears for itself
 
@@ -53,7 +54,7 @@ type Board struct {
 
 // Open reads what is known. A shared board is read again for each question.
 func Open(ctx context.Context, notes store.Notes, shared bool) (*Board, error) {
-	b := &Board{notes: notes, shared: shared, now: time.Now, nodes: map[string]*known{}, closed: map[string]bool{}}
+	b := &Board{notes: notes, shared: shared, now: time.Now, nodes: map[string]*known{}, peers: map[string]*known{}, closed: map[string]bool{}}
 	if err := b.load(ctx); err != nil {
 		return nil, err
 	}
@@ -150,7 +151,7 @@ func (b *Board) Leads(self, first string) bool {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for name, k := range b.nodes {
+	for name, k := range b.peers {
 		if k.last().GetController() && b.up(k) && (name == first || name < self) {
 			return false
 		}
@@ -182,6 +183,7 @@ func (b *Board) Announce(ctx context.Context, said *nodev1.NodeInfo) (*nodev1.No
 	defer b.mu.Unlock()
 	k := b.nodes[info.GetName()]
 	k.said, k.at = info, b.now()
+	b.peer(info, k)
 	return b.tell(k), nil
 }
 
@@ -196,6 +198,11 @@ func (b *Board) tell(k *known) *nodev1.NodeInfo {
 // Nodes answers all, ordered by name.
 func (b *Board) Nodes() []*nodev1.NodeInfo {
 	b.look()
+	return b.Tended()
+}
+
+// Tended is Nodes as Tend has read them.
+func (b *Board) Tended() []*nodev1.NodeInfo {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	all := make([]*nodev1.NodeInfo, 0, len(b.nodes))

@@ -57,6 +57,14 @@ func (b *Board) hear(note *nodev1.NodeInfo) {
 		k.noteAt = now
 	}
 	k.note = note
+	b.peer(note, k)
+}
+
+// peer remembers a controller: each sign of a node asks what they keep, and there are few of them.
+func (b *Board) peer(said *nodev1.NodeInfo, k *known) {
+	if said.GetController() {
+		b.peers[said.GetName()] = k
+	}
 }
 
 // renewal is some time before the note of a node is too old: those of a fleet are not written at once.
@@ -99,7 +107,7 @@ func (b *Board) together() bool {
 	if b.self == "" {
 		return false
 	}
-	for _, k := range b.nodes {
+	for _, k := range b.peers {
 		if k.last().GetController() && k.last().GetKeeps() < keeps && b.up(k) {
 			return false
 		}
@@ -134,6 +142,7 @@ func (b *Board) written(note *nodev1.NodeInfo) {
 		b.nodes[note.GetName()] = k
 	}
 	k.note, k.noteAt, k.renewed = note, b.now(), b.renewal()
+	b.peer(note, k)
 }
 
 // Tend reads what others have written, and notes of whom nothing was heard for too long: a
@@ -169,6 +178,13 @@ func (b *Board) Tend(ctx context.Context) error {
 	}
 	_ = group.Wait() // each has its own error
 	return errors.Join(errs...)
+}
+
+// Fresh reports whether the nodes were read just now.
+func (b *Board) Fresh() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.shared || b.now().Sub(b.read).Abs() < glance
 }
 
 // put writes a note down.

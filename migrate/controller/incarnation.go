@@ -62,6 +62,7 @@ type Incarnations struct {
 	self  string          // the controller's own node
 	known func() []string // nodes that have announced themselves
 	now   func() time.Time
+	told  stateReader
 
 	// Contradicts is told of a node whose word the records do not bear out, once; nil: nobody is.
 	Contradicts func(node, reason string)
@@ -81,7 +82,7 @@ func NewIncarnations(st store.Store, notes store.Notes, self string, known func(
 	if now == nil {
 		now = time.Now
 	}
-	return &Incarnations{store: st, notes: notes, self: self, known: known, now: now, reporting: map[string]bool{}, repeats: map[string]int{}, named: map[string]bool{}}
+	return &Incarnations{store: st, notes: notes, self: self, known: known, now: now, told: stateReader{store: st}, reporting: map[string]bool{}, repeats: map[string]int{}, named: map[string]bool{}}
 }
 
 // State implements nodev1.StoreService. It settles what waits for that.
@@ -105,6 +106,7 @@ func (i *Incarnations) change(ctx context.Context, do func(*nodev1.StoreState) (
 			return before, err
 		}
 		after, err := i.store.SetState(ctx, before.GetVersion(), state)
+		i.told.forget(nil)
 		if !errdefs.IsConflict(err) {
 			return after, err
 		}

@@ -116,7 +116,7 @@ func checkReport(req *nodev1.ReportRequest) error {
 // Told is what a node's sign of life is answered: the store's incarnation, whether its records
 // change, and whether it is asked to report. A node that nobody waited for is waited for.
 func (i *Incarnations) Told(ctx context.Context, node string) (state *nodev1.StoreState, report bool, err error) {
-	state, err = i.store.State(ctx)
+	state, err = i.told.State(ctx)
 	asked := func(d *nodev1.Doubt) bool { // whether it has the VM, or says so still
 		return !d.GetRefuted() && (d.GetNode() == node || d.GetOwner() == node && !d.GetCredible())
 	}

@@ -9,7 +9,7 @@ import (
 // Bounds of handshakes that are under way.
 const (
 	atOnce   = 8
-	longTurn = 50 * time.Millisecond
+	longTurn = 10 * time.Millisecond
 )
 
 // turns has a few handshakes be under way at a time, for each is a few milliseconds of a

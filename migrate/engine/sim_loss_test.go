@@ -72,6 +72,9 @@ func (l *simLoss) Nodes() (all []*nodev1.NodeInfo) {
 	return all
 }
 
+// Tended implements loss.Board.
+func (l *simLoss) Tended() []*nodev1.NodeInfo { return l.Nodes() }
+
 func (l *simLoss) up(name string) bool { return l.time.Sub(l.seen[name]) < upAfter }
 
 // Leads implements loss.Board.

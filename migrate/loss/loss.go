@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// Interval between two looks. One that comes much later has missed what was said.
+	// Interval between two looks, about. One that comes much later has missed what was said.
 	Interval = cluster.Interval
 	maxGap   = 3 * Interval
 
@@ -32,7 +32,8 @@ const (
 
 // Board is what the controller knows of nodes, and where events go.
 type Board interface {
-	Nodes() []*nodev1.NodeInfo
+	Nodes() []*nodev1.NodeInfo  // as the store has them now
+	Tended() []*nodev1.NodeInfo // as they were read last
 	Leads(self, first string) bool
 	Append(ctx context.Context, ev *nodev1.MoveEvent) error
 }
@@ -81,15 +82,14 @@ type known struct {
 	again  time.Time         // not to be fenced before
 }
 
-// Run looks until ctx ends.
-func (w *Watcher) Run(ctx context.Context) {
-	tick := time.NewTicker(Interval)
-	defer tick.Stop()
+// Run looks each time that the nodes were read, until ctx ends. Where they cannot be read it does not
+// look: that is no silence of theirs.
+func (w *Watcher) Run(ctx context.Context, read <-chan struct{}) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-read:
 		}
 		if err := w.Look(ctx); err != nil && ctx.Err() == nil {
 			slog.WarnContext(ctx, "look for lost nodes", "error", err)
@@ -99,7 +99,7 @@ func (w *Watcher) Run(ctx context.Context) {
 
 // Look once. A fence ends a look, however it ends: what was seen before is old by then.
 func (w *Watcher) Look(ctx context.Context) error {
-	all := w.Board.Nodes()
+	all := w.Board.Tended()
 	if !w.listen(all) || !w.Board.Leads(w.Self, "") {
 		return nil
 	}

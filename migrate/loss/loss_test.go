@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -84,6 +85,8 @@ func (w *world) Nodes() (all []*nodev1.NodeInfo) {
 	}
 	return all
 }
+
+func (w *world) Tended() []*nodev1.NodeInfo { return w.Nodes() }
 
 func (w *world) Leads(string, string) bool { return w.leads }
 
@@ -329,4 +332,26 @@ func TestRetiredNodesDoNotCount(t *testing.T) {
 			t.Errorf("%s: fenced %v", name, w.fenced)
 		}
 	}
+}
+
+// While the nodes cannot be read none of them is taken for silent: there is one look for each read.
+func TestNoLookWithoutARead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, watcher := newWorld(t, "c", "n1")
+		ctx, cancel := context.WithCancel(t.Context())
+		read, done := make(chan struct{}, 1), make(chan struct{})
+		go func() { watcher.Run(ctx, read); close(done) }()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if !watcher.looked.IsZero() {
+			t.Error("nobody has read the nodes, and the watcher has looked at them")
+		}
+		read <- struct{}{}
+		synctest.Wait()
+		if !watcher.looked.Equal(w.clock) {
+			t.Error("the nodes were read, and the watcher has not looked")
+		}
+		cancel()
+		<-done
+	})
 }

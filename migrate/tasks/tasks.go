@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
+	"google.golang.org/grpc"
 
 	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -67,7 +68,7 @@ type SpecOf func(ctx context.Context, repository, digest string) (*spec.Spec, er
 // it: containerd may start after godwitd, and restart under it.
 func New(cfg *config.Config, configPath string, spec SpecOf) (*Client, error) {
 	c, err := containerd.New(cfg.Containerd.Address, containerd.WithTimeout(dialTimeout), containerd.WithDefaultRuntime(cfg.Containerd.Runtime),
-		containerd.WithExtraDialOpts(points.Client()))
+		containerd.WithExtraDialOpts(append(points.Client(), grpc.WithContextDialer(dial))))
 	if err != nil {
 		return nil, fmt.Errorf("connect to containerd at %s (containerd.address): %w: %w", cfg.Containerd.Address, errdefs.ErrUnavailable, err)
 	}

@@ -1,0 +1,65 @@
+package controller
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"godwit.dev/godwit/migrate/store"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// told is how old the store's state may be in the answer to a sign of life. Each node gives one every
+// few seconds and acts on the last answer until the next one, so that its age hardly changes.
+const told = time.Second
+
+// stateReader reads the state once for all who ask within that time.
+type stateReader struct {
+	store store.Incarnations
+
+	mu   sync.Mutex
+	last *stateRead // nil: none, or one that does not count any more
+}
+
+// stateRead is one read. state and err are known once done is closed.
+type stateRead struct {
+	begun time.Time
+	done  chan struct{}
+	state *nodev1.StoreState
+	err   error
+}
+
+// State answers a state that was read at most told ago. One that nodes must do something about is read
+// anew for each of them.
+func (r *stateReader) State(ctx context.Context) (*nodev1.StoreState, error) {
+	r.mu.Lock()
+	read, mine := r.last, false
+	if read == nil || time.Since(read.begun) >= told {
+		read, mine = &stateRead{begun: time.Now(), done: make(chan struct{})}, true
+		r.last = read
+	}
+	r.mu.Unlock()
+	if mine {
+		read.state, read.err = r.store.State(context.WithoutCancel(ctx)) // others wait for it
+		if s := read.state; read.err != nil || s.GetWaiting() || s.GetBehind() != nil || len(s.GetDoubts()) > 0 {
+			r.forget(read)
+		}
+		close(read.done)
+	}
+	select {
+	case <-read.done:
+		return read.state, read.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// forget has the next one read the store; nil: whatever was read before.
+func (r *stateReader) forget(read *stateRead) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if read == nil || r.last == read {
+		r.last = nil
+	}
+}
