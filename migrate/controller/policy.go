@@ -136,12 +136,12 @@ func (p *prefixes) read(ctx context.Context, s *Service) (map[string]bool, error
 	if p.known != nil {
 		return p.known, nil
 	}
-	all, err := s.List(ctx, &nodev1.ListRequest{})
+	all, err := s.list(ctx, "", 0)
 	if err != nil {
 		return nil, err
 	}
 	known := map[string]bool{}
-	for _, rec := range all.GetRecords() {
+	for _, rec := range all {
 		places := []string{rec.GetRepository()}
 		for _, ref := range rec.GetSnapshots() {
 			places = append(places, ref.GetRepository())

@@ -36,7 +36,7 @@ func NewServer(more ...ttrpc.ServerOpt) (*ttrpc.Server, error) {
 		if err == nil {
 			err = fits(info.FullMethod, resp)
 		}
-		return resp, record.ToWire(err)
+		return answered(ctx, resp, record.ToWire(err))
 	})
 	return ttrpc.NewServer(slices.Concat([]ttrpc.ServerOpt{classes}, more, points.Server())...)
 }
@@ -126,6 +126,7 @@ func serve(ctx context.Context, srv *ttrpc.Server, l net.Listener, hello greet) 
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer func() { stop(); _ = l.Close() }() // whoever listens next has a socket that nobody removes any more
 	var lines gate.Lines
+	var peers windows
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for {
@@ -140,7 +141,7 @@ func serve(ctx context.Context, srv *ttrpc.Server, l net.Listener, hello greet) 
 			return fmt.Errorf("accept on %s: %w", l.Addr(), err)
 		}
 		wg.Go(func() {
-			if err := admit(ctx, srv, conn, hello); err != nil {
+			if err := admit(ctx, srv, conn, hello, &peers); err != nil {
 				lines.Warn(ctx, "connection refused", "from", conn.RemoteAddr().String(), "error", err)
 				_ = conn.Close()
 			}
@@ -148,7 +149,7 @@ func serve(ctx context.Context, srv *ttrpc.Server, l net.Listener, hello greet) 
 	}
 }
 
-func admit(ctx context.Context, srv *ttrpc.Server, conn net.Conn, hello greet) error {
+func admit(ctx context.Context, srv *ttrpc.Server, conn net.Conn, hello greet, peers *windows) error {
 	bound, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	known, secure, err := hello(bound, conn)
@@ -157,10 +158,16 @@ func admit(ctx context.Context, srv *ttrpc.Server, conn net.Conn, hello greet) e
 	}
 	gate.Known(conn)
 	calls := context.WithoutCancel(ctx)
-	if node, ok := Peer(known); ok {
+	node, remote := Peer(known)
+	w, leave := newWindow(), func() {}
+	if remote {
 		calls = WithPeer(calls, node)
+		if w, leave, err = peers.enter(node); err != nil {
+			return errors.Join(err, secure.Close())
+		}
 	}
-	err = srv.Serve(calls, &single{conn: endsWith(ctx, secure)})
+	l := newLine(secure, w, leave)
+	err = srv.Serve(context.WithValue(calls, lineKey{}, l), &single{conn: endsWith(ctx, l)})
 	if errors.Is(err, io.EOF) || errors.Is(err, ttrpc.ErrServerClosed) && ctx.Err() != nil {
 		return nil
 	}

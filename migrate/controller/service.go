@@ -122,9 +122,18 @@ func leadsTo(c transition.Change) string {
 func (s *Service) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.ListResponse, error) {
 	which := store.Which{Node: req.GetNode(), Moves: req.GetMoves(), UIDs: req.GetUids(), Payer: req.GetPayer()}
 	some := which.Node != "" || which.Moves || len(which.UIDs) > 0
+	end, err := listing(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	switch {
 	case !req.GetParts() && !some:
-		all, err := s.list(ctx, "", 0)
+		room := 0
+		if _, remote := Peer(ctx); remote {
+			room = 2 * maxAnswer // what is more than that is refused
+		}
+		all, err := s.list(ctx, "", room)
 		return &nodev1.ListResponse{Records: all}, err
 	case !some:
 		all, err := s.list(ctx, req.GetAfter(), read)
@@ -266,6 +275,11 @@ func (s *Service) Reclaim(ctx context.Context, req *nodev1.ReclaimRequest) (*nod
 
 // Owed implements nodev1.RecordsService.
 func (s *Service) Owed(ctx context.Context, req *nodev1.OwedRequest) (*nodev1.OwedResponse, error) {
+	end, err := listing(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	all, err := s.store.Owed(ctx, store.Debts{VM: req.GetVm(), Payer: req.GetPayer()})
 	if err != nil || !req.GetParts() {
 		return &nodev1.OwedResponse{Owed: all}, err

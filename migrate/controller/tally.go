@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-
-	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
 // How old a count of all records may be: where it lets a node pass, and where it would refuse one.
@@ -83,12 +81,12 @@ func (t *tally) count(ctx context.Context, s *Service, node string, old time.Dur
 	if records, operations, ok := t.counted(node, begun, asked, old); ok {
 		return records, operations, nil
 	}
-	all, err := s.List(ctx, &nodev1.ListRequest{})
+	all, err := s.list(ctx, "", 0) // waits for no other list of that node
 	if err != nil {
 		return 0, 0, err
 	}
 	made, driven := map[string]int{}, map[string]int{}
-	for _, rec := range all.GetRecords() {
+	for _, rec := range all {
 		made[rec.GetMadeBy()]++
 		if op := rec.GetOperation(); op != nil {
 			for _, driver := range drivers(op) {
