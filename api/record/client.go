@@ -3,9 +3,9 @@ package record
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -85,28 +85,11 @@ func RemoteFrom(own net.Addr, addresses []string, config *tls.Config) *Client {
 	d := tls.Dialer{NetDialer: link.Dialer(), Config: config}
 	d.NetDialer.LocalAddr = own
 	return newClient(strings.Join(addresses, ","), func(ctx context.Context, mute int) (net.Conn, error) {
-		var errs []error
-		for i := range addresses {
-			address := addresses[(i+mute)%len(addresses)]
-			each, cancel := share(ctx, len(addresses)-i)
-			conn, err := d.DialContext(each, "tcp", address)
-			cancel()
-			if err == nil {
-				return conn, nil
-			}
-			errs = append(errs, fmt.Errorf("%s: %w", address, err))
-		}
-		return nil, errors.Join(errs...)
+		first := mute % len(addresses)
+		return reach(ctx, slices.Concat(addresses[first:], addresses[:first]), func(ctx context.Context, address string) (net.Conn, error) {
+			return d.DialContext(ctx, "tcp", address)
+		})
 	})
-}
-
-// share is the part of the time that is left which one of n tries may take.
-func share(ctx context.Context, n int) (context.Context, context.CancelFunc) {
-	deadline, ok := ctx.Deadline()
-	if !ok || n <= 1 {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeout(ctx, time.Until(deadline)/time.Duration(n))
 }
 
 func newClient(address string, dial func(context.Context, int) (net.Conn, error)) *Client {
