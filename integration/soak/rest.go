@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	etcd "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -57,6 +58,10 @@ func (w *world) manifests() (all []string, err error) {
 		if err != nil || d.Name() != "link" {
 			return err
 		}
+		info, err := d.Info()
+		if err != nil || w.forgot(info.ModTime()) {
+			return err
+		}
 		name, err := filepath.Rel(root, path)
 		if repository, digest, ok := strings.Cut(name, "/_manifests/revisions/"); ok {
 			all = append(all, repository+"@"+filepath.Dir(digest))
@@ -64,6 +69,20 @@ func (w *world) manifests() (all []string, err error) {
 		return err
 	})
 	return all, err
+}
+
+// window is the time between the copy of a store and its return.
+type window struct{ begin, end time.Time }
+
+// forgetting is how long after the return an upload may end that the records have forgotten.
+const forgetting = time.Minute
+
+// forgot reports whether the records may know nothing of what was stored at that time: a store that
+// was put back has forgotten it, and no record names its repository once the VM is removed.
+func (w *world) forgot(at time.Time) bool {
+	w.result.mu.Lock()
+	defer w.result.mu.Unlock()
+	return slices.ContainsFunc(w.windows, func(x window) bool { return at.After(x.begin) && at.Before(x.end.Add(forgetting)) })
 }
 
 // kept lists what controllers and registry have that they did not have at the begin.

@@ -27,6 +27,7 @@ func (w *world) storePutBack(ctx context.Context, _ Step) (string, func(context.
 	etcd := w.daemon("etcd", nil)
 	etcd.hold()
 	w.old.Store(true)
+	begin := time.Now()
 	for _, g := range w.guests { // of a verb that is under way the copy may have any part
 		g.set(func() {
 			if g.busy {
@@ -41,6 +42,7 @@ func (w *world) storePutBack(ctx context.Context, _ Step) (string, func(context.
 	heal := func(ctx context.Context) error {
 		defer free()
 		defer w.old.Store(false)
+		defer func() { w.result.change(func() { w.windows = append(w.windows, window{begin, time.Now()}) }) }()
 		return w.restore(ctx, copied)
 	}
 	return "the store is copied, and the copy put back after", heal, err

@@ -46,6 +46,7 @@ type world struct {
 	clocks  string // directory of the nodes' clocks
 	empty   map[*harness.Node]harness.Inventory
 	stored  []string // in the registry before the first VM
+	windows []window // in which the store was an old one; guarded as the result is
 	steps   *tail
 	sockets []net.PacketConn
 
