@@ -21,6 +21,7 @@ const (
 	moreGoroutines = 16
 	moreKiB        = 48 << 10
 	moreKiBWire    = 192 << 10
+	moreFilesWire  = 64 // connections that clients keep for the next request
 )
 
 // measure takes down what nodes and daemons hold before the first VM.
@@ -48,15 +49,26 @@ func (w *world) end(ctx context.Context) error {
 		}
 	}
 	var left []string
-	_ = harness.Poll(ctx, endBound, func(ctx context.Context) (err error) {
-		if left, err = w.left(ctx); err == nil && len(left) > 0 {
+	lerr := harness.Poll(ctx, endBound, func(ctx context.Context) error {
+		now, err := w.left(ctx)
+		if err != nil {
+			return err
+		}
+		if left = now; len(left) > 0 {
 			err = fmt.Errorf("%d are left", len(left))
 		}
 		return err
 	})
+	if lerr != nil && len(left) == 0 {
+		return lerr
+	}
 	var grown []string
-	err := harness.Poll(ctx, endBound, func(ctx context.Context) (err error) {
-		if grown, err = w.grown(ctx); err == nil && len(grown) > 0 {
+	err := harness.Poll(ctx, endBound, func(ctx context.Context) error {
+		now, err := w.grown(ctx)
+		if err != nil {
+			return err
+		}
+		if grown = now; len(grown) > 0 {
 			err = fmt.Errorf("%d have grown", len(grown))
 		}
 		return err
@@ -119,13 +131,13 @@ func (w *world) grown(ctx context.Context) (all []string, err error) {
 	}
 	w.result.change(func() { w.result.After = now })
 	for _, node := range slices.Sorted(maps.Keys(now)) {
-		kib := moreKiB
+		kib, files := moreKiB, moreFiles
 		if node == wire { // an etcd keeps all revisions in its memory until they are compacted
-			kib = moreKiBWire
+			kib, files = moreKiBWire, moreFilesWire
 		}
 		for _, name := range slices.Sorted(maps.Keys(now[node])) {
 			was, is := w.result.Before[node][name], now[node][name]
-			if is.Files > was.Files+moreFiles || is.Goroutines > was.Goroutines+moreGoroutines || is.KiB > was.KiB+kib {
+			if is.Files > was.Files+files || is.Goroutines > was.Goroutines+moreGoroutines || is.KiB > was.KiB+kib {
 				all = append(all, fmt.Sprintf("%s of %s held %+v and holds %+v", name, node, was, is))
 			}
 		}

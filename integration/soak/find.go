@@ -74,7 +74,9 @@ func (w *world) ofVM(victim string, s Step) (met, error) {
 	return met{what: fmt.Sprintf("%s of %s on node %s", victim, c.g.name, c.n.Name), pid: pid, g: c.g, n: c.n, victim: victim}, nil
 }
 
+// worker finds one. Where there is none now a checkpoint is ordered, which has one.
 func (w *world) worker(ctx context.Context, s Step) (m met, err error) {
+	ordered := false
 	err = harness.Poll(ctx, workerWait, func(context.Context) error {
 		type candidate struct {
 			n   *harness.Node
@@ -91,6 +93,10 @@ func (w *world) worker(ctx context.Context, s Step) (m met, err error) {
 			}
 		}
 		c, ok := at(all, s.VM)
+		if !ok && !ordered {
+			ordered = true
+			w.checkpoints(ctx, s)
+		}
 		if !ok {
 			return errNobody
 		}
@@ -98,6 +104,18 @@ func (w *world) worker(ctx context.Context, s Step) (m met, err error) {
 		return nil
 	})
 	return m, err
+}
+
+// checkpoints orders a checkpoint for a step that needs a worker.
+func (w *world) checkpoints(ctx context.Context, s Step) {
+	for _, v := range verbs() {
+		if v.name != "checkpoint" {
+			continue
+		}
+		if err := w.order(ctx, v, Step{N: s.N, Name: v.name, VM: s.VM, Node: s.Node, Other: s.Other}); err != nil {
+			w.log("%s: no worker: %v", s, err)
+		}
+	}
 }
 
 // filesLeft is less than any process has: it can open none.
