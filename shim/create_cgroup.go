@@ -23,7 +23,7 @@ func (vm *VM) memoryCap() uint64 {
 	}
 	tables := ram / 64 // of the VMM's mapping and of the file, twice what they are
 	// A worker's garbage collector may let its buffers grow to twice their size.
-	return ram + tables + vm.overhead + shimOverhead + 2*uint64(cfg.Worker.Memory) + pageCost(vm.spec())
+	return ram + tables + vm.vmm.overhead + shimOverhead + 2*uint64(cfg.Worker.Memory) + pageCost(vm.spec())
 }
 
 // pageCost is what a worker knows about the pages of a VM.

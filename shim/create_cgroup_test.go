@@ -48,7 +48,7 @@ func content(t *testing.T, path string) string {
 func TestMemoryCapCountsPages(t *testing.T) {
 	w := newWorld(t)
 	w.must("create", w.create())
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	sp := vm.spec()
 	pages := sp.Memory / format.PageSize
 	for _, d := range sp.Disks {
@@ -57,7 +57,7 @@ func TestMemoryCapCountsPages(t *testing.T) {
 		}
 	}
 	w.cfg.VM.Overhead = 0
-	others := sp.Memory + sp.Memory/64 + vm.overhead + shimOverhead + 2*uint64(w.cfg.Worker.Memory)
+	others := sp.Memory + sp.Memory/64 + vm.vmm.overhead + shimOverhead + 2*uint64(w.cfg.Worker.Memory)
 	if diff := cmp.Diff(others+pages*snapshot.PageCost, vm.memoryCap()); diff != "" {
 		t.Error(diff)
 	}
@@ -93,7 +93,7 @@ func TestTaskCgroup(t *testing.T) {
 		if !shared { // a real one has no files that could be in the way
 			w.must("empty", os.Remove(filepath.Join(dir, "memory.max")))
 		}
-		vm, _ := w.service.the()
+		vm, _ := w.service.current()
 		if err := cgroup.Leave(vm.noted().Cgroup, os.Getpid()); err != nil || content(t, filepath.Join(root, "cgroup.procs")) != self {
 			t.Errorf("leave: %v", err)
 		}
@@ -123,9 +123,9 @@ func TestStarvedVMM(t *testing.T) {
 	if !eventually(func() bool { return slices.Equal(w.events.all(), want) }) {
 		t.Errorf("events %v, want %v", w.events.all(), want)
 	}
-	vm, _ := w.service.the()
-	if vm.endReason != events.OutOfMemory {
-		t.Errorf("the VMM ended for %q", vm.endReason)
+	vm, _ := w.service.current()
+	if vm.vmm.ended != events.OutOfMemory {
+		t.Errorf("the VMM ended for %q", vm.vmm.ended)
 	}
 }
 

@@ -23,7 +23,7 @@ func TestBootClaimsAnew(t *testing.T) {
 		if _, err := w.records.Disown(t.Context(), &nodev1.DisownRequest{Node: "a", Generation: 5}); err == nil {
 			t.Error("a Disown of the task before took the VM from the new one")
 		}
-		vm, _ := w.service.the()
+		vm, _ := w.service.current()
 		if vm.noted().Generation != 6 || w.records.rec.GetGeneration() != 6 {
 			t.Errorf("journal %d, record %d, want 6", vm.noted().Generation, w.records.rec.GetGeneration())
 		}
@@ -64,7 +64,7 @@ func TestMarkedContainer(t *testing.T) {
 	w.nothingLeft()
 	w.records.rec.Spent = []string{digest}
 	w.must("create", create(w))
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	if s := vm.noted().Spec; len(s.Annotations) != 0 || len(s.Container.OCI.Annotations) != 0 {
 		t.Errorf("the mark travels: %v, %v", s.Annotations, s.Container.OCI.Annotations)
 	}

@@ -53,14 +53,14 @@ func (c *creation) fill(ctx context.Context, _ *steps.Undo) (err error) {
 	fetched := &fetchedDisks{disks: c.host.Disks}
 	job, err := c.fillJob(ctx, j, files, fetched)
 	if err == nil {
-		err = c.host.Snapshots(j.Cgroup).Fill(ctx, *job, c.vm.progress.note)
+		err = c.host.Snapshots(j.Cgroup).Fill(ctx, *job, c.vm.op.progress.note)
 	}
 	if err := fetched.wait(err); err != nil {
 		return err
 	}
 	return c.vm.write(func(j *Journal) {
 		j.Phase, j.Resume, j.BootID = Ready, resume, resume.BootID
-		j.Stdio = c.vm.outputOf(j.Stdio, resume)
+		j.Stdio = c.task.outputOf(j.Stdio, resume)
 		if j.Restored.lazy() {
 			j.Filling = &Filling{j.Repository, j.Digest}
 		}

@@ -30,6 +30,7 @@ import (
 // creation is what the steps of one Create tell each other.
 type creation struct {
 	vm       *VM
+	task     *Task
 	req      *taskapi.CreateTaskRequest
 	join     func(*config.Config) (*Host, error)
 	intent   record.Intent
@@ -45,10 +46,11 @@ type creation struct {
 // create makes everything that the task needs and lets the guest execute nothing. On an
 // error nothing of it is left.
 func (vm *VM) create(ctx context.Context, r *taskapi.CreateTaskRequest, join func(*config.Config) (*Host, error)) (uint32, error) {
-	if err := vm.enter(Creating); err != nil {
+	t := vm.owner
+	if err := t.enter(Creating, TaskCreating); err != nil {
 		return 0, err
 	}
-	c := &creation{vm: vm, req: r, join: join, next: &Journal{Bundle: r.GetBundle()}}
+	c := &creation{vm: vm, task: t, req: r, join: join, next: &Journal{Bundle: r.GetBundle()}}
 	begun := time.Now()
 	err := steps.Run(ctx, new(steps.Undo), undoBound, []steps.Step{
 		steps.New("read configuration", c.configure),
@@ -69,23 +71,23 @@ func (vm *VM) create(ctx context.Context, r *taskapi.CreateTaskRequest, join fun
 		steps.New("run hooks", c.hooks),
 	})
 	if err != nil {
-		if vm.restored {
+		if vm.origin.restored {
 			vm.observe(time.Since(begun), true, starts.Address{}) // a failed wake, and a failed create
 		}
-		vm.leave(Creating, New)
-		return 0, fmt.Errorf("create task %s: %w", vm.id, err)
+		t.leave(Creating, New, TaskNew)
+		return 0, fmt.Errorf("create task %s: %w", t.id, err)
 	}
 	for _, note := range c.bundle.Notes {
 		vm.log.Info("bundle", "note", note)
 	}
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	pid := vm.pid()
+	pid := t.pid()
 	vm.events.Send(&events.TaskCreate{
-		ContainerID: vm.id, Bundle: r.GetBundle(), Rootfs: r.GetRootfs(), Checkpoint: r.GetCheckpoint(), Pid: pid,
+		ContainerID: t.id, Bundle: r.GetBundle(), Rootfs: r.GetRootfs(), Checkpoint: r.GetCheckpoint(), Pid: pid,
 		IO: &events.TaskIO{Stdin: r.GetStdin(), Stdout: r.GetStdout(), Stderr: r.GetStderr(), Terminal: r.GetTerminal()},
 	})
-	return pid, vm.to(Created)
+	return pid, errors.Join(vm.to(Created), t.to(TaskCreated))
 }
 
 func (c *creation) configure(context.Context, *steps.Undo) error {
@@ -120,10 +122,10 @@ func (c *creation) load(ctx context.Context, _ *steps.Undo) (err error) {
 	if err != nil {
 		return err
 	}
-	c.vm.bundle = c.bundle
+	c.task.bundle = c.bundle
 	c.vm.mu.Lock()
 	defer c.vm.mu.Unlock()
-	c.vm.init = newProcess("", Stdio{
+	c.task.init = c.task.newProcess("", Stdio{
 		Stdin: c.req.GetStdin(), Stdout: c.req.GetStdout(), Stderr: c.req.GetStderr(), Terminal: c.req.GetTerminal(),
 	}, data)
 	return nil
@@ -256,7 +258,7 @@ func (c *creation) journal(_ context.Context, u *steps.Undo) (err error) {
 	cfg := c.host.Config
 	c.next.RAM = cfg.RAMFile(c.vm.namespace, c.vm.id)
 	c.next.RunDir = cfg.VMRunDir(c.vm.namespace, c.vm.id)
-	c.next.Stdio = c.vm.init.stdio
+	c.next.Stdio = c.task.init.stdio
 	if c.next.Cgroup, err = c.host.Cgroup(c.bundle.CgroupsPath, c.vm.namespace, c.vm.id); err != nil {
 		return err
 	}
@@ -310,10 +312,10 @@ func (c *creation) hold(ctx context.Context, _ *steps.Undo) error {
 
 func (c *creation) hooks(ctx context.Context, u *steps.Undo) error {
 	u.Add("run poststop hooks", func(ctx context.Context) error {
-		return c.bundle.Hooks.Run(ctx, bundle.Poststop, c.vm.hookState(specs.StateStopped))
+		return c.bundle.Hooks.Run(ctx, bundle.Poststop, c.task.hookState(specs.StateStopped))
 	})
 	for _, kind := range []bundle.HookKind{bundle.Prestart, bundle.CreateRuntime} {
-		if err := c.bundle.Hooks.Run(ctx, kind, c.vm.hookState(specs.StateCreating)); err != nil {
+		if err := c.bundle.Hooks.Run(ctx, kind, c.task.hookState(specs.StateCreating)); err != nil {
 			return err
 		}
 	}

@@ -13,7 +13,7 @@ import (
 // How a task has ended is in its bundle before anybody is told, and not earlier.
 func TestEndIsNoted(t *testing.T) {
 	w := newWorld(t).running()
-	vm, err := w.service.the()
+	vm, err := w.service.current()
 	w.must("find VM", err)
 	dir := vm.noted().Bundle
 	if _, err := EndOf(dir); !errors.Is(err, os.ErrNotExist) {
@@ -32,7 +32,7 @@ func TestEndIsNoted(t *testing.T) {
 // What a host that was restarted has left of a VM is freed, and only that.
 func TestForgotten(t *testing.T) {
 	w := newWorld(t).running()
-	vm, err := w.service.the()
+	vm, err := w.service.current()
 	w.must("find VM", err)
 	j := *vm.noted()
 	for name, change := range map[string]func(*Journal){
@@ -63,7 +63,7 @@ func (lateDisks) Cleanup(context.Context, string) error { return context.Deadlin
 // A delete that containerd kills half way leaves a VM that it asks nobody else to end.
 func TestDeleteThatIsKilled(t *testing.T) {
 	w := newWorld(t).running()
-	vm, err := w.service.the()
+	vm, err := w.service.current()
 	w.must("find VM", err)
 	host, dir := vm.host, vm.dir
 	w.stop()

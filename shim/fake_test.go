@@ -168,13 +168,13 @@ func (w *world) killAll() {
 
 // rest waits until nothing of the VM works any more: the next test may change what it uses.
 func (w *world) rest() {
-	vm, err := w.service.the()
+	vm, err := w.service.current()
 	if err != nil {
 		return
 	}
 	over := make(chan struct{})
 	vm.mu.Lock()
-	a := vm.arrival
+	a := vm.origin.arrival
 	vm.mu.Unlock()
 	go func() {
 		vm.still()
@@ -328,7 +328,7 @@ func (w *world) running() *world {
 	return w
 }
 
-func (w *world) machineService() *machineService { return &machineService{find: w.service.the} }
+func (w *world) machineService() *machineService { return &machineService{find: w.service.current} }
 
 func (w *world) ref() *machinev1.Ref {
 	return &machinev1.Ref{Operation: "op1", Attempt: 1 + w.aborted, Generation: w.records.rec.GetGeneration()}

@@ -97,10 +97,10 @@ func TestExecIsReadWhenItIsOver(t *testing.T) {
 	w.must("exec", err)
 	_, err = w.service.Start(ctxNS(t), &taskapi.StartRequest{ID: "vm", ExecID: "quick"})
 	w.must("start", err)
-	vm, err := w.service.the()
+	vm, err := w.service.current()
 	w.must("find VM", err)
 	vm.mu.Lock()
-	p := vm.execs["quick"]
+	p := vm.owner.execs["quick"]
 	vm.mu.Unlock()
 	w.agent.exit(p.guest) <- 0
 	if got := w.wait("quick"); got != 0 {

@@ -124,9 +124,9 @@ func (st *streams) offerTo(prefix string) (named Stdio, err error) {
 // as it is.
 func (s *starting) offer() {
 	vm := s.vm
-	stdio := vm.init.stdio
+	stdio := s.task.init.stdio
 	u, err := url.Parse(stdio.Stdout)
-	if err != nil || u.Scheme == "" || u.Scheme == "fifo" || !vm.restored || !vm.spec().HasAgent() {
+	if err != nil || u.Scheme == "" || u.Scheme == "fifo" || !vm.origin.restored || !vm.spec().HasAgent() {
 		return
 	}
 	named, err := s.streams.offerTo(filepath.Join(vm.noted().RunDir, "task"))
@@ -139,5 +139,5 @@ func (s *starting) offer() {
 	}
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	vm.init.shown = named
+	s.task.init.shown = named
 }

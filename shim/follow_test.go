@@ -81,8 +81,8 @@ func TestAttachAfterAMove(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	w.stdout = "file://" + log
 	w.agent.says("before ")
-	vm, _ := source.service.the()
-	guest := vm.execs["e"].guest
+	vm, _ := source.service.current()
+	guest := vm.owner.execs["e"].guest
 	w.agent.exit(guest)
 	w.must("arrive", w.arrive())
 

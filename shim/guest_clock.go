@@ -22,10 +22,16 @@ const (
 	clockSlack = 10 * time.Millisecond
 )
 
+// guestClock is what is known of it; the VM's lock guards failed.
+type guestClock struct {
+	stood  chan struct{} // holds one word: the VM has stood still, and its clock is behind
+	failed string        // the last try to set it
+}
+
 // stoodStill says that the VM goes on that did not. Who lets its traffic flow hears of it.
 func (vm *VM) stoodStill() {
 	select {
-	case vm.stood <- struct{}{}:
+	case vm.clock.stood <- struct{}{}:
 	default: // it is said already
 	}
 }
@@ -36,7 +42,7 @@ func (vm *VM) keepClock(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-vm.stood:
+		case <-vm.clock.stood:
 		}
 		for vm.guest() == nil && ctx.Err() == nil { // an adopted VM may have yet to meet it
 			retry.Sleep(ctx, retryWait)
@@ -77,8 +83,8 @@ func (vm *VM) noteClock(err error) {
 		said = err.Error()
 	}
 	vm.mu.Lock()
-	known := vm.clockError == said
-	vm.clockError = said
+	known := vm.clock.failed == said
+	vm.clock.failed = said
 	vm.mu.Unlock()
 	switch {
 	case known || err == nil:

@@ -91,7 +91,7 @@ func TestClockBehindAStop(t *testing.T) {
 			w.toldTime(name, now)
 			w.at("save state", nil)
 			w.at("pause", nil)
-			vm, _ := w.service.the()
+			vm, _ := w.service.current()
 			vm.still()
 			if told := w.agent.clock(); len(told) >= clockTries { // of an answer that came late
 				t.Errorf("it was told %d times more", len(told))
@@ -116,7 +116,7 @@ func TestClockOfAnAdoptedVM(t *testing.T) {
 func TestClockThatIsRight(t *testing.T) {
 	quiet := func(w *world, what string) {
 		t.Helper()
-		vm, _ := w.service.the()
+		vm, _ := w.service.current()
 		vm.still()
 		if told := w.agent.clock(); len(told) > 0 {
 			t.Errorf("%s: told %d times", what, len(told))
@@ -185,8 +185,8 @@ func TestClockThatIsNotSet(t *testing.T) {
 			}}))
 			w.running()
 			w.at("set clock", c.answer)
-			vm, _ := w.service.the()
-			failed := func() bool { vm.mu.Lock(); defer vm.mu.Unlock(); return vm.clockError != "" }
+			vm, _ := w.service.current()
+			failed := func() bool { vm.mu.Lock(); defer vm.mu.Unlock(); return vm.clock.failed != "" }
 			told := 0
 			for range 3 {
 				w.pause()
@@ -211,7 +211,7 @@ func TestClockOfAGuestThatIsPausedAgain(t *testing.T) {
 	w.at("set clock", func() error { w.at("set clock", nil); w.pause(); return errFake })
 	w.pause()
 	w.resume()
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	if !eventually(func() bool { return vm.is(Paused) }) {
 		t.Fatal("it is not paused")
 	}

@@ -13,7 +13,8 @@ import (
 // command runs args as the container's own process would run, without streams, and answers how
 // it ended. The guest knows it by id: one that it has is not run again, and it is there until
 // it is dismissed. containerd hears nothing of it.
-func (vm *VM) command(ctx context.Context, id string, args []string) (status uint32, err error) {
+func (t *Task) command(ctx context.Context, id string, args []string) (status uint32, err error) {
+	vm := t.vm
 	c, agent := vm.spec().Container, vm.guest()
 	if c == nil || c.OCI.Process == nil || agent == nil {
 		return 0, fmt.Errorf("run %q: the VM has no container: %w", args, errdefs.ErrFailedPrecondition)
@@ -33,28 +34,31 @@ func (vm *VM) command(ctx context.Context, id string, args []string) (status uin
 
 // suspect answers a command that has not ended, for all that is known. No operation gets the VM
 // before it is dismissed, or acquitted.
-func (vm *VM) suspect(id string) *process {
-	p := newProcess(id, Stdio{}, nil)
+func (t *Task) suspect(id string) *process {
+	vm := t.vm
+	p := t.newProcess(id, Stdio{}, nil)
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	vm.renounced = append(vm.renounced, p)
+	t.renounced = append(t.renounced, p)
 	return p
 }
 
 // dismiss has the guest kill and forget a command that is suspected, for as long as it takes.
-func (vm *VM) dismiss(p *process) {
+func (t *Task) dismiss(p *process) {
+	vm := t.vm
 	ctx, cancel := context.WithTimeout(vm.life, guestBound)
 	defer cancel()
-	if vm.disavow(ctx, p) {
-		vm.acquit(p)
+	if t.disavow(ctx, p) {
+		t.acquit(p)
 		return
 	}
-	go vm.renounce(p) // it stands still
+	go t.renounce(p) // it stands still
 }
 
 // forgetCommand has the guest forget a command that has ended.
-func (vm *VM) forgetCommand(id string) {
+func (t *Task) forgetCommand(id string) {
+	vm := t.vm
 	ctx, cancel := context.WithTimeout(vm.life, guestBound)
 	defer cancel()
-	vm.forgetExec(ctx, newProcess(id, Stdio{}, nil))
+	t.forgetExec(ctx, t.newProcess(id, Stdio{}, nil))
 }

@@ -31,29 +31,32 @@ func unheard(ctx context.Context, err error) bool {
 }
 
 // renounce disavows p for as long as the VM lives. p is among the renounced already.
-func (vm *VM) renounce(p *process) {
-	if vm.disavow(vm.life, p) {
+func (t *Task) renounce(p *process) {
+	vm := t.vm
+	if t.disavow(vm.life, p) {
 		vm.log.Info("an exec whose start was given up is ended", "exec", p.id)
 	}
-	vm.acquit(p)
+	t.acquit(p)
 }
 
 // acquit says that nothing runs of p.
-func (vm *VM) acquit(p *process) {
+func (t *Task) acquit(p *process) {
+	vm := t.vm
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	vm.renounced = slices.DeleteFunc(vm.renounced, func(other *process) bool { return other == p })
+	t.renounced = slices.DeleteFunc(t.renounced, func(other *process) bool { return other == p })
 }
 
 // disavow ends a process that the guest may have started, or is about to start, for a caller
 // who got no answer. It reports whether the guest has said that it is gone and stays so.
-func (vm *VM) disavow(ctx context.Context, p *process) bool {
+func (t *Task) disavow(ctx context.Context, p *process) bool {
+	vm := t.vm
 	agent, unknown, pause := vm.guest(), 0, retryWait
 	for {
 		_, err := agent.Kill(ctx, &agentv1.KillRequest{Id: p.guest, Signal: sigkill, Never: true})
 		switch {
 		case err == nil:
-			vm.buryExec(ctx, p)
+			t.buryExec(ctx, p)
 			return true
 		case errdefs.IsNotFound(err): // an earlier build; it has ended, or was never there, or comes
 			if _, err := agent.Remove(ctx, &agentv1.RemoveRequest{Id: p.guest}); err == nil {
@@ -69,7 +72,7 @@ func (vm *VM) disavow(ctx context.Context, p *process) bool {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-vm.initDone():
+		case <-t.initDone():
 			return false
 		case <-time.After(pause):
 		}
@@ -78,10 +81,11 @@ func (vm *VM) disavow(ctx context.Context, p *process) bool {
 
 // buryExec has the guest forget an exec that was killed. One that does not die is killed all the
 // same.
-func (vm *VM) buryExec(ctx context.Context, p *process) {
+func (t *Task) buryExec(ctx context.Context, p *process) {
+	vm := t.vm
 	ctx, cancel := context.WithTimeout(ctx, guestBound)
 	defer cancel()
 	if _, err := vm.guest().Wait(ctx, &agentv1.WaitRequest{Id: p.guest}); err == nil {
-		vm.forgetExec(ctx, p)
+		t.forgetExec(ctx, p)
 	}
 }

@@ -3,7 +3,6 @@ package shim
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -164,8 +163,8 @@ func TestStartIsGivenUp(t *testing.T) {
 				}
 				close(first)
 				if killFirst && !old {
-					vm, _ := s.the()
-					if !eventually(func() bool { vm.mu.Lock(); defer vm.mu.Unlock(); return len(vm.renounced) == 0 }) {
+					vm, _ := s.current()
+					if !eventually(func() bool { vm.mu.Lock(); defer vm.mu.Unlock(); return len(vm.owner.renounced) == 0 }) {
 						t.Error("the guest has said that it never runs, and nobody believes it")
 					}
 				} else if !killFirst && !eventually(func() bool { return len(a.live()) == 1 }) {
@@ -189,9 +188,9 @@ func TestStartIsGivenUp(t *testing.T) {
 // settled waits until the guest has nothing of a Start that was given up, and the shim knows.
 func (w *world) settled(a *lateAgent) {
 	w.t.Helper()
-	vm, _ := w.service.the()
-	if !eventually(func() bool { vm.mu.Lock(); defer vm.mu.Unlock(); return len(vm.renounced) == 0 }) {
-		w.t.Errorf("%q is still held against the VM", vm.renounced[0].id)
+	vm, _ := w.service.current()
+	if !eventually(func() bool { vm.mu.Lock(); defer vm.mu.Unlock(); return len(vm.owner.renounced) == 0 }) {
+		w.t.Errorf("%q is still held against the VM", vm.owner.renounced[0].id)
 	}
 	if live := a.live(); len(live) > 0 {
 		w.t.Errorf("%q runs, known to nobody", live)
@@ -227,8 +226,8 @@ func (f *forgetful) Remove(context.Context, *agentv1.RemoveRequest) (*agentv1.Re
 func TestStartThatNeverComes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &forgetful{fakeAgent: newFakeAgent(&faults{})}
-		vm := &VM{life: t.Context(), agent: f, init: newProcess("", Stdio{}, nil), log: slog.Default()}
-		if !vm.disavow(t.Context(), newProcess("e", Stdio{}, nil)) || f.asked != lateTries+1 {
+		vm := bareVM(t, f)
+		if !vm.owner.disavow(t.Context(), vm.owner.newProcess("e", Stdio{}, nil)) || f.asked != lateTries+1 {
 			t.Errorf("it was asked %d times", f.asked)
 		}
 	})
@@ -239,14 +238,14 @@ func TestStartThatNeverComes(t *testing.T) {
 func TestCommandOfAGuestThatStandsStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := late(newFakeAgent(&faults{}), false)
-		vm := &VM{life: t.Context(), agent: a, init: newProcess("", Stdio{}, nil), log: slog.Default()}
-		left := func() int { vm.mu.Lock(); defer vm.mu.Unlock(); return len(vm.renounced) }
+		vm := bareVM(t, a)
+		left := func() int { vm.mu.Lock(); defer vm.mu.Unlock(); return len(vm.owner.renounced) }
 		begun := time.Now()
-		p := vm.suspect("/ready#1")
+		p := vm.owner.suspect("/ready#1")
 		if left() != 1 {
 			t.Error("an operation gets the VM while the command is being ended")
 		}
-		vm.dismiss(p)
+		vm.owner.dismiss(p)
 		if took := time.Since(begun); took != guestBound || left() != 1 {
 			t.Errorf("it was waited for %v, and %d are followed", took, left())
 		}

@@ -26,10 +26,11 @@ type logFile struct {
 
 // logOf answers the file that the output of this VM goes to; nil where it is another kind of
 // place, or the VM was booted here: the file is then its client's, as with any runtime.
-func (vm *VM) logOf(s Stdio) *logFile {
+func (t *Task) logOf(s Stdio) *logFile {
+	vm := t.vm
 	u, err := url.Parse(s.Stdout)
 	j := vm.noted()
-	if woken := vm.restored || j.Restored != nil || j.Move; err != nil || u.Scheme != "file" || !woken {
+	if woken := vm.origin.restored || j.Restored != nil || j.Move; err != nil || u.Scheme != "file" || !woken {
 		return nil
 	}
 	cfg := vm.host.Config.Logs
@@ -38,7 +39,8 @@ func (vm *VM) logOf(s Stdio) *logFile {
 
 // outputOf takes away the output that the configuration names, of a task that had none before.
 // What an order names stays.
-func (vm *VM) outputOf(s Stdio, r Resume) Stdio {
+func (t *Task) outputOf(s Stdio, r Resume) Stdio {
+	vm := t.vm
 	configured, err := vm.host.Config.TaskOutput(vm.namespace, vm.id)
 	if err != nil || !r.Nowhere || s.Stdout != configured.String() {
 		return s

@@ -184,9 +184,9 @@ func TestLogOfABootedVM(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	w.stdout = "file://" + path
 	w.running()
-	vm, err := w.service.the()
+	vm, err := w.service.current()
 	w.must("find", err)
-	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o644 || vm.init.pumps.streams.log != nil {
-		t.Errorf("%v, %v, %v", info.Mode(), err, vm.init.pumps.streams.log)
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o644 || vm.owner.init.pumps.streams.log != nil {
+		t.Errorf("%v, %v, %v", info.Mode(), err, vm.owner.init.pumps.streams.log)
 	}
 }

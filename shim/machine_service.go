@@ -29,7 +29,7 @@ type machineService struct {
 func ask[R any](m *machineService, fn func(*VM) (R, error)) (R, error) {
 	vm, err := m.find()
 	var r R
-	if err == nil && vm.gone() {
+	if err == nil && vm.owner.gone() {
 		err = fmt.Errorf("task is not created: %w", errdefs.ErrNotFound)
 	}
 	if err == nil {
@@ -46,11 +46,11 @@ func (m *machineService) Query(context.Context, *machinev1.QueryRequest) (*machi
 		j := vm.journal
 		r := &machinev1.QueryResponse{
 			Namespace: vm.namespace, Id: vm.id, State: string(vm.state), Record: string(j.Phase), Generation: j.Generation,
-			Digest: j.Digest, Resident: rampool.Resident(j.RAM), Network: vm.networkKind, Progress: vm.progress.get(), TaskPid: vm.pid(),
+			Digest: j.Digest, Resident: rampool.Resident(j.RAM), Network: vm.nic.kind, Progress: vm.op.progress.get(), TaskPid: vm.owner.pid(),
 			Adopted: vm.adopted, CreatedUnixNano: j.Created,
 		}
-		if vm.fills != nil {
-			r.Restore = vm.fills.text()
+		if vm.postcopy.fill != nil {
+			r.Restore = vm.postcopy.fill.text()
 		}
 		if j.Restored != nil {
 			r.RestoreMode, r.RestoreReason = j.Restored.Mode, j.Restored.Reason
@@ -69,14 +69,14 @@ func (m *machineService) Query(context.Context, *machinev1.QueryRequest) (*machi
 		if j.Process != nil && vm.state != Stopped {
 			r.VmmPid = uint32(j.Process.PID)
 		}
-		for _, p := range vm.execs {
-			if p.started && !p.exited {
+		for _, p := range vm.execs() {
+			if p.runs() {
 				r.Execs++
 			}
 		}
-		r.VmmVersion, r.Ended, r.Tracking = vm.vmmVersion, vm.endReason, vm.tracking
-		if !vm.resumed.IsZero() {
-			r.ResumedUnixNano = vm.resumed.UnixNano()
+		r.VmmVersion, r.Ended, r.Tracking = vm.vmm.version, vm.vmm.ended, vm.vmm.tracking
+		if !vm.origin.resumed.IsZero() {
+			r.ResumedUnixNano = vm.origin.resumed.UnixNano()
 		}
 		return r, nil
 	})
@@ -133,10 +133,10 @@ func (m *machineService) Vote(ctx context.Context, r *machinev1.VoteRequest) (*m
 func (m *machineService) Abort(ctx context.Context, r *machinev1.AbortRequest) (*machinev1.AbortResponse, error) {
 	return ask(m, func(vm *VM) (*machinev1.AbortResponse, error) {
 		vm.mu.Lock()
-		c, j, state, upload := vm.capture, vm.journal, vm.state, vm.upload
+		c, j, state, upload := vm.op.capture, vm.journal, vm.state, vm.op.upload
 		vm.mu.Unlock()
 		ref := r.GetRef()
-		vm.past.add(ref)
+		vm.op.past.add(ref)
 		switch {
 		case upload != nil && sameRef(upload.ref, ref):
 			cancelUpload(upload)
@@ -233,7 +233,7 @@ func (vm *VM) unserve() error {
 	if server == nil {
 		return nil
 	}
-	if vm.cutShort.Load() { // whoever ordered what the VM's end has cut short hears of it first
+	if vm.op.cutShort.Load() { // whoever ordered what the VM's end has cut short hears of it first
 		retry.Sleep(vm.life, answerPause)
 	}
 	return server.Close()

@@ -126,7 +126,7 @@ func TestSendIsRefused(t *testing.T) {
 	if _, err := m.Send(t.Context(), whole); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) || !strings.Contains(err.Error(), "Offer") {
 		t.Errorf("without an offer: %v", err)
 	}
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	if !vm.is(Running) {
 		t.Fatalf("VM is %s", vm.state)
 	}
@@ -139,7 +139,7 @@ func TestSendIsRefused(t *testing.T) {
 		}
 	}
 	vm.mu.Lock()
-	vm.state, vm.offered = Running, nil
+	vm.state, vm.op.offered = Running, nil
 	vm.mu.Unlock()
 	if _, err := m.Send(t.Context(), &machinev1.SendRequest{Ref: w.ref()}); !errdefs.IsInvalidArgument(errgrpc.ToNative(err)) {
 		t.Errorf("without a destination: %v", err)

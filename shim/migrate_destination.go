@@ -54,7 +54,7 @@ func (c *creation) await(_ context.Context, u *steps.Undo) error {
 		return nil
 	}
 	vm := c.vm
-	a := &arrival{vm: vm, done: make(chan struct{}), made: new(steps.Undo), start: &starting{vm: vm}}
+	a := &arrival{vm: vm, done: make(chan struct{}), made: new(steps.Undo), start: &starting{vm: vm, task: c.task}}
 	a.ref = &machinev1.Ref{Operation: c.intent.Operation, Attempt: c.intent.Attempt, Generation: c.next.Generation}
 	token := make([]byte, 16)
 	_, _ = rand.Read(token) // never fails
@@ -78,11 +78,11 @@ func (c *creation) await(_ context.Context, u *steps.Undo) error {
 	}
 	a.ctx, a.cancel = context.WithCancel(vm.life)
 	vm.mu.Lock()
-	vm.arrival = a
+	vm.origin.arrival = a
 	vm.mu.Unlock()
 	u.Add("await no source", func(context.Context) error {
 		vm.mu.Lock()
-		vm.arrival = nil
+		vm.origin.arrival = nil
 		vm.mu.Unlock()
 		a.cancel()
 		return errors.Join(a.listener.Close(), a.state.Close())
@@ -94,7 +94,7 @@ func (c *creation) await(_ context.Context, u *steps.Undo) error {
 func (vm *VM) incoming(ref *machinev1.Ref) (*machinev1.IncomingResponse, error) {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	a, j := vm.arrival, vm.journal
+	a, j := vm.origin.arrival, vm.journal
 	if a == nil || !sameRef(a.ref, ref) || !j.Phase.destination() {
 		return nil, fmt.Errorf("operation %s, attempt %d, generation %d does not bring VM %s here (%s): %w",
 			ref.GetOperation(), ref.GetAttempt(), ref.GetGeneration(), vm.id, j.Phase, errdefs.ErrFailedPrecondition)
@@ -243,7 +243,7 @@ func (a *arrival) receive(ctx context.Context, conn *os.File) error {
 		}
 		job.Spaces = append(job.Spaces, worker.SizedSpace{Name: diskSpace(len(job.Spaces) - 1), Size: d.Size, File: worker.Open(f)})
 	}
-	return vm.host.Snapshots(j.Cgroup).Receive(ctx, job, vm.progress.note)
+	return vm.host.Snapshots(j.Cgroup).Receive(ctx, job, vm.op.progress.note)
 }
 
 // Complete starts the VMM: it needs the disks, and not their content.
@@ -285,7 +285,7 @@ func (a *arrival) Load(ctx context.Context, digest string, data json.RawMessage)
 	}
 	ready := func(j *Journal) {
 		j.Phase, j.Digest, j.Resume, j.BootID = Ready, digest, resume, resume.BootID
-		j.Stdio = a.vm.outputOf(j.Stdio, resume)
+		j.Stdio = a.vm.owner.outputOf(j.Stdio, resume)
 	}
 	var drafting sync.WaitGroup
 	drafting.Go(func() { a.vm.foresee(ready) })
@@ -310,7 +310,7 @@ func (a *arrival) Load(ctx context.Context, digest string, data json.RawMessage)
 // it is: its controller may commit later.
 func (s *starting) admit(ctx context.Context) error {
 	vm, j := s.vm, s.vm.noted()
-	if !vm.restored || !j.Move || !vm.is(Created) {
+	if !vm.origin.restored || !j.Move || !vm.is(Created) {
 		return nil
 	}
 	if err := s.ready(j); err != nil || s.committed != 0 { // the record has said so
@@ -325,7 +325,7 @@ func (s *starting) admit(ctx context.Context) error {
 
 // take answers what is to be undone if Start fails: what an arrival has made too.
 func (s *starting) take() *steps.Undo {
-	a := s.vm.arrival
+	a := s.vm.origin.arrival
 	if a == nil {
 		return new(steps.Undo)
 	}
@@ -338,7 +338,7 @@ func (s *starting) take() *steps.Undo {
 // unlessArrived is a step that an arrival has behind it.
 func (s *starting) unlessArrived(fn func(context.Context, *steps.Undo) error) func(context.Context, *steps.Undo) error {
 	return func(ctx context.Context, u *steps.Undo) error {
-		if s.vm.arrival != nil {
+		if s.vm.origin.arrival != nil {
 			return nil
 		}
 		return fn(ctx, u)

@@ -70,7 +70,7 @@ func (vm *VM) stdioFixed() bool {
 	case Captured, Voting, Voted, Releasing:
 		return true
 	case Capturing:
-		return vm.capture != nil && vm.capture.fixed
+		return vm.op.capture != nil && vm.op.capture.fixed
 	}
 	return false
 }
@@ -108,13 +108,13 @@ func (s *starting) gather(all []*agentv1.Process) {
 	if vm.adopted {
 		known = nil
 	}
-	go vm.endStrays(slices.DeleteFunc(strays(all, known), vm.noted().tells))
+	go s.task.endStrays(slices.DeleteFunc(strays(all, known), vm.noted().tells))
 	for i, e := range known {
 		if !has(all, e.Guest) {
 			vm.log.Warn("the guest has no such exec", "exec", e.ID, "process", e.Guest)
 			continue
 		}
-		p := newProcess(e.ID, Stdio{Stdout: vm.init.stdio.Stdout, Stderr: vm.init.stdio.Stderr, Terminal: e.Terminal}, nil)
+		p := s.task.newProcess(e.ID, Stdio{Stdout: s.task.init.stdio.Stdout, Stderr: s.task.init.stdio.Stderr, Terminal: e.Terminal}, nil)
 		st, named, err := s.streams.beside(e, filepath.Join(vm.noted().RunDir, fmt.Sprintf("exec%d", i)))
 		if err != nil {
 			vm.log.Warn("an exec lacks a stream", "exec", e.ID, "error", err)
@@ -132,9 +132,9 @@ func (s *starting) gather(all []*agentv1.Process) {
 func (s *starting) bring() {
 	vm := s.vm
 	for _, p := range s.execs {
-		vm.execs[p.id] = p
-		vm.events.Send(&events.TaskExecAdded{ContainerID: vm.id, ExecID: p.id})
-		vm.events.Send(&events.TaskExecStarted{ContainerID: vm.id, ExecID: p.id, Pid: vm.pid()})
+		s.task.execs[p.id] = p
+		vm.events.Send(&events.TaskExecAdded{ContainerID: s.task.id, ExecID: p.id})
+		vm.events.Send(&events.TaskExecStarted{ContainerID: s.task.id, ExecID: p.id, Pid: s.task.pid()})
 	}
 	s.execs = nil
 }

@@ -191,8 +191,8 @@ func TestExecLeaves(t *testing.T) {
 	}
 	// Its end may be known, and its output not yet out: that it ended well is told where
 	// the rest of the output goes.
-	vm, _ := w.service.the()
-	vm.execs["e"].pumps.end(&agentv1.WaitResponse{})
+	vm, _ := w.service.current()
+	vm.owner.execs["e"].pumps.end(&agentv1.WaitResponse{})
 	w.must("vote", w.vote())
 	if _, told := w.events.exit("e"); told {
 		t.Error("it ends before the hand-over")
@@ -313,8 +313,8 @@ func TestTooManyExecs(t *testing.T) {
 	for i := range 3 {
 		w.exec(fmt.Sprintf("e%d", i))
 	}
-	vm, _ := w.service.the()
-	for _, p := range vm.execs {
+	vm, _ := w.service.current()
+	for _, p := range vm.owner.execs {
 		p.pumps.accept(0, make([]byte, chunk))
 	}
 	if _, err := w.send(); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "3 execs") {

@@ -39,11 +39,11 @@ func (vm *VM) vmmEnds(ctx context.Context) bool {
 
 // held answers the hold that ref names; vm.mu is held.
 func (vm *VM) held(call string, ref *machinev1.Ref) (*capture, error) {
-	if vm.capture == nil || !sameRef(vm.capture.ref, ref) {
+	if vm.op.capture == nil || !sameRef(vm.op.capture.ref, ref) {
 		return nil, fmt.Errorf("%s: operation %s, attempt %d, generation %d does not hold VM %s: %w",
 			call, ref.GetOperation(), ref.GetAttempt(), ref.GetGeneration(), vm.id, errdefs.ErrFailedPrecondition)
 	}
-	return vm.capture, nil
+	return vm.op.capture, nil
 }
 
 // vote stops the VMM, verifiably, silences its NICs and writes PREPARED. From then on
@@ -92,10 +92,10 @@ func (vm *VM) hush(ctx context.Context, c *capture) error {
 	if err := vm.vmmID().Stop(ctx); err != nil && !errors.Is(err, os.ErrProcessDone) { // what is gone runs even less
 		return err
 	}
-	if vm.nics == nil || c.hushed {
+	if vm.nic.attached == nil || c.hushed {
 		return nil
 	}
-	err := vm.nics.Down(ctx)
+	err := vm.nic.attached.Down(ctx)
 	c.hushed = err == nil
 	return err
 }
@@ -167,7 +167,7 @@ func (vm *VM) release(ctx context.Context, ref *machinev1.Ref, digest string, mo
 	case vm.state != Stopped: // the VMM may have died after the vote
 		err = vm.to(Releasing)
 	}
-	for _, p := range vm.execs {
+	for _, p := range vm.execs() {
 		p.left = p.left || err == nil && c.execs && p.runs()
 	}
 	vm.mu.Unlock()

@@ -52,7 +52,7 @@ func TestArrivalIsInert(t *testing.T) {
 		if err := call(); !errdefs.IsFailedPrecondition(err) && !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
 			t.Errorf("%s = %v, want failed precondition", name, err)
 		}
-		if vm, _ := w.service.the(); !vm.is(Created) || w.machine.running() || w.net.up || w.phase() != Ready {
+		if vm, _ := w.service.current(); !vm.is(Created) || w.machine.running() || w.net.up || w.phase() != Ready {
 			t.Fatalf("%s: VM is %s, %s", name, vm.state, w.phase())
 		}
 	}
@@ -85,8 +85,8 @@ func TestNothingTakesItsPlace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			prepare(w)
-			vm, _ := w.service.the()
-			before, state, stdio := *vm.noted(), vm.state, vm.init.stdio
+			vm, _ := w.service.current()
+			before, state, stdio := *vm.noted(), vm.state, vm.owner.init.stdio
 			w.open("b", "a")
 			w.stream = &machinev1.Stream{Spec: []byte("{}"), Facts: []byte("{}"), Generation: w.records.rec.GetGeneration()}
 			w.stdout = "/elsewhere"
@@ -95,7 +95,7 @@ func TestNothingTakesItsPlace(t *testing.T) {
 					t.Errorf("%s: %v", what, err)
 				}
 			}
-			if after := vm.noted(); !reflect.DeepEqual(before, *after) || !vm.is(state) || vm.init.stdio != stdio {
+			if after := vm.noted(); !reflect.DeepEqual(before, *after) || !vm.is(state) || vm.owner.init.stdio != stdio {
 				t.Errorf("journal %+v, was %+v; VM is %s", after, before, vm.state)
 			}
 		})
@@ -148,8 +148,8 @@ func TestWhatComesIsBuiltFromItsSpec(t *testing.T) {
 		if !reflect.DeepEqual(disks, gotDisks) || !reflect.DeepEqual(nics, gotNICs) {
 			t.Errorf("disks %v, NICs %v; at the source %v, %v", gotDisks, gotNICs, disks, nics)
 		}
-		vm, _ := w.service.the()
-		was, err := source.service.the()
+		vm, _ := w.service.current()
+		was, err := source.service.current()
 		w.must("find", err)
 		var is, sent spec.Spec
 		w.must("read", json.Unmarshal(o.GetSpec(), &sent))
@@ -178,9 +178,9 @@ func TestSilentController(t *testing.T) {
 		for _, votes := range []bool{false, true} {
 			w := newWorld(t).running()
 			w.must(name, take(w))
-			vm, _ := w.service.the()
+			vm, _ := w.service.current()
 			vm.mu.Lock()
-			c := vm.capture
+			c := vm.op.capture
 			vm.mu.Unlock()
 			if votes {
 				w.must("vote", w.vote())

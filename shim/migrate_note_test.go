@@ -11,7 +11,7 @@ import (
 // A VM that was sent, and whose journal cannot say so, runs on, and whoever has sent it is gone.
 func TestSentAndNotNoted(t *testing.T) {
 	w := moving(t)
-	vm, err := w.service.the()
+	vm, err := w.service.current()
 	w.must("find", err)
 	journal := filepath.Join(vm.dir, "node.json")
 	w.store.spoil = func() {

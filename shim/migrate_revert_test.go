@@ -18,7 +18,7 @@ func TestRevertOfTheDead(t *testing.T) {
 	_, err := w.send()
 	w.must("send", err)
 	w.must("vote", w.vote())
-	ref, vm := w.ref(), func() *VM { vm, _ := w.service.the(); return vm }()
+	ref, vm := w.ref(), func() *VM { vm, _ := w.service.current(); return vm }()
 	w.machine.powerOff()
 	vm.guard()
 	w.records.rec.Owner, w.records.rec.Generation = &nodev1.Owner{Node: "a"}, ref.GetGeneration()+2
@@ -39,7 +39,7 @@ func TestFenceIsOwed(t *testing.T) {
 	if !w.arrived() {
 		t.Fatalf("phase %s", w.phase())
 	}
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	free := w.full()
 	w.machine.powerOff()
 	if !eventually(func() bool { return vm.is(Stopped) }) || w.phase() != Ready {
@@ -59,7 +59,7 @@ func TestFenceIsOwed(t *testing.T) {
 func TestKillOfWhatEnds(t *testing.T) {
 	w := coming(t)
 	w.must("create", w.receive())
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	w.must("end", vm.enterFrom(Created, Ending))
 	for _, signal := range []uint32{15, 9} {
 		if _, err := w.service.Kill(t.Context(), &taskapi.KillRequest{ID: vm.id, Signal: signal}); err != nil {

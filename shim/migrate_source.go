@@ -97,20 +97,20 @@ func (vm *VM) offer(ctx context.Context, ref *machinev1.Ref) (*machinev1.OfferRe
 	obstacle := quiet(ctx, func() error { return vm.obstacle(ref) })
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	if vm.past.has(ref) {
+	if vm.op.past.has(ref) {
 		return nil, fmt.Errorf("offer VM %s: attempt %d of operation %s is over: %w", vm.id, ref.GetAttempt(), ref.GetOperation(), errdefs.ErrAborted)
 	}
 	if obstacle != nil {
 		out.Obstacles = append(out.Obstacles, obstacle.Error())
 	}
-	if vm.offered == nil || !sameRef(vm.offered.ref, ref) {
+	if vm.op.offered == nil || !sameRef(vm.op.offered.ref, ref) {
 		identity, err := stream.NewIdentity()
 		if err != nil {
 			return nil, err
 		}
-		vm.offered = &offered{ref, identity}
+		vm.op.offered = &offered{ref, identity}
 	}
-	out.Certificate = vm.offered.identity.Certificate
+	out.Certificate = vm.op.offered.identity.Certificate
 	return out, nil
 }
 
@@ -118,7 +118,7 @@ func (vm *VM) offer(ctx context.Context, ref *machinev1.Ref) (*machinev1.OfferRe
 func (vm *VM) obstacle(ref *machinev1.Ref) error {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	if c := vm.capture; c != nil && sameRef(c.ref, ref) {
+	if c := vm.op.capture; c != nil && sameRef(c.ref, ref) {
 		return nil
 	}
 	return vm.capturable(ref, nil, true)
@@ -127,7 +127,7 @@ func (vm *VM) obstacle(ref *machinev1.Ref) error {
 // stream sends the VM while it runs, and then the rest in a pause.
 func (vm *VM) stream(c *capture) (string, error) {
 	vm.mu.Lock()
-	o := vm.offered
+	o := vm.op.offered
 	vm.mu.Unlock()
 	if o == nil || !sameRef(o.ref, c.ref) {
 		return "", fmt.Errorf("no certificate was offered for attempt %d of operation %s, or by a shim that is gone: call Offer: %w", c.ref.GetAttempt(), c.ref.GetOperation(), errdefs.ErrFailedPrecondition)
@@ -232,7 +232,7 @@ func (vm *VM) transmit(c *capture, s *standing, o *offered, out *machinev1.SendR
 	go s.watch(watched, cancel)
 	over := make(chan struct{})
 	job.Over = func() { close(over) }
-	sent, err := vm.host.Snapshots(j.Cgroup).Send(ctx, job, vm.progress.note)
+	sent, err := vm.host.Snapshots(j.Cgroup).Send(ctx, job, vm.op.progress.note)
 	if err != nil {
 		cancel(nil)
 		return sent, err
@@ -271,7 +271,7 @@ func (h *hurried) Pause(ctx context.Context) error {
 func (vm *VM) revert(ctx context.Context, ref *machinev1.Ref, generation uint64) error {
 	vm.mu.Lock()
 	j := vm.journal
-	if vm.capture == nil && j.Phase == Own && j.Generation == generation && generation > ref.GetGeneration() {
+	if vm.op.capture == nil && j.Phase == Own && j.Generation == generation && generation > ref.GetGeneration() {
 		dead := vm.state == Stopped
 		vm.mu.Unlock()
 		if dead {

@@ -79,7 +79,7 @@ func TestSend(t *testing.T) {
 		j.Budget.Milliseconds() != 30 || j.Bandwidth != 5 || j.Ref.Operation != "op1" || len(j.Spaces) == 0 {
 		t.Errorf("job %+v", j)
 	}
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	if j := vm.noted(); j.Phase != Sending || !j.Move || j.Digest != streamDigest || w.machine.running() {
 		t.Errorf("journal %+v", j)
 	}
@@ -123,7 +123,7 @@ func TestSend(t *testing.T) {
 // R8: whatever fails before the vote, the VM runs on as before, and can be sent again (N-04).
 func TestSendFailsAtEachCall(t *testing.T) {
 	failEach(t, func(w *world) { w.running(); w.open("a", "b") }, (*world).sendAndBack, func(t *testing.T, w *world, name string) {
-		vm, err := w.service.the()
+		vm, err := w.service.current()
 		w.must("find", err)
 		if !vm.is(Running) || !w.machine.running() || !w.net.up || vm.noted().Phase != Own || vm.noted().Move {
 			t.Fatalf("%s failed: VM is %s, journal %s", name, vm.state, vm.noted().Phase)
@@ -160,7 +160,7 @@ func TestRevert(t *testing.T) {
 	w.records.rec.Owner, w.records.rec.Generation = &nodev1.Owner{Node: "a"}, ref.GetGeneration()+2
 	w.must("revert", revert(ref.GetGeneration()+2))
 	w.must("revert again", revert(ref.GetGeneration()+2))
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	if j, err := loadJournal(vm.dir); err != nil || j.Phase != Own || j.Generation != ref.GetGeneration()+2 || !w.machine.running() || !w.net.up {
 		t.Errorf("journal %+v, %v", j, err)
 	}
@@ -172,7 +172,7 @@ func TestSourceShimDies(t *testing.T) {
 	w := moving(t)
 	_, err := w.send()
 	w.must("send", err)
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	w.must("begin to vote", vm.vmmID().Stop(t.Context())) // it dies between this and PREPARED
 	w.must("die", vm.write(func(j *Journal) { j.Shim.PID = 0 }))
 	w.must("unserve", vm.unserve())
@@ -244,7 +244,7 @@ func (w *world) commit() {
 }
 
 func (w *world) arrived() bool {
-	vm, err := w.service.the()
+	vm, err := w.service.current()
 	w.must("find", err)
 	return eventually(func() bool { p := vm.noted().Phase; return p == Ready || p == Fenced }) && w.phase() == Ready
 }
@@ -273,7 +273,7 @@ func TestArrival(t *testing.T) {
 		t.Errorf("incoming %v, %v", in, err)
 	}
 	w.commit()
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	w.uses("start", vm, w.start)
 	w.must("start again", w.start())
 	if j := vm.noted(); j.Phase != Own || j.Generation != w.records.rec.GetGeneration() || !w.machine.running() || !w.net.up {

@@ -24,8 +24,8 @@ func TestTimeoutOfTheOrder(t *testing.T) {
 	}
 	sent := make(chan error, 1)
 	go func() { sent <- send(time.Hour.Milliseconds()) }()
-	vm, _ := w.service.the()
-	held := func() *capture { vm.mu.Lock(); defer vm.mu.Unlock(); return vm.capture }
+	vm, _ := w.service.current()
+	held := func() *capture { vm.mu.Lock(); defer vm.mu.Unlock(); return vm.op.capture }
 	for held() == nil {
 		time.Sleep(time.Millisecond)
 	}

@@ -17,7 +17,7 @@ func TestVMMDiesInAHoldThatIsGivenBack(t *testing.T) {
 		_, err := w.machineService().Abort(w.t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
 		return err
 	}
-	silence := func(w *world) error { vm, _ := w.service.the(); vm.silent(vm.capture); return nil }
+	silence := func(w *world) error { vm, _ := w.service.current(); vm.silent(vm.op.capture); return nil }
 	for name, c := range map[string]struct {
 		vote bool
 		give func(*world) error
@@ -28,7 +28,7 @@ func TestVMMDiesInAHoldThatIsGivenBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t).running()
-			vm, _ := w.service.the()
+			vm, _ := w.service.current()
 			_, err := w.capture()
 			w.must("capture", err)
 			if c.vote {
@@ -60,7 +60,7 @@ func TestVMMDiesWhenExecsLeave(t *testing.T) {
 			w.must("send", err)
 			w.must("vote", w.vote())
 			w.must("kill VMM", w.machine.Kill(t.Context()))
-			vm, _ := w.service.the()
+			vm, _ := w.service.current()
 			vm.guard()
 			for _, id := range []string{"e", "vm"} {
 				if status, told := w.events.exit(id); told {

@@ -57,7 +57,7 @@ func (vm *VM) spoofs() string {
 // networkIs remembers what the guest is connected to and says once if that is nothing.
 func (vm *VM) networkIs(kind string) {
 	vm.mu.Lock()
-	vm.networkKind = kind
+	vm.nic.kind = kind
 	vm.mu.Unlock()
 	if kind == "loopback" {
 		vm.log.Info("the task's network namespace has no interface: the guest has loopback only")

@@ -71,12 +71,12 @@ func (vm *VM) askable(ctx context.Context, netns string, links []network.Link) (
 	if c := vm.spec().Container; c != nil && c.OCI != nil {
 		hostname = c.OCI.Hostname
 	}
-	names, err := namesOf(hostname, vm.bundle.Copies)
+	names, err := namesOf(hostname, vm.owner.bundle.Copies)
 	if err != nil {
 		return nil, nil, err
 	}
 	// What a wake makes of a container has no such file.
-	if told := vm.spec().VMDisk; vm.restored && len(names.DNS)+len(names.Search) == 0 {
+	if told := vm.spec().VMDisk; vm.origin.restored && len(names.DNS)+len(names.Search) == 0 {
 		names.DNS, names.Search = told.DNS, told.Search
 	}
 	if links, err = vm.host.Network.FindGateways(ctx, netns, links); err != nil {
@@ -108,7 +108,7 @@ func (vm *VM) serveDHCP(nics Attachment, j *Journal) error {
 		go func() {
 			err := nics.Serve(vm.life, link, server, func(lease dhcp.Lease) {
 				vm.log.Info("lease", "nic", link.NIC.ID, "address", lease.Address)
-				vm.leases.note(lease)
+				vm.nic.leases.note(lease)
 			})
 			if err != nil && vm.life.Err() == nil {
 				vm.log.Error("serve DHCP", "nic", link.NIC.ID, "error", err)

@@ -35,7 +35,7 @@ func TestResolver(t *testing.T) {
 // container; its leases are seen, by a successor too.
 func TestGuestWithoutAnAgentIsServed(t *testing.T) {
 	w := newWorld(t).running()
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	w.must("write", vm.write(func(j *Journal) {
 		s := j.Spec.Clone()
 		s.VMDisk = &spec.VMDisk{OS: spec.OSLinux, Boot: spec.BootUEFI}
@@ -44,7 +44,7 @@ func TestGuestWithoutAnAgentIsServed(t *testing.T) {
 	}))
 	conf := filepath.Join(t.TempDir(), "resolv.conf")
 	w.must("write", os.WriteFile(conf, []byte("nameserver 10.0.0.53\nsearch example.org\n"), 0o600))
-	vm.bundle.Copies = bundle.Copies{{Source: conf, Destination: "/etc/resolv.conf"}}
+	vm.owner.bundle.Copies = bundle.Copies{{Source: conf, Destination: "/etc/resolv.conf"}}
 	links := w.links[:1:1]
 	links[0].NIC.Addresses = []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}
 	links, names, err := vm.askable(t.Context(), "netns", links)
@@ -58,13 +58,13 @@ func TestGuestWithoutAnAgentIsServed(t *testing.T) {
 		s.VMDisk.DNS, s.VMDisk.Search = names.DNS, names.Search
 		j.Spec = s
 	}))
-	vm.bundle.Copies, vm.restored = nil, true
+	vm.owner.bundle.Copies, vm.origin.restored = nil, true
 	_, woken, err := vm.askable(t.Context(), "netns", links)
 	w.must("prepare", err)
 	if diff := cmp.Diff(names, woken, byAddr); diff != "" {
 		t.Errorf("names of a woken VM (-want +got):\n%s", diff)
 	}
-	vm.restored = false
+	vm.origin.restored = false
 	w.must("write", vm.write(func(j *Journal) { j.Links, j.Names = links, names }))
 	w.must("serve", vm.serveDHCP(w.net, vm.noted()))
 	w.leased(vm)
@@ -89,5 +89,5 @@ func (w *world) leased(vm *VM) {
 	s.leased(*lease)
 	nics := vm.spec().Clone().NICs
 	nics[0].MAC, nics[0].Addresses = lease.MAC, []netip.Prefix{lease.Address}
-	w.must("wait for the lease", vm.leases.wait(w.t.Context(), nics))
+	w.must("wait for the lease", vm.nic.leases.wait(w.t.Context(), nics))
 }

@@ -21,7 +21,7 @@ const askAgain = 50 * time.Millisecond
 // link goes down and up.
 func (s *starting) mustPlug() bool {
 	sp := s.vm.spec()
-	return s.vm.restored && (sp.Recycles() || s.readdress && !sp.HasAgent())
+	return s.vm.origin.restored && (sp.Recycles() || s.readdress && !sp.HasAgent())
 }
 
 // plug gives a restored guest its NICs, once (S2-07), and waits until it uses their
@@ -78,9 +78,9 @@ func (s *starting) over(ctx context.Context) error {
 func (s *starting) pluggedIn(ctx context.Context) (plugs, error) {
 	vm := s.vm
 	if !vm.spec().Recycles() {
-		vm.plugging.Lock()
+		vm.nic.plugging.Lock()
 		err := vm.eject(ctx)
-		vm.plugging.Unlock()
+		vm.nic.plugging.Unlock()
 		if err != nil {
 			return plugs{}, err
 		}
@@ -92,7 +92,7 @@ func (s *starting) pluggedIn(ctx context.Context) (plugs, error) {
 // it has acknowledged its leases (N-22).
 func (vm *VM) addressed(ctx context.Context) error {
 	if !vm.spec().HasAgent() {
-		return vm.leases.wait(ctx, vm.spec().NICs)
+		return vm.nic.leases.wait(ctx, vm.spec().NICs)
 	}
 	agent := vm.guest()
 	if agent == nil {

@@ -170,7 +170,7 @@ func TestEjectIsNotAcknowledged(t *testing.T) {
 		t.Fatalf("capture = %v", err)
 	}
 	w.told("remove net0")
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	if j := w.journal(); !vm.is(Running) || j.Phase != Own || !j.Unplugged || !slices.Equal(w.machine.nics.list(), []string{"net0"}) {
 		t.Fatalf("VM is %s, journal %s, unplugged %v, NICs %v", vm.state, j.Phase, j.Unplugged, w.machine.nics.list())
 	}
@@ -201,7 +201,7 @@ func TestRecycleFailsAtEachCall(t *testing.T) {
 			}
 			return
 		}
-		vm, _ := w.service.the()
+		vm, _ := w.service.current()
 		if err == nil {
 			t.Errorf("call %d (%s) failed unseen", n, name)
 		}
@@ -222,7 +222,7 @@ func TestReplugFailsAtEachCall(t *testing.T) {
 		w.at(name, func() error { return errFake })
 		_, err = w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
 		w.must("abort", err)
-		vm, _ := w.service.the()
+		vm, _ := w.service.current()
 		if !vm.is(Running) || !w.journal().Unplugged {
 			t.Errorf("%s: VM is %s, unplugged %v", name, vm.state, w.journal().Unplugged)
 		}
@@ -271,7 +271,7 @@ func TestLateAnswerHidesNoEject(t *testing.T) {
 	if _, err = w.capture(); err == nil {
 		t.Fatal("the capture did not fail")
 	}
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	if !eventually(func() bool { return vm.is(Running) && len(w.machine.nics.list()) == 1 && !w.journal().Unplugged }) {
 		t.Errorf("VM is %s, NICs %v, unplugged %v", vm.state, w.machine.nics.list(), w.journal().Unplugged)
 	}
@@ -335,7 +335,7 @@ func TestShimDiesAfterTheEject(t *testing.T) {
 	_, _ = w.capture()
 	w.at("pause", nil)
 	w.told("remove net0")
-	old, _ := w.service.the()
+	old, _ := w.service.current()
 	next := w.succeed(old)
 	m := &machineService{find: func() (*VM, error) { return next, nil }}
 	_, err := m.Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
@@ -364,17 +364,17 @@ func (w *world) succeed(vm *VM) *VM {
 // N-22: what a guest without an agent says of its leases is waited for, not polled.
 func TestLeases(t *testing.T) {
 	w := newWorld(t).running()
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	nics := vm.spec().Clone().NICs
 	nics[0].Addresses = []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}
 	done := make(chan error)
-	go func() { done <- vm.leases.wait(t.Context(), nics) }()
-	vm.leases.note(dhcp.Lease{MAC: "02:00:00:00:00:09"})
-	vm.leases.note(dhcp.Lease{MAC: nics[0].MAC, Address: nics[0].Addresses[0]})
+	go func() { done <- vm.nic.leases.wait(t.Context(), nics) }()
+	vm.nic.leases.note(dhcp.Lease{MAC: "02:00:00:00:00:09"})
+	vm.nic.leases.note(dhcp.Lease{MAC: nics[0].MAC, Address: nics[0].Addresses[0]})
 	w.must("wait", <-done)
 	never := func(what string) {
 		t.Helper()
-		if err := vm.leases.wait(expired(t), nics); !errdefs.IsDeadlineExceeded(err) && !errdefs.IsCanceled(err) || !strings.Contains(err.Error(), "net0") {
+		if err := vm.nic.leases.wait(expired(t), nics); !errdefs.IsDeadlineExceeded(err) && !errdefs.IsCanceled(err) || !strings.Contains(err.Error(), "net0") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

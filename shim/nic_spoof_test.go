@@ -30,7 +30,7 @@ func TestSpoofOfAVMDisk(t *testing.T) {
 		w, output := diskWorld(t)
 		w.cfg.Network.Spoof = key
 		w.must("create", w.createDisk(output))
-		vm, err := w.service.the()
+		vm, err := w.service.current()
 		w.must("find VM", err)
 		if got := vm.spoofs(); got != want {
 			t.Errorf("network.spoof %q: %s", key, got)

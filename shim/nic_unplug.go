@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -17,15 +18,24 @@ import (
 // keepPause is the longest time between two looks at a NIC that may go late.
 const keepPause = 30 * time.Second
 
+// nicSet are the NICs of the VM on their taps; vm.mu guards attached and kind.
+type nicSet struct {
+	attached Attachment
+	kind     string // what the guest is connected to
+	leases   leases
+	plugging sync.Mutex // held while NICs go or come
+	ejects   uint64     // how often they went; plugging guards it
+}
+
 // unplug takes the NICs out of a running guest that is to sleep without them. Each is
 // gone when the guest has let go (N-21): an eject under way is in no snapshot, and would
 // be lost for ever. The journal says first that the guest may lack them.
 func (vm *VM) unplug(ctx context.Context) error {
-	if !vm.spec().Recycles() || vm.nics == nil {
+	if !vm.spec().Recycles() || vm.nic.attached == nil {
 		return nil
 	}
-	vm.plugging.Lock()
-	defer vm.plugging.Unlock()
+	vm.nic.plugging.Lock()
+	defer vm.nic.plugging.Unlock()
 	if err := vm.write(func(j *Journal) { j.Unplugged = true }); err != nil {
 		return err
 	}
@@ -34,7 +44,7 @@ func (vm *VM) unplug(ctx context.Context) error {
 
 // eject is unplug without a word to the journal. vm.plugging is held.
 func (vm *VM) eject(ctx context.Context) error {
-	vm.ejects++
+	vm.nic.ejects++
 	bound := time.Duration(vm.host.Config.Timeouts.NIC)
 	soon, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
@@ -62,11 +72,11 @@ type plugs struct {
 // replug gives the guest what it lacks of its NICs, on taps that are up: a VMM may not
 // bear another one.
 func (vm *VM) replug(ctx context.Context) (done plugs, err error) {
-	vm.plugging.Lock()
-	defer vm.plugging.Unlock()
-	done.ejects = vm.ejects
+	vm.nic.plugging.Lock()
+	defer vm.nic.plugging.Unlock()
+	done.ejects = vm.nic.ejects
 	vm.mu.Lock()
-	machine, nics, state := vm.machine, vm.nics, vm.state
+	machine, nics, state := vm.machine, vm.nic.attached, vm.state
 	vm.mu.Unlock()
 	if nics == nil || !slices.Contains([]State{Starting, Running, Aborting}, state) { // a VM that has voted is silent (N-23)
 		return done, fmt.Errorf("plug NICs in: VM %s is %s: %w", vm.id, state, errdefs.ErrFailedPrecondition)
@@ -82,7 +92,7 @@ func (vm *VM) replug(ctx context.Context) (done plugs, err error) {
 			continue
 		}
 		if err == nil {
-			vm.leases.forget(n.MAC)
+			vm.nic.leases.forget(n.MAC)
 			err = plugIn(ctx, machine, nics, i, n)
 		}
 		if err != nil {
@@ -124,9 +134,9 @@ func (vm *VM) restoreNICs(ctx context.Context) error {
 // has taken them out since: to wait for an address takes time, and what that capture has
 // noted must stand.
 func (vm *VM) plugged(done plugs) error {
-	vm.plugging.Lock()
-	defer vm.plugging.Unlock()
-	if vm.ejects != done.ejects {
+	vm.nic.plugging.Lock()
+	defer vm.nic.plugging.Unlock()
+	if vm.nic.ejects != done.ejects {
 		return fmt.Errorf("note NICs: they have gone meanwhile: %w", errdefs.ErrFailedPrecondition)
 	}
 	vm.mu.Lock()

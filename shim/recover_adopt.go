@@ -64,7 +64,7 @@ func Adopt(ctx context.Context, host *Host, namespace, id string) error {
 // with it, and until the vote the source is its own master.
 func (vm *VM) backOut() {
 	j := vm.noted()
-	if c := vm.capture; c != nil && j.Move && j.Phase == Sending {
+	if c := vm.op.capture; c != nil && j.Move && j.Phase == Sending {
 		if err := vm.abort(c, Captured); err != nil {
 			vm.log.Error("take a live move back", "error", err)
 		}
@@ -79,7 +79,7 @@ const (
 // over waits for the end of the VM, and of the operation that has its snapshot.
 func (vm *VM) over(ctx context.Context) error {
 	select {
-	case <-vm.init.done:
+	case <-vm.owner.init.done:
 	case <-ctx.Done():
 	}
 	for ctx.Err() == nil && vm.owed() {
@@ -92,7 +92,7 @@ func (vm *VM) owed() bool {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	p := vm.journal.Phase
-	return vm.capture != nil && vm.journal.Digest != "" && (p == Sending || p == Prepared)
+	return vm.op.capture != nil && vm.journal.Digest != "" && (p == Sending || p == Prepared)
 }
 
 // mine reports whether the journal still names this process: a Create may have taken
@@ -149,13 +149,11 @@ func adopted(ctx context.Context, host *Host, namespace, id string) (*VM, error)
 		return nil, err
 	}
 	log := slog.Default().With("vm", namespace+"/"+id)
-	vm := &VM{
-		namespace: namespace, id: id, host: host, dir: dir, life: ctx, log: log, journal: j,
-		events: events.NewQueue(ctx, nowhere{}, log), execs: map[string]*process{}, init: newProcess("", j.Stdio, nil),
-		adopted: true, stood: make(chan struct{}, 1),
-	}
+	vm := newVM(ctx, slog.Default(), events.NewQueue(ctx, nowhere{}, log), namespace, id)
+	vm.host, vm.dir, vm.journal, vm.adopted = host, dir, j, true
+	vm.owner.init, vm.owner.state = vm.owner.newProcess("", j.Stdio, nil), TaskRunning
 	if j.Phase == Fenced || j.Phase == Released {
-		vm.state = Stopped
+		vm.state, vm.owner.state = Stopped, TaskStopped
 		return vm, nil
 	}
 	if err := vm.openNICs(ctx, j); err != nil {
@@ -190,10 +188,10 @@ func (vm *VM) openNICs(ctx context.Context, j *Journal) error {
 	if err != nil {
 		return err
 	}
-	if vm.nics, err = vm.host.Network.Open(ctx, netns, j.Links); err != nil {
+	if vm.nic.attached, err = vm.host.Network.Open(ctx, netns, j.Links); err != nil {
 		return err
 	}
-	return vm.serveDHCP(vm.nics, j)
+	return vm.serveDHCP(vm.nic.attached, j)
 }
 
 // resumeOwn takes over a VM that runs on after an abort and whose last successor died,
@@ -210,9 +208,9 @@ func (vm *VM) resumeOwn(ctx context.Context, j *Journal) error {
 		return nil
 	}
 	vm.fillAgain()
-	vm.halting.Lock() // the end of a fill stops the VMM that this one takes over
+	vm.postcopy.halting.Lock() // the end of a fill stops the VMM that this one takes over
 	up, err := vm.wakeMachine(ctx)
-	vm.halting.Unlock()
+	vm.postcopy.halting.Unlock()
 	if err != nil {
 		return err
 	}
@@ -221,7 +219,7 @@ func (vm *VM) resumeOwn(ctx context.Context, j *Journal) error {
 		vm.log.Error("plug NICs in again; it is tried while the VM runs", "error", err)
 	}
 	vm.flow()
-	vm.mend("set links up", up, func(ctx context.Context) error { return vm.nics.Up(ctx) })
+	vm.mend("set links up", up, func(ctx context.Context) error { return vm.nic.attached.Up(ctx) })
 	vm.mend("meet guest", met, vm.meetAgain)
 	go vm.slim()
 	return nil
@@ -238,7 +236,7 @@ func (vm *VM) resumeHold(ctx context.Context, j *Journal) error {
 	c.deadline = time.AfterFunc(vm.patience(c), func() { vm.silent(c) })
 	c.deadline.Stop() // until it is known that a VM stands still
 	close(c.done)
-	vm.capture = c
+	vm.op.capture = c
 	id := j.vmm()
 	if j.Phase == Prepared {
 		// It is stopped already: this verifies it. One that is gone runs even less.
@@ -283,7 +281,7 @@ func (vm *VM) resumeHold(ctx context.Context, j *Journal) error {
 // task's.
 func (vm *VM) rejoin(ctx context.Context) error {
 	vm.mu.Lock()
-	machine, known := vm.machine, vm.init.started
+	machine, known := vm.machine, vm.owner.init.started
 	vm.mu.Unlock()
 	if known {
 		return nil
@@ -296,13 +294,13 @@ func (vm *VM) rejoin(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, agent.Close())
 	}
-	st := vm.openLeft()
+	st := vm.owner.openLeft()
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	vm.agent = agent
 	for _, p := range all.GetProcesses() {
 		if p.GetId() == "" {
-			vm.init.started, vm.init.pumps = true, newPumps("", st, guest.Offsets{
+			vm.owner.init.started, vm.owner.init.pumps = true, newPumps("", st, guest.Offsets{
 				Stdin: p.GetStdinOffset(), Stdout: p.GetStdoutOffset(), Stderr: p.GetStderrOffset(),
 			})
 		}

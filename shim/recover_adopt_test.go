@@ -28,7 +28,7 @@ func orphan(t *testing.T, w *world, vote bool) (*VM, *machineService, *machinev1
 // succeed has the VM's shim die, and answers its successor's VM.
 func succeed(t *testing.T, w *world) *VM {
 	t.Helper()
-	old, _ := w.service.the()
+	old, _ := w.service.current()
 	if _, err := adopted(old.life, w.host(), "ns", "vm"); !errdefs.IsAlreadyExists(err) {
 		t.Fatalf("adopt beside a living shim = %v", err)
 	}
@@ -64,7 +64,7 @@ func TestAdoptedIsGivenBack(t *testing.T) {
 				t.Fatalf("VM is %s, journal %s", r.GetState(), vm.noted().Phase)
 			}
 			w.agent.exit("") <- 0
-			<-vm.init.done
+			<-vm.owner.init.done
 			if !eventually(func() bool { return vm.is(Stopped) }) {
 				t.Error("the end of init does not end the VM")
 			}
@@ -79,14 +79,14 @@ func TestAdoptedIsAsPatient(t *testing.T) {
 	w.running()
 	_, err := w.machineService().Capture(t.Context(), &machinev1.CaptureRequest{Ref: w.ref(), Repository: "r", Tag: "t", TimeoutMs: 7500})
 	w.must("capture", err)
-	if vm := succeed(t, w); vm.patience(vm.capture) != 7500*time.Millisecond {
-		t.Errorf("patience of %v with an order's timeout of 7.5 s", vm.patience(vm.capture))
+	if vm := succeed(t, w); vm.patience(vm.op.capture) != 7500*time.Millisecond {
+		t.Errorf("patience of %v with an order's timeout of 7.5 s", vm.patience(vm.op.capture))
 	}
 	w = moving(t)
 	_, err = w.send()
 	w.must("send", err)
-	if vm := succeed(t, w); vm.patience(vm.capture) != time.Duration(vm.host.Config.Timeouts.Abort) {
-		t.Errorf("patience of %v in a live move", vm.patience(vm.capture))
+	if vm := succeed(t, w); vm.patience(vm.op.capture) != time.Duration(vm.host.Config.Timeouts.Abort) {
+		t.Errorf("patience of %v in a live move", vm.patience(vm.op.capture))
 	}
 	w = newWorld(t)
 	before := time.Duration(w.host().Config.Timeouts.Operation)
@@ -95,8 +95,8 @@ func TestAdoptedIsAsPatient(t *testing.T) {
 	w.must("capture", err)
 	w.cfg.Timeouts.Operation *= 2 // of those that begin from now on
 	vm := succeed(t, w)
-	if vm.patience(vm.capture) != before {
-		t.Errorf("patience of %v without a timeout, %v before", vm.patience(vm.capture), before)
+	if vm.patience(vm.op.capture) != before {
+		t.Errorf("patience of %v without a timeout, %v before", vm.patience(vm.op.capture), before)
 	}
 	m := &machineService{find: func() (*VM, error) { return vm, nil }}
 	_, err = m.Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
@@ -110,7 +110,7 @@ func TestAdoptedIsAsPatient(t *testing.T) {
 func TestAdoptedIsNotLeftToStandStill(t *testing.T) {
 	w := newWorld(t)
 	vm, m, _ := orphan(t, w, false)
-	if !vm.capture.deadline.Reset(0) {
+	if !vm.op.capture.deadline.Reset(0) {
 		t.Error("no deadline is set")
 	}
 	if !eventually(func() bool { return vm.is(Running) && w.machine.running() }) || vm.noted().Phase != Own {
@@ -120,10 +120,10 @@ func TestAdoptedIsNotLeftToStandStill(t *testing.T) {
 		t.Errorf("a vote that comes late: %v", err)
 	}
 	w = newWorld(t)
-	if vm, _, _ = orphan(t, w, true); vm.capture.deadline.Reset(0) {
+	if vm, _, _ = orphan(t, w, true); vm.op.capture.deadline.Reset(0) {
 		t.Error("a VM that has voted has a deadline")
 	}
-	vm.silent(vm.capture) // one that was about to pass
+	vm.silent(vm.op.capture) // one that was about to pass
 	if !vm.is(Voted) || vm.noted().Phase != Prepared {
 		t.Errorf("it voted: VM is %s, journal %s", vm.state, vm.noted().Phase)
 	}

@@ -168,7 +168,7 @@ func TestCleanUpOfTheLiving(t *testing.T) {
 	wasBound, wasAwait := dyingBound, await
 	t.Cleanup(func() { dyingBound, await = wasBound, wasAwait })
 	w := newWorld(t).running()
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	shim, err := w.process()
 	w.must("start process", err)
 	w.must("name shim", vm.write(func(j *Journal) { j.Shim = shim }))
@@ -193,7 +193,7 @@ func TestCleanUpOfTheLiving(t *testing.T) {
 // A disk that takes no word keeps nobody from freeing what a dead shim has left.
 func TestCleanUpOnAFullDisk(t *testing.T) {
 	w := newWorld(t).running()
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	w.must("forget shim", vm.write(func(j *Journal) { j.Shim = proc.ID{} }))
 	free := w.full()
 	defer free()

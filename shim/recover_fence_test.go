@@ -25,7 +25,7 @@ func deadDestination(t *testing.T, self bool) *world {
 	t.Helper()
 	w := newWorld(t).asleep()
 	w.must("create", w.create())
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	w.must("unserve", vm.unserve())
 	w.must("forget shim", vm.write(func(j *Journal) { j.Shim, j.Self = proc.ID{}, self }))
 	if p := vm.noted().Phase; p != Ready {
@@ -188,7 +188,7 @@ func TestAbortOfAnEndedVM(t *testing.T) {
 	_, err := w.capture()
 	w.must("capture", err)
 	w.must("kill", w.machine.Kill(t.Context()))
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	r, err := w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
 	w.must("abort", err)
 	if j := vm.noted(); r.GetState() != string(Stopped) || j.Phase != Own || j.Operation != "" {
@@ -201,13 +201,13 @@ func TestAbortOfAnEndedVM(t *testing.T) {
 // A VMM that is gone before it was told to run has not run.
 func TestThawOfADeadVMM(t *testing.T) {
 	w := newWorld(t).running()
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	w.must("kill", w.machine.Kill(t.Context()))
-	s := &starting{vm: vm}
+	s := &starting{vm: vm, task: vm.owner}
 	if err := s.thaw(t.Context(), nil); !errdefs.IsAborted(err) || s.ran {
 		t.Errorf("thaw = %v, ran %t", err, s.ran)
 	}
-	<-vm.init.done // the end notes itself in the bundle
+	<-vm.owner.init.done // the end notes itself in the bundle
 }
 
 // An adopted VM ends when its container is gone; one with a shim of its own does not.
@@ -224,7 +224,7 @@ func TestEndIsForTheAdopted(t *testing.T) {
 	}
 	_, err = m.End(t.Context(), &machinev1.EndRequest{})
 	w.must("end", err)
-	<-vm.init.done
+	<-vm.owner.init.done
 	w.must("reclaim", reclaim(t.Context(), vm.host, vm.dir, vm.noted()))
 	w.nothingLeft()
 

@@ -28,7 +28,7 @@ func (vm *VM) outlived(ctx context.Context, generation uint64, reason string) er
 		return unavailable(err)
 	}
 	vm.mu.Lock()
-	j, state, c := vm.journal, vm.state, vm.capture
+	j, state, c := vm.journal, vm.state, vm.op.capture
 	switch op := rec.GetOperation(); {
 	case j.Phase != Own && j.Phase != Sending:
 		err = refuse("it is %s", j.Phase)

@@ -31,13 +31,13 @@ func TestEndOfAnOutlivedVM(t *testing.T) {
 		"another VM's": {func(w *world) { w.records.rec.Owner, w.records.rec.Uid = &nodev1.Owner{Node: "b"}, "other" }, errdefs.IsFailedPrecondition},
 		"settled behind a copy, under a lower number": {func(w *world) {
 			w.records.rec.Owner, w.records.rec.Incarnation = &nodev1.Owner{Node: "b"}, 1_800_000_000
-			vm, _ := w.service.the()
+			vm, _ := w.service.current()
 			w.must("claim", vm.write(func(j *Journal) { j.Generation += 2 }))
 		}, nil},
 		"nobody can say whose it is": {func(w *world) { w.records.rec.Owner, w.records.rec.Rivals = &nodev1.Owner{Node: "b"}, true }, errdefs.IsFailedPrecondition},
 		"late order": {func(w *world) {
 			w.records.rec.Owner = &nodev1.Owner{Node: "b"}
-			vm, _ := w.service.the()
+			vm, _ := w.service.current()
 			w.must("claim", vm.write(func(j *Journal) { j.Generation += 2 }))
 		}, errdefs.IsFailedPrecondition},
 	} {
@@ -47,7 +47,7 @@ func TestEndOfAnOutlivedVM(t *testing.T) {
 			w.records.rec.Generation++
 			_, err := w.machineService().End(t.Context(), &machinev1.EndRequest{Generation: w.records.rec.GetGeneration(), Reason: "node b owns it"})
 			err = errgrpc.ToNative(err)
-			vm, _ := w.service.the()
+			vm, _ := w.service.current()
 			if tt.refused != nil {
 				if !tt.refused(err) || vm.is(Stopped) {
 					t.Errorf("end = %v, VM is %s", err, vm.state)
@@ -55,7 +55,7 @@ func TestEndOfAnOutlivedVM(t *testing.T) {
 				return
 			}
 			w.must("end", err)
-			<-vm.init.done
+			<-vm.owner.init.done
 			if !vm.is(Stopped) {
 				t.Errorf("VM is %s", vm.state)
 			}

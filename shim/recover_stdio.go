@@ -8,12 +8,13 @@ import (
 
 // openLeft is open for the task of a VM that runs on under a successor: its client may have gone
 // with it, and taken its fifos along.
-func (vm *VM) openLeft() *streams {
-	st, err := openLeft(vm.namespace, vm.id, vm.init.stdio, vm.logOf(vm.init.stdio))
+func (t *Task) openLeft() *streams {
+	vm := t.vm
+	st, err := openLeft(vm.namespace, vm.id, t.init.stdio, t.logOf(t.init.stdio))
 	if err != nil {
 		vm.log.Warn("stdio of the adopted task is gone: what it writes there goes nowhere", "error", err)
 	}
-	vm.freeLogger(st)
+	t.freeLogger(st)
 	return st
 }
 

@@ -15,7 +15,7 @@ import (
 func (vm *VM) taken(bytes int) bool {
 	return eventually(func() bool {
 		vm.mu.Lock()
-		p := vm.init.pumps
+		p := vm.owner.init.pumps
 		vm.mu.Unlock()
 		return p != nil && p.load(&p.offsets.Stdout) == uint64(bytes) && p.load(&p.offsets.Stderr) == uint64(bytes)
 	})
@@ -40,12 +40,12 @@ func TestAdoptedWithoutAClient(t *testing.T) {
 		w.agent.says("")
 		vm, m, _ := orphan(t, w, true)
 		dir := t.TempDir()
-		vm.init.stdio = Stdio{Stdout: filepath.Join(dir, "out"), Stderr: filepath.Join(dir, "err")}
+		vm.owner.init.stdio = Stdio{Stdout: filepath.Join(dir, "out"), Stderr: filepath.Join(dir, "err")}
 		_, err := m.Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
 		w.must("abort", err)
 		w.agent.says(text)
 		if !vm.taken(len(text)) {
-			t.Errorf("the guest's output stands at %+v", vm.init.pumps.stop())
+			t.Errorf("the guest's output stands at %+v", vm.owner.init.pumps.stop())
 		}
 	})
 	t.Run("woken", func(t *testing.T) {
@@ -59,7 +59,7 @@ func TestAdoptedWithoutAClient(t *testing.T) {
 		next.wakeOn(t.Context())
 		w.agent.says(text)
 		if !next.taken(len(text)) {
-			t.Errorf("the guest's output stands at %+v", next.init.pumps.stop())
+			t.Errorf("the guest's output stands at %+v", next.owner.init.pumps.stop())
 		}
 	})
 }
@@ -76,7 +76,7 @@ func TestAdoptedWhoseClientLeaves(t *testing.T) {
 		clients = append(clients, f)
 	}
 	vm, m, _ := orphan(t, w, true)
-	vm.init.stdio = stdio
+	vm.owner.init.stdio = stdio
 	_, err := m.Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
 	w.must("abort", err)
 	for _, f := range clients {
@@ -85,7 +85,7 @@ func TestAdoptedWhoseClientLeaves(t *testing.T) {
 	text := string(make([]byte, 1<<20))
 	w.agent.says(text)
 	if !vm.taken(len(text)) {
-		t.Errorf("the guest's output stands at %+v", vm.init.pumps.stop())
+		t.Errorf("the guest's output stands at %+v", vm.owner.init.pumps.stop())
 	}
 }
 
@@ -102,7 +102,7 @@ func TestLoggerOfAnAdoptedVM(t *testing.T) {
 	// Where it is born is the kernel's business, which this is not.
 	script := "#!/bin/sh\necho $$ >" + task + "/cgroup.procs\nexec 5>&-\nexec cat <&3 >" + dir + "/log\n"
 	w.must("write logger", os.WriteFile(logger, []byte(script), 0o700))
-	vm.init.stdio = Stdio{Stdout: "binary://" + logger}
+	vm.owner.init.stdio = Stdio{Stdout: "binary://" + logger}
 	w.must("name cgroup", vm.write(func(j *Journal) { j.Cgroup = []string{task} }))
 	_, err := m.Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
 	w.must("abort", err)
@@ -110,7 +110,7 @@ func TestLoggerOfAnAdoptedVM(t *testing.T) {
 	if !eventually(func() bool { got, _ := os.ReadFile(filepath.Join(dir, "log")); return string(got) == "logged" }) {
 		t.Error("the logger has nothing")
 	}
-	pid := strconv.Itoa(vm.init.pumps.streams.logger)
+	pid := strconv.Itoa(vm.owner.init.pumps.streams.logger)
 	if got := content(t, filepath.Join(root, "cgroup.procs")); got != pid {
 		t.Errorf("the logger, %s, is in the task's cgroup still: %q left", pid, got)
 	}

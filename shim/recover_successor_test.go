@@ -62,7 +62,7 @@ func TestTheSuccessorDies(t *testing.T) {
 			t.Fatalf("VM is %s", next.state)
 		}
 		w.agent.exit("") <- 0
-		<-next.init.done
+		<-next.owner.init.done
 	})
 	t.Run("died", func(t *testing.T) {
 		w, vm := given(t)
@@ -87,7 +87,7 @@ func TestTheSuccessorDies(t *testing.T) {
 // was given counts all the same.
 func TestAdoptAfterAReboot(t *testing.T) {
 	w := newWorld(t).running()
-	old, _ := w.service.the()
+	old, _ := w.service.current()
 	r, err := w.capture()
 	w.must("capture", err)
 	_, err = w.machineService().Vote(t.Context(), &machinev1.VoteRequest{Ref: w.ref()})

@@ -95,7 +95,7 @@ func (h hears) WithAttrs([]slog.Attr) slog.Handler { return h }
 // there are some, and runs on.
 func TestThawWithoutDescriptors(t *testing.T) {
 	w := newWorld(t).running()
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	_, err := w.capture()
 	w.must("capture", err)
 	var restore func()
@@ -242,7 +242,7 @@ func lives(id proc.ID) bool {
 // A VM whose RAM cannot be looked at is not captured and not offered, and runs on.
 func TestCaptureWhereRAMCannotBeLookedAt(t *testing.T) {
 	w := newWorld(t).running()
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	dir := w.cfg.RAMDir
 	vm.host.Config.RAMDir = filepath.Join(t.TempDir(), "gone")
 	_, err := w.capture()
@@ -261,9 +261,9 @@ func TestCaptureWhereRAMCannotBeLookedAt(t *testing.T) {
 // Figures that cannot be read, and those of a guest that has never answered, are Unavailable and not 0.
 func TestStatsThatAreNotKnown(t *testing.T) {
 	w := newWorld(t).running()
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	stats := func() error {
-		_, err := vm.metrics(t.Context())
+		_, err := vm.owner.metrics(t.Context())
 		return err
 	}
 	w.must("stats", stats())
@@ -275,7 +275,7 @@ func TestStatsThatAreNotKnown(t *testing.T) {
 	}
 	vm.mu.Lock()
 	agent := vm.agent
-	vm.agent, vm.stats = nil, nil
+	vm.agent, vm.owner.stats.last = nil, nil
 	vm.mu.Unlock()
 	err = stats()
 	vm.mu.Lock()

@@ -39,7 +39,7 @@ func (vm *VM) takeOver(ctx context.Context, j *Journal) error {
 	if err != nil {
 		return err
 	}
-	vm.restored, vm.state = true, Starting
+	vm.origin.restored, vm.state, vm.owner.state = true, Starting, TaskStarting
 	vm.fillAgain() // QEMU itself may wait for a page, and answers nobody before it has it
 	vm.machine, err = driver.Adopt(bound, *j.Process)
 	return err
@@ -55,15 +55,15 @@ func (vm *VM) wakeOn(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s := &starting{
-		vm: vm, abort: cancel, detach: func() bool { return true },
+		vm: vm, task: vm.owner, abort: cancel, detach: func() bool { return true },
 		readdress: j.Readdressed, plugs: j.Unplugged, ran: true, opened: j.Generation - 1,
 	}
 	s.late = time.AfterFunc(time.Duration(vm.host.Config.Timeouts.Boot), s.patient(cancel))
 	defer s.release()
 	vm.mu.Lock()
-	vm.abortStart, vm.startOver = cancel, make(chan struct{})
+	s.task.abortStart, s.task.startOver = cancel, make(chan struct{})
 	vm.mu.Unlock()
-	defer close(vm.startOver)
+	defer close(s.task.startOver)
 	begun := time.Now()
 	err := steps.Run(ctx, new(steps.Undo), undoBound, s.again())
 	vm.observe(time.Since(begun), err != nil, s.address)
@@ -100,7 +100,7 @@ func (s *starting) again() []steps.Step {
 
 // reopen is open for a task whose client may have gone with it.
 func (s *starting) reopen(context.Context, *steps.Undo) error {
-	s.streams = s.vm.openLeft()
+	s.streams = s.task.openLeft()
 	s.offer()
 	return nil
 }
@@ -117,7 +117,7 @@ func (s *starting) goesOn(ctx context.Context) {
 		})
 	}
 	var noted error
-	if vm.restored {
+	if vm.origin.restored {
 		noted = awake(ctx)
 	}
 	vm.flow()

@@ -48,7 +48,7 @@ func (w *world) halfAwake(n int) (old *VM, at string) {
 	w.at("commit", func() error { w.doom(n + 1); return nil })
 	at = w.dies(0, func() { _ = w.start() })
 	w.at("commit", nil)
-	old, _ = w.service.the()
+	old, _ = w.service.current()
 	return old, at
 }
 
@@ -103,7 +103,7 @@ func TestShimDiesInAWake(t *testing.T) {
 					t.Errorf("%s: the successor answers %v, %v", at, q, err)
 				}
 				w.agent.exit("") <- 0
-				<-next.init.done
+				<-next.owner.init.done
 			}
 		})
 	}

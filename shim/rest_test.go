@@ -99,10 +99,10 @@ func TestEndOfAnUnreadExec(t *testing.T) {
 	client, err := os.OpenFile(fifo, os.O_RDONLY, 0)
 	w.must("open fifo", err)
 	defer client.Close()
-	vm, err := w.service.the()
+	vm, err := w.service.current()
 	w.must("find VM", err)
 	vm.mu.Lock()
-	p := vm.execs["unread"]
+	p := vm.owner.execs["unread"]
 	vm.mu.Unlock()
 	w.agent.exit(p.guest) <- 9
 	if !eventually(func() bool { return p.pumps.reported() != nil }) {

@@ -184,7 +184,7 @@ func TestWorkerDiesBehindAFill(t *testing.T) {
 	w, come := lazily(t)
 	w.store.spent = true
 	w.running()
-	vm, err := w.service.the()
+	vm, err := w.service.current()
 	w.must("find", err)
 	f := vm.filling()
 	come()
@@ -237,7 +237,7 @@ func TestLazyRestoreFailsAtEachCall(t *testing.T) {
 		w.must("create", w.create())
 	}
 	failEach(t, prepare, (*world).start, func(t *testing.T, w *world, name string) {
-		if vm, err := w.service.the(); err != nil || vm.is(Running) {
+		if vm, err := w.service.current(); err != nil || vm.is(Running) {
 			return // closing the operation failed: the VM runs, the record is committed
 		}
 		ran := w.records.phase == nodev1.Phase_PHASE_LOST_AT_DEST
@@ -279,7 +279,7 @@ func TestShimDiesInALazyWake(t *testing.T) {
 			t.Errorf("%s: RAM is never whole", at)
 		}
 		w.agent.exit("") <- 0
-		<-next.init.done
+		<-next.owner.init.done
 	}
 }
 
@@ -288,14 +288,14 @@ func TestShimDiesInALazyWake(t *testing.T) {
 func TestKillOfAVMThatWaits(t *testing.T) {
 	w, _ := lazily(t)
 	w.running()
-	vm, err := w.service.the()
+	vm, err := w.service.current()
 	w.must("find", err)
 	f := vm.filling()
 	var asked atomic.Bool // who cleans up behind the VMM kills it once more
 	w.machine.mu.Lock()
 	w.machine.dies = func() { asked.Store(!f.lacks()) }
 	w.machine.mu.Unlock()
-	vm.end(t.Context(), killed, vm.resumed)
+	vm.end(t.Context(), killed, vm.origin.resumed)
 	if !asked.Load() {
 		t.Error("the VMM was killed while pages were brought, or not at all")
 	}
@@ -321,8 +321,8 @@ func TestSilentGuestOfALazyWake(t *testing.T) {
 func TestBoundOfALazyWake(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Timeouts.Boot = config.Duration(time.Millisecond)
-	vm := &VM{host: w.host(), life: t.Context(), fills: &filling{here: make(chan struct{}), over: make(chan struct{})}}
-	s := &starting{vm: vm}
+	vm := &VM{host: w.host(), life: t.Context(), postcopy: postcopy{fill: &filling{here: make(chan struct{}), over: make(chan struct{})}}}
+	s := &starting{vm: vm, task: vm.owner}
 	aborted := make(chan time.Time)
 	go s.patient(func() { aborted <- time.Now() })()
 	select {
@@ -333,7 +333,7 @@ func TestBoundOfALazyWake(t *testing.T) {
 	const more = 200 * time.Millisecond
 	begun := time.Now()
 	s.extend(more)
-	close(vm.fills.here)
+	close(vm.postcopy.fill.here)
 	select {
 	case at := <-aborted:
 		if at.Sub(begun) < more {

@@ -138,6 +138,6 @@ func TestSuccessorKeepsTheMode(t *testing.T) {
 			t.Errorf("%s: RAM is never whole", mode)
 		}
 		w.agent.exit("") <- 0
-		<-next.init.done
+		<-next.owner.init.done
 	}
 }

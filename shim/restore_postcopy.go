@@ -25,6 +25,12 @@ var (
 // emptyBound is how long the end of a VM waits for that of its fill.
 const emptyBound = 5 * time.Second
 
+// postcopy is RAM that comes while the VM runs; the VM's lock guards fill.
+type postcopy struct {
+	fill    *filling   // nil: RAM is whole
+	halting sync.Mutex // held while the VM is halted, or goes on, as long as its RAM comes
+}
+
 // filling is RAM that comes while the VM runs.
 type filling struct {
 	Filling
@@ -45,7 +51,7 @@ type filling struct {
 func (vm *VM) filling() *filling {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	return vm.fills
+	return vm.postcopy.fill
 }
 
 // lacks reports whether pages are still to come.
@@ -96,7 +102,7 @@ func (vm *VM) fillOn() *filling {
 		calm: make(chan time.Time, 1), total: vm.spec().Memory,
 	}
 	vm.mu.Lock()
-	vm.fills = f
+	vm.postcopy.fill = f
 	vm.mu.Unlock()
 	go func() { // of the process: an adopted VM has no other word of it yet
 		if f.await(ctx) == nil && vm.vmmEnds(ctx) {
@@ -108,7 +114,7 @@ func (vm *VM) fillOn() *filling {
 		defer cancel()
 		if vm.fill(ctx, f) {
 			vm.mu.Lock()
-			vm.fills = nil
+			vm.postcopy.fill = nil
 			vm.mu.Unlock()
 		}
 	}()
@@ -211,7 +217,7 @@ func (vm *VM) missing(ctx context.Context, f *filling, ram *os.File) (*worker.Wa
 func (vm *VM) whole(ctx context.Context, f *filling, ram *os.File) error {
 	f.came.Do(func() { close(f.here) }) // a Start that still waits does so for its guest
 	vm.mu.Lock()
-	started := vm.startOver
+	started := vm.owner.startOver
 	vm.mu.Unlock()
 	if started != nil { // else the shim of that one died
 		select {
@@ -233,8 +239,8 @@ func (vm *VM) whole(ctx context.Context, f *filling, ram *os.File) error {
 // wholeOnce writes first that the notes of what was written do not count: a shim that dies in the
 // pause leaves none that can be trusted.
 func (vm *VM) wholeOnce(ctx context.Context, ram *os.File) error {
-	vm.halting.Lock()
-	defer vm.halting.Unlock()
+	vm.postcopy.halting.Lock()
+	defer vm.postcopy.halting.Unlock()
 	vm.mu.Lock()
 	state, machine := vm.state, vm.machine
 	vm.mu.Unlock()
@@ -289,8 +295,8 @@ func (vm *VM) halts() (over func()) {
 	if vm.filling() == nil {
 		return func() {}
 	}
-	vm.halting.Lock()
-	return vm.halting.Unlock
+	vm.postcopy.halting.Lock()
+	return vm.postcopy.halting.Unlock
 }
 
 // filled waits until RAM is whole: half of it is no VM.

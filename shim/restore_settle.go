@@ -22,7 +22,7 @@ var (
 )
 
 func (s *starting) leaveAlone(ctx context.Context, _ *steps.Undo) error {
-	if s.vm.arrival != nil {
+	if s.vm.origin.arrival != nil {
 		retry.Sleep(ctx, undisturbed)
 	}
 	if f := s.vm.filling(); f != nil {

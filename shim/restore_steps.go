@@ -106,10 +106,10 @@ func (s *starting) prove(ctx context.Context, _ *steps.Undo) error {
 // hostFiles are those of the bundle that say where the guest is. A successor has no
 // bundle: its guest keeps those that it has.
 func (vm *VM) hostFiles() bundle.Copies {
-	if vm.bundle == nil {
+	if vm.owner.bundle == nil {
 		return nil
 	}
-	return vm.bundle.Copies.Only("/etc/hosts", "/etc/resolv.conf", "/etc/hostname")
+	return vm.owner.bundle.Copies.Only("/etc/hosts", "/etc/resolv.conf", "/etc/hostname")
 }
 
 // settle takes up what the VM was about when it went to sleep. Where that was stays in the
@@ -117,14 +117,14 @@ func (vm *VM) hostFiles() bundle.Copies {
 func (s *starting) settle(ctx context.Context) error {
 	vm, j := s.vm, s.vm.noted()
 	if s.readdress && !s.plugs {
-		if err := vm.nics.Up(ctx); err != nil {
+		if err := vm.nic.attached.Up(ctx); err != nil {
 			return err
 		}
 	}
 	vm.mu.Lock()
-	vm.init.started, vm.init.pumps = true, newPumps("", s.streams, j.Resume.Init)
+	s.task.init.started, s.task.init.pumps = true, newPumps("", s.streams, j.Resume.Init)
 	vm.mu.Unlock()
-	if vm.nics != nil && !s.plugs && !s.announced {
+	if vm.nic.attached != nil && !s.plugs && !s.announced {
 		go vm.announce()
 	}
 	var err error
@@ -153,7 +153,7 @@ func (vm *VM) announce() {
 	ctx, cancel := context.WithTimeout(vm.life, announceBound)
 	defer cancel()
 	vm.mu.Lock()
-	nics := vm.nics
+	nics := vm.nic.attached
 	vm.mu.Unlock()
 	if nics == nil {
 		return // taken back already
@@ -173,7 +173,7 @@ func (s *starting) giveUp(ctx context.Context, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
 	defer cancel()
 	var err error
-	if vm.restored && vm.machine != nil {
+	if vm.origin.restored && vm.machine != nil {
 		err = vm.machine.Kill(ctx)
 	}
 	err = errors.Join(err, s.answer(ctx, cause.Error()))
@@ -183,7 +183,7 @@ func (s *starting) giveUp(ctx context.Context, cause error) error {
 
 func (s *starting) answer(ctx context.Context, reason string) error {
 	vm := s.vm
-	if !vm.restored {
+	if !vm.origin.restored {
 		return nil
 	}
 	if !s.ran { // this attempt never runs here, whatever is lost

@@ -25,7 +25,7 @@ func (vm *VM) silent(c *capture) {
 		return
 	}
 	vm.log.Warn("the operation's controller is silent: thaw", "operation", c.ref.GetOperation())
-	vm.past.add(c.ref)
+	vm.op.past.add(c.ref)
 	if err := vm.abort(c, Captured); err != nil {
 		vm.log.Warn("thaw", "error", err)
 	}
@@ -40,7 +40,7 @@ func (vm *VM) abort(c *capture, allowed ...State) error {
 	from := vm.state
 	var err error
 	switch {
-	case vm.capture != c: // aborted before
+	case vm.op.capture != c: // aborted before
 		vm.mu.Unlock()
 		return nil
 	case slices.Contains(allowed, from):
@@ -92,7 +92,7 @@ func (c *capture) giveBack(j *Journal) {
 func (vm *VM) drop() {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	vm.capture = nil
+	vm.op.capture = nil
 }
 
 // thawSource takes the VM from Aborting to Running. The record says OWN first: a crash
@@ -139,9 +139,9 @@ func (vm *VM) thawed(ctx context.Context, c *capture, noted, up error) error {
 	if err := vm.restoreNICs(ctx); err != nil {
 		vm.log.Error("plug NICs in again; it is tried while the VM runs", "error", err)
 	}
-	vm.progress.clear()
+	vm.op.progress.clear()
 	vm.mu.Lock()
-	vm.capture = nil
+	vm.op.capture = nil
 	next := Running
 	if c.req.GetPaused() {
 		next = Paused
@@ -150,7 +150,7 @@ func (vm *VM) thawed(ctx context.Context, c *capture, noted, up error) error {
 	vm.mu.Unlock()
 	vm.flow()
 	vm.mend("write journal", noted, vm.noteThaw(c))
-	vm.mend("set links up", up, func(ctx context.Context) error { return vm.nics.Up(ctx) })
+	vm.mend("set links up", up, func(ctx context.Context) error { return vm.nic.attached.Up(ctx) })
 	vm.mend("meet guest", met, vm.meetAgain)
 	go vm.slim()
 	return err
@@ -162,8 +162,8 @@ func (vm *VM) wakeMachine(ctx context.Context) (up, err error) {
 	if err := vm.vmmID().Continue(); err != nil {
 		return nil, err
 	}
-	if vm.nics != nil {
-		up = vm.nics.Up(ctx)
+	if vm.nic.attached != nil {
+		up = vm.nic.attached.Up(ctx)
 	}
 	err = vm.machine.Resume(ctx)
 	vm.stoodStill()
@@ -209,7 +209,7 @@ func (vm *VM) mend(what string, err error, again func(context.Context) error) {
 	if ctx == nil || ctx.Err() != nil {
 		return
 	}
-	vm.watchers.Go(func() {
+	vm.traffic.watchers.Go(func() {
 		for retry.Sleep(ctx, mendPause); ctx.Err() == nil; retry.Sleep(ctx, mendPause) {
 			if err := again(ctx); err == nil {
 				vm.log.Info("thaw: done", "what", what)
@@ -239,8 +239,10 @@ func (vm *VM) meetAgain(ctx context.Context) error {
 	}
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	if ctx.Err() == nil && vm.init.started {
-		vm.flowOne(vm.init)
+	for _, t := range vm.tasks {
+		if ctx.Err() == nil && t.init.started {
+			t.flowOne(t.init)
+		}
 	}
 	return nil
 }

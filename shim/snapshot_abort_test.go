@@ -26,11 +26,11 @@ func TestThawOnAFullDisk(t *testing.T) {
 	}{
 		"aborted": {thaw: abort, stays: Running},
 		"voted":   {vote: true, thaw: abort, stays: Voted},
-		"silence": {thaw: func(w *world) error { vm, _ := w.service.the(); vm.silent(vm.capture); return errFake }, stays: Captured},
+		"silence": {thaw: func(w *world) error { vm, _ := w.service.current(); vm.silent(vm.op.capture); return errFake }, stays: Captured},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t).running()
-			vm, _ := w.service.the()
+			vm, _ := w.service.current()
 			_, err := w.capture()
 			w.must("capture", err)
 			if c.vote {
@@ -67,7 +67,7 @@ func TestThawMends(t *testing.T) {
 		w.at("link up", func() error { return errFake })
 		_, err = w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
 		w.must("abort", err)
-		vm, _ := w.service.the()
+		vm, _ := w.service.current()
 		up := make(chan struct{})
 		w.at("link up", sync.OnceValue(func() error { close(up); return nil }))
 		<-up
@@ -86,7 +86,7 @@ func TestThawMends(t *testing.T) {
 		}
 		w.at("processes", nil)
 		w.agent.exit("") <- 0
-		<-vm.init.done
+		<-vm.owner.init.done
 	})
 }
 
@@ -96,7 +96,7 @@ func TestVMMDiesAfterTheCapture(t *testing.T) {
 	for name, vote := range map[string]bool{"captured": false, "voted": true} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t).running()
-			vm, _ := w.service.the()
+			vm, _ := w.service.current()
 			r, err := w.capture()
 			w.must("capture", err)
 			m := w.machineService()
@@ -119,7 +119,7 @@ func TestVMMDiesAfterTheCapture(t *testing.T) {
 			if err != nil || v.GetDigest() != r.GetDigest() {
 				t.Fatalf("vote = %v, %v", v, err)
 			}
-			vm.silent(vm.capture)
+			vm.silent(vm.op.capture)
 			if j, _ := loadJournal(vm.dir); j.Phase != Prepared {
 				t.Fatalf("journal is %s", j.Phase)
 			}
@@ -137,7 +137,7 @@ func TestVMMDiesAfterTheCapture(t *testing.T) {
 // Shim and VMM die after the snapshot is complete: the successor votes for it.
 func TestAdoptVotesForADeadVMM(t *testing.T) {
 	w := newWorld(t).running()
-	old, _ := w.service.the()
+	old, _ := w.service.current()
 	r, err := w.capture()
 	w.must("capture", err)
 	w.must("forget", old.write(func(j *Journal) { j.Shim = proc.ID{} }))
@@ -158,7 +158,7 @@ func TestAdoptVotesForADeadVMM(t *testing.T) {
 func TestNoVoteWithoutASnapshot(t *testing.T) {
 	w := newWorld(t)
 	vm, m, _ := orphan(t, w, false)
-	vm.capture.digest = ""
+	vm.op.capture.digest = ""
 	if _, err := m.Vote(t.Context(), &machinev1.VoteRequest{Ref: w.ref()}); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
 		t.Errorf("vote = %v", err)
 	}

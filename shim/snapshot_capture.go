@@ -69,23 +69,23 @@ func (vm *VM) hold(next *capture) (*capture, bool, error) {
 	if c.req.GetCheckpoint() { // what is left when the VM goes on ends as well
 		c.ctx, c.cancel = context.WithTimeout(vm.life, bound)
 	}
-	vm.capture, vm.upload = c, nil
+	vm.op.capture, vm.op.upload = c, nil
 	return c, true, nil
 }
 
 // mayHold answers the hold that the operation of next has already, or nil where it may have
 // one. vm.mu is held.
 func (vm *VM) mayHold(next *capture) (*capture, error) {
-	if c := vm.upload; c != nil && sameRef(c.ref, next.ref) {
+	if c := vm.op.upload; c != nil && sameRef(c.ref, next.ref) {
 		return c, nil
 	}
-	if c := vm.capture; c != nil && (vm.frozen() || vm.state == Stopped) {
+	if c := vm.op.capture; c != nil && (vm.frozen() || vm.state == Stopped) {
 		if sameRef(c.ref, next.ref) && (c.send == nil) == (next.send == nil) {
 			return c, nil
 		}
 		return nil, fmt.Errorf("capture VM %s: operation %s holds it: %w", vm.id, c.ref.GetOperation(), errdefs.ErrFailedPrecondition)
 	}
-	if vm.fills != nil {
+	if vm.postcopy.fill != nil {
 		return nil, fmt.Errorf("capture VM %s: its RAM still comes: %w", vm.id, errUnderWay)
 	}
 	if err := vm.capturable(next.ref, next.req, next.endExecs || next.execs); err != nil {
@@ -112,29 +112,43 @@ func (vm *VM) capturable(ref *machinev1.Ref, req *machinev1.CaptureRequest, exec
 	switch {
 	case ref.GetOperation() == "":
 		return fmt.Errorf("an operation is needed: %w", errdefs.ErrInvalidArgument)
-	case vm.past.has(ref):
+	case vm.op.past.has(ref):
 		return fmt.Errorf("attempt %d of operation %s is over: %w", ref.GetAttempt(), ref.GetOperation(), errdefs.ErrAborted)
 	case vm.state != Running && !req.GetPaused():
 		return fmt.Errorf("it is %s, not running%s: %w", vm.state, remedy[vm.state], vm.passing())
-	case vm.calls > 0:
+	case vm.op.calls > 0:
 		return fmt.Errorf("a call of containerd changes it: %w", errUnderWay)
-	case len(vm.renounced) > 0:
-		return fmt.Errorf("the start of exec %s was given up, and the guest has yet to end it%s: %w", vm.renounced[0].id, remedy[vm.state], errUnderWay)
-	case vm.init.exited || !vm.init.started:
-		return fmt.Errorf("it has no init: %w", errdefs.ErrFailedPrecondition)
+	}
+	for _, t := range vm.tasks {
+		if err := t.capturable(); err != nil {
+			return err
+		}
+	}
+	switch {
 	case vm.host.Records != nil && ref.GetGeneration() != vm.journal.Generation:
 		return fmt.Errorf("generation %d is stale, the VM runs under %d: %w", ref.GetGeneration(), vm.journal.Generation, errdefs.ErrFailedPrecondition)
 	}
 	if err := vm.checkpointable(req.GetPaused()); err != nil {
 		return err
 	}
-	for id, p := range vm.execs {
+	for _, p := range vm.execs() {
 		if p.starting != nil || !p.started && !p.exited && !req.GetCheckpoint() {
-			return fmt.Errorf("exec %s is being created: %w", id, errUnderWay)
+			return fmt.Errorf("exec %s is being created: %w", p.id, errUnderWay)
 		}
 		if !p.exited && !execs && !req.GetCheckpoint() {
-			return fmt.Errorf("exec %s runs: end it, or have execs ended (--end-execs): %w", id, errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("exec %s runs: end it, or have execs ended (--end-execs): %w", p.id, errdefs.ErrFailedPrecondition)
 		}
+	}
+	return nil
+}
+
+// capturable names what of one task is in the way of an operation; vm.mu is held.
+func (t *Task) capturable() error {
+	switch {
+	case len(t.renounced) > 0:
+		return fmt.Errorf("the start of exec %s was given up, and the guest has yet to end it%s: %w", t.renounced[0].id, remedy[t.vm.state], errUnderWay)
+	case t.init.exited || !t.init.started:
+		return fmt.Errorf("it has no init: %w", errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }
@@ -150,7 +164,7 @@ func (vm *VM) work(c *capture) {
 	if err != nil {
 		err = fmt.Errorf("capture VM %s: %w", vm.id, vm.why(c, err))
 		vm.log.Error("capture", "error", err)
-		vm.cutShort.Store(errors.Is(err, errEarly)) // before its hold is gone
+		vm.op.cutShort.Store(errors.Is(err, errEarly)) // before its hold is gone
 		if e := vm.enterFrom(Capturing, Aborting); e == nil {
 			err = errors.Join(err, vm.thawSource(c, Capturing, true))
 		} else if vm.is(Stopped) {
@@ -162,7 +176,7 @@ func (vm *VM) work(c *capture) {
 	}
 	c.digest = digest
 	if c.req.GetCheckpoint() {
-		vm.progress.clear()
+		vm.op.progress.clear()
 		vm.hears(digest)
 		return
 	}
@@ -313,7 +327,7 @@ func (vm *VM) push(c *capture, s *standing, out *machinev1.CaptureResponse) (sna
 	defer cancel(nil)
 	go s.watch(ctx, cancel)
 	return vm.host.Snapshots(j.Cgroup).Push(ctx, job, func(p worker.Progress) {
-		vm.progress.note(p)
+		vm.op.progress.note(p)
 		if !p.Captured.IsZero() && c.req.GetCheckpoint() {
 			vm.goOn(c)
 		}

@@ -75,7 +75,7 @@ func (vm *VM) keepTable(stands bool) {
 // left of the work needs the VM no more, and is called an upload.
 func (vm *VM) goOn(c *capture) {
 	vm.mu.Lock()
-	vm.upload, c.gone = c, time.Now()
+	vm.op.upload, c.gone = c, time.Now()
 	vm.mu.Unlock()
 	c.deadline.Stop()
 	if err := vm.enterFrom(Capturing, Aborting); err != nil {
@@ -119,11 +119,11 @@ func (vm *VM) uploading(c *capture) bool {
 // checkpointable is the part of the preflight that only a checkpoint has; vm.mu is held.
 func (vm *VM) checkpointable(paused bool) error {
 	switch {
-	case vm.upload != nil && vm.uploading(vm.upload):
-		return fmt.Errorf("the checkpoint of operation %s is still being sent: %w", vm.upload.ref.GetOperation(), errdefs.ErrFailedPrecondition)
+	case vm.op.upload != nil && vm.uploading(vm.op.upload):
+		return fmt.Errorf("the checkpoint of operation %s is still being sent: %w", vm.op.upload.ref.GetOperation(), errdefs.ErrFailedPrecondition)
 	case paused && vm.state != Paused:
 		return fmt.Errorf("it is %s, not paused: %w", vm.state, errdefs.ErrFailedPrecondition)
-	case paused && vm.journal.Spec.Recycles() && vm.nics != nil:
+	case paused && vm.journal.Spec.Recycles() && vm.nic.attached != nil:
 		return fmt.Errorf("it sleeps without its NICs, which a paused guest cannot let go: use godwit checkpoint while it runs: %w", errdefs.ErrFailedPrecondition)
 	}
 	if probe, _ := vm.journal.Spec.Ready(); paused && probe != nil {

@@ -24,9 +24,9 @@ func (w *world) checkpoint(paused bool) (*machinev1.CaptureResponse, error) {
 // goesOn wants a VM that nobody holds.
 func (w *world) goesOn(what string) {
 	w.t.Helper()
-	vm, err := w.service.the()
+	vm, err := w.service.current()
 	w.must("find", err)
-	if !vm.is(Running) || !w.machine.running() || vm.noted().Phase != Own || vm.capture != nil {
+	if !vm.is(Running) || !w.machine.running() || vm.noted().Phase != Own || vm.op.capture != nil {
 		w.t.Fatalf("%s: VM is %s, journal %s, VMM runs %v", what, vm.state, vm.noted().Phase, w.machine.running())
 	}
 }
@@ -36,11 +36,11 @@ func (w *world) goesOn(what string) {
 func TestCheckpoint(t *testing.T) {
 	w := newWorld(t).running()
 	w.store.late = make(chan struct{})
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	done := make(chan error, 1)
 	var r *machinev1.CaptureResponse
 	go func() { var err error; r, err = w.checkpoint(false); done <- err }()
-	if !eventually(func() bool { vm.mu.Lock(); defer vm.mu.Unlock(); return vm.upload != nil && vm.state == Running }) {
+	if !eventually(func() bool { vm.mu.Lock(); defer vm.mu.Unlock(); return vm.op.upload != nil && vm.state == Running }) {
 		t.Fatal("the VM does not go on while its checkpoint is sent")
 	}
 	w.goesOn("while the checkpoint is sent")
@@ -83,7 +83,7 @@ func TestCheckpoint(t *testing.T) {
 // to some VM. A successor removes what a build before has left there.
 func TestTablesTakeNoRAM(t *testing.T) {
 	w := newWorld(t).running()
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	j := vm.noted()
 	for _, path := range []string{tableFile(j), nextFile(j), finishedFile(j)} {
 		if strings.HasPrefix(path, w.cfg.RAMDir) || !strings.HasPrefix(path, w.cfg.RunDir) {
@@ -105,11 +105,11 @@ func TestTablesTakeNoRAM(t *testing.T) {
 func TestCheckpointFailsAtEachCall(t *testing.T) {
 	take := func(w *world) error { _, err := w.checkpoint(false); return err }
 	failEach(t, func(w *world) { w.running() }, take, func(t *testing.T, w *world, name string) {
-		if vm, err := w.service.the(); name == "resume" && err == nil && vm.is(Stopped) {
+		if vm, err := w.service.current(); name == "resume" && err == nil && vm.is(Stopped) {
 			return // a VM that cannot be resumed is in an unknown state and ends; its checkpoint may stand
 		}
 		w.goesOn(name + " failed")
-		vm, _ := w.service.the()
+		vm, _ := w.service.current()
 		if _, err := os.Stat(nextFile(vm.noted())); err == nil {
 			t.Error("a page table is left over")
 		}
@@ -138,11 +138,11 @@ func TestCheckpointIsCancelled(t *testing.T) {
 			*at(w) = make(chan struct{})
 			done := make(chan error, 1)
 			go func() { _, err := w.checkpoint(false); done <- err }()
-			vm, _ := w.service.the()
+			vm, _ := w.service.current()
 			if !eventually(func() bool {
 				vm.mu.Lock()
 				defer vm.mu.Unlock()
-				return vm.capture != nil && vm.journal.Phase == Sending || vm.upload != nil
+				return vm.op.capture != nil && vm.journal.Phase == Sending || vm.op.upload != nil
 			}) {
 				t.Fatal("it does not begin")
 			}
@@ -163,8 +163,8 @@ func TestCheckpointOutlivesItsVM(t *testing.T) {
 	w.store.late = make(chan struct{})
 	done := make(chan error, 1)
 	go func() { _, err := w.checkpoint(false); done <- err }()
-	vm, _ := w.service.the()
-	if !eventually(func() bool { vm.mu.Lock(); defer vm.mu.Unlock(); return vm.upload != nil && vm.state == Running }) {
+	vm, _ := w.service.current()
+	if !eventually(func() bool { vm.mu.Lock(); defer vm.mu.Unlock(); return vm.op.upload != nil && vm.state == Running }) {
 		t.Fatal("the VM does not go on")
 	}
 	w.must("kill", w.machine.Kill(t.Context()))
@@ -184,7 +184,7 @@ func TestDeathInTheCheckpointsPause(t *testing.T) {
 	w.store.block = make(chan struct{})
 	done := make(chan error, 1)
 	go func() { _, err := w.checkpoint(false); done <- err }()
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	if !eventually(func() bool { return vm.noted().Phase == Sending && !w.machine.running() }) {
 		t.Fatal("it does not begin")
 	}
@@ -212,7 +212,7 @@ func TestCheckpointOfAPausedTask(t *testing.T) {
 	}
 	r, err := w.checkpoint(true)
 	w.must("checkpoint", err)
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	if !vm.is(Paused) || w.machine.running() || vm.noted().Phase != Own || !r.GetGoneOn() {
 		t.Fatalf("VM is %s, %v", vm.state, r)
 	}

@@ -15,10 +15,10 @@ import (
 // controller alone decides, whatever the deadline has seen before.
 func TestTheDeadlineDoesNotThawAVotedVM(t *testing.T) {
 	w := newWorld(t).running()
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	c := &capture{ref: w.ref(), done: make(chan struct{}), resp: &machinev1.CaptureResponse{Digest: "d"}, deadline: time.NewTimer(time.Hour)}
 	c.ctx, c.cancel = context.WithCancel(t.Context())
-	set := func(s State) { vm.mu.Lock(); defer vm.mu.Unlock(); vm.state, vm.capture = s, c }
+	set := func(s State) { vm.mu.Lock(); defer vm.mu.Unlock(); vm.state, vm.op.capture = s, c }
 	set(Capturing)
 	silent := make(chan struct{})
 	go func() { vm.silent(c); close(silent) }()
@@ -47,7 +47,7 @@ func TestVoteStopsAndAbortContinues(t *testing.T) {
 	}
 	_, err = w.machineService().Vote(t.Context(), &machinev1.VoteRequest{Ref: w.ref()})
 	w.must("vote", err)
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	if j, err := loadJournal(vm.dir); err != nil || j.Phase != Prepared {
 		t.Errorf("journal after the vote: %v, %v", j, err)
 	}

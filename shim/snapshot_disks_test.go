@@ -17,7 +17,7 @@ import (
 func TestClonesOfDisks(t *testing.T) {
 	w := newWorld(t).running()
 	w.store.inPause = []snapshot.DiskInPause{{Disk: "rw", Read: 3 << 20, Why: "its file system has no reflink"}}
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	dir := t.TempDir()
 	disk, err := os.Create(filepath.Join(dir, "disk"))
 	w.must("make disk", err)

@@ -32,7 +32,7 @@ func newWord(word, digest string) Word {
 // words are what a VM hears that wakes. It slept before its snapshot was durable. One that
 // came in a live move was neither stored nor restored.
 func (s *starting) words(j *Journal) []Word {
-	if s.vm.arrival != nil || j.Spec.Notify() == nil {
+	if s.vm.origin.arrival != nil || j.Spec.Notify() == nil {
 		return nil
 	}
 	return []Word{newWord(wordSnapshotted, j.Digest), newWord(wordRestored, j.Digest)}
@@ -49,7 +49,7 @@ func (vm *VM) hears(digest string) {
 	}
 	tried := make(chan struct{})
 	word := newWord(wordSnapshotted, digest)
-	vm.watchers.Go(func() {
+	vm.traffic.watchers.Go(func() {
 		err := vm.write(word.add)
 		close(tried)
 		if vm.insist(ctx, err, word.add) {
@@ -84,8 +84,8 @@ func (vm *VM) insist(ctx context.Context, err error, change func(*Journal)) bool
 // tell has the workload hear what it has not heard yet, as a part of the VM's traffic: what
 // stops that ends no command, and whoever lets it flow again waits for the same one.
 func (vm *VM) tell(ctx context.Context) {
-	vm.telling.Lock()
-	defer vm.telling.Unlock()
+	vm.traffic.telling.Lock()
+	defer vm.traffic.telling.Unlock()
 	for ctx.Err() == nil {
 		all := vm.noted().Untold
 		if len(all) == 0 {
@@ -111,7 +111,7 @@ func (vm *VM) tellOne(ctx context.Context, w Word) {
 	bound := time.Duration(vm.host.Config.Timeouts.Notify)
 	soon, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	status, err := vm.command(soon, w.ID, append(vm.spec().Notify(), w.Word, w.Digest))
+	status, err := vm.owner.command(soon, w.ID, append(vm.spec().Notify(), w.Word, w.Digest))
 	late := err != nil && soon.Err() != nil
 	switch {
 	case ctx.Err() != nil, late && vm.standsStill():
@@ -127,15 +127,15 @@ func (vm *VM) tellOne(ctx context.Context, w Word) {
 	}
 	var p *process
 	if err != nil { // before nothing in the journal speaks of it any more
-		p = vm.suspect(w.ID)
+		p = vm.owner.suspect(w.ID)
 	}
 	switch struck := vm.insist(ctx, vm.write(w.strike), w.strike); {
 	case struck && p != nil:
-		vm.dismiss(p)
+		vm.owner.dismiss(p)
 	case struck:
-		vm.forgetCommand(w.ID)
+		vm.owner.forgetCommand(w.ID)
 	case p != nil: // the word is still to be told
-		vm.acquit(p)
+		vm.owner.acquit(p)
 	}
 }
 

@@ -46,11 +46,11 @@ func (w *world) hears(vm *VM, what string, words ...string) {
 // N-33: a workload hears that a checkpoint is durable, once, and only behind it.
 func TestCheckpointIsTold(t *testing.T) {
 	w := told(t).running()
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	w.store.late = make(chan struct{})
 	done := make(chan error, 1)
 	go func() { _, err := w.checkpoint(false); done <- err }()
-	if !eventually(func() bool { vm.mu.Lock(); defer vm.mu.Unlock(); return vm.upload != nil && vm.state == Running }) {
+	if !eventually(func() bool { vm.mu.Lock(); defer vm.mu.Unlock(); return vm.op.upload != nil && vm.state == Running }) {
 		t.Fatal("the VM does not go on")
 	}
 	if n := len(w.agent.commands()) + len(vm.noted().Untold); n > 0 {
@@ -70,7 +70,7 @@ func TestCheckpointIsToldFailsAtEachCall(t *testing.T) {
 	var taken error
 	take := func(w *world) error { _, taken = w.checkpoint(false); return taken }
 	failEach(t, func(w *world) { w.notes["godwit.dev/notify"] = "/bin/hook"; w.running() }, take, func(t *testing.T, w *world, name string) {
-		vm, err := w.service.the()
+		vm, err := w.service.current()
 		if name == "resume" && err == nil && vm.is(Stopped) {
 			return
 		}
@@ -90,7 +90,7 @@ func TestCheckpointIsToldFailsAtEachCall(t *testing.T) {
 // was restored, once for each restore, and nothing of a hibernate that was given up.
 func TestRestoredIsTold(t *testing.T) {
 	w := told(t).running()
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	_, err := w.capture()
 	w.must("capture", err)
 	_, err = w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
@@ -107,7 +107,7 @@ func TestRestoredIsTold(t *testing.T) {
 		w.hears(vm, "asleep", want...)
 		w.must("create", w.create())
 		w.must("start", w.start())
-		vm, _ = w.service.the()
+		vm, _ = w.service.current()
 		want = append(want, wordSnapshotted, wordRestored)
 		w.hears(vm, "awake", want...)
 	}
@@ -122,7 +122,7 @@ func TestLiveMoveIsNotTold(t *testing.T) {
 	source.open("a", "b")
 	w := from(t, source)
 	w.must("arrive", w.arrive())
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	if vm.spec().Notify() == nil {
 		t.Fatal("its Spec has lost the annotation")
 	}
@@ -159,7 +159,7 @@ func TestWordFails(t *testing.T) {
 			})
 			w.must("create", w.create())
 			w.must("start", w.start())
-			vm, _ := w.service.the()
+			vm, _ := w.service.current()
 			want := []string{wordSnapshotted, wordRestored}
 			if c.start != nil {
 				want = want[1:]
@@ -178,7 +178,7 @@ func TestCaptureWaitsForAWord(t *testing.T) {
 	w.agent.answers = func(int, string) int { return -1 }
 	w.must("create", w.create())
 	w.must("start", w.start())
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	if !eventually(func() bool { return len(w.agent.kept()) == 1 }) {
 		t.Fatal("it is not told")
 	}
@@ -209,7 +209,7 @@ func TestPausedIsToldLater(t *testing.T) {
 	_, err = w.checkpoint(true)
 	w.must("checkpoint", err)
 	time.Sleep(100 * time.Millisecond)
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	if got := w.agent.commands(); len(got) > 0 || len(vm.noted().Untold) != 1 {
 		t.Errorf("it hears %v in its pause, %v later", got, vm.noted().Untold)
 	}
@@ -235,7 +235,7 @@ func TestShimDiesBeforeAWord(t *testing.T) {
 		w.isAwake(next, at)
 		w.hears(next, at, wordSnapshotted, wordRestored)
 		w.agent.exit("") <- 0
-		<-next.init.done
+		<-next.owner.init.done
 	}
 }
 
@@ -250,7 +250,7 @@ func TestShimDiesInAWord(t *testing.T) {
 				w.agent.answers = func(int, string) int { return -1 }
 				w.must("create", w.create())
 				w.must("start", w.start())
-				old, _ := w.service.the()
+				old, _ := w.service.current()
 				if !eventually(func() bool { return len(w.agent.kept()) == 1 }) {
 					t.Fatal("it is not told")
 				}
@@ -285,7 +285,7 @@ func TestShimDiesInAWord(t *testing.T) {
 // A word that cannot be noted as told is told once all the same.
 func TestWordIsNotNoted(t *testing.T) {
 	w := told(t).running()
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	w.agent.answers = func(int, string) int { return -1 }
 	_, err := w.checkpoint(false)
 	w.must("checkpoint", err)
@@ -294,14 +294,14 @@ func TestWordIsNotNoted(t *testing.T) {
 	}
 	fails, sync := 3, durable.SyncDir
 	t.Cleanup(func() { vm.still(); durable.SyncDir = sync })
-	vm.journalMu.Lock()
+	vm.writes.mu.Lock()
 	durable.SyncDir = func(dir string) error {
 		if fails--; fails >= 0 {
 			return errFake
 		}
 		return sync(dir)
 	}
-	vm.journalMu.Unlock()
+	vm.writes.mu.Unlock()
 	w.agent.exit(w.agent.kept()[0]) <- 0
 	w.hears(vm, "noted late", wordSnapshotted)
 }

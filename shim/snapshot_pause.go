@@ -52,7 +52,9 @@ func (s *standing) Prepare(ctx context.Context) error {
 		return fmt.Errorf("ask guest: %w", err)
 	}
 	s.bootID, s.uptime = info.GetBootId(), info.GetUptimeMs()
-	vm.snapStats(ctx)
+	for _, t := range vm.allTasks() {
+		t.snapStats(ctx)
+	}
 	return nil
 }
 
@@ -69,8 +71,10 @@ func (s *standing) Pause(ctx context.Context) error {
 		s.stopped = s.begun
 		return nil
 	}
-	if vm.init.pumps.reported() != nil { // it ends here, and is not heard of twice (N-51)
-		return vm.early()
+	for _, t := range vm.allTasks() {
+		if t.init.pumps.reported() != nil { // it ends here, and is not heard of twice
+			return vm.early()
+		}
 	}
 	pulse.Calm(calm)
 	s.begun = time.Now()
@@ -90,7 +94,7 @@ func (vm *VM) lastAnswer() time.Duration {
 // Save writes the device state, and tells where the guest's session stands.
 func (s *standing) Save(ctx context.Context) (json.RawMessage, error) {
 	s.vm.fixStdio(s.c)
-	resume := Resume{BootID: s.bootID, UptimeMS: s.uptime, Init: s.vm.init.pumps.stop(), Nowhere: s.vm.init.pumps.streams.nowhere()}
+	resume := Resume{BootID: s.bootID, UptimeMS: s.uptime, Init: s.vm.owner.init.pumps.stop(), Nowhere: s.vm.owner.init.pumps.streams.nowhere()}
 	if s.c.execs {
 		resume.Execs = s.vm.along()
 	}

@@ -37,11 +37,11 @@ func quiet(ctx context.Context, try func() error) error {
 // call notes that something in the guest is being changed, until over is called: an answer
 // that came to a VM on its way would reach nobody. vm.mu is held, and is not for over.
 func (vm *VM) call() (over func()) {
-	vm.calls++
+	vm.op.calls++
 	return func() {
 		vm.mu.Lock()
 		defer vm.mu.Unlock()
-		vm.calls--
+		vm.op.calls--
 	}
 }
 

@@ -50,7 +50,7 @@ func TestMoveWaitsForCalls(t *testing.T) {
 		if _, err := w.send(); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), what) {
 			t.Errorf("send with %s: %v", what, err)
 		}
-		if vm, _ := w.service.the(); !vm.is(Running) {
+		if vm, _ := w.service.current(); !vm.is(Running) {
 			t.Fatalf("VM is %s", vm.state)
 		}
 		bound(time.Minute)
@@ -78,7 +78,7 @@ func TestMoveWaitsForCalls(t *testing.T) {
 	for range 2 {
 		w.must("kill, and send", <-done)
 	}
-	if vm, _ := w.service.the(); !vm.is(Captured) {
+	if vm, _ := w.service.current(); !vm.is(Captured) {
 		t.Errorf("VM is %s", vm.state)
 	}
 }
@@ -87,7 +87,7 @@ func TestMoveWaitsForCalls(t *testing.T) {
 // waits for them: it would keep them from flowing.
 func TestCaptureWaitsForTheStreams(t *testing.T) {
 	w := newWorld(t).running()
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	may := func() error {
 		vm.mu.Lock()
 		defer vm.mu.Unlock()
@@ -95,9 +95,9 @@ func TestCaptureWaitsForTheStreams(t *testing.T) {
 	}
 	w.must("capture a VM that runs", may())
 	vm.mu.Lock()
-	vm.state = Starting
+	vm.state, vm.owner.state = Starting, TaskStarting
 	vm.mu.Unlock()
-	s := &starting{vm: vm}
+	s := &starting{vm: vm, task: vm.owner}
 	w.must("run", s.run(t.Context(), nil))
 	if err := may(); !errors.Is(err, errUnderWay) {
 		t.Errorf("before the streams flow: %v", err)

@@ -60,7 +60,7 @@ func (vm *VM) awaitReady(ctx context.Context, ref *machinev1.Ref) error {
 	wait, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	last := "none"
-	for vm.is(Running) && !vm.past.has(ref) {
+	for vm.is(Running) && !vm.op.past.has(ref) {
 		status, err := vm.isReady(wait, probe)
 		if err == nil && status != 0 {
 			if last == "none" {
@@ -91,11 +91,11 @@ func (vm *VM) awaitReady(ctx context.Context, ref *machinev1.Ref) error {
 func (vm *VM) isReady(ctx context.Context, probe []string) (uint32, error) {
 	defer vm.calling()()
 	id := "/ready#" + uuid.NewString() // containerd has no such ids, and no shim before this one has
-	status, err := vm.command(ctx, id, probe)
+	status, err := vm.owner.command(ctx, id, probe)
 	if err == nil {
-		vm.forgetCommand(id)
+		vm.owner.forgetCommand(id)
 	} else {
-		vm.dismiss(vm.suspect(id))
+		vm.owner.dismiss(vm.owner.suspect(id))
 	}
 	return status, err
 }

@@ -37,7 +37,7 @@ func TestReady(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := asked(t, func(n int) int { return max(0, 3-n) })
 			w.running()
-			vm, _ := w.service.the()
+			vm, _ := w.service.current()
 			w.at("start process", func() error {
 				if !vm.is(Running) || vm.noted().Phase != Own {
 					t.Errorf("the VM is %s (%s) while it is asked", vm.state, vm.noted().Phase)

@@ -25,7 +25,7 @@ func (vm *VM) way(ctx context.Context) tracking.Choice {
 		c = tracking.Choice{Way: track.Content, Reason: "the VMM was started without a userfaultfd"}
 	}
 	vm.mu.Lock()
-	vm.tracking = string(c.Way)
+	vm.vmm.tracking = string(c.Way)
 	vm.mu.Unlock()
 	return c
 }

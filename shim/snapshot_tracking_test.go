@@ -13,13 +13,13 @@ func TestNotesAreUsedOnce(t *testing.T) {
 	for name, fault := range map[string]error{"captured": nil, "failed": errFake} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t).running()
-			vm, err := w.service.the()
+			vm, err := w.service.current()
 			w.must("find", err)
 			w.must("note", vm.write(func(j *Journal) { j.Armed = true }))
 			seen := 0
 			w.at("push pages", func() error {
 				seen++
-				if vm.mu.Lock(); !vm.capture.armed {
+				if vm.mu.Lock(); !vm.op.capture.armed {
 					t.Error("the capture knows nothing of the notes")
 				}
 				vm.mu.Unlock()

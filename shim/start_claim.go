@@ -16,7 +16,7 @@ import (
 // nobody gives the VM up, so that what the record says now holds until the guest runs.
 func (vm *VM) claimed(ctx context.Context) error {
 	j := vm.noted()
-	if vm.host.Records == nil || vm.restored || j.Phase != Own || j.Generation == 0 || !vm.is(Created) {
+	if vm.host.Records == nil || vm.origin.restored || j.Phase != Own || j.Generation == 0 || !vm.is(Created) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(vm.host.Config.Timeouts.Daemon))

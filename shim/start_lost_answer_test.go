@@ -120,7 +120,7 @@ func TestFenceOfAWakeIsOwed(t *testing.T) {
 		t.Fatal("start succeeded")
 	}
 	w.at("commit", nil)
-	if vm, _ := w.service.the(); !vm.is(Stopped) || w.phase() != Ready || w.records.rec.GetOwner().GetNode() != "a" {
+	if vm, _ := w.service.current(); !vm.is(Stopped) || w.phase() != Ready || w.records.rec.GetOwner().GetNode() != "a" {
 		t.Fatalf("VM is %s, journal %s, record %v", vm.state, w.phase(), w.records.rec)
 	}
 	if err := w.start(); err == nil {

@@ -9,10 +9,10 @@ import (
 // observe notes one start where the node's daemon counts it.
 func (vm *VM) observe(took time.Duration, failed bool, address starts.Address) {
 	mode := starts.Boot
-	if vm.restored {
+	if vm.origin.restored {
 		mode = starts.Restore
 	}
-	if vm.cloned {
+	if vm.vmm.cloned {
 		mode = starts.Clone
 	}
 	vm.log.Info("start", "mode", mode, "took", took, "failed", failed)

@@ -18,7 +18,7 @@ func TestCallerGoesDuringThaw(t *testing.T) {
 		t.Run(point, func(t *testing.T) {
 			w := newWorld(t).asleep()
 			w.must("create", w.create())
-			vm, _ := w.service.the()
+			vm, _ := w.service.current()
 			ctx, cancel := context.WithCancel(ctxNS(t))
 			w.at(point, func() error { cancel(); return nil })
 			_, err := w.service.Start(ctx, &taskapi.StartRequest{ID: "vm"})
@@ -50,7 +50,7 @@ func TestKillDuringStart(t *testing.T) {
 			if err := w.start(); err == nil {
 				t.Error("start of a killed task succeeded")
 			}
-			if vm, _ := w.service.the(); !vm.is(Stopped) {
+			if vm, _ := w.service.current(); !vm.is(Stopped) {
 				t.Errorf("VM is %s", vm.state)
 			}
 			w.must("delete", w.delete())
@@ -72,7 +72,7 @@ func TestEndOfACreatedTaskAgainstStart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t).asleep()
 			w.must("create", w.create())
-			vm, _ := w.service.the()
+			vm, _ := w.service.current()
 			tried := false
 			w.at("advance", func() error { // the fence is written, the record being told
 				tried = true
@@ -96,7 +96,7 @@ func TestEndOfACreatedTaskAgainstStart(t *testing.T) {
 func TestFencedDuringStart(t *testing.T) {
 	w := newWorld(t).asleep()
 	w.must("create", w.create())
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	w.at("commit", func() error { return vm.write(func(j *Journal) { j.Phase = Fenced }) })
 	if err := errgrpc.ToNative(w.start()); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("start = %v, want failed precondition", err)

@@ -112,7 +112,7 @@ func (s *starting) copy(ctx context.Context, u *steps.Undo, t *template.Template
 	if err != nil {
 		return err
 	}
-	vm.cloned, s.kernel = true, t.Kernel
+	vm.vmm.cloned, s.kernel = true, t.Kernel
 	u.Join(made)
 	return nil
 }
@@ -198,11 +198,11 @@ func (vm *VM) blank() error {
 
 // shape of a VM that is not restored. An error says why no other VM can be like it.
 func (vm *VM) shape() (template.Shape, error) {
-	if vm.facts.Single != "" {
-		return template.Shape{}, fmt.Errorf("%s: %s: %w", vm.facts.Name, vm.facts.Single, errdefs.ErrNotImplemented)
+	if vm.vmm.facts.Single != "" {
+		return template.Shape{}, fmt.Errorf("%s: %s: %w", vm.vmm.facts.Name, vm.vmm.facts.Single, errdefs.ErrNotImplemented)
 	}
 	sp := vm.spec()
-	out := baseShape(vm.facts, vm.host.HostKernel)
+	out := baseShape(vm.vmm.facts, vm.host.HostKernel)
 	out.Guest, out.Cmdline = sp.Kernel.Digest, sp.Kernel.Cmdline
 	out.Memory, out.VCPUs = sp.Memory, sp.VCPUs
 	for _, d := range sp.Disks {

@@ -16,7 +16,6 @@ import (
 	"godwit.dev/godwit/guest"
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim/bundle"
-	"godwit.dev/godwit/shim/cgroup"
 	"godwit.dev/godwit/shim/starts"
 	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/shim/template"
@@ -26,20 +25,21 @@ import (
 // undoBound is how long taking back a failed Start may take. A variable for the tests.
 var undoBound = 30 * time.Second
 
-// startInit boots the VM, or thaws a restored one, and lets init run. A restored VM
+// start boots the VM, or thaws a restored one, and lets init run. A restored VM
 // that runs already has been thawed: that is success. After a failure the task has
 // ended and holds nothing but its name.
-func (vm *VM) startInit(caller context.Context) error {
+func (t *Task) start(caller context.Context) error {
+	vm := t.vm
 	committed, err := vm.inert(caller)
 	if err != nil {
 		return fmt.Errorf("start task %s: %w", vm.id, err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(caller))
 	defer cancel()
-	r := &starting{vm: vm, committed: committed, abort: cancel, detach: context.AfterFunc(caller, cancel)}
+	r := &starting{vm: vm, task: t, committed: committed, abort: cancel, detach: context.AfterFunc(caller, cancel)}
 	defer r.release()
 	vm.mu.Lock()
-	if vm.restored && vm.state == Running {
+	if vm.origin.restored && vm.state == Running {
 		vm.mu.Unlock()
 		return nil
 	}
@@ -49,15 +49,18 @@ func (vm *VM) startInit(caller context.Context) error {
 	if err == nil {
 		err = vm.to(Starting)
 	}
+	if err == nil {
+		err = t.to(TaskStarting)
+	}
 	r.opened = vm.journal.Generation
 	if err == nil {
-		vm.abortStart, vm.startOver = cancel, make(chan struct{})
+		t.abortStart, t.startOver = cancel, make(chan struct{})
 	}
 	vm.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	defer close(vm.startOver)
+	defer close(t.startOver)
 	begun := time.Now()
 	err = steps.Run(ctx, r.take(), undoBound, r.steps())
 	vm.observe(time.Since(begun), err != nil, r.address)
@@ -68,7 +71,7 @@ func (vm *VM) startInit(caller context.Context) error {
 	}
 	r.goesOn(ctx)
 	r.wish()
-	if err := vm.bundle.Hooks.Run(ctx, bundle.Poststart, vm.hookState(specs.StateRunning)); err != nil {
+	if err := t.bundle.Hooks.Run(ctx, bundle.Poststart, t.hookState(specs.StateRunning)); err != nil {
 		vm.log.Warn("run hooks", "error", err)
 	}
 	return nil
@@ -77,6 +80,7 @@ func (vm *VM) startInit(caller context.Context) error {
 // starting is one Start.
 type starting struct {
 	vm        *VM
+	task      *Task
 	streams   *streams
 	execs     []*process // that came along, until the task runs
 	flows     func()     // says that the streams of a task that runs flow too; nil: it does not run
@@ -120,7 +124,10 @@ func (s *starting) run(ctx context.Context, _ *steps.Undo) error {
 	if err := vm.to(Running); err != nil {
 		return err
 	}
-	vm.events.Send(&events.TaskStart{ContainerID: vm.id, Pid: vm.pid()})
+	if err := s.task.to(TaskRunning); err != nil {
+		return err
+	}
+	vm.events.Send(&events.TaskStart{ContainerID: s.task.id, Pid: s.task.pid()})
 	s.bring()
 	s.flows = vm.call() // a capture that came in now would keep them from flowing
 	return nil
@@ -134,7 +141,7 @@ func (s *starting) steps() []steps.Step {
 	if !s.vm.spec().HasAgent() {
 		return append(boot, s.diskSteps()...)
 	}
-	if s.vm.restored {
+	if s.vm.origin.restored {
 		return append(boot, []steps.Step{
 			steps.New("begin fill", s.beginFill),
 			steps.New("start VMM", s.unlessArrived(s.launch)),
@@ -163,7 +170,7 @@ func (s *starting) steps() []steps.Step {
 // unlessCloned is a step of a boot, which a copy has behind it.
 func (s *starting) unlessCloned(fn func(context.Context, *steps.Undo) error) func(context.Context, *steps.Undo) error {
 	return func(ctx context.Context, u *steps.Undo) error {
-		if s.vm.cloned {
+		if s.vm.vmm.cloned {
 			return nil
 		}
 		return fn(ctx, u)
@@ -188,32 +195,12 @@ func (s *starting) soon(fn func(context.Context, *steps.Undo) error) func(contex
 func (s *starting) open(context.Context, *steps.Undo) (err error) {
 	vm := s.vm
 	vm.mu.Lock()
-	vm.init.stdio = vm.journal.Stdio // a snapshot may have said that there is no output
+	s.task.init.stdio = vm.journal.Stdio // a snapshot may have said that there is no output
 	vm.mu.Unlock()
-	if s.streams, err = vm.open(vm.id, vm.init.stdio); err == nil {
+	if s.streams, err = s.task.open(vm.id, s.task.init.stdio); err == nil {
 		s.offer()
 	}
 	return err
-}
-
-// open is openStreams for a process of the VM. A logging program outlives the task: it
-// is no part of the task's cgroup.
-func (vm *VM) open(id string, stdio Stdio) (*streams, error) {
-	st, err := openStreams(vm.namespace, id, stdio, vm.logOf(stdio))
-	if err != nil {
-		return nil, err
-	}
-	vm.freeLogger(st)
-	return st, nil
-}
-
-func (vm *VM) freeLogger(st *streams) {
-	if st.logger == 0 {
-		return
-	}
-	if err := cgroup.Leave(vm.noted().Cgroup, st.logger); err != nil {
-		vm.log.Warn("move logger out of the task's cgroup", "error", err)
-	}
 }
 
 // attach reads what CNI has made in the namespace and puts a tap behind each interface.
@@ -270,11 +257,11 @@ func (s *starting) attach(ctx context.Context, u *steps.Undo) error {
 		return err
 	}
 	vm.mu.Lock()
-	vm.nics = a
+	vm.nic.attached = a
 	vm.mu.Unlock()
 	u.Add("detach network", func(ctx context.Context) error {
 		vm.mu.Lock()
-		vm.nics = nil
+		vm.nic.attached = nil
 		vm.mu.Unlock()
 		return errors.Join(a.Close(), detach(ctx, vm.host, j, links))
 	})
@@ -286,7 +273,7 @@ func (s *starting) attach(ctx context.Context, u *steps.Undo) error {
 // restored VM the addresses found here.
 func (s *starting) describe(links []network.Link) ([]network.Link, bool, error) {
 	links = slices.Clone(links)
-	if s.vm.restored {
+	if s.vm.origin.restored {
 		nics, changed, err := network.Merge(s.vm.spec().NICs, links)
 		if err != nil {
 			return nil, false, err
@@ -304,7 +291,7 @@ func (s *starting) describe(links []network.Link) ([]network.Link, bool, error) 
 
 // thaw lets the guest execute, and talk, unless it has addresses to give up first.
 func (s *starting) thaw(ctx context.Context, _ *steps.Undo) error {
-	if nics := s.vm.nics; nics != nil {
+	if nics := s.vm.nic.attached; nics != nil {
 		var err error
 		switch {
 		case s.plugs && s.vm.spec().Recycles(): // it has no NIC yet
@@ -319,12 +306,12 @@ func (s *starting) thaw(ctx context.Context, _ *steps.Undo) error {
 	}
 	err := s.vm.machine.Resume(ctx)
 	s.ran = s.ran || !errors.Is(err, vmm.ErrNotResumed) // a shim before this one may have let it run
-	if err == nil && s.vm.restored {
+	if err == nil && s.vm.origin.restored {
 		s.vm.mu.Lock()
-		s.vm.resumed = time.Now()
+		s.vm.origin.resumed = time.Now()
 		s.vm.mu.Unlock()
 	}
-	if err == nil && s.vm.restored && s.vm.nics != nil && !s.plugs && !s.readdress {
+	if err == nil && s.vm.origin.restored && s.vm.nic.attached != nil && !s.plugs && !s.readdress {
 		s.announced = true
 		go s.vm.announce() // its peers send to where it was
 	}
@@ -351,7 +338,7 @@ func (s *starting) meet(ctx context.Context, u *steps.Undo) error {
 
 func (s *starting) setup(ctx context.Context, _ *steps.Undo) error {
 	agent, sp := s.vm.agent, s.vm.spec()
-	if !s.vm.cloned { // whose first call has told
+	if !s.vm.vmm.cloned { // whose first call has told
 		info, err := agent.Info(ctx, &agentv1.InfoRequest{})
 		if err != nil {
 			return err
@@ -362,11 +349,11 @@ func (s *starting) setup(ctx context.Context, _ *steps.Undo) error {
 	if err != nil {
 		return err
 	}
-	req.Copies = s.vm.bundle.Copies.Mounts()
+	req.Copies = s.task.bundle.Copies.Mounts()
 	if _, err := agent.Setup(ctx, req); err != nil {
 		return err
 	}
-	for files, err := range s.vm.bundle.Copies.Requests(ctx) {
+	for files, err := range s.task.bundle.Copies.Requests(ctx) {
 		if err != nil {
 			return err
 		}
@@ -383,16 +370,16 @@ func (s *starting) setup(ctx context.Context, _ *steps.Undo) error {
 		sp := j.Spec.Clone()
 		sp.Kernel.Version = s.kernel
 		j.Spec, j.BootID = sp, s.boot
-		if s.vm.cloned {
+		if s.vm.vmm.cloned {
 			j.Restored = &Restored{Mode: starts.Clone}
 		}
 	})
 }
 
 func (s *starting) init(ctx context.Context, _ *steps.Undo) error {
-	if err := s.vm.run(ctx, s.vm.init, s.streams, guest.Offsets{}, func() {}); err != nil {
+	if err := s.task.run(ctx, s.task.init, s.streams, guest.Offsets{}, func() {}); err != nil {
 		return err
 	}
-	s.vm.resize(ctx, s.vm.init)
+	s.task.resize(ctx, s.task.init)
 	return nil
 }

@@ -79,7 +79,7 @@ func serialSocket(j *Journal) string { return j.RunDir + "/console.sock" }
 // the console is opened before the guest writes its first line, and a VM that executes
 // is one that runs.
 func (s *starting) diskSteps() []steps.Step {
-	if s.vm.restored {
+	if s.vm.origin.restored {
 		return []steps.Step{
 			steps.New("start VMM", s.unlessArrived(s.launch)),
 			steps.New("arm tracking", s.unlessArrived(s.arm)),
@@ -135,7 +135,7 @@ func (vm *VM) lastWords(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, restBound)
 	defer cancel()
 	vm.mu.Lock()
-	pumps := vm.init.pumps
+	pumps := vm.owner.init.pumps
 	vm.mu.Unlock()
 	if pumps != nil {
 		pumps.waitDrained(ctx)

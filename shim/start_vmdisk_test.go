@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/vmm"
 )
@@ -142,10 +143,10 @@ func TestVMDiskTask(t *testing.T) {
 	fmt.Fprint(port, "the last line")
 	port.Close()
 	w.machine.powerOff()
-	<-vm.init.done
-	if vm.init.status != 0 || !said("the last line")() {
+	<-vm.owner.init.done
+	if vm.owner.init.status != 0 || !said("the last line")() {
 		data, _ := os.ReadFile(output)
-		t.Errorf("status %d, output %q", vm.init.status, data)
+		t.Errorf("status %d, output %q", vm.owner.init.status, data)
 	}
 	w.must("delete", w.delete())
 	w.nothingLeft()
@@ -157,8 +158,8 @@ func TestVMDiskIsKilled(t *testing.T) {
 	w.must("create", w.createDisk(output))
 	w.must("start", w.start())
 	w.must("kill", w.signal(unix.SIGKILL))
-	<-w.service.vm.init.done
-	if s := w.service.vm.init.status; s != 137 {
+	<-w.service.vm.owner.init.done
+	if s := w.service.vm.owner.init.status; s != 137 {
 		t.Errorf("status %d", s)
 	}
 	w.must("delete", w.delete())
@@ -174,13 +175,13 @@ func TestVMDiskSleeps(t *testing.T) {
 	port := w.serialPort()
 	fmt.Fprint(port, "before")
 	vm := w.service.vm
-	if !eventually(func() bool { return vm.init.pumps.load(&vm.init.pumps.offsets.Stdout) == 6 }) {
+	if !eventually(func() bool { return vm.owner.init.pumps.load(&vm.owner.init.pumps.offsets.Stdout) == 6 }) {
 		t.Fatal("the output does not arrive")
 	}
 	if _, err := w.capture(); err != nil {
 		t.Fatal(err)
 	}
-	w.must("abort", vm.abort(vm.capture, Captured))
+	w.must("abort", vm.abort(vm.op.capture, Captured))
 	fmt.Fprint(port, " and after")
 	if !eventually(func() bool { data, _ := os.ReadFile(output); return string(data) == "before and after" }) {
 		t.Error("the output does not go on")

@@ -15,16 +15,16 @@ func (s *starting) launch(ctx context.Context, u *steps.Undo) (err error) {
 	vm := s.vm
 	files := &openFiles{}
 	defer files.close()
-	cfg, err := vm.vmmConfig(files, vm.restored || s.template != nil)
+	cfg, err := vm.vmmConfig(files, vm.origin.restored || s.template != nil)
 	if err != nil {
 		return err
 	}
-	cfg.Track, cfg.Waits, cfg.Ahead = vm.host.choose(ctx).Way == track.UFFD, vm.noted().Filling != nil, vm.arrival != nil
+	cfg.Track, cfg.Waits, cfg.Ahead = vm.host.choose(ctx).Way == track.UFFD, vm.noted().Filling != nil, vm.origin.arrival != nil
 	before, err := cgroup.CostOf(vm.noted().Private)
 	if err != nil {
 		return err
 	}
-	vm.oomKills = before.OOMKills
+	vm.vmm.oomKills = before.OOMKills
 	driver, err := vm.driver(ctx)
 	if err != nil {
 		return err
@@ -101,8 +101,8 @@ func (vm *VM) vmmConfig(files *openFiles, incoming bool) (*vmm.Config, error) {
 		}
 		out.Disks = append(out.Disks, vmm.Disk{ID: d.ID, Serial: d.Serial, Slot: d.Slot, File: f, ReadOnly: d.ReadOnly})
 	}
-	if vm.nics != nil && !(vm.restored && j.Spec.Recycles()) { // the state has none then
-		for i, tap := range vm.nics.Taps() {
+	if vm.nic.attached != nil && !(vm.origin.restored && j.Spec.Recycles()) { // the state has none then
+		for i, tap := range vm.nic.attached.Taps() {
 			n := j.Spec.NICs[i]
 			out.NICs = append(out.NICs, vmm.NIC{ID: n.ID, Slot: n.Slot, MAC: n.MAC, MTU: n.MTU, Tap: tap})
 		}

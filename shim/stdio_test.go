@@ -168,7 +168,7 @@ func TestCaptureOnAFullDisk(t *testing.T) {
 	if !errdefs.IsResourceExhausted(errgrpc.ToNative(err)) || !strings.Contains(err.Error(), "state_dir") {
 		t.Errorf("capture: %v", err)
 	}
-	vm, err := w.service.the()
+	vm, err := w.service.current()
 	if err != nil || !vm.is(Running) || vm.noted().Phase != Own {
 		t.Errorf("the VM is %v in %s, %v", vm.state, vm.noted().Phase, err)
 	}

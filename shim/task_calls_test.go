@@ -106,9 +106,9 @@ func TestKillWaitsForTheStart(t *testing.T) {
 func TestKillOfAPausedTask(t *testing.T) {
 	w := newWorld(t).running()
 	w.exec("e")
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	vm.mu.Lock()
-	vm.init.stdio.Terminal = true
+	vm.owner.init.stdio.Terminal = true
 	vm.mu.Unlock()
 	pause := func() {
 		t.Helper()
@@ -285,8 +285,8 @@ func TestExecThatNeverRan(t *testing.T) {
 	if r, err := w.service.State(ctxNS(t), &taskapi.StateRequest{ID: "vm", ExecID: "unstarted"}); err != nil || r.GetPid() != 0 {
 		t.Errorf("state = %v, %v", r, err)
 	}
-	vm, _ := w.service.the()
-	p := vm.execs["unstarted"]
+	vm, _ := w.service.current()
+	p := vm.owner.execs["unstarted"]
 	_, err = w.service.Delete(ctxNS(t), &taskapi.DeleteRequest{ID: "vm", ExecID: "unstarted"})
 	w.must("delete", err)
 	select {
@@ -372,7 +372,7 @@ func TestUpdate(t *testing.T) {
 		return errgrpc.ToNative(err)
 	}
 	w.must("update", update(`{"memory":{"limit":67108864},"cpu":{"shares":512}}`))
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	if r := vm.spec().Container.OCI.Linux.Resources; r == nil || *r.Memory.Limit != 64<<20 || *r.CPU.Shares != 512 {
 		t.Errorf("the container starts with %+v", r)
 	}

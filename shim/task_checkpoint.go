@@ -45,11 +45,12 @@ const (
 // Checkpoint takes a checkpoint and writes where it is. containerd's client has paused the
 // task and resumes it: the VM stands still meanwhile, which godwit checkpoint spares it.
 func (s *Service) Checkpoint(ctx context.Context, r *taskapi.CheckpointTaskRequest) (*emptyResponse, error) {
-	return on(s, r.GetID(), func(vm *VM) (*emptyResponse, error) {
+	return on(s, r.GetID(), func(t *Task) (*emptyResponse, error) {
+		vm := t.vm
 		if err := refuseOptions(r.GetOptions()); err != nil {
 			return nil, fmt.Errorf("checkpoint task %s: %w", vm.id, err)
 		}
-		p, err := vm.orderCheckpoint(ctx)
+		p, err := t.orderCheckpoint(ctx)
 		if err == nil {
 			err = p.write(r.GetPath())
 		}
@@ -76,7 +77,8 @@ func refuseOptions(any *anypb.Any) error {
 }
 
 // orderCheckpoint has the node's daemon take one, as an operation like any other.
-func (vm *VM) orderCheckpoint(ctx context.Context) (*pointer, error) {
+func (t *Task) orderCheckpoint(ctx context.Context) (*pointer, error) {
+	vm := t.vm
 	orders := vm.host.Orders
 	if orders == nil {
 		return nil, fmt.Errorf("the node keeps no records, which would list the snapshot: %w", errdefs.ErrFailedPrecondition)
@@ -202,7 +204,8 @@ func strays(all []*agentv1.Process, known []Along) (strays []*agentv1.Process) {
 }
 
 // endStrays ends those that run, and has the guest forget all of them.
-func (vm *VM) endStrays(all []*agentv1.Process) {
+func (t *Task) endStrays(all []*agentv1.Process) {
+	vm := t.vm
 	ctx, cancel := context.WithTimeout(vm.life, strayBound)
 	defer cancel()
 	agent := vm.guest()

@@ -28,13 +28,13 @@ func TestEarlyCloseIO(t *testing.T) {
 	w.must("exec", err)
 	_, err = w.service.CloseIO(ctxNS(t), &taskapi.CloseIORequest{ID: "vm", ExecID: "cat", Stdin: true})
 	w.must("close stdin", err)
-	vm, err := w.service.the()
+	vm, err := w.service.current()
 	w.must("find", err)
-	p := vm.execs["cat"]
+	p := vm.owner.execs["cat"]
 	st, err := openStreams("ns", "cat", p.stdio, nil)
 	w.must("open stdio", err)
 	defer st.close()
-	w.must("run", vm.run(t.Context(), p, st, guest.Offsets{}, func() {}))
+	w.must("run", vm.owner.run(t.Context(), p, st, guest.Offsets{}, func() {}))
 	if _, err := st.hold.Write([]byte("x")); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("stdin is still open: %v", err)
 	}

@@ -3,6 +3,8 @@ package shim
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/containerd/containerd/api/events"
@@ -17,13 +19,14 @@ import (
 
 // Delete forgets an exec, or frees all that the task has.
 func (s *Service) Delete(ctx context.Context, r *taskapi.DeleteRequest) (*taskapi.DeleteResponse, error) {
-	return on(s, r.GetID(), func(vm *VM) (*taskapi.DeleteResponse, error) {
+	return on(s, r.GetID(), func(t *Task) (*taskapi.DeleteResponse, error) {
+		vm := t.vm
 		var p *process
 		var err error
 		if r.GetExecID() != "" {
-			p, err = vm.removeExec(ctx, r.GetExecID())
+			p, err = t.removeExec(ctx, r.GetExecID())
 		} else {
-			p, err = vm.init, vm.delete(ctx)
+			p, err = t.init, t.delete(ctx)
 		}
 		if err != nil {
 			return nil, err
@@ -31,52 +34,57 @@ func (s *Service) Delete(ctx context.Context, r *taskapi.DeleteRequest) (*taskap
 		vm.mu.Lock()
 		defer vm.mu.Unlock()
 		at := protobuf.ToTimestamp(p.exitedAt)
-		vm.events.Send(&events.TaskDelete{ContainerID: vm.id, ID: p.id, Pid: vm.pid(), ExitStatus: p.status, ExitedAt: at})
-		return &taskapi.DeleteResponse{Pid: vm.pid(), ExitStatus: p.status, ExitedAt: at}, nil
+		vm.events.Send(&events.TaskDelete{ContainerID: t.id, ID: p.id, Pid: t.pid(), ExitStatus: p.status, ExitedAt: at})
+		return &taskapi.DeleteResponse{Pid: t.pid(), ExitStatus: p.status, ExitedAt: at}, nil
 	})
 }
 
 // delete frees what is left of a task that has ended or never ran. What cannot be
 // freed fails the call, so that it can be repeated.
-func (vm *VM) delete(ctx context.Context) error {
+func (t *Task) delete(ctx context.Context) error {
+	vm := t.vm
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
 	defer cancel()
 	if vm.is(Created) {
 		vm.endCreated(ctx, 0) // H26: it never started, so it ended well
 	}
 	vm.outlive(ctx)
-	if err := vm.enterDeleting(); err != nil {
-		return fmt.Errorf("delete task %s: %w", vm.id, err)
+	if err := t.enterDeleting(); err != nil {
+		return fmt.Errorf("delete task %s: %w", t.id, err)
 	}
 	if err := vm.free(ctx); err != nil {
-		vm.leave(Deleting, Stopped)
-		return fmt.Errorf("delete task %s: %w", vm.id, err)
+		t.leave(Deleting, Stopped, TaskStopped)
+		return fmt.Errorf("delete task %s: %w", t.id, err)
 	}
-	vm.leave(Deleting, Deleted)
+	t.leave(Deleting, Deleted, TaskDeleted)
 	return nil
 }
 
 // enterDeleting refuses a VM that has ended while an operation held it: the operation
 // decides what comes of its snapshot (H34).
-func (vm *VM) enterDeleting() error {
+func (t *Task) enterDeleting() error {
+	vm := t.vm
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	if err := vm.mutable(); err != nil {
 		return err
 	}
-	if p := vm.journal.Phase; vm.capture != nil && (p == Sending || p == Prepared) {
+	if p := vm.journal.Phase; vm.op.capture != nil && (p == Sending || p == Prepared) {
 		return fmt.Errorf("operation %s holds VM %s (%s): %w", vm.journal.Operation, vm.id, p, errdefs.ErrFailedPrecondition)
 	}
 	if vm.state != Stopped {
 		return fmt.Errorf("VM %s is %s, not %s: %w", vm.id, vm.state, Stopped, errdefs.ErrFailedPrecondition)
 	}
-	return vm.to(Deleting)
+	if err := vm.to(Deleting); err != nil {
+		return err
+	}
+	return t.to(TaskDeleting)
 }
 
 func (vm *VM) free(ctx context.Context) error {
 	vm.still()
 	vm.mu.Lock()
-	nics, all := vm.nics, vm.processes()
+	nics, all := vm.nic.attached, vm.processes()
 	vm.mu.Unlock()
 	if nics != nil {
 		if err := nics.Close(); err != nil {
@@ -105,7 +113,7 @@ func (vm *VM) free(ctx context.Context) error {
 			vm.log.Warn("give up ownership", "error", err)
 		}
 	}
-	if err := vm.bundle.Hooks.Run(ctx, bundle.Poststop, vm.hookState(specs.StateStopped)); err != nil {
+	if err := vm.owner.bundle.Hooks.Run(ctx, bundle.Poststop, vm.owner.hookState(specs.StateStopped)); err != nil {
 		vm.log.Warn("run hooks", "error", err)
 	}
 	return nil
@@ -117,38 +125,40 @@ func (vm *VM) is(s State) bool {
 	return vm.state == s
 }
 
-// Shutdown ends the shim if its task is gone or has ended. It refuses nothing: a shim
-// whose task runs stays, and one whose task is being created stays if that succeeds.
+// Shutdown ends the shim if its tasks are gone or have ended. It refuses nothing: a shim
+// with a task that runs stays, and one with a task that is being created stays if that succeeds.
 func (s *Service) Shutdown(context.Context, *taskapi.ShutdownRequest) (*emptyResponse, error) {
 	s.mu.Lock()
-	vm := s.vm
+	tasks := slices.Collect(maps.Values(s.tasks))
 	s.asked = true
 	s.mu.Unlock()
-	if vm == nil {
+	if len(tasks) == 0 {
 		s.shutdown.Shutdown()
 		return &emptyResponse{}, nil
 	}
-	go s.leave(vm)
+	go s.leave(tasks)
 	return &emptyResponse{}, nil
 }
 
-// leave ends the shim once its task has ended and its output has drained.
-func (s *Service) leave(vm *VM) {
-	select {
-	case <-vm.created:
-	case <-s.life.Done():
-		return
-	}
-	vm.mu.Lock()
-	init, failed := vm.init, vm.state == New
-	vm.mu.Unlock()
-	if failed {
-		return // Create itself ends the shim
-	}
-	select {
-	case <-init.done:
-	case <-s.life.Done():
-		return
+// leave ends the shim once its tasks have ended and their output has drained.
+func (s *Service) leave(tasks []*Task) {
+	for _, t := range tasks {
+		select {
+		case <-t.created:
+		case <-s.life.Done():
+			return
+		}
+		t.vm.mu.Lock()
+		init, failed := t.init, t.state == TaskNew
+		t.vm.mu.Unlock()
+		if failed {
+			return // Create itself ends the shim
+		}
+		select {
+		case <-init.done:
+		case <-s.life.Done():
+			return
+		}
 	}
 	s.afterDelete(s.life) // which is answered first
 	s.shutdown.Shutdown()
@@ -161,7 +171,7 @@ const deleteInterval = 10 * time.Millisecond
 // of each shim that it finds, and ends the one that has no task; it keeps the one that still has,
 // for which nobody would call Shutdown if the containerd before was killed in that Delete.
 func (s *Service) afterDelete(ctx context.Context) {
-	vm, err := s.the()
+	vm, err := s.current()
 	for err == nil && vm.is(Deleting) && ctx.Err() == nil {
 		retry.Sleep(ctx, deleteInterval)
 	}

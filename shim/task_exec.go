@@ -17,7 +17,8 @@ import (
 
 // Exec notes a further process; Start runs it.
 func (s *Service) Exec(_ context.Context, r *taskapi.ExecProcessRequest) (*emptyResponse, error) {
-	return on(s, r.GetID(), func(vm *VM) (*emptyResponse, error) {
+	return on(s, r.GetID(), func(t *Task) (*emptyResponse, error) {
+		vm := t.vm
 		if r.GetExecID() == "" {
 			return nil, fmt.Errorf("exec in task %s: it has no id: %w", vm.id, errdefs.ErrInvalidArgument)
 		}
@@ -28,7 +29,7 @@ func (s *Service) Exec(_ context.Context, r *taskapi.ExecProcessRequest) (*empty
 		if err != nil {
 			return nil, fmt.Errorf("exec %s of task %s: %w", r.GetExecID(), vm.id, err)
 		}
-		if err := vm.addExec(r, process); err != nil {
+		if err := t.addExec(r, process); err != nil {
 			return nil, err
 		}
 		for _, note := range notes {
@@ -38,36 +39,38 @@ func (s *Service) Exec(_ context.Context, r *taskapi.ExecProcessRequest) (*empty
 	})
 }
 
-func (vm *VM) addExec(r *taskapi.ExecProcessRequest, config []byte) error {
+func (t *Task) addExec(r *taskapi.ExecProcessRequest, config []byte) error {
+	vm := t.vm
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	if old, ok := vm.execs[r.GetExecID()]; ok && old.came && old.exited {
+	if old, ok := t.execs[r.GetExecID()]; ok && old.came && old.exited {
 		old.pumps.streams.close() // who would have deleted it is at the node that it came from
-		go vm.forgetExec(vm.life, old)
+		go t.forgetExec(vm.life, old)
 	} else if ok {
 		return fmt.Errorf("exec %q of task %s: %w", r.GetExecID(), vm.id, errdefs.ErrAlreadyExists)
 	}
-	if err := vm.execable(); err != nil {
+	if err := t.execable(); err != nil {
 		return err
 	}
 	stdio := Stdio{Stdin: r.GetStdin(), Stdout: r.GetStdout(), Stderr: r.GetStderr(), Terminal: r.GetTerminal()}
-	p := newProcess(r.GetExecID(), stdio, config)
+	p := t.newProcess(r.GetExecID(), stdio, config)
 	// The guest may not have forgotten an earlier exec of that id, or not know yet that
 	// one it was told to start is not wanted.
-	vm.incarnation++
+	t.incarnation++
 	// Whatever of a checkpoint is left in the guest was of another generation.
-	p.guest = fmt.Sprintf("%s#%d.%d", p.id, vm.journal.Generation, vm.incarnation)
-	vm.execs[p.id] = p
-	vm.events.Send(&events.TaskExecAdded{ContainerID: vm.id, ExecID: p.id})
+	p.guest = fmt.Sprintf("%s#%d.%d", p.id, vm.journal.Generation, t.incarnation)
+	t.execs[p.id] = p
+	vm.events.Send(&events.TaskExecAdded{ContainerID: t.id, ExecID: p.id})
 	return nil
 }
 
 // execable says whether the guest may start something; vm.mu is held.
-func (vm *VM) execable() error {
+func (t *Task) execable() error {
+	vm := t.vm
 	if err := vm.mutable(); err != nil {
 		return err
 	}
-	if vm.state != Running || vm.init.exited {
+	if vm.state != Running || t.init.exited {
 		return fmt.Errorf("exec in VM %s, which is %s: %w", vm.id, vm.state, errdefs.ErrFailedPrecondition)
 	}
 	return nil
@@ -75,31 +78,33 @@ func (vm *VM) execable() error {
 
 // Start runs init, or an exec.
 func (s *Service) Start(ctx context.Context, r *taskapi.StartRequest) (*taskapi.StartResponse, error) {
-	return on(s, r.GetID(), func(vm *VM) (*taskapi.StartResponse, error) {
+	return on(s, r.GetID(), func(t *Task) (*taskapi.StartResponse, error) {
+		vm := t.vm
 		var err error
 		if r.GetExecID() == "" {
-			err = vm.startInit(ctx)
+			err = t.start(ctx)
 		} else {
-			err = vm.startExec(ctx, r.GetExecID())
+			err = t.startExec(ctx, r.GetExecID())
 		}
 		vm.mu.Lock()
 		defer vm.mu.Unlock()
-		return &taskapi.StartResponse{Pid: vm.pid()}, err
+		return &taskapi.StartResponse{Pid: t.pid()}, err
 	})
 }
 
-func (vm *VM) startExec(ctx context.Context, id string) error {
-	p, err := vm.claimExec(id)
+func (t *Task) startExec(ctx context.Context, id string) error {
+	vm := t.vm
+	p, err := t.claimExec(id)
 	if err != nil {
 		return err
 	}
 	asked := false
-	st, err := vm.open(id, p.stdio)
+	st, err := t.open(id, p.stdio)
 	if err == nil {
 		asked = true
-		err = vm.run(ctx, p, st, guest.Offsets{}, func() {
-			vm.events.Send(&events.TaskExecStarted{ContainerID: vm.id, ExecID: id, Pid: vm.pid()})
-			vm.flowOne(p)
+		err = t.run(ctx, p, st, guest.Offsets{}, func() {
+			vm.events.Send(&events.TaskExecStarted{ContainerID: t.id, ExecID: id, Pid: t.pid()})
+			t.flowOne(p)
 		})
 		if err != nil {
 			st.close()
@@ -110,24 +115,25 @@ func (vm *VM) startExec(ctx context.Context, id string) error {
 	p.starting = nil
 	lost := err != nil && asked && unheard(ctx, err)
 	if err != nil {
-		vm.exit(p, 255, time.Now()) // no event: it was never started
+		t.exit(p, 255, time.Now()) // no event: it was never started
 	}
 	if lost { // under the lock: an operation finds it as the Start that it was, or so
-		vm.renounced = append(vm.renounced, p)
+		t.renounced = append(t.renounced, p)
 	}
 	vm.mu.Unlock()
 	if lost {
-		go vm.renounce(p)
+		go t.renounce(p)
 	}
 	if err != nil {
 		return fmt.Errorf("start exec %s: %w", id, err)
 	}
-	vm.resize(ctx, p)
+	t.resize(ctx, p)
 	return nil
 }
 
 // forgetExec lets the guest free what it keeps of an exec that has ended.
-func (vm *VM) forgetExec(ctx context.Context, p *process) {
+func (t *Task) forgetExec(ctx context.Context, p *process) {
+	vm := t.vm
 	_, err := vm.guest().Remove(ctx, &agentv1.RemoveRequest{Id: p.guest})
 	if err != nil && !errdefs.IsNotFound(err) && !errors.Is(err, context.DeadlineExceeded) {
 		vm.log.Debug("forget exec", "exec", p.id, "error", err)
@@ -136,7 +142,8 @@ func (vm *VM) forgetExec(ctx context.Context, p *process) {
 
 // resize tells the guest the size of a terminal, if one was set. Whoever comes last
 // tells the size that was set last.
-func (vm *VM) resize(ctx context.Context, p *process) {
+func (t *Task) resize(ctx context.Context, p *process) {
+	vm := t.vm
 	p.sizing.Lock()
 	defer p.sizing.Unlock()
 	vm.mu.Lock()
@@ -154,14 +161,15 @@ func (vm *VM) resize(ctx context.Context, p *process) {
 }
 
 // claimExec makes the caller the one that starts the exec.
-func (vm *VM) claimExec(id string) (*process, error) {
+func (t *Task) claimExec(id string) (*process, error) {
+	vm := t.vm
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	p, err := vm.find(id)
+	p, err := t.find(id)
 	if err != nil {
 		return nil, err
 	}
-	if err := vm.execable(); err != nil {
+	if err := t.execable(); err != nil {
 		return nil, err
 	}
 	if p.starting != nil || p.started || p.exited {
@@ -175,9 +183,10 @@ func (vm *VM) claimExec(id string) (*process, error) {
 const forgetBound = time.Second
 
 // removeExec forgets an exec that has ended, or was never started.
-func (vm *VM) removeExec(ctx context.Context, id string) (*process, error) {
+func (t *Task) removeExec(ctx context.Context, id string) (*process, error) {
+	vm := t.vm
 	vm.mu.Lock()
-	p, err := vm.find(id)
+	p, err := t.find(id)
 	if err == nil && (p.starting != nil || p.started && !p.exited) {
 		err = fmt.Errorf("delete exec %s, which runs: %w", id, errdefs.ErrFailedPrecondition)
 	}
@@ -185,9 +194,9 @@ func (vm *VM) removeExec(ctx context.Context, id string) (*process, error) {
 		vm.mu.Unlock()
 		return nil, err
 	}
-	delete(vm.execs, id)
+	delete(t.execs, id)
 	ask := p.started && vm.state == Running
-	vm.exit(p, 0, time.Now()) // one that never ran: nobody waits for it for ever
+	t.exit(p, 0, time.Now()) // one that never ran: nobody waits for it for ever
 	vm.mu.Unlock()
 	if p.pumps != nil {
 		p.pumps.stop()
@@ -196,7 +205,7 @@ func (vm *VM) removeExec(ctx context.Context, id string) (*process, error) {
 	if ask {
 		ctx, cancel := context.WithTimeout(ctx, forgetBound)
 		defer cancel()
-		vm.forgetExec(ctx, p)
+		t.forgetExec(ctx, p)
 	}
 	return p, nil
 }

@@ -29,26 +29,27 @@ type pending struct {
 // Kill signals a process. SIGKILL for init always works: if the guest does not answer,
 // the VM goes.
 func (s *Service) Kill(ctx context.Context, r *taskapi.KillRequest) (*emptyResponse, error) {
-	return on(s, r.GetID(), func(vm *VM) (*emptyResponse, error) {
+	return on(s, r.GetID(), func(t *Task) (*emptyResponse, error) {
 		if r.GetSignal() > maxSignal {
 			return nil, fmt.Errorf("signal %d: there is none of that number: %w", r.GetSignal(), errdefs.ErrInvalidArgument)
 		}
-		return &emptyResponse{}, vm.kill(ctx, r.GetExecID(), r.GetSignal(), r.GetAll())
+		return &emptyResponse{}, t.kill(ctx, r.GetExecID(), r.GetSignal(), r.GetAll())
 	})
 }
 
-func (vm *VM) kill(ctx context.Context, execID string, signal uint32, all bool) error {
+func (t *Task) kill(ctx context.Context, execID string, signal uint32, all bool) error {
+	vm := t.vm
 	for {
 		vm.mu.Lock()
-		p, err := vm.find(execID)
+		p, err := t.find(execID)
 		if err == nil {
-			err = vm.killable(p)
+			err = t.killable(p)
 		}
 		if err != nil {
 			vm.mu.Unlock()
 			return err
 		}
-		act := vm.reach(p, signal, all)
+		act := t.reach(p, signal, all)
 		vm.mu.Unlock()
 		again, err := act(ctx)
 		if !again {
@@ -58,7 +59,8 @@ func (vm *VM) kill(ctx context.Context, execID string, signal uint32, all bool) 
 }
 
 // killable says whether p is there to be signalled; vm.mu is held.
-func (vm *VM) killable(p *process) error {
+func (t *Task) killable(p *process) error {
+	vm := t.vm
 	if p.exited {
 		return fmt.Errorf("process already finished: %w", errdefs.ErrNotFound)
 	}
@@ -73,7 +75,8 @@ func (vm *VM) killable(p *process) error {
 
 // reach answers how a signal gets to p from the state of now; what it answers may have
 // to be asked for again. vm.mu is held.
-func (vm *VM) reach(p *process, signal uint32, all bool) func(context.Context) (again bool, err error) {
+func (t *Task) reach(p *process, signal uint32, all bool) func(context.Context) (again bool, err error) {
+	vm := t.vm
 	fatal := p.id == "" && signal == sigkill
 	wait := func(over <-chan struct{}) func(context.Context) (bool, error) {
 		return func(ctx context.Context) (bool, error) {
@@ -96,10 +99,10 @@ func (vm *VM) reach(p *process, signal uint32, all bool) func(context.Context) (
 		return done // as a process that is dying takes any signal
 	case Starting:
 		if fatal {
-			vm.abortStart() // under the lock: Start looks at it there before it succeeds
+			t.abortStart() // under the lock: Start looks at it there before it succeeds
 			return done
 		}
-		return wait(vm.startOver)
+		return wait(t.startOver)
 	case Pausing, Paused, Resuming:
 		if fatal {
 			return func(ctx context.Context) (bool, error) {
@@ -107,8 +110,8 @@ func (vm *VM) reach(p *process, signal uint32, all bool) func(context.Context) (
 				return false, nil
 			}
 		}
-		if next := (pending{p, signal, all}); !slices.Contains(vm.signals, next) {
-			vm.signals = append(vm.signals, next)
+		if next := (pending{p, signal, all}); !slices.Contains(t.signals, next) {
+			t.signals = append(t.signals, next)
 		}
 		return done
 	case Running:
@@ -118,7 +121,7 @@ func (vm *VM) reach(p *process, signal uint32, all bool) func(context.Context) (
 		agent, over := vm.agent, vm.call()
 		return func(ctx context.Context) (bool, error) {
 			defer over()
-			err := vm.signal(ctx, agent, pending{p, signal, all})
+			err := t.signal(ctx, agent, pending{p, signal, all})
 			if errdefs.IsUnavailable(err) { // the VM is about to end, and the process with it
 				ctx, cancel := context.WithTimeout(ctx, guestBound)
 				defer cancel()
@@ -137,7 +140,8 @@ func (vm *VM) reach(p *process, signal uint32, all bool) func(context.Context) (
 const heldBound = time.Second
 
 // signal has the guest deliver it.
-func (vm *VM) signal(ctx context.Context, agent agentv1.AgentService, s pending) error {
+func (t *Task) signal(ctx context.Context, agent agentv1.AgentService, s pending) error {
+	vm := t.vm
 	patience := guestBound
 	if s.signal == sigkill && s.process.id == "" && vm.filling() != nil {
 		patience = heldBound
@@ -156,7 +160,7 @@ func (vm *VM) signal(ctx context.Context, agent agentv1.AgentService, s pending)
 		vm.end(context.WithoutCancel(ctx), killed, time.Now())
 		return nil
 	}
-	vm.enforce()
+	t.enforce()
 	return err
 }
 
@@ -167,10 +171,11 @@ var killBound = 30 * time.Second
 
 // enforce ends the VM of a guest that does not do what it was told. A guest that stands
 // still cannot: it gets its time when it runs again.
-func (vm *VM) enforce() {
+func (t *Task) enforce() {
+	vm := t.vm
 	vm.mu.Lock()
-	begun := vm.enforcing
-	vm.enforcing = true
+	begun := t.enforcing
+	t.enforcing = true
 	vm.mu.Unlock()
 	if begun {
 		return
@@ -179,7 +184,7 @@ func (vm *VM) enforce() {
 	go func() {
 		for {
 			select {
-			case <-vm.init.done:
+			case <-t.init.done:
 				return
 			case <-vm.life.Done():
 				return
@@ -198,13 +203,14 @@ func (vm *VM) enforce() {
 }
 
 // deliver gives the signals that came during a pause to their processes.
-func (vm *VM) deliver(ctx context.Context) {
+func (t *Task) deliver(ctx context.Context) {
+	vm := t.vm
 	vm.mu.Lock()
-	signals, agent := vm.signals, vm.agent
-	vm.signals = nil
+	signals, agent := t.signals, vm.agent
+	t.signals = nil
 	vm.mu.Unlock()
 	for _, s := range signals {
-		if err := vm.signal(ctx, agent, s); err != nil && !errdefs.IsNotFound(err) {
+		if err := t.signal(ctx, agent, s); err != nil && !errdefs.IsNotFound(err) {
 			vm.log.Warn("deliver signal after a pause", "signal", s.signal, "exec", s.process.id, "error", err)
 		}
 	}
@@ -228,8 +234,8 @@ func (vm *VM) endCreated(ctx context.Context, status uint32) bool {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
 	defer cancel()
-	if vm.arrival != nil {
-		vm.arrival.stop()
+	if vm.origin.arrival != nil {
+		vm.origin.arrival.stop()
 	}
 	if err := vm.giveBack(ctx); err != nil {
 		vm.log.Error("give back wake", "error", err)

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -75,7 +76,7 @@ func TestStartFailsAtEachCall(t *testing.T) {
 // it is lost here, and never silently asleep and running.
 func TestThawFailsAtEachCall(t *testing.T) {
 	failEach(t, func(w *world) { w.asleep(); w.must("create", w.create()) }, (*world).start, func(t *testing.T, w *world, name string) {
-		if vm, err := w.service.the(); err != nil || vm.is(Running) {
+		if vm, err := w.service.current(); err != nil || vm.is(Running) {
 			return // closing the operation failed: the VM runs, the record is committed
 		}
 		ran := w.records.phase == nodev1.Phase_PHASE_LOST_AT_DEST
@@ -105,7 +106,7 @@ func TestRestoreRefusesAnotherBoot(t *testing.T) {
 func TestCaptureFailsAtEachCall(t *testing.T) {
 	capture := func(w *world) error { _, err := w.capture(); return err }
 	failEach(t, func(w *world) { w.running() }, capture, func(t *testing.T, w *world, name string) {
-		vm, err := w.service.the()
+		vm, err := w.service.current()
 		w.must("find", err)
 		if !vm.is(Running) || !w.machine.running() || !w.net.up || vm.noted().Phase != Own {
 			t.Fatalf("%s failed: VM is %s, journal %s", name, vm.state, vm.noted().Phase)
@@ -191,7 +192,7 @@ func TestCaptureIsIdempotentAndFenced(t *testing.T) {
 			t.Errorf("%s = %v, want failed precondition", name, err)
 		}
 	}
-	if vm, _ := w.service.the(); !vm.is(Captured) {
+	if vm, _ := w.service.current(); !vm.is(Captured) {
 		t.Errorf("VM is %s", vm.state)
 	}
 }
@@ -203,7 +204,7 @@ func TestAbortDuringCapture(t *testing.T) {
 	w.store.block = make(chan struct{})
 	done := make(chan error, 1)
 	go func() { _, err := w.capture(); done <- err }()
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	if !eventually(func() bool { return vm.noted().Phase == Sending && !w.machine.running() }) {
 		t.Fatal("capture does not begin")
 	}
@@ -230,7 +231,7 @@ func TestAbortBeforePause(t *testing.T) {
 	w.store.early = make(chan struct{})
 	done := make(chan error, 1)
 	go func() { _, err := w.capture(); done <- err }()
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	if !eventually(func() bool { return vm.noted().Phase == Sending }) {
 		t.Fatal("capture does not begin")
 	}
@@ -255,7 +256,7 @@ func TestAbortBeforePause(t *testing.T) {
 // nobody would end that hold.
 func TestLateOrders(t *testing.T) {
 	w := newWorld(t).running()
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	m := w.machineService()
 	for _, captured := range []bool{true, false} { // also where the abort came first
 		late := w.ref()
@@ -292,7 +293,7 @@ func TestDeathBeforePause(t *testing.T) {
 	w.store.early = make(chan struct{})
 	done := make(chan error, 1)
 	go func() { _, err := w.capture(); done <- err }()
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	if !eventually(func() bool { return vm.noted().Phase == Sending }) {
 		t.Fatal("capture does not begin")
 	}
@@ -320,7 +321,7 @@ func TestEventsOfALife(t *testing.T) {
 func TestThawOnce(t *testing.T) {
 	w := newWorld(t).asleep()
 	w.must("create", w.create())
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	if !vm.is(Created) || vm.noted().Phase != Ready {
 		t.Fatalf("VM is %s, journal %s", vm.state, vm.noted().Phase)
 	}

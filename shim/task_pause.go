@@ -28,7 +28,8 @@ func (vm *VM) mutable() error {
 
 // Pause stops the vCPUs.
 func (s *Service) Pause(ctx context.Context, r *taskapi.PauseRequest) (*emptyResponse, error) {
-	return on(s, r.GetID(), func(vm *VM) (*emptyResponse, error) {
+	return on(s, r.GetID(), func(t *Task) (*emptyResponse, error) {
+		vm := t.vm
 		defer vm.halts()()
 		if err := vm.change(Running, Pausing); err != nil {
 			return nil, err
@@ -40,7 +41,7 @@ func (s *Service) Pause(ctx context.Context, r *taskapi.PauseRequest) (*emptyRes
 			vm.unpause()
 			return nil, fmt.Errorf("pause VM %s: %w", vm.id, err)
 		}
-		return &emptyResponse{}, vm.settle(Pausing, Paused, &events.TaskPaused{ContainerID: vm.id})
+		return &emptyResponse{}, vm.settle(Pausing, Paused, &events.TaskPaused{ContainerID: t.id})
 	})
 }
 
@@ -87,15 +88,16 @@ func (vm *VM) runOn(ctx context.Context) error {
 	defer vm.calling()()
 	if vm.settle(Pausing, Running, nil) == nil {
 		vm.stoodStill()
-		vm.deliver(vm.life)
-		vm.resizeAll(vm.life)
+		vm.owner.deliver(vm.life)
+		vm.owner.resizeAll(vm.life)
 	}
 	return nil
 }
 
 // Resume undoes Pause. What came for the processes meanwhile reaches them.
 func (s *Service) Resume(ctx context.Context, r *taskapi.ResumeRequest) (*emptyResponse, error) {
-	return on(s, r.GetID(), func(vm *VM) (*emptyResponse, error) {
+	return on(s, r.GetID(), func(t *Task) (*emptyResponse, error) {
+		vm := t.vm
 		defer vm.halts()()
 		if err := vm.change(Paused, Resuming); err != nil {
 			return nil, err
@@ -107,12 +109,12 @@ func (s *Service) Resume(ctx context.Context, r *taskapi.ResumeRequest) (*emptyR
 			return nil, fmt.Errorf("resume VM %s: %w", vm.id, err)
 		}
 		defer vm.calling()() // until what came meanwhile has reached the guest
-		if err := vm.settle(Resuming, Running, &events.TaskResumed{ContainerID: vm.id}); err != nil {
+		if err := vm.settle(Resuming, Running, &events.TaskResumed{ContainerID: t.id}); err != nil {
 			return nil, err
 		}
 		vm.stoodStill()
-		vm.deliver(context.WithoutCancel(ctx)) // the VM runs, however long the caller waits
-		vm.resizeAll(ctx)
+		t.deliver(context.WithoutCancel(ctx)) // the VM runs, however long the caller waits
+		t.resizeAll(ctx)
 		return &emptyResponse{}, nil
 	})
 }
@@ -146,10 +148,11 @@ func (vm *VM) settle(from, next State, event any) error {
 // CloseIO ends stdin behind what was written to it. A client may be so fast that the
 // process does not run yet.
 func (s *Service) CloseIO(_ context.Context, r *taskapi.CloseIORequest) (*emptyResponse, error) {
-	return on(s, r.GetID(), func(vm *VM) (*emptyResponse, error) {
+	return on(s, r.GetID(), func(t *Task) (*emptyResponse, error) {
+		vm := t.vm
 		vm.mu.Lock()
 		defer vm.mu.Unlock()
-		p, err := vm.find(r.GetExecID())
+		p, err := t.find(r.GetExecID())
 		if err != nil {
 			return nil, err
 		}
@@ -169,9 +172,10 @@ func (s *Service) CloseIO(_ context.Context, r *taskapi.CloseIORequest) (*emptyR
 // ResizePty also works between Create and Start, and during a pause: the size is kept
 // until the guest can be told.
 func (s *Service) ResizePty(ctx context.Context, r *taskapi.ResizePtyRequest) (*emptyResponse, error) {
-	return on(s, r.GetID(), func(vm *VM) (*emptyResponse, error) {
+	return on(s, r.GetID(), func(t *Task) (*emptyResponse, error) {
+		vm := t.vm
 		vm.mu.Lock()
-		p, err := vm.find(r.GetExecID())
+		p, err := t.find(r.GetExecID())
 		if err == nil {
 			err = vm.mutable()
 		}
@@ -186,14 +190,15 @@ func (s *Service) ResizePty(ctx context.Context, r *taskapi.ResizePtyRequest) (*
 		vm.mu.Unlock()
 		defer over()
 		if tell {
-			vm.resize(ctx, p)
+			t.resize(ctx, p)
 		}
 		return &emptyResponse{}, err
 	})
 }
 
 // resizeAll tells the sizes that were set during a pause.
-func (vm *VM) resizeAll(ctx context.Context) {
+func (t *Task) resizeAll(ctx context.Context) {
+	vm := t.vm
 	vm.mu.Lock()
 	all := vm.processes()
 	vm.mu.Unlock()
@@ -202,7 +207,7 @@ func (vm *VM) resizeAll(ctx context.Context) {
 		live := p.started && !p.exited && p.stdio.Terminal
 		vm.mu.Unlock()
 		if live {
-			vm.resize(ctx, p)
+			t.resize(ctx, p)
 		}
 	}
 }

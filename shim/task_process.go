@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,6 +25,7 @@ var drainBound = 10 * time.Second
 
 // process is the task's init, whose id is empty, or an exec. vm.mu guards its fields.
 type process struct {
+	task     *Task
 	id       string
 	guest    string // its id in the guest, where none is used twice
 	stdio    Stdio
@@ -45,16 +47,17 @@ type process struct {
 	sizing sync.Mutex // orders the sizes that the guest is told
 }
 
-func newProcess(id string, stdio Stdio, config []byte) *process {
-	return &process{id: id, guest: id, stdio: stdio, config: config, done: make(chan struct{})}
+func (t *Task) newProcess(id string, stdio Stdio, config []byte) *process {
+	return &process{task: t, id: id, guest: id, stdio: stdio, config: config, done: make(chan struct{})}
 }
 
 // find answers the process of that exec id; vm.mu is held.
-func (vm *VM) find(execID string) (*process, error) {
+func (t *Task) find(execID string) (*process, error) {
+	vm := t.vm
 	if execID == "" {
-		return vm.init, nil
+		return t.init, nil
 	}
-	if p, ok := vm.execs[execID]; ok {
+	if p, ok := t.execs[execID]; ok {
 		return p, nil
 	}
 	return nil, fmt.Errorf("exec %s of task %s: %w", execID, vm.id, errdefs.ErrNotFound)
@@ -65,8 +68,9 @@ func (p *process) runs() bool { return p.started && !p.exited }
 
 // run starts p in the guest and lets its stdio flow. then is called in the moment in
 // which p is a process that runs, with vm.mu held.
-func (vm *VM) run(ctx context.Context, p *process, st *streams, from guest.Offsets, then func()) error {
-	vm.resize(ctx, p) // its first look at a terminal shows the right size
+func (t *Task) run(ctx context.Context, p *process, st *streams, from guest.Offsets, then func()) error {
+	vm := t.vm
+	t.resize(ctx, p) // its first look at a terminal shows the right size
 	_, err := vm.guest().Start(ctx, &agentv1.StartRequest{
 		Id: p.guest, Process: p.config,
 		Stdin: st.stdin != nil, Stdout: st.stdout != nil, Stderr: st.stderr != nil,
@@ -90,8 +94,10 @@ func (vm *VM) run(ctx context.Context, p *process, st *streams, from guest.Offse
 // traffic is everything that asks the guest of its own accord: pumps and waits. It
 // stands still during a capture.
 type traffic struct {
-	cancel context.CancelFunc
-	ctx    context.Context
+	cancel   context.CancelFunc
+	ctx      context.Context
+	watchers sync.WaitGroup
+	telling  sync.Mutex // held while the workload is told something
 }
 
 // flow starts the traffic of all live processes; what flowed already starts anew.
@@ -104,28 +110,29 @@ func (vm *VM) flow() {
 		cancel()
 		return
 	}
-	vm.traffic = traffic{cancel: cancel, ctx: ctx}
+	vm.traffic.cancel, vm.traffic.ctx = cancel, ctx
 	for _, p := range vm.processes() {
-		if p.started && !p.exited {
-			vm.flowOne(p)
+		if p.runs() {
+			p.task.flowOne(p)
 		}
 	}
 	if vm.journal.Spec.HasAgent() {
-		vm.watchers.Go(func() { vm.keepClock(ctx) })
+		vm.traffic.watchers.Go(func() { vm.keepClock(ctx) })
 	}
 	if vm.journal.Unplugged {
-		vm.watchers.Go(func() { vm.keepNICs(ctx) })
+		vm.traffic.watchers.Go(func() { vm.keepNICs(ctx) })
 	}
 	if len(vm.journal.Untold) > 0 {
-		vm.watchers.Go(func() { vm.tell(ctx) })
+		vm.traffic.watchers.Go(func() { vm.tell(ctx) })
 	}
 }
 
 // flowOne joins p to the traffic; vm.mu is held.
-func (vm *VM) flowOne(p *process) {
+func (t *Task) flowOne(p *process) {
+	vm := t.vm
 	ctx, agent := vm.traffic.ctx, vm.agent
 	p.pumps.start(ctx, agent)
-	vm.watchers.Go(func() { vm.watch(ctx, agent, p) })
+	vm.traffic.watchers.Go(func() { t.watch(ctx, agent, p) })
 }
 
 // still stops the traffic; it returns when nothing of ours asks the guest any more.
@@ -141,20 +148,27 @@ func (vm *VM) still() {
 			p.pumps.stop()
 		}
 	}
-	vm.watchers.Wait()
+	vm.traffic.watchers.Wait()
 }
 
-// processes are all of the task, init last; vm.mu is held.
-func (vm *VM) processes() []*process {
-	all := make([]*process, 0, len(vm.execs)+1)
-	for _, p := range vm.execs {
-		all = append(all, p)
+// processes are those of all tasks, each task's init after its execs; vm.mu is held.
+func (vm *VM) processes() (all []*process) {
+	for _, t := range vm.tasks {
+		for _, p := range t.execs {
+			all = append(all, p)
+		}
+		all = append(all, t.init)
 	}
-	return append(all, vm.init)
+	return all
+}
+
+// execs are those of all tasks; vm.mu is held.
+func (vm *VM) execs() []*process {
+	return slices.DeleteFunc(vm.processes(), func(p *process) bool { return p.id == "" })
 }
 
 // watch waits for the end of p in the guest.
-func (vm *VM) watch(ctx context.Context, agent agentv1.AgentService, p *process) {
+func (t *Task) watch(ctx context.Context, agent agentv1.AgentService, p *process) {
 	for ctx.Err() == nil {
 		r, err := agent.Wait(ctx, &agentv1.WaitRequest{Id: p.guest})
 		if err != nil {
@@ -162,57 +176,61 @@ func (vm *VM) watch(ctx context.Context, agent agentv1.AgentService, p *process)
 			continue
 		}
 		if r.GetOom() {
-			vm.tellOOM()
+			t.tellOOM()
 		}
 		p.pumps.end(r) // before whoever waits for this goroutine asks whether the guest has reported
 		// Not in this goroutine: still may be waiting for it.
-		go vm.ended(p, r)
+		go t.ended(p, r)
 		return
 	}
 }
 
 // tellOOM says once that the container has met its limit: the kernel takes all of its
 // processes, and each of them tells.
-func (vm *VM) tellOOM() {
+func (t *Task) tellOOM() {
+	vm := t.vm
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	if !vm.oom {
-		vm.oom = true
-		vm.events.Send(&events.TaskOOM{ContainerID: vm.id})
+	if !t.oom {
+		t.oom = true
+		vm.events.Send(&events.TaskOOM{ContainerID: t.id})
 	}
 }
 
 // ended handles the end of one process that the guest has reported.
-func (vm *VM) ended(p *process, r *agentv1.WaitResponse) {
+func (t *Task) ended(p *process, r *agentv1.WaitResponse) {
+	vm := t.vm
 	status, at := r.GetExitStatus(), time.Unix(0, r.GetExitedAtUnixNano())
 	p.pumps.waitDrained(vm.life)
 	if p.id != "" {
-		vm.publishExit(p, status, at)
+		t.publishExit(p, status, at)
 		return
 	}
-	vm.finish(status, at)
+	t.finish(status, at)
 }
 
 // publishExit tells the world, once.
-func (vm *VM) publishExit(p *process, status uint32, at time.Time) {
+func (t *Task) publishExit(p *process, status uint32, at time.Time) {
+	vm := t.vm
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	vm.exit(p, status, at)
+	t.exit(p, status, at)
 }
 
 // exit is publishExit for a caller that holds vm.mu.
-func (vm *VM) exit(p *process, status uint32, at time.Time) {
+func (t *Task) exit(p *process, status uint32, at time.Time) {
+	vm := t.vm
 	if p.exited {
 		return
 	}
 	p.exited, p.status, p.exitedAt = true, status, at
 	id := p.id
 	if id == "" {
-		id = vm.id
+		id = t.id
 	}
 	if p.started || p.id == "" {
 		vm.events.Send(&events.TaskExit{
-			ContainerID: vm.id, ID: id, Pid: vm.pid(), ExitStatus: status, ExitedAt: protobuf.ToTimestamp(at),
+			ContainerID: t.id, ID: id, Pid: t.pid(), ExitStatus: status, ExitedAt: protobuf.ToTimestamp(at),
 		})
 	}
 	close(p.done)

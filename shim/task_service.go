@@ -31,7 +31,8 @@ type Service struct {
 
 	mu    sync.Mutex
 	vm    *VM
-	asked bool // to shut down
+	tasks map[string]*Task // by containerd's id
+	asked bool             // to shut down
 }
 
 // NewService is ready for the Create of its task. join makes the host that the task's
@@ -49,12 +50,12 @@ func NewService(ctx context.Context, p events.Publisher, sd shutdown.Service, jo
 // RegisterTTRPC serves both services on containerd's socket.
 func (s *Service) RegisterTTRPC(server *ttrpc.Server) error {
 	taskapi.RegisterTTRPCTaskService(server, s)
-	machinev1.RegisterMachineService(server, &machineService{find: s.the})
+	machinev1.RegisterMachineService(server, &machineService{find: s.current})
 	return nil
 }
 
-// the answers the VM of this shim.
-func (s *Service) the() (*VM, error) {
+// current answers the VM of this shim.
+func (s *Service) current() (*VM, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.vm == nil {
@@ -63,36 +64,41 @@ func (s *Service) the() (*VM, error) {
 	return s.vm, nil
 }
 
-func (s *Service) get(id string) (*VM, error) {
-	vm, err := s.the()
-	if err == nil && vm.id != id {
-		err = fmt.Errorf("task %s: %w", id, errdefs.ErrNotFound)
+func (s *Service) task(id string) (*Task, error) {
+	s.mu.Lock()
+	t, created := s.tasks[id], s.vm != nil
+	s.mu.Unlock()
+	switch {
+	case !created:
+		return nil, fmt.Errorf("task is not created: %w", errdefs.ErrNotFound)
+	case t == nil:
+		return nil, fmt.Errorf("task %s: %w", id, errdefs.ErrNotFound)
+	case t.gone():
+		return nil, fmt.Errorf("task %s is deleted: %w", id, errdefs.ErrNotFound)
 	}
-	if err == nil && vm.gone() {
-		err = fmt.Errorf("task %s is deleted: %w", id, errdefs.ErrNotFound)
-	}
-	return vm, err
+	return t, nil
 }
 
 // gone reports whether the task is not there for containerd any more, or not yet: until
 // Create has written the journal there is nothing to answer from.
-func (vm *VM) gone() bool {
+func (t *Task) gone() bool {
+	vm := t.vm
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	return vm.state == New || vm.state == Deleted || vm.journal == nil || vm.init == nil
+	return t.state == TaskNew || t.state == TaskDeleted || vm.journal == nil || t.init == nil
 }
 
 // wire is err as a gRPC status, which is what ttrpc carries.
 func wire(err error) error { return errgrpc.ToGRPC(record.Plain(err)) }
 
 // on runs fn for the task of that id; errors leave as gRPC status.
-func on[R any](s *Service, id string, fn func(*VM) (R, error)) (R, error) {
-	vm, err := s.get(id)
+func on[R any](s *Service, id string, fn func(*Task) (R, error)) (R, error) {
+	t, err := s.task(id)
 	if err != nil {
 		var none R
 		return none, wire(err)
 	}
-	r, err := fn(vm)
+	r, err := fn(t)
 	return r, wire(err)
 }
 
@@ -107,18 +113,14 @@ func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*ta
 		s.mu.Unlock()
 		return nil, wire(fmt.Errorf("create task %s: this shim has task %s: %w", r.GetID(), other.id, errdefs.ErrAlreadyExists))
 	}
-	vm := &VM{
-		namespace: ns, id: r.GetID(), life: s.life, events: s.events, state: New,
-		log: s.log.With("vm", ns+"/"+r.GetID()), execs: map[string]*process{}, created: make(chan struct{}),
-		stood: make(chan struct{}, 1),
-	}
-	s.vm = vm
+	vm := newVM(s.life, s.log, s.events, ns, r.GetID())
+	s.vm, s.tasks = vm, map[string]*Task{r.GetID(): vm.owner}
 	s.mu.Unlock()
 	pid, err := vm.create(ctx, r, s.join)
-	close(vm.created)
+	close(vm.owner.created)
 	if err != nil {
 		s.mu.Lock()
-		s.vm = nil
+		s.vm, s.tasks = nil, nil
 		asked := s.asked
 		s.mu.Unlock()
 		vm.log.Error("create task", "error", err)
@@ -130,8 +132,8 @@ func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*ta
 		}
 		return nil, wire(implemented(err))
 	}
-	if vm.arrival != nil {
-		go vm.arrival.run()
+	if vm.origin.arrival != nil {
+		go vm.origin.arrival.run()
 	}
 	return &taskapi.CreateTaskResponse{Pid: pid}, nil
 }
@@ -149,9 +151,9 @@ func implemented(err error) error {
 // Connect answers at any time, also for ids that are not known.
 func (s *Service) Connect(context.Context, *taskapi.ConnectRequest) (*taskapi.ConnectResponse, error) {
 	r := &taskapi.ConnectResponse{ShimPid: uint32(os.Getpid()), Version: "3"}
-	if vm, err := s.the(); err == nil {
+	if vm, err := s.current(); err == nil {
 		vm.mu.Lock()
-		r.TaskPid = vm.pid()
+		r.TaskPid = vm.owner.pid()
 		vm.mu.Unlock()
 	}
 	return r, nil

@@ -13,10 +13,11 @@ import (
 
 // State answers from what the shim knows, whatever the guest does.
 func (s *Service) State(_ context.Context, r *taskapi.StateRequest) (*taskapi.StateResponse, error) {
-	return on(s, r.GetID(), func(vm *VM) (*taskapi.StateResponse, error) {
+	return on(s, r.GetID(), func(t *Task) (*taskapi.StateResponse, error) {
+		vm := t.vm
 		vm.mu.Lock()
 		defer vm.mu.Unlock()
-		p, err := vm.find(r.GetExecID())
+		p, err := t.find(r.GetExecID())
 		if err != nil {
 			return nil, err
 		}
@@ -25,7 +26,7 @@ func (s *Service) State(_ context.Context, r *taskapi.StateRequest) (*taskapi.St
 			named = p.shown
 		}
 		out := &taskapi.StateResponse{
-			ID: vm.id, Bundle: vm.journal.Bundle, Pid: vm.pid(), Status: vm.status(p), ExecID: p.id,
+			ID: vm.id, Bundle: vm.journal.Bundle, Pid: t.pid(), Status: t.status(p), ExecID: p.id,
 			Stdin: named.Stdin, Stdout: named.Stdout, Stderr: named.Stderr, Terminal: named.Terminal,
 		}
 		if p.id != "" {
@@ -42,8 +43,8 @@ func (s *Service) State(_ context.Context, r *taskapi.StateRequest) (*taskapi.St
 }
 
 // status of one process; a pause holds all of them. vm.mu is held.
-func (vm *VM) status(p *process) tasktypes.Status {
-	task := vm.state.status()
+func (t *Task) status(p *process) tasktypes.Status {
+	task := t.shown()
 	switch {
 	case p.exited:
 		return tasktypes.Status_STOPPED
@@ -55,15 +56,37 @@ func (vm *VM) status(p *process) tasktypes.Status {
 	return tasktypes.Status_CREATED
 }
 
+// shown is the task as containerd is told of it; vm.mu is held.
+func (t *Task) shown() tasktypes.Status {
+	switch t.state {
+	case TaskNew, TaskCreating, TaskCreated:
+		return tasktypes.Status_CREATED
+	case TaskStarting:
+		// A boot takes long enough for containerd's restart monitor to come by: it kills
+		// a task that is CREATED where it should run, and leaves one that is PAUSING alone.
+		return tasktypes.Status_PAUSING
+	case TaskStopped, TaskDeleting, TaskDeleted:
+		return tasktypes.Status_STOPPED
+	}
+	switch t.vm.state {
+	case Pausing:
+		return tasktypes.Status_PAUSING
+	case Paused, Resuming:
+		return tasktypes.Status_PAUSED
+	}
+	return tasktypes.Status_RUNNING
+}
+
 // Pids lists the task's processes under the one pid that the host has for them. It is
 // never empty: containerd would take the shim for a leaked one.
 func (s *Service) Pids(ctx context.Context, r *taskapi.PidsRequest) (*taskapi.PidsResponse, error) {
 	s.afterDelete(ctx)
-	return on(s, r.GetID(), func(vm *VM) (*taskapi.PidsResponse, error) {
+	return on(s, r.GetID(), func(t *Task) (*taskapi.PidsResponse, error) {
+		vm := t.vm
 		vm.mu.Lock()
 		defer vm.mu.Unlock()
-		out := &taskapi.PidsResponse{Processes: []*tasktypes.ProcessInfo{{Pid: vm.pid()}}}
-		for _, p := range vm.execs {
+		out := &taskapi.PidsResponse{Processes: []*tasktypes.ProcessInfo{{Pid: t.pid()}}}
+		for _, p := range t.execs {
 			if !p.started || p.exited {
 				continue
 			}
@@ -71,7 +94,7 @@ func (s *Service) Pids(ctx context.Context, r *taskapi.PidsRequest) (*taskapi.Pi
 			if err != nil {
 				return nil, err
 			}
-			out.Processes = append(out.Processes, &tasktypes.ProcessInfo{Pid: vm.pid(), Info: info})
+			out.Processes = append(out.Processes, &tasktypes.ProcessInfo{Pid: t.pid(), Info: info})
 		}
 		return out, nil
 	})
@@ -79,9 +102,10 @@ func (s *Service) Pids(ctx context.Context, r *taskapi.PidsRequest) (*taskapi.Pi
 
 // Wait returns when the process has ended and its output is where it belongs.
 func (s *Service) Wait(ctx context.Context, r *taskapi.WaitRequest) (*taskapi.WaitResponse, error) {
-	return on(s, r.GetID(), func(vm *VM) (*taskapi.WaitResponse, error) {
+	return on(s, r.GetID(), func(t *Task) (*taskapi.WaitResponse, error) {
+		vm := t.vm
 		vm.mu.Lock()
-		p, err := vm.find(r.GetExecID())
+		p, err := t.find(r.GetExecID())
 		vm.mu.Unlock()
 		if err != nil {
 			return nil, err
@@ -99,8 +123,8 @@ func (s *Service) Wait(ctx context.Context, r *taskapi.WaitRequest) (*taskapi.Wa
 
 // Stats answers the guest's figures of now, or the last known.
 func (s *Service) Stats(ctx context.Context, r *taskapi.StatsRequest) (*taskapi.StatsResponse, error) {
-	return on(s, r.GetID(), func(vm *VM) (*taskapi.StatsResponse, error) {
-		stats, err := vm.metrics(ctx)
+	return on(s, r.GetID(), func(t *Task) (*taskapi.StatsResponse, error) {
+		stats, err := t.metrics(ctx)
 		if err != nil {
 			return nil, err
 		}

@@ -18,12 +18,20 @@ import (
 	"godwit.dev/godwit/shim/cgroup"
 )
 
+// stats are the guest's figures of a task; the VM's lock guards them.
+type stats struct {
+	last   *agentv1.StatsResponse
+	asking chan struct{} // closed when the guest has answered, or has not; nil: nobody asks
+	silent bool          // it let the last one who asked wait
+}
+
 // statsBound is how long Stats waits for the guest; after it the last figures count.
 const statsBound = time.Second
 
 // snapStats asks the guest for figures that are not older than the call, and remembers
 // them. It never fails: the guest may be frozen, hung or gone.
-func (vm *VM) snapStats(ctx context.Context) {
+func (t *Task) snapStats(ctx context.Context) {
+	vm := t.vm
 	vm.mu.Lock()
 	agent, ask := vm.agent, vm.state == Running && vm.agent != nil
 	vm.mu.Unlock()
@@ -34,7 +42,7 @@ func (vm *VM) snapStats(ctx context.Context) {
 	defer cancel()
 	if r, err := agent.Stats(ctx, &agentv1.StatsRequest{}); err == nil {
 		vm.mu.Lock()
-		vm.stats, vm.silentStats = r, false
+		t.stats.last, t.stats.silent = r, false
 		vm.mu.Unlock()
 	}
 }
@@ -42,61 +50,64 @@ func (vm *VM) snapStats(ctx context.Context) {
 // guestStats are those of now if the guest answers as it should, else the last ones.
 // One question is under way at a time, whoever asks; a guest that let one wait is not
 // waited for again until it has answered.
-func (vm *VM) guestStats(ctx context.Context) *agentv1.StatsResponse {
+func (t *Task) guestStats(ctx context.Context) *agentv1.StatsResponse {
+	vm := t.vm
 	stopped := vm.vmmStopped()
 	vm.mu.Lock()
 	if vm.state != Running || vm.agent == nil || stopped {
 		defer vm.mu.Unlock()
-		return vm.stats
+		return t.stats.last
 	}
-	if vm.asking == nil {
-		vm.asking = make(chan struct{})
-		go vm.askStats(vm.agent, vm.asking)
+	if t.stats.asking == nil {
+		t.stats.asking = make(chan struct{})
+		go t.askStats(vm.agent, t.stats.asking)
 	}
-	answered, wait := vm.asking, !vm.silentStats
+	answered, wait := t.stats.asking, !t.stats.silent
 	vm.mu.Unlock()
 	if wait {
-		t := time.NewTimer(statsBound)
-		defer t.Stop()
+		bound := time.NewTimer(statsBound)
+		defer bound.Stop()
 		select {
 		case <-answered:
-		case <-t.C:
+		case <-bound.C:
 			vm.mu.Lock()
-			vm.silentStats = true
+			t.stats.silent = true
 			vm.mu.Unlock()
 		case <-ctx.Done():
 		}
 	}
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	return vm.stats
+	return t.stats.last
 }
 
-func (vm *VM) askStats(agent agentv1.AgentService, answered chan struct{}) {
+func (t *Task) askStats(agent agentv1.AgentService, answered chan struct{}) {
+	vm := t.vm
 	ctx, cancel := context.WithTimeout(vm.life, guestBound)
 	defer cancel()
 	r, err := agent.Stats(ctx, &agentv1.StatsRequest{})
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	vm.silentStats = err != nil
+	t.stats.silent = err != nil
 	if err == nil {
-		vm.stats = r
+		t.stats.last = r
 	}
-	vm.asking = nil
+	t.stats.asking = nil
 	close(answered)
 }
 
 // metrics are of the type that the host's collectors understand. They work in every
 // state from Created on, also after the end, when the figures are the last ones. Unavailable says
 // that a figure cannot be read, or that the guest has never told its own.
-func (vm *VM) metrics(ctx context.Context) (_ any, err error) {
+func (t *Task) metrics(ctx context.Context) (_ any, err error) {
+	vm := t.vm
 	if vm.is(Creating) {
 		return nil, fmt.Errorf("stats of VM %s, which is being created: %w", vm.id, errdefs.ErrFailedPrecondition)
 	}
 	j := vm.noted()
 	var g *agentv1.StatsResponse
 	if j.Spec.HasAgent() {
-		g = vm.guestStats(ctx)
+		g = t.guestStats(ctx)
 	} else {
 		g, err = hostStats(j)
 	}

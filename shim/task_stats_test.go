@@ -33,13 +33,14 @@ func (a *silentAgent) Stats(ctx context.Context, _ *agentv1.StatsRequest) (*agen
 func TestStatsOfASilentGuest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		agent := &silentAgent{let: make(chan struct{})}
-		vm := &VM{life: t.Context(), state: Running, agent: agent, journal: &Journal{}, stats: &agentv1.StatsResponse{MemoryCurrent: 42}}
+		vm := bareVM(t, agent)
+		vm.state, vm.journal, vm.owner.stats.last = Running, &Journal{}, &agentv1.StatsResponse{MemoryCurrent: 42}
 		ask := func(wantWait bool, want uint64) {
 			t.Helper()
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			done := make(chan uint64, 1)
-			go func() { done <- vm.guestStats(ctx).GetMemoryCurrent() }()
+			go func() { done <- vm.owner.guestStats(ctx).GetMemoryCurrent() }()
 			synctest.Wait()
 			select {
 			case got := <-done:
@@ -88,9 +89,9 @@ func TestStatsInEveryState(t *testing.T) {
 	w.must("kill", w.kill("", 9))
 	w.wait("")
 	stats("stopped")
-	vm, _ := w.service.the()
-	if vm.stats.GetMemoryCurrent() != 42 {
-		t.Errorf("the last figures are %v", vm.stats)
+	vm, _ := w.service.current()
+	if vm.owner.stats.last.GetMemoryCurrent() != 42 {
+		t.Errorf("the last figures are %v", vm.owner.stats.last)
 	}
 }
 

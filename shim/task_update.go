@@ -16,17 +16,19 @@ import (
 // Update changes the container's limits, in the guest if it runs. The size of the VM
 // stays as it is: what is beyond it is refused by name.
 func (s *Service) Update(ctx context.Context, r *taskapi.UpdateTaskRequest) (*emptyResponse, error) {
-	return on(s, r.GetID(), func(vm *VM) (*emptyResponse, error) {
-		if err := vm.updateLimits(ctx, r); err != nil {
+	return on(s, r.GetID(), func(t *Task) (*emptyResponse, error) {
+		vm := t.vm
+		if err := t.updateLimits(ctx, r); err != nil {
 			return nil, fmt.Errorf("update task %s: %w", vm.id, err)
 		}
 		return &emptyResponse{}, nil
 	})
 }
 
-func (vm *VM) updateLimits(ctx context.Context, r *taskapi.UpdateTaskRequest) error {
+func (t *Task) updateLimits(ctx context.Context, r *taskapi.UpdateTaskRequest) error {
+	vm := t.vm
 	vm.mu.Lock()
-	err, state, agent, j, restored := vm.mutable(), vm.state, vm.agent, vm.journal, vm.restored
+	err, state, agent, j, restored := vm.mutable(), vm.state, vm.agent, vm.journal, vm.origin.restored
 	over := vm.call()
 	vm.mu.Unlock()
 	defer over()
@@ -42,7 +44,7 @@ func (vm *VM) updateLimits(ctx context.Context, r *taskapi.UpdateTaskRequest) er
 	if !j.Spec.HasAgent() {
 		return fmt.Errorf("limits of a running VM: %w", errNoAgent)
 	}
-	change, err := vm.bundle.ReadUpdate(r.GetResources().GetValue(), r.GetAnnotations(), j.Spec)
+	change, err := t.bundle.ReadUpdate(r.GetResources().GetValue(), r.GetAnnotations(), j.Spec)
 	if err != nil || change == nil {
 		return err
 	}
@@ -57,11 +59,12 @@ func (vm *VM) updateLimits(ctx context.Context, r *taskapi.UpdateTaskRequest) er
 			return err
 		}
 	}
-	return vm.noteLimits(change, state)
+	return t.noteLimits(change, state)
 }
 
 // noteLimits keeps the limits in the Spec, where Start finds them.
-func (vm *VM) noteLimits(change *specs.LinuxResources, state State) error {
+func (t *Task) noteLimits(change *specs.LinuxResources, state State) error {
+	vm := t.vm
 	return vm.update(func(j *Journal) error {
 		if state == Created && !vm.is(Created) {
 			return fmt.Errorf("VM has been started meanwhile: %w", errdefs.ErrFailedPrecondition)

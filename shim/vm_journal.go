@@ -15,14 +15,14 @@ func (vm *VM) write(change func(*Journal)) error {
 
 // update is write for a change that depends on what the journal says.
 func (vm *VM) update(change func(*Journal) error) error {
-	vm.journalMu.Lock()
-	defer vm.journalMu.Unlock()
+	vm.writes.mu.Lock()
+	defer vm.writes.mu.Unlock()
 	next := *vm.journal
 	if err := change(&next); err != nil {
 		return err
 	}
-	draft := vm.draft
-	vm.draft = nil
+	draft := vm.writes.draft
+	vm.writes.draft = nil
 	if err := next.replace(vm.dir, draft); err != nil {
 		if errors.Is(err, durable.ErrUnsynced) {
 			if e := vm.journal.store(vm.dir); e != nil && !errors.Is(e, durable.ErrUnsynced) {
@@ -45,11 +45,11 @@ func draftFile(dir string) string { return durable.Unfinished(journalFile(dir) +
 // sync less. Another change is written as ever, and a draft that is not the change, byte by
 // byte, is never used.
 func (vm *VM) foresee(change func(*Journal)) {
-	vm.journalMu.Lock()
-	defer vm.journalMu.Unlock()
+	vm.writes.mu.Lock()
+	defer vm.writes.mu.Unlock()
 	next := *vm.journal
 	change(&next)
-	vm.draft = nil
+	vm.writes.draft = nil
 	data, err := next.encode()
 	if err == nil {
 		err = durable.Stage(draftFile(vm.dir), data, 0o600)
@@ -58,7 +58,7 @@ func (vm *VM) foresee(change func(*Journal)) {
 		vm.log.Warn("draft the next journal", "error", err)
 		return
 	}
-	vm.draft = data
+	vm.writes.draft = data
 }
 
 // noted answers the journal as it is now. It is never changed in place.

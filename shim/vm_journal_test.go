@@ -21,14 +21,14 @@ func TestDraft(t *testing.T) {
 		"as foreseen":    {write: votes, used: true},
 		"another change": {write: (*Journal).keep},
 		"a change before it": {write: votes, before: func(w *world, _ string) error {
-			vm, _ := w.service.the()
+			vm, _ := w.service.current()
 			return vm.write(func(j *Journal) { j.Digest = "d" })
 		}},
 		"it is gone": {write: votes, before: func(_ *world, draft string) error { return os.Rename(draft, draft+"x") }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t).running()
-			vm, err := w.service.the()
+			vm, err := w.service.current()
 			w.must("find", err)
 			vm.foresee(votes)
 			if j, err := loadJournal(vm.dir); err != nil || j.Phase != Own {
@@ -54,7 +54,7 @@ func TestDraft(t *testing.T) {
 // A draft that the disk does not take costs nothing.
 func TestNoRoomForADraft(t *testing.T) {
 	w := newWorld(t).running()
-	vm, err := w.service.the()
+	vm, err := w.service.current()
 	w.must("find", err)
 	w.must("fill disk", os.Mkdir(draftFile(vm.dir), 0o700))
 	vm.foresee((*Journal).prepares)

@@ -20,7 +20,7 @@ import (
 // disk.
 func TestUnsyncedJournalIsTakenBack(t *testing.T) {
 	w := newWorld(t).running()
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	real := durable.SyncDir
 	t.Cleanup(func() { durable.SyncDir = real })
 	durable.SyncDir = func(string) error { return errFake }

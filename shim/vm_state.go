@@ -1,21 +1,34 @@
-// Package shim serves containerd's task API for one VM. The VM is a state machine
-// whose table is transitions; what a node must know after a crash is in the journal,
-// written before each effect; what a step has made, the steps after it can undo.
+// Package shim serves containerd's task API for the tasks of one VM. VM and Task are state
+// machines, each with its table: transitions and taskTransitions. What a node must know after
+// a crash is in the journal, written before each effect; what a step has made, the steps after
+// it can undo.
 //
-// The mutex of a VM guards its fields and is never held over IO: a call that works
-// enters a transitional state, lets go, works, and leaves that state. So State, Pids,
-// Wait, Connect and Stats answer at any time, from what the host knows.
+//	a task:  new -> creating -> created -> starting -> running -> stopped -> deleting -> deleted
+//
+//	its VM:  new -> creating -> created -> starting -> running -> stopped -> deleting -> deleted
+//	                               |                    |  ^
+//	                               v                    |  +-- pausing, paused, resuming: containerd's pause
+//	                            ending -> stopped       v
+//	                                  capturing -> captured -> voting -> voted -> releasing -> stopped
+//	                                      |            |                   |
+//	                                      +------------+---- aborting -----+--> running, paused
+//
+// Every state from starting on may lead to stopped. A VM is paused, and held by an operation,
+// as a whole: its tasks go on being running.
+//
+// The mutex of a VM guards its fields and those of its tasks, and is never held over IO: a
+// call that works enters a transitional state, lets go, works, and leaves that state. So
+// State, Pids, Wait, Connect and Stats answer at any time, from what the host knows.
 package shim
 
 import (
 	"fmt"
 	"slices"
 
-	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/errdefs"
 )
 
-// State of a VM's task.
+// State of the VM.
 type State string
 
 // States. Those that end in -ing belong to the call that entered them.
@@ -71,14 +84,7 @@ func (vm *VM) to(next State) error {
 	return nil
 }
 
-// enter is to for a caller that does not hold the lock.
-func (vm *VM) enter(next State) error {
-	vm.mu.Lock()
-	defer vm.mu.Unlock()
-	return vm.to(next)
-}
-
-// enterFrom is enter for a call that is meant for one state only.
+// enterFrom is to for a call that is meant for one state only, and does not hold the lock.
 func (vm *VM) enterFrom(from, next State) error {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
@@ -108,21 +114,4 @@ func (vm *VM) frozen() bool {
 		return true
 	}
 	return false
-}
-
-// status is what containerd is told.
-func (s State) status() task.Status {
-	switch s {
-	case New, Creating, Created, Ending:
-		return task.Status_CREATED
-	case Pausing, Starting:
-		// A boot takes long enough for containerd's restart monitor to come by: it kills
-		// a task that is CREATED where it should run, and leaves one that is PAUSING alone.
-		return task.Status_PAUSING
-	case Paused, Resuming:
-		return task.Status_PAUSED
-	case Stopped, Deleting, Deleted:
-		return task.Status_STOPPED
-	}
-	return task.Status_RUNNING
 }

@@ -2,6 +2,7 @@ package shim
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,29 +18,80 @@ import (
 	"godwit.dev/godwit/shim/rampool"
 )
 
-// The table leads from New to Deleted, every state in it is reachable, and none but
-// Deleted is an end.
+// Each table leads from new to deleted, every state in it is reachable, and none but deleted
+// is an end.
 func TestTransitions(t *testing.T) {
-	seen := map[State]bool{New: true}
-	for queue := []State{New}; len(queue) > 0; queue = queue[1:] {
-		for _, next := range transitions[queue[0]] {
+	t.Run("VM", func(t *testing.T) { leads(t, transitions, New, Deleted) })
+	t.Run("task", func(t *testing.T) { leads(t, taskTransitions, TaskNew, TaskDeleted) })
+}
+
+func leads[S ~string](t *testing.T, table map[S][]S, first, last S) {
+	seen := map[S]bool{first: true}
+	for queue := []S{first}; len(queue) > 0; queue = queue[1:] {
+		for _, next := range table[queue[0]] {
 			if !seen[next] {
 				seen[next] = true
 				queue = append(queue, next)
 			}
 		}
 	}
-	for s, next := range transitions {
+	for s, next := range table {
 		if !seen[s] {
 			t.Errorf("%s cannot be reached", s)
 		}
-		if len(next) == 0 && s != Deleted {
+		if len(next) == 0 && s != last {
 			t.Errorf("%s is a dead end", s)
 		}
 		for _, n := range next {
-			if _, ok := transitions[n]; !ok {
+			if _, ok := table[n]; !ok {
 				t.Errorf("%s leads to the unknown %s", s, n)
 			}
+		}
+	}
+}
+
+// Of all pairs of states those in the tables are taken, and all others are FailedPrecondition
+// and leave the state as it is: of a VM, and of a task.
+func TestAllPairs(t *testing.T) {
+	vm := newVM(t.Context(), slog.Default(), nil, "ns", "vm")
+	t.Run("VM", func(t *testing.T) { pairs(t, transitions, &vm.state, vm.to) })
+	t.Run("task", func(t *testing.T) { pairs(t, taskTransitions, &vm.owner.state, vm.owner.to) })
+}
+
+func pairs[S ~string](t *testing.T, table map[S][]S, state *S, to func(S) error) {
+	for from := range table {
+		for next := range table {
+			*state = from
+			err := to(next)
+			switch {
+			case slices.Contains(table[from], next):
+				if err != nil || *state != next {
+					t.Errorf("%s to %s: %v, it is %s", from, next, err, *state)
+				}
+			case !errdefs.IsFailedPrecondition(err) || *state != from:
+				t.Errorf("%s to %s: %v, it is %s; want failed precondition and no change", from, next, err, *state)
+			}
+		}
+	}
+}
+
+// A task and its VM move together: containerd's status of one that was paused, or that an
+// operation holds, is made of both.
+func TestStatusOfBothTables(t *testing.T) {
+	for _, c := range []struct {
+		vm   State
+		task TaskState
+		want tasktypes.Status
+	}{
+		{Creating, TaskCreating, tasktypes.Status_CREATED}, {Ending, TaskCreated, tasktypes.Status_CREATED},
+		{Starting, TaskStarting, tasktypes.Status_PAUSING}, {Running, TaskRunning, tasktypes.Status_RUNNING},
+		{Pausing, TaskRunning, tasktypes.Status_PAUSING}, {Resuming, TaskRunning, tasktypes.Status_PAUSED},
+		{Voted, TaskRunning, tasktypes.Status_RUNNING}, {Deleting, TaskDeleting, tasktypes.Status_STOPPED},
+	} {
+		vm := bareVM(t, nil)
+		vm.state, vm.owner.state = c.vm, c.task
+		if got := vm.owner.status(vm.owner.init); got != c.want {
+			t.Errorf("VM %s, task %s: %s, want %s", c.vm, c.task, got, c.want)
 		}
 	}
 }
@@ -60,7 +112,7 @@ func TestCallsByState(t *testing.T) {
 		"update": func(s *Service) error { _, err := s.Update(ctx, &taskapi.UpdateTaskRequest{ID: "vm"}); return err },
 		"delete": func(s *Service) error { _, err := s.Delete(ctx, &taskapi.DeleteRequest{ID: "vm"}); return err },
 		"capture": func(s *Service) error {
-			m := &machineService{find: s.the}
+			m := &machineService{find: s.current}
 			_, err := m.Capture(ctx, &machinev1.CaptureRequest{Ref: &machinev1.Ref{Operation: "o", Attempt: 1, Generation: 1}, Repository: "r"})
 			return err
 		},
@@ -79,7 +131,7 @@ func TestCallsByState(t *testing.T) {
 			t.Run(string(state)+"/"+name, func(t *testing.T) {
 				w := newWorld(t)
 				w.must("create", w.create())
-				vm, _ := w.service.the()
+				vm, _ := w.service.current()
 				vm.mu.Lock()
 				vm.state = state
 				vm.mu.Unlock()
@@ -142,7 +194,7 @@ func TestAdmission(t *testing.T) {
 func TestAbortOfAVMThatNeverRan(t *testing.T) {
 	w := newWorld(t).asleep()
 	w.must("create", w.create())
-	vm, _ := w.service.the()
+	vm, _ := w.service.current()
 	j := vm.noted()
 	_, err := w.machineService().Abort(context.Background(), &machinev1.AbortRequest{Ref: &machinev1.Ref{Operation: j.Operation, Attempt: j.Attempt}})
 	w.must("abort", err)
@@ -164,12 +216,21 @@ func TestAbortOfAVMThatNeverRan(t *testing.T) {
 // each ten seconds, so that it meets many a boot. It knows three states in which a task is
 // left alone.
 func TestTheRestartMonitorLeavesAStartAlone(t *testing.T) {
-	for state, want := range map[State]tasktypes.Status{
-		Created: tasktypes.Status_CREATED, Starting: tasktypes.Status_PAUSING, Running: tasktypes.Status_RUNNING,
-		Capturing: tasktypes.Status_RUNNING, Stopped: tasktypes.Status_STOPPED,
+	vm := bareVM(t, nil)
+	for state, want := range map[TaskState]tasktypes.Status{
+		TaskCreated: tasktypes.Status_CREATED, TaskStarting: tasktypes.Status_PAUSING, TaskRunning: tasktypes.Status_RUNNING,
+		TaskStopped: tasktypes.Status_STOPPED,
 	} {
-		if got := state.status(); got != want {
+		vm.owner.state = state
+		if got := vm.owner.shown(); got != want {
 			t.Errorf("%s is told as %s, want %s", state, got, want)
 		}
 	}
+}
+
+// bareVM has an agent and an init, and nothing else.
+func bareVM(t *testing.T, agent Agent) *VM {
+	vm := newVM(t.Context(), slog.Default(), nil, "ns", "vm")
+	vm.agent, vm.owner.init = agent, vm.owner.newProcess("", Stdio{}, nil)
+	return vm
 }

@@ -20,11 +20,12 @@ const (
 
 // finish ends the VM after its init: the other processes first, the VMM next, init's
 // exit last.
-func (vm *VM) finish(status uint32, at time.Time) {
+func (t *Task) finish(status uint32, at time.Time) {
+	vm := t.vm
 	ctx, cancel := context.WithTimeout(vm.life, endBound)
 	defer cancel()
 	vm.endExecs(ctx)
-	vm.snapStats(ctx)
+	t.snapStats(ctx)
 	vm.rescue(ctx)
 	if agent := vm.guest(); agent != nil {
 		sync, cancel := context.WithTimeout(ctx, syncBound)
@@ -42,8 +43,8 @@ func (vm *VM) endExecs(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, execsBound)
 	defer cancel()
 	vm.mu.Lock()
-	live := make([]*process, 0, len(vm.execs))
-	for _, p := range vm.execs {
+	var live []*process
+	for _, p := range vm.execs() {
 		if p.started && !p.exited && p.pumps.reported() == nil { // else nobody reads what it wrote
 			live = append(live, p)
 		}
@@ -88,7 +89,7 @@ func (vm *VM) rescue(ctx context.Context) {
 // such as one that waits for a disk in the kernel, holds up no caller for longer than the
 // bound; Delete asks for its end again.
 func (vm *VM) end(ctx context.Context, status uint32, at time.Time) {
-	vm.ending.Do(func() {
+	vm.ends.ending.Do(func() {
 		ctx, cancel := context.WithTimeout(ctx, endBound)
 		defer cancel()
 		if err := vm.stopMachine(ctx); err != nil {
@@ -117,9 +118,13 @@ func (vm *VM) end(ctx context.Context, status uint32, at time.Time) {
 				p.pumps.end(cutOff)
 				p.pumps.leave()
 			}
-			vm.exit(p, s, when)
+			p.task.exit(p, s, when)
 		}
-		if err := vm.to(Stopped); err != nil {
+		err := vm.to(Stopped)
+		for _, t := range vm.tasks {
+			err = errors.Join(err, t.to(TaskStopped))
+		}
+		if err != nil {
 			vm.log.Error("end VM", "error", err)
 		}
 	})

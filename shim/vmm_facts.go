@@ -15,7 +15,19 @@ import (
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/shim/memo"
+	"godwit.dev/godwit/vmm"
 )
+
+// vmmFacts are of the VMM that the VM has; the VM's lock guards them.
+type vmmFacts struct {
+	version  string
+	facts    vmm.Facts // of the one that it is booted with
+	cloned   bool      // started as a copy of a template
+	overhead uint64    // as its driver says
+	oomKills uint64    // in the host's cgroup before it was started
+	ended    string    // why it ended by itself
+	tracking string    // how changed pages of RAM are found
+}
 
 // baseCmdline is what every guest of ours is booted with. The kernel's own check of the
 // timer counts interrupts in a time that a busy host does not keep, and panics; under KVM

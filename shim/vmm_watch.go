@@ -39,9 +39,9 @@ func (vm *VM) undecided() (state State, open bool) {
 	case Voting, Voted, Releasing:
 		open = true
 	case Capturing:
-		open = vm.capture.whole && !vm.capture.req.GetCheckpoint()
+		open = vm.op.capture.whole && !vm.op.capture.req.GetCheckpoint()
 	case Captured:
-		open = vm.capture != nil && vm.capture.digest != ""
+		open = vm.op.capture != nil && vm.op.capture.digest != ""
 	}
 	return vm.state, open
 }
@@ -52,7 +52,7 @@ var errEarly = errors.New("before its state was saved")
 // early says how the guest ended, which reports its own end, or whose VMM is gone.
 func (vm *VM) early() error {
 	how := ""
-	if r := vm.init.pumps.reported(); r != nil {
+	if r := vm.owner.init.pumps.reported(); r != nil {
 		how = fmt.Sprintf("exit %d", r.GetExitStatus())
 	} else if exit := vm.machine.Exit(); vm.poweredOff(exit) {
 		how = "exit 0, powered off"
@@ -105,7 +105,7 @@ func (vm *VM) spared(c *capture) bool {
 // and whoever hears of the end may delete the task at once.
 func (vm *VM) outlive(ctx context.Context) {
 	vm.mu.Lock()
-	c, ended := vm.capture, vm.state == Stopped
+	c, ended := vm.op.capture, vm.state == Stopped
 	early := ended && c != nil && !c.whole
 	vm.mu.Unlock()
 	if !early {
@@ -120,7 +120,7 @@ func (vm *VM) outlive(ctx context.Context) {
 // mourn ends a VM whose VMM is gone, with the status that this means. Who comes later waits
 // for the first.
 func (vm *VM) mourn() {
-	vm.mourning.Do(func() {
+	vm.ends.mourning.Do(func() {
 		ctx, cancel := context.WithTimeout(vm.life, endBound)
 		defer cancel()
 		exit := vm.obituary(ctx)
@@ -138,7 +138,7 @@ func (vm *VM) mourn() {
 			return
 		}
 		select {
-		case <-vm.initDone():
+		case <-vm.owner.initDone():
 		case <-time.After(vm.grace(exit.Clean)):
 		}
 		vm.end(ctx, status, exit.At)
@@ -184,15 +184,15 @@ func (vm *VM) starved(exit vmm.Exit) bool {
 		vm.log.Warn("whether the host has killed the VMM for its memory is not known", "error", err)
 		return false
 	}
-	if c.OOMKills <= vm.oomKills {
+	if c.OOMKills <= vm.vmm.oomKills {
 		return false
 	}
 	vm.log.Error("VMM ended", "status", exit.Status, "reason", events.OutOfMemory, "used", c.Used, "limit", c.Limit,
 		"remedy", "raise vm.overhead, or find what else takes the host's memory")
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	vm.endReason = events.OutOfMemory
-	if !vm.init.exited {
+	vm.vmm.ended = events.OutOfMemory
+	if !vm.owner.init.exited {
 		vm.notify(events.StarvationTopic)
 	}
 	return true
@@ -210,7 +210,7 @@ func (vm *VM) grace(clean bool) time.Duration {
 	return 0
 }
 
-func (vm *VM) initDone() <-chan struct{} { return vm.init.done }
+func (t *Task) initDone() <-chan struct{} { return t.init.done }
 
 // notify tells of the VM what containerd has no event for.
 func (vm *VM) notify(topic string) {

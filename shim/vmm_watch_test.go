@@ -27,7 +27,7 @@ var operations = map[string]operation{
 // begun is an operation under way, which has come so far that ready says so.
 func (w *world) begun(o operation, ready func(*VM) bool) (*VM, chan error) {
 	w.t.Helper()
-	vm, err := w.service.the()
+	vm, err := w.service.current()
 	w.must("find", err)
 	done := make(chan error, 1)
 	go func() { done <- o.begin(w) }()
@@ -43,7 +43,7 @@ func inPasses(vm *VM) bool { return vm.noted().Phase == Sending }
 func saved(vm *VM) bool {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	return vm.capture != nil && vm.capture.whole
+	return vm.op.capture != nil && vm.op.capture.whole
 }
 
 func (w *world) release(digest string) error {
@@ -135,7 +135,7 @@ func TestVMMDiesBehindItsSavedStateInVain(t *testing.T) {
 	for name, o := range operations {
 		for how, end := range map[string]func(*world, *VM) error{
 			"aborted": func(w *world, _ *VM) error { return w.abort() },
-			"silence": func(_ *world, vm *VM) error { vm.silent(vm.capture); return nil },
+			"silence": func(_ *world, vm *VM) error { vm.silent(vm.op.capture); return nil },
 		} {
 			t.Run(name+" "+how, func(t *testing.T) {
 				w := moving(t)
@@ -161,7 +161,7 @@ func TestVMMDiesBehindItsSavedStateInVain(t *testing.T) {
 func TestGuestEndsBeforeThePause(t *testing.T) {
 	exits := func(w *world, vm *VM) {
 		w.agent.exit("") <- 7
-		if !eventually(func() bool { return vm.init.pumps.reported() != nil }) {
+		if !eventually(func() bool { return vm.owner.init.pumps.reported() != nil }) {
 			t.Error("no end of the process")
 		}
 	}
@@ -210,7 +210,7 @@ func TestGuestEndsBeforeThePause(t *testing.T) {
 				t.Run(name+" "+how+" at "+call, func(t *testing.T) {
 					t.Parallel()
 					w := moving(t)
-					vm, _ := w.service.the()
+					vm, _ := w.service.current()
 					paused := false
 					w.at(call, func() error {
 						c.do(w, vm)
@@ -255,7 +255,7 @@ func TestVMMIsToldToEnd(t *testing.T) {
 			w.machine.unsure = tt.unsure
 			if tt.exits {
 				w.agent.exit("") <- 7
-				if !eventually(func() bool { return vm.init.pumps.reported() != nil }) {
+				if !eventually(func() bool { return vm.owner.init.pumps.reported() != nil }) {
 					t.Error("no end of the process")
 				}
 			}
