@@ -146,6 +146,10 @@ func (r *run) storm(ctx context.Context, store string, w *world, h *hosts) error
 		return err
 	}
 	begun := time.Now()
+	from, err := w.used()
+	if err != nil {
+		return err
+	}
 	if _, err := h.order(Order{Do: "start", From: few, To: r.Nodes}); err != nil {
 		return err
 	}
@@ -168,7 +172,7 @@ func (r *run) storm(ctx context.Context, store string, w *world, h *hosts) error
 	}
 	r.result.set("claim_p99_ratio", store, quantile(during, 0.99)/quantile(calm.MS, 0.99),
 		quantile(calm.MS, 0.5), quantile(calm.MS, 0.99), quantile(during, 0.5), quantile(during, 0.99), float64(len(during)))
-	return r.came(store, w, "back", last.Sub(begun))
+	return r.came(store, w, "back", last.Sub(begun), from)
 }
 
 // restart has a new controller meet all nodes at once.
@@ -181,6 +185,10 @@ func (r *run) restart(ctx context.Context, store string, w *world, h *hosts) err
 	}
 	h.controllers = w.addresses
 	begun := time.Now()
+	from, err := w.used()
+	if err != nil {
+		return err
+	}
 	if _, err := h.order(Order{Do: "start", To: r.Nodes}); err != nil {
 		return err
 	}
@@ -188,11 +196,17 @@ func (r *run) restart(ctx context.Context, store string, w *world, h *hosts) err
 	if err != nil {
 		return err
 	}
-	return r.came(store, w, "restart", last.Sub(begun))
+	return r.came(store, w, "restart", last.Sub(begun), from)
 }
 
-// came notes how long a storm took and how much memory; the worse of two counts.
-func (r *run) came(store string, w *world, what string, took time.Duration) error {
+// came notes how long a storm took and how much memory; the worse of two counts. Where others use the
+// machine the CPU time tells what of a long storm was the controllers'; from is that at its begin.
+func (r *run) came(store string, w *world, what string, took time.Duration, from float64) error {
+	used, err := w.used()
+	if err != nil {
+		return err
+	}
+	r.result.Notes[fmt.Sprintf("%s_%s_storm_cpu_s", store, what)] = used - from
 	most := 0.0
 	for _, p := range w.controllers {
 		mib, err := p.peak()
