@@ -155,8 +155,8 @@ func (n *Node) godwitConfig() string {
 		guest = filepath.Join(h.opts.Programs, "guest")
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "node = %q\nstate_dir = %q\nrun_dir = %q\nram_dir = %q\nram_size = \"4GiB\"\n",
-		n.Name, filepath.Join(n.Dir, "lib"), filepath.Join(n.Dir, "run"), filepath.Join(n.Dir, "ram"))
+	fmt.Fprintf(&b, "node = %q\nstate_dir = %q\nrun_dir = %q\nram_dir = %q\nram_size = %q\n",
+		n.Name, filepath.Join(n.Dir, "lib"), filepath.Join(n.Dir, "run"), filepath.Join(n.Dir, "ram"), cmp.Or(h.opts.RAM, "4GiB"))
 	fmt.Fprintf(&b, "stdio_uri = \"file://%s/log/%s-{namespace}-{id}.log\"\n", h.Dir, n.Name)
 	if n.harness.opts.Config != nil {
 		// Top-level keys must come before the first table.

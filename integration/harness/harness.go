@@ -37,6 +37,7 @@ type Options struct {
 	Programs string
 	// Config is appended to every node's config.toml.
 	Config func(n *Node) string
+	RAM    string // every node's ram_size; default 4GiB
 	// State is the size of a tmpfs that is every node's state_dir, as mount(8) takes it;
 	// empty: a directory of the host.
 	State string

@@ -6,20 +6,22 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"godwit.dev/godwit/integration/harness"
 )
 
-// most is what a VM may cost its host in godwit's own processes at any load, in MiB. The goal, of 50
-// VMs, is half of it (docs/dev/bench.md).
-const most = 16
+// most is what a VM may cost its host in godwit's own processes at any load, in MiB. With 12 VMs a
+// share of godwitd alone is 2.5. The goal, of 50 VMs, is 8 (docs/dev/bench.md).
+const most = 12
 
 // memory is what processes hold of a node, in MiB: a page that n of them have counts for each as
 // 1/n (Pss).
@@ -28,7 +30,7 @@ type memory struct{ PerVM, Shim, Holder, Daemon, VMs float64 }
 // TestFleetsMemory shows what godwit's own processes hold for each VM, shim, holder and its share
 // of godwitd, while many run. GODWIT_PSS names a file for the figures.
 func TestFleetsMemory(t *testing.T) {
-	h := harness.New(t, harness.Options{Godwitd: true, Images: true})
+	h := harness.New(t, harness.Options{Godwitd: true, Images: true, RAM: "8GiB", Config: patience})
 	n := h.Node(0)
 	total, clients := amount()
 	id := func(i int) string { return fmt.Sprintf("memory%d", i) }
@@ -49,7 +51,7 @@ func TestFleetsMemory(t *testing.T) {
 	if err := group.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	m, err := weigh(n, float64(total))
+	m, err := settled(n, float64(total))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,6 +73,26 @@ func TestFleetsMemory(t *testing.T) {
 	}
 	if err := group.Wait(); err != nil {
 		t.Error(err)
+	}
+}
+
+// patience of a host that has more VMs than it can run fast.
+func patience(*harness.Node) string {
+	if harness.Nested() {
+		return ""
+	}
+	return "timeouts.boot = \"15m\"\ntimeouts.ready = \"15m\"\n"
+}
+
+// settled weighs until the figure stops falling: a shim gives memory back after the Start that
+// needed it.
+func settled(n *harness.Node, vms float64) (memory, error) {
+	for last := math.Inf(1); ; time.Sleep(time.Second) {
+		m, err := weigh(n, vms)
+		if err != nil || m.PerVM > last*0.99 {
+			return m, err
+		}
+		last = m.PerVM
 	}
 }
 
