@@ -49,6 +49,9 @@ func nobody(transition.State) []string { return []string{} }
 // that had it last.
 func holders(s transition.State) []string { return homes(s.Record) }
 
+// Homes are the nodes whose VM it is; none: nobody knows.
+func Homes(rec *nodev1.Record) []string { return slices.Clone(homes(rec)) }
+
 // homes are the nodes whose VM it is: the one that has it, else the one that had it last. Of a
 // record of a build before nobody wrote that down: the one that made its newest state, or nil.
 func homes(rec *nodev1.Record) []string {

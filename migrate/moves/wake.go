@@ -33,17 +33,20 @@ const (
 )
 
 // Wake implements nodev1.MovesService. Any node may order a wake whose place the controller
-// chooses: it could wake the VM itself. Nothing is written before a node is chosen, and the
-// node that is opens the operation: of two orders one does.
+// chooses: it could wake the VM itself. On a named node that one and the VM's own node may. Nothing is
+// written before a node is chosen, and the node that is opens the operation: of two orders one does.
 func (s *Service) Wake(ctx context.Context, order *nodev1.WakeOrder) (*nodev1.StatusResponse, error) {
 	call := "wake VM " + key(order.GetWake().GetVm())
-	if order.GetOn() != "" {
-		if err := authorize(ctx, call+" on node "+order.GetOn(), order.GetOn()); err != nil {
-			return nil, err
-		}
-	}
 	if order.GetWake().GetLostNode() != "" {
 		return nil, fmt.Errorf("%s: lost_node: order it on the controller's node for that node, or recover the VM: %w", call, errdefs.ErrInvalidArgument)
+	}
+	if id := order.GetWake().GetOperation(); id != "" {
+		if known, err := s.ordered(controller.WithoutPeer(ctx), order.GetWake()); known != nil || err != nil {
+			return known, err
+		}
+	}
+	if err := s.mayWakeOn(ctx, call, order); err != nil {
+		return nil, err
 	}
 	from, remote := controller.Peer(ctx)
 	if !remote {
@@ -51,11 +54,6 @@ func (s *Service) Wake(ctx context.Context, order *nodev1.WakeOrder) (*nodev1.St
 	}
 	caller := ctx
 	ctx = controller.WithoutPeer(ctx)
-	if id := order.GetWake().GetOperation(); id != "" {
-		if known, err := s.ordered(ctx, order.GetWake()); known != nil || err != nil {
-			return known, err
-		}
-	}
 	rec, err := s.Records.Get(ctx, &nodev1.GetRequest{Vm: order.GetWake().GetVm()})
 	if err != nil {
 		return nil, err
@@ -89,6 +87,20 @@ func (s *Service) Wake(ctx context.Context, order *nodev1.WakeOrder) (*nodev1.St
 		}
 	}
 	return status, err
+}
+
+// mayWakeOn refuses a node that names another one for a VM that it did not have last.
+func (s *Service) mayWakeOn(ctx context.Context, call string, order *nodev1.WakeOrder) error {
+	peer, remote := controller.Peer(ctx)
+	on := order.GetOn()
+	if on == "" || !remote || peer == on {
+		return nil
+	}
+	rec, err := s.Records.Get(controller.WithoutPeer(ctx), &nodev1.GetRequest{Vm: order.GetWake().GetVm()})
+	if err != nil {
+		return err
+	}
+	return authorize(ctx, call+" on node "+on, append(controller.Homes(rec), on)...)
 }
 
 // open opens the wake here, for a node that is there to drive it and that the VM was not at last:
