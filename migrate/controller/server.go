@@ -56,9 +56,13 @@ func heard(unmarshal ttrpc.Unmarshaler) ttrpc.Unmarshaler {
 		case err != nil || !ok:
 			return err
 		}
-		return cmp.Or(Tidy(m), complete(m.ProtoReflect()))
+		return Heard(m)
 	}
 }
+
+// Heard lets a request in only as Tidy has it, and with what it is about. Streams have no interceptor:
+// each asks this first.
+func Heard(m proto.Message) error { return cmp.Or(Tidy(m), complete(m.ProtoReflect())) }
 
 // ServeLocal serves srv on a unix socket to root and this process' own user, until ctx
 // ends or the listener is closed.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -59,6 +60,7 @@ func (e *Engine) ofEnded(ref *nodev1.SnapshotRef) *nodev1.TrimRequest {
 func (e *Engine) trimEnded(ctx context.Context, all []*nodev1.Record) error {
 	var errs []error
 	asks := 0
+	e.forgetAsked(all)
 	for _, rec := range all {
 		refs := e.overdue(rec)
 		switch left := e.lasting(rec); {
@@ -82,6 +84,15 @@ func (e *Engine) trimEnded(ctx context.Context, all []*nodev1.Record) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// forgetAsked drops what was asked about records that are gone.
+func (e *Engine) forgetAsked(all []*nodev1.Record) {
+	there := make(map[string]bool, len(e.asked))
+	for _, rec := range all {
+		there[rec.GetUid()] = true
+	}
+	maps.DeleteFunc(e.asked, func(uid string, _ time.Time) bool { return !there[uid] })
 }
 
 // containerGone asks the node where the VM ended, and that only says so once it knows. Of a VM

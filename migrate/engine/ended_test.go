@@ -222,3 +222,16 @@ func TestEndIsNotKnownWhileSomethingIsLeft(t *testing.T) {
 	w.tends("n2")
 	w.nobodys("deleted")
 }
+
+// TestAskedIsForgotten shows that a sweep remembers nothing of records that are gone.
+func TestAskedIsForgotten(t *testing.T) {
+	w := newWorld(t)
+	e := w.start("n1")
+	e.asked = map[string]time.Time{"gone": e.now(), w.uid: e.now()}
+	if err := e.trimEnded(t.Context(), []*nodev1.Record{w.record()}); err != nil {
+		t.Fatal(err)
+	}
+	if len(e.asked) != 1 || e.asked[w.uid].IsZero() {
+		t.Errorf("remembered: %v", e.asked)
+	}
+}

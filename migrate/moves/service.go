@@ -202,6 +202,9 @@ func (s *Service) Abort(ctx context.Context, req *nodev1.AbortRequest) (*nodev1.
 
 // Watch implements nodev1.MovesService.
 func (s *Service) Watch(ctx context.Context, req *nodev1.WatchRequest, to nodev1.Moves_WatchServer) error {
+	if err := controller.Heard(req); err != nil {
+		return record.ToWire(err)
+	}
 	return record.ToWire(moves.Follow(ctx, s, req, to.Send))
 }
 

@@ -61,7 +61,7 @@ func Settle(s State, vm *nodev1.VM, holders []Holder, now time.Time) (Change, er
 		if d := rec.GetOwner().GetDigest(); d != "" {
 			spend(rec, d)
 		}
-		rec.Owner, rec.Generation, rec.Repository = &nodev1.Owner{Node: winner.Node}, winner.GetGeneration(), ""
+		rec.Owner, rec.Generation, rec.Repository, rec.Home = &nodev1.Owner{Node: winner.Node}, winner.GetGeneration(), "", winner.Node
 		rec.Lost, rec.Kept, rec.Conflict, rec.Rivals = "", nil, "", false
 	default:
 		closed = settleOperation(rec, nil, holders, now)
@@ -93,7 +93,7 @@ func remake(s State, vm *nodev1.VM, holders []Holder) (Change, error) {
 	if rec.Conflict = rivals(top, holders[1:], 0); rec.Conflict != "" {
 		rec.Rivals = true
 	} else {
-		rec.Owner, rec.Generation = &nodev1.Owner{Node: top.Node}, top.GetGeneration()
+		rec.Owner, rec.Generation, rec.Home = &nodev1.Owner{Node: top.Node}, top.GetGeneration(), top.Node
 	}
 	return Change{Record: rec}, nil
 }
@@ -168,6 +168,7 @@ func absent(rec *nodev1.Record, holders []Holder, retired bool) {
 		return
 	}
 	at := rec.GetGeneration()
+	rec.Home = node
 	for _, h := range holders {
 		if h.Node != node || h.GetUid() != rec.GetUid() || h.GetPhase() != "RELEASED" || !strings.HasPrefix(h.GetDigest(), "sha256:") || !stores(rec, h.GetRepository()) {
 			continue

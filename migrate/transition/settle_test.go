@@ -218,3 +218,33 @@ func TestSettleAnything(t *testing.T) {
 		}
 	}
 }
+
+// After a store was settled the home of a VM is the node that has it, or that says it had it last: that
+// node decides about what sleeps, and no longer the one that the copy names.
+func TestSettleSaysWhoseHomeItIs(t *testing.T) {
+	a := &nodev1.Owner{Node: "a"}
+	op := &nodev1.Operation{Id: "h", Attempt: 1}
+	released := holder("a", 5, "RELEASED", op)
+	released.Digest, released.Repository = "sha256:e", "r"
+	slept := copyOf(a, nil)
+	slept.Snapshots = []*nodev1.SnapshotRef{{Digest: "sha256:d", Repository: "r"}}
+	for name, c := range map[string]struct {
+		rec     *nodev1.Record
+		holders []Holder
+		want    string
+	}{
+		"another node has it":    {copyOf(a, nil), []Holder{holder("b", 6, "OWN", nil)}, "b"},
+		"no record":              {nil, []Holder{holder("b", 6, "OWN", nil)}, "b"},
+		"its node had it":        {copyOf(a, nil), nil, "a"},
+		"it sleeps since":        {slept, []Holder{released}, "a"},
+		"as the copy says":       {copyOf(a, nil), []Holder{holder("a", 5, "OWN", nil)}, "a"},
+		"nobody has it, nor had": {copyOf(&nodev1.Owner{Digest: "sha256:d"}, nil), nil, "old"},
+	} {
+		if c.rec != nil {
+			c.rec.Home = "old"
+		}
+		if rec, _ := settle(t, c.rec, nil, c.holders...); rec.GetHome() != c.want {
+			t.Errorf("%s: home %q, want %q: %v", name, rec.GetHome(), c.want, rec)
+		}
+	}
+}
