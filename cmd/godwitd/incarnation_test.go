@@ -3,15 +3,18 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	"github.com/containerd/errdefs"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/migrate/controller"
 )
 
 // oldStore is a store whose state the test sets, and which counts reports.
@@ -148,5 +151,35 @@ func TestRestoreAtStart(t *testing.T) {
 	}
 	if err := restoreOrdered(t.Context(), dir, st); err == nil || len(st.orders) != 2 {
 		t.Errorf("an order that cannot be read: %v", err)
+	}
+}
+
+// beside is a store beside an old controller, that is up for so many orders.
+type beside struct {
+	restoring
+	up int
+}
+
+func (s *beside) Restore(ctx context.Context, req *nodev1.RestoreRequest) (*nodev1.StoreState, error) {
+	if s.up--; s.up >= 0 {
+		return nil, fmt.Errorf("restore: %w: %w", controller.ErrUnchecked, errdefs.ErrFailedPrecondition)
+	}
+	return s.restoring.Restore(ctx, req)
+}
+
+// An order for the start waits for a controller of an earlier build that was stopped, which counts as up
+// until it was silent for long enough, and fails beside one that goes on.
+func TestRestoreAtStartWaitsForOldControllers(t *testing.T) {
+	for up, orders := range map[int]int{0: 1, 17: 1, 1000: 0} {
+		synctest.Test(t, func(t *testing.T) {
+			dir, st := t.TempDir(), &beside{restoring{oldStore: oldStore{state: &nodev1.StoreState{}}}, up}
+			if _, err := (record.OrderedRestore{}).Store(dir); err != nil {
+				t.Fatal(err)
+			}
+			err := restoreOrdered(t.Context(), dir, st)
+			if len(st.orders) != orders || (err == nil) != (orders > 0) || err != nil && !errdefs.IsFailedPrecondition(err) {
+				t.Errorf("%d signs: %d orders, %v", up, len(st.orders), err)
+			}
+		})
 	}
 }

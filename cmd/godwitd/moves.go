@@ -65,6 +65,7 @@ func (d *daemon) newMover(ctx context.Context, path string) (*mover, error) {
 	m.board, m.journal = board, service.NewJournal(board.Append)
 	m.whole = controller.NewIncarnations(d.store, notes, d.config.Node, board.Names, nil)
 	m.whole.Contradicts = func(node, reason string) { m.contradicts(ctx, node, reason) }
+	m.whole.Unchecked = board.Unchecked
 	d.whole = m.whole
 	if err := restoreOrdered(ctx, d.config.StateDir, m.whole); err != nil {
 		return nil, err

@@ -23,6 +23,9 @@ const (
 	// Interval is how often a node announces itself; one that has missed three is not up.
 	Interval = 5 * time.Second
 	silence  = 3*Interval + time.Second
+
+	// Silence is after how long without a sign nobody counts on a node, or a controller.
+	Silence = silence
 )
 
 // Kinds of notes. What was decided about a node lies apart from what it says of itself:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -208,4 +209,22 @@ func (b *Board) Indexed() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.together()
+}
+
+// Unchecked are the other controllers that are up and of a build that may not compare the store's own
+// state with each change: while a store that was put back waits, they would admit claims.
+func (b *Board) Unchecked() (names []string) {
+	if !b.shared {
+		return nil
+	}
+	b.look()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for name, k := range b.nodes {
+		if name != b.self && k.last().GetController() && k.last().GetKeeps() < keeps && b.up(k) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -234,3 +235,50 @@ func TestNoNodeWaitsForAnothersNote(t *testing.T) {
 }
 
 var _ store.Notes = (*hanging)(nil)
+
+// A controller of a build that may not look at the store's own state is told as long as it is up: one of
+// before, whose last sign may be of just now, counts too, and this one itself, a plain node and one of
+// this build do not.
+func TestUncheckedControllers(t *testing.T) {
+	now := time.Now()
+	notes := storetest.NewMemory()
+	write := func(info *nodev1.NodeInfo) {
+		t.Helper()
+		value, err := proto.Marshal(info)
+		if err == nil {
+			err = notes.Note(t.Context(), kindNode, info.GetName(), value)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	sign := func(name string, controller bool, keeps uint32) {
+		write(&nodev1.NodeInfo{Name: name, Controller: controller, Keeps: keeps, SeenUnixNano: now.UnixNano()})
+	}
+	sign("old", true, 0)
+	sign("self", true, 0) // before it was upgraded
+	sign("node", false, 0)
+	sign("new", true, keeps)
+	for _, shared := range []bool{true, false} {
+		b, err := Open(t.Context(), notes, shared)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.now = func() time.Time { return now }
+		b.As("self")
+		if got := b.Unchecked(); slices.Equal(got, []string{"old"}) != shared {
+			t.Errorf("shared %v: %v", shared, got)
+		}
+		for range 4 { // it goes on, and then it does not
+			now = now.Add(Interval)
+			sign("old", true, 0)
+			if got := b.Unchecked(); len(got) > 0 != shared {
+				t.Errorf("while it is up: %v", got)
+			}
+		}
+		now = now.Add(Silence)
+		if got := b.Unchecked(); len(got) > 0 {
+			t.Errorf("after it was stopped: %v", got)
+		}
+	}
+}

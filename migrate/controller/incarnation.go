@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -64,6 +65,8 @@ type Incarnations struct {
 	now   func() time.Time
 	told  stateReader
 
+	// Unchecked are other controllers that are up and would admit claims while the store waits; nil: none.
+	Unchecked func() []string
 	// Contradicts is told of a node whose word the records do not bear out, once; nil: nobody is.
 	Contradicts func(node, reason string)
 
@@ -90,7 +93,21 @@ func (i *Incarnations) State(ctx context.Context, _ *nodev1.StateRequest) (*node
 	if err := i.Tend(ctx); err != nil {
 		return nil, err
 	}
-	return i.store.State(ctx)
+	state, err := i.store.State(ctx)
+	if err == nil && state.GetWaiting() {
+		state.Missing = union(state.GetMissing(), i.unchecked())
+	}
+	return state, err
+}
+
+// ErrUnchecked says that another controller would admit claims while the store waits.
+var ErrUnchecked = errors.New("a controller of an earlier build is up")
+
+func (i *Incarnations) unchecked() []string {
+	if i.Unchecked == nil {
+		return nil
+	}
+	return i.Unchecked()
 }
 
 // change is a compare-and-swap of the store's state; do changes a copy of it, or answers false
@@ -118,6 +135,10 @@ func (i *Incarnations) change(ctx context.Context, do func(*nodev1.StoreState) (
 func (i *Incarnations) Restore(ctx context.Context, req *nodev1.RestoreRequest) (*nodev1.StoreState, error) {
 	if err := authorize(ctx, []string{}); err != nil {
 		return nil, err
+	}
+	if names := i.unchecked(); len(names) > 0 {
+		return nil, fmt.Errorf("restore the store: %w: nodes %s do not look at the store's own state, and would admit claims meanwhile: stop or upgrade godwitd there, and give the order again once they are silent: %w",
+			ErrUnchecked, strings.Join(names, ", "), errdefs.ErrFailedPrecondition)
 	}
 	nodes, err := i.nodes(ctx)
 	if err != nil {

@@ -22,6 +22,9 @@ func (i *Incarnations) Tend(ctx context.Context) error {
 	if err != nil || !state.GetWaiting() || len(state.GetMissing()) > 0 || i.now().Sub(time.Unix(0, state.GetSinceUnixNano())) < Quiet {
 		return err
 	}
+	if len(i.unchecked()) > 0 { // what they admit meanwhile nobody has reported
+		return nil
+	}
 	if !i.settling.TryLock() {
 		return nil
 	}
