@@ -154,8 +154,9 @@ func (r *run) storm(ctx context.Context, store string, w *world, h *hosts) error
 		return err
 	}
 	last, err := h.served(ctx, few, r.Nodes, servedBound)
+	to, uerr := w.used() // the claims go on
 	stormy := <-claims
-	if err = errors.Join(err, <-failed); err != nil {
+	if err = errors.Join(err, uerr, <-failed); err != nil {
 		return err
 	}
 	var during []float64
@@ -172,7 +173,7 @@ func (r *run) storm(ctx context.Context, store string, w *world, h *hosts) error
 	}
 	r.result.set("claim_p99_ratio", store, quantile(during, 0.99)/quantile(calm.MS, 0.99),
 		quantile(calm.MS, 0.5), quantile(calm.MS, 0.99), quantile(during, 0.5), quantile(during, 0.99), float64(len(during)))
-	return r.came(store, w, "back", last.Sub(begun), from)
+	return r.came(store, w, "back", last.Sub(begun), to-from)
 }
 
 // restart has a new controller meet all nodes at once.
@@ -196,17 +197,17 @@ func (r *run) restart(ctx context.Context, store string, w *world, h *hosts) err
 	if err != nil {
 		return err
 	}
-	return r.came(store, w, "restart", last.Sub(begun), from)
-}
-
-// came notes how long a storm took and how much memory; the worse of two counts. Where others use the
-// machine the CPU time tells what of a long storm was the controllers'; from is that at its begin.
-func (r *run) came(store string, w *world, what string, took time.Duration, from float64) error {
-	used, err := w.used()
+	to, err := w.used()
 	if err != nil {
 		return err
 	}
-	r.result.Notes[fmt.Sprintf("%s_%s_storm_cpu_s", store, what)] = used - from
+	return r.came(store, w, "restart", last.Sub(begun), to-from)
+}
+
+// came notes how long a storm took and how much memory; the worse of two counts. Where others use the
+// machine, the CPU seconds of controllers and etcd (used) tell what of a long storm was theirs.
+func (r *run) came(store string, w *world, what string, took time.Duration, used float64) error {
+	r.result.Notes[fmt.Sprintf("%s_%s_storm_cpu_s", store, what)] = used
 	most := 0.0
 	for _, p := range w.controllers {
 		mib, err := p.peak()
