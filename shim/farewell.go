@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// farewellBound is how long an output stays whose client has not opened it. A variable for the tests.
-var farewellBound = time.Minute
+// lingerBound is how long an output stays whose client has not opened it. A variable for the tests.
+var lingerBound = time.Minute
 
-const farewellLook = 10 * time.Millisecond
+const lingerInterval = 10 * time.Millisecond
 
-// closeMet closes an output once a client has opened it, or at the end of farewellBound; it does
+// closeMet closes an output once a client has opened it, or at the end of lingerBound; it does
 // not wait for that itself. containerd's clients open their end of a fifo in a goroutine, which
 // a busy host may run when the process has ended: were the last writer gone by then, the client
 // would wait for another one for ever, and what was written would be lost. A client that has come
@@ -28,11 +28,11 @@ func closeMet(to *os.File) {
 		_ = unix.Close(w)
 		return
 	}
-	end := time.Now().Add(farewellBound)
+	end := time.Now().Add(lingerBound)
 	go func() {
 		defer unix.Close(w)
 		for time.Now().Before(end) && !met(w) {
-			time.Sleep(farewellLook)
+			time.Sleep(lingerInterval)
 		}
 	}()
 }

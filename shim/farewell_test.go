@@ -49,7 +49,7 @@ func TestFarewell(t *testing.T) {
 	}
 	closeMet(sink)
 	closeMet(sink) // of what was closed already: nothing
-	time.Sleep(5 * farewellLook)
+	time.Sleep(5 * lingerInterval)
 	if got, err := os.ReadFile(path); err != nil || string(got) != "late" {
 		t.Errorf("a late client reads %q, %v", got, err)
 	}
@@ -65,11 +65,11 @@ func TestFarewell(t *testing.T) {
 		t.Error("a client that is there is not told of the end")
 	}
 
-	defer func(b time.Duration) { farewellBound = b }(farewellBound)
-	farewellBound = 10 * farewellLook
+	defer func(b time.Duration) { lingerBound = b }(lingerBound)
+	lingerBound = 10 * lingerInterval
 	path, sink = aSink(t)
 	closeMet(sink)
-	time.Sleep(2 * farewellBound)
+	time.Sleep(2 * lingerBound)
 	if hasWriter(t, path) {
 		t.Error("a client that does not come is waited for")
 	}
@@ -106,7 +106,7 @@ func TestExecIsReadWhenItIsOver(t *testing.T) {
 	if got := w.wait("quick"); got != 0 {
 		t.Errorf("exit status %d", got)
 	}
-	time.Sleep(5 * farewellLook)
+	time.Sleep(5 * lingerInterval)
 	for path, want := range map[string]int{r.Stdout: 1 << 10, r.Stderr: 1 << 10} {
 		client, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // so that a lost end fails the test, and does not hang it
 		w.must("open fifo", err)

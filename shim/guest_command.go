@@ -33,13 +33,13 @@ func (t *Task) command(ctx context.Context, id string, args []string) (status ui
 }
 
 // suspect answers a command that has not ended, for all that is known. No operation gets the VM
-// before it is dismissed, or acquitted.
+// before it is dismissed, or dropped.
 func (t *Task) suspect(id string) *process {
 	vm := t.vm
 	p := t.newProcess(id, Stdio{}, nil)
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	t.renounced = append(t.renounced, p)
+	t.orphans = append(t.orphans, p)
 	return p
 }
 
@@ -48,11 +48,11 @@ func (t *Task) dismiss(p *process) {
 	vm := t.vm
 	ctx, cancel := context.WithTimeout(vm.life, guestBound)
 	defer cancel()
-	if t.disavow(ctx, p) {
-		t.acquit(p)
+	if t.endOrphan(ctx, p) {
+		t.dropOrphan(p)
 		return
 	}
-	go t.renounce(p) // it stands still
+	go t.endOrphanLater(p) // it stands still
 }
 
 // forgetCommand has the guest forget a command that has ended.

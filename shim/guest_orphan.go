@@ -30,33 +30,33 @@ func unheard(ctx context.Context, err error) bool {
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// renounce disavows p for as long as the VM lives. p is among the renounced already.
-func (t *Task) renounce(p *process) {
+// endOrphanLater ends p, however long that takes while the VM lives. p is among the orphans already.
+func (t *Task) endOrphanLater(p *process) {
 	vm := t.vm
-	if t.disavow(vm.life, p) {
+	if t.endOrphan(vm.life, p) {
 		vm.log.Info("an exec whose start was given up is ended", "exec", p.id)
 	}
-	t.acquit(p)
+	t.dropOrphan(p)
 }
 
-// acquit says that nothing runs of p.
-func (t *Task) acquit(p *process) {
+// dropOrphan says that nothing runs of p.
+func (t *Task) dropOrphan(p *process) {
 	vm := t.vm
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	t.renounced = slices.DeleteFunc(t.renounced, func(other *process) bool { return other == p })
+	t.orphans = slices.DeleteFunc(t.orphans, func(other *process) bool { return other == p })
 }
 
-// disavow ends a process that the guest may have started, or is about to start, for a caller
+// endOrphan ends a process that the guest may have started, or is about to start, for a caller
 // who got no answer. It reports whether the guest has said that it is gone and stays so.
-func (t *Task) disavow(ctx context.Context, p *process) bool {
+func (t *Task) endOrphan(ctx context.Context, p *process) bool {
 	vm := t.vm
 	agent, unknown, pause := vm.guest(), 0, retryWait
 	for {
 		_, err := agent.Kill(ctx, &agentv1.KillRequest{Id: p.guest, Signal: sigkill, Never: true})
 		switch {
 		case err == nil:
-			t.buryExec(ctx, p)
+			t.forgetKilled(ctx, p)
 			return true
 		case errdefs.IsNotFound(err): // an earlier build; it has ended, or was never there, or comes
 			if _, err := agent.Remove(ctx, &agentv1.RemoveRequest{Id: p.guest}); err == nil {
@@ -79,9 +79,9 @@ func (t *Task) disavow(ctx context.Context, p *process) bool {
 	}
 }
 
-// buryExec has the guest forget an exec that was killed. One that does not die is killed all the
+// forgetKilled has the guest forget an exec that was killed. One that does not die is killed all the
 // same.
-func (t *Task) buryExec(ctx context.Context, p *process) {
+func (t *Task) forgetKilled(ctx context.Context, p *process) {
 	vm := t.vm
 	ctx, cancel := context.WithTimeout(ctx, guestBound)
 	defer cancel()

@@ -164,7 +164,7 @@ func TestStartIsGivenUp(t *testing.T) {
 				close(first)
 				if killFirst && !old {
 					vm, _ := s.current()
-					if !eventually(func() bool { vm.mu.Lock(); defer vm.mu.Unlock(); return len(vm.owner.renounced) == 0 }) {
+					if !eventually(func() bool { vm.mu.Lock(); defer vm.mu.Unlock(); return len(vm.owner.orphans) == 0 }) {
 						t.Error("the guest has said that it never runs, and nobody believes it")
 					}
 				} else if !killFirst && !eventually(func() bool { return len(a.live()) == 1 }) {
@@ -189,8 +189,8 @@ func TestStartIsGivenUp(t *testing.T) {
 func (w *world) settled(a *lateAgent) {
 	w.t.Helper()
 	vm, _ := w.service.current()
-	if !eventually(func() bool { vm.mu.Lock(); defer vm.mu.Unlock(); return len(vm.owner.renounced) == 0 }) {
-		w.t.Errorf("%q is still held against the VM", vm.owner.renounced[0].id)
+	if !eventually(func() bool { vm.mu.Lock(); defer vm.mu.Unlock(); return len(vm.owner.orphans) == 0 }) {
+		w.t.Errorf("%q is still held against the VM", vm.owner.orphans[0].id)
 	}
 	if live := a.live(); len(live) > 0 {
 		w.t.Errorf("%q runs, known to nobody", live)
@@ -227,7 +227,7 @@ func TestStartThatNeverComes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &forgetful{fakeAgent: newFakeAgent(&faults{})}
 		vm := bareVM(t, f)
-		if !vm.owner.disavow(t.Context(), vm.owner.newProcess("e", Stdio{}, nil)) || f.asked != lateTries+1 {
+		if !vm.owner.endOrphan(t.Context(), vm.owner.newProcess("e", Stdio{}, nil)) || f.asked != lateTries+1 {
 			t.Errorf("it was asked %d times", f.asked)
 		}
 	})
@@ -239,7 +239,7 @@ func TestCommandOfAGuestThatStandsStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := late(newFakeAgent(&faults{}), false)
 		vm := bareVM(t, a)
-		left := func() int { vm.mu.Lock(); defer vm.mu.Unlock(); return len(vm.owner.renounced) }
+		left := func() int { vm.mu.Lock(); defer vm.mu.Unlock(); return len(vm.owner.orphans) }
 		begun := time.Now()
 		p := vm.owner.suspect("/ready#1")
 		if left() != 1 {

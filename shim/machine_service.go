@@ -124,7 +124,7 @@ func (vm *VM) obey(ctx context.Context, next *capture) (*capture, error) {
 // Vote stops the VMM and writes PREPARED.
 func (m *machineService) Vote(ctx context.Context, r *machinev1.VoteRequest) (*machinev1.VoteResponse, error) {
 	return ask(m, func(vm *VM) (*machinev1.VoteResponse, error) {
-		digest, err := vm.vote(ctx, r.GetRef())
+		digest, err := vm.prepare(ctx, r.GetRef())
 		return &machinev1.VoteResponse{Digest: digest}, err
 	})
 }
@@ -169,7 +169,7 @@ func (m *machineService) Release(ctx context.Context, r *machinev1.ReleaseReques
 func (m *machineService) End(ctx context.Context, r *machinev1.EndRequest) (*machinev1.EndResponse, error) {
 	return ask(m, func(vm *VM) (*machinev1.EndResponse, error) {
 		if g := r.GetGeneration(); g > 0 {
-			return &machinev1.EndResponse{}, vm.outlived(ctx, g, r.GetReason())
+			return &machinev1.EndResponse{}, vm.fenceLost(ctx, g, r.GetReason())
 		}
 		vm.mu.Lock()
 		err := vm.mutable()

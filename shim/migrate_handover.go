@@ -46,9 +46,9 @@ func (vm *VM) held(call string, ref *machinev1.Ref) (*capture, error) {
 	return vm.op.capture, nil
 }
 
-// vote stops the VMM, verifiably, silences its NICs and writes PREPARED. From then on
+// prepare stops the VMM, verifiably, silences its NICs and writes PREPARED. From then on
 // only the controller's word moves the VM.
-func (vm *VM) vote(ctx context.Context, ref *machinev1.Ref) (string, error) {
+func (vm *VM) prepare(ctx context.Context, ref *machinev1.Ref) (string, error) {
 	vm.mu.Lock()
 	c, err := vm.held("vote", ref)
 	state := vm.state
@@ -62,7 +62,7 @@ func (vm *VM) vote(ctx context.Context, ref *machinev1.Ref) (string, error) {
 	case state == Voted:
 		return c.digest, nil
 	case state == Stopped:
-		return vm.voteDead(c)
+		return vm.prepareDead(c)
 	}
 	ctx, cancel := context.WithTimeout(ctx, voteBound)
 	defer cancel()
@@ -123,9 +123,9 @@ func complete(c *capture) error {
 	return fmt.Errorf("operation %s has no snapshot of the VM: %w", c.ref.GetOperation(), errdefs.ErrFailedPrecondition)
 }
 
-// voteDead votes for a VM whose VMM died while the operation held it. It was paused
+// prepareDead votes for a VM whose VMM died while the operation held it. It was paused
 // since its state was saved, so that a complete snapshot is the VM, exactly.
-func (vm *VM) voteDead(c *capture) (string, error) {
+func (vm *VM) prepareDead(c *capture) (string, error) {
 	err := complete(c)
 	if err == nil {
 		err = vm.update(func(j *Journal) error {

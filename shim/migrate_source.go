@@ -158,7 +158,7 @@ func (vm *VM) stream(c *capture) (string, error) {
 			}
 			return err
 		})
-		noting.Go(func() error { vm.expectVote(c); return nil })
+		noting.Go(func() error { vm.foreseePrepare(c); return nil })
 	})
 	noted := noting.Wait()
 	if err == nil && noted == nil && vm.noted().Digest != sent.Digest {
@@ -183,8 +183,8 @@ func (vm *VM) stream(c *capture) (string, error) {
 	return sent.Digest, nil
 }
 
-// expectVote does what of a vote can be taken back. What fails is the vote's to do again.
-func (vm *VM) expectVote(c *capture) {
+// foreseePrepare does what of a vote can be taken back. What fails is the vote's to do again.
+func (vm *VM) foreseePrepare(c *capture) {
 	ctx, cancel := context.WithTimeout(c.ctx, voteBound)
 	defer cancel()
 	if err := vm.hush(ctx, c); err != nil {

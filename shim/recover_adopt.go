@@ -37,7 +37,7 @@ func Adopt(ctx context.Context, host *Host, namespace, id string) error {
 	defer vm.events.Close()
 	switch vm.noted().Phase {
 	case Fenced:
-		return vm.bury(ctx)
+		return vm.answerForFence(ctx)
 	case Released:
 		return reclaim(ctx, host, vm.dir, vm.noted())
 	}

@@ -62,7 +62,7 @@ func (w *world) buried() {
 		w.t.Error("nobody answers for the fence")
 	}
 	w.records.set(func(rec *nodev1.Record) { rec.Operation = nil })
-	w.must("bury", <-done)
+	w.must("answer for the fence", <-done)
 	if !w.gone() {
 		w.t.Errorf("left: %+v", w.left())
 	}
@@ -115,7 +115,7 @@ func TestCleanUpAndSuccessorAtOnce(t *testing.T) {
 				return
 			}
 			w.records.set(func(rec *nodev1.Record) { rec.Operation = nil })
-			w.must("bury", <-done)
+			w.must("answer for the fence", <-done)
 			w.nothingLeft()
 		})
 	}

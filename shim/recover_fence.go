@@ -75,9 +75,9 @@ func lockDir(dir string) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// bury frees the VM of a fenced journal and answers for the fence until its operation
+// answerForFence frees the VM of a fenced journal and answers for the fence until its operation
 // is over.
-func (vm *VM) bury(ctx context.Context) error {
+func (vm *VM) answerForFence(ctx context.Context) error {
 	j := vm.noted()
 	bound, cancel := context.WithTimeout(ctx, undoBound)
 	defer cancel()

@@ -11,10 +11,10 @@ import (
 	"godwit.dev/godwit/api/record"
 )
 
-// outlived ends a VM that its record has given to somebody else while this node was called
+// fenceLost ends a VM that its record has given to somebody else while this node was called
 // lost. The record is asked here too: the order may be older than what it says by now, and a
 // record that cannot be read ends nothing.
-func (vm *VM) outlived(ctx context.Context, generation uint64, reason string) error {
+func (vm *VM) fenceLost(ctx context.Context, generation uint64, reason string) error {
 	refuse := func(why string, args ...any) error {
 		return fmt.Errorf("end VM %s for generation %d: %s: %w", vm.id, generation, fmt.Sprintf(why, args...), errdefs.ErrFailedPrecondition)
 	}

@@ -39,7 +39,7 @@ func (s *starting) beginFill(_ context.Context, u *steps.Undo) error {
 		return nil
 	}
 	s.filling = vm.fillOn()
-	u.Add("end the fill", func(ctx context.Context) error { vm.emptyHanded(ctx); return nil })
+	u.Add("end the fill", func(ctx context.Context) error { vm.stopPostcopy(ctx); return nil })
 	return nil
 }
 
@@ -60,7 +60,7 @@ func (s *starting) expect(_ context.Context, u *steps.Undo) error {
 	s.armed = true
 	s.filling.meet()
 	// Before the VMM is killed, which the step before this one has started.
-	u.Add("stop to fill RAM", func(ctx context.Context) error { vm.emptyHanded(ctx); return nil })
+	u.Add("stop to fill RAM", func(ctx context.Context) error { vm.stopPostcopy(ctx); return nil })
 	return nil
 }
 

@@ -134,9 +134,9 @@ func (f *filling) await(ctx context.Context) error {
 // meet says that RAM waits for its pages.
 func (f *filling) meet() { f.meets.Do(func() { close(f.waits) }) }
 
-// emptyHanded ends the fill of a VM that is about to be killed: the kernel may wait for a page in a
+// stopPostcopy ends the fill of a VM that is about to be killed: the kernel may wait for a page in a
 // worker of its own (KVM's), which no signal reaches, and lets go of the VMM only when nobody can bring it.
-func (vm *VM) emptyHanded(ctx context.Context) {
+func (vm *VM) stopPostcopy(ctx context.Context) {
 	f := vm.filling()
 	if f == nil {
 		return

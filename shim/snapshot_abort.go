@@ -47,7 +47,7 @@ func (vm *VM) abort(c *capture, allowed ...State) error {
 		err = vm.to(Aborting)
 	case from == Stopped:
 		vm.mu.Unlock()
-		return vm.bereave(c, ordered)
+		return vm.endDeadHold(c, ordered)
 	case from == Aborting: // its host may lack what a thaw takes
 		err = fmt.Errorf("abort operation %s: VM %s is being given back, ask again: %w", c.ref.GetOperation(), vm.id, errdefs.ErrUnavailable)
 	default:
@@ -60,8 +60,8 @@ func (vm *VM) abort(c *capture, allowed ...State) error {
 	return vm.thawSource(c, from, ordered)
 }
 
-// bereave ends the hold on a VM whose VMM died meanwhile: there is nothing to give back.
-func (vm *VM) bereave(c *capture, ordered bool) error {
+// endDeadHold ends the hold on a VM whose VMM died meanwhile: there is nothing to give back.
+func (vm *VM) endDeadHold(c *capture, ordered bool) error {
 	err := vm.update(func(j *Journal) error {
 		if j.Phase == Released || j.Phase == Prepared && !ordered {
 			return fmt.Errorf("abort operation %s: VM %s is %s: %w", c.ref.GetOperation(), vm.id, j.Phase, errdefs.ErrFailedPrecondition)
@@ -113,7 +113,7 @@ func (vm *VM) thawSource(c *capture, from State, ordered bool) error {
 	}
 	if vm.vmmGone() { // it died in the hold: there is nothing to give back
 		vm.drop()
-		vm.mourn()
+		vm.endWithVMM()
 		return nil
 	}
 	var up, err error
@@ -125,7 +125,7 @@ func (vm *VM) thawSource(c *capture, from State, ordered bool) error {
 	if err != nil {
 		err = fmt.Errorf("thaw VM %s: %w", vm.id, err)
 		vm.drop() // it may have run: nobody votes for its snapshot any more
-		vm.perish(ctx)
+		vm.endUnusable(ctx)
 		return err
 	}
 	return vm.thawed(ctx, c, noted, up)

@@ -145,8 +145,8 @@ func (vm *VM) capturable(ref *machinev1.Ref, req *machinev1.CaptureRequest, exec
 // capturable names what of one task is in the way of an operation; vm.mu is held.
 func (t *Task) capturable() error {
 	switch {
-	case len(t.renounced) > 0:
-		return fmt.Errorf("the start of exec %s was given up, and the guest has yet to end it%s: %w", t.renounced[0].id, remedy[t.vm.state], errUnderWay)
+	case len(t.orphans) > 0:
+		return fmt.Errorf("the start of exec %s was given up, and the guest has yet to end it%s: %w", t.orphans[0].id, remedy[t.vm.state], errUnderWay)
 	case t.init.exited || !t.init.started:
 		return fmt.Errorf("it has no init: %w", errdefs.ErrFailedPrecondition)
 	}
@@ -169,7 +169,7 @@ func (vm *VM) work(c *capture) {
 			err = errors.Join(err, vm.thawSource(c, Capturing, true))
 		} else if vm.is(Stopped) {
 			c.deadline.Stop()
-			err = errors.Join(err, vm.bereave(c, false))
+			err = errors.Join(err, vm.endDeadHold(c, false))
 		}
 		c.err = err
 		return

@@ -80,7 +80,7 @@ func (vm *VM) goOn(c *capture) {
 	c.deadline.Stop()
 	if err := vm.enterFrom(Capturing, Aborting); err != nil {
 		vm.log.Info("the VM of a checkpoint has ended in its pause", "error", err)
-		if err := vm.bereave(c, true); err != nil {
+		if err := vm.endDeadHold(c, true); err != nil {
 			vm.log.Error("end the hold of a checkpoint", "error", err)
 		}
 		return

@@ -135,7 +135,7 @@ func (vm *VM) tellOne(ctx context.Context, w Word) {
 	case struck:
 		vm.owner.forgetCommand(w.ID)
 	case p != nil: // the word is still to be told
-		vm.owner.acquit(p)
+		vm.owner.dropOrphan(p)
 	}
 }
 

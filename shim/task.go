@@ -23,7 +23,7 @@ type Task struct {
 
 	init        *process
 	execs       map[string]*process
-	renounced   []*process         // execs given up in their Start, until the guest has ended them
+	orphans     []*process         // execs given up in their Start, until the guest has ended them
 	incarnation uint64             // execs so far
 	signals     []pending          // that came while the VM was paused
 	enforcing   bool               // SIGKILL was sent to init

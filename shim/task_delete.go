@@ -48,7 +48,7 @@ func (t *Task) delete(ctx context.Context) error {
 	if vm.is(Created) {
 		vm.endCreated(ctx, 0) // H26: it never started, so it ended well
 	}
-	vm.outlive(ctx)
+	vm.awaitOperation(ctx)
 	if err := t.enterDeleting(); err != nil {
 		return fmt.Errorf("delete task %s: %w", t.id, err)
 	}

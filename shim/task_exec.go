@@ -118,11 +118,11 @@ func (t *Task) startExec(ctx context.Context, id string) error {
 		t.exit(p, 255, time.Now()) // no event: it was never started
 	}
 	if lost { // under the lock: an operation finds it as the Start that it was, or so
-		t.renounced = append(t.renounced, p)
+		t.orphans = append(t.orphans, p)
 	}
 	vm.mu.Unlock()
 	if lost {
-		go t.renounce(p)
+		go t.endOrphanLater(p)
 	}
 	if err != nil {
 		return fmt.Errorf("start exec %s: %w", id, err)

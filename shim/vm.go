@@ -82,7 +82,7 @@ type journalWrites struct {
 
 // endings happen once.
 type endings struct {
-	ending, mourning sync.Once
+	once, withVMM sync.Once
 }
 
 // Resume is what a snapshot says about the task in it.

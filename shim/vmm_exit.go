@@ -89,7 +89,7 @@ func (vm *VM) rescue(ctx context.Context) {
 // such as one that waits for a disk in the kernel, holds up no caller for longer than the
 // bound; Delete asks for its end again.
 func (vm *VM) end(ctx context.Context, status uint32, at time.Time) {
-	vm.ends.ending.Do(func() {
+	vm.ends.once.Do(func() {
 		ctx, cancel := context.WithTimeout(ctx, endBound)
 		defer cancel()
 		if err := vm.stopMachine(ctx); err != nil {
@@ -138,7 +138,7 @@ func (vm *VM) stopMachine(ctx context.Context) error {
 	vm.mu.Unlock()
 	var err error
 	if machine != nil {
-		vm.emptyHanded(ctx)
+		vm.stopPostcopy(ctx)
 		err = machine.Kill(ctx)
 	}
 	if agent != nil {

@@ -26,7 +26,7 @@ func (vm *VM) guard() {
 		}
 		return
 	}
-	vm.mourn()
+	vm.endWithVMM()
 }
 
 // undecided reports whether an operation has all of the VM, which stands still: it may go on
@@ -101,9 +101,9 @@ func (vm *VM) spared(c *capture) bool {
 	return c.whole
 }
 
-// outlive waits for an operation whose VM has ended too early: it lets go of what it has not got,
+// awaitOperation waits for an operation whose VM has ended too early: it lets go of what it has not got,
 // and whoever hears of the end may delete the task at once.
-func (vm *VM) outlive(ctx context.Context) {
+func (vm *VM) awaitOperation(ctx context.Context) {
 	vm.mu.Lock()
 	c, ended := vm.op.capture, vm.state == Stopped
 	early := ended && c != nil && !c.whole
@@ -117,13 +117,13 @@ func (vm *VM) outlive(ctx context.Context) {
 	}
 }
 
-// mourn ends a VM whose VMM is gone, with the status that this means. Who comes later waits
+// endWithVMM ends a VM whose VMM is gone, with the status that this means. Who comes later waits
 // for the first.
-func (vm *VM) mourn() {
-	vm.ends.mourning.Do(func() {
+func (vm *VM) endWithVMM() {
+	vm.ends.withVMM.Do(func() {
 		ctx, cancel := context.WithTimeout(vm.life, endBound)
 		defer cancel()
-		exit := vm.obituary(ctx)
+		exit := vm.lastExit(ctx)
 		status := uint32(killed)
 		if vm.poweredOff(exit) {
 			status = 0
@@ -145,8 +145,8 @@ func (vm *VM) mourn() {
 	})
 }
 
-// obituary is how a VMM ended whose process is gone, and whose watcher may not have seen it yet.
-func (vm *VM) obituary(ctx context.Context) vmm.Exit {
+// lastExit is how a VMM ended whose process is gone, and whose watcher may not have seen it yet.
+func (vm *VM) lastExit(ctx context.Context) vmm.Exit {
 	vm.mu.Lock()
 	machine := vm.machine
 	vm.mu.Unlock()
@@ -164,11 +164,11 @@ func (vm *VM) obituary(ctx context.Context) vmm.Exit {
 // lastMoment is how long the process of a VMM that answers no more may take to be gone.
 const lastMoment = time.Second
 
-// perish ends a VM that cannot run on: as its VMM has ended, if it has, else by force.
-func (vm *VM) perish(ctx context.Context) {
+// endUnusable ends a VM that cannot run on: as its VMM has ended, if it has, else by force.
+func (vm *VM) endUnusable(ctx context.Context) {
 	select {
 	case <-vm.machine.Done():
-		vm.mourn()
+		vm.endWithVMM()
 	case <-time.After(lastMoment):
 		vm.end(ctx, killed, time.Now())
 	}
