@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -27,16 +28,27 @@ type steady struct {
 	closed chan struct{}
 	once   sync.Once
 	failed time.Time // when an Accept failed last
+
+	refuse  func(net.Conn) // nil: clients wait
+	reserve *os.File       // nil: not to be had, or in use
 }
 
 // Accept implements net.Listener.
 func (s *steady) Accept() (net.Conn, error) {
+	since := time.Now()
 	for pause := acceptPause; ; pause = min(2*pause, acceptPauseMax) {
 		c, err := s.Listener.Accept()
 		if err == nil || !passes(err) {
 			return c, err
 		}
 		now := time.Now()
+		if pause == acceptPause {
+			since = now
+		} else if now.Sub(since) >= acceptPatience && exhausted(err) {
+			if c := s.byReserve(); c != nil {
+				return c, nil
+			}
+		}
 		if s.failed.IsZero() || now.Sub(s.failed) > acceptSpell {
 			slog.Warn("no connection can be accepted, it is tried again", "address", s.Addr().String(), "error", err)
 		}

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
-	"github.com/containerd/ttrpc"
 	"github.com/spf13/cobra"
 
 	"godwit.dev/godwit/api/config"
@@ -90,6 +89,9 @@ func (o *options) daemon() (string, error) {
 	return cfg.DaemonSocket(), nil
 }
 
+// guard bounds how long the daemon may be silent under a call. A variable for the tests.
+var guard = record.DefaultGuard
+
 // dial connects to the daemon; the caller closes the connection.
 func (o *options) dial(ctx context.Context) (nodev1.NodeService, io.Closer, error) {
 	socket, err := o.daemon()
@@ -100,7 +102,7 @@ func (o *options) dial(ctx context.Context) (nodev1.NodeService, io.Closer, erro
 	if err != nil {
 		return nil, nil, record.Unreachable(socket, err)
 	}
-	client := ttrpc.NewClient(conn)
+	client := guard.Client(conn, socket)
 	node := &daemonNode{NodeService: nodev1.NewNodeClient(client), conn: client, looker: record.Local(socket)}
 	return node, node, nil
 }

@@ -22,7 +22,7 @@ func listen(path string) (net.Listener, error) {
 	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	return link.Steady(l), nil
+	return link.Refusing(l, turnAway), nil
 }
 
 // listenTCP on an address of the configuration, which bounds what strangers hold of it.
@@ -31,5 +31,5 @@ func (d *daemon) listenTCP(port, address string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", port, err)
 	}
-	return gate.Listen(link.Steady(l), port, d.clients), nil
+	return gate.Listen(link.Refusing(l, func(c net.Conn) { _ = c.Close() }), port, d.clients), nil
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"net"
 
-	"github.com/containerd/ttrpc"
-
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
 )
@@ -18,7 +16,7 @@ func (o orders) call(ctx context.Context, do func(nodev1.NodeService) error) err
 	if err != nil {
 		return record.Unreachable(o.socket, err)
 	}
-	client := ttrpc.NewClient(conn)
+	client := record.DefaultGuard.Client(conn, o.socket)
 	defer client.Close()
 	return record.FromWire(do(nodev1.NewNodeClient(client)))
 }
