@@ -23,6 +23,16 @@ const (
 	graceTime = 200 * time.Millisecond // for the peer to hear that we closed
 )
 
+// A channel on which hellos go out and nothing comes back is opened anew, first soon, then ever more
+// slowly: QEMU that is restored with bytes of the guest in hand, before any host is connected, drops
+// them and then takes no more from the guest, until the channel is closed. One that has carried the
+// session is left alone for longer: its guest may stand still.
+const (
+	reopenMin  = 2 * time.Second
+	reopenMax  = time.Minute
+	reopenUsed = 10 * time.Second
+)
+
 // DialFunc opens the channel once.
 type DialFunc func(ctx context.Context) (io.ReadWriteCloser, error)
 
@@ -32,7 +42,7 @@ type DialFunc func(ctx context.Context) (io.ReadWriteCloser, error)
 func Dial(dial DialFunc) *Conn {
 	c := newConn(rand.Uint64())
 	ctx, cancel := context.WithCancel(context.Background())
-	h := &host{Conn: c, dial: dial}
+	h := &host{Conn: c, dial: dial, reopen: reopenMin}
 	c.onClose = func() { time.AfterFunc(graceTime, cancel) }
 	go func() {
 		defer cancel()
@@ -49,6 +59,8 @@ type host struct {
 	// Guarded by the Conn's lock.
 	asking bool      // a hello of this epoch is not answered yet
 	heard  time.Time // when a frame of the stream came last
+
+	reopen time.Duration // of the next channel that stays silent; greet's own
 }
 
 func (h *host) run(ctx context.Context) {
@@ -97,6 +109,7 @@ func (h *host) use(ctx context.Context, l *link) {
 // greet sends hellos until one is answered, and again when the guest is quiet.
 func (h *host) greet(l *link) {
 	wait, quiet, padding, asked := helloMin, quietMin, 0, time.Now()
+	var silent time.Time // since when hellos are taken and not answered; zero: they are
 	h.ask(l)
 	for {
 		select {
@@ -113,6 +126,16 @@ func (h *host) greet(l *link) {
 		h.mu.Unlock()
 		if heard.After(asked) {
 			quiet = quietMin
+		}
+		switch {
+		case attached && !asking:
+			silent, h.reopen = time.Time{}, reopenMin
+		case silent.IsZero():
+			silent = time.Now()
+		case time.Since(silent) >= h.reopen && (!attached || time.Since(silent) >= reopenUsed):
+			h.reopen = min(2*h.reopen, reopenMax)
+			l.close()
+			return
 		}
 		switch {
 		case !attached:

@@ -194,15 +194,22 @@ func (m *machine) resume() {
 
 func (m *machine) connect() {
 	m.t.Helper()
+	if err := m.connected(); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// connected is connect for any goroutine: one that ends the test would leave those that wait for it.
+func (m *machine) connected() error {
 	opts := guest.Options{BootTimeout: harness.Slow(60 * time.Second), Console: m.console}
 	if m.vm.Process().VSock {
 		opts.Dial = guest.VSock(guest.VSockPort)
 	}
 	a, err := guest.Connect(m.t.Context(), m.socket(), opts)
-	if err != nil {
-		m.t.Fatal(err)
+	if err == nil {
+		m.agent = a
 	}
-	m.agent = a
+	return err
 }
 
 // move saves the VM, kills its process and restores it in a new one. before and after

@@ -14,9 +14,14 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/integration/harness"
 
 	"golang.org/x/sync/errgroup"
 )
+
+// answerBound is far more than a guest needs for an answer, on whatever host: one that is lost is
+// told with its console, and not waited for.
+const answerBound = 3 * time.Minute
 
 // rounds of save, kill and restore.
 const rounds = 20
@@ -115,26 +120,30 @@ func TestStreamsThroughRestores(t *testing.T) {
 		}
 		was := [2]int64{counted.next.Load(), echoed.next.Load()}
 		m.until(func() bool { return counted.next.Load() > was[0] && echoed.next.Load() > was[1] })
-		connected := make(chan struct{})
+		reached := make(chan error, 1)
 		switch round % 3 {
 		case 0: // the same host; what is in flight stays in flight
 			m.move(func() { m.agent.Move(m.socket()) }, func() {})
 		case 1, 2:
 			countAt, echoAt = count.halt(t), echo.halt(t)
 			m.agent.Close()
-			late := func() {
-				m.connect()
-				close(connected)
+			connect := func() { reached <- m.connected() }
+			arrived := func() {
+				if err := <-reached; err != nil {
+					t.Fatalf("round %d: %v", round, err)
+				}
 			}
 			if round%3 == 1 {
-				m.move(func() { go late() }, func() { <-connected })
+				m.move(func() { go connect() }, arrived)
 			} else {
-				m.move(func() {}, late)
+				m.move(func() {}, func() { connect(); arrived() })
 			}
 			count, echo = m.carry("count", countAt, nil, &counted), m.carry("echo", echoAt, source, &echoed)
 		}
 		m.restored(before, round, 3)
-		if e, err := m.agent.WaitExit(t.Context(), id); err != nil || e.Status != uint32(round+1) {
+		ctx, cancel := context.WithTimeout(t.Context(), harness.Slow(answerBound))
+		e, err := m.agent.WaitExit(ctx, id)
+		if cancel(); err != nil || e.Status != uint32(round+1) {
 			t.Fatalf("exit of round %d: %+v %v", round, e, err)
 		}
 		for _, l := range []*lines{&counted, &echoed} {
@@ -163,7 +172,9 @@ func (m *machine) restored(before *agentv1.InfoResponse, round, processes int) {
 	m.t.Helper()
 	entropy := make([]byte, 64)
 	_, _ = rand.Read(entropy)
-	r, err := m.agent.Restored(m.t.Context(), &agentv1.RestoredRequest{
+	ctx, cancel := context.WithTimeout(m.t.Context(), harness.Slow(answerBound))
+	defer cancel()
+	r, err := m.agent.Restored(ctx, &agentv1.RestoredRequest{
 		Entropy: entropy, UnixNano: time.Now().UnixNano(), Generation: fmt.Sprint(round),
 	})
 	if err != nil {
