@@ -8,8 +8,8 @@ var mutations = map[string][]mutation{
 	// ("Disowned .. nothing of the VM is left on its node"), and the judge finds them lost.
 	"blind list": {
 		{"migrate/node/known.go", "\tif errors.Is(err, fs.ErrNotExist) {\n\t\treturn nil, nil\n\t}\n\tfor _, e := range all {", "\tif err != nil {\n\t\treturn nil, nil\n\t}\n\tfor _, e := range all {"},
-		{"migrate/engine/reconcile.go", "\tif !e.nothing(ctx, rec.GetVm()) {\n\t\treturn nil\n\t}\n\tkey :=", "\tkey :="},
-		{"migrate/engine/reconcile.go", "\tif !ended(rec) && !e.since(key) {", "\tif !(ended(rec) && e.nothing(ctx, rec.GetVm())) && !e.since(key) {"},
+		{"migrate/engine/round_reconcile.go", "\tif !e.nothing(ctx, rec.GetVm()) {\n\t\treturn nil\n\t}\n\tkey :=", "\tkey :="},
+		{"migrate/engine/round_reconcile.go", "\tif !ended(rec) && !e.since(key) {", "\tif !(ended(rec) && e.nothing(ctx, rec.GetVm())) && !e.since(key) {"},
 	},
 	// A store that was put back from a copy is believed at once: no incarnation, no report, no doubt. What
 	// moved after the copy was made runs where no record says so. Seed 4191, with 6 VMs, finds it in its

@@ -19,9 +19,9 @@ type mutant struct{ file, before, after string }
 var mutants = map[string][]mutant{
 	// What a list lacks that could not be read is absent, and no shim is asked.
 	"absent by list": {
-		{"migrate/engine/reconcile.go", "if unread == nil {", "{"},
-		{"migrate/engine/reconcile.go", "\tif !e.nothing(ctx, rec.GetVm()) {\n\t\treturn nil\n\t}\n\tkey :=", "\tkey :="},
-		{"migrate/engine/reconcile.go", "\tif !ended(rec) && !e.since(key) {", "\tif !(ended(rec) && e.nothing(ctx, rec.GetVm())) && !e.since(key) {"},
+		{"migrate/engine/round_reconcile.go", "if unread == nil {", "{"},
+		{"migrate/engine/round_reconcile.go", "\tif !e.nothing(ctx, rec.GetVm()) {\n\t\treturn nil\n\t}\n\tkey :=", "\tkey :="},
+		{"migrate/engine/round_reconcile.go", "\tif !ended(rec) && !e.since(key) {", "\tif !(ended(rec) && e.nothing(ctx, rec.GetVm())) && !e.since(key) {"},
 	},
 	// What a shim said before the record was asked is enough, and its task is killed whatever it does.
 	"round kills": {
