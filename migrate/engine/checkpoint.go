@@ -35,11 +35,11 @@ func (e *Engine) Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest) 
 }
 
 // place says where the snapshot of an operation goes.
-func (e *Engine) place(rec *nodev1.Record, op *nodev1.Operation) error {
-	op.Repository = e.opts.Repository(rec)
+func (c *core) place(rec *nodev1.Record, op *nodev1.Operation) error {
+	op.Repository = c.opts.Repository(rec)
 	op.Tag = record.SnapshotTag(rec.GetGeneration(), op.GetId(), 0)
 	if op.GetRepository() == "" {
-		return fmt.Errorf("capture VM %s: node %s has no registry and no layout to put it: %w", name(rec.GetVm()), e.opts.Node, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("capture VM %s: node %s has no registry and no layout to put it: %w", name(rec.GetVm()), c.opts.Node, errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }
@@ -68,48 +68,60 @@ func (e *Engine) Due(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return e.due(ctx, all)
+	return e.checkpoints.due(ctx, all)
 }
 
-func (e *Engine) due(ctx context.Context, all []*nodev1.Record) error {
+// checkpoints are those that the schedules of records ask for.
+type checkpoints struct {
+	*core
+	checkpointer
+	tried map[string]time.Time // by uid: when a checkpoint was last due
+}
+
+// checkpointer takes the orders of a schedule.
+type checkpointer interface {
+	Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest) (*nodev1.StatusResponse, error)
+}
+
+func (s *checkpoints) due(ctx context.Context, all []*nodev1.Record) error {
 	var errs []error
 	tried := map[string]time.Time{}
 	for _, rec := range all {
-		if rec.GetSchedule() == nil || rec.GetOwner().GetNode() != e.opts.Node {
+		if rec.GetSchedule() == nil || rec.GetOwner().GetNode() != s.opts.Node {
 			continue
 		}
 		every := time.Duration(rec.GetSchedule().GetEveryMs()) * time.Millisecond
-		last := e.lastTry(rec, every)
-		if rec.GetOperation() == nil && e.now().Sub(last) >= every {
-			last = e.now()
-			errs = append(errs, e.takeDue(ctx, rec))
+		last := s.lastTry(rec, every)
+		if rec.GetOperation() == nil && s.now().Sub(last) >= every {
+			last = s.now()
+			errs = append(errs, s.take(ctx, rec))
 		}
 		tried[rec.GetUid()] = last
 	}
-	e.tried = tried
+	s.tried = tried
 	return errors.Join(errs...)
 }
 
 // lastTry is when a checkpoint of the VM was last taken, or tried. One that is new here
 // gets its first after a whole interval. A snapshot from further ahead than that is of a
 // clock that was set back since, and says nothing.
-func (e *Engine) lastTry(rec *nodev1.Record, every time.Duration) time.Time {
-	last, known := e.tried[rec.GetUid()]
+func (s *checkpoints) lastTry(rec *nodev1.Record, every time.Duration) time.Time {
+	last, known := s.tried[rec.GetUid()]
 	if n := len(rec.GetSnapshots()); n > 0 {
 		taken := time.Unix(0, rec.GetSnapshots()[n-1].GetCreatedUnixNano())
-		if taken.After(last) && taken.Sub(e.now()) <= every {
+		if taken.After(last) && taken.Sub(s.now()) <= every {
 			return taken
 		}
 	} else if !known {
-		return e.now()
+		return s.now()
 	}
 	return last
 }
 
-func (e *Engine) takeDue(ctx context.Context, rec *nodev1.Record) error {
-	ctx, cancel := context.WithTimeout(ctx, e.prompt) // to order it; it runs by itself
+func (s *checkpoints) take(ctx context.Context, rec *nodev1.Record) error {
+	ctx, cancel := context.WithTimeout(ctx, s.prompt) // to order it; it runs by itself
 	defer cancel()
-	_, err := e.Checkpoint(ctx, &nodev1.CheckpointRequest{Vm: rec.GetVm()})
+	_, err := s.Checkpoint(ctx, &nodev1.CheckpointRequest{Vm: rec.GetVm()})
 	if err == nil || errors.As(err, new(*record.HeldError)) { // an operation was faster
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -28,7 +29,7 @@ func (e *Engine) Delete(ctx context.Context, req *nodev1.DeleteRequest) (*nodev1
 		return nil, err
 	}
 	if !req.GetCancel() {
-		e.startDeletion(rec)
+		e.deletions.start(rec)
 		return rec, nil
 	}
 	if op := rec.GetOperation(); op.GetDeletion() != "" {
@@ -48,82 +49,97 @@ func (e *Engine) Deletions(ctx context.Context) error {
 		return err
 	}
 	for _, rec := range all {
-		e.startDeletion(rec)
+		e.deletions.start(rec)
 	}
 	return nil
 }
 
-// deletes reports whether this node is to try, now or later.
-func (e *Engine) deletes(rec *nodev1.Record) bool {
-	d := rec.GetDeletion()
-	return d != nil && !record.Stuck(d) && rec.GetOwner().GetNode() == e.opts.Node && !record.IsLost(rec)
+// deletions are the orders to delete a VM once a last snapshot of it stands, of the VMs of this node.
+type deletions struct {
+	*core
+	operations
+
+	mu   sync.Mutex
+	open map[string]bool // by id: those that are seen to
 }
 
-func (e *Engine) startDeletion(rec *nodev1.Record) {
+// operations are the hibernates that deletions order, and wait for.
+type operations interface {
+	order(ctx context.Context, vm *nodev1.VM, id string, fill func(*nodev1.Record, *nodev1.OpenRequest) error) (*nodev1.StatusResponse, error)
+	// current answers the run of an open operation that this node drives; nil: it drives none.
+	current(op *nodev1.Operation) *run
+	// work does something until Close, in the background; false: it was closed.
+	work(do func(ctx context.Context)) bool
+}
+
+// deletes reports whether this node is to try, now or later.
+func (ds *deletions) deletes(rec *nodev1.Record) bool {
+	d := rec.GetDeletion()
+	return d != nil && !record.Stuck(d) && rec.GetOwner().GetNode() == ds.opts.Node && !record.IsLost(rec)
+}
+
+// start sees to a deletion in the background, once.
+func (ds *deletions) start(rec *nodev1.Record) {
 	id := rec.GetDeletion().GetId()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !e.deletes(rec) || e.deleting[id] || e.life.Err() != nil {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	if !ds.deletes(rec) || ds.open[id] {
 		return
 	}
-	e.deleting[id] = true
-	e.background(func() {
-		e.deletion(e.life, rec.GetVm(), id)
-		e.mu.Lock()
-		delete(e.deleting, id)
-		e.mu.Unlock()
+	ds.open[id] = ds.work(func(ctx context.Context) {
+		ds.deletion(ctx, rec.GetVm(), id)
+		ds.mu.Lock()
+		delete(ds.open, id)
+		ds.mu.Unlock()
 	})
 }
 
 // deletion tries until the order is done, has failed for good, or is not this node's any more.
-func (e *Engine) deletion(ctx context.Context, vm *nodev1.VM, id string) {
-	told, pause := uint32(0), e.opts.RetryMin
+func (ds *deletions) deletion(ctx context.Context, vm *nodev1.VM, id string) {
+	told, pause := uint32(0), ds.opts.RetryMin
 	for ctx.Err() == nil {
-		rec, err := e.Records.Get(ctx, &nodev1.GetRequest{Vm: vm})
+		rec, err := ds.Records.Get(ctx, &nodev1.GetRequest{Vm: vm})
 		if errdefs.IsNotFound(err) || err == nil && rec.GetDeletion().GetId() != id {
 			return
 		}
 		wait := pause
 		if err == nil {
-			told = e.tellTry(ctx, rec, told)
-			if !e.deletes(rec) {
+			told = ds.tellTry(ctx, rec, told)
+			if !ds.deletes(rec) {
 				return
 			}
-			wait, err = e.tryDeletion(ctx, rec)
+			wait, err = ds.tryDeletion(ctx, rec)
 		}
-		if pause = min(2*pause, e.opts.RetryMax); err == nil {
-			pause = e.opts.RetryMin
+		if pause = min(2*pause, ds.opts.RetryMax); err == nil {
+			pause = ds.opts.RetryMin
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(max(wait, e.opts.RetryMin)):
+		case <-time.After(max(wait, ds.opts.RetryMin)):
 		}
 	}
 }
 
 // tellTry tells of a try that has failed since told of them had.
-func (e *Engine) tellTry(ctx context.Context, rec *nodev1.Record, told uint32) uint32 {
+func (ds *deletions) tellTry(ctx context.Context, rec *nodev1.Record, told uint32) uint32 {
 	d := rec.GetDeletion()
 	if d.GetTries() <= told {
 		return told
 	}
 	ev := Event{Type: DeletionWaits, VM: rec.GetVm(), Operation: d.GetOperation(), Kind: nodev1.Kind_KIND_HIBERNATE}
-	if ev.Reason = fmt.Sprintf("try %d: %s; the next one in %v", d.GetTries(), d.GetReason(), e.untilNext(d).Round(time.Millisecond)); record.Stuck(d) {
+	if ev.Reason = fmt.Sprintf("try %d: %s; the next one in %v", d.GetTries(), d.GetReason(), ds.untilNext(d).Round(time.Millisecond)); record.Stuck(d) {
 		ev.Type, ev.Reason = DeletionFails, fmt.Sprintf("try %d: %s; the VM stays", d.GetTries(), d.GetReason())
 	}
-	e.Events.Event(ctx, ev)
+	ds.Events.Event(ctx, ev)
 	return d.GetTries()
 }
 
 // tryDeletion orders the next try if its time has come, and says when to look again.
-func (e *Engine) tryDeletion(ctx context.Context, rec *nodev1.Record) (time.Duration, error) {
+func (ds *deletions) tryDeletion(ctx context.Context, rec *nodev1.Record) (time.Duration, error) {
 	if op := rec.GetOperation(); op != nil {
-		r := e.running(op.GetId())
-		if r == nil && e.drives(op) { // the answer to its order was lost
-			r = e.takeUp(op)
-		}
+		r := ds.current(op)
 		if r == nil { // a shim's, or the controller's
-			return e.opts.RetryMax, nil
+			return ds.opts.RetryMax, nil
 		}
 		select {
 		case <-r.done:
@@ -132,18 +148,18 @@ func (e *Engine) tryDeletion(ctx context.Context, rec *nodev1.Record) (time.Dura
 		return 0, nil
 	}
 	d := rec.GetDeletion()
-	if wait := e.untilNext(d); wait > 0 {
+	if wait := ds.untilNext(d); wait > 0 {
 		return wait, nil
 	}
-	_, err := e.order(ctx, rec.GetVm(), "", func(now *nodev1.Record, open *nodev1.OpenRequest) error {
+	_, err := ds.order(ctx, rec.GetVm(), "", func(now *nodev1.Record, open *nodev1.OpenRequest) error {
 		op := open.GetOperation()
-		op.Kind, op.Source, op.EndExecs, op.Deletion = nodev1.Kind_KIND_HIBERNATE, e.opts.Node, d.GetEndExecs(), d.GetId()
-		return e.place(now, op)
+		op.Kind, op.Source, op.EndExecs, op.Deletion = nodev1.Kind_KIND_HIBERNATE, ds.opts.Node, d.GetEndExecs(), d.GetId()
+		return ds.place(now, op)
 	})
 	if err == nil || errors.As(err, new(*record.HeldError)) || record.Transient(err) || ctx.Err() != nil {
 		return 0, err
 	}
-	_, err = e.Records.Delete(ctx, &nodev1.DeleteRequest{
+	_, err = ds.Records.Delete(ctx, &nodev1.DeleteRequest{
 		Vm: rec.GetVm(), Uid: rec.GetUid(), Deletion: &nodev1.Deletion{Id: d.GetId(), Reason: err.Error(), Class: record.Class(err)},
 	})
 	return 0, err
@@ -151,15 +167,15 @@ func (e *Engine) tryDeletion(ctx context.Context, rec *nodev1.Record) (time.Dura
 
 // untilNext is how long the next try is put off. The clock that the last one's end was noted by
 // may be another host's: it puts none off for longer than the pause is.
-func (e *Engine) untilNext(d *nodev1.Deletion) time.Duration {
+func (ds *deletions) untilNext(d *nodev1.Deletion) time.Duration {
 	if d.GetTries() == 0 {
 		return 0
 	}
-	pause := e.opts.Again
+	pause := ds.opts.Again
 	for range d.GetTries() - 1 {
-		if pause = min(2*pause, e.opts.AgainMax); pause == e.opts.AgainMax {
+		if pause = min(2*pause, ds.opts.AgainMax); pause == ds.opts.AgainMax {
 			break
 		}
 	}
-	return min(pause, time.Unix(0, d.GetTriedUnixNano()).Add(pause).Sub(e.now()))
+	return min(pause, time.Unix(0, d.GetTriedUnixNano()).Add(pause).Sub(ds.now()))
 }

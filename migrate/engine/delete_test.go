@@ -192,11 +192,11 @@ func TestDeletionWaits(t *testing.T) {
 		noted := time.Unix(1700000000, 0)
 		e.now = func() time.Time { return noted }
 		d := &nodev1.Deletion{Tries: tries, TriedUnixNano: noted.UnixNano()}
-		if got := e.untilNext(d); got != want {
+		if got := e.deletions.untilNext(d); got != want {
 			t.Errorf("behind %d tries: %v, want %v", tries, got, want)
 		}
-		if d.TriedUnixNano += int64(time.Hour); e.untilNext(d) > want {
-			t.Errorf("behind %d tries, by a clock that is fast: %v", tries, e.untilNext(d))
+		if d.TriedUnixNano += int64(time.Hour); e.deletions.untilNext(d) > want {
+			t.Errorf("behind %d tries, by a clock that is fast: %v", tries, e.deletions.untilNext(d))
 		}
 	}
 }

@@ -124,47 +124,60 @@ type Parts struct {
 	Store     Store // nil: it was never put back from a copy
 }
 
-// Engine of one node. It lives until Close; an operation outlives the call that ordered
-// it (H38), and the engine: Resume takes it up again.
+// Engine of one node: it takes orders, and drives operations (operation_). What the node looks at in
+// rounds is rounds' (round_), what may be deleted retention's (snapshot_), and which move begins
+// placement's (move_queue.go). deletions (delete.go) and checkpoints (checkpoint.go) order operations
+// themselves.
+//
+// It lives until Close; an operation outlives the call that ordered it, and the engine: Resume takes it
+// up again.
 type Engine struct {
-	Parts
-	opts Options
+	*core
+	rounds      *rounds
+	retention   *retention
+	placement   *placement
+	deletions   *deletions
+	checkpoints *checkpoints
 
-	life  context.Context // of the engine's own work, ended by Close
-	close context.CancelFunc
-	wg    sync.WaitGroup
-
-	mu     sync.Mutex
-	runs   map[string]*run      // by operation id
-	gone   map[string]time.Time // what waits for Options.Grace, since when: as of the last round of Reconcile
-	seen   map[string]time.Time // the same, of the round under way
-	untidy map[string]untidy    // by VM
-	paid   bool                 // the last round was answered that this node has no deletion to do; of Sweep
-
-	deleting map[string]bool // by id: deletions that are seen to
-
-	placing  sync.Mutex // of moves: one takes a place at a time
-	looked   *glance    // of those that wait; nil: nobody has looked yet
-	scanning sync.Mutex // of scan: the daemon's own rounds and orders to prune
-	scan     scanned
-	swept    time.Time            // when Sweep looked at all records and debts
-	asked    map[string]time.Time // when Sweep asked for the container of an ended VM, by UID
-	now      func() time.Time
-	tried    map[string]time.Time // by uid: when a checkpoint was last due; of Due
-	prompt   time.Duration        // that an operation's success waits for deletions
-
+	life       context.Context // of the engine's own work, ended by Close
+	close      context.CancelFunc
+	wg         sync.WaitGroup
 	background func(func()) // what outlives an order; Close waits for it
-}
 
-// promptBound is what the success of an operation waits for deletions.
-const promptBound = 2 * time.Second
+	mu   sync.Mutex
+	runs map[string]*run // by operation id
+}
 
 // New returns an engine that works until Close. Call Resume next.
 func New(parts Parts, opts Options) *Engine {
 	life, cancel := context.WithCancel(context.Background())
-	e := &Engine{Parts: parts, opts: opts.withDefaults(), life: life, close: cancel, runs: map[string]*run{}, gone: map[string]time.Time{}, seen: map[string]time.Time{}, untidy: map[string]untidy{}, deleting: map[string]bool{}, asked: map[string]time.Time{}, scan: scanned{since: map[watched]time.Time{}}, now: time.Now, prompt: promptBound}
+	c := &core{Parts: parts, opts: opts.withDefaults(), now: time.Now, prompt: promptBound}
+	e := &Engine{
+		core: c, rounds: newRounds(c), retention: newRetention(c), placement: &placement{core: c},
+		life: life, close: cancel, runs: map[string]*run{},
+	}
+	e.deletions, e.checkpoints = &deletions{core: c, operations: e, open: map[string]bool{}}, &checkpoints{core: c, checkpointer: e}
 	e.background = e.wg.Go
 	return e
+}
+
+// Clean is retention.Clean.
+func (e *Engine) Clean(ctx context.Context, vm *nodev1.VM) error { return e.retention.Clean(ctx, vm) }
+
+// Sweep is retention.Sweep.
+func (e *Engine) Sweep(ctx context.Context) error { return e.retention.Sweep(ctx) }
+
+// Scan is retention.Scan.
+func (e *Engine) Scan(ctx context.Context) error { return e.retention.Scan(ctx) }
+
+// Prune is retention.Prune.
+func (e *Engine) Prune(ctx context.Context, req *nodev1.PruneRequest) (*nodev1.PruneResponse, error) {
+	return e.retention.Prune(ctx, req)
+}
+
+// Choose is placement.Choose.
+func (e *Engine) Choose(ctx context.Context, but ...string) (string, error) {
+	return e.placement.Choose(ctx, but...)
 }
 
 // Close stops between two steps and waits. What was begun stays open in the records.
@@ -232,19 +245,46 @@ func (e *Engine) takeUp(op *nodev1.Operation) *run {
 func (e *Engine) start(op *nodev1.Operation, since time.Time) *run {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if r := e.runs[op.GetId()]; r != nil || e.life.Err() != nil {
+	if r := e.runs[op.GetId()]; r != nil {
 		return r
 	}
 	r := &run{vm: op.GetVm(), id: op.GetId(), kind: op.GetKind(), since: since, done: make(chan struct{})}
-	e.runs[r.id] = r
-	e.background(func() {
+	begun := e.spawn(func(ctx context.Context) {
 		defer close(r.done)
-		e.drive(e.life, r)
+		e.drive(ctx, r)
 		e.mu.Lock()
 		delete(e.runs, r.id)
 		e.mu.Unlock()
 	})
+	if !begun {
+		return nil
+	}
+	e.runs[r.id] = r
 	return r
+}
+
+// work implements operations.
+func (e *Engine) work(do func(ctx context.Context)) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.spawn(do)
+}
+
+// spawn does something until Close; false: it was closed. e.mu is held, as Close holds it.
+func (e *Engine) spawn(do func(ctx context.Context)) bool {
+	if e.life.Err() != nil {
+		return false
+	}
+	e.background(func() { do(e.life) })
+	return true
+}
+
+// current implements operations. A run that is missing is that of an order whose answer was lost.
+func (e *Engine) current(op *nodev1.Operation) *run {
+	if r := e.running(op.GetId()); r != nil || !e.drives(op) {
+		return r
+	}
+	return e.takeUp(op)
 }
 
 // running answers the run of an operation, nil if there is none.

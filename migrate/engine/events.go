@@ -53,8 +53,8 @@ type Event struct {
 }
 
 // tell reports something of a move.
-func (e *Engine) tell(ctx context.Context, kind Type, op *nodev1.Operation, err error) {
-	e.Events.Event(ctx, Event{Type: kind, Operation: op.GetId(), VM: op.GetVm(), Kind: op.GetKind(), Op: op, Err: err})
+func (c *core) tell(ctx context.Context, kind Type, op *nodev1.Operation, err error) {
+	c.Events.Event(ctx, Event{Type: kind, Operation: op.GetId(), VM: op.GetVm(), Kind: op.GetKind(), Op: op, Err: err})
 }
 
 // Events takes what the engine reports. It must not block.

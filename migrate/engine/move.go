@@ -61,11 +61,11 @@ func peerRef(op *nodev1.Operation) *nodev1.PeerRef {
 // ask makes one call to a node. A link that is down is tried again for as long as a daemon
 // takes to come back: a restart is no failure. That counts from when it was down: a call may
 // have run for long before.
-func ask[Q, R any](ctx context.Context, e *Engine, node string, method func(nodev1.PeerService, context.Context, Q) (R, error), req Q) (resp R, err error) {
+func ask[Q, R any](ctx context.Context, c *core, node string, method func(nodev1.PeerService, context.Context, Q) (R, error), req Q) (resp R, err error) {
 	var down time.Time // since when
 	for {
 		var peer nodev1.PeerService
-		if peer, err = e.Peers.Peer(node); err == nil {
+		if peer, err = c.Peers.Peer(node); err == nil {
 			resp, err = method(peer, ctx, req)
 		}
 		var link *LinkError
@@ -75,13 +75,13 @@ func ask[Q, R any](ctx context.Context, e *Engine, node string, method func(node
 		if down.IsZero() {
 			down = time.Now()
 		}
-		if time.Since(down) > e.opts.Patience {
+		if time.Since(down) > c.opts.Patience {
 			return resp, err
 		}
 		select {
 		case <-ctx.Done():
 			return resp, errors.Join(ctx.Err(), err)
-		case <-time.After(e.opts.RetryMin):
+		case <-time.After(c.opts.RetryMin):
 		}
 	}
 }
@@ -90,7 +90,7 @@ func ask[Q, R any](ctx context.Context, e *Engine, node string, method func(node
 // what auto comes to.
 func preflight(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
-	offer, err := ask(ctx, e, op.GetSource(), nodev1.PeerService.Offer, peerRef(op))
+	offer, err := ask(ctx, e.core, op.GetSource(), nodev1.PeerService.Offer, peerRef(op))
 	if errdefs.IsNotImplemented(err) { // a shim of a build before: the restore itself will tell what does not fit
 		offer, err = nil, nil
 	}
@@ -143,7 +143,7 @@ func (e *Engine) unfit(ctx context.Context, rec *nodev1.Record, offer *machinev1
 			return "", err
 		}
 	}
-	resp, err := ask(ctx, e, op.GetDestination(), nodev1.PeerService.Check, check)
+	resp, err := ask(ctx, e.core, op.GetDestination(), nodev1.PeerService.Check, check)
 	if err != nil {
 		return "", err
 	}
@@ -174,7 +174,7 @@ func sendCold(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	if op.GetDigest() == "" {
 		return captureAtSource(ctx, e, op)
 	}
-	_, err := ask(ctx, e, op.GetDestination(), nodev1.PeerService.Prepare, &nodev1.PeerPrepareRequest{
+	_, err := ask(ctx, e.core, op.GetDestination(), nodev1.PeerService.Prepare, &nodev1.PeerPrepareRequest{
 		Vm: op.GetVm(), Ref: ref(op), Digest: op.GetDigest(), Repository: op.GetRepository(), Stdio: op.GetStdio(),
 	})
 	if err != nil {
@@ -198,7 +198,7 @@ func (e *Engine) takesExecs(op *nodev1.Operation) bool {
 func captureAtSource(ctx context.Context, e *Engine, op *nodev1.Operation) error {
 	order := captureOf(op)
 	order.Execs = e.takesExecs(op)
-	resp, err := ask(ctx, e, op.GetSource(), nodev1.PeerService.Capture, &nodev1.PeerCaptureRequest{Vm: op.GetVm(), Capture: order})
+	resp, err := ask(ctx, e.core, op.GetSource(), nodev1.PeerService.Capture, &nodev1.PeerCaptureRequest{Vm: op.GetVm(), Capture: order})
 	if err != nil {
 		return err
 	}
@@ -213,17 +213,17 @@ func captureAtSource(ctx context.Context, e *Engine, op *nodev1.Operation) error
 // of it and has written READY.
 func sendLive(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
-	offer, err := ask(ctx, e, op.GetSource(), nodev1.PeerService.Offer, peerRef(op))
+	offer, err := ask(ctx, e.core, op.GetSource(), nodev1.PeerService.Offer, peerRef(op))
 	if err != nil {
 		return err
 	}
-	prepared, err := ask(ctx, e, op.GetDestination(), nodev1.PeerService.Prepare, &nodev1.PeerPrepareRequest{
+	prepared, err := ask(ctx, e.core, op.GetDestination(), nodev1.PeerService.Prepare, &nodev1.PeerPrepareRequest{
 		Vm: op.GetVm(), Ref: ref(op), Offer: offer, Stdio: op.GetStdio(), TimeoutMs: op.GetTimeoutMs(),
 	})
 	if err != nil {
 		return err
 	}
-	resp, err := ask(ctx, e, op.GetSource(), nodev1.PeerService.Send, &nodev1.PeerSendRequest{Vm: op.GetVm(), Send: &machinev1.SendRequest{
+	resp, err := ask(ctx, e.core, op.GetSource(), nodev1.PeerService.Send, &nodev1.PeerSendRequest{Vm: op.GetVm(), Send: &machinev1.SendRequest{
 		Ref: ref(op), Address: prepared.GetAddress(), Channel: prepared.GetChannel(), Certificate: prepared.GetCertificate(),
 		DowntimeMs: op.GetDowntimeMs(), Bandwidth: op.GetBandwidth(), EndExecs: op.GetEndExecs(), TimeoutMs: op.GetTimeoutMs(), Execs: e.takesExecs(op),
 	}})

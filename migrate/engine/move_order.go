@@ -84,20 +84,20 @@ func (e *Engine) movable(ctx context.Context, rec *nodev1.Record, op *nodev1.Ope
 	if op.GetDestination() == op.GetSource() {
 		return fmt.Errorf("node %s has it already: %w", op.GetSource(), errdefs.ErrInvalidArgument)
 	}
-	return e.takes(op.GetDestination())
+	return e.placement.takes(op.GetDestination())
 }
 
 // Choose is the node, but none of those, that takes VMs and has the most room for each VM that is
 // on its way there, this one included. What a node announces counts none that was just ordered:
 // without them all VMs of a drain would go to one node.
-func (e *Engine) Choose(ctx context.Context, but ...string) (string, error) {
-	all := slices.DeleteFunc(e.Peers.Nodes(), func(n *nodev1.NodeInfo) bool {
+func (p *placement) Choose(ctx context.Context, but ...string) (string, error) {
+	all := slices.DeleteFunc(p.Peers.Nodes(), func(n *nodev1.NodeInfo) bool {
 		return slices.Contains(but, n.GetName()) || Takes(n) != nil
 	})
 	if len(all) == 0 {
 		return "", fmt.Errorf("no other node takes VMs (godwit nodes): %w", errdefs.ErrUnavailable)
 	}
-	recs, err := e.Records.List(ctx, &nodev1.ListRequest{})
+	recs, err := p.Records.List(ctx, &nodev1.ListRequest{})
 	if err != nil {
 		return "", err
 	}
@@ -142,7 +142,7 @@ func (e *Engine) again(ctx context.Context, op *nodev1.Operation, req *nodev1.Mi
 	case req.GetTo() == op.GetSource():
 		return e.Cancel(ctx, op.GetId(), "it was ordered back to its source")
 	}
-	if err := e.takes(req.GetTo()); err != nil {
+	if err := e.placement.takes(req.GetTo()); err != nil {
 		return nil, fmt.Errorf("turn operation %s: %w", op.GetId(), err)
 	}
 	err := e.advance(ctx, op, &nodev1.AdvanceRequest{

@@ -44,7 +44,7 @@ func TestPatienceBeginsWithTheSilence(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &sender{runs: 3 * DefaultPatience / 2, fails: tt.fails}
-				e := &Engine{Parts: Parts{Peers: s}, opts: Options{}.withDefaults()}
+				e := &core{Parts: Parts{Peers: s}, opts: Options{}.withDefaults()}
 				begun := time.Now()
 				_, err := ask(t.Context(), e, "a", nodev1.PeerService.Send, &nodev1.PeerSendRequest{})
 				if errors.As(err, new(*LinkError)) != tt.away || !tt.away && err != nil {

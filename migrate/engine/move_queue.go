@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -28,65 +29,73 @@ func (e *waitError) Unwrap() error { return errdefs.ErrUnavailable }
 
 func waiting(err error) bool { return errors.As(err, new(*waitError)) }
 
-// queue gives the move a place, oldest first (N-30): one that waits holds up no other
-// whose nodes are free.
-func queue(ctx context.Context, e *Engine, rec *nodev1.Record) error {
-	op := rec.GetOperation()
-	e.placing.Lock()
-	defer e.placing.Unlock()
-	for _, anew := range []bool{false, true} { // a place is given by what is true now
-		now, err := e.look(ctx, anew)
-		if err != nil {
-			return err
-		}
-		if err := e.silent(now.nodes, op); err != nil {
-			return err
-		}
-		if why := e.full(now.records, now.nodes, op); why != "" {
-			return &waitError{why}
-		}
-	}
-	if err := e.takes(op.GetDestination()); err != nil {
-		return err
-	}
-	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_PREPARING})
+// placement decides which move begins, and which nodes VMs may come to.
+type placement struct {
+	*core
+	mu   sync.Mutex // one move takes a place at a time
+	last *view      // for those that wait; nil: nobody has looked yet
 }
 
-// glance is what moves that wait go by.
-type glance struct {
+// view is what moves that wait go by.
+type view struct {
 	at      time.Time
 	records []*nodev1.Record
 	nodes   map[string]*nodev1.NodeInfo
 }
 
+// queue gives the move a place, oldest first: one that waits holds up no other
+// whose nodes are free.
+func queue(ctx context.Context, e *Engine, rec *nodev1.Record) error {
+	op := rec.GetOperation()
+	p := e.placement
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, anew := range []bool{false, true} { // a place is given by what is true now
+		now, err := p.look(ctx, anew)
+		if err != nil {
+			return err
+		}
+		if err := p.silent(now.nodes, op); err != nil {
+			return err
+		}
+		if why := p.full(now.records, now.nodes, op); why != "" {
+			return &waitError{why}
+		}
+	}
+	if err := p.takes(op.GetDestination()); err != nil {
+		return err
+	}
+	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_PREPARING})
+}
+
 // look is one for all that wait: a drain has hundreds of moves wait, and each of them asks twice a
-// second. e.placing is held.
-func (e *Engine) look(ctx context.Context, anew bool) (*glance, error) {
-	if g := e.looked; g != nil && !anew && time.Since(g.at) < queueInterval/2 {
+// second. p.mu is held.
+func (p *placement) look(ctx context.Context, anew bool) (*view, error) {
+	if g := p.last; g != nil && !anew && time.Since(g.at) < queueInterval/2 {
 		return g, nil
 	}
-	all, err := e.Records.List(ctx, &nodev1.ListRequest{Moves: true})
+	all, err := p.Records.List(ctx, &nodev1.ListRequest{Moves: true})
 	if err != nil {
 		return nil, records(err)
 	}
-	g := &glance{at: time.Now(), records: all.GetRecords(), nodes: map[string]*nodev1.NodeInfo{}}
-	for _, n := range e.Peers.Nodes() {
+	g := &view{at: time.Now(), records: all.GetRecords(), nodes: map[string]*nodev1.NodeInfo{}}
+	for _, n := range p.Peers.Nodes() {
 		g.nodes[n.GetName()] = n
 	}
-	e.looked = g
+	p.last = g
 	return g, nil
 }
 
 // silent has a move wait while one of its nodes has not been heard lately, and ends it once that
 // has lasted for as long as the move itself may take.
-func (e *Engine) silent(nodes map[string]*nodev1.NodeInfo, op *nodev1.Operation) error {
+func (p *placement) silent(nodes map[string]*nodev1.NodeInfo, op *nodev1.Operation) error {
 	for _, name := range []string{op.GetSource(), op.GetDestination()} {
 		n := nodes[name]
 		if n == nil || n.GetUp() {
 			continue
 		}
-		since, limit := time.Unix(0, max(op.GetOpenedUnixNano(), n.GetSeenUnixNano())), e.timeout(op)
-		if e.now().Sub(since) >= limit {
+		since, limit := time.Unix(0, max(op.GetOpenedUnixNano(), n.GetSeenUnixNano())), p.timeout(op)
+		if p.now().Sub(since) >= limit {
 			return fmt.Errorf("node %s has not been heard for %v, which is the move's timeout (godwit nodes): %w", name, limit, errdefs.ErrAborted)
 		}
 		return &waitError{unheard(n).Error()}
@@ -97,7 +106,7 @@ func (e *Engine) silent(nodes map[string]*nodev1.NodeInfo, op *nodev1.Operation)
 // full says which limit op would exceed once each older move that can begin has done so; empty:
 // none. An older one that cannot, because a node of its own has no place, takes no VMs or is
 // silent, has nothing to keep others from.
-func (e *Engine) full(all []*nodev1.Record, nodes map[string]*nodev1.NodeInfo, op *nodev1.Operation) string {
+func (p *placement) full(all []*nodev1.Record, nodes map[string]*nodev1.NodeInfo, op *nodev1.Operation) string {
 	var placed, ahead []*nodev1.Operation
 	for _, rec := range all {
 		other := rec.GetOperation()
@@ -111,15 +120,15 @@ func (e *Engine) full(all []*nodev1.Record, nodes map[string]*nodev1.NodeInfo, o
 	}
 	slices.SortFunc(ahead, age)
 	for _, other := range ahead {
-		if e.exceeds(placed, other) == "" {
+		if p.exceeds(placed, other) == "" {
 			placed = append(placed, other)
 		}
 	}
-	return e.exceeds(placed, op)
+	return p.exceeds(placed, op)
 }
 
 // exceeds says which limit op would exceed beside those that have their places; empty: none.
-func (e *Engine) exceeds(placed []*nodev1.Operation, op *nodev1.Operation) string {
+func (p *placement) exceeds(placed []*nodev1.Operation, op *nodev1.Operation) string {
 	out, in := 0, 0
 	for _, other := range placed {
 		if other.GetSource() == op.GetSource() {
@@ -129,7 +138,7 @@ func (e *Engine) exceeds(placed []*nodev1.Operation, op *nodev1.Operation) strin
 			in++
 		}
 	}
-	l := e.opts.Limits
+	l := p.opts.Limits
 	switch {
 	case len(placed) >= l.All:
 		return fmt.Sprintf("%d moves are under way or ahead (move.parallel)", len(placed))
@@ -147,8 +156,8 @@ func age(a, b *nodev1.Operation) int {
 }
 
 // takes reports whether VMs may come to a node now.
-func (e *Engine) takes(node string) error {
-	info, err := e.Peers.Node(node)
+func (p *placement) takes(node string) error {
+	info, err := p.Peers.Node(node)
 	if err != nil {
 		return err
 	}

@@ -62,7 +62,7 @@ func TestMovesWait(t *testing.T) {
 		"older ones to a cordoned":    {waiting(5, "a", "closed"), ""},
 		"older ones to a busy one":    {append(waiting(5, "a", "d"), under("c", "d", at), under("e", "d", at)), ""},
 	} {
-		if got := e.full(c.all, nodes, mine); (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
+		if got := e.placement.full(c.all, nodes, mine); (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}

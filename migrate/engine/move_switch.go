@@ -19,7 +19,7 @@ func switchOver(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
 	e.tell(ctx, Switching, op, nil)
 	begun := e.now()
-	resp, err := ask(ctx, e, op.GetSource(), nodev1.PeerService.Vote, peerRef(op))
+	resp, err := ask(ctx, e.core, op.GetSource(), nodev1.PeerService.Vote, peerRef(op))
 	if err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func switchOver(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 func runMoved(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
 	begun := e.now()
-	resp, err := ask(ctx, e, op.GetDestination(), nodev1.PeerService.Run, peerRef(op))
+	resp, err := ask(ctx, e.core, op.GetDestination(), nodev1.PeerService.Run, peerRef(op))
 	switch {
 	case errdefs.IsDataLoss(err):
 		return e.lost(ctx, rec, nodev1.Phase_PHASE_LOST_AT_DEST, err.Error())
@@ -79,7 +79,7 @@ func (e *Engine) outcome(op *nodev1.Operation, begun time.Time, resp *nodev1.Pee
 // source that does not answer holds nobody up: it finds out when it is back.
 func releaseMoved(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
-	_, err := ask(ctx, e, op.GetSource(), nodev1.PeerService.Release, &nodev1.PeerReleaseRequest{
+	_, err := ask(ctx, e.core, op.GetSource(), nodev1.PeerService.Release, &nodev1.PeerReleaseRequest{
 		Vm: op.GetVm(), Ref: ref(op), Digest: op.GetDigest(), Owner: op.GetDestination(),
 	})
 	var link *LinkError
@@ -121,7 +121,7 @@ func undoMove(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 // giveBack lets the VM run on at its source, and ends what the destination has made of it.
 func (e *Engine) giveBack(ctx context.Context, op *nodev1.Operation) (silent bool, err error) {
 	abort := &nodev1.PeerAbortRequest{Vm: op.GetVm(), Ref: ref(op), Reason: op.GetReason()}
-	_, err = ask(ctx, e, op.GetSource(), nodev1.PeerService.Abort, abort)
+	_, err = ask(ctx, e.core, op.GetSource(), nodev1.PeerService.Abort, abort)
 	if errdefs.IsFailedPrecondition(err) && e.unheld(ctx, op) {
 		err = nil
 	}
@@ -134,7 +134,7 @@ func (e *Engine) giveBack(ctx context.Context, op *nodev1.Operation) (silent boo
 // discard ends what the destination has made of the VM. One that does not answer holds
 // nobody up: it is owed.
 func (e *Engine) discard(ctx context.Context, op *nodev1.Operation) (silent bool, err error) {
-	_, err = ask(ctx, e, op.GetDestination(), nodev1.PeerService.Discard, peerRef(op))
+	_, err = ask(ctx, e.core, op.GetDestination(), nodev1.PeerService.Discard, peerRef(op))
 	var link *LinkError
 	if silent = errors.As(err, &link); silent || errdefs.IsNotFound(err) {
 		return silent, nil
@@ -146,7 +146,7 @@ func (e *Engine) discard(ctx context.Context, op *nodev1.Operation) (silent bool
 // is nothing to give back, whatever an operation before has left there. One that is being given
 // back is held still.
 func (e *Engine) unheld(ctx context.Context, op *nodev1.Operation) bool {
-	state, err := ask(ctx, e, op.GetSource(), nodev1.PeerService.Query, peerRef(op))
+	state, err := ask(ctx, e.core, op.GetSource(), nodev1.PeerService.Query, peerRef(op))
 	if err != nil {
 		return false
 	}
@@ -157,7 +157,7 @@ func (e *Engine) unheld(ctx context.Context, op *nodev1.Operation) bool {
 // made.
 func revertMove(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
-	resp, err := ask(ctx, e, op.GetSource(), nodev1.PeerService.Revert, &nodev1.PeerRevertRequest{
+	resp, err := ask(ctx, e.core, op.GetSource(), nodev1.PeerService.Revert, &nodev1.PeerRevertRequest{
 		Vm: op.GetVm(), Ref: ref(op), OwnerGeneration: rec.GetGeneration(),
 	})
 	if err == nil && resp.GetState() == stateStopped {

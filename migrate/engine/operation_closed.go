@@ -13,6 +13,6 @@ func (e *Engine) settled(ctx context.Context, r *run) (bool, error) {
 	if r.kind != nodev1.Kind_KIND_HIBERNATE {
 		return true, nil
 	}
-	err := e.stray(ctx, r.vm, nil)
+	err := e.rounds.stray(ctx, r.vm, nil)
 	return err == nil, err
 }

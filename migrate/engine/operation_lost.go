@@ -12,40 +12,40 @@ import (
 // stood there. Where nothing of the VM is left, nobody owns it from then on, and what is left of
 // it elsewhere may run: its shim, which would have said so as it went, was refused while the
 // operation was open. What fails behind the first word the node does itself, in its next round.
-func (e *Engine) lost(ctx context.Context, rec *nodev1.Record, phase nodev1.Phase, reason string) error {
-	if err := e.finish(ctx, rec.GetOperation(), phase, reason, false); err != nil {
+func (c *core) lost(ctx context.Context, rec *nodev1.Record, phase nodev1.Phase, reason string) error {
+	if err := c.finish(ctx, rec.GetOperation(), phase, reason, false); err != nil {
 		return err
 	}
 	// Asked only now: a shim that goes from here on says it itself.
-	if e.left(ctx, rec) {
-		_ = e.disown(ctx, rec, reason)
+	if c.left(ctx, rec) {
+		_ = c.disown(ctx, rec, reason)
 	}
 	return nil
 }
 
 // left reports whether the node that owns a VM says that nothing of it is there any more.
-func (e *Engine) left(ctx context.Context, rec *nodev1.Record) bool {
+func (c *core) left(ctx context.Context, rec *nodev1.Record) bool {
 	op := rec.GetOperation()
 	if op.GetKind() != nodev1.Kind_KIND_MIGRATE {
-		return e.nothing(ctx, rec.GetVm())
+		return c.nothing(ctx, rec.GetVm())
 	}
-	state, err := ask(ctx, e, rec.GetOwner().GetNode(), nodev1.PeerService.Query, peerRef(op))
+	state, err := ask(ctx, c, rec.GetOwner().GetNode(), nodev1.PeerService.Query, peerRef(op))
 	return err == nil && !state.GetKnown()
 }
 
 // nothing is left for a VM of this node.
-func (e *Engine) nothing(ctx context.Context, vm *nodev1.VM) bool {
-	_, err := e.Observer.Query(ctx, vm)
+func (c *core) nothing(ctx context.Context, vm *nodev1.VM) bool {
+	_, err := c.Observer.Query(ctx, vm)
 	return errdefs.IsNotFound(err)
 }
 
 // disown gives up the claim of the node that rec names, and no later one.
-func (e *Engine) disown(ctx context.Context, rec *nodev1.Record, reason string) error {
-	_, err := e.Records.Disown(ctx, &nodev1.DisownRequest{
+func (c *core) disown(ctx context.Context, rec *nodev1.Record, reason string) error {
+	_, err := c.Records.Disown(ctx, &nodev1.DisownRequest{
 		Vm: rec.GetVm(), Node: rec.GetOwner().GetNode(), Generation: rec.GetGeneration(), Uid: rec.GetUid(),
 	})
 	if err == nil {
-		e.Events.Event(ctx, Event{Type: Disowned, VM: rec.GetVm(), Reason: reason})
+		c.Events.Event(ctx, Event{Type: Disowned, VM: rec.GetVm(), Reason: reason})
 	}
 	return err
 }

@@ -29,7 +29,7 @@ func (e *Engine) Hibernate(ctx context.Context, req *nodev1.HibernateRequest) (*
 // Wake opens the operation and answers once it is durable.
 func (e *Engine) Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.StatusResponse, error) {
 	return e.order(ctx, req.GetVm(), req.GetOperation(), func(rec *nodev1.Record, open *nodev1.OpenRequest) error {
-		if err := e.current(ctx, rec, req); err != nil {
+		if err := e.checkLate(ctx, rec, req); err != nil {
 			return err
 		}
 		op := open.GetOperation()
@@ -48,10 +48,10 @@ func (e *Engine) Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.Sta
 	})
 }
 
-// current refuses an order that comes late, for an earlier life of the VM: what it was to wake
+// checkLate refuses an order that comes late, for an earlier life of the VM: what it was to wake
 // has run since, or is another VM of that name. One whose operation is known is said once more,
 // and Open answers it.
-func (e *Engine) current(ctx context.Context, rec *nodev1.Record, req *nodev1.WakeRequest) error {
+func (e *Engine) checkLate(ctx context.Context, rec *nodev1.Record, req *nodev1.WakeRequest) error {
 	sameLife := req.GetUid() == "" || req.GetUid() == rec.GetUid()
 	if sameLife && (req.GetGeneration() == 0 || req.GetGeneration() == rec.GetGeneration()) {
 		return nil

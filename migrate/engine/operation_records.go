@@ -17,18 +17,18 @@ func sameRef(r *machinev1.Ref, op *nodev1.Operation) bool {
 	return r.GetOperation() == op.GetId() && r.GetAttempt() == op.GetAttempt()
 }
 
-func (e *Engine) advance(ctx context.Context, op *nodev1.Operation, req *nodev1.AdvanceRequest) error {
+func (c *core) advance(ctx context.Context, op *nodev1.Operation, req *nodev1.AdvanceRequest) error {
 	req.Vm, req.Operation, req.Attempt, req.Generation = op.GetVm(), op.GetId(), op.GetAttempt(), op.GetGeneration()
-	_, err := e.Records.Advance(ctx, req)
+	_, err := c.Records.Advance(ctx, req)
 	return records(err)
 }
 
-func (e *Engine) commit(ctx context.Context, op *nodev1.Operation, owner *nodev1.Owner, receipt string) error {
-	_, err := e.Records.Commit(ctx, &nodev1.CommitRequest{
+func (c *core) commit(ctx context.Context, op *nodev1.Operation, owner *nodev1.Owner, receipt string) error {
+	_, err := c.Records.Commit(ctx, &nodev1.CommitRequest{
 		Vm: op.GetVm(), Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Owner: owner, Receipt: receipt,
 	})
 	if err == nil {
-		e.tell(ctx, Committed, op, nil)
+		c.tell(ctx, Committed, op, nil)
 	}
 	return records(err)
 }
@@ -37,7 +37,7 @@ func (e *Engine) commit(ctx context.Context, op *nodev1.Operation, owner *nodev1
 // superfluous. What cannot be deleted now, or was not done before (err), is owed.
 func (e *Engine) succeeded(ctx context.Context, rec *nodev1.Record, err error) error {
 	op := rec.GetOperation()
-	err = errors.Join(err, e.trim(ctx, rec), e.cleanPromptly(ctx, op.GetVm()))
+	err = errors.Join(err, e.retention.trim(ctx, rec), e.retention.cleanPromptly(ctx, op.GetVm()))
 	if err != nil {
 		e.tell(ctx, CleanupPending, op, err)
 	}
@@ -45,8 +45,8 @@ func (e *Engine) succeeded(ctx context.Context, rec *nodev1.Record, err error) e
 }
 
 // finish settles op; reason counts if no earlier one is known.
-func (e *Engine) finish(ctx context.Context, op *nodev1.Operation, phase nodev1.Phase, reason string, pending bool) error {
-	_, err := e.Records.Finish(ctx, &nodev1.FinishRequest{
+func (c *core) finish(ctx context.Context, op *nodev1.Operation, phase nodev1.Phase, reason string, pending bool) error {
+	_, err := c.Records.Finish(ctx, &nodev1.FinishRequest{
 		Vm: op.GetVm(), Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(),
 		Phase: phase, Reason: reason, CleanupPending: pending,
 	})
@@ -56,18 +56,18 @@ func (e *Engine) finish(ctx context.Context, op *nodev1.Operation, phase nodev1.
 	if op.GetReason() != "" {
 		reason = op.GetReason()
 	}
-	for _, s := range e.Steps {
+	for _, s := range c.Steps {
 		s.Over(op, phase, reason)
 	}
-	e.Events.Event(ctx, Event{Type: settled[phase], Operation: op.GetId(), VM: op.GetVm(), Kind: op.GetKind(), Reason: reason, Receipt: op.GetReceipt(), Op: op})
+	c.Events.Event(ctx, Event{Type: settled[phase], Operation: op.GetId(), VM: op.GetVm(), Kind: op.GetKind(), Reason: reason, Receipt: op.GetReceipt(), Op: op})
 	return nil
 }
 
 // unwound settles an operation whose rollback is done.
-func (e *Engine) unwound(ctx context.Context, op *nodev1.Operation) error {
+func (c *core) unwound(ctx context.Context, op *nodev1.Operation) error {
 	phase := nodev1.Phase_PHASE_FAILED
 	if op.GetCancelled() {
 		phase = nodev1.Phase_PHASE_ABORTED
 	}
-	return e.finish(ctx, op, phase, "", false)
+	return c.finish(ctx, op, phase, "", false)
 }

@@ -192,11 +192,11 @@ func (e *Engine) bound(ctx context.Context, r *run, op *nodev1.Operation) (conte
 }
 
 // timeout is what a move may take from its place in the queue to its commit.
-func (e *Engine) timeout(op *nodev1.Operation) time.Duration {
+func (c *core) timeout(op *nodev1.Operation) time.Duration {
 	if ms := op.GetTimeoutMs(); ms > 0 {
 		return time.Duration(ms) * time.Millisecond
 	}
-	return e.opts.Operation
+	return c.opts.Operation
 }
 
 // abortable reports whether the commit is still ahead.

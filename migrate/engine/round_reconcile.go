@@ -27,11 +27,11 @@ func (e *Engine) Reconcile(ctx context.Context, local func() ([]*nodev1.VM, erro
 	if err != nil {
 		return err
 	}
-	return e.reconcile(ctx, all, local)
+	return e.rounds.reconcile(ctx, all, local)
 }
 
-func (e *Engine) reconcile(ctx context.Context, all []*nodev1.Record, local func() ([]*nodev1.VM, error)) error {
-	if err := e.trust(ctx); err != nil {
+func (r *rounds) reconcile(ctx context.Context, all []*nodev1.Record, local func() ([]*nodev1.VM, error)) error {
+	if err := r.trust(ctx); err != nil {
 		return err
 	}
 	vms, unread := local()
@@ -39,29 +39,29 @@ func (e *Engine) reconcile(ctx context.Context, all []*nodev1.Record, local func
 	for _, vm := range vms {
 		here[name(vm)] = true
 	}
-	e.mu.Lock()
-	e.seen = map[string]time.Time{}
-	e.mu.Unlock()
-	work := []func() error{func() error { return e.tidyAll(ctx) }}
+	r.mu.Lock()
+	r.seen = map[string]time.Time{}
+	r.mu.Unlock()
+	work := []func() error{func() error { return r.tidyAll(ctx) }}
 	known := map[string]*nodev1.Record{}
 	for _, rec := range all {
 		known[name(rec.GetVm())] = rec
-		switch mine, orphan := e.concerns(rec); {
+		switch mine, orphan := r.concerns(rec); {
 		case mine && !here[name(rec.GetVm())]:
 			if unread == nil {
-				work = append(work, func() error { return e.absent(ctx, rec) })
+				work = append(work, func() error { return r.absent(ctx, rec) })
 			}
 		case orphan:
-			work = append(work, func() error { return e.confirm(ctx, rec) })
+			work = append(work, func() error { return r.confirm(ctx, rec) })
 		}
 	}
 	for _, vm := range vms {
-		work = append(work, func() error { return e.stray(ctx, vm, known[name(vm)]) })
+		work = append(work, func() error { return r.stray(ctx, vm, known[name(vm)]) })
 	}
-	err := errors.Join(unread, e.together(work))
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.gone = e.seen
+	err := errors.Join(unread, r.together(work))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.gone = r.seen
 	return err
 }
 
@@ -69,16 +69,16 @@ func (e *Engine) reconcile(ctx context.Context, all []*nodev1.Record, local func
 const AtOnce = 32
 
 // together does all work, so much of it at once, and answers all that went wrong.
-func (e *Engine) together(work []func() error) error {
+func (r *rounds) together(work []func() error) error {
 	errs := make([]error, len(work))
-	if e.opts.AtOnce == 1 {
+	if r.opts.AtOnce == 1 {
 		for i, do := range work {
 			errs[i] = do()
 		}
 		return errors.Join(errs...)
 	}
 	var group errgroup.Group
-	group.SetLimit(e.opts.AtOnce)
+	group.SetLimit(r.opts.AtOnce)
 	for i, do := range work {
 		group.Go(func() error {
 			errs[i] = do()
@@ -90,25 +90,25 @@ func (e *Engine) together(work []func() error) error {
 }
 
 // concerns reports whether rec speaks of this node, and of a wake that no engine drives.
-func (e *Engine) concerns(rec *nodev1.Record) (mine, orphan bool) {
+func (r *rounds) concerns(rec *nodev1.Record) (mine, orphan bool) {
 	if op := rec.GetOperation(); op != nil {
-		orphan = !op.GetManaged() && op.GetKind() == nodev1.Kind_KIND_WAKE && op.GetDestination() == e.opts.Node
+		orphan = !op.GetManaged() && op.GetKind() == nodev1.Kind_KIND_WAKE && op.GetDestination() == r.opts.Node
 		return orphan, orphan
 	}
-	return rec.GetOwner().GetNode() == e.opts.Node, false
+	return rec.GetOwner().GetNode() == r.opts.Node, false
 }
 
 // absent gives up the VM of rec if it has not been here for Options.Grace, or is known never to come
 // back under rec. A shim, or a look for what it has left, says that it is not here, and no list.
-func (e *Engine) absent(ctx context.Context, rec *nodev1.Record) error {
-	if !e.nothing(ctx, rec.GetVm()) {
+func (r *rounds) absent(ctx context.Context, rec *nodev1.Record) error {
+	if !r.nothing(ctx, rec.GetVm()) {
 		return nil
 	}
 	key := fmt.Sprintf("%s/%d", rec.GetUid(), rec.GetVersion())
-	if !ended(rec) && !e.since(key) {
+	if !ended(rec) && !r.since(key) {
 		return nil
 	}
-	return e.giveUpRecord(ctx, rec)
+	return r.giveUpRecord(ctx, rec)
 }
 
 // ended reports whether a VM that was not here after rec was read has ended: it was here before
@@ -121,48 +121,48 @@ func ended(rec *nodev1.Record) bool {
 }
 
 // since reports whether what key stands for has been so for Options.Grace, in all rounds.
-func (e *Engine) since(key string) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	first, seen := e.gone[key]
+func (r *rounds) since(key string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	first, seen := r.gone[key]
 	if !seen {
-		first = e.now()
+		first = r.now()
 	}
-	e.seen[key] = first
-	return e.now().Sub(first) >= e.opts.Grace
+	r.seen[key] = first
+	return r.now().Sub(first) >= r.opts.Grace
 }
 
 // confirm settles the wake of a shim that could not report that its VM runs.
-func (e *Engine) confirm(ctx context.Context, rec *nodev1.Record) error {
+func (r *rounds) confirm(ctx context.Context, rec *nodev1.Record) error {
 	op := rec.GetOperation()
 	if p := op.GetPhase(); p != nodev1.Phase_PHASE_COMMITTED && p != nodev1.Phase_PHASE_CLEANING {
 		return nil
 	}
-	q, err := e.Observer.Query(ctx, op.GetVm())
+	q, err := r.Observer.Query(ctx, op.GetVm())
 	if err != nil || q.GetRecord() != recordOwn || q.GetGeneration() <= op.GetGeneration() || q.GetState() != stateRunning {
 		return nil // the shim is at it
 	}
-	return e.finish(ctx, op, nodev1.Phase_PHASE_SUCCEEDED, "", false)
+	return r.finish(ctx, op, nodev1.Phase_PHASE_SUCCEEDED, "", false)
 }
 
 const missingReason = "nothing of the VM is left on its node"
 
-func (e *Engine) giveUpRecord(ctx context.Context, rec *nodev1.Record) error {
+func (r *rounds) giveUpRecord(ctx context.Context, rec *nodev1.Record) error {
 	op := rec.GetOperation()
 	if op == nil {
-		return e.disown(ctx, rec, missingReason)
+		return r.disown(ctx, rec, missingReason)
 	}
 	switch op.GetPhase() {
 	case nodev1.Phase_PHASE_COMMITTED:
-		return e.lost(ctx, rec, nodev1.Phase_PHASE_LOST_AT_DEST, missingReason)
+		return r.lost(ctx, rec, nodev1.Phase_PHASE_LOST_AT_DEST, missingReason)
 	case nodev1.Phase_PHASE_CLEANING:
-		return e.finish(ctx, op, nodev1.Phase_PHASE_SUCCEEDED, "", false)
+		return r.finish(ctx, op, nodev1.Phase_PHASE_SUCCEEDED, "", false)
 	}
 	if abortable(op.GetPhase()) {
-		err := e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_ABORTING, Reason: missingReason})
+		err := r.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_ABORTING, Reason: missingReason})
 		if err != nil && !errdefs.IsFailedPrecondition(err) {
 			return err
 		}
 	}
-	return e.finish(ctx, op, nodev1.Phase_PHASE_FAILED, missingReason, false)
+	return r.finish(ctx, op, nodev1.Phase_PHASE_FAILED, missingReason, false)
 }

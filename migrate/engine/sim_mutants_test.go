@@ -20,13 +20,13 @@ var mutants = map[string][]mutant{
 	// What a list lacks that could not be read is absent, and no shim is asked.
 	"absent by list": {
 		{"migrate/engine/round_reconcile.go", "if unread == nil {", "{"},
-		{"migrate/engine/round_reconcile.go", "\tif !e.nothing(ctx, rec.GetVm()) {\n\t\treturn nil\n\t}\n\tkey :=", "\tkey :="},
-		{"migrate/engine/round_reconcile.go", "\tif !ended(rec) && !e.since(key) {", "\tif !(ended(rec) && e.nothing(ctx, rec.GetVm())) && !e.since(key) {"},
+		{"migrate/engine/round_reconcile.go", "\tif !r.nothing(ctx, rec.GetVm()) {\n\t\treturn nil\n\t}\n\tkey :=", "\tkey :="},
+		{"migrate/engine/round_reconcile.go", "\tif !ended(rec) && !r.since(key) {", "\tif !(ended(rec) && r.nothing(ctx, rec.GetVm())) && !r.since(key) {"},
 	},
 	// What a shim said before the record was asked is enough, and its task is killed whatever it does.
 	"round kills": {
 		{"migrate/engine/stray.go", "if err != nil || !same(s.q, again) {", "if err != nil && !same(s.q, again) {"},
-		{"migrate/engine/stray.go", "return e.Tasks.Clear(ctx, s.vm,", "return e.Tasks.Undo(ctx, s.vm,"},
+		{"migrate/engine/stray.go", "return r.Tasks.Clear(ctx, s.vm,", "return r.Tasks.Undo(ctx, s.vm,"},
 	},
 	// A claim that the records do not know says nothing about their store.
 	"store went back": {

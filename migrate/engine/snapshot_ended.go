@@ -27,16 +27,16 @@ const (
 )
 
 // lasting lists what a VM that has ended has left, less what the rule keeps because it is young.
-func (e *Engine) lasting(rec *nodev1.Record) (refs []*nodev1.SnapshotRef) {
-	if e.opts.Retention.Ended <= 0 {
+func (r *retention) lasting(rec *nodev1.Record) (refs []*nodev1.SnapshotRef) {
+	if r.opts.Retention.Ended <= 0 {
 		return nil
 	}
 	surplus := map[string]bool{}
-	for _, ref := range e.surplus(rec) {
+	for _, ref := range r.surplus(rec) {
 		surplus[ref.GetDigest()] = true // it goes anyway
 	}
 	for _, ref := range transition.Outlasted(rec) {
-		if !surplus[ref.GetDigest()] && !e.young(ref) {
+		if !surplus[ref.GetDigest()] && !r.young(ref) {
 			refs = append(refs, ref)
 		}
 	}
@@ -44,41 +44,41 @@ func (e *Engine) lasting(rec *nodev1.Record) (refs []*nodev1.SnapshotRef) {
 }
 
 // overdue lists those of lasting whose time has come.
-func (e *Engine) overdue(rec *nodev1.Record) []*nodev1.SnapshotRef {
+func (r *retention) overdue(rec *nodev1.Record) []*nodev1.SnapshotRef {
 	since := transition.Ended(rec).GetSinceUnixNano()
-	if since == 0 || e.now().Sub(time.Unix(0, since)) < e.opts.Retention.Ended {
+	if since == 0 || r.now().Sub(time.Unix(0, since)) < r.opts.Retention.Ended {
 		return nil
 	}
-	return e.lasting(rec)
+	return r.lasting(rec)
 }
 
-func (e *Engine) ofEnded(ref *nodev1.SnapshotRef) *nodev1.TrimRequest {
-	return &nodev1.TrimRequest{Spent: ref.GetDigest(), EndedMs: e.opts.Retention.Ended.Milliseconds()}
+func (r *retention) ofEnded(ref *nodev1.SnapshotRef) *nodev1.TrimRequest {
+	return &nodev1.TrimRequest{Spent: ref.GetDigest(), EndedMs: r.opts.Retention.Ended.Milliseconds()}
 }
 
 // trimEnded decides to delete what ended VMs have left, and notes first that they have ended.
-func (e *Engine) trimEnded(ctx context.Context, all []*nodev1.Record) error {
+func (r *retention) trimEnded(ctx context.Context, all []*nodev1.Record) error {
 	var errs []error
 	asks := 0
-	e.forgetAsked(all)
+	r.forgetAsked(all)
 	for _, rec := range all {
-		refs := e.overdue(rec)
-		switch left := e.lasting(rec); {
+		refs := r.overdue(rec)
+		switch left := r.lasting(rec); {
 		case len(left) > 0 && transition.Ended(rec).GetSinceUnixNano() == 0:
 			refs = left[:1] // which notes it
-		case len(refs) == 0 || asks == containerAsks || e.now().Sub(e.asked[rec.GetUid()]) < containerAgain:
+		case len(refs) == 0 || asks == containerAsks || r.now().Sub(r.asked[rec.GetUid()]) < containerAgain:
 			continue
 		default:
 			asks++
-			e.asked[rec.GetUid()] = e.now()
-			if !e.containerGone(ctx, rec) {
+			r.asked[rec.GetUid()] = r.now()
+			if !r.containerGone(ctx, rec) {
 				continue
 			}
 		}
 		for _, ref := range refs {
-			req := e.ofEnded(ref)
-			req.Vm, req.Payer = rec.GetVm(), e.payer(ctx, ref)
-			if _, err := e.Records.Trim(ctx, req); err != nil && !errdefs.IsFailedPrecondition(err) {
+			req := r.ofEnded(ref)
+			req.Vm, req.Payer = rec.GetVm(), r.payer(ctx, ref)
+			if _, err := r.Records.Trim(ctx, req); err != nil && !errdefs.IsFailedPrecondition(err) {
 				errs = append(errs, records(err))
 			}
 		}
@@ -87,25 +87,25 @@ func (e *Engine) trimEnded(ctx context.Context, all []*nodev1.Record) error {
 }
 
 // forgetAsked drops what was asked about records that are gone.
-func (e *Engine) forgetAsked(all []*nodev1.Record) {
-	there := make(map[string]bool, len(e.asked))
+func (r *retention) forgetAsked(all []*nodev1.Record) {
+	there := make(map[string]bool, len(r.asked))
 	for _, rec := range all {
 		there[rec.GetUid()] = true
 	}
-	maps.DeleteFunc(e.asked, func(uid string, _ time.Time) bool { return !there[uid] })
+	maps.DeleteFunc(r.asked, func(uid string, _ time.Time) bool { return !there[uid] })
 }
 
 // containerGone asks the node where the VM ended, and that only says so once it knows. Of a VM
 // that ended before anybody wrote the node down its record is all there is.
-func (e *Engine) containerGone(ctx context.Context, rec *nodev1.Record) bool {
+func (r *retention) containerGone(ctx context.Context, rec *nodev1.Record) bool {
 	node := cmp.Or(transition.Ended(rec).GetNode(), rec.GetHome())
 	if node == "" {
 		return true
 	}
-	if e.Peers == nil {
+	if r.Peers == nil {
 		return false
 	}
-	peer, err := e.Peers.Peer(node)
+	peer, err := r.Peers.Peer(node)
 	if err != nil {
 		return false
 	}

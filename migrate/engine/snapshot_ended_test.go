@@ -227,11 +227,11 @@ func TestEndIsNotKnownWhileSomethingIsLeft(t *testing.T) {
 func TestAskedIsForgotten(t *testing.T) {
 	w := newWorld(t)
 	e := w.start("n1")
-	e.asked = map[string]time.Time{"gone": e.now(), w.uid: e.now()}
-	if err := e.trimEnded(t.Context(), []*nodev1.Record{w.record()}); err != nil {
+	e.retention.asked = map[string]time.Time{"gone": e.now(), w.uid: e.now()}
+	if err := e.retention.trimEnded(t.Context(), []*nodev1.Record{w.record()}); err != nil {
 		t.Fatal(err)
 	}
-	if len(e.asked) != 1 || e.asked[w.uid].IsZero() {
-		t.Errorf("remembered: %v", e.asked)
+	if len(e.retention.asked) != 1 || e.retention.asked[w.uid].IsZero() {
+		t.Errorf("remembered: %v", e.retention.asked)
 	}
 }

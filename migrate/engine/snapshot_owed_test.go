@@ -52,7 +52,7 @@ func TestAbandonedIsFreed(t *testing.T) {
 	e := w.start("n1")
 	for _, scans := range []bool{true, false} {
 		e.opts.Retention = Retention{Keep: 1, Grace: time.Minute, Scans: scans}
-		e.scan.next = time.Time{}
+		e.retention.scan.next = time.Time{}
 		mine := w.record().GetUid()
 		w.forsaken = []string{mine, "gone"}
 		for _, req := range []*nodev1.PruneRequest{{DryRun: true}, {Vm: vm}} {
@@ -66,7 +66,7 @@ func TestAbandonedIsFreed(t *testing.T) {
 		}
 	}
 	w.forsaken = []string{"gone"}
-	e.Records, e.scan.next = listless{e.Records}, time.Time{}
+	e.Records, e.retention.scan.next = listless{e.Records}, time.Time{}
 	if err := e.Scan(t.Context()); !errdefs.IsUnavailable(err) || len(w.forsaken) != 1 {
 		t.Errorf("without an answer of the records %v are left: %v", w.forsaken, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -34,14 +35,37 @@ const (
 	DefaultLeftovers = time.Hour
 )
 
+// retention decides which snapshots and files go, and deletes what is owed.
+type retention struct {
+	*core
+	scanning sync.Mutex // the daemon's own rounds and orders to prune
+	scan     scanned
+	swept    time.Time            // when Sweep looked at all records and debts
+	asked    map[string]time.Time // when Sweep asked for the container of an ended VM, by UID
+
+	mu   sync.Mutex
+	paid bool // the last round was answered that this node has no deletion to do; of Sweep
+}
+
+// owes takes the answer of a round: whether this node has a deletion to do, or may have.
+func (r *retention) owes(some bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.paid = !some
+}
+
+func newRetention(c *core) *retention {
+	return &retention{core: c, scan: scanned{since: map[watched]time.Time{}}, asked: map[string]time.Time{}}
+}
+
 // surplus lists the snapshots of a VM that neither its record nor the rule keeps.
-func (e *Engine) surplus(rec *nodev1.Record) (refs []*nodev1.SnapshotRef) {
+func (r *retention) surplus(rec *nodev1.Record) (refs []*nodev1.SnapshotRef) {
 	all, scheduled := rec.GetSnapshots(), scheduled(rec)
-	for _, ref := range all[:max(0, len(all)-e.opts.Retention.Keep)] {
+	for _, ref := range all[:max(0, len(all)-r.opts.Retention.Keep)] {
 		if scheduled[ref.GetDigest()] {
 			continue
 		}
-		if !e.young(ref) && transition.InUse(rec, ref.GetDigest()) == "" {
+		if !r.young(ref) && transition.InUse(rec, ref.GetDigest()) == "" {
 			refs = append(refs, ref)
 		}
 	}
@@ -49,8 +73,8 @@ func (e *Engine) surplus(rec *nodev1.Record) (refs []*nodev1.SnapshotRef) {
 }
 
 // young reports whether a snapshot stays for its age.
-func (e *Engine) young(ref *nodev1.SnapshotRef) bool {
-	return e.opts.Retention.For > 0 && e.now().Sub(time.Unix(0, ref.GetCreatedUnixNano())) < e.opts.Retention.For
+func (r *retention) young(ref *nodev1.SnapshotRef) bool {
+	return r.opts.Retention.For > 0 && r.now().Sub(time.Unix(0, ref.GetCreatedUnixNano())) < r.opts.Retention.For
 }
 
 // scheduled are the checkpoints that the VM's schedule keeps: its newest ones.
@@ -67,10 +91,10 @@ func scheduled(rec *nodev1.Record) map[string]bool {
 
 // trim decides to delete what is surplus. The record decides, once more and in one write:
 // what came into use meanwhile stays.
-func (e *Engine) trim(ctx context.Context, rec *nodev1.Record) error {
+func (r *retention) trim(ctx context.Context, rec *nodev1.Record) error {
 	var errs []error
-	for _, ref := range e.surplus(rec) {
-		_, err := e.Records.Trim(ctx, &nodev1.TrimRequest{Vm: rec.GetVm(), Digest: ref.GetDigest(), Payer: e.payer(ctx, ref)})
+	for _, ref := range r.surplus(rec) {
+		_, err := r.Records.Trim(ctx, &nodev1.TrimRequest{Vm: rec.GetVm(), Digest: ref.GetDigest(), Payer: r.payer(ctx, ref)})
 		if err != nil && !errdefs.IsFailedPrecondition(err) {
 			errs = append(errs, records(err))
 		}
@@ -79,23 +103,23 @@ func (e *Engine) trim(ctx context.Context, rec *nodev1.Record) error {
 }
 
 // payer is this node where it can delete a snapshot, for it is at it; else the one that made it.
-func (e *Engine) payer(ctx context.Context, ref *nodev1.SnapshotRef) string {
-	if mine, err := e.reaches(ctx, ref); err != nil || !mine {
+func (r *retention) payer(ctx context.Context, ref *nodev1.SnapshotRef) string {
+	if mine, err := r.reaches(ctx, ref); err != nil || !mine {
 		return ""
 	}
-	return e.opts.Node
+	return r.opts.Node
 }
 
 // Clean deletes what this node owes of a VM, or of all if vm is nil, in its store. What cannot be
 // deleted stays owed; the error says why.
-func (e *Engine) Clean(ctx context.Context, vm *nodev1.VM) error {
-	return e.clean(ctx, &nodev1.OwedRequest{Vm: vm, Payer: e.opts.Node}, func(o *nodev1.Owed) bool { return record.Payer(o) == e.opts.Node })
+func (r *retention) Clean(ctx context.Context, vm *nodev1.VM) error {
+	return r.clean(ctx, &nodev1.OwedRequest{Vm: vm, Payer: r.opts.Node}, func(o *nodev1.Owed) bool { return record.Payer(o) == r.opts.Node })
 }
 
 // clean pays those debts that answer a request and are for this node to pay. A controller of a
 // build before answers all there are.
-func (e *Engine) clean(ctx context.Context, req *nodev1.OwedRequest, pays func(*nodev1.Owed) bool) error {
-	resp, err := e.Records.Owed(ctx, req)
+func (r *retention) clean(ctx context.Context, req *nodev1.OwedRequest, pays func(*nodev1.Owed) bool) error {
+	resp, err := r.Records.Owed(ctx, req)
 	if errdefs.IsNotImplemented(err) { // a controller of a build before: its records keep the list
 		return nil
 	}
@@ -109,9 +133,9 @@ func (e *Engine) clean(ctx context.Context, req *nodev1.OwedRequest, pays func(*
 		if vm := req.GetVm(); vm != nil && name(vm) != name(o.GetVm()) || away[repository] || !pays(o) {
 			continue
 		}
-		mine, err := e.reaches(ctx, o.GetSnapshot())
+		mine, err := r.reaches(ctx, o.GetSnapshot())
 		if mine && err == nil {
-			err = e.pay(ctx, o)
+			err = r.pay(ctx, o)
 		}
 		if err != nil {
 			errs = append(errs, err)
@@ -133,54 +157,54 @@ const (
 
 // stands reports whether the controller pays a debt for the one that should. Of several
 // controllers one does.
-func (e *Engine) stands(o *nodev1.Owed) bool {
-	payer, age := record.Payer(o), e.now().Sub(time.Unix(0, o.GetSinceUnixNano()))
-	if payer == e.opts.Node || e.Peers != nil && !e.Peers.Drives("") {
-		return payer == e.opts.Node
+func (r *retention) stands(o *nodev1.Owed) bool {
+	payer, age := record.Payer(o), r.now().Sub(time.Unix(0, o.GetSinceUnixNano()))
+	if payer == r.opts.Node || r.Peers != nil && !r.Peers.Drives("") {
+		return payer == r.opts.Node
 	}
 	if payer == "" || age >= idlePayer {
 		return true
 	}
-	if e.Peers == nil || age < absentPayer {
+	if r.Peers == nil || age < absentPayer {
 		return false
 	}
-	n, err := e.Peers.Node(payer)
-	return errdefs.IsNotFound(err) || err == nil && !n.GetUp() && e.now().Sub(time.Unix(0, n.GetSeenUnixNano())) >= absentPayer
+	n, err := r.Peers.Node(payer)
+	return errdefs.IsNotFound(err) || err == nil && !n.GetUp() && r.now().Sub(time.Unix(0, n.GetSeenUnixNano())) >= absentPayer
 }
 
 // cleanPromptly is Clean for who has something better to do: a store that takes its time
 // is left to the next sweep.
-func (e *Engine) cleanPromptly(ctx context.Context, vm *nodev1.VM) error {
-	ctx, cancel := context.WithTimeout(ctx, e.prompt)
+func (r *retention) cleanPromptly(ctx context.Context, vm *nodev1.VM) error {
+	ctx, cancel := context.WithTimeout(ctx, r.prompt)
 	defer cancel()
-	return e.Clean(ctx, vm)
+	return r.Clean(ctx, vm)
 }
 
 // ErrForeign says that a snapshot is not of the VM for which it was to be deleted.
 var ErrForeign = errors.New("it is not of that VM")
 
-func (e *Engine) pay(ctx context.Context, o *nodev1.Owed) error {
+func (r *retention) pay(ctx context.Context, o *nodev1.Owed) error {
 	ref := o.GetSnapshot()
-	err := e.Snapshots.Drop(ctx, ref.GetRepository(), ref.GetDigest(), ref.GetTag(), o.GetUid())
+	err := r.Snapshots.Drop(ctx, ref.GetRepository(), ref.GetDigest(), ref.GetTag(), o.GetUid())
 	if errors.Is(err, ErrForeign) { // it stays, and nobody owes its deletion
-		e.Events.Event(ctx, Event{Type: Foreign, VM: o.GetVm(), Operation: ref.GetOperation(), Reason: fmt.Sprintf("%v; it stays in %s, node %q had named it", err, ref.GetRepository(), ref.GetNode())})
+		r.Events.Event(ctx, Event{Type: Foreign, VM: o.GetVm(), Operation: ref.GetOperation(), Reason: fmt.Sprintf("%v; it stays in %s, node %q had named it", err, ref.GetRepository(), ref.GetNode())})
 		err = nil
 	}
 	if err != nil {
 		return fmt.Errorf("snapshot %s of VM %s stays in %s: %w", ref.GetDigest(), name(o.GetVm()), ref.GetRepository(), err)
 	}
-	_, err = e.Records.Clear(ctx, &nodev1.ClearRequest{Vm: o.GetVm(), Repository: ref.GetRepository(), Digest: ref.GetDigest()})
+	_, err = r.Records.Clear(ctx, &nodev1.ClearRequest{Vm: o.GetVm(), Repository: ref.GetRepository(), Digest: ref.GetDigest()})
 	return records(err)
 }
 
 // reaches reports whether a snapshot is in this node's own store: what lies elsewhere, such as
 // in another node's directory, is its nodes' to delete.
-func (e *Engine) reaches(ctx context.Context, ref *nodev1.SnapshotRef) (bool, error) {
-	own := e.opts.Repository(&nodev1.Record{Uid: "x"})
+func (r *retention) reaches(ctx context.Context, ref *nodev1.SnapshotRef) (bool, error) {
+	own := r.opts.Repository(&nodev1.Record{Uid: "x"})
 	if own == "" || !strings.HasPrefix(ref.GetRepository(), strings.TrimSuffix(own, "x")) {
 		return false, nil
 	}
-	mine, err := e.Snapshots.Reaches(ctx, ref)
+	mine, err := r.Snapshots.Reaches(ctx, ref)
 	if err != nil {
 		return false, fmt.Errorf("snapshot %s in %s: %w", ref.GetDigest(), ref.GetRepository(), err)
 	}
@@ -193,34 +217,34 @@ const sweepAll = time.Minute
 // Sweep does again what was owed or is due (S0-54): the deletions that were decided for this node
 // and not done; at the controller, now and then, the retention rule for VMs without an operation,
 // and the debts whose payers are gone. Call it often.
-func (e *Engine) Sweep(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, e.opts.Step)
+func (r *retention) Sweep(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, r.opts.Step)
 	defer cancel()
-	e.mu.Lock()
-	paid := e.paid
-	e.paid = false // the word of one round is for one sweep
-	e.mu.Unlock()
-	if !e.opts.Retention.Scans || e.now().Sub(e.swept) < sweepAll {
+	r.mu.Lock()
+	paid := r.paid
+	r.paid = false // the word of one round is for one sweep
+	r.mu.Unlock()
+	if !r.opts.Retention.Scans || r.now().Sub(r.swept) < sweepAll {
 		if paid {
 			return nil
 		}
-		return e.Clean(ctx, nil)
+		return r.Clean(ctx, nil)
 	}
-	all, err := e.Records.List(ctx, &nodev1.ListRequest{})
+	all, err := r.Records.List(ctx, &nodev1.ListRequest{})
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, rec := range all.GetRecords() {
 		if rec.GetOperation() == nil {
-			errs = append(errs, e.trim(ctx, rec))
+			errs = append(errs, r.trim(ctx, rec))
 		}
 	}
-	errs = append(errs, e.trimEnded(ctx, all.GetRecords()))
+	errs = append(errs, r.trimEnded(ctx, all.GetRecords()))
 	if err = errors.Join(errs...); err == nil {
-		e.swept = e.now()
+		r.swept = r.now()
 	}
-	return errors.Join(err, e.clean(ctx, &nodev1.OwedRequest{}, e.stands))
+	return errors.Join(err, r.clean(ctx, &nodev1.OwedRequest{}, r.stands))
 }
 
 func name(vm *nodev1.VM) string { return vm.GetNamespace() + "/" + vm.GetId() }

@@ -111,7 +111,7 @@ func TestRetentionRule(t *testing.T) {
 		e.opts.Retention = Retention{Keep: tt.keep, For: tt.young}
 		rec.Owner = tt.owner
 		var got []string
-		for _, ref := range e.surplus(rec) {
+		for _, ref := range e.retention.surplus(rec) {
 			got = append(got, ref.GetDigest())
 		}
 		if diff := cmp.Diff(tt.want, strings.Join(got, " ")); diff != "" {
@@ -119,7 +119,7 @@ func TestRetentionRule(t *testing.T) {
 		}
 	}
 	rec.Operation = &nodev1.Operation{Id: "op", Phase: nodev1.Phase_PHASE_TRANSFERRING}
-	if left := e.surplus(rec); len(left) != 0 {
+	if left := e.retention.surplus(rec); len(left) != 0 {
 		t.Errorf("surplus while an operation is under way: %v", left)
 	}
 }

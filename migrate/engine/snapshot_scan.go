@@ -48,27 +48,27 @@ const minScan = time.Minute
 // cluster's. Where there is no tag either, each node frees what its own directory has of them.
 // Call it often; it begins when it is due, and takes as long as the store takes for all
 // tags of all VMs.
-func (e *Engine) Scan(ctx context.Context) error {
-	e.scanning.Lock()
-	defer e.scanning.Unlock()
-	if e.now().Before(e.scan.next) {
+func (r *retention) Scan(ctx context.Context) error {
+	r.scanning.Lock()
+	defer r.scanning.Unlock()
+	if r.now().Before(r.scan.next) {
 		return nil
 	}
-	e.scan.next = e.now().Add(max(e.opts.Retention.Grace/4, minScan))
-	if !e.opts.Retention.Scans {
-		_, err := e.abandoned(ctx, false)
+	r.scan.next = r.now().Add(max(r.opts.Retention.Grace/4, minScan))
+	if !r.opts.Retention.Scans {
+		_, err := r.abandoned(ctx, false)
 		return err
 	}
-	found, err := e.leftovers(ctx, nil)
+	found, err := r.leftovers(ctx, nil)
 	errs := []error{err}
 	for _, f := range found {
 		if f.due {
-			errs = append(errs, e.remove(ctx, f))
+			errs = append(errs, r.remove(ctx, f))
 		}
 	}
-	all, err := e.Records.List(ctx, &nodev1.ListRequest{})
-	_, ferr := e.collect(ctx, all.GetRecords(), func(*nodev1.VM) bool { return true }, false)
-	_, aerr := e.abandoned(ctx, false)
+	all, err := r.Records.List(ctx, &nodev1.ListRequest{})
+	_, ferr := r.collect(ctx, all.GetRecords(), func(*nodev1.VM) bool { return true }, false)
+	_, aerr := r.abandoned(ctx, false)
 	return errors.Join(append(errs, err, ferr, aerr)...)
 }
 
@@ -88,23 +88,23 @@ func (l leftover) why() string {
 }
 
 // leftovers looks at the repositories of a VM, or of all.
-func (e *Engine) leftovers(ctx context.Context, vm *nodev1.VM) (found []leftover, err error) {
-	if err := e.trust(ctx); err != nil {
+func (r *retention) leftovers(ctx context.Context, vm *nodev1.VM) (found []leftover, err error) {
+	if err := r.trust(ctx); err != nil {
 		return nil, err
 	}
-	all, err := e.Records.List(ctx, &nodev1.ListRequest{})
+	all, err := r.Records.List(ctx, &nodev1.ListRequest{})
 	if err != nil {
 		return nil, err
 	}
 	var errs []error
 	seen, passed := map[watched]time.Time{}, map[string]bool{}
 	for _, rec := range all.GetRecords() {
-		repository := e.opts.Repository(rec)
+		repository := r.opts.Repository(rec)
 		if vm != nil && name(vm) != name(rec.GetVm()) || repository == "" || rec.GetOperation() != nil {
 			passed[rec.GetUid()] = true
 			continue
 		}
-		tags, err := e.Snapshots.Leftovers(ctx, repository)
+		tags, err := r.Snapshots.Leftovers(ctx, repository)
 		if err != nil {
 			passed[rec.GetUid()] = true
 			errs = append(errs, fmt.Errorf("look for leftovers of VM %s: %w", name(rec.GetVm()), err))
@@ -115,22 +115,22 @@ func (e *Engine) leftovers(ctx context.Context, vm *nodev1.VM) (found []leftover
 				continue
 			}
 			key := watched{rec.GetUid(), repository, t.Digest}
-			first, known := e.scan.since[key]
+			first, known := r.scan.since[key]
 			if !known {
-				first = e.now()
+				first = r.now()
 			}
 			seen[key] = first
-			found = append(found, leftover{Leftover: t, rec: rec, repository: repository, due: known && e.now().Sub(first) >= e.opts.Retention.Grace})
+			found = append(found, leftover{Leftover: t, rec: rec, repository: repository, due: known && r.now().Sub(first) >= r.opts.Retention.Grace})
 		}
 	}
 	// The watch of a VM that was passed over goes on: with a checkpoint each few minutes, an
 	// operation is open at many a scan.
-	for key, first := range e.scan.since {
+	for key, first := range r.scan.since {
 		if passed[key.uid] {
 			seen[key] = first
 		}
 	}
-	e.scan.since = seen
+	r.scan.since = seen
 	return found, errors.Join(errs...)
 }
 
@@ -151,20 +151,20 @@ func named(rec *nodev1.Record, t Leftover) bool {
 
 // remove asks the record once more: an operation that was opened since may be about to
 // name it.
-func (e *Engine) remove(ctx context.Context, l leftover) error {
-	rec, err := e.Records.Get(ctx, &nodev1.GetRequest{Vm: l.rec.GetVm()})
+func (r *retention) remove(ctx context.Context, l leftover) error {
+	rec, err := r.Records.Get(ctx, &nodev1.GetRequest{Vm: l.rec.GetVm()})
 	if err != nil {
 		return records(err)
 	}
 	if rec.GetOperation() != nil || rec.GetUid() != l.rec.GetUid() || named(rec, l.Leftover) {
 		return nil
 	}
-	if err := e.vouched(ctx, nil); err != nil { // of an old copy it may be all there is of the VM
+	if err := r.vouched(ctx, nil); err != nil { // of an old copy it may be all there is of the VM
 		return err
 	}
-	if err := e.Snapshots.Drop(ctx, l.repository, l.Digest, l.Tag, l.UID); err != nil {
+	if err := r.Snapshots.Drop(ctx, l.repository, l.Digest, l.Tag, l.UID); err != nil {
 		return fmt.Errorf("leftover %s (tag %s) of VM %s stays in %s: %w", l.Digest, l.Tag, name(rec.GetVm()), l.repository, err)
 	}
-	delete(e.scan.since, watched{l.rec.GetUid(), l.repository, l.Digest})
+	delete(r.scan.since, watched{l.rec.GetUid(), l.repository, l.Digest})
 	return nil
 }

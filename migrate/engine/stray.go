@@ -47,21 +47,21 @@ func (s standing) kept() bool {
 //
 // Each ending names what was seen, and whoever carries it out refuses if that is not so any more.
 // known is what was listed of the VM, if it was: enough to do nothing by.
-func (e *Engine) stray(ctx context.Context, vm *nodev1.VM, known *nodev1.Record) error {
-	q, err := e.Observer.Query(ctx, vm)
-	if err != nil || e.atRest(q, known) {
+func (r *rounds) stray(ctx context.Context, vm *nodev1.VM, known *nodev1.Record) error {
+	q, err := r.Observer.Query(ctx, vm)
+	if err != nil || r.atRest(q, known) {
 		return nil // no shim yet, or none that answers; or all is well
 	}
-	s, err := e.stand(ctx, vm, q)
+	s, err := r.stand(ctx, vm, q)
 	switch {
 	case err != nil:
 		return err
-	case s.newer(e.opts.Node):
-		return e.doubt(ctx)
+	case s.newer(r.opts.Node):
+		return r.doubt(ctx)
 	case s.rec.GetRivals():
 		return nil
 	}
-	act := e.judge(s)
+	act := r.judge(s)
 	if act == nil {
 		return nil
 	}
@@ -69,16 +69,16 @@ func (e *Engine) stray(ctx context.Context, vm *nodev1.VM, known *nodev1.Record)
 	if rec == nil {
 		rec = &nodev1.Record{Vm: vm}
 	}
-	if err := e.vouched(ctx, rec); err != nil {
+	if err := r.vouched(ctx, rec); err != nil {
 		return err
 	}
 	// An operation that went on between the two answers may have changed what the shim says: the
 	// VM of an attempt that was over in the record has never run if it has not run now.
-	again, err := e.Observer.Query(ctx, vm)
+	again, err := r.Observer.Query(ctx, vm)
 	if err != nil || !same(s.q, again) {
 		return nil // the next round looks anew
 	}
-	ctx, cancel := context.WithTimeout(ctx, e.opts.Step)
+	ctx, cancel := context.WithTimeout(ctx, r.opts.Step)
 	defer cancel()
 	if err := act(ctx); err != nil {
 		return fmt.Errorf("VM %s: %w", name(vm), err)
@@ -87,10 +87,10 @@ func (e *Engine) stray(ctx context.Context, vm *nodev1.VM, known *nodev1.Record)
 }
 
 // stand asks the record of a VM after its shim, which has answered q.
-func (e *Engine) stand(ctx context.Context, vm *nodev1.VM, q *machinev1.QueryResponse) (*standing, error) {
+func (r *rounds) stand(ctx context.Context, vm *nodev1.VM, q *machinev1.QueryResponse) (*standing, error) {
 	s := &standing{vm: vm, q: q}
 	var err error
-	s.rec, err = e.Records.Get(ctx, &nodev1.GetRequest{Vm: vm, Uid: q.GetUid()})
+	s.rec, err = r.Records.Get(ctx, &nodev1.GetRequest{Vm: vm, Uid: q.GetUid()})
 	switch {
 	case errdefs.IsNotFound(err), err == nil && (s.rec.GetRemoved() || q.GetUid() != "" && s.rec.GetUid() != q.GetUid()):
 		s.removed, s.rec = s.rec.GetRemoved(), nil
@@ -109,45 +109,45 @@ func same(a, b *machinev1.QueryResponse) bool {
 // ending is what is to be done about a VM; nil: nothing.
 type ending func(context.Context) error
 
-func (e *Engine) judge(s *standing) ending {
+func (r *rounds) judge(s *standing) ending {
 	switch s.q.GetRecord() {
 	case recordPrepared, recordReleased:
-		return e.voted(s)
+		return r.voted(s)
 	case recordIncoming, recordReady, recordFenced:
-		return e.arriving(s)
+		return r.arriving(s)
 	case recordSending:
-		return e.sending(s)
+		return r.sending(s)
 	case recordOwn:
-		return e.outlived(s)
+		return r.outlived(s)
 	}
 	return nil
 }
 
 // leave frees what a source has of a VM that is elsewhere, with its addresses if a node has it. What containerd holds is left to a
 // VM that is on its way back.
-func (e *Engine) leave(ctx context.Context, s *standing) error {
+func (r *rounds) leave(ctx context.Context, s *standing) error {
 	owner, digest := s.rec.GetOwner().GetNode(), s.q.GetDigest()
-	back := s.rec.GetOperation().GetDestination() == e.opts.Node
+	back := s.rec.GetOperation().GetDestination() == r.opts.Node
 	if !back {
-		if err := e.Leavings.Moving(ctx, s.vm, s.q.GetCreatedUnixNano(), digest, owner); err != nil {
+		if err := r.Leavings.Moving(ctx, s.vm, s.q.GetCreatedUnixNano(), digest, owner); err != nil {
 			return err
 		}
 	}
-	err := e.Machines.Release(ctx, s.vm, &machinev1.ReleaseRequest{Ref: s.ref(), Digest: digest, Moved: owner != ""})
+	err := r.Machines.Release(ctx, s.vm, &machinev1.ReleaseRequest{Ref: s.ref(), Digest: digest, Moved: owner != ""})
 	if err != nil && !errdefs.IsNotFound(err) || back {
 		return err
 	}
-	return e.tidyUp(ctx, s.vm, digest, owner)
+	return r.tidyUp(ctx, s.vm, digest, owner)
 }
 
 // tidyUp ends what containerd holds. A failure is remembered: once the task is deleted no
 // shim reminds of what is left.
-func (e *Engine) tidyUp(ctx context.Context, vm *nodev1.VM, digest, owner string) error {
-	err := e.Leavings.Moved(ctx, vm, digest, owner)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if delete(e.untidy, name(vm)); err != nil {
-		e.untidy[name(vm)] = untidy{vm, digest, owner}
+func (r *rounds) tidyUp(ctx context.Context, vm *nodev1.VM, digest, owner string) error {
+	err := r.Leavings.Moved(ctx, vm, digest, owner)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if delete(r.untidy, name(vm)); err != nil {
+		r.untidy[name(vm)] = untidy{vm, digest, owner}
 	}
 	return err
 }
@@ -159,22 +159,22 @@ type untidy struct {
 }
 
 // tidyAll does again what tidyUp could not do, unless the VM is on its way back.
-func (e *Engine) tidyAll(ctx context.Context) error {
-	e.mu.Lock()
-	all := slices.Collect(maps.Values(e.untidy))
-	e.mu.Unlock()
+func (r *rounds) tidyAll(ctx context.Context) error {
+	r.mu.Lock()
+	all := slices.Collect(maps.Values(r.untidy))
+	r.mu.Unlock()
 	var errs []error
 	for _, u := range all {
-		rec, err := e.Records.Get(ctx, &nodev1.GetRequest{Vm: u.vm})
+		rec, err := r.Records.Get(ctx, &nodev1.GetRequest{Vm: u.vm})
 		switch {
 		case err != nil && !errdefs.IsNotFound(err):
 			errs = append(errs, err)
-		case rec.GetOwner().GetNode() == e.opts.Node || rec.GetOperation().GetDestination() == e.opts.Node:
-			e.mu.Lock()
-			delete(e.untidy, name(u.vm))
-			e.mu.Unlock()
+		case rec.GetOwner().GetNode() == r.opts.Node || rec.GetOperation().GetDestination() == r.opts.Node:
+			r.mu.Lock()
+			delete(r.untidy, name(u.vm))
+			r.mu.Unlock()
 		default:
-			errs = append(errs, e.tidyUp(ctx, u.vm, u.digest, u.owner))
+			errs = append(errs, r.tidyUp(ctx, u.vm, u.digest, u.owner))
 		}
 	}
 	return errors.Join(errs...)
@@ -182,12 +182,12 @@ func (e *Engine) tidyAll(ctx context.Context) error {
 
 // arriving is a destination whose VM has never run, of an attempt that is over: its shim ends it,
 // and refuses if it has run. What containerd has of it goes after that, in this round or a later one.
-func (e *Engine) arriving(s *standing) ending {
+func (r *rounds) arriving(s *standing) ending {
 	ref := s.ref()
 	switch {
 	case ref.GetOperation() == "":
 		return nil
-	case s.rec == nil && !e.long("no record", s):
+	case s.rec == nil && !r.long("no record", s):
 		return nil
 	case s.under() && s.rec.GetOperation().GetAttempt() == ref.GetAttempt():
 		return nil
@@ -196,12 +196,12 @@ func (e *Engine) arriving(s *standing) ending {
 	}
 	return func(ctx context.Context) error {
 		if s.q.GetRecord() != recordFenced {
-			err := e.Machines.Abort(ctx, s.vm, &machinev1.AbortRequest{Ref: ref, Reason: overReason(ref)})
+			err := r.Machines.Abort(ctx, s.vm, &machinev1.AbortRequest{Ref: ref, Reason: overReason(ref)})
 			if err != nil && !errdefs.IsNotFound(err) {
 				return err
 			}
 		}
-		return e.Tasks.Clear(ctx, s.vm, Restore{Intent: record.Intent{
+		return r.Tasks.Clear(ctx, s.vm, Restore{Intent: record.Intent{
 			Operation: ref.GetOperation(), Attempt: ref.GetAttempt(), Digest: cmp.Or(s.q.GetDigest(), record.StreamPrefix+ref.GetOperation()),
 		}})
 	}
@@ -209,28 +209,28 @@ func (e *Engine) arriving(s *standing) ending {
 
 // outlived is a VM that runs here. Its node was called lost, and its record went on without
 // it: nobody may meet both. A VM without any record runs on: that says nothing.
-func (e *Engine) outlived(s *standing) ending {
+func (r *rounds) outlived(s *standing) ending {
 	rec, owner := s.rec, s.rec.GetOwner()
 	switch {
-	case rec == nil, s.q.GetState() == stateStopped, rec.GetGeneration() <= s.q.GetGeneration() && !record.Predates(rec, s.q.GetGeneration()), owner.GetNode() == e.opts.Node, s.under():
+	case rec == nil, s.q.GetState() == stateStopped, rec.GetGeneration() <= s.q.GetGeneration() && !record.Predates(rec, s.q.GetGeneration()), owner.GetNode() == r.opts.Node, s.under():
 		return nil
-	case owner.GetNode() == "" && owner.GetDigest() == "" && !e.long("no owner", s): // its task may be being deleted
+	case owner.GetNode() == "" && owner.GetDigest() == "" && !r.long("no owner", s): // its task may be being deleted
 		return nil
 	}
 	return func(ctx context.Context) error {
 		reason := fmt.Sprintf("%s; it ran here under %d", (&record.HeldError{Record: rec}).Holder(), s.q.GetGeneration())
-		if err := e.Leavings.Moving(ctx, s.vm, s.q.GetCreatedUnixNano(), owner.GetDigest(), owner.GetNode()); err != nil {
+		if err := r.Leavings.Moving(ctx, s.vm, s.q.GetCreatedUnixNano(), owner.GetDigest(), owner.GetNode()); err != nil {
 			return err
 		}
-		if err := e.Machines.Outlived(ctx, s.vm, rec.GetGeneration(), reason); err != nil && !errdefs.IsNotFound(err) {
+		if err := r.Machines.Outlived(ctx, s.vm, rec.GetGeneration(), reason); err != nil && !errdefs.IsNotFound(err) {
 			return err
 		}
-		e.Events.Event(ctx, Event{Type: Outlived, VM: s.vm, Reason: reason})
-		return e.tidyUp(ctx, s.vm, owner.GetDigest(), owner.GetNode())
+		r.Events.Event(ctx, Event{Type: Outlived, VM: s.vm, Reason: reason})
+		return r.tidyUp(ctx, s.vm, owner.GetDigest(), owner.GetNode())
 	}
 }
 
 // long reports whether a VM has stood so for Options.Grace.
-func (e *Engine) long(what string, s *standing) bool {
-	return e.since(fmt.Sprintf("%s: %s/%d/%d", what, name(s.vm), s.q.GetGeneration(), s.rec.GetVersion()))
+func (r *rounds) long(what string, s *standing) bool {
+	return r.since(fmt.Sprintf("%s: %s/%d/%d", what, name(s.vm), s.q.GetGeneration(), s.rec.GetVersion()))
 }

@@ -194,7 +194,7 @@ func TestRecordsThatDoNotKnowTheVM(t *testing.T) {
 		n1, told := w.start("n1"), &believed{}
 		n1.opts.Grace, n1.Records, n1.Store = time.Nanosecond, without{n1.Records, rec}, told
 		for range 3 {
-			if err := n1.stray(t.Context(), vm, nil); !errdefs.IsUnavailable(err) || w.stateAt("n1") != stopped || w.count("Release")+w.count("Abort") > 0 {
+			if err := n1.rounds.stray(t.Context(), vm, nil); !errdefs.IsUnavailable(err) || w.stateAt("n1") != stopped || w.count("Release")+w.count("Abort") > 0 {
 				t.Fatalf("%s: %v; the VM is %s", name, err, w.stateAt("n1"))
 			}
 		}

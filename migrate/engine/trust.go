@@ -21,27 +21,27 @@ type Store interface {
 }
 
 // trust fails while the records end nothing here.
-func (e *Engine) trust(ctx context.Context) error {
-	if e.Store == nil {
+func (c *core) trust(ctx context.Context) error {
+	if c.Store == nil {
 		return nil
 	}
-	return e.Store.Current(ctx)
+	return c.Store.Current(ctx)
 }
 
 // vouched fails unless the records say now that they count: a controller that was started on an
 // old copy since the last sign of life answers for records as before.
-func (e *Engine) vouched(ctx context.Context, rec *nodev1.Record) error {
-	if e.Store == nil {
+func (c *core) vouched(ctx context.Context, rec *nodev1.Record) error {
+	if c.Store == nil {
 		return nil
 	}
-	return e.Store.Ask(ctx, rec)
+	return c.Store.Ask(ctx, rec)
 }
 
-func (e *Engine) doubt(ctx context.Context) error {
-	if e.Store == nil {
+func (c *core) doubt(ctx context.Context) error {
+	if c.Store == nil {
 		return nil
 	}
-	return e.Store.Doubt(ctx)
+	return c.Store.Doubt(ctx)
 }
 
 // newer reports whether the VM is here under a claim that its record does not know, though that

@@ -71,7 +71,7 @@ func TestOldRecordsEndNothing(t *testing.T) {
 			b := &believed{}
 			e.Store, e.Records = b, says{e.Records, c.change}
 			b.err = c.err
-			err := e.stray(t.Context(), vm, nil)
+			err := e.rounds.stray(t.Context(), vm, nil)
 			if ended := slices.Contains(w.calls(), "Outlived"); ended != c.ends || b.doubts != c.doubts {
 				t.Errorf("ended %v, told %d times: %v", ended, b.doubts, err)
 			}
@@ -120,7 +120,7 @@ func TestOldRecordsFreeNothing(t *testing.T) {
 	for _, scans := range []bool{true, false} {
 		e.opts.Retention = Retention{Keep: 1, Grace: time.Minute, Scans: scans}
 		for _, err := range []error{errdefs.ErrUnavailable, nil} {
-			e.Store, e.scan.next = &believed{err: err}, time.Time{}
+			e.Store, e.retention.scan.next = &believed{err: err}, time.Time{}
 			w.forsaken, w.files = []string{"unknown"}, 3
 			got := e.Scan(t.Context())
 			if kept := len(w.forsaken) == 1 && w.files == 3; kept != (err != nil) || errdefs.IsUnavailable(got) != (err != nil) {

@@ -15,26 +15,26 @@ import (
 )
 
 // voted is a source whose VM stands still for an operation.
-func (e *Engine) voted(s *standing) ending {
-	ref, mine := s.ref(), s.rec.GetOwner().GetNode() == e.opts.Node
+func (r *rounds) voted(s *standing) ending {
+	ref, mine := s.ref(), s.rec.GetOwner().GetNode() == r.opts.Node
 	idle := mine && s.rec.GetOperation() == nil && s.q.GetRecord() == recordPrepared
-	leave := func(ctx context.Context) error { return e.leave(ctx, s) }
+	leave := func(ctx context.Context) error { return r.leave(ctx, s) }
 	switch {
 	case ref.GetOperation() == "" || s.under(): // its driver decides
 		return nil
 	case s.rec == nil && !s.removed: // a copy of the records may be of before there was one
-		return func(ctx context.Context) error { return e.unknown(ctx, s) }
+		return func(ctx context.Context) error { return r.unknown(ctx, s) }
 	case s.rec == nil: // it was given up, by whoever removed the record
-		if !e.long("no record", s) {
+		if !r.long("no record", s) {
 			return nil
 		}
 		return leave
 	case s.kept() && idle && s.rec.GetKept().GetReclaimed():
-		return func(ctx context.Context) error { return e.takeBack(ctx, s) }
+		return func(ctx context.Context) error { return r.takeBack(ctx, s) }
 	case s.kept():
 		return nil
 	case idle && s.rec.GetGeneration() == ref.GetGeneration(): // nothing was committed
-		return func(ctx context.Context) error { return e.runAgain(ctx, s) }
+		return func(ctx context.Context) error { return r.runAgain(ctx, s) }
 	case mine || s.rec.GetGeneration() <= ref.GetGeneration():
 		return nil
 	}
@@ -44,51 +44,51 @@ func (e *Engine) voted(s *standing) ending {
 // sending is a source that has not voted: nothing can have been committed for its operation. Once that
 // is over, or the records know nothing of it, the VM runs on. It would stand still until the shim's own
 // deadline where another than its driver has settled the operation.
-func (e *Engine) sending(s *standing) ending {
-	mine := s.rec.GetOwner().GetNode() == e.opts.Node && s.rec.GetGeneration() == s.q.GetGeneration()
+func (r *rounds) sending(s *standing) ending {
+	mine := s.rec.GetOwner().GetNode() == r.opts.Node && s.rec.GetGeneration() == s.q.GetGeneration()
 	if !mine || s.under() || s.ref().GetOperation() == "" {
-		return e.outlived(s)
+		return r.outlived(s)
 	}
 	return func(ctx context.Context) error {
-		return e.Machines.Abort(ctx, s.vm, &machinev1.AbortRequest{Ref: s.ref(), Reason: overReason(s.ref())})
+		return r.Machines.Abort(ctx, s.vm, &machinev1.AbortRequest{Ref: s.ref(), Reason: overReason(s.ref())})
 	}
 }
 
 // unknown keeps what stands still for an operation, of which nobody says that it was given up: it may be
 // all there is of the VM.
-func (e *Engine) unknown(ctx context.Context, s *standing) error {
+func (r *rounds) unknown(ctx context.Context, s *standing) error {
 	if s.q.GetRecord() != recordPrepared {
 		return nil
 	}
 	err := fmt.Errorf("it stands still for operation %s, and there is no record of it: if it was given up: godwit rm --force %s on this node: %w", s.ref().GetOperation(), name(s.vm), errdefs.ErrUnavailable)
-	return errors.Join(err, e.doubt(ctx))
+	return errors.Join(err, r.doubt(ctx))
 }
 
 // runAgain lets a VM run again whose operation committed nothing, if the records know that operation as
 // over. Records that do not know it may be an old copy, and the operation may have been committed since,
 // unless all nodes have said what they hold since it began.
-func (e *Engine) runAgain(ctx context.Context, s *standing) error {
+func (r *rounds) runAgain(ctx context.Context, s *standing) error {
 	ref := s.ref()
-	resp, err := e.Records.Operation(ctx, &nodev1.OperationRequest{Id: ref.GetOperation()})
+	resp, err := r.Records.Operation(ctx, &nodev1.OperationRequest{Id: ref.GetOperation()})
 	switch {
 	case errdefs.IsNotFound(err) && record.Predates(s.rec, ref.GetGeneration()):
-		return e.Machines.Abort(ctx, s.vm, &machinev1.AbortRequest{Ref: ref, Reason: overReason(ref)})
+		return r.Machines.Abort(ctx, s.vm, &machinev1.AbortRequest{Ref: ref, Reason: overReason(ref)})
 	case errdefs.IsNotFound(err):
-		return errors.Join(fmt.Errorf("it stands still for operation %s, of which the records know nothing: %w", ref.GetOperation(), errdefs.ErrUnavailable), e.doubt(ctx))
+		return errors.Join(fmt.Errorf("it stands still for operation %s, of which the records know nothing: %w", ref.GetOperation(), errdefs.ErrUnavailable), r.doubt(ctx))
 	case err != nil || !transition.Settled(resp.GetOperation().GetPhase()):
 		return err
 	}
-	return e.Machines.Abort(ctx, s.vm, &machinev1.AbortRequest{Ref: ref, Reason: overReason(ref)})
+	return r.Machines.Abort(ctx, s.vm, &machinev1.AbortRequest{Ref: ref, Reason: overReason(ref)})
 }
 
 func overReason(ref *machinev1.Ref) string { return "operation " + ref.GetOperation() + " is over" }
 
 // takeBack lets a VM run again that was lost at its destination, as its record wants.
-func (e *Engine) takeBack(ctx context.Context, s *standing) error {
+func (r *rounds) takeBack(ctx context.Context, s *standing) error {
 	op := s.ref().GetOperation()
-	_, err := e.Machines.Revert(ctx, s.vm, &machinev1.RevertRequest{Ref: s.ref(), OwnerGeneration: s.rec.GetGeneration()})
+	_, err := r.Machines.Revert(ctx, s.vm, &machinev1.RevertRequest{Ref: s.ref(), OwnerGeneration: s.rec.GetGeneration()})
 	if err == nil {
-		e.Events.Event(ctx, Event{Type: TakenBack, Operation: op, VM: s.vm, Reason: "operation " + op + " lost it at its destination"})
+		r.Events.Event(ctx, Event{Type: TakenBack, Operation: op, VM: s.vm, Reason: "operation " + op + " lost it at its destination"})
 	}
 	return err
 }
