@@ -62,7 +62,7 @@ func TestControllerCommands(t *testing.T) {
 	}
 	f.says(0, "nodes have not reported: roomy", "controller status")
 	f.says(0, "all nodes have reported, records are being settled", "controller retire roomy")
-	f.later = controller.Quiet
+	f.later = controller.SettleDelay
 	f.says(0, "1 VMs were not settled: godwit ps -A names them", "controller status")
 	f.says(4, "it runs nowhere", "migrate web --detach --operation m --to b")
 	rec, err := f.records.Get(t.Context(), &nodev1.GetRequest{Vm: &nodev1.VM{Namespace: "default", Id: "web"}})

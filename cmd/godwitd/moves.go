@@ -144,7 +144,7 @@ const maxOwed = 1024
 func (m *mover) Event(_ context.Context, ev engine.Event) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	kind := map[engine.Type]string{engine.Outlived: moves.Outlived, engine.Foreign: moves.Foreign}[ev.Type]
+	kind := map[engine.Type]string{engine.Superseded: moves.Outlived, engine.Foreign: moves.Foreign}[ev.Type]
 	if kind != "" && len(m.owed) < maxOwed {
 		m.owed = append(m.owed, &nodev1.MoveEvent{Type: kind, Vm: ev.VM, Reason: ev.Reason})
 	}

@@ -57,7 +57,7 @@ func tells(t *testing.T, third error, last int) {
 		var all []string
 		for i := range service.MaxTold + 1 {
 			why := fmt.Sprint(i)
-			m.Event(ctx, engine.Event{Type: engine.Outlived, VM: &nodev1.VM{Id: "web"}, Reason: why})
+			m.Event(ctx, engine.Event{Type: engine.Superseded, VM: &nodev1.VM{Id: "web"}, Reason: why})
 			m.Event(ctx, engine.Event{Type: engine.Retrying, Reason: why})
 			all = append(all, "Outlived "+why)
 		}

@@ -90,8 +90,8 @@ func (m machines) Revert(_ context.Context, vm *nodev1.VM, _ *machinev1.RevertRe
 	return nil, m.wrong("Revert", vm)
 }
 
-func (m machines) Outlived(_ context.Context, vm *nodev1.VM, _ uint64, _ string) error {
-	return m.wrong("Outlived", vm)
+func (m machines) EndSuperseded(_ context.Context, vm *nodev1.VM, _ uint64, _ string) error {
+	return m.wrong("EndSuperseded", vm)
 }
 
 // containers implements engine.Tasks and engine.Leavings.

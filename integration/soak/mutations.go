@@ -17,6 +17,6 @@ var mutations = map[string][]mutation{
 	// judge hears two VMs that are nobody's.
 	"old store": {
 		{"migrate/controller/incarnation.go", "\tnow := i.now()\n\treturn i.change(ctx, func(state *nodev1.StoreState) (bool, error) {\n", "\tnow := i.now()\n\treturn i.change(ctx, func(state *nodev1.StoreState) (bool, error) {\n\t\tif now.Unix() > 0 {\n\t\t\treturn false, nil\n\t\t}\n"},
-		{"migrate/engine/trust.go", "\treturn c.Store.Doubt(ctx)\n", "\treturn nil\n"},
+		{"migrate/engine/round_store.go", "\treturn c.Store.Doubt(ctx)\n", "\treturn nil\n"},
 	},
 }

@@ -136,8 +136,8 @@ func (b *Board) look() {
 const (
 	refreshTimeout = 2 * time.Second
 
-	// glance is how old what is known may be where each of many moves asks who drives it.
-	glance = time.Second
+	// boardAge is how old what is known may be where each of many moves asks who drives it.
+	boardAge = time.Second
 )
 
 // Leads reports whether controller self does what controller first has begun: it is the
@@ -147,7 +147,7 @@ func (b *Board) Leads(self, first string) bool {
 		return true
 	}
 	b.mu.Lock()
-	old := b.now().Sub(b.read).Abs() >= glance
+	old := b.now().Sub(b.read).Abs() >= boardAge
 	b.mu.Unlock()
 	if old {
 		b.look()

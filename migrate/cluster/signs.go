@@ -185,7 +185,7 @@ func (b *Board) Tend(ctx context.Context) error {
 func (b *Board) Fresh() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return !b.shared || b.now().Sub(b.read).Abs() < glance
+	return !b.shared || b.now().Sub(b.read).Abs() < boardAge
 }
 
 // put writes a note down.

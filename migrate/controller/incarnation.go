@@ -48,9 +48,9 @@ func lifted(all []*nodev1.Record, state *nodev1.StoreState) []*nodev1.Record {
 	return all
 }
 
-// Quiet is how long after Restore nothing is settled: every node that lives has announced itself
+// SettleDelay is how long after Restore nothing is settled: every node that lives has announced itself
 // by then, also one that the copy does not know.
-const Quiet = 20 * time.Second
+const SettleDelay = 20 * time.Second
 
 // kindReport is of the notes that nodes' reports are: incarnation/node -> ReportRequest.
 const kindReport = "report"

@@ -116,7 +116,7 @@ func restoreWithDeath(t *testing.T, at int, after bool) *dying {
 			return err
 		})
 	}
-	r.clock = r.clock.Add(controller.Quiet)
+	r.clock = r.clock.Add(controller.SettleDelay)
 	var state *nodev1.StoreState
 	for range 3 { // nodes give signs of life
 		again("tend", func() (err error) { state, err = r.whole.State(t.Context(), &nodev1.StateRequest{}); return err })

@@ -107,7 +107,7 @@ func (r *restored) restore(retire ...string) {
 // settle lets the time pass after which living nodes have announced themselves.
 func (r *restored) settle() *nodev1.StoreState {
 	r.t.Helper()
-	r.clock = r.clock.Add(controller.Quiet)
+	r.clock = r.clock.Add(controller.SettleDelay)
 	state, err := r.whole.State(r.t.Context(), &nodev1.StateRequest{})
 	if err != nil {
 		r.t.Fatal(err)

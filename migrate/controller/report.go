@@ -30,7 +30,7 @@ func (i *Incarnations) Report(ctx context.Context, req *nodev1.ReportRequest) (*
 	if err := checkReport(req); err != nil {
 		return nil, err
 	}
-	done, err := i.alone(req.GetNode())
+	done, err := i.reserve(req.GetNode())
 	if err != nil {
 		return nil, err
 	}
@@ -65,9 +65,9 @@ func (i *Incarnations) Report(ctx context.Context, req *nodev1.ReportRequest) (*
 	return state, err
 }
 
-// alone refuses a report of a node of which one is being looked at: each costs a look at all records
+// reserve refuses a report of a node of which one is being looked at: each costs a look at all records
 // that it names, and a node that sends many holds up nobody but itself.
-func (i *Incarnations) alone(node string) (done func(), err error) {
+func (i *Incarnations) reserve(node string) (done func(), err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.reporting[node] {

@@ -19,7 +19,7 @@ import (
 // place, the next call goes on there.
 func (i *Incarnations) Tend(ctx context.Context) error {
 	state, err := i.store.State(ctx)
-	if err != nil || !state.GetWaiting() || len(state.GetMissing()) > 0 || i.now().Sub(time.Unix(0, state.GetSinceUnixNano())) < Quiet {
+	if err != nil || !state.GetWaiting() || len(state.GetMissing()) > 0 || i.now().Sub(time.Unix(0, state.GetSinceUnixNano())) < SettleDelay {
 		return err
 	}
 	if len(i.unchecked()) > 0 { // what they admit meanwhile nobody has reported

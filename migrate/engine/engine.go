@@ -24,8 +24,8 @@ type Machines interface {
 	Abort(ctx context.Context, vm *nodev1.VM, req *machinev1.AbortRequest) error
 	Release(ctx context.Context, vm *nodev1.VM, req *machinev1.ReleaseRequest) error
 	Revert(ctx context.Context, vm *nodev1.VM, req *machinev1.RevertRequest) (*machinev1.RevertResponse, error)
-	// Outlived ends a VM that its record has given to somebody else under that generation.
-	Outlived(ctx context.Context, vm *nodev1.VM, generation uint64, reason string) error
+	// EndSuperseded ends a VM that its record has given to somebody else under that generation.
+	EndSuperseded(ctx context.Context, vm *nodev1.VM, generation uint64, reason string) error
 }
 
 // Observer asks the shims.

@@ -22,7 +22,7 @@ const (
 	Lost           Type = "Lost"
 	CleanupPending Type = "CleanupPending"
 	Disowned       Type = "Disowned"
-	Outlived       Type = "Outlived"      // a VM that was somebody else's by its record is ended here
+	Superseded     Type = "Outlived"      // a VM that was somebody else's by its record is ended here
 	TakenBack      Type = "TakenBack"     // a VM that a move has lost goes on at its source
 	Switching      Type = "Switching"     // a move: its source is about to stop for good
 	DeletionWaits  Type = "DeletionWaits" // a final snapshot has failed, and is tried again

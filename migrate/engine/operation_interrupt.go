@@ -7,17 +7,17 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// heedInterval is how often the driver of a move looks for orders that came by another controller.
-const heedInterval = time.Second
+// watchInterval is how often the driver of a move looks for orders that came by another controller.
+const watchInterval = time.Second
 
-// heed cuts a step of a move before its commit once the record says that it is in vain: an order
+// watchOrders cuts a step of a move before its commit once the record says that it is in vain: an order
 // at another controller is a change of the record, and nothing else here. The caller calls stop.
-func (e *Engine) heed(ctx context.Context, r *run) (stop func()) {
+func (e *Engine) watchOrders(ctx context.Context, r *run) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		tick := time.NewTicker(heedInterval)
+		tick := time.NewTicker(watchInterval)
 		defer tick.Stop()
 		for {
 			select {

@@ -41,7 +41,7 @@ func TestOrderAtAnotherController(t *testing.T) {
 				if op.GetPhase() != c.phase || w.record().GetOwner().GetNode() != c.owner {
 					t.Errorf("%v, owner %v", op, w.record().GetOwner())
 				}
-				if took := time.Since(begun); took > 2*heedInterval { // on a clock of its own
+				if took := time.Since(begun); took > 2*watchInterval { // on a clock of its own
 					t.Errorf("it took %v", took)
 				}
 			})

@@ -198,12 +198,12 @@ func TestNodeThatWasCalledLost(t *testing.T) {
 	if w.stateAt("n1") != gone || w.stateAt("n2") != runs {
 		t.Errorf("n1 %q, n2 %q", w.stateAt("n1"), w.stateAt("n2"))
 	}
-	if len(told) != 1 || told[0].Type != Outlived || !strings.Contains(told[0].Reason, "node n2 owns it") || !strings.Contains(w.ended, "node n2") {
+	if len(told) != 1 || told[0].Type != Superseded || !strings.Contains(told[0].Reason, "node n2 owns it") || !strings.Contains(w.ended, "node n2") {
 		t.Errorf("told %v, the shim %q", told, w.ended)
 	}
 	before := len(w.calls())
 	w.reconcile(w.start("n2"))
-	if slices.Contains(w.calls()[before:], "Outlived") || w.stateAt("n2") != runs {
+	if slices.Contains(w.calls()[before:], "EndSuperseded") || w.stateAt("n2") != runs {
 		t.Error("the owner ended its own")
 	}
 }

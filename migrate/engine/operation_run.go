@@ -103,7 +103,7 @@ const queueInterval = 500 * time.Millisecond
 // drive takes steps until the operation is settled or ctx ends.
 func (e *Engine) drive(ctx context.Context, r *run) {
 	if r.kind == nodev1.Kind_KIND_MIGRATE {
-		defer e.heed(ctx, r)()
+		defer e.watchOrders(ctx, r)()
 	}
 	pause := e.opts.RetryMin
 	for ctx.Err() == nil {

@@ -96,8 +96,8 @@ func (h *simHost) Revert(_ context.Context, _ *nodev1.VM, req *machinev1.RevertR
 	return &machinev1.RevertResponse{}, err
 }
 
-// Outlived asks the record too, as shims do.
-func (h *simHost) Outlived(_ context.Context, _ *nodev1.VM, generation uint64, _ string) error {
+// EndSuperseded asks the record too, as shims do.
+func (h *simHost) EndSuperseded(_ context.Context, _ *nodev1.VM, generation uint64, _ string) error {
 	return h.shim("end", func() error {
 		gen, ref := h.journal(), h.ref
 		rec, err := h.get()

@@ -25,8 +25,8 @@ var mutants = map[string][]mutant{
 	},
 	// What a shim said before the record was asked is enough, and its task is killed whatever it does.
 	"round kills": {
-		{"migrate/engine/stray.go", "if err != nil || !same(s.q, again) {", "if err != nil && !same(s.q, again) {"},
-		{"migrate/engine/stray.go", "return r.Tasks.Clear(ctx, s.vm,", "return r.Tasks.Undo(ctx, s.vm,"},
+		{"migrate/engine/round_stray.go", "if err != nil || !same(s.q, again) {", "if err != nil && !same(s.q, again) {"},
+		{"migrate/engine/round_stray.go", "return r.Tasks.Clear(ctx, s.vm,", "return r.Tasks.Undo(ctx, s.vm,"},
 	},
 	// A claim that the records do not know says nothing about their store.
 	"store went back": {

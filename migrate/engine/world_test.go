@@ -310,8 +310,8 @@ func (n *machine) Revert(ctx context.Context, _ *nodev1.VM, req *machinev1.Rever
 	return &machinev1.RevertResponse{}, err
 }
 
-func (n *machine) Outlived(ctx context.Context, _ *nodev1.VM, generation uint64, reason string) error {
-	return n.do(ctx, "Outlived", func() error {
+func (n *machine) EndSuperseded(ctx context.Context, _ *nodev1.VM, generation uint64, reason string) error {
+	return n.do(ctx, "EndSuperseded", func() error {
 		if n.gens[n.node] >= generation {
 			return stale("end: it runs under %d", n.gens[n.node])
 		}

@@ -170,9 +170,9 @@ func (w *Watcher) silent(all []*nodev1.NodeInfo) (lost []*nodev1.NodeInfo) {
 	return lost
 }
 
-// quiet counts the nodes that have missed two signs. One that is cut off hears this of most
+// silentCount counts the nodes that have missed two signs. One that is cut off hears this of most
 // before it takes any for lost.
-func (w *Watcher) quiet(all []*nodev1.NodeInfo) (count int) {
+func (w *Watcher) silentCount(all []*nodev1.NodeInfo) (count int) {
 	for _, n := range all {
 		if n.GetName() != w.Self && w.clock().Sub(w.nodes[n.GetName()].at) > 2*Interval {
 			count++
@@ -197,7 +197,7 @@ func (w *Watcher) most(ctx context.Context, all []*nodev1.NodeInfo) (bool, error
 		}
 		count = append(count, n)
 	}
-	return 2*w.quiet(count) > len(count), nil
+	return 2*w.silentCount(count) > len(count), nil
 }
 
 func has(rec *nodev1.Record, node string) bool {

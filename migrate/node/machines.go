@@ -108,9 +108,9 @@ func (m *Machines) End(ctx context.Context, vm *nodev1.VM) error {
 	})
 }
 
-// Outlived ends a VM that its record has given to somebody else under that generation; the
+// EndSuperseded ends a VM that its record has given to somebody else under that generation; the
 // shim asks the record too.
-func (m *Machines) Outlived(ctx context.Context, vm *nodev1.VM, generation uint64, reason string) error {
+func (m *Machines) EndSuperseded(ctx context.Context, vm *nodev1.VM, generation uint64, reason string) error {
 	return m.call(ctx, vm, func(s machinev1.MachineService) error {
 		_, err := s.End(ctx, &machinev1.EndRequest{Generation: generation, Reason: reason})
 		return err

@@ -93,7 +93,7 @@ func TestEtcdPutBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	clock = clock.Add(controller.Quiet)
+	clock = clock.Add(controller.SettleDelay)
 	for settled := false; !settled; {
 		var wg sync.WaitGroup
 		for _, c := range both {

@@ -72,7 +72,7 @@ func TestOldRecordsEndNothing(t *testing.T) {
 			e.Store, e.Records = b, says{e.Records, c.change}
 			b.err = c.err
 			err := e.rounds.stray(t.Context(), vm, nil)
-			if ended := slices.Contains(w.calls(), "Outlived"); ended != c.ends || b.doubts != c.doubts {
+			if ended := slices.Contains(w.calls(), "EndSuperseded"); ended != c.ends || b.doubts != c.doubts {
 				t.Errorf("ended %v, told %d times: %v", ended, b.doubts, err)
 			}
 			if c.err != nil {

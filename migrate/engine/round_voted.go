@@ -47,7 +47,7 @@ func (r *rounds) voted(s *standing) ending {
 func (r *rounds) sending(s *standing) ending {
 	mine := s.rec.GetOwner().GetNode() == r.opts.Node && s.rec.GetGeneration() == s.q.GetGeneration()
 	if !mine || s.under() || s.ref().GetOperation() == "" {
-		return r.outlived(s)
+		return r.superseded(s)
 	}
 	return func(ctx context.Context) error {
 		return r.Machines.Abort(ctx, s.vm, &machinev1.AbortRequest{Ref: s.ref(), Reason: overReason(s.ref())})

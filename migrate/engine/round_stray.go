@@ -118,7 +118,7 @@ func (r *rounds) judge(s *standing) ending {
 	case recordSending:
 		return r.sending(s)
 	case recordOwn:
-		return r.outlived(s)
+		return r.superseded(s)
 	}
 	return nil
 }
@@ -207,9 +207,9 @@ func (r *rounds) arriving(s *standing) ending {
 	}
 }
 
-// outlived is a VM that runs here. Its node was called lost, and its record went on without
+// superseded is a VM that runs here. Its node was called lost, and its record went on without
 // it: nobody may meet both. A VM without any record runs on: that says nothing.
-func (r *rounds) outlived(s *standing) ending {
+func (r *rounds) superseded(s *standing) ending {
 	rec, owner := s.rec, s.rec.GetOwner()
 	switch {
 	case rec == nil, s.q.GetState() == stateStopped, rec.GetGeneration() <= s.q.GetGeneration() && !record.Predates(rec, s.q.GetGeneration()), owner.GetNode() == r.opts.Node, s.under():
@@ -222,10 +222,10 @@ func (r *rounds) outlived(s *standing) ending {
 		if err := r.Leavings.Moving(ctx, s.vm, s.q.GetCreatedUnixNano(), owner.GetDigest(), owner.GetNode()); err != nil {
 			return err
 		}
-		if err := r.Machines.Outlived(ctx, s.vm, rec.GetGeneration(), reason); err != nil && !errdefs.IsNotFound(err) {
+		if err := r.Machines.EndSuperseded(ctx, s.vm, rec.GetGeneration(), reason); err != nil && !errdefs.IsNotFound(err) {
 			return err
 		}
-		r.Events.Event(ctx, Event{Type: Outlived, VM: s.vm, Reason: reason})
+		r.Events.Event(ctx, Event{Type: Superseded, VM: s.vm, Reason: reason})
 		return r.tidyUp(ctx, s.vm, owner.GetDigest(), owner.GetNode())
 	}
 }
