@@ -161,7 +161,7 @@ func (f *fake) Copy(_ context.Context, r *agentv1.CopyRequest) (*agentv1.CopyRes
 	return &agentv1.CopyResponse{}, nil
 }
 
-// N-19: whatever call the session is lost at, streams go on and nothing is doubled.
+// Whatever call the session is lost at, streams go on and nothing is doubled.
 func TestStreamsSurviveSessionLossAtEachCall(t *testing.T) {
 	want := bytes.Repeat([]byte("0123456789"), 250)
 	for at := 1; at <= 12; at++ {

@@ -76,7 +76,7 @@ func read(t *testing.T, a *Agent, id string, at uint64) (*agentv1.ReadResponse, 
 	return a.Read(t.Context(), &agentv1.ReadRequest{Id: id, Stream: agentv1.Stream_STREAM_STDOUT, Offset: at, WaitMs: 60_000})
 }
 
-// N-19: output that comes in lanes arrives once and in order, whatever becomes of the
+// Output that comes in lanes arrives once and in order, whatever becomes of the
 // sessions; what was taken and not confirmed comes again.
 func TestOutputSurvivesSessions(t *testing.T) {
 	text := make([]byte, 3<<20)

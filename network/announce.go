@@ -18,7 +18,7 @@ import (
 // forwarding yet; more than these would look like a flapping MAC to an EVPN fabric.
 var announceAt = []time.Duration{0, 50 * time.Millisecond, 150 * time.Millisecond, 350 * time.Millisecond}
 
-// Announce tells the network where the VM is now (N-24): one RARP for each NIC, two
+// Announce tells the network where the VM is now: one RARP for each NIC, two
 // gratuitous ARP for each IPv4 address, one unsolicited neighbour advertisement for
 // each IPv6 address, four times in 350 ms. It stops with an error when a tap goes
 // down, because then the VM may be running elsewhere.
@@ -51,7 +51,7 @@ func (a *Attachment) announce(link Link) error {
 	if err != nil {
 		return err
 	}
-	// One lock round both: after Down has returned nothing more is sent (N-23).
+	// One lock round both: after Down has returned nothing more is sent.
 	if err := a.use(); err != nil {
 		return err
 	}

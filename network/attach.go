@@ -156,7 +156,7 @@ func (s *session) pair(link Link) (iface, tap netlink.Link, err error) {
 		return nil, nil, fmt.Errorf("interface %s: index %d was read and is %d now: %w",
 			link.Interface, link.Found.Index, a.Index, errdefs.ErrFailedPrecondition)
 	}
-	if a.MTU < link.NIC.MTU { // N-25
+	if a.MTU < link.NIC.MTU {
 		return nil, nil, fmt.Errorf("interface %s: its MTU is %d, the guest's is %d: %w",
 			link.Interface, a.MTU, link.NIC.MTU, errdefs.ErrFailedPrecondition)
 	}

@@ -55,7 +55,7 @@ func TestAttachAndDetach(t *testing.T) {
 	if diff := cmp.Diff(before, state(t, ns)); diff != "" {
 		t.Errorf("namespace after Detach:\n%s", diff)
 	}
-	for range 2 { // H32, S0-43: repeating it does nothing
+	for range 2 { // Repeating it does nothing
 		if err := Detach(t.Context(), ns, links); err != nil {
 			t.Error(err)
 		}
@@ -65,7 +65,7 @@ func TestAttachAndDetach(t *testing.T) {
 	}
 }
 
-// N-26: whichever step fails, the namespace is as found.
+// Whichever step fails, the namespace is as found.
 func TestAttachFailsAtEachStep(t *testing.T) {
 	f := newFabric(t, 1, 1500)
 	ns := f.nodes[0]
@@ -287,7 +287,7 @@ func TestAttachRefusesSmallerMTU(t *testing.T) {
 	before := state(t, f.nodes[0])
 	_, err := Attach(t.Context(), f.nodes[0], owner, links)
 	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "1400") || !strings.Contains(err.Error(), "1500") {
-		t.Errorf("N-25 wants both values: %v", err)
+		t.Errorf("both values of the MTU are not named: %v", err)
 	}
 	if diff := cmp.Diff(before, state(t, f.nodes[0])); diff != "" {
 		t.Error(diff)

@@ -14,7 +14,7 @@ import (
 // Detach deletes the taps, which cuts off whoever still holds one, and makes each
 // interface again what Read found. It needs the links alone, may be called from any
 // state in between and again after success; a namespace, interface or tap that is
-// gone counts as done (S0-43), and so does one that another owner has attached since.
+// gone counts as done, and so does one that another owner has attached since.
 func Detach(ctx context.Context, netnsPath string, links []Link) error {
 	s, err := lockedSession(ctx, netnsPath)
 	if errdefs.IsNotFound(err) {

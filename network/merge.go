@@ -14,8 +14,8 @@ import (
 // where it wakes. The result is in the order of now: put each into its Link before
 // Attach. changed says that the guest has to be re-addressed.
 //
-// NICs meet their interface by name, or by position where the names differ. S2-05: the
-// snapshot alone says how many there are. N-25: an interface with a smaller MTU than
+// NICs meet their interface by name, or by position where the names differ. The
+// snapshot alone says how many there are. An interface with a smaller MTU than
 // the guest uses is refused.
 func Merge(old []spec.NIC, now []Link) (_ []spec.NIC, changed bool, err error) {
 	if len(old) != len(now) {

@@ -162,7 +162,7 @@ func TestReadNames(t *testing.T) {
 	}
 }
 
-// N-26: taps of nobody go, and the interface is free for the next VM.
+// Taps of nobody go, and the interface is free for the next VM.
 func TestOrphans(t *testing.T) {
 	f := newFabric(t, 1, 1500)
 	a, links := f.attach(t, 0)

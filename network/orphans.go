@@ -70,7 +70,7 @@ func distinct(paths []string, own os.FileInfo) ([]string, error) {
 }
 
 // Orphans deletes the taps of owners that known denies, and the redirects that lead
-// to them, and gives the owners it found (N-26). The addresses come back only with
+// to them, and gives the owners it found. The addresses come back only with
 // Detach: nobody else knows them.
 func Orphans(ctx context.Context, netnsPath string, known func(Owner) bool) (removed []Owner, err error) {
 	s, err := lockedSession(ctx, netnsPath)

@@ -99,7 +99,7 @@ func (c *client) lease6(t *testing.T) string {
 	return strings.TrimSpace(string(data))
 }
 
-// N-22: a guest's kernel takes its routes, and a real client its address, from godwit;
+// A guest's kernel takes its routes, and a real client its address, from godwit;
 // through the gateway's stand-in it reaches what lies behind the gateway. No other router
 // is believed.
 func TestServeIPv6(t *testing.T) {

@@ -104,7 +104,7 @@ func (c *client) lease(t *testing.T, more ...string) string {
 
 func withSink(l *Link) { l.Sink = "dhcp0" }
 
-// N-22: a real client gets the address of the CNI plugin from godwit, godwit sees the
+// A real client gets the address of the CNI plugin from godwit, godwit sees the
 // lease, and neither does its question leave the node nor a foreign server's answer
 // come in. The network beside it works.
 func TestServe(t *testing.T) {
@@ -236,7 +236,7 @@ func TestServeAfterOpen(t *testing.T) {
 	<-leases
 }
 
-// N-26: whichever step of a sink fails, the namespace is as found.
+// Whichever step of a sink fails, the namespace is as found.
 func TestSinkFailsAtEachStep(t *testing.T) {
 	f := newFabric(t, 1, 1500)
 	ns := f.nodes[0]

@@ -76,7 +76,7 @@ func (w wire) drain(from string) (frames [][]byte) {
 	}
 }
 
-// N-23: nothing leaves before Up, nothing after Down, all is well after another Up.
+// Nothing leaves before Up, nothing after Down, all is well after another Up.
 func TestNothingLeavesWhileDown(t *testing.T) {
 	f := newFabric(t, 1, 1500)
 	a, links := f.attach(t, 0)
@@ -114,7 +114,7 @@ func TestNothingLeavesWhileDown(t *testing.T) {
 	}
 }
 
-// N-23: a guest that has addresses to give up is heard by nobody, and its VMM, which may
+// A guest that has addresses to give up is heard by nobody, and its VMM, which may
 // give up a NIC for good whose tap is down, does not notice.
 func TestNothingLeavesWhileMute(t *testing.T) {
 	f := newFabric(t, 1, 1500)
@@ -154,7 +154,7 @@ func TestNothingLeavesWhileMute(t *testing.T) {
 	})
 }
 
-// H32: a zombie that still holds the tap is cut off by Detach.
+// A zombie that still holds the tap is cut off by Detach.
 func TestZombieIsFenced(t *testing.T) {
 	f := newFabric(t, 1, 1500)
 	a, links := f.attach(t, 0)
@@ -189,7 +189,7 @@ func learned(t *testing.T, f fabric, mac string) string {
 	return ""
 }
 
-// N-24: a move. The switch follows the announcement, traffic follows the switch.
+// A move. The switch follows the announcement, traffic follows the switch.
 func TestAnnounceMovesTraffic(t *testing.T) {
 	f := newFabric(t, 2, 1500)
 	const mac = "02:aa:bb:cc:dd:01"

@@ -43,7 +43,7 @@ func TestBootClaimsAnew(t *testing.T) {
 	})
 }
 
-// S1-02: a container that is marked with the snapshot its VM left in boots fresh only if
+// A container that is marked with the snapshot its VM left in boots fresh only if
 // the records know that snapshot.
 func TestMarkedContainer(t *testing.T) {
 	const digest = "sha256:aa"

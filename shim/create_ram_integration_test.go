@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestUsers (N-46): each VM's RAM is another user's, whom its VMM is; the user of one that
+// TestUsers: each VM's RAM is another user's, whom its VMM is; the user of one that
 // has gone is the next one's.
 func TestUsers(t *testing.T) {
 	dir := t.TempDir()

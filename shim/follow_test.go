@@ -72,7 +72,7 @@ func (w *world) saysMore(text string, all ...*heard) string {
 	return ""
 }
 
-// A client attaches to an exec, and to the task, at the node that they have moved to (H33):
+// A client attaches to an exec, and to the task, at the node that they have moved to:
 // it hears what comes from then on, which the log has too, types, goes, and another one comes;
 // their end is its end.
 func TestAttachAfterAMove(t *testing.T) {

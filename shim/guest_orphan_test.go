@@ -126,7 +126,7 @@ func givenUp(t *testing.T, old bool) (*world, *lateAgent) {
 	return w, a
 }
 
-// H33: a Start that was given up while the guest stood still is ended when that goes on, however
+// A Start that was given up while the guest stood still is ended when that goes on, however
 // long it takes; the exec has ended for containerd, and can be deleted. No snapshot is made of
 // what the guest may still run.
 func TestStartIsGivenUp(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"godwit.dev/godwit/snapshot"
 )
 
-// P-19: what does not fit is named, on either VMM.
+// What does not fit is named, on either VMM.
 func TestCompatible(t *testing.T) {
 	qemu := snapshot.Facts{VMM: "qemu", Version: "7.2.9", Machine: "pc-q35-7.2", Accel: "tcg", CPU: "max"}
 	other := snapshot.Facts{VMM: "cloud-hypervisor", Version: "53.0", Accel: "kvm", CPU: "host", Features: []string{"avx", "avx2"}}
@@ -62,7 +62,7 @@ func TestCompatible(t *testing.T) {
 	}
 }
 
-// P-19: the device layout is a part of what must fit.
+// The device layout is a part of what must fit.
 func TestLayout(t *testing.T) {
 	s := func(disk, nic int) *spec.Spec {
 		return &spec.Spec{Disks: []spec.Disk{{ID: "layer0", Slot: 8}, {ID: "rw", Slot: disk}}, NICs: []spec.NIC{{ID: "net0", Slot: nic}}}
@@ -78,7 +78,7 @@ func TestLayout(t *testing.T) {
 }
 
 // What a shim offers is compared where it would come to, before anything is touched: by the VMM
-// that would run it, with all that Create refuses of its state (N-05, P-19, H22).
+// that would run it, with all that Create refuses of its state.
 func TestOfferFits(t *testing.T) {
 	w := moving(t)
 	o, err := w.offer()
@@ -116,7 +116,7 @@ func TestOfferFits(t *testing.T) {
 	}
 }
 
-// Nothing is sent but a VM that runs, to somewhere, behind an offer of this attempt (H21, H28).
+// Nothing is sent but a VM that runs, to somewhere, behind an offer of this attempt.
 func TestSendIsRefused(t *testing.T) {
 	quietBound = 0 // what is under way here stays so
 	t.Cleanup(func() { quietBound = guestBound })

@@ -6,7 +6,7 @@ import (
 	"godwit.dev/godwit/network"
 )
 
-// N-25: a live move whose destination has other interfaces than the VM can use ends there before a
+// A live move whose destination has other interfaces than the VM can use ends there before a
 // page comes: it is fenced, the VMM is not even started, and nothing stays. (There is nothing to
 // compare of queues: a tap has one, which godwit itself makes.)
 func TestArrivalWantsTheNetwork(t *testing.T) {

@@ -68,7 +68,7 @@ func (w *world) arrive() error {
 	return w.start()
 }
 
-// H33: a live exec moves with its VM. The destination's shim serves it under its id as if
+// A live exec moves with its VM. The destination's shim serves it under its id as if
 // it had been started there; its output goes on, without a gap, where the task's goes.
 func TestExecsGoAlong(t *testing.T) {
 	source, _ := accompanied(t, "before ")
@@ -212,7 +212,7 @@ func TestExecLeaves(t *testing.T) {
 	w.nothingLeft()
 }
 
-// H05: after a move that was broken off, before or after the vote, or taken back behind its
+// After a move that was broken off, before or after the vote, or taken back behind its
 // commit, an exec goes on as if nothing had been: each byte of its output comes once.
 func TestExecStays(t *testing.T) {
 	for _, how := range []string{"before the vote", "voted", "reverted"} {

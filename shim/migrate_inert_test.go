@@ -17,7 +17,7 @@ import (
 	"godwit.dev/godwit/vmm"
 )
 
-// H08, N-02: a VM that has come and is not this node's yet is inert: no call makes it run, none is
+// A VM that has come and is not this node's yet is inert: no call makes it run, none is
 // obeyed that would change it, and those that only ask answer.
 func TestArrivalIsInert(t *testing.T) {
 	w := coming(t)
@@ -66,7 +66,7 @@ func TestArrivalIsInert(t *testing.T) {
 	}
 }
 
-// H10, H12: whatever state a VM is in, nothing comes in its place under its name, and what its
+// Whatever state a VM is in, nothing comes in its place under its name, and what its
 // Create has bound (bundle, streams, namespace) stays bound.
 func TestNothingTakesItsPlace(t *testing.T) {
 	running := func(w *world) { w.running() }
@@ -115,9 +115,9 @@ func hardware(cfg vmm.Config) (disks []vmm.Disk, nics []vmm.NIC) {
 	return disks, nics
 }
 
-// A VM's Spec travels unchanged (H23), and its destination makes the same devices of it, each
-// in its old slot (H25, H29), on files of its own (H13): no file of the source is one of its
-// (N-18). A build that fails there has changed nothing that the next attempt starts from.
+// A VM's Spec travels unchanged, and its destination makes the same devices of it, each
+// in its old slot, on files of its own: no file of the source is one of its.
+// A build that fails there has changed nothing that the next attempt starts from.
 func TestWhatComesIsBuiltFromItsSpec(t *testing.T) {
 	source := moving(t)
 	o, err := source.offer()
@@ -168,7 +168,7 @@ func TestWhatComesIsBuiltFromItsSpec(t *testing.T) {
 	}
 }
 
-// N-09: a source that hears nothing of its controller runs on at its deadline, unless it has
+// A source that hears nothing of its controller runs on at its deadline, unless it has
 // voted.
 func TestSilentController(t *testing.T) {
 	for name, take := range map[string]func(*world) error{
@@ -203,8 +203,8 @@ func TestSilentController(t *testing.T) {
 	}
 }
 
-// A Create without an order to restore asks no registry (S1-10), and works where none is
-// configured; one with such an order fails there, names the digest and boots nothing (S1-11).
+// A Create without an order to restore asks no registry, and works where none is
+// configured; one with such an order fails there, names the digest and boots nothing.
 func TestRegistryOfACreate(t *testing.T) {
 	w := newWorld(t)
 	asked := 0

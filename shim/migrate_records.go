@@ -82,7 +82,7 @@ func (vm *VM) finishWake(ctx context.Context, j *Journal, phase nodev1.Phase, re
 	return nil
 }
 
-// wakeResult is how a settled wake counts (S2-12, S2-13).
+// wakeResult is how a settled wake counts.
 var wakeResult = map[nodev1.Phase]string{
 	nodev1.Phase_PHASE_SUCCEEDED: starts.WakeOK, nodev1.Phase_PHASE_FAILED: starts.WakeFailed, nodev1.Phase_PHASE_LOST_AT_DEST: starts.WakeLost,
 }

@@ -56,8 +56,8 @@ func (w *world) vote() error {
 
 // An offer says what the VM is, keeps its certificate for the attempt, and changes
 // nothing; the stream gets that identity, the budget and the bandwidth of the order. Delete is
-// the last call: refused before the hand-over, it leaves nothing behind it (H40), and the
-// network was let go without a word to the guest (H31).
+// the last call: refused before the hand-over, it leaves nothing behind it, and the
+// network was let go without a word to the guest.
 func TestSend(t *testing.T) {
 	w := moving(t)
 	o, err := w.offer()
@@ -120,7 +120,7 @@ func TestSend(t *testing.T) {
 	w.nothingLeft()
 }
 
-// R8: whatever fails before the vote, the VM runs on as before, and can be sent again (N-04).
+// R8: whatever fails before the vote, the VM runs on as before, and can be sent again.
 func TestSendFailsAtEachCall(t *testing.T) {
 	failEach(t, func(w *world) { w.running(); w.open("a", "b") }, (*world).sendAndBack, func(t *testing.T, w *world, name string) {
 		vm, err := w.service.current()
@@ -251,7 +251,7 @@ func (w *world) arrived() bool {
 
 // The destination is CREATED and executes nothing until the controller has committed; a
 // Start before that is refused and costs nothing. The stranger who connects first costs
-// nothing either. containerd hears of its task once each (H18).
+// nothing either. containerd hears of its task once each.
 func TestArrival(t *testing.T) {
 	w := coming(t)
 	w.store.stranger, w.store.early = 1, make(chan struct{})

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// N-24: a VM that comes with its NIC and its address is announced once, as soon as it runs; one whose
+// A VM that comes with its NIC and its address is announced once, as soon as it runs; one whose
 // guest has to learn another address first, behind that.
 func TestAnnounced(t *testing.T) {
 	for name, c := range map[string]struct {

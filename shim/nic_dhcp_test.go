@@ -31,7 +31,7 @@ func TestResolver(t *testing.T) {
 	}
 }
 
-// N-22: what a guest without an agent is told is that of its interface and of the
+// What a guest without an agent is told is that of its interface and of the
 // container; its leases are seen, by a successor too.
 func TestGuestWithoutAnAgentIsServed(t *testing.T) {
 	w := newWorld(t).running()

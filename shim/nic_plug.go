@@ -24,7 +24,7 @@ func (s *starting) mustPlug() bool {
 	return s.vm.origin.restored && (sp.Recycles() || s.readdress && !sp.HasAgent())
 }
 
-// plug gives a restored guest its NICs, once (S2-07), and waits until it uses their
+// plug gives a restored guest its NICs, once, and waits until it uses their
 // addresses. A VM that runs is not ended because its network does not: it is said,
 // counted, and tried again while the VM runs.
 func (s *starting) plug(ctx context.Context, _ *steps.Undo) error {
@@ -89,7 +89,7 @@ func (s *starting) pluggedIn(ctx context.Context) (plugs, error) {
 }
 
 // addressed returns when the guest uses the addresses of its NICs: its agent says so, or
-// it has acknowledged its leases (N-22).
+// it has acknowledged its leases.
 func (vm *VM) addressed(ctx context.Context) error {
 	if !vm.spec().HasAgent() {
 		return vm.nic.leases.wait(ctx, vm.spec().NICs)

@@ -52,9 +52,9 @@ func (w *world) started() (all []starts.Observation) {
 	return all
 }
 
-// S2-04, S2-07, S2-20, N-21, N-22: the NIC goes before the pause and comes back once, after
-// the resume, as it was; only then the task is running (S2-11). Another VM's NIC is
-// inherited (S2-05, S2-08).
+// The NIC goes before the pause and comes back once, after
+// the resume, as it was; only then the task is running. Another VM's NIC is
+// inherited.
 func TestRecycle(t *testing.T) {
 	w := recycling(t).running()
 	source := w.machine
@@ -89,7 +89,7 @@ func TestRecycle(t *testing.T) {
 	if j := w.journal(); j.Unplugged || !slices.Equal(j.Process.NICs, []string{"net0"}) {
 		t.Errorf("journal after the wake: unplugged %v, NICs %v", j.Unplugged, j.Process.NICs)
 	}
-	all := w.started() // S2-14, S2-15
+	all := w.started()
 	if o := all[len(all)-1]; o.Mode != starts.Restore || o.Failed || o.Address.Result != starts.AddressOK {
 		t.Errorf("the start is noted as %+v", o)
 	}
@@ -104,7 +104,7 @@ func TestRecycle(t *testing.T) {
 	}
 }
 
-// S2-12, S2-13: a wake that no engine has seen, because a task was created while its VM
+// A wake that no engine has seen, because a task was created while its VM
 // slept, is a wake all the same, and so is one that fails.
 func TestWakesOfTheShimAreNoted(t *testing.T) {
 	for fault, want := range map[string]string{"": starts.WakeOK, "fill": starts.WakeFailed, "load state": starts.WakeFailed, "restored": starts.WakeLost} {
@@ -158,7 +158,7 @@ func (w *world) asleepBy(r *machinev1.CaptureResponse) {
 	w.restart()
 }
 
-// N-21: without the guest's word the hibernate fails for good, the VM was never paused and
+// Without the guest's word the hibernate fails for good, the VM was never paused and
 // has its NIC. If the guest lets go after all, it gets the NIC again.
 func TestEjectIsNotAcknowledged(t *testing.T) {
 	w := recycling(t).running()
@@ -277,7 +277,7 @@ func TestLateAnswerHidesNoEject(t *testing.T) {
 	}
 }
 
-// S0-59, N-23: a guest that wakes at another address runs before it knows. Until then its
+// A guest that wakes at another address runs before it knows. Until then its
 // NIC works, as some VMMs want it, and nobody hears it.
 func TestMuteUntilReaddressed(t *testing.T) {
 	w := newWorld(t).asleep()
@@ -301,7 +301,7 @@ func TestMuteUntilReaddressed(t *testing.T) {
 }
 
 // A wake whose NIC cannot be plugged in, or whose guest does not use it, is a wake all the
-// same: it is counted (S2-15), and tried again while the VM runs.
+// same: it is counted, and tried again while the VM runs.
 func TestWakeWithoutAnAddress(t *testing.T) {
 	for name, c := range map[string]struct {
 		at     string
@@ -361,7 +361,7 @@ func (w *world) succeed(vm *VM) *VM {
 	return next
 }
 
-// N-22: what a guest without an agent says of its leases is waited for, not polled.
+// What a guest without an agent says of its leases is waited for, not polled.
 func TestLeases(t *testing.T) {
 	w := newWorld(t).running()
 	vm, _ := w.service.current()

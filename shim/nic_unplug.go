@@ -28,7 +28,7 @@ type nicSet struct {
 }
 
 // unplug takes the NICs out of a running guest that is to sleep without them. Each is
-// gone when the guest has let go (N-21): an eject under way is in no snapshot, and would
+// gone when the guest has let go: an eject under way is in no snapshot, and would
 // be lost for ever. The journal says first that the guest may lack them.
 func (vm *VM) unplug(ctx context.Context) error {
 	if !vm.spec().Recycles() || vm.nic.attached == nil {
@@ -78,7 +78,7 @@ func (vm *VM) replug(ctx context.Context) (done plugs, err error) {
 	vm.mu.Lock()
 	machine, nics, state := vm.machine, vm.nic.attached, vm.state
 	vm.mu.Unlock()
-	if nics == nil || !slices.Contains([]State{Starting, Running, Aborting}, state) { // a VM that has voted is silent (N-23)
+	if nics == nil || !slices.Contains([]State{Starting, Running, Aborting}, state) { // a VM that has voted is silent
 		return done, fmt.Errorf("plug NICs in: VM %s is %s: %w", vm.id, state, errdefs.ErrFailedPrecondition)
 	}
 	if err := nics.Up(ctx); err != nil {

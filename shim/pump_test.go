@@ -27,7 +27,7 @@ func (g *talker) Read(ctx context.Context, r *agentv1.ReadRequest) (*agentv1.Rea
 	return &agentv1.ReadResponse{Data: g.text[from:to], Offset: uint64(from), Eof: to == len(g.text)}, nil
 }
 
-// N-19: however often the pumps are stopped and started again, also by another shim,
+// However often the pumps are stopped and started again, also by another shim,
 // every byte arrives once and in order.
 func TestOutputSurvivesStops(t *testing.T) {
 	text := bytes.Repeat([]byte("0123456789abcdef"), 4096)
@@ -78,7 +78,7 @@ func TestStopInterruptsABlockedClient(t *testing.T) {
 }
 
 // A stop that has just ended does not end what flows after it: its deadline is not set
-// late, on the writes of the next start (N-19).
+// late, on the writes of the next start.
 func TestStopReachesNoLaterStart(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -48,7 +48,7 @@ func (w *world) holding() []string {
 	return all
 }
 
-// N-14: a shim that hangs is dead before anything of its VM is freed: let go on later, it finds
+// A shim that hangs is dead before anything of its VM is freed: let go on later, it finds
 // nothing to write to.
 func TestCleanUpAfterAShimThatHangs(t *testing.T) {
 	w := newWorld(t).running()

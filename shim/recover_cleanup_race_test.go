@@ -76,7 +76,7 @@ func cleanUpOf(w *world, host *Host) error {
 
 func succeedTo(w *world, host *Host) error { return Adopt(w.t.Context(), host, "ns", "vm") }
 
-// S1-23, I4: of those who clean up after a dead shim at once one has the VM, and the other
+// I4: of those who clean up after a dead shim at once one has the VM, and the other
 // touches nothing, whoever comes first; the fence that is left answers for the attempt.
 func TestCleanUpAndSuccessorAtOnce(t *testing.T) {
 	type role func(*world, *Host) error

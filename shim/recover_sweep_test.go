@@ -8,7 +8,7 @@ import (
 )
 
 // A shim that dies between the directory of its VM and the first word in it leaves nothing
-// that anybody waits for (N-35); a journal is never swept away.
+// that anybody waits for; a journal is never swept away.
 func TestSweep(t *testing.T) {
 	w := newWorld(t)
 	host := w.host()

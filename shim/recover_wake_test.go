@@ -67,7 +67,7 @@ func (w *world) isAwake(vm *VM, when string) {
 	}
 }
 
-// S2-07, S2-09, N-35: wherever behind the commit the shim of a wake dies, nobody ends the
+// Wherever behind the commit the shim of a wake dies, nobody ends the
 // VM: its successor thaws it, plugs its NIC in, once, and the wake has succeeded.
 func TestShimDiesInAWake(t *testing.T) {
 	for kind, asleep := range sleepers {

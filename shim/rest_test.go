@@ -137,7 +137,7 @@ func drip(r io.Reader, pause time.Duration, each int) ([]byte, error) {
 	}
 }
 
-// N-19, S2-13: the exit of a process is told when its client has all of its output, however
+// The exit of a process is told when its client has all of its output, however
 // slowly that reads, and over any number of captures; only a client that reads nothing at
 // all does not hold it up.
 func TestExitWaitsForASlowReader(t *testing.T) {

@@ -196,7 +196,7 @@ func TestWorkerDiesBehindAFill(t *testing.T) {
 	w.must("capture", err)
 }
 
-// N-03: what cannot be is refused by name, before anything is reserved, and nothing is lost.
+// What cannot be is refused by name, before anything is reserved, and nothing is lost.
 func TestLazyRestoreRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		prepare func(*world)

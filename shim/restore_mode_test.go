@@ -26,7 +26,7 @@ func (w *world) wantMode(mode, reason string) {
 	}
 }
 
-// N-03: by auto RAM comes while the VM runs where it can and there is enough of it. Whatever stands
+// By auto RAM comes while the VM runs where it can and there is enough of it. Whatever stands
 // in the way is no error, and told.
 func TestAutoRestore(t *testing.T) {
 	const much = uint64(config.LazyFrom)
@@ -66,7 +66,7 @@ func TestAutoRestore(t *testing.T) {
 
 func (w *world) annotate(mode string) { w.notes["godwit.dev/restore"] = mode }
 
-// N-03: a VM disk is no guest of which an agent says when it is awake; the shim's log tells of it.
+// A VM disk is no guest of which an agent says when it is awake; the shim's log tells of it.
 func TestAutoRestoreOfAVMDisk(t *testing.T) {
 	w, _ := lazily(t)
 	w.cfg.Worker.Restore = config.RestoreAuto
@@ -84,7 +84,7 @@ func TestAutoRestoreOfAVMDisk(t *testing.T) {
 	}
 }
 
-// N-03: an order is told as one, and by whom; a mode that nobody knows is an error that names all.
+// An order is told as one, and by whom; a mode that nobody knows is an error that names all.
 func TestOrderedRestore(t *testing.T) {
 	w, _ := lazily(t)
 	w.annotate("later")
@@ -105,7 +105,7 @@ func TestOrderedRestore(t *testing.T) {
 	w.wantMode("", "")
 }
 
-// N-03: what was chosen stands, also for the successor of a shim that dies in the wake, whatever
+// What was chosen stands, also for the successor of a shim that dies in the wake, whatever
 // the configuration says by then.
 func TestSuccessorKeepsTheMode(t *testing.T) {
 	for mode, ram := range map[string]uint64{config.RestoreLazy: uint64(config.LazyFrom), config.RestoreEager: 1 << 20} {

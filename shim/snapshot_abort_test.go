@@ -154,7 +154,7 @@ func TestAdoptVotesForADeadVMM(t *testing.T) {
 	w.must("release", err)
 }
 
-// A snapshot that is not complete gets no vote (S0-13).
+// A snapshot that is not complete gets no vote.
 func TestNoVoteWithoutASnapshot(t *testing.T) {
 	w := newWorld(t)
 	vm, m, _ := orphan(t, w, false)

@@ -31,7 +31,7 @@ func (w *world) goesOn(what string) {
 	}
 }
 
-// N-10: the VM goes on as soon as it has been read; the snapshot is sent behind that, for
+// The VM goes on as soon as it has been read; the snapshot is sent behind that, for
 // which nothing of the VM waits, and the page table of the next one stands with it.
 func TestCheckpoint(t *testing.T) {
 	w := newWorld(t).running()
@@ -100,7 +100,7 @@ func TestTablesTakeNoRAM(t *testing.T) {
 	}
 }
 
-// P-22: a checkpoint that fails anywhere leaves the VM running, with its page table as it
+// A checkpoint that fails anywhere leaves the VM running, with its page table as it
 // was, and the next one succeeds.
 func TestCheckpointFailsAtEachCall(t *testing.T) {
 	take := func(w *world) error { _, err := w.checkpoint(false); return err }
@@ -113,7 +113,7 @@ func TestCheckpointFailsAtEachCall(t *testing.T) {
 		if _, err := os.Stat(nextFile(vm.noted())); err == nil {
 			t.Error("a page table is left over")
 		}
-		if name == "push pages" || name == "push" || name == "upload" { // S0-63: what it finished the next one knows
+		if name == "push pages" || name == "push" || name == "upload" { // What it finished the next one knows
 			if info, err := os.Stat(finishedFile(vm.noted())); err != nil || info.Mode().Perm() != 0o600 {
 				t.Errorf("what was finished: %v, %v", info, err)
 			}
@@ -226,7 +226,7 @@ func TestCheckpointOfAPausedTask(t *testing.T) {
 	w.goesOn("resumed")
 }
 
-// N-21: a VM that sleeps without its NICs lacks them in its snapshot, and has them again
+// A VM that sleeps without its NICs lacks them in its snapshot, and has them again
 // when it goes on. A paused guest cannot let them go.
 func TestCheckpointRecycles(t *testing.T) {
 	w := recycling(t).running()

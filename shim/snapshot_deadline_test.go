@@ -36,8 +36,8 @@ func TestTheDeadlineDoesNotThawAVotedVM(t *testing.T) {
 	w.must("abort by the controller", vm.abort(c, Captured, Voted))
 }
 
-// The vote stops the VMM's process for real; an abort lets it go on (H05), once: it names the
-// generation, and said again it changes nothing (N-06).
+// The vote stops the VMM's process for real; an abort lets it go on, once: it names the
+// generation, and said again it changes nothing.
 func TestVoteStopsAndAbortContinues(t *testing.T) {
 	w := newWorld(t).running()
 	_, err := w.capture()

@@ -43,7 +43,7 @@ func (w *world) hears(vm *VM, what string, words ...string) {
 	}
 }
 
-// N-33: a workload hears that a checkpoint is durable, once, and only behind it.
+// A workload hears that a checkpoint is durable, once, and only behind it.
 func TestCheckpointIsTold(t *testing.T) {
 	w := told(t).running()
 	vm, _ := w.service.current()
@@ -64,7 +64,7 @@ func TestCheckpointIsTold(t *testing.T) {
 	w.hears(vm, "the same order again", wordSnapshotted)
 }
 
-// N-33: no call of a checkpoint that fails has the workload hear of one that there is not, and
+// No call of a checkpoint that fails has the workload hear of one that there is not, and
 // none that fails in telling it fails the checkpoint.
 func TestCheckpointIsToldFailsAtEachCall(t *testing.T) {
 	var taken error
@@ -86,7 +86,7 @@ func TestCheckpointIsToldFailsAtEachCall(t *testing.T) {
 	})
 }
 
-// N-33: a VM that wakes hears that its snapshot is durable, behind which it sleeps, and that it
+// A VM that wakes hears that its snapshot is durable, behind which it sleeps, and that it
 // was restored, once for each restore, and nothing of a hibernate that was given up.
 func TestRestoredIsTold(t *testing.T) {
 	w := told(t).running()
@@ -113,7 +113,7 @@ func TestRestoredIsTold(t *testing.T) {
 	}
 }
 
-// N-33: a VM that comes in a live move is no restored one, and hears nothing.
+// A VM that comes in a live move is no restored one, and hears nothing.
 func TestLiveMoveIsNotTold(t *testing.T) {
 	source := newWorld(t)
 	source.notes["godwit.dev/notify"], source.notes["godwit.dev/ready"] = "/bin/hook", "/bin/false"
@@ -131,7 +131,7 @@ func TestLiveMoveIsNotTold(t *testing.T) {
 	}
 }
 
-// N-33: a workload that does not want to hear, or cannot, costs its own word only.
+// A workload that does not want to hear, or cannot, costs its own word only.
 func TestWordFails(t *testing.T) {
 	for name, c := range map[string]struct {
 		status int
@@ -218,7 +218,7 @@ func TestPausedIsToldLater(t *testing.T) {
 	w.hears(vm, "resumed", wordSnapshotted)
 }
 
-// N-33: wherever behind the commit the shim of a wake dies, its successor tells the workload
+// Wherever behind the commit the shim of a wake dies, its successor tells the workload
 // what that has not, once.
 func TestShimDiesBeforeAWord(t *testing.T) {
 	for n := 1; ; n++ {
@@ -239,7 +239,7 @@ func TestShimDiesBeforeAWord(t *testing.T) {
 	}
 }
 
-// N-33: a shim that dies while a word is being told, or behind it and before that is noted: the
+// A shim that dies while a word is being told, or behind it and before that is noted: the
 // successor waits for the same command, and runs none twice. A wake that is taken to its end
 // anew does not end it as one that nobody knows.
 func TestShimDiesInAWord(t *testing.T) {

@@ -30,7 +30,7 @@ var captures = map[string]func(*world) error{
 	"checkpoint": func(w *world) error { _, err := w.checkpoint(false); return errgrpc.ToNative(err) },
 }
 
-// N-33: a capture waits until the workload says that it is ready. Until then nobody holds the
+// A capture waits until the workload says that it is ready. Until then nobody holds the
 // VM, and no page is looked at.
 func TestReady(t *testing.T) {
 	for name, take := range captures {
@@ -59,7 +59,7 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// N-33: a workload that is never ready, or cannot be asked, is left as it was, by an error that
+// A workload that is never ready, or cannot be asked, is left as it was, by an error that
 // says what to do; what was run in it has ended. The next order finds it ready.
 func TestNotReady(t *testing.T) {
 	ready := false
@@ -115,7 +115,7 @@ func TestReadyTimeoutOfTheSpec(t *testing.T) {
 	w.must("capture", err)
 }
 
-// N-33: an order that is taken back while the workload is asked takes no VM later.
+// An order that is taken back while the workload is asked takes no VM later.
 func TestAbortedBeforeItIsReady(t *testing.T) {
 	w := asked(t, func(int) int { return 1 })
 	w.running()
@@ -132,7 +132,7 @@ func TestAbortedBeforeItIsReady(t *testing.T) {
 	w.goesOn("aborted")
 }
 
-// N-33: what somebody has paused cannot be asked, and is refused by name.
+// What somebody has paused cannot be asked, and is refused by name.
 func TestPausedIsNotReady(t *testing.T) {
 	w := asked(t, func(int) int { return 0 })
 	w.running()

@@ -7,7 +7,7 @@ import (
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 )
 
-// N-11: notes of what a VM has written since its wake are used by the first capture, and by no
+// Notes of what a VM has written since its wake are used by the first capture, and by no
 // other: who reads them uses them up, and so may who dies over it.
 func TestNotesAreUsedOnce(t *testing.T) {
 	for name, fault := range map[string]error{"captured": nil, "failed": errFake} {

@@ -137,7 +137,7 @@ func TestFenceOfAWakeIsOwed(t *testing.T) {
 }
 
 // The engine tries an attempt again whose Create failed for a reason that passes: no
-// fence is in the way. One that was given up after its Create stays given up (H14).
+// fence is in the way. One that was given up after its Create stays given up.
 func TestTheSameAttemptAgain(t *testing.T) {
 	w := newWorld(t).asleep()
 	create := w.ordered()

@@ -121,7 +121,7 @@ func (w *world) modes() (modes []string) {
 }
 
 // A VM whose shape has a template starts as a copy of it: its RAM, its kernel, the boot
-// that it says it is, and the name of the way (N-03, S2-14).
+// that it says it is, and the name of the way.
 func TestClone(t *testing.T) {
 	w := newWorld(t)
 	m := w.withTemplate()
@@ -282,7 +282,7 @@ func scribble(path string) error {
 	return err
 }
 
-// S2-02: a VM that has a snapshot is restored, whatever template there is.
+// A VM that has a snapshot is restored, whatever template there is.
 func TestRestoreBeforeTemplate(t *testing.T) {
 	w := newWorld(t)
 	m := w.withTemplate()

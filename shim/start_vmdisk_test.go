@@ -52,7 +52,7 @@ func (w *world) serialPort() net.Conn {
 	return conn
 }
 
-// N-14 for a VM disk: whatever fails in its Create or Start, nothing of it is left.
+// Of a VM disk: whatever fails in its Create or Start, nothing of it is left.
 func TestVMDiskFailsAtEachCall(t *testing.T) {
 	disk := func(w *world) { w.disk = true }
 	failEach(t, disk, (*world).create, func(_ *testing.T, w *world, _ string) {

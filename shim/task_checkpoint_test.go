@@ -148,7 +148,7 @@ func TestCreateFromACheckpoint(t *testing.T) {
 	}
 }
 
-// N-14: it fails at each call as a restore does, and leaves nothing.
+// It fails at each call as a restore does, and leaves nothing.
 func TestCreateFromACheckpointFailsAtEachCall(t *testing.T) {
 	dirs := map[*world]string{}
 	for n := 1; n < 100; n++ {

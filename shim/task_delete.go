@@ -46,7 +46,7 @@ func (t *Task) delete(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
 	defer cancel()
 	if vm.is(Created) {
-		vm.endCreated(ctx, 0) // H26: it never started, so it ended well
+		vm.endCreated(ctx, 0) // It never started, so it ended well
 	}
 	vm.awaitOperation(ctx)
 	if err := t.enterDeleting(); err != nil {
@@ -61,7 +61,7 @@ func (t *Task) delete(ctx context.Context) error {
 }
 
 // enterDeleting refuses a VM that has ended while an operation held it: the operation
-// decides what comes of its snapshot (H34).
+// decides what comes of its snapshot.
 func (t *Task) enterDeleting() error {
 	vm := t.vm
 	vm.mu.Lock()

@@ -11,7 +11,7 @@ import (
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 )
 
-// H33: an exec that is being created, or runs, is refused by name before anything
+// An exec that is being created, or runs, is refused by name before anything
 // changes; asked to end execs, the capture ends them with 137 before the pause.
 func TestCaptureAndExecs(t *testing.T) {
 	w := newWorld(t).running()

@@ -41,7 +41,7 @@ func failEach(t *testing.T, prepare func(*world), try func(*world) error, check 
 	}
 }
 
-// N-14 for a boot: a Create that fails at any call leaves nothing, and the next one
+// Of a boot: a Create that fails at any call leaves nothing, and the next one
 // succeeds.
 func TestCreateFailsAtEachCall(t *testing.T) {
 	failEach(t, func(*world) {}, (*world).create, func(t *testing.T, w *world, _ string) {
@@ -53,7 +53,7 @@ func TestCreateFailsAtEachCall(t *testing.T) {
 	})
 }
 
-// N-14 for a restore: the snapshot owns the VM afterwards, no operation stays open.
+// Of a restore: the snapshot owns the VM afterwards, no operation stays open.
 func TestRestoreCreateFailsAtEachCall(t *testing.T) {
 	failEach(t, func(w *world) { w.asleep() }, (*world).create, func(t *testing.T, w *world, _ string) {
 		w.nothingLeft()
@@ -91,7 +91,7 @@ func TestThawFailsAtEachCall(t *testing.T) {
 	})
 }
 
-// N-20: a guest that is not the one that went to sleep fails the restore.
+// A guest that is not the one that went to sleep fails the restore.
 func TestRestoreRefusesAnotherBoot(t *testing.T) {
 	w := newWorld(t).asleep()
 	w.must("create", w.create())
@@ -101,8 +101,8 @@ func TestRestoreRefusesAnotherBoot(t *testing.T) {
 	}
 }
 
-// P-22, R8: a capture that fails anywhere leaves the VM running as before, and the next
-// one succeeds (N-04).
+// R8: a capture that fails anywhere leaves the VM running as before, and the next
+// one succeeds.
 func TestCaptureFailsAtEachCall(t *testing.T) {
 	capture := func(w *world) error { _, err := w.capture(); return err }
 	failEach(t, func(w *world) { w.running() }, capture, func(t *testing.T, w *world, name string) {
@@ -130,7 +130,7 @@ func processState(t *testing.T, pid int) byte {
 	return 0
 }
 
-// H02, H34, H40, S0-20, N-08: while an operation holds the VM, changing calls are refused and
+// While an operation holds the VM, changing calls are refused and
 // reading ones answer.
 func TestHeldVM(t *testing.T) {
 	w := newWorld(t).running()
@@ -166,7 +166,7 @@ func TestHeldVM(t *testing.T) {
 	}
 }
 
-// H04, R10: the same order answers the same, another or stale one touches nothing (S0-14, H28, N-29).
+// R10: the same order answers the same, another or stale one touches nothing.
 func TestCaptureIsIdempotentAndFenced(t *testing.T) {
 	w := newWorld(t).running()
 	a, err := w.capture()
@@ -198,7 +198,7 @@ func TestCaptureIsIdempotentAndFenced(t *testing.T) {
 }
 
 // An abort in the middle of the transfer ends it and the VM runs on: what was aborted is no
-// success, and no other capture was let in (N-29).
+// success, and no other capture was let in.
 func TestAbortDuringCapture(t *testing.T) {
 	w := newWorld(t).running()
 	w.store.block = make(chan struct{})
@@ -225,7 +225,7 @@ func TestAbortDuringCapture(t *testing.T) {
 }
 
 // An abort before the pause: the VM has not stood still for a moment, and the next capture
-// of it succeeds (N-06).
+// of it succeeds.
 func TestAbortBeforePause(t *testing.T) {
 	w := newWorld(t).running()
 	w.store.early = make(chan struct{})
@@ -306,7 +306,7 @@ func TestDeathBeforePause(t *testing.T) {
 	}
 }
 
-// H06: Release ends the task with status 0; the events of a life come once, in order.
+// Release ends the task with status 0; the events of a life come once, in order.
 func TestEventsOfALife(t *testing.T) {
 	w := newWorld(t)
 	events := w.events
@@ -317,7 +317,7 @@ func TestEventsOfALife(t *testing.T) {
 	}
 }
 
-// S2-11, N-13: a restored task is CREATED until Start, and a second Start succeeds.
+// A restored task is CREATED until Start, and a second Start succeeds.
 func TestThawOnce(t *testing.T) {
 	w := newWorld(t).asleep()
 	w.must("create", w.create())
@@ -332,7 +332,7 @@ func TestThawOnce(t *testing.T) {
 	}
 }
 
-// H26: a restored task that is deleted before it ran gives the snapshot back.
+// A restored task that is deleted before it ran gives the snapshot back.
 func TestDeleteOfAThawThatNeverCame(t *testing.T) {
 	w := newWorld(t).asleep()
 	w.must("create", w.create())
@@ -343,7 +343,7 @@ func TestDeleteOfAThawThatNeverCame(t *testing.T) {
 	}
 }
 
-// H27, and delete's own rule: a dead VM is cleaned up, one that an operation holds is
+// Of delete: a dead VM is cleaned up, one that an operation holds is
 // not touched.
 func TestCleanUpObeysTheJournal(t *testing.T) {
 	w := newWorld(t).running()
@@ -367,7 +367,7 @@ func TestCleanUpObeysTheJournal(t *testing.T) {
 	}
 }
 
-// S1-09: a daemon that cannot be reached fails the Create as Unavailable: nothing boots.
+// A daemon that cannot be reached fails the Create as Unavailable: nothing boots.
 func TestCreateWithoutTheRecordIsUnavailable(t *testing.T) {
 	w := newWorld(t)
 	w.arm(2) // the first one looks into the image

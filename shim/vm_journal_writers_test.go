@@ -12,7 +12,7 @@ import (
 const writerEnv = "GODWIT_TEST_WRITER"
 
 // Behind a shim that died its successor and what containerd starts to clean up write the
-// journal, each in a process of its own: it is the one's or the other's, whole (S1-23, I4).
+// journal, each in a process of its own: it is the one's or the other's, whole (I4).
 func TestJournalOfTwoWriters(t *testing.T) {
 	dir, rounds := os.Getenv(writerEnv), 300
 	long := &Journal{Phase: Fenced, Operation: "o", Bundle: strings.Repeat("x", 16<<10)}

@@ -97,8 +97,8 @@ func TestStatusOfBothTables(t *testing.T) {
 }
 
 // A changing call that a state does not admit is FailedPrecondition and leaves the
-// state as it is (H02, H03): a hold too, which no Resume and no Start ends (S0-20), and a VM
-// whose NICs are not there yet is not frozen (H31).
+// state as it is: a hold too, which no Resume and no Start ends, and a VM
+// whose NICs are not there yet is not frozen.
 func TestCallsByState(t *testing.T) {
 	ctx := ctxNS(t)
 	calls := map[string]func(*Service) error{
@@ -146,7 +146,7 @@ func TestCallsByState(t *testing.T) {
 	}
 }
 
-// S1-23: what write has answered for is there after a crash; a half-written successor
+// What write has answered for is there after a crash; a half-written successor
 // is not looked at.
 func TestJournalSurvivesACrash(t *testing.T) {
 	dir := t.TempDir()
@@ -190,7 +190,7 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-// H20: an abort ends a VM that was brought here and never ran; the attempt is fenced.
+// An abort ends a VM that was brought here and never ran; the attempt is fenced.
 func TestAbortOfAVMThatNeverRan(t *testing.T) {
 	w := newWorld(t).asleep()
 	w.must("create", w.create())

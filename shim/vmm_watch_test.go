@@ -82,7 +82,7 @@ func (w *world) endsOnce(what string, status uint32) {
 	w.nothingLeft()
 }
 
-// I3, N-51: a VMM that dies when its state is saved and the rest is on its way. The task's end is
+// I3: a VMM that dies when its state is saved and the rest is on its way. The task's end is
 // the operation's to tell: 0 behind the hand-over, or, where that fails, 137 at once.
 func TestVMMDiesBehindItsSavedState(t *testing.T) {
 	for name, o := range operations {
@@ -156,7 +156,7 @@ func TestVMMDiesBehindItsSavedStateInVain(t *testing.T) {
 	}
 }
 
-// N-51: a guest that ends before its state is saved ends the operation, which says why; its end is
+// A guest that ends before its state is saved ends the operation, which says why; its end is
 // told once, with its own status.
 func TestGuestEndsBeforeThePause(t *testing.T) {
 	exits := func(w *world, vm *VM) {
@@ -271,7 +271,7 @@ func TestVMMIsToldToEnd(t *testing.T) {
 	w.endsOnce("a guest without an agent", 0)
 }
 
-// N-51: who ordered the operation hears why it ended, also where the task is deleted the moment that
+// Who ordered the operation hears why it ended, also where the task is deleted the moment that
 // its end is told, and its shim's socket goes.
 func TestGuestEndsAndItsTaskIsDeleted(t *testing.T) {
 	w := moving(t)
@@ -295,7 +295,7 @@ func TestGuestEndsAndItsTaskIsDeleted(t *testing.T) {
 	}
 }
 
-// N-51: in the pause nothing of a guest ends, but its VMM may: the move goes on, and the final owner
+// In the pause nothing of a guest ends, but its VMM may: the move goes on, and the final owner
 // tells how the guest ended.
 func TestGuestEndsInThePause(t *testing.T) {
 	for how, do := range map[string]func(*world){

@@ -60,7 +60,7 @@ func TestTwoPushesToOneTag(t *testing.T) {
 }
 
 // A tag that is moved, or deleted, in the middle of a pull changes nothing: a snapshot is
-// its digest.
+// its digest.
 func TestTagMovesDuringAPull(t *testing.T) {
 	w := newWorld(t, 1)
 	receipt, s := w.stored(t)

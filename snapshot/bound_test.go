@@ -93,7 +93,7 @@ func noise(t *testing.T, mib int, seed byte) *os.File {
 	return f
 }
 
-// N-42: a registry that is slow makes a push and a restore wait; they never take more
+// A registry that is slow makes a push and a restore wait; they never take more
 // memory than they may, whatever the RAM of the VM.
 func TestMemoryIsBounded(t *testing.T) {
 	const memory, beside = 64 << 20, 24 << 20 // tables, codecs, connections

@@ -57,7 +57,7 @@ func (w *world) through(t *testing.T, k store.Keeper, d digest.Digest) (asked in
 }
 
 // What a node has pushed or fetched it restores without asking the store for anything,
-// sealed and signed as it is; and what lies there is what lies in the store (P-16).
+// sealed and signed as it is; and what lies there is what lies in the store.
 func TestKeptSnapshotAsksNobody(t *testing.T) {
 	private, public := keyFiles(t, newECDSA(t))
 	for name, prepare := range map[string]func(w *world){
@@ -105,7 +105,7 @@ func (w *world) sameAsStored(t *testing.T, dir string) {
 }
 
 // Whichever kept file is damaged, cut, empty, gone or a link to elsewhere: the VM gets its own
-// bytes, that one object is fetched, and the next restore asks for nothing again (P-16).
+// bytes, that one object is fetched, and the next restore asks for nothing again.
 func TestDamagedEntryIsFetched(t *testing.T) {
 	w := newWorld(t, 52)
 	k := kept(t)

@@ -59,7 +59,7 @@ func (w *world) holds(t *testing.T, d digest.Digest, want instant) {
 	}
 }
 
-// N-10: a checkpoint is the VM of one instant, whatever the VM does the moment after, and
+// A checkpoint is the VM of one instant, whatever the VM does the moment after, and
 // also where more changes than memory holds: that is sent in the pause, and said so.
 func TestCheckpoint(t *testing.T) {
 	tracked := func(g *guest) Tracker { return &model{guest: g, between: true} }
@@ -90,7 +90,7 @@ func TestCheckpoint(t *testing.T) {
 	}
 }
 
-// N-11: what comes after a checkpoint, a second one or a hibernate, pushes only what is new
+// What comes after a checkpoint, a second one or a hibernate, pushes only what is new
 // since, and needs no other snapshot.
 func TestAfterACheckpoint(t *testing.T) {
 	for name, keys := range map[string]Keys{"plain": {}, "sealed": {Locks: seal.Locks{Keys: []seal.Secret{secret(5)}}}} {

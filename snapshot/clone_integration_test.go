@@ -55,7 +55,7 @@ func openAs(t *testing.T, path string, flag int) *os.File {
 	return f
 }
 
-// N-10, N-17, with the kernel's own clones: a checkpoint is the disk of the pause, though the guest writes
+// With the kernel's own clones: a checkpoint is the disk of the pause, though the guest writes
 // over it, trims it and lets it grow from the moment it goes on; what lies in no memory yet, O_DIRECT,
 // partial pages and holes are in it. No file stays, and nothing was read in the pause.
 func TestReflink(t *testing.T) {

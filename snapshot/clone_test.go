@@ -55,7 +55,7 @@ func dup(t *testing.T, fd int) uintptr {
 	return uintptr(n)
 }
 
-// N-10, N-17: a disk that is written to is cloned in the pause and read behind it, of the same instant
+// A disk that is written to is cloned in the pause and read behind it, of the same instant
 // as RAM whatever the VM writes meanwhile; a clone that fails, before the pause or in it, costs
 // a longer pause, and that is said.
 func TestCheckpointClonesDisks(t *testing.T) {
@@ -160,7 +160,7 @@ func TestCompactionReadsTheClone(t *testing.T) {
 	w.holds(t, second.Digest, then)
 }
 
-// N-17: what the guest trims while its disk is captured is not in the snapshot, and a sparse
+// What the guest trims while its disk is captured is not in the snapshot, and a sparse
 // disk comes back sparse, cloned or not.
 func TestTrimmedBlocksVanish(t *testing.T) {
 	for _, cloned := range []bool{true, false} {

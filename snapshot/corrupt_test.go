@@ -49,7 +49,7 @@ func (w *world) restoreAll(t *testing.T, d digest.Digest) (ram *os.File, err err
 	return ram, s.Fill(t.Context(), map[string]*os.File{"ram0": ram, "disk0": emptyFile(t, "disk")}, FillOptions{})
 }
 
-// N-41: a blob that is corrupt, short, long or gone is DataLoss that names it.
+// A blob that is corrupt, short, long or gone is DataLoss that names it.
 func TestCorruptBlob(t *testing.T) {
 	w := newWorld(t, 4)
 	receipt, err := Push(t.Context(), w.st, w.src, w.opts)
@@ -162,7 +162,7 @@ func (w *world) alter(t *testing.T, d digest.Digest, change func(*v1.Manifest, m
 	return desc.Digest
 }
 
-// R1, P-18, H01, H09, N-12, N-40: what does not fit is refused by its class, and nothing is
+// R1: what does not fit is refused by its class, and nothing is
 // written for it.
 func TestOpenRefuses(t *testing.T) {
 	w := newWorld(t, 6)

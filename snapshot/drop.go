@@ -15,7 +15,7 @@ import (
 
 // Drop deletes a snapshot of the VM of that uid, or a hold of it, by its digest, and the tag that was
 // its root if it is still its tag: one that has been moved is another snapshot's. What is gone already
-// was deleted (P-11). A registry that deletes no manifest may still drop the tag. Its signature goes
+// was deleted. A registry that deletes no manifest may still drop the tag. Its signature goes
 // with it. The manifest is read first: where it is another VM's, or nobody's, a *ForeignError says so
 // and nothing is deleted; where it cannot be read, nothing is known, and nothing is deleted either.
 func Drop(ctx context.Context, st store.Store, d digest.Digest, tag, uid string) error {

@@ -30,7 +30,7 @@ func opened(t *testing.T, r *storetest.Registry) store.Store {
 }
 
 // A snapshot is deleted by its digest; its tag goes if it is still its tag, and another's
-// is left alone. What is gone is deleted (P-11).
+// is left alone. What is gone is deleted.
 func TestDrop(t *testing.T) {
 	for name, st := range map[string]store.Store{
 		"registry": opened(t, storetest.Start(t, &storetest.Registry{})), "layout": layout(t, filepath.Join(t.TempDir(), "l")),
@@ -80,7 +80,7 @@ func TestDrop(t *testing.T) {
 }
 
 // What refuses deletes says so with one of the classes that Refused knows, and keeps the
-// snapshot (S0-49); anything else that goes wrong is not a refusal.
+// snapshot; anything else that goes wrong is not a refusal.
 func TestDropIsRefused(t *testing.T) {
 	for status, refused := range map[int]bool{403: true, 405: true, 400: true, 401: true, 500: false} {
 		r := storetest.Start(t, &storetest.Registry{NoDelete: status})
@@ -108,7 +108,7 @@ func TestDropIsRefused(t *testing.T) {
 }
 
 // Each right is found missing by itself, and a probe of a store that grants all leaves
-// nothing (S0-50).
+// nothing.
 func TestProbe(t *testing.T) {
 	at := layout(t, filepath.Join(t.TempDir(), "l"))
 	if r := Probe(t.Context(), at, "n1"); r.Err() != nil {

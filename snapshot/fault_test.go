@@ -129,7 +129,7 @@ func (f *forgetful) Put(ctx context.Context, o store.Object, c store.Content) er
 	return f.Store.Put(ctx, o, c)
 }
 
-// S0-63: whatever of a snapshot is lost between its upload and the commit, no manifest names
+// Whatever of a snapshot is lost between its upload and the commit, no manifest names
 // it; and every blob that a manifest does name was asked for behind its upload.
 func TestCommitAsksForEveryBlob(t *testing.T) {
 	for _, live := range []bool{false, true} {
@@ -175,7 +175,7 @@ func TestCommitAsksForEveryBlob(t *testing.T) {
 	}
 }
 
-// S0-63, N-31: whichever call of a push fails, the error has the store's class and no
+// Whichever call of a push fails, the error has the store's class and no
 // manifest is there, but for the last call, which only reads it back.
 func TestPushFailsAtEachCall(t *testing.T) {
 	w := newWorld(t, 1)
@@ -202,7 +202,7 @@ func TestPushFailsAtEachCall(t *testing.T) {
 	}
 }
 
-// R5, S2-21: whichever call of a restore fails, it fails with the store's class: a
+// R5: whichever call of a restore fails, it fails with the store's class: a
 // registry that cannot answer has not said that the snapshot is gone.
 func TestRestoreFailsAtEachCall(t *testing.T) {
 	w := newWorld(t, 2)
@@ -246,7 +246,7 @@ func TestRestoreFailsAtEachCall(t *testing.T) {
 	}
 }
 
-// P-11, S1-04, S1-17.
+// Snapshots are listed, tagged, verified and deleted by their digest.
 func TestManage(t *testing.T) {
 	w := newWorld(t, 3)
 	receipt, err := Push(t.Context(), w.st, w.src, w.opts)

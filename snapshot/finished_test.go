@@ -76,7 +76,7 @@ func (w *world) pushed(t *testing.T, fail int) (Receipt, *tired, error) {
 	return receipt, st, err
 }
 
-// S0-63: wherever a push fails, the one after it sends no pack again that the store has, and
+// Wherever a push fails, the one after it sends no pack again that the store has, and
 // what it makes is exact.
 func TestGoesOnAfterAFailedPush(t *testing.T) {
 	count := noisy(t, 41)

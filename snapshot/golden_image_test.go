@@ -96,7 +96,7 @@ func (f *fleet) table(t *testing.T) *Table {
 	return table
 }
 
-// N-11: the first snapshot of a VM stores only what the golden one of its image lacks,
+// The first snapshot of a VM stores only what the golden one of its image lacks,
 // wherever in RAM a page lies, and needs it no more afterwards.
 func TestFirstPushAgainstGolden(t *testing.T) {
 	for name, keys := range map[string]Keys{"plain": {}, "sealed": {Locks: seal.Locks{Keys: []seal.Secret{secret(1)}}}} {

@@ -159,7 +159,7 @@ func TestFillWaiting(t *testing.T) {
 	}
 }
 
-// N-41: a pack that is damaged holds the VM up, and says so, until it is mended; no byte of it comes.
+// A pack that is damaged holds the VM up, and says so, until it is mended; no byte of it comes.
 func TestFillWaitingForADamagedPack(t *testing.T) {
 	w := newWorld(t, 62)
 	receipt, s := w.stored(t)

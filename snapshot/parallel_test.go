@@ -28,7 +28,7 @@ func (s *crowded) Put(ctx context.Context, o store.Object, c store.Content) erro
 	return s.Store.Put(ctx, o, c)
 }
 
-// S0-43: packs are uploaded as many at once as worker.concurrency says, and no more: the others
+// Packs are uploaded as many at once as worker.concurrency says, and no more: the others
 // wait, and are known to.
 func TestUploadsAtOnce(t *testing.T) {
 	const packs = 5

@@ -79,7 +79,7 @@ func sealedWorld(t *testing.T, seed uint64) *world {
 	return w
 }
 
-// N-42: with sealing on no page, state or Spec is in the store in the clear; without it
+// With sealing on no page, state or Spec is in the store in the clear; without it
 // the search finds those that did not shrink: half of them at least.
 func TestSealedStoreHoldsNothingPlain(t *testing.T) {
 	plain, sealed := sealedWorld(t, 31), sealedWorld(t, 31)
@@ -164,7 +164,7 @@ func newIdentity(t *testing.T) string {
 	return id.String()
 }
 
-// N-42: a policy of this node refuses what is not sealed, by name.
+// A policy of this node refuses what is not sealed, by name.
 func TestSealRequired(t *testing.T) {
 	w := newWorld(t, 33)
 	receipt, err := Push(t.Context(), w.st, w.src, w.opts)
@@ -177,7 +177,7 @@ func TestSealRequired(t *testing.T) {
 	}
 }
 
-// N-42: a node that takes sealed or signed snapshots only makes no other, and nothing of
+// A node that takes sealed or signed snapshots only makes no other, and nothing of
 // the VM is sent where it has no key to do so.
 func TestRequiredHoldsForPushes(t *testing.T) {
 	_, public := keyFiles(t, newECDSA(t))
@@ -194,7 +194,7 @@ func TestRequiredHoldsForPushes(t *testing.T) {
 	}
 }
 
-// N-11: the second snapshot of a sealed VM refers to the packs of the first, which are
+// The second snapshot of a sealed VM refers to the packs of the first, which are
 // sealed under another key, and a third to both.
 func TestSealedIncrement(t *testing.T) {
 	w := sealedWorld(t, 34)

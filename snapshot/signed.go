@@ -90,7 +90,7 @@ func keptSignature(d digest.Digest) string {
 	return store.KeptSignature + strings.Replace(d.String(), ":", "-", 1)
 }
 
-// checkSignature refuses a snapshot for which no trusted key vouches (N-42), before a
+// checkSignature refuses a snapshot for which no trusted key vouches, before a
 // byte of its manifest is parsed.
 func checkSignature(ctx context.Context, st store.Store, trust *sign.Trust, d digest.Digest) error {
 	if !trust.Required {

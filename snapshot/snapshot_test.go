@@ -215,7 +215,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// N-11: a second push after a wake stores what changed, and is whole on its own.
+// A second push after a wake stores what changed, and is whole on its own.
 func TestSecondPushIsSmall(t *testing.T) {
 	w := newWorld(t, 7)
 	first, err := Push(t.Context(), w.st, w.src, w.opts)

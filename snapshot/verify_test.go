@@ -24,7 +24,7 @@ func (w *world) verify(t *testing.T, d digest.Digest) Verdict {
 	return v
 }
 
-// N-41: every bad frame is named, and only those.
+// Every bad frame is named, and only those.
 func TestVerify(t *testing.T) {
 	w := newWorld(t, 5)
 	receipt, s := w.stored(t)

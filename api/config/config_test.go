@@ -177,7 +177,7 @@ func TestAccepted(t *testing.T) {
 	}
 }
 
-// N-32: equal names in two namespaces share no path.
+// Equal names in two namespaces share no path.
 func TestPathsOfNamespaces(t *testing.T) {
 	c := Default()
 	c.RAMDir = "/ram"

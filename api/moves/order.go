@@ -24,7 +24,7 @@ const (
 	AbortOnStall    = "stall"    // no byte has moved for so long as the controller allows
 )
 
-// Bounds of a move's knobs (N-50).
+// Bounds of a move's knobs.
 const (
 	maxDowntime = 10 * time.Minute
 	minTimeout  = 5 * time.Second

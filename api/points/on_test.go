@@ -44,7 +44,7 @@ func passed(t *testing.T) string {
 }
 
 // A program is held at the pass that the file names, until the file has gone, and nowhere
-// else (N-35).
+// else.
 func TestHeld(t *testing.T) {
 	armed := filepath.Join(Dir(), "journal.OWN.after")
 	if err := os.WriteFile(armed, []byte("2"), 0o600); err != nil {

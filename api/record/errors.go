@@ -125,7 +125,7 @@ func Plain(err error) error {
 	return e
 }
 
-// Transient reports whether an error may pass by itself (N-37): such a one is tried again, all
+// Transient reports whether an error may pass by itself: such a one is tried again, all
 // others are final.
 func Transient(err error) bool {
 	return errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || errdefs.IsResourceExhausted(err) || errdefs.IsConflict(err)

@@ -95,7 +95,7 @@ func Decide(rec *nodev1.Record, node string, intent Intent) (Decision, error) {
 }
 
 // boot is a fresh one, which is refused while it would take the place of a state that
-// sleeps somewhere and that these records, empty ones perhaps, do not know (S1-02).
+// sleeps somewhere and that these records, empty ones perhaps, do not know.
 func boot(rec *nodev1.Record, vm string, intent Intent) (Decision, error) {
 	if intent.Left != "" && !knows(rec, intent.Left) {
 		return Decision{}, fmt.Errorf("create VM %s: it was left in snapshot %s, which the records of this node do not know: are they lost, or is [controller] missing in the configuration? To give that state up, delete the container and make it anew: %w",

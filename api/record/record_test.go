@@ -11,10 +11,10 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// S1-02: a Create boots fresh only if no state of the VM sleeps anywhere, as far as
-// records and container know. The table is that of S1-24: intent is the record's owner
-// or open wake (S1-05), never a label or a tag alone (S1-06, S1-08); a wake that nobody
-// asked for is a restore that says so (P-17).
+// A Create boots fresh only if no state of the VM sleeps anywhere, as far as
+// records and container know. The table is that of: intent is the record's owner
+// or open wake, never a label or a tag alone; a wake that nobody
+// asked for is a restore that says so.
 func TestDecide(t *testing.T) {
 	const a, b = "sha256:aa", "sha256:bb"
 	vm := &nodev1.VM{Namespace: "default", Id: "web"}

@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// N-33: what a Spec asks for is what its annotations say, wherever it comes from; what they
+// What a Spec asks for is what its annotations say, wherever it comes from; what they
 // cannot say is refused by its key.
 func TestSigns(t *testing.T) {
 	s := good()

@@ -39,7 +39,7 @@ type Spec struct {
 	NICs   []NIC  `json:"nics"`
 	// Recycle: the NICs are taken out of the running guest before a snapshot is made, and
 	// plugged in anew after a restore. Some guests never find a NIC again that came back
-	// with their memory (S2-04).
+	// with their memory.
 	Recycle bool `json:"recycle,omitempty"`
 
 	// Container is what containerd was asked for: of a VM disk its OCI field alone, from

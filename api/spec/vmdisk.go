@@ -49,7 +49,7 @@ func (s *Spec) HasAgent() bool { return s.VMDisk == nil }
 // Windows reports whether the rules for Windows guests hold.
 func (s *Spec) Windows() bool { return s.VMDisk != nil && s.VMDisk.OS == OSWindows }
 
-// Recycles reports whether the VM sleeps without its NICs (S2-04).
+// Recycles reports whether the VM sleeps without its NICs.
 func (s *Spec) Recycles() bool { return s.Recycle || s.Windows() }
 
 // Device reports whether the guest has the disk as a block device.

@@ -91,7 +91,7 @@ func TestTracking(t *testing.T) {
 	}
 }
 
-// N-03: doctor says what auto comes to here, and why; only an order that cannot be obeyed is missed.
+// Doctor says what auto comes to here, and why; only an order that cannot be obeyed is missed.
 func TestLazyRestoreOfDoctor(t *testing.T) {
 	no := errors.New("no userfaultfd")
 	for _, c := range []struct {

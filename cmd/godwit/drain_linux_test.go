@@ -12,7 +12,7 @@ import (
 )
 
 // A node that is drained has no VM when the command says so: a move to it is called off, and a VM
-// that wakes there is waited for and moved on (N-30).
+// that wakes there is waited for and moved on.
 func TestDrainOfWhatComes(t *testing.T) {
 	f := newFleet(t)
 	f.vm("nap", "a")

@@ -58,7 +58,7 @@ func TestMistakes(t *testing.T) {
 // someDigest is one that a snapshot could have.
 var someDigest = "sha256:" + strings.Repeat("0f", 32)
 
-// Flags that cannot be are refused before the daemon is looked for, each by its name (N-05).
+// Flags that cannot be are refused before the daemon is looked for, each by its name.
 func TestFlagsBeforeTheDaemon(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "none.sock")
 	for args, says := range map[string]string{

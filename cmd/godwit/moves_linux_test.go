@@ -187,7 +187,7 @@ func (f *fleet) settles(id string) *nodev1.Operation {
 }
 
 // Every flag of migrate reaches the operation; without --to the node with the most room that takes
-// VMs has it (N-06, N-50). It is called off by abort, which can be said again (N-08).
+// VMs has it. It is called off by abort, which can be said again.
 func TestMigrateAndAbort(t *testing.T) {
 	f := newFleet(t)
 	f.says(0, "default/web: migrate started, operation m1",
@@ -214,7 +214,7 @@ func TestMigrateAndAbort(t *testing.T) {
 	}
 }
 
-// What cannot be a move is refused with its reason and remedy, and opens nothing (N-05).
+// What cannot be a move is refused with its reason and remedy, and opens nothing.
 func TestMigrateRefused(t *testing.T) {
 	f := newFleet(t)
 	f.says(3, "nothere", "migrate nothere")
@@ -234,7 +234,7 @@ func TestMigrateRefused(t *testing.T) {
 	}
 }
 
-// A move that is not committed when its --timeout is over is undone, and says so; the VM stays (N-50).
+// A move that is not committed when its --timeout is over is undone, and says so; the VM stays.
 func TestMigrateTimeout(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
@@ -244,7 +244,7 @@ func TestMigrateTimeout(t *testing.T) {
 	}
 }
 
-// What is committed is not called off, but moved back (N-08).
+// What is committed is not called off, but moved back.
 func TestAbortTooLate(t *testing.T) {
 	f := newFleet(t)
 	vm := &nodev1.VM{Namespace: "default", Id: "web"}

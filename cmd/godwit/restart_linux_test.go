@@ -11,7 +11,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// N-08: migrate follows its move over a restart of the daemon that drives it, to its end; an interrupt
+// Migrate follows its move over a restart of the daemon that drives it, to its end; an interrupt
 // while there is none says that the move goes on.
 func TestMigrateOutlivesRestarts(t *testing.T) {
 	f := newFleet(t)

@@ -48,7 +48,7 @@ func (d *deletes) Recorded(context.Context, *nodev1.GetRequest) (*nodev1.Record,
 	return d.next()
 }
 
-// P-23: an order is followed to its end: each try that fails is told once, what there is of the
+// An order is followed to its end: each try that fails is told once, what there is of the
 // VM at last, and why it stays.
 func TestFinalSnapshotIsFollowed(t *testing.T) {
 	here := &nodev1.Owner{Node: "a"}

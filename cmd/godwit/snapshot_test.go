@@ -27,7 +27,7 @@ func TestHibernateLimits(t *testing.T) {
 	}
 }
 
-// S0-18: who looks at the list learns why nothing is known of a VM, and what to do about
+// Who looks at the list learns why nothing is known of a VM, and what to do about
 // one that is lost. An operation's coming and going is no news.
 func TestNotesOfTheList(t *testing.T) {
 	for status, said := range map[string]bool{"lost": true, "unknown": true, "hibernating": false, "running": false} {
@@ -55,7 +55,7 @@ func TestCleanupPendingShows(t *testing.T) {
 	}
 }
 
-// N-03: how a VM came to its RAM shows, and how far that is while it goes on.
+// How a VM came to its RAM shows, and how far that is while it goes on.
 func TestRestoreShows(t *testing.T) {
 	for want, vm := range map[string]*nodev1.VMInfo{
 		"running":                  {},

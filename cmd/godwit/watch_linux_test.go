@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// N-34: watch goes on behind a daemon that is started again, also where that happens while it tells:
+// Watch goes on behind a daemon that is started again, also where that happens while it tells:
 // each event is printed once, in order, and it says once each time that it waits. An interrupt ends
 // it at once, while it waits too.
 func TestWatchOutlivesRestarts(t *testing.T) {

@@ -186,7 +186,7 @@ func (a *adopter) gone(ctx context.Context, vm *nodev1.VM) bool {
 	return err == nil && !has
 }
 
-// taps deletes those that stand for no VM of this node any more (N-26). A VM is written
+// taps deletes those that stand for no VM of this node any more. A VM is written
 // down before its taps are made, and forgotten after they are gone.
 func (a *adopter) taps(ctx context.Context) error {
 	namespaces, err := network.Namespaces()

@@ -11,7 +11,7 @@ import (
 )
 
 // A VM whose shim dies is adopted at once, also soon after another one of it has died; one
-// whose successors die one after the other less and less often, but once a round (H38).
+// whose successors die one after the other less and less often, but once a round.
 func TestAdopterPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &adopter{}

@@ -11,7 +11,7 @@ import (
 )
 
 // What the shim's binary says of an offer is the answer; without one there is an error, with its
-// words, and never a yes (N-05).
+// words, and never a yes.
 func TestFits(t *testing.T) {
 	dir := t.TempDir()
 	offer := &machinev1.OfferResponse{Spec: []byte(`{"version":1}`), Facts: []byte(`{"vmm":"qemu"}`)}

@@ -41,7 +41,7 @@ func (h *hearing) Announce(_ context.Context, req *nodev1.AnnounceRequest) (*nod
 }
 
 // What a node has ended that outlived its loss there, its signs of life tell until one was
-// heard, some at a time; nothing else of what it does is told so (S0-56). What the controller
+// heard, some at a time; nothing else of what it does is told so. What the controller
 // refuses holds up nothing behind it.
 func TestNodeTellsWhatItEnded(t *testing.T) {
 	for third, last := range map[error]int{nil: 0, errdefs.ErrNotFound: 0, errdefs.ErrResourceExhausted: 0, errdefs.ErrPermissionDenied: 1} {

@@ -23,8 +23,8 @@ import (
 )
 
 // rights remembers that the store deletes nothing for this node: that is found once, at
-// start, for all who delete (S0-50), and asked again now and then, so that a right which
-// is granted later is used (S0-54).
+// start, for all who delete, and asked again now and then, so that a right which
+// is granted later is used.
 type rights struct {
 	asking sync.Mutex
 	mu     sync.Mutex

@@ -51,7 +51,7 @@ func held(t *testing.T, r *registry, operation string) (repository, dgst, tag st
 	return repository, info.Digest.String(), ref.HoldTag()
 }
 
-// S0-50, S0-54: the right to delete is asked for once, at start; while it is missing no
+// The right to delete is asked for once, at start; while it is missing no
 // deletion asks the store, until it is time to ask again, and a right that was granted
 // since is used.
 func TestRightIsFoundOnce(t *testing.T) {
@@ -136,7 +136,7 @@ func TestOneRefusal(t *testing.T) {
 	}
 }
 
-// N-36: what is not godwit's, or has a name that somebody gave it, is no leftover.
+// What is not godwit's, or has a name that somebody gave it, is no leftover.
 func TestLeftovers(t *testing.T) {
 	s := storetest.Start(t, &storetest.Registry{})
 	r := ofNode(t, s)

@@ -11,7 +11,7 @@ import (
 	"godwit.dev/godwit/snapshot/store/storetest"
 )
 
-// N-46: godwitd has every right on the node, so that it leaves what lies in a registry to a
+// Godwitd has every right on the node, so that it leaves what lies in a registry to a
 // worker: that one's answer is all that it knows of manifest, config and index.
 func TestWorkerReadsSnapshots(t *testing.T) {
 	s := storetest.Start(t, &storetest.Registry{})

@@ -36,7 +36,7 @@ type room struct {
 // noDigest is nobody's: to ask for it shows whether a repository can be read.
 const noDigest = "sha256:0000000000000000000000000000000000000000000000000000000000000000"
 
-// Check implements peer.Room: all that is in the way, at once (N-05).
+// Check implements peer.Room: all that is in the way, at once.
 func (r *room) Check(ctx context.Context, req *nodev1.PeerCheckRequest) (*nodev1.PeerCheckResponse, error) {
 	resp, task := &nodev1.PeerCheckResponse{}, r.tasks.HasTask
 	if req.GetDigest() != "" {

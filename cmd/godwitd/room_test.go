@@ -64,7 +64,7 @@ func (s *site) fits(context.Context, *machinev1.OfferResponse) (string, error) {
 }
 
 // A node says of a VM that sleeps all that is in the way at once, whether it keeps a copy and how much
-// room there is, by what was promised; what it cannot find out is an error, no yes (P-13, N-05).
+// room there is, by what was promised; what it cannot find out is an error, no yes.
 func TestRoomForASleeper(t *testing.T) {
 	dir := t.TempDir()
 	var fs unix.Statfs_t

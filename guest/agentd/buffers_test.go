@@ -144,7 +144,7 @@ func TestInputOfProcessThatStoppedReading(t *testing.T) {
 	}
 }
 
-// N-19: where a process's output ends is known at its exit, whoever has read how much,
+// Where a process's output ends is known at its exit, whoever has read how much,
 // and what comes later does not move it.
 func TestOutputSettles(t *testing.T) {
 	o, w := carried(t)
@@ -219,7 +219,7 @@ func (o *output) over() bool {
 	return o.eof
 }
 
-// S2-13: a process whose output nobody takes is 1.5 to 2 MiB ahead and then waits, as it
+// A process whose output nobody takes is 1.5 to 2 MiB ahead and then waits, as it
 // does before a full pipe; where its output ends is known to the byte all the same.
 func TestUnreadOutput(t *testing.T) {
 	o, w := carried(t)

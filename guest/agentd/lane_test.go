@@ -8,7 +8,7 @@ import (
 	"godwit.dev/godwit/guest/session"
 )
 
-// N-19: whatever the host wants, confirms and asks for again, while the process writes, a
+// Whatever the host wants, confirms and asks for again, while the process writes, a
 // lane brings each byte at its offset, none before it is wanted, and the end behind all.
 func TestLaneOfOutput(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -75,7 +75,7 @@ func (timeout) Done() <-chan struct{}       { return nil }
 func (timeout) Err() error                  { return nil }
 func (timeout) Value(any) any               { return nil }
 
-// N-19: whatever the channel does, a lane brings every byte once and in order, beside a
+// Whatever the channel does, a lane brings every byte once and in order, beside a
 // stream that flows, and never has more in memory than its window.
 func TestLaneSurvivesCuts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -169,7 +169,7 @@ func TestDialFailuresAreWaitedOut(t *testing.T) {
 }
 
 // What follows a lost answer is lost with it: the repeated hello brings it again, though
-// it belongs to the same epoch (N-19).
+// it belongs to the same epoch.
 func TestRepeatedHelloBringsLostDataAgain(t *testing.T) {
 	g := NewListener()
 	defer g.Close()

@@ -126,7 +126,7 @@ func exchange(t interface{ Fatalf(string, ...any) }, a, b net.Conn, ab, ba []byt
 	return gotAB, gotBA
 }
 
-// N-19: no byte is lost or repeated whatever the channel does.
+// No byte is lost or repeated whatever the channel does.
 func TestStreamSurvivesCuts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := NewListener()

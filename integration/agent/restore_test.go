@@ -93,7 +93,7 @@ func (n *numbers) Read(b []byte) (int, error) {
 	return c, nil
 }
 
-// N-19, N-20, H17, H41, H42: numbered lines flow both ways through every restore; a new
+// Numbered lines flow both ways through every restore; a new
 // host goes on with the offsets of the one before, connecting early or late, or the
 // same host goes on over the new socket.
 func TestStreamsThroughRestores(t *testing.T) {
@@ -188,7 +188,7 @@ func (m *machine) restored(before *agentv1.InfoResponse, round, processes int) {
 	}
 }
 
-// N-45: two VMs of one snapshot draw different numbers and know the time.
+// Two VMs of one snapshot draw different numbers and know the time.
 func TestClockAndEntropy(t *testing.T) {
 	m := newMachine(t).boot().setup(nil).init()
 	before, err := m.agent.Info(t.Context(), &agentv1.InfoRequest{})

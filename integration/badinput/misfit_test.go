@@ -23,7 +23,7 @@ func otherVMM() string {
 }
 
 // misfit: a snapshot whose device state does not fit this node is refused by what
-// differs, before a byte of RAM, disks or device state is pulled (P-19).
+// differs, before a byte of RAM, disks or device state is pulled.
 func misfit(t *testing.T, g *guest, good string) {
 	facts := func(set func(facts, spec map[string]any)) func(*testing.T, *guest, *v1.Manifest) {
 		return config(func(c map[string]any) {

@@ -14,7 +14,7 @@ import (
 	"godwit.dev/godwit/integration/images"
 )
 
-// S1-02: with the records lost, a container whose VM sleeps is not booted fresh; with
+// With the records lost, a container whose VM sleeps is not booted fresh; with
 // them back, it wakes.
 func TestLostRecords(t *testing.T) {
 	h := harness.New(t, harness.Options{Registry: harness.PlainHTTP, Godwitd: true, Images: true})

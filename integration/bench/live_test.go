@@ -26,7 +26,7 @@ func fullLive(rounds int) *Result {
 }
 
 // The names that the file is known by stand at its top, each with its median, and are null
-// where a round has no value. The cold timeline stands beside 3, 6, 12 and 15 s (S0-47).
+// where a round has no value. The cold timeline stands beside 3, 6, 12 and 15 s.
 func TestLiveKeys(t *testing.T) {
 	want := strings.Fields("gap_vs_n300_512m gap_vs_n300_2g gap_vs_n10_512m gap_vs_n10_2g stop_cont_ms_4g_dirty200 flat_extra_ms content_stop_cont_ms_2g gate_ms " +
 		"differing_pages last_pass_pages differing_pages_direct last_pass_pages_direct cold_accepted_ms cold_frozen_ms cold_placed_ms cold_ready_ms")

@@ -162,7 +162,7 @@ func (k *keeper) there(d string) bool {
 	return slices.Contains(all, d)
 }
 
-// R4, S0-49, S0-50, S0-54, N-36 with the real registry and daemon: a registry without
+// With the real registry and daemon: a registry without
 // deletes loses nothing and fails nothing; what is owed survives the daemon, shows, and is
 // done once the right is granted. What is in use is never deleted.
 func TestRetention(t *testing.T) {

@@ -23,7 +23,7 @@ func checkpoints() []scene {
 }
 
 // TestCrashCheckpoint kills at the points of a checkpoint: the VM goes on, but where its own
-// processes die, and no snapshot is listed that is not whole (N-35).
+// processes die, and no snapshot is listed that is not whole.
 func TestCrashCheckpoint(t *testing.T) {
 	playAll(t, newWorld, checkpoints(), []string{
 		"checkpoint/before the pause/shim", "checkpoint/behind the pause/worker", "checkpoint/manifest written/godwitd",

@@ -1,7 +1,7 @@
 //go:build integration
 
 // Package crash kills every program of godwit at every step of its operations, with real VMs,
-// and looks from outside what came of the VM (N-35, S0-11, H38). The steps of a move are the calls
+// and looks from outside what came of the VM. The steps of a move are the calls
 // and records that the programs tell of by themselves (api/points, move_*_test.go); those of a
 // hibernate, a wake, a checkpoint and a task are scenes, one for each, in *points_test.go: a new
 // step wants a new scene.
@@ -126,7 +126,7 @@ func playAll(t *testing.T, newWorld func(*testing.T) *world, scenes []scene, sel
 	}
 }
 
-// S2-07, S2-09: the shim of a wake dies between the commit and the NIC that it would plug in.
+// The shim of a wake dies between the commit and the NIC that it would plug in.
 // Its successor lets the VM run, and plugs the NIC in.
 func TestCrashBeforeTheNIC(t *testing.T) {
 	w := newWorld(t)

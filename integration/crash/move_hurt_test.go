@@ -168,7 +168,7 @@ func (w *travels) hurt(t *testing.T, s script, h hurt) error {
 }
 
 // released watches how containerd is told of the end at a source whose VMM dies while the VM goes
-// on elsewhere: as one that has moved (N-51).
+// on elsewhere: as one that has moved.
 func (j *journey) released(ctx context.Context, h hurt) (func() error, error) {
 	if !strings.HasSuffix(h.name, "source VMM") || !slices.Equal(h.may, []end{moved}) {
 		return func() error { return nil }, nil

@@ -22,7 +22,7 @@ var moveSelection = []string{
 // TestCrashMoves kills each program that takes part in a move at each point that it
 // registers, before and after, in live and cold moves, in one that is called off and in
 // one whose destination fails after the commit; containerds, VMMs, workers, links and the
-// registry in each row of the crash table. An observer of the guest judges (N-35, S0-11).
+// registry in each row of the crash table. An observer of the guest judges.
 func TestCrashMoves(t *testing.T) {
 	root, err := harness.Root()
 	if err != nil {

@@ -63,8 +63,8 @@ var taskSelection = []string{
 	"exec/runs/containerd", "kill/on its way/shim", "kill/ended, unsaid/containerd", "delete/freed/shim",
 }
 
-// TestCrashTask kills each program at each point of create, start, exec, kill and delete
-// (H19, N-14). All cases share a node, an id and a network namespace: each one shows
+// TestCrashTask kills each program at each point of create, start, exec, kill and delete.
+// All cases share a node, an id and a network namespace: each one shows
 // that the last one left everything in order.
 func TestCrashTask(t *testing.T) {
 	full := os.Getenv("GODWIT_CRASH") == "full"

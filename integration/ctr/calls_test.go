@@ -264,7 +264,7 @@ func testUpdate(t *testing.T, s *shim) {
 	}
 }
 
-// readOnly calls answer from what the host knows. N-08 and the rule of containerd's reload:
+// readOnly calls answer from what the host knows. The rule of containerd's reload:
 // none of them may wait for a guest, or a VMM, that does not answer.
 func readOnly(s *shim) map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{

@@ -14,7 +14,7 @@ import (
 )
 
 // TestReleases is what the other tests show with the newest containerd, in short, with
-// every release: its questions to the shim's program, a task's calls, a restart (H20).
+// every release: its questions to the shim's program, a task's calls, a restart.
 func TestReleases(t *testing.T) {
 	for _, release := range harness.Releases {
 		t.Run(string(release), func(t *testing.T) {

@@ -84,7 +84,7 @@ func durable(h *harness.Harness, n *harness.Node) string {
 func percent(a, b uint64) float64 { return 100 * float64(a) / float64(b) }
 
 // A golden snapshot made on one node serves the first sleep of a VM on another; it may be
-// deleted, and the second sleep sends only what is new (N-11).
+// deleted, and the second sleep sends only what is new.
 func TestGolden(t *testing.T) {
 	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Log: t.Logf})
 	a, b := h.Node(0), h.Node(1)
@@ -102,7 +102,7 @@ func TestGolden(t *testing.T) {
 	defer conn.Close()
 	watch := observer.Watch(conn)
 
-	// One that ends before it is ready leaves nothing, and says so (N-33).
+	// One that ends before it is ready leaves nothing, and says so.
 	if out, err := a.RunGodwit(t.Context(), "golden", "--ready", "test -s /tmp/journal", images.Busybox, "sh", "-c", "sleep 2; exit 3"); err == nil {
 		t.Errorf("a VM that was never ready was captured: %s", out)
 	} else if !strings.Contains(err.Error(), "ended with status 3 before it was ready") {

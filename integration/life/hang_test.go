@@ -24,7 +24,7 @@ import (
 
 // testHang stops the shim of a VM that runs, and then calls what containerd calls for a shim that
 // it has given up. Nothing of the VM is left behind that call, the shim no more than the rest: let
-// go on, it would write to what is somebody else's by then. containerd hears of one end (N-14).
+// go on, it would write to what is somebody else's by then. containerd hears of one end.
 func testHang(t *testing.T, n *harness.Node, id string) {
 	client := connect(t, n)
 	exits := listen(t, client)

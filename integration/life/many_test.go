@@ -34,7 +34,7 @@ const (
 )
 
 // testMany creates, starts and deletes VMs by several clients at once. Nothing stays on
-// the node, and no daemon grows (N-14).
+// the node, and no daemon grows.
 func testMany(t *testing.T, n *harness.Node) {
 	total, clients := amount()
 	if err := one(t.Context(), t, n, "first"); err != nil { // what is made once

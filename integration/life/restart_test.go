@@ -69,7 +69,7 @@ func boot(t *testing.T, n *harness.Node) {
 }
 
 // testRestart ends containerd, and two of the VMs while it is away; it must come back to
-// the others running, and to both ends, each told once (H18, N-14).
+// the others running, and to both ends, each told once.
 func testRestart(t *testing.T, n *harness.Node, end func() error, first, second int) {
 	pids := map[string]uint32{}
 	before := connect(t, n)

@@ -47,8 +47,7 @@ func makeTaps(t *testing.T, n *harness.Node) {
 	}
 }
 
-// testTaps: godwitd has deleted the tap that no VM of this node stands for, and no other
-// (N-26).
+// testTaps: godwitd has deleted the tap that no VM of this node stands for, and no other.
 func testTaps(t *testing.T, n *harness.Node) {
 	err := harness.Poll(t.Context(), time.Minute, func(ctx context.Context) error {
 		links, err := n.Run(ctx, "ip", "-n", namespaceOfTaps, "-brief", "link")

@@ -103,8 +103,8 @@ func giveKey(t *testing.T, n *harness.Node) {
 }
 
 // A VM wakes where the network gives it another address: the guest has it before its
-// workload goes on, tools show it (S0-59), the old one is silent, and nothing else of
-// the VM has changed. It sleeps sealed (N-42): a node without the key says so and leaves
+// workload goes on, tools show it, the old one is silent, and nothing else of
+// the VM has changed. It sleeps sealed: a node without the key says so and leaves
 // it asleep.
 func TestWakeAtAnotherAddress(t *testing.T) {
 	h := harness.New(t, harness.Options{

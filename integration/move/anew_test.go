@@ -20,7 +20,7 @@ import (
 	"godwit.dev/godwit/migrate/tasks"
 )
 
-// P-19, P-23: what a container is made by, containerd itself says: one that was made anew under
+// What a container is made by, containerd itself says: one that was made anew under
 // the name of a VM that left, before the VM's was marked or behind that, keeps its labels and its
 // root file system.
 func TestContainerMadeAnew(t *testing.T) {

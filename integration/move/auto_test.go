@@ -9,7 +9,7 @@ import (
 	"godwit.dev/godwit/integration/harness"
 )
 
-// N-03: a node that was told nothing wakes a VM of some size while its RAM comes, and says so and why.
+// A node that was told nothing wakes a VM of some size while its RAM comes, and says so and why.
 func TestAutoRestore(t *testing.T) {
 	if harness.VMM() != "qemu" {
 		t.Skip("QEMU alone waits for RAM")

@@ -65,9 +65,9 @@ func clones(t *testing.T) bool {
 }
 
 // A VM goes on while its checkpoint is sent; what comes after refers to it; it is restored
-// by order only, on another node after its own was lost (S0-60), and over a newer state. A
+// by order only, on another node after its own was lost, and over a newer state. A
 // process of an exec goes on behind it, and ends where it is restored: nobody has it there. Its
-// workload is asked first, and hears of each snapshot and each restore once (N-33).
+// workload is asked first, and hears of each snapshot and each restore once.
 func TestCheckpoint(t *testing.T) {
 	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Config: func(*harness.Node) string {
 		return "[retention]\nkeep = 4\n"

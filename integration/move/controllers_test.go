@@ -28,7 +28,7 @@ func eventsOf(t *testing.T, n *harness.Node, operation string) (lines []string) 
 
 // Three controllers have their records in one etcd. The one that drives a move is killed in
 // the midst of it: another one finishes it, and nobody sees the VM twice. Events have one
-// numbering, whichever controller wrote them, and each tells all of them (N-34). The one
+// numbering, whichever controller wrote them, and each tells all of them. The one
 // that was killed comes back, and what it drives next ends as well.
 func TestControllers(t *testing.T) {
 	h := harness.New(t, harness.Options{Nodes: 3, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Etcd: true})

@@ -13,7 +13,7 @@ import (
 	"godwit.dev/godwit/integration/observer"
 )
 
-// finalSnapshot is P-23: with a registry that is full the VM runs on, until its deletion is
+// finalSnapshot is: with a registry that is full the VM runs on, until its deletion is
 // called off; with one that is away it runs on and waits, over a restart of godwitd too. Once the
 // registry is back it is deleted, and what it was wakes.
 func finalSnapshot(t *testing.T, h *harness.Harness, n *harness.Node, watch *observer.Watcher) {

@@ -93,10 +93,10 @@ func atOnce(t *testing.T, all map[string]listed, ok func(listed) bool) (most int
 }
 
 // A node is drained: its VMs leave two at a time, two at a time come to the node that takes
-// them, what waits says for what (N-30). Nothing comes to it while it is cordoned, by a move
+// them, what waits says for what. Nothing comes to it while it is cordoned, by a move
 // or by name. Then the node that has them is cut off with all that runs on it, and one of them
 // goes on elsewhere from its newest checkpoint, by an order that vouches for the fence and
-// is told the age (S0-60). The others stay until the controller's own fence succeeds, and are
+// is told the age. The others stay until the controller's own fence succeeds, and are
 // then woken without an order. The node comes back, and ends what outlived its loss there.
 func TestFleet(t *testing.T) {
 	proof := filepath.Join(t.TempDir(), "fenced-")
@@ -181,7 +181,7 @@ func TestFleet(t *testing.T) {
 	back(t, c, plug, empty, watch, owners(t, a, b))
 }
 
-// chosen has a VM that sleeps wake where the controller says (P-13): while all nodes are cordoned nowhere,
+// chosen has a VM that sleeps wake where the controller says: while all nodes are cordoned nowhere,
 // then where the first room is, away from its copy; and when it has slept there, there again, by the copy.
 func chosen(t *testing.T, a, b *harness.Node, id string) {
 	t.Helper()
@@ -250,7 +250,7 @@ func collect(t *testing.T, h *harness.Harness) *otlptest.Collector {
 }
 
 // traced waits until the trace of an operation is one tree with these spans in it, each with
-// its depth (N-34).
+// its depth.
 func traced(t *testing.T, c *otlptest.Collector, operation string, want ...string) {
 	t.Helper()
 	id := trace.Of(operation).Trace

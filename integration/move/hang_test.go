@@ -64,7 +64,7 @@ func insists(t *testing.T, n *harness.Node, args ...string) (r taken) {
 	return r
 }
 
-// N-33: a word that never ends is killed in its time and holds up no snapshot behind it for
+// A word that never ends is killed in its time and holds up no snapshot behind it for
 // longer; a workload that never says that it is ready costs its snapshot only. A word whose
 // shim is killed in its midst goes on in the guest: the successor waits for its end, and tells
 // nothing twice.

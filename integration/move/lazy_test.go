@@ -208,7 +208,7 @@ func TestLazyRestore(t *testing.T) {
 		}
 		a.Godwit(t, "wake", "--on", a.Name, vm)
 		same(t, a, "eagerly")
-		// N-03: the VM has the 24 MiB of noise and its guest's own, less than what lazy is worth.
+		// The VM has the 24 MiB of noise and its guest's own, less than what lazy is worth.
 		_, rest, _ := strings.Cut(a.Godwit(t, "ps"), "restored: eager (auto: ")
 		var mib int
 		if _, err := fmt.Sscanf(rest, "%d MiB of RAM, fewer than 256)", &mib); err != nil || mib < 24 || mib >= 256 {

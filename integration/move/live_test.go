@@ -18,7 +18,7 @@ import (
 	"godwit.dev/godwit/integration/observer"
 )
 
-// S0-01, H33: a VM moves while it runs, ordered by ttrpc and containerd alone: its memory,
+// A VM moves while it runs, ordered by ttrpc and containerd alone: its memory,
 // disk, open connection and a running exec go with it, nobody sees it twice, and nothing of it stays. Before
 // that, a move that is broken off leaves it where it is, and one whose destination cannot
 // gives it back.
@@ -47,7 +47,7 @@ func TestLiveMove(t *testing.T) {
 
 	t.Run("broken off", func(t *testing.T) { breakOff(t, newJourney(t, records, a, b, "mv-1")) })
 	t.Run("taken back", func(t *testing.T) { takeBack(t, newJourney(t, records, a, b, "mv-2"), watch) })
-	count.goesOn() // H05
+	count.goesOn()
 	if t.Failed() {
 		return
 	}

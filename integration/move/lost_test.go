@@ -169,7 +169,7 @@ func (j *journey) filler(id string) {
 
 // fromSource is a move whose destination loses the VM after it ran there. The source has it
 // as it was at the switch-over, keeps it, and lets it run on once somebody says so, behind
-// which nothing of the destination's is heard (I2, S0-60).
+// which nothing of the destination's is heard (I2).
 func fromSource(t *testing.T, h *harness.Harness, j *journey, watch *observer.Watcher) {
 	was := ask(t, h, watch.Latest().From)
 	stood, _ := j.switched(watch)

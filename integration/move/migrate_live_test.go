@@ -12,7 +12,7 @@ import (
 	"godwit.dev/godwit/integration/images"
 )
 
-// N-01, S0-61: godwit migrate moves a VM live, by the controller's engine, there and back. What the
+// Godwit migrate moves a VM live, by the controller's engine, there and back. What the
 // store has of it is known there too, so that the next snapshot is small.
 func TestMigrateLive(t *testing.T) {
 	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true})
@@ -41,7 +41,7 @@ func TestMigrateLive(t *testing.T) {
 		t.Logf("to %s: stood still %.0f ms: copy %.0f, vote %.1f, commit %.1f, run %.0f", to, m.Figures.Downtime, m.Figures.Copy, m.Figures.Vote, m.Figures.Commit, m.Figures.Run)
 		after(t, watch, to)
 		u.end(i, 1-i)
-		// Four rounds of the node's, and one of the guest's (N-24).
+		// Four rounds of the node's, and one of the guest's.
 		if n := gratuitous(t, arps[to], at); n < 2 || n > 9 {
 			t.Errorf("to %s: %d gratuitous ARP packets, 9 are all rounds", to, n)
 		}
@@ -71,7 +71,7 @@ func TestMigrateLive(t *testing.T) {
 }
 
 // tellTransfer lists the moves, on the node that is no controller, until one tells its pass
-// and what it has sent (N-38).
+// and what it has sent.
 func tellTransfer(t *testing.T, n *harness.Node) <-chan error {
 	seen := make(chan error, 1)
 	go func() {

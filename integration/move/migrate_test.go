@@ -104,7 +104,7 @@ func endExec(t *testing.T, n *harness.Node) {
 }
 
 // misfit has the destination run another VMM than the VM needs, and its network carry smaller packets:
-// by the source's word that is found out before anything of the VM is touched, in either mode (N-05, N-25).
+// by the source's word that is found out before anything of the VM is touched, in either mode.
 func misfit(t *testing.T, from, to *harness.Node) {
 	t.Helper()
 	other := map[string]string{"qemu": "cloud-hypervisor", "cloud-hypervisor": "qemu"}[harness.VMM()]
@@ -143,7 +143,7 @@ func untouched(t *testing.T, from, to *harness.Node, name, want, path, old, wron
 }
 
 // A VM moves through the registry to the other node and back, ordered on either of them:
-// memory, disk, boot, address and a running exec are the same (S0-46, S0-58, S0-61, A-10, H33), no beacon comes twice, and
+// memory, disk, boot, address and a running exec are the same, no beacon comes twice, and
 // either node is as a hibernate would leave it. What cannot be a move is refused before
 // the VM notices.
 func TestMigrateCold(t *testing.T) {

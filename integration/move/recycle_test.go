@@ -64,7 +64,7 @@ func nics(t *testing.T, n *harness.Node, id, exec string) string {
 
 // A VM that is told to sleeps without its NIC, on a real VMM with a guest that has PCI
 // hot-plug: the NIC is ejected before the pause and plugged in once after the wake, with
-// the same name, MAC, place and address (S2-04 to S2-07, N-21, N-22). A guest that does
+// the same name, MAC, place and address. A guest that does
 // not let go keeps NIC and node, and a shim that dies on the way costs neither.
 func TestRecycle(t *testing.T) {
 	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true})
@@ -96,14 +96,13 @@ func TestRecycle(t *testing.T) {
 		if j := journal(b, vm); j.Unplugged || !slices.Equal(j.Process.NICs, []string{"net0"}) {
 			t.Errorf("journal %+v", j)
 		}
-		// S2-12, S2-14, S2-15
-		b.WantMetrics(t, map[string]float64{
+				b.WantMetrics(t, map[string]float64{
 			`godwit_wake_total{result="ok"}`: 1, `godwit_wake_address_seconds_count{result="ok"}`: 1, `godwit_wake_address_seconds_count{result="timeout"}`: 0,
 			`godwit_start_seconds_count{failed="false",mode="restore"}`: 1, `godwit_start_seconds_count{failed="false",mode="boot"}`: 0,
 		})
 	})
 
-	// S2-04 to S2-07 hold in a live move as well, which is how a Windows guest moves.
+	// What recycling promises holds in a live move as well, which is how a Windows guest moves.
 	t.Run("live move", func(t *testing.T) {
 		for _, to := range []*harness.Node{a, b} {
 			if m := migrate(t, a, vm, "--to", to.Name, "--mode", "live"); m.Operation.Mode != "live" {

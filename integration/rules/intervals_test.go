@@ -18,7 +18,7 @@ var named = map[string]string{
 // units are the durations of package time.
 var units = []string{"Nanosecond", "Microsecond", "Millisecond", "Second", "Minute", "Hour"}
 
-// S0-24: what a program waits for, and how often it looks, has a name or is a setting: in a function
+// What a program waits for, and how often it looks, has a name or is a setting: in a function
 // there is no number of seconds.
 func TestIntervalsAreNamed(t *testing.T) {
 	for name, data := range tracked(t) {

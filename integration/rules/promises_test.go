@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// S0-64, S1-21: what CI runs has the linters in it, these hold functions under a limit of
+// What CI runs has the linters in it, these hold functions under a limit of
 // complexity and length in all that is no test, and the CLI is built and vetted for macOS.
 func TestLintHolds(t *testing.T) {
 	files := tracked(t)
@@ -43,7 +43,7 @@ func TestLintHolds(t *testing.T) {
 	}
 }
 
-// S0-51: which rights a registry must give stands where people look.
+// Which rights a registry must give stands where people look.
 func TestRightsAreDocumented(t *testing.T) {
 	files := tracked(t)
 	page := strings.Join(strings.Fields(string(files["docs/how-to/registries.md"])), " ")
@@ -57,7 +57,7 @@ func TestRightsAreDocumented(t *testing.T) {
 	}
 }
 
-// S1-12, S1-20: however a VM is made, one place decides whether that is a restore; and an
+// However a VM is made, one place decides whether that is a restore; and an
 // order to restore is a type with one writer, which nothing else can put into a Create.
 func TestOneRestoreDecision(t *testing.T) {
 	uses := map[string][]string{}

@@ -207,7 +207,7 @@ func binary(name string, data []byte) bool {
 	return strings.Contains(name, "testdata/") && (bytes.IndexByte(data, 0) >= 0 || strings.Contains(name, "testdata/fuzz/"))
 }
 
-// S1-22: comments and documents, and all else that is text.
+// Comments and documents, and all else that is text.
 func TestPlainASCII(t *testing.T) {
 	for name, data := range tracked(t) {
 		for i, line := range bytes.Split(data, []byte("\n")) {

@@ -160,8 +160,8 @@ func (n *node) facts(t *testing.T, id string, flags ...string) map[string]string
 }
 
 // The first VM of a shape boots and its template is made; those that come later are copies
-// of it, which share nothing that must be one's own (N-45), and are said to be copies
-// (N-03): two at once, with other disks, in a network, asleep and awake again.
+// of it, which share nothing that must be one's own, and are said to be copies:
+// two at once, with other disks, in a network, asleep and awake again.
 func TestCopies(t *testing.T) {
 	n := newNode(t)
 	booted := n.facts(t, "one")
@@ -227,7 +227,7 @@ func testSleep(t *testing.T, n *node) {
 	before := ask("before")
 	n.Godwit(t, "hibernate", "sleeper")
 	n.Godwit(t, "wake", "sleeper")
-	n.is(t, "restore") // S2-02, S2-14
+	n.is(t, "restore")
 	if after := ask("after"); after != before {
 		t.Errorf("before %q, after %q", before, after)
 	}

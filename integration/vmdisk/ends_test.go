@@ -13,7 +13,7 @@ import (
 )
 
 // endsInMoves has a guest power itself off, and another one reset itself, in the passes of live
-// moves (N-51).
+// moves.
 func (s *site) endsInMoves(t *testing.T, vm string) {
 	c := foreground(t, s.a, "task", "start", vm)
 	awaitTick(t, c.out.String, func(s state) bool { return s["boots"] == "2" })

@@ -18,7 +18,7 @@ import (
 // windowsStep bounds what Windows may take for a boot, or for its end.
 var windowsStep = harness.Slow(20 * time.Minute)
 
-// TestWindows (S2-04 to S2-15, S2-20) runs the Windows on the disk that GODWIT_WINDOWS_IMAGE
+// TestWindows runs the Windows on the disk that GODWIT_WINDOWS_IMAGE
 // names. It has virtio drivers and takes its address by DHCP; nothing else of it is known,
 // so it is looked at from outside: by its leases, and by the metrics of its wakes.
 func TestWindows(t *testing.T) {

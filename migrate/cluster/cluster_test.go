@@ -106,7 +106,7 @@ func TestLeads(t *testing.T) {
 }
 
 // Clocks of controllers need not agree: a node that tells either of them that it lives is up for both,
-// one that does not any more for none, and none leads beside another (N-34).
+// one that does not any more for none, and none leads beside another.
 func TestClocksOfControllersDiffer(t *testing.T) {
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
 		boards, clock := shared(t, 2), time.Unix(10_000, 0)
@@ -195,7 +195,7 @@ func TestCordonBesideAnnouncements(t *testing.T) {
 }
 
 // Several controllers write events at once: no number is given twice, none is left out,
-// and whoever asks any of them hears all, in one order (N-34).
+// and whoever asks any of them hears all, in one order.
 func TestEventsOfSeveralControllers(t *testing.T) {
 	const each = 50
 	boards := shared(t, 3)
@@ -295,7 +295,7 @@ func (o *overheard) NoteNew(ctx context.Context, kind, key string, value []byte)
 }
 
 // An event whose answer was lost is not written again under the next number, though its own
-// has been heard of meanwhile (N-34).
+// has been heard of meanwhile.
 func TestEventThatIsHeardFirst(t *testing.T) {
 	notes := &overheard{notes: storetest.NewMemory()}
 	b, err := Open(t.Context(), notes, true)
@@ -315,7 +315,7 @@ func TestEventThatIsHeardFirst(t *testing.T) {
 
 // Whoever tells them, an operation has one first and one last event; what lies between them,
 // and what is no operation's, is told as often as it happens; what a node tells of itself until it
-// is answered, once (N-34). That a wake fits no node is told once for each order (P-13).
+// is answered, once. That a wake fits no node is told once for each order.
 func TestEventsOfOneOperation(t *testing.T) {
 	boards := shared(t, 2)
 	for i, ev := range []*nodev1.MoveEvent{
@@ -339,7 +339,7 @@ func TestEventsOfOneOperation(t *testing.T) {
 }
 
 // A controller that has heard nothing for longer than events are remembered takes no number
-// again: what it tells is the newest (N-34).
+// again: what it tells is the newest.
 func TestEventOfOneThatLags(t *testing.T) {
 	boards := shared(t, 2)
 	a, b := boards[0], boards[1]
@@ -356,7 +356,7 @@ func TestEventOfOneThatLags(t *testing.T) {
 	}
 }
 
-// Events are numbered, come in order, from any of them on, and outlive the controller (N-34).
+// Events are numbered, come in order, from any of them on, and outlive the controller.
 func TestEvents(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "records.db")
 	b, st := open(t, path, false)

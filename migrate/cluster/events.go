@@ -30,8 +30,8 @@ const (
 	retryInterval = 100 * time.Millisecond
 )
 
-// events are numbered and durable: who comes late, or comes back, hears what it missed
-// (N-34). A number is taken by making the note of that name, so that of several
+// events are numbered and durable: who comes late, or comes back, hears what it missed.
+// A number is taken by making the note of that name, so that of several
 // controllers one has it, and none is left out.
 type events struct {
 	writing sync.Mutex // held over the store

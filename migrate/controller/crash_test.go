@@ -52,7 +52,7 @@ func child(dir string) error {
 	return controller.ServeLocal(context.Background(), srv, l)
 }
 
-// TestControllerKilled kills the controller among changes (S0-62): what it has answered
+// TestControllerKilled kills the controller among changes: what it has answered
 // is there after the restart, and at most the one change that was under way on top.
 func TestControllerKilled(t *testing.T) {
 	dir := t.TempDir()

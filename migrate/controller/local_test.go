@@ -24,7 +24,7 @@ import (
 // nobody is neither root nor who runs the tests.
 const nobody = 65534
 
-// N-47: the local socket serves root and the daemon's own user, by what the kernel says of who
+// The local socket serves root and the daemon's own user, by what the kernel says of who
 // connects: also where the file's mode lets others in. Who is refused holds up nobody else.
 func TestLocalSocketKnowsItsUsers(t *testing.T) {
 	dir, err := os.MkdirTemp("", "gwl")

@@ -33,7 +33,7 @@ func Peer(ctx context.Context) (node string, ok bool) {
 	return node, ok
 }
 
-// authorize lets a node act only where it takes part (N-39); nil is every node.
+// authorize lets a node act only where it takes part; nil is every node.
 func authorize(ctx context.Context, nodes []string) error {
 	peer, remote := Peer(ctx)
 	if !remote || nodes == nil || peer != "" && slices.Contains(nodes, peer) {

@@ -116,8 +116,8 @@ func (r *remote) join(t *testing.T, node string) *record.Client {
 	return c
 }
 
-// TestPeerActsOnlyForItself shows N-39: a node's calls are refused where another node is
-// meant, and change nothing (N-27).
+// TestPeerActsOnlyForItself shows: a node's calls are refused where another node is
+// meant, and change nothing.
 func TestPeerActsOnlyForItself(t *testing.T) {
 	r := serveRemote(t)
 	mine, rogue := r.join(t, "src"), r.join(t, "rogue")

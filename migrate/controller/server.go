@@ -193,7 +193,7 @@ func (s *single) Accept() (net.Conn, error) {
 func (*single) Close() error   { return nil }
 func (*single) Addr() net.Addr { return &net.UnixAddr{Net: "unix"} }
 
-// sameUser accepts root and the user that runs the daemon (N-47).
+// sameUser accepts root and the user that runs the daemon.
 func sameUser(ctx context.Context, conn net.Conn) error {
 	_, _, rootErr := ttrpc.UnixSocketRequireUidGid(0, -1).Handshake(ctx, conn)
 	if rootErr == nil {

@@ -25,7 +25,7 @@ func (w *world) take(e *Engine, id string) *nodev1.Operation {
 }
 
 // TestCheckpoint: the VM goes on under the same owner and generation, and the record lists
-// the snapshot, so that no scan takes it for a leftover (N-36).
+// the snapshot, so that no scan takes it for a leftover.
 func TestCheckpoint(t *testing.T) {
 	w := newWorld(t)
 	e := w.start("n1")
@@ -146,7 +146,7 @@ func TestDue(t *testing.T) {
 	}
 }
 
-// TestLostNode is S0-60: by explicit order the VM of a lost node is woken elsewhere from its
+// TestLostNode is: by explicit order the VM of a lost node is woken elsewhere from its
 // newest snapshot, under a new generation; the age of that state is told.
 func TestLostNode(t *testing.T) {
 	w := newWorld(t)

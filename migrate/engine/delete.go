@@ -18,7 +18,7 @@ import (
 
 // Delete orders that a VM is deleted once a last snapshot of it stands, or calls that off. It
 // answers once that is durable. A try is a hibernate: until its commit nothing of the VM is
-// given up (P-23).
+// given up.
 func (e *Engine) Delete(ctx context.Context, req *nodev1.DeleteRequest) (*nodev1.Record, error) {
 	req = proto.CloneOf(req)
 	if !req.GetCancel() && req.GetDeletion().GetId() == "" {

@@ -63,7 +63,7 @@ func (w *world) deleted(when string) bool {
 	return rec.GetDeletion() == nil
 }
 
-// P-23: nothing of the VM goes before its last state is in the store and was read back there.
+// Nothing of the VM goes before its last state is in the store and was read back there.
 func TestDeletion(t *testing.T) {
 	w := newWorld(t)
 	if err := w.remove(w.start("n1"), "d"); err != nil {
@@ -113,8 +113,8 @@ func TestHibernateAfterAFailedDeletion(t *testing.T) {
 	}
 }
 
-// P-23: whichever call fails, before or after its effect, the VM is deleted in the end if that
-// may pass (N-37), and else runs on or sleeps, whole.
+// Whichever call fails, before or after its effect, the VM is deleted in the end if that
+// may pass, and else runs on or sleeps, whole.
 func TestFinalSnapshotFailsAtEachCall(t *testing.T) {
 	for _, class := range []error{errdefs.ErrUnavailable, errdefs.ErrResourceExhausted, errdefs.ErrInternal, errdefs.ErrFailedPrecondition} {
 		for _, after := range []bool{false, true} {
@@ -349,7 +349,7 @@ func TestDeletionWaitsForAnOperation(t *testing.T) {
 // taskMade is when shims say that their task was made.
 const taskMade = 1000
 
-// P-19, P-23: a container is marked while the shim of the VM that slept says of when its task is.
+// A container is marked while the shim of the VM that slept says of when its task is.
 // Behind the VM's end that is too late: of that name there may be another one. A shim that says
 // nothing holds the end up.
 func TestMarksWhileTheShimAnswers(t *testing.T) {

@@ -61,7 +61,7 @@ func (w *world) start(node string) *Engine {
 	return e
 }
 
-// TestSourceThatCannotStop is A-01: the vote fails and so does the way back. The
+// TestSourceThatCannotStop is: the vote fails and so does the way back. The
 // operation stays open, nobody gives the snapshot up, and nobody boots or wakes.
 func TestSourceThatCannotStop(t *testing.T) {
 	w := newWorld(t)
@@ -93,7 +93,7 @@ func TestSourceThatCannotStop(t *testing.T) {
 	w.check("op")
 }
 
-// TestOldSnapshotIsNotRestored is A-02 and S0-30: round two fails in its push; the
+// TestOldSnapshotIsNotRestored is: round two fails in its push; the
 // snapshot of round one owns nothing and no wake restores it.
 func TestOldSnapshotIsNotRestored(t *testing.T) {
 	w := asleep(t)
@@ -120,7 +120,7 @@ func TestOldSnapshotIsNotRestored(t *testing.T) {
 	}
 }
 
-// TestForce restores a spent snapshot only by order (N-44).
+// TestForce restores a spent snapshot only by order.
 func TestForce(t *testing.T) {
 	w := asleep(t)
 	first := w.record().GetOwner().GetDigest()
@@ -144,7 +144,7 @@ func TestForce(t *testing.T) {
 	w.check("w2")
 }
 
-// TestCancel ends a capture under way (H36, H39); after the commit it is too late.
+// TestCancel ends a capture under way; after the commit it is too late.
 func TestCancel(t *testing.T) {
 	w := newWorld(t)
 	inside := make(chan struct{})
@@ -170,8 +170,8 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestDeadline fires although the store keeps failing (P-09), also over a restart; its error is
-// the answer of that step, and no later one runs (S0-34).
+// TestDeadline fires although the store keeps failing, also over a restart; its error is
+// the answer of that step, and no later one runs.
 func TestDeadline(t *testing.T) {
 	w := asleep(t)
 	w.broke("Exists", errdefs.ErrUnavailable)
@@ -206,7 +206,7 @@ func TestStoreErrorIsRetried(t *testing.T) {
 	}
 }
 
-// TestSnapshotNotThere is S1-07 and S1-03: intent without a snapshot fails, naming the
+// TestSnapshotNotThere is: intent without a snapshot fails, naming the
 // digest, and makes nothing.
 func TestSnapshotNotThere(t *testing.T) {
 	w := asleep(t)
@@ -218,11 +218,11 @@ func TestSnapshotNotThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	if op := w.settle("op"); op.Phase != nodev1.Phase_PHASE_FAILED || !strings.Contains(op.Reason, digest) {
-		t.Fatalf("operation %v does not name %s (S1-07)", op, digest)
+		t.Fatalf("operation %v does not name %s", op, digest)
 	}
 }
 
-// TestOppositeOrdersWait is P-03 and S1-19, TestSameOrder S0-58 and H37.
+// TestOppositeOrdersWait is, TestSameOrder.
 func TestOppositeOrdersWait(t *testing.T) {
 	w := asleep(t)
 	e := w.start("n2")
@@ -272,14 +272,14 @@ func TestNowhereToPutIt(t *testing.T) {
 	e := w.start("n1")
 	e.opts.Repository = func(*nodev1.Record) string { return "" }
 	if err := w.hibernate(e, "op"); !errdefs.IsFailedPrecondition(err) {
-		t.Fatalf("hibernate without a registry (S0-44): %v", err)
+		t.Fatalf("hibernate without a registry: %v", err)
 	}
 	if w.record().GetOperation() != nil {
 		t.Fatal("it is half-run")
 	}
 }
 
-// TestStoreThatTakesNothing is found out before the VM is paused (S0-34; S0-45: with its class).
+// TestStoreThatTakesNothing is found out before the VM is paused: with its class).
 func TestStoreThatTakesNothing(t *testing.T) {
 	w := newWorld(t)
 	e := w.start("n1")
@@ -362,7 +362,7 @@ func TestSuccessorFinishesAWake(t *testing.T) {
 	}
 }
 
-// TestErrorsSayWhere is S0-45, and pins which classes are tried again (N-37).
+// TestErrorsSayWhere is, and pins which classes are tried again.
 func TestErrorsSayWhere(t *testing.T) {
 	for class, again := range map[error]bool{
 		errdefs.ErrUnavailable: true, errdefs.ErrResourceExhausted: true, errdefs.ErrConflict: true, context.DeadlineExceeded: true,

@@ -128,7 +128,7 @@ func TestHibernateThenWake(t *testing.T) {
 	}
 	rec, _ := w.records.Get(t.Context(), &nodev1.GetRequest{Vm: vm})
 	if len(rec.Spent) != 1 || len(rec.Snapshots) != 1 || len(w.dropped) != 0 {
-		t.Fatalf("record %v, dropped %v: want the snapshot spent and kept (N-44, S2-17)", rec, w.dropped)
+		t.Fatalf("record %v, dropped %v: want the snapshot spent and kept", rec, w.dropped)
 	}
 }
 
@@ -158,9 +158,9 @@ func TestFailAtEachCall(t *testing.T) {
 	}
 }
 
-// TestKillAtEachCall ends the engine in every call and starts another (S0-11), which knows
-// nothing but the records (S0-09). A decision that is taken once more destroys and makes
-// nothing a second time (S0-12).
+// TestKillAtEachCall ends the engine in every call and starts another, which knows
+// nothing but the records. A decision that is taken once more destroys and makes
+// nothing a second time.
 func TestKillAtEachCall(t *testing.T) {
 	for _, o := range orders {
 		for _, after := range []bool{false, true} {

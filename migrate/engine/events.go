@@ -40,7 +40,7 @@ var settled = map[nodev1.Phase]Type{
 	nodev1.Phase_PHASE_LOST_AT_SRC:  Lost,
 }
 
-// Event is something that people and counters want to know (S0-56).
+// Event is something that people and counters want to know.
 type Event struct {
 	Type      Type
 	Operation string

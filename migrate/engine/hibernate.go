@@ -24,7 +24,7 @@ var hibernate = map[nodev1.Phase]step{
 	nodev1.Phase_PHASE_ABORTING:     {name: "give back", do: giveBack},
 }
 
-// begin makes the phase durable before the first side effect. A store that takes
+// begin makes the phase durable before the first side effect. A store that takes
 // nothing is found out here, while the VM still runs, and not by the capture of a paused
 // one.
 func begin(ctx context.Context, e *Engine, rec *nodev1.Record) error {
@@ -98,7 +98,7 @@ func passesOf(all []*machinev1.CapturePass) (passes []record.Pass) {
 	return passes
 }
 
-// vote has the VMM stopped for good, and commits with the receipt that says so (P-01).
+// vote has the VMM stopped for good, and commits with the receipt that says so.
 func vote(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
 	if d := rec.GetDeletion(); d != nil && !record.Stuck(d) && op.GetDeletion() == "" { // ordered since this one was
@@ -135,14 +135,14 @@ func release(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 		return err
 	}
 	err = e.Machines.Release(ctx, op.GetVm(), &machinev1.ReleaseRequest{Ref: ref(op), Digest: op.GetDigest()})
-	if err != nil && !errdefs.IsNotFound(err) { // gone is released (H27)
+	if err != nil && !errdefs.IsNotFound(err) { // gone is released
 		return err
 	}
 	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_CLEANING})
 }
 
-// tidy ends what containerd holds, and deletes older snapshots in a pass of its own
-// (S0-16); one that stays does not hold up success (R4).
+// tidy ends what containerd holds, and deletes older snapshots in a pass of its own.
+// One that stays does not hold up success (R4).
 func tidy(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
 	if err := e.Leavings.Moved(ctx, op.GetVm(), op.GetDigest(), ""); err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Moves count by mode, result and reason; the downtime is of those that succeeded.
+// Moves count by mode, result and reason; the downtime is of those that succeeded.
 func TestMoveMetrics(t *testing.T) {
 	w := liveWorld(t)
 	registry := prometheus.NewRegistry()

@@ -86,7 +86,7 @@ func ask[Q, R any](ctx context.Context, c *core, node string, method func(nodev1
 	}
 }
 
-// preflight asks both nodes, before anything of the VM is touched (N-05), and decides
+// preflight asks both nodes, before anything of the VM is touched, and decides
 // what auto comes to.
 func preflight(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()

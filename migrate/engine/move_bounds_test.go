@@ -24,11 +24,11 @@ func (w *world) effects() (all []string) {
 	return all
 }
 
-// The order of an operation's steps, call by call: it is durable before anything happens
-// (S0-19, A-11), and a wake before its task is made (P-15); what was captured is complete
-// before the vote, and the vote before the commit (S0-10, S0-13); the source is released once
+// The order of an operation's steps, call by call: it is durable before anything happens,
+// and a wake before its task is made; what was captured is complete
+// before the vote, and the vote before the commit; the source is released once
 // the commit, of a move that the VM runs elsewhere, is durable (R3), and that pass deletes
-// nothing (S0-16); what comes behind the last step does nothing (S0-23).
+// nothing; what comes behind the last step does nothing.
 func TestOrderOfSteps(t *testing.T) {
 	want := map[string]string{
 		"hibernate":  "Open Accepts Advance Capture Advance Vote Commit Moving Release Advance Moved Finish",
@@ -58,7 +58,7 @@ func TestOrderOfSteps(t *testing.T) {
 	}
 }
 
-// An operation that cannot be written down has done nothing (S0-19).
+// An operation that cannot be written down has done nothing.
 func TestNothingBeforeTheRecord(t *testing.T) {
 	for _, o := range orders {
 		w := o.start(t)
@@ -70,7 +70,7 @@ func TestNothingBeforeTheRecord(t *testing.T) {
 }
 
 // A source that has not voted, or does not answer, keeps its VM: nothing is committed, and no
-// destination runs (A-04, S0-13); what is not captured is not voted for.
+// destination runs; what is not captured is not voted for.
 func TestGateOfTheVote(t *testing.T) {
 	for name, class := range map[string]error{"Capture": errdefs.ErrUnavailable, "Send": errdefs.ErrUnavailable, "Prepare": errdefs.ErrInternal, "Vote": errdefs.ErrUnavailable} {
 		for _, o := range orders {
@@ -111,8 +111,8 @@ func TestGateOfTheVote(t *testing.T) {
 	}
 }
 
-// While its destination restores a VM and does not run it, nobody does anything but wait
-// (S0-17), and what it is restored from is nobody's to give up (S0-15, S0-39).
+// While its destination restores a VM and does not run it, nobody does anything but wait,
+// and what it is restored from is nobody's to give up.
 func TestWaitsForTheDestination(t *testing.T) {
 	for _, o := range orders {
 		last := map[string]string{"cold move": "Run", "live move": "Run", "wake": "Create"}[o.name]
@@ -151,9 +151,9 @@ func TestWaitsForTheDestination(t *testing.T) {
 }
 
 // Whatever operation is open, no other one, no Create, no removal and no round that repairs
-// touches its VM or its record (S0-20, S0-21, A-12). Who orders a move hears which operation
-// it is (S0-37), of a wake too (S0-39), from the record alone: a store that hangs or fails is
-// not asked (S0-38).
+// touches its VM or its record. Who orders a move hears which operation
+// it is, of a wake too, from the record alone: a store that hangs or fails is
+// not asked.
 func TestOpenOperationIsLeftAlone(t *testing.T) {
 	for _, o := range orders {
 		stop := map[string]string{"hibernate": "Vote", "wake": "Start", "checkpoint": "Capture", "cold move": "Prepare", "live move": "Send"}[o.name]

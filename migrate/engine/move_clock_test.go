@@ -40,7 +40,7 @@ func (s skewed) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.List
 }
 
 // An operation has the time that it may take, and no other, on a node whose clock is hours away
-// from the controller's (S0-55); one that a restarted engine takes up has no more than that.
+// from the controller's; one that a restarted engine takes up has no more than that.
 func TestClocksOfNodesDiffer(t *testing.T) {
 	for name, by := range map[string]time.Duration{"ahead": -5 * time.Hour, "behind": 5 * time.Hour} {
 		for _, o := range orders[:3] {

@@ -38,7 +38,7 @@ func (e *Engine) Migrate(ctx context.Context, req *nodev1.MigrateRequest) (*node
 	if err != nil {
 		return nil, err
 	}
-	if open := rec.GetOperation(); open != nil { // S0-37
+	if open := rec.GetOperation(); open != nil {
 		if open.GetId() == req.GetOperation() { // ordered twice at once
 			return e.again(ctx, open, req)
 		}
@@ -72,7 +72,7 @@ func (e *Engine) movable(ctx context.Context, rec *nodev1.Record, op *nodev1.Ope
 	case owner.GetNode() == "":
 		return fmt.Errorf("it runs nowhere: %w", errdefs.ErrFailedPrecondition)
 	case op.GetMode() == moves.ModeCold && e.opts.Repository(rec) == "":
-		return fmt.Errorf("no registry.repository and no registry.layout is configured at the controller: %w", errdefs.ErrFailedPrecondition) // S0-44
+		return fmt.Errorf("no registry.repository and no registry.layout is configured at the controller: %w", errdefs.ErrFailedPrecondition)
 	}
 	if op.GetDestination() == "" {
 		to, err := e.Choose(ctx, op.GetSource())

@@ -14,7 +14,7 @@ import (
 )
 
 // While a VM is sent its status says how far that has come, in its source's words of this
-// attempt (N-38); what another attempt says is none of it, and before the first pass there
+// attempt; what another attempt says is none of it, and before the first pass there
 // is nothing to say.
 func TestMoveTellsItsTransfer(t *testing.T) {
 	w := liveWorld(t)

@@ -17,7 +17,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Moves beyond the limits wait, the oldest first, and say for what (N-28, N-30, N-38). One whose
+// Moves beyond the limits wait, the oldest first, and say for what. One whose
 // own nodes are in the way keeps no place from a younger one.
 func TestMovesWait(t *testing.T) {
 	e := New(Parts{}, Options{})
@@ -221,7 +221,7 @@ func TestManyWaitTogether(t *testing.T) {
 }
 
 // VMs that are ordered away at once, and no node named, go where there is room for them: each is
-// counted where it was ordered, for no node has told of it yet (N-06).
+// counted where it was ordered, for no node has told of it yet.
 func TestChosenNodesShare(t *testing.T) {
 	const gib = 1 << 30
 	for name, c := range map[string]struct {

@@ -11,7 +11,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// R4, S0-49, S0-54: a cold move whose registry refuses to delete the snapshot before (403, 405, in
+// R4: a cold move whose registry refuses to delete the snapshot before (403, 405, in
 // which classes they come: snapshot, TestDropIsRefused) or is gone by then is done; that cleanup is
 // pending is told, and what is owed is deleted once the registry lets it.
 func TestMoveWhoseRegistryRefusesDeletes(t *testing.T) {

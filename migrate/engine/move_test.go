@@ -32,7 +32,7 @@ func (w *world) move(e *Engine, id, to, mode string) *nodev1.Operation {
 }
 
 // A cold move lists and spends its snapshot, so that no scan takes it for a leftover and
-// nobody restores it (N-44); a live one leaves none. Both grow the generation by one.
+// nobody restores it; a live one leaves none. Both grow the generation by one.
 func TestMove(t *testing.T) {
 	for mode, snapshots := range map[string]int{"cold": 1, "live": 0, "auto": 0} {
 		w := liveWorld(t)
@@ -52,7 +52,7 @@ func TestMove(t *testing.T) {
 }
 
 // Execs go along to a node whose shims take them up, in both modes, unless the order is to
-// end them; one of a build before would end them unasked (H33). A hibernate takes none along.
+// end them; one of a build before would end them unasked. A hibernate takes none along.
 func TestMoveTakesExecs(t *testing.T) {
 	for _, mode := range []string{"cold", "live"} {
 		for to, want := range map[string]bool{"n2": true, "n3": false} {
@@ -87,7 +87,7 @@ func TestMoveAuto(t *testing.T) {
 }
 
 // What stands against the VM at its destination is found before the VM notices, all of it
-// at once (A-05, N-05).
+// at once.
 func TestMoveIncompatible(t *testing.T) {
 	w := newWorld(t)
 	w.obstacles = []string{"it has no room", "its VMM is older"}
@@ -98,7 +98,7 @@ func TestMoveIncompatible(t *testing.T) {
 }
 
 // A source that is missing, is another VM by now, or has ended closes its order, each with its
-// own reason (N-28), so that who waits for several of them does not wait for it (P-08).
+// own reason, so that who waits for several of them does not wait for it.
 func TestMoveOfWhatIsNotThere(t *testing.T) {
 	for name, why := range map[string]error{"gone": errdefs.ErrNotFound, "replaced": stale("generation 3 is stale"), "ended": stale("it is stopped, not running")} {
 		w := liveWorld(t)
@@ -110,7 +110,7 @@ func TestMoveOfWhatIsNotThere(t *testing.T) {
 	}
 }
 
-// What cannot become a move is refused at once (S0-44, N-50).
+// What cannot become a move is refused at once.
 func TestMoveIsRefused(t *testing.T) {
 	w := newWorld(t)
 	w.cordoned = "n3"
@@ -153,8 +153,8 @@ func (w *world) hangs(name string, on bool) {
 	w.hang = map[string]bool{name: on}
 }
 
-// A second move is refused and names the first (P-06); turned to another node under its id,
-// the move is undone and begins anew; turned to its source it is called off (R6, S0-35).
+// A second move is refused and names the first; turned to another node under its id,
+// the move is undone and begins anew; turned to its source it is called off (R6).
 func TestMoveIsTurned(t *testing.T) {
 	w := newWorld(t)
 	e := w.start("c")
@@ -193,8 +193,7 @@ func TestMoveIsTurned(t *testing.T) {
 	w.check("back")
 }
 
-// Nothing calls a move off that is committed, and an abort before that beats the transfer
-// (H39).
+// Nothing calls a move off that is committed, and an abort before that beats the transfer.
 func TestMoveIsAborted(t *testing.T) {
 	w := newWorld(t)
 	e := w.start("c")

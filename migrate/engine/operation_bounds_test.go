@@ -30,7 +30,7 @@ func bounded(t *testing.T, play func(*testing.T, *world, *Engine)) {
 	})
 }
 
-// S0-55: whatever stalls before the commit of a move, the operation's deadline ends it: the VM runs at
+// Whatever stalls before the commit of a move, the operation's deadline ends it: the VM runs at
 // its source under its generation, nothing is left at the destination, and the reason names the step.
 // A move that waits for its place has no deadline, as nothing of its VM is held.
 func TestStallBeforeTheCommit(t *testing.T) {
@@ -62,7 +62,7 @@ func TestStallBeforeTheCommit(t *testing.T) {
 	}
 }
 
-// S0-55: behind the commit, and in a rollback, a step that stalls is tried again for ever, each try
+// Behind the commit, and in a rollback, a step that stalls is tried again for ever, each try
 // within its bound; meanwhile the status names it, and the VM never runs where it must not. From the
 // run on it runs at the destination, and behind a revert or a rollback at its source.
 func TestStallBehindTheCommit(t *testing.T) {

@@ -84,7 +84,7 @@ func TestSourceReleasesWhatAWakeElsewhereOvertook(t *testing.T) {
 	w.check("w")
 }
 
-// TestLostIsWokenByForce is S1-02 and S0-60: after a wake that lost the VM its snapshot
+// TestLostIsWokenByForce is: after a wake that lost the VM its snapshot
 // stays, nobody boots the VM fresh, and a forced wake brings it back.
 func TestLostIsWokenByForce(t *testing.T) {
 	w := asleep(t)

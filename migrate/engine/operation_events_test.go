@@ -33,7 +33,7 @@ func (l *lines) String() string {
 }
 
 // Whichever call of a step fails, its error is in the log with step, VM and operation, also
-// where the step is tried again and succeeds (S0-52).
+// where the step is tried again and succeeds.
 func TestErrorsReachTheLog(t *testing.T) {
 	for _, class := range []error{errdefs.ErrUnavailable, errdefs.ErrInternal} {
 		for _, o := range orders {
@@ -74,7 +74,7 @@ func logged(t *testing.T, w *world, node string, give func(*world, *Engine, stri
 }
 
 // A node that comes back goes on with what it owes before anybody may do something else with
-// the VM: what is open holds it. A VM that no record knows it leaves alone (P-20).
+// the VM: what is open holds it. A VM that no record knows it leaves alone.
 func TestOwedWorkComesFirst(t *testing.T) {
 	for _, o := range orders {
 		if o.node == "c" {

@@ -9,7 +9,7 @@ import (
 )
 
 // An order that comes by another controller than the one that drives the move ends the step under
-// way there too, not only what would come behind it (S0-52, R6).
+// way there too, not only what would come behind it (R6).
 func TestOrderAtAnotherController(t *testing.T) {
 	for name, c := range map[string]struct {
 		order func(*world, *Engine) error

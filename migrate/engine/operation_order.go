@@ -79,7 +79,7 @@ func newest(rec *nodev1.Record) string {
 }
 
 // order opens an operation on the record as it stands, and drives it. An opposite
-// operation that this node drives is waited for, within ctx (P-03).
+// operation that this node drives is waited for, within ctx.
 func (e *Engine) order(ctx context.Context, vm *nodev1.VM, id string, fill func(*nodev1.Record, *nodev1.OpenRequest) error) (*nodev1.StatusResponse, error) {
 	if id == "" {
 		id = uuid.NewString()

@@ -59,7 +59,7 @@ func (r *run) cut() {
 }
 
 // StepError says which step of which operation on which VM went wrong. It keeps the
-// class of its cause (S0-45).
+// class of its cause.
 type StepError struct {
 	Step      string
 	VM        *nodev1.VM
@@ -83,7 +83,7 @@ type step struct {
 	patient bool
 }
 
-// next is the decision: the step that follows from the record (S0-09).
+// next is the decision: the step that follows from the record.
 func next(op *nodev1.Operation) (step, error) {
 	s, ok := map[nodev1.Kind]map[nodev1.Phase]step{
 		nodev1.Kind_KIND_HIBERNATE:  hibernate,
@@ -173,7 +173,7 @@ func (e *Engine) passed(ctx context.Context, op *nodev1.Operation) (bool, error)
 	return now.GetId() != op.GetId() || now.GetAttempt() != op.GetAttempt() || now.GetPhase() != op.GetPhase() || now.GetDigest() != op.GetDigest(), err
 }
 
-// bound is the deadline of a step (S0-55): the operation's before the commit, its own
+// bound is the deadline of a step: the operation's before the commit, its own
 // after it and for a rollback. That of a node is by its own clock, which may be hours away from
 // the controller's.
 func (e *Engine) bound(ctx context.Context, r *run, op *nodev1.Operation) (context.Context, context.CancelFunc) {
@@ -245,7 +245,7 @@ func (e *Engine) giveUp(ctx context.Context, op *nodev1.Operation, cause error) 
 	}
 }
 
-// overtaken tells of an error that ends nothing, because the record has moved on (S0-52). The
+// overtaken tells of an error that ends nothing, because the record has moved on. The
 // end of a step that was called off is none.
 func (e *Engine) overtaken(ctx context.Context, op *nodev1.Operation, cause error) {
 	if !errors.Is(cause, context.Canceled) {

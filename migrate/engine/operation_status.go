@@ -45,7 +45,7 @@ func (e *Engine) Status(ctx context.Context, id string) (*nodev1.StatusResponse,
 	return status, nil
 }
 
-// owesCleanup reports whether a deletion of the VM is still owed (S0-54). The operation
+// owesCleanup reports whether a deletion of the VM is still owed. The operation
 // itself stays as it was settled.
 func (e *Engine) owesCleanup(ctx context.Context, vm *nodev1.VM) bool {
 	resp, err := e.Records.Owed(ctx, &nodev1.OwedRequest{Vm: vm})

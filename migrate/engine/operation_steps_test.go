@@ -42,7 +42,7 @@ func (l *stepLog) told() (steps []string, over []nodev1.Phase) {
 }
 
 // Each step of a move is told once, its end after all of them, and one that fails as such;
-// the histogram has them by phase and result.
+// the histogram has them by phase and result.
 func TestStepsAreTold(t *testing.T) {
 	w := liveWorld(t)
 	registry := prometheus.NewRegistry()

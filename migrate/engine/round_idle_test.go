@@ -14,7 +14,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// A VM without an operation is left alone, wherever it is wanted (S0-02, S0-22): rounds that
+// A VM without an operation is left alone, wherever it is wanted: rounds that
 // repair and an order to where it runs already ask no store, and no shim to do anything.
 func TestNothingToDo(t *testing.T) {
 	w := liveWorld(t)
@@ -44,7 +44,7 @@ func TestNothingToDo(t *testing.T) {
 }
 
 // Whatever earlier operations have left (a listed snapshot, its tag, a wake that was refused
-// because the VM runs), each one that takes the VM makes its own snapshot first (S0-33, P-04).
+// because the VM runs), each one that takes the VM makes its own snapshot first.
 func TestEachTakesItsOwnSnapshot(t *testing.T) {
 	w := asleep(t)
 	n1 := w.start("n1")
@@ -101,7 +101,7 @@ func turnedBack(t *testing.T) (w *world, c *Engine, captured string) {
 }
 
 // The source named as destination has its VM back, and until it runs there, the snapshot of
-// the attempt stays (S0-36).
+// the attempt stays.
 func TestTurnedBackKeepsItsSnapshot(t *testing.T) {
 	w, c, captured := turnedBack(t)
 	n1 := w.start("n1")
@@ -129,7 +129,7 @@ func TestTurnedBackKeepsItsSnapshot(t *testing.T) {
 
 // The controller that gives a VM back to its source dies at any call from there on, such as
 // between the thaw and what it writes about that: the VM runs at its source, and no state is
-// lost.
+// lost.
 func TestTurnedBackAndKilled(t *testing.T) {
 	for _, after := range []bool{false, true} {
 		for n := 1; ; n++ {
@@ -156,7 +156,7 @@ func TestTurnedBackAndKilled(t *testing.T) {
 	}
 }
 
-// A destination that is withdrawn when the source is gone strands nothing (R7, S0-40): behind
+// A destination that is withdrawn when the source is gone strands nothing (R7): behind
 // the commit the restore is finished, before it the digest owns the VM, no node boots it
 // fresh, and any other one wakes it.
 func TestWithdrawnDestination(t *testing.T) {
@@ -209,8 +209,8 @@ func TestWithdrawnDestination(t *testing.T) {
 }
 
 // A task, bundle or shim that is missing says nothing of a VM that sleeps, or that an engine
-// wakes: its record stays as it is (P-05), and so does its
-// snapshot, though its task is deleted (S2-18).
+// wakes: its record stays as it is, and so does its
+// snapshot, though its task is deleted.
 func TestMissingDemotesNoSleeper(t *testing.T) {
 	for name, wakes := range map[string]bool{"asleep": false, "waking": true} {
 		w := asleep(t)
@@ -245,7 +245,7 @@ func TestMissingDemotesNoSleeper(t *testing.T) {
 }
 
 // That a VM is awake is told only while its record says so: of a wake that somebody else has
-// ended, or that has another generation by now, nothing is (P-21).
+// ended, or that has another generation by now, nothing is.
 func TestNothingIsToldOfAStaleWake(t *testing.T) {
 	w := asleep(t)
 	w.hangs("Create", true)
@@ -277,7 +277,7 @@ func TestNothingIsToldOfAStaleWake(t *testing.T) {
 }
 
 // A failed operation leaves a VM that can be ordered again at once, under an operation with a
-// deadline of its own; that the one failed and the other began is told (P-10).
+// deadline of its own; that the one failed and the other began is told.
 func TestFailedIsNoEnd(t *testing.T) {
 	w := liveWorld(t)
 	e := w.start("c")

@@ -28,7 +28,7 @@ type tending struct {
 	said string        // what goes on being so is said once
 }
 
-// Tend does owed work at start and from time to time (P-20). What fails is tried again alone, soon at
+// Tend does owed work at start and from time to time. What fails is tried again alone, soon at
 // first and then less and less often: the controller may not be there yet, or have all nodes come back
 // at once. The rounds of nodes that start together are not at the same time.
 func Tend(ctx context.Context, works []Work) {

@@ -38,7 +38,7 @@ func play(seed uint64, m model.Mutation) *simulation {
 	return s
 }
 
-// TestSimulation plays random histories of the real engine (I1..I4, N-07). A seed that
+// TestSimulation plays random histories of the real engine (I1, I4). A seed that
 // fails is played again by -sim.seed.
 func TestSimulation(t *testing.T) {
 	if *simSeed != 0 {

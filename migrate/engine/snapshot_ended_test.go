@@ -81,7 +81,7 @@ func (w *world) nobodys(when string) {
 	}
 }
 
-// R9, N-47: a VM that ends behind the commit of which nothing is left is nobody's as soon as its operation
+// R9: a VM that ends behind the commit of which nothing is left is nobody's as soon as its operation
 // is over: a wake by force does not wait for the node's rounds. A late word of its shim ends no later
 // claim, and no late Start has the commit of the lost one (I1).
 func TestEndIsKnownAtOnce(t *testing.T) {
@@ -125,7 +125,7 @@ func TestEndIsKnownAtOnce(t *testing.T) {
 }
 
 // Each call fails, before and after its effect: at the latest the next round of the node knows that
-// the VM has ended, and nothing is said while anything of it is there (R9, S0-11).
+// the VM has ended, and nothing is said while anything of it is there (R9).
 func TestEndIsKnownIfCallsFail(t *testing.T) {
 	for _, o := range ends {
 		for _, after := range []bool{false, true} {
@@ -151,7 +151,7 @@ func TestEndIsKnownIfCallsFail(t *testing.T) {
 	}
 }
 
-// The engine dies in each call: the next one, and the node's rounds, come to the same (S0-11).
+// The engine dies in each call: the next one, and the node's rounds, come to the same.
 func TestEndIsKnownIfTheEngineDies(t *testing.T) {
 	for _, o := range ends {
 		for _, after := range []bool{false, true} {

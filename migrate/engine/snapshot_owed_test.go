@@ -141,7 +141,7 @@ type foreignTold struct{ all []Event }
 func (h *foreignTold) Event(_ context.Context, ev Event) { h.all = append(h.all, ev) }
 
 // Where each node has a directory of its own, at the path that all of them have, a snapshot is
-// deleted by the node that made it: that another one has nothing there pays no debt (N-43).
+// deleted by the node that made it: that another one has nothing there pays no debt.
 func TestDebtOfAnotherNodesDirectory(t *testing.T) {
 	w := asleep(t)
 	w.apart = true

@@ -214,7 +214,7 @@ func (r *retention) reaches(ctx context.Context, ref *nodev1.SnapshotRef) (bool,
 // sweepAll is how often the controller looks at the records and debts of all.
 const sweepAll = time.Minute
 
-// Sweep does again what was owed or is due (S0-54): the deletions that were decided for this node
+// Sweep does again what was owed or is due: the deletions that were decided for this node
 // and not done; at the controller, now and then, the retention rule for VMs without an operation,
 // and the debts whose payers are gone. Call it often.
 func (r *retention) Sweep(ctx context.Context) error {

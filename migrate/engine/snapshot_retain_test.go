@@ -40,7 +40,7 @@ func (w *world) owed() []*nodev1.Owed {
 	return resp.GetOwed()
 }
 
-// TestTagThatStays is R4, S0-31, S0-32, S0-49 and S0-54: the deletion is decided in the
+// TestTagThatStays: the deletion is decided in the
 // record, refused by the store, owed and told; nothing waits for it, and nothing restores
 // the snapshot; once the store lets it, it is done without help.
 func TestTagThatStays(t *testing.T) {
@@ -170,7 +170,7 @@ func sweepFails(t *testing.T, f fault) int {
 	return calls
 }
 
-// TestScan is N-36: what no record names goes after the grace time, and nothing else.
+// TestScan is: what no record names goes after the grace time, and nothing else.
 func TestScan(t *testing.T) {
 	w := asleep(t)
 	e := w.start("n1")
@@ -209,7 +209,7 @@ func TestScan(t *testing.T) {
 	w.broke("Drop", errdefs.ErrPermissionDenied)
 	now = now.Add(2 * time.Hour)
 	if err := e.Scan(t.Context()); !errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), "default/web") {
-		t.Fatalf("a store that refuses: %v", err) // S0-32: told, and the VM is as it was
+		t.Fatalf("a store that refuses: %v", err) // Told, and the VM is as it was
 	}
 	w.check("refused")
 	w.broke("Drop", nil)

@@ -42,7 +42,7 @@ const minScan = time.Minute
 // Scan deletes what operations have left that are over: snapshots and holds whose tags
 // stand in a VM's repository and that its record does not name, and of a layout directory
 // the files that nothing lists. It decides by the record; a tag, and the clock of whoever
-// wrote it, only say where to look. Each is watched for the grace time first (N-36).
+// wrote it, only say where to look. Each is watched for the grace time first.
 //
 // Tags in repositories of VMs without a record are not looked at: they may be another
 // cluster's. Where there is no tag either, each node frees what its own directory has of them.

@@ -154,7 +154,7 @@ func (w *world) want(fenced, ordered []string, events ...string) {
 }
 
 // A node that is silent for long enough is told of, once, with what its VMs could be
-// restored from; without a fence nothing else happens.
+// restored from; without a fence nothing else happens.
 func TestReport(t *testing.T) {
 	w, watcher := newWorld(t, "a", "b", "c")
 	watcher.Fence = nil

@@ -16,7 +16,7 @@ import (
 )
 
 // A node makes up neither VMs nor reasons without end: what the store does not know is refused, and
-// what is told of others stays (N-34, N-39). A refusal holds up nothing that comes behind it.
+// what is told of others stays. A refusal holds up nothing that comes behind it.
 func TestOneNodeFillsNoBoard(t *testing.T) {
 	ctx, st := t.Context(), storetest.NewMemory()
 	board, err := cluster.Open(ctx, st, false)

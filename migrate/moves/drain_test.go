@@ -70,7 +70,7 @@ func (f *fleet) owns(node string, ids ...string) {
 }
 
 // A node may order that it is drained: what the controller then does for it is the controller's
-// own, as it is for a single move (N-39).
+// own, as it is for a single move.
 func TestDrainByTheNodeItself(t *testing.T) {
 	for who, by := range map[string]func(context.Context) context.Context{
 		"the host": controller.WithoutPeer,
@@ -179,7 +179,7 @@ func TestDrainOfWhatComes(t *testing.T) {
 }
 
 // A drain that none of its moves could follow is refused before its node is cordoned, whoever
-// asks, and names what is wrong with it (N-05, N-30).
+// asks, and names what is wrong with it.
 func TestDrainThatCannotBe(t *testing.T) {
 	st, board := newBoard(t)
 	records := controller.New(st)

@@ -18,7 +18,7 @@ import (
 )
 
 // Who watches from the first event on hears all that are remembered, though no message takes
-// them at once (N-34).
+// them at once.
 func TestManyEventsAreTold(t *testing.T) {
 	const all = 1200
 	board, err := cluster.Open(t.Context(), storetest.NewMemory(), false)

@@ -159,7 +159,7 @@ func TestRecoverFromSource(t *testing.T) {
 	}
 }
 
-// A lost VM of which nothing is left is nobody's (N-47): what the source holds is named first and can
+// A lost VM of which nothing is left is nobody's: what the source holds is named first and can
 // be taken back, and without that the snapshot that is left is.
 func TestRecoverOfNobodys(t *testing.T) {
 	c := newLost(t)

@@ -63,7 +63,7 @@ type Store interface {
 var _ nodev1.MovesService = (*Service)(nil)
 
 // authorize lets a node order what concerns itself; the controller's own host may order
-// anything (N-39, N-47).
+// anything.
 func authorize(ctx context.Context, what string, nodes ...string) error {
 	peer, remote := controller.Peer(ctx)
 	if !remote || peer != "" && slices.Contains(nodes, peer) {

@@ -47,7 +47,7 @@ func newBoard(t *testing.T) (*store.Bolt, *cluster.Board) {
 	return st, board
 }
 
-// A node orders what concerns itself, and the controller's own host anything (N-39, N-47).
+// A node orders what concerns itself, and the controller's own host anything.
 func TestWhoMayOrder(t *testing.T) {
 	st, board := newBoard(t)
 	records, vm, ctx := controller.New(st), &nodev1.VM{Namespace: "default", Id: "web"}, t.Context()
@@ -121,7 +121,7 @@ func TestWhoMayOrder(t *testing.T) {
 }
 
 // What a node that was called lost has ended is among the events, once, however often the node
-// says so; it speaks of itself only, and for nobody else (S0-56, N-34).
+// says so; it speaks of itself only, and for nobody else.
 func TestOutlivedIsTold(t *testing.T) {
 	st, board := newBoard(t)
 	s, a := &Service{Board: board, Records: controller.New(st)}, controller.WithPeer(t.Context(), "a")

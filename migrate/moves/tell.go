@@ -27,7 +27,7 @@ var ends = map[nodev1.Phase]string{
 // Tell writes the first and the last events that are missing, and those of the switch-over and
 // the commit that come before a last one: of a controller that has died
 // between a change of the records and its event, or whose store took none for too long. The
-// board takes each of them once, whoever else tells it (N-34).
+// board takes each of them once, whoever else tells it.
 func (s *Service) Tell(ctx context.Context) error {
 	all, err := s.Records.List(ctx, &nodev1.ListRequest{Moves: true})
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 
 // A controller that dies right behind a change of the records has told neither the switch-over
 // nor the commit: who goes on with the move, or ends it, tells both before, in order, and nobody
-// tells either twice (N-34).
+// tells either twice.
 func TestTellsWhatCameBefore(t *testing.T) {
 	whole := []string{moves.Switching, moves.Committed, moves.Succeeded}
 	for name, c := range map[string]struct {

@@ -35,7 +35,7 @@ func (f *full) NoteNew(ctx context.Context, kind, key string, value []byte) erro
 
 // A controller that dies between a change of the records and its event leaves it to the next
 // one to tell how the move began and how it ended, once; who settled it has the time to do so
-// himself (N-34, I4).
+// himself (I4).
 func TestTell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := storetest.NewMemory()

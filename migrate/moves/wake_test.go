@@ -140,7 +140,7 @@ func (s *sleeper) woke() (all string) {
 }
 
 // A wake goes to a node that it fits: one with a copy of the snapshot first, then where it was ordered,
-// then where most room is; never to one that is cordoned, silent or out of reach (P-13).
+// then where most room is; never to one that is cordoned, silent or out of reach.
 func TestWakeChooses(t *testing.T) {
 	full := &nodev1.PeerCheckResponse{Obstacles: []string{"it has 1MiB free"}, Copy: true}
 	link := &engine.LinkError{Node: "b", Err: errdefs.ErrUnavailable}
@@ -211,7 +211,7 @@ func TestWakeChooses(t *testing.T) {
 }
 
 // While it fits no node, the order is refused with each of them and why, WakeNoCapacity is told of, also
-// where its store is away, and nothing was ordered (P-13).
+// where its store is away, and nothing was ordered.
 func TestWakeFitsNoNode(t *testing.T) {
 	for _, full := range []error{nil, errdefs.ErrUnavailable} {
 		s, service := newSleeper()
@@ -235,7 +235,7 @@ func TestWakeFitsNoNode(t *testing.T) {
 }
 
 // A node that is named has it, cordoned or not allowed it is refused; a snapshot that is named and owns
-// nothing goes to who refuses it, one by force is what the nodes are asked about (P-13).
+// nothing goes to who refuses it, one by force is what the nodes are asked about.
 func TestWakeAsOrdered(t *testing.T) {
 	remote := func(node string) func(context.Context) context.Context {
 		return func(ctx context.Context) context.Context { return controller.WithPeer(ctx, node) }
@@ -292,7 +292,7 @@ func TestWakeAsOrdered(t *testing.T) {
 	}
 }
 
-// An order whose answer was lost on the way is answered by the records; one that never arrived failed (P-13).
+// An order whose answer was lost on the way is answered by the records; one that never arrived failed.
 func TestWakeAnswerIsLost(t *testing.T) {
 	for _, begun := range []bool{true, false} {
 		s, service := newSleeper()

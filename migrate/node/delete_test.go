@@ -21,7 +21,7 @@ func (d *deleter) Delete(_ context.Context, req *nodev1.DeleteRequest) (*nodev1.
 	return &nodev1.Record{Vm: req.GetVm()}, nil
 }
 
-// P-23: a node without a store refuses the order before anything is written; one that stands is
+// A node without a store refuses the order before anything is written; one that stands is
 // called off there all the same, and shown.
 func TestDeleteNeedsAStore(t *testing.T) {
 	d := &deleter{}

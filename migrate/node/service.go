@@ -177,7 +177,7 @@ func (s *Service) Recorded(ctx context.Context, req *nodev1.GetRequest) (*nodev1
 	return s.Records.Get(ctx, req)
 }
 
-// checkOrder refuses what no engine could do, before anything is written (S0-44).
+// checkOrder refuses what no engine could do, before anything is written.
 func (s *Service) checkOrder(vm *nodev1.VM) error {
 	if vm.GetNamespace() == "" || vm.GetId() == "" {
 		return fmt.Errorf("vm: namespace and id are needed: %w", errdefs.ErrInvalidArgument)

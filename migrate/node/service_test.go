@@ -124,7 +124,7 @@ func statusOf(resp *nodev1.VMsResponse) map[string]string {
 	return got
 }
 
-// S0-18: the list shows what is under way; the record wins over the shim, except for
+// The list shows what is under way; the record wins over the shim, except for
 // the state of a VM that this node owns.
 func TestVMsJoinsRecordsAndShims(t *testing.T) {
 	kept := &nodev1.Kept{Node: "a", Destination: "b"}
@@ -196,7 +196,7 @@ func fill(m protoreflect.Message) {
 	}
 }
 
-// S0-18: a field of the list that is not the record's comes from the shim, also of a VM
+// A field of the list that is not the record's comes from the shim, also of a VM
 // that has a record. A new field that one of the two steps forgets is empty here.
 func TestAShimsFieldsReachTheList(t *testing.T) {
 	q := &machinev1.QueryResponse{}
@@ -232,7 +232,7 @@ func TestVMsWithoutController(t *testing.T) {
 	}
 }
 
-// S0-44: without a place for snapshots, hibernate and wake are refused at once.
+// Without a place for snapshots, hibernate and wake are refused at once.
 func TestOrdersNeedAStore(t *testing.T) {
 	s := &Service{Config: &config.Config{Node: "a"}} // an engine that is asked would panic
 	if _, err := s.Hibernate(t.Context(), &nodev1.HibernateRequest{Vm: vm("x")}); !errdefs.IsFailedPrecondition(err) {

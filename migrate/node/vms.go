@@ -101,7 +101,7 @@ func running(info *nodev1.VMInfo, q *machinev1.QueryResponse) *nodev1.VMInfo {
 	return info
 }
 
-// statuses of a VM under an open operation (S0-18).
+// statuses of a VM under an open operation.
 var statuses = map[nodev1.Kind]string{
 	nodev1.Kind_KIND_HIBERNATE: "hibernating",
 	nodev1.Kind_KIND_WAKE:      "waking",

@@ -153,8 +153,8 @@ func TestRunStartsFirst(t *testing.T) {
 	}
 }
 
-// Only the controller asks a node, and only the node that is meant answers (N-39). What it
-// answers keeps its class; one that is not there is a LinkError (N-27).
+// Only the controller asks a node, and only the node that is meant answers. What it
+// answers keeps its class; one that is not there is a LinkError.
 func TestWhoTalksToWhom(t *testing.T) {
 	first, node := cluster(t)
 	srv, err := controller.NewServer()

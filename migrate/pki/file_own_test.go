@@ -16,7 +16,7 @@ import (
 )
 
 // Certificates of one's own CAs, two of them, one behind two intermediate ones: nodes and
-// controller know each other, each by its name (N-38, issue 7 item 4).
+// controller know each other, each by its name (issue 7 item 4).
 func TestOwnCAs(t *testing.T) {
 	rootA, rootB := newIssuer(t, "site A", nil), newIssuer(t, "site B", nil)
 	between := newIssuer(t, "machines", newIssuer(t, "site A 2026", rootA))
@@ -49,7 +49,7 @@ func TestOwnCAs(t *testing.T) {
 	}
 }
 
-// What does not fit is refused by its field, with the remedy, at the end that finds it (N-05, N-38).
+// What does not fit is refused by its field, with the remedy, at the end that finds it.
 func TestOwnCARefused(t *testing.T) {
 	root, other := newIssuer(t, "site A", nil), newIssuer(t, "elsewhere", nil)
 	between := newIssuer(t, "machines", root)
@@ -165,7 +165,7 @@ func first(t *testing.T, path string) {
 
 // Certificates that were renewed, in the end by another CA, are shown and taken with the next
 // connection, at both ends and without a restart; those of before are refused once their CA is not
-// trusted any more (N-38).
+// trusted any more.
 func TestRotation(t *testing.T) {
 	before, after := newIssuer(t, "2026", nil), newIssuer(t, "2027", nil)
 	between := newIssuer(t, "2027 machines", after)

@@ -146,7 +146,7 @@ func edit(obj *containers.Container, change func(*specs.Spec)) error {
 }
 
 // runtimeSpec rebuilds the OCI spec of the container from the VM's Spec, which came with
-// the snapshot: nothing in it may reach into this host (N-40). The shim of the node that
+// the snapshot: nothing in it may reach into this host. The shim of the node that
 // wrote it has taken such things out as well.
 func runtimeSpec(sp *spec.Spec, netns string) (*oci.Spec, error) {
 	if sp.Container == nil || sp.Container.OCI == nil {

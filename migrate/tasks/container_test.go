@@ -18,7 +18,7 @@ func namespaceList(net string) []specs.LinuxNamespace {
 	return []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.NetworkNamespace, Path: net}}
 }
 
-// N-40: a Spec out of a snapshot opens, runs and joins nothing of the host.
+// A Spec out of a snapshot opens, runs and joins nothing of the host.
 func TestRuntimeSpecLeavesTheHostAlone(t *testing.T) {
 	proc := specs.Mount{Destination: "/proc", Type: "proc", Source: "proc"}
 	sp := &spec.Spec{Namespace: "default", ID: "web", Container: &spec.Container{OCI: &specs.Spec{

@@ -185,7 +185,7 @@ func each(t *testing.T, story func(o *objects, c *Client, cni *fakeCNI)) {
 	}
 }
 
-// P-23, N-27: behind a deletion the container object goes with its task, its lease and its root
+// Behind a deletion the container object goes with its task, its lease and its root
 // file system, behind a move it stays and is marked; whatever fails is tried again.
 func TestLeaves(t *testing.T) {
 	for owner, created := range map[string]int64{"": taskMade, "n2": taskMade, "n3": 0} {
@@ -209,7 +209,7 @@ func TestLeaves(t *testing.T) {
 	})
 }
 
-// P-23, P-19: a container that was made anew under the name, before the VM's was marked or
+// A container that was made anew under the name, before the VM's was marked or
 // behind that, is somebody's: no mark, no end of its task or its lease, no deletion.
 func TestMadeAnew(t *testing.T) {
 	for _, owner := range []string{"", "n2"} {

@@ -46,7 +46,7 @@ func (n *networks) obstacle(nic spec.NIC) (string, error) {
 				mtu, by = says.MTU, says.Type
 			}
 		}
-		if mtu > 0 && mtu < nic.MTU { // N-25
+		if mtu > 0 && mtu < nic.MTU {
 			return fmt.Sprintf("the guest's MTU is %d, CNI network %q gives %d (mtu of its plugin %s, in cni.conf_dir)", nic.MTU, made.Config.Name, mtu, by), nil
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// N-25: an interface whose MTU is smaller than the guest's, or one too few, is found as the
+// An interface whose MTU is smaller than the guest's, or one too few, is found as the
 // network is made, before anything is committed; undo leaves nothing.
 func TestConnectWantsTheMTU(t *testing.T) {
 	vm := &nodev1.VM{Namespace: "a", Id: "b"}
@@ -37,7 +37,7 @@ func TestConnectWantsTheMTU(t *testing.T) {
 	}
 }
 
-// N-05, N-25: what CNI's own configuration says is known before the source of a move is touched.
+// What CNI's own configuration says is known before the source of a move is touched.
 // The files are read anew each time.
 func TestNetworkObstacle(t *testing.T) {
 	dir := t.TempDir()

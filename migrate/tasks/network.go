@@ -19,7 +19,7 @@ import (
 )
 
 // networks are the namespaces of VMs that wake here. What is made for a VM lies at a path
-// of its own, so that nothing of one VM is ever taken for another's (N-32).
+// of its own, so that nothing of one VM is ever taken for another's.
 type networks struct {
 	dir     string                  // one folder for each of containerd's namespaces
 	plugins func() (leases, error)  // CNI, as configured now

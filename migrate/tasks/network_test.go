@@ -82,7 +82,7 @@ func (n *networks) made() (all []string) {
 
 var nics = []spec.NIC{{ID: "net0", MAC: "02:00:00:00:00:01", MTU: 1500, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}}}
 
-// N-32: names that join to the same text share no namespace; what one order undoes is
+// Names that join to the same text share no namespace; what one order undoes is
 // not the other VM's.
 func TestEqualNamesShareNoNamespace(t *testing.T) {
 	n, _ := newFake(t)

@@ -21,7 +21,7 @@ func admit(rec *nodev1.Record, op *nodev1.Operation, req *nodev1.OpenRequest, ca
 	}
 	lost := owner.GetNode() != "" && InHand(rec) == req.GetLostNode()
 	if owner.GetNode() != "" && !lost {
-		return held(rec, call) // force too: the node may run it (N-47)
+		return held(rec, call) // force too: the node may run it
 	}
 	if owner.GetDigest() == "" && (force == "" || !known(rec, force)) {
 		return held(rec, call)
@@ -44,7 +44,7 @@ func admit(rec *nodev1.Record, op *nodev1.Operation, req *nodev1.OpenRequest, ca
 	return nil
 }
 
-// note says what is given up by a wake that does not restore the newest state (S0-60).
+// note says what is given up by a wake that does not restore the newest state.
 func note(rec *nodev1.Record, op *nodev1.Operation) string {
 	owner := rec.GetOwner()
 	if op.GetDigest() == owner.GetDigest() {

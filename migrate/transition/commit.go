@@ -33,7 +33,7 @@ func Commit(s State, req *nodev1.CommitRequest, now time.Time) (Change, error) {
 	rec := edit(s)
 	op = rec.Operation
 	if req.GetReceipt() != "" {
-		op.Receipt = req.GetReceipt() // in one write with the owner (P-02)
+		op.Receipt = req.GetReceipt() // in one write with the owner
 	}
 	if err := judge(rec, op, req.GetOwner(), call); err != nil {
 		return Change{}, err
@@ -100,7 +100,7 @@ func judge(rec *nodev1.Record, op *nodev1.Operation, owner *nodev1.Owner, call s
 }
 
 // checkReceipt wants the source's own word that this round's snapshot is whole and its
-// VM is stopped (P-01). Of a checkpoint the VM goes on.
+// VM is stopped. Of a checkpoint the VM goes on.
 func checkReceipt(op *nodev1.Operation, call string) error {
 	r, err := record.ParseReceipt(op.GetReceipt())
 	if err != nil {

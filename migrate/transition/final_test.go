@@ -25,7 +25,7 @@ func toDelete(phase nodev1.Phase) *nodev1.Record {
 	return rec
 }
 
-// P-23: who may order it, when it is too late to call it off, and that one write does that.
+// Who may order it, when it is too late to call it off, and that one write does that.
 func TestDelete(t *testing.T) {
 	order := func(id string) *nodev1.DeleteRequest {
 		return &nodev1.DeleteRequest{Vm: vm, Deletion: &nodev1.Deletion{Id: id, EndExecs: true}}

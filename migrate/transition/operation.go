@@ -208,7 +208,7 @@ func revert(rec *nodev1.Record) {
 	rec.Spent = slices.DeleteFunc(rec.Spent, func(d string) bool { return d == op.GetDigest() })
 }
 
-// facts are written once: a second value comes from another round (P-02). What was measured
+// facts are written once: a second value comes from another round. What was measured
 // differs with who measures: of two controllers that did the same, the first is believed.
 func facts(op *nodev1.Operation, req *nodev1.AdvanceRequest, call string) error {
 	for _, f := range []struct {

@@ -90,7 +90,7 @@ func (h *history) lawful(t *rapid.T, before, after *nodev1.Record) {
 	}
 }
 
-// TestAnyCallsInAnyOrder shows I2 and N-07 of the records: whatever is called, owners
+// TestAnyCallsInAnyOrder shows the invariant I2: whatever is called, owners
 // change by the rules, generations never repeat and settled operations stay settled.
 func TestAnyCallsInAnyOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -176,7 +176,7 @@ func (h *history) commit(t *rapid.T) {
 	}
 	receipt := record.Receipt{Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Digest: op.GetDigest(), Stopped: rapid.Bool().Draw(t, "stopped")}
 	c, err := transition.Commit(h.state(op.GetId()), &nodev1.CommitRequest{Vm: vm, Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Owner: owner, Receipt: receipt.String()}, now)
-	// P-01, P-02: without this operation's own receipt nothing is complete.
+	// Without this operation's own receipt nothing is complete.
 	if err == nil && op.GetKind() != nodev1.Kind_KIND_WAKE && !receipt.Stopped && c.Record != h.rec {
 		t.Fatalf("commit of a source that has not voted")
 	}

@@ -37,7 +37,7 @@ func listed(rec *nodev1.Record) *nodev1.Record {
 }
 
 // A snapshot in use is never deleted; any other leaves the list and is owed, in one write. One
-// that two hold, such as a wake and the record, stays until the last of them is done (P-07).
+// that two hold, such as a wake and the record, stays until the last of them is done.
 func TestTrim(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -13,7 +13,7 @@ import (
 )
 
 // A snapshot that was whole before its operation failed is listed, with the age of what it
-// holds: if the VM's node dies, nothing newer is left of it (S1-02, I3).
+// holds: if the VM's node dies, nothing newer is left of it (I3).
 func TestSnapshotOfAFailedOperationIsListed(t *testing.T) {
 	stopped := now.Add(-time.Minute)
 	captured := record.Receipt{Operation: "op", Attempt: 2, Generation: gen, Digest: digest, StopAt: stopped.UnixNano(), TotalBytes: 5}

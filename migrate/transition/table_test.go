@@ -280,7 +280,7 @@ func tables(t *testing.T) map[string]string {
 	return all
 }
 
-// TestTablesAreTheDocumented runs every call in every state (N-01, H28).
+// TestTablesAreTheDocumented runs every call in every state.
 func TestTablesAreTheDocumented(t *testing.T) {
 	path := "../../docs/dev/protocols/records.md"
 	doc, err := os.ReadFile(path)

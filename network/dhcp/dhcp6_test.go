@@ -40,7 +40,7 @@ func addresses(m *dhcpv6.Message) (all []string) {
 	return all
 }
 
-// N-22: exactly the addresses of the CNI plugin, for as long as the guest lives.
+// Exactly the addresses of the CNI plugin, for as long as the guest lives.
 func TestDHCPv6(t *testing.T) {
 	s := server(t)
 	advert, leases := s.Reply6(solicit(t, dhcpv6.MessageTypeSolicit))
@@ -68,7 +68,7 @@ func TestDHCPv6(t *testing.T) {
 	}
 }
 
-// A guest that woke elsewhere gives up what it had and gets what is its own now (S0-59).
+// A guest that woke elsewhere gives up what it had and gets what is its own now.
 func TestAnotherAddress6(t *testing.T) {
 	s := server(t)
 	other := dhcpv6.WithIANA(dhcpv6.OptIAAddress{IPv6Addr: net.ParseIP("fd01::9"), ValidLifetime: always})

@@ -57,7 +57,7 @@ func (s *Server) ask(t *testing.T, req *dhcpv4.DHCPv4) (*dhcpv4.DHCPv4, *Lease) 
 	return m, lease
 }
 
-// N-22: the guest gets exactly what the CNI plugin gave the interface, and its lease is seen.
+// The guest gets exactly what the CNI plugin gave the interface, and its lease is seen.
 func TestOfferAndLease(t *testing.T) {
 	s := server(t)
 	offer, lease := s.ask(t, discover(t))
@@ -86,7 +86,7 @@ func TestOfferAndLease(t *testing.T) {
 }
 
 // A guest that asks for another address, as it does after it woke elsewhere, is refused
-// and then gets the one that is its own now (S0-59).
+// and then gets the one that is its own now.
 func TestAnotherAddress(t *testing.T) {
 	s := server(t)
 	other := net.IPv4(10, 77, 0, 9)

@@ -132,7 +132,7 @@ func parse(oci *specs.Spec, namespace, id string, cfg *config.Config, carries fu
 	}
 	if v := b.VMDisk; v != nil {
 		b.Spec.VMDisk = &spec.VMDisk{OS: v.OS, Boot: v.Boot, Path: v.Path}
-		b.Spec.Recycle = b.Spec.Recycle || v.OS == spec.OSWindows // S2-04
+		b.Spec.Recycle = b.Spec.Recycle || v.OS == spec.OSWindows
 		return b, nil
 	}
 	return b, b.checkProcess(oci)

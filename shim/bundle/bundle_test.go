@@ -99,7 +99,7 @@ func TestDefaultSpec(t *testing.T) {
 	}
 }
 
-// N-16, N-40: what makes the Spec differ between nodes, or names a path of this one,
+// What makes the Spec differ between nodes, or names a path of this one,
 // stays in the bundle.
 func TestNoHostPathInSpec(t *testing.T) {
 	source := file(t, "127.0.0.1 localhost\n")
@@ -187,7 +187,7 @@ func TestAnnotationsAreHonoured(t *testing.T) {
 }
 
 // What a VM cannot have is refused by name when it is made; what a VMM could not save with it
-// (devices of the host, shared file systems) among that (H30).
+// (devices of the host, shared file systems) among that.
 func TestRefused(t *testing.T) {
 	dir := t.TempDir()
 	tests := []struct {

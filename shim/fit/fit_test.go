@@ -13,7 +13,7 @@ import (
 )
 
 // The role reads its node's configuration and an offer, and answers what differs; what is no offer
-// has no answer (N-05).
+// has no answer.
 func TestMain(t *testing.T) {
 	dir := t.TempDir()
 	config := filepath.Join(dir, "config.toml")

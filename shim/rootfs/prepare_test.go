@@ -51,7 +51,7 @@ func TestPrepareUniqueDirectory(t *testing.T) {
 	}
 }
 
-// N-14: each step that fails leaves nothing of this VM behind.
+// Each step that fails leaves nothing of this VM behind.
 func TestPrepareFailsAtEachStep(t *testing.T) {
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -211,7 +211,7 @@ func manifest(t *testing.T, d *Dir, blobs ...string) digest.Digest {
 	return put(store.KeptManifest, string(data))
 }
 
-// N-43: a snapshot that is deleted takes along what no other has, the last one all; while a
+// A snapshot that is deleted takes along what no other has, the last one all; while a
 // job is at it nothing goes. All of it is its owner's alone.
 func TestForget(t *testing.T) {
 	c := Open(t.TempDir(), 1<<30)
@@ -258,7 +258,7 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// N-46: what a worker that a snapshot has taken over may leave is neither followed nor in
+// What a worker that a snapshot has taken over may leave is neither followed nor in
 // the way of eviction; and a directory whose name lies is nobody's.
 func TestJunk(t *testing.T) {
 	c := Open(t.TempDir(), 64*mib)

@@ -12,7 +12,7 @@ import (
 	"github.com/minio/minlz"
 )
 
-// S0-44: a frame of any codec that holds a byte more than its pages, a frame more than the
+// A frame of any codec that holds a byte more than its pages, a frame more than the
 // format allows, or 32 MiB of zeros in a few bytes, is DataLoss, and its decoder
 // takes no more memory for it than for a good one.
 func TestBombs(t *testing.T) {

@@ -145,7 +145,7 @@ func TestRedirectKeepsCredentials(t *testing.T) {
 }
 
 // The outcome of each failure at each request: what may pass is tried again and succeeds,
-// what will not is terminal, at once and with its class (N-37).
+// what will not is terminal, at once and with its class.
 func TestEachFailureAtEachRequest(t *testing.T) {
 	_, a := noise(1<<20 + 5)
 	whole := storetest.Start(t, &storetest.Registry{})

@@ -99,7 +99,7 @@ func pushAll(ctx context.Context, s Store) error {
 	return s.Put(ctx, Manifest("t"), m)
 }
 
-// S0-63, R5: each request of a push, the handshake included, fails in each way with the
+// R5: each request of a push, the handshake included, fails in each way with the
 // right class, and only an answer of 404 to a question is NotFound.
 func TestRegistryErrorClasses(t *testing.T) {
 	count, cfg := newQuirky(t)
@@ -152,7 +152,7 @@ func TestRegistryNotFound(t *testing.T) {
 		t.Errorf("stat: %v", err)
 	}
 	if err := s.Delete(t.Context(), "none"); err != nil {
-		t.Errorf("P-11: delete of what is gone: %v", err)
+		t.Errorf("delete of what is gone: %v", err)
 	}
 	for n, want := range map[int]error{2: errdefs.ErrFailedPrecondition, 3: errdefs.ErrUnavailable, 6: errdefs.ErrAborted} {
 		q, cfg := newQuirky(t)

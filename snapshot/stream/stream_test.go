@@ -172,7 +172,7 @@ func TestReceiveLeavesTables(t *testing.T) {
 }
 
 // What is not the stream of this build is refused by its class, whoever sent it:
-// another number of disks, or another disk under that name, too (H13).
+// another number of disks, or another disk under that name, too.
 func TestReceiveRefuses(t *testing.T) {
 	to := target(t)
 	hello := func(change func(*Hello)) func(w *Writer) error {

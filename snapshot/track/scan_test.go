@@ -11,7 +11,7 @@ import (
 )
 
 // A scan in parts tells what one of everything would: each page once, whatever core finds it, and
-// in the pause again and again, as nothing is armed then.
+// in the pause again and again, as nothing is armed then.
 func TestScanInParts(t *testing.T) {
 	part := partSpan
 	partSpan = tableSpan

@@ -117,7 +117,7 @@ func (r *rights) look(pid string) {
 // Save implements snapshot.Live.
 func (r *rights) Save(context.Context) (json.RawMessage, error) { return nil, nil }
 
-// N-46: the process that pushes has no rights either, when it reads the VM.
+// The process that pushes has no rights either, when it reads the VM.
 func TestPushIsConfined(t *testing.T) {
 	job := pushJob(t, storetest.Start(t, &storetest.Registry{}).Config(t, "vms/uid1"))
 	r := &rights{t: t}

@@ -88,7 +88,7 @@ func outOfReach(socket string) (wrong error) {
 
 func second[T any](_ T, err error) error { return err }
 
-// N-46: what reads foreign bytes has no rights left, in any thread, and reaches no file
+// What reads foreign bytes has no rights left, in any thread, and reaches no file
 // but those that it was given, and no program of the host.
 func TestConfined(t *testing.T) {
 	dir := t.TempDir()

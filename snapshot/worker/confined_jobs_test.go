@@ -80,7 +80,7 @@ func (m meets) Load(ctx context.Context, d string, resume json.RawMessage) error
 	return m.both.Load(ctx, d, resume)
 }
 
-// N-46: each job is done by a process that has no rights left when it hears from a registry or
+// Each job is done by a process that has no rights left when it hears from a registry or
 // from another node. A kind of job that is new is to be among these.
 func TestEachJobIsConfined(t *testing.T) {
 	w := &watch{t: t}

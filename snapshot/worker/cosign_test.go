@@ -17,7 +17,7 @@ import (
 	"godwit.dev/godwit/snapshot/sign"
 )
 
-// N-42: cosign, the program that GODWIT_COSIGN names, takes the signature of a snapshot in a real
+// Cosign, the program that GODWIT_COSIGN names, takes the signature of a snapshot in a real
 // registry for one of our key, and for none of another key.
 func TestCosign(t *testing.T) {
 	cosign := os.Getenv("GODWIT_COSIGN")

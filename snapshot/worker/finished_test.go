@@ -12,7 +12,7 @@ import (
 	"godwit.dev/godwit/snapshot/store/storetest"
 )
 
-// S0-63: a push whose worker was killed, as one is that took too long, has left what it
+// A push whose worker was killed, as one is that took too long, has left what it
 // finished: the next one sends the rest.
 func TestGoesOnAfterAKilledPush(t *testing.T) {
 	r := storetest.Start(t, &storetest.Registry{})

@@ -13,7 +13,7 @@ import (
 	"godwit.dev/godwit/snapshot/store"
 )
 
-// N-42: what the configuration file demands reaches each job that reads a snapshot: one that is
+// What the configuration file demands reaches each job that reads a snapshot: one that is
 // not sealed, or that nobody who is trusted has signed, is refused by the name of the key.
 func TestPolicyOfTheConfiguration(t *testing.T) {
 	st := store.Config{Repository: store.LayoutPrefix + filepath.Join(t.TempDir(), "uid1")}

@@ -113,7 +113,7 @@ func (r *registry) collect(t *testing.T, args ...string) {
 	r.start(t)
 }
 
-// P-11 and List against the real one; a blob of another repository is mounted.
+// Delete and List against the real registry; a blob of another repository is mounted.
 func TestManageRegistry(t *testing.T) {
 	for name, program := range registries(t) {
 		t.Run(name, func(t *testing.T) { manage(t, startRegistry(t, &registry{program: program}).config(t)) })
@@ -160,7 +160,7 @@ func manage(t *testing.T, cfg store.Config) {
 }
 
 // A registry that deletes nothing, which is their default, says so with a class that is a
-// refusal, to the probe and to a deletion, and keeps the snapshot (S0-49, S0-50).
+// refusal, to the probe and to a deletion, and keeps the snapshot.
 func TestDeletesDisabled(t *testing.T) {
 	for name, program := range registries(t) {
 		t.Run(name, func(t *testing.T) {

@@ -128,7 +128,7 @@ func newEnd(t *testing.T) stream.Identity {
 	return i
 }
 
-// The VM stands still for what comes behind READY: nobody waits for the worker's end.
+// The VM stands still for what comes behind READY: nobody waits for the worker's end.
 // One that does not come to its end is killed with the operation.
 func TestSentBeforeTheWorkerEnds(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "ends")

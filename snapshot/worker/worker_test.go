@@ -180,7 +180,7 @@ func TestErrorsKeepTheirClass(t *testing.T) {
 	}
 }
 
-// N-31, S2-16: a worker that is killed anywhere leaves no manifest and no temporary
+// A worker that is killed anywhere leaves no manifest and no temporary
 // file, and the next attempt succeeds.
 func TestKillPush(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "uid1")

@@ -65,7 +65,7 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// TestDerivedConfig (N-40): what is sent is made of Config alone, and holds every field
+// TestDerivedConfig: what is sent is made of Config alone, and holds every field
 // that it needs and none that is not set.
 func TestDerivedConfig(t *testing.T) {
 	cfg := testConfig(t)

@@ -9,7 +9,7 @@ import (
 	"godwit.dev/godwit/vmm/vmmtest"
 )
 
-// TestSilentGuest (N-21): a guest that does not let go costs the deadline, the NIC stays
+// TestSilentGuest: a guest that does not let go costs the deadline, the NIC stays
 // known, and a second call takes note of the eject that came after all.
 func TestSilentGuest(t *testing.T) {
 	f := fakeVMM(t, "works", 0, "FAKE_SILENT=1")
@@ -28,7 +28,7 @@ func TestSilentGuest(t *testing.T) {
 	}
 }
 
-// TestLateEject (N-21): a NIC whose eject was given up is there until the guest lets go
+// TestLateEject: a NIC whose eject was given up is there until the guest lets go
 // after all, and can be plugged in again from then on.
 func TestLateEject(t *testing.T) {
 	cfg := testConfig(t)

@@ -73,7 +73,7 @@ func startConfined(t *testing.T, env vmmtest.Env, runs bool, change func(*vmm.Co
 	}
 }
 
-// TestConfined (N-46): QEMU is a user of its own, filtered, without rights, alone and in its
+// TestConfined: QEMU is a user of its own, filtered, without rights, alone and in its
 // cgroup; root can still look at its RAM.
 func TestConfined(t *testing.T) {
 	startConfined(t, realEnv(t, Driver{}), true, nil)

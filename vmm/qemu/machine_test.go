@@ -206,7 +206,7 @@ func TestRemoveNICAgain(t *testing.T) {
 	}
 }
 
-// TestLateEject (N-21): a NIC whose eject was given up is there until the guest lets go
+// TestLateEject: a NIC whose eject was given up is there until the guest lets go
 // after all, and can be plugged in again from then on.
 func TestLateEject(t *testing.T) {
 	cfg := testConfig(t)

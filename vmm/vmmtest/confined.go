@@ -15,7 +15,7 @@ import (
 	"godwit.dev/godwit/vmm"
 )
 
-// Confined (N-46) tells whether every thread of a VMM is its user's, has no rights beyond,
+// Confined tells whether every thread of a VMM is its user's, has no rights beyond,
 // and can gain none, and whether the process is alone: among pids, mounts, System V IPC and, as a VM without a NIC, on the
 // network. Those that filter accepts have a filter for their calls; nil: all.
 func Confined(pid, user int, filtered func(thread string) bool) error {

@@ -57,7 +57,7 @@ func call(ctx context.Context, c *ttrpc.Client) error {
 }
 
 // A step of an operation asks a daemon, which asks a shim: one trace, whose spans come from
-// three programs, one of which exports nothing itself (N-34).
+// three programs, one of which exports nothing itself.
 func TestThroughThePrograms(t *testing.T) {
 	collector, endpoint := collector(t)
 	open := func(program string) *otlp.Exporter {

@@ -112,7 +112,7 @@ func race(t *testing.T, st store.Store, _ func() store.Store) {
 	}
 }
 
-// names: equal ids in two namespaces are two VMs (N-32), listed in order.
+// names: equal ids in two namespaces are two VMs, listed in order.
 func names(t *testing.T, st store.Store, _ func() store.Store) {
 	var want []string
 	for _, namespace := range []string{"a", "ab", "b"} {
