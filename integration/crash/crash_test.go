@@ -68,7 +68,7 @@ func scenes() []scene {
 		{"hibernate", "clean up", (*act).cleaning, map[victim]outcome{
 			shimProcess: sleeps, daemon: sleeps, containerds: sleeps}},
 		{"wake", "while packs are pulled", (*act).pulling, map[victim]outcome{
-			shimProcess: sleeps, worker: sleeps, daemon: kept, containerds: kept, controller: runs}},
+			shimProcess: sleeps, worker: runs, daemon: kept, containerds: kept, controller: runs}},
 		{"wake", "ready", (*act).ready, map[victim]outcome{
 			shimProcess: sleeps, daemon: runs, containerds: kept}},
 		{"wake", "loaded", (*act).loaded, map[victim]outcome{

@@ -18,7 +18,7 @@ import (
 func lazyWakes() []scene {
 	return []scene{
 		{"wake", "while packs are pulled", (*act).pulling, map[victim]outcome{
-			shimProcess: sleeps, worker: sleeps, daemon: kept, containerds: kept, controller: runs}},
+			shimProcess: sleeps, worker: runs, daemon: kept, containerds: kept, controller: runs}},
 		{"wake", "ready", (*act).ready, map[victim]outcome{
 			shimProcess: sleeps, daemon: runs, containerds: kept}},
 		{"wake", "loaded", comingAt((*act).loaded), map[victim]outcome{
