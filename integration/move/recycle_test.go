@@ -96,7 +96,7 @@ func TestRecycle(t *testing.T) {
 		if j := journal(b, vm); j.Unplugged || !slices.Equal(j.Process.NICs, []string{"net0"}) {
 			t.Errorf("journal %+v", j)
 		}
-				b.WantMetrics(t, map[string]float64{
+		b.WantMetrics(t, map[string]float64{
 			`godwit_wake_total{result="ok"}`: 1, `godwit_wake_address_seconds_count{result="ok"}`: 1, `godwit_wake_address_seconds_count{result="timeout"}`: 0,
 			`godwit_start_seconds_count{failed="false",mode="restore"}`: 1, `godwit_start_seconds_count{failed="false",mode="boot"}`: 0,
 		})
