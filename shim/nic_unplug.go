@@ -149,8 +149,8 @@ func (vm *VM) plugged(done plugs) error {
 // VM runs: the next capture, and the end, make it superfluous.
 func (vm *VM) keepNICs(ctx context.Context) {
 	owed := true // the addresses, until the guest has been seen to use them
-	for pause := mendPause; ; pause = min(2*pause, keepPause) {
-		if retry.Sleep(ctx, pause); ctx.Err() != nil {
+	for pause := (retry.Backoff{Min: mendPause, Max: keepPause}); ; {
+		if pause.Wait(ctx); ctx.Err() != nil {
 			return
 		}
 		if !vm.is(Running) {

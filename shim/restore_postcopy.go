@@ -160,7 +160,7 @@ func (vm *VM) fillAgain() {
 
 // fill has workers bring RAM, one behind the other if they die, and reports whether it is whole.
 func (vm *VM) fill(ctx context.Context, f *filling) bool {
-	begun, pause := time.Now(), fillPause
+	begun, pause := time.Now(), retry.Backoff{Min: fillPause, Max: longestFill}
 	for {
 		err := vm.fillOnce(ctx, f)
 		if err == nil || vm.noted().Filling == nil { // the worker may have died behind its last order
@@ -171,8 +171,7 @@ func (vm *VM) fill(ctx context.Context, f *filling) bool {
 			return false
 		}
 		vm.noteFill(f, 0, 0, err.Error())
-		retry.Sleep(ctx, pause)
-		pause = min(2*pause, longestFill)
+		pause.Wait(ctx)
 	}
 }
 

@@ -64,7 +64,7 @@ func (vm *VM) unpause() {
 	}
 	vm.log.Warn("take back a pause that failed", "error", said)
 	go func() {
-		for pause := retryWait; vm.is(Pausing) && vm.life.Err() == nil; pause = min(2*pause, longestUnpause) {
+		for pause := (retry.Backoff{Min: retryWait, Max: longestUnpause}); vm.is(Pausing) && vm.life.Err() == nil; {
 			bound, cancel := context.WithTimeout(vm.life, guestBound)
 			err := vm.runOn(bound)
 			cancel()
@@ -75,7 +75,7 @@ func (vm *VM) unpause() {
 				vm.log.Warn("take back a pause that failed", "error", err)
 			}
 			said = err
-			retry.Sleep(vm.life, pause)
+			pause.Wait(vm.life)
 		}
 	}()
 }

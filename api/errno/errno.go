@@ -14,7 +14,7 @@ import (
 	"github.com/containerd/ttrpc"
 )
 
-// classes of errors that nobody has classed on their way to the user.
+// classes of errors that have none when they come to the user.
 var classes = []struct {
 	class error
 	of    []error
@@ -48,7 +48,7 @@ func Resolve(err error) error {
 	return class
 }
 
-// Killed reports whether err is of a program that somebody else has ended: an operator, the
+// Killed reports whether err is of a program that was ended from outside: by an operator, or by the
 // kernel for want of memory. A program that ended by a fault of its own was not killed.
 func Killed(err error) bool {
 	exit, ok := errors.AsType[*exec.ExitError](err)
@@ -59,7 +59,7 @@ func Killed(err error) bool {
 	return ok && status.Signaled() && FromOutside(status.Signal())
 }
 
-// FromOutside reports whether a program that a signal has ended was ended by somebody else.
+// FromOutside reports whether the signal that has ended a program came from outside.
 func FromOutside(signal syscall.Signal) bool {
 	switch signal {
 	case syscall.SIGKILL, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP:

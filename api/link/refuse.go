@@ -9,7 +9,7 @@ import (
 )
 
 // acceptPatience is how long a process without descriptors lets its clients wait before it turns
-// them away. A shortage that passes sooner costs nobody a call.
+// them away. A shortage that passes sooner costs no call.
 const acceptPatience = 2 * time.Second
 
 // Refusing is Steady for a process whose clients are not to wait for ever: while it has no free file

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/internal/retry"
 )
 
 // Pauses between two questions that nobody answers, the first and the longest.
@@ -24,7 +26,8 @@ type Patience struct {
 
 // Ask makes a call until somebody answers, or ctx ends.
 func (p *Patience) Ask(ctx context.Context, call func(context.Context) error) error {
-	for pause := time.Duration(0); ; {
+	pause := retry.Backoff{Min: awayPause, Max: awayPauseMax}
+	for first := true; ; first = false {
 		err := call(ctx)
 		switch {
 		case ctx.Err() != nil:
@@ -34,14 +37,11 @@ func (p *Patience) Ask(ctx context.Context, call func(context.Context) error) er
 			return err
 		case !p.Met:
 			return err
-		case pause == 0 && p.Waits != nil:
+		case first && p.Waits != nil:
 			p.Waits(err)
 		}
-		pause = min(max(2*pause, awayPause), awayPauseMax)
-		select {
-		case <-ctx.Done():
+		if pause.Wait(ctx); ctx.Err() != nil {
 			return ctx.Err()
-		case <-time.After(pause):
 		}
 	}
 }

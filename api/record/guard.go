@@ -13,17 +13,16 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// Guard bounds how long a godwitd may be silent under a call. Calls may take as long as they do; but
-// one that goes unanswered for Silence has godwitd asked beside it whether it is there, again and
-// again, and ends Unavailable where that is not answered within Answer: a daemon that has no free
-// file descriptors leaves its clients in the queue of its socket, and one that is stopped or hangs
-// answers nobody.
+// Guard bounds how long a godwitd may be silent under a call. A call may take long. Each time it has
+// been unanswered for Silence, godwitd is asked whether it is there. If that is not answered within
+// Answer, the call ends Unavailable. A daemon without free file descriptors leaves its clients in the
+// queue of its socket; one that is stopped or hangs answers no call.
 type Guard struct{ Silence, Answer time.Duration }
 
 // DefaultGuard is for a person who waits.
 var DefaultGuard = Guard{Silence: 5 * time.Second, Answer: 10 * time.Second}
 
-// present is a method that no godwitd has: whoever serves the connection, of whatever build, says
+// present is a method that no godwitd has: a server of any build says
 // so (Unimplemented) at once, and does nothing for it.
 const presentService, presentMethod = "godwit.node.v1.Node", "Present"
 
@@ -71,7 +70,7 @@ func (g Guard) watch(ctx context.Context, end context.CancelCauseFunc, client *t
 	}
 }
 
-// silentError is of a godwitd whose socket takes connections, and that answers nobody.
+// silentError is of a godwitd whose socket takes connections, and that answers no call.
 type silentError struct {
 	address string
 	after   time.Duration

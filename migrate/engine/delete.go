@@ -14,6 +14,7 @@ import (
 	"godwit.dev/godwit/api/record"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/internal/retry"
 )
 
 // Delete orders that a VM is deleted once a last snapshot of it stands, or calls that off. It
@@ -171,11 +172,13 @@ func (ds *deletions) untilNext(d *nodev1.Deletion) time.Duration {
 	if d.GetTries() == 0 {
 		return 0
 	}
-	pause := ds.opts.Again
+	again := retry.Backoff{Min: ds.opts.Again, Max: ds.opts.AgainMax}
+	pause := again.Next()
 	for range d.GetTries() - 1 {
-		if pause = min(2*pause, ds.opts.AgainMax); pause == ds.opts.AgainMax {
+		if again.Longest() {
 			break
 		}
+		pause = again.Next()
 	}
 	return min(pause, time.Unix(0, d.GetTriedUnixNano()).Add(pause).Sub(ds.now()))
 }

@@ -78,8 +78,8 @@ func overlay(t *testing.T, dir string, all []mutant) string {
 // TestSimulatedRoundMutations shows that each fault of mutants, built into the engine, the records, or the
 // watch over silent nodes, breaks a history of TestSimulatedRounds in 10,000 at the latest.
 func TestSimulatedRoundMutations(t *testing.T) {
-	if raced { // the programs that it builds have no race detector
-		t.SkipNow()
+	if raced {
+		t.Skip("the programs that it builds have no race detector")
 	}
 	for name, all := range mutants {
 		t.Run(name, func(t *testing.T) {

@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/internal/durable"
 )
 
 // Cache holds the read-only disks built on this node. Many processes share it.
@@ -55,7 +57,7 @@ const (
 // refusedByDisk gives the error of a write below state_dir its class.
 func refusedByDisk(err error) error {
 	switch {
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+	case durable.IsFull(err):
 		return fmt.Errorf("make room in state_dir: %w: %w", err, errdefs.ErrResourceExhausted)
 	case errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("make state_dir writable: %w: %w", err, errdefs.ErrFailedPrecondition)
@@ -120,7 +122,7 @@ func (c *Cache) remember(key, name string) error {
 	if err := os.Rename(tmp, link); err != nil {
 		return err
 	}
-	return syncPath(c.path("chains"))
+	return durable.SyncDir(c.path("chains"))
 }
 
 // file describes an image that containerd holds. Its digest is computed once; inode

@@ -16,6 +16,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/internal/durable"
 )
 
 func diskName(sum []byte) string { return "sha256-" + hex.EncodeToString(sum) + ".erofs" }
@@ -108,7 +110,7 @@ func (c *Cache) publish(tmp, name, link string) (Disk, error) {
 		if err != nil {
 			return Disk{}, err
 		}
-		return d, errors.Join(syncPath(c.path(verified)), syncPath(filepath.Dir(link)))
+		return d, errors.Join(durable.SyncDir(c.path(verified)), durable.SyncDir(filepath.Dir(link)))
 	}
 }
 

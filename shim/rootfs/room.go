@@ -3,7 +3,8 @@ package rootfs
 import (
 	"errors"
 	"os"
-	"syscall"
+
+	"godwit.dev/godwit/internal/durable"
 )
 
 // evicting writes a disk, and has unused ones of the cache make room for it where the host's disk is
@@ -19,7 +20,7 @@ func (r evicting) Write(buf []byte) (n int, err error) {
 		var more int
 		more, err = r.File.Write(buf[n:])
 		n += more
-		if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+		if !durable.IsFull(err) {
 			return n, err
 		}
 		removed, evictErr := r.cache.evictOne(r.keep)

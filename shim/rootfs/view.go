@@ -13,6 +13,8 @@ import (
 
 	"github.com/containerd/containerd/api/types"
 	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/internal/durable"
 )
 
 // Tree is a root file system as Show presents it.
@@ -179,7 +181,7 @@ func (c *Cache) Base(ctx context.Context, key string, build func(f *os.File) err
 			err = os.Rename(f.Name(), name)
 		}
 		if err == nil {
-			err = errors.Join(syncPath(c.path(unverified)), c.evict())
+			err = errors.Join(durable.SyncDir(c.path(unverified)), c.evict())
 		}
 		if err != nil {
 			err = errors.Join(err, f.Close())

@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/internal/durable"
 )
 
 const mkfsPrefix = "X-containerd.mkfs."
@@ -85,19 +86,15 @@ func makeWritable(path string, size int64) (int64, error) {
 
 // commit makes tmp durable under its name.
 func commit(tmp, path string) error {
-	if err := syncPath(tmp); err != nil {
+	f, err := os.Open(tmp)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
 		return err
 	}
 	if err := os.Rename(tmp, path); err != nil {
 		return err
 	}
-	return syncPath(filepath.Dir(path))
-}
-
-func syncPath(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	return durable.SyncDir(filepath.Dir(path))
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/errdefs"
 
+	"godwit.dev/godwit/internal/durable"
 	"godwit.dev/godwit/shim/rootfs"
 )
 
@@ -106,7 +107,7 @@ func (m *maker) undo() error {
 
 // exhausted gives a full disk of the host its class.
 func exhausted(err error) error {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+	if durable.IsFull(err) {
 		return fmt.Errorf("make room on the host's disk: %w: %w", err, errdefs.ErrResourceExhausted)
 	}
 	return err

@@ -118,7 +118,7 @@ func (f *filler) fetch(ctx context.Context, packs <-chan int, chunks chan<- chun
 		b.left.Store(1)
 		b.next, _ = f.plan.frames(p)
 		err = f.pack(ctx, b, chunks)
-		for again := (retry{f: f}); err != nil && again.after(ctx, store.Lost("pack", f.src.Packs[p], err)); {
+		for again := (attempts{f: f}); err != nil && again.after(ctx, store.Lost("pack", f.src.Packs[p], err)); {
 			if err = f.pack(ctx, b, chunks); err == nil {
 				again.over()
 			}

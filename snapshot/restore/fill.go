@@ -251,7 +251,7 @@ func (f *filler) decode(ctx context.Context, chunks <-chan chunk) error {
 				return nil
 			}
 			err := d.chunk(ctx, c)
-			for again := (retry{f: f}); err != nil && again.after(ctx, err); {
+			for again := (attempts{f: f}); err != nil && again.after(ctx, err); {
 				c.forget()
 				if err = d.chunk(ctx, c); err == nil {
 					again.over()

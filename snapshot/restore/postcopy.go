@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
 
+	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/snapshot/format"
 	"godwit.dev/godwit/snapshot/store"
 )
@@ -160,7 +161,7 @@ func (l *postcopy) fault(offset int64) {
 
 // zero tries again what has failed: nobody tells of that page a second time.
 func (l *postcopy) zero(offset int64, err error) {
-	for again := (retry{f: l.f}); again.after(l.ctx, err); {
+	for again := (attempts{f: l.f}); again.after(l.ctx, err); {
 		if err = l.ram.Zero(offset); err == nil {
 			again.over()
 			return
@@ -172,7 +173,7 @@ func (l *postcopy) zero(offset int64, err error) {
 // answers whether all of them came at once.
 func (l *postcopy) bring(d *decoder, frame, end int) bool {
 	whole := true
-	for again := (retry{f: l.f}); ; whole = false {
+	for again := (attempts{f: l.f}); ; whole = false {
 		err := l.frames(d, frame, end, l.kept, l.keptPart, l.part)
 		if err == nil {
 			again.over()
@@ -240,29 +241,28 @@ func (l *postcopy) mark(frame int) {
 	}
 }
 
-// retry is what a filler does about an error. The zero one of a VM that does not run gives up.
-type retry struct {
-	f     *filler
-	pause time.Duration
+// attempts is what a filler does about an error. Those of a VM that does not run give up.
+type attempts struct {
+	f      *filler
+	pause  retry.Backoff
+	failed bool
 }
 
 // after reports whether to try again, once it has told why and waited.
-func (r *retry) after(ctx context.Context, err error) bool {
+func (r *attempts) after(ctx context.Context, err error) bool {
 	if r.f.post == nil || ctx.Err() != nil || errors.Is(err, ErrGone) {
 		return false
 	}
-	r.pause = min(max(2*r.pause, r.f.post.patience.Pause), r.f.post.patience.LongestPause)
+	r.pause.Min, r.pause.Max = r.f.post.patience.Pause, r.f.post.patience.LongestPause
+	r.failed = true
 	r.f.post.note(err.Error())
-	select {
-	case <-time.After(r.pause):
-	case <-ctx.Done():
-	}
+	r.pause.Wait(ctx)
 	return ctx.Err() == nil
 }
 
 // over says that what was tried again has succeeded.
-func (r *retry) over() {
-	if r.pause > 0 {
+func (r *attempts) over() {
+	if r.failed {
 		r.f.post.note("")
 	}
 }

@@ -119,7 +119,7 @@ func fileError(verb string, o Object, err error) error {
 		return fmt.Errorf("%s %s: %w: %w", verb, o, err, errdefs.ErrNotFound)
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
 		return fmt.Errorf("%s %s: %w: %w", verb, o, err, errdefs.ErrPermissionDenied)
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+	case durable.IsFull(err):
 		return fmt.Errorf("%s %s: %w: %w", verb, o, err, errdefs.ErrResourceExhausted)
 	case errors.Is(err, unix.EIO), errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%s %s: %w: %w", verb, o, err, errdefs.ErrUnavailable)

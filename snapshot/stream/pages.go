@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"godwit.dev/godwit/internal/durable"
 	"godwit.dev/godwit/snapshot/format"
 )
 
@@ -116,7 +117,7 @@ func punch(f *os.File, offset, size int64) error {
 
 // fileError gives the error of a write its class.
 func fileError(what string, err error) error {
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+	if durable.IsFull(err) {
 		return fmt.Errorf("write %s: %w: %w", what, err, errdefs.ErrResourceExhausted)
 	}
 	return fmt.Errorf("write %s: %w: %w", what, err, errdefs.ErrInternal)
