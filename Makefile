@@ -71,7 +71,7 @@ $(tools)/docker-registry:
 test: ## unit tests with the race detector: no root, no VM
 	CGO_ENABLED=1 go test -race -timeout 20m ./...
 	go test -run 'TestSimulat' ./migrate/engine
-	go test -tags points ./api/points
+	go test -tags points ./internal/failpoint
 
 integration: setup tools package ## tests with real VMs, containerd and a registry (root)
 	@test "$$(id -u)" = 0 || { echo 'make integration needs root' >&2; exit 1; }

@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"godwit.dev/godwit/api/osthread"
+	"godwit.dev/godwit/internal/osthread"
 )
 
 // Do runs f on a thread of its own in the network namespace at path. The thread is

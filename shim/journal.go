@@ -11,10 +11,10 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"godwit.dev/godwit/api/points"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/api/version"
 	"godwit.dev/godwit/internal/durable"
+	"godwit.dev/godwit/internal/failpoint"
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/vmm"
@@ -134,7 +134,7 @@ func (j *Journal) replace(dir string, draft []byte) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("write journal: %w", refusedByDisk(err))
 	}
-	err = points.Record("journal", string(j.Phase), func() error {
+	err = failpoint.Record("journal", string(j.Phase), func() error {
 		if bytes.Equal(data, draft) {
 			if err := durable.Rename(draftFile(dir), journalFile(dir)); err == nil || errors.Is(err, durable.ErrUnsynced) {
 				return err

@@ -5,8 +5,8 @@ package shim
 import (
 	"github.com/containerd/ttrpc"
 
-	"godwit.dev/godwit/api/points"
+	"godwit.dev/godwit/internal/failpoint"
 )
 
 // UnaryServerInterceptor makes points of the calls on containerd's socket.
-func (s *Service) UnaryServerInterceptor() ttrpc.UnaryServerInterceptor { return points.Calls }
+func (s *Service) UnaryServerInterceptor() ttrpc.UnaryServerInterceptor { return failpoint.Calls }

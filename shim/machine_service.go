@@ -13,10 +13,10 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/ttrpc"
 
-	"godwit.dev/godwit/api/link"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
-	"godwit.dev/godwit/api/points"
 	"godwit.dev/godwit/api/trace"
+	"godwit.dev/godwit/internal/failpoint"
+	"godwit.dev/godwit/internal/link"
 	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/rampool"
 )
@@ -199,7 +199,7 @@ func (vm *VM) serve(find func() (*VM, error)) error {
 	if err != nil {
 		return err
 	}
-	server, err := ttrpc.NewServer(append(points.Server(), vm.traced(), ttrpc.WithServerHandshaker(ttrpc.UnixSocketRequireSameUser()))...)
+	server, err := ttrpc.NewServer(append(failpoint.Server(), vm.traced(), ttrpc.WithServerHandshaker(ttrpc.UnixSocketRequireSameUser()))...)
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
-	"godwit.dev/godwit/api/pulse"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/internal/gcpause"
 	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/snapshot/stream"
 	"godwit.dev/godwit/snapshot/worker"
@@ -264,7 +264,7 @@ func (a *arrival) Complete(ctx context.Context) error {
 // Load gives the VMM its device state. The VM is complete then, and has not executed an
 // instruction.
 func (a *arrival) Load(ctx context.Context, digest string, data json.RawMessage) error {
-	go pulse.Calm(calm) // which waits for a collection that is under way
+	go gcpause.Calm(calm) // which waits for a collection that is under way
 	var resume Resume
 	if err := json.Unmarshal(data, &resume); err != nil {
 		return fmt.Errorf("its resume information: %w: %w", err, errdefs.ErrDataLoss)

@@ -14,9 +14,9 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
-	"godwit.dev/godwit/api/fdtest"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/internal/fdtest"
 	"godwit.dev/godwit/shim/cgroup"
 	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/vmm"

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
-	"godwit.dev/godwit/api/pulse"
+	"godwit.dev/godwit/internal/gcpause"
 )
 
 // standing brings the VM of a capture to a stop, for the worker that makes the snapshot.
@@ -76,7 +76,7 @@ func (s *standing) Pause(ctx context.Context) error {
 			return vm.early()
 		}
 	}
-	pulse.Calm(calm)
+	gcpause.Calm(calm)
 	s.begun = time.Now()
 	if err := vm.machine.Pause(ctx); err != nil {
 		return err

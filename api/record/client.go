@@ -14,7 +14,7 @@ import (
 	"github.com/containerd/ttrpc"
 	"google.golang.org/grpc/status"
 
-	"godwit.dev/godwit/api/link"
+	"godwit.dev/godwit/internal/link"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"godwit.dev/godwit/api/errno"
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/internal/errno"
 )
 
 // HeldError says who holds a VM that a call wanted: its owner, and the open operation

@@ -14,9 +14,9 @@ import (
 
 	"github.com/containerd/containerd/v2/pkg/shim"
 
-	"godwit.dev/godwit/api/coredump"
-	"godwit.dev/godwit/api/pulse"
 	"godwit.dev/godwit/api/version"
+	"godwit.dev/godwit/internal/coredump"
+	"godwit.dev/godwit/internal/gcpause"
 	"godwit.dev/godwit/shim/adopt"
 	"godwit.dev/godwit/shim/fit"
 	"godwit.dev/godwit/shim/holder"
@@ -53,22 +53,22 @@ func run(args []string) int {
 	case "version":
 		return report(version.Write(os.Stdout, name, slices.Contains(args, "-json") || slices.Contains(args, "--json")))
 	case join.Worker:
-		pulse.Keep(pulse.Busy)
+		gcpause.Keep(gcpause.Busy)
 		return worker.Main(context.Background(), os.Stdin, os.Stdout)
 	case holder.Subcommand:
 		return report(holder.Main(args[1:]))
 	case maker.Subcommand:
-		pulse.Keep(pulse.Idle)
+		gcpause.Keep(gcpause.Idle)
 		return report(maker.Main(context.Background(), args[1:]))
 	case fit.Subcommand:
 		return report(fit.Main(context.Background(), args[1:], os.Stdin, os.Stdout))
 	case tracking.Subcommand:
 		return report(tracking.Child())
 	case adopt.Subcommand:
-		pulse.Keep(pulse.Idle)
+		gcpause.Keep(gcpause.Idle)
 		return report(adopt.Main(context.Background(), args[1:]))
 	}
-	pulse.Keep(pulse.Idle)
+	gcpause.Keep(gcpause.Idle)
 	shim.RunShim(context.Background(), manager{}, func(c *shim.Config) {
 		// Children are waited for by those who start them.
 		c.NoReaper, c.NoSubreaper = true, true

@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 
-	"godwit.dev/godwit/api/fdtest"
+	"godwit.dev/godwit/internal/fdtest"
 	"godwit.dev/godwit/shim"
 )
 

@@ -13,10 +13,10 @@ import (
 	"runtime"
 	"slices"
 
-	"godwit.dev/godwit/api/pulse"
 	"godwit.dev/godwit/api/version"
 	"godwit.dev/godwit/guest/initd"
 	"godwit.dev/godwit/guest/stage"
+	"godwit.dev/godwit/internal/gcpause"
 )
 
 func init() {
@@ -40,6 +40,6 @@ func main() {
 		_, _ = os.Stderr.WriteString("godwit-init runs as process 1 of a guest\n")
 		os.Exit(2)
 	}
-	pulse.Keep(pulse.Idle)
+	gcpause.Keep(gcpause.Idle)
 	initd.Main(version.Version)
 }

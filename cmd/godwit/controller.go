@@ -14,7 +14,7 @@ import (
 	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
-	"godwit.dev/godwit/api/visible"
+	"godwit.dev/godwit/internal/visible"
 )
 
 func newController(opts *options) *cobra.Command {

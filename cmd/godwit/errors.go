@@ -9,7 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"godwit.dev/godwit/api/errno"
+	"godwit.dev/godwit/internal/errno"
 )
 
 // classes gives each error class its name in JSON and its exit code (docs/reference/errors.md).

@@ -15,7 +15,7 @@ import (
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
-	"godwit.dev/godwit/api/visible"
+	"godwit.dev/godwit/internal/visible"
 )
 
 // pollInterval of an operation's status. A local call costs well under a millisecond.

@@ -8,14 +8,14 @@ import (
 	"os/signal"
 	"syscall"
 
-	"godwit.dev/godwit/api/pulse"
+	"godwit.dev/godwit/internal/gcpause"
 )
 
 func main() {
 	if tracked(os.Args[1:]) {
 		return
 	}
-	pulse.Keep(pulse.Idle)
+	gcpause.Keep(gcpause.Idle)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))

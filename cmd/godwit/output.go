@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
-	"godwit.dev/godwit/api/visible"
+	"godwit.dev/godwit/internal/visible"
 )
 
 // printJSON writes a message as one JSON document with all its fields.

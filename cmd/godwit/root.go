@@ -14,7 +14,7 @@ import (
 	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
-	"godwit.dev/godwit/api/visible"
+	"godwit.dev/godwit/internal/visible"
 )
 
 // options are the flags that every verb has.

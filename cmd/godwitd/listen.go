@@ -6,7 +6,7 @@ import (
 	"net"
 	"os"
 
-	"godwit.dev/godwit/api/link"
+	"godwit.dev/godwit/internal/link"
 	"godwit.dev/godwit/migrate/gate"
 )
 

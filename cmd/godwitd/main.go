@@ -14,9 +14,9 @@ import (
 	"syscall"
 
 	"godwit.dev/godwit/api/config"
-	"godwit.dev/godwit/api/coredump"
-	"godwit.dev/godwit/api/pulse"
 	"godwit.dev/godwit/api/version"
+	"godwit.dev/godwit/internal/coredump"
+	"godwit.dev/godwit/internal/gcpause"
 )
 
 func main() {
@@ -34,7 +34,7 @@ func main() {
 		slog.Error("godwitd ends", "error", err)
 		os.Exit(1)
 	}
-	pulse.Keep(pulse.Idle)
+	gcpause.Keep(gcpause.Idle)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, *path); err != nil && !errors.Is(err, context.Canceled) {

@@ -9,9 +9,9 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/ttrpc"
 
-	"godwit.dev/godwit/api/fdtest"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/internal/fdtest"
 )
 
 // A client of a daemon that has no free descriptors hears so, with the remedy, and is served once

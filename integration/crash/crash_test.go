@@ -2,7 +2,7 @@
 
 // Package crash kills every program of godwit at every step of its operations, with real VMs,
 // and looks from outside what came of the VM. The steps of a move are the calls
-// and records that the programs tell of by themselves (api/points, move_*_test.go); those of a
+// and records that the programs tell of by themselves (internal/failpoint, move_*_test.go); those of a
 // hibernate, a wake, a checkpoint and a task are scenes, one for each, in *points_test.go: a new
 // step wants a new scene.
 package crash

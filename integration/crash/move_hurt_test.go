@@ -14,8 +14,8 @@ import (
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 
-	"godwit.dev/godwit/api/points"
 	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/internal/failpoint"
 )
 
 // hurt is a death of what has no points, in one row of the crash table.
@@ -38,24 +38,24 @@ const narrow = 4 << 20
 
 var (
 	paging    = row{name: "while pages go", bandwidth: narrow}
-	packing   = row{"while packs are pushed", &edge{point{source, "journal.SENDING", 1}, points.After}, 0}
-	pulling   = row{"before the destination", &edge{point{destination, "Peer.Prepare", 1}, points.Before}, 0}
-	loading   = row{"all sent, READY not written", &edge{point{destination, "journal.READY", 1}, points.Before}, 0}
-	paused    = row{"paused, before the vote", &edge{point{source, "Peer.Vote", 1}, points.Before}, 0}
-	voted     = row{"voted", &edge{point{source, "Machine.Vote", 1}, points.After}, 0}
-	committed = row{"committed", &edge{point{keeper, "record.COMMITTED", 1}, points.After}, 0}
-	owned     = row{"OWN written", &edge{point{destination, "journal.OWN", 1}, points.After}, 0}
-	runsThere = row{"it runs", &edge{point{keeper, "record.CLEANING", 1}, points.After}, 0}
-	reverting = row{"reverting", &edge{point{keeper, "record.REVERTING", 1}, points.After}, 0}
+	packing   = row{"while packs are pushed", &edge{point{source, "journal.SENDING", 1}, failpoint.After}, 0}
+	pulling   = row{"before the destination", &edge{point{destination, "Peer.Prepare", 1}, failpoint.Before}, 0}
+	loading   = row{"all sent, READY not written", &edge{point{destination, "journal.READY", 1}, failpoint.Before}, 0}
+	paused    = row{"paused, before the vote", &edge{point{source, "Peer.Vote", 1}, failpoint.Before}, 0}
+	voted     = row{"voted", &edge{point{source, "Machine.Vote", 1}, failpoint.After}, 0}
+	committed = row{"committed", &edge{point{keeper, "record.COMMITTED", 1}, failpoint.After}, 0}
+	owned     = row{"OWN written", &edge{point{destination, "journal.OWN", 1}, failpoint.After}, 0}
+	runsThere = row{"it runs", &edge{point{keeper, "record.CLEANING", 1}, failpoint.After}, 0}
+	reverting = row{"reverting", &edge{point{keeper, "record.REVERTING", 1}, failpoint.After}, 0}
 )
 
 // near are rows around a call of a node's godwitd to containerd, which hands it to the shim:
 // before it, in the middle of it, and behind it.
 func near(at role, call, inner string) []row {
 	return []row{
-		{name: "before " + call, e: &edge{point{at, "Tasks." + call, 1}, points.Before}},
-		{name: "in " + call, e: &edge{point{at, "Task." + inner, 1}, points.Before}},
-		{name: "after " + call, e: &edge{point{at, "Tasks." + call, 1}, points.After}},
+		{name: "before " + call, e: &edge{point{at, "Tasks." + call, 1}, failpoint.Before}},
+		{name: "in " + call, e: &edge{point{at, "Task." + inner, 1}, failpoint.Before}},
+		{name: "after " + call, e: &edge{point{at, "Tasks." + call, 1}, failpoint.After}},
 	}
 }
 

@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"godwit.dev/godwit/api/points"
 	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/internal/failpoint"
 )
 
 // Outcomes of a case. One that has none has not been played.
@@ -161,9 +161,9 @@ func (m *matrix) report() {
 	out.Load /= cases
 	out.Violations = len(out.Failed)
 	for e, outcome := range sides {
-		other := edge{e.point, points.Before}
-		if e.side == points.Before {
-			other.side = points.After
+		other := edge{e.point, failpoint.Before}
+		if e.side == failpoint.Before {
+			other.side = failpoint.After
 		}
 		switch {
 		case outcome == caseMissed:
@@ -174,7 +174,7 @@ func (m *matrix) report() {
 		case outcome == caseEnded:
 			out.EndedSides++
 		}
-		if e.side == points.Before && outcome != caseMissed && sides[other] != caseMissed {
+		if e.side == failpoint.Before && outcome != caseMissed && sides[other] != caseMissed {
 			out.RealPoints++
 		}
 	}

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"godwit.dev/godwit/api/points"
 	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/internal/failpoint"
 )
 
 // role of a node in a move.
@@ -47,7 +47,7 @@ func (p point) String() string {
 // side of a point.
 type edge struct {
 	point
-	side string // points.Before, points.After
+	side string // failpoint.Before, failpoint.After
 }
 
 func (e edge) String() string { return e.side + " " + e.point.String() }
@@ -56,7 +56,7 @@ func (e edge) String() string { return e.side + " " + e.point.String() }
 func edgeOf(name string) (e edge, ok bool) {
 	e.n = 1
 	_, err := fmt.Sscanf(name, "%s %s %s #%d", &e.side, &e.at, &e.name, &e.n)
-	side := e.side == points.Before || e.side == points.After
+	side := e.side == failpoint.Before || e.side == failpoint.After
 	return e, side && e.String() == name && (err == nil || strings.Count(name, " ") == 2)
 }
 
@@ -188,7 +188,7 @@ func TestNamesOfCases(t *testing.T) {
 			}
 		}
 	}
-	for _, e := range []edge{{point{source, "Machine.Vote", 1}, points.Before}, {point{keeper, "records.Commit", 3}, points.After}} {
+	for _, e := range []edge{{point{source, "Machine.Vote", 1}, failpoint.Before}, {point{keeper, "records.Commit", 3}, failpoint.After}} {
 		if got, ok := edgeOf(e.String()); !ok || got != e {
 			t.Errorf("%q reads as %+v, %v", e, got, ok)
 		}

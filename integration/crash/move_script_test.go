@@ -11,8 +11,8 @@ import (
 	"strings"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
-	"godwit.dev/godwit/api/points"
 	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/internal/failpoint"
 )
 
 // script is a move, and what happens in it besides deaths.
@@ -26,7 +26,7 @@ type script struct {
 }
 
 func scripts() []script {
-	send, committed := edge{point{source, "journal.SENDING", 1}, points.After}, edge{point{keeper, "record.COMMITTED", 1}, points.After}
+	send, committed := edge{point{source, "journal.SENDING", 1}, failpoint.After}, edge{point{keeper, "record.COMMITTED", 1}, failpoint.After}
 	return []script{
 		{name: "live", mode: "live"},
 		{name: "cold", mode: "cold"},

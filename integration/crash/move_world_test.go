@@ -16,11 +16,11 @@ import (
 
 	"godwit.dev/godwit/api/moves"
 	nodev1 "godwit.dev/godwit/api/node/v1"
-	"godwit.dev/godwit/api/points"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/integration/harness"
 	"godwit.dev/godwit/integration/images"
 	"godwit.dev/godwit/integration/observer"
+	"godwit.dev/godwit/internal/failpoint"
 )
 
 // travels is a controller that has no VM, and two nodes between which one VM moves.
@@ -61,7 +61,7 @@ func newTravels(t *testing.T) *travels {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv(points.EnvDir, p.dir+"/$GODWIT_NODE")
+	t.Setenv(failpoint.EnvDir, p.dir+"/$GODWIT_NODE")
 	h := harness.New(t, harness.Options{Nodes: 3, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Programs: p.programs, Config: plain})
 	w := &travels{Harness: h, pointed: p, keeper: h.Node(0), nodes: h.Nodes()[1:], vm: filepath.Base(h.Dir), empty: map[*harness.Node]harness.Inventory{}, beside: map[*harness.Node]harness.Inventory{}}
 	if err := p.forget(h.Nodes()...); err != nil {

@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"godwit.dev/godwit/api/link"
 	"godwit.dev/godwit/api/version"
+	"godwit.dev/godwit/internal/link"
 	"godwit.dev/godwit/migrate/gate"
 )
 

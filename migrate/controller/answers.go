@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"godwit.dev/godwit/api/record"
-	"godwit.dev/godwit/api/visible"
+	"godwit.dev/godwit/internal/visible"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )

@@ -7,7 +7,7 @@ import (
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"godwit.dev/godwit/api/visible"
+	"godwit.dev/godwit/internal/visible"
 )
 
 // Patterns of the names that become keys, paths, tags and text of terminals, wherever a call has one.

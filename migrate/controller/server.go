@@ -18,9 +18,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/dynamicpb"
 
-	"godwit.dev/godwit/api/link"
-	"godwit.dev/godwit/api/points"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/internal/failpoint"
+	"godwit.dev/godwit/internal/link"
 	"godwit.dev/godwit/migrate/gate"
 	"godwit.dev/godwit/migrate/pki"
 )
@@ -38,7 +38,7 @@ func NewServer(more ...ttrpc.ServerOpt) (*ttrpc.Server, error) {
 		}
 		return answered(ctx, resp, record.ToWire(err))
 	})
-	return ttrpc.NewServer(slices.Concat([]ttrpc.ServerOpt{classes}, more, points.Server())...)
+	return ttrpc.NewServer(slices.Concat([]ttrpc.ServerOpt{classes}, more, failpoint.Server())...)
 }
 
 // heard is unmarshal that lets a request in only as Tidy has it. What is no message at all is the

@@ -14,7 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/google/uuid"
 
-	"godwit.dev/godwit/api/points"
+	"godwit.dev/godwit/internal/failpoint"
 	"godwit.dev/godwit/migrate/store"
 	"godwit.dev/godwit/migrate/transition"
 
@@ -98,7 +98,7 @@ func (s *Service) try(ctx context.Context, c call) (*nodev1.Record, error) {
 		}
 	}
 	var rec *nodev1.Record
-	err = points.Record("record", leadsTo(change), func() error {
+	err = failpoint.Record("record", leadsTo(change), func() error {
 		rec, err = s.store.Apply(ctx, c.vm, state.Record.GetVersion(), change)
 		return err
 	})

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	"godwit.dev/godwit/api/link"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/internal/link"
 )
 
 // Bounds of what one peer may have under way here, over all its connections. Beyond those of calls

@@ -17,8 +17,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"godwit.dev/godwit/api/link"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/internal/link"
 	"godwit.dev/godwit/migrate/store"
 	"godwit.dev/godwit/migrate/store/storetest"
 

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"godwit.dev/godwit/api/visible"
+	"godwit.dev/godwit/internal/visible"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )

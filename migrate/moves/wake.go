@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"godwit.dev/godwit/api/moves"
-	"godwit.dev/godwit/api/visible"
+	"godwit.dev/godwit/internal/visible"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/engine"
 

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
-	"godwit.dev/godwit/api/visible"
+	"godwit.dev/godwit/internal/visible"
 	"godwit.dev/godwit/migrate/controller"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"

@@ -12,9 +12,9 @@ import (
 	gocni "github.com/containerd/go-cni"
 
 	"godwit.dev/godwit/api/config"
-	"godwit.dev/godwit/api/errno"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/internal/errno"
 	"godwit.dev/godwit/network"
 )
 

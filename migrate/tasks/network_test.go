@@ -15,9 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"godwit.dev/godwit/api/config"
-	"godwit.dev/godwit/api/fdtest"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/internal/fdtest"
 	"godwit.dev/godwit/network"
 )
 

@@ -18,8 +18,8 @@ import (
 	"github.com/containerd/typeurl/v2"
 	"github.com/google/go-cmp/cmp"
 
-	"godwit.dev/godwit/api/fdtest"
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/internal/fdtest"
 )
 
 // kept is containerd with these container objects, by namespace/id, which tells events.

@@ -21,9 +21,9 @@ import (
 
 	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
-	"godwit.dev/godwit/api/points"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/internal/failpoint"
 	"godwit.dev/godwit/migrate/engine"
 )
 
@@ -68,7 +68,7 @@ type SpecOf func(ctx context.Context, repository, digest string) (*spec.Spec, er
 // it: containerd may start after godwitd, and restart under it.
 func New(cfg *config.Config, configPath string, spec SpecOf) (*Client, error) {
 	c, err := containerd.New(cfg.Containerd.Address, containerd.WithTimeout(dialTimeout), containerd.WithDefaultRuntime(cfg.Containerd.Runtime),
-		containerd.WithExtraDialOpts(append(points.Client(), grpc.WithContextDialer(dial))))
+		containerd.WithExtraDialOpts(append(failpoint.Client(), grpc.WithContextDialer(dial))))
 	if err != nil {
 		return nil, fmt.Errorf("connect to containerd at %s (containerd.address): %w: %w", cfg.Containerd.Address, errdefs.ErrUnavailable, err)
 	}

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"godwit.dev/godwit/api/fdtest"
+	"godwit.dev/godwit/internal/fdtest"
 	"godwit.dev/godwit/shim/proc"
 )
 

@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"godwit.dev/godwit/api/fdtest"
+	"godwit.dev/godwit/internal/fdtest"
 )
 
 // sleeper is a process that does nothing until the test ends.

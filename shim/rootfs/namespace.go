@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"golang.org/x/sys/unix"
 
-	"godwit.dev/godwit/api/osthread"
+	"godwit.dev/godwit/internal/osthread"
 )
 
 // inPrivateNamespace runs fn on a thread with a mount namespace of its own: what fn

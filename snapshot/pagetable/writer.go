@@ -10,8 +10,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"godwit.dev/godwit/api/errno"
 	"godwit.dev/godwit/api/version"
+	"godwit.dev/godwit/internal/errno"
 	"godwit.dev/godwit/snapshot/seal"
 )
 

@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"godwit.dev/godwit/api/errno"
+	"godwit.dev/godwit/internal/errno"
 	"godwit.dev/godwit/snapshot/format"
 	"godwit.dev/godwit/snapshot/pagetable"
 )

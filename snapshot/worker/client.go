@@ -17,7 +17,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"godwit.dev/godwit/api/errno"
+	"godwit.dev/godwit/internal/errno"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/cache"
 )

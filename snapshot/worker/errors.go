@@ -6,7 +6,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"godwit.dev/godwit/api/errno"
+	"godwit.dev/godwit/internal/errno"
 )
 
 // remoteError carries an error's text and class out of the worker.

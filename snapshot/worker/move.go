@@ -12,7 +12,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"godwit.dev/godwit/api/link"
+	"godwit.dev/godwit/internal/link"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/stream"
 )

@@ -6,7 +6,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"godwit.dev/godwit/api/fdtest"
+	"godwit.dev/godwit/internal/fdtest"
 )
 
 // A process that has no number left for a descriptor which it is sent says that it lacks descriptors.

@@ -22,9 +22,9 @@ import (
 	"github.com/containerd/errdefs"
 	digest "github.com/opencontainers/go-digest"
 
-	"godwit.dev/godwit/api/errno"
-	"godwit.dev/godwit/api/fdtest"
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/internal/errno"
+	"godwit.dev/godwit/internal/fdtest"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/store"
 )

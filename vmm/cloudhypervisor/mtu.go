@@ -6,7 +6,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"godwit.dev/godwit/api/osthread"
+	"godwit.dev/godwit/internal/osthread"
 )
 
 // tunGetDevNetNS asks a tap's descriptor for the network namespace that it lies in.

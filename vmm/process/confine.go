@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"godwit.dev/godwit/api/osthread"
+	"godwit.dev/godwit/internal/osthread"
 )
 
 // nodes are those of /dev that any VMM may open: the kernel's own numbers of them.

@@ -8,7 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"godwit.dev/godwit/api/fdtest"
+	"godwit.dev/godwit/internal/fdtest"
 )
 
 // A process that cannot be looked at for want of a descriptor is not called gone; one that is gone,

@@ -12,8 +12,8 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"godwit.dev/godwit/api/errno"
-	"godwit.dev/godwit/api/osthread"
+	"godwit.dev/godwit/internal/errno"
+	"godwit.dev/godwit/internal/osthread"
 )
 
 // Launch describes how a VMM is started.

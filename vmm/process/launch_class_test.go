@@ -7,8 +7,8 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"godwit.dev/godwit/api/errno"
-	"godwit.dev/godwit/api/fdtest"
+	"godwit.dev/godwit/internal/errno"
+	"godwit.dev/godwit/internal/fdtest"
 )
 
 // A namespace that cannot be opened for want of descriptors is not one that is missing.

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"godwit.dev/godwit/api/osthread"
+	"godwit.dev/godwit/internal/osthread"
 )
 
 // Seal takes the host's files from a process that was started Confined: its root is an

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	"godwit.dev/godwit/api/osthread"
+	"godwit.dev/godwit/internal/osthread"
 )
 
 // However many threads are made for processes, the program's first one is as it was: what /proc

@@ -12,7 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"godwit.dev/godwit/api/errno"
+	"godwit.dev/godwit/internal/errno"
 )
 
 // A userfaultfd acts on the memory of the process that has made it, and a VMM makes none

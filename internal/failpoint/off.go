@@ -1,6 +1,6 @@
 //go:build !points
 
-package points
+package failpoint
 
 import (
 	"github.com/containerd/ttrpc"

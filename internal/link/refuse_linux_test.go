@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"godwit.dev/godwit/api/fdtest"
+	"godwit.dev/godwit/internal/fdtest"
 )
 
 // Clients of a process without descriptors are turned away one after another; once there are

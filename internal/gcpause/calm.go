@@ -1,4 +1,4 @@
-package pulse
+package gcpause
 
 import (
 	"runtime/debug"

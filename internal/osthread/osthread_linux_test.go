@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"godwit.dev/godwit/api/osthread"
+	"godwit.dev/godwit/internal/osthread"
 )
 
 // No function gets the program's first thread, and each error comes back.

@@ -1,4 +1,4 @@
-// Package pulse bounds how long the Go runtime of a program may stand still.
+// Package gcpause bounds how long the Go runtime of a program may stand still.
 //
 // To stop the world, as each garbage collection does for an instant, the runtime of Go 1.26
 // and 1.27 takes the processors of threads that are in a system call. It looks once, and
@@ -8,7 +8,7 @@
 // due or for a minute; the whole process stands still until then. It is rare (one of 240,000
 // starts of a worker on a busy host), and nobody who pauses a VM, wakes one or waits for an
 // answer has a minute.
-package pulse
+package gcpause
 
 import "time"
 

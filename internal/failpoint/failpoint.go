@@ -1,9 +1,9 @@
-// Package points marks the places at which a test of crashes may hold a program, and kill
+// Package failpoint marks the places at which a test of crashes may hold a program, and kill
 // it there: before and after each write of a record and each call that changes something.
 // A point needs no list: it registers itself when a program passes it.
 //
 // Programs that are built without the tag `points` have none: all of this is empty there.
-package points
+package failpoint
 
 // EnvDir names the directory in which programs note the points that they pass, and find
 // those at which they are held. Variables in it are expanded. See Dir.
