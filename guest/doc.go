@@ -1,4 +1,10 @@
-// Package guest is the host's half of the guest agent: a client of godwit-init that
-// outlives the sockets, processes and restores of the VM below it. The shim calls it.
-// The guest's half is in its sub-packages.
+// Package guest holds only this text. It says which half runs where.
+//
+//	guest/client   on the host: the shim's client of the agent; below it what the host prepares for the guest
+//	guest/session  in both halves: the reliable stream between them
+//	guest/initd    in the guest: process 1, which boots it and starts the agent
+//	guest/agentd   in the guest: the agent
+//	guest/stage    in the guest: the way of a process into its container
+//
+// The two halves meet in the protocol alone (api/agent).
 package guest

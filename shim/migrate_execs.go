@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
-	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/guest/client"
 )
 
 // An exec that runs goes along with a VM that moves: its process is in the guest. What the
@@ -26,14 +26,14 @@ const elsewhere = 255
 
 // Along is an exec that runs, as the next shim finds it again.
 type Along struct {
-	ID       string        `json:"id"`    // containerd's
-	Guest    string        `json:"guest"` // its id there
-	Terminal bool          `json:"terminal,omitempty"`
-	Stdin    bool          `json:"stdin,omitempty"` // which streams the guest carries
-	Stdout   bool          `json:"stdout,omitempty"`
-	Stderr   bool          `json:"stderr,omitempty"`
-	Closed   bool          `json:"closed,omitempty"` // stdin ends behind what was read of it
-	Offsets  guest.Offsets `json:"offsets"`
+	ID       string         `json:"id"`    // containerd's
+	Guest    string         `json:"guest"` // its id there
+	Terminal bool           `json:"terminal,omitempty"`
+	Stdin    bool           `json:"stdin,omitempty"` // which streams the guest carries
+	Stdout   bool           `json:"stdout,omitempty"`
+	Stderr   bool           `json:"stderr,omitempty"`
+	Closed   bool           `json:"closed,omitempty"` // stdin ends behind what was read of it
+	Offsets  client.Offsets `json:"offsets"`
 }
 
 // along are the execs that run, of a VM whose traffic stands still. One whose end the

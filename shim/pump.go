@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
-	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/guest/client"
 	"godwit.dev/godwit/internal/durable"
 	"godwit.dev/godwit/internal/retry"
 )
@@ -35,7 +35,7 @@ type pumps struct {
 	drained sync.WaitGroup
 
 	mu      sync.Mutex
-	offsets guest.Offsets
+	offsets client.Offsets
 	flow    context.Context // of what runs
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -46,7 +46,7 @@ type pumps struct {
 	kept     bool                    // see rescue
 }
 
-func newPumps(id string, st *streams, from guest.Offsets) *pumps {
+func newPumps(id string, st *streams, from client.Offsets) *pumps {
 	p := &pumps{id: id, streams: st, offsets: from, done: map[agentv1.Stream]bool{}, finished: map[agentv1.Stream]bool{}}
 	p.alive, p.die = context.WithCancel(context.Background())
 	p.drained.Add(len(p.sinks()))
@@ -95,7 +95,7 @@ func (p *pumps) start(ctx context.Context, agent agentv1.AgentService) {
 
 // stop returns when nothing moves any more; what was under way counts or does not, as
 // the offsets tell.
-func (p *pumps) stop() guest.Offsets {
+func (p *pumps) stop() client.Offsets {
 	p.mu.Lock()
 	cancel := p.cancel
 	p.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
-	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/guest/client"
 )
 
 // talker is a guest process that has written text and ended its stream.
@@ -36,7 +36,7 @@ func TestOutputSurvivesStops(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := &talker{text: text, chunk: 97}
-	var from guest.Offsets
+	var from client.Offsets
 	for from.Stdout < uint64(len(text)) {
 		st, err := openStreams("ns", "vm", Stdio{Stdout: path}, nil)
 		if err != nil {
@@ -64,7 +64,7 @@ func TestStopInterruptsABlockedClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	p := newPumps("", &streams{stdout: w}, guest.Offsets{})
+	p := newPumps("", &streams{stdout: w}, client.Offsets{})
 	p.start(t.Context(), &talker{text: make([]byte, 1<<20), chunk: 64 << 10})
 	if !eventually(func() bool { return p.load(&p.offsets.Stdout) > 0 }) {
 		t.Fatal("no byte arrives")
@@ -91,7 +91,7 @@ func TestStopReachesNoLaterStart(t *testing.T) {
 		got <- b.Len()
 	}()
 	text := make([]byte, 2<<20)
-	p := newPumps("", &streams{stdout: w}, guest.Offsets{})
+	p := newPumps("", &streams{stdout: w}, client.Offsets{})
 	for range 2000 {
 		p.start(t.Context(), &talker{text: text, chunk: 100})
 		p.stop()
@@ -114,7 +114,7 @@ func TestOutputOfAReaderWhoLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Close()
-	p := newPumps("", &streams{stdout: w}, guest.Offsets{})
+	p := newPumps("", &streams{stdout: w}, client.Offsets{})
 	defer p.stop()
 	p.start(t.Context(), &talker{text: make([]byte, 1<<20), chunk: 64 << 10})
 	if !eventually(func() bool { return p.isFinished(agentv1.Stream_STREAM_STDOUT) }) {

@@ -13,7 +13,7 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
-	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/guest/client"
 	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/cgroup"
 	"godwit.dev/godwit/shim/events"
@@ -286,7 +286,7 @@ func (vm *VM) rejoin(ctx context.Context) error {
 	if known {
 		return nil
 	}
-	agent, err := vm.dial(ctx, machine, guest.Offsets{}, nil)
+	agent, err := vm.dial(ctx, machine, client.Offsets{}, nil)
 	if err != nil {
 		return err
 	}
@@ -300,7 +300,7 @@ func (vm *VM) rejoin(ctx context.Context) error {
 	vm.agent = agent
 	for _, p := range all.GetProcesses() {
 		if p.GetId() == "" {
-			vm.owner.init.started, vm.owner.init.pumps = true, newPumps("", st, guest.Offsets{
+			vm.owner.init.started, vm.owner.init.pumps = true, newPumps("", st, client.Offsets{
 				Stdin: p.GetStdinOffset(), Stdout: p.GetStdoutOffset(), Stderr: p.GetStderrOffset(),
 			})
 		}

@@ -15,7 +15,7 @@ import (
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
-	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/guest/client"
 	"godwit.dev/godwit/internal/retry"
 )
 
@@ -44,7 +44,7 @@ func TestLateReader(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer r.Close()
-			p := newPumps("", &streams{stdout: w}, guest.Offsets{})
+			p := newPumps("", &streams{stdout: w}, client.Offsets{})
 			g := &mortal{talker: talker{text: text, chunk: 64 << 10}}
 			p.start(t.Context(), g)
 			got := make([]byte, early)
@@ -74,7 +74,7 @@ func TestRestThatNobodyReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	p := newPumps("", &streams{stdout: w}, guest.Offsets{})
+	p := newPumps("", &streams{stdout: w}, client.Offsets{})
 	p.end(&agentv1.WaitResponse{Settled: true, StdoutEnd: 1 << 20})
 	p.rescue(t.Context(), &talker{text: make([]byte, 1<<20), chunk: 64 << 10})
 	p.leave()
@@ -151,7 +151,7 @@ func TestExitWaitsForASlowReader(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer r.Close()
-			p := newPumps("", &streams{stdout: w}, guest.Offsets{})
+			p := newPumps("", &streams{stdout: w}, client.Offsets{})
 			defer p.streams.close()
 			g := &talker{text: text, chunk: 16 << 10}
 			p.start(t.Context(), g)
@@ -185,7 +185,7 @@ func TestExitWaitsForASlowReader(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer r.Close()
-		p := newPumps("", &streams{stdout: w}, guest.Offsets{})
+		p := newPumps("", &streams{stdout: w}, client.Offsets{})
 		p.start(t.Context(), &talker{text: text, chunk: 16 << 10})
 		p.end(&agentv1.WaitResponse{Settled: true, StdoutEnd: uint64(len(text))})
 		p.waitDrained(t.Context()) // else the test never ends
@@ -214,7 +214,7 @@ func TestRestOfASlowGuest(t *testing.T) {
 	restBound = 1500 * time.Millisecond
 	text := bytes.Repeat([]byte("0123456789abcdef"), 1<<20/16)
 	s := sink{stream: agentv1.Stream_STREAM_STDOUT}
-	p := newPumps("", &streams{}, guest.Offsets{})
+	p := newPumps("", &streams{}, client.Offsets{})
 	s.offset = &p.offsets.Stdout
 	p.end(&agentv1.WaitResponse{Settled: true, StdoutEnd: uint64(len(text))})
 	g := &slow{talker: talker{text: text, chunk: 64 << 10}, pause: restBound / 10}

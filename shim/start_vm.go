@@ -13,7 +13,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
-	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/guest/client"
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim/bundle"
 	"godwit.dev/godwit/shim/starts"
@@ -377,7 +377,7 @@ func (s *starting) setup(ctx context.Context, _ *steps.Undo) error {
 }
 
 func (s *starting) init(ctx context.Context, _ *steps.Undo) error {
-	if err := s.task.run(ctx, s.task.init, s.streams, guest.Offsets{}, func() {}); err != nil {
+	if err := s.task.run(ctx, s.task.init, s.streams, client.Offsets{}, func() {}); err != nil {
 		return err
 	}
 	s.task.resize(ctx, s.task.init)

@@ -13,7 +13,7 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/api/spec"
-	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/guest/client"
 	"godwit.dev/godwit/shim/serial"
 	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/vmm"
@@ -105,7 +105,7 @@ func (s *starting) diskSteps() []steps.Step {
 func (s *starting) takeUp(ctx context.Context, _ *steps.Undo) error { return s.settle(ctx) }
 
 // dial connects to the guest: to its agent, or to its console, which goes on at from.
-func (vm *VM) dial(ctx context.Context, m vmm.Machine, from guest.Offsets, first FirstCall) (Agent, error) {
+func (vm *VM) dial(ctx context.Context, m vmm.Machine, from client.Offsets, first FirstCall) (Agent, error) {
 	if vm.spec().HasAgent() {
 		return vm.host.Dial(ctx, m, consoleFile(vm.dir), first)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
-	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/guest/client"
 	"godwit.dev/godwit/internal/durable"
 )
 
@@ -61,7 +61,7 @@ func TestStdinThatNobodyOpens(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer st.close()
-	p := newPumps("", st, guest.Offsets{})
+	p := newPumps("", st, client.Offsets{})
 	st.closeStdin()
 	select {
 	case _, more := <-p.input:
@@ -119,7 +119,7 @@ func TestFullLog(t *testing.T) {
 	}
 	st := &streams{stdout: full}
 	defer st.close()
-	p := newPumps("", st, guest.Offsets{})
+	p := newPumps("", st, client.Offsets{})
 	g := &counted{talker: talker{text: []byte("precious"), chunk: 8}}
 	p.start(t.Context(), g)
 	if !eventually(func() bool { return g.reads.Load() > 2 }) {

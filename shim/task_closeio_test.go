@@ -12,7 +12,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
-	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/guest/client"
 )
 
 // A client that closes stdin while the guest still starts the process has closed it.
@@ -34,7 +34,7 @@ func TestEarlyCloseIO(t *testing.T) {
 	st, err := openStreams("ns", "cat", p.stdio, nil)
 	w.must("open stdio", err)
 	defer st.close()
-	w.must("run", vm.owner.run(t.Context(), p, st, guest.Offsets{}, func() {}))
+	w.must("run", vm.owner.run(t.Context(), p, st, client.Offsets{}, func() {}))
 	if _, err := st.hold.Write([]byte("x")); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("stdin is still open: %v", err)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
-	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/guest/client"
 	"godwit.dev/godwit/shim/bundle"
 )
 
@@ -102,7 +102,7 @@ func (t *Task) startExec(ctx context.Context, id string) error {
 	st, err := t.open(id, p.stdio)
 	if err == nil {
 		asked = true
-		err = t.run(ctx, p, st, guest.Offsets{}, func() {
+		err = t.run(ctx, p, st, client.Offsets{}, func() {
 			vm.events.Send(&events.TaskExecStarted{ContainerID: t.id, ExecID: id, Pid: t.pid()})
 			t.flowOne(p)
 		})

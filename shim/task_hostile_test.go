@@ -15,7 +15,7 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/api/config"
-	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/guest/client"
 )
 
 // liar is a guest that does not do what it says.
@@ -106,7 +106,7 @@ func TestEmptyAnswersDoNotSpin(t *testing.T) {
 	}
 	defer st.close()
 	g := new(impatient)
-	p := newPumps("", st, guest.Offsets{})
+	p := newPumps("", st, client.Offsets{})
 	p.start(t.Context(), g)
 	if !eventually(func() bool { return g.reads.Load() >= 3 }) {
 		t.Fatal("the guest is not asked")

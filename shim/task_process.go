@@ -12,7 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
-	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/guest/client"
 	"godwit.dev/godwit/internal/retry"
 )
 
@@ -68,7 +68,7 @@ func (p *process) runs() bool { return p.started && !p.exited }
 
 // run starts p in the guest and lets its stdio flow. then is called in the moment in
 // which p is a process that runs, with vm.mu held.
-func (t *Task) run(ctx context.Context, p *process, st *streams, from guest.Offsets, then func()) error {
+func (t *Task) run(ctx context.Context, p *process, st *streams, from client.Offsets, then func()) error {
 	vm := t.vm
 	t.resize(ctx, p) // its first look at a terminal shows the right size
 	_, err := vm.guest().Start(ctx, &agentv1.StartRequest{

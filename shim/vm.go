@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/ttrpc"
 
 	"godwit.dev/godwit/api/spec"
-	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/guest/client"
 	"godwit.dev/godwit/shim/events"
 	"godwit.dev/godwit/vmm"
 )
@@ -87,10 +87,10 @@ type endings struct {
 
 // Resume is what a snapshot says about the task in it.
 type Resume struct {
-	BootID   string        `json:"bootID"`
-	UptimeMS uint64        `json:"uptimeMS"`
-	Init     guest.Offsets `json:"init"`
-	Execs    []Along       `json:"execs,omitempty"` // of a VM that moves
+	BootID   string         `json:"bootID"`
+	UptimeMS uint64         `json:"uptimeMS"`
+	Init     client.Offsets `json:"init"`
+	Execs    []Along        `json:"execs,omitempty"` // of a VM that moves
 	// Nowhere: the task had no output, as with containerd's null IO.
 	Nowhere bool `json:"nowhere,omitempty"`
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	agentv1 "godwit.dev/godwit/api/agent/lean"
-	"godwit.dev/godwit/guest/inroot"
+	"godwit.dev/godwit/guest/stage/inroot"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"godwit.dev/godwit/guest/queue"
+	"godwit.dev/godwit/guest/session/queue"
 
 	"golang.org/x/sys/unix"
 )

@@ -9,7 +9,7 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/lean"
 	"godwit.dev/godwit/guest/agentd"
-	"godwit.dev/godwit/guest/serve"
+	"godwit.dev/godwit/guest/agentd/serve"
 	"godwit.dev/godwit/guest/session"
 
 	"golang.org/x/sys/unix"

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"godwit.dev/godwit/guest/queue"
+	"godwit.dev/godwit/guest/session/queue"
 
 	"github.com/containerd/errdefs"
 )

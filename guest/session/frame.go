@@ -8,7 +8,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"godwit.dev/godwit/api/version"
-	"godwit.dev/godwit/guest/queue"
+	"godwit.dev/godwit/guest/session/queue"
 )
 
 // A frame is a header of headerSize bytes and length bytes of payload, all numbers

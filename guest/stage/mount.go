@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"godwit.dev/godwit/guest/inroot"
+	"godwit.dev/godwit/guest/stage/inroot"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"

@@ -12,7 +12,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	compiler "godwit.dev/godwit/guest/seccomp"
+	compiler "godwit.dev/godwit/guest/client/seccomp"
 )
 
 const confinedEnv = "GODWIT_TEST_CONFINED"

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
-	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/guest/client"
 	"godwit.dev/godwit/vmm/qemu"
 
 	"golang.org/x/sys/unix"
@@ -135,7 +135,7 @@ func (m *machine) unread() {
 		m.t.Errorf("a process whose output fits: %v, %v", e, err)
 	}
 	var late meter
-	if err := m.agent.NewStreams("fits", guest.Offsets{}).CopyStdout(ctx, &late); err != nil || late.n != fits {
+	if err := m.agent.NewStreams("fits", client.Offsets{}).CopyStdout(ctx, &late); err != nil || late.n != fits {
 		m.t.Errorf("%d bytes of %d: %v", late.n, fits, err)
 	}
 }
@@ -215,7 +215,7 @@ func (m *machine) writeStdout(id, script string) float64 {
 		m.t.Fatal(err)
 	}
 	var got meter
-	if err := m.agent.NewStreams(id, guest.Offsets{}).CopyStdout(m.t.Context(), &got); err != nil {
+	if err := m.agent.NewStreams(id, client.Offsets{}).CopyStdout(m.t.Context(), &got); err != nil {
 		m.t.Fatal(err)
 	}
 	if got.n != bulkSize {

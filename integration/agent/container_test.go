@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
-	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/guest/client"
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -34,7 +34,7 @@ func TestTerminal(t *testing.T) {
 	if err := m.start("tty", p); err != nil {
 		t.Fatal(err)
 	}
-	s := m.agent.NewStreams("tty", guest.Offsets{})
+	s := m.agent.NewStreams("tty", client.Offsets{})
 	var out safeBuffer
 	done := make(chan error, 1)
 	go func() { done <- s.CopyStdout(t.Context(), &out) }()

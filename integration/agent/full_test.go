@@ -12,7 +12,7 @@ import (
 	"time"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
-	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/guest/client"
 	"godwit.dev/godwit/vmm"
 
 	"github.com/containerd/continuity/pkg/ext4"
@@ -76,7 +76,7 @@ func TestFullHostDisk(t *testing.T) {
 	}
 	grow(64)
 	var out bytes.Buffer
-	if err := m.agent.NewStreams("writer", guest.Offsets{}).CopyStdout(t.Context(), &out); err != nil {
+	if err := m.agent.NewStreams("writer", client.Offsets{}).CopyStdout(t.Context(), &out); err != nil {
 		t.Fatal(err)
 	}
 	if want := "done\ncc3500a277c8a4cbffeeebed26a465d5  -\n0\n"; out.String() != want {

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
-	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/guest/client"
 	"godwit.dev/godwit/integration/harness"
 	"godwit.dev/godwit/vmm"
 	"godwit.dev/godwit/vmm/cloudhypervisor"
@@ -43,7 +43,7 @@ type machine struct {
 
 	vm      vmm.Machine
 	console string
-	agent   *guest.Agent
+	agent   *client.Agent
 }
 
 const memory = 256 << 20
@@ -201,11 +201,11 @@ func (m *machine) connect() {
 
 // connected is connect for any goroutine: one that ends the test would leave those that wait for it.
 func (m *machine) connected() error {
-	opts := guest.Options{BootTimeout: harness.Slow(60 * time.Second), Console: m.console}
+	opts := client.Options{BootTimeout: harness.Slow(60 * time.Second), Console: m.console}
 	if m.vm.Process().VSock {
-		opts.Dial = guest.VSock(guest.VSockPort)
+		opts.Dial = client.VSock(client.VSockPort)
 	}
-	a, err := guest.Connect(m.t.Context(), m.socket(), opts)
+	a, err := client.Connect(m.t.Context(), m.socket(), opts)
 	if err == nil {
 		m.agent = a
 	}
@@ -312,7 +312,7 @@ func (m *machine) init() *machine {
 
 // result of a process that has run to its end.
 type result struct {
-	guest.Exit
+	client.Exit
 	Out, Err string
 }
 
@@ -327,7 +327,7 @@ func (m *machine) exec(id string, p *specs.Process, in string) (result, error) {
 func (m *machine) finish(id, in string) result {
 	m.t.Helper()
 	ctx := m.t.Context()
-	s := m.agent.NewStreams(id, guest.Offsets{})
+	s := m.agent.NewStreams(id, client.Offsets{})
 	var out, errs bytes.Buffer
 	done := make(chan error, 3)
 	go func() { done <- s.CopyStdin(ctx, bytes.NewBufferString(in)) }()

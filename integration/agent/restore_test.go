@@ -13,7 +13,7 @@ import (
 	"time"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
-	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/guest/client"
 	"godwit.dev/godwit/integration/harness"
 
 	"golang.org/x/sync/errgroup"
@@ -52,13 +52,13 @@ func (l *lines) Write(b []byte) (int, error) {
 
 // stream runs what CopyStdout and CopyStdin do for one process of a test that moves.
 type stream struct {
-	*guest.Streams
+	*client.Streams
 	stop context.CancelFunc
 	g    *errgroup.Group
 }
 
 // carry starts carrying the streams of id from where they were.
-func (m *machine) carry(id string, from guest.Offsets, in io.Reader, out io.Writer) *stream {
+func (m *machine) carry(id string, from client.Offsets, in io.Reader, out io.Writer) *stream {
 	ctx, stop := context.WithCancel(m.t.Context())
 	s := &stream{Streams: m.agent.NewStreams(id, from), stop: stop, g: new(errgroup.Group)}
 	if in != nil {
@@ -69,7 +69,7 @@ func (m *machine) carry(id string, from guest.Offsets, in io.Reader, out io.Writ
 }
 
 // halt stops carrying and says how far it came, as a shim does before it saves.
-func (s *stream) halt(t *testing.T) guest.Offsets {
+func (s *stream) halt(t *testing.T) client.Offsets {
 	s.stop()
 	if err := s.g.Wait(); err != nil && err != context.Canceled {
 		t.Errorf("streams: %v", err)
@@ -110,7 +110,7 @@ func TestStreamsThroughRestores(t *testing.T) {
 		t.Fatal(err)
 	}
 	var counted, echoed lines
-	var countAt, echoAt guest.Offsets
+	var countAt, echoAt client.Offsets
 	source := new(numbers)
 	count, echo := m.carry("count", countAt, nil, &counted), m.carry("echo", echoAt, source, &echoed)
 	for round := range rounds {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
-	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/guest/client"
 	"godwit.dev/godwit/integration/harness"
 	"godwit.dev/godwit/vmm/cloudhypervisor"
 )
@@ -44,7 +44,7 @@ func TestRestoredWithFullChannel(t *testing.T) {
 	m := newMachine(t).boot().setup(nil).init()
 	m.agent.Close()
 	b := &busy{}
-	a, err := guest.Connect(t.Context(), m.socket(), guest.Options{Dial: b.dial, Console: m.console})
+	a, err := client.Connect(t.Context(), m.socket(), client.Options{Dial: b.dial, Console: m.console})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestRestoredWithFullChannel(t *testing.T) {
 		t.Fatal(err)
 	}
 	var counted lines
-	count := m.carry("count", guest.Offsets{}, nil, &counted)
+	count := m.carry("count", client.Offsets{}, nil, &counted)
 	for round := range 3 {
 		was := counted.next.Load()
 		m.until(func() bool { return counted.next.Load() > was })

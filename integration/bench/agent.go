@@ -18,7 +18,7 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/api/config"
-	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/guest/client"
 	"godwit.dev/godwit/vmm"
 	"godwit.dev/godwit/vmm/qemu"
 )
@@ -56,7 +56,7 @@ func AgentMain(ctx context.Context, root string, out io.Writer) (err error) {
 	if err := m.Resume(ctx); err != nil {
 		return err
 	}
-	a, err := guest.Connect(ctx, cfg.Agent, guest.Options{Console: console})
+	a, err := client.Connect(ctx, cfg.Agent, client.Options{Console: console})
 	if err != nil {
 		return err
 	}
@@ -134,7 +134,7 @@ func bareSetup() *agentv1.SetupRequest {
 	}
 }
 
-func timeAgent(ctx context.Context, a *guest.Agent) (*AgentTimes, error) {
+func timeAgent(ctx context.Context, a *client.Agent) (*AgentTimes, error) {
 	if _, err := a.Setup(ctx, bareSetup()); err != nil {
 		return nil, err
 	}
@@ -157,7 +157,7 @@ func timeAgent(ctx context.Context, a *guest.Agent) (*AgentTimes, error) {
 	return &t, nil
 }
 
-func start(ctx context.Context, a *guest.Agent, id string, args ...string) error {
+func start(ctx context.Context, a *client.Agent, id string, args ...string) error {
 	p, err := json.Marshal(specs.Process{Args: append([]string{"/bin/busybox"}, args...), Cwd: "/"})
 	if err != nil {
 		return err
@@ -167,12 +167,12 @@ func start(ctx context.Context, a *guest.Agent, id string, args ...string) error
 }
 
 // run runs a process to its end, with what it prints.
-func run(ctx context.Context, a *guest.Agent, id string) error {
+func run(ctx context.Context, a *client.Agent, id string) error {
 	if err := start(ctx, a, id, "echo", mark); err != nil {
 		return err
 	}
 	var out bytes.Buffer
-	if err := a.NewStreams(id, guest.Offsets{}).CopyStdout(ctx, &out); err != nil {
+	if err := a.NewStreams(id, client.Offsets{}).CopyStdout(ctx, &out); err != nil {
 		return err
 	}
 	e, err := a.WaitExit(ctx, id)

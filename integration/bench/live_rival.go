@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
-	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/guest/client"
 	"godwit.dev/godwit/integration/harness"
 	"godwit.dev/godwit/integration/observer"
 	"godwit.dev/godwit/network"
@@ -198,7 +198,7 @@ func (s *rivalSide) workload(ctx context.Context, o rivalOrder) error {
 	if err := s.machine.Resume(ctx); err != nil {
 		return err
 	}
-	a, err := guest.Connect(ctx, s.cfg.Agent, guest.Options{Console: s.console, BootTimeout: 4 * time.Minute})
+	a, err := client.Connect(ctx, s.cfg.Agent, client.Options{Console: s.console, BootTimeout: 4 * time.Minute})
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/api/spec"
-	"godwit.dev/godwit/guest/seccomp"
+	"godwit.dev/godwit/guest/client/seccomp"
 	"godwit.dev/godwit/guest/stage"
 )
 

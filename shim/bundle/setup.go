@@ -9,7 +9,7 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/api/spec"
-	"godwit.dev/godwit/guest/seccomp"
+	"godwit.dev/godwit/guest/client/seccomp"
 )
 
 // Setup derives the agent's first request from a Spec whose disks are filled in. The

@@ -17,7 +17,7 @@ import (
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/api/spec"
-	"godwit.dev/godwit/guest"
+	"godwit.dev/godwit/guest/client"
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim"
 	"godwit.dev/godwit/shim/cgroup"
@@ -52,17 +52,17 @@ func Host(cfg *config.Config) (*shim.Host, error) {
 		Pool: rampool.Mount, Cgroup: cgroup.Dirs, Slim: slim.Down,
 		Kernel: func() (spec.Kernel, error) { return shim.GuestKernel(cfg) },
 		Dial: func(ctx context.Context, m vmm.Machine, console string, first shim.FirstCall) (shim.Agent, error) {
-			opts := guest.Options{
+			opts := client.Options{
 				BootTimeout: time.Duration(cfg.Timeouts.Boot), Console: console, Gone: m.Done(), Log: slog.Default(),
 			}
 			if first != nil {
-				opts.First = func(ctx context.Context, a *guest.Agent) error { return first(ctx, a) }
+				opts.First = func(ctx context.Context, a *client.Agent) error { return first(ctx, a) }
 			}
 			p := m.Process()
 			if p.VSock {
-				opts.Dial = guest.VSock(guest.VSockPort)
+				opts.Dial = client.VSock(client.VSockPort)
 			}
-			return guest.Connect(ctx, p.Agent, opts)
+			return client.Connect(ctx, p.Agent, opts)
 		},
 		Hold: func(ctx context.Context, ns holder.Namespace, note func(proc.ID) error) error {
 			return holder.Start(ctx, self, ns, note)
