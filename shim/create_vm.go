@@ -20,8 +20,8 @@ import (
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/shim/bundle"
 	"godwit.dev/godwit/shim/cgroup"
-	"godwit.dev/godwit/shim/holder"
 	"godwit.dev/godwit/shim/proc"
+	"godwit.dev/godwit/shim/sandboxprocess"
 	"godwit.dev/godwit/shim/starts"
 	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/snapshot"
@@ -300,7 +300,7 @@ func (c *creation) serve(context.Context, *steps.Undo) error {
 }
 
 func (c *creation) hold(ctx context.Context, _ *steps.Undo) error {
-	ns := holder.Namespace{Path: c.bundle.NetNS, New: c.bundle.NetNS == "" && !c.bundle.HostNetwork}
+	ns := sandboxprocess.Namespace{Path: c.bundle.NetNS, New: c.bundle.NetNS == "" && !c.bundle.HostNetwork}
 	return c.host.Hold(ctx, ns, func(id proc.ID) error {
 		netns := c.bundle.NetNS
 		if ns.New {

@@ -24,8 +24,8 @@ import (
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/network"
-	"godwit.dev/godwit/shim/holder"
 	"godwit.dev/godwit/shim/proc"
+	"godwit.dev/godwit/shim/sandboxprocess"
 	"godwit.dev/godwit/shim/template"
 	"godwit.dev/godwit/shim/tracking"
 	"godwit.dev/godwit/vmm"
@@ -217,7 +217,7 @@ func (w *world) host() *Host {
 			return a, first(ctx, a)
 		},
 		Templates: w.templates, Lazy: w.lazy,
-		Hold: func(ctx context.Context, _ holder.Namespace, note func(proc.ID) error) error {
+		Hold: func(ctx context.Context, _ sandboxprocess.Namespace, note func(proc.ID) error) error {
 			if err := w.call("hold"); err != nil {
 				return err
 			}

@@ -10,8 +10,8 @@ import (
 	"strconv"
 	"strings"
 
-	"godwit.dev/godwit/shim/holder"
 	"godwit.dev/godwit/shim/proc"
+	"godwit.dev/godwit/shim/sandboxprocess"
 	"godwit.dev/godwit/vmm"
 )
 
@@ -78,7 +78,7 @@ func flagOf(args []string, name string) (value string, ok bool) {
 // holds reports whether a process is a holder.
 func holds(pid int) (bool, error) {
 	args, err := arguments(pid)
-	return len(args) > 1 && args[1] == holder.Subcommand, err
+	return len(args) > 1 && args[1] == sandboxprocess.Subcommand, err
 }
 
 func arguments(pid int) ([]string, error) {

@@ -14,8 +14,8 @@ import (
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/network/dhcp"
 	"godwit.dev/godwit/shim/bundle"
-	"godwit.dev/godwit/shim/holder"
 	"godwit.dev/godwit/shim/proc"
+	"godwit.dev/godwit/shim/sandboxprocess"
 	"godwit.dev/godwit/shim/template"
 	"godwit.dev/godwit/shim/tracking"
 	"godwit.dev/godwit/snapshot"
@@ -39,7 +39,7 @@ type Host struct {
 	// Dial connects to the agent behind a VMM's socket. first is the first call; nil: Info.
 	Dial func(ctx context.Context, m vmm.Machine, console string, first FirstCall) (Agent, error)
 	// Hold starts the process whose pid the task shows; it stays once note has it durable.
-	Hold func(ctx context.Context, ns holder.Namespace, note func(proc.ID) error) error
+	Hold func(ctx context.Context, ns sandboxprocess.Namespace, note func(proc.ID) error) error
 	// Pool makes sure that RAM files have a tmpfs, or a hugetlbfs of such pages, to lie in.
 	Pool func(dir string, size, page uint64) error
 	// Cgroup names the directories of a task's cgroup on the host.

@@ -14,7 +14,7 @@ import (
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/api/spec"
-	"godwit.dev/godwit/shim/memo"
+	"godwit.dev/godwit/shim/statcache"
 	"godwit.dev/godwit/vmm"
 )
 
@@ -47,7 +47,7 @@ func ticks(accel string, vcpus int) string {
 
 // GuestKernel describes the kernel and initramfs that cfg names.
 func GuestKernel(cfg *config.Config) (spec.Kernel, error) {
-	m := memo.Memo{Path: cfg.FactsFile()}
+	m := statcache.Cache{Path: cfg.FactsFile()}
 	digest, err := m.Of("guest digest", []string{cfg.Guest.Kernel, cfg.Guest.Initrd}, func() (string, error) { return guestDigest(cfg) })
 	if err != nil {
 		return spec.Kernel{}, err

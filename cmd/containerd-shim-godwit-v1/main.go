@@ -1,7 +1,7 @@
 // Command containerd-shim-godwit-v1 is containerd's runtime shim for godwit: one
 // process for each VM, which serves containerd's task service on containerd's socket, and
 // godwit's machine service there and, for godwitd, on a socket in run_dir. The same
-// binary is the worker that handles RAM pages, the holder of a task's pid, the successor
+// binary is the worker that handles RAM pages, the sandbox process of a task, the successor
 // of a shim that died, the maker of templates, and says whether a VM could come here.
 package main
 
@@ -19,8 +19,8 @@ import (
 	"godwit.dev/godwit/internal/gcpause"
 	"godwit.dev/godwit/shim/adopt"
 	"godwit.dev/godwit/shim/fit"
-	"godwit.dev/godwit/shim/holder"
 	"godwit.dev/godwit/shim/join"
+	"godwit.dev/godwit/shim/sandboxprocess"
 	"godwit.dev/godwit/shim/template/maker"
 	"godwit.dev/godwit/shim/tracking"
 	"godwit.dev/godwit/snapshot/worker"
@@ -35,10 +35,10 @@ func main() {
 	os.Exit(run(os.Args[1:]))
 }
 
-// keepSecrets is about the RAM and the keys that most of the roles see. The holder sees none, and
+// keepSecrets is about the RAM and the keys that most of the roles see. The sandbox process sees none, and
 // what stands for the task in /proc is looked at by hooks and CNI, whatever their rights.
 func keepSecrets(args []string) error {
-	if role(args) == holder.Subcommand {
+	if role(args) == sandboxprocess.Subcommand {
 		return coredump.Limit()
 	}
 	return coredump.Forbid()
@@ -55,8 +55,8 @@ func run(args []string) int {
 	case join.Worker:
 		gcpause.Keep(gcpause.Busy)
 		return worker.Main(context.Background(), os.Stdin, os.Stdout)
-	case holder.Subcommand:
-		return report(holder.Main(args[1:]))
+	case sandboxprocess.Subcommand:
+		return report(sandboxprocess.Main(args[1:]))
 	case maker.Subcommand:
 		gcpause.Keep(gcpause.Idle)
 		return report(maker.Main(context.Background(), args[1:]))
@@ -81,7 +81,7 @@ func run(args []string) int {
 func role(args []string) string {
 	if len(args) > 0 {
 		switch args[0] {
-		case join.Worker, holder.Subcommand, adopt.Subcommand, maker.Subcommand, tracking.Subcommand, fit.Subcommand:
+		case join.Worker, sandboxprocess.Subcommand, adopt.Subcommand, maker.Subcommand, tracking.Subcommand, fit.Subcommand:
 			return args[0]
 		}
 	}

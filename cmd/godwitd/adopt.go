@@ -20,7 +20,7 @@ import (
 	"godwit.dev/godwit/migrate/engine"
 	"godwit.dev/godwit/migrate/node"
 	"godwit.dev/godwit/network"
-	"godwit.dev/godwit/shim/deaths"
+	"godwit.dev/godwit/shim/exitwatch"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -80,7 +80,7 @@ func (a *adopter) watch(ctx context.Context) {
 // watchOnce returns when the deaths of shims cannot be watched any more. A VM whose successors die
 // too, one after the other, is adopted less and less often.
 func (a *adopter) watchOnce(ctx context.Context) error {
-	return deaths.Watch(ctx, a.config.VMsDir(), func(namespace, id string) {
+	return exitwatch.Watch(ctx, a.config.VMsDir(), func(namespace, id string) {
 		vm := &nodev1.VM{Namespace: namespace, Id: id}
 		select {
 		case <-ctx.Done():

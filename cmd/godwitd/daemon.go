@@ -20,9 +20,9 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/api/trace/otlp"
+	"godwit.dev/godwit/migrate/connlimit"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/engine"
-	"godwit.dev/godwit/migrate/gate"
 	"godwit.dev/godwit/migrate/node"
 	"godwit.dev/godwit/migrate/store"
 	"godwit.dev/godwit/migrate/tasks"
@@ -35,7 +35,7 @@ import (
 type daemon struct {
 	config    *config.Config
 	metrics   *prometheus.Registry
-	clients   *gate.Figures
+	clients   *connlimit.Figures
 	starts    *startTimes
 	records   nodev1.RecordsService
 	remote    *record.Client      // the way to the controller, for all that is asked of it; nil there
@@ -147,7 +147,7 @@ func (d *daemon) measure(started *startTimes) (err error) {
 			return err
 		}
 	}
-	d.clients, err = gate.NewFigures(d.metrics)
+	d.clients, err = connlimit.NewFigures(d.metrics)
 	return err
 }
 

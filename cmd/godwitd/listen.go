@@ -7,7 +7,7 @@ import (
 	"os"
 
 	"godwit.dev/godwit/internal/link"
-	"godwit.dev/godwit/migrate/gate"
+	"godwit.dev/godwit/migrate/connlimit"
 )
 
 // listen on a unix socket that only this user may connect to.
@@ -31,5 +31,5 @@ func (d *daemon) listenTCP(port, address string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", port, err)
 	}
-	return gate.Listen(link.Refusing(l, func(c net.Conn) { _ = c.Close() }), port, d.clients), nil
+	return connlimit.Listen(link.Refusing(l, func(c net.Conn) { _ = c.Close() }), port, d.clients), nil
 }

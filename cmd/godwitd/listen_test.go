@@ -7,15 +7,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"godwit.dev/godwit/migrate/gate"
+	"godwit.dev/godwit/migrate/connlimit"
 )
 
-// Each TCP port of the daemon has the gate before it: of clients that say nothing one address has its
+// Each TCP port of the daemon bounds its unknown clients: of clients that say nothing one address has its
 // share, the next one is closed, and the metrics say so. A port that cannot be had is named by its key.
 func TestPortsAreGated(t *testing.T) {
 	d := &daemon{metrics: prometheus.NewRegistry()}
 	var err error
-	if d.clients, err = gate.NewFigures(d.metrics); err != nil {
+	if d.clients, err = connlimit.NewFigures(d.metrics); err != nil {
 		t.Fatal(err)
 	}
 	l, err := d.listenTCP("peer.listen", "127.0.0.1:0")
@@ -23,7 +23,7 @@ func TestPortsAreGated(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	in := make(chan net.Conn, gate.MostOfAddress+1)
+	in := make(chan net.Conn, connlimit.MostOfAddress+1)
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -33,7 +33,7 @@ func TestPortsAreGated(t *testing.T) {
 			in <- c
 		}
 	}()
-	for range gate.MostOfAddress {
+	for range connlimit.MostOfAddress {
 		c, err := net.Dial("tcp", l.Addr().String())
 		if err != nil {
 			t.Fatal(err)
@@ -50,7 +50,7 @@ func TestPortsAreGated(t *testing.T) {
 		t.Errorf("one too many: %v, %d let in", err, len(in))
 	}
 	all, err := d.metrics.Gather()
-	if err != nil || len(all) != 2 || all[0].GetMetric()[0].GetCounter().GetValue() != 1 || all[1].GetMetric()[0].GetGauge().GetValue() != gate.MostOfAddress {
+	if err != nil || len(all) != 2 || all[0].GetMetric()[0].GetCounter().GetValue() != 1 || all[1].GetMetric()[0].GetGauge().GetValue() != connlimit.MostOfAddress {
 		t.Errorf("metrics %v, %v", all, err)
 	}
 	if _, err := d.listenTCP("peer.listen", l.Addr().String()); err == nil || !strings.Contains(err.Error(), "peer.listen") {

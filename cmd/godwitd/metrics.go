@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
-	"godwit.dev/godwit/migrate/gate"
+	"godwit.dev/godwit/migrate/connlimit"
 )
 
 // Bounds of what whoever connects could leave open: the handshake and the head of a request, and a
@@ -54,11 +54,11 @@ func (d *daemon) serveMetrics(ctx context.Context) error {
 	return group.Wait()
 }
 
-// asked tells the gate of a client that has got so far as to ask: where certificates are demanded,
+// asked tells connlimit of a client that has got so far as to ask: where certificates are demanded,
 // it has shown one.
 func asked(c net.Conn, state http.ConnState) {
 	if state == http.StateActive {
-		gate.Known(c)
+		connlimit.Known(c)
 	}
 }
 

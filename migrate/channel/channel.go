@@ -16,11 +16,11 @@ import (
 
 	"godwit.dev/godwit/api/version"
 	"godwit.dev/godwit/internal/link"
-	"godwit.dev/godwit/migrate/gate"
+	"godwit.dev/godwit/migrate/connlimit"
 )
 
 // helloBound is how long a connection has to say what it is for. How many such there are at once,
-// the listener that is taken over bounds (package gate).
+// the listener that is taken over bounds (package connlimit).
 const helloBound = 10 * time.Second
 
 // Listener is a listener whose connections of live moves go elsewhere.
@@ -31,7 +31,7 @@ type Listener struct {
 	others chan net.Conn
 	done   chan struct{}
 	once   sync.Once
-	lines  gate.Lines
+	lines  connlimit.LogLimit
 	all    sync.WaitGroup
 	failed error // of Accept, before done is closed
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/migrate/connlimit"
 	"godwit.dev/godwit/migrate/controller"
-	"godwit.dev/godwit/migrate/gate"
 	"godwit.dev/godwit/migrate/pki"
 	"godwit.dev/godwit/migrate/store/storetest"
 
@@ -223,8 +223,8 @@ func TestFlood(t *testing.T) {
 		t.Fatal(err)
 	}
 	closed := 0
-	for n := range gate.MostOfAll + 2*gate.MostOfAddress {
-		if !r.silent(t, byte(2+n/gate.MostOfAddress)) {
+	for n := range connlimit.MostOfAll + 2*connlimit.MostOfAddress {
+		if !r.silent(t, byte(2+n/connlimit.MostOfAddress)) {
 			closed++
 		}
 	}
@@ -241,7 +241,7 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// gated is a controller behind the gate.
+// gated is a controller whose unknown clients are bounded.
 type gated struct {
 	*remote
 	id *pki.Identity
@@ -267,12 +267,12 @@ func (c counting) Accept() (net.Conn, error) {
 
 func serveGated(t *testing.T) *gated {
 	t.Helper()
-	figures, err := gate.NewFigures(prometheus.NewRegistry())
+	figures, err := connlimit.NewFigures(prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := make(chan struct{}, 2*gate.MostOfAll)
-	return &gated{remote: serveRemoteOn(t, func(l net.Listener) net.Listener { return counting{gate.Listen(l, "p", figures), in} }), in: in}
+	in := make(chan struct{}, 2*connlimit.MostOfAll)
+	return &gated{remote: serveRemoteOn(t, func(l net.Listener) net.Listener { return counting{connlimit.Listen(l, "p", figures), in} }), in: in}
 }
 
 func (g *gated) join(t *testing.T, node string) *record.Client {

@@ -21,7 +21,7 @@ import (
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/internal/failpoint"
 	"godwit.dev/godwit/internal/link"
-	"godwit.dev/godwit/migrate/gate"
+	"godwit.dev/godwit/migrate/connlimit"
 	"godwit.dev/godwit/migrate/pki"
 )
 
@@ -129,7 +129,7 @@ func serve(ctx context.Context, srv *ttrpc.Server, l net.Listener, hello greet) 
 	l = link.Steady(l)
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer func() { stop(); _ = l.Close() }() // whoever listens next has a socket that nobody removes any more
-	var lines gate.Lines
+	var lines connlimit.LogLimit
 	var peers windows
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -160,7 +160,7 @@ func admit(ctx context.Context, srv *ttrpc.Server, conn net.Conn, hello greet, p
 	if err != nil || secure == nil {
 		return err
 	}
-	gate.Known(conn)
+	connlimit.Known(conn)
 	calls := context.WithoutCancel(ctx)
 	node, remote := Peer(known)
 	w, leave := newWindow(), func() {}

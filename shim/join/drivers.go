@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/api/config"
-	"godwit.dev/godwit/shim/memo"
+	"godwit.dev/godwit/shim/statcache"
 	"godwit.dev/godwit/vmm"
 	"godwit.dev/godwit/vmm/cloudhypervisor"
 	"godwit.dev/godwit/vmm/qemu"
@@ -28,7 +28,7 @@ type drivers struct {
 }
 
 func newDrivers(cfg *config.Config) (*drivers, error) {
-	remember := memo.Memo{Path: cfg.FactsFile()}.Of
+	remember := statcache.Cache{Path: cfg.FactsFile()}.Of
 	q, err := qemu.New(qemu.Driver{
 		Binary: cfg.VMM.QEMU, DataDir: cfg.VMM.DataDir, Accel: cfg.VMM.Accel, Log: slog.Default(), Remember: remember,
 		AllowRoot: cfg.VMM.AllowRoot,

@@ -21,12 +21,12 @@ import (
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim"
 	"godwit.dev/godwit/shim/cgroup"
-	"godwit.dev/godwit/shim/holder"
-	"godwit.dev/godwit/shim/memo"
+	"godwit.dev/godwit/shim/memtrim"
 	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/shim/rampool"
 	"godwit.dev/godwit/shim/rootfs"
-	"godwit.dev/godwit/shim/slim"
+	"godwit.dev/godwit/shim/sandboxprocess"
+	"godwit.dev/godwit/shim/statcache"
 	"godwit.dev/godwit/shim/template"
 	"godwit.dev/godwit/shim/tracking"
 	"godwit.dev/godwit/snapshot/cache"
@@ -49,7 +49,7 @@ func Host(cfg *config.Config) (*shim.Host, error) {
 	}
 	h := &shim.Host{
 		Config: cfg, Driver: drivers.pick, Network: wires{}, Disks: &disks{cfg: cfg}, HostKernel: shim.HostKernel(),
-		Pool: rampool.Mount, Cgroup: cgroup.Dirs, Slim: slim.Down,
+		Pool: rampool.Mount, Cgroup: cgroup.Dirs, Slim: memtrim.Trim,
 		Kernel: func() (spec.Kernel, error) { return shim.GuestKernel(cfg) },
 		Dial: func(ctx context.Context, m vmm.Machine, console string, first shim.FirstCall) (shim.Agent, error) {
 			opts := client.Options{
@@ -64,8 +64,8 @@ func Host(cfg *config.Config) (*shim.Host, error) {
 			}
 			return client.Connect(ctx, p.Agent, opts)
 		},
-		Hold: func(ctx context.Context, ns holder.Namespace, note func(proc.ID) error) error {
-			return holder.Start(ctx, self, ns, note)
+		Hold: func(ctx context.Context, ns sandboxprocess.Namespace, note func(proc.ID) error) error {
+			return sandboxprocess.Start(ctx, self, ns, note)
 		},
 		Snapshots: func(cgroup []string) shim.Snapshots {
 			return &worker.Client{Command: []string{self, Worker}, Cgroup: cgroup, Cache: cache.Open(cfg.PacksDir(), int64(cfg.Cache.Packs))}
@@ -74,7 +74,7 @@ func Host(cfg *config.Config) (*shim.Host, error) {
 	if cfg.Template.Mode == "on" {
 		h.Templates = &template.Store{Dir: cfg.TemplatesDir()}
 	}
-	prober := tracking.Prober{Command: []string{self, tracking.Subcommand}, Remember: memo.Memo{Path: cfg.FactsFile()}.Of}
+	prober := tracking.Prober{Command: []string{self, tracking.Subcommand}, Remember: statcache.Cache{Path: cfg.FactsFile()}.Of}
 	h.Lazy = tracking.Lazy{Prober: prober}
 	h.Tracking = func(ctx context.Context) tracking.Choice { return prober.Choose(ctx, cfg.Worker.Tracking) }
 	if cfg.UsesRecords() {

@@ -1,4 +1,4 @@
-package gate
+package connlimit
 
 import (
 	"fmt"
@@ -13,13 +13,13 @@ import (
 // conn is a client's; its descriptor may be passed on, as that of the connection itself.
 type conn struct {
 	net.Conn
-	gate *listener
-	from netip.Prefix
-	once sync.Once
+	limit *listener
+	from  netip.Prefix
+	once  sync.Once
 }
 
 // leave ends a stranger: it is known, or gone.
-func (c *conn) leave(known bool) { c.once.Do(func() { c.gate.leave(c.from, known) }) }
+func (c *conn) leave(known bool) { c.once.Do(func() { c.limit.leave(c.from, known) }) }
 
 // Close implements net.Conn.
 func (c *conn) Close() error {

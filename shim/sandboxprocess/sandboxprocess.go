@@ -1,7 +1,7 @@
-// Package holder keeps a pid and a network namespace alive for a task. The pid that
+// Package sandboxprocess keeps a pid and a network namespace alive for a task. The pid that
 // containerd shows belongs to a small process that sleeps in the task's namespace, so
 // that hooks and CNI find /proc/PID/ns/net from Create to Delete.
-package holder
+package sandboxprocess
 
 import (
 	"context"
@@ -16,31 +16,31 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"godwit.dev/godwit/shim/memtrim"
 	"godwit.dev/godwit/shim/proc"
-	"godwit.dev/godwit/shim/slim"
 )
 
-// Subcommand of the shim's binary that is the holder.
+// Subcommand of the shim's binary that is the sandbox process.
 const Subcommand = "holder"
 
-// Namespace says where the holder lives.
+// Namespace says where the sandbox process lives.
 type Namespace struct {
 	Path string // join this one
 	New  bool   // make one; otherwise, without a path, stay in the caller's
 }
 
-// Start starts a holder that runs binary, waits until it is where it shall be, and has it
-// written down by note. The holder stays only if that succeeds: one that nobody knows, its
+// Start starts a sandbox process that runs binary, waits until it is where it shall be, and has it
+// written down by note. The sandbox process stays only if that succeeds: one that nobody knows, its
 // starter being killed, ends by itself. Nobody has to wait for its end.
 func Start(ctx context.Context, binary string, ns Namespace, note func(proc.ID) error) error {
 	ready, w, err := os.Pipe()
 	if err != nil {
-		return fmt.Errorf("start holder: %w", err)
+		return fmt.Errorf("start sandbox process: %w", err)
 	}
 	defer ready.Close()
 	r, stay, err := os.Pipe()
 	if err != nil {
-		return errors.Join(fmt.Errorf("start holder: %w", err), w.Close())
+		return errors.Join(fmt.Errorf("start sandbox process: %w", err), w.Close())
 	}
 	defer stay.Close()
 	args := []string{Subcommand}
@@ -60,7 +60,7 @@ func Start(ctx context.Context, binary string, ns Namespace, note func(proc.ID) 
 	w.Close()
 	r.Close()
 	if err != nil {
-		return fmt.Errorf("start holder: %w", err)
+		return fmt.Errorf("start sandbox process: %w", err)
 	}
 	id, err := proc.Find(cmd.Process.Pid)
 	if err == nil {
@@ -77,7 +77,7 @@ func Start(ctx context.Context, binary string, ns Namespace, note func(proc.ID) 
 		kill = cmd.Process.Kill() // also one that could not be named
 	}
 	ended := make(chan struct{})
-	go func() { // reaps; ends with the holder
+	go func() { // reaps; ends with the sandbox process
 		defer close(ended)
 		_ = cmd.Wait()
 	}()
@@ -87,7 +87,7 @@ func Start(ctx context.Context, binary string, ns Namespace, note func(proc.ID) 
 	if kill == nil {
 		<-ended
 	}
-	return errors.Join(fmt.Errorf("start holder in %q: %w", ns.Path, err), kill)
+	return errors.Join(fmt.Errorf("start sandbox process in %q: %w", ns.Path, err), kill)
 }
 
 func waitReady(ctx context.Context, ready *os.File) error {
@@ -101,12 +101,12 @@ func waitReady(ctx context.Context, ready *os.File) error {
 		return err
 	}
 	if string(answer) != "ok" {
-		return fmt.Errorf("holder said %q", answer)
+		return fmt.Errorf("sandbox process said %q", answer)
 	}
 	return nil
 }
 
-// Main is the holder. It ends by SIGKILL.
+// Main is the sandbox process. It ends by SIGKILL.
 func Main(args []string) error {
 	runtime.LockOSThread() // the main thread: /proc/PID/ns/net shows its namespace
 	ready, stay := os.NewFile(3, "ready"), os.NewFile(4, "stay")
@@ -116,7 +116,7 @@ func Main(args []string) error {
 			return err
 		}
 	}
-	root := os.Geteuid() == 0 // a user's holder shows what that user sees anyway
+	root := os.Geteuid() == 0 // a user's sandbox process shows what that user sees anyway
 	if root {
 		if err := leaveRoot(); err != nil {
 			fmt.Fprint(ready, err)
@@ -129,14 +129,14 @@ func Main(args []string) error {
 	}
 	ready.Close()
 	if word, err := io.ReadAll(stay); err != nil || len(word) == 0 {
-		return fmt.Errorf("nobody has written the holder down: %w", errors.Join(err, io.ErrUnexpectedEOF))
+		return fmt.Errorf("nobody has written the sandbox process down: %w", errors.Join(err, io.ErrUnexpectedEOF))
 	}
 	stay.Close()
 	// Neither is worth a task if the host refuses it.
 	if root {
 		_ = become(os.Args)
 	}
-	_ = slim.Down()
+	_ = memtrim.Trim()
 	for {
 		if err := unix.Pause(); err != nil && err != unix.EINTR {
 			return err

@@ -1,4 +1,4 @@
-package memo
+package statcache
 
 import (
 	"errors"
@@ -19,7 +19,7 @@ func (f *finder) find(path string) func() (string, error) {
 	}
 }
 
-func ask(t *testing.T, m Memo, f *finder, path string) string {
+func ask(t *testing.T, m Cache, f *finder, path string) string {
 	t.Helper()
 	value, err := m.Of("content", []string{path}, f.find(path))
 	if err != nil {
@@ -34,7 +34,7 @@ func later() time.Time { return time.Now().Add(time.Hour) }
 // What was found is found once, over processes, until the file changes in any way.
 func TestFoundOnce(t *testing.T) {
 	dir := t.TempDir()
-	path, m, f := filepath.Join(dir, "kernel"), Memo{Path: filepath.Join(dir, "facts.json")}, &finder{}
+	path, m, f := filepath.Join(dir, "kernel"), Cache{Path: filepath.Join(dir, "facts.json")}, &finder{}
 	write := func(content string) {
 		t.Helper()
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
@@ -50,7 +50,7 @@ func TestFoundOnce(t *testing.T) {
 	}
 	m.Now = later
 	ask(t, m, f, path)
-	if got := ask(t, Memo{Path: m.Path}, f, path); got != "one" || f.calls != 3 {
+	if got := ask(t, Cache{Path: m.Path}, f, path); got != "one" || f.calls != 3 {
 		t.Errorf("settled: %q after %d calls, want 3", got, f.calls)
 	}
 	info, err := os.Stat(path)
@@ -66,7 +66,7 @@ func TestFoundOnce(t *testing.T) {
 	}
 }
 
-// A damaged memo, or none that can be written, costs time and nothing else; what cannot
+// A damaged cache file, or none that can be written, costs time and nothing else; what cannot
 // be found is an error.
 func TestDamaged(t *testing.T) {
 	dir := t.TempDir()
@@ -75,19 +75,19 @@ func TestDamaged(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, content := range []string{"", "{", "[]", `{"content ` + path + `":{}}`} {
-		m := Memo{Path: filepath.Join(dir, "facts.json"), Now: later}
+		m := Cache{Path: filepath.Join(dir, "facts.json"), Now: later}
 		if err := os.WriteFile(m.Path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if got := ask(t, m, f, path); got != "x" {
-			t.Errorf("memo %q: %q", content, got)
+			t.Errorf("cache file %q: %q", content, got)
 		}
 	}
-	if got := ask(t, Memo{Path: filepath.Join(dir, "none", "facts.json")}, f, path); got != "x" {
-		t.Errorf("memo without a directory: %q", got)
+	if got := ask(t, Cache{Path: filepath.Join(dir, "none", "facts.json")}, f, path); got != "x" {
+		t.Errorf("cache without a directory: %q", got)
 	}
 	gone := filepath.Join(dir, "gone")
-	if _, err := (Memo{Path: filepath.Join(dir, "facts.json")}).Of("content", []string{gone}, f.find(gone)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := (Cache{Path: filepath.Join(dir, "facts.json")}).Of("content", []string{gone}, f.find(gone)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a file that is not there: %v", err)
 	}
 }

@@ -1,6 +1,6 @@
-// Package deaths tells when the shim of one of a node's VMs has ended and left its
-// journal: at once, where a look from time to time would come seconds later.
-package deaths
+// Package exitwatch tells at once when the shim of one of a node's VMs has ended and left its
+// journal.
+package exitwatch
 
 import (
 	"context"

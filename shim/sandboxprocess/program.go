@@ -1,4 +1,4 @@
-package holder
+package sandboxprocess
 
 import (
 	"debug/elf"
@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// programName is the program's file in the holder's root.
+// programName is the program's file in the sandbox process's root.
 const programName = "holder"
 
-// wait is what becomes of a holder that has done all its work: x86-64 code that calls pause(2)
+// wait is what becomes of a sandbox process that has done all its work: x86-64 code that calls pause(2)
 // for ever.
 var wait = []byte{
 	0xb8, unix.SYS_PAUSE, 0, 0, 0, // again: mov eax, SYS_PAUSE

@@ -1,8 +1,8 @@
-// Package slim gives memory back that a program needed to start and not to run. Much of
-// godwit's lives as long as a VM and does little: a shim, its holder. The start touches
-// most of the program, because every package has a word to say then, and the kernel maps
-// whole neighborhoods of what is touched.
-package slim
+// Package memtrim gives memory back to the kernel that a program needed only to start. A shim
+// and its sandbox process live as long as a VM and do little. Their start touches most of the
+// program, because every package initializes something, and the kernel maps the pages around
+// each one that is touched.
+package memtrim
 
 import (
 	"bufio"
@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Down collects the heap's garbage and unmaps what cannot be written of the program's own
+// Trim collects the heap's garbage and unmaps what cannot be written of the program's own
 // file. Those pages stay in the page cache, and each that is used again is mapped again
 // without a read.
-func Down() error {
+func Trim() error {
 	debug.FreeOSMemory()
 	program, err := os.Readlink("/proc/self/exe")
 	if err != nil {

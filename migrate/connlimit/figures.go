@@ -1,4 +1,4 @@
-package gate
+package connlimit
 
 import "github.com/prometheus/client_golang/prometheus"
 

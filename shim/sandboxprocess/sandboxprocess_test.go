@@ -1,4 +1,4 @@
-package holder
+package sandboxprocess
 
 import (
 	"context"
@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A holder stays once it is written down, and not otherwise.
+// A sandbox process stays once it is written down, and not otherwise.
 func TestStart(t *testing.T) {
 	var held proc.ID
 	note := func(id proc.ID) error { held = id; return nil }
@@ -28,7 +28,7 @@ func TestStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if alive, err := held.Alive(); !alive || err != nil {
-		t.Errorf("the holder lives: %t, %v", alive, err)
+		t.Errorf("the sandbox process lives: %t, %v", alive, err)
 	}
 	if err := held.Kill(context.Background()); err != nil {
 		t.Error(err)
@@ -39,11 +39,11 @@ func TestStart(t *testing.T) {
 		t.Errorf("start = %v, alive %t, %v", err, alive, unknown)
 	}
 	if err := Start(t.Context(), os.Args[0], Namespace{Path: "/nowhere"}, note); err == nil {
-		t.Error("a holder in no namespace started")
+		t.Error("a sandbox process in no namespace started")
 	}
 }
 
-// A holder whose starter is killed before it has written it down ends by itself.
+// A sandbox process whose starter is killed before it has written it down ends by itself.
 func TestUnknownHolderEnds(t *testing.T) {
 	ready, w, err := os.Pipe()
 	if err != nil {
@@ -67,6 +67,6 @@ func TestUnknownHolderEnds(t *testing.T) {
 	stay.Close() // as the kernel does for the dead
 	var exit *exec.ExitError
 	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 1 {
-		t.Errorf("the holder ended with %v", err)
+		t.Errorf("the sandbox process ended with %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package deaths
+package exitwatch
 
 import (
 	"context"

@@ -1,8 +1,7 @@
-// Package gate bounds what strangers hold of a port. Whoever connects is a stranger until it has
-// proven who it is. There are so many of them at once, in all and from one address; the next one is
-// closed as it comes, and counted. Who is known counts no more: no flood takes anything from the
-// connections of the cluster.
-package gate
+// Package connlimit bounds the connections of clients that have not proven who they are: in all,
+// and from one address. One more is closed as it comes, and counted. A client that has proven
+// who it is counts no more, so a flood takes nothing from the connections of the cluster.
+package connlimit
 
 import (
 	"context"
@@ -18,8 +17,8 @@ const (
 	MostOfAddress = 64
 )
 
-// mostKnown addresses are remembered; then it begins anew, which costs nobody anything while there
-// is no flood.
+// mostKnown addresses are remembered. Then the list begins anew, which costs nothing while there is
+// no flood.
 const mostKnown = 4096
 
 // Listen lets clients of inner through. port is its name in the log and in the figures.
@@ -27,7 +26,7 @@ func Listen(inner net.Listener, port string, figures *Figures) net.Listener {
 	return newListener(inner, port, MostOfAll, MostOfAddress, figures)
 }
 
-// Known tells the gate that let c through who is at its other end: that is no stranger. c may be TLS.
+// Known says that the client of c has proven who it is. c may be TLS.
 func Known(c net.Conn) {
 	if secure, ok := c.(interface{ NetConn() net.Conn }); ok {
 		c = secure.NetConn()
@@ -47,13 +46,13 @@ type listener struct {
 	strangers int
 	from      map[netip.Prefix]int
 	known     map[netip.Prefix]bool // where nodes have come from: what others do in all is not held against them
-	lines     Lines
+	lines     LogLimit
 }
 
 func newListener(inner net.Listener, port string, all, fromAddress int, figures *Figures) *listener {
 	return &listener{
 		Listener: inner, port: port, all: all, fromAddress: fromAddress, figures: figures,
-		from: map[netip.Prefix]int{}, known: map[netip.Prefix]bool{}, lines: Lines{Most: 1},
+		from: map[netip.Prefix]int{}, known: map[netip.Prefix]bool{}, lines: LogLimit{Most: 1},
 	}
 }
 
@@ -64,7 +63,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := &conn{Conn: raw, gate: l, from: addressOf(raw)}
+		c := &conn{Conn: raw, limit: l, from: addressOf(raw)}
 		bound := l.enter(c.from)
 		if bound == "" {
 			return c, nil

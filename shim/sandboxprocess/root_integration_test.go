@@ -1,6 +1,6 @@
 //go:build integration
 
-package holder
+package sandboxprocess
 
 import (
 	"fmt"
@@ -37,23 +37,23 @@ func TestRootShowsNothingOfTheHost(t *testing.T) {
 		names = append(names, e.Name())
 	}
 	if diff := cmp.Diff([]string{noticeName, programName}, names); diff != "" {
-		t.Errorf("the holder's root (-want +got):\n%s", diff)
+		t.Errorf("the sandbox process's root (-want +got):\n%s", diff)
 	}
 	if text, err := os.ReadFile(root + "/" + noticeName); err != nil || !strings.Contains(string(text), "nerdctl exec") {
 		t.Errorf("the notice says %q, %v", text, err)
 	}
 	if err := os.WriteFile(root+"/x", nil, 0o600); err == nil || !strings.Contains(err.Error(), "read-only file system") {
-		t.Errorf("write to the holder's root: %v", err)
+		t.Errorf("write to the sandbox process's root: %v", err)
 	}
 	if cwd, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", held.PID)); err != nil || cwd != "/" {
-		t.Errorf("the holder's directory is %s, %v", cwd, err)
+		t.Errorf("the sandbox process's directory is %s, %v", cwd, err)
 	}
 	if _, err := os.Stat(fmt.Sprintf("/proc/%d/cwd/etc", held.PID)); err == nil {
-		t.Error("the holder's directory is the host's root")
+		t.Error("the sandbox process's directory is the host's root")
 	}
 }
 
-// A holder that is written down keeps its pid, arguments and namespace, outlives the signals that
+// A sandbox process that is written down keeps its pid, arguments and namespace, outlives the signals that
 // others send to a task, and holds less than any Go program.
 func TestHolderIsSmall(t *testing.T) {
 	var held proc.ID
@@ -73,7 +73,7 @@ func TestHolderIsSmall(t *testing.T) {
 	}()
 	for end := time.Now().Add(time.Minute); pss(t, held.PID) > mostKiB; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("the holder has %d KiB, at most %d", pss(t, held.PID), mostKiB)
+			t.Fatalf("the sandbox process has %d KiB, at most %d", pss(t, held.PID), mostKiB)
 		}
 	}
 	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGUSR1, unix.SIGTSTP} {
@@ -82,13 +82,13 @@ func TestHolderIsSmall(t *testing.T) {
 		}
 	}
 	if alive, err := held.Alive(); !alive || err != nil {
-		t.Errorf("the holder lives: %t, %v", alive, err)
+		t.Errorf("the sandbox process lives: %t, %v", alive, err)
 	}
 	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", held.PID))
 	if want := os.Args[0] + "\x00" + Subcommand + "\x00"; err != nil || string(cmdline) != want {
-		t.Errorf("the holder's arguments are %q, want %q, %v", cmdline, want, err)
+		t.Errorf("the sandbox process's arguments are %q, want %q, %v", cmdline, want, err)
 	}
 	if after, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", held.PID)); err != nil || after != before {
-		t.Errorf("the holder's namespace is %s, was %s, %v", after, before, err)
+		t.Errorf("the sandbox process's namespace is %s, was %s, %v", after, before, err)
 	}
 }

@@ -1,4 +1,4 @@
-package slim
+package memtrim
 
 import (
 	"bytes"
@@ -50,7 +50,7 @@ func TestDown(t *testing.T) {
 	}
 	letters := touch()
 	before := resident(t)
-	if err := Down(); err != nil {
+	if err := Trim(); err != nil {
 		t.Fatal(err)
 	}
 	after := resident(t)

@@ -1,4 +1,4 @@
-package holder
+package sandboxprocess
 
 import (
 	"errors"
@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notice is what lies in the holder's root. Tools that copy files take /proc/PID/root of
-// a task for its container's root; of a holder that would be the host's.
+// notice is what lies in the sandbox process's root. Tools that copy files take /proc/PID/root of
+// a task for its container's root; of a sandbox process that would be the host's.
 const (
 	noticeName = "FILES-ARE-IN-THE-VM"
 	notice     = `The files of this container are inside a virtual machine; no directory of the host shows them.
@@ -23,26 +23,26 @@ Copy them through a process in the container, such as
 
 // leaveRoot makes a read-only file system the root of this process, so that nobody who looks
 // for the container's files there reads or writes the host's. It has the notice in it, and the
-// program that the holder becomes.
+// program that the sandbox process becomes.
 //
 // Like: mount -t tmpfs, chroot, mount -o remount,ro; it is mounted nowhere.
 func leaveRoot() error {
 	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
-		return fmt.Errorf("make root of the holder: %w", err)
+		return fmt.Errorf("make root of the sandbox process: %w", err)
 	}
 	defer unix.Close(fs)
 	for _, option := range [][2]string{{"mode", "0555"}, {"size", "64k"}, {"nr_inodes", "4"}} {
 		if err := unix.FsconfigSetString(fs, option[0], option[1]); err != nil {
-			return fmt.Errorf("make root of the holder: %s=%s: %w", option[0], option[1], err)
+			return fmt.Errorf("make root of the sandbox process: %s=%s: %w", option[0], option[1], err)
 		}
 	}
 	if err := unix.FsconfigCreate(fs); err != nil {
-		return fmt.Errorf("make root of the holder: %w", err)
+		return fmt.Errorf("make root of the sandbox process: %w", err)
 	}
 	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
 	if err != nil {
-		return fmt.Errorf("mount root of the holder: %w", err)
+		return fmt.Errorf("mount root of the sandbox process: %w", err)
 	}
 	defer unix.Close(mount)
 	dir := filepath.Join("/proc/self/fd", strconv.Itoa(mount))
@@ -54,19 +54,19 @@ func leaveRoot() error {
 		os.WriteFile(filepath.Join(dir, noticeName), []byte(notice), 0o444),
 		os.WriteFile(filepath.Join(dir, programName), code, 0o555),
 	); err != nil {
-		return fmt.Errorf("fill root of the holder: %w", err)
+		return fmt.Errorf("fill root of the sandbox process: %w", err)
 	}
 	if err := unix.FsconfigSetFlag(fs, "ro"); err != nil {
-		return fmt.Errorf("make root of the holder read-only: %w", err)
+		return fmt.Errorf("make root of the sandbox process read-only: %w", err)
 	}
 	if err := unix.FsconfigReconfigure(fs); err != nil {
-		return fmt.Errorf("make root of the holder read-only: %w", err)
+		return fmt.Errorf("make root of the sandbox process read-only: %w", err)
 	}
 	if err := unix.Fchdir(mount); err != nil {
-		return fmt.Errorf("enter root of the holder: %w", err)
+		return fmt.Errorf("enter root of the sandbox process: %w", err)
 	}
 	if err := unix.Chroot("."); err != nil {
-		return fmt.Errorf("enter root of the holder: %w", err)
+		return fmt.Errorf("enter root of the sandbox process: %w", err)
 	}
 	return nil
 }

@@ -1,7 +1,7 @@
-// Package memo remembers, in a file of the node, what was found out about other files,
-// for as long as they are the same. To hash the guest's kernel and to ask the VMM for its
-// version would cost every start some ten milliseconds.
-package memo
+// Package statcache keeps, in a file of the node, facts that were found out about other files.
+// A fact holds while stat(2) of its files answers the same. To hash the guest's kernel and to
+// ask the VMM for its version would cost every start some ten milliseconds.
+package statcache
 
 import (
 	"encoding/json"
@@ -23,9 +23,9 @@ const settled = time.Second
 // most entries that the file holds; a node has a few.
 const most = 32
 
-// Memo is one file; without a path nothing is remembered. Those who write it at the same
-// time lose nothing but an entry.
-type Memo struct {
+// Cache is one file. Without a path nothing is remembered. Processes that write it at the same
+// time lose an entry at most.
+type Cache struct {
 	Path string
 	Now  func() time.Time // nil: time.Now
 }
@@ -46,7 +46,7 @@ type entry struct {
 
 // Of answers what find has found for these files, now or at an earlier call. A file that
 // cannot be kept is no error: the next call finds it again.
-func (m Memo) Of(kind string, paths []string, find func() (string, error)) (string, error) {
+func (m Cache) Of(kind string, paths []string, find func() (string, error)) (string, error) {
 	before, err := identify(paths)
 	if err != nil || m.Path == "" {
 		return find() // which says what is missing
@@ -84,7 +84,7 @@ func identify(paths []string) ([]identity, error) {
 	return all, nil
 }
 
-func (m Memo) young(all []identity) bool {
+func (m Cache) young(all []identity) bool {
 	now := time.Now
 	if m.Now != nil {
 		now = m.Now
@@ -94,7 +94,7 @@ func (m Memo) young(all []identity) bool {
 }
 
 // read answers what is there; a file that is damaged is as good as none.
-func (m Memo) read() map[string]entry {
+func (m Cache) read() map[string]entry {
 	known := map[string]entry{}
 	data, err := os.ReadFile(m.Path)
 	if err != nil || json.Unmarshal(data, &known) != nil {
@@ -104,7 +104,7 @@ func (m Memo) read() map[string]entry {
 	return known
 }
 
-func (m Memo) write(known map[string]entry) error {
+func (m Cache) write(known map[string]entry) error {
 	data, err := json.Marshal(known)
 	if err != nil {
 		return err

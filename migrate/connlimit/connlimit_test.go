@@ -1,4 +1,4 @@
-package gate
+package connlimit
 
 import (
 	"bytes"
@@ -19,7 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// port is a gate with small bounds.
+// port is a listener with small bounds.
 type port struct {
 	t *testing.T
 	*listener
@@ -185,7 +185,7 @@ func TestLines(t *testing.T) {
 		was := slog.Default()
 		slog.SetDefault(slog.New(slog.NewTextHandler(&out, nil)))
 		defer slog.SetDefault(was)
-		l := &Lines{}
+		l := &LogLimit{}
 		for range 100 {
 			l.Warn(context.Background(), "m")
 		}

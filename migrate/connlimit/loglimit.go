@@ -1,4 +1,4 @@
-package gate
+package connlimit
 
 import (
 	"context"
@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// window is what Lines bounds.
+// window is the time in which LogLimit counts.
 const window = time.Minute
 
-// Lines are what strangers make a program log: not more than Most of them in a minute. The first
-// one behind that says how many were left out.
-type Lines struct {
+// LogLimit bounds the lines that unknown clients make a program log to Most in a minute. The first
+// line after that says how many were left out.
+type LogLimit struct {
 	Most int // 0: a screen of them
 
 	mu      sync.Mutex
@@ -24,7 +24,7 @@ type Lines struct {
 const screen = 30
 
 // Warn writes a line as slog does, or leaves it out.
-func (l *Lines) Warn(ctx context.Context, msg string, args ...any) {
+func (l *LogLimit) Warn(ctx context.Context, msg string, args ...any) {
 	if ok, unsaid := l.next(); ok {
 		if unsaid > 0 {
 			args = append(args, "unsaid", unsaid)
@@ -33,7 +33,7 @@ func (l *Lines) Warn(ctx context.Context, msg string, args ...any) {
 	}
 }
 
-func (l *Lines) next() (ok bool, unsaid int) {
+func (l *LogLimit) next() (ok bool, unsaid int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	most := l.Most
