@@ -88,7 +88,7 @@ func (m *machineService) Capture(ctx context.Context, r *machinev1.CaptureReques
 		if r.GetRepository() == "" {
 			return nil, fmt.Errorf("capture VM %s: a repository is needed: %w", vm.id, errdefs.ErrInvalidArgument)
 		}
-		c, err := vm.obey(ctx, &capture{ref: r.GetRef(), endExecs: r.GetEndExecs(), execs: r.GetExecs(), req: r, make: vm.snapshot})
+		c, err := (&capture{vm: vm, ref: r.GetRef(), endExecs: r.GetEndExecs(), execs: r.GetExecs(), req: r, make: (*capture).snapshot}).run(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -96,35 +96,10 @@ func (m *machineService) Capture(ctx context.Context, r *machinev1.CaptureReques
 	})
 }
 
-// obey begins what next is for, or waits for what the same attempt has begun.
-func (vm *VM) obey(ctx context.Context, next *capture) (*capture, error) {
-	var c *capture
-	var fresh bool
-	if err := vm.filled(ctx, vm.operationBound(max(next.req.GetTimeoutMs(), next.send.GetTimeoutMs()))); err != nil {
-		return nil, err
-	}
-	if err := vm.prepared(ctx, next); err != nil {
-		return nil, err
-	}
-	err := quiet(ctx, func() (err error) { c, fresh, err = vm.hold(next); return err })
-	if err != nil {
-		return nil, err
-	}
-	if fresh {
-		go vm.work(c)
-	}
-	select {
-	case <-c.done:
-		return c, c.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
 // Vote stops the VMM and writes PREPARED.
 func (m *machineService) Vote(ctx context.Context, r *machinev1.VoteRequest) (*machinev1.VoteResponse, error) {
 	return ask(m, func(vm *VM) (*machinev1.VoteResponse, error) {
-		digest, err := vm.prepare(ctx, r.GetRef())
+		digest, err := (&handover{vm, r.GetRef()}).prepare(ctx)
 		return &machinev1.VoteResponse{Digest: digest}, err
 	})
 }
@@ -139,9 +114,9 @@ func (m *machineService) Abort(ctx context.Context, r *machinev1.AbortRequest) (
 		vm.op.past.add(ref)
 		switch {
 		case upload != nil && sameRef(upload.ref, ref):
-			cancelUpload(upload)
+			upload.cancelUpload()
 		case c != nil && sameRef(c.ref, ref):
-			if err := vm.abort(c, Captured, Voted); err != nil {
+			if err := c.abort(Captured, Voted); err != nil {
 				return nil, err
 			}
 		case c != nil:
@@ -160,7 +135,7 @@ func (m *machineService) Abort(ctx context.Context, r *machinev1.AbortRequest) (
 // Release ends the VM after the commit.
 func (m *machineService) Release(ctx context.Context, r *machinev1.ReleaseRequest) (*machinev1.ReleaseResponse, error) {
 	return ask(m, func(vm *VM) (*machinev1.ReleaseResponse, error) {
-		return &machinev1.ReleaseResponse{}, vm.release(ctx, r.GetRef(), r.GetDigest(), r.GetMoved())
+		return &machinev1.ReleaseResponse{}, (&handover{vm, r.GetRef()}).release(ctx, r.GetDigest(), r.GetMoved())
 	})
 }
 

@@ -136,7 +136,7 @@ func (a *arrival) stop() {
 
 // come returns once the VM is READY.
 func (a *arrival) come() error {
-	ctx, cancel := context.WithTimeout(a.ctx, a.vm.operationBound(a.timeoutMS))
+	ctx, cancel := context.WithTimeout(a.ctx, a.vm.host.operationBound(a.timeoutMS))
 	defer cancel()
 	if err := steps.Run(ctx, a.made, undoBound, []steps.Step{steps.New("attach network", a.start.attach)}); err != nil {
 		return err

@@ -58,7 +58,8 @@ func (vm *VM) along() (all []Along) {
 
 // fixStdio says that from now on nothing that a client does to stdio goes along. The VM of a
 // checkpoint goes on here, and what comes in its pause reaches it.
-func (vm *VM) fixStdio(c *capture) {
+func (c *capture) fixStdio() {
+	vm := c.vm
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	c.fixed = !c.req.GetCheckpoint()

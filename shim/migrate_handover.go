@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -13,9 +12,6 @@ import (
 	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/proc"
 )
-
-// voteBound is how long stopping the VMM for good may take.
-const voteBound = 10 * time.Second
 
 func (vm *VM) vmmID() proc.ID { return vm.noted().vmm() }
 
@@ -37,8 +33,16 @@ func (vm *VM) vmmEnds(ctx context.Context) bool {
 	return false
 }
 
-// held answers the hold that ref names; vm.mu is held.
-func (vm *VM) held(call string, ref *machinev1.Ref) (*capture, error) {
+// handover is one order of the controller for a VM that an operation has captured: to vote for
+// the commit, to end the VM after it, or to take the VM back after it.
+type handover struct {
+	vm  *VM
+	ref *machinev1.Ref // of the operation that has to hold the VM
+}
+
+// held answers the hold of the order's operation; vm.mu is held.
+func (h *handover) held(call string) (*capture, error) {
+	vm, ref := h.vm, h.ref
 	if vm.op.capture == nil || !sameRef(vm.op.capture.ref, ref) {
 		return nil, fmt.Errorf("%s: operation %s, attempt %d, generation %d does not hold VM %s: %w",
 			call, ref.GetOperation(), ref.GetAttempt(), ref.GetGeneration(), vm.id, errdefs.ErrFailedPrecondition)
@@ -46,120 +50,21 @@ func (vm *VM) held(call string, ref *machinev1.Ref) (*capture, error) {
 	return vm.op.capture, nil
 }
 
-// prepare stops the VMM, verifiably, silences its NICs and writes PREPARED. From then on
-// only the controller's word moves the VM.
-func (vm *VM) prepare(ctx context.Context, ref *machinev1.Ref) (string, error) {
-	vm.mu.Lock()
-	c, err := vm.held("vote", ref)
-	state := vm.state
-	if err == nil && state != Voted && state != Stopped {
-		err = vm.to(Voting)
-	}
-	vm.mu.Unlock()
-	switch {
-	case err != nil:
-		return "", err
-	case state == Voted:
-		return c.digest, nil
-	case state == Stopped:
-		return vm.prepareDead(c)
-	}
-	ctx, cancel := context.WithTimeout(ctx, voteBound)
-	defer cancel()
-	if err = complete(c); err == nil {
-		err = vm.hush(ctx, c)
-	}
-	if err == nil {
-		err = vm.write((*Journal).prepares)
-	}
-	if err != nil {
-		err = errors.Join(fmt.Errorf("vote for operation %s: %w", ref.GetOperation(), err), vm.vmmID().Continue())
-		c.deadline.Reset(vm.patience(c)) // it may have passed unheard
-		vm.leave(Voting, Captured)
-		return "", err
-	}
-	c.deadline.Stop()
-	vm.leave(Voting, Voted)
-	return c.digest, nil
-}
-
-// prepares says that the VM has voted.
-func (j *Journal) prepares() { j.Phase = Prepared }
-
-// hush stops the VMM's process, verifiably, and silences its NICs. A live move's source does
-// so while its destination loads the state, and the vote then verifies it.
-func (vm *VM) hush(ctx context.Context, c *capture) error {
-	if err := vm.vmmID().Stop(ctx); err != nil && !errors.Is(err, os.ErrProcessDone) { // what is gone runs even less
-		return err
-	}
-	if vm.nic.attached == nil || c.hushed {
-		return nil
-	}
-	err := vm.nic.attached.Down(ctx)
-	c.hushed = err == nil
-	return err
-}
-
-// patience is how long a VM stands still for a controller that says nothing.
-func (vm *VM) patience(c *capture) time.Duration {
-	if c.patience > 0 {
-		return c.patience
-	}
-	if c.send != nil {
-		return time.Duration(vm.host.Config.Timeouts.Abort)
-	}
-	return vm.operationBound(c.req.GetTimeoutMs())
-}
-
-// complete wants the snapshot that a vote is for.
-func complete(c *capture) error {
-	select {
-	case <-c.done:
-		if c.digest != "" {
-			return nil
-		}
-	default:
-	}
-	return fmt.Errorf("operation %s has no snapshot of the VM: %w", c.ref.GetOperation(), errdefs.ErrFailedPrecondition)
-}
-
-// prepareDead votes for a VM whose VMM died while the operation held it. It was paused
-// since its state was saved, so that a complete snapshot is the VM, exactly.
-func (vm *VM) prepareDead(c *capture) (string, error) {
-	err := complete(c)
-	if err == nil {
-		err = vm.update(func(j *Journal) error {
-			switch j.Phase {
-			case Sending:
-				j.Phase = Prepared
-			case Prepared, Released:
-			default:
-				return fmt.Errorf("VM %s is %s: %w", vm.id, j.Phase, errdefs.ErrFailedPrecondition)
-			}
-			return nil
-		})
-	}
-	if err != nil {
-		return "", fmt.Errorf("vote for operation %s: %w", c.ref.GetOperation(), err)
-	}
-	c.deadline.Stop()
-	return c.digest, nil
-}
-
 // release ends the VM after the commit: its state is the snapshot's now. It can be
 // repeated from any point.
-func (vm *VM) release(ctx context.Context, ref *machinev1.Ref, digest string, moved bool) error {
+func (h *handover) release(ctx context.Context, digest string, moved bool) error {
+	vm := h.vm
 	vm.mu.Lock()
 	j := vm.journal
-	if j.Phase == Released && j.Operation == ref.GetOperation() {
+	if j.Phase == Released && j.Operation == h.ref.GetOperation() {
 		vm.mu.Unlock()
 		return nil
 	}
-	c, err := vm.held("release", ref)
+	c, err := h.held("release")
 	switch {
 	case err != nil:
-	case complete(c) != nil:
-		err = complete(c)
+	case c.complete() != nil:
+		err = c.complete()
 	case c.digest != digest:
 		err = fmt.Errorf("release VM %s to %s: its snapshot is %s: %w", vm.id, digest, c.digest, errdefs.ErrFailedPrecondition)
 	case j.Phase != Prepared:
@@ -181,7 +86,7 @@ func (vm *VM) release(ctx context.Context, ref *machinev1.Ref, digest string, mo
 		err = c.endWorker(ctx)
 	}
 	if err == nil {
-		err = vm.dispose(ctx, moved)
+		err = h.dispose(ctx, moved)
 	}
 	if err != nil {
 		vm.leave(Releasing, Voted)
@@ -193,7 +98,8 @@ func (vm *VM) release(ctx context.Context, ref *machinev1.Ref, digest string, mo
 
 // dispose destroys what the committed snapshot has made superfluous. Of a VM that has
 // moved it leaves a silent network: its addresses are in use.
-func (vm *VM) dispose(ctx context.Context, moved bool) error {
+func (h *handover) dispose(ctx context.Context, moved bool) error {
+	vm := h.vm
 	if err := vm.machine.Kill(ctx); err != nil {
 		return err
 	}

@@ -187,7 +187,7 @@ func TestSilentController(t *testing.T) {
 				if c.deadline.Stop() {
 					t.Errorf("%s: its deadline goes on behind the vote", name)
 				}
-				vm.silent(c) // one that was about to fire
+				c.expire() // one that was about to fire
 				if !vm.is(Voted) || vm.noted().Phase != Prepared || w.machine.running() {
 					t.Errorf("%s: VM is %s, %s", name, vm.state, vm.noted().Phase)
 				}

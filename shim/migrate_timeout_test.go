@@ -29,7 +29,7 @@ func TestTimeoutOfTheOrder(t *testing.T) {
 	for held() == nil {
 		time.Sleep(time.Millisecond)
 	}
-	if bound := vm.operationBound(0); bound != time.Millisecond {
+	if bound := vm.host.operationBound(0); bound != time.Millisecond {
 		t.Fatalf("the node's own is %v", bound)
 	}
 	select {

@@ -17,7 +17,7 @@ func TestVMMDiesInAHoldThatIsGivenBack(t *testing.T) {
 		_, err := w.machineService().Abort(w.t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
 		return err
 	}
-	silence := func(w *world) error { vm, _ := w.service.current(); vm.silent(vm.op.capture); return nil }
+	silence := func(w *world) error { vm, _ := w.service.current(); vm.op.capture.expire(); return nil }
 	for name, c := range map[string]struct {
 		vote bool
 		give func(*world) error

@@ -65,7 +65,7 @@ func Adopt(ctx context.Context, host *Host, namespace, id string) error {
 func (vm *VM) backOut() {
 	j := vm.noted()
 	if c := vm.op.capture; c != nil && j.Move && j.Phase == Sending {
-		if err := vm.abort(c, Captured); err != nil {
+		if err := c.abort(Captured); err != nil {
 			vm.log.Error("take a live move back", "error", err)
 		}
 	}
@@ -230,10 +230,10 @@ func (vm *VM) resumeOwn(ctx context.Context, j *Journal) error {
 // for its controller as that shim would have.
 func (vm *VM) resumeHold(ctx context.Context, j *Journal) error {
 	ref := &machinev1.Ref{Operation: j.Operation, Attempt: j.Attempt, Generation: j.Generation}
-	c := &capture{ref: ref, done: make(chan struct{}), digest: j.Digest, resp: &machinev1.CaptureResponse{Digest: j.Digest}}
-	c.patience = time.Duration(j.Patience) * time.Millisecond
+	c := &capture{vm: vm, ref: ref, done: make(chan struct{}), digest: j.Digest, resp: &machinev1.CaptureResponse{Digest: j.Digest}}
+	c.inherited = time.Duration(j.Patience) * time.Millisecond
 	c.ctx, c.cancel = context.WithCancel(ctx)
-	c.deadline = time.AfterFunc(vm.patience(c), func() { vm.silent(c) })
+	c.deadline = time.AfterFunc(c.silenceBound(), func() { c.expire() })
 	c.deadline.Stop() // until it is known that a VM stands still
 	close(c.done)
 	vm.op.capture = c
@@ -272,7 +272,7 @@ func (vm *VM) resumeHold(ctx context.Context, j *Journal) error {
 		return err
 	}
 	vm.machine, vm.state = m, Captured
-	c.deadline.Reset(vm.patience(c))
+	c.deadline.Reset(c.silenceBound())
 	go vm.guard()
 	return nil
 }

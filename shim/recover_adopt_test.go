@@ -79,14 +79,14 @@ func TestAdoptedIsAsPatient(t *testing.T) {
 	w.running()
 	_, err := w.machineService().Capture(t.Context(), &machinev1.CaptureRequest{Ref: w.ref(), Repository: "r", Tag: "t", TimeoutMs: 7500})
 	w.must("capture", err)
-	if vm := succeed(t, w); vm.patience(vm.op.capture) != 7500*time.Millisecond {
-		t.Errorf("patience of %v with an order's timeout of 7.5 s", vm.patience(vm.op.capture))
+	if vm := succeed(t, w); vm.op.capture.silenceBound() != 7500*time.Millisecond {
+		t.Errorf("patience of %v with an order's timeout of 7.5 s", vm.op.capture.silenceBound())
 	}
 	w = moving(t)
 	_, err = w.send()
 	w.must("send", err)
-	if vm := succeed(t, w); vm.patience(vm.op.capture) != time.Duration(vm.host.Config.Timeouts.Abort) {
-		t.Errorf("patience of %v in a live move", vm.patience(vm.op.capture))
+	if vm := succeed(t, w); vm.op.capture.silenceBound() != time.Duration(vm.host.Config.Timeouts.Abort) {
+		t.Errorf("patience of %v in a live move", vm.op.capture.silenceBound())
 	}
 	w = newWorld(t)
 	before := time.Duration(w.host().Config.Timeouts.Operation)
@@ -95,8 +95,8 @@ func TestAdoptedIsAsPatient(t *testing.T) {
 	w.must("capture", err)
 	w.cfg.Timeouts.Operation *= 2 // of those that begin from now on
 	vm := succeed(t, w)
-	if vm.patience(vm.op.capture) != before {
-		t.Errorf("patience of %v without a timeout, %v before", vm.patience(vm.op.capture), before)
+	if vm.op.capture.silenceBound() != before {
+		t.Errorf("patience of %v without a timeout, %v before", vm.op.capture.silenceBound(), before)
 	}
 	m := &machineService{find: func() (*VM, error) { return vm, nil }}
 	_, err = m.Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
@@ -123,7 +123,7 @@ func TestAdoptedIsNotLeftToStandStill(t *testing.T) {
 	if vm, _, _ = orphan(t, w, true); vm.op.capture.deadline.Reset(0) {
 		t.Error("a VM that has voted has a deadline")
 	}
-	vm.silent(vm.op.capture) // one that was about to pass
+	vm.op.capture.expire() // one that was about to pass
 	if !vm.is(Voted) || vm.noted().Phase != Prepared {
 		t.Errorf("it voted: VM is %s, journal %s", vm.state, vm.noted().Phase)
 	}

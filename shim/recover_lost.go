@@ -56,7 +56,7 @@ func (vm *VM) fenceLost(ctx context.Context, generation uint64, reason string) e
 		vm.end(context.WithoutCancel(ctx), killed, time.Now())
 	}
 	if c != nil { // of an operation that is over
-		return vm.abort(c)
+		return c.abort()
 	}
 	return nil
 }

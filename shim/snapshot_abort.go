@@ -18,21 +18,23 @@ import (
 // the tests.
 var mendPause = time.Second
 
-// silent thaws a VM whose controller has not come back in time. From the vote on it
+// expire thaws a VM whose controller has not come back in time. From the vote on it
 // does nothing: then the controller alone decides.
-func (vm *VM) silent(c *capture) {
+func (c *capture) expire() {
+	vm := c.vm
 	if vm.life.Err() != nil { // the shim ends: what it held is its successor's
 		return
 	}
 	vm.log.Warn("the operation's controller is silent: thaw", "operation", c.ref.GetOperation())
 	vm.op.past.add(c.ref)
-	if err := vm.abort(c, Captured); err != nil {
+	if err := c.abort(Captured); err != nil {
 		vm.log.Warn("thaw", "error", err)
 	}
 }
 
 // abort gives the VM back to the node, from one of the states that the caller may end.
-func (vm *VM) abort(c *capture, allowed ...State) error {
+func (c *capture) abort(allowed ...State) error {
+	vm := c.vm
 	c.cancel()
 	<-c.done // a capture under way takes itself back
 	ordered := slices.Contains(allowed, Voted)
@@ -47,7 +49,7 @@ func (vm *VM) abort(c *capture, allowed ...State) error {
 		err = vm.to(Aborting)
 	case from == Stopped:
 		vm.mu.Unlock()
-		return vm.endDeadHold(c, ordered)
+		return c.endDead(ordered)
 	case from == Aborting: // its host may lack what a thaw takes
 		err = fmt.Errorf("abort operation %s: VM %s is being given back, ask again: %w", c.ref.GetOperation(), vm.id, errdefs.ErrUnavailable)
 	default:
@@ -57,11 +59,12 @@ func (vm *VM) abort(c *capture, allowed ...State) error {
 	if err != nil {
 		return err
 	}
-	return vm.thawSource(c, from, ordered)
+	return c.thaw(from, ordered)
 }
 
-// endDeadHold ends the hold on a VM whose VMM died meanwhile: there is nothing to give back.
-func (vm *VM) endDeadHold(c *capture, ordered bool) error {
+// endDead ends the hold on a VM whose VMM died meanwhile: there is nothing to give back.
+func (c *capture) endDead(ordered bool) error {
+	vm := c.vm
 	err := vm.update(func(j *Journal) error {
 		if j.Phase == Released || j.Phase == Prepared && !ordered {
 			return fmt.Errorf("abort operation %s: VM %s is %s: %w", c.ref.GetOperation(), vm.id, j.Phase, errdefs.ErrFailedPrecondition)
@@ -70,7 +73,7 @@ func (vm *VM) endDeadHold(c *capture, ordered bool) error {
 		return nil
 	})
 	if err == nil {
-		vm.drop()
+		c.drop()
 	}
 	return err
 }
@@ -89,18 +92,21 @@ func (c *capture) giveBack(j *Journal) {
 	}
 }
 
-func (vm *VM) drop() {
+// drop ends the hold.
+func (c *capture) drop() {
+	vm := c.vm
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	vm.op.capture = nil
 }
 
-// thawSource takes the VM from Aborting to Running. The record says OWN first: a crash
+// thaw takes the VM from Aborting to Running. The record says OWN first: a crash
 // in between must not leave a VM that nobody may run. Where it cannot be written, a VM
 // that has voted stays, and so does one that nobody has ordered to be thawed; another
 // runs on under SENDING, which a successor aborts. A VM that cannot be resumed is in an
 // unknown state and ends; whatever else goes wrong is tried again while it runs.
-func (vm *VM) thawSource(c *capture, from State, ordered bool) error {
+func (c *capture) thaw(from State, ordered bool) error {
+	vm := c.vm
 	bound := time.Duration(vm.host.Config.Timeouts.Abort)
 	c.deadline.Stop()
 	noted := vm.write(c.giveBack)
@@ -112,7 +118,7 @@ func (vm *VM) thawSource(c *capture, from State, ordered bool) error {
 		return noted
 	}
 	if vm.vmmGone() { // it died in the hold: there is nothing to give back
-		vm.drop()
+		c.drop()
 		vm.endWithVMM()
 		return nil
 	}
@@ -124,16 +130,17 @@ func (vm *VM) thawSource(c *capture, from State, ordered bool) error {
 	defer cancel()
 	if err != nil {
 		err = fmt.Errorf("thaw VM %s: %w", vm.id, err)
-		vm.drop() // it may have run: nobody votes for its snapshot any more
+		c.drop() // it may have run: nobody votes for its snapshot any more
 		vm.endUnusable(ctx)
 		return err
 	}
-	return vm.thawed(ctx, c, noted, up)
+	return c.thawed(ctx, noted, up)
 }
 
 // thawed ends a hold whose VM runs, or is paused as before. noted and up are what went wrong
 // with the journal and the links.
-func (vm *VM) thawed(ctx context.Context, c *capture, noted, up error) error {
+func (c *capture) thawed(ctx context.Context, noted, up error) error {
+	vm := c.vm
 	vm.untrack()
 	met := vm.rejoin(ctx)
 	if err := vm.restoreNICs(ctx); err != nil {
@@ -149,7 +156,7 @@ func (vm *VM) thawed(ctx context.Context, c *capture, noted, up error) error {
 	err := vm.to(next)
 	vm.mu.Unlock()
 	vm.flow()
-	vm.mend("write journal", noted, vm.noteThaw(c))
+	vm.mend("write journal", noted, c.noteThaw())
 	vm.mend("set links up", up, func(ctx context.Context) error { return vm.nic.attached.Up(ctx) })
 	vm.mend("meet guest", met, vm.meetAgain)
 	go vm.slim()
@@ -220,7 +227,8 @@ func (vm *VM) mend(what string, err error, again func(context.Context) error) {
 }
 
 // noteThaw writes OWN unless another operation has come.
-func (vm *VM) noteThaw(c *capture) func(context.Context) error {
+func (c *capture) noteThaw() func(context.Context) error {
+	vm := c.vm
 	return func(context.Context) error {
 		return vm.write(func(j *Journal) {
 			if j.Phase == Sending && j.Operation == c.ref.GetOperation() && j.Attempt == c.ref.GetAttempt() {

@@ -26,7 +26,7 @@ func TestThawOnAFullDisk(t *testing.T) {
 	}{
 		"aborted": {thaw: abort, stays: Running},
 		"voted":   {vote: true, thaw: abort, stays: Voted},
-		"silence": {thaw: func(w *world) error { vm, _ := w.service.current(); vm.silent(vm.op.capture); return errFake }, stays: Captured},
+		"silence": {thaw: func(w *world) error { vm, _ := w.service.current(); vm.op.capture.expire(); return errFake }, stays: Captured},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t).running()
@@ -119,7 +119,7 @@ func TestVMMDiesAfterTheCapture(t *testing.T) {
 			if err != nil || v.GetDigest() != r.GetDigest() {
 				t.Fatalf("vote = %v, %v", v, err)
 			}
-			vm.silent(vm.op.capture)
+			vm.op.capture.expire()
 			if j, _ := loadJournal(vm.dir); j.Phase != Prepared {
 				t.Fatalf("journal is %s", j.Phase)
 			}

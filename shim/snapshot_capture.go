@@ -9,24 +9,23 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/track"
-	"godwit.dev/godwit/snapshot/worker"
 )
 
 // capture is one operation's hold on the VM, from the freeze to Abort or Release.
 type capture struct {
+	vm        *VM
 	ref       *machinev1.Ref
 	endExecs  bool
 	execs     bool                      // that run go along
 	req       *machinev1.CaptureRequest // of a snapshot
 	send      *machinev1.SendRequest    // of a live move
 	make      func(*capture) (digest string, err error)
-	patience  time.Duration   // of the shim that died, whose successor this one's is; 0: there was none
+	inherited time.Duration   // silence that it bears: of the shim that died, whose successor this one's is; 0: there was none
 	reverted  atomic.Uint64   // the generation under which a revert gives the VM back
 	ctx       context.Context // of the work; Abort ends it
 	cancel    context.CancelFunc
@@ -48,24 +47,24 @@ func sameRef(a, b *machinev1.Ref) bool {
 	return a.GetOperation() == b.GetOperation() && a.GetAttempt() == b.GetAttempt() && a.GetGeneration() == b.GetGeneration()
 }
 
-// hold gives the VM to the operation of next, or answers its hold if it has it already.
-func (vm *VM) hold(next *capture) (*capture, bool, error) {
+// hold gives the VM to the operation, or answers the hold that it has already.
+func (c *capture) hold() (*capture, bool, error) {
+	vm := c.vm
 	if err := smallPages(vm.host.Config.RAMDir); err != nil {
 		return nil, false, fmt.Errorf("capture VM %s: %w", vm.id, err)
 	}
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	if c, err := vm.mayHold(next); c != nil || err != nil {
-		return c, false, err
+	if has, err := c.mayHold(); has != nil || err != nil {
+		return has, false, err
 	}
 	if err := vm.to(Capturing); err != nil {
 		return nil, false, err
 	}
-	c := next
 	c.done = make(chan struct{})
-	bound := vm.operationBound(max(c.req.GetTimeoutMs(), c.send.GetTimeoutMs()))
+	bound := vm.host.operationBound(max(c.req.GetTimeoutMs(), c.send.GetTimeoutMs()))
 	c.ctx, c.cancel = context.WithCancel(vm.life)
-	c.deadline = time.AfterFunc(bound, func() { vm.silent(c) })
+	c.deadline = time.AfterFunc(bound, func() { c.expire() })
 	if c.req.GetCheckpoint() { // what is left when the VM goes on ends as well
 		c.ctx, c.cancel = context.WithTimeout(vm.life, bound)
 	}
@@ -73,22 +72,23 @@ func (vm *VM) hold(next *capture) (*capture, bool, error) {
 	return c, true, nil
 }
 
-// mayHold answers the hold that the operation of next has already, or nil where it may have
-// one. vm.mu is held.
-func (vm *VM) mayHold(next *capture) (*capture, error) {
-	if c := vm.op.upload; c != nil && sameRef(c.ref, next.ref) {
-		return c, nil
+// mayHold answers the hold that the operation has already, or nil where it may have one.
+// vm.mu is held.
+func (c *capture) mayHold() (*capture, error) {
+	vm := c.vm
+	if has := vm.op.upload; has != nil && sameRef(has.ref, c.ref) {
+		return has, nil
 	}
-	if c := vm.op.capture; c != nil && (vm.frozen() || vm.state == Stopped) {
-		if sameRef(c.ref, next.ref) && (c.send == nil) == (next.send == nil) {
-			return c, nil
+	if has := vm.op.capture; has != nil && (vm.frozen() || vm.state == Stopped) {
+		if sameRef(has.ref, c.ref) && (has.send == nil) == (c.send == nil) {
+			return has, nil
 		}
-		return nil, fmt.Errorf("capture VM %s: operation %s holds it: %w", vm.id, c.ref.GetOperation(), errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("capture VM %s: operation %s holds it: %w", vm.id, has.ref.GetOperation(), errdefs.ErrFailedPrecondition)
 	}
 	if vm.postcopy.fill != nil {
 		return nil, fmt.Errorf("capture VM %s: its RAM still comes: %w", vm.id, errUnderWay)
 	}
-	if err := vm.capturable(next.ref, next.req, next.endExecs || next.execs); err != nil {
+	if err := c.capturable(); err != nil {
 		return nil, fmt.Errorf("capture VM %s: %w", vm.id, err)
 	}
 	return nil, nil
@@ -96,11 +96,11 @@ func (vm *VM) mayHold(next *capture) (*capture, error) {
 
 // operationBound is what an operation may take here: the time that its order gives it, or the
 // node's.
-func (vm *VM) operationBound(ms int64) time.Duration {
+func (h *Host) operationBound(ms int64) time.Duration {
 	if ms > 0 {
 		return time.Duration(ms) * time.Millisecond
 	}
-	return time.Duration(vm.host.Config.Timeouts.Operation)
+	return time.Duration(h.Config.Timeouts.Operation)
 }
 
 // remedy for a state that is in the way.
@@ -108,7 +108,8 @@ var remedy = map[State]string{Paused: "; let it run first (ctr task resume)"}
 
 // capturable is the preflight: it names what is in the way and changes nothing. vm.mu
 // is held.
-func (vm *VM) capturable(ref *machinev1.Ref, req *machinev1.CaptureRequest, execs bool) error {
+func (c *capture) capturable() error {
+	vm, ref, req, execs := c.vm, c.ref, c.req, c.endExecs || c.execs
 	switch {
 	case ref.GetOperation() == "":
 		return fmt.Errorf("an operation is needed: %w", errdefs.ErrInvalidArgument)
@@ -128,7 +129,7 @@ func (vm *VM) capturable(ref *machinev1.Ref, req *machinev1.CaptureRequest, exec
 	case vm.host.Records != nil && ref.GetGeneration() != vm.journal.Generation:
 		return fmt.Errorf("generation %d is stale, the VM runs under %d: %w", ref.GetGeneration(), vm.journal.Generation, errdefs.ErrFailedPrecondition)
 	}
-	if err := vm.checkpointable(req.GetPaused()); err != nil {
+	if err := c.checkpointable(); err != nil {
 		return err
 	}
 	for _, p := range vm.execs() {
@@ -154,22 +155,23 @@ func (t *Task) capturable() error {
 }
 
 // work makes the snapshot, or sends the VM. Whatever fails, the VM runs on.
-func (vm *VM) work(c *capture) {
+func (c *capture) work() {
+	vm := c.vm
 	defer close(c.done)
 	digest, err := c.make(c)
 	if c.req.GetCheckpoint() {
-		vm.keepTable(err == nil)
+		c.keepTable(err == nil)
 		c.cancel() // the timer's
 	}
 	if err != nil {
-		err = fmt.Errorf("capture VM %s: %w", vm.id, vm.why(c, err))
+		err = fmt.Errorf("capture VM %s: %w", vm.id, c.why(err))
 		vm.log.Error("capture", "error", err)
 		vm.op.cutShort.Store(errors.Is(err, errEarly)) // before its hold is gone
 		if e := vm.enterFrom(Capturing, Aborting); e == nil {
-			err = errors.Join(err, vm.thawSource(c, Capturing, true))
+			err = errors.Join(err, c.thaw(Capturing, true))
 		} else if vm.is(Stopped) {
 			c.deadline.Stop()
-			err = errors.Join(err, vm.endDeadHold(c, false))
+			err = errors.Join(err, c.endDead(false))
 		}
 		c.err = err
 		return
@@ -184,13 +186,14 @@ func (vm *VM) work(c *capture) {
 }
 
 // snapshot pushes what the VM is, while it runs and then in a pause.
-func (vm *VM) snapshot(c *capture) (string, error) {
+func (c *capture) snapshot() (string, error) {
+	vm := c.vm
 	if c.endExecs {
 		vm.endExecs(c.ctx)
 	}
 	err := vm.write(func(j *Journal) {
 		c.armed = j.Armed
-		j.sends(c.ref, vm.patience(c))
+		j.sends(c.ref, c.silenceBound())
 		j.Repository = c.req.GetRepository()
 	})
 	if err != nil {
@@ -203,7 +206,7 @@ func (vm *VM) snapshot(c *capture) (string, error) {
 	s := &standing{vm: vm, c: c, paused: c.req.GetPaused(), state: state}
 	defer s.state.Close()
 	out := &machinev1.CaptureResponse{}
-	receipt, err := vm.push(c, s, out)
+	receipt, err := (&pushing{vm: vm, c: c, live: s, files: &openFiles{}, out: out}).push()
 	if err != nil {
 		return "", err
 	}
@@ -263,107 +266,30 @@ func passesOf(all []snapshot.Pass) (out []*machinev1.CapturePass) {
 	return out
 }
 
-// budget of the pause; 0: no passes before it.
-func (vm *VM) budget(ms int64) time.Duration {
-	switch b := ms; {
-	case b < 0:
-		return 0
-	case b > 0:
-		return time.Duration(b) * time.Millisecond
-	}
-	return time.Duration(vm.host.Config.Worker.PauseBudget)
-}
-
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// push hands the VM's files to a worker.
-func (vm *VM) push(c *capture, s *standing, out *machinev1.CaptureResponse) (snapshot.Receipt, error) {
-	j, cfg := vm.noted(), vm.host.Config
-	files := &openFiles{}
-	defer files.close()
-	none := snapshot.Receipt{}
-	driver, err := vm.driver(c.ctx)
+// run begins what c is for, or waits for what the same attempt has begun, and answers that one.
+func (c *capture) run(ctx context.Context) (*capture, error) {
+	vm := c.vm
+	var held *capture
+	var fresh bool
+	if err := vm.filled(ctx, vm.host.operationBound(max(c.req.GetTimeoutMs(), c.send.GetTimeoutMs()))); err != nil {
+		return nil, err
+	}
+	if err := c.prepared(ctx); err != nil {
+		return nil, err
+	}
+	err := quiet(ctx, func() (err error) { held, fresh, err = c.hold(); return err })
 	if err != nil {
-		return none, err
+		return nil, err
 	}
-	facts, err := driver.Probe(c.ctx)
-	if err != nil {
-		return none, err
+	if fresh {
+		go held.work()
 	}
-	job := worker.PushJob{
-		Store: storeConfig(cfg, c.req.GetRepository()), Keys: worker.KeysOf(cfg), Tag: c.req.GetTag(), Spec: j.Spec, Facts: factsOf(facts, vm.host.HostKernel),
-		Ref: snapshot.Ref{
-			VM: vm.namespace + "/" + vm.id, UID: j.Spec.UID,
-			Operation: c.ref.GetOperation(), Attempt: c.ref.GetAttempt(), Generation: c.ref.GetGeneration(),
-		},
-		State: worker.Open(s.state), Live: s, Budget: vm.budget(c.req.GetPauseBudgetMs()), Memory: int64(cfg.Worker.Memory), Concurrency: cfg.Worker.Concurrency,
+	select {
+	case <-held.done:
+		return held, held.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
-	if n := c.req.GetConcurrency(); n > 0 {
-		job.Concurrency = int(n)
-	}
-	if b := c.req.GetBandwidth(); b > 0 {
-		job.Store.Bandwidth = int64(b)
-	}
-	if job.Table, err = openTable(j, files); err != nil {
-		return none, err
-	}
-	job.Golden, job.Make = vm.openGolden(c.req, files), goldenOf(c.req, j.Spec)
-	if job.Make == nil {
-		job.Finished = vm.openFinished(j, files)
-	}
-	if c.req.GetCheckpoint() {
-		if job.Next, err = openNext(j, files); err != nil {
-			return none, err
-		}
-	}
-	if job.Spaces, job.Disks, err = openSource(j, files); err != nil {
-		return none, err
-	}
-	vm.openClones(job.Spaces, files)
-	if job.Tracking, out.Tracking, out.Untracked = vm.track(c.ctx, job.Spaces[0].File.File, files); job.Tracking != nil {
-		job.Tracking.Armed = c.armed
-	}
-	ctx, cancel := context.WithCancelCause(c.ctx)
-	defer cancel(nil)
-	go s.watch(ctx, cancel)
-	return vm.host.Snapshots(j.Cgroup).Push(ctx, job, func(p worker.Progress) {
-		vm.op.progress.note(p)
-		if !p.Captured.IsZero() && c.req.GetCheckpoint() {
-			vm.goOn(c)
-		}
-	})
-}
-
-// openSource opens what a VM consists of, RAM first.
-func openSource(j *Journal, files *openFiles) (spaces []worker.Space, disks []worker.Disk, err error) {
-	ram, err := files.open(j.RAM, os.O_RDONLY)
-	if err != nil {
-		return nil, nil, err
-	}
-	spaces = append(spaces, worker.Space{Name: ramSpace, File: worker.Open(ram)})
-	for i, d := range j.Spec.Disks {
-		f, err := files.open(j.Disks[i].Path, os.O_RDONLY)
-		if err != nil {
-			return nil, nil, err
-		}
-		if d.ReadOnly {
-			disks = append(disks, worker.Disk{ID: d.ID, Digest: digest.Digest(d.Digest), File: worker.Open(f)})
-			continue
-		}
-		spaces = append(spaces, worker.Space{Name: diskSpace(len(spaces) - 1), Disk: d.ID, File: worker.Open(f)})
-	}
-	return spaces, disks, nil
-}
-
-// track opens what finds changed pages of RAM, and says which way that is and why not a
-// better one.
-func (vm *VM) track(ctx context.Context, ram *os.File, files *openFiles) (t *worker.Tracking, way, why string) {
-	t, why = vm.openTracking(ctx, ram, files)
-	if t != nil {
-		return t, string(t.Way), why
-	}
-	if why != "" {
-		vm.log.Info("RAM is not tracked: all pages are compared in the pause", "reason", why)
-	}
-	return nil, string(track.Content), why
 }

@@ -21,10 +21,10 @@ func finishedFile(j *Journal) string { return tableFile(j) + ".finished" }
 
 // openFinished answers nil where there can be none: the next push after one that fails sends
 // all again then.
-func (vm *VM) openFinished(j *Journal, files *openFiles) *worker.File {
-	f, err := files.open(finishedFile(j), os.O_CREATE|os.O_RDWR)
+func (p *pushing) openFinished(j *Journal) *worker.File {
+	f, err := p.files.open(finishedFile(j), os.O_CREATE|os.O_RDWR)
 	if err != nil {
-		vm.log.Warn("what this push finishes is not kept for another", "error", err)
+		p.vm.log.Warn("what this push finishes is not kept for another", "error", err)
 		return nil
 	}
 	return worker.Open(f)
@@ -56,8 +56,8 @@ func openNext(j *Journal, files *openFiles) (*worker.File, error) {
 
 // keepTable makes the table of a checkpoint that stands the VM's. Without it the next
 // snapshot pushes more, and no more than that.
-func (vm *VM) keepTable(stands bool) {
-	j := vm.noted()
+func (c *capture) keepTable(stands bool) {
+	vm, j := c.vm, c.vm.noted()
 	keep := func() error { return os.Rename(nextFile(j), tableFile(j)) }
 	if !stands {
 		keep = func() error { return removeFile(nextFile(j)) }
@@ -73,14 +73,15 @@ func (vm *VM) keepTable(stands bool) {
 
 // goOn ends the pause of a checkpoint: all that the snapshot needs has been read. What is
 // left of the work needs the VM no more, and is called an upload.
-func (vm *VM) goOn(c *capture) {
+func (c *capture) goOn() {
+	vm := c.vm
 	vm.mu.Lock()
 	vm.op.upload, c.gone = c, time.Now()
 	vm.mu.Unlock()
 	c.deadline.Stop()
 	if err := vm.enterFrom(Capturing, Aborting); err != nil {
 		vm.log.Info("the VM of a checkpoint has ended in its pause", "error", err)
-		if err := vm.endDeadHold(c, true); err != nil {
+		if err := c.endDead(true); err != nil {
 			vm.log.Error("end the hold of a checkpoint", "error", err)
 		}
 		return
@@ -94,20 +95,20 @@ func (vm *VM) goOn(c *capture) {
 		c.gone = time.Now()
 		if err != nil {
 			vm.log.Error("let the VM go on behind its checkpoint", "error", err)
-			vm.drop()
+			c.drop()
 			vm.end(ctx, killed, time.Now())
 			return
 		}
 	}
 	// SENDING lets the VM run, so that the journal need not come first.
 	noted := vm.write((*Journal).keep)
-	if err := vm.thawed(ctx, c, noted, up); err != nil {
+	if err := c.thawed(ctx, noted, up); err != nil {
 		vm.log.Error("let the VM go on behind its checkpoint", "error", err)
 	}
 }
 
 // uploading answers the checkpoint under way or past whose VM has gone on; vm.mu is held.
-func (vm *VM) uploading(c *capture) bool {
+func (c *capture) uploading() bool {
 	select {
 	case <-c.done:
 		return false
@@ -117,9 +118,10 @@ func (vm *VM) uploading(c *capture) bool {
 }
 
 // checkpointable is the part of the preflight that only a checkpoint has; vm.mu is held.
-func (vm *VM) checkpointable(paused bool) error {
+func (c *capture) checkpointable() error {
+	vm, paused := c.vm, c.req.GetPaused()
 	switch {
-	case vm.op.upload != nil && vm.uploading(vm.op.upload):
+	case vm.op.upload != nil && vm.op.upload.uploading():
 		return fmt.Errorf("the checkpoint of operation %s is still being sent: %w", vm.op.upload.ref.GetOperation(), errdefs.ErrFailedPrecondition)
 	case paused && vm.state != Paused:
 		return fmt.Errorf("it is %s, not paused: %w", vm.state, errdefs.ErrFailedPrecondition)
@@ -133,7 +135,7 @@ func (vm *VM) checkpointable(paused bool) error {
 }
 
 // cancelUpload ends what is left of a checkpoint, and waits for it.
-func cancelUpload(c *capture) {
+func (c *capture) cancelUpload() {
 	c.cancel()
 	<-c.done
 }

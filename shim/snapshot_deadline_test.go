@@ -16,12 +16,12 @@ import (
 func TestTheDeadlineDoesNotThawAVotedVM(t *testing.T) {
 	w := newWorld(t).running()
 	vm, _ := w.service.current()
-	c := &capture{ref: w.ref(), done: make(chan struct{}), resp: &machinev1.CaptureResponse{Digest: "d"}, deadline: time.NewTimer(time.Hour)}
+	c := &capture{vm: vm, ref: w.ref(), done: make(chan struct{}), resp: &machinev1.CaptureResponse{Digest: "d"}, deadline: time.NewTimer(time.Hour)}
 	c.ctx, c.cancel = context.WithCancel(t.Context())
 	set := func(s State) { vm.mu.Lock(); defer vm.mu.Unlock(); vm.state, vm.op.capture = s, c }
 	set(Capturing)
 	silent := make(chan struct{})
-	go func() { vm.silent(c); close(silent) }()
+	go func() { c.expire(); close(silent) }()
 	<-c.ctx.Done() // it has looked at the state
 	w.must("write", vm.write(func(j *Journal) { j.Phase = Prepared }))
 	set(Voted)
@@ -30,10 +30,10 @@ func TestTheDeadlineDoesNotThawAVotedVM(t *testing.T) {
 	if !vm.is(Voted) || vm.noted().Phase != Prepared {
 		t.Errorf("VM is %s, journal %s: it runs beside the one that the vote let go", vm.state, vm.noted().Phase)
 	}
-	if err := vm.abort(c, Captured); !errdefs.IsFailedPrecondition(err) {
+	if err := c.abort(Captured); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("abort of a voted VM by the deadline = %v", err)
 	}
-	w.must("abort by the controller", vm.abort(c, Captured, Voted))
+	w.must("abort by the controller", c.abort(Captured, Voted))
 }
 
 // The vote stops the VMM's process for real; an abort lets it go on, once: it names the

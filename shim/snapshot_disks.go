@@ -11,17 +11,17 @@ import (
 	"godwit.dev/godwit/snapshot/worker"
 )
 
-// openClones opens a file beside each writable disk, for its clone in the pause. No directory has
+// openClones opens a file in the directory of each writable disk, for its clone in the pause. No directory has
 // it: it goes with the worker. Without one the disk is read in the pause.
-func (vm *VM) openClones(spaces []worker.Space, files *openFiles) {
+func (p *pushing) openClones(spaces []worker.Space) {
 	for i := range spaces {
 		s := &spaces[i]
 		if s.Disk == "" {
 			continue
 		}
-		f, err := files.open(filepath.Dir(s.File.Name()), os.O_RDWR|unix.O_TMPFILE)
+		f, err := p.files.open(filepath.Dir(s.File.Name()), os.O_RDWR|unix.O_TMPFILE)
 		if err != nil {
-			vm.log.Info("a disk is not cloned", "disk", s.Disk, "error", err)
+			p.vm.log.Info("a disk is not cloned", "disk", s.Disk, "error", err)
 			continue
 		}
 		s.Clone = worker.Open(f)

@@ -30,7 +30,7 @@ func TestClonesOfDisks(t *testing.T) {
 		{Name: "ram0", File: worker.Open(disk)}, {Name: "disk0", Disk: "rw", File: worker.Open(disk)}, {Name: "disk1", Disk: "more", File: worker.Open(gone)},
 	}
 	files := &openFiles{}
-	vm.openClones(spaces, files)
+	(&pushing{vm: vm, files: files}).openClones(spaces)
 	defer files.close()
 	var st unix.Stat_t
 	if spaces[0].Clone != nil || spaces[1].Clone == nil || spaces[2].Clone != nil {

@@ -13,7 +13,8 @@ import (
 
 // openGolden opens the table that godwitd has made of a golden snapshot; without it the
 // snapshot is larger, no more.
-func (vm *VM) openGolden(req *machinev1.CaptureRequest, files *openFiles) *worker.File {
+func (p *pushing) openGolden(req *machinev1.CaptureRequest) *worker.File {
+	vm := p.vm
 	d := digest.Digest(req.GetGolden())
 	if d == "" || req.GetMake() != nil {
 		return nil
@@ -22,7 +23,7 @@ func (vm *VM) openGolden(req *machinev1.CaptureRequest, files *openFiles) *worke
 		vm.log.Warn("golden snapshot is not used", "digest", d, "reason", err)
 		return nil
 	}
-	f, err := files.open(vm.host.Config.GoldenTable(d.Encoded()), os.O_RDONLY)
+	f, err := p.files.open(vm.host.Config.GoldenTable(d.Encoded()), os.O_RDONLY)
 	if err != nil {
 		vm.log.Warn("golden snapshot is not used", "digest", d, "reason", err)
 		return nil

@@ -28,7 +28,7 @@ type standing struct {
 func (s *standing) watch(ctx context.Context, cancel context.CancelCauseFunc) {
 	select {
 	case <-s.vm.machine.Done():
-		if !s.vm.spared(s.c) {
+		if !s.c.spared() {
 			cancel(s.vm.early())
 		}
 	case <-ctx.Done():
@@ -93,7 +93,7 @@ func (vm *VM) lastAnswer() time.Duration {
 
 // Save writes the device state, and tells where the guest's session stands.
 func (s *standing) Save(ctx context.Context) (json.RawMessage, error) {
-	s.vm.fixStdio(s.c)
+	s.c.fixStdio()
 	resume := Resume{BootID: s.bootID, UptimeMS: s.uptime, Init: s.vm.owner.init.pumps.stop(), Nowhere: s.vm.owner.init.pumps.streams.nowhere()}
 	if s.c.execs {
 		resume.Execs = s.vm.along()
@@ -109,5 +109,5 @@ func (s *standing) Save(ctx context.Context) (json.RawMessage, error) {
 		return nil, err
 	}
 	s.saved = time.Now()
-	return data, s.vm.spare(s.c)
+	return data, s.c.spare()
 }

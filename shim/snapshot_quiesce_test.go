@@ -91,7 +91,7 @@ func TestCaptureWaitsForTheStreams(t *testing.T) {
 	may := func() error {
 		vm.mu.Lock()
 		defer vm.mu.Unlock()
-		return vm.capturable(w.ref(), nil, true)
+		return (&capture{vm: vm, ref: w.ref(), execs: true}).capturable()
 	}
 	w.must("capture a VM that runs", may())
 	vm.mu.Lock()

@@ -9,7 +9,6 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/google/uuid"
 
-	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/internal/retry"
 )
@@ -20,9 +19,10 @@ var readyEvery = 500 * time.Millisecond
 // prepared waits until nothing of the workload speaks against an operation: it has heard what
 // it was to hear, and says that it is ready. A live move stores nothing that it could be
 // asked about, and a guest that is paused answers nothing.
-func (vm *VM) prepared(ctx context.Context, next *capture) error {
+func (c *capture) prepared(ctx context.Context) error {
+	vm := c.vm
 	s := vm.spec()
-	if s == nil || next.req.GetPaused() {
+	if s == nil || c.req.GetPaused() {
 		return nil
 	}
 	probe, _ := s.Ready()
@@ -33,17 +33,17 @@ func (vm *VM) prepared(ctx context.Context, next *capture) error {
 	err := quiet(ctx, func() (err error) {
 		vm.mu.Lock()
 		defer vm.mu.Unlock()
-		has, err = vm.mayHold(next)
+		has, err = c.mayHold()
 		return err
 	})
 	if err != nil || has != nil {
 		return err
 	}
 	vm.told(ctx)
-	if probe == nil || next.send != nil {
+	if probe == nil || c.send != nil {
 		return nil
 	}
-	if err := vm.awaitReady(ctx, next.ref); err != nil {
+	if err := c.awaitReady(ctx); err != nil {
 		return fmt.Errorf("capture VM %s: %w", vm.id, err)
 	}
 	return nil
@@ -52,7 +52,8 @@ func (vm *VM) prepared(ctx context.Context, next *capture) error {
 // awaitReady waits until the VM's workload says that a snapshot may be made. No operation holds
 // the VM meanwhile, so that one that never gets ready runs on as if nothing had been ordered.
 // What else is in the way is for hold to say.
-func (vm *VM) awaitReady(ctx context.Context, ref *machinev1.Ref) error {
+func (c *capture) awaitReady(ctx context.Context) error {
+	vm, ref := c.vm, c.ref
 	probe, within := vm.spec().Ready()
 	if within == 0 {
 		within = time.Duration(vm.host.Config.Timeouts.Ready)
@@ -61,7 +62,7 @@ func (vm *VM) awaitReady(ctx context.Context, ref *machinev1.Ref) error {
 	defer cancel()
 	last := "none"
 	for vm.is(Running) && !vm.op.past.has(ref) {
-		status, err := vm.isReady(wait, probe)
+		status, err := c.isReady(wait, probe)
 		if err == nil && status != 0 {
 			if last == "none" {
 				vm.log.Info("an operation waits until the workload is ready", "operation", ref.GetOperation(), "status", status, "within", within)
@@ -88,7 +89,8 @@ func (vm *VM) awaitReady(ctx context.Context, ref *machinev1.Ref) error {
 }
 
 // isReady asks once. An operation does not come into that.
-func (vm *VM) isReady(ctx context.Context, probe []string) (uint32, error) {
+func (c *capture) isReady(ctx context.Context, probe []string) (uint32, error) {
+	vm := c.vm
 	defer vm.calling()()
 	id := "/ready#" + uuid.NewString() // containerd has no such ids, and no shim before this one has
 	status, err := vm.owner.command(ctx, id, probe)

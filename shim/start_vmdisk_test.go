@@ -181,7 +181,7 @@ func TestVMDiskSleeps(t *testing.T) {
 	if _, err := w.capture(); err != nil {
 		t.Fatal(err)
 	}
-	w.must("abort", vm.abort(vm.op.capture, Captured))
+	w.must("abort", vm.op.capture.abort(Captured))
 	fmt.Fprint(port, " and after")
 	if !eventually(func() bool { data, _ := os.ReadFile(output); return string(data) == "before and after" }) {
 		t.Error("the output does not go on")

@@ -87,7 +87,7 @@ func (t *Task) orderCheckpoint(ctx context.Context) (*pointer, error) {
 	status, err := orders.Checkpoint(ctx, &nodev1.CheckpointRequest{Vm: vm.name(), Operation: id, Paused: vm.is(Paused)})
 	// A daemon that restarts goes on with it, and containerd's client could resume nothing
 	// meanwhile: it is waited for, as long as an operation may take.
-	until := time.Now().Add(vm.operationBound(0))
+	until := time.Now().Add(vm.host.operationBound(0))
 	for ordered := err == nil; ordered && (err == nil && !status.GetSettled() || errdefs.IsUnavailable(unavailable(err)) && time.Now().Before(until)); {
 		if retry.Sleep(ctx, pollOrder); ctx.Err() != nil {
 			return nil, fmt.Errorf("operation %s goes on: %w", id, ctx.Err())

@@ -69,8 +69,9 @@ func (vm *VM) poweredOff(exit vmm.Exit) bool {
 }
 
 // why prefers the end of the guest to what that has led to.
-func (vm *VM) why(c *capture, err error) error {
-	if err == nil || vm.spared(c) || errors.Is(err, errEarly) || !vm.vmmGone() {
+func (c *capture) why(err error) error {
+	vm := c.vm
+	if err == nil || c.spared() || errors.Is(err, errEarly) || !vm.vmmGone() {
 		return err
 	}
 	select {
@@ -83,7 +84,8 @@ func (vm *VM) why(c *capture, err error) error {
 
 // spare notes that the operation does without the VMM from here on: its end is the operation's
 // to tell. Who is too late for that has no VM any more.
-func (vm *VM) spare(c *capture) error {
+func (c *capture) spare() error {
+	vm := c.vm
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	select {
@@ -95,7 +97,8 @@ func (vm *VM) spare(c *capture) error {
 	}
 }
 
-func (vm *VM) spared(c *capture) bool {
+func (c *capture) spared() bool {
+	vm := c.vm
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	return c.whole

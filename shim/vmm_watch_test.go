@@ -135,7 +135,7 @@ func TestVMMDiesBehindItsSavedStateInVain(t *testing.T) {
 	for name, o := range operations {
 		for how, end := range map[string]func(*world, *VM) error{
 			"aborted": func(w *world, _ *VM) error { return w.abort() },
-			"silence": func(_ *world, vm *VM) error { vm.silent(vm.op.capture); return nil },
+			"silence": func(_ *world, vm *VM) error { vm.op.capture.expire(); return nil },
 		} {
 			t.Run(name+" "+how, func(t *testing.T) {
 				w := moving(t)
