@@ -14,11 +14,8 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"godwit.dev/godwit/internal/durable"
 	"godwit.dev/godwit/vmm"
 )
-
-const lockFile = "lock"
 
 // cleanup bounds what follows a failure.
 const cleanup = 10 * time.Second
@@ -47,54 +44,21 @@ type Maker struct {
 
 // Lock keeps others from making and sweeping until the file is closed. Unavailable while
 // another does.
-func (s Store) Lock() (*os.File, error) {
-	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("lock templates: %w", err)
-	}
-	f, err := os.OpenFile(filepath.Join(s.Dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("lock templates: %w", err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock templates: another process has them: %w: %w", err, errdefs.ErrUnavailable), f.Close())
-	}
-	return f, nil
-}
+func (s Store) Lock() (*os.File, error) { return s.cache().Lock() }
 
 // Make makes the template of a shape. One that cannot be made is refused for a while. The
 // caller has the lock.
 func (m *Maker) Make(ctx context.Context, shape Shape) error {
 	key := shape.Key()
-	work := filepath.Join(m.Store.Dir, passing+key)
-	err := os.RemoveAll(work)
+	err := m.Store.cache().Add(key, func(dir string) error { return m.fill(ctx, dir, shape) })
 	if err == nil {
-		err = os.Mkdir(work, 0o700)
+		return errors.Join(m.Store.forget(key), m.Store.admit(key))
 	}
-	if err == nil {
-		err = m.fill(ctx, work, shape)
-	}
-	if err == nil {
-		err = publish(work, filepath.Join(m.Store.Dir, key))
-	}
-	if err == nil {
-		return m.Store.forget(key)
-	}
-	err = errors.Join(fmt.Errorf("make template %s: %w", key, err), os.RemoveAll(work))
+	err = fmt.Errorf("make template %s: %w", key, err)
 	if ctx.Err() != nil {
-		return err // nobody's fault: it is wished for still
+		return err // that it was interrupted says nothing about the shape: it is wished for still
 	}
 	return errors.Join(err, m.Store.refuse(key, err), m.Store.forget(key))
-}
-
-// publish gives what is complete its name, once the disk has it.
-func publish(work, path string) error {
-	if err := durable.SyncDir(work); err != nil {
-		return err
-	}
-	if err := os.Rename(work, path); err != nil {
-		return err
-	}
-	return durable.SyncDir(filepath.Dir(path))
 }
 
 // fill makes the files of a template.
@@ -139,7 +103,7 @@ func (m *Maker) fill(ctx context.Context, work string, shape Shape) (err error) 
 		return err
 	}
 	if n := h.RAM.bytes(); n > m.MaxBytes {
-		return fmt.Errorf("its RAM has %d bytes, %d at most (template.max_size): %w", n, m.MaxBytes, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("its RAM has %d bytes, %d at most (template.boot.max_size): %w", n, m.MaxBytes, errdefs.ErrResourceExhausted)
 	}
 	return write(filepath.Join(work, headFile), h.writeTo)
 }

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/internal/dircache"
 )
 
 // Files of a template's directory, and the directories beside the templates.
@@ -25,7 +27,6 @@ const (
 
 	wishesDir  = "wishes"
 	refusedDir = "refused"
-	passing    = "." // begins what is being made, or thrown away
 )
 
 // maxHead bounds what is read of a head: a run of pages takes some 20 bytes.
@@ -34,8 +35,11 @@ const maxHead = 64 << 20
 // maxWishes bounds the file of one shape's wishes.
 const maxWishes = 1 << 20
 
-// Store is the templates of a node, in a directory.
+// Store is the templates of a node, in a directory: a cache whose entries are called by the
+// keys of shapes.
 type Store struct{ Dir string }
+
+func (s Store) cache() dircache.Cache { return dircache.Cache{Dir: s.Dir} }
 
 // head is template.json: a line of JSON, and a line with its sum.
 type head struct {
@@ -46,53 +50,63 @@ type head struct {
 	RAM    *pages    `json:"ram"`
 }
 
-// Template is one, held open: whoever removes it takes it from nobody who has it.
+// Template is one, leased: it is not evicted until Close, and one that is removed can be read
+// until then.
 type Template struct {
 	Kernel string
 	State  *os.File // its content was compared with its sum
 	pages  *pages
 	ram    *os.File
+	lease  *dircache.Lease
 }
 
 // Close lets go of the files.
-func (t *Template) Close() error { return errors.Join(t.State.Close(), t.ram.Close()) }
+func (t *Template) Close() error { return errors.Join(t.State.Close(), t.ram.Close(), t.lease.Close()) }
 
 // Pour writes the RAM into the file, which has its size and no content.
 func (t *Template) Pour(ctx context.Context, ram *os.File) error {
 	return t.pages.pour(ctx, ram, t.ram)
 }
 
-func (s Store) path(shape Shape) string { return filepath.Join(s.Dir, shape.Key()) }
-
 // Open answers the template of a shape. NotFound if there is none, DataLoss if it is
 // damaged.
 func (s Store) Open(shape Shape) (_ *Template, err error) {
-	dir := s.path(shape)
+	lease, err := s.cache().Use(shape.Key())
+	if err != nil {
+		return nil, fmt.Errorf("open template: %w", err)
+	}
+	t, err := open(lease.Dir, shape)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open template %s: %w", lease.Dir, err), lease.Close())
+	}
+	t.lease = lease
+	return t, nil
+}
+
+func open(dir string, shape Shape) (*Template, error) {
 	h, err := readHead(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("open template: %w: %w", err, errdefs.ErrNotFound)
+		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrDataLoss)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open template %s: %w", dir, err)
+		return nil, err
 	}
 	if h.Shape.Key() != shape.Key() {
-		return nil, fmt.Errorf("open template %s: %w", dir, damaged("shape"))
+		return nil, damaged("shape")
 	}
 	if err := h.RAM.check(shape.Memory); err != nil {
-		return nil, fmt.Errorf("open template %s: %w", dir, err)
+		return nil, err
 	}
 	t := &Template{Kernel: h.Kernel, pages: h.RAM}
 	if t.State, err = os.Open(filepath.Join(dir, stateFile)); err != nil {
-		return nil, fmt.Errorf("open template: %w: %w", err, errdefs.ErrDataLoss)
+		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrDataLoss)
 	}
 	if t.ram, err = os.Open(filepath.Join(dir, ramFile)); err != nil {
-		return nil, errors.Join(fmt.Errorf("open template: %w: %w", err, errdefs.ErrDataLoss), t.State.Close())
+		return nil, errors.Join(fmt.Errorf("%w: %w", err, errdefs.ErrDataLoss), t.State.Close())
 	}
 	if err := t.look(h); err != nil {
-		return nil, errors.Join(fmt.Errorf("open template %s: %w", dir, err), t.Close())
+		return nil, errors.Join(err, t.State.Close(), t.ram.Close())
 	}
-	now := time.Now()
-	_ = os.Chtimes(dir, now, now) // which one was used last
 	return t, nil
 }
 
@@ -142,7 +156,7 @@ func readHead(dir string) (*head, error) {
 // while.
 func (s Store) Discard(shape Shape, reason error) error {
 	key := shape.Key()
-	return errors.Join(s.refuse(key, reason), s.remove(key))
+	return errors.Join(s.refuse(key, reason), s.cache().Remove(key))
 }
 
 func (s Store) refuse(key string, reason error) error {
@@ -151,19 +165,6 @@ func (s Store) refuse(key string, reason error) error {
 		return err
 	}
 	return os.WriteFile(filepath.Join(dir, key), []byte(reason.Error()+"\n"), 0o600)
-}
-
-// remove takes the name away first: what is half removed is nobody's template.
-func (s Store) remove(key string) error {
-	gone, err := os.MkdirTemp(s.Dir, passing+"gone-")
-	if err != nil {
-		return err
-	}
-	err = os.Rename(filepath.Join(s.Dir, key), filepath.Join(gone, key))
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	return errors.Join(err, os.RemoveAll(gone))
 }
 
 // Wish notes that a VM of the shape was booted for want of a template.

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"godwit.dev/godwit/internal/dircache"
 	"godwit.dev/godwit/vmm"
 )
 
@@ -233,7 +234,7 @@ func TestDamage(t *testing.T) {
 	if err := f.Make(t.Context(), f.shape); err != nil {
 		t.Fatal(err)
 	}
-	dir := f.Store.path(f.shape)
+	dir := f.Store.cache().Path(f.shape.Key())
 	for _, name := range []string{headFile, stateFile, ramFile} {
 		path := filepath.Join(dir, name)
 		good, err := os.ReadFile(path)
@@ -315,7 +316,7 @@ func TestSweep(t *testing.T) {
 			t.Fatal(err)
 		}
 		at := time.Now().Add(time.Duration(i-10) * time.Minute)
-		if err := os.Chtimes(f.Store.path(s), at, at); err != nil {
+		if err := os.Chtimes(f.Store.cache().Path(s.Key()), at, at); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -329,26 +330,26 @@ func TestSweep(t *testing.T) {
 				out = append(out, i)
 				tp.Close()
 				at := time.Now().Add(time.Duration(i-10) * time.Minute)
-				_ = os.Chtimes(f.Store.path(s), at, at)
+				_ = os.Chtimes(f.Store.cache().Path(s.Key()), at, at)
 			}
 		}
 		return out
 	}
 	size := uint64(0)
-	if h, err := readHead(f.Store.path(f.shape)); err == nil {
-		size = h.RAM.bytes()
+	if list, err := f.Store.cache().List(); err == nil {
+		size = list[0].Size
 	}
 	all := func(Shape) bool { return true }
 	for _, tt := range []struct {
-		limits  Limits
+		limits  dircache.Bounds
 		current func(Shape) bool
 		want    []int
 	}{
-		{Limits{10, 1 << 40}, all, []int{0, 1, 2, 3}},
-		{Limits{3, 1 << 40}, all, []int{1, 2, 3}},
-		{Limits{10, 2*size + 1}, all, []int{2, 3}},
-		{Limits{10, 1 << 40}, func(s Shape) bool { return s.VCPUs != 3 }, []int{3}},
-		{Limits{10, 1}, all, nil},
+		{dircache.Bounds{Count: 10, Bytes: 1 << 40}, all, []int{0, 1, 2, 3}},
+		{dircache.Bounds{Count: 3, Bytes: 1 << 40}, all, []int{1, 2, 3}},
+		{dircache.Bounds{Count: 10, Bytes: 2*size + 1}, all, []int{2, 3}},
+		{dircache.Bounds{Count: 10, Bytes: 1 << 40}, func(s Shape) bool { return s.VCPUs != 3 }, []int{3}},
+		{dircache.Bounds{Count: 10, Bytes: 1}, all, nil},
 	} {
 		if err := f.Store.Sweep(tt.limits, tt.current); err != nil {
 			t.Fatal(err)

@@ -8,9 +8,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
+
+	"godwit.dev/godwit/internal/dircache"
 )
 
 const (
@@ -33,7 +33,7 @@ func (s Store) Due(after int) ([]Shape, error) {
 		if err != nil || times < after || s.refused(e.Name()) {
 			continue
 		}
-		if _, err := os.Stat(s.path(shape)); err == nil {
+		if _, err := os.Stat(s.cache().Path(e.Name())); err == nil {
 			continue // there is one: it was made meanwhile
 		}
 		due = append(due, shape)
@@ -66,62 +66,34 @@ func (s Store) forget(key string) error {
 	return err
 }
 
+// admit takes back that a shape is refused.
+func (s Store) admit(key string) error {
+	err := os.Remove(filepath.Join(s.Dir, refusedDir, key))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
 func (s Store) refused(key string) bool {
 	info, err := os.Stat(filepath.Join(s.Dir, refusedDir, key))
 	return err == nil && time.Since(info.ModTime()) < refusedFor
 }
 
-// Limits of a Store.
-type Limits struct {
-	Count int
-	Bytes uint64
-}
-
 // Sweep removes what crashed makers have left, templates that current says are none for
-// this node any more, and, least recently used first, what is more than the limits. Only
-// one may sweep or make at a time.
-func (s Store) Sweep(limits Limits, current func(Shape) bool) error {
-	entries, err := os.ReadDir(s.Dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
+// this node any more, and, least recently used first, what is more than the bounds. The
+// caller has the lock.
+func (s Store) Sweep(bounds dircache.Bounds, current func(Shape) bool) error {
+	err := s.cache().Evict(bounds, func(key string) bool {
+		h, bad := readHead(s.cache().Path(key))
+		return bad == nil && current(h.Shape)
+	})
+	s.expire(wishesDir, wishedFor)
+	s.expire(refusedDir, refusedFor)
 	if err != nil {
 		return fmt.Errorf("sweep templates: %w", err)
 	}
-	type kept struct {
-		key  string
-		used time.Time
-		size uint64
-	}
-	var all []kept
-	var errs []error
-	for _, e := range entries {
-		name, path := e.Name(), filepath.Join(s.Dir, e.Name())
-		switch {
-		case name == wishesDir || name == refusedDir || name == lockFile:
-		case strings.HasPrefix(name, passing):
-			errs = append(errs, os.RemoveAll(path))
-		default:
-			info, err := e.Info()
-			h, bad := readHead(path)
-			if err != nil || bad != nil || !current(h.Shape) {
-				errs = append(errs, s.remove(name))
-				continue
-			}
-			all = append(all, kept{name, info.ModTime(), h.RAM.bytes()})
-		}
-	}
-	slices.SortFunc(all, func(a, b kept) int { return b.used.Compare(a.used) })
-	total := uint64(0)
-	for i, k := range all {
-		if total += k.size; i >= limits.Count || total > limits.Bytes {
-			errs = append(errs, s.remove(k.key))
-			total -= k.size
-		}
-	}
-	s.expire(wishesDir, wishedFor)
-	s.expire(refusedDir, refusedFor)
-	return errors.Join(errs...)
+	return nil
 }
 
 func (s Store) expire(dir string, age time.Duration) {

@@ -18,6 +18,7 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/internal/dircache"
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim"
 	"godwit.dev/godwit/shim/join"
@@ -101,7 +102,7 @@ func round(ctx context.Context, host *shim.Host) error {
 	}
 	defer lock.Close()
 	sweep := func() error {
-		return store.Sweep(template.Limits{Count: cfg.Template.Max, Bytes: uint64(cfg.Template.MaxSize)},
+		return store.Sweep(dircache.Bounds{Count: cfg.Template.Max, Bytes: uint64(cfg.Template.MaxSize)},
 			func(s template.Shape) bool { return shim.CurrentShape(ctx, host, s) })
 	}
 	if err := sweep(); err != nil {
