@@ -135,7 +135,7 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 	d.models = &templates{config: cfg, configPath: path}
 	d.node = &node.Service{
 		Config: cfg, Records: d.records, Engine: d.engine, Shims: d.machines, Snapshot: snapshots, Goldens: d.golden, Reachable: d.reachable, Admits: d.moves.admits, Up: d.moves.up,
-		Checks: d.checks(), Release: d.machines.Release,
+		Checks: d.checks(), Release: d.machines.Release, Place: d.snapshots.repository,
 	}
 	return d, nil
 }

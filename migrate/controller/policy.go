@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
 
 	"godwit.dev/godwit/migrate/transition"
 
@@ -99,7 +100,11 @@ func (s *Service) place(ctx context.Context, was *nodev1.Record, op *nodev1.Oper
 	if repository == "" || repository == was.GetOperation().GetRepository() || knows(was, repository) {
 		return nil
 	}
-	call := fmt.Sprintf("operation %s of VM %s/%s: repository %q", op.GetId(), op.GetVm().GetNamespace(), op.GetVm().GetId(), repository)
+	return s.within(ctx, was, repository, fmt.Sprintf("operation %s of VM %s/%s: repository %q", op.GetId(), op.GetVm().GetNamespace(), op.GetVm().GetId(), repository))
+}
+
+// within refuses a repository that is not the VM's own, or does not lie below what is allowed.
+func (s *Service) within(ctx context.Context, was *nodev1.Record, repository, call string) error {
 	prefix, own := strings.CutSuffix(repository, "/"+was.GetUid())
 	if !own || prefix == "" {
 		return fmt.Errorf("%s is not the VM's own, which ends in /%s: %w", call, was.GetUid(), errdefs.ErrPermissionDenied)
@@ -113,6 +118,20 @@ func (s *Service) place(ctx context.Context, was *nodev1.Record, op *nodev1.Oper
 	}
 	return fmt.Errorf("%s does not lie below one of %q: add %q to controller.repositories of the controller's configuration if it is to: %w",
 		call, s.policy.Repositories, prefix, errdefs.ErrPermissionDenied)
+}
+
+// keeps is a removal without a repository in which no operation of the VM could have stored anything.
+func (s *Service) keeps(ctx context.Context, rec *nodev1.Record, req *nodev1.RemoveRequest) (*nodev1.RemoveRequest, error) {
+	if _, remote := Peer(ctx); !remote || req.GetRepository() == "" || rec == nil {
+		return req, nil
+	}
+	err := s.within(ctx, rec, req.GetRepository(), "remove")
+	if !errdefs.IsPermissionDenied(err) {
+		return req, err
+	}
+	req = proto.CloneOf(req)
+	req.Repository = ""
+	return req, nil
 }
 
 // knows reports whether a record says already that something of its VM lies there.

@@ -35,6 +35,26 @@ func (s *Service) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Reco
 	return state.Record, nil
 }
 
+// Remove implements nodev1.RecordsService. To call a node lost is the controller's own, as in Open.
+func (s *Service) Remove(ctx context.Context, req *nodev1.RemoveRequest) (*nodev1.RemoveResponse, error) {
+	nodes := holders
+	if req.GetLostNode() != "" {
+		nodes = nobody
+	}
+	first := func(st transition.State) error { return s.bury(ctx, st.Record) }
+	_, err := s.update(ctx, call{vm: req.GetVm(), nodes: nodes, first: first, do: func(st transition.State) (transition.Change, error) {
+		order, err := s.keeps(ctx, st.Record, req)
+		if err != nil {
+			return transition.Change{}, err
+		}
+		return transition.Remove(st, order, s.now())
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return &nodev1.RemoveResponse{}, nil
+}
+
 // kindRemoved is of the notes that say whose record was removed: uid -> unix ns, big endian. A node that
 // holds something of a VM, and finds no record of it, has that as the proof that it was given up. A note
 // is made before the record goes: where there is a note and no record, the record was removed.

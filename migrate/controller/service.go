@@ -250,22 +250,6 @@ func (s *Service) Delete(ctx context.Context, req *nodev1.DeleteRequest) (*nodev
 	}})
 }
 
-// Remove implements nodev1.RecordsService. To call a node lost is the controller's own, as in Open.
-func (s *Service) Remove(ctx context.Context, req *nodev1.RemoveRequest) (*nodev1.RemoveResponse, error) {
-	nodes := holders
-	if req.GetLostNode() != "" {
-		nodes = nobody
-	}
-	first := func(st transition.State) error { return s.bury(ctx, st.Record) }
-	_, err := s.update(ctx, call{vm: req.GetVm(), nodes: nodes, first: first, do: func(st transition.State) (transition.Change, error) {
-		return transition.Remove(st, req, s.now())
-	}})
-	if err != nil {
-		return nil, err
-	}
-	return &nodev1.RemoveResponse{}, nil
-}
-
 // Reclaim implements nodev1.RecordsService. It is the controller's own, as moves are.
 func (s *Service) Reclaim(ctx context.Context, req *nodev1.ReclaimRequest) (*nodev1.Record, error) {
 	return s.update(ctx, call{vm: req.GetVm(), nodes: nobody, do: func(st transition.State) (transition.Change, error) {

@@ -73,12 +73,17 @@ func (i *Incarnations) settle(ctx context.Context, state *nodev1.StoreState, rep
 	if err != nil {
 		return 0, err
 	}
+	uids := uidsOf(all, reports)
 	for _, rec := range all {
 		vms[place(rec.GetVm())] = rec.GetVm()
 	}
 	for _, r := range reports {
 		for _, h := range r.GetHeld() {
 			key := place(h.GetVm())
+			if uids[h.GetUid()] != key {
+				conflicts++
+				continue
+			}
 			vms[key], holders[key] = h.GetVm(), append(holders[key], transition.Holder{Node: r.GetNode(), Held: h})
 		}
 	}
@@ -92,6 +97,26 @@ func (i *Incarnations) settle(ctx context.Context, state *nodev1.StoreState, rep
 		}
 	}
 	return conflicts, nil
+}
+
+// uidsOf is the VM of each uid, by its place: the one whose record has it, else the one that nodes name.
+// Where they name two, it is none: with a record of another VM's uid a node could have that VM's
+// snapshots deleted, for which the uid is the proof.
+func uidsOf(all []*nodev1.Record, reports []*nodev1.ReportRequest) map[string]string {
+	named := map[string]string{}
+	for _, r := range reports {
+		for _, h := range r.GetHeld() {
+			key := place(h.GetVm())
+			if known, twice := named[h.GetUid()]; twice && known != key {
+				key = ""
+			}
+			named[h.GetUid()] = key
+		}
+	}
+	for _, rec := range all {
+		named[rec.GetUid()] = place(rec.GetVm())
+	}
+	return named
 }
 
 func (i *Incarnations) settleOne(ctx context.Context, state *nodev1.StoreState, vm *nodev1.VM, holders []transition.Holder) (*nodev1.Record, error) {

@@ -185,6 +185,9 @@ var ErrForeign = errors.New("it is not of that VM")
 
 func (r *retention) pay(ctx context.Context, o *nodev1.Owed) error {
 	ref := o.GetSnapshot()
+	if record.IsRest(ref.GetDigest()) {
+		return r.payRest(ctx, o)
+	}
 	err := r.Snapshots.Drop(ctx, ref.GetRepository(), ref.GetDigest(), ref.GetTag(), o.GetUid())
 	if errors.Is(err, ErrForeign) { // it stays, and nobody owes its deletion
 		r.Events.Event(ctx, Event{Type: Foreign, VM: o.GetVm(), Operation: ref.GetOperation(), Reason: fmt.Sprintf("%v; it stays in %s, node %q had named it", err, ref.GetRepository(), ref.GetNode())})
@@ -203,6 +206,9 @@ func (r *retention) reaches(ctx context.Context, ref *nodev1.SnapshotRef) (bool,
 	own := r.opts.Repository(&nodev1.Record{Uid: "x"})
 	if own == "" || !strings.HasPrefix(ref.GetRepository(), strings.TrimSuffix(own, "x")) {
 		return false, nil
+	}
+	if record.IsRest(ref.GetDigest()) {
+		return r.reachesRest(ref), nil
 	}
 	mine, err := r.Snapshots.Reaches(ctx, ref)
 	if err != nil {

@@ -25,10 +25,13 @@ func (s *Service) Forget(ctx context.Context, req *nodev1.ForgetRequest) (*nodev
 	if err != nil {
 		return nil, err
 	}
-	_, err = s.Records.Remove(ctx, &nodev1.RemoveRequest{
+	order := &nodev1.RemoveRequest{
 		Vm: req.GetVm(), Uid: rec.GetUid(), Force: req.GetForce(), DropSnapshots: !req.GetKeepSnapshots(), LostNode: req.GetLostNode(), Payer: s.Config.Node,
-	})
-	if err != nil {
+	}
+	if s.Place != nil {
+		order.Repository = s.Place(rec)
+	}
+	if _, err = s.Records.Remove(ctx, order); err != nil {
 		return nil, err
 	}
 	if req.GetKeepSnapshots() {

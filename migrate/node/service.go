@@ -64,6 +64,7 @@ type Service struct {
 	Goldens   Golden
 	Reachable func(context.Context) error                          // the controller; nil error: it answers
 	Up        func(ctx context.Context, node string) (bool, error) // whether a node is heard; nil: nobody knows
+	Place     func(*nodev1.Record) string                          // where this node keeps a VM's snapshots; nil: nowhere
 	Admits    func(context.Context) error                          // whether VMs may come by name; nil: they may
 	Checks    []Check                                              // made for an Info that asks for them
 	// Release frees what the source of an operation has of a VM; nil: nobody does.

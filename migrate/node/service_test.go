@@ -28,7 +28,8 @@ type records struct {
 	removed []string
 	trimmed []string
 	owed    []*nodev1.Owed
-	drop    bool // as the last Remove said
+	drop    bool
+	place   string // as the last Remove said
 }
 
 func (r *records) Owed(context.Context, *nodev1.OwedRequest) (*nodev1.OwedResponse, error) {
@@ -57,7 +58,7 @@ func (r *records) Remove(_ context.Context, req *nodev1.RemoveRequest) (*nodev1.
 	if !req.GetForce() {
 		return nil, fmt.Errorf("remove: %w", errdefs.ErrFailedPrecondition)
 	}
-	r.removed, r.drop = append(r.removed, key(req.GetVm())), req.GetDropSnapshots()
+	r.removed, r.drop, r.place = append(r.removed, key(req.GetVm())), req.GetDropSnapshots(), req.GetRepository()
 	return &nodev1.RemoveResponse{}, nil
 }
 
@@ -255,7 +256,7 @@ func TestOrdersNeedAStore(t *testing.T) {
 func TestForget(t *testing.T) {
 	rec := &nodev1.Record{Vm: vm("x"), Uid: "u", Snapshots: []*nodev1.SnapshotRef{{Digest: "sha256:1", Repository: "r", Tag: "g1-a"}}}
 	recs, eng := &records{list: []*nodev1.Record{rec}}, &cleaner{err: errors.New("403")}
-	s := &Service{Config: &config.Config{Node: "n1"}, Records: recs, Engine: eng}
+	s := &Service{Config: &config.Config{Node: "n1"}, Records: recs, Engine: eng, Place: func(rec *nodev1.Record) string { return "r/" + rec.GetUid() }}
 	if _, err := s.Forget(t.Context(), &nodev1.ForgetRequest{Vm: vm("x")}); !errdefs.IsFailedPrecondition(err) || len(eng.cleaned) != 0 {
 		t.Errorf("Forget of a VM with state = %v, cleaned %v; want FailedPrecondition and nothing cleaned", err, eng.cleaned)
 	}
@@ -264,7 +265,7 @@ func TestForget(t *testing.T) {
 		t.Errorf("Forget that keeps snapshots = %v, %v, owed %v, cleaned %v", resp, err, recs.drop, eng.cleaned)
 	}
 	resp, err = s.Forget(t.Context(), &nodev1.ForgetRequest{Vm: vm("x"), Force: true})
-	if err != nil || resp.GetWarning() == "" || !recs.drop || len(eng.cleaned) != 1 {
+	if err != nil || resp.GetWarning() == "" || !recs.drop || len(eng.cleaned) != 1 || recs.place != "r/u" {
 		t.Errorf("Forget with a registry that refuses = %v, warning %q, owed %v; want success with a warning", err, resp.GetWarning(), recs.drop)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
 
+	"godwit.dev/godwit/api/record"
+
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
@@ -78,6 +80,8 @@ func InUse(rec *nodev1.Record, digest string) string {
 		return "it owns the VM"
 	case digest == rec.GetLost():
 		return "it is what is left of the VM, which was lost"
+	case record.IsLost(rec) && slices.ContainsFunc(rec.GetSnapshots(), func(ref *nodev1.SnapshotRef) bool { return ref.GetFound() && ref.GetDigest() == digest }):
+		return "it may be what is left of the VM, which was lost"
 	case op != nil && digest == op.GetDigest():
 		return "operation " + op.GetId() + " uses it"
 	case op != nil && !Committed(op.GetPhase()):

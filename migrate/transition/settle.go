@@ -70,6 +70,7 @@ func Settle(s State, vm *nodev1.VM, holders []Holder, now time.Time) (Change, er
 		}
 		absent(rec, holders, Away(s.Store, rec.GetOwner().GetNode()))
 	}
+	learn(rec, winner, holders, now)
 	if closed == nil && proto.Equal(rec, s.Record) {
 		return keep(s)
 	}

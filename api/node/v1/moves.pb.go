@@ -138,9 +138,13 @@ func (x *MigrateRequest) GetStdio() string {
 }
 
 type MovesRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Closed        bool                   `protobuf:"varint,1,opt,name=closed,proto3" json:"closed,omitempty"`
-	Vm            *VM                    `protobuf:"bytes,2,opt,name=vm,proto3" json:"vm,omitempty"` // empty: all
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Closed bool                   `protobuf:"varint,1,opt,name=closed,proto3" json:"closed,omitempty"`
+	Vm     *VM                    `protobuf:"bytes,2,opt,name=vm,proto3" json:"vm,omitempty"` // empty: all
+	// With parts the answer is a part of the moves: those that come after one, by id. Without, what does
+	// not fit into one message is left away, closed moves first.
+	Parts         bool   `protobuf:"varint,3,opt,name=parts,proto3" json:"parts,omitempty"`
+	After         string `protobuf:"bytes,4,opt,name=after,proto3" json:"after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -189,9 +193,25 @@ func (x *MovesRequest) GetVm() *VM {
 	return nil
 }
 
+func (x *MovesRequest) GetParts() bool {
+	if x != nil {
+		return x.Parts
+	}
+	return false
+}
+
+func (x *MovesRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
 type MovesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Moves         []*StatusResponse      `protobuf:"bytes,1,rep,name=moves,proto3" json:"moves,omitempty"`
+	Next          string                 `protobuf:"bytes,2,opt,name=next,proto3" json:"next,omitempty"`        // with parts: the last one of this part, if more come after it
+	Omitted       uint32                 `protobuf:"varint,3,opt,name=omitted,proto3" json:"omitted,omitempty"` // without parts: how many were left away
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -231,6 +251,20 @@ func (x *MovesResponse) GetMoves() []*StatusResponse {
 		return x.Moves
 	}
 	return nil
+}
+
+func (x *MovesResponse) GetNext() string {
+	if x != nil {
+		return x.Next
+	}
+	return ""
+}
+
+func (x *MovesResponse) GetOmitted() uint32 {
+	if x != nil {
+		return x.Omitted
+	}
+	return 0
 }
 
 type AbortRequest struct {
@@ -1385,12 +1419,16 @@ const file_node_v1_moves_proto_rawDesc = "" +
 	"\babort_on\x18\b \x03(\tR\aabortOn\x12\x1b\n" +
 	"\tend_execs\x18\t \x01(\bR\bendExecs\x12\x14\n" +
 	"\x05stdio\x18\n" +
-	" \x01(\tR\x05stdio\"J\n" +
+	" \x01(\tR\x05stdio\"v\n" +
 	"\fMovesRequest\x12\x16\n" +
 	"\x06closed\x18\x01 \x01(\bR\x06closed\x12\"\n" +
-	"\x02vm\x18\x02 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\"E\n" +
+	"\x02vm\x18\x02 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x14\n" +
+	"\x05parts\x18\x03 \x01(\bR\x05parts\x12\x14\n" +
+	"\x05after\x18\x04 \x01(\tR\x05after\"s\n" +
 	"\rMovesResponse\x124\n" +
-	"\x05moves\x18\x01 \x03(\v2\x1e.godwit.node.v1.StatusResponseR\x05moves\"D\n" +
+	"\x05moves\x18\x01 \x03(\v2\x1e.godwit.node.v1.StatusResponseR\x05moves\x12\x12\n" +
+	"\x04next\x18\x02 \x01(\tR\x04next\x12\x18\n" +
+	"\aomitted\x18\x03 \x01(\rR\aomitted\"D\n" +
 	"\fAbortRequest\x12\x1c\n" +
 	"\toperation\x18\x01 \x01(\tR\toperation\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"g\n" +

@@ -690,6 +690,7 @@ type Record struct {
 	Known         uint64 `protobuf:"varint,42,opt,name=known,proto3" json:"known,omitempty"`
 	Conflict      string `protobuf:"bytes,43,opt,name=conflict,proto3" json:"conflict,omitempty"`
 	Rivals        bool   `protobuf:"varint,44,opt,name=rivals,proto3" json:"rivals,omitempty"`
+	Missing       bool   `protobuf:"varint,51,opt,name=missing,proto3" json:"missing,omitempty"` // its node has found nothing of the VM, and is about to give it up: no Start runs it
 	Removed       bool   `protobuf:"varint,50,opt,name=removed,proto3" json:"removed,omitempty"` // in an answer only: there was a record, and it was removed (GetRequest)
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -868,6 +869,13 @@ func (x *Record) GetConflict() string {
 func (x *Record) GetRivals() bool {
 	if x != nil {
 		return x.Rivals
+	}
+	return false
+}
+
+func (x *Record) GetMissing() bool {
+	if x != nil {
+		return x.Missing
 	}
 	return false
 }
@@ -1211,6 +1219,7 @@ type SnapshotRef struct {
 	Bytes           uint64                 `protobuf:"varint,7,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	Checkpoint      bool                   `protobuf:"varint,8,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"` // of a VM that went on: it was never the VM's newest state
 	Node            string                 `protobuf:"bytes,9,opt,name=node,proto3" json:"node,omitempty"`              // that made it; empty: nobody wrote that down
+	Found           bool                   `protobuf:"varint,10,opt,name=found,proto3" json:"found,omitempty"`          // a node has told of it after the store was put back from a copy that did not know it
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1306,6 +1315,13 @@ func (x *SnapshotRef) GetNode() string {
 		return x.Node
 	}
 	return ""
+}
+
+func (x *SnapshotRef) GetFound() bool {
+	if x != nil {
+		return x.Found
+	}
+	return false
 }
 
 // Owed is a snapshot that is to be deleted. Its VM may have no record any more.
@@ -2181,11 +2197,16 @@ func (x *FinishRequest) GetGeneration() uint64 {
 }
 
 type DisownRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
-	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
-	Generation    uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
-	Uid           string                 `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"` // as in OwnRequest
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Vm         *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Node       string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	Generation uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	Uid        string                 `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"` // as in OwnRequest
+	// Of a node that finds nothing of the VM. First it says so (missing): the claim stays, and no Start
+	// counts on it any more. Then it looks once more, and gives up the record of the version that the
+	// first call answered. 0: whatever the version is.
+	Missing       bool   `protobuf:"varint,5,opt,name=missing,proto3" json:"missing,omitempty"`
+	Version       uint64 `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2246,6 +2267,20 @@ func (x *DisownRequest) GetUid() string {
 		return x.Uid
 	}
 	return ""
+}
+
+func (x *DisownRequest) GetMissing() bool {
+	if x != nil {
+		return x.Missing
+	}
+	return false
+}
+
+func (x *DisownRequest) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
 }
 
 type ReclaimRequest struct {
@@ -2327,7 +2362,10 @@ type RemoveRequest struct {
 	Payer         string                 `protobuf:"bytes,5,opt,name=payer,proto3" json:"payer,omitempty"`                                       // as in TrimRequest
 	// With force: the node that owns the VM is lost, or never was, and runs nothing, on the word of
 	// whoever orders this. The controller's host alone may say so.
-	LostNode      string `protobuf:"bytes,10,opt,name=lost_node,json=lostNode,proto3" json:"lost_node,omitempty"`
+	LostNode string `protobuf:"bytes,10,opt,name=lost_node,json=lostNode,proto3" json:"lost_node,omitempty"`
+	// With drop_snapshots: where the node keeps snapshots of this VM. What is there of the VM and was
+	// stored after the copy that the store was put back from becomes owed too.
+	Repository    string `protobuf:"bytes,11,opt,name=repository,proto3" json:"repository,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2400,6 +2438,13 @@ func (x *RemoveRequest) GetPayer() string {
 func (x *RemoveRequest) GetLostNode() string {
 	if x != nil {
 		return x.LostNode
+	}
+	return ""
+}
+
+func (x *RemoveRequest) GetRepository() string {
+	if x != nil {
+		return x.Repository
 	}
 	return ""
 }
@@ -6777,7 +6822,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x11started_unix_nano\x18E \x01(\x03R\x0fstartedUnixNano\x12\x16\n" +
 	"\x06driver\x18F \x01(\tR\x06driver\x12\x1a\n" +
 	"\battempts\x18D \x03(\tR\battempts\x12\x1a\n" +
-	"\bdeletion\x18G \x01(\tR\bdeletion\"\xf1\x05\n" +
+	"\bdeletion\x18G \x01(\tR\bdeletion\"\x8b\x06\n" +
 	"\x06Record\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12+\n" +
@@ -6805,6 +6850,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x05known\x18* \x01(\x04R\x05known\x12\x1a\n" +
 	"\bconflict\x18+ \x01(\tR\bconflict\x12\x16\n" +
 	"\x06rivals\x18, \x01(\bR\x06rivals\x12\x18\n" +
+	"\amissing\x183 \x01(\bR\amissing\x12\x18\n" +
 	"\aremoved\x182 \x01(\bR\aremoved\"c\n" +
 	"\x05Ended\x12\x1e\n" +
 	"\n" +
@@ -6834,7 +6880,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\treclaimed\x18\b \x01(\bR\treclaimed\"9\n" +
 	"\bSchedule\x12\x19\n" +
 	"\bevery_ms\x18\x01 \x01(\x03R\aeveryMs\x12\x12\n" +
-	"\x04keep\x18\x02 \x01(\rR\x04keep\"\x8b\x02\n" +
+	"\x04keep\x18\x02 \x01(\rR\x04keep\"\xa1\x02\n" +
 	"\vSnapshotRef\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x1e\n" +
 	"\n" +
@@ -6850,7 +6896,9 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"checkpoint\x18\b \x01(\bR\n" +
 	"checkpoint\x12\x12\n" +
-	"\x04node\x18\t \x01(\tR\x04node\"\xc3\x01\n" +
+	"\x04node\x18\t \x01(\tR\x04node\x12\x14\n" +
+	"\x05found\x18\n" +
+	" \x01(\bR\x05found\"\xc3\x01\n" +
 	"\x04Owed\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x127\n" +
@@ -6936,21 +6984,23 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x0fcleanup_pending\x18\x06 \x01(\bR\x0ecleanupPending\x12\x1e\n" +
 	"\n" +
 	"generation\x18\a \x01(\x04R\n" +
-	"generation\"y\n" +
+	"generation\"\xad\x01\n" +
 	"\rDisownRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x03 \x01(\x04R\n" +
 	"generation\x12\x10\n" +
-	"\x03uid\x18\x04 \x01(\tR\x03uid\"\x8f\x01\n" +
+	"\x03uid\x18\x04 \x01(\tR\x03uid\x12\x18\n" +
+	"\amissing\x18\x05 \x01(\bR\amissing\x12\x18\n" +
+	"\aversion\x18\x06 \x01(\x04R\aversion\"\x8f\x01\n" +
 	"\x0eReclaimRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x03 \x01(\x04R\n" +
 	"generation\x12\x1b\n" +
-	"\tlost_node\x18\x04 \x01(\tR\blostNode\"\xb5\x01\n" +
+	"\tlost_node\x18\x04 \x01(\tR\blostNode\"\xd5\x01\n" +
 	"\rRemoveRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\x12\x10\n" +
@@ -6958,7 +7008,10 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x0edrop_snapshots\x18\x04 \x01(\bR\rdropSnapshots\x12\x14\n" +
 	"\x05payer\x18\x05 \x01(\tR\x05payer\x12\x1b\n" +
 	"\tlost_node\x18\n" +
-	" \x01(\tR\blostNode\"\x10\n" +
+	" \x01(\tR\blostNode\x12\x1e\n" +
+	"\n" +
+	"repository\x18\v \x01(\tR\n" +
+	"repository\"\x10\n" +
 	"\x0eRemoveResponse\"}\n" +
 	"\x0fScheduleRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x124\n" +
