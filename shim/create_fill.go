@@ -60,7 +60,7 @@ func (c *creation) fill(ctx context.Context, _ *steps.Undo) (err error) {
 	}
 	return c.vm.write(func(j *Journal) {
 		j.Phase, j.Resume, j.BootID = Ready, resume, resume.BootID
-		j.Stdio = c.task.outputOf(j.Stdio, resume)
+		j.Stdio = c.task.configuredOutput(j.Stdio, resume)
 		if j.Restored.lazy() {
 			j.Filling = &Filling{j.Repository, j.Digest}
 		}

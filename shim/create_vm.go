@@ -23,6 +23,7 @@ import (
 	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/shim/sandboxprocess"
 	"godwit.dev/godwit/shim/starts"
+	"godwit.dev/godwit/shim/stdio"
 	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/snapshot"
 )
@@ -125,7 +126,7 @@ func (c *creation) load(ctx context.Context, _ *steps.Undo) (err error) {
 	c.task.bundle = c.bundle
 	c.vm.mu.Lock()
 	defer c.vm.mu.Unlock()
-	c.task.init = c.task.newProcess("", Stdio{
+	c.task.init = c.task.newProcess("", stdio.URIs{
 		Stdin: c.req.GetStdin(), Stdout: c.req.GetStdout(), Stderr: c.req.GetStderr(), Terminal: c.req.GetTerminal(),
 	}, data)
 	return nil

@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/shim/stdio"
 )
 
 // command runs args as the container's own process would run, without streams, and answers how
@@ -36,7 +37,7 @@ func (t *Task) command(ctx context.Context, id string, args []string) (status ui
 // before it is dismissed, or dropped.
 func (t *Task) suspect(id string) *process {
 	vm := t.vm
-	p := t.newProcess(id, Stdio{}, nil)
+	p := t.newProcess(id, stdio.URIs{}, nil)
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	t.orphans = append(t.orphans, p)
@@ -60,5 +61,5 @@ func (t *Task) forgetCommand(id string) {
 	vm := t.vm
 	ctx, cancel := context.WithTimeout(vm.life, guestBound)
 	defer cancel()
-	t.forgetExec(ctx, t.newProcess(id, Stdio{}, nil))
+	t.forgetExec(ctx, t.newProcess(id, stdio.URIs{}, nil))
 }

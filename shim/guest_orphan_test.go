@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/shim/stdio"
 )
 
 // lateAgent is a guest that stands still: a Start is carried out when it goes on, whoever still
@@ -227,7 +228,7 @@ func TestStartThatNeverComes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &forgetful{fakeAgent: newFakeAgent(&faults{})}
 		vm := bareVM(t, f)
-		if !vm.owner.endOrphan(t.Context(), vm.owner.newProcess("e", Stdio{}, nil)) || f.asked != lateTries+1 {
+		if !vm.owner.endOrphan(t.Context(), vm.owner.newProcess("e", stdio.URIs{}, nil)) || f.asked != lateTries+1 {
 			t.Errorf("it was asked %d times", f.asked)
 		}
 	})

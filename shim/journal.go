@@ -17,6 +17,7 @@ import (
 	"godwit.dev/godwit/internal/failpoint"
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim/proc"
+	"godwit.dev/godwit/shim/stdio"
 	"godwit.dev/godwit/vmm"
 )
 
@@ -81,9 +82,9 @@ type Journal struct {
 	Cgroup  []string      `json:"cgroup,omitempty"`
 	Private []string      `json:"private,omitempty"` // those of Cgroup that hold this VM alone
 
-	Stdio    Stdio     `json:"stdio"`
-	Resume   Resume    `json:"resume"`
-	Restored *Restored `json:"restored,omitempty"` // nil: it booted here, or came in a live move
+	Stdio    stdio.URIs `json:"stdio"`
+	Resume   Resume     `json:"resume"`
+	Restored *Restored  `json:"restored,omitempty"` // nil: it booted here, or came in a live move
 	// Filling is where RAM comes from while the VM runs; nil: RAM is whole.
 	Filling *Filling `json:"filling,omitempty"`
 	// Waking: the wake is committed, and its Start has not come to an end. A successor

@@ -285,7 +285,7 @@ func (a *arrival) Load(ctx context.Context, digest string, data json.RawMessage)
 	}
 	ready := func(j *Journal) {
 		j.Phase, j.Digest, j.Resume, j.BootID = Ready, digest, resume, resume.BootID
-		j.Stdio = a.vm.owner.outputOf(j.Stdio, resume)
+		j.Stdio = a.vm.owner.configuredOutput(j.Stdio, resume)
 	}
 	var drafting sync.WaitGroup
 	drafting.Go(func() { a.vm.foresee(ready) })

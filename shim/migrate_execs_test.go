@@ -17,6 +17,8 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/guest/client"
+	"godwit.dev/godwit/shim/stdio"
 )
 
 // accompanied is moving with an exec that has a stdin and has written text to a file.
@@ -192,7 +194,7 @@ func TestExecLeaves(t *testing.T) {
 	// Its end may be known, and its output not yet out: that it ended well is told where
 	// the rest of the output goes.
 	vm, _ := w.service.current()
-	vm.owner.execs["e"].pumps.end(&agentv1.WaitResponse{})
+	vm.owner.execs["e"].pump.End(&agentv1.WaitResponse{})
 	w.must("vote", w.vote())
 	if _, told := w.events.exit("e"); told {
 		t.Error("it ends before the hand-over")
@@ -315,7 +317,8 @@ func TestTooManyExecs(t *testing.T) {
 	}
 	vm, _ := w.service.current()
 	for _, p := range vm.owner.execs {
-		p.pumps.accept(0, make([]byte, chunk))
+		p.pump.Stop()
+		p.pump = stdio.NewPump(p.guest, new(stdio.Streams), client.Offsets{Pending: make([]byte, 64<<10)})
 	}
 	if _, err := w.send(); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "3 execs") {
 		t.Errorf("send: %v", err)

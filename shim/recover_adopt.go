@@ -17,6 +17,7 @@ import (
 	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/cgroup"
 	"godwit.dev/godwit/shim/events"
+	"godwit.dev/godwit/shim/stdio"
 )
 
 // Adopt takes over the VM of a shim that died while an operation held it, and serves
@@ -294,13 +295,13 @@ func (vm *VM) rejoin(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, agent.Close())
 	}
-	st := vm.owner.openLeft()
+	st := vm.owner.reopenStreams()
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	vm.agent = agent
 	for _, p := range all.GetProcesses() {
 		if p.GetId() == "" {
-			vm.owner.init.started, vm.owner.init.pumps = true, newPumps("", st, client.Offsets{
+			vm.owner.init.started, vm.owner.init.pump = true, stdio.NewPump("", st, client.Offsets{
 				Stdin: p.GetStdinOffset(), Stdout: p.GetStdoutOffset(), Stderr: p.GetStderrOffset(),
 			})
 		}

@@ -9,21 +9,22 @@ import (
 	"testing"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/shim/stdio"
 )
 
 // taken reports whether the guest's output is taken, all of it.
 func (vm *VM) taken(bytes int) bool {
 	return eventually(func() bool {
 		vm.mu.Lock()
-		p := vm.owner.init.pumps
+		p := vm.owner.init.pump
 		vm.mu.Unlock()
-		return p != nil && p.load(&p.offsets.Stdout) == uint64(bytes) && p.load(&p.offsets.Stderr) == uint64(bytes)
+		return p != nil && p.Offsets().Stdout == uint64(bytes) && p.Offsets().Stderr == uint64(bytes)
 	})
 }
 
 // fifos are those of a client of a task.
-func fifos(t *testing.T) Stdio {
-	s := Stdio{Stdout: filepath.Join(t.TempDir(), "out"), Stderr: filepath.Join(t.TempDir(), "err")}
+func fifos(t *testing.T) stdio.URIs {
+	s := stdio.URIs{Stdout: filepath.Join(t.TempDir(), "out"), Stderr: filepath.Join(t.TempDir(), "err")}
 	for _, path := range []string{s.Stdout, s.Stderr} {
 		if err := syscall.Mkfifo(path, 0o600); err != nil {
 			t.Fatal(err)
@@ -40,26 +41,26 @@ func TestAdoptedWithoutAClient(t *testing.T) {
 		w.agent.says("")
 		vm, m, _ := orphan(t, w, true)
 		dir := t.TempDir()
-		vm.owner.init.stdio = Stdio{Stdout: filepath.Join(dir, "out"), Stderr: filepath.Join(dir, "err")}
+		vm.owner.init.stdio = stdio.URIs{Stdout: filepath.Join(dir, "out"), Stderr: filepath.Join(dir, "err")}
 		_, err := m.Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
 		w.must("abort", err)
 		w.agent.says(text)
 		if !vm.taken(len(text)) {
-			t.Errorf("the guest's output stands at %+v", vm.owner.init.pumps.stop())
+			t.Errorf("the guest's output stands at %+v", vm.owner.init.pump.Stop())
 		}
 	})
 	t.Run("woken", func(t *testing.T) {
 		w := newWorld(t).asleep()
-		stdio := fifos(t)
-		w.stdout, w.stderr = stdio.Stdout, stdio.Stderr
+		uris := fifos(t)
+		w.stdout, w.stderr = uris.Stdout, uris.Stderr
 		w.agent.says("")
 		old, _ := w.halfAwake(1)
-		w.must("remove fifos", errors.Join(os.Remove(stdio.Stdout), os.Remove(stdio.Stderr)))
+		w.must("remove fifos", errors.Join(os.Remove(uris.Stdout), os.Remove(uris.Stderr)))
 		next := w.succeed(old)
 		next.wakeOn(t.Context())
 		w.agent.says(text)
 		if !next.taken(len(text)) {
-			t.Errorf("the guest's output stands at %+v", next.owner.init.pumps.stop())
+			t.Errorf("the guest's output stands at %+v", next.owner.init.pump.Stop())
 		}
 	})
 }
@@ -68,15 +69,15 @@ func TestAdoptedWithoutAClient(t *testing.T) {
 func TestAdoptedWhoseClientLeaves(t *testing.T) {
 	w := newWorld(t)
 	w.agent.says("")
-	stdio := fifos(t)
+	uris := fifos(t)
 	var clients []*os.File
-	for _, path := range []string{stdio.Stdout, stdio.Stderr} {
+	for _, path := range []string{uris.Stdout, uris.Stderr} {
 		f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 		w.must("open as a client", err)
 		clients = append(clients, f)
 	}
 	vm, m, _ := orphan(t, w, true)
-	vm.owner.init.stdio = stdio
+	vm.owner.init.stdio = uris
 	_, err := m.Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
 	w.must("abort", err)
 	for _, f := range clients {
@@ -85,7 +86,7 @@ func TestAdoptedWhoseClientLeaves(t *testing.T) {
 	text := string(make([]byte, 1<<20))
 	w.agent.says(text)
 	if !vm.taken(len(text)) {
-		t.Errorf("the guest's output stands at %+v", vm.owner.init.pumps.stop())
+		t.Errorf("the guest's output stands at %+v", vm.owner.init.pump.Stop())
 	}
 }
 
@@ -102,7 +103,7 @@ func TestLoggerOfAnAdoptedVM(t *testing.T) {
 	// Where it is born is the kernel's business, which this is not.
 	script := "#!/bin/sh\necho $$ >" + task + "/cgroup.procs\nexec 5>&-\nexec cat <&3 >" + dir + "/log\n"
 	w.must("write logger", os.WriteFile(logger, []byte(script), 0o700))
-	vm.owner.init.stdio = Stdio{Stdout: "binary://" + logger}
+	vm.owner.init.stdio = stdio.URIs{Stdout: "binary://" + logger}
 	w.must("name cgroup", vm.write(func(j *Journal) { j.Cgroup = []string{task} }))
 	_, err := m.Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
 	w.must("abort", err)
@@ -110,7 +111,7 @@ func TestLoggerOfAnAdoptedVM(t *testing.T) {
 	if !eventually(func() bool { got, _ := os.ReadFile(filepath.Join(dir, "log")); return string(got) == "logged" }) {
 		t.Error("the logger has nothing")
 	}
-	pid := strconv.Itoa(vm.owner.init.pumps.streams.logger)
+	pid := strconv.Itoa(vm.owner.init.pump.LoggerPID())
 	if got := content(t, filepath.Join(root, "cgroup.procs")); got != pid {
 		t.Errorf("the logger, %s, is in the task's cgroup still: %q left", pid, got)
 	}

@@ -100,8 +100,8 @@ func (s *starting) again() []steps.Step {
 
 // reopen is open for a task whose client may have gone with it.
 func (s *starting) reopen(context.Context, *steps.Undo) error {
-	s.streams = s.task.openLeft()
-	s.offer()
+	s.streams = s.task.reopenStreams()
+	s.offerFifos()
 	return nil
 }
 

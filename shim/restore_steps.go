@@ -13,6 +13,7 @@ import (
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/shim/bundle"
+	"godwit.dev/godwit/shim/stdio"
 	"godwit.dev/godwit/shim/steps"
 )
 
@@ -99,7 +100,7 @@ func (s *starting) prove(ctx context.Context, _ *steps.Undo) error {
 	if !has(r.GetProcesses(), "") {
 		return fmt.Errorf("the restored guest has no init: %w", errdefs.ErrDataLoss)
 	}
-	s.gather(r.GetProcesses())
+	s.openExecs(r.GetProcesses())
 	return s.settle(ctx)
 }
 
@@ -122,7 +123,7 @@ func (s *starting) settle(ctx context.Context) error {
 		}
 	}
 	vm.mu.Lock()
-	s.task.init.started, s.task.init.pumps = true, newPumps("", s.streams, j.Resume.Init)
+	s.task.init.started, s.task.init.pump = true, stdio.NewPump("", s.streams, j.Resume.Init)
 	vm.mu.Unlock()
 	if vm.nic.attached != nil && !s.plugs && !s.announced {
 		go vm.announce()
@@ -168,8 +169,8 @@ func (vm *VM) announce() {
 // leave no VM to a successor that would let it run on.
 func (s *starting) giveUp(ctx context.Context, cause error) error {
 	vm := s.vm
-	s.streams.close()
-	s.letGo()
+	s.streams.Close()
+	s.releaseExecs()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
 	defer cancel()
 	var err error

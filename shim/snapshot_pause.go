@@ -72,7 +72,7 @@ func (s *standing) Pause(ctx context.Context) error {
 		return nil
 	}
 	for _, t := range vm.allTasks() {
-		if t.init.pumps.reported() != nil { // it ends here, and is not heard of twice
+		if t.init.pump.Reported() != nil { // it ends here, and is not heard of twice
 			return vm.early()
 		}
 	}
@@ -94,7 +94,7 @@ func (vm *VM) lastAnswer() time.Duration {
 // Save writes the device state, and tells where the guest's session stands.
 func (s *standing) Save(ctx context.Context) (json.RawMessage, error) {
 	s.c.fixStdio()
-	resume := Resume{BootID: s.bootID, UptimeMS: s.uptime, Init: s.vm.owner.init.pumps.stop(), Nowhere: s.vm.owner.init.pumps.streams.nowhere()}
+	resume := Resume{BootID: s.bootID, UptimeMS: s.uptime, Init: s.vm.owner.init.pump.Stop(), Nowhere: !s.vm.owner.init.pump.HasOutput()}
 	if s.c.execs {
 		resume.Execs = s.vm.along()
 	}

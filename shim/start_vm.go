@@ -17,6 +17,7 @@ import (
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim/bundle"
 	"godwit.dev/godwit/shim/starts"
+	"godwit.dev/godwit/shim/stdio"
 	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/shim/template"
 	"godwit.dev/godwit/vmm"
@@ -81,7 +82,7 @@ func (t *Task) start(caller context.Context) error {
 type starting struct {
 	vm        *VM
 	task      *Task
-	streams   *streams
+	streams   *stdio.Streams
 	execs     []*process // that came along, until the task runs
 	flows     func()     // says that the streams of a task that runs flow too; nil: it does not run
 	readdress bool       // the guest had other addresses
@@ -128,7 +129,7 @@ func (s *starting) run(ctx context.Context, _ *steps.Undo) error {
 		return err
 	}
 	vm.events.Send(&events.TaskStart{ContainerID: s.task.id, Pid: s.task.pid()})
-	s.bring()
+	s.addExecs()
 	s.flows = vm.call() // a capture that came in now would keep them from flowing
 	return nil
 }
@@ -197,8 +198,8 @@ func (s *starting) open(context.Context, *steps.Undo) (err error) {
 	vm.mu.Lock()
 	s.task.init.stdio = vm.journal.Stdio // a snapshot may have said that there is no output
 	vm.mu.Unlock()
-	if s.streams, err = s.task.open(vm.id, s.task.init.stdio); err == nil {
-		s.offer()
+	if s.streams, err = s.task.openStreams(vm.id, s.task.init.stdio); err == nil {
+		s.offerFifos()
 	}
 	return err
 }

@@ -129,16 +129,19 @@ func (vm *VM) signalSystem(ctx context.Context, signal uint32) error {
 	return machine.PowerButton(ctx)
 }
 
-// lastWords takes what the console still holds to where it belongs.
-func (vm *VM) lastWords(ctx context.Context) {
-	vm.rescue(ctx)
-	ctx, cancel := context.WithTimeout(ctx, restBound)
+// consoleBound is how long the rest of the console may take to reach its client.
+const consoleBound = 3 * time.Second
+
+// drainConsole takes what the console still holds to where it belongs.
+func (vm *VM) drainConsole(ctx context.Context) {
+	vm.drainGuest(ctx)
+	ctx, cancel := context.WithTimeout(ctx, consoleBound)
 	defer cancel()
 	vm.mu.Lock()
-	pumps := vm.owner.init.pumps
+	pumps := vm.owner.init.pump
 	vm.mu.Unlock()
 	if pumps != nil {
-		pumps.waitDrained(ctx)
+		pumps.WaitDrained(ctx)
 	}
 }
 

@@ -175,7 +175,7 @@ func TestVMDiskSleeps(t *testing.T) {
 	port := w.serialPort()
 	fmt.Fprint(port, "before")
 	vm := w.service.vm
-	if !eventually(func() bool { return vm.owner.init.pumps.load(&vm.owner.init.pumps.offsets.Stdout) == 6 }) {
+	if !eventually(func() bool { return vm.owner.init.pump.Offsets().Stdout == 6 }) {
 		t.Fatal("the output does not arrive")
 	}
 	if _, err := w.capture(); err != nil {

@@ -1,8 +1,6 @@
 package shim
 
 import (
-	"errors"
-	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -10,9 +8,11 @@ import (
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
+	"golang.org/x/sys/unix"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/guest/client"
+	"godwit.dev/godwit/shim/stdio"
 )
 
 // A client that closes stdin while the guest still starts the process has closed it.
@@ -31,12 +31,15 @@ func TestEarlyCloseIO(t *testing.T) {
 	vm, err := w.service.current()
 	w.must("find", err)
 	p := vm.owner.execs["cat"]
-	st, err := openStreams("ns", "cat", p.stdio, nil)
+	st, err := stdio.Open("ns", "cat", p.stdio, nil)
 	w.must("open stdio", err)
-	defer st.close()
+	defer st.Close()
 	w.must("run", vm.owner.run(t.Context(), p, st, client.Offsets{}, func() {}))
-	if _, err := st.hold.Write([]byte("x")); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("stdin is still open: %v", err)
+	end, err := unix.Open(fifo, unix.O_RDONLY|unix.O_NONBLOCK, 0)
+	w.must("open its end", err)
+	defer unix.Close(end)
+	if _, err := unix.Read(end, make([]byte, 1)); err != nil {
+		t.Errorf("stdin has a writer still: %v", err)
 	}
 }
 

@@ -92,8 +92,8 @@ func (vm *VM) free(ctx context.Context) error {
 		}
 	}
 	for _, p := range all {
-		if p.pumps != nil {
-			p.pumps.streams.close()
+		if p.pump != nil {
+			p.pump.Close()
 		}
 	}
 	if err := vm.unserve(); err != nil {

@@ -13,6 +13,7 @@ import (
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/guest/client"
 	"godwit.dev/godwit/shim/bundle"
+	"godwit.dev/godwit/shim/stdio"
 )
 
 // Exec notes a further process; Start runs it.
@@ -44,7 +45,7 @@ func (t *Task) addExec(r *taskapi.ExecProcessRequest, config []byte) error {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	if old, ok := t.execs[r.GetExecID()]; ok && old.came && old.exited {
-		old.pumps.streams.close() // who would have deleted it is at the node that it came from
+		old.pump.Close() // who would have deleted it is at the node that it came from
 		go t.forgetExec(vm.life, old)
 	} else if ok {
 		return fmt.Errorf("exec %q of task %s: %w", r.GetExecID(), vm.id, errdefs.ErrAlreadyExists)
@@ -52,8 +53,8 @@ func (t *Task) addExec(r *taskapi.ExecProcessRequest, config []byte) error {
 	if err := t.execable(); err != nil {
 		return err
 	}
-	stdio := Stdio{Stdin: r.GetStdin(), Stdout: r.GetStdout(), Stderr: r.GetStderr(), Terminal: r.GetTerminal()}
-	p := t.newProcess(r.GetExecID(), stdio, config)
+	uris := stdio.URIs{Stdin: r.GetStdin(), Stdout: r.GetStdout(), Stderr: r.GetStderr(), Terminal: r.GetTerminal()}
+	p := t.newProcess(r.GetExecID(), uris, config)
 	// The guest may not have forgotten an earlier exec of that id, or not know yet that
 	// one it was told to start is not wanted.
 	t.incarnation++
@@ -99,7 +100,7 @@ func (t *Task) startExec(ctx context.Context, id string) error {
 		return err
 	}
 	asked := false
-	st, err := t.open(id, p.stdio)
+	st, err := t.openStreams(id, p.stdio)
 	if err == nil {
 		asked = true
 		err = t.run(ctx, p, st, client.Offsets{}, func() {
@@ -107,7 +108,7 @@ func (t *Task) startExec(ctx context.Context, id string) error {
 			t.flowOne(p)
 		})
 		if err != nil {
-			st.close()
+			st.Close()
 		}
 	}
 	vm.mu.Lock()
@@ -198,9 +199,8 @@ func (t *Task) removeExec(ctx context.Context, id string) (*process, error) {
 	ask := p.started && vm.state == Running
 	t.exit(p, 0, time.Now()) // one that never ran: nobody waits for it for ever
 	vm.mu.Unlock()
-	if p.pumps != nil {
-		p.pumps.stop()
-		p.pumps.streams.close()
+	if p.pump != nil {
+		p.pump.Release()
 	}
 	if ask {
 		ctx, cancel := context.WithTimeout(ctx, forgetBound)

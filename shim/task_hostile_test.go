@@ -3,10 +3,7 @@ package shim
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,7 +12,6 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/api/config"
-	"godwit.dev/godwit/guest/client"
 )
 
 // liar is a guest that does not do what it says.
@@ -81,42 +77,4 @@ func TestGuestThatFallsSilent(t *testing.T) {
 	}
 	w.must("delete", w.delete())
 	w.nothingLeft()
-}
-
-// impatient is a guest that answers every Read at once, with nothing.
-type impatient struct {
-	agentv1.AgentService
-	reads atomic.Int64
-}
-
-func (g *impatient) Read(context.Context, *agentv1.ReadRequest) (*agentv1.ReadResponse, error) {
-	g.reads.Add(1)
-	return &agentv1.ReadResponse{}, nil
-}
-
-// A guest that never waits for output does not make the host spin.
-func TestEmptyAnswersDoNotSpin(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "out")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	st, err := openStreams("ns", "vm", Stdio{Stdout: path}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.close()
-	g := new(impatient)
-	p := newPumps("", st, client.Offsets{})
-	p.start(t.Context(), g)
-	if !eventually(func() bool { return g.reads.Load() >= 3 }) {
-		t.Fatal("the guest is not asked")
-	}
-	begun, before := time.Now(), g.reads.Load()
-	if !eventually(func() bool { return g.reads.Load() >= before+2 }) {
-		t.Fatal("the guest is not asked again")
-	}
-	if took := time.Since(begun); took < retryWait {
-		t.Errorf("two reads after %v", took)
-	}
-	p.stop()
 }

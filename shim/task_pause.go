@@ -161,8 +161,8 @@ func (s *Service) CloseIO(_ context.Context, r *taskapi.CloseIORequest) (*emptyR
 				return nil, vm.mutable()
 			}
 			p.noStdin = true
-			if p.pumps != nil {
-				p.pumps.streams.closeStdin()
+			if p.pump != nil {
+				p.pump.CloseStdin()
 			}
 		}
 		return &emptyResponse{}, nil

@@ -14,24 +14,24 @@ import (
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/guest/client"
 	"godwit.dev/godwit/internal/retry"
+	"godwit.dev/godwit/shim/stdio"
 )
 
 // killed is the status of a process that ended with its VM.
 const killed = 137
 
-// drainBound is how long an exit waits while nobody reads the output: a reader that is
-// slow gets all of it first. A variable for the tests.
-var drainBound = 10 * time.Second
+// retryWait is the pause after a call of the guest that failed.
+const retryWait = 200 * time.Millisecond
 
 // process is the task's init, whose id is empty, or an exec. vm.mu guards its fields.
 type process struct {
 	task     *Task
 	id       string
 	guest    string // its id in the guest, where none is used twice
-	stdio    Stdio
-	shown    Stdio  // what State names in place of stdio, for clients that attach later; zero: stdio
-	config   []byte // JSON of specs.Process
-	pumps    *pumps
+	stdio    stdio.URIs
+	shown    stdio.URIs // what State names in place of stdio, for clients that attach later; zero: stdio
+	config   []byte     // JSON of specs.Process
+	pump     *stdio.Pump
 	starting chan struct{} // not nil while a Start is under way; closed at its end
 	started  bool
 	exited   bool
@@ -47,8 +47,8 @@ type process struct {
 	sizing sync.Mutex // orders the sizes that the guest is told
 }
 
-func (t *Task) newProcess(id string, stdio Stdio, config []byte) *process {
-	return &process{task: t, id: id, guest: id, stdio: stdio, config: config, done: make(chan struct{})}
+func (t *Task) newProcess(id string, streams stdio.URIs, config []byte) *process {
+	return &process{task: t, id: id, guest: id, stdio: streams, config: config, done: make(chan struct{})}
 }
 
 // find answers the process of that exec id; vm.mu is held.
@@ -68,12 +68,12 @@ func (p *process) runs() bool { return p.started && !p.exited }
 
 // run starts p in the guest and lets its stdio flow. then is called in the moment in
 // which p is a process that runs, with vm.mu held.
-func (t *Task) run(ctx context.Context, p *process, st *streams, from client.Offsets, then func()) error {
+func (t *Task) run(ctx context.Context, p *process, st *stdio.Streams, from client.Offsets, then func()) error {
 	vm := t.vm
 	t.resize(ctx, p) // its first look at a terminal shows the right size
+	stdin, stdout, stderr := st.Carried()
 	_, err := vm.guest().Start(ctx, &agentv1.StartRequest{
-		Id: p.guest, Process: p.config,
-		Stdin: st.stdin != nil, Stdout: st.stdout != nil, Stderr: st.stderr != nil,
+		Id: p.guest, Process: p.config, Stdin: stdin, Stdout: stdout, Stderr: stderr,
 	})
 	if err != nil {
 		return err
@@ -83,9 +83,9 @@ func (t *Task) run(ctx context.Context, p *process, st *streams, from client.Off
 	if p.exited { // with its VM, which was faster than the answer
 		return fmt.Errorf("the VM has ended: %w", errdefs.ErrFailedPrecondition)
 	}
-	p.started, p.pumps = true, newPumps(p.guest, st, from)
+	p.started, p.pump = true, stdio.NewPump(p.guest, st, from)
 	if p.noStdin {
-		st.closeStdin()
+		st.CloseStdin()
 	}
 	then()
 	return nil
@@ -131,7 +131,7 @@ func (vm *VM) flow() {
 func (t *Task) flowOne(p *process) {
 	vm := t.vm
 	ctx, agent := vm.traffic.ctx, vm.agent
-	p.pumps.start(ctx, agent)
+	p.pump.Start(ctx, agent)
 	vm.traffic.watchers.Go(func() { t.watch(ctx, agent, p) })
 }
 
@@ -144,8 +144,8 @@ func (vm *VM) still() {
 		cancel()
 	}
 	for _, p := range all {
-		if p.pumps != nil {
-			p.pumps.stop()
+		if p.pump != nil {
+			p.pump.Stop()
 		}
 	}
 	vm.traffic.watchers.Wait()
@@ -178,7 +178,7 @@ func (t *Task) watch(ctx context.Context, agent agentv1.AgentService, p *process
 		if r.GetOom() {
 			t.tellOOM()
 		}
-		p.pumps.end(r) // before whoever waits for this goroutine asks whether the guest has reported
+		p.pump.End(r) // before whoever waits for this goroutine asks whether the guest has reported
 		// Not in this goroutine: still may be waiting for it.
 		go t.ended(p, r)
 		return
@@ -201,7 +201,7 @@ func (t *Task) tellOOM() {
 func (t *Task) ended(p *process, r *agentv1.WaitResponse) {
 	vm := t.vm
 	status, at := r.GetExitStatus(), time.Unix(0, r.GetExitedAtUnixNano())
-	p.pumps.waitDrained(vm.life)
+	p.pump.WaitDrained(vm.life)
 	if p.id != "" {
 		t.publishExit(p, status, at)
 		return

@@ -9,6 +9,8 @@ import (
 	"github.com/containerd/containerd/v2/pkg/protobuf"
 	"github.com/containerd/typeurl/v2"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"godwit.dev/godwit/shim/stdio"
 )
 
 // State answers from what the shim knows, whatever the guest does.
@@ -22,7 +24,7 @@ func (s *Service) State(_ context.Context, r *taskapi.StateRequest) (*taskapi.St
 			return nil, err
 		}
 		named := p.stdio
-		if p.shown != (Stdio{}) {
+		if p.shown != (stdio.URIs{}) {
 			named = p.shown
 		}
 		out := &taskapi.StateResponse{

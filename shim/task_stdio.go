@@ -1,25 +1,90 @@
 package shim
 
-import "godwit.dev/godwit/shim/cgroup"
+import (
+	"net/url"
+	"path/filepath"
 
-// open is openStreams for a process of the VM. A logging program outlives the task: it
-// is no part of the task's cgroup.
-func (t *Task) open(id string, stdio Stdio) (*streams, error) {
+	"godwit.dev/godwit/shim/cgroup"
+	"godwit.dev/godwit/shim/stdio"
+)
+
+// openStreams opens the streams of a process of the task. A logging program outlives the task: it leaves
+// the task's cgroup.
+func (t *Task) openStreams(id string, uris stdio.URIs) (*stdio.Streams, error) {
 	vm := t.vm
-	st, err := openStreams(vm.namespace, id, stdio, t.logOf(stdio))
+	st, err := stdio.Open(vm.namespace, id, uris, t.logFile(uris))
 	if err != nil {
 		return nil, err
 	}
-	t.freeLogger(st)
+	t.releaseLogger(st)
 	return st, nil
 }
 
-func (t *Task) freeLogger(st *streams) {
+// releaseLogger moves a logging program out of the task's cgroup.
+func (t *Task) releaseLogger(st *stdio.Streams) {
 	vm := t.vm
-	if st.logger == 0 {
+	if st.LoggerPID() == 0 {
 		return
 	}
-	if err := cgroup.Leave(vm.noted().Cgroup, st.logger); err != nil {
+	if err := cgroup.Leave(vm.noted().Cgroup, st.LoggerPID()); err != nil {
 		vm.log.Warn("move logger out of the task's cgroup", "error", err)
 	}
+}
+
+// logFile answers the file that the output goes to, with its bounds. It is nil where the output goes to
+// something else, or the VM was booted here: the file is then its client's, as with any runtime.
+func (t *Task) logFile(s stdio.URIs) *stdio.LogFile {
+	vm := t.vm
+	u, err := url.Parse(s.Stdout)
+	j := vm.noted()
+	if woken := vm.origin.restored || j.Restored != nil || j.Move; err != nil || u.Scheme != "file" || !woken {
+		return nil
+	}
+	cfg := vm.host.Config.Logs
+	return &stdio.LogFile{Path: u.Path, MaxBytes: int64(cfg.MaxBytes), Files: cfg.Files}
+}
+
+// configuredOutput removes the output that the configuration names from s, if the task had none before. What
+// an order names stays.
+func (t *Task) configuredOutput(s stdio.URIs, r Resume) stdio.URIs {
+	vm := t.vm
+	configured, err := vm.host.Config.TaskOutput(vm.namespace, vm.id)
+	if err != nil || !r.Nowhere || s.Stdout != configured.String() {
+		return s
+	}
+	return stdio.URIs{Stdin: s.Stdin, Terminal: s.Terminal}
+}
+
+// offerFifos makes fifos by which clients attach to a task whose output goes to a log. An error leaves the
+// task without them.
+func (s *starting) offerFifos() {
+	vm := s.vm
+	given := s.task.init.stdio
+	u, err := url.Parse(given.Stdout)
+	if err != nil || u.Scheme == "" || u.Scheme == "fifo" || !vm.origin.restored || !vm.spec().HasAgent() {
+		return
+	}
+	named, err := s.streams.MakeFifos(filepath.Join(vm.noted().RunDir, "task"))
+	if err != nil {
+		vm.log.Warn("no client can attach to the task", "error", err)
+		return
+	}
+	if named.Terminal = given.Terminal; named.Terminal {
+		named.Stderr = ""
+	}
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	s.task.init.shown = named
+}
+
+// reopenStreams is openStreams for a VM that runs on under a successor of its shim. The client may have
+// gone with that shim, and removed its fifos.
+func (t *Task) reopenStreams() *stdio.Streams {
+	vm := t.vm
+	st, err := stdio.Reopen(vm.namespace, vm.id, t.init.stdio, t.logFile(t.init.stdio))
+	if err != nil {
+		vm.log.Warn("stdio of the adopted task is gone: what it writes there goes nowhere", "error", err)
+	}
+	t.releaseLogger(st)
+	return st
 }

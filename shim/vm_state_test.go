@@ -16,6 +16,7 @@ import (
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/internal/durable"
 	"godwit.dev/godwit/shim/rampool"
+	"godwit.dev/godwit/shim/stdio"
 )
 
 // Each table leads from new to deleted, every state in it is reachable, and none but deleted
@@ -231,6 +232,6 @@ func TestTheRestartMonitorLeavesAStartAlone(t *testing.T) {
 // bareVM has an agent and an init, and nothing else.
 func bareVM(t *testing.T, agent Agent) *VM {
 	vm := newVM(t.Context(), slog.Default(), nil, "ns", "vm")
-	vm.agent, vm.owner.init = agent, vm.owner.newProcess("", Stdio{}, nil)
+	vm.agent, vm.owner.init = agent, vm.owner.newProcess("", stdio.URIs{}, nil)
 	return vm
 }

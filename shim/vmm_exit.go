@@ -26,7 +26,7 @@ func (t *Task) finish(status uint32, at time.Time) {
 	defer cancel()
 	vm.endExecs(ctx)
 	t.snapStats(ctx)
-	vm.rescue(ctx)
+	vm.drainGuest(ctx)
 	if agent := vm.guest(); agent != nil {
 		sync, cancel := context.WithTimeout(ctx, syncBound)
 		if _, err := agent.Shutdown(sync, &agentv1.ShutdownRequest{}); err != nil {
@@ -45,7 +45,7 @@ func (vm *VM) endExecs(ctx context.Context) {
 	vm.mu.Lock()
 	var live []*process
 	for _, p := range vm.execs() {
-		if p.started && !p.exited && p.pumps.reported() == nil { // else nobody reads what it wrote
+		if p.started && !p.exited && p.pump.Reported() == nil { // else nobody reads what it wrote
 			live = append(live, p)
 		}
 	}
@@ -64,9 +64,9 @@ func (vm *VM) endExecs(ctx context.Context) {
 	}
 }
 
-// rescue takes the output that nobody has read yet from the guest. It leaves time for the
+// drainGuest takes the output that nobody has read yet from the guest. It leaves time for the
 // guest's own end.
-func (vm *VM) rescue(ctx context.Context) {
+func (vm *VM) drainGuest(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, endBound/2)
 	defer cancel()
 	vm.mu.Lock()
@@ -77,8 +77,8 @@ func (vm *VM) rescue(ctx context.Context) {
 	}
 	var pulls sync.WaitGroup
 	for _, p := range all {
-		if p.pumps != nil {
-			pulls.Go(func() { p.pumps.rescue(ctx, agent) })
+		if p.pump != nil {
+			pulls.Go(func() { p.pump.DrainGuest(ctx, agent) })
 		}
 	}
 	pulls.Wait()
@@ -111,12 +111,11 @@ func (vm *VM) end(ctx context.Context, status uint32, at time.Time) {
 			case p.id != "":
 				s = killed
 			}
-			if p.pumps != nil {
-				if r := p.pumps.reported(); r != nil && !p.left { // one that left ends there, its output too
+			if p.pump != nil {
+				if r := p.pump.Reported(); r != nil && !p.left { // one that left ends there, its output too
 					s, when = r.GetExitStatus(), time.Unix(0, r.GetExitedAtUnixNano())
 				}
-				p.pumps.end(cutOff)
-				p.pumps.leave()
+				p.pump.EndWithVM()
 			}
 			p.task.exit(p, s, when)
 		}

@@ -52,7 +52,7 @@ var errEarly = errors.New("before its state was saved")
 // early says how the guest ended, which reports its own end, or whose VMM is gone.
 func (vm *VM) early() error {
 	how := ""
-	if r := vm.owner.init.pumps.reported(); r != nil {
+	if r := vm.owner.init.pump.Reported(); r != nil {
 		how = fmt.Sprintf("exit %d", r.GetExitStatus())
 	} else if exit := vm.machine.Exit(); vm.poweredOff(exit) {
 		how = "exit 0, powered off"
@@ -136,7 +136,7 @@ func (vm *VM) endWithVMM() {
 			vm.log.Info("VMM ended", "status", exit.Status, "reason", exit.Reason)
 		}
 		if !vm.spec().HasAgent() {
-			vm.lastWords(ctx)
+			vm.drainConsole(ctx)
 			vm.end(ctx, status, exit.At)
 			return
 		}

@@ -161,7 +161,7 @@ func TestVMMDiesBehindItsSavedStateInVain(t *testing.T) {
 func TestGuestEndsBeforeThePause(t *testing.T) {
 	exits := func(w *world, vm *VM) {
 		w.agent.exit("") <- 7
-		if !eventually(func() bool { return vm.owner.init.pumps.reported() != nil }) {
+		if !eventually(func() bool { return vm.owner.init.pump.Reported() != nil }) {
 			t.Error("no end of the process")
 		}
 	}
@@ -255,7 +255,7 @@ func TestVMMIsToldToEnd(t *testing.T) {
 			w.machine.unsure = tt.unsure
 			if tt.exits {
 				w.agent.exit("") <- 7
-				if !eventually(func() bool { return vm.owner.init.pumps.reported() != nil }) {
+				if !eventually(func() bool { return vm.owner.init.pump.Reported() != nil }) {
 					t.Error("no end of the process")
 				}
 			}

@@ -1,4 +1,4 @@
-package shim
+package stdio
 
 import (
 	"bytes"
@@ -6,13 +6,9 @@ import (
 	"errors"
 	"io"
 	"os"
-	"path/filepath"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
-
-	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/guest/client"
@@ -44,21 +40,21 @@ func TestLateReader(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer r.Close()
-			p := newPumps("", &streams{stdout: w}, client.Offsets{})
+			p := NewPump("", &Streams{stdout: w}, client.Offsets{})
 			g := &mortal{talker: talker{text: text, chunk: 64 << 10}}
-			p.start(t.Context(), g)
+			p.Start(t.Context(), g)
 			got := make([]byte, early)
 			if _, err := io.ReadFull(r, got); err != nil {
 				t.Fatal(err)
 			}
-			if !eventually(func() bool { return p.load(&p.offsets.Stdout) > uint64(early) }) {
+			if !waitFor(func() bool { return p.load(&p.offsets.Stdout) > uint64(early) }) {
 				t.Fatal("no byte arrives")
 			}
-			p.end(&agentv1.WaitResponse{Settled: true, StdoutEnd: uint64(len(text))})
-			p.rescue(t.Context(), g)
+			p.End(&agentv1.WaitResponse{Settled: true, StdoutEnd: uint64(len(text))})
+			p.DrainGuest(t.Context(), g)
 			g.gone.Store(true)
-			p.leave()
-			p.start(t.Context(), g) // as a thaw that was too late
+			p.closeAfterVM()
+			p.Start(t.Context(), g) // as a thaw that was too late
 			rest, err := io.ReadAll(r)
 			if got = append(got, rest...); err != nil || !bytes.Equal(got, text) {
 				t.Errorf("%d bytes of %d, or others: %v", len(got), len(text), err)
@@ -74,50 +70,12 @@ func TestRestThatNobodyReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	p := newPumps("", &streams{stdout: w}, client.Offsets{})
-	p.end(&agentv1.WaitResponse{Settled: true, StdoutEnd: 1 << 20})
-	p.rescue(t.Context(), &talker{text: make([]byte, 1<<20), chunk: 64 << 10})
-	p.leave()
-	p.streams.close()
-	p.waitDrained(t.Context())
-}
-
-// An exec that has ended while nobody read what it wrote tells its own status when the VM
-// ends, not that of a process that was killed, and its output is there.
-func TestEndOfAnUnreadExec(t *testing.T) {
-	w := newWorld(t).running()
-	text := bytes.Repeat([]byte{'x'}, 1<<20)
-	w.agent.text = text
-	fifo := filepath.Join(t.TempDir(), "out")
-	w.must("make fifo", syscall.Mkfifo(fifo, 0o600))
-	r := execRequest("unread")
-	r.Stdout = fifo
-	_, err := w.service.Exec(ctxNS(t), r)
-	w.must("exec", err)
-	_, err = w.service.Start(ctxNS(t), &taskapi.StartRequest{ID: "vm", ExecID: "unread"})
-	w.must("start", err)
-	client, err := os.OpenFile(fifo, os.O_RDONLY, 0)
-	w.must("open fifo", err)
-	defer client.Close()
-	vm, err := w.service.current()
-	w.must("find VM", err)
-	vm.mu.Lock()
-	p := vm.owner.execs["unread"]
-	vm.mu.Unlock()
-	w.agent.exit(p.guest) <- 9
-	if !eventually(func() bool { return p.pumps.reported() != nil }) {
-		t.Fatal("no end of the exec")
-	}
-	w.agent.exit("") <- 0
-	if got := w.wait(""); got != 0 {
-		t.Errorf("exit status %d", got)
-	}
-	if got := w.wait("unread"); got != 9 {
-		t.Errorf("exit status of the exec %d", got)
-	}
-	if got, err := io.ReadAll(client); err != nil || !bytes.Equal(got, text) {
-		t.Errorf("%d bytes of %d, or others: %v", len(got), len(text), err)
-	}
+	p := NewPump("", &Streams{stdout: w}, client.Offsets{})
+	p.End(&agentv1.WaitResponse{Settled: true, StdoutEnd: 1 << 20})
+	p.DrainGuest(t.Context(), &talker{text: make([]byte, 1<<20), chunk: 64 << 10})
+	p.closeAfterVM()
+	p.streams.Close()
+	p.WaitDrained(t.Context())
 }
 
 // drip reads to the end, a little at a time.
@@ -151,24 +109,24 @@ func TestExitWaitsForASlowReader(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer r.Close()
-			p := newPumps("", &streams{stdout: w}, client.Offsets{})
-			defer p.streams.close()
+			p := NewPump("", &Streams{stdout: w}, client.Offsets{})
+			defer p.streams.Close()
 			g := &talker{text: text, chunk: 16 << 10}
-			p.start(t.Context(), g)
-			p.end(&agentv1.WaitResponse{Settled: true, StdoutEnd: uint64(len(text))})
+			p.Start(t.Context(), g)
+			p.End(&agentv1.WaitResponse{Settled: true, StdoutEnd: uint64(len(text))})
 			told := make(chan uint64, 1)
 			go func() {
-				p.waitDrained(t.Context())
+				p.WaitDrained(t.Context())
 				told <- p.load(&p.offsets.Stdout)
 			}()
 			if name == "over captures" {
-				p.stop()
+				p.Stop()
 				select {
 				case at := <-told:
 					t.Fatalf("the exit was told at %d of %d, while the streams stood still", at, len(text))
 				case <-time.After(2 * drainBound):
 				}
-				p.start(t.Context(), g)
+				p.Start(t.Context(), g)
 			}
 			got, err := drip(r, drainBound/10, 32<<10) // in all more than three times the bound
 			if err != nil || !bytes.Equal(got, text) {
@@ -185,14 +143,14 @@ func TestExitWaitsForASlowReader(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer r.Close()
-		p := newPumps("", &streams{stdout: w}, client.Offsets{})
-		p.start(t.Context(), &talker{text: text, chunk: 16 << 10})
-		p.end(&agentv1.WaitResponse{Settled: true, StdoutEnd: uint64(len(text))})
-		p.waitDrained(t.Context()) // else the test never ends
-		if at := p.stop().Stdout; at == 0 || at >= uint64(len(text)) {
+		p := NewPump("", &Streams{stdout: w}, client.Offsets{})
+		p.Start(t.Context(), &talker{text: text, chunk: 16 << 10})
+		p.End(&agentv1.WaitResponse{Settled: true, StdoutEnd: uint64(len(text))})
+		p.WaitDrained(t.Context()) // else the test never ends
+		if at := p.Stop().Stdout; at == 0 || at >= uint64(len(text)) {
 			t.Errorf("%d bytes of %d are out", at, len(text))
 		}
-		p.streams.close()
+		p.streams.Close()
 	})
 }
 
@@ -213,20 +171,20 @@ func TestRestOfASlowGuest(t *testing.T) {
 	defer func(d time.Duration) { restBound = d }(restBound)
 	restBound = 1500 * time.Millisecond
 	text := bytes.Repeat([]byte("0123456789abcdef"), 1<<20/16)
-	s := sink{stream: agentv1.Stream_STREAM_STDOUT}
-	p := newPumps("", &streams{}, client.Offsets{})
+	s := output{stream: agentv1.Stream_STREAM_STDOUT}
+	p := NewPump("", &Streams{}, client.Offsets{})
 	s.offset = &p.offsets.Stdout
-	p.end(&agentv1.WaitResponse{Settled: true, StdoutEnd: uint64(len(text))})
+	p.End(&agentv1.WaitResponse{Settled: true, StdoutEnd: uint64(len(text))})
 	g := &slow{talker: talker{text: text, chunk: 64 << 10}, pause: restBound / 10}
-	if got := p.pull(t.Context(), g, s); !bytes.Equal(got, text) {
+	if got := p.readRest(t.Context(), g, s); !bytes.Equal(got, text) {
 		t.Errorf("%d bytes of %d, or others", len(got), len(text))
 	}
 	g.pause = time.Hour
-	if got := p.pull(t.Context(), g, s); len(got) != 0 {
+	if got := p.readRest(t.Context(), g, s); len(got) != 0 {
 		t.Errorf("%d bytes of a guest that says nothing", len(got))
 	}
 	mute := &silent{}
-	if got := p.pull(t.Context(), mute, s); len(got) != 0 || mute.asked.Load() == 0 {
+	if got := p.readRest(t.Context(), mute, s); len(got) != 0 || mute.asked.Load() == 0 {
 		t.Errorf("%d bytes, asked %d times", len(got), mute.asked.Load())
 	}
 }

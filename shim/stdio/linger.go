@@ -1,4 +1,4 @@
-package shim
+package stdio
 
 import (
 	"fmt"
@@ -13,32 +13,32 @@ var lingerBound = time.Minute
 
 const lingerInterval = 10 * time.Millisecond
 
-// closeMet closes an output once a client has opened it, or at the end of lingerBound; it does
-// not wait for that itself. containerd's clients open their end of a fifo in a goroutine, which
+// closeOnceOpened closes an output once a client has opened it, or at the end of lingerBound. It
+// returns at once. containerd's clients open their end of a fifo in a goroutine, which
 // a busy host may run when the process has ended: were the last writer gone by then, the client
 // would wait for another one for ever, and what was written would be lost. A client that has come
-// and gone costs the bound, and nobody waits for that.
-func closeMet(to *os.File) {
-	w := writerOf(to)
+// and gone costs the bound, and no caller waits for that.
+func closeOnceOpened(to *os.File) {
+	w := openWriter(to)
 	_ = to.Close() // it was a reader too
 	if w < 0 {
 		return
 	}
-	if met(w) {
+	if hasReader(w) {
 		_ = unix.Close(w)
 		return
 	}
 	end := time.Now().Add(lingerBound)
 	go func() {
 		defer unix.Close(w)
-		for time.Now().Before(end) && !met(w) {
+		for time.Now().Before(end) && !hasReader(w) {
 			time.Sleep(lingerInterval)
 		}
 	}()
 }
 
-// writerOf opens a fifo, which is open for both, once more to write to it; -1: it is no such file.
-func writerOf(to *os.File) int {
+// openWriter opens a fifo, which is open for both, once more to write to it; -1: it is no such file.
+func openWriter(to *os.File) int {
 	w := -1
 	conn, err := to.SyscallConn()
 	if err != nil {
@@ -55,8 +55,8 @@ func writerOf(to *os.File) int {
 	return w
 }
 
-// met reports whether somebody has the other end of a writer open: pipe(7) has POLLERR without.
-func met(w int) bool {
+// hasReader reports whether the other end of a writer is open: pipe(7) has POLLERR without.
+func hasReader(w int) bool {
 	fds := []unix.PollFd{{Fd: int32(w)}}
 	_, err := unix.Poll(fds, 0)
 	return err != nil && err != unix.EINTR || err == nil && fds[0].Revents&unix.POLLERR == 0

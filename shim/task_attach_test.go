@@ -2,15 +2,12 @@ package shim
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -118,36 +115,4 @@ func TestAttachAfterAMove(t *testing.T) {
 		got, _ := os.ReadFile(log)
 		t.Errorf("the log has %d bytes, not %d: %q", len(got), want, got)
 	}
-}
-
-// A client that has attached and does not read holds nobody up for long, and nothing of the log
-// is lost; a stream that stands still lets it go at once, and so does one that ends.
-func TestFollowerThatDoesNotRead(t *testing.T) {
-	f, err := follow(filepath.Join(t.TempDir(), "out"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.write(t.Context(), []byte("nobody")) // and nothing is kept for who comes
-	r, err := os.OpenFile(f.path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	for _, end := range []func(){func() {}, cancel, f.close} {
-		over := make(chan struct{})
-		go func() {
-			defer close(over)
-			f.write(ctx, make([]byte, 1<<20))
-		}()
-		end()
-		<-over
-	}
-	if got, err := io.ReadAll(r); err != nil || len(got) == 0 || strings.Contains(string(got), "nobody") {
-		t.Errorf("read are %d bytes, %v", len(got), err)
-	}
-	f.write(t.Context(), []byte("behind its end"))
-	var none *follower
-	none.write(t.Context(), []byte("x"))
-	none.close()
 }

@@ -1,0 +1,53 @@
+package shim
+
+import (
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+
+	"godwit.dev/godwit/internal/durable"
+)
+
+// A journal that cannot be written says what is to be done.
+func TestJournalOnABadDisk(t *testing.T) {
+	for errno, is := range map[syscall.Errno]func(error) bool{
+		syscall.ENOSPC: errdefs.IsResourceExhausted, syscall.EDQUOT: errdefs.IsResourceExhausted, syscall.EROFS: errdefs.IsFailedPrecondition,
+	} {
+		err := refusedByDisk(&os.PathError{Op: "write", Path: "/x", Err: errno})
+		if !is(err) || !strings.Contains(err.Error(), "state_dir") {
+			t.Errorf("%v: %v", errno, err)
+		}
+	}
+}
+
+// A full disk under the journal refuses a hibernate by class and leaves the VM as it
+// was; with space it goes on.
+func TestCaptureOnAFullDisk(t *testing.T) {
+	w := newWorld(t).running()
+	real := durable.SyncDir
+	t.Cleanup(func() { durable.SyncDir = real })
+	durable.SyncDir = func(dir string) error { return &os.PathError{Op: "sync", Path: dir, Err: syscall.ENOSPC} }
+	_, err := w.capture()
+	if !errdefs.IsResourceExhausted(errgrpc.ToNative(err)) || !strings.Contains(err.Error(), "state_dir") {
+		t.Errorf("capture: %v", err)
+	}
+	vm, err := w.service.current()
+	if err != nil || !vm.is(Running) || vm.noted().Phase != Own {
+		t.Errorf("the VM is %v in %s, %v", vm.state, vm.noted().Phase, err)
+	}
+	if _, err := w.service.Pause(ctxNS(t), &taskapi.PauseRequest{ID: "vm"}); err != nil {
+		t.Errorf("pause needs no disk: %v", err)
+	}
+	if _, err := w.service.Resume(ctxNS(t), &taskapi.ResumeRequest{ID: "vm"}); err != nil {
+		t.Errorf("resume needs no disk: %v", err)
+	}
+	durable.SyncDir = real
+	if _, err := w.capture(); err != nil {
+		t.Errorf("capture with space: %v", err)
+	}
+}
