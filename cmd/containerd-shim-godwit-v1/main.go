@@ -19,7 +19,7 @@ import (
 	"godwit.dev/godwit/internal/gcpause"
 	"godwit.dev/godwit/shim/adopt"
 	"godwit.dev/godwit/shim/fit"
-	"godwit.dev/godwit/shim/join"
+	"godwit.dev/godwit/shim/program"
 	"godwit.dev/godwit/shim/sandboxprocess"
 	"godwit.dev/godwit/shim/template/maker"
 	"godwit.dev/godwit/shim/tracking"
@@ -52,19 +52,19 @@ func run(args []string) int {
 		return report(start(context.Background(), args, os.Stdin, os.Stdout))
 	case "version":
 		return report(version.Write(os.Stdout, name, slices.Contains(args, "-json") || slices.Contains(args, "--json")))
-	case join.Worker:
+	case program.Worker:
 		gcpause.Keep(gcpause.Busy)
 		return worker.Main(context.Background(), os.Stdin, os.Stdout)
 	case sandboxprocess.Subcommand:
 		return report(sandboxprocess.Main(args[1:]))
-	case maker.Subcommand:
+	case program.Template:
 		gcpause.Keep(gcpause.Idle)
 		return report(maker.Main(context.Background(), args[1:]))
-	case fit.Subcommand:
+	case program.Fit:
 		return report(fit.Main(context.Background(), args[1:], os.Stdin, os.Stdout))
 	case tracking.Subcommand:
 		return report(tracking.Child())
-	case adopt.Subcommand:
+	case program.Adopt:
 		gcpause.Keep(gcpause.Idle)
 		return report(adopt.Main(context.Background(), args[1:]))
 	}
@@ -81,7 +81,7 @@ func run(args []string) int {
 func role(args []string) string {
 	if len(args) > 0 {
 		switch args[0] {
-		case join.Worker, sandboxprocess.Subcommand, adopt.Subcommand, maker.Subcommand, tracking.Subcommand, fit.Subcommand:
+		case program.Worker, sandboxprocess.Subcommand, program.Adopt, program.Template, tracking.Subcommand, program.Fit:
 			return args[0]
 		}
 	}

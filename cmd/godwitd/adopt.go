@@ -21,16 +21,9 @@ import (
 	"godwit.dev/godwit/migrate/node"
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim/exitwatch"
+	"godwit.dev/godwit/shim/program"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
-)
-
-// shimBinary takes over the VM of a shim that died, and reads snapshots. Its first
-// argument is the role.
-const (
-	shimBinary = "containerd-shim-godwit-v1"
-	adoptRole  = "adopt"
-	workerRole = "worker"
 )
 
 // adopter starts a shim for every VM that an operation holds and whose own shim is
@@ -218,14 +211,14 @@ func (a *adopter) start(ctx context.Context, vm *nodev1.VM) error {
 		return err
 	}
 	defer log.Close()
-	args := []string{adoptRole, "-namespace", vm.GetNamespace(), "-id", vm.GetId()}
+	args := []string{program.Adopt, "-namespace", vm.GetNamespace(), "-id", vm.GetId()}
 	if a.configPath != "" {
 		args = append(args, "-config", a.configPath)
 	}
 	if a.gone(ctx, vm) {
 		args = append(args, "-forgotten")
 	}
-	cmd := exec.Command(binary(), args...)
+	cmd := exec.Command(program.Path(), args...)
 	cmd.Stderr = log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
@@ -238,22 +231,4 @@ func (a *adopter) start(ctx context.Context, vm *nodev1.VM) error {
 		}
 	}()
 	return nil
-}
-
-// binary names the shim that was installed beside this daemon, or, if none was, lets PATH find one.
-// Where nobody can tell, it is the one beside: another may be of another build.
-func binary() string {
-	self, err := os.Executable()
-	if err != nil {
-		return shimBinary
-	}
-	return shimBeside(filepath.Dir(self))
-}
-
-func shimBeside(dir string) string {
-	beside := filepath.Join(dir, shimBinary)
-	if _, err := os.Stat(beside); errors.Is(err, os.ErrNotExist) {
-		return shimBinary
-	}
-	return beside
 }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,19 +38,4 @@ func TestAdopterPauses(t *testing.T) {
 			t.Errorf("one that was calm for two rounds waits for %v", pause)
 		}
 	})
-}
-
-// The shim beside this daemon is run, and one of PATH only if there is none beside.
-func TestShimBeside(t *testing.T) {
-	dir := t.TempDir()
-	if got := shimBeside(dir); got != shimBinary {
-		t.Errorf("without one beside it is %s", got)
-	}
-	loop := filepath.Join(dir, "loop")
-	if err := os.Symlink("loop", loop); err != nil {
-		t.Fatal(err)
-	}
-	if got := shimBeside(loop); got != filepath.Join(loop, shimBinary) {
-		t.Errorf("where nobody can look it is %s", got)
-	}
 }

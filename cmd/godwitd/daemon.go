@@ -27,6 +27,7 @@ import (
 	"godwit.dev/godwit/migrate/store"
 	"godwit.dev/godwit/migrate/tasks"
 	"godwit.dev/godwit/migrate/transition"
+	"godwit.dev/godwit/shim/program"
 	"godwit.dev/godwit/shim/rampool"
 	"godwit.dev/godwit/shim/starts"
 )
@@ -167,7 +168,7 @@ func engineOptions(cfg *config.Config, repository func(*nodev1.Record) string) e
 // checks are what godwit doctor asks a daemon.
 func (d *daemon) checks() []node.Check {
 	all := []node.Check{
-		{Name: "containerd", Remedy: "start containerd, with the directory of " + shimBinary + " in its PATH", Ask: d.tasks.Runtime},
+		{Name: "containerd", Remedy: "start containerd, with the directory of " + program.Name + " in its PATH", Ask: d.tasks.Runtime},
 		{Name: "records", Remedy: "see docs/how-to/cluster.md, after a store was put back from a copy", Ask: d.settled},
 		{Name: "store", Remedy: "see [registry] of the configuration: address, CA, credentials with the rights to pull and push", Ask: d.snapshots.probe},
 		{Name: "right to delete", Remedy: "grant it (docs/how-to/registries.md); until then snapshots pile up and cleanup is pending", Ask: d.snapshots.probeDelete},

@@ -11,11 +11,12 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"godwit.dev/godwit/shim/program"
+
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 )
 
 const (
-	fitRole  = "fit" // of the shim's binary
 	fitBound = 30 * time.Second
 
 	killedBound = time.Second // of the output of a program that was killed, which another may hold
@@ -31,7 +32,7 @@ func fits(ctx context.Context, binary, configPath string, offer *machinev1.Offer
 	if err != nil {
 		return "", fmt.Errorf("what the source offers is no JSON: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	args := []string{fitRole}
+	args := []string{program.Fit}
 	if configPath != "" {
 		args = append(args, "-config", configPath)
 	}

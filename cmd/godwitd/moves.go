@@ -19,6 +19,7 @@ import (
 	service "godwit.dev/godwit/migrate/moves"
 	"godwit.dev/godwit/migrate/peer"
 	"godwit.dev/godwit/migrate/store"
+	"godwit.dev/godwit/shim/program"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -47,7 +48,7 @@ func (d *daemon) newMover(ctx context.Context, path string) (*mover, error) {
 	m := &mover{daemon: d, peer: &peer.Server{
 		Node: d.config.Node, Records: d.records, Address: d.config.Peer.Advertise, Machines: d.machines, Tasks: d.tasks, Leavings: d.tasks, Containers: d.tasks,
 		Room: &room{config: d.config, tasks: d.tasks, snapshots: d.snapshots, fits: func(ctx context.Context, offer *machinev1.OfferResponse) (string, error) {
-			return fits(ctx, binary(), path, offer)
+			return fits(ctx, program.Path(), path, offer)
 		}},
 	}}
 	if !d.isController() {

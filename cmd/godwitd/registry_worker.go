@@ -6,13 +6,14 @@ import (
 	digest "github.com/opencontainers/go-digest"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/shim/program"
 	"godwit.dev/godwit/snapshot/worker"
 )
 
 // worker is a process of its own for what reads whole snapshots: it needs more memory
 // than a daemon has, and the bytes are foreign.
 func (r *registry) worker() *worker.Client {
-	return &worker.Client{Command: []string{binary(), workerRole}}
+	return &worker.Client{Command: []string{program.Path(), program.Worker}}
 }
 
 // Verify implements node.Snapshots.

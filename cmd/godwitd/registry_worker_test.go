@@ -8,6 +8,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"godwit.dev/godwit/shim/program"
 	"godwit.dev/godwit/snapshot/store/storetest"
 )
 
@@ -21,7 +22,7 @@ func TestWorkerReadsSnapshots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	beside := filepath.Join(filepath.Dir(self), shimBinary)
+	beside := filepath.Join(filepath.Dir(self), program.Name)
 	says := func(answer string) {
 		t.Helper()
 		if err := os.WriteFile(beside, []byte("#!/bin/sh\nread -r job\necho '"+answer+"'\n"), 0o700); err != nil {

@@ -12,14 +12,12 @@ import (
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/migrate/engine"
+	"godwit.dev/godwit/shim/program"
 	"godwit.dev/godwit/shim/template"
 )
 
 // wishInterval is how often is looked for shapes that templates are wanted of.
 const wishInterval = time.Second
-
-// templateRole of the shim's binary.
-const templateRole = "template"
 
 // templates has them made by the shim's binary, one process at a time, which ends with
 // this daemon.
@@ -62,7 +60,7 @@ func (t *templates) make(ctx context.Context) error {
 	if t.configPath != "" {
 		args = append(args, "-config", t.configPath)
 	}
-	cmd := exec.CommandContext(ctx, binary(), append([]string{templateRole}, args...)...)
+	cmd := exec.CommandContext(ctx, program.Path(), append([]string{program.Template}, args...)...)
 	out := new(bytes.Buffer)
 	cmd.Stderr = out
 	cmd.SysProcAttr = &syscall.SysProcAttr{

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	program      = "godwitd"
+	serviceName  = "godwitd"
 	spanInterval = time.Second // at which those of the shims are looked for
 	flushTimeout = 2 * time.Second
 )
@@ -25,7 +25,7 @@ func (d *daemon) openTracing(ctx context.Context) error {
 	if d.config.Tracing.Endpoint == "" {
 		return nil
 	}
-	e, err := otlp.New(ctx, d.config.Tracing.Endpoint, program, d.config.Node)
+	e, err := otlp.New(ctx, d.config.Tracing.Endpoint, serviceName, d.config.Node)
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,7 @@
 package main
 
 import (
-	wire "encoding/binary" // binary is a function here
+	"encoding/binary"
 	"io"
 	"log/slog"
 	"net"
@@ -45,7 +45,7 @@ func answerUnavailable(conn net.Conn) error {
 	if _, err := io.ReadFull(conn, head[:]); err != nil {
 		return err
 	}
-	size := wire.BigEndian.Uint32(head[:])
+	size := binary.BigEndian.Uint32(head[:])
 	if head[8] != ttrpcRequest || size > ttrpcMost {
 		return nil
 	}
@@ -56,7 +56,7 @@ func answerUnavailable(conn net.Conn) error {
 	if err != nil {
 		return err
 	}
-	wire.BigEndian.PutUint32(head[:], uint32(len(data)))
+	binary.BigEndian.PutUint32(head[:], uint32(len(data)))
 	head[8], head[9] = ttrpcResponse, 0
 	_, err = conn.Write(append(head[:], data...))
 	return err

@@ -15,14 +15,12 @@ import (
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/shim"
 	"godwit.dev/godwit/shim/join"
+	"godwit.dev/godwit/shim/program"
 )
-
-// Subcommand of the shim's binary.
-const Subcommand = "adopt"
 
 // Main returns when the VM has ended or is settled.
 func Main(ctx context.Context, args []string) error {
-	flags := flag.NewFlagSet(Subcommand, flag.ContinueOnError)
+	flags := flag.NewFlagSet(program.Adopt, flag.ContinueOnError)
 	path := flags.String("config", "", "configuration of the node")
 	namespace := flags.String("namespace", "", "containerd's namespace of the VM")
 	id := flags.String("id", "", "id of the VM")

@@ -14,10 +14,8 @@ import (
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/shim"
 	"godwit.dev/godwit/shim/join"
+	"godwit.dev/godwit/shim/program"
 )
-
-// Subcommand of the shim's binary.
-const Subcommand = "fit"
 
 // maxOffer bounds what is read of an offer, in bytes: as much as a call of ttrpc may have.
 const maxOffer = 4 << 20
@@ -35,7 +33,7 @@ type Answer struct {
 
 // Main reads an Offer and writes the Answer. An error says that there is none.
 func Main(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
-	flags := flag.NewFlagSet(Subcommand, flag.ContinueOnError)
+	flags := flag.NewFlagSet(program.Fit, flag.ContinueOnError)
 	path := flags.String("config", "", "configuration of the node")
 	if err := flags.Parse(args); err != nil {
 		return err

@@ -23,6 +23,7 @@ import (
 	"godwit.dev/godwit/shim/cgroup"
 	"godwit.dev/godwit/shim/memtrim"
 	"godwit.dev/godwit/shim/proc"
+	"godwit.dev/godwit/shim/program"
 	"godwit.dev/godwit/shim/rampool"
 	"godwit.dev/godwit/shim/rootfs"
 	"godwit.dev/godwit/shim/sandboxprocess"
@@ -33,9 +34,6 @@ import (
 	"godwit.dev/godwit/snapshot/worker"
 	"godwit.dev/godwit/vmm"
 )
-
-// Worker is the subcommand of the shim's binary that handles pages.
-const Worker = "worker"
 
 // self is the very file that this shim runs: by its path another version may lie there
 // after an upgrade, or nothing.
@@ -68,7 +66,7 @@ func Host(cfg *config.Config) (*shim.Host, error) {
 			return sandboxprocess.Start(ctx, self, ns, note)
 		},
 		Snapshots: func(cgroup []string) shim.Snapshots {
-			return &worker.Client{Command: []string{self, Worker}, Cgroup: cgroup, Cache: cache.Open(cfg.PacksDir(), int64(cfg.Cache.Packs))}
+			return &worker.Client{Command: []string{self, program.Worker}, Cgroup: cgroup, Cache: cache.Open(cfg.PacksDir(), int64(cfg.Cache.Packs))}
 		},
 	}
 	if cfg.Template.Mode == "on" {

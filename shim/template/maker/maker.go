@@ -22,12 +22,10 @@ import (
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim"
 	"godwit.dev/godwit/shim/join"
+	"godwit.dev/godwit/shim/program"
 	"godwit.dev/godwit/shim/template"
 	"godwit.dev/godwit/vmm"
 )
-
-// Subcommand of the shim's binary.
-const Subcommand = "template"
 
 // niceness of the maker and its VMs: whoever else wants a CPU has it.
 const niceness = 19
@@ -37,7 +35,7 @@ const firstToGo = "1000"
 
 // Main makes what is due, one after the other, and removes what is not wanted any more.
 func Main(ctx context.Context, args []string) error {
-	flags := flag.NewFlagSet(Subcommand, flag.ContinueOnError)
+	flags := flag.NewFlagSet(program.Template, flag.ContinueOnError)
 	path := flags.String("config", "", "configuration of the node")
 	if err := flags.Parse(args); err != nil {
 		return err
