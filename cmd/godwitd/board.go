@@ -49,7 +49,9 @@ func (m *mover) tendBoard(ctx context.Context, read chan<- struct{}) {
 		if err != nil && said != err.Error() {
 			slog.WarnContext(ctx, "what is known of the nodes is old", "error", err)
 		}
-		said = text(err)
+		if said = ""; err != nil {
+			said = err.Error()
+		}
 		select {
 		case <-ctx.Done():
 			return

@@ -20,6 +20,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/api/trace/otlp"
+	"godwit.dev/godwit/daemon/registry"
 	"godwit.dev/godwit/migrate/connlimit"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/engine"
@@ -47,13 +48,12 @@ type daemon struct {
 	machines  *node.Machines
 	tasks     *tasks.Client
 	engine    *engine.Engine
-	snapshots *registry
+	snapshots *registry.Registry
 	node      *node.Service
 	shims     *adopter
 	models    *templates
 	golden    *golden
 	spans     *otlp.Exporter // nil: nothing is traced
-	forgot    time.Time      // when tendCache looked at all records
 	undo      []func() error
 	doubles   controller.Doubles // machines that share a name
 }
@@ -81,9 +81,9 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 	if err := errors.Join(d.openTracing(ctx), d.openRecords(ctx)); err != nil {
 		return nil, err
 	}
-	snapshots := newRegistry(cfg)
+	snapshots := registry.New(cfg)
 	d.snapshots = snapshots
-	if d.tasks, err = tasks.New(cfg, path, snapshots.spec); err != nil {
+	if d.tasks, err = tasks.New(cfg, path, snapshots.Spec); err != nil {
 		return nil, err
 	}
 	d.undo = append(d.undo, d.tasks.Close)
@@ -103,7 +103,7 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 	if d.moves, err = d.newMover(ctx, path); err != nil {
 		return nil, err
 	}
-	d.golden = &golden{registry: snapshots, tasks: d.tasks, machines: d.machines, records: d.records}
+	d.golden = &golden{Registry: snapshots, tasks: d.tasks, machines: d.machines, records: d.records}
 	parts := engine.Parts{
 		Golden:  d.golden,
 		Store:   d.reporter,
@@ -124,7 +124,7 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 	if parts.Steps = []engine.Steps{phases}; d.spans != nil {
 		parts.Steps = append(parts.Steps, tracedSteps{d.spans})
 	}
-	d.engine = engine.New(parts, engineOptions(cfg, snapshots.repository))
+	d.engine = engine.New(parts, engineOptions(cfg, snapshots.Repository))
 	d.undo = append(d.undo, func() error { d.engine.Close(); return nil })
 	d.moves.drivenBy(d.engine)
 	if d.isController() {
@@ -136,14 +136,14 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 	d.models = &templates{config: cfg, configPath: path}
 	d.node = &node.Service{
 		Config: cfg, Records: d.records, Engine: d.engine, Shims: d.machines, Snapshot: snapshots, Goldens: d.golden, Reachable: d.reachable, Admits: d.moves.admits, Up: d.moves.up,
-		Checks: d.checks(), Release: d.machines.Release, Place: d.snapshots.repository,
+		Checks: d.checks(), Release: d.machines.Release, Place: d.snapshots.Repository,
 	}
 	return d, nil
 }
 
 // measure registers the figures that are no engine's.
 func (d *daemon) measure(started *startTimes) (err error) {
-	for _, own := range []prometheus.Collector{pendingGauge(d.records), cacheFigures{d.snapshots.cache}, started.seconds, started.address, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
+	for _, own := range []prometheus.Collector{pendingGauge(d.records), cacheFigures{d.snapshots.Cache}, started.seconds, started.address, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
 		if err := d.metrics.Register(own); err != nil {
 			return err
 		}
@@ -170,8 +170,8 @@ func (d *daemon) checks() []node.Check {
 	all := []node.Check{
 		{Name: "containerd", Remedy: "start containerd, with the directory of " + program.Name + " in its PATH", Ask: d.tasks.Runtime},
 		{Name: "records", Remedy: "see docs/how-to/cluster.md, after a store was put back from a copy", Ask: d.settled},
-		{Name: "store", Remedy: "see [registry] of the configuration: address, CA, credentials with the rights to pull and push", Ask: d.snapshots.probe},
-		{Name: "right to delete", Remedy: "grant it (docs/how-to/registries.md); until then snapshots pile up and cleanup is pending", Ask: d.snapshots.probeDelete},
+		{Name: "store", Remedy: "see [registry] of the configuration: address, CA, credentials with the rights to pull and push", Ask: d.snapshots.Probe},
+		{Name: "right to delete", Remedy: "grant it (docs/how-to/registries.md); until then snapshots pile up and cleanup is pending", Ask: d.snapshots.ProbeDelete},
 	}
 	if st, ok := d.store.(interface {
 		Space(ctx context.Context) (string, error)
@@ -271,7 +271,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	group.Go(func() error { d.moves.tendBoard(ctx, read); return nil })
 	group.Go(func() error { d.sendSpans(ctx); return nil })
 	group.Go(func() error { return d.serveMetrics(ctx) })
-	group.Go(func() error { d.snapshots.start(ctx); return nil })
+	group.Go(func() error { d.snapshots.AskRights(ctx); return nil })
 	group.Go(func() error { engine.Tend(ctx, d.owed()); return nil })
 	// A scan asks the store for every tag: nothing else waits for it.
 	group.Go(func() error { engine.Tend(ctx, []engine.Work{{Name: "scan", Do: d.engine.Scan}}); return nil })
@@ -293,7 +293,7 @@ func (d *daemon) owed() []engine.Work {
 		{Name: "orphans", Do: d.tasks.Orphans},
 		{Name: "golden", Do: d.golden.sweep},
 		{Name: "taps", Do: d.shims.taps},
-		{Name: "cache", Do: d.tendCache},
+		{Name: "cache", Do: func(ctx context.Context) error { return d.snapshots.TendCache(ctx, d.records) }},
 		{Name: "events", Do: d.moves.tell}, // last: a store that is out of reach takes its time
 	}
 }

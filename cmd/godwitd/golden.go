@@ -16,6 +16,7 @@ import (
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/daemon/registry"
 	"godwit.dev/godwit/migrate/node"
 	"godwit.dev/godwit/migrate/tasks"
 	"godwit.dev/godwit/snapshot"
@@ -24,7 +25,7 @@ import (
 
 // golden finds and makes golden snapshots.
 type golden struct {
-	*registry
+	*registry.Registry
 	tasks    *tasks.Client
 	machines *node.Machines
 	records  nodev1.RecordsService
@@ -44,7 +45,7 @@ const (
 )
 
 func (g *golden) repository() string {
-	switch cfg := g.config.Registry; {
+	switch cfg := g.Config.Registry; {
 	case cfg.Layout != "":
 		return snapshot.GoldenRepository(store.LayoutPrefix + cfg.Layout)
 	case cfg.Repository != "":
@@ -79,7 +80,7 @@ func (g *golden) find(ctx context.Context, vm *nodev1.VM) (digest.Digest, error)
 	if err != nil {
 		return "", err
 	}
-	st, err := g.open(g.repository())
+	st, err := g.Open(g.repository())
 	if err != nil {
 		return "", err
 	}
@@ -127,7 +128,7 @@ func (g *golden) place() (store.Store, error) {
 	if g.repository() == "" {
 		return nil, fmt.Errorf("golden snapshots: no registry.repository and no registry.layout is configured: %w", errdefs.ErrFailedPrecondition)
 	}
-	return g.open(g.repository())
+	return g.Open(g.repository())
 }
 
 // Drop implements node.Golden. Snapshots that refer to its pages keep them.
@@ -136,7 +137,7 @@ func (g *golden) Drop(ctx context.Context, d, tag string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Remove(g.config.GoldenTable(digest.Digest(d).Encoded())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(g.Config.GoldenTable(digest.Digest(d).Encoded())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return snapshot.DropGolden(ctx, st, digest.Digest(d), tag)

@@ -20,7 +20,7 @@ import (
 // ready makes the table of a golden snapshot, unless it lies there. Who comes while another
 // one makes it waits for that one, and no longer than it would read itself.
 func (g *golden) ready(ctx context.Context, d digest.Digest) error {
-	path := g.config.GoldenTable(d.Encoded())
+	path := g.Config.GoldenTable(d.Encoded())
 	if used(path) {
 		return nil
 	}
@@ -82,8 +82,8 @@ func (g *golden) read(ctx context.Context, d digest.Digest, path string) error {
 	}
 	defer f.Close()
 	begun := time.Now()
-	info, err := g.worker().Golden(ctx, worker.GoldenJob{
-		Store: g.store(g.repository()), Keys: worker.KeysOf(g.config), Digest: d, Table: worker.Open(f), Memory: int64(g.config.Worker.Memory),
+	info, err := g.Worker().Golden(ctx, worker.GoldenJob{
+		Store: g.StoreConfig(g.repository()), Keys: worker.KeysOf(g.Config), Digest: d, Table: worker.Open(f), Memory: int64(g.Config.Worker.Memory),
 	})
 	if err == nil {
 		err = f.Sync() // a table that is short after a power loss would never be made again
@@ -101,14 +101,14 @@ func (g *golden) read(ctx context.Context, d digest.Digest, path string) error {
 
 // forget removes the tables that were not used for longest.
 func (g *golden) forget() {
-	entries, err := os.ReadDir(g.config.GoldenDir())
+	entries, err := os.ReadDir(g.Config.GoldenDir())
 	if err != nil {
 		return // the next one tries again
 	}
 	var files []string
 	for _, e := range entries {
 		if strings.HasSuffix(e.Name(), ".table") {
-			files = append(files, filepath.Join(g.config.GoldenDir(), e.Name()))
+			files = append(files, filepath.Join(g.Config.GoldenDir(), e.Name()))
 		}
 	}
 	if len(files) <= mostTables {

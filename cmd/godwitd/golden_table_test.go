@@ -13,6 +13,7 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/daemon/registry"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/store"
 	"godwit.dev/godwit/snapshot/store/storetest"
@@ -23,7 +24,7 @@ import (
 func TestGoldenReadHoldsUpNobody(t *testing.T) {
 	cfg := config.Default()
 	cfg.RunDir = t.TempDir()
-	g := &golden{registry: newRegistry(cfg)}
+	g := &golden{Registry: registry.New(cfg)}
 	slow, there := digest.FromString("slow"), digest.FromString("there")
 	if err := os.MkdirAll(cfg.GoldenDir(), 0o700); err != nil {
 		t.Fatal(err)
@@ -71,8 +72,10 @@ func TestGoldenReadHoldsUpNobody(t *testing.T) {
 func TestGoldenIsReplaced(t *testing.T) {
 	for _, refuses := range []int{0, http.StatusForbidden} {
 		s := storetest.Start(t, &storetest.Registry{NoDelete: refuses})
-		g := &golden{registry: ofNode(t, s)}
-		g.config.RunDir = t.TempDir()
+		cfg, c := config.Default(), s.Config(t, "godwit")
+		cfg.Registry.Repository, cfg.Registry.PlainHTTP, cfg.Registry.DockerConfig = c.Repository, true, c.DockerConfig
+		g := &golden{Registry: registry.New(cfg)}
+		g.Config.RunDir = t.TempDir()
 		st, err := g.place()
 		if err != nil {
 			t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/daemon/registry"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/pki"
 	"godwit.dev/godwit/migrate/store"
@@ -81,7 +82,7 @@ func policyOf(cfg *config.Config) controller.Policy {
 		Repositories: cfg.Controller.Repositories, Records: cfg.Controller.RecordsPerNode, Operations: cfg.Controller.OperationsPerNode,
 		Pull: controller.Pull(cfg.Move.Pull),
 	}
-	if own := prefixOf(cfg); own != "" {
+	if own := registry.Prefix(cfg); own != "" {
 		p.Repositories = append([]string{own}, p.Repositories...)
 	}
 	return p

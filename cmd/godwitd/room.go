@@ -27,8 +27,8 @@ type room struct {
 	}
 	snapshots interface {
 		Exists(ctx context.Context, repository, digest string) (bool, error)
-		keeps(repository, digest string) bool
-		offer(ctx context.Context, repository, digest string) (*machinev1.OfferResponse, error)
+		Keeps(repository, digest string) bool
+		Offer(ctx context.Context, repository, digest string) (*machinev1.OfferResponse, error)
 	}
 	fits func(ctx context.Context, offer *machinev1.OfferResponse) (string, error) // why the VM could not be taken up
 }
@@ -84,7 +84,7 @@ func (r *room) Check(ctx context.Context, req *nodev1.PeerCheckRequest) (*nodev1
 // may be another node's of the same path. Any other error is one.
 func (r *room) sleeps(ctx context.Context, req *nodev1.PeerCheckRequest, resp *nodev1.PeerCheckResponse) (*machinev1.OfferResponse, error) {
 	repository := req.GetRepository()
-	resp.Copy = r.snapshots.keeps(repository, req.GetDigest())
+	resp.Copy = r.snapshots.Keeps(repository, req.GetDigest())
 	layout := strings.HasPrefix(repository, store.LayoutPrefix)
 	if !resp.GetCopy() && layout {
 		if no := r.reaches(ctx, repository); len(no) > 0 {
@@ -92,7 +92,7 @@ func (r *room) sleeps(ctx context.Context, req *nodev1.PeerCheckRequest, resp *n
 			return nil, nil
 		}
 	}
-	offer, err := r.snapshots.offer(ctx, repository, req.GetDigest())
+	offer, err := r.snapshots.Offer(ctx, repository, req.GetDigest())
 	if errdefs.IsFailedPrecondition(err) || errdefs.IsNotImplemented(err) || layout && errdefs.IsNotFound(err) {
 		resp.Obstacles = append(resp.Obstacles, err.Error())
 		return nil, nil

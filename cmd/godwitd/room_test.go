@@ -49,9 +49,9 @@ func (s *site) Network(context.Context, *nodev1.VM, []spec.NIC) (string, error) 
 }
 
 func (s *site) Exists(context.Context, string, string) (bool, error) { return false, s.unreadable }
-func (s *site) keeps(string, string) bool                            { return s.copied }
+func (s *site) Keeps(string, string) bool                            { return s.copied }
 
-func (s *site) offer(context.Context, string, string) (*machinev1.OfferResponse, error) {
+func (s *site) Offer(context.Context, string, string) (*machinev1.OfferResponse, error) {
 	if s.unreadable != nil {
 		return nil, s.unreadable
 	}

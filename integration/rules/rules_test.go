@@ -36,8 +36,9 @@ var mayImport = map[string]struct {
 	"guest":       {[]string{"api"}, "the agent's two halves meet in its protocol alone"},
 	"shim":        {[]string{"vmm", "network", "snapshot", "guest", "api"}, "a shim knows its one VM and asks the record through a client"},
 	"migrate":     {[]string{"network", "api"}, "the hand-over declares the interfaces it needs and cmd joins them; a task's namespace alone is made by network"},
-	"cmd":         {[]string{"shim", "migrate", "vmm", "network", "snapshot", "guest", "api"}, "wiring"},
-	"integration": {[]string{"shim", "migrate", "vmm", "network", "snapshot", "guest", "api"}, "tests may join what they like, but run programs as users do"},
+	"daemon":      {[]string{"shim", "migrate", "network", "snapshot", "api"}, "a node's daemon joins the hand-over with snapshots and with the programs of the shim"},
+	"cmd":         {[]string{"daemon", "shim", "migrate", "vmm", "network", "snapshot", "guest", "api"}, "wiring"},
+	"integration": {[]string{"daemon", "shim", "migrate", "vmm", "network", "snapshot", "guest", "api"}, "tests may join what they like, but run programs as users do"},
 }
 
 type goPackage struct {
@@ -114,6 +115,7 @@ func TestImportArrowsForbid(t *testing.T) {
 		{"vmm", "network"}, {"vmm", "snapshot"}, {"network", "vmm"}, {"network", "snapshot"},
 		{"snapshot", "vmm"}, {"snapshot", "network"}, {"migrate", "shim"}, {"migrate", "vmm"},
 		{"shim", "migrate"}, {"shim", "cmd"}, {"api", "shim"}, {"cmd", "cmd"}, {"guest", "vmm"}, {"internal", "api"},
+		{"migrate", "daemon"}, {"shim", "daemon"}, {"daemon", "cmd"},
 	} {
 		if allowed(arrow[0], arrow[1]) {
 			t.Errorf("%s may import %s", arrow[0], arrow[1])

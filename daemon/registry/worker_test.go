@@ -1,4 +1,4 @@
-package main
+package registry
 
 import (
 	"os"
@@ -33,7 +33,7 @@ func TestWorkerReadsSnapshots(t *testing.T) {
 
 	says(`{"opened":{"config":{"spec":{"id":"of the worker"}}}}`)
 	s.Take()
-	spec, err := r.spec(t.Context(), repository, d)
+	spec, err := r.Spec(t.Context(), repository, d)
 	if err != nil || spec.ID != "of the worker" {
 		t.Fatalf("%+v, %v", spec, err)
 	}
@@ -45,26 +45,26 @@ func TestWorkerReadsSnapshots(t *testing.T) {
 		t.Errorf("%s, %s, %v", manifest, config, err)
 	}
 	says(`{"opened":{"config":{"spec":{"id":"web","memory":4096},"facts":{"vmm":"qemu"}},"pages":5000,"ram":3000}}`)
-	offer, err := r.offer(t.Context(), repository, d)
+	offer, err := r.Offer(t.Context(), repository, d)
 	if err != nil || offer.GetRamBytes() != 4096 || offer.GetDiskBytes() != 2000 || !strings.Contains(string(offer.GetSpec()), `"web"`) || !strings.Contains(string(offer.GetFacts()), `"qemu"`) {
 		t.Errorf("offer %v, %v", offer, err)
 	}
 	says(`{"error":{"class":"data loss","text":"read again"}}`)
-	if spec, err := r.spec(t.Context(), repository, d); err != nil || spec.ID != "web" {
+	if spec, err := r.Spec(t.Context(), repository, d); err != nil || spec.ID != "web" {
 		t.Errorf("what was offered a moment ago: %+v, %v", spec, err)
 	}
-	if _, err := r.spec(t.Context(), repository, d); !errdefs.IsDataLoss(err) {
+	if _, err := r.Spec(t.Context(), repository, d); !errdefs.IsDataLoss(err) {
 		t.Errorf("what was offered is used twice: %v", err)
 	}
 	says(`{"opened":{"config":{}}}`)
-	if _, err := r.offer(t.Context(), repository, d); !errdefs.IsInvalidArgument(err) {
+	if _, err := r.Offer(t.Context(), repository, d); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("an offer of no VM: %v", err)
 	}
 	says(`{"error":{"class":"data loss","text":"a bad index"}}`)
-	if _, err := r.offer(t.Context(), repository, d); !errdefs.IsDataLoss(err) {
+	if _, err := r.Offer(t.Context(), repository, d); !errdefs.IsDataLoss(err) {
 		t.Errorf("offer: %v", err)
 	}
-	if _, err := r.spec(t.Context(), repository, d); !errdefs.IsDataLoss(err) {
+	if _, err := r.Spec(t.Context(), repository, d); !errdefs.IsDataLoss(err) {
 		t.Errorf("spec: %v", err)
 	}
 	if _, _, err := r.Inspect(t.Context(), repository, d); !errdefs.IsDataLoss(err) {

@@ -1,9 +1,12 @@
-package main
+// Package registry is the store of a node's snapshots, a registry or a directory, as the node's daemon
+// uses it: for the engine, for wakes, for godwit snapshot and for the cache of the node.
+package registry
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/containerd/errdefs"
 	digest "github.com/opencontainers/go-digest"
@@ -18,66 +21,67 @@ import (
 	"godwit.dev/godwit/snapshot/worker"
 )
 
-// registry is where this node's snapshots lie, as engine, tasks and node service ask
+// Registry is where this node's snapshots lie, as engine, tasks and node service ask
 // for them. One store is opened for each question: credentials may have changed.
-type registry struct {
-	config *config.Config
-	cache  *cache.Cache
+type Registry struct {
+	Config *config.Config
+	Cache  *cache.Cache
 	rights rights
 	fresh  fresh
+	forgot time.Time // when TendCache looked at all records
 }
 
-func newRegistry(cfg *config.Config) *registry {
-	return &registry{config: cfg, cache: cache.Open(cfg.PacksDir(), int64(cfg.Cache.Packs))}
+func New(cfg *config.Config) *Registry {
+	return &Registry{Config: cfg, Cache: cache.Open(cfg.PacksDir(), int64(cfg.Cache.Packs))}
 }
 
-// prefixOf is below what the repositories of this node's VMs lie; empty without a registry.
-func prefixOf(cfg *config.Config) string {
+// Prefix is below what the repositories of this node's VMs lie; empty without a registry.
+func Prefix(cfg *config.Config) string {
 	if cfg.Registry.Layout != "" {
 		return store.LayoutPrefix + cfg.Registry.Layout
 	}
 	return cfg.Registry.Repository
 }
 
-// repository of a VM's snapshots; empty without a registry.
-func (r *registry) repository(rec *nodev1.Record) string {
-	if prefix := prefixOf(r.config); prefix != "" {
+// Repository of a VM's snapshots; empty without a registry.
+func (r *Registry) Repository(rec *nodev1.Record) string {
+	if prefix := Prefix(r.Config); prefix != "" {
 		return snapshot.Repository(prefix, rec.GetUid())
 	}
 	return ""
 }
 
-func (r *registry) open(repository string) (store.Store, error) {
-	return store.Open(r.store(repository))
+func (r *Registry) Open(repository string) (store.Store, error) {
+	return store.Open(r.StoreConfig(repository))
 }
 
-func (r *registry) store(repository string) store.Config {
-	cfg := r.config.Registry
+func (r *Registry) StoreConfig(repository string) store.Config {
+	cfg := r.Config.Registry
 	return store.Config{
 		Repository: repository, PlainHTTP: cfg.PlainHTTP, CAFile: cfg.CAFile, DockerConfig: cfg.DockerConfig, HostsDir: cfg.HostsDir,
-		Bandwidth: int64(r.config.Worker.Bandwidth),
+		Bandwidth: int64(r.Config.Worker.Bandwidth),
 	}
 }
 
 // opened answers what a snapshot says of itself. A worker reads it, with this node's keys:
 // godwitd has every right on the node, and the bytes are foreign.
-func (r *registry) opened(ctx context.Context, c *worker.Client, repository, dgst string) (*worker.Opened, error) {
-	return c.Open(ctx, worker.OpenJob{Store: r.store(repository), Keys: worker.KeysOf(r.config), Digest: digest.Digest(dgst)})
+func (r *Registry) opened(ctx context.Context, c *worker.Client, repository, dgst string) (*worker.Opened, error) {
+	return c.Open(ctx, worker.OpenJob{Store: r.StoreConfig(repository), Keys: worker.KeysOf(r.Config), Digest: digest.Digest(dgst)})
 }
 
-// keeps reports whether all of a snapshot is on this node.
-func (r *registry) keeps(repository, dgst string) bool {
-	return r.cache.Has(repository, snapshot.GoldenBeside(repository), digest.Digest(dgst), snapshot.MediaTypeDisk)
+// Keeps reports whether all of a snapshot is on this node.
+func (r *Registry) Keeps(repository, dgst string) bool {
+	return r.Cache.Has(repository, snapshot.GoldenBeside(repository), digest.Digest(dgst), snapshot.MediaTypeDisk)
 }
 
 // Exists implements engine.Snapshots. A snapshot that this node keeps whole is not asked
 // for: the record says that it owns the VM, and its bytes are what its digest says. So a VM
 // wakes where it slept while the store is away.
-func (r *registry) Exists(ctx context.Context, repository, dgst string) (bool, error) {
-	if r.keeps(repository, dgst) {
+func (r *Registry) Exists(ctx context.Context, repository, dgst string) (bool, error) {
+	if r.Keeps(repository, dgst) {
 		return true, nil
 	}
-	st, err := r.open(repository)
+	st, err := r.Open(repository)
 	if err != nil {
 		return false, err
 	}
@@ -86,22 +90,22 @@ func (r *registry) Exists(ctx context.Context, repository, dgst string) (bool, e
 
 // Readable implements engine.Snapshots: manifest, config and index are read, from the store
 // alone. The packs were asked for once more before the manifest was written.
-func (r *registry) Readable(ctx context.Context, repository, dgst string) error {
-	_, err := r.opened(ctx, r.worker(), repository, dgst)
+func (r *Registry) Readable(ctx context.Context, repository, dgst string) error {
+	_, err := r.opened(ctx, r.Worker(), repository, dgst)
 	return err
 }
 
 // Accepts implements engine.Snapshots.
-func (r *registry) Accepts(ctx context.Context, repository string) error {
-	st, err := r.open(repository)
+func (r *Registry) Accepts(ctx context.Context, repository string) error {
+	st, err := r.Open(repository)
 	if err != nil {
 		return err
 	}
 	return snapshot.Accepts(ctx, st)
 }
 
-// spec implements tasks.SpecOf. What the node keeps is not asked for, nor what was offered a moment ago.
-func (r *registry) spec(ctx context.Context, repository, dgst string) (*spec.Spec, error) {
+// Spec implements tasks.SpecOf. What the node keeps is not asked for, nor what was offered a moment ago.
+func (r *Registry) Spec(ctx context.Context, repository, dgst string) (*spec.Spec, error) {
 	if o := r.fresh.take(repository, dgst); o != nil {
 		return o.Config.Spec, nil
 	}
@@ -112,14 +116,14 @@ func (r *registry) spec(ctx context.Context, repository, dgst string) (*spec.Spe
 	return o.Config.Spec, nil
 }
 
-func (r *registry) kept(ctx context.Context, repository, dgst string) (*worker.Opened, error) {
-	c := r.worker()
-	c.Cache = r.cache
+func (r *Registry) kept(ctx context.Context, repository, dgst string) (*worker.Opened, error) {
+	c := r.Worker()
+	c.Cache = r.Cache
 	return r.opened(ctx, c, repository, dgst)
 }
 
-// offer is what a source would say of the VM that sleeps as this snapshot.
-func (r *registry) offer(ctx context.Context, repository, dgst string) (*machinev1.OfferResponse, error) {
+// Offer is what a source would say of the VM that sleeps as this snapshot.
+func (r *Registry) Offer(ctx context.Context, repository, dgst string) (*machinev1.OfferResponse, error) {
 	o, err := r.kept(ctx, repository, dgst)
 	if err != nil {
 		return nil, err
@@ -139,12 +143,12 @@ func (r *registry) offer(ctx context.Context, repository, dgst string) (*machine
 }
 
 // Inspect implements node.Snapshots.
-func (r *registry) Inspect(ctx context.Context, repository, dgst string) (manifest, config json.RawMessage, err error) {
-	o, err := r.opened(ctx, r.worker(), repository, dgst)
+func (r *Registry) Inspect(ctx context.Context, repository, dgst string) (manifest, config json.RawMessage, err error) {
+	o, err := r.opened(ctx, r.Worker(), repository, dgst)
 	if err != nil {
 		return nil, nil, err
 	}
-	st, err := r.open(repository)
+	st, err := r.Open(repository)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -1,4 +1,4 @@
-package main
+package registry
 
 import (
 	"context"
@@ -10,15 +10,15 @@ import (
 	"godwit.dev/godwit/snapshot/worker"
 )
 
-// worker is a process of its own for what reads whole snapshots: it needs more memory
+// Worker is a process of its own for what reads whole snapshots: it needs more memory
 // than a daemon has, and the bytes are foreign.
-func (r *registry) worker() *worker.Client {
+func (r *Registry) Worker() *worker.Client {
 	return &worker.Client{Command: []string{program.Path(), program.Worker}}
 }
 
 // Verify implements node.Snapshots.
-func (r *registry) Verify(ctx context.Context, repository, dgst string) (*nodev1.VerifyResponse, error) {
-	v, err := r.worker().Verify(ctx, worker.VerifyJob{Store: r.store(repository), Keys: worker.KeysOf(r.config), Digest: digest.Digest(dgst), Memory: int64(r.config.Worker.Memory)}, nil)
+func (r *Registry) Verify(ctx context.Context, repository, dgst string) (*nodev1.VerifyResponse, error) {
+	v, err := r.Worker().Verify(ctx, worker.VerifyJob{Store: r.StoreConfig(repository), Keys: worker.KeysOf(r.Config), Digest: digest.Digest(dgst), Memory: int64(r.Config.Worker.Memory)}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -30,8 +30,8 @@ func (r *registry) Verify(ctx context.Context, repository, dgst string) (*nodev1
 }
 
 // Diff implements node.Snapshots.
-func (r *registry) Diff(ctx context.Context, req *nodev1.DiffRequest) (*nodev1.DiffResponse, error) {
-	spaces, err := r.worker().Diff(ctx, worker.DiffJob{
+func (r *Registry) Diff(ctx context.Context, req *nodev1.DiffRequest) (*nodev1.DiffResponse, error) {
+	spaces, err := r.Worker().Diff(ctx, worker.DiffJob{
 		From: r.place(req.GetFromRepository(), req.GetFrom()), To: r.place(req.GetToRepository(), req.GetTo()),
 	})
 	if err != nil {
@@ -46,14 +46,14 @@ func (r *registry) Diff(ctx context.Context, req *nodev1.DiffRequest) (*nodev1.D
 	return resp, nil
 }
 
-func (r *registry) place(repository, dgst string) worker.Place {
-	return worker.Place{Store: r.store(repository), Keys: worker.KeysOf(r.config), Digest: digest.Digest(dgst)}
+func (r *Registry) place(repository, dgst string) worker.Place {
+	return worker.Place{Store: r.StoreConfig(repository), Keys: worker.KeysOf(r.Config), Digest: digest.Digest(dgst)}
 }
 
 // Copy implements node.Snapshots.
-func (r *registry) Copy(ctx context.Context, req *nodev1.CopyRequest) (*nodev1.CopyResponse, error) {
-	done, err := r.worker().Copy(ctx, worker.CopyJob{
-		From: r.place(req.GetRepository(), req.GetDigest()), To: r.store(req.GetTo()), Tag: req.GetTag(), Memory: int64(r.config.Worker.Memory),
+func (r *Registry) Copy(ctx context.Context, req *nodev1.CopyRequest) (*nodev1.CopyResponse, error) {
+	done, err := r.Worker().Copy(ctx, worker.CopyJob{
+		From: r.place(req.GetRepository(), req.GetDigest()), To: r.StoreConfig(req.GetTo()), Tag: req.GetTag(), Memory: int64(r.Config.Worker.Memory),
 	}, nil)
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package main
+package registry
 
 import (
 	"context"
@@ -29,30 +29,29 @@ func (f *fleet) List(context.Context, *nodev1.ListRequest) (*nodev1.ListResponse
 // not asked for in each round.
 func TestCacheForgetsVMs(t *testing.T) {
 	r := ofNode(t, storetest.Start(t, &storetest.Registry{}))
-	r.cache = cache.Open(t.TempDir(), 1<<30)
+	r.Cache = cache.Open(t.TempDir(), 1<<30)
 	f := &fleet{uid: uuid.NewString(), err: errdefs.ErrUnavailable}
-	d := &daemon{config: r.config, snapshots: r, records: f}
-	mine := r.repository(&nodev1.Record{Uid: f.uid})
-	for _, repository := range []string{mine, r.repository(&nodev1.Record{Uid: uuid.NewString()})} {
-		lease, err := r.cache.Join(repository, "")
+	mine := r.Repository(&nodev1.Record{Uid: f.uid})
+	for _, repository := range []string{mine, r.Repository(&nodev1.Record{Uid: uuid.NewString()})} {
+		lease, err := r.Cache.Join(repository, "")
 		if err != nil {
 			t.Fatal(err)
 		}
 		lease.Close()
 	}
-	if err := d.tendCache(t.Context()); !errdefs.IsUnavailable(err) {
+	if err := r.TendCache(t.Context(), f); !errdefs.IsUnavailable(err) {
 		t.Errorf("no records: %v", err)
 	}
-	if kept, err := r.cache.Repositories(); err != nil || len(kept) != 2 {
+	if kept, err := r.Cache.Repositories(); err != nil || len(kept) != 2 {
 		t.Errorf("no records: %v is kept, %v", kept, err)
 	}
 	f.err = nil
 	for range 3 {
-		if err := d.tendCache(t.Context()); err != nil {
+		if err := r.TendCache(t.Context(), f); err != nil {
 			t.Error(err)
 		}
 	}
-	if kept, err := r.cache.Repositories(); err != nil || len(kept) != 1 || kept[0] != mine || f.lists != 2 {
+	if kept, err := r.Cache.Repositories(); err != nil || len(kept) != 1 || kept[0] != mine || f.lists != 2 {
 		t.Errorf("%v is kept, %v, after %d lists", kept, err, f.lists)
 	}
 }

@@ -1,11 +1,10 @@
-package main
+package registry
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"os"
 	"path"
 	"strings"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	digest "github.com/opencontainers/go-digest"
-	"github.com/prometheus/client_golang/prometheus"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/migrate/engine"
@@ -43,18 +41,18 @@ const (
 const probed = "doctor"
 
 // ask probes the store and remembers what it says of deletions.
-func (r *registry) ask(ctx context.Context) (repository string, got snapshot.Rights) {
-	repository = r.repository(&nodev1.Record{Uid: probed})
+func (r *Registry) ask(ctx context.Context) (repository string, got snapshot.Rights) {
+	repository = r.Repository(&nodev1.Record{Uid: probed})
 	if repository == "" {
 		return "", got
 	}
-	st, err := r.open(repository)
+	st, err := r.Open(repository)
 	if err != nil {
 		return repository, snapshot.Rights{Push: err}
 	}
 	r.rights.asking.Lock()
 	defer r.rights.asking.Unlock()
-	got = snapshot.Probe(ctx, st, r.config.Node)
+	got = snapshot.Probe(ctx, st, r.Config.Node)
 	r.rights.note(got.Delete)
 	return repository, got
 }
@@ -80,14 +78,11 @@ func (r *rights) refused() (err error, ask bool) {
 	return r.err, r.err != nil && !time.Now().Before(r.again)
 }
 
-// Bounds of the questions that are asked for nobody in particular.
-const (
-	rightsBound = time.Minute
-	owedBound   = time.Second // a scrape waits for it
-)
+// rightsBound of the question that is asked at the start.
+const rightsBound = time.Minute
 
-// start asks for the rights once, before anybody needs them.
-func (r *registry) start(ctx context.Context) {
+// AskRights asks for the rights once, before anybody needs them.
+func (r *Registry) AskRights(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, rightsBound)
 	defer cancel()
 	repository, got := r.ask(ctx)
@@ -103,8 +98,8 @@ func text(err error) string {
 	return err.Error()
 }
 
-// probe is doctor's question: push and pull are needed, without delete snapshots pile up.
-func (r *registry) probe(ctx context.Context) (string, error) {
+// Probe is doctor's question: push and pull are needed, without delete snapshots pile up.
+func (r *Registry) Probe(ctx context.Context) (string, error) {
 	repository, got := r.ask(ctx)
 	if repository == "" {
 		return "none is configured: no VM of this node can sleep", nil
@@ -112,10 +107,10 @@ func (r *registry) probe(ctx context.Context) (string, error) {
 	return repository, errors.Join(got.Push, got.Pull)
 }
 
-// probeDelete is a check of its own: what lacks it works. It answers what probe, which
+// ProbeDelete is a check of its own: what lacks it works. It answers what probe, which
 // doctor asks first, has just been told.
-func (r *registry) probeDelete(context.Context) (string, error) {
-	repository := r.repository(&nodev1.Record{Uid: probed})
+func (r *Registry) ProbeDelete(context.Context) (string, error) {
+	repository := r.Repository(&nodev1.Record{Uid: probed})
 	if repository == "" {
 		return "no store is configured", nil
 	}
@@ -125,11 +120,11 @@ func (r *registry) probeDelete(context.Context) (string, error) {
 
 // Reaches implements engine.Deleter. A layout may be shared by all nodes, or be each one's own at
 // the same path: that nothing is there, or no directory, says something only to who made it.
-func (r *registry) Reaches(ctx context.Context, ref *nodev1.SnapshotRef) (bool, error) {
-	if !strings.HasPrefix(ref.GetRepository(), store.LayoutPrefix) || ref.GetNode() == "" || ref.GetNode() == r.config.Node {
+func (r *Registry) Reaches(ctx context.Context, ref *nodev1.SnapshotRef) (bool, error) {
+	if !strings.HasPrefix(ref.GetRepository(), store.LayoutPrefix) || ref.GetNode() == "" || ref.GetNode() == r.Config.Node {
 		return true, nil
 	}
-	st, err := r.open(ref.GetRepository())
+	st, err := r.Open(ref.GetRepository())
 	if err != nil {
 		return false, err
 	}
@@ -141,7 +136,7 @@ func (r *registry) Reaches(ctx context.Context, ref *nodev1.SnapshotRef) (bool, 
 }
 
 // Drop implements engine.Deleter. A store that has refused is not asked each time.
-func (r *registry) Drop(ctx context.Context, repository, dgst, tag, uid string) error {
+func (r *Registry) Drop(ctx context.Context, repository, dgst, tag, uid string) error {
 	if err, ask := r.rights.refused(); err != nil {
 		if ask {
 			_, got := r.ask(ctx)
@@ -151,7 +146,7 @@ func (r *registry) Drop(ctx context.Context, repository, dgst, tag, uid string) 
 			return err
 		}
 	}
-	st, err := r.open(repository)
+	st, err := r.Open(repository)
 	if err != nil {
 		return err
 	}
@@ -167,8 +162,8 @@ func (r *registry) Drop(ctx context.Context, repository, dgst, tag, uid string) 
 }
 
 // Leftovers implements engine.Deleter.
-func (r *registry) Leftovers(ctx context.Context, repository string) ([]engine.Leftover, error) {
-	st, err := r.open(repository)
+func (r *Registry) Leftovers(ctx context.Context, repository string) ([]engine.Leftover, error) {
+	st, err := r.Open(repository)
 	if err != nil {
 		return nil, err
 	}
@@ -198,7 +193,7 @@ func (r *registry) Leftovers(ctx context.Context, repository string) ([]engine.L
 }
 
 // Collect implements engine.Deleter.
-func (r *registry) Collect(ctx context.Context, repository string, grace time.Duration, dry bool) (int, uint64, error) {
+func (r *Registry) Collect(ctx context.Context, repository string, grace time.Duration, dry bool) (int, uint64, error) {
 	dir, ok := strings.CutPrefix(repository, store.LayoutPrefix)
 	if _, err := os.Stat(dir); !ok || errors.Is(err, os.ErrNotExist) {
 		return 0, 0, nil
@@ -212,20 +207,4 @@ func (r *registry) Collect(ctx context.Context, repository string, grace time.Du
 		return 0, 0, fmt.Errorf("collect files of %s: %w", dir, err)
 	}
 	return c.Files, c.Bytes, nil
-}
-
-// pendingGauge counts, when it is asked, the deletions that are owed in the whole cluster;
-// while the controller does not answer it is NaN.
-func pendingGauge(records nodev1.RecordsService) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "godwit_cleanup_pending", Help: "Snapshots of the cluster whose deletion is decided and not done.",
-	}, func() float64 {
-		ctx, cancel := context.WithTimeout(context.Background(), owedBound)
-		defer cancel()
-		resp, err := records.Owed(ctx, &nodev1.OwedRequest{})
-		if err != nil {
-			return math.NaN()
-		}
-		return float64(len(resp.GetOwed()))
-	})
 }

@@ -1,4 +1,4 @@
-package main
+package registry
 
 import (
 	"io/fs"
@@ -19,12 +19,12 @@ import (
 )
 
 // ageing is a node with a layout, and the time since all of its files were written.
-func ageing(t *testing.T) (r *registry, root string, age func(time.Duration)) {
+func ageing(t *testing.T) (r *Registry, root string, age func(time.Duration)) {
 	t.Helper()
 	root = t.TempDir()
 	cfg := config.Default()
 	cfg.Registry.Layout = root
-	return newRegistry(cfg), root, func(d time.Duration) {
+	return New(cfg), root, func(d time.Duration) {
 		past := time.Now().Add(-d)
 		err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 			if err != nil {
@@ -39,9 +39,9 @@ func ageing(t *testing.T) (r *registry, root string, age func(time.Duration)) {
 }
 
 // tagged puts a hold and its blobs into a repository.
-func tagged(t *testing.T, r *registry, repository string) (dgst, tag string) {
+func tagged(t *testing.T, r *Registry, repository string) (dgst, tag string) {
 	t.Helper()
-	st, err := r.open(repository)
+	st, err := r.Open(repository)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,8 +113,8 @@ func TestAbandonedLayouts(t *testing.T) {
 // of who made it. What is there anybody deletes.
 func TestLayoutOfAnotherNode(t *testing.T) {
 	r, _, _ := ageing(t)
-	r.config.Node = "b"
-	repository := r.repository(&nodev1.Record{Uid: uuid.NewString()})
+	r.Config.Node = "b"
+	repository := r.Repository(&nodev1.Record{Uid: uuid.NewString()})
 	there, _ := tagged(t, r, repository)
 	absent := digest.FromString("another").String()
 	for _, c := range []struct {
@@ -123,7 +123,7 @@ func TestLayoutOfAnotherNode(t *testing.T) {
 	}{
 		{"b", there, repository, true}, {"b", absent, repository, true}, {"", absent, repository, true},
 		{"a", there, repository, true}, {"a", absent, repository, false},
-		{"a", absent, r.repository(&nodev1.Record{Uid: uuid.NewString()}), false},
+		{"a", absent, r.Repository(&nodev1.Record{Uid: uuid.NewString()}), false},
 		{"a", absent, "registry.example/vms/u", true},
 	} {
 		got, err := r.Reaches(t.Context(), &nodev1.SnapshotRef{Repository: c.repository, Digest: c.digest, Node: c.node})

@@ -1,9 +1,7 @@
-package main
+package registry
 
 import (
-	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -13,10 +11,8 @@ import (
 	"github.com/containerd/errdefs"
 	digest "github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"godwit.dev/godwit/api/config"
-	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/store"
@@ -24,19 +20,19 @@ import (
 )
 
 // ofNode is a registry as a daemon uses it.
-func ofNode(t *testing.T, r *storetest.Registry) *registry {
+func ofNode(t *testing.T, r *storetest.Registry) *Registry {
 	t.Helper()
 	cfg := config.Default()
 	c := r.Config(t, "godwit")
 	cfg.Registry.Repository, cfg.Registry.PlainHTTP, cfg.Registry.DockerConfig = c.Repository, true, c.DockerConfig
-	return newRegistry(cfg)
+	return New(cfg)
 }
 
 // held puts something that can be deleted under a tag of VM uid1.
-func held(t *testing.T, r *registry, operation string) (repository, dgst, tag string) {
+func held(t *testing.T, r *Registry, operation string) (repository, dgst, tag string) {
 	t.Helper()
-	repository = r.config.Registry.Repository + "/uid1"
-	st, err := r.open(repository)
+	repository = r.Config.Registry.Repository + "/uid1"
+	st, err := r.Open(repository)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +53,7 @@ func held(t *testing.T, r *registry, operation string) (repository, dgst, tag st
 func TestRightIsFoundOnce(t *testing.T) {
 	s := storetest.Start(t, &storetest.Registry{NoDelete: http.StatusForbidden})
 	r := ofNode(t, s)
-	r.start(t.Context())
+	r.AskRights(t.Context())
 	repository, d, tag := held(t, r, "op")
 	s.Take()
 	for range 3 {
@@ -90,30 +86,6 @@ func TestRightIsFoundOnce(t *testing.T) {
 	}
 }
 
-type owing struct {
-	nodev1.RecordsService
-	n   int
-	err error
-}
-
-func (o *owing) Owed(context.Context, *nodev1.OwedRequest) (*nodev1.OwedResponse, error) {
-	return &nodev1.OwedResponse{Owed: make([]*nodev1.Owed, o.n)}, o.err
-}
-
-func TestPendingGauge(t *testing.T) {
-	for _, tt := range []struct {
-		records owing
-		want    string
-	}{{owing{n: 3}, "3"}, {owing{err: errdefs.ErrUnavailable}, "NaN"}} {
-		reg := prometheus.NewRegistry()
-		reg.MustRegister(pendingGauge(&tt.records))
-		got, err := reg.Gather()
-		if err != nil || fmt.Sprint(got[0].GetMetric()[0].GetGauge().GetValue()) != tt.want {
-			t.Errorf("%v, %v, want %s", got, err, tt.want)
-		}
-	}
-}
-
 // One snapshot that may not be deleted says nothing of the others.
 func TestOneRefusal(t *testing.T) {
 	var spared string
@@ -124,7 +96,7 @@ func TestOneRefusal(t *testing.T) {
 		return storetest.Fault{}
 	}})
 	r := ofNode(t, s)
-	r.start(t.Context())
+	r.AskRights(t.Context())
 	repository, first, firstTag := held(t, r, "a")
 	_, second, secondTag := held(t, r, "b")
 	spared = first
@@ -141,7 +113,7 @@ func TestLeftovers(t *testing.T) {
 	s := storetest.Start(t, &storetest.Registry{})
 	r := ofNode(t, s)
 	repository, d, tag := held(t, r, "op")
-	st, err := r.open(repository)
+	st, err := r.Open(repository)
 	if err != nil {
 		t.Fatal(err)
 	}

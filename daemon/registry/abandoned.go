@@ -1,4 +1,4 @@
-package main
+package registry
 
 import (
 	"context"
@@ -18,8 +18,8 @@ import (
 
 // Abandoned implements engine.Deleter. Repositories of VMs are directories whose names are
 // UUIDs: others are not godwit's, but for that of golden snapshots, which no VM is behind.
-func (r *registry) Abandoned(ctx context.Context, known func(uid string) bool, grace time.Duration, dry bool) ([]engine.Freed, error) {
-	root := r.config.Registry.Layout
+func (r *Registry) Abandoned(ctx context.Context, known func(uid string) bool, grace time.Duration, dry bool) ([]engine.Freed, error) {
+	root := r.Config.Registry.Layout
 	if root == "" {
 		return nil, nil
 	}
