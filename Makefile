@@ -17,6 +17,7 @@ COUNT   ?= 1
 FUZZTIME ?= 10m
 BENCH_ROUNDS ?= 7
 BENCH_ONLY ?=
+BESIDE  ?=
 TIME    ?= 30m
 SEED    ?= 0
 MUTATION ?=
@@ -107,12 +108,12 @@ qemu2: setup build guest ## the VMM suite on a newer QEMU from backports, and mo
 upgrade: setup tools package ## VMs of the release before under the programs of the package (root)
 	tools/upgrade.sh
 
-bench: setup tools build guest ## performance figures into out/bench.json, from BENCH_ROUNDS rounds, of the groups in BENCH_ONLY; with VMM=.. of the VMMs side by side (root)
+bench: setup tools build guest ## performance figures into out/bench.json, from BENCH_ROUNDS rounds, of the groups in BENCH_ONLY; with VMM=.. of the VMMs side by side, with BESIDE=DIR of two builds (root)
 ifeq ($(origin VMM),file)
 	@mkdir -p out bin/integration
 	$(gobuild) -o bin/integration/bench ./integration/cmd/bench
-	bin/integration/bench -rounds $(BENCH_ROUNDS) -only '$(BENCH_ONLY)' -out out/bench.json
-	[ -n '$(BENCH_ONLY)' ] || BENCH_ROUNDS=$(BENCH_ROUNDS) tools/bench-vmm.sh
+	bin/integration/bench -rounds $(BENCH_ROUNDS) -only '$(BENCH_ONLY)' -out out/bench.json -beside '$(BESIDE)'
+	[ -n '$(BENCH_ONLY)$(BESIDE)' ] || BENCH_ROUNDS=$(BENCH_ROUNDS) tools/bench-vmm.sh
 else
 	tools/bench-vmm.sh ring
 endif

@@ -56,3 +56,18 @@ func TestSetClock(t *testing.T) {
 		}
 	}
 }
+
+// A Restored that is repeated does not set the clock back to the time of the first one; another one
+// does, whatever the clock says.
+func TestRestoredAgainKeepsTheClock(t *testing.T) {
+	clock := &fakeClock{at: 500}
+	s := &Service{clock: clock}
+	for _, c := range []struct{ told, passed, want int64 }{{1000, 30, 1030}, {1000, 5, 1035}, {900, 0, 900}, {0, 0, 900}} {
+		if err := s.awoke(c.told); err != nil {
+			t.Fatal(err)
+		}
+		if clock.at += c.passed; clock.at != c.want {
+			t.Errorf("told %d: the clock is at %d, want %d", c.told, clock.at, c.want)
+		}
+	}
+}

@@ -24,13 +24,8 @@ func (s *Service) Restored(_ context.Context, r *agentv1.RestoredRequest) (*agen
 	if err := addEntropy(r.Entropy); err != nil {
 		return nil, err
 	}
-	if r.UnixNano > 0 {
-		s.clockMu.Lock()
-		err := s.clock.set(r.UnixNano)
-		s.clockMu.Unlock()
-		if err != nil {
-			return nil, fmt.Errorf("set clock: %w", err)
-		}
+	if err := s.awoke(r.UnixNano); err != nil {
+		return nil, err
 	}
 	if r.SetNics {
 		if err := s.configure(r.Nics); err != nil {

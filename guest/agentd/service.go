@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -57,6 +58,7 @@ type Service struct {
 	spare   *spare   // too; nil once it is used
 	waiting *child   // the container's init until it has its process
 	init    *process // nil before Setup
+	refused error    // why the init could not be started
 
 	mu        sync.Mutex
 	processes map[string]*process
@@ -64,8 +66,12 @@ type Service struct {
 	sizes     map[string]unix.Winsize  // of terminals that do not exist yet
 	barred    []string                 // ids that nothing starts under any more
 
+	signals   sync.Mutex // serialises signals
+	delivered []uint64   // names of the last ones
+
 	clockMu sync.Mutex
 	clock   wallClock
+	awakeAt int64 // what the last Restored said
 }
 
 // New returns the service. The caller is process 1 of the guest.
@@ -141,7 +147,7 @@ func (s *Service) Kill(ctx context.Context, r *agentv1.KillRequest) (*agentv1.Ki
 			return nil, err
 		}
 	}
-	err := s.signal(r)
+	err := s.signalOnce(r)
 	if r.Never && errdefs.IsNotFound(err) {
 		err = nil
 	}
@@ -149,6 +155,29 @@ func (s *Service) Kill(ctx context.Context, r *agentv1.KillRequest) (*agentv1.Ki
 		return nil, err
 	}
 	return &agentv1.KillResponse{}, nil
+}
+
+// deliveredMax is how many names of signals are kept. A call is repeated as soon as its session
+// is lost, and no host has so many calls under way.
+const deliveredMax = 256
+
+// signalOnce delivers a signal unless one of its name was delivered.
+func (s *Service) signalOnce(r *agentv1.KillRequest) error {
+	s.signals.Lock()
+	defer s.signals.Unlock()
+	if r.Once != 0 && slices.Contains(s.delivered, r.Once) {
+		return nil
+	}
+	err := s.signal(r)
+	if err == nil && r.Once != 0 {
+		s.note(r.Once)
+	}
+	return err
+}
+
+func (s *Service) note(once uint64) {
+	s.delivered = append(s.delivered, once)
+	s.delivered = s.delivered[max(0, len(s.delivered)-deliveredMax):]
 }
 
 func (s *Service) signal(r *agentv1.KillRequest) error {

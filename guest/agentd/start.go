@@ -90,9 +90,13 @@ func (s *Service) once(ctx context.Context, id string, start func() (*process, e
 }
 
 // startInit gives the container's init its process.
+// It is tried once: who asks again, because the answer was lost, gets the same.
 func (s *Service) startInit(spec *specs.Process, size *unix.Winsize, r *agentv1.StartRequest) (*process, error) {
 	s.setupMu.Lock()
 	defer s.setupMu.Unlock()
+	if s.refused != nil {
+		return nil, s.refused
+	}
 	if s.waiting == nil {
 		return nil, fmt.Errorf("start the container's init: no container is set up, or it was tried before: %w", errdefs.ErrFailedPrecondition)
 	}
@@ -104,11 +108,11 @@ func (s *Service) startInit(spec *specs.Process, size *unix.Winsize, r *agentv1.
 	p.mu.Unlock()
 	resources, err := parseResources(s.setup.Resources)
 	if err != nil {
-		return nil, s.abandon(ch, p, err)
+		s.refused = s.abandon(ch, p, err)
+		return nil, s.refused
 	}
-	err = s.lead(ch, p, 0, r, func() error { return s.cgroup.apply(resources) })
-	if err != nil {
-		return nil, err
+	if s.refused = s.lead(ch, p, 0, r, func() error { return s.cgroup.apply(resources) }); s.refused != nil {
+		return nil, s.refused
 	}
 	s.begun.Do(func() { time.AfterFunc(startedAfter, s.opts.Started) })
 	return p, nil

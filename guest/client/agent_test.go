@@ -41,6 +41,8 @@ type fake struct {
 	stdin  []byte // accepted
 	closed bool
 	files  []*agentv1.File
+
+	signals []uint64 // their names
 }
 
 func newFake(t *testing.T) *fake {
@@ -119,7 +121,13 @@ func (f *fake) Wait(ctx context.Context, r *agentv1.WaitRequest) (*agentv1.WaitR
 	}
 }
 
-func (f *fake) Kill(context.Context, *agentv1.KillRequest) (*agentv1.KillResponse, error) {
+func (f *fake) Kill(ctx context.Context, r *agentv1.KillRequest) (*agentv1.KillResponse, error) {
+	if r.Id == "lives" {
+		f.mu.Lock()
+		f.signals = append(f.signals, r.Once)
+		f.mu.Unlock()
+		return &agentv1.KillResponse{}, f.call(ctx)
+	}
 	return nil, errgrpc.ToGRPC(fmt.Errorf("process %q already finished: %w", "x", errdefs.ErrNotFound))
 }
 
@@ -159,6 +167,21 @@ func (f *fake) Setup(_ context.Context, r *agentv1.SetupRequest) (*agentv1.Setup
 func (f *fake) Copy(_ context.Context, r *agentv1.CopyRequest) (*agentv1.CopyResponse, error) {
 	f.files = append(f.files, r.Files...)
 	return &agentv1.CopyResponse{}, nil
+}
+
+// A signal whose answer is lost is sent again under its name; another signal has another one.
+func TestSignalsHaveNames(t *testing.T) {
+	f := newFake(t)
+	f.resetAt = 2 // the first one is Connect's
+	a := f.connect(t)
+	for range 2 {
+		if _, err := a.Kill(t.Context(), &agentv1.KillRequest{Id: "lives", Signal: 10}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := f.signals; len(s) != 3 || s[0] == 0 || s[0] != s[1] || s[1] == s[2] {
+		t.Errorf("names %v, want the first one twice and another one", s)
+	}
 }
 
 // Whatever call the session is lost at, streams go on and nothing is doubled.

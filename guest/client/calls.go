@@ -2,6 +2,9 @@ package client
 
 import (
 	"context"
+	"math/rand/v2"
+
+	"google.golang.org/protobuf/proto"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 )
@@ -46,8 +49,11 @@ func (a *Agent) Start(ctx context.Context, r *agentv1.StartRequest) (*agentv1.St
 	return call(ctx, a, agentv1.AgentService.Start, r)
 }
 
-// Kill implements agentv1.AgentService.
+// Kill implements agentv1.AgentService. The signal has a name, so that a call whose answer was
+// lost with its session is not a second signal when it is issued again.
 func (a *Agent) Kill(ctx context.Context, r *agentv1.KillRequest) (*agentv1.KillResponse, error) {
+	r = proto.CloneOf(r)
+	r.Once = rand.Uint64()
 	return call(ctx, a, agentv1.AgentService.Kill, r)
 }
 

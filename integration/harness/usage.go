@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Usage is what a daemon holds.
@@ -85,4 +86,14 @@ func ask(ctx context.Context, socket, path string) (string, error) {
 	defer resp.Body.Close()
 	data, err := io.ReadAll(resp.Body)
 	return string(data), err
+}
+
+// CPU is the time that all processes of the node have used so far, also those that ended.
+func (n *Node) CPU() (time.Duration, error) {
+	text, err := os.ReadFile(n.Cgroup("cpuacct", "cpuacct.usage"))
+	if err != nil {
+		return 0, err
+	}
+	used, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	return time.Duration(used), err
 }

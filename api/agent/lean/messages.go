@@ -1013,6 +1013,7 @@ type KillRequest struct {
 	Signal  uint32
 	All     bool
 	Never   bool
+	Once    uint64
 	unknown bool
 }
 
@@ -1022,6 +1023,7 @@ func (m *KillRequest) AppendTo(b []byte) []byte {
 	b = AppendNumber(b, 2, uint64(m.Signal))
 	b = appendBool(b, 3, m.All)
 	b = appendBool(b, 4, m.Never)
+	b = AppendNumber(b, 5, uint64(m.Once))
 	return b
 }
 
@@ -1037,6 +1039,8 @@ func (m *KillRequest) Unmarshal(b []byte) error {
 			m.All = v.Number != 0
 		case 4<<TypeBits | Varint:
 			m.Never = v.Number != 0
+		case 5<<TypeBits | Varint:
+			m.Once = uint64(v.Number)
 		default:
 			m.unknown = true
 		}

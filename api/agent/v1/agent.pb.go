@@ -1624,7 +1624,10 @@ type KillRequest struct {
 	// Of an exec whose Start nobody waits for any more: a Start under way is waited for, one
 	// that comes later is refused, and that there is no such process is success. A guest of an
 	// earlier build answers NotFound, also for one that may be on its way.
-	Never         bool `protobuf:"varint,4,opt,name=never,proto3" json:"never,omitempty"`
+	Never bool `protobuf:"varint,4,opt,name=never,proto3" json:"never,omitempty"`
+	// Names this signal: the same name is delivered once, however often the call is repeated.
+	// 0: none, of a host of an earlier build. A guest of an earlier build delivers each call.
+	Once          uint64 `protobuf:"varint,5,opt,name=once,proto3" json:"once,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1685,6 +1688,13 @@ func (x *KillRequest) GetNever() bool {
 		return x.Never
 	}
 	return false
+}
+
+func (x *KillRequest) GetOnce() uint64 {
+	if x != nil {
+		return x.Once
+	}
+	return 0
 }
 
 type KillResponse struct {
@@ -3010,12 +3020,13 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"stdout_end\x18\x04 \x01(\x04R\tstdoutEnd\x12\x1d\n" +
 	"\n" +
 	"stderr_end\x18\x05 \x01(\x04R\tstderrEnd\x12\x18\n" +
-	"\asettled\x18\x06 \x01(\bR\asettled\"]\n" +
+	"\asettled\x18\x06 \x01(\bR\asettled\"q\n" +
 	"\vKillRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06signal\x18\x02 \x01(\rR\x06signal\x12\x10\n" +
 	"\x03all\x18\x03 \x01(\bR\x03all\x12\x14\n" +
-	"\x05never\x18\x04 \x01(\bR\x05never\"\x0e\n" +
+	"\x05never\x18\x04 \x01(\bR\x05never\x12\x12\n" +
+	"\x04once\x18\x05 \x01(\x04R\x04once\"\x0e\n" +
 	"\fKillResponse\"\x1f\n" +
 	"\rRemoveRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\x10\n" +

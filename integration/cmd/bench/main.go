@@ -31,7 +31,11 @@ func main() {
 	rounds := flag.Int("rounds", 7, "rounds that count; published medians are of at least 7")
 	only := flag.String("only", "", "groups of figures, with commas between: "+strings.Join(bench.Groups, ", ")+"; empty: all")
 	live := flag.Bool("live", false, "measure moves; its groups: "+strings.Join(bench.LiveGroups, ", "))
+	beside := flag.String("beside", "", "directory with other programs and their guest: compare both builds, in the groups "+strings.Join(bench.BuildGroups, ", "))
 	flag.Parse()
+	if *beside != "" {
+		os.Exit(compare(*beside, *rounds, *only))
+	}
 	os.Exit(run(*out, *rounds, *only, *live, flag.Args()))
 }
 
@@ -76,6 +80,17 @@ func run(out string, rounds int, only string, live bool, args []string) int {
 	}
 	fmt.Printf("\nbench: %d rounds in %.0f s; %s\n", rounds, result.Seconds, out)
 	return 0
+}
+
+// compare measures two builds in turns.
+func compare(other string, rounds int, only string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	groups, err := split(only, bench.BuildGroups)
+	if err != nil {
+		return report(err)
+	}
+	return report(bench.RunBuilds(ctx, bench.Builds{Rounds: rounds, Groups: groups, Other: other, Log: os.Stdout}))
 }
 
 // split reads a list of groups.
