@@ -16,14 +16,15 @@ import (
 const shimOverhead = 64 << 20
 
 // memoryCap is what the whole VM may take on its host: RAM, and what it costs beside it.
-func (vm *VM) memoryCap() uint64 {
+func (c *creation) memoryCap() uint64 {
+	vm := c.vm
 	ram, cfg := vm.spec().Memory, vm.host.Config
 	if cfg.VM.Overhead != 0 {
 		return ram + uint64(cfg.VM.Overhead)
 	}
 	tables := ram / 64 // of the VMM's mapping and of the file, twice what they are
 	// A worker's garbage collector may let its buffers grow to twice their size.
-	return ram + tables + vm.vmm.overhead + shimOverhead + 2*uint64(cfg.Worker.Memory) + pageCost(vm.spec())
+	return ram + tables + vm.vmm.facts().Overhead + shimOverhead + 2*uint64(cfg.Worker.Memory) + pageCost(vm.spec())
 }
 
 // pageCost is what a worker knows about the pages of a VM.
@@ -45,7 +46,7 @@ func (c *creation) enter(context.Context, *steps.Undo) error {
 		return err
 	}
 	if len(j.Private) > 0 {
-		err := cgroup.LimitMemory(j.Private, c.vm.memoryCap())
+		err := cgroup.LimitMemory(j.Private, c.memoryCap())
 		if errors.Is(err, os.ErrNotExist) {
 			c.vm.log.Warn("the VM has no memory limit on this host", "error", err)
 		} else if err != nil {

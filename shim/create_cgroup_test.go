@@ -57,8 +57,8 @@ func TestMemoryCapCountsPages(t *testing.T) {
 		}
 	}
 	w.cfg.VM.Overhead = 0
-	others := sp.Memory + sp.Memory/64 + vm.vmm.overhead + shimOverhead + 2*uint64(w.cfg.Worker.Memory)
-	if diff := cmp.Diff(others+pages*snapshot.PageCost, vm.memoryCap()); diff != "" {
+	others := sp.Memory + sp.Memory/64 + vm.vmm.facts().Overhead + shimOverhead + 2*uint64(w.cfg.Worker.Memory)
+	if diff := cmp.Diff(others+pages*snapshot.PageCost, (&creation{vm: vm}).memoryCap()); diff != "" {
 		t.Error(diff)
 	}
 	one := pageCost(&spec.Spec{Memory: 1 << 30, Disks: []spec.Disk{{Size: 1 << 30}, {Size: 1 << 40, ReadOnly: true}}})
@@ -124,8 +124,8 @@ func TestStarvedVMM(t *testing.T) {
 		t.Errorf("events %v, want %v", w.events.all(), want)
 	}
 	vm, _ := w.service.current()
-	if vm.vmm.ended != events.OutOfMemory {
-		t.Errorf("the VMM ended for %q", vm.vmm.ended)
+	if vm.vmm.reason() != events.OutOfMemory {
+		t.Errorf("the VMM ended for %q", vm.vmm.reason())
 	}
 }
 

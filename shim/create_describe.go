@@ -48,7 +48,7 @@ func (c *creation) describe(ctx context.Context, _ *steps.Undo) error {
 		}
 		s.Kernel.Cmdline += ticks(facts.Accel, s.VCPUs)
 	}
-	c.vm.vmm.version, c.vm.vmm.overhead, c.vm.vmm.facts = facts.Version, facts.Overhead, facts
+	c.vm.vmm.note(facts)
 	s.VMM = spec.VMM{Name: facts.Name, Machine: facts.Machine, CPU: facts.CPU}
 	s.UID = c.record.GetUid()
 	if s.UID == "" {
@@ -104,7 +104,8 @@ func (c *creation) fits(ctx context.Context, cfg *snapshot.Config) error {
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", c.source(), err)
 	}
-	c.vm.vmm.version, c.vm.vmm.overhead, c.waits = facts.Version, facts.Overhead, facts.Waits
+	c.vm.vmm.note(facts)
+	c.waits = facts.Waits
 	image, base := c.bundle.Spec.Container.Image, cfg.Spec.Container
 	if image != "" && base != nil && base.Image != "" && image != base.Image {
 		return mismatch(c.source(), "image", base.Image, image)

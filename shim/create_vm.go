@@ -132,56 +132,6 @@ func (c *creation) load(ctx context.Context, _ *steps.Undo) (err error) {
 	return nil
 }
 
-// clear frees what an earlier incarnation left, and refuses to touch one that an
-// operation holds.
-func (c *creation) clear(ctx context.Context, u *steps.Undo) error {
-	old, err := take(c.vm.dir, func(old *Journal) error { return c.clearable(ctx, old) })
-	if errdefs.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	c.vm.log.Info("clear what an earlier task left", "phase", old.Phase)
-	// A fence that stays is this shim's until its own journal stands: a successor that took it
-	// would serve, and then remove, the socket of this task.
-	u.Add("let go of the fence", func(context.Context) error { return letGo(c.vm.dir, old.Shim) })
-	return reclaimAs(ctx, c.host, c.vm.dir, old, old.Shim)
-}
-
-// clearable also ends the successor of a shim that does nothing any more but answer for
-// a fence or free what is left: the journal is this task's from here on.
-func (c *creation) clearable(ctx context.Context, old *Journal) error {
-	alive, err := old.shim().Alive()
-	if err != nil {
-		return fmt.Errorf("an earlier task of the VM may have a shim, and nothing of it is touched: %w", err)
-	}
-	if old.Phase.Open() && (!old.Phase.destination() || alive) {
-		return fmt.Errorf("operation %s holds the VM's earlier task in %s: %w", old.Operation, old.Phase, errdefs.ErrFailedPrecondition)
-	}
-	if old.Phase == Fenced && c.intent.Set() && old.Operation == c.intent.Operation && c.intent.Attempt <= old.Attempt {
-		return fmt.Errorf("attempt %d of operation %s was given up here: %w", c.intent.Attempt, c.intent.Operation, errdefs.ErrFailedPrecondition)
-	}
-	wakes, err := old.wakes()
-	if err != nil {
-		return err
-	}
-	if wakes && !alive && c.host.Records != nil {
-		return fmt.Errorf("the VM wakes here, and its shim has died: its successor takes operation %s to its end: %w", old.Operation, errdefs.ErrFailedPrecondition)
-	}
-	if old.Shim.PID == os.Getpid() || !alive {
-		return nil
-	}
-	runs, err := old.vmm().Alive()
-	if err != nil {
-		return fmt.Errorf("the VM may run on here without a task of containerd, under process %d: %w", old.Shim.PID, err)
-	}
-	if old.Phase == Own && runs {
-		return fmt.Errorf("the VM runs on here without a task of containerd, under process %d: %w", old.Shim.PID, errdefs.ErrFailedPrecondition)
-	}
-	return old.shim().Kill(ctx)
-}
-
 // decide is the way of every Create to the one decision of package record. Without
 // records there is nothing to ask.
 func (c *creation) decide(ctx context.Context, _ *steps.Undo) error {
@@ -224,7 +174,7 @@ func (c *creation) claim(ctx context.Context, u *steps.Undo) error {
 		return unavailable(err)
 	}
 	c.record, c.next.Generation = rec, rec.GetGeneration()
-	u.Add("disown", func(ctx context.Context) error { return c.vm.disown(ctx, rec.GetGeneration(), rec.GetUid()) })
+	u.Add("disown", func(ctx context.Context) error { return c.vm.record().disown(ctx, rec.GetGeneration(), rec.GetUid()) })
 	return nil
 }
 
@@ -248,8 +198,8 @@ func (c *creation) wake(ctx context.Context, u *steps.Undo) error {
 	}
 	c.vm.log.Warn(why, "digest", c.decision.Digest, "operation", c.next.Operation, "note", rec.GetOperation().GetNote())
 	j := *c.next
-	u.Add("abort wake", func(ctx context.Context) error { return c.vm.abortWake(ctx, &j, "create failed") })
-	_, err = c.host.Records.Advance(ctx, c.vm.advance(c.next, nodev1.Phase_PHASE_TRANSFERRING, ""))
+	u.Add("abort wake", func(ctx context.Context) error { return c.vm.record().abortWake(ctx, &j, "create failed") })
+	_, err = c.host.Records.Advance(ctx, c.vm.record().advance(c.next, nodev1.Phase_PHASE_TRANSFERRING, ""))
 	return unavailable(err)
 }
 
@@ -279,7 +229,7 @@ func (c *creation) journal(_ context.Context, u *steps.Undo) (err error) {
 		j := c.vm.journal
 		c.vm.mu.Unlock()
 		// Without a fence: nothing of the attempt is left, and it may be made again.
-		return errors.Join(c.vm.unserve(), discard(ctx, c.host, c.vm.dir, j))
+		return errors.Join(c.vm.socket.close(c.vm.life), discard(ctx, c.host, c.vm.dir, j))
 	})
 	c.vm.mu.Lock()
 	c.vm.journal = c.next

@@ -2,13 +2,14 @@ package shim
 
 import (
 	"context"
+	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/internal/retry"
-	"godwit.dev/godwit/vmm"
 )
 
 // A VM that stands still has a wall clock that does so too, and is behind when it goes on. Its
@@ -22,99 +23,89 @@ const (
 	clockSlack = 10 * time.Millisecond
 )
 
-// guestClock is what is known of it; the VM's lock guards failed.
+// clockedGuest is the guest whose clock is set.
+type clockedGuest interface {
+	guest() Agent // nil: nobody has met it yet
+	standsStill() bool
+}
+
+// guestClock sets the wall clock of a guest that has stood still.
 type guestClock struct {
-	stood  chan struct{} // holds one word: the VM has stood still, and its clock is behind
-	failed string        // the last try to set it
+	of    clockedGuest
+	log   *slog.Logger
+	stood chan struct{} // holds one entry: the VM has stood still, and its clock is late
+
+	mu     sync.Mutex
+	failed string // how the last try to set it went wrong
+}
+
+func newGuestClock(of clockedGuest, log *slog.Logger) *guestClock {
+	return &guestClock{of: of, log: log, stood: make(chan struct{}, 1)}
 }
 
 // stoodStill says that the VM goes on that did not. Who lets its traffic flow hears of it.
-func (vm *VM) stoodStill() {
+func (c *guestClock) stoodStill() {
 	select {
-	case vm.clock.stood <- struct{}{}:
+	case c.stood <- struct{}{}:
 	default: // it is said already
 	}
 }
 
-// keepClock sets the guest's clock whenever the VM has stood still.
-func (vm *VM) keepClock(ctx context.Context) {
+// keep sets the guest's clock whenever the VM has stood still.
+func (c *guestClock) keep(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-vm.clock.stood:
+		case <-c.stood:
 		}
-		for vm.guest() == nil && ctx.Err() == nil { // an adopted VM may have yet to meet it
+		for c.of.guest() == nil && ctx.Err() == nil { // an adopted VM may have yet to meet it
 			retry.Sleep(ctx, retryWait)
 		}
-		vm.setClock(ctx)
+		c.set(ctx)
 	}
 }
 
-// setClock tells the guest the time until it has heard of it soon. Whatever comes in between,
+// set tells the guest the time until it has heard of it soon. Whatever comes in between,
 // a pause or an operation, tells it again behind its own end.
-func (vm *VM) setClock(ctx context.Context) {
+func (c *guestClock) set(ctx context.Context) {
 	var err error
 	for range clockTries {
-		if ctx.Err() != nil || vm.standsStill() {
+		if ctx.Err() != nil || c.of.standsStill() {
 			return
 		}
 		bound, cancel := context.WithTimeout(ctx, guestBound)
 		begun := time.Now()
 		var r *agentv1.SetClockResponse
-		r, err = vm.guest().SetClock(bound, &agentv1.SetClockRequest{UnixNano: begun.UnixNano()})
+		r, err = c.of.guest().SetClock(bound, &agentv1.SetClockRequest{UnixNano: begun.UnixNano()})
 		cancel()
 		if by := time.Duration(r.GetBehindNano()); by > 0 {
-			vm.log.Info("the guest's clock was set forward", "by", by)
+			c.log.Info("the guest's clock was set forward", "by", by)
 		}
 		if errdefs.IsNotImplemented(err) || err == nil && time.Since(begun) <= clockSlack {
 			break
 		}
 	}
 	if ctx.Err() == nil {
-		vm.noteClock(err)
+		c.note(err)
 	}
 }
 
-// noteClock logs what went wrong, once if it is the same each time.
-func (vm *VM) noteClock(err error) {
+// note logs what went wrong, once if it is the same each time.
+func (c *guestClock) note(err error) {
 	said := ""
 	if err != nil {
 		said = err.Error()
 	}
-	vm.mu.Lock()
-	known := vm.clock.failed == said
-	vm.clock.failed = said
-	vm.mu.Unlock()
+	c.mu.Lock()
+	known := c.failed == said
+	c.failed = said
+	c.mu.Unlock()
 	switch {
 	case known || err == nil:
 	case errdefs.IsNotImplemented(err):
-		vm.log.Info("the guest is of an earlier build: its clock stays behind by the time that it stands still")
+		c.log.Info("the guest is of an earlier build: its clock stays behind by the time that it stands still")
 	default:
-		vm.log.Warn("set the guest's clock; it is tried again behind the next stop", "error", err)
-	}
-}
-
-// heed hears of stops that nobody here has ordered, as of a VM whose disk is full on the host,
-// until the VMM is gone.
-func (vm *VM) heed(machine vmm.Machine) {
-	stopped := false
-	for {
-		select {
-		case <-machine.Done():
-			return
-		case e, ok := <-machine.Events():
-			if !ok {
-				<-machine.Done()
-				return
-			}
-			switch {
-			case e.Kind == vmm.Paused:
-				stopped = vm.is(Running)
-			case e.Kind == vmm.Resumed && stopped:
-				stopped = false
-				vm.stoodStill()
-			}
-		}
+		c.log.Warn("set the guest's clock; it is tried again behind the next stop", "error", err)
 	}
 }

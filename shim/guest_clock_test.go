@@ -186,7 +186,7 @@ func TestClockThatIsNotSet(t *testing.T) {
 			w.running()
 			w.at("set clock", c.answer)
 			vm, _ := w.service.current()
-			failed := func() bool { vm.mu.Lock(); defer vm.mu.Unlock(); return vm.clock.failed != "" }
+			failed := func() bool { vm.clock.mu.Lock(); defer vm.clock.mu.Unlock(); return vm.clock.failed != "" }
 			told := 0
 			for range 3 {
 				w.pause()

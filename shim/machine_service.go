@@ -2,22 +2,12 @@ package shim
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
-	"os"
-	"path/filepath"
 	"time"
 
-	"github.com/containerd/containerd/v2/pkg/shim"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/ttrpc"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
-	"godwit.dev/godwit/api/trace"
-	"godwit.dev/godwit/internal/failpoint"
-	"godwit.dev/godwit/internal/link"
-	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/rampool"
 )
 
@@ -46,11 +36,11 @@ func (m *machineService) Query(context.Context, *machinev1.QueryRequest) (*machi
 		j := vm.journal
 		r := &machinev1.QueryResponse{
 			Namespace: vm.namespace, Id: vm.id, State: string(vm.state), Record: string(j.Phase), Generation: j.Generation,
-			Digest: j.Digest, Resident: rampool.Resident(j.RAM), Network: vm.nic.kind, Progress: vm.op.progress.get(), TaskPid: vm.owner.pid(),
-			Adopted: vm.adopted, CreatedUnixNano: j.Created,
+			Digest: j.Digest, Resident: rampool.Resident(j.RAM), Network: vm.nic.connection(), Progress: vm.op.progress.get(), TaskPid: vm.owner.pid(),
+			Adopted: vm.origin.adopted, CreatedUnixNano: j.Created,
 		}
-		if vm.postcopy.fill != nil {
-			r.Restore = vm.postcopy.fill.text()
+		if f := vm.postcopy.filling(); f != nil {
+			r.Restore = f.text()
 		}
 		if j.Restored != nil {
 			r.RestoreMode, r.RestoreReason = j.Restored.Mode, j.Restored.Reason
@@ -74,7 +64,7 @@ func (m *machineService) Query(context.Context, *machinev1.QueryRequest) (*machi
 				r.Execs++
 			}
 		}
-		r.VmmVersion, r.Ended, r.Tracking = vm.vmm.version, vm.vmm.ended, vm.vmm.tracking
+		r.VmmVersion, r.Ended, r.Tracking = vm.vmm.facts().Version, vm.vmm.reason(), vm.tracking.known()
 		if !vm.origin.resumed.IsZero() {
 			r.ResumedUnixNano = vm.origin.resumed.UnixNano()
 		}
@@ -148,7 +138,7 @@ func (m *machineService) End(ctx context.Context, r *machinev1.EndRequest) (*mac
 		}
 		vm.mu.Lock()
 		err := vm.mutable()
-		if err == nil && !vm.adopted {
+		if err == nil && !vm.origin.adopted {
 			err = fmt.Errorf("end VM %s: containerd has its task: %w", vm.id, errdefs.ErrFailedPrecondition)
 		}
 		vm.mu.Unlock()
@@ -156,63 +146,7 @@ func (m *machineService) End(ctx context.Context, r *machinev1.EndRequest) (*mac
 			return nil, err
 		}
 		vm.log.Info("end an adopted VM whose container is gone")
-		vm.end(context.WithoutCancel(ctx), killed, time.Now())
+		vm.ending.end(context.WithoutCancel(ctx), killed, time.Now())
 		return &machinev1.EndResponse{}, nil
 	})
 }
-
-// serve answers godwitd on the VM's own socket, where it is found without containerd.
-func (vm *VM) serve(find func() (*VM, error)) error {
-	path := vm.host.Config.MachineSocket(vm.namespace, vm.id)
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
-	if err := removeFile(path); err != nil {
-		return err
-	}
-	l, err := shim.NewSocket("unix://" + path)
-	if err != nil {
-		return err
-	}
-	server, err := ttrpc.NewServer(append(failpoint.Server(), vm.traced(), ttrpc.WithServerHandshaker(ttrpc.UnixSocketRequireSameUser()))...)
-	if err != nil {
-		return errors.Join(err, l.Close())
-	}
-	machinev1.RegisterMachineService(server, &machineService{find: find})
-	vm.mu.Lock()
-	vm.server = server
-	vm.mu.Unlock()
-	go func() {
-		if err := server.Serve(vm.life, link.Steady(l)); err != nil && !errors.Is(err, ttrpc.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
-			vm.log.Error("serve machine socket", "error", err)
-		}
-	}()
-	return nil
-}
-
-// traced notes what godwitd orders, for godwitd to send on, if the node is to be traced.
-func (vm *VM) traced() ttrpc.ServerOpt {
-	var r trace.Recorder = trace.Off{}
-	if vm.host.Config.Tracing.Endpoint != "" {
-		r = trace.InState(vm.host.Config.StateDir)
-	}
-	return ttrpc.WithChainUnaryServerInterceptor(trace.Last(r))
-}
-
-// unserve may be called more than once.
-func (vm *VM) unserve() error {
-	vm.mu.Lock()
-	server := vm.server
-	vm.server = nil
-	vm.mu.Unlock()
-	if server == nil {
-		return nil
-	}
-	if vm.op.cutShort.Load() { // whoever ordered what the VM's end has cut short hears of it first
-		retry.Sleep(vm.life, answerPause)
-	}
-	return server.Close()
-}
-
-// answerPause is more than an answer takes to be out.
-const answerPause = time.Second

@@ -30,7 +30,8 @@ type Along struct {
 
 // along are the execs that run, of a VM whose traffic stands still. One whose end the
 // guest has told, and containerd not yet, is among them.
-func (vm *VM) along() (all []Along) {
+func (s *standing) along() (all []Along) {
+	vm := s.vm
 	vm.mu.Lock()
 	live := slices.DeleteFunc(vm.processes(), func(p *process) bool { return p.id == "" || !p.runs() })
 	closed := map[*process]bool{}
@@ -96,7 +97,7 @@ func (r *Resume) check() error {
 func (s *starting) openExecs(all []*agentv1.Process) {
 	vm := s.vm
 	known := vm.noted().Resume.Execs
-	if vm.adopted {
+	if vm.origin.adopted {
 		known = nil
 	}
 	go s.task.endStrays(slices.DeleteFunc(strays(all, known), vm.noted().tells))

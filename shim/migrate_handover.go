@@ -92,7 +92,7 @@ func (h *handover) release(ctx context.Context, digest string, moved bool) error
 		vm.leave(Releasing, Voted)
 		return fmt.Errorf("release VM %s: %w", vm.id, err)
 	}
-	vm.end(ctx, 0, time.Now())
+	vm.ending.end(ctx, 0, time.Now())
 	return nil
 }
 

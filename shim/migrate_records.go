@@ -14,7 +14,19 @@ import (
 	"godwit.dev/godwit/shim/starts"
 )
 
-func (vm *VM) name() *nodev1.VM { return &nodev1.VM{Namespace: vm.namespace, Id: vm.id} }
+// vmRecord is the cluster's record of the VM, as its shim asks and changes it.
+type vmRecord struct {
+	records nodev1.RecordsService // nil: the node keeps none
+	node    string                // this one's name
+	vm      *nodev1.VM
+	count   func(starts.Observation) // is told of a wake that is over
+}
+
+func (n vmName) name() *nodev1.VM { return &nodev1.VM{Namespace: n.namespace, Id: n.id} }
+
+func (vm *VM) record() vmRecord {
+	return vmRecord{records: vm.host.Records, node: vm.host.Config.Node, vm: vm.name(), count: vm.note}
+}
 
 // unavailable makes the failure to reach the record a class that callers retry; what
 // the record itself has answered keeps its own.
@@ -34,11 +46,11 @@ func unavailable(err error) error {
 
 // disown gives up a VM whose task is gone. Without records, or without the node's
 // daemon, there is nothing to give up: the node stays the owner and may boot it again.
-func (vm *VM) disown(ctx context.Context, generation uint64, uid string) error {
-	if vm.host.Records == nil {
+func (r vmRecord) disown(ctx context.Context, generation uint64, uid string) error {
+	if r.records == nil {
 		return nil
 	}
-	_, err := vm.host.Records.Disown(ctx, &nodev1.DisownRequest{Vm: vm.name(), Node: vm.host.Config.Node, Generation: generation, Uid: uid})
+	_, err := r.records.Disown(ctx, &nodev1.DisownRequest{Vm: r.vm, Node: r.node, Generation: generation, Uid: uid})
 	var held *record.HeldError
 	if errors.As(err, &held) || errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) {
 		return nil // it belongs to somebody else now
@@ -49,36 +61,36 @@ func (vm *VM) disown(ctx context.Context, generation uint64, uid string) error {
 // openedAt is the generation under which the open operation was opened.
 func (j *Journal) openedAt() uint64 { return j.Generation }
 
-func (vm *VM) advance(j *Journal, phase nodev1.Phase, reason string) *nodev1.AdvanceRequest {
+func (r vmRecord) advance(j *Journal, phase nodev1.Phase, reason string) *nodev1.AdvanceRequest {
 	return &nodev1.AdvanceRequest{
-		Vm: vm.name(), Operation: j.Operation, Attempt: j.Attempt, Generation: j.openedAt(), Phase: phase, Reason: reason,
+		Vm: r.vm, Operation: j.Operation, Attempt: j.Attempt, Generation: j.openedAt(), Phase: phase, Reason: reason,
 	}
 }
 
 // abortWake ends a wake that the shim opened and that has committed nothing.
-func (vm *VM) abortWake(ctx context.Context, j *Journal, reason string) error {
-	if _, err := vm.host.Records.Advance(ctx, vm.advance(j, nodev1.Phase_PHASE_ABORTING, reason)); err != nil {
+func (r vmRecord) abortWake(ctx context.Context, j *Journal, reason string) error {
+	if _, err := r.records.Advance(ctx, r.advance(j, nodev1.Phase_PHASE_ABORTING, reason)); err != nil {
 		return unavailable(err)
 	}
-	return vm.finishWake(ctx, j, nodev1.Phase_PHASE_FAILED, reason)
+	return r.finishWake(ctx, j, nodev1.Phase_PHASE_FAILED, reason)
 }
 
 // revertWake gives the VM back to its snapshot after a commit, because nothing ran.
-func (vm *VM) revertWake(ctx context.Context, j *Journal, reason string) error {
-	if _, err := vm.host.Records.Advance(ctx, vm.advance(j, nodev1.Phase_PHASE_REVERTING, reason)); err != nil {
+func (r vmRecord) revertWake(ctx context.Context, j *Journal, reason string) error {
+	if _, err := r.records.Advance(ctx, r.advance(j, nodev1.Phase_PHASE_REVERTING, reason)); err != nil {
 		return unavailable(err)
 	}
-	return vm.finishWake(ctx, j, nodev1.Phase_PHASE_FAILED, reason)
+	return r.finishWake(ctx, j, nodev1.Phase_PHASE_FAILED, reason)
 }
 
-func (vm *VM) finishWake(ctx context.Context, j *Journal, phase nodev1.Phase, reason string) error {
-	_, err := vm.host.Records.Finish(ctx, &nodev1.FinishRequest{
-		Vm: vm.name(), Operation: j.Operation, Attempt: j.Attempt, Generation: j.openedAt(), Phase: phase, Reason: reason,
+func (r vmRecord) finishWake(ctx context.Context, j *Journal, phase nodev1.Phase, reason string) error {
+	_, err := r.records.Finish(ctx, &nodev1.FinishRequest{
+		Vm: r.vm, Operation: j.Operation, Attempt: j.Attempt, Generation: j.openedAt(), Phase: phase, Reason: reason,
 	})
 	if err != nil {
 		return unavailable(err)
 	}
-	vm.note(starts.Observation{Wake: wakeResult[phase]})
+	r.count(starts.Observation{Wake: wakeResult[phase]})
 	return nil
 }
 
@@ -89,32 +101,32 @@ var wakeResult = map[nodev1.Phase]string{
 
 // commitWake asks for the claim once more before the VM runs: only the record's word
 // lets a restored VM execute. It answers the generation that the VM runs under.
-func (vm *VM) commitWake(ctx context.Context, j *Journal) (uint64, error) {
-	rec, err := vm.host.Records.Commit(ctx, &nodev1.CommitRequest{
-		Vm: vm.name(), Operation: j.Operation, Attempt: j.Attempt, Generation: j.openedAt(),
-		Owner: &nodev1.Owner{Node: vm.host.Config.Node},
+func (r vmRecord) commitWake(ctx context.Context, j *Journal) (uint64, error) {
+	rec, err := r.records.Commit(ctx, &nodev1.CommitRequest{
+		Vm: r.vm, Operation: j.Operation, Attempt: j.Attempt, Generation: j.openedAt(),
+		Owner: &nodev1.Owner{Node: r.node},
 	})
 	if err != nil {
 		return 0, unavailable(err)
 	}
-	if rec.GetOwner().GetNode() != vm.host.Config.Node || !record.Follows(rec, j.openedAt()) {
-		return 0, fmt.Errorf("VM %s/%s is owned by %v at generation %d: %w", vm.namespace, vm.id, rec.GetOwner(), rec.GetGeneration(), errdefs.ErrFailedPrecondition)
+	if rec.GetOwner().GetNode() != r.node || !record.Follows(rec, j.openedAt()) {
+		return 0, fmt.Errorf("VM %s/%s is owned by %v at generation %d: %w", r.vm.GetNamespace(), r.vm.GetId(), rec.GetOwner(), rec.GetGeneration(), errdefs.ErrFailedPrecondition)
 	}
 	return rec.GetGeneration(), nil
 }
 
 // committed is commitWake of a move, which the controller alone commits: the record is
 // asked whether it has.
-func (vm *VM) committed(ctx context.Context, j *Journal) (uint64, error) {
-	rec, err := vm.host.Records.Get(ctx, &nodev1.GetRequest{Vm: vm.name()})
+func (r vmRecord) committed(ctx context.Context, j *Journal) (uint64, error) {
+	rec, err := r.records.Get(ctx, &nodev1.GetRequest{Vm: r.vm})
 	if err != nil {
 		return 0, unavailable(err)
 	}
 	op := rec.GetOperation()
 	mine := op.GetId() == j.Operation && op.GetAttempt() == j.Attempt && op.GetPhase() == nodev1.Phase_PHASE_COMMITTED
-	if !mine || rec.GetOwner().GetNode() != vm.host.Config.Node || !record.Follows(rec, j.openedAt()) {
+	if !mine || rec.GetOwner().GetNode() != r.node || !record.Follows(rec, j.openedAt()) {
 		return 0, fmt.Errorf("operation %s has not given VM %s/%s to this node: owner %v at generation %d, operation %s in %s: %w",
-			j.Operation, vm.namespace, vm.id, rec.GetOwner(), rec.GetGeneration(), op.GetId(), op.GetPhase(), errdefs.ErrFailedPrecondition)
+			j.Operation, r.vm.GetNamespace(), r.vm.GetId(), rec.GetOwner(), rec.GetGeneration(), op.GetId(), op.GetPhase(), errdefs.ErrFailedPrecondition)
 	}
 	return rec.GetGeneration(), nil
 }
@@ -122,10 +134,11 @@ func (vm *VM) committed(ctx context.Context, j *Journal) (uint64, error) {
 // inert refuses a Start that comes before the commit of a move, or for a claim that does not stand: it costs the VM nothing. It
 // answers the generation of the commit; 0: there is nothing to ask. One that comes behind the end
 // of a VM that never ran, by a move or a wake, has the fence written that is owed.
-func (vm *VM) inert(ctx context.Context) (uint64, error) {
+func (s *starting) inert(ctx context.Context) (uint64, error) {
+	vm := s.vm
 	j := vm.noted()
 	if j.Phase != Ready {
-		return 0, vm.claimed(ctx)
+		return 0, s.claimed(ctx)
 	}
 	if vm.is(Stopped) { // it never ran: its end could not be written down, as on a full disk
 		return 0, errors.Join(fmt.Errorf("VM %s has ended: %w", vm.id, errdefs.ErrFailedPrecondition), vm.fence(ctx, "it ended before it ran"))
@@ -135,5 +148,5 @@ func (vm *VM) inert(ctx context.Context) (uint64, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(vm.host.Config.Timeouts.Daemon))
 	defer cancel()
-	return vm.committed(ctx, j)
+	return vm.record().committed(ctx, j)
 }

@@ -66,7 +66,7 @@ func TestKillOfWhatEnds(t *testing.T) {
 			t.Errorf("signal %d: %v", signal, err)
 		}
 	}
-	vm.end(t.Context(), killed, time.Now())
+	vm.ending.end(t.Context(), killed, time.Now())
 	if !eventually(func() bool { return vm.is(Stopped) }) {
 		t.Fatalf("VM is %s", vm.state)
 	}

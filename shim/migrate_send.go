@@ -35,7 +35,7 @@ func (c *capture) stream() (string, error) {
 		return "", fmt.Errorf("no certificate was offered for attempt %d of operation %s, or by a shim that is gone: call Offer: %w", c.ref.GetAttempt(), c.ref.GetOperation(), errdefs.ErrFailedPrecondition)
 	}
 	if c.endExecs {
-		vm.endExecs(c.ctx)
+		vm.ending.endExecs(c.ctx)
 	}
 	err := vm.write(func(j *Journal) {
 		j.sends(c.ref, c.silenceBound())
@@ -106,7 +106,7 @@ func (s *sending) transmit() (snapshot.Sent, error) {
 	if job.Table, err = openTable(j, files); err != nil {
 		return snapshot.Sent{}, err
 	}
-	job.Tracking, s.out.Tracking, s.out.Untracked = vm.track(c.ctx, job.Spaces[0].File.File, files)
+	job.Tracking, s.out.Tracking, s.out.Untracked = vm.tracking.open(c.ctx, job.Spaces[0].File.File, files)
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	watched, end := context.WithCancel(ctx)
 	defer end()

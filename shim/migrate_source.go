@@ -79,7 +79,7 @@ func (o *offering) offer(ctx context.Context) (*machinev1.OfferResponse, error) 
 	if err != nil {
 		return nil, err
 	}
-	out := &machinev1.OfferResponse{RamBytes: j.Spec.Memory, ResidentBytes: rampool.Resident(j.RAM), Tracking: string(vm.way(ctx).Way)}
+	out := &machinev1.OfferResponse{RamBytes: j.Spec.Memory, ResidentBytes: rampool.Resident(j.RAM), Tracking: string(vm.tracking.choice(ctx).Way)}
 	if out.Spec, err = json.Marshal(j.Spec); err != nil {
 		return nil, err
 	}

@@ -175,7 +175,7 @@ func TestSourceShimDies(t *testing.T) {
 	vm, _ := w.service.current()
 	w.must("begin to vote", vm.vmmID().Stop(t.Context())) // it dies between this and PREPARED
 	w.must("die", vm.write(func(j *Journal) { j.Shim.PID = 0 }))
-	w.must("unserve", vm.unserve())
+	w.must("unserve", vm.socket.close(vm.life))
 	life, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	host := w.host()

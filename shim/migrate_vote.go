@@ -61,11 +61,12 @@ func (c *capture) stopVMM(ctx context.Context) error {
 	if err := vm.vmmID().Stop(ctx); err != nil && !errors.Is(err, os.ErrProcessDone) { // what is gone runs even less
 		return err
 	}
-	if vm.nic.attached == nil || c.hushed {
+	nics := vm.nic.wiring()
+	if nics == nil || c.linksDown {
 		return nil
 	}
-	err := vm.nic.attached.Down(ctx)
-	c.hushed = err == nil
+	err := nics.Down(ctx)
+	c.linksDown = err == nil
 	return err
 }
 

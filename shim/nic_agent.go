@@ -3,7 +3,6 @@ package shim
 import (
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/api/spec"
-	"godwit.dev/godwit/network"
 )
 
 // agentNICs is the Spec's description in the agent's words.
@@ -40,26 +39,4 @@ func agentRoute(r spec.Route) *agentv1.Route {
 		out.Source = r.Source.String()
 	}
 	return out
-}
-
-// spoofs is what the guest may name as its source, by the node's configuration. A container image
-// is configured by the agent, with the addresses of its NICs alone; what a VM disk does is its own.
-func (vm *VM) spoofs() string {
-	switch {
-	case vm.host.Config.Network.Spoof != "":
-		return vm.host.Config.Network.Spoof
-	case vm.spec().VMDisk != nil:
-		return network.SpoofAllow
-	}
-	return network.SpoofDeny
-}
-
-// networkIs remembers what the guest is connected to and says once if that is nothing.
-func (vm *VM) networkIs(kind string) {
-	vm.mu.Lock()
-	vm.nic.kind = kind
-	vm.mu.Unlock()
-	if kind == "loopback" {
-		vm.log.Info("the task's network namespace has no interface: the guest has loopback only")
-	}
 }

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/network/dhcp"
 	"godwit.dev/godwit/shim/bundle"
 )
@@ -61,57 +60,29 @@ func resolver(text string) (servers []netip.Addr, search []string) {
 	return servers, search
 }
 
-// askable prepares the links of a guest that asks for its addresses: the sinks that lead
-// its questions here, and what the answers say.
-func (vm *VM) askable(ctx context.Context, netns string, links []network.Link) ([]network.Link, *Names, error) {
-	if vm.spec().HasAgent() {
-		return links, nil, nil
-	}
-	hostname := ""
-	if c := vm.spec().Container; c != nil && c.OCI != nil {
-		hostname = c.OCI.Hostname
-	}
-	names, err := namesOf(hostname, vm.owner.bundle.Copies)
-	if err != nil {
-		return nil, nil, err
-	}
-	// What a wake makes of a container has no such file.
-	if told := vm.spec().VMDisk; vm.origin.restored && len(names.DNS)+len(names.Search) == 0 {
-		names.DNS, names.Search = told.DNS, told.Search
-	}
-	if links, err = vm.host.Network.FindGateways(ctx, netns, links); err != nil {
-		return nil, nil, err
-	}
-	for i := range links {
-		if len(links[i].NIC.Addresses) > 0 {
-			links[i].Sink = fmt.Sprintf("dhcp%d", i)
-		}
-	}
-	return links, names, nil
-}
-
 // serveDHCP answers the guest on every link that has a sink, until the attachment is
-// closed: whatever becomes of the guest meanwhile, it may ask when it runs again.
-func (vm *VM) serveDHCP(nics Attachment, j *Journal) error {
+// closed, or ctx, the life of the shim, ends: whatever becomes of the guest meanwhile, it may ask when it runs again.
+func (n *nicSet) serveDHCP(ctx context.Context, j *Journal) error {
+	nics := n.wiring()
 	for _, link := range j.Links {
 		if link.Sink == "" {
 			continue
 		}
 		cfg := dhcp.Config{NIC: link.NIC, Neighbors: link.Neighbors}
-		if n := j.Names; n != nil {
-			cfg.Hostname, cfg.DNS, cfg.Search = n.Hostname, n.DNS, n.Search
+		if names := j.Names; names != nil {
+			cfg.Hostname, cfg.DNS, cfg.Search = names.Hostname, names.DNS, names.Search
 		}
 		server, err := dhcp.New(cfg)
 		if err != nil {
 			return err
 		}
 		go func() {
-			err := nics.Serve(vm.life, link, server, func(lease dhcp.Lease) {
-				vm.log.Info("lease", "nic", link.NIC.ID, "address", lease.Address)
-				vm.nic.leases.note(lease)
+			err := nics.Serve(ctx, link, server, func(lease dhcp.Lease) {
+				n.log.Info("lease", "nic", link.NIC.ID, "address", lease.Address)
+				n.leases.note(lease)
 			})
-			if err != nil && vm.life.Err() == nil {
-				vm.log.Error("serve DHCP", "nic", link.NIC.ID, "error", err)
+			if err != nil && ctx.Err() == nil {
+				n.log.Error("serve DHCP", "nic", link.NIC.ID, "error", err)
 			}
 		}()
 	}

@@ -47,7 +47,7 @@ func TestGuestWithoutAnAgentIsServed(t *testing.T) {
 	vm.owner.bundle.Copies = bundle.Copies{{Source: conf, Destination: "/etc/resolv.conf"}}
 	links := w.links[:1:1]
 	links[0].NIC.Addresses = []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}
-	links, names, err := vm.askable(t.Context(), "netns", links)
+	links, names, err := (&starting{vm: vm, task: vm.owner}).askable(t.Context(), "netns", links)
 	w.must("prepare", err)
 	if diff := cmp.Diff(&Names{Hostname: "web", DNS: []netip.Addr{netip.MustParseAddr("10.0.0.53")}, Search: []string{"example.org"}}, names, byAddr); diff != "" || links[0].Sink != "dhcp0" {
 		t.Fatalf("sink %q, names (-want +got):\n%s", links[0].Sink, diff)
@@ -59,14 +59,15 @@ func TestGuestWithoutAnAgentIsServed(t *testing.T) {
 		j.Spec = s
 	}))
 	vm.owner.bundle.Copies, vm.origin.restored = nil, true
-	_, woken, err := vm.askable(t.Context(), "netns", links)
+	_, woken, err := (&starting{vm: vm, task: vm.owner}).askable(t.Context(), "netns", links)
 	w.must("prepare", err)
 	if diff := cmp.Diff(names, woken, byAddr); diff != "" {
 		t.Errorf("names of a woken VM (-want +got):\n%s", diff)
 	}
 	vm.origin.restored = false
 	w.must("write", vm.write(func(j *Journal) { j.Links, j.Names = links, names }))
-	w.must("serve", vm.serveDHCP(w.net, vm.noted()))
+	vm.nic.attach(w.net)
+	w.must("serve", vm.nic.serveDHCP(vm.life, vm.noted()))
 	w.leased(vm)
 
 	_, err = w.capture() // an operation holds it when its shim dies

@@ -47,11 +47,11 @@ func (s *starting) plug(ctx context.Context, _ *steps.Undo) error {
 		vm.log.Error("plug NICs in; it is tried again while the VM runs", "error", err)
 		return nil
 	}
-	go vm.announce()
+	go vm.nic.announce(vm.life)
 	begun := time.Now()
 	soon, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	err = vm.addressed(soon)
+	err = vm.nic.addressed(soon)
 	s.address = starts.Address{Result: starts.AddressOK, Seconds: time.Since(begun).Seconds()}
 	if err != nil {
 		if err := s.over(ctx); err != nil {
@@ -61,7 +61,7 @@ func (s *starting) plug(ctx context.Context, _ *steps.Undo) error {
 		vm.log.Error("the guest does not use its address; look at its network driver and DHCP client", "within", bound, "error", err)
 		return nil
 	}
-	return vm.plugged(done)
+	return vm.nic.plugged(done)
 }
 
 // over tells a VM that was ended, or whose VMM died, from one that only has no network.
@@ -79,26 +79,26 @@ func (s *starting) pluggedIn(ctx context.Context) (plugs, error) {
 	vm := s.vm
 	if !vm.spec().Recycles() {
 		vm.nic.plugging.Lock()
-		err := vm.eject(ctx)
+		err := vm.nic.eject(ctx)
 		vm.nic.plugging.Unlock()
 		if err != nil {
 			return plugs{}, err
 		}
 	}
-	return vm.replug(ctx)
+	return vm.nic.replug(ctx)
 }
 
 // addressed returns when the guest uses the addresses of its NICs: its agent says so, or
 // it has acknowledged its leases.
-func (vm *VM) addressed(ctx context.Context) error {
-	if !vm.spec().HasAgent() {
-		return vm.nic.leases.wait(ctx, vm.spec().NICs)
+func (n *nicSet) addressed(ctx context.Context) error {
+	if !n.spec().HasAgent() {
+		return n.leases.wait(ctx, n.spec().NICs)
 	}
-	agent := vm.guest()
+	agent := n.vm.guest()
 	if agent == nil {
 		return fmt.Errorf("configure NICs: the guest was not met: %w", errdefs.ErrUnavailable)
 	}
-	req := &agentv1.ConfigureNetworkRequest{Nics: agentNICs(vm.spec().NICs)}
+	req := &agentv1.ConfigureNetworkRequest{Nics: agentNICs(n.spec().NICs)}
 	for {
 		_, err := agent.ConfigureNetwork(ctx, req)
 		if !errdefs.IsNotFound(err) { // the guest finds a new device in its own time

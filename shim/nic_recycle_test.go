@@ -354,7 +354,7 @@ func TestShimDiesAfterTheEject(t *testing.T) {
 func (w *world) succeed(vm *VM) *VM {
 	w.t.Helper()
 	w.must("forget shim", vm.write(func(j *Journal) { j.Shim = proc.ID{} }))
-	w.must("unserve", vm.unserve())
+	w.must("unserve", vm.socket.close(vm.life))
 	vm.still()
 	next, err := adopted(vm.life, w.host(), "ns", "vm")
 	w.must("adopt", err)
@@ -383,7 +383,7 @@ func TestLeases(t *testing.T) {
 	never("a lease of the address before")
 	nics[0].Addresses[0] = old
 	w.machine.nics.lose("net0")
-	_, err := vm.replug(t.Context())
+	_, err := vm.nic.replug(t.Context())
 	w.must("plug in", err)
 	never("a lease of the NIC that has gone")
 	nics[0].MAC = "02:00:00:00:00:07"

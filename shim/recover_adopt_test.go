@@ -33,7 +33,7 @@ func succeed(t *testing.T, w *world) *VM {
 		t.Fatalf("adopt beside a living shim = %v", err)
 	}
 	w.must("forget shim", old.write(func(j *Journal) { j.Shim = proc.ID{} }))
-	w.must("unserve", old.unserve())
+	w.must("unserve", old.socket.close(old.life))
 	vm, err := adopted(old.life, w.host(), "ns", "vm")
 	w.must("adopt", err)
 	return vm

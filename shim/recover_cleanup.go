@@ -136,8 +136,8 @@ func cleanUp(ctx context.Context, host *Host, dir string, j *Journal) error {
 	// stays the owner, and may boot it again.
 	ctx, cancel := context.WithTimeout(ctx, disownAtOnce)
 	defer cancel()
-	vm := &VM{namespace: j.Spec.Namespace, id: j.Spec.ID, host: host}
-	_ = vm.disown(ctx, j.Generation, j.Spec.UID)
+	vm := &VM{vmName: vmName{j.Spec.Namespace, j.Spec.ID}, host: host}
+	_ = vm.record().disown(ctx, j.Generation, j.Spec.UID)
 	return nil
 }
 

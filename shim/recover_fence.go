@@ -77,7 +77,8 @@ func lockDir(dir string) (unlock func(), err error) {
 
 // answerForFence frees the VM of a fenced journal and answers for the fence until its operation
 // is over.
-func (vm *VM) answerForFence(ctx context.Context) error {
+func (a *adoption) answerForFence(ctx context.Context) error {
+	vm := a.vm
 	j := vm.noted()
 	bound, cancel := context.WithTimeout(ctx, undoBound)
 	defer cancel()
@@ -88,29 +89,29 @@ func (vm *VM) answerForFence(ctx context.Context) error {
 		return err
 	}
 	if j.Self {
-		if err := vm.giveUpWake(bound, j, "the shim died before the VM ran"); err != nil {
+		if err := vm.record().giveUpWake(bound, j, "the shim died before the VM ran"); err != nil {
 			return err
 		}
-		return vm.forget()
+		return a.forget()
 	}
 	if err := vm.serve(func() (*VM, error) { return vm, nil }); err != nil {
 		return err
 	}
 	for ctx.Err() == nil {
-		if op, err := vm.openWake(ctx, j); err == nil && op == nil {
+		if op, err := vm.record().openWake(ctx, j); err == nil && op == nil {
 			break
 		}
 		retry.Sleep(ctx, askInterval)
 	}
-	return errors.Join(ctx.Err(), vm.unserve(), vm.forget())
+	return errors.Join(ctx.Err(), vm.socket.close(vm.life), a.forget())
 }
 
 // openWake answers the operation of j from the record, nil if it is over.
-func (vm *VM) openWake(ctx context.Context, j *Journal) (*nodev1.Operation, error) {
-	if vm.host.Records == nil {
+func (r vmRecord) openWake(ctx context.Context, j *Journal) (*nodev1.Operation, error) {
+	if r.records == nil {
 		return nil, nil
 	}
-	rec, err := vm.host.Records.Get(ctx, &nodev1.GetRequest{Vm: vm.name()})
+	rec, err := r.records.Get(ctx, &nodev1.GetRequest{Vm: r.vm})
 	if errdefs.IsNotFound(err) {
 		return nil, nil
 	}
@@ -126,19 +127,19 @@ func (vm *VM) openWake(ctx context.Context, j *Journal) (*nodev1.Operation, erro
 // giveUpWake closes a wake that a shim of this node had opened itself: nothing ran. The
 // record alone says whether it was committed: an answer may be lost. A commit that
 // arrives between the look and the abort is looked at once more.
-func (vm *VM) giveUpWake(ctx context.Context, j *Journal, reason string) error {
+func (r vmRecord) giveUpWake(ctx context.Context, j *Journal, reason string) error {
 	var err error
 	for range 2 {
 		var op *nodev1.Operation
-		if op, err = vm.openWake(ctx, j); op == nil || err != nil {
+		if op, err = r.openWake(ctx, j); op == nil || err != nil {
 			return err
 		}
 		opened := *j
 		opened.Generation = op.GetGeneration()
 		if p := op.GetPhase(); p == nodev1.Phase_PHASE_COMMITTED || p == nodev1.Phase_PHASE_REVERTING {
-			err = vm.revertWake(ctx, &opened, reason)
+			err = r.revertWake(ctx, &opened, reason)
 		} else {
-			err = vm.abortWake(ctx, &opened, reason)
+			err = r.abortWake(ctx, &opened, reason)
 		}
 		if !errdefs.IsFailedPrecondition(err) {
 			return err
@@ -156,14 +157,15 @@ func (vm *VM) fence(ctx context.Context, reason string) error {
 	if !j.Self {
 		return err
 	}
-	if e := vm.giveUpWake(ctx, j, reason); e != nil {
+	if e := vm.record().giveUpWake(ctx, j, reason); e != nil {
 		return errors.Join(err, e)
 	}
 	return errors.Join(err, vm.write(func(j *Journal) { j.Operation, j.Attempt, j.Self = "", 0, false }))
 }
 
 // forget removes the fence, unless a later task has cleared it.
-func (vm *VM) forget() error {
+func (a *adoption) forget() error {
+	vm := a.vm
 	unlock, err := lockDir(filepath.Dir(vm.dir))
 	if err != nil {
 		return err

@@ -26,7 +26,7 @@ func deadDestination(t *testing.T, self bool) *world {
 	w := newWorld(t).asleep()
 	w.must("create", w.create())
 	vm, _ := w.service.current()
-	w.must("unserve", vm.unserve())
+	w.must("unserve", vm.socket.close(vm.life))
 	w.must("forget shim", vm.write(func(j *Journal) { j.Shim, j.Self = proc.ID{}, self }))
 	if p := vm.noted().Phase; p != Ready {
 		t.Fatalf("journal is %s", p)

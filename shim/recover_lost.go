@@ -53,7 +53,7 @@ func (vm *VM) fenceLost(ctx context.Context, generation uint64, reason string) e
 	case Created:
 		vm.endCreated(ctx, killed)
 	default:
-		vm.end(context.WithoutCancel(ctx), killed, time.Now())
+		vm.ending.end(context.WithoutCancel(ctx), killed, time.Now())
 	}
 	if c != nil { // of an operation that is over
 		return c.abort()

@@ -42,7 +42,7 @@ func TestCreateOverAnAdoptedVM(t *testing.T) {
 	if lives(other) {
 		t.Error("the successor lives beside the new task")
 	}
-	if mine, err := vm.mine(); err != nil || mine {
+	if mine, err := (&adoption{vm: vm}).mine(); err != nil || mine {
 		t.Errorf("the successor would free the new task: %v, %v", mine, err)
 	}
 }
@@ -52,7 +52,7 @@ func TestTheSuccessorDies(t *testing.T) {
 	t.Run("runs", func(t *testing.T) {
 		w, vm := given(t)
 		w.must("forget", vm.write(func(j *Journal) { j.Shim = proc.ID{} }))
-		w.must("unserve", vm.unserve())
+		w.must("unserve", vm.socket.close(vm.life))
 		if pid, err := CleanUp(t.Context(), w.host(), vm.dir); err != nil || pid == 0 || !lives(w.machine.id) {
 			t.Fatalf("cleanup killed an adopted VM: %d, %v", pid, err)
 		}
@@ -67,7 +67,7 @@ func TestTheSuccessorDies(t *testing.T) {
 	t.Run("died", func(t *testing.T) {
 		w, vm := given(t)
 		w.must("forget", vm.write(func(j *Journal) { j.Shim = proc.ID{} }))
-		w.must("unserve", vm.unserve())
+		w.must("unserve", vm.socket.close(vm.life))
 		w.must("kill VMM", w.machine.id.Kill(t.Context()))
 		w.must("adopt", Adopt(t.Context(), w.host(), "ns", "vm"))
 		w.nothingLeft()
@@ -93,7 +93,7 @@ func TestAdoptAfterAReboot(t *testing.T) {
 	_, err = w.machineService().Vote(t.Context(), &machinev1.VoteRequest{Ref: w.ref()})
 	w.must("vote", err)
 	w.must("forget", old.write(func(j *Journal) { j.Shim = proc.ID{} }))
-	w.must("unserve", old.unserve())
+	w.must("unserve", old.socket.close(old.life))
 	w.must("kill VMM", w.machine.id.Kill(t.Context()))
 	w.at("open network", func() error { return errors.New("no such namespace") })
 	vm, err := adopted(old.life, w.host(), "ns", "vm")
@@ -101,7 +101,7 @@ func TestAdoptAfterAReboot(t *testing.T) {
 	m := &machineService{find: func() (*VM, error) { return vm, nil }}
 	_, err = m.Release(t.Context(), &machinev1.ReleaseRequest{Ref: w.ref(), Digest: r.GetDigest()})
 	w.must("release", err)
-	if vm.owed() {
+	if (&adoption{vm: vm}).owed() {
 		t.Error("the successor waits for an operation that is over")
 	}
 }

@@ -41,7 +41,7 @@ func TestUnknownDecidesNothing(t *testing.T) {
 		"adopt forgot":  forgotten,
 		"detach":        func(j *Journal) error { return detach(t.Context(), host, j, w.links) },
 		"reclaim":       func(j *Journal) error { return free(t.Context(), host, t.TempDir(), j) },
-		"resume a hold": func(j *Journal) error { return (&VM{host: host}).resumeHold(t.Context(), j) },
+		"resume a hold": func(j *Journal) error { return (&adoption{vm: &VM{host: host}, j: j}).resumeHold(t.Context()) },
 	}
 	for name, j := range map[string]Journal{
 		"runs":   {Phase: Own, Shim: shim, Process: p, Holder: shim, NetNS: "/proc/1/ns/net"},

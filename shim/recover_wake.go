@@ -28,7 +28,8 @@ func (j *Journal) wakes() (bool, error) {
 }
 
 // takeOver puts the VM where the Start of its wake was.
-func (vm *VM) takeOver(ctx context.Context, j *Journal) error {
+func (a *adoption) takeOver(ctx context.Context) error {
+	vm, j := a.vm, a.j
 	// An operation's vote may have stopped it here before.
 	if err := unlessGone(vm.vmmID(), vm.vmmID().Continue()); err != nil {
 		return err
@@ -40,14 +41,15 @@ func (vm *VM) takeOver(ctx context.Context, j *Journal) error {
 		return err
 	}
 	vm.origin.restored, vm.state, vm.owner.state = true, Starting, TaskStarting
-	vm.fillAgain() // QEMU itself may wait for a page, and answers nobody before it has it
+	vm.postcopy.resume() // QEMU itself may wait for a page, and answers nobody before it has it
 	vm.machine, err = driver.Adopt(bound, *j.Process)
 	return err
 }
 
 // wakeOn takes the wake of a dead shim to its end. What fails now ends the VM, as it
 // would have under that shim, and the record hears so.
-func (vm *VM) wakeOn(ctx context.Context) {
+func (a *adoption) wakeOn(ctx context.Context) {
+	vm := a.vm
 	j := vm.noted()
 	if !vm.is(Starting) {
 		return

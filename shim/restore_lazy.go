@@ -38,8 +38,8 @@ func (s *starting) beginFill(_ context.Context, u *steps.Undo) error {
 	if vm.noted().Filling == nil {
 		return nil
 	}
-	s.filling = vm.fillOn()
-	u.Add("end the fill", func(ctx context.Context) error { vm.stopPostcopy(ctx); return nil })
+	s.filling = vm.postcopy.start()
+	u.Add("end the fill", func(ctx context.Context) error { vm.postcopy.stop(ctx); return nil })
 	return nil
 }
 
@@ -60,7 +60,7 @@ func (s *starting) expect(_ context.Context, u *steps.Undo) error {
 	s.armed = true
 	s.filling.meet()
 	// Before the VMM is killed, which the step before this one has started.
-	u.Add("stop to fill RAM", func(ctx context.Context) error { vm.stopPostcopy(ctx); return nil })
+	u.Add("stop to fill RAM", func(ctx context.Context) error { vm.postcopy.stop(ctx); return nil })
 	return nil
 }
 
@@ -68,7 +68,7 @@ func (s *starting) expect(_ context.Context, u *steps.Undo) error {
 // pages is not to blame.
 func (s *starting) patient(abort func()) func() {
 	return func() {
-		if f := s.vm.filling(); f != nil && f.lacks() {
+		if f := s.vm.postcopy.filling(); f != nil && f.lacks() {
 			select {
 			case <-f.here:
 			case <-f.over:
@@ -94,7 +94,7 @@ func (s *starting) left() time.Duration { return time.Until(time.Unix(0, s.until
 // met is dial that waits for a guest whose pages are late.
 func (s *starting) met(ctx context.Context, dial func(context.Context) (Agent, error)) (Agent, error) {
 	for {
-		f := s.vm.filling()
+		f := s.vm.postcopy.filling()
 		late := f != nil && f.lacks()
 		a, err := dial(ctx)
 		if err == nil || !late || ctx.Err() != nil || s.vm.vmmGone() {

@@ -186,10 +186,10 @@ func TestWorkerDiesBehindAFill(t *testing.T) {
 	w.running()
 	vm, err := w.service.current()
 	w.must("find", err)
-	f := vm.filling()
+	f := vm.postcopy.filling()
 	come()
 	<-f.over
-	if w.store.fills != 1 || vm.filling() != nil || w.journal().Filling != nil {
+	if w.store.fills != 1 || vm.postcopy.filling() != nil || w.journal().Filling != nil {
 		t.Errorf("%d workers, journal %+v", w.store.fills, w.journal())
 	}
 	_, err = w.capture()
@@ -263,19 +263,19 @@ func TestShimDiesInALazyWake(t *testing.T) {
 		if j := w.journal(); j.Filling == nil || !j.Waking {
 			t.Fatalf("%s: journal %+v", at, j)
 		}
-		if f := old.filling(); f != nil { // its workers die with it
+		if f := old.postcopy.filling(); f != nil { // its workers die with it
 			f.cancel()
 			<-f.over
 		}
 		w.must("forget shim", old.write(func(j *Journal) { j.Shim = proc.ID{} }))
 		next := w.succeed(old)
-		next.wakeOn(t.Context())
+		(&adoption{vm: next}).wakeOn(t.Context())
 		w.isAwake(next, at)
-		if next.filling() == nil {
+		if next.postcopy.filling() == nil {
 			t.Errorf("%s: nobody brings RAM", at)
 		}
 		come()
-		if !eventually(func() bool { return next.filling() == nil && w.journal().Filling == nil }) {
+		if !eventually(func() bool { return next.postcopy.filling() == nil && w.journal().Filling == nil }) {
 			t.Errorf("%s: RAM is never whole", at)
 		}
 		w.agent.exit("") <- 0
@@ -290,12 +290,12 @@ func TestKillOfAVMThatWaits(t *testing.T) {
 	w.running()
 	vm, err := w.service.current()
 	w.must("find", err)
-	f := vm.filling()
+	f := vm.postcopy.filling()
 	var asked atomic.Bool // who cleans up behind the VMM kills it once more
 	w.machine.mu.Lock()
 	w.machine.dies = func() { asked.Store(!f.lacks()) }
 	w.machine.mu.Unlock()
-	vm.end(t.Context(), killed, vm.origin.resumed)
+	vm.ending.end(t.Context(), killed, vm.origin.resumed)
 	if !asked.Load() {
 		t.Error("the VMM was killed while pages were brought, or not at all")
 	}
@@ -321,7 +321,7 @@ func TestSilentGuestOfALazyWake(t *testing.T) {
 func TestBoundOfALazyWake(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Timeouts.Boot = config.Duration(time.Millisecond)
-	vm := &VM{host: w.host(), life: t.Context(), postcopy: postcopy{fill: &filling{here: make(chan struct{}), over: make(chan struct{})}}}
+	vm := &VM{host: w.host(), life: t.Context(), postcopy: &postcopy{fill: &filling{here: make(chan struct{}), over: make(chan struct{})}}}
 	s := &starting{vm: vm, task: vm.owner}
 	aborted := make(chan time.Time)
 	go s.patient(func() { aborted <- time.Now() })()
@@ -333,7 +333,7 @@ func TestBoundOfALazyWake(t *testing.T) {
 	const more = 200 * time.Millisecond
 	begun := time.Now()
 	s.extend(more)
-	close(vm.postcopy.fill.here)
+	close(vm.postcopy.filling().here)
 	select {
 	case at := <-aborted:
 		if at.Sub(begun) < more {

@@ -115,7 +115,7 @@ func TestSuccessorKeepsTheMode(t *testing.T) {
 		if at == "" {
 			t.Fatal("the shim does not die")
 		}
-		if f := old.filling(); f != nil { // its workers die with it
+		if f := old.postcopy.filling(); f != nil { // its workers die with it
 			f.cancel()
 			<-f.over
 		}
@@ -124,17 +124,17 @@ func TestSuccessorKeepsTheMode(t *testing.T) {
 			w.cfg.Worker.Restore = config.RestoreEager
 		}
 		next := w.succeed(old)
-		next.wakeOn(t.Context())
+		(&adoption{vm: next}).wakeOn(t.Context())
 		w.isAwake(next, at)
-		if (next.filling() != nil) != (mode == config.RestoreLazy) {
-			t.Errorf("%s: %+v brings RAM", mode, next.filling())
+		if (next.postcopy.filling() != nil) != (mode == config.RestoreLazy) {
+			t.Errorf("%s: %+v brings RAM", mode, next.postcopy.filling())
 		}
 		m := &machineService{find: func() (*VM, error) { return next, nil }}
 		if q, err := m.Query(t.Context(), nil); err != nil || q.GetRestoreMode() != mode || !strings.HasPrefix(q.GetRestoreReason(), "auto: ") {
 			t.Errorf("%s: the successor answers %v, %v", mode, q, err)
 		}
 		come()
-		if !eventually(func() bool { return next.filling() == nil }) {
+		if !eventually(func() bool { return next.postcopy.filling() == nil }) {
 			t.Errorf("%s: RAM is never whole", mode)
 		}
 		w.agent.exit("") <- 0

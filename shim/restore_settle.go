@@ -25,7 +25,7 @@ func (s *starting) leaveAlone(ctx context.Context, _ *steps.Undo) error {
 	if s.vm.origin.arrival != nil {
 		retry.Sleep(ctx, undisturbed)
 	}
-	if f := s.vm.filling(); f != nil {
+	if f := s.vm.postcopy.filling(); f != nil {
 		f.settle(ctx)
 	}
 	return nil

@@ -41,7 +41,7 @@ func (s *starting) commit(ctx context.Context, _ *steps.Undo) error {
 	defer cancel()
 	generation, err := s.committed, error(nil)
 	if generation == 0 {
-		generation, err = s.vm.commitWake(ctx, s.vm.noted())
+		generation, err = s.vm.record().commitWake(ctx, s.vm.noted())
 	}
 	if err != nil {
 		return err
@@ -82,7 +82,7 @@ func (s *starting) prove(ctx context.Context, _ *steps.Undo) error {
 		if !s.plugs {
 			req.Nics, req.SetNics = agentNICs(j.Spec.NICs), true
 		}
-		for files, err := range vm.hostFiles().Requests(ctx) {
+		for files, err := range s.hostFiles().Requests(ctx) {
 			if err != nil {
 				return err
 			}
@@ -106,11 +106,11 @@ func (s *starting) prove(ctx context.Context, _ *steps.Undo) error {
 
 // hostFiles are those of the bundle that say where the guest is. A successor has no
 // bundle: its guest keeps those that it has.
-func (vm *VM) hostFiles() bundle.Copies {
-	if vm.owner.bundle == nil {
+func (s *starting) hostFiles() bundle.Copies {
+	if s.vm.owner.bundle == nil {
 		return nil
 	}
-	return vm.owner.bundle.Copies.Only("/etc/hosts", "/etc/resolv.conf", "/etc/hostname")
+	return s.vm.owner.bundle.Copies.Only("/etc/hosts", "/etc/resolv.conf", "/etc/hostname")
 }
 
 // settle takes up what the VM was about when it went to sleep. Where that was stays in the
@@ -118,50 +118,34 @@ func (vm *VM) hostFiles() bundle.Copies {
 func (s *starting) settle(ctx context.Context) error {
 	vm, j := s.vm, s.vm.noted()
 	if s.readdress && !s.plugs {
-		if err := vm.nic.attached.Up(ctx); err != nil {
+		if err := vm.nic.up(ctx); err != nil {
 			return err
 		}
 	}
 	vm.mu.Lock()
 	s.task.init.started, s.task.init.pump = true, stdio.NewPump("", s.streams, j.Resume.Init)
 	vm.mu.Unlock()
-	if vm.nic.attached != nil && !s.plugs && !s.announced {
-		go vm.announce()
+	if vm.nic.wiring() != nil && !s.plugs && !s.announced {
+		go vm.nic.announce(vm.life)
 	}
 	var err error
 	if j.Self {
-		err = vm.settleWake(ctx, j)
+		err = s.settleWake(ctx, j)
 	}
 	return errors.Join(err, removeFile(stateFile(vm.dir)))
 }
 
 // settleWake closes a wake that the shim opened. The VM runs by now, so that a daemon
 // that cannot be reached is no failure: it will find the operation committed.
-func (vm *VM) settleWake(ctx context.Context, j *Journal) error {
+func (s *starting) settleWake(ctx context.Context, j *Journal) error {
+	vm := s.vm
 	before := *j
 	before.Generation--
-	if err := vm.finishWake(ctx, &before, nodev1.Phase_PHASE_SUCCEEDED, ""); err != nil {
+	if err := vm.record().finishWake(ctx, &before, nodev1.Phase_PHASE_SUCCEEDED, ""); err != nil {
 		vm.log.Warn("close operation", "operation", j.Operation, "error", err)
 		return nil
 	}
 	return vm.write(func(j *Journal) { j.Operation, j.Attempt, j.Self, j.Digest, j.Repository = "", 0, false, "", "" })
-}
-
-// announceBound is how long the network may take to be told where the VM is.
-const announceBound = 5 * time.Second
-
-func (vm *VM) announce() {
-	ctx, cancel := context.WithTimeout(vm.life, announceBound)
-	defer cancel()
-	vm.mu.Lock()
-	nics := vm.nic.attached
-	vm.mu.Unlock()
-	if nics == nil {
-		return // taken back already
-	}
-	if err := nics.Announce(ctx); err != nil {
-		vm.log.Warn("announce", "error", err)
-	}
 }
 
 // giveUp ends a task whose Start failed: what was made is gone, and the record hears
@@ -178,7 +162,7 @@ func (s *starting) giveUp(ctx context.Context, cause error) error {
 		err = vm.machine.Kill(ctx)
 	}
 	err = errors.Join(err, s.answer(ctx, cause.Error()))
-	vm.end(ctx, killed, time.Now())
+	vm.ending.end(ctx, killed, time.Now())
 	return err
 }
 
@@ -195,5 +179,5 @@ func (s *starting) answer(ctx context.Context, reason string) error {
 		return nil // the engine that opened the operation sees the task end
 	}
 	j.Generation = s.opened
-	return vm.finishWake(ctx, &j, nodev1.Phase_PHASE_LOST_AT_DEST, reason)
+	return vm.record().finishWake(ctx, &j, nodev1.Phase_PHASE_LOST_AT_DEST, reason)
 }

@@ -119,19 +119,19 @@ func (c *capture) thaw(from State, ordered bool) error {
 	}
 	if vm.vmmGone() { // it died in the hold: there is nothing to give back
 		c.drop()
-		vm.endWithVMM()
+		vm.ending.endWithVMM()
 		return nil
 	}
 	var up, err error
 	if !c.req.GetPaused() {
-		up, err = vm.wakeDespiteLack()
+		up, err = c.wakeDespiteLack()
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(vm.life), bound)
 	defer cancel()
 	if err != nil {
 		err = fmt.Errorf("thaw VM %s: %w", vm.id, err)
 		c.drop() // it may have run: nobody votes for its snapshot any more
-		vm.endUnusable(ctx)
+		vm.ending.endUnusable(ctx)
 		return err
 	}
 	return c.thawed(ctx, noted, up)
@@ -141,9 +141,9 @@ func (c *capture) thaw(from State, ordered bool) error {
 // with the journal and the links.
 func (c *capture) thawed(ctx context.Context, noted, up error) error {
 	vm := c.vm
-	vm.untrack()
+	vm.tracking.stop()
 	met := vm.rejoin(ctx)
-	if err := vm.restoreNICs(ctx); err != nil {
+	if err := vm.nic.restore(ctx); err != nil {
 		vm.log.Error("plug NICs in again; it is tried while the VM runs", "error", err)
 	}
 	vm.op.progress.clear()
@@ -157,7 +157,7 @@ func (c *capture) thawed(ctx context.Context, noted, up error) error {
 	vm.mu.Unlock()
 	vm.flow()
 	vm.mend("write journal", noted, c.noteThaw())
-	vm.mend("set links up", up, func(ctx context.Context) error { return vm.nic.attached.Up(ctx) })
+	vm.mend("set links up", up, vm.nic.up)
 	vm.mend("meet guest", met, vm.meetAgain)
 	go vm.slim()
 	return err
@@ -169,11 +169,9 @@ func (vm *VM) wakeMachine(ctx context.Context) (up, err error) {
 	if err := vm.vmmID().Continue(); err != nil {
 		return nil, err
 	}
-	if vm.nic.attached != nil {
-		up = vm.nic.attached.Up(ctx)
-	}
+	up = vm.nic.up(ctx)
 	err = vm.machine.Resume(ctx)
-	vm.stoodStill()
+	vm.clock.stoodStill()
 	return up, err
 }
 
@@ -190,7 +188,8 @@ func scarce(err error) bool {
 
 // wakeDespiteLack is wakeMachine that is tried again for as long as the host lacks what it takes, unless
 // the VM is ended meanwhile: it has not run, and nobody knows that it cannot.
-func (vm *VM) wakeDespiteLack() (up, err error) {
+func (c *capture) wakeDespiteLack() (up, err error) {
+	vm := c.vm
 	for {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(vm.life), time.Duration(vm.host.Config.Timeouts.Abort))
 		up, err = vm.wakeMachine(ctx)

@@ -141,7 +141,7 @@ func TestAdoptVotesForADeadVMM(t *testing.T) {
 	r, err := w.capture()
 	w.must("capture", err)
 	w.must("forget", old.write(func(j *Journal) { j.Shim = proc.ID{} }))
-	w.must("unserve", old.unserve())
+	w.must("unserve", old.socket.close(old.life))
 	w.must("kill VMM", w.machine.id.Kill(t.Context()))
 	vm, err := adopted(old.life, w.host(), "ns", "vm")
 	w.must("adopt", err)

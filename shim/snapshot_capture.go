@@ -36,7 +36,7 @@ type capture struct {
 	sent      *machinev1.SendResponse
 	endWorker func(context.Context) error // ends the worker that has sent the VM; nil: there is none
 	err       error
-	hushed    bool      // the NICs are down: behind done, or by who closes it
+	linksDown bool      // of its NICs: set after done, or by what closes it
 	gone      time.Time // a checkpoint's VM went on
 	armed     bool      // the kernel has noted what was written since the page table was made
 	whole     bool      // the device state is saved: the VMM is not needed any more; vm.mu guards it
@@ -85,7 +85,7 @@ func (c *capture) mayHold() (*capture, error) {
 		}
 		return nil, fmt.Errorf("capture VM %s: operation %s holds it: %w", vm.id, has.ref.GetOperation(), errdefs.ErrFailedPrecondition)
 	}
-	if vm.postcopy.fill != nil {
+	if vm.postcopy.filling() != nil {
 		return nil, fmt.Errorf("capture VM %s: its RAM still comes: %w", vm.id, errUnderWay)
 	}
 	if err := c.capturable(); err != nil {
@@ -166,7 +166,7 @@ func (c *capture) work() {
 	if err != nil {
 		err = fmt.Errorf("capture VM %s: %w", vm.id, c.why(err))
 		vm.log.Error("capture", "error", err)
-		vm.op.cutShort.Store(errors.Is(err, errEarly)) // before its hold is gone
+		vm.socket.answering.Store(errors.Is(err, errEarly)) // before its hold is gone
 		if e := vm.enterFrom(Capturing, Aborting); e == nil {
 			err = errors.Join(err, c.thaw(Capturing, true))
 		} else if vm.is(Stopped) {
@@ -179,7 +179,7 @@ func (c *capture) work() {
 	c.digest = digest
 	if c.req.GetCheckpoint() {
 		vm.op.progress.clear()
-		vm.hears(digest)
+		vm.notices.add(digest)
 		return
 	}
 	vm.leave(Capturing, Captured)
@@ -189,7 +189,7 @@ func (c *capture) work() {
 func (c *capture) snapshot() (string, error) {
 	vm := c.vm
 	if c.endExecs {
-		vm.endExecs(c.ctx)
+		vm.ending.endExecs(c.ctx)
 	}
 	err := vm.write(func(j *Journal) {
 		c.armed = j.Armed
@@ -273,7 +273,7 @@ func (c *capture) run(ctx context.Context) (*capture, error) {
 	vm := c.vm
 	var held *capture
 	var fresh bool
-	if err := vm.filled(ctx, vm.host.operationBound(max(c.req.GetTimeoutMs(), c.send.GetTimeoutMs()))); err != nil {
+	if err := vm.postcopy.await(ctx, vm.host.operationBound(max(c.req.GetTimeoutMs(), c.send.GetTimeoutMs()))); err != nil {
 		return nil, err
 	}
 	if err := c.prepared(ctx); err != nil {

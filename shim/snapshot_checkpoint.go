@@ -96,7 +96,7 @@ func (c *capture) goOn() {
 		if err != nil {
 			vm.log.Error("let the VM go on behind its checkpoint", "error", err)
 			c.drop()
-			vm.end(ctx, killed, time.Now())
+			vm.ending.end(ctx, killed, time.Now())
 			return
 		}
 	}
@@ -125,7 +125,7 @@ func (c *capture) checkpointable() error {
 		return fmt.Errorf("the checkpoint of operation %s is still being sent: %w", vm.op.upload.ref.GetOperation(), errdefs.ErrFailedPrecondition)
 	case paused && vm.state != Paused:
 		return fmt.Errorf("it is %s, not paused: %w", vm.state, errdefs.ErrFailedPrecondition)
-	case paused && vm.journal.Spec.Recycles() && vm.nic.attached != nil:
+	case paused && vm.journal.Spec.Recycles() && vm.nic.wiring() != nil:
 		return fmt.Errorf("it sleeps without its NICs, which a paused guest cannot let go: use godwit checkpoint while it runs: %w", errdefs.ErrFailedPrecondition)
 	}
 	if probe, _ := vm.journal.Spec.Ready(); paused && probe != nil {

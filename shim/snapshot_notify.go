@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -38,25 +39,32 @@ func (s *starting) words(j *Journal) []Word {
 	return []Word{newWord(wordSnapshotted, j.Digest), newWord(wordRestored, j.Digest)}
 }
 
-// hears has the workload told that a checkpoint is durable. It returns when that is noted, or
+// notices tell the workload what has become of its snapshots. They are a part of the VM's traffic;
+// what is yet to be told stands in the journal.
+type notices struct {
+	vm      *VM
+	telling sync.Mutex // held while the workload is told something
+}
+
+// add has the workload told that a checkpoint is durable. It returns when that is noted, or
 // when the VM has ended.
-func (vm *VM) hears(digest string) {
-	vm.mu.Lock()
-	ctx := vm.traffic.ctx
-	if vm.journal.Spec.Notify() == nil || ctx == nil || ctx.Err() != nil {
-		vm.mu.Unlock()
+func (n *notices) add(digest string) {
+	n.vm.mu.Lock()
+	ctx := n.vm.traffic.ctx
+	if n.vm.journal.Spec.Notify() == nil || ctx == nil || ctx.Err() != nil {
+		n.vm.mu.Unlock()
 		return
 	}
 	tried := make(chan struct{})
 	word := newWord(wordSnapshotted, digest)
-	vm.traffic.watchers.Go(func() {
-		err := vm.write(word.add)
+	n.vm.traffic.watchers.Go(func() {
+		err := n.vm.write(word.add)
 		close(tried)
-		if vm.insist(ctx, err, word.add) {
-			vm.tell(ctx)
+		if n.insist(ctx, err, word.add) {
+			n.tell(ctx)
 		}
 	})
-	vm.mu.Unlock()
+	n.vm.mu.Unlock()
 	<-tried
 }
 
@@ -73,9 +81,9 @@ func (j *Journal) tells(p *agentv1.Process) bool {
 
 // insist changes the journal until that has succeeded, as long as the VM's traffic lasts; err
 // is of the first try.
-func (vm *VM) insist(ctx context.Context, err error, change func(*Journal)) bool {
-	for ; err != nil && ctx.Err() == nil; err = vm.write(change) {
-		vm.log.Error("note what the workload hears; it is tried again", "error", err)
+func (n *notices) insist(ctx context.Context, err error, change func(*Journal)) bool {
+	for ; err != nil && ctx.Err() == nil; err = n.vm.write(change) {
+		n.vm.log.Error("note what the workload hears; it is tried again", "error", err)
 		retry.Sleep(ctx, mendPause)
 	}
 	return err == nil
@@ -83,19 +91,19 @@ func (vm *VM) insist(ctx context.Context, err error, change func(*Journal)) bool
 
 // tell has the workload hear what it has not heard yet, as a part of the VM's traffic: what
 // stops that ends no command, and whoever lets it flow again waits for the same one.
-func (vm *VM) tell(ctx context.Context) {
-	vm.traffic.telling.Lock()
-	defer vm.traffic.telling.Unlock()
+func (n *notices) tell(ctx context.Context) {
+	n.telling.Lock()
+	defer n.telling.Unlock()
 	for ctx.Err() == nil {
-		all := vm.noted().Untold
+		all := n.vm.noted().Untold
 		if len(all) == 0 {
 			return
 		}
-		if vm.standsStill() || vm.guest() == nil { // which an adopted VM may have yet to meet
+		if n.vm.standsStill() || n.vm.guest() == nil { // which an adopted VM may have yet to meet
 			retry.Sleep(ctx, retryWait)
 			continue
 		}
-		vm.tellOne(ctx, all[0])
+		n.tellOne(ctx, all[0])
 	}
 }
 
@@ -107,57 +115,57 @@ func (vm *VM) standsStill() bool {
 }
 
 // tellOne runs one command. However it ends, it fails nothing.
-func (vm *VM) tellOne(ctx context.Context, w Word) {
-	bound := time.Duration(vm.host.Config.Timeouts.Notify)
+func (n *notices) tellOne(ctx context.Context, w Word) {
+	bound := time.Duration(n.vm.host.Config.Timeouts.Notify)
 	soon, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	status, err := vm.owner.command(soon, w.ID, append(vm.spec().Notify(), w.Word, w.Digest))
+	status, err := n.vm.owner.command(soon, w.ID, append(n.vm.spec().Notify(), w.Word, w.Digest))
 	late := err != nil && soon.Err() != nil
 	switch {
-	case ctx.Err() != nil, late && vm.standsStill():
+	case ctx.Err() != nil, late && n.vm.standsStill():
 		return // it goes on, or has not begun
 	case late:
-		vm.log.Warn("the workload does not take a word in time: its command is killed", "word", w.Word, "digest", w.Digest, "within", bound)
+		n.vm.log.Warn("the workload does not take a word in time: its command is killed", "word", w.Word, "digest", w.Digest, "within", bound)
 	case err != nil:
-		vm.log.Warn("tell the workload", "word", w.Word, "digest", w.Digest, "error", err)
+		n.vm.log.Warn("tell the workload", "word", w.Word, "digest", w.Digest, "error", err)
 	case status != 0:
-		vm.log.Warn("the workload's command failed", "word", w.Word, "digest", w.Digest, "status", status)
+		n.vm.log.Warn("the workload's command failed", "word", w.Word, "digest", w.Digest, "status", status)
 	default:
-		vm.log.Info("the workload was told", "word", w.Word, "digest", w.Digest)
+		n.vm.log.Info("the workload was told", "word", w.Word, "digest", w.Digest)
 	}
 	var p *process
 	if err != nil { // before nothing in the journal speaks of it any more
-		p = vm.owner.suspect(w.ID)
+		p = n.vm.owner.suspect(w.ID)
 	}
-	switch struck := vm.insist(ctx, vm.write(w.strike), w.strike); {
+	switch struck := n.insist(ctx, n.vm.write(w.strike), w.strike); {
 	case struck && p != nil:
-		vm.owner.dismiss(p)
+		n.vm.owner.dismiss(p)
 	case struck:
-		vm.owner.forgetCommand(w.ID)
+		n.vm.owner.forgetCommand(w.ID)
 	case p != nil: // the word is still to be told
-		vm.owner.dropOrphan(p)
+		n.vm.owner.dropOrphan(p)
 	}
 }
 
 // toldInterval is between two looks whether the workload has heard all.
 const toldInterval = 10 * time.Millisecond
 
-// told waits until the workload of a VM that runs has heard all, for as long as that may take:
+// await waits until the workload of a VM that runs has heard all, for as long as that may take:
 // the snapshot of an operation has no command in it, and a move takes none along.
-func (vm *VM) told(ctx context.Context) {
+func (n *notices) await(ctx context.Context) {
 	waits := func() int {
-		vm.mu.Lock()
-		defer vm.mu.Unlock()
-		if vm.state != Running {
+		n.vm.mu.Lock()
+		defer n.vm.mu.Unlock()
+		if n.vm.state != Running {
 			return 0
 		}
-		return len(vm.journal.Untold)
+		return len(n.vm.journal.Untold)
 	}
-	n := waits()
-	if n == 0 {
+	left := waits()
+	if left == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(n)*(time.Duration(vm.host.Config.Timeouts.Notify)+guestBound))
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(left)*(time.Duration(n.vm.host.Config.Timeouts.Notify)+guestBound))
 	defer cancel()
 	for ctx.Err() == nil && waits() > 0 {
 		retry.Sleep(ctx, toldInterval)

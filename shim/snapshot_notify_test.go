@@ -231,7 +231,7 @@ func TestShimDiesBeforeAWord(t *testing.T) {
 			return
 		}
 		next := w.succeed(old)
-		next.wakeOn(t.Context())
+		(&adoption{vm: next}).wakeOn(t.Context())
 		w.isAwake(next, at)
 		w.hears(next, at, wordSnapshotted, wordRestored)
 		w.agent.exit("") <- 0
@@ -264,7 +264,7 @@ func TestShimDiesInAWord(t *testing.T) {
 					j.Waking, j.Adopted, j.Resume.BootID, j.Shim = waking, !waking, w.agent.boot, proc.ID{}
 				}))
 				next := w.succeed(old)
-				next.wakeOn(t.Context())
+				(&adoption{vm: next}).wakeOn(t.Context())
 				if !ended {
 					if !eventually(func() bool { return next.is(Running) }) {
 						t.Fatalf("VM is %s", next.state)

@@ -29,7 +29,7 @@ func (s *standing) watch(ctx context.Context, cancel context.CancelCauseFunc) {
 	select {
 	case <-s.vm.machine.Done():
 		if !s.c.spared() {
-			cancel(s.vm.early())
+			cancel(s.vm.ending.early())
 		}
 	case <-ctx.Done():
 	}
@@ -42,10 +42,10 @@ func (s *standing) Prepare(ctx context.Context) error {
 	if s.paused {
 		return nil
 	}
-	if err := vm.unplug(ctx); err != nil {
+	if err := vm.nic.unplug(ctx); err != nil {
 		return err
 	}
-	ask, cancel := context.WithTimeout(ctx, vm.lastAnswer())
+	ask, cancel := context.WithTimeout(ctx, s.lastAnswer())
 	info, err := vm.agent.Info(ask, &agentv1.InfoRequest{})
 	cancel()
 	if err != nil {
@@ -73,7 +73,7 @@ func (s *standing) Pause(ctx context.Context) error {
 	}
 	for _, t := range vm.allTasks() {
 		if t.init.pump.Reported() != nil { // it ends here, and is not heard of twice
-			return vm.early()
+			return vm.ending.early()
 		}
 	}
 	gcpause.Calm(calm)
@@ -87,8 +87,8 @@ func (s *standing) Pause(ctx context.Context) error {
 
 // lastAnswer is how long the guest may take for its last answer before the pause: where
 // guests are known to be slow, it is longer than that of any other call.
-func (vm *VM) lastAnswer() time.Duration {
-	return max(guestBound, time.Duration(vm.host.Config.Timeouts.Boot)/6)
+func (s *standing) lastAnswer() time.Duration {
+	return max(guestBound, time.Duration(s.vm.host.Config.Timeouts.Boot)/6)
 }
 
 // Save writes the device state, and tells where the guest's session stands.
@@ -96,7 +96,7 @@ func (s *standing) Save(ctx context.Context) (json.RawMessage, error) {
 	s.c.fixStdio()
 	resume := Resume{BootID: s.bootID, UptimeMS: s.uptime, Init: s.vm.owner.init.pump.Stop(), Nowhere: !s.vm.owner.init.pump.HasOutput()}
 	if s.c.execs {
-		resume.Execs = s.vm.along()
+		resume.Execs = s.along()
 	}
 	data, err := json.Marshal(resume)
 	if err == nil && len(data) > resumeMax {

@@ -10,7 +10,6 @@ import (
 	"godwit.dev/godwit/api/config"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/snapshot"
-	"godwit.dev/godwit/snapshot/track"
 	"godwit.dev/godwit/snapshot/worker"
 )
 
@@ -78,7 +77,7 @@ func (p *pushing) push() (snapshot.Receipt, error) {
 		return none, err
 	}
 	p.openClones(job.Spaces)
-	if job.Tracking, p.out.Tracking, p.out.Untracked = vm.track(c.ctx, job.Spaces[0].File.File, files); job.Tracking != nil {
+	if job.Tracking, p.out.Tracking, p.out.Untracked = vm.tracking.open(c.ctx, job.Spaces[0].File.File, files); job.Tracking != nil {
 		job.Tracking.Armed = c.armed
 	}
 	ctx, cancel := context.WithCancelCause(c.ctx)
@@ -111,17 +110,4 @@ func openSource(j *Journal, files *openFiles) (spaces []worker.Space, disks []wo
 		spaces = append(spaces, worker.Space{Name: diskSpace(len(spaces) - 1), Disk: d.ID, File: worker.Open(f)})
 	}
 	return spaces, disks, nil
-}
-
-// track opens what finds changed pages of RAM, and says which way that is and why not a
-// better one.
-func (vm *VM) track(ctx context.Context, ram *os.File, files *openFiles) (t *worker.Tracking, way, why string) {
-	t, why = vm.openTracking(ctx, ram, files)
-	if t != nil {
-		return t, string(t.Way), why
-	}
-	if why != "" {
-		vm.log.Info("RAM is not tracked: all pages are compared in the pause", "reason", why)
-	}
-	return nil, string(track.Content), why
 }

@@ -39,7 +39,7 @@ func (c *capture) prepared(ctx context.Context) error {
 	if err != nil || has != nil {
 		return err
 	}
-	vm.told(ctx)
+	vm.notices.await(ctx)
 	if probe == nil || c.send != nil {
 		return nil
 	}

@@ -2,7 +2,9 @@ package shim
 
 import (
 	"context"
+	"log/slog"
 	"os"
+	"sync"
 
 	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/shim/tracking"
@@ -18,26 +20,48 @@ func (h *Host) choose(ctx context.Context) tracking.Choice {
 	return h.Tracking(ctx)
 }
 
-// way is choose for a VM that runs: it may have been started without a userfaultfd.
-func (vm *VM) way(ctx context.Context) tracking.Choice {
-	c := vm.host.choose(ctx)
-	if p := vm.noted().Process; c.Way == track.UFFD && (p == nil || p.Userfault == 0) {
+// trackedVM is the VM whose RAM is tracked.
+type trackedVM interface {
+	noted() *Journal
+	choose(ctx context.Context) tracking.Choice // what its node would have
+}
+
+// ramTracking knows how changed pages of RAM are found, and opens what finds them.
+type ramTracking struct {
+	of  trackedVM
+	log *slog.Logger
+
+	mu  sync.Mutex
+	way string // empty: that is not known yet
+}
+
+// known answers the way that was chosen last.
+func (r *ramTracking) known() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.way
+}
+
+// choice is choose for a VM that runs: it may have been started without a userfaultfd.
+func (r *ramTracking) choice(ctx context.Context) tracking.Choice {
+	c := r.of.choose(ctx)
+	if p := r.of.noted().Process; c.Way == track.UFFD && (p == nil || p.Userfault == 0) {
 		c = tracking.Choice{Way: track.Content, Reason: "the VMM was started without a userfaultfd"}
 	}
-	vm.mu.Lock()
-	vm.vmm.tracking = string(c.Way)
-	vm.mu.Unlock()
+	r.mu.Lock()
+	r.way = string(c.Way)
+	r.mu.Unlock()
 	return c
 }
 
-// openTracking opens what the worker needs to find changed pages. Whatever is missing costs
+// openFiles opens what the worker needs to find changed pages. Whatever is missing costs
 // a longer pause and no more; the answer says why.
-func (vm *VM) openTracking(ctx context.Context, ram *os.File, files *openFiles) (*worker.Tracking, string) {
-	c := vm.way(ctx)
+func (r *ramTracking) openFiles(ctx context.Context, ram *os.File, files *openFiles) (*worker.Tracking, string) {
+	c := r.choice(ctx)
 	if c.Way == track.Content {
 		return nil, c.Reason
 	}
-	p := vm.noted().Process
+	p := r.of.noted().Process
 	regions, err := track.Regions(p.PID, ram)
 	if err != nil {
 		return nil, err.Error()
@@ -64,7 +88,7 @@ func (s *starting) arm(ctx context.Context, u *steps.Undo) error {
 	if j.Filling != nil {
 		return s.expect(ctx, u)
 	}
-	if vm.way(ctx).Way != track.UFFD {
+	if vm.tracking.choice(ctx).Way != track.UFFD {
 		return nil
 	}
 	ram, err := os.Open(j.RAM)
@@ -78,16 +102,16 @@ func (s *starting) arm(ctx context.Context, u *steps.Undo) error {
 	return nil
 }
 
-// untrack has the VMM run on untracked. It may never have been tracked.
-func (vm *VM) untrack() {
-	if err := vm.unregister(); err != nil {
-		vm.log.Warn("stop tracking RAM", "error", err)
+// stop has the VMM run on untracked. It may never have been tracked.
+func (r *ramTracking) stop() {
+	if err := r.release(); err != nil {
+		r.log.Warn("stop tracking RAM", "error", err)
 	}
 }
 
-// unregister is untrack for who has to know.
-func (vm *VM) unregister() error {
-	j := vm.noted()
+// release is stop for a caller that has to know.
+func (r *ramTracking) release() error {
+	j := r.of.noted()
 	if j.Process == nil || j.Process.Userfault == 0 {
 		return nil
 	}
@@ -100,4 +124,17 @@ func (vm *VM) unregister() error {
 	}
 	defer ram.Close()
 	return track.Release(j.Process.PID, j.Process.Userfault, ram)
+}
+
+// open opens what finds changed pages of RAM, and says which way that is and why not a
+// better one.
+func (r *ramTracking) open(ctx context.Context, ram *os.File, files *openFiles) (t *worker.Tracking, way, why string) {
+	t, why = r.openFiles(ctx, ram, files)
+	if t != nil {
+		return t, string(t.Way), why
+	}
+	if why != "" {
+		r.log.Info("RAM is not tracked: all pages are compared in the pause", "reason", why)
+	}
+	return nil, string(track.Content), why
 }

@@ -14,7 +14,8 @@ import (
 // between claim and journal for so long that the node gave the VM up, or its store was put back. It
 // costs the VM nothing: what cannot be told now may be told by the next Start. From the journal on
 // nobody gives the VM up, so that what the record says now holds until the guest runs.
-func (vm *VM) claimed(ctx context.Context) error {
+func (s *starting) claimed(ctx context.Context) error {
+	vm := s.vm
 	j := vm.noted()
 	if vm.host.Records == nil || vm.origin.restored || j.Phase != Own || j.Generation == 0 || !vm.is(Created) {
 		return nil

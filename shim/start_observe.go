@@ -12,7 +12,7 @@ func (vm *VM) observe(took time.Duration, failed bool, address starts.Address) {
 	if vm.origin.restored {
 		mode = starts.Restore
 	}
-	if vm.vmm.cloned {
+	if vm.vmm.copied() {
 		mode = starts.Clone
 	}
 	vm.log.Info("start", "mode", mode, "took", took, "failed", failed)

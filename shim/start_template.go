@@ -25,11 +25,22 @@ import (
 // after it where it does not.
 const cloneBound = 15 * time.Second
 
+// cloning is the part of a Start that knows of templates.
+type cloning struct {
+	start    *starting
+	wanted   *template.Shape    // none was there
+	shape    *template.Shape    // of the template that the VM is a copy of
+	template *template.Template // that the VM is being made of
+}
+
+// loads reports whether the VM is being made of a template now.
+func (c *cloning) loads() bool { return c != nil && c.template != nil }
+
 // clone starts the VM as a copy of its shape's template, if there is one. It is never a
 // reason for a Start to fail: whatever goes wrong, the VMM is killed, its RAM is emptied,
 // the template is thrown away, and the VM boots.
-func (s *starting) clone(ctx context.Context, u *steps.Undo) error {
-	vm := s.vm
+func (c *cloning) clone(ctx context.Context, u *steps.Undo) error {
+	vm := c.start.vm
 	if vm.host.Templates == nil {
 		return nil
 	}
@@ -37,36 +48,37 @@ func (s *starting) clone(ctx context.Context, u *steps.Undo) error {
 		vm.log.Debug("boot: no template can be", "reason", err)
 		return nil
 	}
-	shape, err := vm.shape()
+	shape, err := c.shapeOf()
 	if err != nil {
 		vm.log.Debug("boot: no template can be", "reason", err)
 		return nil
 	}
 	t, err := vm.host.Templates.Open(shape)
 	if errdefs.IsNotFound(err) {
-		s.wanted = &shape
+		c.wanted = &shape
 		return nil
 	}
 	if err == nil {
-		err = s.copy(ctx, u, t)
+		err = c.copy(ctx, u, t)
 		err = errors.Join(err, t.Close())
 	}
 	if err == nil {
-		s.shape = &shape
+		c.shape = &shape
 		return nil
 	}
 	if ctx.Err() != nil {
 		return err // the task is killed, or nobody waits for it: the template is not to blame
 	}
-	if !vm.stopped() {
+	if !c.stopped() {
 		return fmt.Errorf("a copy that failed does not end: %w", err)
 	}
 	vm.log.Warn("template does not do: boot", "template", shape.Key(), "error", err)
-	vm.discard(shape, err)
-	return vm.blank()
+	c.discard(shape, err)
+	return c.blank()
 }
 
-func (vm *VM) discard(shape template.Shape, reason error) {
+func (c *cloning) discard(shape template.Shape, reason error) {
+	vm := c.start.vm
 	if err := vm.host.Templates.Discard(shape, reason); err != nil {
 		vm.log.Warn("throw template away", "template", shape.Key(), "error", err)
 	}
@@ -75,52 +87,53 @@ func (vm *VM) discard(shape template.Shape, reason error) {
 // blame throws the template away whose copy has answered and then, asked for more than that
 // within soon, dies or falls silent: this Start fails, but no other one because of it. What
 // the guest refuses is the container's fault.
-func (s *starting) blame(ctx, soon context.Context, err error) {
-	if s.shape == nil || err == nil || ctx.Err() != nil || soon.Err() == nil && !s.vm.stopped() {
+func (c *cloning) blame(ctx, soon context.Context, err error) {
+	if c == nil || c.shape == nil || err == nil || ctx.Err() != nil || soon.Err() == nil && !c.stopped() {
 		return
 	}
-	s.vm.log.Warn("a copy has fallen silent: throw its template away", "template", s.shape.Key(), "error", err)
-	s.vm.discard(*s.shape, err)
+	c.start.vm.log.Warn("a copy has fallen silent: throw its template away", "template", c.shape.Key(), "error", err)
+	c.discard(*c.shape, err)
 }
 
 // wish notes that a template of the VM's shape would have been of use. Only once the VM
 // runs: a shape that does not boot makes none, and the boot has the CPUs for itself.
-func (s *starting) wish() {
-	if s.wanted == nil {
+func (c *cloning) wish() {
+	if c == nil || c.wanted == nil {
 		return
 	}
-	if err := s.vm.host.Templates.Wish(*s.wanted); err != nil {
-		s.vm.log.Warn("wish for a template", "error", err)
+	if err := c.start.vm.host.Templates.Wish(*c.wanted); err != nil {
+		c.start.vm.log.Warn("wish for a template", "error", err)
 	}
 }
 
 // copy makes the VM out of t up to where its agent has answered. On an error nothing of it
 // runs any more.
-func (s *starting) copy(ctx context.Context, u *steps.Undo, t *template.Template) error {
+func (c *cloning) copy(ctx context.Context, u *steps.Undo, t *template.Template) error {
 	bounded, cancel := context.WithTimeout(ctx, cloneBound)
 	defer cancel()
 	made := new(steps.Undo)
-	s.template = t
-	defer func() { s.template = nil }()
-	vm := s.vm
+	c.template = t
+	defer func() { c.template = nil }()
+	vm := c.start.vm
 	err := steps.Run(bounded, made, undoBound, []steps.Step{
-		steps.New("start VMM for a copy", s.launchCopy),
+		steps.New("start VMM for a copy", c.launchCopy),
 		steps.New("load template", func(ctx context.Context, _ *steps.Undo) error { return vm.machine.LoadState(ctx, t.State) }),
-		steps.New("run copy", s.thaw),
-		steps.New("meet copy", s.meet),
+		steps.New("run copy", c.start.thaw),
+		steps.New("meet copy", c.start.meet),
 	})
 	if err != nil {
 		return err
 	}
-	vm.vmm.cloned, s.kernel = true, t.Kernel
+	vm.vmm.isCopy()
+	c.start.kernel = t.Kernel
 	u.Join(made)
 	return nil
 }
 
 // launchCopy fills the RAM while the VMM starts, which does not look at it before it loads
 // its state.
-func (s *starting) launchCopy(ctx context.Context, u *steps.Undo) error {
-	vm, t := s.vm, s.template
+func (c *cloning) launchCopy(ctx context.Context, u *steps.Undo) error {
+	vm, t := c.start.vm, c.template
 	macs := map[int]string{}
 	for _, n := range vm.spec().NICs {
 		macs[n.Slot] = n.MAC
@@ -134,12 +147,12 @@ func (s *starting) launchCopy(ctx context.Context, u *steps.Undo) error {
 	}
 	poured := make(chan error, 1)
 	go func() { poured <- t.Pour(ctx, ram) }()
-	err = s.launch(ctx, u)
+	err = c.start.launch(ctx, u)
 	return errors.Join(err, <-poured, ram.Close())
 }
 
 // greet is a copy's first call: numbers of its own before anything else, and the time.
-func (s *starting) greet(ctx context.Context, a agentv1.AgentService) error {
+func (c *cloning) greet(ctx context.Context, a agentv1.AgentService) error {
 	entropy := make([]byte, 64)
 	if _, err := rand.Read(entropy); err != nil {
 		return err
@@ -151,12 +164,13 @@ func (s *starting) greet(ctx context.Context, a agentv1.AgentService) error {
 	if len(r.GetProcesses()) > 0 || r.GetBootId() == "" {
 		return fmt.Errorf("the copy is of a guest with %d processes: %w", len(r.GetProcesses()), errdefs.ErrDataLoss)
 	}
-	s.boot = r.GetBootId()
+	c.start.boot = r.GetBootId()
 	return nil
 }
 
 // stopped reports whether no VMM of the VM runs.
-func (vm *VM) stopped() bool {
+func (c *cloning) stopped() bool {
+	vm := c.start.vm
 	vm.mu.Lock()
 	machine := vm.machine
 	vm.mu.Unlock()
@@ -172,7 +186,8 @@ func (vm *VM) stopped() bool {
 }
 
 // blank takes back what a copy that failed has left in the VM's files.
-func (vm *VM) blank() error {
+func (c *cloning) blank() error {
+	vm := c.start.vm
 	j := vm.noted()
 	ram, err := os.OpenFile(j.RAM, os.O_RDWR, 0)
 	if err != nil {
@@ -196,13 +211,14 @@ func (vm *VM) blank() error {
 	return vm.write(func(j *Journal) { j.Process = nil })
 }
 
-// shape of a VM that is not restored. An error says why no other VM can be like it.
-func (vm *VM) shape() (template.Shape, error) {
-	if vm.vmm.facts.Single != "" {
-		return template.Shape{}, fmt.Errorf("%s: %s: %w", vm.vmm.facts.Name, vm.vmm.facts.Single, errdefs.ErrNotImplemented)
+// shapeOf answers that of a VM that is not restored. An error says why no other VM can be like it.
+func (c *cloning) shapeOf() (template.Shape, error) {
+	vm, facts := c.start.vm, c.start.vm.vmm.facts()
+	if facts.Single != "" {
+		return template.Shape{}, fmt.Errorf("%s: %s: %w", facts.Name, facts.Single, errdefs.ErrNotImplemented)
 	}
 	sp := vm.spec()
-	out := baseShape(vm.vmm.facts, vm.host.HostKernel)
+	out := baseShape(facts, vm.host.HostKernel)
 	out.Guest, out.Cmdline = sp.Kernel.Digest, sp.Kernel.Cmdline
 	out.Memory, out.VCPUs = sp.Memory, sp.VCPUs
 	for _, d := range sp.Disks {

@@ -4,22 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/containerd/containerd/api/events"
-	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/guest/client"
-	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim/bundle"
 	"godwit.dev/godwit/shim/starts"
 	"godwit.dev/godwit/shim/stdio"
 	"godwit.dev/godwit/shim/steps"
-	"godwit.dev/godwit/shim/template"
 	"godwit.dev/godwit/vmm"
 )
 
@@ -31,13 +27,14 @@ var undoBound = 30 * time.Second
 // ended and holds nothing but its name.
 func (t *Task) start(caller context.Context) error {
 	vm := t.vm
-	committed, err := vm.inert(caller)
-	if err != nil {
+	r := &starting{vm: vm, task: t}
+	var err error
+	if r.committed, err = r.inert(caller); err != nil {
 		return fmt.Errorf("start task %s: %w", vm.id, err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(caller))
 	defer cancel()
-	r := &starting{vm: vm, task: t, committed: committed, abort: cancel, detach: context.AfterFunc(caller, cancel)}
+	r.abort, r.detach = cancel, context.AfterFunc(caller, cancel)
 	defer r.release()
 	vm.mu.Lock()
 	if vm.origin.restored && vm.state == Running {
@@ -71,7 +68,7 @@ func (t *Task) start(caller context.Context) error {
 		return err
 	}
 	r.goesOn(ctx)
-	r.wish()
+	r.cloning.wish()
 	if err := t.bundle.Hooks.Run(ctx, bundle.Poststart, t.hookState(specs.StateRunning)); err != nil {
 		vm.log.Warn("run hooks", "error", err)
 	}
@@ -95,11 +92,9 @@ type starting struct {
 	opened    uint64 // the generation under which the wake was opened
 	committed uint64 // of a move: the one under which the VM runs
 
-	wanted   *template.Shape    // none was there
-	shape    *template.Shape    // of the template that the VM is a copy of
-	template *template.Template // that the VM is being made of
-	kernel   string             // of a copy: its kernel's release, and which boot it is
-	boot     string
+	cloning *cloning // of a boot
+	kernel  string   // of a copy: its kernel's release, and which boot it is
+	boot    string
 
 	abort  context.CancelFunc
 	detach func() bool  // from the caller's context; false: that has ended
@@ -157,8 +152,9 @@ func (s *starting) steps() []steps.Step {
 			steps.New("run", s.run),
 		}...)
 	}
+	s.cloning = &cloning{start: s}
 	return append(boot, []steps.Step{
-		steps.New("copy template", s.clone),
+		steps.New("copy template", s.cloning.clone),
 		steps.New("start VMM", s.unlessCloned(s.launch)),
 		steps.New("boot", s.unlessCloned(s.thaw)),
 		steps.New("meet guest", s.unlessCloned(s.meet)),
@@ -171,7 +167,7 @@ func (s *starting) steps() []steps.Step {
 // unlessCloned is a step of a boot, which a copy has behind it.
 func (s *starting) unlessCloned(fn func(context.Context, *steps.Undo) error) func(context.Context, *steps.Undo) error {
 	return func(ctx context.Context, u *steps.Undo) error {
-		if s.vm.vmm.cloned {
+		if s.vm.vmm.copied() {
 			return nil
 		}
 		return fn(ctx, u)
@@ -185,7 +181,7 @@ func (s *starting) soon(fn func(context.Context, *steps.Undo) error) func(contex
 		soon, cancel := context.WithTimeout(ctx, bound)
 		defer cancel()
 		err := fn(soon, u)
-		s.blame(ctx, soon, err)
+		s.cloning.blame(ctx, soon, err)
 		if err != nil && soon.Err() != nil && ctx.Err() == nil {
 			err = fmt.Errorf("the guest did not answer within %v (timeouts.boot): %w", bound, err)
 		}
@@ -204,95 +200,9 @@ func (s *starting) open(context.Context, *steps.Undo) (err error) {
 	return err
 }
 
-// attach reads what CNI has made in the namespace and puts a tap behind each interface.
-// A namespace without interfaces, or no namespace, leaves the guest with loopback.
-func (s *starting) attach(ctx context.Context, u *steps.Undo) error {
-	vm, j := s.vm, s.vm.noted()
-	var links []network.Link
-	if j.NetNS != "" {
-		var err error
-		if links, err = vm.host.Network.Read(ctx, j.NetNS); err != nil {
-			return err
-		}
-	}
-	if len(links) == 0 {
-		if len(j.Spec.NICs) > 0 {
-			return fmt.Errorf("the VM has %d NICs, its namespace no interface: wake it with godwit wake, or run it with a network (ctr run --cni): %w", len(j.Spec.NICs), errdefs.ErrFailedPrecondition)
-		}
-		vm.networkIs("loopback")
-		return nil
-	}
-	links, changed, err := s.describe(links)
-	if err != nil {
-		return err
-	}
-	links, names, err := vm.askable(ctx, j.NetNS, links)
-	if err != nil {
-		return err
-	}
-	owner := network.Owner{Node: vm.host.Config.NodeID(), VM: vm.namespace + "/" + vm.id, Generation: j.Generation, Attempt: j.Attempt}
-	if links, err = network.Own(owner, links); err != nil {
-		return err
-	}
-	for i := range links {
-		links[i].Spoof = vm.spoofs()
-	}
-	s.readdress = changed
-	s.plugs = s.mustPlug()
-	err = vm.write(func(j *Journal) {
-		sp := j.Spec.Clone()
-		sp.NICs = sp.NICs[:0]
-		for _, l := range links {
-			sp.NICs = append(sp.NICs, l.NIC)
-		}
-		if names != nil {
-			sp.VMDisk.DNS, sp.VMDisk.Search = names.DNS, names.Search
-		}
-		j.Spec, j.Links, j.Names, j.Unplugged = sp, links, names, s.plugs
-	})
-	if err != nil {
-		return err
-	}
-	a, err := vm.host.Network.Attach(ctx, j.NetNS, owner, links)
-	if err != nil {
-		return err
-	}
-	vm.mu.Lock()
-	vm.nic.attached = a
-	vm.mu.Unlock()
-	u.Add("detach network", func(ctx context.Context) error {
-		vm.mu.Lock()
-		vm.nic.attached = nil
-		vm.mu.Unlock()
-		return errors.Join(a.Close(), detach(ctx, vm.host, j, links))
-	})
-	vm.networkIs("cni")
-	return vm.serveDHCP(a, vm.noted())
-}
-
-// describe makes the NICs of a new VM from its interfaces, and gives those of a
-// restored VM the addresses found here.
-func (s *starting) describe(links []network.Link) ([]network.Link, bool, error) {
-	links = slices.Clone(links)
-	if s.vm.origin.restored {
-		nics, changed, err := network.Merge(s.vm.spec().NICs, links)
-		if err != nil {
-			return nil, false, err
-		}
-		for i := range links {
-			links[i].NIC = nics[i]
-		}
-		return links, changed, nil
-	}
-	for i := range links {
-		links[i].NIC.ID, links[i].NIC.Slot = fmt.Sprintf("net%d", i), firstNICSlot+i
-	}
-	return links, false, nil
-}
-
 // thaw lets the guest execute, and talk, unless it has addresses to give up first.
 func (s *starting) thaw(ctx context.Context, _ *steps.Undo) error {
-	if nics := s.vm.nic.attached; nics != nil {
+	if nics := s.vm.nic.wiring(); nics != nil {
 		var err error
 		switch {
 		case s.plugs && s.vm.spec().Recycles(): // it has no NIC yet
@@ -312,17 +222,17 @@ func (s *starting) thaw(ctx context.Context, _ *steps.Undo) error {
 		s.vm.origin.resumed = time.Now()
 		s.vm.mu.Unlock()
 	}
-	if err == nil && s.vm.origin.restored && s.vm.nic.attached != nil && !s.plugs && !s.readdress {
+	if err == nil && s.vm.origin.restored && s.vm.nic.wiring() != nil && !s.plugs && !s.readdress {
 		s.announced = true
-		go s.vm.announce() // its peers send to where it was
+		go s.vm.nic.announce(s.vm.life) // its peers send to where it was
 	}
 	return err
 }
 
 func (s *starting) meet(ctx context.Context, u *steps.Undo) error {
 	var first FirstCall
-	if s.template != nil {
-		first = s.greet
+	if s.cloning.loads() {
+		first = s.cloning.greet
 	}
 	a, err := s.met(ctx, func(ctx context.Context) (Agent, error) {
 		return s.vm.dial(ctx, s.vm.machine, s.vm.noted().Resume.Init, first)
@@ -339,7 +249,7 @@ func (s *starting) meet(ctx context.Context, u *steps.Undo) error {
 
 func (s *starting) setup(ctx context.Context, _ *steps.Undo) error {
 	agent, sp := s.vm.agent, s.vm.spec()
-	if !s.vm.vmm.cloned { // whose first call has told
+	if !s.vm.vmm.copied() { // whose first call has told
 		info, err := agent.Info(ctx, &agentv1.InfoRequest{})
 		if err != nil {
 			return err
@@ -371,7 +281,7 @@ func (s *starting) setup(ctx context.Context, _ *steps.Undo) error {
 		sp := j.Spec.Clone()
 		sp.Kernel.Version = s.kernel
 		j.Spec, j.BootID = sp, s.boot
-		if s.vm.vmm.cloned {
+		if s.vm.vmm.copied() {
 			j.Restored = &Restored{Mode: starts.Clone}
 		}
 	})

@@ -52,7 +52,7 @@ func (c *creation) vmDisk(ctx context.Context, dir string) error {
 
 // bootsDisk fills in what a VM with a system of its own has and a container's has not.
 // It is the same after a wake: the guest may reset itself, and then boots as before.
-func (vm *VM) bootsDisk(out *vmm.Config, j *Journal, files *openFiles) (err error) {
+func bootsDisk(out *vmm.Config, j *Journal, files *openFiles) (err error) {
 	out.Serial, out.Reboots, out.HyperV = serialSocket(j), true, j.Spec.Windows()
 	for i, d := range j.Spec.Disks {
 		path := j.Disks[i].Path
@@ -118,7 +118,7 @@ func (vm *VM) dial(ctx context.Context, m vmm.Machine, from client.Offsets, firs
 func (vm *VM) signalSystem(ctx context.Context, signal uint32) error {
 	switch {
 	case signal == sigkill:
-		vm.end(context.WithoutCancel(ctx), killed, time.Now())
+		vm.ending.end(context.WithoutCancel(ctx), killed, time.Now())
 		return nil
 	case !ends(signal):
 		return nil
@@ -133,13 +133,13 @@ func (vm *VM) signalSystem(ctx context.Context, signal uint32) error {
 const consoleBound = 3 * time.Second
 
 // drainConsole takes what the console still holds to where it belongs.
-func (vm *VM) drainConsole(ctx context.Context) {
-	vm.drainGuest(ctx)
+func (e *ending) drainConsole(ctx context.Context) {
+	e.drainGuest(ctx)
 	ctx, cancel := context.WithTimeout(ctx, consoleBound)
 	defer cancel()
-	vm.mu.Lock()
-	pumps := vm.owner.init.pump
-	vm.mu.Unlock()
+	e.vm.mu.Lock()
+	pumps := e.vm.owner.init.pump
+	e.vm.mu.Unlock()
 	if pumps != nil {
 		pumps.WaitDrained(ctx)
 	}

@@ -15,7 +15,7 @@ func (s *starting) launch(ctx context.Context, u *steps.Undo) (err error) {
 	vm := s.vm
 	files := &openFiles{}
 	defer files.close()
-	cfg, err := vm.vmmConfig(files, vm.origin.restored || s.template != nil)
+	cfg, err := s.vmmConfig(files, vm.origin.restored || s.cloning.loads())
 	if err != nil {
 		return err
 	}
@@ -24,7 +24,7 @@ func (s *starting) launch(ctx context.Context, u *steps.Undo) (err error) {
 	if err != nil {
 		return err
 	}
-	vm.vmm.oomKills = before.OOMKills
+	vm.vmm.starts(before.OOMKills)
 	driver, err := vm.driver(ctx)
 	if err != nil {
 		return err
@@ -41,7 +41,7 @@ func (s *starting) launch(ctx context.Context, u *steps.Undo) (err error) {
 	if err := vm.write(func(j *Journal) { j.Process, j.Armed = &p, false }); err != nil {
 		return err
 	}
-	c := vm.way(ctx)
+	c := vm.tracking.choice(ctx)
 	vm.log.Info("RAM is tracked", "way", c.Way, "reason", c.Reason)
 	return nil
 }
@@ -65,7 +65,8 @@ func (o *openFiles) close() {
 
 // vmmConfig derives the VMM's configuration from the Spec and from what this node has
 // made for it; nothing that a snapshot says names a file.
-func (vm *VM) vmmConfig(files *openFiles, incoming bool) (*vmm.Config, error) {
+func (s *starting) vmmConfig(files *openFiles, incoming bool) (*vmm.Config, error) {
+	vm := s.vm
 	j, cfg := vm.noted(), vm.host.Config
 	ram, err := files.open(j.RAM, os.O_RDWR)
 	if err != nil {
@@ -77,7 +78,7 @@ func (vm *VM) vmmConfig(files *openFiles, incoming bool) (*vmm.Config, error) {
 		RAM: ram, Agent: j.RunDir + "/agent.sock", Incoming: incoming, Cgroup: j.Cgroup,
 	}
 	if !j.Spec.HasAgent() {
-		err = vm.bootsDisk(out, j, files)
+		err = bootsDisk(out, j, files)
 	} else {
 		out.Console, err = files.open(consoleFile(vm.dir), os.O_WRONLY|os.O_CREATE|os.O_APPEND)
 		if !incoming {
@@ -101,8 +102,8 @@ func (vm *VM) vmmConfig(files *openFiles, incoming bool) (*vmm.Config, error) {
 		}
 		out.Disks = append(out.Disks, vmm.Disk{ID: d.ID, Serial: d.Serial, Slot: d.Slot, File: f, ReadOnly: d.ReadOnly})
 	}
-	if vm.nic.attached != nil && !(vm.origin.restored && j.Spec.Recycles()) { // the state has none then
-		for i, tap := range vm.nic.attached.Taps() {
+	if nics := vm.nic.wiring(); nics != nil && !(vm.origin.restored && j.Spec.Recycles()) { // the state has none then
+		for i, tap := range nics.Taps() {
 			n := j.Spec.NICs[i]
 			out.NICs = append(out.NICs, vmm.NIC{ID: n.ID, Slot: n.Slot, MAC: n.MAC, MTU: n.MTU, Tap: tap})
 		}

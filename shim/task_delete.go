@@ -48,7 +48,7 @@ func (t *Task) delete(ctx context.Context) error {
 	if vm.is(Created) {
 		vm.endCreated(ctx, 0) // It never started, so it ended well
 	}
-	vm.awaitOperation(ctx)
+	vm.ending.awaitOperation(ctx)
 	if err := t.enterDeleting(); err != nil {
 		return fmt.Errorf("delete task %s: %w", t.id, err)
 	}
@@ -84,7 +84,7 @@ func (t *Task) enterDeleting() error {
 func (vm *VM) free(ctx context.Context) error {
 	vm.still()
 	vm.mu.Lock()
-	nics, all := vm.nic.attached, vm.processes()
+	nics, all := vm.nic.wiring(), vm.processes()
 	vm.mu.Unlock()
 	if nics != nil {
 		if err := nics.Close(); err != nil {
@@ -96,7 +96,7 @@ func (vm *VM) free(ctx context.Context) error {
 			p.pump.Close()
 		}
 	}
-	if err := vm.unserve(); err != nil {
+	if err := vm.socket.close(vm.life); err != nil {
 		return err
 	}
 	if j := vm.noted(); j.Phase == Fenced && j.Self { // the record was out of reach when the task ended
@@ -109,7 +109,7 @@ func (vm *VM) free(ctx context.Context) error {
 		return err
 	}
 	if j.Phase == Own || j.Phase == Sending { // the latter where a thaw could not be written
-		if err := vm.disown(ctx, j.Generation, j.Spec.UID); err != nil {
+		if err := vm.record().disown(ctx, j.Generation, j.Spec.UID); err != nil {
 			vm.log.Warn("give up ownership", "error", err)
 		}
 	}

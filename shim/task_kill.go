@@ -106,7 +106,7 @@ func (t *Task) reach(p *process, signal uint32, all bool) func(context.Context) 
 	case Pausing, Paused, Resuming:
 		if fatal {
 			return func(ctx context.Context) (bool, error) {
-				vm.end(context.WithoutCancel(ctx), killed, time.Now())
+				vm.ending.end(context.WithoutCancel(ctx), killed, time.Now())
 				return false, nil
 			}
 		}
@@ -143,7 +143,7 @@ const heldBound = time.Second
 func (t *Task) signal(ctx context.Context, agent agentv1.AgentService, s pending) error {
 	vm := t.vm
 	patience := guestBound
-	if s.signal == sigkill && s.process.id == "" && vm.filling() != nil {
+	if s.signal == sigkill && s.process.id == "" && vm.postcopy.filling() != nil {
 		patience = heldBound
 	}
 	bound, cancel := context.WithTimeout(ctx, patience)
@@ -157,7 +157,7 @@ func (t *Task) signal(ctx context.Context, agent agentv1.AgentService, s pending
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
 		vm.log.Warn("guest does not answer: kill the VM", "error", err)
-		vm.end(context.WithoutCancel(ctx), killed, time.Now())
+		vm.ending.end(context.WithoutCancel(ctx), killed, time.Now())
 		return nil
 	}
 	t.enforce()
@@ -195,7 +195,7 @@ func (t *Task) enforce() {
 			vm.mu.Unlock()
 			if runs {
 				vm.log.Warn("guest does not end a process that was killed: kill the VM")
-				vm.end(context.WithoutCancel(vm.life), killed, time.Now())
+				vm.ending.end(context.WithoutCancel(vm.life), killed, time.Now())
 				return
 			}
 		}
@@ -240,7 +240,7 @@ func (vm *VM) endCreated(ctx context.Context, status uint32) bool {
 	if err := vm.giveBack(ctx); err != nil {
 		vm.log.Error("give back wake", "error", err)
 	}
-	vm.end(ctx, status, time.Now())
+	vm.ending.end(ctx, status, time.Now())
 	return true
 }
 

@@ -30,7 +30,7 @@ func (vm *VM) mutable() error {
 func (s *Service) Pause(ctx context.Context, r *taskapi.PauseRequest) (*emptyResponse, error) {
 	return on(s, r.GetID(), func(t *Task) (*emptyResponse, error) {
 		vm := t.vm
-		defer vm.halts()()
+		defer vm.postcopy.halts()()
 		if err := vm.change(Running, Pausing); err != nil {
 			return nil, err
 		}
@@ -87,7 +87,7 @@ func (vm *VM) runOn(ctx context.Context) error {
 	}
 	defer vm.calling()()
 	if vm.settle(Pausing, Running, nil) == nil {
-		vm.stoodStill()
+		vm.clock.stoodStill()
 		vm.owner.deliver(vm.life)
 		vm.owner.resizeAll(vm.life)
 	}
@@ -98,7 +98,7 @@ func (vm *VM) runOn(ctx context.Context) error {
 func (s *Service) Resume(ctx context.Context, r *taskapi.ResumeRequest) (*emptyResponse, error) {
 	return on(s, r.GetID(), func(t *Task) (*emptyResponse, error) {
 		vm := t.vm
-		defer vm.halts()()
+		defer vm.postcopy.halts()()
 		if err := vm.change(Paused, Resuming); err != nil {
 			return nil, err
 		}
@@ -112,7 +112,7 @@ func (s *Service) Resume(ctx context.Context, r *taskapi.ResumeRequest) (*emptyR
 		if err := vm.settle(Resuming, Running, &events.TaskResumed{ContainerID: t.id}); err != nil {
 			return nil, err
 		}
-		vm.stoodStill()
+		vm.clock.stoodStill()
 		t.deliver(context.WithoutCancel(ctx)) // the VM runs, however long the caller waits
 		t.resizeAll(ctx)
 		return &emptyResponse{}, nil

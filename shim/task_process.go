@@ -97,7 +97,6 @@ type traffic struct {
 	cancel   context.CancelFunc
 	ctx      context.Context
 	watchers sync.WaitGroup
-	telling  sync.Mutex // held while the workload is told something
 }
 
 // flow starts the traffic of all live processes; what flowed already starts anew.
@@ -117,13 +116,13 @@ func (vm *VM) flow() {
 		}
 	}
 	if vm.journal.Spec.HasAgent() {
-		vm.traffic.watchers.Go(func() { vm.keepClock(ctx) })
+		vm.traffic.watchers.Go(func() { vm.clock.keep(ctx) })
 	}
 	if vm.journal.Unplugged {
-		vm.traffic.watchers.Go(func() { vm.keepNICs(ctx) })
+		vm.traffic.watchers.Go(func() { vm.nic.keep(ctx) })
 	}
 	if len(vm.journal.Untold) > 0 {
-		vm.traffic.watchers.Go(func() { vm.tell(ctx) })
+		vm.traffic.watchers.Go(func() { vm.notices.tell(ctx) })
 	}
 }
 

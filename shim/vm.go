@@ -4,10 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
-
-	"github.com/containerd/ttrpc"
 
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/guest/client"
@@ -17,40 +14,55 @@ import (
 
 // VM is the one VM of a shim. Its tasks run in it; the owner ends it.
 type VM struct {
-	namespace, id string // of its record
-	host          *Host
-	dir           string // durable
-	log           *slog.Logger
-	events        *events.Queue
-	life          context.Context // ends with the shim
+	vmName
+	host   *Host
+	dir    string // durable
+	log    *slog.Logger
+	events *events.Queue
+	life   context.Context // ends with the shim
 
-	mu      sync.Mutex // guards what follows, and the tasks; never held over IO
+	// mu guards what follows down to traffic, and the tasks: that changes together with state. It is
+	// never held over IO.
+	mu      sync.Mutex
 	state   State
 	journal *Journal // replaced, never changed
 	machine vmm.Machine
 	agent   Agent
 	owner   *Task
 	tasks   map[string]*Task // by containerd's id; the owner too
-	server  *ttrpc.Server    // of the machine socket
-	adopted bool             // its shim died: containerd has no task of it
+	origin  origin
+	op      orders
+	traffic traffic
 
-	nic      nicSet
-	clock    guestClock
+	// Components, each with a lock of its own. mu may be held where one of these is taken to look
+	// at a component, and is not taken by one that holds its own.
+	nic      *nicSet
+	clock    *guestClock
 	vmm      vmmFacts
-	origin   origin
-	op       orders
-	postcopy postcopy
-	traffic  traffic
+	postcopy *postcopy
+	tracking *ramTracking
+	socket   *machineSocket
+	notices  *notices
 	writes   journalWrites
-	ends     endings
+	ending   *ending
 }
+
+// vmName is the name of the VM's record.
+type vmName struct{ namespace, id string }
 
 // newVM has one task of the same id, which owns it.
 func newVM(ctx context.Context, log *slog.Logger, q *events.Queue, namespace, id string) *VM {
 	vm := &VM{
-		namespace: namespace, id: id, life: ctx, state: New, events: q, log: log.With("vm", namespace+"/"+id),
-		tasks: map[string]*Task{}, clock: guestClock{stood: make(chan struct{}, 1)},
+		vmName: vmName{namespace, id}, life: ctx, state: New, events: q, log: log.With("vm", namespace+"/"+id),
+		tasks: map[string]*Task{},
 	}
+	vm.ending = &ending{vm: vm}
+	vm.postcopy = &postcopy{vm: vm}
+	vm.notices = &notices{vm: vm}
+	vm.socket = &machineSocket{log: vm.log}
+	vm.tracking = &ramTracking{of: vm, log: vm.log}
+	vm.clock = newGuestClock(vm, vm.log)
+	vm.nic = newNICSet(vm, vm.log)
 	vm.owner = vm.newTask(id)
 	return vm
 }
@@ -58,6 +70,7 @@ func newVM(ctx context.Context, log *slog.Logger, q *events.Queue, namespace, id
 // origin is where this incarnation came from; vm.mu guards it.
 type origin struct {
 	restored bool      // from a snapshot
+	adopted  bool      // from a shim that died: containerd has no task of it
 	resumed  time.Time // when it first ran then; zero: not yet, or under another shim
 	arrival  *arrival  // from another node that streams it here
 }
@@ -71,18 +84,12 @@ type orders struct {
 	past     past     // attempts that are over
 	offered  *offered // the identity for a live move to come
 	progress progress
-	cutShort atomic.Bool // an operation, whose caller is to hear that
 }
 
 // journalWrites are in an order of their own; see vm_journal.go.
 type journalWrites struct {
 	mu    sync.Mutex // held while the journal is written
 	draft []byte     // of the next one, on disk; mu guards it
-}
-
-// endings happen once.
-type endings struct {
-	once, withVMM sync.Once
 }
 
 // Resume is what a snapshot says about the task in it.
@@ -101,5 +108,14 @@ func (vm *VM) guest() Agent {
 	defer vm.mu.Unlock()
 	return vm.agent
 }
+
+// current answers the VMM and the state that the VM has now.
+func (vm *VM) current() (vmm.Machine, State) {
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	return vm.machine, vm.state
+}
+
+func (vm *VM) nicBound() time.Duration { return time.Duration(vm.host.Config.Timeouts.NIC) }
 
 func (vm *VM) spec() *spec.Spec { return vm.noted().Spec }

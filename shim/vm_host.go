@@ -70,6 +70,9 @@ func (vm *VM) driver(ctx context.Context) (vmm.Driver, error) {
 	return vm.host.Driver(ctx, vm.spec().VMM.Name)
 }
 
+// choose answers how changed pages are found on the VM's node.
+func (vm *VM) choose(ctx context.Context) tracking.Choice { return vm.host.choose(ctx) }
+
 // Agent is the guest.
 type Agent interface {
 	agentv1.AgentService

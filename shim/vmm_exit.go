@@ -24,9 +24,9 @@ func (t *Task) finish(status uint32, at time.Time) {
 	vm := t.vm
 	ctx, cancel := context.WithTimeout(vm.life, endBound)
 	defer cancel()
-	vm.endExecs(ctx)
+	vm.ending.endExecs(ctx)
 	t.snapStats(ctx)
-	vm.drainGuest(ctx)
+	vm.ending.drainGuest(ctx)
 	if agent := vm.guest(); agent != nil {
 		sync, cancel := context.WithTimeout(ctx, syncBound)
 		if _, err := agent.Shutdown(sync, &agentv1.ShutdownRequest{}); err != nil {
@@ -34,26 +34,26 @@ func (t *Task) finish(status uint32, at time.Time) {
 		}
 		cancel()
 	}
-	vm.end(ctx, status, at)
+	vm.ending.end(ctx, status, at)
 }
 
 // endExecs kills the execs that run and waits a little for their exits, which the
 // guest reports; what is left then ends with the VM.
-func (vm *VM) endExecs(ctx context.Context) {
+func (e *ending) endExecs(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, execsBound)
 	defer cancel()
-	vm.mu.Lock()
+	e.vm.mu.Lock()
 	var live []*process
-	for _, p := range vm.execs() {
+	for _, p := range e.vm.execs() {
 		if p.started && !p.exited && p.pump.Reported() == nil { // else nobody reads what it wrote
 			live = append(live, p)
 		}
 	}
-	agent := vm.agent
-	vm.mu.Unlock()
+	agent := e.vm.agent
+	e.vm.mu.Unlock()
 	for _, p := range live {
 		if _, err := agent.Kill(ctx, &agentv1.KillRequest{Id: p.guest, Signal: 9}); err != nil {
-			vm.log.Debug("kill exec", "exec", p.id, "error", err)
+			e.vm.log.Debug("kill exec", "exec", p.id, "error", err)
 		}
 	}
 	for _, p := range live {
@@ -66,12 +66,12 @@ func (vm *VM) endExecs(ctx context.Context) {
 
 // drainGuest takes the output that nobody has read yet from the guest. It leaves time for the
 // guest's own end.
-func (vm *VM) drainGuest(ctx context.Context) {
+func (e *ending) drainGuest(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, endBound/2)
 	defer cancel()
-	vm.mu.Lock()
-	agent, all := vm.agent, vm.processes()
-	vm.mu.Unlock()
+	e.vm.mu.Lock()
+	agent, all := e.vm.agent, e.vm.processes()
+	e.vm.mu.Unlock()
 	if agent == nil {
 		return
 	}
@@ -88,22 +88,22 @@ func (vm *VM) drainGuest(ctx context.Context) {
 // call from several ends at once: the first one's status counts. A VMM that does not die,
 // such as one that waits for a disk in the kernel, holds up no caller for longer than the
 // bound; Delete asks for its end again.
-func (vm *VM) end(ctx context.Context, status uint32, at time.Time) {
-	vm.ends.once.Do(func() {
+func (e *ending) end(ctx context.Context, status uint32, at time.Time) {
+	e.once.Do(func() {
 		ctx, cancel := context.WithTimeout(ctx, endBound)
 		defer cancel()
-		if err := vm.stopMachine(ctx); err != nil {
-			vm.log.Error("end VM", "error", err)
+		if err := e.stopMachine(ctx); err != nil {
+			e.vm.log.Error("end VM", "error", err)
 		}
-		if err := noteEnd(vm.noted().Bundle, Ended{Status: status, At: at}); err != nil {
-			vm.log.Debug("note end", "error", err) // of an adopted VM, whose bundle is gone
+		if err := noteEnd(e.vm.noted().Bundle, Ended{Status: status, At: at}); err != nil {
+			e.vm.log.Debug("note end", "error", err) // of an adopted VM, whose bundle is gone
 		}
-		vm.mu.Lock()
-		defer vm.mu.Unlock()
-		if vm.traffic.cancel != nil {
-			vm.traffic.cancel()
+		e.vm.mu.Lock()
+		defer e.vm.mu.Unlock()
+		if e.vm.traffic.cancel != nil {
+			e.vm.traffic.cancel()
 		}
-		for _, p := range vm.processes() {
+		for _, p := range e.vm.processes() {
 			s, when := status, at
 			switch {
 			case p.left:
@@ -119,25 +119,25 @@ func (vm *VM) end(ctx context.Context, status uint32, at time.Time) {
 			}
 			p.task.exit(p, s, when)
 		}
-		err := vm.to(Stopped)
-		for _, t := range vm.tasks {
+		err := e.vm.to(Stopped)
+		for _, t := range e.vm.tasks {
 			err = errors.Join(err, t.to(TaskStopped))
 		}
 		if err != nil {
-			vm.log.Error("end VM", "error", err)
+			e.vm.log.Error("end VM", "error", err)
 		}
 	})
 }
 
 // stopMachine ends the VMM and the talk with the guest, and gives its RAM back. A VMM that does not
 // end has its RAM still: that counts as taken until Delete has seen it end.
-func (vm *VM) stopMachine(ctx context.Context) error {
-	vm.mu.Lock()
-	machine, agent, j := vm.machine, vm.agent, vm.journal
-	vm.mu.Unlock()
+func (e *ending) stopMachine(ctx context.Context) error {
+	e.vm.mu.Lock()
+	machine, agent, j := e.vm.machine, e.vm.agent, e.vm.journal
+	e.vm.mu.Unlock()
 	var err error
 	if machine != nil {
-		vm.stopPostcopy(ctx)
+		e.vm.postcopy.stop(ctx)
 		err = machine.Kill(ctx)
 	}
 	if agent != nil {

@@ -8,25 +8,77 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/shim/events"
 	"godwit.dev/godwit/shim/statcache"
 	"godwit.dev/godwit/vmm"
 )
 
-// vmmFacts are of the VMM that the VM has; the VM's lock guards them.
+// vmmFacts are of the VMM that the VM has. The zero value knows nothing.
 type vmmFacts struct {
-	version  string
-	facts    vmm.Facts // of the one that it is booted with
+	mu       sync.Mutex
+	probed   vmm.Facts // as its driver says
 	cloned   bool      // started as a copy of a template
-	overhead uint64    // as its driver says
 	oomKills uint64    // in the host's cgroup before it was started
 	ended    string    // why it ended by itself
-	tracking string    // how changed pages of RAM are found
+}
+
+func (f *vmmFacts) note(probed vmm.Facts) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.probed = probed
+}
+
+// facts are those of the VMM's driver.
+func (f *vmmFacts) facts() vmm.Facts {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.probed
+}
+
+// isCopy notes that the VM was started as a copy of a template.
+func (f *vmmFacts) isCopy() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.cloned = true
+}
+
+func (f *vmmFacts) copied() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.cloned
+}
+
+// starts notes how often the host has killed a process of the cgroup for its memory so far.
+func (f *vmmFacts) starts(oomKills uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.oomKills = oomKills
+}
+
+// starved notes why the VMM has ended if the host has killed a process of the cgroup since its
+// start, and reports that.
+func (f *vmmFacts) starved(oomKills uint64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if oomKills <= f.oomKills {
+		return false
+	}
+	f.ended = events.OutOfMemory
+	return true
+}
+
+// reason is why the VMM has ended by itself; empty: it has not, or that is not known.
+func (f *vmmFacts) reason() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.ended
 }
 
 // baseCmdline is what every guest of ours is booted with. The kernel's own check of the

@@ -1,0 +1,61 @@
+package shim
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/shim/steps"
+)
+
+// clear frees what an earlier incarnation left, and refuses to touch one that an
+// operation holds.
+func (c *creation) clear(ctx context.Context, u *steps.Undo) error {
+	old, err := take(c.vm.dir, func(old *Journal) error { return c.clearable(ctx, old) })
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	c.vm.log.Info("clear what an earlier task left", "phase", old.Phase)
+	// A fence that stays is this shim's until its own journal stands: a successor that took it
+	// would serve, and then remove, the socket of this task.
+	u.Add("let go of the fence", func(context.Context) error { return letGo(c.vm.dir, old.Shim) })
+	return reclaimAs(ctx, c.host, c.vm.dir, old, old.Shim)
+}
+
+// clearable also ends the successor of a shim that does nothing any more but answer for
+// a fence or free what is left: the journal is this task's from here on.
+func (c *creation) clearable(ctx context.Context, old *Journal) error {
+	alive, err := old.shim().Alive()
+	if err != nil {
+		return fmt.Errorf("an earlier task of the VM may have a shim, and nothing of it is touched: %w", err)
+	}
+	if old.Phase.Open() && (!old.Phase.destination() || alive) {
+		return fmt.Errorf("operation %s holds the VM's earlier task in %s: %w", old.Operation, old.Phase, errdefs.ErrFailedPrecondition)
+	}
+	if old.Phase == Fenced && c.intent.Set() && old.Operation == c.intent.Operation && c.intent.Attempt <= old.Attempt {
+		return fmt.Errorf("attempt %d of operation %s was given up here: %w", c.intent.Attempt, c.intent.Operation, errdefs.ErrFailedPrecondition)
+	}
+	wakes, err := old.wakes()
+	if err != nil {
+		return err
+	}
+	if wakes && !alive && c.host.Records != nil {
+		return fmt.Errorf("the VM wakes here, and its shim has died: its successor takes operation %s to its end: %w", old.Operation, errdefs.ErrFailedPrecondition)
+	}
+	if old.Shim.PID == os.Getpid() || !alive {
+		return nil
+	}
+	runs, err := old.vmm().Alive()
+	if err != nil {
+		return fmt.Errorf("the VM may run on here without a task of containerd, under process %d: %w", old.Shim.PID, err)
+	}
+	if old.Phase == Own && runs {
+		return fmt.Errorf("the VM runs on here without a task of containerd, under process %d: %w", old.Shim.PID, errdefs.ErrFailedPrecondition)
+	}
+	return old.shim().Kill(ctx)
+}

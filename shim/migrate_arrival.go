@@ -1,0 +1,113 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/internal/gcpause"
+	"godwit.dev/godwit/shim/steps"
+)
+
+// admit refuses a Start of a moved VM that is not this node's yet, and leaves the task as
+// it is: its controller may commit later.
+func (s *starting) admit(ctx context.Context) error {
+	vm, j := s.vm, s.vm.noted()
+	if !vm.origin.restored || !j.Move || !vm.is(Created) {
+		return nil
+	}
+	if err := s.ready(j); err != nil || s.committed != 0 { // the record has said so
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(vm.host.Config.Timeouts.Daemon))
+	defer cancel()
+	var err error
+	s.committed, err = vm.record().committed(ctx, j)
+	return err
+}
+
+// take answers what is to be undone if Start fails: what an arrival has made too.
+func (s *starting) take() *steps.Undo {
+	a := s.vm.origin.arrival
+	if a == nil {
+		return new(steps.Undo)
+	}
+	a.cancel()
+	<-a.done
+	s.readdress, s.plugs = a.start.readdress, a.start.plugs
+	return a.made
+}
+
+// unlessArrived is a step that an arrival has behind it.
+func (s *starting) unlessArrived(fn func(context.Context, *steps.Undo) error) func(context.Context, *steps.Undo) error {
+	return func(ctx context.Context, u *steps.Undo) error {
+		if s.vm.origin.arrival != nil {
+			return nil
+		}
+		return fn(ctx, u)
+	}
+}
+
+// Complete starts the VMM: it needs the disks, and not their content.
+func (a *arrival) Complete(ctx context.Context) error {
+	if err := adoptDisks(a.disks); err != nil {
+		return err
+	}
+	a.launching.Go(func() {
+		err := steps.Run(ctx, a.made, undoBound, []steps.Step{steps.New("start VMM", a.start.launch)})
+		a.launched <- err
+		if err != nil {
+			a.fail(err)
+		}
+	})
+	return nil
+}
+
+// Load gives the VMM its device state. The VM is complete then, and has not executed an
+// instruction.
+func (a *arrival) Load(ctx context.Context, digest string, data json.RawMessage) error {
+	go gcpause.Calm(calm) // which waits for a collection that is under way
+	var resume Resume
+	if err := json.Unmarshal(data, &resume); err != nil {
+		return fmt.Errorf("its resume information: %w: %w", err, errdefs.ErrDataLoss)
+	}
+	if err := resume.check(); err != nil {
+		return err
+	}
+	select {
+	case err := <-a.launched:
+		if err != nil {
+			return err
+		}
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if _, err := a.state.Seek(0, 0); err != nil {
+		return err
+	}
+	ready := func(j *Journal) {
+		j.Phase, j.Digest, j.Resume, j.BootID = Ready, digest, resume, resume.BootID
+		j.Stdio = a.vm.owner.configuredOutput(j.Stdio, resume)
+	}
+	var drafting sync.WaitGroup
+	drafting.Go(func() { a.vm.foresee(ready) })
+	err := a.vm.machine.LoadState(ctx, a.state)
+	if drafting.Wait(); err != nil {
+		return err
+	}
+	err = a.vm.update(func(j *Journal) error {
+		if j.Phase != Incoming {
+			return fmt.Errorf("VM %s is %s here: %w", a.vm.id, j.Phase, errdefs.ErrFailedPrecondition)
+		}
+		ready(j)
+		return nil
+	})
+	if err == nil { // while the source hears of it, and votes
+		a.launching.Go(func() { a.vm.foresee(a.start.owns(a.vm.noted().openedAt() + 1)) })
+	}
+	return err
+}

@@ -1,0 +1,151 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/guest/client"
+	"godwit.dev/godwit/shim/stdio"
+)
+
+// openNICs takes over those of a VMM that lives. A dead one's namespace may be gone, after a reboot of
+// the host.
+func (a *adoption) openNICs(ctx context.Context) error {
+	vm, j := a.vm, a.j
+	if len(j.Links) == 0 {
+		return nil
+	}
+	alive, err := j.vmm().Alive()
+	if !alive || err != nil {
+		return err
+	}
+	netns, err := j.netns()
+	if err != nil {
+		return err
+	}
+	nics, err := vm.host.Network.Open(ctx, netns, j.Links)
+	if err != nil {
+		return err
+	}
+	vm.nic.attach(nics)
+	return vm.nic.serveDHCP(vm.life, j)
+}
+
+// resumeOwn takes over a VM that runs on after an abort and whose last successor died,
+// perhaps before it had let the VM go on.
+func (a *adoption) resumeOwn(ctx context.Context) error {
+	vm, j := a.vm, a.j
+	id := vm.vmmID()
+	vm.machine, vm.state = newStopped(vm, id, *j.Process), Running
+	alive, err := id.Alive()
+	if err != nil {
+		return err
+	}
+	if !alive {
+		vm.ending.end(ctx, killed, time.Now())
+		return nil
+	}
+	vm.postcopy.resume()
+	vm.postcopy.halting.Lock() // the end of a fill stops the VMM that this one takes over
+	up, err := vm.wakeMachine(ctx)
+	vm.postcopy.halting.Unlock()
+	if err != nil {
+		return err
+	}
+	met := vm.rejoin(ctx)
+	if err := vm.nic.restore(ctx); err != nil {
+		vm.log.Error("plug NICs in again; it is tried while the VM runs", "error", err)
+	}
+	vm.flow()
+	vm.mend("set links up", up, vm.nic.up)
+	vm.mend("meet guest", met, vm.meetAgain)
+	go vm.slim()
+	return nil
+}
+
+// resumeHold puts the VM where the journal says it is: voted, with the VMM stopped, or
+// with a capture whose maker died, which is aborted. A VM that stands still for one waits as long
+// for its controller as that shim would have.
+func (a *adoption) resumeHold(ctx context.Context) error {
+	vm, j := a.vm, a.j
+	ref := &machinev1.Ref{Operation: j.Operation, Attempt: j.Attempt, Generation: j.Generation}
+	c := &capture{vm: vm, ref: ref, done: make(chan struct{}), digest: j.Digest, resp: &machinev1.CaptureResponse{Digest: j.Digest}}
+	c.inherited = time.Duration(j.Patience) * time.Millisecond
+	c.ctx, c.cancel = context.WithCancel(ctx)
+	c.deadline = time.AfterFunc(c.silenceBound(), func() { c.expire() })
+	c.deadline.Stop() // until it is known that a VM stands still
+	close(c.done)
+	vm.op.capture = c
+	id := j.vmm()
+	if j.Phase == Prepared {
+		// It is stopped already: this verifies it. One that is gone runs even less.
+		if err := unlessGone(id, id.Stop(ctx)); err != nil {
+			return err
+		}
+		vm.machine, vm.state = newStopped(vm, id, *j.Process), Voted
+		return nil
+	}
+	alive, err := id.Alive()
+	if err != nil {
+		return err
+	}
+	if !alive { // it died with its shim: an end like any other, unless the snapshot is complete
+		vm.machine, vm.state = newStopped(vm, id, *j.Process), Captured
+		if j.Digest == "" {
+			vm.ending.end(ctx, killed, time.Now())
+		}
+		return nil
+	}
+	// A vote that was cut off may have stopped it, and nobody was told: the VM is paused still.
+	if err := unlessGone(id, id.Continue()); err != nil {
+		return err
+	}
+	bound, cancel := context.WithTimeout(ctx, time.Duration(vm.host.Config.Timeouts.Abort))
+	defer cancel()
+	driver, err := vm.driver(bound)
+	if err != nil {
+		return err
+	}
+	m, err := driver.Adopt(bound, *j.Process)
+	if err != nil {
+		return err
+	}
+	vm.machine, vm.state = m, Captured
+	c.deadline.Reset(c.silenceBound())
+	go vm.guard()
+	return nil
+}
+
+// rejoin finds the guest's init again after an adopted VM runs on: its exit is the
+// task's.
+func (vm *VM) rejoin(ctx context.Context) error {
+	vm.mu.Lock()
+	machine, known := vm.machine, vm.owner.init.started
+	vm.mu.Unlock()
+	if known {
+		return nil
+	}
+	agent, err := vm.dial(ctx, machine, client.Offsets{}, nil)
+	if err != nil {
+		return err
+	}
+	all, err := agent.Processes(ctx, &agentv1.ProcessesRequest{})
+	if err != nil {
+		return errors.Join(err, agent.Close())
+	}
+	st := vm.owner.reopenStreams()
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	vm.agent = agent
+	for _, p := range all.GetProcesses() {
+		if p.GetId() == "" {
+			vm.owner.init.started, vm.owner.init.pump = true, stdio.NewPump("", st, client.Offsets{
+				Stdin: p.GetStdinOffset(), Stdout: p.GetStdoutOffset(), Stderr: p.GetStderrOffset(),
+			})
+		}
+	}
+	return nil
+}
