@@ -41,7 +41,7 @@ func (m *mover) tendBoard(ctx context.Context, read chan<- struct{}) {
 			}
 		}
 		if err == nil {
-			err = errors.Join(m.index(ctx), m.mark.tend(ctx))
+			err = errors.Join(m.index(ctx), m.mark.Tend(ctx))
 		}
 		if ctx.Err() != nil {
 			return

@@ -24,7 +24,9 @@ import (
 	"godwit.dev/godwit/migrate/connlimit"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/engine"
+	"godwit.dev/godwit/migrate/incarnation"
 	"godwit.dev/godwit/migrate/node"
+	"godwit.dev/godwit/migrate/socket"
 	"godwit.dev/godwit/migrate/store"
 	"godwit.dev/godwit/migrate/tasks"
 	"godwit.dev/godwit/migrate/transition"
@@ -43,7 +45,7 @@ type daemon struct {
 	remote    *record.Client      // the way to the controller, for all that is asked of it; nil there
 	store     store.Store         // of the controller; nil elsewhere
 	whole     nodev1.StoreService // that store as a whole, wherever it is
-	reporter  *reporter
+	reporter  *incarnation.Reporter
 	moves     *mover
 	machines  *node.Machines
 	tasks     *tasks.Client
@@ -257,7 +259,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	nodev1.RegisterNodeService(local, d.node)
 	nodev1.RegisterStoreService(local, d.whole)
 	nodev1.RegisterMovesService(local, &ownMoves{d.moves.service, d.config.Node, d.node})
-	socket, err := listen(d.config.DaemonSocket())
+	socket, err := socket.Listen(d.config.DaemonSocket())
 	if err != nil {
 		return err
 	}

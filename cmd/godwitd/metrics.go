@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"godwit.dev/godwit/migrate/connlimit"
+	"godwit.dev/godwit/migrate/socket"
 )
 
 // Bounds of what whoever connects could leave open: the handshake and the head of a request, and a
@@ -25,7 +26,7 @@ const (
 // serveMetrics answers /metrics on the node's unix socket and, where configured, on
 // the loopback address that the configuration has checked.
 func (d *daemon) serveMetrics(ctx context.Context) error {
-	socket, err := listen(d.config.MetricsSocket())
+	socket, err := socket.Listen(d.config.MetricsSocket())
 	if err != nil {
 		return err
 	}

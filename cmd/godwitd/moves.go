@@ -12,10 +12,12 @@ import (
 
 	"godwit.dev/godwit/api/moves"
 	"godwit.dev/godwit/api/version"
+	"godwit.dev/godwit/daemon/placement"
 	"godwit.dev/godwit/migrate/channel"
 	"godwit.dev/godwit/migrate/cluster"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/engine"
+	"godwit.dev/godwit/migrate/incarnation"
 	service "godwit.dev/godwit/migrate/moves"
 	"godwit.dev/godwit/migrate/peer"
 	"godwit.dev/godwit/migrate/store"
@@ -35,7 +37,7 @@ type mover struct {
 	journal *service.Journal         // the controller's
 	peers   *peer.Peers              // the controller's
 	whole   *controller.Incarnations // the controller's
-	mark    *mark                    // the controller's
+	mark    *incarnation.Watermark   // the controller's
 
 	mu   sync.Mutex
 	owed []*nodev1.MoveEvent // that the controller has not heard of yet, oldest first
@@ -47,8 +49,8 @@ func (d *daemon) isController() bool { return len(d.config.Controller.Addresses(
 func (d *daemon) newMover(ctx context.Context, path string) (*mover, error) {
 	m := &mover{daemon: d, peer: &peer.Server{
 		Node: d.config.Node, Records: d.records, Address: d.config.Peer.Advertise, Machines: d.machines, Tasks: d.tasks, Leavings: d.tasks, Containers: d.tasks,
-		Room: &room{config: d.config, tasks: d.tasks, snapshots: d.snapshots, fits: func(ctx context.Context, offer *machinev1.OfferResponse) (string, error) {
-			return fits(ctx, program.Path(), path, offer)
+		Placement: &placement.Node{Config: d.config, Tasks: d.tasks, Snapshots: d.snapshots, Fits: func(ctx context.Context, offer *machinev1.OfferResponse) (string, error) {
+			return placement.Fits(ctx, program.Path(), path, offer)
 		}},
 	}}
 	if !d.isController() {
@@ -68,16 +70,21 @@ func (d *daemon) newMover(ctx context.Context, path string) (*mover, error) {
 	m.whole.Contradicts = func(node, reason string) { m.contradicts(ctx, node, reason) }
 	m.whole.Unchecked = board.Unchecked
 	d.whole = m.whole
-	if err := restoreOrdered(ctx, d.config.StateDir, m.whole); err != nil {
+	if err := incarnation.RestoreOrdered(ctx, d.config.StateDir, m.whole); err != nil {
 		return nil, err
 	}
-	if m.mark, err = openMark(ctx, d.config, m.whole); err != nil {
+	if m.mark, err = incarnation.OpenWatermark(ctx, d.config, m.whole); err != nil {
 		return nil, err
 	}
-	d.undo = append(d.undo, m.mark.close)
+	d.undo = append(d.undo, m.mark.Close)
 	m.peers = &peer.Peers{Registry: board, Self: d.config.Node, Local: m.peer, TLS: d.reach}
 	d.undo = append(d.undo, m.peers.Close, m.journal.Close)
 	return m, d.openReporter()
+}
+
+func (d *daemon) openReporter() (err error) {
+	d.reporter, err = incarnation.NewReporter(d.config.Node, d.config.StateDir, d.whole, d.machines.Held)
+	return err
 }
 
 // reach is the config to reach another node with. The certificate may come later than
@@ -130,7 +137,7 @@ func (m *mover) announce(ctx context.Context) { service.Live(ctx, m.service, m) 
 func (m *mover) Heard(ctx context.Context, resp *nodev1.AnnounceResponse) error {
 	var err error
 	if r := m.daemon.reporter; r != nil {
-		err = r.heard(ctx, resp)
+		err = r.Heard(ctx, resp)
 	}
 	if err == nil && m.whole != nil {
 		err = m.whole.Tend(ctx)

@@ -16,6 +16,7 @@ import (
 	"godwit.dev/godwit/daemon/registry"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/pki"
+	"godwit.dev/godwit/migrate/socket"
 	"godwit.dev/godwit/migrate/store"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -68,7 +69,7 @@ func (d *daemon) openEtcd(ctx context.Context) error {
 		}
 		cfg.TLS.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
 	}
-	st, err := reached(ctx, d.config.DaemonSocket(), func(ctx context.Context) (*store.Etcd, error) { return store.OpenEtcd(ctx, cfg) })
+	st, err := socket.Await(ctx, d.config.DaemonSocket(), func(ctx context.Context) (*store.Etcd, error) { return store.OpenEtcd(ctx, cfg) })
 	if err != nil {
 		return err
 	}

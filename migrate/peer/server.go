@@ -31,8 +31,8 @@ type Mover interface {
 	Incoming(ctx context.Context, vm *nodev1.VM, req *machinev1.IncomingRequest) (*machinev1.IncomingResponse, error)
 }
 
-// Room says what stands against a VM coming here.
-type Room interface {
+// Placement says what stands against a VM coming here.
+type Placement interface {
 	Check(ctx context.Context, req *nodev1.PeerCheckRequest) (*nodev1.PeerCheckResponse, error)
 }
 
@@ -49,14 +49,14 @@ type Waker interface {
 // Server implements nodev1.PeerService for one node. It answers errors of errdefs'
 // classes.
 type Server struct {
-	Node     string
-	Records  nodev1.RecordsService
-	Address  string // of this node's peer listener
-	Machines Machines
-	Tasks    engine.Tasks
-	Leavings engine.Leavings
-	Room     Room
-	Waker    Waker
+	Node      string
+	Records   nodev1.RecordsService
+	Address   string // of this node's peer listener
+	Machines  Machines
+	Tasks     engine.Tasks
+	Leavings  engine.Leavings
+	Placement Placement
+	Waker     Waker
 
 	Containers Containers // nil: whether there is one is unknown
 }
@@ -68,7 +68,7 @@ func (s *Server) Check(ctx context.Context, req *nodev1.PeerCheckRequest) (*node
 	if req.GetSource() == s.Node {
 		return &nodev1.PeerCheckResponse{Obstacles: []string{fmt.Sprintf("it is on node %s already", s.Node)}}, nil
 	}
-	return s.Room.Check(ctx, req)
+	return s.Placement.Check(ctx, req)
 }
 
 func restoreOf(ref *machinev1.Ref, digest string) engine.Restore {

@@ -1,4 +1,4 @@
-package main
+package incarnation
 
 import (
 	"context"
@@ -8,15 +8,16 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/internal/durable"
 	"godwit.dev/godwit/migrate/controller"
 )
 
-// mark is what a controller remembers of its store, in its state_dir: an old copy of the store is not
+// Watermark is what a controller remembers of its store, in its state_dir: an old copy of the store is not
 // as far as that.
-type mark struct {
+type Watermark struct {
 	path  string
 	store string // where it is: a mark of another store says nothing
 	seen  controller.Mark
@@ -39,9 +40,9 @@ func storeOf(cfg *config.Config) string {
 	return "file"
 }
 
-// openMark reads what is remembered, and compares the store with it.
-func openMark(ctx context.Context, cfg *config.Config, whole *controller.Incarnations) (*mark, error) {
-	m := &mark{path: filepath.Join(cfg.StateDir, "store-seen.json"), store: storeOf(cfg), whole: whole}
+// OpenWatermark reads what is remembered, and compares the store with it.
+func OpenWatermark(ctx context.Context, cfg *config.Config, whole *controller.Incarnations) (*Watermark, error) {
+	m := &Watermark{path: filepath.Join(cfg.StateDir, "store-seen.json"), store: storeOf(cfg), whole: whole}
 	var known marked
 	data, err := os.ReadFile(m.path)
 	if err == nil {
@@ -53,11 +54,11 @@ func openMark(ctx context.Context, cfg *config.Config, whole *controller.Incarna
 	if known.Store == m.store {
 		m.seen = known.Mark
 	}
-	return m, m.tend(ctx)
+	return m, m.Tend(ctx)
 }
 
-// tend remembers how far the store is now.
-func (m *mark) tend(ctx context.Context) error {
+// Tend remembers how far the store is now.
+func (m *Watermark) Tend(ctx context.Context) error {
 	now, err := m.whole.Compare(ctx, m.seen)
 	if err != nil || now == m.seen {
 		return err
@@ -73,11 +74,14 @@ func (m *mark) tend(ctx context.Context) error {
 	return nil
 }
 
-// close remembers it for the next start.
-func (m *mark) close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), nameBound)
+// closeBound is how long the store is waited for at the end of the daemon.
+const closeBound = 5 * time.Second
+
+// Close remembers it for the next start.
+func (m *Watermark) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeBound)
 	defer cancel()
-	if err := m.tend(ctx); err != nil {
+	if err := m.Tend(ctx); err != nil {
 		slog.Warn("how far the store of the records is was not remembered", "error", err)
 	}
 	return nil

@@ -1,51 +1,27 @@
-package main
+// Package incarnation is how a node and a controller notice that the store of the records was put back
+// from an old copy. A node remembers the highest incarnation that it has seen (Reporter), a controller
+// how far its store was (Watermark). Neither believes a store that is older.
+package incarnation
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"github.com/containerd/errdefs"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
-	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/internal/durable"
-	"godwit.dev/godwit/internal/retry"
-	"godwit.dev/godwit/migrate/cluster"
-	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/transition"
 )
 
-// againAtStart is between two tries of an order that waits for other controllers to be silent.
-const againAtStart = time.Second
-
-// restoreOrdered gives the order that waits for the start of this daemon, before it serves anybody.
-func restoreOrdered(ctx context.Context, dir string, store nodev1.StoreService) error {
-	order, done, err := record.ReadOrdered(dir)
-	if err != nil || order == nil {
-		return err
-	}
-	state, err := store.Restore(ctx, &nodev1.RestoreRequest{Retire: order.Retire})
-	for end := time.Now().Add(cluster.Silence + cluster.Interval); errors.Is(err, controller.ErrUnchecked) && ctx.Err() == nil && time.Now().Before(end); {
-		retry.Sleep(ctx, againAtStart) // one that was stopped counts as up until it is silent
-		state, err = store.Restore(ctx, &nodev1.RestoreRequest{Retire: order.Retire})
-	}
-	if err != nil {
-		return fmt.Errorf("restore the store at the start, as godwit controller restore --at-start has ordered (give the order again to change it): %w", err)
-	}
-	slog.WarnContext(ctx, "the store of the records was put back: no record changes until all nodes have reported", "incarnation", state.GetIncarnation(), "missing", state.GetMissing())
-	return done()
-}
-
-// reporter is this node towards a store of the records that may be put back from a copy: it
+// Reporter is this node towards a store of the records that may be put back from a copy: it
 // remembers the newest incarnation that it has seen, and tells what the node holds.
-type reporter struct {
+type Reporter struct {
 	node  string
 	path  string // of what is remembered
 	store nodev1.StoreService
@@ -62,14 +38,9 @@ type remembered struct {
 	Reported uint64 `json:"reported"` // the one to which this node said what it holds
 }
 
-func (d *daemon) openReporter() (err error) {
-	d.reporter, err = newReporter(d.config.Node, d.config.StateDir, d.whole, d.machines.Held)
-	return err
-}
-
-// newReporter reads what is remembered.
-func newReporter(node, dir string, store nodev1.StoreService, held func() ([]*nodev1.Held, error)) (*reporter, error) {
-	r := &reporter{node: node, path: filepath.Join(dir, "incarnation.json"), store: store, held: held}
+// NewReporter reads what is remembered.
+func NewReporter(node, dir string, store nodev1.StoreService, held func() ([]*nodev1.Held, error)) (*Reporter, error) {
+	r := &Reporter{node: node, path: filepath.Join(dir, "incarnation.json"), store: store, held: held}
 	data, err := os.ReadFile(r.path)
 	if errors.Is(err, os.ErrNotExist) {
 		return r, nil
@@ -83,9 +54,9 @@ func newReporter(node, dir string, store nodev1.StoreService, held func() ([]*no
 	return r, nil
 }
 
-// heard takes the answer to a sign of life, and reports where that is asked for, or where the
+// Heard takes the answer to a sign of life, and reports where that is asked for, or where the
 // store is another one than the node has seen.
-func (r *reporter) heard(ctx context.Context, resp *nodev1.AnnounceResponse) error {
+func (r *Reporter) Heard(ctx context.Context, resp *nodev1.AnnounceResponse) error {
 	r.mu.Lock()
 	r.now = resp
 	known, incarnation := r.known, resp.GetIncarnation()
@@ -106,7 +77,7 @@ func (r *reporter) heard(ctx context.Context, resp *nodev1.AnnounceResponse) err
 }
 
 // Doubt implements engine.Store.
-func (r *reporter) Doubt(ctx context.Context) error {
+func (r *Reporter) Doubt(ctx context.Context) error {
 	held, err := r.held()
 	if err != nil {
 		return fmt.Errorf("report what this node holds: %w", err)
@@ -126,7 +97,7 @@ func (r *reporter) Doubt(ctx context.Context) error {
 }
 
 // Current implements engine.Store.
-func (r *reporter) Current(ctx context.Context) error {
+func (r *Reporter) Current(ctx context.Context) error {
 	r.mu.Lock()
 	now := r.now
 	r.mu.Unlock()
@@ -137,7 +108,7 @@ func (r *reporter) Current(ctx context.Context) error {
 }
 
 // Ask implements engine.Store.
-func (r *reporter) Ask(ctx context.Context, rec *nodev1.Record) error {
+func (r *Reporter) Ask(ctx context.Context, rec *nodev1.Record) error {
 	state, err := r.store.State(ctx, &nodev1.StateRequest{})
 	if errdefs.IsNotImplemented(err) { // a controller before this call
 		err = nil
@@ -152,7 +123,7 @@ func (r *reporter) Ask(ctx context.Context, rec *nodev1.Record) error {
 }
 
 // counts says why the records do not count, by what the controller said of their store.
-func (r *reporter) counts(now *nodev1.AnnounceResponse) error {
+func (r *Reporter) counts(now *nodev1.AnnounceResponse) error {
 	r.mu.Lock()
 	known := r.known
 	r.mu.Unlock()
@@ -171,7 +142,7 @@ func (r *reporter) counts(now *nodev1.AnnounceResponse) error {
 }
 
 // remember makes known durable.
-func (r *reporter) remember(known remembered) error {
+func (r *Reporter) remember(known remembered) error {
 	data, err := json.Marshal(known)
 	if err != nil {
 		return err

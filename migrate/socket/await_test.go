@@ -1,4 +1,4 @@
-package main
+package socket
 
 import (
 	"context"
@@ -30,7 +30,7 @@ func TestWaitsForTheStore(t *testing.T) {
 		}
 	}
 	opened := 0
-	got, err := reached(t.Context(), socket, func(context.Context) (string, error) {
+	got, err := Await(t.Context(), socket, func(context.Context) (string, error) {
 		if opened++; opened == 1 {
 			return "", away
 		}
@@ -41,11 +41,11 @@ func TestWaitsForTheStore(t *testing.T) {
 		t.Errorf("%q, %v, opened %d times", got, err, opened)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err = reached(ctx, socket, func(context.Context) (string, error) { cancel(); return "", away })
+	_, err = Await(ctx, socket, func(context.Context) (string, error) { cancel(); return "", away })
 	if !errdefs.IsUnavailable(err) {
 		t.Errorf("told to end: %v", err)
 	}
-	if _, err = reached(t.Context(), socket, func(context.Context) (string, error) { return "", errdefs.ErrNotImplemented }); !errors.Is(err, errdefs.ErrNotImplemented) {
+	if _, err = Await(t.Context(), socket, func(context.Context) (string, error) { return "", errdefs.ErrNotImplemented }); !errors.Is(err, errdefs.ErrNotImplemented) {
 		t.Errorf("a store of another version: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package placement
 
 import (
 	"context"
@@ -20,7 +20,7 @@ func TestFits(t *testing.T) {
 		if err := os.WriteFile(program, []byte("#!/bin/sh\n"+script), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		return fits(ctx, program, "/etc/c.toml", offer)
+		return Fits(ctx, program, "/etc/c.toml", offer)
 	}
 	said := filepath.Join(dir, "said")
 	no, err := ask(t.Context(), `{ echo "$@"; cat; } >`+said+`; echo '{"obstacle": "its CPU"}'`)
@@ -43,7 +43,7 @@ func TestFits(t *testing.T) {
 	if no, err := ask(ended, "echo '{}'"); err == nil {
 		t.Errorf("not asked: %q", no)
 	}
-	if no, err := fits(t.Context(), "/not/there", "", &machinev1.OfferResponse{}); no != "" || err != nil {
+	if no, err := Fits(t.Context(), "/not/there", "", &machinev1.OfferResponse{}); no != "" || err != nil {
 		t.Errorf("a source that says nothing: %q, %v", no, err)
 	}
 	offer.Facts = []byte("{")

@@ -1,4 +1,4 @@
-package main
+package socket
 
 import (
 	"net"
@@ -18,7 +18,7 @@ import (
 // there are some: a client of the records too, which asks twice.
 func TestNoDescriptorsIsSaid(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
-	l, err := listen(socket)
+	l, err := Listen(socket)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package main
+package placement
 
 import (
 	"bytes"
@@ -22,9 +22,9 @@ const (
 	killedBound = time.Second // of the output of a program that was killed, which another may hold
 )
 
-// fits asks the shim's binary, which would run the VM here, whether it could: VMM, machine,
+// Fits asks the shim's binary, which would run the VM here, whether it could: VMM, machine,
 // CPU and device layout. The answer is why not, or empty.
-func fits(ctx context.Context, binary, configPath string, offer *machinev1.OfferResponse) (string, error) {
+func Fits(ctx context.Context, binary, configPath string, offer *machinev1.OfferResponse) (string, error) {
 	if len(offer.GetFacts()) == 0 || len(offer.GetSpec()) == 0 {
 		return "", nil // Create will tell
 	}

@@ -1,4 +1,4 @@
-package main
+package loss
 
 import (
 	"context"
@@ -13,20 +13,20 @@ import (
 
 // A fence is told the node, and has failed unless it ends with 0: also if it is not there, or
 // does not end, with all that it has started.
-func TestFence(t *testing.T) {
+func TestCommand(t *testing.T) {
 	said := filepath.Join(t.TempDir(), "said")
 	command := func(text string) []string { return []string{"/bin/sh", "-c", text, "fence"} }
 	node := &nodev1.NodeInfo{Name: "n1", Address: "n1:7444"}
-	if err := fence(command(`echo $1 $GODWIT_LOST_NODE $GODWIT_LOST_ADDRESS >`+said))(t.Context(), node); err != nil {
+	if err := Command(command(`echo $1 $GODWIT_LOST_NODE $GODWIT_LOST_ADDRESS >`+said))(t.Context(), node); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := os.ReadFile(said); err != nil || string(got) != "n1 n1 n1:7444\n" {
 		t.Errorf("it was told %q: %v", got, err)
 	}
-	if err := fence(command("echo the power stays on >&2; exit 3"))(t.Context(), node); err == nil || !strings.Contains(err.Error(), "the power stays on") {
+	if err := Command(command("echo the power stays on >&2; exit 3"))(t.Context(), node); err == nil || !strings.Contains(err.Error(), "the power stays on") {
 		t.Errorf("status 3: %v", err)
 	}
-	if err := fence([]string{"/not/there"})(t.Context(), node); err == nil {
+	if err := Command([]string{"/not/there"})(t.Context(), node); err == nil {
 		t.Error("a command that is not there has fenced")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -37,7 +37,7 @@ func TestFence(t *testing.T) {
 			text, _ = os.ReadFile(child)
 		}
 	}()
-	if err := fence(command("sleep 600 & echo $! >"+child+"; sleep 600; true"))(ctx, node); err == nil {
+	if err := Command(command("sleep 600 & echo $! >"+child+"; sleep 600; true"))(ctx, node); err == nil {
 		t.Error("a command that does not end has fenced")
 	}
 	text, err := os.ReadFile(child)

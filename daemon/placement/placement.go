@@ -1,4 +1,6 @@
-package main
+// Package placement says what stands against a VM coming to this node: VMM, CPU, network, RAM, disks, and
+// whether the node can read its snapshot.
+package placement
 
 import (
 	"context"
@@ -17,30 +19,30 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// room says what stands against a VM coming to this node. It implements peer.Room.
-type room struct {
-	config *config.Config
-	tasks  interface {
+// Node is this node as a destination. It implements peer.Placement.
+type Node struct {
+	Config *config.Config
+	Tasks  interface {
 		HasTask(ctx context.Context, vm *nodev1.VM) (bool, error)
 		Busy(ctx context.Context, vm *nodev1.VM) (bool, error)
 		Network(ctx context.Context, vm *nodev1.VM, nics []spec.NIC) (obstacle string, err error)
 	}
-	snapshots interface {
+	Snapshots interface {
 		Exists(ctx context.Context, repository, digest string) (bool, error)
 		Keeps(repository, digest string) bool
 		Offer(ctx context.Context, repository, digest string) (*machinev1.OfferResponse, error)
 	}
-	fits func(ctx context.Context, offer *machinev1.OfferResponse) (string, error) // why the VM could not be taken up
+	Fits func(ctx context.Context, offer *machinev1.OfferResponse) (string, error) // why the VM could not be taken up
 }
 
 // noDigest is nobody's: to ask for it shows whether a repository can be read.
 const noDigest = "sha256:0000000000000000000000000000000000000000000000000000000000000000"
 
-// Check implements peer.Room: all that is in the way, at once.
-func (r *room) Check(ctx context.Context, req *nodev1.PeerCheckRequest) (*nodev1.PeerCheckResponse, error) {
-	resp, task := &nodev1.PeerCheckResponse{}, r.tasks.HasTask
+// Check implements peer.Placement: all that is in the way, at once.
+func (r *Node) Check(ctx context.Context, req *nodev1.PeerCheckRequest) (*nodev1.PeerCheckResponse, error) {
+	resp, task := &nodev1.PeerCheckResponse{}, r.Tasks.HasTask
 	if req.GetDigest() != "" {
-		task = r.tasks.Busy
+		task = r.Tasks.Busy
 	}
 	has, err := task(ctx, req.GetVm())
 	if err != nil {
@@ -60,7 +62,7 @@ func (r *room) Check(ctx context.Context, req *nodev1.PeerCheckRequest) (*nodev1
 	if offer == nil {
 		return resp, nil
 	}
-	no, err := r.fits(ctx, offer)
+	no, err := r.Fits(ctx, offer)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +70,7 @@ func (r *room) Check(ctx context.Context, req *nodev1.PeerCheckRequest) (*nodev1
 		resp.Obstacles = append(resp.Obstacles, no)
 	}
 	if sp, err := spec.Decode(offer.GetSpec()); err == nil { // else fits has said so
-		no, err := r.tasks.Network(ctx, req.GetVm(), sp.NICs)
+		no, err := r.Tasks.Network(ctx, req.GetVm(), sp.NICs)
 		if err != nil {
 			return nil, err
 		}
@@ -82,9 +84,9 @@ func (r *room) Check(ctx context.Context, req *nodev1.PeerCheckRequest) (*nodev1
 // sleeps reads what a snapshot would offer, and whether this node keeps all of it. What of the
 // snapshot this node can never read is in the way, and so is a layout that does not have it: it
 // may be another node's of the same path. Any other error is one.
-func (r *room) sleeps(ctx context.Context, req *nodev1.PeerCheckRequest, resp *nodev1.PeerCheckResponse) (*machinev1.OfferResponse, error) {
+func (r *Node) sleeps(ctx context.Context, req *nodev1.PeerCheckRequest, resp *nodev1.PeerCheckResponse) (*machinev1.OfferResponse, error) {
 	repository := req.GetRepository()
-	resp.Copy = r.snapshots.Keeps(repository, req.GetDigest())
+	resp.Copy = r.Snapshots.Keeps(repository, req.GetDigest())
 	layout := strings.HasPrefix(repository, store.LayoutPrefix)
 	if !resp.GetCopy() && layout {
 		if no := r.reaches(ctx, repository); len(no) > 0 {
@@ -92,7 +94,7 @@ func (r *room) sleeps(ctx context.Context, req *nodev1.PeerCheckRequest, resp *n
 			return nil, nil
 		}
 	}
-	offer, err := r.snapshots.Offer(ctx, repository, req.GetDigest())
+	offer, err := r.Snapshots.Offer(ctx, repository, req.GetDigest())
 	if errdefs.IsFailedPrecondition(err) || errdefs.IsNotImplemented(err) || layout && errdefs.IsNotFound(err) {
 		resp.Obstacles = append(resp.Obstacles, err.Error())
 		return nil, nil
@@ -101,17 +103,17 @@ func (r *room) sleeps(ctx context.Context, req *nodev1.PeerCheckRequest, resp *n
 }
 
 // space counts RAM as admission does, by what the VMs here were promised.
-func (r *room) space(offer *machinev1.OfferResponse, resp *nodev1.PeerCheckResponse) error {
-	total, used, _, err := rampool.Use(r.config.RAMDir)
+func (r *Node) space(offer *machinev1.OfferResponse, resp *nodev1.PeerCheckResponse) error {
+	total, used, _, err := rampool.Use(r.Config.RAMDir)
 	if err != nil {
 		return fmt.Errorf("room in ram_dir: %w", err)
 	}
 	var fs unix.Statfs_t
-	if err := unix.Statfs(r.config.StateDir, &fs); err != nil {
-		return fmt.Errorf("room in %s: %w", r.config.StateDir, err)
+	if err := unix.Statfs(r.Config.StateDir, &fs); err != nil {
+		return fmt.Errorf("room in %s: %w", r.Config.StateDir, err)
 	}
 	resp.FreeBytes = total - min(used, total)
-	huge, err := rampool.Huge(r.config.RAMDir)
+	huge, err := rampool.Huge(r.Config.RAMDir)
 	if err != nil {
 		return err
 	}
@@ -130,14 +132,14 @@ func (r *room) space(offer *machinev1.OfferResponse, resp *nodev1.PeerCheckRespo
 }
 
 // reaches asks whether the snapshot could be read here.
-func (r *room) reaches(ctx context.Context, repository string) []string {
+func (r *Node) reaches(ctx context.Context, repository string) []string {
 	if dir, ok := strings.CutPrefix(repository, store.LayoutPrefix); ok {
-		if own := r.config.Registry.Layout; own == "" || !strings.HasPrefix(dir, own) {
+		if own := r.Config.Registry.Layout; own == "" || !strings.HasPrefix(dir, own) {
 			return []string{fmt.Sprintf("the snapshot would lie in %s, this node's registry.layout is %q", repository, own)}
 		}
 		return nil
 	}
-	if _, err := r.snapshots.Exists(ctx, repository, noDigest); err != nil && !errdefs.IsNotFound(err) {
+	if _, err := r.Snapshots.Exists(ctx, repository, noDigest); err != nil && !errdefs.IsNotFound(err) {
 		return []string{fmt.Sprintf("it cannot read %s: %v", repository, err)}
 	}
 	return nil

@@ -1,4 +1,4 @@
-package main
+package socket
 
 import (
 	"context"
@@ -20,9 +20,9 @@ import (
 // openAgain is how long a store that does not answer is left alone.
 const openAgain = time.Second
 
-// reached opens a store that may come later than this daemon, and waits for it. Whoever asks this node
+// Await opens a store that may come later than this daemon, and waits for it. Whoever asks this node
 // meanwhile hears what is waited for.
-func reached[T any](ctx context.Context, socket string, open func(context.Context) (T, error)) (T, error) {
+func Await[T any](ctx context.Context, socket string, open func(context.Context) (T, error)) (T, error) {
 	st, err := open(ctx)
 	if !errdefs.IsUnavailable(err) {
 		return st, err
@@ -33,7 +33,7 @@ func reached[T any](ctx context.Context, socket string, open func(context.Contex
 	if serr != nil {
 		return st, errors.Join(err, serr)
 	}
-	listener, lerr := listen(socket)
+	listener, lerr := Listen(socket)
 	if lerr != nil {
 		return st, errors.Join(err, lerr)
 	}

@@ -1,4 +1,4 @@
-package main
+package incarnation
 
 import (
 	"context"
@@ -30,7 +30,7 @@ func TestStartOnAnOldCopy(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		m, err := openMark(t.Context(), cfg, controller.NewIncarnations(st, st, "a", func() []string { return nil }, nil))
+		m, err := OpenWatermark(t.Context(), cfg, controller.NewIncarnations(st, st, "a", func() []string { return nil }, nil))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,7 +43,7 @@ func TestStartOnAnOldCopy(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := m.close(); err != nil {
+		if err := m.Close(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -70,7 +70,7 @@ func TestStartOnAnOldCopy(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "store-seen.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openMark(context.Background(), cfg, nil); err == nil {
+	if _, err := OpenWatermark(context.Background(), cfg, nil); err == nil {
 		t.Error("what was seen cannot be read, and any store is new enough")
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package placement
 
 import (
 	"context"
@@ -65,7 +65,7 @@ func (s *site) fits(context.Context, *machinev1.OfferResponse) (string, error) {
 
 // A node says of a VM that sleeps all that is in the way at once, whether it keeps a copy and how much
 // room there is, by what was promised; what it cannot find out is an error, no yes.
-func TestRoomForASleeper(t *testing.T) {
+func TestPlacementOfASleeper(t *testing.T) {
 	dir := t.TempDir()
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
@@ -103,7 +103,7 @@ func TestRoomForASleeper(t *testing.T) {
 		"and by one too few":  {site{needs: total - 1<<30 + 1}, []string{"free for RAM (ram_size)"}, nil},
 	} {
 		s := &tt.site
-		r := &room{config: &config.Config{RAMDir: dir, StateDir: dir}, tasks: s, snapshots: s, fits: s.fits}
+		r := &Node{Config: &config.Config{RAMDir: dir, StateDir: dir}, Tasks: s, Snapshots: s, Fits: s.fits}
 		resp, err := r.Check(t.Context(), check)
 		if tt.is != nil {
 			if !tt.is(err) {
@@ -118,22 +118,22 @@ func TestRoomForASleeper(t *testing.T) {
 		}
 	}
 	s := &site{}
-	r := &room{config: &config.Config{RAMDir: filepath.Join(dir, "none"), StateDir: dir}, tasks: s, snapshots: s, fits: s.fits}
+	r := &Node{Config: &config.Config{RAMDir: filepath.Join(dir, "none"), StateDir: dir}, Tasks: s, Snapshots: s, Fits: s.fits}
 	if resp, err := r.Check(t.Context(), check); err == nil {
 		t.Errorf("no ram_dir: %v", resp)
 	}
-	r.config = &config.Config{RAMDir: dir, StateDir: filepath.Join(dir, "none")}
+	r.Config = &config.Config{RAMDir: dir, StateDir: filepath.Join(dir, "none")}
 	if resp, err := r.Check(t.Context(), check); err == nil {
 		t.Errorf("no state_dir: %v", resp)
 	}
 	away := &nodev1.PeerCheckRequest{Vm: check.Vm, Repository: "oci-layout:/elsewhere/u", Digest: "sha256:1"}
-	r.config = &config.Config{RAMDir: dir, StateDir: dir}
+	r.Config = &config.Config{RAMDir: dir, StateDir: dir}
 	if resp, err := r.Check(t.Context(), away); err != nil || len(resp.GetObstacles()) != 1 || !strings.Contains(resp.GetObstacles()[0], "registry.layout") {
 		t.Errorf("a layout of another node: %v, %v", resp, err)
 	}
 	for repository, obstacles := range map[string]int{"oci-layout:" + dir + "/u": 1, "registry.example/u": 0} {
 		s := &site{unreadable: errdefs.ErrNotFound}
-		r := &room{config: &config.Config{RAMDir: dir, StateDir: dir, Registry: config.Registry{Layout: dir}}, tasks: s, snapshots: s, fits: s.fits}
+		r := &Node{Config: &config.Config{RAMDir: dir, StateDir: dir, Registry: config.Registry{Layout: dir}}, Tasks: s, Snapshots: s, Fits: s.fits}
 		resp, err := r.Check(t.Context(), &nodev1.PeerCheckRequest{Vm: check.Vm, Repository: repository, Digest: "sha256:1"})
 		if len(resp.GetObstacles()) != obstacles || errdefs.IsNotFound(err) == (obstacles > 0) {
 			t.Errorf("%s has no such snapshot: %v, %v", repository, resp, err)

@@ -1,4 +1,4 @@
-package main
+package incarnation
 
 import (
 	"context"
@@ -40,8 +40,8 @@ func (s *oldStore) Report(_ context.Context, req *nodev1.ReportRequest) (*nodev1
 func TestNodeTowardsAStoreThatWasPutBack(t *testing.T) {
 	dir, st := t.TempDir(), &oldStore{state: &nodev1.StoreState{}}
 	hold := func() ([]*nodev1.Held, error) { return []*nodev1.Held{{Uid: "u"}}, nil }
-	open := func() *reporter {
-		r, err := newReporter("a", dir, st, hold)
+	open := func() *Reporter {
+		r, err := NewReporter("a", dir, st, hold)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +51,7 @@ func TestNodeTowardsAStoreThatWasPutBack(t *testing.T) {
 	hear := func(incarnation uint64, closed, report bool, reports int) {
 		t.Helper()
 		before := len(st.reports)
-		err := r.heard(t.Context(), &nodev1.AnnounceResponse{Incarnation: incarnation, Closed: closed, Report: report})
+		err := r.Heard(t.Context(), &nodev1.AnnounceResponse{Incarnation: incarnation, Closed: closed, Report: report})
 		if err != nil || len(st.reports) != before+reports {
 			t.Fatalf("%d reports, want %d: %v", len(st.reports)-before, reports, err)
 		}
@@ -99,14 +99,14 @@ func TestNodeTowardsAStoreThatWasPutBack(t *testing.T) {
 	current(true)
 
 	r.held = func() ([]*nodev1.Held, error) { return nil, errors.New("EIO") }
-	if err := r.heard(t.Context(), &nodev1.AnnounceResponse{Incarnation: 11, Report: true}); err == nil {
+	if err := r.Heard(t.Context(), &nodev1.AnnounceResponse{Incarnation: 11, Report: true}); err == nil {
 		t.Error("a node that cannot read its journals has reported")
 	}
 	current(false)
 	if err := os.WriteFile(filepath.Join(dir, "incarnation.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newReporter("a", dir, st, hold); err == nil {
+	if _, err := NewReporter("a", dir, st, hold); err == nil {
 		t.Error("what it has seen cannot be read, and it takes any store for the newest")
 	}
 }
@@ -126,7 +126,7 @@ func (s *restoring) Restore(_ context.Context, req *nodev1.RestoreRequest) (*nod
 // stands, and the daemon does not start. One that cannot be read is never taken for none.
 func TestRestoreAtStart(t *testing.T) {
 	dir, st := t.TempDir(), &restoring{oldStore: oldStore{state: &nodev1.StoreState{}}}
-	if err := restoreOrdered(t.Context(), dir, st); err != nil || len(st.orders) != 0 {
+	if err := RestoreOrdered(t.Context(), dir, st); err != nil || len(st.orders) != 0 {
 		t.Fatalf("nothing is ordered: %v, %v", st.orders, err)
 	}
 	path, err := record.OrderedRestore{Retire: []string{"b"}}.Store(dir)
@@ -134,12 +134,12 @@ func TestRestoreAtStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	st.err = errdefs.ErrInvalidArgument
-	if err := restoreOrdered(t.Context(), dir, st); !errdefs.IsInvalidArgument(err) {
+	if err := RestoreOrdered(t.Context(), dir, st); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("an order that is refused: %v", err)
 	}
 	st.err = nil
 	for range 2 {
-		if err := restoreOrdered(t.Context(), dir, st); err != nil {
+		if err := RestoreOrdered(t.Context(), dir, st); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -149,7 +149,7 @@ func TestRestoreAtStart(t *testing.T) {
 	if err := os.WriteFile(path, []byte(`{"retire":`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := restoreOrdered(t.Context(), dir, st); err == nil || len(st.orders) != 2 {
+	if err := RestoreOrdered(t.Context(), dir, st); err == nil || len(st.orders) != 2 {
 		t.Errorf("an order that cannot be read: %v", err)
 	}
 }
@@ -176,7 +176,7 @@ func TestRestoreAtStartWaitsForOldControllers(t *testing.T) {
 			if _, err := (record.OrderedRestore{}).Store(dir); err != nil {
 				t.Fatal(err)
 			}
-			err := restoreOrdered(t.Context(), dir, st)
+			err := RestoreOrdered(t.Context(), dir, st)
 			if len(st.orders) != orders || (err == nil) != (orders > 0) || err != nil && !errdefs.IsFailedPrecondition(err) {
 				t.Errorf("%d signs: %d orders, %v", up, len(st.orders), err)
 			}
