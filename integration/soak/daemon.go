@@ -40,6 +40,7 @@ func (w *world) startContainerd(ctx context.Context, n *harness.Node) error {
 			g.set(func() {
 				if slices.Contains(g.hung, n.Name) {
 					g.excused, g.away = "containerd was started while its shim did not answer", ""
+					g.adopted = n.Name
 				}
 			})
 		}

@@ -80,6 +80,9 @@ func (w *world) killed(ctx context.Context, victim string, s Step) (string, func
 	if victim != "VMM" && victim != "shim" || v.g == nil {
 		return v.what, nil, signal(v.pid, unix.SIGKILL)
 	}
+	if victim == "shim" {
+		v.g.set(func() { v.g.adopted = v.n.Name })
+	}
 	first := v.g.excuses() == ""
 	v.g.excuse(fmt.Sprintf("step %d killed its %s on node %s", s.N, victim, v.n.Name))
 	err = signal(v.pid, unix.SIGKILL)

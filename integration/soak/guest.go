@@ -27,6 +27,7 @@ type guest struct {
 	fresh   bool     // it has the network that ctr made, whose lease nobody gives back
 	excused string   // what the schedule did to it that may have ended it
 	away    string   // the node where that was done, which did not own the VM
+	adopted string   // the node where containerd may have no task of it: its shim was killed there
 	hung    []string // nodes on which a fault keeps its shim from answering
 	busy    bool     // a verb is at it
 	heard   map[string]sighting
@@ -185,7 +186,7 @@ func (g *guest) retire() {
 			g.retired[nonce] = time.Now()
 		}
 	}
-	g.nonce, g.excused, g.away, g.tried, g.fresh = "", "", "", false, false
+	g.nonce, g.excused, g.away, g.adopted, g.tried, g.fresh = "", "", "", "", false, false
 }
 
 // stamp is what each line of the guest's file has of its nonce.

@@ -77,10 +77,19 @@ func (a *act) wrongly(err error) string {
 		return "an error of another class than any fault has"
 	case code == corrupt && a.g != nil && a.g.excuses() == "":
 		return "a snapshot that is corrupt"
-	case a.sound && err != nil && (a.g == nil || a.g.excuses() == ""):
+	case a.sound && err != nil && (a.g == nil || a.g.excuses() == "" && !a.taskless(err)):
 		return "an error while nothing is wrong"
 	}
 	return ""
+}
+
+// taskless reports whether err is of ctr, about a VM whose shim was killed at its owner: containerd has
+// no task of it until it wakes or arrives again (ADR 28).
+func (a *act) taskless(err error) bool {
+	run, ok := errors.AsType[*harness.RunError](err)
+	a.g.mu.Lock()
+	defer a.g.mu.Unlock()
+	return ok && run.Args[0] == "ctr" && a.owner != nil && a.g.adopted == a.owner.Name
 }
 
 // single checks that each VM which runs has one VMM, at its owner, and that no other VMM is left.

@@ -24,6 +24,7 @@ func TestWhatIsBlamed(t *testing.T) {
 	for name, c := range map[string]struct {
 		err            error
 		excused, sound bool
+		adopted        string
 		wrong          bool
 	}{
 		"no class":                  {err: ended(t, "godwit", unknown), wrong: true},
@@ -35,14 +36,17 @@ func TestWhatIsBlamed(t *testing.T) {
 		"unavailable":               {err: ended(t, "godwit", unavailable), sound: true, wrong: true},
 		"ctr, with a fault":         {err: ended(t, "ctr", 1)},
 		"ctr":                       {err: ended(t, "ctr", 1), sound: true, wrong: true},
+		"ctr, of a VM without task": {err: ended(t, "ctr", 1), sound: true, adopted: "a"},
+		"ctr, task lost elsewhere":  {err: ended(t, "ctr", 1), sound: true, adopted: "b", wrong: true},
+		"godwit, without task":      {err: ended(t, "godwit", unavailable), sound: true, adopted: "a", wrong: true},
 		"silence":                   {err: errors.New("it is not heard"), sound: true, wrong: true},
 		"silence of an ended VM":    {err: errors.New("it is not heard"), sound: true, excused: true},
 	} {
-		g := &guest{}
+		g := &guest{adopted: c.adopted}
 		if c.excused {
 			g.excuse("killed")
 		}
-		a := &act{g: g, sound: c.sound}
+		a := &act{g: g, sound: c.sound, owner: &harness.Node{Name: "a"}}
 		if got := a.wrongly(c.err); (got != "") != c.wrong {
 			t.Errorf("%s: %q", name, got)
 		}

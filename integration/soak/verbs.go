@@ -143,7 +143,12 @@ func (a *act) play(ctx context.Context, v verb) {
 	}
 	err := do(a, ctx)
 	if a.g != nil {
-		a.g.set(func() { a.g.busy = false })
+		a.g.set(func() {
+			a.g.busy = false
+			if err == nil && slices.Contains([]string{"run", "wake", "migrate live", "migrate cold"}, v.name) {
+				a.g.adopted = "" // a shim that containerd has started has it
+			}
+		})
 	}
 	took := time.Since(begun).Seconds()
 	if err == nil {

@@ -81,10 +81,13 @@ func ServeTLS(ctx context.Context, srv *ttrpc.Server, l net.Listener, id *pki.Id
 		names = doubles[0]
 	}
 	config := id.Server(authority != nil)
-	turns := newTurns()
+	admission := newAdmission()
 	return serve(ctx, srv, l, func(ctx context.Context, conn net.Conn) (context.Context, net.Conn, error) {
+		if err := admission.wait(ctx); err != nil {
+			return ctx, conn, err
+		}
 		secure := tls.Server(conn, config)
-		if err := turns.handshake(ctx, secure); err != nil {
+		if err := secure.HandshakeContext(ctx); err != nil {
 			return ctx, conn, pki.Refusal(err)
 		}
 		state := secure.ConnectionState()
