@@ -18,6 +18,9 @@ func (n *simNode) prepare(req *nodev1.PeerPrepareRequest) (*nodev1.PeerPrepareRe
 	answer := &nodev1.PeerPrepareResponse{Channel: n.name, Certificate: []byte(n.name)}
 	switch {
 	case (n.record == recordIncoming || n.record == recordReady) && n.holds(ref):
+		if req.GetDigest() != "" && n.sent != req.GetDigest() { // captured anew, for records that were put back
+			return nil, refused(n, "prepare another snapshot")
+		}
 		return answer, nil
 	case n.record == recordFenced && n.holds(ref):
 		return nil, fmt.Errorf("prepare: this attempt is over at node %s: %w", n.name, errdefs.ErrAborted)
@@ -28,7 +31,7 @@ func (n *simNode) prepare(req *nodev1.PeerPrepareRequest) (*nodev1.PeerPrepareRe
 	case !n.trusting && !n.open(ref):
 		return nil, refused(n, "prepare what nobody ordered")
 	}
-	n.vmm, n.sent, n.made, n.task = vmmOff, "", ref, true
+	n.vmm, n.sent, n.made, n.task = vmmOff, req.GetDigest(), ref, true
 	n.write(recordIncoming, ref)
 	if req.GetDigest() != "" {
 		count, there := n.blobs[req.GetDigest()]

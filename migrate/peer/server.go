@@ -89,13 +89,26 @@ func (s *Server) Prepare(ctx context.Context, req *nodev1.PeerPrepareRequest) (*
 		return nil, err
 	}
 	if order.Intent.Stream == nil {
-		return &nodev1.PeerPrepareResponse{}, nil
+		return &nodev1.PeerPrepareResponse{}, s.prepared(ctx, req)
 	}
 	in, err := s.Machines.Incoming(ctx, req.GetVm(), &machinev1.IncomingRequest{Ref: req.GetRef()})
 	if err != nil {
 		return nil, err
 	}
 	return &nodev1.PeerPrepareResponse{Channel: in.GetChannel(), Certificate: in.GetCertificate(), Address: s.Address}, nil
+}
+
+// prepared fails unless the task is of the snapshot that is ordered. A task of the same attempt may be of
+// another one: records that were put back from a copy have forgotten it, and the source has captured anew.
+func (s *Server) prepared(ctx context.Context, req *nodev1.PeerPrepareRequest) error {
+	q, err := s.Machines.Query(ctx, req.GetVm())
+	if err == nil && q.GetDigest() != req.GetDigest() {
+		err = fmt.Errorf("it was made from snapshot %q, ordered is %s: %w", q.GetDigest(), req.GetDigest(), errdefs.ErrFailedPrecondition)
+	}
+	if err != nil {
+		return fmt.Errorf("task of VM %s for operation %s: %w", key(req.GetVm()), req.GetRef().GetOperation(), err)
+	}
+	return nil
 }
 
 // States and records of a shim that the server looks for.
