@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 
 	"github.com/containerd/errdefs"
@@ -76,3 +77,10 @@ func Classed(err error) error {
 	}
 	return fmt.Errorf("%w: %w", err, class)
 }
+
+// WasKilled is in the text of the error of a helper process that somebody has killed. The text is all
+// that is left of it once it has crossed containerd.
+const WasKilled = "its process was killed"
+
+// SaysKilled reports whether an error is one of these, however far it has come.
+func SaysKilled(err error) bool { return err != nil && strings.Contains(err.Error(), WasKilled) }

@@ -23,6 +23,8 @@ type run struct {
 
 	since time.Time // it was opened, by this host's clock
 
+	killed int // tries whose worker was killed; of drive alone
+
 	mu        sync.Mutex
 	step      string
 	waiting   string // why nothing happens
@@ -158,7 +160,7 @@ func (e *Engine) turn(ctx context.Context, r *run) (settled bool, err error) {
 	if end(err); err == nil || ctx.Err() != nil {
 		return false, err
 	}
-	err = &StepError{Step: s.name, VM: op.GetVm(), Operation: op.GetId(), Err: err}
+	err = &StepError{Step: s.name, VM: op.GetVm(), Operation: op.GetId(), Err: r.patience(e.opts.Node, op, err)}
 	if !abortable(op.GetPhase()) || bound.Err() == nil && retryable(s, err) {
 		return false, err
 	}
@@ -218,7 +220,7 @@ func records(err error) error {
 }
 
 func retryable(s step, err error) bool {
-	return record.Transient(err) && (s.patient || errors.As(err, new(recordsError)))
+	return record.Transient(err) && !errors.As(err, new(*killedError)) && (s.patient || errors.As(err, new(recordsError)))
 }
 
 // giveUp turns an operation that cannot be finished to its rollback. If the record has

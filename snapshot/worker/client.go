@@ -203,7 +203,11 @@ func (c *Client) exchange(ctx context.Context, t talk, files fileList) (line, er
 	case errors.As(err, &failed):
 		return line{}, failed.error // the worker was killed for it
 	case err != nil || waited != nil:
-		return line{}, fmt.Errorf("worker ended without an answer: %w: %s: %w", errors.Join(err, waited), stderr.b.Bytes(), endClass(err, waited))
+		class := endClass(err, waited)
+		if errdefs.IsUnavailable(class) {
+			class = fmt.Errorf("%s: %w", errno.WasKilled, class)
+		}
+		return line{}, fmt.Errorf("worker ended without an answer: %w: %s: %w", errors.Join(err, waited), stderr.b.Bytes(), class)
 	}
 	return last, nil
 }
