@@ -3,8 +3,10 @@
 package moves
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
+	"slices"
 	"time"
 
 	"github.com/containerd/ttrpc"
@@ -55,9 +57,26 @@ func (c *Client) Get(ctx context.Context, req *nodev1.StatusRequest) (*nodev1.St
 	return do(ctx, c, nodev1.MovesClient.Get, req)
 }
 
-// List implements nodev1.MovesService.
+// List implements nodev1.MovesService. Who asks for no parts gets them all, the oldest first.
 func (c *Client) List(ctx context.Context, req *nodev1.MovesRequest) (*nodev1.MovesResponse, error) {
-	return do(ctx, c, nodev1.MovesClient.List, req)
+	if req.GetParts() {
+		return do(ctx, c, nodev1.MovesClient.List, req)
+	}
+	all := &nodev1.MovesResponse{}
+	for more := (&nodev1.MovesRequest{Closed: req.GetClosed(), Vm: req.GetVm(), Parts: true}); ; {
+		part, err := do(ctx, c, nodev1.MovesClient.List, more)
+		if err != nil {
+			return nil, err
+		}
+		all.Moves = append(all.Moves, part.GetMoves()...)
+		if more.After = part.GetNext(); more.After == "" {
+			break
+		}
+	}
+	slices.SortStableFunc(all.Moves, func(a, b *nodev1.StatusResponse) int {
+		return cmp.Compare(a.GetOperation().GetOpenedUnixNano(), b.GetOperation().GetOpenedUnixNano())
+	})
+	return all, nil
 }
 
 // Abort implements nodev1.MovesService.

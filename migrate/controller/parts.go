@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// maxAnswer is what ttrpc takes of one message, less the envelope. A longer one ends the
+	// MaxAnswer is what ttrpc takes of one message, less the envelope. A longer one ends the
 	// connection, and with it every other call on it.
-	maxAnswer = 4<<20 - 4<<10
+	MaxAnswer = 4<<20 - 4<<10
 
-	// part of a list: the rest is asked for again, and nobody's calls wait long behind it.
-	part = 1 << 20
+	// PartSize is of a part of a list: the rest is asked for again, and nobody's calls wait long behind it.
+	PartSize = 1 << 20
 
 	// read is how much is read for a part: more than goes into it, so that the rest shows. A
 	// record may be a few bytes longer in an answer than in the store.
-	read = part + part/4
+	read = PartSize + PartSize/4
 )
 
 // fits refuses an answer that no message takes.
@@ -30,8 +30,8 @@ func fits(method string, resp any) error {
 	if !ok {
 		return nil
 	}
-	if n := proto.Size(m); n > maxAnswer {
-		return fmt.Errorf("answer %s: it has %d bytes, a message at most %d: ask for one VM or one namespace: %w", method, n, maxAnswer, errdefs.ErrResourceExhausted)
+	if n := proto.Size(m); n > MaxAnswer {
+		return fmt.Errorf("answer %s: it has %d bytes, a message at most %d: ask for one VM or one namespace: %w", method, n, MaxAnswer, errdefs.ErrResourceExhausted)
 	}
 	return nil
 }
@@ -40,7 +40,7 @@ func fits(method string, resp any) error {
 func Part[M proto.Message](all []M) int {
 	size := 0
 	for i, m := range all {
-		if size += proto.Size(m); size > part && i > 0 {
+		if size += proto.Size(m); size > PartSize && i > 0 {
 			return i
 		}
 	}

@@ -131,7 +131,7 @@ func (s *Service) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.Li
 	case !req.GetParts() && !some:
 		room := 0
 		if _, remote := Peer(ctx); remote {
-			room = 2 * maxAnswer // what is more than that is refused
+			room = 2 * MaxAnswer // what is more than that is refused
 		}
 		all, err := s.list(ctx, "", room)
 		return &nodev1.ListResponse{Records: all}, err

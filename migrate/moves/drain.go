@@ -6,14 +6,19 @@ import (
 	"fmt"
 
 	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
 
 	"godwit.dev/godwit/api/moves"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/internal/visible"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/engine"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
+
+// maxRefusal bounds the text of why one VM is not sent away, in bytes.
+const maxRefusal = 1024
 
 // Drain implements nodev1.MovesService. All moves are ordered at once; the queue lets a
 // few of them go at a time. What is on its way to the node, or busy there, is answered too: who
@@ -33,8 +38,11 @@ func (s *Service) Drain(ctx context.Context, req *nodev1.DrainRequest) (*nodev1.
 	if err != nil {
 		return nil, err
 	}
-	resp := &nodev1.DrainResponse{}
+	resp, size := &nodev1.DrainResponse{}, 0
 	for _, rec := range all.GetRecords() {
+		if size > controller.MaxAnswer/2 { // the next order sends the others away
+			break
+		}
 		var status *nodev1.StatusResponse
 		switch {
 		case coming(rec, req.GetNode()):
@@ -45,10 +53,12 @@ func (s *Service) Drain(ctx context.Context, req *nodev1.DrainRequest) (*nodev1.
 			continue
 		}
 		if err != nil {
-			resp.Refused = append(resp.Refused, key(rec.GetVm())+": "+record.Plain(err).Error())
+			resp.Refused = append(resp.Refused, visible.Cut(key(rec.GetVm())+": "+record.Plain(err).Error(), maxRefusal))
+			size += maxRefusal
 			continue
 		}
 		resp.Moves = append(resp.Moves, status)
+		size += proto.Size(status) + overhead
 	}
 	return resp, nil
 }

@@ -136,44 +136,6 @@ func (s *Service) Get(ctx context.Context, req *nodev1.StatusRequest) (*nodev1.S
 	return s.Engine.Status(ctx, req.GetOperation())
 }
 
-// List implements nodev1.MovesService. Closed moves are those that the events tell of.
-func (s *Service) List(ctx context.Context, req *nodev1.MovesRequest) (*nodev1.MovesResponse, error) {
-	all, err := s.Records.List(ctx, &nodev1.ListRequest{})
-	if err != nil {
-		return nil, err
-	}
-	resp, seen := &nodev1.MovesResponse{}, map[string]bool{}
-	add := func(id string) error {
-		if id == "" || seen[id] { // an event of a node has none
-			return nil
-		}
-		seen[id] = true
-		status, err := s.Engine.Status(ctx, id)
-		if errdefs.IsNotFound(err) || status.GetOperation().GetKind() == nodev1.Kind_KIND_WAKE {
-			return nil // forgotten with its VM; or not begun when its event was told, and no move
-		}
-		if err == nil && (req.GetVm() == nil || key(req.GetVm()) == key(status.GetOperation().GetVm())) {
-			resp.Moves = append(resp.Moves, status)
-		}
-		return err
-	}
-	if req.GetClosed() {
-		for _, ev := range s.Board.Events(ctx, 0, 0) {
-			if err := add(ev.GetOperation()); err != nil {
-				return nil, err
-			}
-		}
-	}
-	for _, rec := range all.GetRecords() {
-		if op := rec.GetOperation(); op.GetKind() == nodev1.Kind_KIND_MIGRATE {
-			if err := add(op.GetId()); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return resp, nil
-}
-
 // Abort implements nodev1.MovesService. What is committed is not called off, but moved
 // back.
 func (s *Service) Abort(ctx context.Context, req *nodev1.AbortRequest) (*nodev1.StatusResponse, error) {
