@@ -29,7 +29,7 @@ func (s *starting) claimed(ctx context.Context) error {
 	if err != nil {
 		return unavailable(err)
 	}
-	if rec.GetUid() != j.Spec.UID || rec.GetOwner().GetNode() != vm.host.Config.Node || rec.GetGeneration() != j.Generation || rec.GetRivals() {
+	if rec.GetUid() != j.Spec.UID || rec.GetOwner().GetNode() != vm.host.Config.Node || rec.GetGeneration() != j.Generation || rec.GetRivals() || rec.GetMissing() {
 		return fmt.Errorf("VM %s/%s was claimed for this task under generation %d, and its record gives it to %v under %d: delete the task and make it anew: %w",
 			vm.namespace, vm.id, j.Generation, rec.GetOwner(), rec.GetGeneration(), errdefs.ErrFailedPrecondition)
 	}

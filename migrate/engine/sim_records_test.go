@@ -129,7 +129,18 @@ func (r simRoundRecords) List(_ context.Context, req *nodev1.ListRequest) (*node
 	}, req)
 }
 
+// Disown may be held on its way: it lands when its caller has long given it up, or is dead.
 func (r simRoundRecords) Disown(_ context.Context, req *nodev1.DisownRequest) (*nodev1.Record, error) {
+	if r.n.chance(25) {
+		r.s.late = append(r.s.late, func() {
+			r.s.spawn("late disown", "wire", func() {
+				if rec, err := r.RecordsService.Disown(context.Background(), req); err == nil {
+					r.s.trace = append(r.s.trace, fmt.Sprintf("a late disown of %s lands: missing %v, %v at %d", r.n.name, rec.GetMissing(), rec.GetOwner(), rec.GetGeneration()))
+				}
+			})
+		})
+		return nil, fmt.Errorf("records, from %s: %w", r.n.name, errdefs.ErrUnavailable)
+	}
 	return outside(r.n, func(ctx context.Context, req *nodev1.DisownRequest) (*nodev1.Record, error) {
 		return stored(&r.s.schedule, ctx, r.RecordsService.Disown, req)
 	}, req)

@@ -247,11 +247,35 @@ func (r *simRounds) boot(n *simNode) {
 			return
 		}
 		n.trace = append(n.trace, fmt.Sprintf("%s boots the VM under %d", n.name, rec.GetGeneration()))
+		if n.chance(30) { // its shim stands still between claim and journal
+			for range n.rng.IntN(500) {
+				n.yield()
+			}
+		}
+		if !slices.Contains([]string{"", recordReleased, recordFenced}, n.record) {
+			return // it came here meanwhile
+		}
 		n.gen, n.vmm, n.count, n.made, n.task = rec.GetGeneration(), vmmOff, n.last, nil, true
 		n.write(recordOwn, nil)
-		if n.record == recordOwn && n.gen == rec.GetGeneration() && n.vmm == vmmOff {
-			n.count = n.last
-			n.run(n.gen)
-		}
+		r.start(n, rec)
 	})
+}
+
+// start lets a VM run that was booted, once its record bears the claim out: the rules are those of the
+// shim's Start (VM.claimed).
+func (r *simRounds) start(n *simNode, claim *nodev1.Record) {
+	now, err := outside(n, func(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Record, error) {
+		return stored(&r.s.schedule, ctx, n.records.Get, req)
+	}, &nodev1.GetRequest{Vm: vm})
+	if n.record != recordOwn || n.gen != claim.GetGeneration() || n.vmm != vmmOff {
+		return
+	}
+	if err != nil || now.GetOwner().GetNode() != n.name || now.GetGeneration() != n.gen || now.GetMissing() {
+		n.trace = append(n.trace, fmt.Sprintf("%s does not start what it claimed under %d", n.name, n.gen))
+		n.task = false
+		n.write("", nil)
+		return
+	}
+	n.count = n.last
+	n.run(n.gen)
 }

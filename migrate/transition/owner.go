@@ -50,7 +50,9 @@ func Own(s State, req *nodev1.OwnRequest) (Change, error) {
 	return Change{Record: rec}, nil
 }
 
-// Disown ends the ownership of a node whose task is gone.
+// Disown ends the ownership of a node whose task is gone. A node that has found nothing of the VM only
+// says so first (missing): from then on no Start counts on the claim. It looks once more, and names the
+// version of the record that it has looked under: whatever has changed the record since keeps the claim.
 func Disown(s State, req *nodev1.DisownRequest) (Change, error) {
 	rec, node := s.Record, req.GetNode()
 	switch {
@@ -68,7 +70,17 @@ func Disown(s State, req *nodev1.DisownRequest) (Change, error) {
 	if err := fresh(rec, "disown", req.GetUid(), req.GetGeneration()); err != nil {
 		return Change{}, err
 	}
+	switch v := req.GetVersion(); {
+	case v != 0 && v != rec.GetVersion():
+		return Change{}, fmt.Errorf("disown VM %s: version: node %s has looked at version %d of the record, which is at %d: look again: %w", name(rec.GetVm()), node, v, rec.GetVersion(), errdefs.ErrFailedPrecondition)
+	case req.GetMissing() && rec.GetMissing():
+		return keep(s)
+	}
 	rec = edit(s)
+	if req.GetMissing() {
+		rec.Missing = true
+		return Change{Record: rec}, nil
+	}
 	own(rec, nil, "")
 	rec.Deletion, rec.Ended = nil, &nodev1.Ended{Generation: rec.GetGeneration(), Node: node}
 	return Change{Record: rec}, nil
