@@ -20,11 +20,15 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/api/trace/otlp"
+	"godwit.dev/godwit/daemon/adoption"
+	"godwit.dev/godwit/daemon/metrics"
 	"godwit.dev/godwit/daemon/registry"
+	"godwit.dev/godwit/daemon/tracing"
 	"godwit.dev/godwit/migrate/connlimit"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/engine"
 	"godwit.dev/godwit/migrate/incarnation"
+	"godwit.dev/godwit/migrate/moves"
 	"godwit.dev/godwit/migrate/node"
 	"godwit.dev/godwit/migrate/socket"
 	"godwit.dev/godwit/migrate/store"
@@ -40,7 +44,7 @@ type daemon struct {
 	config    *config.Config
 	metrics   *prometheus.Registry
 	clients   *connlimit.Figures
-	starts    *startTimes
+	starts    *metrics.Starts
 	records   nodev1.RecordsService
 	remote    *record.Client      // the way to the controller, for all that is asked of it; nil there
 	store     store.Store         // of the controller; nil elsewhere
@@ -52,7 +56,7 @@ type daemon struct {
 	engine    *engine.Engine
 	snapshots *registry.Registry
 	node      *node.Service
-	shims     *adopter
+	shims     *adoption.Adopter
 	models    *templates
 	golden    *golden
 	spans     *otlp.Exporter // nil: nothing is traced
@@ -89,11 +93,11 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 		return nil, err
 	}
 	d.undo = append(d.undo, d.tasks.Close)
-	started, err := newStartTimes(starts.File(cfg.StateDir))
+	started, err := metrics.NewStarts(starts.File(cfg.StateDir))
 	if err != nil {
 		return nil, err
 	}
-	d.undo = append(d.undo, started.reader.Close)
+	d.undo = append(d.undo, started.Reader.Close)
 	if err := d.measure(started); err != nil {
 		return nil, err
 	}
@@ -101,7 +105,7 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 	if err != nil {
 		return nil, err
 	}
-	started.wake, d.starts = counters.Wake, started
+	started.Wake, d.starts = counters.Wake, started
 	if d.moves, err = d.newMover(ctx, path); err != nil {
 		return nil, err
 	}
@@ -124,7 +128,7 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 		return nil, err
 	}
 	if parts.Steps = []engine.Steps{phases}; d.spans != nil {
-		parts.Steps = append(parts.Steps, tracedSteps{d.spans})
+		parts.Steps = append(parts.Steps, tracing.Steps{Exporter: d.spans})
 	}
 	d.engine = engine.New(parts, engineOptions(cfg, snapshots.Repository))
 	d.undo = append(d.undo, func() error { d.engine.Close(); return nil })
@@ -134,7 +138,7 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 			return nil, err
 		}
 	}
-	d.shims = &adopter{config: cfg, configPath: path, machines: d.machines, containers: d.tasks}
+	d.shims = &adoption.Adopter{Config: cfg, ConfigPath: path, Machines: d.machines, Containers: d.tasks}
 	d.models = &templates{config: cfg, configPath: path}
 	d.node = &node.Service{
 		Config: cfg, Records: d.records, Engine: d.engine, Shims: d.machines, Snapshot: snapshots, Goldens: d.golden, Reachable: d.reachable, Admits: d.moves.admits, Up: d.moves.up,
@@ -144,8 +148,8 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 }
 
 // measure registers the figures that are no engine's.
-func (d *daemon) measure(started *startTimes) (err error) {
-	for _, own := range []prometheus.Collector{pendingGauge(d.records), cacheFigures{d.snapshots.Cache}, started.seconds, started.address, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
+func (d *daemon) measure(started *metrics.Starts) (err error) {
+	for _, own := range []prometheus.Collector{metrics.PendingGauge(d.records), metrics.CacheFigures{Cache: d.snapshots.Cache}, started.Seconds, started.Address, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
 		if err := d.metrics.Register(own); err != nil {
 			return err
 		}
@@ -258,7 +262,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	nodev1.RegisterRecordsService(local, d.records)
 	nodev1.RegisterNodeService(local, d.node)
 	nodev1.RegisterStoreService(local, d.whole)
-	nodev1.RegisterMovesService(local, &ownMoves{d.moves.service, d.config.Node, d.node})
+	nodev1.RegisterMovesService(local, &moves.Local{MovesService: d.moves.service, Self: d.config.Node, Node: d.node})
 	socket, err := socket.Listen(d.config.DaemonSocket())
 	if err != nil {
 		return err
@@ -271,13 +275,15 @@ func (d *daemon) serve(ctx context.Context) error {
 	read := make(chan struct{}, 1)
 	group.Go(func() error { d.moves.watchNodes(ctx, read); return nil })
 	group.Go(func() error { d.moves.tendBoard(ctx, read); return nil })
-	group.Go(func() error { d.sendSpans(ctx); return nil })
+	if d.spans != nil {
+		group.Go(func() error { tracing.Forward(ctx, d.spans, d.config.StateDir); return nil })
+	}
 	group.Go(func() error { return d.serveMetrics(ctx) })
 	group.Go(func() error { d.snapshots.AskRights(ctx); return nil })
 	group.Go(func() error { engine.Tend(ctx, d.owed()); return nil })
 	// A scan asks the store for every tag: nothing else waits for it.
 	group.Go(func() error { engine.Tend(ctx, []engine.Work{{Name: "scan", Do: d.engine.Scan}}); return nil })
-	group.Go(func() error { d.shims.watch(ctx); return nil })
+	group.Go(func() error { d.shims.Watch(ctx); return nil })
 	group.Go(func() error { d.tasks.WatchDeleted(ctx); return nil })
 	group.Go(func() error { d.models.tend(ctx); return nil })
 	slog.InfoContext(ctx, "godwitd serves", "socket", d.config.DaemonSocket(), "controller", d.config.Controller.Address)
@@ -288,13 +294,13 @@ func (d *daemon) serve(ctx context.Context) error {
 // only what no operation holds is missed or left over.
 func (d *daemon) owed() []engine.Work {
 	return []engine.Work{
-		{Name: "adopt", Do: d.shims.adopt},
+		{Name: "adopt", Do: d.shims.Adopt},
 		{Name: "round", Do: func(ctx context.Context) error { return d.engine.Round(ctx, d.machines.List) }},
 		{Name: "sweep", Do: d.engine.Sweep},
-		{Name: "end", Do: d.shims.end},
+		{Name: "end", Do: d.shims.End},
 		{Name: "orphans", Do: d.tasks.Orphans},
 		{Name: "golden", Do: d.golden.sweep},
-		{Name: "taps", Do: d.shims.taps},
+		{Name: "taps", Do: d.machines.RemoveStrayTaps},
 		{Name: "cache", Do: func(ctx context.Context) error { return d.snapshots.TendCache(ctx, d.records) }},
 		{Name: "events", Do: d.moves.tell}, // last: a store that is out of reach takes its time
 	}

@@ -39,7 +39,7 @@ func (d *daemon) serveMetrics(ctx context.Context) error {
 		listeners = append(listeners, l)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", d.starts.before(promhttp.HandlerFor(d.metrics, promhttp.HandlerOpts{})))
+	mux.Handle("GET /metrics", d.starts.Before(promhttp.HandlerFor(d.metrics, promhttp.HandlerOpts{})))
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: scrapeHeader, IdleTimeout: scrapeIdle, ConnState: asked}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()

@@ -1,4 +1,6 @@
-package main
+// Package metrics has the figures of godwitd that no engine has: starts as the shims note them, the cache
+// of snapshots, deletions that are owed.
+package metrics
 
 import (
 	"log/slog"
@@ -10,41 +12,41 @@ import (
 	"godwit.dev/godwit/shim/starts"
 )
 
-// startTimes counts what this node's shims have noted of starts since the daemon began.
-type startTimes struct {
-	reader           *starts.Reader
-	seconds, address *prometheus.HistogramVec
-	wake             func(result string) // counts a wake that no engine has seen
+// Starts counts what this node's shims have noted of starts since the daemon began.
+type Starts struct {
+	Reader           *starts.Reader
+	Seconds, Address *prometheus.HistogramVec
+	Wake             func(result string) // counts a wake that no engine has seen
 }
 
-func newStartTimes(path string) (*startTimes, error) {
+func NewStarts(path string) (*Starts, error) {
 	reader, err := starts.NewReader(path)
 	if err != nil {
 		return nil, err
 	}
-	s := &startTimes{reader: reader, seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+	s := &Starts{Reader: reader, Seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "godwit_start_seconds", Help: "Task Start, until the guest runs or the start has failed.",
 		Buckets: prometheus.ExponentialBuckets(0.05, 2, 12),
 	}, []string{"mode", "failed"})}
-	s.address = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+	s.Address = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "godwit_wake_address_seconds", Help: "From the NICs that a wake has plugged in to the guest's use of their addresses.",
 		Buckets: prometheus.ExponentialBuckets(0.05, 2, 12),
 	}, []string{"result"})
 	for _, result := range []string{starts.AddressOK, starts.AddressTimeout, starts.AddressFailed} {
-		s.address.WithLabelValues(result)
+		s.Address.WithLabelValues(result)
 	}
 	for _, mode := range []string{starts.Boot, starts.Clone, starts.Restore} {
 		for _, failed := range []bool{false, true} {
-			s.seconds.WithLabelValues(mode, strconv.FormatBool(failed))
+			s.Seconds.WithLabelValues(mode, strconv.FormatBool(failed))
 		}
 	}
 	return s, nil
 }
 
-// before answers by next once all that was noted up to now is counted.
-func (s *startTimes) before(next http.Handler) http.Handler {
+// Before answers by next once all that was noted up to now is counted.
+func (s *Starts) Before(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		noted, err := s.reader.Read()
+		noted, err := s.Reader.Read()
 		if err != nil {
 			slog.Warn("read starts", "error", err)
 		}
@@ -55,13 +57,13 @@ func (s *startTimes) before(next http.Handler) http.Handler {
 	})
 }
 
-func (s *startTimes) count(o starts.Observation) {
+func (s *Starts) count(o starts.Observation) {
 	if o.Wake != "" {
-		s.wake(o.Wake)
+		s.Wake(o.Wake)
 		return
 	}
-	s.seconds.WithLabelValues(o.Mode, strconv.FormatBool(o.Failed)).Observe(o.Seconds)
+	s.Seconds.WithLabelValues(o.Mode, strconv.FormatBool(o.Failed)).Observe(o.Seconds)
 	if o.Address.Result != "" {
-		s.address.WithLabelValues(o.Address.Result).Observe(o.Address.Seconds)
+		s.Address.WithLabelValues(o.Address.Result).Observe(o.Address.Seconds)
 	}
 }

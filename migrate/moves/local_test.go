@@ -1,4 +1,4 @@
-package main
+package moves
 
 import (
 	"context"
@@ -49,7 +49,7 @@ func TestWhoWakes(t *testing.T) {
 		"an old controller, named": {"b", errdefs.ErrNotImplemented, "web", "", errdefs.IsNotImplemented},
 	} {
 		far, near := &ordered{err: tt.says}, &ordered{}
-		m := &ownMoves{far, "a", here{near}}
+		m := &Local{MovesService: far, Self: "a", Node: here{near}}
 		_, err := m.Wake(t.Context(), &nodev1.WakeOrder{On: tt.on, Wake: &nodev1.WakeRequest{Vm: &nodev1.VM{Id: "web"}}})
 		if far.got != tt.far || near.got != tt.near || tt.is == nil && err != nil || tt.is != nil && !tt.is(err) {
 			t.Errorf("%s: the controller got %q, this node %q; %v", name, far.got, near.got, err)

@@ -1,4 +1,4 @@
-package main
+package metrics
 
 import (
 	"context"
@@ -28,7 +28,7 @@ func TestPendingGauge(t *testing.T) {
 		want    string
 	}{{owing{n: 3}, "3"}, {owing{err: errdefs.ErrUnavailable}, "NaN"}} {
 		reg := prometheus.NewRegistry()
-		reg.MustRegister(pendingGauge(&tt.records))
+		reg.MustRegister(PendingGauge(&tt.records))
 		got, err := reg.Gather()
 		if err != nil || fmt.Sprint(got[0].GetMetric()[0].GetGauge().GetValue()) != tt.want {
 			t.Errorf("%v, %v, want %s", got, err, tt.want)

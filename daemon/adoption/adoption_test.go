@@ -1,4 +1,4 @@
-package main
+package adoption
 
 import (
 	"testing"
@@ -12,7 +12,7 @@ import (
 // whose successors die one after the other less and less often, but once a round.
 func TestAdopterPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &adopter{}
+		a := &Adopter{}
 		var all, last time.Duration
 		for i := range 12 {
 			pause := a.pause("default/web")

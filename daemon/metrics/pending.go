@@ -1,4 +1,4 @@
-package main
+package metrics
 
 import (
 	"context"
@@ -13,9 +13,9 @@ import (
 // owedBound is how long a scrape waits for the controller.
 const owedBound = time.Second
 
-// pendingGauge counts, when it is asked, the deletions that are owed in the whole cluster;
+// PendingGauge counts, when it is asked, the deletions that are owed in the whole cluster;
 // while the controller does not answer it is NaN.
-func pendingGauge(records nodev1.RecordsService) prometheus.Collector {
+func PendingGauge(records nodev1.RecordsService) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "godwit_cleanup_pending", Help: "Snapshots of the cluster whose deletion is decided and not done.",
 	}, func() float64 {

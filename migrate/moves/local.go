@@ -1,4 +1,4 @@
-package main
+package moves
 
 import (
 	"context"
@@ -8,25 +8,25 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// ownMoves is the service of moves as this host's root has it: the controller's, but a wake on this
+// Local is the service of moves as this host's root has it: the controller's, but a wake on this
 // node needs no way from the controller back.
-type ownMoves struct {
+type Local struct {
 	nodev1.MovesService
-	self string
-	node interface {
+	Self string
+	Node interface {
 		Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.StatusResponse, error)
 	}
 }
 
 // Wake implements nodev1.MovesService. A controller of a build before chooses no node: the VM
 // wakes here, as it did with that.
-func (m *ownMoves) Wake(ctx context.Context, order *nodev1.WakeOrder) (*nodev1.StatusResponse, error) {
-	if order.GetOn() == m.self {
-		return m.node.Wake(ctx, order.GetWake())
+func (m *Local) Wake(ctx context.Context, order *nodev1.WakeOrder) (*nodev1.StatusResponse, error) {
+	if order.GetOn() == m.Self {
+		return m.Node.Wake(ctx, order.GetWake())
 	}
 	status, err := m.MovesService.Wake(ctx, order)
 	if errdefs.IsNotImplemented(err) && order.GetOn() == "" {
-		return m.node.Wake(ctx, order.GetWake())
+		return m.Node.Wake(ctx, order.GetWake())
 	}
 	return status, err
 }

@@ -1,4 +1,4 @@
-package main
+package metrics
 
 import (
 	"math"
@@ -8,8 +8,8 @@ import (
 	"godwit.dev/godwit/snapshot/cache"
 )
 
-// cacheFigures are read when they are asked for: shims and workers note them, and end.
-type cacheFigures struct{ cache *cache.Cache }
+// CacheFigures are read when they are asked for: shims and workers note them, and end.
+type CacheFigures struct{ Cache *cache.Cache }
 
 var (
 	cacheBytes = prometheus.NewDesc("godwit_cache_pack_bytes", "Bytes that this node keeps of snapshots.", nil, nil)
@@ -26,7 +26,7 @@ var (
 )
 
 // Describe implements prometheus.Collector.
-func (c cacheFigures) Describe(out chan<- *prometheus.Desc) {
+func (c CacheFigures) Describe(out chan<- *prometheus.Desc) {
 	out <- cacheBytes
 	out <- cacheLimit
 	for _, d := range cacheTotal {
@@ -35,17 +35,17 @@ func (c cacheFigures) Describe(out chan<- *prometheus.Desc) {
 }
 
 // Collect implements prometheus.Collector.
-func (c cacheFigures) Collect(out chan<- prometheus.Metric) {
+func (c CacheFigures) Collect(out chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v)
 	}
-	size, limit, err := c.cache.Size()
+	size, limit, err := c.Cache.Size()
 	if gauge(cacheLimit, float64(limit)); err != nil {
 		gauge(cacheBytes, math.NaN())
 	} else {
 		gauge(cacheBytes, float64(size))
 	}
-	u, err := c.cache.Usage()
+	u, err := c.Cache.Usage()
 	if err != nil {
 		return
 	}

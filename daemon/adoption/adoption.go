@@ -1,4 +1,6 @@
-package main
+// Package adoption starts the successor of a shim that died: the shim's binary in another role, for each VM
+// of this node whose own shim does not answer.
+package adoption
 
 import (
 	"context"
@@ -8,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -19,21 +20,20 @@ import (
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/migrate/engine"
 	"godwit.dev/godwit/migrate/node"
-	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim/exitwatch"
 	"godwit.dev/godwit/shim/program"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// adopter starts a shim for every VM that an operation holds and whose own shim is
+// Adopter starts a shim for every VM that an operation holds and whose own shim is
 // gone. Whether there is something to adopt is for that shim to say: it reads the VM's
 // journal and ends at once if nothing is owed.
-type adopter struct {
-	config     *config.Config
-	configPath string
-	machines   *node.Machines
-	containers interface {
+type Adopter struct {
+	Config     *config.Config
+	ConfigPath string
+	Machines   *node.Machines
+	Containers interface {
 		Has(ctx context.Context, vm *nodev1.VM) (bool, error)
 		HasTask(ctx context.Context, vm *nodev1.VM) (bool, error)
 	}
@@ -56,9 +56,9 @@ type try struct {
 // long, up to a round.
 const tryAgain = 250 * time.Millisecond
 
-// watch adopts a VM as soon as its shim has died; the rounds find what it misses. Where the host
+// Watch adopts a VM as soon as its shim has died; the rounds find what it misses. Where the host
 // lacks what that takes, it is tried again after a round.
-func (a *adopter) watch(ctx context.Context) {
+func (a *Adopter) Watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := a.watchOnce(ctx); ctx.Err() == nil {
 			slog.WarnContext(ctx, "dead shims are found by rounds only for now", "error", err)
@@ -72,8 +72,8 @@ func (a *adopter) watch(ctx context.Context) {
 
 // watchOnce returns when the deaths of shims cannot be watched any more. A VM whose successors die
 // too, one after the other, is adopted less and less often.
-func (a *adopter) watchOnce(ctx context.Context) error {
-	return exitwatch.Watch(ctx, a.config.VMsDir(), func(namespace, id string) {
+func (a *Adopter) watchOnce(ctx context.Context) error {
+	return exitwatch.Watch(ctx, a.Config.VMsDir(), func(namespace, id string) {
 		vm := &nodev1.VM{Namespace: namespace, Id: id}
 		select {
 		case <-ctx.Done():
@@ -88,7 +88,7 @@ func (a *adopter) watchOnce(ctx context.Context) error {
 
 // pause answers how long the start of a VM's next shim is put off: not at all, if the last
 // one was started more than a round ago.
-func (a *adopter) pause(vm string) time.Duration {
+func (a *Adopter) pause(vm string) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := time.Now()
@@ -101,24 +101,24 @@ func (a *adopter) pause(vm string) time.Duration {
 	return pause
 }
 
-// end ends the adopted VMs whose container object was removed: no shim hears of that.
-func (a *adopter) end(ctx context.Context) error {
+// End ends the adopted VMs whose container object was removed: no shim hears of that.
+func (a *Adopter) End(ctx context.Context) error {
 	return a.each(func(vm *nodev1.VM) error {
-		q, err := a.machines.Query(ctx, vm)
+		q, err := a.Machines.Query(ctx, vm)
 		if err != nil || !q.GetAdopted() || q.GetRecord() != "OWN" || q.GetState() == "starting" {
 			return nil // an operation that holds or wakes it decides
 		}
-		if has, err := a.containers.Has(ctx, vm); has || err != nil {
+		if has, err := a.Containers.Has(ctx, vm); has || err != nil {
 			return err
 		}
-		return a.machines.End(ctx, vm)
+		return a.Machines.End(ctx, vm)
 	})
 }
 
 // each does that for the VMs of this node, for so many at once that one whose shim hangs keeps none of
 // the others waiting. What could not be listed costs the others nothing.
-func (a *adopter) each(do func(vm *nodev1.VM) error) error {
-	vms, err := a.machines.List()
+func (a *Adopter) each(do func(vm *nodev1.VM) error) error {
+	vms, err := a.Machines.List()
 	errs := append(make([]error, len(vms)), err)
 	var group errgroup.Group
 	group.SetLimit(engine.AtOnce)
@@ -129,7 +129,7 @@ func (a *adopter) each(do func(vm *nodev1.VM) error) error {
 	return errors.Join(errs...)
 }
 
-func (a *adopter) adopt(ctx context.Context) error {
+func (a *Adopter) Adopt(ctx context.Context) error {
 	var mu sync.Mutex
 	here := map[string]bool{}
 	err := a.each(func(vm *nodev1.VM) error {
@@ -144,8 +144,8 @@ func (a *adopter) adopt(ctx context.Context) error {
 	return err
 }
 
-func (a *adopter) adoptOne(ctx context.Context, vm *nodev1.VM) error {
-	_, err := a.machines.Query(ctx, vm)
+func (a *Adopter) adoptOne(ctx context.Context, vm *nodev1.VM) error {
+	_, err := a.Machines.Query(ctx, vm)
 	if errdefs.IsUnavailable(err) || errdefs.IsNotFound(err) && a.gone(ctx, vm) { // a directory without a journal
 		return a.start(ctx, vm)
 	}
@@ -160,7 +160,7 @@ func (a *adopter) adoptOne(ctx context.Context, vm *nodev1.VM) error {
 
 // gone reports whether containerd has given the VM of a dead shim up: it has no task of
 // it, and had the time for what it starts to clean up, which it kills after five seconds.
-func (a *adopter) gone(ctx context.Context, vm *nodev1.VM) bool {
+func (a *Adopter) gone(ctx context.Context, vm *nodev1.VM) bool {
 	name := vm.GetNamespace() + "/" + vm.GetId()
 	a.mu.Lock()
 	if a.dead == nil {
@@ -175,45 +175,20 @@ func (a *adopter) gone(ctx context.Context, vm *nodev1.VM) bool {
 	if time.Since(since) < forgetAfter {
 		return false
 	}
-	has, err := a.containers.HasTask(ctx, vm)
+	has, err := a.Containers.HasTask(ctx, vm)
 	return err == nil && !has
 }
 
-// taps deletes those that stand for no VM of this node any more. A VM is written
-// down before its taps are made, and forgotten after they are gone.
-func (a *adopter) taps(ctx context.Context) error {
-	namespaces, err := network.Namespaces()
-	errs := []error{err} // what could not be looked at holds up nothing else
-	node := a.config.NodeID()
-	for _, path := range namespaces {
-		removed, err := network.Orphans(ctx, path, func(o network.Owner) bool {
-			ns, id, ok := strings.Cut(o.VM, "/")
-			if o.Node != node || !ok {
-				return true
-			}
-			known, err := a.machines.Known(&nodev1.VM{Namespace: ns, Id: id})
-			return known || err != nil
-		})
-		for _, o := range removed {
-			slog.WarnContext(ctx, "tap of a VM that is not here deleted", "vm", o.VM, "netns", path)
-		}
-		if err != nil && !errdefs.IsNotFound(err) { // the namespace may have gone meanwhile
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // start runs the shim in a session of its own: it outlives this daemon as the VM does.
-func (a *adopter) start(ctx context.Context, vm *nodev1.VM) error {
-	log, err := os.OpenFile(filepath.Join(a.config.VMDir(vm.GetNamespace(), vm.GetId()), "adopt.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+func (a *Adopter) start(ctx context.Context, vm *nodev1.VM) error {
+	log, err := os.OpenFile(filepath.Join(a.Config.VMDir(vm.GetNamespace(), vm.GetId()), "adopt.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
 	defer log.Close()
 	args := []string{program.Adopt, "-namespace", vm.GetNamespace(), "-id", vm.GetId()}
-	if a.configPath != "" {
-		args = append(args, "-config", a.configPath)
+	if a.ConfigPath != "" {
+		args = append(args, "-config", a.ConfigPath)
 	}
 	if a.gone(ctx, vm) {
 		args = append(args, "-forgotten")
