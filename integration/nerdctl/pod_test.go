@@ -4,15 +4,11 @@ package nerdctl
 
 import (
 	"context"
-	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/protobuf/encoding/protowire"
-
+	"godwit.dev/godwit/integration/cri"
 	"godwit.dev/godwit/integration/harness"
 	"godwit.dev/godwit/integration/images"
 )
@@ -53,43 +49,13 @@ func TestPodIsRefused(t *testing.T) {
 	}
 }
 
-// runPod calls RunPodSandbox as a kubelet does. The message has few fields, so it is
-// written by hand: no module of Kubernetes is needed.
+// runPod calls RunPodSandbox as a kubelet does.
 func runPod(ctx context.Context, socket, handler string) error {
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	client, err := cri.Dial(socket)
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
-	metadata := text(text(text(nil, 1, "pod"), 2, "uid"), 3, "default")
-	config := text(text(nil, 1, string(metadata)), 2, "pod")
-	request := text(text(nil, 1, string(config)), 2, handler)
-	var response []byte
-	return conn.Invoke(ctx, "/runtime.v1.RuntimeService/RunPodSandbox", &request, &response, grpc.ForceCodec(raw{}))
-}
-
-// text appends a field of bytes.
-func text(to []byte, field protowire.Number, value string) []byte {
-	return protowire.AppendString(protowire.AppendTag(to, field, protowire.BytesType), value)
-}
-
-// raw carries messages that are bytes already.
-type raw struct{}
-
-func (raw) Name() string { return "proto" }
-
-func (raw) Marshal(v any) ([]byte, error) {
-	if b, ok := v.(*[]byte); ok {
-		return *b, nil
-	}
-	return nil, fmt.Errorf("marshal %T: it is no message", v)
-}
-
-func (raw) Unmarshal(data []byte, v any) error {
-	b, ok := v.(*[]byte)
-	if !ok {
-		return fmt.Errorf("unmarshal %T: it is no message", v)
-	}
-	*b = append([]byte(nil), data...)
-	return nil
+	defer client.Close()
+	_, err = client.Call(ctx, "RunPodSandbox", cri.Message{}.Text(1, string(cri.Pod("pod"))).Text(2, handler))
+	return err
 }
