@@ -23,7 +23,7 @@ func (c *creation) clear(ctx context.Context, u *steps.Undo) error {
 	c.vm.log.Info("clear what an earlier task left", "phase", old.Phase)
 	// A fence that stays is this shim's until its own journal stands: a successor that took it
 	// would serve, and then remove, the socket of this task.
-	u.Add("let go of the fence", func(context.Context) error { return letGo(c.vm.dir, old.Shim) })
+	u.Add("let go of the fence", func(context.Context) error { return releaseFence(c.vm.dir, old.Shim) })
 	return reclaimAs(ctx, c.host, c.vm.dir, old, old.Shim)
 }
 

@@ -131,8 +131,8 @@ func givenUp(t *testing.T, old bool) (*world, *lateAgent) {
 // long it takes; the exec has ended for containerd, and can be deleted. No snapshot is made of
 // what the guest may still run.
 func TestStartIsGivenUp(t *testing.T) {
-	quietBound = 0
-	t.Cleanup(func() { quietBound = guestBound })
+	busyBound = 0
+	t.Cleanup(func() { busyBound = guestBound })
 	for _, old := range []bool{false, true} {
 		for _, killFirst := range []bool{false, true} {
 			t.Run(fmt.Sprintf("old %v kill first %v", old, killFirst), func(t *testing.T) {

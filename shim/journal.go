@@ -89,10 +89,10 @@ type Journal struct {
 	Filling *Filling `json:"filling,omitempty"`
 	// Waking: the wake is committed, and its Start has not come to an end. A successor
 	// finishes it. Readdressed: the guest had other addresses when it went to sleep.
-	Waking      bool   `json:"waking,omitempty"`
-	Readdressed bool   `json:"readdressed,omitempty"`
-	BootID      string `json:"bootID,omitempty"`
-	Untold      []Word `json:"untold,omitempty"` // in their order
+	Waking      bool     `json:"waking,omitempty"`
+	Readdressed bool     `json:"readdressed,omitempty"`
+	BootID      string   `json:"bootID,omitempty"`
+	Notices     []Notice `json:"untold,omitempty"` // in their order
 }
 
 // JournalDisk is a disk's file on this node.

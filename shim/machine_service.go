@@ -101,7 +101,7 @@ func (m *machineService) Abort(ctx context.Context, r *machinev1.AbortRequest) (
 		c, j, state, upload := vm.op.capture, vm.journal, vm.state, vm.op.upload
 		vm.mu.Unlock()
 		ref := r.GetRef()
-		vm.op.past.add(ref)
+		vm.op.aborted.add(ref)
 		switch {
 		case upload != nil && sameRef(upload.ref, ref):
 			upload.cancelUpload()

@@ -118,8 +118,8 @@ func TestOfferFits(t *testing.T) {
 
 // Nothing is sent but a VM that runs, to somewhere, behind an offer of this attempt.
 func TestSendIsRefused(t *testing.T) {
-	quietBound = 0 // what is under way here stays so
-	t.Cleanup(func() { quietBound = guestBound })
+	busyBound = 0 // what is under way here stays so
+	t.Cleanup(func() { busyBound = guestBound })
 	w := moving(t)
 	m := w.machineService()
 	whole := &machinev1.SendRequest{Ref: w.ref(), Address: "b:1", Channel: "c", Certificate: []byte("d")}

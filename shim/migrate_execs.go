@@ -17,20 +17,20 @@ import (
 // goes where the task's goes, its stdin stays open until somebody closes it. A client may
 // attach to it there, by fifos of its own.
 
-// elsewhere is the status of an exec at the node that it has left: how it ends is not known
+// movedStatus is the status of an exec at the node that it has left: how it ends is not known
 // there. containerd's clients call that one unknown.
-const elsewhere = 255
+const movedStatus = 255
 
-// Along is an exec that runs, as the next shim finds it again.
-type Along struct {
+// MovedExec is an exec that runs, as the next shim finds it again.
+type MovedExec struct {
 	ID    string `json:"id"`    // containerd's
 	Guest string `json:"guest"` // its id there
 	stdio.State
 }
 
-// along are the execs that run, of a VM whose traffic stands still. One whose end the
+// movedExecs are the execs that run, of a VM whose traffic stands still. One whose end the
 // guest has told, and containerd not yet, is among them.
-func (s *standing) along() (all []Along) {
+func (s *livePause) movedExecs() (all []MovedExec) {
 	vm := s.vm
 	vm.mu.Lock()
 	live := slices.DeleteFunc(vm.processes(), func(p *process) bool { return p.id == "" || !p.runs() })
@@ -42,7 +42,7 @@ func (s *standing) along() (all []Along) {
 	for _, p := range live {
 		state := p.pump.StopState()
 		state.Terminal, state.Closed = p.stdio.Terminal, closed[p]
-		all = append(all, Along{ID: p.id, Guest: p.guest, State: state})
+		all = append(all, MovedExec{ID: p.id, Guest: p.guest, State: state})
 	}
 	return all
 }
@@ -53,7 +53,7 @@ func (c *capture) fixStdio() {
 	vm := c.vm
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	c.fixed = !c.req.GetCheckpoint()
+	c.stdioFixed = !c.req.GetCheckpoint()
 }
 
 // stdioFixed reports whether a snapshot, or a destination, has the VM's stdio; vm.mu is held.
@@ -62,7 +62,7 @@ func (vm *VM) stdioFixed() bool {
 	case Captured, Voting, Voted, Releasing:
 		return true
 	case Capturing:
-		return vm.op.capture != nil && vm.op.capture.fixed
+		return vm.op.capture != nil && vm.op.capture.stdioFixed
 	}
 	return false
 }
@@ -100,7 +100,7 @@ func (s *starting) openExecs(all []*agentv1.Process) {
 	if vm.origin.adopted {
 		known = nil
 	}
-	go s.task.endStrays(slices.DeleteFunc(strays(all, known), vm.noted().tells))
+	go s.task.endStrays(slices.DeleteFunc(strays(all, known), vm.noted().isNotice))
 	for i, e := range known {
 		if !has(all, e.Guest) {
 			vm.log.Warn("the guest has no such exec", "exec", e.ID, "process", e.Guest)

@@ -201,13 +201,13 @@ func TestExecLeaves(t *testing.T) {
 	}
 	_, err = w.machineService().Release(t.Context(), &machinev1.ReleaseRequest{Ref: w.ref(), Digest: streamDigest})
 	w.must("release", err)
-	if status := w.wait("e"); status != elsewhere {
+	if status := w.wait("e"); status != movedStatus {
 		t.Errorf("it ended with %d", status)
 	}
 	if !eventually(func() bool { _, told := w.events.exit("vm"); return told }) {
 		t.Fatal("no exit of the task")
 	}
-	if status, told := w.events.exit("e"); !told || status != elsewhere {
+	if status, told := w.events.exit("e"); !told || status != movedStatus {
 		t.Errorf("its exit: %d, %v", status, told)
 	}
 	w.must("delete", w.delete())
@@ -340,7 +340,7 @@ func TestExecsGoAlongCold(t *testing.T) {
 	w.records.sleep(r.GetDigest())
 	_, err = w.machineService().Release(t.Context(), &machinev1.ReleaseRequest{Ref: ref, Digest: r.GetDigest(), Moved: true})
 	w.must("release", err)
-	if status := w.wait("e"); status != elsewhere {
+	if status := w.wait("e"); status != movedStatus {
 		t.Errorf("at the source it ended with %d", status)
 	}
 	w.must("delete", w.delete())
@@ -358,12 +358,12 @@ func TestExecsGoAlongCold(t *testing.T) {
 
 // What no shim has written is refused: an exec without an id would stand for init.
 func TestResumeIsChecked(t *testing.T) {
-	for _, all := range [][]Along{{{Guest: "g"}}, {{ID: "e"}}, {{ID: "e", Guest: "g"}, {ID: "f", Guest: "g"}}, {{ID: "e", Guest: "g"}, {ID: "e", Guest: "h"}}} {
+	for _, all := range [][]MovedExec{{{Guest: "g"}}, {{ID: "e"}}, {{ID: "e", Guest: "g"}, {ID: "f", Guest: "g"}}, {{ID: "e", Guest: "g"}, {ID: "e", Guest: "h"}}} {
 		if err := (&Resume{Execs: all}).check(); !errdefs.IsDataLoss(err) {
 			t.Errorf("%+v: %v", all, err)
 		}
 	}
-	if err := (&Resume{Execs: []Along{{ID: "e", Guest: "f"}, {ID: "f", Guest: "e"}}}).check(); err != nil {
+	if err := (&Resume{Execs: []MovedExec{{ID: "e", Guest: "f"}, {ID: "f", Guest: "e"}}}).check(); err != nil {
 		t.Error(err)
 	}
 }

@@ -28,7 +28,7 @@ func (vm *VM) vmmEnds(ctx context.Context) bool {
 		if err := vm.vmmID().Wait(ctx); err == nil {
 			return true
 		}
-		retry.Sleep(ctx, mendPause)
+		retry.Sleep(ctx, thawRetry)
 	}
 	return false
 }

@@ -20,7 +20,7 @@ type sending struct {
 	vm      *VM
 	c       *capture
 	offered *offered
-	live    *standing
+	live    *livePause
 	out     *machinev1.SendResponse
 	noting  errgroup.Group // what is written down while the destination loads the state
 }
@@ -49,7 +49,7 @@ func (c *capture) stream() (string, error) {
 		return "", err
 	}
 	defer state.Close()
-	s := &standing{vm: vm, c: c, state: state}
+	s := &livePause{vm: vm, c: c, state: state}
 	out := &machinev1.SendResponse{}
 	sent, err := (&sending{vm: vm, c: c, offered: o, live: s, out: out}).send()
 	if err != nil {
@@ -91,7 +91,7 @@ func (s *sending) transmit() (snapshot.Sent, error) {
 	files := &openFiles{}
 	defer files.close()
 	job := worker.SendJob{
-		Live: &hurried{s.live}, Budget: pauseBudget(cfg, c.send.GetDowntimeMs()), Address: c.send.GetAddress(), Bandwidth: int64(cfg.Worker.Bandwidth),
+		Live: &boundedPause{s.live}, Budget: pauseBudget(cfg, c.send.GetDowntimeMs()), Address: c.send.GetAddress(), Bandwidth: int64(cfg.Worker.Bandwidth),
 		Ends:  stream.Ends{Own: s.offered.identity, Peer: c.send.GetCertificate(), Channel: c.send.GetChannel()},
 		Ref:   refOf(vm, c.ref, j),
 		State: worker.Open(s.live.state), Ended: s.ended,
@@ -131,12 +131,12 @@ func (s *sending) transmit() (snapshot.Sent, error) {
 	return sent, nil
 }
 
-// hurried is a VM that does not stand still for longer than an abort may take, unless its
+// boundedPause is a VM that does not stand still for longer than an abort may take, unless its
 // controller votes.
-type hurried struct{ *standing }
+type boundedPause struct{ *livePause }
 
-func (h *hurried) Pause(ctx context.Context) error {
-	err := h.standing.Pause(ctx)
+func (h *boundedPause) Pause(ctx context.Context) error {
+	err := h.livePause.Pause(ctx)
 	h.c.deadline.Reset(time.Duration(h.vm.host.Config.Timeouts.Abort))
 	return err
 }

@@ -96,10 +96,10 @@ func (o *offering) offer(ctx context.Context) (*machinev1.OfferResponse, error) 
 	} else if err != nil {
 		out.Obstacles = append(out.Obstacles, err.Error())
 	}
-	obstacle := quiet(ctx, func() error { return o.obstacle() })
+	obstacle := whileBusy(ctx, func() error { return o.obstacle() })
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	if vm.op.past.has(ref) {
+	if vm.op.aborted.has(ref) {
 		return nil, fmt.Errorf("offer VM %s: attempt %d of operation %s is over: %w", vm.id, ref.GetAttempt(), ref.GetOperation(), errdefs.ErrAborted)
 	}
 	if obstacle != nil {

@@ -67,7 +67,7 @@ func TestVMMDiesWhenExecsLeave(t *testing.T) {
 					t.Errorf("%s ends with %d before the hand-over", id, status)
 				}
 			}
-			want := map[string]uint32{"e": elsewhere, "": 0}
+			want := map[string]uint32{"e": movedStatus, "": 0}
 			ref := w.ref()
 			if leaves {
 				_, err = w.machineService().Release(t.Context(), &machinev1.ReleaseRequest{Ref: ref, Digest: streamDigest})

@@ -23,7 +23,7 @@ import (
 	"godwit.dev/godwit/shim/starts"
 )
 
-func init() { mendPause = 5 * time.Millisecond }
+func init() { thawRetry = 5 * time.Millisecond }
 
 const theNIC = "add net0 02:00:00:00:00:01 slot 4 running true"
 

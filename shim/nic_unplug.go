@@ -134,11 +134,11 @@ func (n *nicSet) plugged(done plugs) error {
 	return n.vm.write(func(j *Journal) { j.Unplugged, j.Process = false, &p })
 }
 
-// keep goes on with what restoreNICs, or a wake, could not finish, for as long as the
+// keep goes on with what restore, or a wake, could not finish, for as long as the
 // VM runs: the next capture, and the end, make it superfluous.
 func (n *nicSet) keep(ctx context.Context) {
 	owed := true // the addresses, until the guest has been seen to use them
-	for pause := (retry.Backoff{Min: mendPause, Max: keepPause}); ; {
+	for pause := (retry.Backoff{Min: thawRetry, Max: keepPause}); ; {
 		if pause.Wait(ctx); ctx.Err() != nil {
 			return
 		}

@@ -49,7 +49,7 @@ func Adopt(ctx context.Context, host *Host, namespace, id string) error {
 		return fmt.Errorf("adopt VM %s/%s: %w", namespace, id, err)
 	}
 	a.abortMove()
-	a.wakeOn(ctx)
+	a.finishWake(ctx)
 	if err := a.over(ctx); err != nil {
 		return errors.Join(err, vm.socket.close(vm.life))
 	}
@@ -58,7 +58,7 @@ func Adopt(ctx context.Context, host *Host, namespace, id string) error {
 	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
 	defer cancel()
 	j := vm.noted()
-	if mine, err := a.mine(); err != nil || !mine {
+	if mine, err := a.stillOwner(); err != nil || !mine {
 		return errors.Join(err, vm.socket.close(vm.life))
 	}
 	return errors.Join(vm.socket.close(vm.life), reclaim(bound, host, vm.dir, j), a.disown(bound, j))
@@ -87,14 +87,14 @@ func (a *adoption) over(ctx context.Context) error {
 	case <-a.vm.owner.init.done:
 	case <-ctx.Done():
 	}
-	for ctx.Err() == nil && a.owed() {
+	for ctx.Err() == nil && a.needed() {
 		retry.Sleep(ctx, owedInterval)
 	}
 	return ctx.Err()
 }
 
-// owed reports whether an operation still needs what the VM was.
-func (a *adoption) owed() bool {
+// needed reports whether an operation still needs what the VM was.
+func (a *adoption) needed() bool {
 	vm := a.vm
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
@@ -102,9 +102,9 @@ func (a *adoption) owed() bool {
 	return vm.op.capture != nil && vm.journal.Digest != "" && (p == Sending || p == Prepared)
 }
 
-// mine reports whether the journal still names this process: a Create may have taken
+// stillOwner reports whether the journal still names this process: a Create may have taken
 // the VM over, and what lies there is another task's then.
-func (a *adoption) mine() (bool, error) {
+func (a *adoption) stillOwner() (bool, error) {
 	vm := a.vm
 	unlock, err := lockDir(filepath.Dir(vm.dir))
 	if err != nil {

@@ -43,8 +43,8 @@ func reclaimAs(ctx context.Context, host *Host, dir string, j *Journal, owner pr
 	})
 }
 
-// letGo leaves a fence that is the owner's to whoever comes.
-func letGo(dir string, owner proc.ID) error {
+// releaseFence leaves a fence that is the owner's to whoever comes.
+func releaseFence(dir string, owner proc.ID) error {
 	return locked(dir, func(now *Journal, err error) error {
 		if errdefs.IsNotFound(err) {
 			return nil

@@ -39,7 +39,7 @@ func (a *adoption) openNICs(ctx context.Context) error {
 func (a *adoption) resumeOwn(ctx context.Context) error {
 	vm, j := a.vm, a.j
 	id := vm.vmmID()
-	vm.machine, vm.state = newStopped(vm, id, *j.Process), Running
+	vm.machine, vm.state = newStoppedVMM(vm, id, *j.Process), Running
 	alive, err := id.Alive()
 	if err != nil {
 		return err
@@ -55,14 +55,14 @@ func (a *adoption) resumeOwn(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	met := vm.rejoin(ctx)
+	met := vm.reconnect(ctx)
 	if err := vm.nic.restore(ctx); err != nil {
 		vm.log.Error("plug NICs in again; it is tried while the VM runs", "error", err)
 	}
 	vm.flow()
-	vm.mend("set links up", up, vm.nic.up)
-	vm.mend("meet guest", met, vm.meetAgain)
-	go vm.slim()
+	vm.retryWhileRunning("set links up", up, vm.nic.up)
+	vm.retryWhileRunning("meet guest", met, vm.reconnectAll)
+	go vm.trimMemory()
 	return nil
 }
 
@@ -85,7 +85,7 @@ func (a *adoption) resumeHold(ctx context.Context) error {
 		if err := unlessGone(id, id.Stop(ctx)); err != nil {
 			return err
 		}
-		vm.machine, vm.state = newStopped(vm, id, *j.Process), Voted
+		vm.machine, vm.state = newStoppedVMM(vm, id, *j.Process), Voted
 		return nil
 	}
 	alive, err := id.Alive()
@@ -93,7 +93,7 @@ func (a *adoption) resumeHold(ctx context.Context) error {
 		return err
 	}
 	if !alive { // it died with its shim: an end like any other, unless the snapshot is complete
-		vm.machine, vm.state = newStopped(vm, id, *j.Process), Captured
+		vm.machine, vm.state = newStoppedVMM(vm, id, *j.Process), Captured
 		if j.Digest == "" {
 			vm.ending.end(ctx, killed, time.Now())
 		}
@@ -119,9 +119,9 @@ func (a *adoption) resumeHold(ctx context.Context) error {
 	return nil
 }
 
-// rejoin finds the guest's init again after an adopted VM runs on: its exit is the
+// reconnect finds the guest's init again after an adopted VM runs on: its exit is the
 // task's.
-func (vm *VM) rejoin(ctx context.Context) error {
+func (vm *VM) reconnect(ctx context.Context) error {
 	vm.mu.Lock()
 	machine, known := vm.machine, vm.owner.init.started
 	vm.mu.Unlock()

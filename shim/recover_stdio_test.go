@@ -57,7 +57,7 @@ func TestAdoptedWithoutAClient(t *testing.T) {
 		old, _ := w.halfAwake(1)
 		w.must("remove fifos", errors.Join(os.Remove(uris.Stdout), os.Remove(uris.Stderr)))
 		next := w.succeed(old)
-		(&adoption{vm: next}).wakeOn(t.Context())
+		(&adoption{vm: next}).finishWake(t.Context())
 		w.agent.says(text)
 		if !next.taken(len(text)) {
 			t.Errorf("the guest's output stands at %+v", next.owner.init.pump.Stop())

@@ -42,7 +42,7 @@ func TestCreateOverAnAdoptedVM(t *testing.T) {
 	if lives(other) {
 		t.Error("the successor lives beside the new task")
 	}
-	if mine, err := (&adoption{vm: vm}).mine(); err != nil || mine {
+	if mine, err := (&adoption{vm: vm}).stillOwner(); err != nil || mine {
 		t.Errorf("the successor would free the new task: %v, %v", mine, err)
 	}
 }
@@ -101,7 +101,7 @@ func TestAdoptAfterAReboot(t *testing.T) {
 	m := &machineService{find: func() (*VM, error) { return vm, nil }}
 	_, err = m.Release(t.Context(), &machinev1.ReleaseRequest{Ref: w.ref(), Digest: r.GetDigest()})
 	w.must("release", err)
-	if (&adoption{vm: vm}).owed() {
+	if (&adoption{vm: vm}).needed() {
 		t.Error("the successor waits for an operation that is over")
 	}
 }

@@ -46,9 +46,9 @@ func (a *adoption) takeOver(ctx context.Context) error {
 	return err
 }
 
-// wakeOn takes the wake of a dead shim to its end. What fails now ends the VM, as it
+// finishWake takes the wake of a dead shim to its end. What fails now ends the VM, as it
 // would have under that shim, and the record hears so.
-func (a *adoption) wakeOn(ctx context.Context) {
+func (a *adoption) finishWake(ctx context.Context) {
 	vm := a.vm
 	j := vm.noted()
 	if !vm.is(Starting) {
@@ -60,7 +60,7 @@ func (a *adoption) wakeOn(ctx context.Context) {
 		vm: vm, task: vm.owner, abort: cancel, detach: func() bool { return true },
 		readdress: j.Readdressed, plugs: j.Unplugged, ran: true, opened: j.Generation - 1,
 	}
-	s.late = time.AfterFunc(time.Duration(vm.host.Config.Timeouts.Boot), s.patient(cancel))
+	s.late = time.AfterFunc(time.Duration(vm.host.Config.Timeouts.Boot), s.boundAfterFill(cancel))
 	defer s.release()
 	vm.mu.Lock()
 	s.task.abortStart, s.task.startOver = cancel, make(chan struct{})
@@ -126,7 +126,7 @@ func (s *starting) goesOn(ctx context.Context) {
 	if s.flows != nil {
 		s.flows()
 	}
-	vm.mend("note that the VM is awake", noted, awake)
+	vm.retryWhileRunning("note that the VM is awake", noted, awake)
 	go vm.guard()
-	go vm.slim()
+	go vm.trimMemory()
 }

@@ -93,7 +93,7 @@ func TestShimDiesInAWake(t *testing.T) {
 					t.Errorf("%s: forget = %v", at, err)
 				}
 				next := w.succeed(old)
-				(&adoption{vm: next}).wakeOn(t.Context())
+				(&adoption{vm: next}).finishWake(t.Context())
 				w.isAwake(next, at)
 				if kind == "recycles" {
 					w.told(theNIC)
@@ -117,13 +117,13 @@ func TestSuccessorDiesInAWake(t *testing.T) {
 				w := asleep(t)
 				old, _ := w.halfAwake(1)
 				first := w.succeed(old)
-				at := w.dies(n, func() { (&adoption{vm: first}).wakeOn(t.Context()) })
+				at := w.dies(n, func() { (&adoption{vm: first}).finishWake(t.Context()) })
 				if at == "" {
 					w.isAwake(first, "undisturbed")
 					return
 				}
 				next := w.succeed(first)
-				(&adoption{vm: next}).wakeOn(t.Context())
+				(&adoption{vm: next}).finishWake(t.Context())
 				w.isAwake(next, at)
 			}
 		})
@@ -138,7 +138,7 @@ func TestWakeOfASuccessorFailsAtEachCall(t *testing.T) {
 		old, _ := w.halfAwake(1)
 		next := w.succeed(old)
 		w.arm(n)
-		(&adoption{vm: next}).wakeOn(t.Context())
+		(&adoption{vm: next}).finishWake(t.Context())
 		at := w.fired()
 		w.arm(0)
 		if at == "" {
@@ -173,7 +173,7 @@ func TestSuccessorOfAVMThatRan(t *testing.T) {
 		}
 		next := w.succeed(old)
 		w.machine.powerOff()
-		(&adoption{vm: next}).wakeOn(t.Context())
+		(&adoption{vm: next}).finishWake(t.Context())
 		if j, err := loadJournal(next.dir); err == nil && j.Phase == Fenced || w.records.phase != nodev1.Phase_PHASE_LOST_AT_DEST {
 			t.Errorf("%s: journal %+v, %v; the operation ended as %s", at, j, err, w.records.phase)
 		}
@@ -187,7 +187,7 @@ func TestShimDiesGivingUp(t *testing.T) {
 		old, _ := w.halfAwake(1)
 		next := w.succeed(old)
 		w.at("restored", func() error { w.doom(n); return errors.New("injected") })
-		at := w.dies(0, func() { (&adoption{vm: next}).wakeOn(t.Context()) })
+		at := w.dies(0, func() { (&adoption{vm: next}).finishWake(t.Context()) })
 		w.at("restored", nil)
 		if at == "" {
 			if n < 2 {

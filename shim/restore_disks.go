@@ -58,16 +58,16 @@ func (d *fetchedDisk) Read(buf []byte) (int, error) {
 	return n, err
 }
 
-// lastWords is how long what a worker has written may take to be read after its end. It
+// pipeBound is how long what a worker has written may take to be read after its end. It
 // matters only where a process is left that holds the pipe.
-var lastWords = time.Minute
+var pipeBound = time.Minute
 
 // wait returns when every disk is in the cache, or why not. failed is the worker's error.
 func (f *fetchedDisks) wait(failed error) error {
 	var errs []error
 	for _, d := range f.all {
 		_ = d.to.Close()
-		_ = d.from.SetReadDeadline(time.Now().Add(lastWords))
+		_ = d.from.SetReadDeadline(time.Now().Add(pipeBound))
 	}
 	for _, d := range f.all {
 		<-d.done

@@ -90,8 +90,8 @@ const filled = `; echo '{"filled":{}}'`
 // content; a worker that lies about it ends the wake, and puts nothing there. Nothing is taken of
 // what it sends beyond the disk's size.
 func TestFetchedDiskIsWhatItsDigestSays(t *testing.T) {
-	defer func(bound time.Duration) { lastWords = bound }(lastWords)
-	lastWords = 50 * time.Millisecond
+	defer func(bound time.Duration) { pipeBound = bound }(pipeBound)
+	pipeBound = 50 * time.Millisecond
 	for name, c := range map[string]struct {
 		script string
 		fails  string

@@ -24,7 +24,7 @@ type filling struct {
 	waits  chan struct{}  // closed once RAM waits for its pages: its VMM is there
 	here   chan struct{}  // closed once all pages are there
 	over   chan struct{}  // closed when RAM is whole, or nobody brings it any more
-	calm   chan time.Time // when it had wanted nothing for a moment
+	idle   chan time.Time // when it had wanted nothing for a moment
 	came   sync.Once
 	meets  sync.Once
 
@@ -33,8 +33,8 @@ type filling struct {
 	waiting     string // for what it waits; empty: for nothing
 }
 
-// lacks reports whether pages are still to come.
-func (f *filling) lacks() bool {
+// incomplete reports whether pages are still to come.
+func (f *filling) incomplete() bool {
 	select {
 	case <-f.here:
 		return false
@@ -125,7 +125,7 @@ func (f *filling) fillOnce(ctx context.Context) error {
 	}
 	return vm.host.Snapshots(j.Cgroup).LazyFill(ctx, job, func(p worker.Progress) {
 		if p.Settled {
-			f.settled()
+			f.noteIdle()
 			return
 		}
 		f.note(p.Done, p.Total, p.Waiting)
@@ -157,7 +157,7 @@ func (f *filling) whole(ctx context.Context, ram *os.File) error {
 			return context.Cause(ctx)
 		}
 	}
-	for ; ctx.Err() == nil; retry.Sleep(ctx, mendPause) {
+	for ; ctx.Err() == nil; retry.Sleep(ctx, thawRetry) {
 		err := f.wholeOnce(ctx, ram)
 		if err == nil {
 			return nil
@@ -189,7 +189,7 @@ func (f *filling) wholeOnce(ctx context.Context, ram *os.File) error {
 		if state == Paused {
 			return nil
 		}
-		return f.goOnRunning(machine.Resume)
+		return f.resumeMachine(machine.Resume)
 	}
 	bound, cancel := context.WithTimeout(ctx, guestBound)
 	defer cancel()
@@ -208,8 +208,8 @@ func (f *filling) wholeOnce(ctx context.Context, ram *os.File) error {
 	return vm.write(func(j *Journal) { j.Filling, j.Armed = nil, armed == nil })
 }
 
-// goOnRunning tries until the VM runs, or is gone: whoever asks for it finds a task that runs.
-func (f *filling) goOnRunning(resume func(context.Context) error) error {
+// resumeMachine tries until the VM runs, or is gone: whoever asks for it finds a task that runs.
+func (f *filling) resumeMachine(resume func(context.Context) error) error {
 	vm := f.vm
 	for {
 		ctx, cancel := context.WithTimeout(vm.life, guestBound)
@@ -219,6 +219,6 @@ func (f *filling) goOnRunning(resume func(context.Context) error) error {
 			return err
 		}
 		vm.log.Error("go on behind the fill of RAM: try again", "error", err)
-		retry.Sleep(vm.life, mendPause)
+		retry.Sleep(vm.life, thawRetry)
 	}
 }

@@ -64,11 +64,11 @@ func (s *starting) expect(_ context.Context, u *steps.Undo) error {
 	return nil
 }
 
-// patient is a bound of a Start that does not count while RAM comes: a guest that waits for
+// boundAfterFill is a bound of a Start that does not count while RAM comes: a guest that waits for
 // pages is not to blame.
-func (s *starting) patient(abort func()) func() {
+func (s *starting) boundAfterFill(abort func()) func() {
 	return func() {
-		if f := s.vm.postcopy.filling(); f != nil && f.lacks() {
+		if f := s.vm.postcopy.filling(); f != nil && f.incomplete() {
 			select {
 			case <-f.here:
 			case <-f.over:
@@ -95,12 +95,12 @@ func (s *starting) left() time.Duration { return time.Until(time.Unix(0, s.until
 func (s *starting) met(ctx context.Context, dial func(context.Context) (Agent, error)) (Agent, error) {
 	for {
 		f := s.vm.postcopy.filling()
-		late := f != nil && f.lacks()
+		late := f != nil && f.incomplete()
 		a, err := dial(ctx)
 		if err == nil || !late || ctx.Err() != nil || s.vm.vmmGone() {
 			return a, err
 		}
 		s.vm.log.Warn("the guest waits for its RAM", "progress", f.text(), "error", err)
-		retry.Sleep(ctx, mendPause)
+		retry.Sleep(ctx, thawRetry)
 	}
 }

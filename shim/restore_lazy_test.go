@@ -58,9 +58,9 @@ func lazily(t *testing.T) (w *world, come func()) {
 	w.tracking = func(context.Context) tracking.Choice { return tracking.Choice{Way: track.UFFD} }
 	w.cfg.Worker.Restore = config.RestoreLazy
 	w.store.pages = make(chan struct{})
-	moment, longest := stillMoment, longestAlone
-	stillMoment, longestAlone = time.Millisecond, 2*time.Millisecond
-	t.Cleanup(func() { stillMoment, longestAlone = moment, longest })
+	moment, longest := idleMoment, longestDefer
+	idleMoment, longestDefer = time.Millisecond, 2*time.Millisecond
+	t.Cleanup(func() { idleMoment, longestDefer = moment, longest })
 	return w, func() { close(w.store.pages) }
 }
 
@@ -68,7 +68,7 @@ func lazily(t *testing.T) (w *world, come func()) {
 // before does not count.
 func TestLazyWakeIsLeftAlone(t *testing.T) {
 	w, come := lazily(t)
-	longestAlone = time.Hour
+	longestDefer = time.Hour
 	w.store.settles = make(chan func())
 	defer close(w.store.settles)
 	var settled, runs atomic.Bool
@@ -269,7 +269,7 @@ func TestShimDiesInALazyWake(t *testing.T) {
 		}
 		w.must("forget shim", old.write(func(j *Journal) { j.Shim = proc.ID{} }))
 		next := w.succeed(old)
-		(&adoption{vm: next}).wakeOn(t.Context())
+		(&adoption{vm: next}).finishWake(t.Context())
 		w.isAwake(next, at)
 		if next.postcopy.filling() == nil {
 			t.Errorf("%s: nobody brings RAM", at)
@@ -293,7 +293,7 @@ func TestKillOfAVMThatWaits(t *testing.T) {
 	f := vm.postcopy.filling()
 	var asked atomic.Bool // who cleans up behind the VMM kills it once more
 	w.machine.mu.Lock()
-	w.machine.dies = func() { asked.Store(!f.lacks()) }
+	w.machine.dies = func() { asked.Store(!f.incomplete()) }
 	w.machine.mu.Unlock()
 	vm.ending.end(t.Context(), killed, vm.origin.resumed)
 	if !asked.Load() {
@@ -324,7 +324,7 @@ func TestBoundOfALazyWake(t *testing.T) {
 	vm := &VM{host: w.host(), life: t.Context(), postcopy: &postcopy{fill: &filling{here: make(chan struct{}), over: make(chan struct{})}}}
 	s := &starting{vm: vm, task: vm.owner}
 	aborted := make(chan time.Time)
-	go s.patient(func() { aborted <- time.Now() })()
+	go s.boundAfterFill(func() { aborted <- time.Now() })()
 	select {
 	case <-aborted:
 		t.Fatal("aborted while pages are late")

@@ -124,7 +124,7 @@ func TestSuccessorKeepsTheMode(t *testing.T) {
 			w.cfg.Worker.Restore = config.RestoreEager
 		}
 		next := w.succeed(old)
-		(&adoption{vm: next}).wakeOn(t.Context())
+		(&adoption{vm: next}).finishWake(t.Context())
 		w.isAwake(next, at)
 		if (next.postcopy.filling() != nil) != (mode == config.RestoreLazy) {
 			t.Errorf("%s: %+v brings RAM", mode, next.postcopy.filling())

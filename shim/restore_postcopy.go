@@ -39,7 +39,7 @@ func (p *postcopy) start() *filling {
 	ctx, cancel := context.WithCancel(p.vm.life)
 	f := &filling{
 		vm: p.vm, Filling: *p.vm.noted().Filling, cancel: cancel, waits: make(chan struct{}), here: make(chan struct{}), over: make(chan struct{}),
-		calm: make(chan time.Time, 1), total: p.vm.spec().Memory,
+		idle: make(chan time.Time, 1), total: p.vm.spec().Memory,
 	}
 	p.set(f)
 	go func() { // of the process: an adopted VM has no other word of it yet

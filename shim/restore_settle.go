@@ -8,44 +8,44 @@ import (
 	"godwit.dev/godwit/shim/steps"
 )
 
-// undisturbed is how long a VM that came in a live move runs before its agent is spoken to.
+// deferAfterMove is how long a VM that came in a live move runs before its agent is spoken to.
 // Its peers wait for its work; where the CPU is emulated, the agent's code has to be
 // translated again just as theirs, and would come in between.
-const undisturbed = 100 * time.Millisecond
+const deferAfterMove = 100 * time.Millisecond
 
 // A VM that wakes lazily is left alone until it has wanted no page for a moment, at most so long: what
 // its agent is asked brings pages and translated code of its own in between those that the workload
 // waits for. Variables for the tests.
 var (
-	stillMoment  = 25 * time.Millisecond
-	longestAlone = 200 * time.Millisecond
+	idleMoment   = 25 * time.Millisecond
+	longestDefer = 200 * time.Millisecond
 )
 
-func (s *starting) leaveAlone(ctx context.Context, _ *steps.Undo) error {
+func (s *starting) deferAgent(ctx context.Context, _ *steps.Undo) error {
 	if s.vm.origin.arrival != nil {
-		retry.Sleep(ctx, undisturbed)
+		retry.Sleep(ctx, deferAfterMove)
 	}
 	if f := s.vm.postcopy.filling(); f != nil {
-		f.settle(ctx)
+		f.awaitIdle(ctx)
 	}
 	return nil
 }
 
-// settled notes that the VM wants nothing now.
-func (f *filling) settled() {
+// noteIdle notes that the VM wants nothing now.
+func (f *filling) noteIdle() {
 	select {
-	case f.calm <- time.Now():
+	case f.idle <- time.Now():
 	default:
 	}
 }
 
-// settle returns once a VM that was just resumed wants nothing for a moment, or after longestAlone.
-func (f *filling) settle(ctx context.Context) {
-	end := time.NewTimer(longestAlone)
+// awaitIdle returns once a VM that was just resumed wants nothing for a moment, or after longestDefer.
+func (f *filling) awaitIdle(ctx context.Context) {
+	end := time.NewTimer(longestDefer)
 	defer end.Stop()
-	for soonest := time.Now().Add(stillMoment); ; {
+	for soonest := time.Now().Add(idleMoment); ; {
 		select {
-		case at := <-f.calm:
+		case at := <-f.idle:
 			if at.Before(soonest) {
 				continue // that was before it ran
 			}

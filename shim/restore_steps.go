@@ -33,7 +33,7 @@ func (s *starting) commit(ctx context.Context, _ *steps.Undo) error {
 	if !s.detach() {
 		return fmt.Errorf("the caller of Start is gone: %w", context.Canceled)
 	}
-	s.late = time.AfterFunc(time.Duration(s.vm.host.Config.Timeouts.Boot), s.patient(s.abort))
+	s.late = time.AfterFunc(time.Duration(s.vm.host.Config.Timeouts.Boot), s.boundAfterFill(s.abort))
 	if err := s.ready(s.vm.noted()); err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (s *starting) commit(ctx context.Context, _ *steps.Undo) error {
 func (s *starting) owns(generation uint64) func(*Journal) {
 	return func(j *Journal) {
 		j.Phase, j.Generation, j.Waking, j.Readdressed, j.Armed = Own, generation, true, s.readdress, s.armed
-		j.Untold = s.words(j)
+		j.Notices = s.wakeNotices(j)
 	}
 }
 

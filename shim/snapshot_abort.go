@@ -14,9 +14,9 @@ import (
 	"godwit.dev/godwit/shim/proc"
 )
 
-// mendPause lies between two tries at what a thaw could not do at once. A variable for
+// thawRetry lies between two tries at what a thaw could not do at once. A variable for
 // the tests.
-var mendPause = time.Second
+var thawRetry = time.Second
 
 // expire thaws a VM whose controller has not come back in time. From the vote on it
 // does nothing: then the controller alone decides.
@@ -26,7 +26,7 @@ func (c *capture) expire() {
 		return
 	}
 	vm.log.Warn("the operation's controller is silent: thaw", "operation", c.ref.GetOperation())
-	vm.op.past.add(c.ref)
+	vm.op.aborted.add(c.ref)
 	if err := c.abort(Captured); err != nil {
 		vm.log.Warn("thaw", "error", err)
 	}
@@ -69,7 +69,7 @@ func (c *capture) endDead(ordered bool) error {
 		if j.Phase == Released || j.Phase == Prepared && !ordered {
 			return fmt.Errorf("abort operation %s: VM %s is %s: %w", c.ref.GetOperation(), vm.id, j.Phase, errdefs.ErrFailedPrecondition)
 		}
-		c.giveBack(j)
+		c.endOperation(j)
 		return nil
 	})
 	if err == nil {
@@ -78,15 +78,15 @@ func (c *capture) endDead(ordered bool) error {
 	return err
 }
 
-// keep says that the VM is this node's and that no operation holds it.
-func (j *Journal) keep() {
+// endOperation says that the VM is this node's and that no operation holds it.
+func (j *Journal) endOperation() {
 	j.Phase, j.Operation, j.Attempt, j.Digest, j.Repository, j.Move, j.Waking = Own, "", 0, "", "", false, false
 	j.Patience = 0
 }
 
-// giveBack is keep under the generation of a revert, if that is what ended the operation.
-func (c *capture) giveBack(j *Journal) {
-	j.keep()
+// endOperation ends it under the generation of a revert, if that is what ended the operation.
+func (c *capture) endOperation(j *Journal) {
+	j.endOperation()
 	if g := c.reverted.Load(); g != 0 {
 		j.Generation = g
 	}
@@ -109,7 +109,7 @@ func (c *capture) thaw(from State, ordered bool) error {
 	vm := c.vm
 	bound := time.Duration(vm.host.Config.Timeouts.Abort)
 	c.deadline.Stop()
-	noted := vm.write(c.giveBack)
+	noted := vm.write(c.endOperation)
 	if noted != nil && (from == Voted || !ordered) {
 		if from != Voted {
 			c.deadline.Reset(bound)
@@ -142,7 +142,7 @@ func (c *capture) thaw(from State, ordered bool) error {
 func (c *capture) thawed(ctx context.Context, noted, up error) error {
 	vm := c.vm
 	vm.tracking.stop()
-	met := vm.rejoin(ctx)
+	met := vm.reconnect(ctx)
 	if err := vm.nic.restore(ctx); err != nil {
 		vm.log.Error("plug NICs in again; it is tried while the VM runs", "error", err)
 	}
@@ -156,10 +156,10 @@ func (c *capture) thawed(ctx context.Context, noted, up error) error {
 	err := vm.to(next)
 	vm.mu.Unlock()
 	vm.flow()
-	vm.mend("write journal", noted, c.noteThaw())
-	vm.mend("set links up", up, vm.nic.up)
-	vm.mend("meet guest", met, vm.meetAgain)
-	go vm.slim()
+	vm.retryWhileRunning("write journal", noted, c.noteThaw())
+	vm.retryWhileRunning("set links up", up, vm.nic.up)
+	vm.retryWhileRunning("meet guest", met, vm.reconnectAll)
+	go vm.trimMemory()
 	return err
 }
 
@@ -198,13 +198,13 @@ func (c *capture) wakeDespiteLack() (up, err error) {
 			return up, err
 		}
 		vm.log.Warn("thaw: the host lacks descriptors or memory; it is tried again", "error", err)
-		retry.Sleep(vm.life, mendPause)
+		retry.Sleep(vm.life, thawRetry)
 	}
 }
 
-// mend tries again what has failed with err, as a part of the VM's traffic: the next
+// retryWhileRunning tries again what has failed with err, as a part of the VM's traffic: the next
 // capture, and the end, make it superfluous.
-func (vm *VM) mend(what string, err error, again func(context.Context) error) {
+func (vm *VM) retryWhileRunning(what string, err error, again func(context.Context) error) {
 	if err == nil {
 		return
 	}
@@ -216,7 +216,7 @@ func (vm *VM) mend(what string, err error, again func(context.Context) error) {
 		return
 	}
 	vm.traffic.watchers.Go(func() {
-		for retry.Sleep(ctx, mendPause); ctx.Err() == nil; retry.Sleep(ctx, mendPause) {
+		for retry.Sleep(ctx, thawRetry); ctx.Err() == nil; retry.Sleep(ctx, thawRetry) {
 			if err := again(ctx); err == nil {
 				vm.log.Info("thaw: done", "what", what)
 				return
@@ -231,17 +231,17 @@ func (c *capture) noteThaw() func(context.Context) error {
 	return func(context.Context) error {
 		return vm.write(func(j *Journal) {
 			if j.Phase == Sending && j.Operation == c.ref.GetOperation() && j.Attempt == c.ref.GetAttempt() {
-				c.giveBack(j)
+				c.endOperation(j)
 			}
 		})
 	}
 }
 
-// meetAgain is rejoin for a VM whose traffic flows without its init.
-func (vm *VM) meetAgain(ctx context.Context) error {
+// reconnectAll is reconnect for a VM whose traffic flows without its init.
+func (vm *VM) reconnectAll(ctx context.Context) error {
 	bound, cancel := context.WithTimeout(ctx, time.Duration(vm.host.Config.Timeouts.Boot))
 	defer cancel()
-	if err := vm.rejoin(bound); err != nil {
+	if err := vm.reconnect(bound); err != nil {
 		return err
 	}
 	vm.mu.Lock()

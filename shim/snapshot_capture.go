@@ -18,29 +18,29 @@ import (
 
 // capture is one operation's hold on the VM, from the freeze to Abort or Release.
 type capture struct {
-	vm        *VM
-	ref       *machinev1.Ref
-	endExecs  bool
-	execs     bool                      // that run go along
-	req       *machinev1.CaptureRequest // of a snapshot
-	send      *machinev1.SendRequest    // of a live move
-	make      func(*capture) (digest string, err error)
-	inherited time.Duration   // silence that it bears: of the shim that died, whose successor this one's is; 0: there was none
-	reverted  atomic.Uint64   // the generation under which a revert gives the VM back
-	ctx       context.Context // of the work; Abort ends it
-	cancel    context.CancelFunc
-	deadline  *time.Timer   // after it the VM thaws itself, unless it has voted
-	done      chan struct{} // closed when what follows stands
-	digest    string        // of what was made; empty: nothing was
-	resp      *machinev1.CaptureResponse
-	sent      *machinev1.SendResponse
-	endWorker func(context.Context) error // ends the worker that has sent the VM; nil: there is none
-	err       error
-	linksDown bool      // of its NICs: set after done, or by what closes it
-	gone      time.Time // a checkpoint's VM went on
-	armed     bool      // the kernel has noted what was written since the page table was made
-	whole     bool      // the device state is saved: the VMM is not needed any more; vm.mu guards it
-	fixed     bool      // what goes along of stdio is written down; vm.mu guards it
+	vm         *VM
+	ref        *machinev1.Ref
+	endExecs   bool
+	execs      bool                      // that run go along
+	req        *machinev1.CaptureRequest // of a snapshot
+	send       *machinev1.SendRequest    // of a live move
+	make       func(*capture) (digest string, err error)
+	inherited  time.Duration   // silence that it bears: of the shim that died, whose successor this one's is; 0: there was none
+	reverted   atomic.Uint64   // the generation under which a revert gives the VM back
+	ctx        context.Context // of the work; Abort ends it
+	cancel     context.CancelFunc
+	deadline   *time.Timer   // after it the VM thaws itself, unless it has voted
+	done       chan struct{} // closed when what follows stands
+	digest     string        // of what was made; empty: nothing was
+	resp       *machinev1.CaptureResponse
+	sent       *machinev1.SendResponse
+	endWorker  func(context.Context) error // ends the worker that has sent the VM; nil: there is none
+	err        error
+	linksDown  bool      // of its NICs: set after done, or by what closes it
+	gone       time.Time // a checkpoint's VM went on
+	armed      bool      // the kernel has noted what was written since the page table was made
+	saved      bool      // the device state is saved: the VMM is not needed any more; vm.mu guards it
+	stdioFixed bool      // what goes along of stdio is written down; vm.mu guards it
 }
 
 func sameRef(a, b *machinev1.Ref) bool {
@@ -86,7 +86,7 @@ func (c *capture) mayHold() (*capture, error) {
 		return nil, fmt.Errorf("capture VM %s: operation %s holds it: %w", vm.id, has.ref.GetOperation(), errdefs.ErrFailedPrecondition)
 	}
 	if vm.postcopy.filling() != nil {
-		return nil, fmt.Errorf("capture VM %s: its RAM still comes: %w", vm.id, errUnderWay)
+		return nil, fmt.Errorf("capture VM %s: its RAM still comes: %w", vm.id, errBusy)
 	}
 	if err := c.capturable(); err != nil {
 		return nil, fmt.Errorf("capture VM %s: %w", vm.id, err)
@@ -103,8 +103,8 @@ func (h *Host) operationBound(ms int64) time.Duration {
 	return time.Duration(h.Config.Timeouts.Operation)
 }
 
-// remedy for a state that is in the way.
-var remedy = map[State]string{Paused: "; let it run first (ctr task resume)"}
+// stateRemedy for a state that is in the way.
+var stateRemedy = map[State]string{Paused: "; let it run first (ctr task resume)"}
 
 // capturable is the preflight: it names what is in the way and changes nothing. vm.mu
 // is held.
@@ -113,12 +113,12 @@ func (c *capture) capturable() error {
 	switch {
 	case ref.GetOperation() == "":
 		return fmt.Errorf("an operation is needed: %w", errdefs.ErrInvalidArgument)
-	case vm.op.past.has(ref):
+	case vm.op.aborted.has(ref):
 		return fmt.Errorf("attempt %d of operation %s is over: %w", ref.GetAttempt(), ref.GetOperation(), errdefs.ErrAborted)
 	case vm.state != Running && !req.GetPaused():
-		return fmt.Errorf("it is %s, not running%s: %w", vm.state, remedy[vm.state], vm.passing())
+		return fmt.Errorf("it is %s, not running%s: %w", vm.state, stateRemedy[vm.state], vm.passing())
 	case vm.op.calls > 0:
-		return fmt.Errorf("a call of containerd changes it: %w", errUnderWay)
+		return fmt.Errorf("a call of containerd changes it: %w", errBusy)
 	}
 	for _, t := range vm.tasks {
 		if err := t.capturable(); err != nil {
@@ -134,7 +134,7 @@ func (c *capture) capturable() error {
 	}
 	for _, p := range vm.execs() {
 		if p.starting != nil || !p.started && !p.exited && !req.GetCheckpoint() {
-			return fmt.Errorf("exec %s is being created: %w", p.id, errUnderWay)
+			return fmt.Errorf("exec %s is being created: %w", p.id, errBusy)
 		}
 		if !p.exited && !execs && !req.GetCheckpoint() {
 			return fmt.Errorf("exec %s runs: end it, or have execs ended (--end-execs): %w", p.id, errdefs.ErrFailedPrecondition)
@@ -147,7 +147,7 @@ func (c *capture) capturable() error {
 func (t *Task) capturable() error {
 	switch {
 	case len(t.orphans) > 0:
-		return fmt.Errorf("the start of exec %s was given up, and the guest has yet to end it%s: %w", t.orphans[0].id, remedy[t.vm.state], errUnderWay)
+		return fmt.Errorf("the start of exec %s was given up, and the guest has yet to end it%s: %w", t.orphans[0].id, stateRemedy[t.vm.state], errBusy)
 	case t.init.exited || !t.init.started:
 		return fmt.Errorf("it has no init: %w", errdefs.ErrFailedPrecondition)
 	}
@@ -164,7 +164,7 @@ func (c *capture) work() {
 		c.cancel() // the timer's
 	}
 	if err != nil {
-		err = fmt.Errorf("capture VM %s: %w", vm.id, c.why(err))
+		err = fmt.Errorf("capture VM %s: %w", vm.id, c.cause(err))
 		vm.log.Error("capture", "error", err)
 		vm.socket.answering.Store(errors.Is(err, errEarly)) // before its hold is gone
 		if e := vm.enterFrom(Capturing, Aborting); e == nil {
@@ -203,7 +203,7 @@ func (c *capture) snapshot() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	s := &standing{vm: vm, c: c, paused: c.req.GetPaused(), state: state}
+	s := &livePause{vm: vm, c: c, paused: c.req.GetPaused(), state: state}
 	defer s.state.Close()
 	out := &machinev1.CaptureResponse{}
 	receipt, err := (&pushing{vm: vm, c: c, live: s, files: &openFiles{}, out: out}).push()
@@ -279,7 +279,7 @@ func (c *capture) run(ctx context.Context) (*capture, error) {
 	if err := c.prepared(ctx); err != nil {
 		return nil, err
 	}
-	err := quiet(ctx, func() (err error) { held, fresh, err = c.hold(); return err })
+	err := whileBusy(ctx, func() (err error) { held, fresh, err = c.hold(); return err })
 	if err != nil {
 		return nil, err
 	}

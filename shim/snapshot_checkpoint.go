@@ -71,9 +71,9 @@ func (c *capture) keepTable(stands bool) {
 	}
 }
 
-// goOn ends the pause of a checkpoint: all that the snapshot needs has been read. What is
+// resumeVM ends the pause of a checkpoint: all that the snapshot needs has been read. What is
 // left of the work needs the VM no more, and is called an upload.
-func (c *capture) goOn() {
+func (c *capture) resumeVM() {
 	vm := c.vm
 	vm.mu.Lock()
 	vm.op.upload, c.gone = c, time.Now()
@@ -101,7 +101,7 @@ func (c *capture) goOn() {
 		}
 	}
 	// SENDING lets the VM run, so that the journal need not come first.
-	noted := vm.write((*Journal).keep)
+	noted := vm.write((*Journal).endOperation)
 	if err := c.thawed(ctx, noted, up); err != nil {
 		vm.log.Error("let the VM go on behind its checkpoint", "error", err)
 	}

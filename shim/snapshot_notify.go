@@ -14,36 +14,36 @@ import (
 
 // What a workload is told of its snapshots, by the command of godwit.dev/notify.
 const (
-	wordSnapshotted = "snapshotted" // the snapshot is durable
-	wordRestored    = "restored"    // the VM goes on from it
+	noticeSnapshotted = "snapshotted" // the snapshot is durable
+	noticeRestored    = "restored"    // the VM goes on from it
 )
 
-// Word is one that a workload has yet to hear. The guest knows its command by ID, so that no
+// Notice is one that a workload has yet to hear. The guest knows its command by ID, so that no
 // successor of a shim that dies runs it again; the journal has it until it has ended.
-type Word struct {
+type Notice struct {
 	Word   string `json:"word"`
 	Digest string `json:"digest"`
 	ID     string `json:"id"`
 }
 
-func newWord(word, digest string) Word {
-	return Word{word, digest, "/" + word + "#" + uuid.NewString()}
+func newNotice(word, digest string) Notice {
+	return Notice{word, digest, "/" + word + "#" + uuid.NewString()}
 }
 
-// words are what a VM hears that wakes. It slept before its snapshot was durable. One that
+// wakeNotices are what a VM hears that wakes. It slept before its snapshot was durable. One that
 // came in a live move was neither stored nor restored.
-func (s *starting) words(j *Journal) []Word {
+func (s *starting) wakeNotices(j *Journal) []Notice {
 	if s.vm.origin.arrival != nil || j.Spec.Notify() == nil {
 		return nil
 	}
-	return []Word{newWord(wordSnapshotted, j.Digest), newWord(wordRestored, j.Digest)}
+	return []Notice{newNotice(noticeSnapshotted, j.Digest), newNotice(noticeRestored, j.Digest)}
 }
 
 // notices tell the workload what has become of its snapshots. They are a part of the VM's traffic;
 // what is yet to be told stands in the journal.
 type notices struct {
 	vm      *VM
-	telling sync.Mutex // held while the workload is told something
+	running sync.Mutex // held while the workload is told something
 }
 
 // add has the workload told that a checkpoint is durable. It returns when that is noted, or
@@ -56,46 +56,46 @@ func (n *notices) add(digest string) {
 		return
 	}
 	tried := make(chan struct{})
-	word := newWord(wordSnapshotted, digest)
+	word := newNotice(noticeSnapshotted, digest)
 	n.vm.traffic.watchers.Go(func() {
 		err := n.vm.write(word.add)
 		close(tried)
-		if n.insist(ctx, err, word.add) {
-			n.tell(ctx)
+		if n.writeUntilDone(ctx, err, word.add) {
+			n.run(ctx)
 		}
 	})
 	n.vm.mu.Unlock()
 	<-tried
 }
 
-func (w Word) add(j *Journal) { j.Untold = append(slices.Clone(j.Untold), w) }
+func (w Notice) add(j *Journal) { j.Notices = append(slices.Clone(j.Notices), w) }
 
-func (w Word) strike(j *Journal) {
-	j.Untold = slices.DeleteFunc(slices.Clone(j.Untold), func(other Word) bool { return other == w })
+func (w Notice) remove(j *Journal) {
+	j.Notices = slices.DeleteFunc(slices.Clone(j.Notices), func(other Notice) bool { return other == w })
 }
 
-// tells reports whether a process is a command that the workload has yet to hear the end of.
-func (j *Journal) tells(p *agentv1.Process) bool {
-	return slices.ContainsFunc(j.Untold, func(w Word) bool { return w.ID == p.GetId() })
+// isNotice reports whether a process is a command that the workload has yet to hear the end of.
+func (j *Journal) isNotice(p *agentv1.Process) bool {
+	return slices.ContainsFunc(j.Notices, func(w Notice) bool { return w.ID == p.GetId() })
 }
 
-// insist changes the journal until that has succeeded, as long as the VM's traffic lasts; err
+// writeUntilDone changes the journal until that has succeeded, as long as the VM's traffic lasts; err
 // is of the first try.
-func (n *notices) insist(ctx context.Context, err error, change func(*Journal)) bool {
+func (n *notices) writeUntilDone(ctx context.Context, err error, change func(*Journal)) bool {
 	for ; err != nil && ctx.Err() == nil; err = n.vm.write(change) {
 		n.vm.log.Error("note what the workload hears; it is tried again", "error", err)
-		retry.Sleep(ctx, mendPause)
+		retry.Sleep(ctx, thawRetry)
 	}
 	return err == nil
 }
 
-// tell has the workload hear what it has not heard yet, as a part of the VM's traffic: what
+// run has the workload hear what it has not heard yet, as a part of the VM's traffic: what
 // stops that ends no command, and whoever lets it flow again waits for the same one.
-func (n *notices) tell(ctx context.Context) {
-	n.telling.Lock()
-	defer n.telling.Unlock()
+func (n *notices) run(ctx context.Context) {
+	n.running.Lock()
+	defer n.running.Unlock()
 	for ctx.Err() == nil {
-		all := n.vm.noted().Untold
+		all := n.vm.noted().Notices
 		if len(all) == 0 {
 			return
 		}
@@ -103,7 +103,7 @@ func (n *notices) tell(ctx context.Context) {
 			retry.Sleep(ctx, retryWait)
 			continue
 		}
-		n.tellOne(ctx, all[0])
+		n.runOne(ctx, all[0])
 	}
 }
 
@@ -114,8 +114,8 @@ func (vm *VM) standsStill() bool {
 	return vm.state == Pausing || vm.state == Paused || vm.state == Resuming
 }
 
-// tellOne runs one command. However it ends, it fails nothing.
-func (n *notices) tellOne(ctx context.Context, w Word) {
+// runOne runs one command. However it ends, it fails nothing.
+func (n *notices) runOne(ctx context.Context, w Notice) {
 	bound := time.Duration(n.vm.host.Config.Timeouts.Notify)
 	soon, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
@@ -137,7 +137,7 @@ func (n *notices) tellOne(ctx context.Context, w Word) {
 	if err != nil { // before nothing in the journal speaks of it any more
 		p = n.vm.owner.suspect(w.ID)
 	}
-	switch struck := n.insist(ctx, n.vm.write(w.strike), w.strike); {
+	switch struck := n.writeUntilDone(ctx, n.vm.write(w.remove), w.remove); {
 	case struck && p != nil:
 		n.vm.owner.dismiss(p)
 	case struck:
@@ -147,8 +147,8 @@ func (n *notices) tellOne(ctx context.Context, w Word) {
 	}
 }
 
-// toldInterval is between two looks whether the workload has heard all.
-const toldInterval = 10 * time.Millisecond
+// noticeInterval is between two looks whether the workload has heard all.
+const noticeInterval = 10 * time.Millisecond
 
 // await waits until the workload of a VM that runs has heard all, for as long as that may take:
 // the snapshot of an operation has no command in it, and a move takes none along.
@@ -159,7 +159,7 @@ func (n *notices) await(ctx context.Context) {
 		if n.vm.state != Running {
 			return 0
 		}
-		return len(n.vm.journal.Untold)
+		return len(n.vm.journal.Notices)
 	}
 	left := waits()
 	if left == 0 {
@@ -168,6 +168,6 @@ func (n *notices) await(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(left)*(time.Duration(n.vm.host.Config.Timeouts.Notify)+guestBound))
 	defer cancel()
 	for ctx.Err() == nil && waits() > 0 {
-		retry.Sleep(ctx, toldInterval)
+		retry.Sleep(ctx, noticeInterval)
 	}
 }

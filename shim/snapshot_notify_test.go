@@ -35,8 +35,8 @@ func (w *world) hears(vm *VM, what string, words ...string) {
 	for _, word := range words {
 		want = append(want, "/bin/hook "+word+" "+theDigest)
 	}
-	if !eventually(func() bool { return len(vm.noted().Untold) == 0 && len(w.agent.kept()) == 0 }) {
-		w.t.Fatalf("%s: untold %v, the guest keeps %v", what, vm.noted().Untold, w.agent.kept())
+	if !eventually(func() bool { return len(vm.noted().Notices) == 0 && len(w.agent.kept()) == 0 }) {
+		w.t.Fatalf("%s: untold %v, the guest keeps %v", what, vm.noted().Notices, w.agent.kept())
 	}
 	if got := w.agent.commands(); !slices.Equal(got, want) {
 		w.t.Errorf("%s: it heard %q, want %q", what, got, want)
@@ -53,15 +53,15 @@ func TestCheckpointIsTold(t *testing.T) {
 	if !eventually(func() bool { vm.mu.Lock(); defer vm.mu.Unlock(); return vm.op.upload != nil && vm.state == Running }) {
 		t.Fatal("the VM does not go on")
 	}
-	if n := len(w.agent.commands()) + len(vm.noted().Untold); n > 0 {
+	if n := len(w.agent.commands()) + len(vm.noted().Notices); n > 0 {
 		t.Errorf("it hears of a snapshot that is not durable: %v", w.agent.commands())
 	}
 	close(w.store.late)
 	w.must("checkpoint", <-done)
-	w.hears(vm, "a checkpoint", wordSnapshotted)
+	w.hears(vm, "a checkpoint", noticeSnapshotted)
 	_, err := w.checkpoint(false)
 	w.must("the same order again", err)
-	w.hears(vm, "the same order again", wordSnapshotted)
+	w.hears(vm, "the same order again", noticeSnapshotted)
 }
 
 // No call of a checkpoint that fails has the workload hear of one that there is not, and
@@ -80,7 +80,7 @@ func TestCheckpointIsToldFailsAtEachCall(t *testing.T) {
 		}
 		var want []string
 		if taken == nil && name != "start process" {
-			want = []string{wordSnapshotted}
+			want = []string{noticeSnapshotted}
 		}
 		w.hears(vm, name, want...)
 	})
@@ -108,7 +108,7 @@ func TestRestoredIsTold(t *testing.T) {
 		w.must("create", w.create())
 		w.must("start", w.start())
 		vm, _ = w.service.current()
-		want = append(want, wordSnapshotted, wordRestored)
+		want = append(want, noticeSnapshotted, noticeRestored)
 		w.hears(vm, "awake", want...)
 	}
 }
@@ -126,8 +126,8 @@ func TestLiveMoveIsNotTold(t *testing.T) {
 	if vm.spec().Notify() == nil {
 		t.Fatal("its Spec has lost the annotation")
 	}
-	if n := len(source.agent.commands()) + len(w.agent.commands()); n > 0 || len(vm.noted().Untold) > 0 {
-		t.Errorf("it hears %v, %v, %v", source.agent.commands(), w.agent.commands(), vm.noted().Untold)
+	if n := len(source.agent.commands()) + len(w.agent.commands()); n > 0 || len(vm.noted().Notices) > 0 {
+		t.Errorf("it hears %v, %v, %v", source.agent.commands(), w.agent.commands(), vm.noted().Notices)
 	}
 }
 
@@ -160,7 +160,7 @@ func TestWordFails(t *testing.T) {
 			w.must("create", w.create())
 			w.must("start", w.start())
 			vm, _ := w.service.current()
-			want := []string{wordSnapshotted, wordRestored}
+			want := []string{noticeSnapshotted, noticeRestored}
 			if c.start != nil {
 				want = want[1:]
 			}
@@ -193,8 +193,8 @@ func TestCaptureWaitsForAWord(t *testing.T) {
 			t.Fatalf("word %d is not told", n)
 		}
 		w.agent.exit(w.agent.kept()[0]) <- 0
-		if !eventually(func() bool { return len(vm.noted().Untold) == 1-n }) {
-			t.Fatalf("untold: %v", vm.noted().Untold)
+		if !eventually(func() bool { return len(vm.noted().Notices) == 1-n }) {
+			t.Fatalf("untold: %v", vm.noted().Notices)
 		}
 	}
 	w.must("capture", <-done)
@@ -210,12 +210,12 @@ func TestPausedIsToldLater(t *testing.T) {
 	w.must("checkpoint", err)
 	time.Sleep(100 * time.Millisecond)
 	vm, _ := w.service.current()
-	if got := w.agent.commands(); len(got) > 0 || len(vm.noted().Untold) != 1 {
-		t.Errorf("it hears %v in its pause, %v later", got, vm.noted().Untold)
+	if got := w.agent.commands(); len(got) > 0 || len(vm.noted().Notices) != 1 {
+		t.Errorf("it hears %v in its pause, %v later", got, vm.noted().Notices)
 	}
 	_, err = w.service.Resume(ctxNS(t), &taskapi.ResumeRequest{ID: "vm"})
 	w.must("resume", err)
-	w.hears(vm, "resumed", wordSnapshotted)
+	w.hears(vm, "resumed", noticeSnapshotted)
 }
 
 // Wherever behind the commit the shim of a wake dies, its successor tells the workload
@@ -231,9 +231,9 @@ func TestShimDiesBeforeAWord(t *testing.T) {
 			return
 		}
 		next := w.succeed(old)
-		(&adoption{vm: next}).wakeOn(t.Context())
+		(&adoption{vm: next}).finishWake(t.Context())
 		w.isAwake(next, at)
-		w.hears(next, at, wordSnapshotted, wordRestored)
+		w.hears(next, at, noticeSnapshotted, noticeRestored)
 		w.agent.exit("") <- 0
 		<-next.owner.init.done
 	}
@@ -264,7 +264,7 @@ func TestShimDiesInAWord(t *testing.T) {
 					j.Waking, j.Adopted, j.Resume.BootID, j.Shim = waking, !waking, w.agent.boot, proc.ID{}
 				}))
 				next := w.succeed(old)
-				(&adoption{vm: next}).wakeOn(t.Context())
+				(&adoption{vm: next}).finishWake(t.Context())
 				if !ended {
 					if !eventually(func() bool { return next.is(Running) }) {
 						t.Fatalf("VM is %s", next.state)
@@ -276,7 +276,7 @@ func TestShimDiesInAWord(t *testing.T) {
 					}
 					w.agent.exit(id) <- 0
 				}
-				w.hears(next, name, wordSnapshotted, wordRestored)
+				w.hears(next, name, noticeSnapshotted, noticeRestored)
 			})
 		}
 	}
@@ -303,5 +303,5 @@ func TestWordIsNotNoted(t *testing.T) {
 	}
 	vm.writes.mu.Unlock()
 	w.agent.exit(w.agent.kept()[0]) <- 0
-	w.hears(vm, "noted late", wordSnapshotted)
+	w.hears(vm, "noted late", noticeSnapshotted)
 }

@@ -11,8 +11,8 @@ import (
 	"godwit.dev/godwit/internal/gcpause"
 )
 
-// standing brings the VM of a capture to a stop, for the worker that makes the snapshot.
-type standing struct {
+// livePause brings the VM of a capture to a stop, for the worker that makes the snapshot.
+type livePause struct {
 	vm    *VM
 	c     *capture
 	state *os.File
@@ -25,10 +25,10 @@ type standing struct {
 }
 
 // watch ends the capture when the VMM goes too early, and says so. It returns when ctx ends.
-func (s *standing) watch(ctx context.Context, cancel context.CancelCauseFunc) {
+func (s *livePause) watch(ctx context.Context, cancel context.CancelCauseFunc) {
 	select {
 	case <-s.vm.machine.Done():
-		if !s.c.spared() {
+		if !s.c.isSaved() {
 			cancel(s.vm.ending.early())
 		}
 	case <-ctx.Done():
@@ -37,7 +37,7 @@ func (s *standing) watch(ctx context.Context, cancel context.CancelCauseFunc) {
 
 // Prepare takes out what does not go along, and asks the guest what it has to be asked. It runs
 // on, answers, and its output flows.
-func (s *standing) Prepare(ctx context.Context) error {
+func (s *livePause) Prepare(ctx context.Context) error {
 	vm := s.vm
 	if s.paused {
 		return nil
@@ -58,12 +58,12 @@ func (s *standing) Prepare(ctx context.Context) error {
 	return nil
 }
 
-// calm is how long garbage is not collected from the pause, or from the arrival of a state, on: longer
+// gcDelay is how long garbage is not collected from the pause, or from the arrival of a state, on: longer
 // than a VM that moves live stands still for.
-const calm = 500 * time.Millisecond
+const gcDelay = 500 * time.Millisecond
 
 // Pause ends the talk with the guest and stops the VM.
-func (s *standing) Pause(ctx context.Context) error {
+func (s *livePause) Pause(ctx context.Context) error {
 	vm := s.vm
 	vm.still()
 	if s.paused {
@@ -76,7 +76,7 @@ func (s *standing) Pause(ctx context.Context) error {
 			return vm.ending.early()
 		}
 	}
-	gcpause.Calm(calm)
+	gcpause.Calm(gcDelay)
 	s.begun = time.Now()
 	if err := vm.machine.Pause(ctx); err != nil {
 		return err
@@ -87,16 +87,16 @@ func (s *standing) Pause(ctx context.Context) error {
 
 // lastAnswer is how long the guest may take for its last answer before the pause: where
 // guests are known to be slow, it is longer than that of any other call.
-func (s *standing) lastAnswer() time.Duration {
+func (s *livePause) lastAnswer() time.Duration {
 	return max(guestBound, time.Duration(s.vm.host.Config.Timeouts.Boot)/6)
 }
 
 // Save writes the device state, and tells where the guest's session stands.
-func (s *standing) Save(ctx context.Context) (json.RawMessage, error) {
+func (s *livePause) Save(ctx context.Context) (json.RawMessage, error) {
 	s.c.fixStdio()
 	resume := Resume{BootID: s.bootID, UptimeMS: s.uptime, Init: s.vm.owner.init.pump.Stop(), Nowhere: !s.vm.owner.init.pump.HasOutput()}
 	if s.c.execs {
-		resume.Execs = s.along()
+		resume.Execs = s.movedExecs()
 	}
 	data, err := json.Marshal(resume)
 	if err == nil && len(data) > resumeMax {
@@ -109,5 +109,5 @@ func (s *standing) Save(ctx context.Context) (json.RawMessage, error) {
 		return nil, err
 	}
 	s.saved = time.Now()
-	return data, s.c.spare()
+	return data, s.c.markSaved()
 }

@@ -28,7 +28,7 @@ func pauseBudget(cfg *config.Config, ms int64) time.Duration {
 type pushing struct {
 	vm    *VM
 	c     *capture
-	live  *standing
+	live  *livePause
 	files *openFiles
 	out   *machinev1.CaptureResponse // says what the worker was given to do its work with
 }
@@ -86,7 +86,7 @@ func (p *pushing) push() (snapshot.Receipt, error) {
 	return vm.host.Snapshots(j.Cgroup).Push(ctx, job, func(now worker.Progress) {
 		vm.op.progress.note(now)
 		if !now.Captured.IsZero() && c.req.GetCheckpoint() {
-			c.goOn()
+			c.resumeVM()
 		}
 	})
 }

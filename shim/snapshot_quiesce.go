@@ -11,26 +11,26 @@ import (
 	"godwit.dev/godwit/internal/retry"
 )
 
-// quietBound is how long an operation waits for calls of containerd that are under way: as
+// busyBound is how long an operation waits for calls of containerd that are under way: as
 // long as any of them waits for the guest. A variable for the tests.
-var quietBound = guestBound
+var busyBound = guestBound
 
-// errUnderWay says that a call is half done that an operation must not come into.
-var errUnderWay = fmt.Errorf("a call is under way: %w", errdefs.ErrFailedPrecondition)
+// errBusy says that a call is half done that an operation must not come into.
+var errBusy = fmt.Errorf("a call is under way: %w", errdefs.ErrFailedPrecondition)
 
-// quietInterval is between two tries.
-const quietInterval = 5 * time.Millisecond
+// busyInterval is between two tries.
+const busyInterval = 5 * time.Millisecond
 
-// quiet tries until no call is in the way, for a while. Then its error names what still is.
-func quiet(ctx context.Context, try func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, quietBound)
+// whileBusy tries until no call is in the way, for a while. Then its error names what still is.
+func whileBusy(ctx context.Context, try func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, busyBound)
 	defer cancel()
 	for {
 		err := try()
-		if !errors.Is(err, errUnderWay) || ctx.Err() != nil {
+		if !errors.Is(err, errBusy) || ctx.Err() != nil {
 			return err
 		}
-		retry.Sleep(ctx, quietInterval)
+		retry.Sleep(ctx, busyInterval)
 	}
 }
 
@@ -57,7 +57,7 @@ func (vm *VM) calling() (over func()) {
 func (vm *VM) passing() error {
 	switch vm.state {
 	case Starting, Pausing, Resuming:
-		return errUnderWay
+		return errBusy
 	}
 	return errdefs.ErrFailedPrecondition
 }

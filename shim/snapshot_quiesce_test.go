@@ -38,8 +38,8 @@ func TestMoveWaitsForCalls(t *testing.T) {
 	w.running()
 	w.open("a", "b")
 	w.execs = true
-	bound := func(d time.Duration) { quietBound = d }
-	t.Cleanup(func() { quietBound = guestBound })
+	bound := func(d time.Duration) { busyBound = d }
+	t.Cleanup(func() { busyBound = guestBound })
 	refused := func(what string) {
 		t.Helper()
 		bound(20 * time.Millisecond)
@@ -99,7 +99,7 @@ func TestCaptureWaitsForTheStreams(t *testing.T) {
 	vm.mu.Unlock()
 	s := &starting{vm: vm, task: vm.owner}
 	w.must("run", s.run(t.Context(), nil))
-	if err := may(); !errors.Is(err, errUnderWay) {
+	if err := may(); !errors.Is(err, errBusy) {
 		t.Errorf("before the streams flow: %v", err)
 	}
 	s.goesOn(t.Context())

@@ -30,7 +30,7 @@ func (c *capture) prepared(ctx context.Context) error {
 		return nil
 	}
 	var has *capture
-	err := quiet(ctx, func() (err error) {
+	err := whileBusy(ctx, func() (err error) {
 		vm.mu.Lock()
 		defer vm.mu.Unlock()
 		has, err = c.mayHold()
@@ -61,7 +61,7 @@ func (c *capture) awaitReady(ctx context.Context) error {
 	wait, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	last := "none"
-	for vm.is(Running) && !vm.op.past.has(ref) {
+	for vm.is(Running) && !vm.op.aborted.has(ref) {
 		status, err := c.isReady(wait, probe)
 		if err == nil && status != 0 {
 			if last == "none" {

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// why prefers the end of the guest to what that has led to.
-func (c *capture) why(err error) error {
+// cause prefers the end of the guest to what that has led to.
+func (c *capture) cause(err error) error {
 	vm := c.vm
-	if err == nil || c.spared() || errors.Is(err, errEarly) || !vm.vmmGone() {
+	if err == nil || c.isSaved() || errors.Is(err, errEarly) || !vm.vmmGone() {
 		return err
 	}
 	select {
@@ -19,9 +19,9 @@ func (c *capture) why(err error) error {
 	}
 }
 
-// spare notes that the operation does without the VMM from here on: its end is the operation's
+// markSaved notes that the operation does without the VMM from here on: its end is the operation's
 // to tell. Who is too late for that has no VM any more.
-func (c *capture) spare() error {
+func (c *capture) markSaved() error {
 	vm := c.vm
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
@@ -29,14 +29,14 @@ func (c *capture) spare() error {
 	case <-vm.machine.Done():
 		return vm.ending.early()
 	default:
-		c.whole = true
+		c.saved = true
 		return nil
 	}
 }
 
-func (c *capture) spared() bool {
+func (c *capture) isSaved() bool {
 	vm := c.vm
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	return c.whole
+	return c.saved
 }

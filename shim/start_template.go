@@ -84,10 +84,10 @@ func (c *cloning) discard(shape template.Shape, reason error) {
 	}
 }
 
-// blame throws the template away whose copy has answered and then, asked for more than that
+// discardSilent throws the template away whose copy has answered and then, asked for more than that
 // within soon, dies or falls silent: this Start fails, but no other one because of it. What
 // the guest refuses is the container's fault.
-func (c *cloning) blame(ctx, soon context.Context, err error) {
+func (c *cloning) discardSilent(ctx, soon context.Context, err error) {
 	if c == nil || c.shape == nil || err == nil || ctx.Err() != nil || soon.Err() == nil && !c.stopped() {
 		return
 	}
@@ -95,9 +95,9 @@ func (c *cloning) blame(ctx, soon context.Context, err error) {
 	c.discard(*c.shape, err)
 }
 
-// wish notes that a template of the VM's shape would have been of use. Only once the VM
+// request notes that a template of the VM's shape would have been of use. Only once the VM
 // runs: a shape that does not boot makes none, and the boot has the CPUs for itself.
-func (c *cloning) wish() {
+func (c *cloning) request() {
 	if c == nil || c.wanted == nil {
 		return
 	}

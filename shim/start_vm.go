@@ -68,7 +68,7 @@ func (t *Task) start(caller context.Context) error {
 		return err
 	}
 	r.goesOn(ctx)
-	r.cloning.wish()
+	r.cloning.request()
 	if err := t.bundle.Hooks.Run(ctx, bundle.Poststart, t.hookState(specs.StateRunning)); err != nil {
 		vm.log.Warn("run hooks", "error", err)
 	}
@@ -145,7 +145,7 @@ func (s *starting) steps() []steps.Step {
 			steps.New("load state", s.unlessArrived(s.load)),
 			steps.New("commit", s.commit),
 			steps.New("thaw", s.thaw),
-			steps.New("leave it alone", s.leaveAlone),
+			steps.New("leave it alone", s.deferAgent),
 			steps.New("meet guest", s.meet),
 			steps.New("prove the guest", s.prove),
 			steps.New("plug NICs in", s.plug),
@@ -181,7 +181,7 @@ func (s *starting) soon(fn func(context.Context, *steps.Undo) error) func(contex
 		soon, cancel := context.WithTimeout(ctx, bound)
 		defer cancel()
 		err := fn(soon, u)
-		s.cloning.blame(ctx, soon, err)
+		s.cloning.discardSilent(ctx, soon, err)
 		if err != nil && soon.Err() != nil && ctx.Err() == nil {
 			err = fmt.Errorf("the guest did not answer within %v (timeouts.boot): %w", bound, err)
 		}

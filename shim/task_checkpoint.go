@@ -194,9 +194,9 @@ const strayBound = 30 * time.Second
 
 // strays are the processes of execs that nobody knows any more: a checkpoint has caught
 // them, and their task is gone, or they had ended before the VM moved.
-func strays(all []*agentv1.Process, known []Along) (strays []*agentv1.Process) {
+func strays(all []*agentv1.Process, known []MovedExec) (strays []*agentv1.Process) {
 	for _, p := range all {
-		if p.GetId() != "" && !slices.ContainsFunc(known, func(e Along) bool { return e.Guest == p.GetId() }) {
+		if p.GetId() != "" && !slices.ContainsFunc(known, func(e MovedExec) bool { return e.Guest == p.GetId() }) {
 			strays = append(strays, p)
 		}
 	}

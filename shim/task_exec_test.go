@@ -16,8 +16,8 @@ import (
 func TestCaptureAndExecs(t *testing.T) {
 	w := newWorld(t).running()
 	s, ctx := w.service, ctxNS(t)
-	quietBound = 0
-	t.Cleanup(func() { quietBound = guestBound })
+	busyBound = 0
+	t.Cleanup(func() { busyBound = guestBound })
 	_, err := s.Exec(ctx, execRequest("shell"))
 	w.must("exec", err)
 	refused := func(when string) {

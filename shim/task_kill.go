@@ -237,15 +237,15 @@ func (vm *VM) endCreated(ctx context.Context, status uint32) bool {
 	if vm.origin.arrival != nil {
 		vm.origin.arrival.stop()
 	}
-	if err := vm.giveBack(ctx); err != nil {
+	if err := vm.fenceUnstarted(ctx); err != nil {
 		vm.log.Error("give back wake", "error", err)
 	}
 	vm.ending.end(ctx, status, time.Now())
 	return true
 }
 
-// giveBack closes the wake that a task which never ran has open.
-func (vm *VM) giveBack(ctx context.Context) error {
+// fenceUnstarted closes the wake that a task which never ran has open.
+func (vm *VM) fenceUnstarted(ctx context.Context) error {
 	j := vm.noted()
 	if j.Phase != Incoming && j.Phase != Ready {
 		return nil

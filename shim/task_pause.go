@@ -58,7 +58,7 @@ const (
 func (vm *VM) unpause() {
 	ctx, cancel := context.WithTimeout(vm.life, unpauseBound)
 	defer cancel()
-	said := vm.runOn(ctx)
+	said := vm.tryResume(ctx)
 	if said == nil {
 		return
 	}
@@ -66,7 +66,7 @@ func (vm *VM) unpause() {
 	go func() {
 		for pause := (retry.Backoff{Min: retryWait, Max: longestUnpause}); vm.is(Pausing) && vm.life.Err() == nil; {
 			bound, cancel := context.WithTimeout(vm.life, guestBound)
-			err := vm.runOn(bound)
+			err := vm.tryResume(bound)
 			cancel()
 			if err == nil {
 				return
@@ -80,8 +80,8 @@ func (vm *VM) unpause() {
 	}()
 }
 
-// runOn is one try of unpause.
-func (vm *VM) runOn(ctx context.Context) error {
+// tryResume is one try of unpause.
+func (vm *VM) tryResume(ctx context.Context) error {
 	if err := vm.machine.Resume(ctx); err != nil {
 		return err
 	}

@@ -121,8 +121,8 @@ func (vm *VM) flow() {
 	if vm.journal.Unplugged {
 		vm.traffic.watchers.Go(func() { vm.nic.keep(ctx) })
 	}
-	if len(vm.journal.Untold) > 0 {
-		vm.traffic.watchers.Go(func() { vm.notices.tell(ctx) })
+	if len(vm.journal.Notices) > 0 {
+		vm.traffic.watchers.Go(func() { vm.notices.run(ctx) })
 	}
 }
 

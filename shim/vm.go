@@ -78,11 +78,11 @@ type origin struct {
 // orders are those of godwitd and containerd that are under way, and those that are over; vm.mu
 // guards them.
 type orders struct {
-	capture  *capture // while an operation holds the VM
-	upload   *capture // the last checkpoint, whose VM has gone on
-	calls    int      // of containerd that change something in the guest, under way
-	past     past     // attempts that are over
-	offered  *offered // the identity for a live move to come
+	capture  *capture        // while an operation holds the VM
+	upload   *capture        // the last checkpoint, whose VM has gone on
+	calls    int             // of containerd that change something in the guest, under way
+	aborted  abortedAttempts // attempts that are over
+	offered  *offered        // the identity for a live move to come
 	progress progress
 }
 
@@ -97,7 +97,7 @@ type Resume struct {
 	BootID   string         `json:"bootID"`
 	UptimeMS uint64         `json:"uptimeMS"`
 	Init     client.Offsets `json:"init"`
-	Execs    []Along        `json:"execs,omitempty"` // of a VM that moves
+	Execs    []MovedExec    `json:"execs,omitempty"` // of a VM that moves
 	// Nowhere: the task had no output, as with containerd's null IO.
 	Nowhere bool `json:"nowhere,omitempty"`
 }

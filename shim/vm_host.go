@@ -51,7 +51,7 @@ type Host struct {
 	// Tracking is how changed pages of RAM are found here; nil: by their content.
 	Tracking func(ctx context.Context) tracking.Choice
 	// Slim gives back memory that is not needed while the VM only runs; nil: it is kept.
-	Slim func() error
+	TrimMemory func() error
 	// HostKernel is the host's, part of a snapshot's facts.
 	HostKernel string
 }

@@ -19,7 +19,7 @@ func TestDraft(t *testing.T) {
 		used   bool
 	}{
 		"as foreseen":    {write: votes, used: true},
-		"another change": {write: (*Journal).keep},
+		"another change": {write: (*Journal).endOperation},
 		"a change before it": {write: votes, before: func(w *world, _ string) error {
 			vm, _ := w.service.current()
 			return vm.write(func(j *Journal) { j.Digest = "d" })

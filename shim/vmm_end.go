@@ -48,7 +48,7 @@ func (e *ending) poweredOff(exit vmm.Exit) bool {
 func (e *ending) awaitOperation(ctx context.Context) {
 	e.vm.mu.Lock()
 	c, ended := e.vm.op.capture, e.vm.state == Stopped
-	early := ended && c != nil && !c.whole
+	early := ended && c != nil && !c.saved
 	e.vm.mu.Unlock()
 	if !early {
 		return

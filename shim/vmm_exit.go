@@ -107,7 +107,7 @@ func (e *ending) end(ctx context.Context, status uint32, at time.Time) {
 			s, when := status, at
 			switch {
 			case p.left:
-				s = elsewhere
+				s = movedStatus
 			case p.id != "":
 				s = killed
 			}

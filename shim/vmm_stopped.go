@@ -13,9 +13,9 @@ import (
 	"godwit.dev/godwit/vmm"
 )
 
-// stopped is the VMM of an adopted VM that has voted: its process is stopped and
+// stoppedVMM is the VMM of an adopted VM that has voted: its process is stopped and
 // answers nothing. It can be killed, or resumed, which takes it over first.
-type stopped struct {
+type stoppedVMM struct {
 	vm   *VM
 	id   proc.ID
 	proc vmm.Process
@@ -24,12 +24,12 @@ type stopped struct {
 	done chan struct{}
 }
 
-func newStopped(vm *VM, id proc.ID, p vmm.Process) *stopped {
-	return &stopped{vm: vm, id: id, proc: p, done: make(chan struct{})}
+func newStoppedVMM(vm *VM, id proc.ID, p vmm.Process) *stoppedVMM {
+	return &stoppedVMM{vm: vm, id: id, proc: p, done: make(chan struct{})}
 }
 
 // Resume is called once the process is continued.
-func (s *stopped) Resume(ctx context.Context) error {
+func (s *stoppedVMM) Resume(ctx context.Context) error {
 	driver, err := s.vm.driver(ctx)
 	if err != nil {
 		return err
@@ -48,7 +48,7 @@ func (s *stopped) Resume(ctx context.Context) error {
 	return nil
 }
 
-func (s *stopped) Kill(ctx context.Context) error {
+func (s *stoppedVMM) Kill(ctx context.Context) error {
 	if err := s.id.Kill(ctx); err != nil {
 		return err
 	}
@@ -56,22 +56,22 @@ func (s *stopped) Kill(ctx context.Context) error {
 	return nil
 }
 
-func (s *stopped) Done() <-chan struct{}    { return s.done }
-func (s *stopped) Events() <-chan vmm.Event { return nil }
-func (s *stopped) Exit() vmm.Exit           { return vmm.Exit{Status: killed, At: time.Now()} }
-func (s *stopped) Process() vmm.Process     { return s.proc }
-func (s *stopped) Pause(context.Context) error {
+func (s *stoppedVMM) Done() <-chan struct{}    { return s.done }
+func (s *stoppedVMM) Events() <-chan vmm.Event { return nil }
+func (s *stoppedVMM) Exit() vmm.Exit           { return vmm.Exit{Status: killed, At: time.Now()} }
+func (s *stoppedVMM) Process() vmm.Process     { return s.proc }
+func (s *stoppedVMM) Pause(context.Context) error {
 	return nil // it was paused before it was stopped
 }
-func (s *stopped) SaveState(context.Context, *os.File) error { return s.no("save state") }
-func (s *stopped) LoadState(context.Context, *os.File) error { return s.no("load state") }
-func (s *stopped) PowerButton(context.Context) error         { return s.no("press power button") }
-func (s *stopped) AddNIC(context.Context, vmm.NIC) error     { return s.no("add NIC") }
-func (s *stopped) RemoveNIC(context.Context, string) error   { return s.no("remove NIC") }
-func (s *stopped) Ejected(context.Context, string) (bool, error) {
+func (s *stoppedVMM) SaveState(context.Context, *os.File) error { return s.no("save state") }
+func (s *stoppedVMM) LoadState(context.Context, *os.File) error { return s.no("load state") }
+func (s *stoppedVMM) PowerButton(context.Context) error         { return s.no("press power button") }
+func (s *stoppedVMM) AddNIC(context.Context, vmm.NIC) error     { return s.no("add NIC") }
+func (s *stoppedVMM) RemoveNIC(context.Context, string) error   { return s.no("remove NIC") }
+func (s *stoppedVMM) Ejected(context.Context, string) (bool, error) {
 	return false, s.no("look for NIC")
 }
 
-func (s *stopped) no(call string) error {
+func (s *stoppedVMM) no(call string) error {
 	return fmt.Errorf("%s: the VMM is stopped: %w", call, errdefs.ErrFailedPrecondition)
 }

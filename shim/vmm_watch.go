@@ -37,7 +37,7 @@ func (w *vmmWatch) undecided() (state State, open bool) {
 	case Voting, Voted, Releasing:
 		open = true
 	case Capturing:
-		open = w.vm.op.capture.whole && !w.vm.op.capture.req.GetCheckpoint()
+		open = w.vm.op.capture.saved && !w.vm.op.capture.req.GetCheckpoint()
 	case Captured:
 		open = w.vm.op.capture != nil && w.vm.op.capture.digest != ""
 	}

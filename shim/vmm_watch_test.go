@@ -43,7 +43,7 @@ func inPasses(vm *VM) bool { return vm.noted().Phase == Sending }
 func saved(vm *VM) bool {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	return vm.op.capture != nil && vm.op.capture.whole
+	return vm.op.capture != nil && vm.op.capture.saved
 }
 
 func (w *world) release(digest string) error {

@@ -6,27 +6,27 @@ import (
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 )
 
-// past remembers attempts that were aborted: an order of one that was held up on its way
+// abortedAttempts remembers attempts that were aborted: an order of one that was held up on its way
 // must not take the VM again, for nobody would end that hold.
-type past struct {
+type abortedAttempts struct {
 	mu   sync.Mutex
 	refs []*machinev1.Ref // oldest first
 }
 
-// mostPast bounds how many are remembered: an order is late by seconds.
-const mostPast = 16
+// mostAborted bounds how many are remembered: an order is late by seconds.
+const mostAborted = 16
 
-func (p *past) add(ref *machinev1.Ref) {
+func (p *abortedAttempts) add(ref *machinev1.Ref) {
 	if p.has(ref) {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.refs = append(p.refs, ref)
-	p.refs = p.refs[max(0, len(p.refs)-mostPast):]
+	p.refs = p.refs[max(0, len(p.refs)-mostAborted):]
 }
 
-func (p *past) has(ref *machinev1.Ref) bool {
+func (p *abortedAttempts) has(ref *machinev1.Ref) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, over := range p.refs {
