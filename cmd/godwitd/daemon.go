@@ -134,8 +134,10 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 	d.undo = append(d.undo, func() error { d.engine.Close(); return nil })
 	d.moves.drivenBy(d.engine)
 	if d.isController() {
-		if err := d.metrics.Register(engine.NewTransferMetrics(d.engine)); err != nil {
-			return nil, err
+		for _, own := range []prometheus.Collector{engine.NewTransferMetrics(d.engine), doubtFigures{d.whole}} {
+			if err := d.metrics.Register(own); err != nil {
+				return nil, err
+			}
 		}
 	}
 	d.shims = &adoption.Adopter{Config: cfg, ConfigPath: path, Machines: d.machines, Containers: d.tasks}

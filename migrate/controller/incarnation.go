@@ -71,6 +71,7 @@ type Incarnations struct {
 	Contradicts func(node, reason string)
 
 	settling sync.Mutex
+	raised   raised
 
 	mu        sync.Mutex
 	reporting map[string]bool // nodes whose report is being looked at
@@ -85,7 +86,7 @@ func NewIncarnations(st store.Store, notes store.Notes, self string, known func(
 	if now == nil {
 		now = time.Now
 	}
-	return &Incarnations{store: st, notes: notes, self: self, known: known, now: now, told: stateReader{store: st}, reporting: map[string]bool{}, repeats: map[string]int{}, named: map[string]bool{}}
+	return &Incarnations{store: st, notes: notes, self: self, known: known, now: now, told: stateReader{store: st}, raised: raised{at: map[string][]time.Time{}}, reporting: map[string]bool{}, repeats: map[string]int{}, named: map[string]bool{}}
 }
 
 // State implements nodev1.StoreService. It settles what waits for that.

@@ -20,7 +20,7 @@ import (
 // somebody decides. Doubts of several nodes, or of the controller's own, show that the store went back
 // in time (signs). What nobody can hold is remembered.
 func (i *Incarnations) judge(ctx context.Context, state *nodev1.StoreState, req *nodev1.ReportRequest) (*nodev1.StoreState, error) {
-	v := &verdict{node: req.GetNode(), now: i.now()}
+	v := &verdict{node: req.GetNode(), now: i.now(), room: i.raised.room(req.GetNode(), i.now())}
 	latest := uint64(max(0, i.now().Unix())) + 1
 	spoken, err := i.spoken(ctx, state, req.GetNode())
 	if err != nil {

@@ -20,6 +20,10 @@ type verdict struct {
 	doubts []*nodev1.Doubt
 	fresh  string // by which a record does not change from now on; empty: nothing
 	again  string // what it says though it was refuted
+
+	room    int    // doubts that it may raise now about VMs of others
+	raised  int    // that it has raised
+	limited string // what it may not raise now
 }
 
 func (v *verdict) add(d *nodev1.Doubt, reason string, args ...any) {
@@ -48,7 +52,7 @@ func (v *verdict) answer(state *nodev1.StoreState, req *nodev1.ReportRequest) {
 // enter notes the verdict. What was refuted stays so, however often the node says it; what it says no
 // more goes. Where there are too many, VMs that are no node's come first: they are claimed by others.
 func (v *verdict) enter(state *nodev1.StoreState) {
-	v.fresh, v.again = "", ""
+	v.fresh, v.again, v.raised, v.limited = "", "", 0, ""
 	said := v.bounded()
 	state.Doubts = slices.DeleteFunc(state.Doubts, func(d *nodev1.Doubt) bool {
 		return d.GetNode() == v.node && !d.GetRefuted() && !slices.ContainsFunc(said, func(s *nodev1.Doubt) bool { return same(s, d) })
@@ -58,6 +62,8 @@ func (v *verdict) enter(state *nodev1.StoreState) {
 		switch {
 		case at >= 0 && state.GetDoubts()[at].GetRefuted():
 			v.again = d.GetReason()
+		case at < 0 && v.late(d):
+			v.limited = d.GetReason()
 		case at < 0 && len(state.Doubts) < maxDoubts:
 			state.Doubts = append(state.Doubts, d)
 			if d.GetCredible() {
@@ -65,6 +71,16 @@ func (v *verdict) enter(state *nodev1.StoreState) {
 			}
 		}
 	}
+}
+
+// late reports whether a doubt is one too many for now. One that stops VMs of the node's own alone is not
+// counted.
+func (v *verdict) late(d *nodev1.Doubt) bool {
+	if d.GetVm() == nil || d.GetOwner() == v.node || d.GetRefuted() {
+		return false
+	}
+	v.raised++
+	return v.raised > v.room
 }
 
 // same reports whether two doubts are one node's of one claim.
@@ -120,11 +136,15 @@ const repeated = 3
 // name tells of a node by whose word a record does not change, or which goes on saying what was
 // refuted: once.
 func (i *Incarnations) name(v *verdict) {
-	if v.node == i.self || v.fresh == "" && v.again == "" {
+	i.raised.add(v.node, v.now, min(v.raised, v.room))
+	if v.node == i.self || v.fresh == "" && v.again == "" && v.limited == "" {
 		return
 	}
 	i.mu.Lock()
 	reason := v.fresh
+	if v.limited != "" {
+		reason = fmt.Sprintf("%s, one of too many within %v", v.limited, raisedWithin)
+	}
 	if v.again != "" {
 		if i.repeats[v.node]++; i.repeats[v.node] >= repeated {
 			reason = v.again + ", which was refuted"

@@ -66,16 +66,41 @@ func Doubted(state *nodev1.StoreState, vm *nodev1.VM, rec *nodev1.Record) error 
 	for _, d := range state.GetDoubts() {
 		switch {
 		case d.GetRefuted() || d.GetVm() != nil && !proto.Equal(d.GetVm(), vm) || d.GetVm() == nil && !ofNode(rec, d.GetNode()):
-		case d.GetOwner() != "" && !d.GetCredible():
-			return fmt.Errorf("record of VM %s does not change: node %s says of it: %s; node %s, which has it by the record, is asked. If node %s lies: godwit controller retire %s: %w",
-				name(vm), d.GetNode(), d.GetReason(), d.GetOwner(), d.GetNode(), d.GetNode(), errdefs.ErrUnavailable)
 		default:
-			return fmt.Errorf("record of VM %s does not change: it is older than what node %s holds: %s. If the store was put back from a copy: godwit controller restore; if node %s lies: godwit controller retire %s: %w",
-				name(vm), d.GetNode(), d.GetReason(), d.GetNode(), d.GetNode(), errdefs.ErrUnavailable)
+			return &DoubtedError{VM: vm, Node: d.GetNode(), Reason: d.GetReason(), asked: owing(d)}
 		}
 	}
 	return nil
 }
+
+// owing is the node that is asked about a doubt, and has not answered; empty: none is.
+func owing(d *nodev1.Doubt) string {
+	if d.GetCredible() {
+		return ""
+	}
+	return d.GetOwner()
+}
+
+// DoubtedError says that the record of a VM does not change because of what a node says.
+type DoubtedError struct {
+	VM     *nodev1.VM
+	Node   string // by whose word
+	Reason string
+	asked  string
+}
+
+// Error names the node and the remedy.
+func (e *DoubtedError) Error() string {
+	if e.asked != "" {
+		return fmt.Sprintf("record of VM %s does not change: node %s says of it: %s; node %s, which has it by the record, is asked. If node %s lies: godwit controller retire %s: %v",
+			name(e.VM), e.Node, e.Reason, e.asked, e.Node, e.Node, errdefs.ErrUnavailable)
+	}
+	return fmt.Sprintf("record of VM %s does not change: it is older than what node %s holds: %s. If the store was put back from a copy: godwit controller restore; if node %s lies: godwit controller retire %s: %v",
+		name(e.VM), e.Node, e.Reason, e.Node, e.Node, errdefs.ErrUnavailable)
+}
+
+// Unwrap gives the class.
+func (*DoubtedError) Unwrap() error { return errdefs.ErrUnavailable }
 
 // ofNode reports whether a node has the VM by its record, or, of one that nobody has, had it last.
 func ofNode(rec *nodev1.Record, node string) bool {
