@@ -41,7 +41,7 @@ func pageCost(sp *spec.Spec) uint64 {
 // enter makes the task's cgroup and moves the shim into it: what it starts from here on
 // is there too. A cgroup that was there before has the limit that its owner gave it.
 func (c *creation) enter(context.Context, *steps.Undo) error {
-	j := c.vm.noted()
+	j := c.vm.journal.Load()
 	if err := cgroup.Make(j.Cgroup); err != nil {
 		return err
 	}

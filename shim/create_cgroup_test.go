@@ -13,6 +13,7 @@ import (
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/shim/cgroup"
 	"godwit.dev/godwit/shim/events"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/format"
 )
@@ -94,7 +95,7 @@ func TestTaskCgroup(t *testing.T) {
 			w.must("empty", os.Remove(filepath.Join(dir, "memory.max")))
 		}
 		vm, _ := w.service.current()
-		if err := cgroup.Leave(vm.noted().Cgroup, os.Getpid()); err != nil || content(t, filepath.Join(root, "cgroup.procs")) != self {
+		if err := cgroup.Leave(vm.journal.Load().Cgroup, os.Getpid()); err != nil || content(t, filepath.Join(root, "cgroup.procs")) != self {
 			t.Errorf("leave: %v", err)
 		}
 		w.must("empty", os.Remove(filepath.Join(dir, "cgroup.procs")))
@@ -139,15 +140,15 @@ func TestReclaimSparesAnotherVMInTheCgroup(t *testing.T) {
 	root := t.TempDir()
 	files(t, root, map[string]string{"cgroup.procs": "", "vms/cgroup.procs": strconv.Itoa(id.PID)})
 	dirs := []string{filepath.Join(root, "vms")}
-	w.must("write journal", (&Journal{Phase: Own, Cgroup: dirs}).store(second))
-	j := &Journal{Phase: Own, Cgroup: dirs, Private: dirs}
-	w.must("write journal", j.store(first))
+	w.must("write journal", (&journal.Journal{Phase: journal.Own, Resources: journal.Resources{Cgroup: dirs}}).Write(second))
+	j := &journal.Journal{Phase: journal.Own, Resources: journal.Resources{Cgroup: dirs, Private: dirs}}
+	w.must("write journal", j.Write(first))
 	w.must("reclaim the first", reclaim(t.Context(), w.host(), first, j))
 	if _, err := os.Stat(dirs[0]); err != nil || !lives(id) {
 		t.Errorf("the second VM's process is alive: %v; its cgroup: %v", lives(id), err)
 	}
 	w.must("forget the second", os.RemoveAll(second))
-	w.must("write journal", j.store(first))
+	w.must("write journal", j.Write(first))
 	_ = reclaim(t.Context(), w.host(), first, j) // a directory with a file in it stays
 	if lives(id) {
 		t.Error("what a VM left in its own cgroup lives")

@@ -24,8 +24,8 @@ func TestBootClaimsAnew(t *testing.T) {
 			t.Error("a Disown of the task before took the VM from the new one")
 		}
 		vm, _ := w.service.current()
-		if vm.noted().Generation != 6 || w.records.rec.GetGeneration() != 6 {
-			t.Errorf("journal %d, record %d, want 6", vm.noted().Generation, w.records.rec.GetGeneration())
+		if vm.journal.Load().Generation != 6 || w.records.rec.GetGeneration() != 6 {
+			t.Errorf("journal %d, record %d, want 6", vm.journal.Load().Generation, w.records.rec.GetGeneration())
 		}
 		w.must("delete", w.delete())
 		if w.records.rec.GetOwner().GetNode() != "" {
@@ -65,7 +65,7 @@ func TestMarkedContainer(t *testing.T) {
 	w.records.rec.Spent = []string{digest}
 	w.must("create", create(w))
 	vm, _ := w.service.current()
-	if s := vm.noted().Spec; len(s.Annotations) != 0 || len(s.Container.OCI.Annotations) != 0 {
+	if s := vm.journal.Load().Spec; len(s.Annotations) != 0 || len(s.Container.OCI.Annotations) != 0 {
 		t.Errorf("the mark travels: %v, %v", s.Annotations, s.Container.OCI.Annotations)
 	}
 }

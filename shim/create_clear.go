@@ -7,13 +7,14 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/steps"
 )
 
 // clear frees what an earlier incarnation left, and refuses to touch one that an
 // operation holds.
 func (c *creation) clear(ctx context.Context, u *steps.Undo) error {
-	old, err := take(c.vm.dir, func(old *Journal) error { return c.clearable(ctx, old) })
+	old, err := take(c.vm.dir, func(old *journal.Journal) error { return c.clearable(ctx, old) })
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
@@ -29,18 +30,18 @@ func (c *creation) clear(ctx context.Context, u *steps.Undo) error {
 
 // clearable also ends the successor of a shim that does nothing any more but answer for
 // a fence or free what is left: the journal is this task's from here on.
-func (c *creation) clearable(ctx context.Context, old *Journal) error {
-	alive, err := old.shim().Alive()
+func (c *creation) clearable(ctx context.Context, old *journal.Journal) error {
+	alive, err := shimOf(old).Alive()
 	if err != nil {
 		return fmt.Errorf("an earlier task of the VM may have a shim, and nothing of it is touched: %w", err)
 	}
-	if old.Phase.Open() && (!old.Phase.destination() || alive) {
+	if old.Phase.Open() && (!old.Phase.Destination() || alive) {
 		return fmt.Errorf("operation %s holds the VM's earlier task in %s: %w", old.Operation, old.Phase, errdefs.ErrFailedPrecondition)
 	}
-	if old.Phase == Fenced && c.intent.Set() && old.Operation == c.intent.Operation && c.intent.Attempt <= old.Attempt {
+	if old.Phase == journal.Fenced && c.intent.Set() && old.Operation == c.intent.Operation && c.intent.Attempt <= old.Attempt {
 		return fmt.Errorf("attempt %d of operation %s was given up here: %w", c.intent.Attempt, c.intent.Operation, errdefs.ErrFailedPrecondition)
 	}
-	wakes, err := old.wakes()
+	wakes, err := wakeCommitted(old)
 	if err != nil {
 		return err
 	}
@@ -50,12 +51,12 @@ func (c *creation) clearable(ctx context.Context, old *Journal) error {
 	if old.Shim.PID == os.Getpid() || !alive {
 		return nil
 	}
-	runs, err := old.vmm().Alive()
+	runs, err := vmmOf(old).Alive()
 	if err != nil {
 		return fmt.Errorf("the VM may run on here without a task of containerd, under process %d: %w", old.Shim.PID, err)
 	}
-	if old.Phase == Own && runs {
+	if old.Phase == journal.Own && runs {
 		return fmt.Errorf("the VM runs on here without a task of containerd, under process %d: %w", old.Shim.PID, errdefs.ErrFailedPrecondition)
 	}
-	return old.shim().Kill(ctx)
+	return shimOf(old).Kill(ctx)
 }

@@ -13,6 +13,7 @@ import (
 
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/worker"
@@ -176,7 +177,7 @@ func (c *creation) disks(ctx context.Context, _ *steps.Undo) error {
 		if err := c.host.Disks.Forget(c.req.GetRootfs()); err != nil {
 			return err
 		}
-		return c.vm.write(func(j *Journal) { j.Disks = restoredDisks(j.Spec, dir) })
+		return c.vm.write(func(j *journal.Journal) { j.Disks = restoredDisks(j.Spec, dir) })
 	}
 	if c.bundle.VMDisk != nil {
 		return c.vmDisk(ctx, dir)
@@ -196,7 +197,7 @@ func (c *creation) disks(ctx context.Context, _ *steps.Undo) error {
 			return err
 		}
 	}
-	return c.vm.write(func(j *Journal) {
+	return c.vm.write(func(j *journal.Journal) {
 		s := j.Spec.Clone()
 		s.Disks = slices.Clone(set.Disks)
 		for i := range s.Disks {

@@ -15,6 +15,7 @@ import (
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/snapshot/store"
 	"godwit.dev/godwit/snapshot/worker"
@@ -40,14 +41,14 @@ func (c *creation) fill(ctx context.Context, _ *steps.Undo) (err error) {
 	if c.decision.Action != record.Restore {
 		return nil
 	}
-	var resume Resume
+	var resume journal.Resume
 	if err := json.Unmarshal(c.snapshot.Resume, &resume); err != nil {
 		return fmt.Errorf("its resume information: %w: %w", err, errdefs.ErrDataLoss)
 	}
-	if err := resume.check(); err != nil {
+	if err := resume.Check(); err != nil {
 		return err
 	}
-	j := c.vm.noted()
+	j := c.vm.journal.Load()
 	files := &openFiles{}
 	defer files.close()
 	fetched := &fetchedDisks{disks: c.host.Disks}
@@ -58,24 +59,24 @@ func (c *creation) fill(ctx context.Context, _ *steps.Undo) (err error) {
 	if err := fetched.wait(err); err != nil {
 		return err
 	}
-	return c.vm.write(func(j *Journal) {
-		j.Phase, j.Resume, j.BootID = Ready, resume, resume.BootID
+	return c.vm.write(func(j *journal.Journal) {
+		j.Phase, j.Resume, j.BootID = journal.Ready, resume, resume.BootID
 		j.Stdio = c.task.configuredOutput(j.Stdio, resume)
-		if j.Restored.lazy() {
-			j.Filling = &Filling{j.Repository, j.Digest}
+		if j.Restored.Lazy() {
+			j.Postcopy = &journal.Postcopy{Repository: j.Repository, Digest: j.Digest}
 		}
 	})
 }
 
 // fillJob opens the files of the VM that the Spec names; the paths are this node's.
-func (c *creation) fillJob(ctx context.Context, j *Journal, files *openFiles, fetched *fetchedDisks) (*worker.FillJob, error) {
+func (c *creation) fillJob(ctx context.Context, j *journal.Journal, files *openFiles, fetched *fetchedDisks) (*worker.FillJob, error) {
 	cfg := c.host.Config
 	job := &worker.FillJob{
 		Store: storeConfig(cfg, j.Repository), Keys: worker.KeysOf(cfg), Digest: digest.Digest(j.Digest), Want: &c.snapshot.Ref,
 		Memory: int64(cfg.Worker.Memory), Concurrency: cfg.Worker.Concurrency,
 	}
 	const fresh = os.O_CREATE | os.O_RDWR | os.O_TRUNC
-	if job.Lazy = j.Restored.lazy(); !job.Lazy {
+	if job.Lazy = j.Restored.Lazy(); !job.Lazy {
 		ram, err := files.open(j.RAM, os.O_RDWR)
 		if err != nil {
 			return nil, err
@@ -118,19 +119,19 @@ func (c *creation) fillJob(ctx context.Context, j *Journal, files *openFiles, fe
 // tableFile knows the pages that the store has already, for the next snapshot. It has keys
 // in it, and so lies in memory, but not beside the RAM: whoever is admitted there may touch
 // all that was promised, and a page that is not left then is the end of a VM.
-func tableFile(j *Journal) string { return filepath.Join(j.RunDir, "table") }
+func tableFile(j *journal.Journal) string { return filepath.Join(j.RunDir, "table") }
 
 // restoredDisks names the files of a VM that came from a snapshot.
-func restoredDisks(s *spec.Spec, dir string) []JournalDisk {
-	var out []JournalDisk
+func restoredDisks(s *spec.Spec, dir string) []journal.Disk {
+	var out []journal.Disk
 	for _, d := range s.Disks {
-		out = append(out, JournalDisk{ID: d.ID, Path: filepath.Join(dir, d.ID+".img")})
+		out = append(out, journal.Disk{ID: d.ID, Path: filepath.Join(dir, d.ID+".img")})
 	}
 	return out
 }
 
 // openTable answers nil if there is none.
-func openTable(j *Journal, files *openFiles) (*worker.File, error) {
+func openTable(j *journal.Journal, files *openFiles) (*worker.File, error) {
 	f, err := files.open(tableFile(j), os.O_RDWR)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

@@ -20,6 +20,7 @@ import (
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/shim/bundle"
 	"godwit.dev/godwit/shim/cgroup"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/shim/sandboxprocess"
 	"godwit.dev/godwit/shim/starts"
@@ -39,7 +40,7 @@ type creation struct {
 	decision record.Decision
 	snapshot *snapshot.Config // of a restore, or what the source of a move has told
 	waits    bool             // its VMM can wait for it
-	next     *Journal
+	next     *journal.Journal
 	bundle   *bundle.Bundle
 	host     *Host
 }
@@ -51,7 +52,7 @@ func (vm *VM) create(ctx context.Context, r *taskapi.CreateTaskRequest, join fun
 	if err := t.enter(Creating, TaskCreating); err != nil {
 		return 0, err
 	}
-	c := &creation{vm: vm, task: t, req: r, join: join, next: &Journal{Bundle: r.GetBundle()}}
+	c := &creation{vm: vm, task: t, req: r, join: join, next: &journal.Journal{Resources: journal.Resources{Bundle: r.GetBundle()}}}
 	begun := time.Now()
 	err := steps.Run(ctx, new(steps.Undo), undoBound, []steps.Step{
 		steps.New("read configuration", c.configure),
@@ -215,9 +216,9 @@ func (c *creation) journal(_ context.Context, u *steps.Undo) (err error) {
 	}
 	c.next.Private = cgroup.Absent(c.next.Cgroup)
 	c.next.Created = time.Now().UnixNano()
-	c.next.Phase = Own
+	c.next.Phase = journal.Own
 	if c.decision.Action != record.Boot {
-		c.next.Phase = Incoming
+		c.next.Phase = journal.Incoming
 	}
 	self, err := proc.Find(os.Getpid())
 	if err != nil {
@@ -225,25 +226,21 @@ func (c *creation) journal(_ context.Context, u *steps.Undo) (err error) {
 	}
 	c.next.Shim = self
 	u.Add("reclaim", func(ctx context.Context) error {
-		c.vm.mu.Lock()
-		j := c.vm.journal
-		c.vm.mu.Unlock()
+		j := c.vm.journal.Load()
 		// Without a fence: nothing of the attempt is left, and it may be made again.
 		return errors.Join(c.vm.socket.close(c.vm.life), discard(ctx, c.host, c.vm.dir, j))
 	})
-	c.vm.mu.Lock()
-	c.vm.journal = c.next
-	c.vm.mu.Unlock()
+	c.vm.journal.Begin(c.vm.dir, c.next)
 	parent := filepath.Dir(c.vm.dir)
 	if err := os.MkdirAll(parent, 0o700); err != nil {
-		return fmt.Errorf("write journal: %w", refusedByDisk(err))
+		return fmt.Errorf("write journal: %w", journal.DiskError(err))
 	}
 	unlock, err := lockDir(parent) // a sweep of what an earlier shim left takes no word that is being written
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return c.vm.write(func(*Journal) {})
+	return c.vm.write(func(*journal.Journal) {})
 }
 
 func (c *creation) serve(context.Context, *steps.Undo) error {
@@ -257,7 +254,7 @@ func (c *creation) hold(ctx context.Context, _ *steps.Undo) error {
 		if ns.New {
 			netns = fmt.Sprintf("/proc/%d/ns/net", id.PID)
 		}
-		return c.vm.write(func(j *Journal) { j.Holder, j.NetNS = id, netns })
+		return c.vm.write(func(j *journal.Journal) { j.Holder, j.NetNS = id, netns })
 	})
 }
 

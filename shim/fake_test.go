@@ -24,6 +24,7 @@ import (
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/network"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/shim/sandboxprocess"
 	"godwit.dev/godwit/shim/template"
@@ -378,7 +379,7 @@ func (w *world) nothingLeft() {
 	if _, err := os.Stat(w.cfg.VMRunDir("ns", "vm")); err == nil {
 		w.t.Error("run directory is left")
 	}
-	if j, err := loadJournal(w.cfg.VMDir("ns", "vm")); err == nil && j.Phase != Fenced {
+	if j, err := journal.Read(w.cfg.VMDir("ns", "vm")); err == nil && j.Phase != journal.Fenced {
 		w.t.Errorf("journal is left: %s", j.Phase)
 	}
 	if _, err := os.Stat(filepath.Join(w.cfg.VMDir("ns", "vm"), "disks")); err == nil {

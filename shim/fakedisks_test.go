@@ -12,6 +12,7 @@ import (
 	digest "github.com/opencontainers/go-digest"
 
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/shim/journal"
 )
 
 type fakeDisks struct {
@@ -26,7 +27,7 @@ func (d *fakeDisks) Prepare(_ context.Context, r DisksRequest) (*DiskSet, error)
 	path := filepath.Join(r.Dir, "rw.img")
 	err := os.WriteFile(path, []byte("disk"), 0o600)
 	return &DiskSet{
-		Disks: []spec.Disk{{ID: "rw", Serial: "rw", Type: "ext4", Size: 4}}, Writable: "rw", Files: []JournalDisk{{ID: "rw", Path: path}},
+		Disks: []spec.Disk{{ID: "rw", Serial: "rw", Type: "ext4", Size: 4}}, Writable: "rw", Files: []journal.Disk{{ID: "rw", Path: path}},
 	}, err
 }
 
@@ -52,7 +53,7 @@ func (d *fakeDisks) PrepareVMDisk(_ context.Context, r VMDiskRequest) (*DiskSet,
 			d.Digest = digest.FromString("file").String()
 		}
 		set.Disks = append(set.Disks, d)
-		set.Files = append(set.Files, JournalDisk{ID: f.id, Path: path})
+		set.Files = append(set.Files, journal.Disk{ID: f.id, Path: path})
 	}
 	return set, nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/rampool"
 )
 
@@ -33,7 +34,7 @@ func (m *machineService) Query(context.Context, *machinev1.QueryRequest) (*machi
 	return ask(m, func(vm *VM) (*machinev1.QueryResponse, error) {
 		vm.mu.Lock()
 		defer vm.mu.Unlock()
-		j := vm.journal
+		j := vm.journal.Load()
 		r := &machinev1.QueryResponse{
 			Namespace: vm.namespace, Id: vm.id, State: string(vm.state), Record: string(j.Phase), Generation: j.Generation,
 			Digest: j.Digest, Resident: rampool.Resident(j.RAM), Network: vm.nic.connection(), Progress: vm.op.progress.get(), TaskPid: vm.owner.pid(),
@@ -98,7 +99,7 @@ func (m *machineService) Vote(ctx context.Context, r *machinev1.VoteRequest) (*m
 func (m *machineService) Abort(ctx context.Context, r *machinev1.AbortRequest) (*machinev1.AbortResponse, error) {
 	return ask(m, func(vm *VM) (*machinev1.AbortResponse, error) {
 		vm.mu.Lock()
-		c, j, state, upload := vm.op.capture, vm.journal, vm.state, vm.op.upload
+		c, j, state, upload := vm.op.capture, vm.journal.Load(), vm.state, vm.op.upload
 		vm.mu.Unlock()
 		ref := r.GetRef()
 		vm.op.aborted.add(ref)
@@ -111,7 +112,7 @@ func (m *machineService) Abort(ctx context.Context, r *machinev1.AbortRequest) (
 			}
 		case c != nil:
 			return nil, fmt.Errorf("abort operation %s: %s holds VM %s: %w", ref.GetOperation(), c.ref.GetOperation(), vm.id, errdefs.ErrFailedPrecondition)
-		case state == Created && (j.Phase == Ready || j.Phase == Incoming) && j.Operation == ref.GetOperation() && j.Attempt == ref.GetAttempt():
+		case state == Created && (j.Phase == journal.Ready || j.Phase == journal.Incoming) && j.Operation == ref.GetOperation() && j.Attempt == ref.GetAttempt():
 			if !vm.endCreated(ctx, killed) {
 				return nil, fmt.Errorf("abort operation %s: VM %s starts, or ends: %w", ref.GetOperation(), vm.id, errdefs.ErrFailedPrecondition)
 			}

@@ -10,13 +10,14 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/internal/gcpause"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/steps"
 )
 
 // admit refuses a Start of a moved VM that is not this node's yet, and leaves the task as
 // it is: its controller may commit later.
 func (s *starting) admit(ctx context.Context) error {
-	vm, j := s.vm, s.vm.noted()
+	vm, j := s.vm, s.vm.journal.Load()
 	if !vm.origin.restored || !j.Move || !vm.is(Created) {
 		return nil
 	}
@@ -71,11 +72,11 @@ func (a *arrival) Complete(ctx context.Context) error {
 // instruction.
 func (a *arrival) Load(ctx context.Context, digest string, data json.RawMessage) error {
 	go gcpause.Calm(gcDelay) // which waits for a collection that is under way
-	var resume Resume
+	var resume journal.Resume
 	if err := json.Unmarshal(data, &resume); err != nil {
 		return fmt.Errorf("its resume information: %w: %w", err, errdefs.ErrDataLoss)
 	}
-	if err := resume.check(); err != nil {
+	if err := resume.Check(); err != nil {
 		return err
 	}
 	select {
@@ -89,25 +90,25 @@ func (a *arrival) Load(ctx context.Context, digest string, data json.RawMessage)
 	if _, err := a.state.Seek(0, 0); err != nil {
 		return err
 	}
-	ready := func(j *Journal) {
-		j.Phase, j.Digest, j.Resume, j.BootID = Ready, digest, resume, resume.BootID
+	ready := func(j *journal.Journal) {
+		j.Phase, j.Digest, j.Resume, j.BootID = journal.Ready, digest, resume, resume.BootID
 		j.Stdio = a.vm.owner.configuredOutput(j.Stdio, resume)
 	}
 	var drafting sync.WaitGroup
-	drafting.Go(func() { a.vm.foresee(ready) })
+	drafting.Go(func() { a.vm.prewrite(ready) })
 	err := a.vm.machine.LoadState(ctx, a.state)
 	if drafting.Wait(); err != nil {
 		return err
 	}
-	err = a.vm.update(func(j *Journal) error {
-		if j.Phase != Incoming {
+	err = a.vm.journal.Update(func(j *journal.Journal) error {
+		if j.Phase != journal.Incoming {
 			return fmt.Errorf("VM %s is %s here: %w", a.vm.id, j.Phase, errdefs.ErrFailedPrecondition)
 		}
 		ready(j)
 		return nil
 	})
 	if err == nil { // while the source hears of it, and votes
-		a.launching.Go(func() { a.vm.foresee(a.start.owns(a.vm.noted().openedAt() + 1)) })
+		a.launching.Go(func() { a.vm.prewrite(a.start.owns(a.vm.journal.Load().Generation + 1)) })
 	}
 	return err
 }

@@ -92,8 +92,8 @@ func (c *creation) await(_ context.Context, u *steps.Undo) error {
 func (vm *VM) incoming(ref *machinev1.Ref) (*machinev1.IncomingResponse, error) {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	a, j := vm.origin.arrival, vm.journal
-	if a == nil || !sameRef(a.ref, ref) || !j.Phase.destination() {
+	a, j := vm.origin.arrival, vm.journal.Load()
+	if a == nil || !sameRef(a.ref, ref) || !j.Phase.Destination() {
 		return nil, fmt.Errorf("operation %s, attempt %d, generation %d does not bring VM %s here (%s): %w",
 			ref.GetOperation(), ref.GetAttempt(), ref.GetGeneration(), vm.id, j.Phase, errdefs.ErrFailedPrecondition)
 	}
@@ -204,7 +204,7 @@ func (a *arrival) receive(ctx context.Context, conn *os.File) error {
 	defer a.fail(nil)
 	a.launched = make(chan error, 1)
 	defer a.launching.Wait()
-	vm, j := a.vm, a.vm.noted()
+	vm, j := a.vm, a.vm.journal.Load()
 	files := &openFiles{}
 	defer files.close()
 	job := worker.ReceiveJob{Arrival: a, Conn: worker.Open(conn), Ends: a.ends, Ref: refOf(vm, a.ref, j), State: worker.Open(a.state)}

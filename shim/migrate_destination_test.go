@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"godwit.dev/godwit/network"
+	"godwit.dev/godwit/shim/journal"
 )
 
 // A live move whose destination has other interfaces than the VM can use ends there before a
@@ -27,7 +28,7 @@ func TestArrivalWantsTheNetwork(t *testing.T) {
 			}
 			if fits {
 				w.must("kill", w.kill("", 9))
-			} else if w.machine != nil || w.phase() != Fenced {
+			} else if w.machine != nil || w.phase() != journal.Fenced {
 				t.Errorf("journal %s, VMM %v", w.phase(), w.machine)
 			}
 			if status := w.wait(""); status != killed {

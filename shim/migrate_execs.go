@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/stdio"
 )
 
@@ -21,16 +22,9 @@ import (
 // there. containerd's clients call that one unknown.
 const movedStatus = 255
 
-// MovedExec is an exec that runs, as the next shim finds it again.
-type MovedExec struct {
-	ID    string `json:"id"`    // containerd's
-	Guest string `json:"guest"` // its id there
-	stdio.State
-}
-
 // movedExecs are the execs that run, of a VM whose traffic stands still. One whose end the
 // guest has told, and containerd not yet, is among them.
-func (s *livePause) movedExecs() (all []MovedExec) {
+func (s *livePause) movedExecs() (all []journal.MovedExec) {
 	vm := s.vm
 	vm.mu.Lock()
 	live := slices.DeleteFunc(vm.processes(), func(p *process) bool { return p.id == "" || !p.runs() })
@@ -42,7 +36,7 @@ func (s *livePause) movedExecs() (all []MovedExec) {
 	for _, p := range live {
 		state := p.pump.StopState()
 		state.Terminal, state.Closed = p.stdio.Terminal, closed[p]
-		all = append(all, MovedExec{ID: p.id, Guest: p.guest, State: state})
+		all = append(all, journal.MovedExec{ID: p.id, Guest: p.guest, State: state})
 	}
 	return all
 }
@@ -76,38 +70,24 @@ func errTooMuch(size, execs int) error {
 		execs, size, resumeMax, errdefs.ErrFailedPrecondition)
 }
 
-// check refuses what no shim has written: such ids would stand for the task's init, or
-// for each other.
-func (r *Resume) check() error {
-	seen := map[string]bool{}
-	for _, e := range r.Execs {
-		for _, id := range []string{"exec " + e.ID, "process " + e.Guest} {
-			if e.ID == "" || e.Guest == "" || seen[id] {
-				return fmt.Errorf("its resume information has execs %q: %w", []string{e.ID, e.Guest}, errdefs.ErrDataLoss)
-			}
-			seen[id] = true
-		}
-	}
-	return nil
-}
-
 // openExecs makes the execs of a restored VM ready to flow, those that the guest has. They
 // are the task's as soon as it runs. A VM that was adopted has no task: nobody could end
 // them there, so that they end now.
 func (s *starting) openExecs(all []*agentv1.Process) {
 	vm := s.vm
-	known := vm.noted().Resume.Execs
+	known := vm.journal.Load().Resume.Execs
 	if vm.origin.adopted {
 		known = nil
 	}
-	go s.task.endStrays(slices.DeleteFunc(strays(all, known), vm.noted().isNotice))
+	notices := func(p *agentv1.Process) bool { return vm.journal.Load().IsNotice(p.GetId()) }
+	go s.task.endStrays(slices.DeleteFunc(strays(all, known), notices))
 	for i, e := range known {
 		if !has(all, e.Guest) {
 			vm.log.Warn("the guest has no such exec", "exec", e.ID, "process", e.Guest)
 			continue
 		}
 		p := s.task.newProcess(e.ID, stdio.URIs{Stdout: s.task.init.stdio.Stdout, Stderr: s.task.init.stdio.Stderr, Terminal: e.Terminal}, nil)
-		st, named, err := s.streams.ForExec(e.State, filepath.Join(vm.noted().RunDir, fmt.Sprintf("exec%d", i)))
+		st, named, err := s.streams.ForExec(e.State, filepath.Join(vm.journal.Load().RunDir, fmt.Sprintf("exec%d", i)))
 		if err != nil {
 			vm.log.Warn("an exec lacks a stream", "exec", e.ID, "error", err)
 		}

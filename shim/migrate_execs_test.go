@@ -18,6 +18,7 @@ import (
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/guest/client"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/stdio"
 )
 
@@ -75,7 +76,7 @@ func (w *world) arrive() error {
 func TestExecsGoAlong(t *testing.T) {
 	source, _ := accompanied(t, "before ")
 	w := from(t, source)
-	var resume Resume
+	var resume journal.Resume
 	w.must("read resume", json.Unmarshal(w.store.resume, &resume))
 	if len(resume.Execs) != 1 || resume.Execs[0].Offsets.Stdout != 7 || !resume.Execs[0].Stdin || resume.Execs[0].Stderr {
 		t.Fatalf("what travels: %+v", resume)
@@ -149,7 +150,7 @@ func TestClosedExecGoesAlong(t *testing.T) {
 	_, err := source.service.CloseIO(ctxNS(t), &taskapi.CloseIORequest{ID: "vm", ExecID: "e", Stdin: true})
 	source.must("close stdin", err)
 	w := from(t, source)
-	var resume Resume
+	var resume journal.Resume
 	w.must("read resume", json.Unmarshal(w.store.resume, &resume))
 	if len(resume.Execs) != 1 || !resume.Execs[0].Closed {
 		t.Fatalf("what travels: %+v", resume)
@@ -294,7 +295,7 @@ func TestStartWithAnExecFailsAtEachCall(t *testing.T) {
 			}
 			return
 		}
-		if err == nil || w.phase() == Ready { // it did not matter, or the task may be started again
+		if err == nil || w.phase() == journal.Ready { // it did not matter, or the task may be started again
 			continue
 		}
 		if _, err := w.service.State(ctxNS(t), &taskapi.StateRequest{ID: "vm", ExecID: "e"}); !errdefs.IsNotFound(errgrpc.ToNative(err)) {
@@ -353,17 +354,5 @@ func TestExecsGoAlongCold(t *testing.T) {
 	w.must("kill", w.kill("e", 15))
 	if status := w.wait("e"); status != 143 {
 		t.Errorf("it ended with %d", status)
-	}
-}
-
-// What no shim has written is refused: an exec without an id would stand for init.
-func TestResumeIsChecked(t *testing.T) {
-	for _, all := range [][]MovedExec{{{Guest: "g"}}, {{ID: "e"}}, {{ID: "e", Guest: "g"}, {ID: "f", Guest: "g"}}, {{ID: "e", Guest: "g"}, {ID: "e", Guest: "h"}}} {
-		if err := (&Resume{Execs: all}).check(); !errdefs.IsDataLoss(err) {
-			t.Errorf("%+v: %v", all, err)
-		}
-	}
-	if err := (&Resume{Execs: []MovedExec{{ID: "e", Guest: "f"}, {ID: "f", Guest: "e"}}}).check(); err != nil {
-		t.Error(err)
 	}
 }

@@ -10,10 +10,11 @@ import (
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/internal/retry"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
 )
 
-func (vm *VM) vmmID() proc.ID { return vm.noted().vmm() }
+func (vm *VM) vmmID() proc.ID { return vmmOf(vm.journal.Load()) }
 
 // vmmGone reports whether the VMM is proved to be gone. Who may try again does so until then.
 func (vm *VM) vmmGone() bool {
@@ -55,8 +56,8 @@ func (h *handover) held(call string) (*capture, error) {
 func (h *handover) release(ctx context.Context, digest string, moved bool) error {
 	vm := h.vm
 	vm.mu.Lock()
-	j := vm.journal
-	if j.Phase == Released && j.Operation == h.ref.GetOperation() {
+	j := vm.journal.Load()
+	if j.Phase == journal.Released && j.Operation == h.ref.GetOperation() {
 		vm.mu.Unlock()
 		return nil
 	}
@@ -67,7 +68,7 @@ func (h *handover) release(ctx context.Context, digest string, moved bool) error
 		err = c.complete()
 	case c.digest != digest:
 		err = fmt.Errorf("release VM %s to %s: its snapshot is %s: %w", vm.id, digest, c.digest, errdefs.ErrFailedPrecondition)
-	case j.Phase != Prepared:
+	case j.Phase != journal.Prepared:
 		err = fmt.Errorf("release VM %s: it has not voted: %w", vm.id, errdefs.ErrFailedPrecondition)
 	case vm.state != Stopped: // the VMM may have died after the vote
 		err = vm.to(Releasing)
@@ -103,9 +104,9 @@ func (h *handover) dispose(ctx context.Context, moved bool) error {
 	if err := vm.machine.Kill(ctx); err != nil {
 		return err
 	}
-	j := vm.noted()
+	j := vm.journal.Load()
 	done := *j
-	done.Phase, done.Move = Released, j.Move || moved
+	done.Phase, done.Move = journal.Released, j.Move || moved
 	if err := detach(ctx, vm.host, &done, j.Links); err != nil {
 		return err
 	}
@@ -118,5 +119,5 @@ func (h *handover) dispose(ctx context.Context, moved bool) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return vm.write(func(j *Journal) { j.Phase, j.Move = done.Phase, done.Move })
+	return vm.write(func(j *journal.Journal) { j.Phase, j.Move = done.Phase, done.Move })
 }

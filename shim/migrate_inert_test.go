@@ -14,6 +14,7 @@ import (
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/vmm"
 )
 
@@ -52,7 +53,7 @@ func TestArrivalIsInert(t *testing.T) {
 		if err := call(); !errdefs.IsFailedPrecondition(err) && !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
 			t.Errorf("%s = %v, want failed precondition", name, err)
 		}
-		if vm, _ := w.service.current(); !vm.is(Created) || w.machine.running() || w.net.up || w.phase() != Ready {
+		if vm, _ := w.service.current(); !vm.is(Created) || w.machine.running() || w.net.up || w.phase() != journal.Ready {
 			t.Fatalf("%s: VM is %s, %s", name, vm.state, w.phase())
 		}
 	}
@@ -86,7 +87,7 @@ func TestNothingTakesItsPlace(t *testing.T) {
 			w := newWorld(t)
 			prepare(w)
 			vm, _ := w.service.current()
-			before, state, stdio := *vm.noted(), vm.state, vm.owner.init.stdio
+			before, state, stdio := *vm.journal.Load(), vm.state, vm.owner.init.stdio
 			w.open("b", "a")
 			w.stream = &machinev1.Stream{Spec: []byte("{}"), Facts: []byte("{}"), Generation: w.records.rec.GetGeneration()}
 			w.stdout = "/elsewhere"
@@ -95,7 +96,7 @@ func TestNothingTakesItsPlace(t *testing.T) {
 					t.Errorf("%s: %v", what, err)
 				}
 			}
-			if after := vm.noted(); !reflect.DeepEqual(before, *after) || !vm.is(state) || vm.owner.init.stdio != stdio {
+			if after := vm.journal.Load(); !reflect.DeepEqual(before, *after) || !vm.is(state) || vm.owner.init.stdio != stdio {
 				t.Errorf("journal %+v, was %+v; VM is %s", after, before, vm.state)
 			}
 		})
@@ -156,9 +157,9 @@ func TestWhatComesIsBuiltFromItsSpec(t *testing.T) {
 		if is = *vm.spec(); !reflect.DeepEqual(is, sent) {
 			t.Errorf("Spec %+v, sent %+v", is, sent)
 		}
-		own, theirs := vm.noted(), was.noted()
-		for i, path := range append([]JournalDisk{{Path: own.RAM}}, own.Disks...) {
-			other := append([]JournalDisk{{Path: theirs.RAM}}, theirs.Disks...)[i].Path
+		own, theirs := vm.journal.Load(), was.journal.Load()
+		for i, path := range append([]journal.Disk{{Path: own.RAM}}, own.Disks...) {
+			other := append([]journal.Disk{{Path: theirs.RAM}}, theirs.Disks...)[i].Path
 			a, errA := os.Stat(path.Path)
 			b, errB := os.Stat(other)
 			if errA != nil || errB != nil || os.SameFile(a, b) || !strings.HasPrefix(path.Path, w.cfg.StateDir) && !strings.HasPrefix(path.Path, w.cfg.RAMDir) {
@@ -188,16 +189,16 @@ func TestSilentController(t *testing.T) {
 					t.Errorf("%s: its deadline goes on behind the vote", name)
 				}
 				c.expire() // one that was about to fire
-				if !vm.is(Voted) || vm.noted().Phase != Prepared || w.machine.running() {
-					t.Errorf("%s: VM is %s, %s", name, vm.state, vm.noted().Phase)
+				if !vm.is(Voted) || vm.journal.Load().Phase != journal.Prepared || w.machine.running() {
+					t.Errorf("%s: VM is %s, %s", name, vm.state, vm.journal.Load().Phase)
 				}
 				continue
 			}
 			if w.machine.running() || !c.deadline.Reset(time.Millisecond) {
 				t.Errorf("%s: no deadline is set", name)
 			}
-			if !eventually(func() bool { return vm.is(Running) && w.machine.running() && vm.noted().Phase == Own }) {
-				t.Errorf("%s: VM is %s, %s", name, vm.state, vm.noted().Phase)
+			if !eventually(func() bool { return vm.is(Running) && w.machine.running() && vm.journal.Load().Phase == journal.Own }) {
+				t.Errorf("%s: VM is %s, %s", name, vm.state, vm.journal.Load().Phase)
 			}
 		}
 	}

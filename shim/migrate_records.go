@@ -11,6 +11,7 @@ import (
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/starts"
 )
 
@@ -58,17 +59,14 @@ func (r vmRecord) disown(ctx context.Context, generation uint64, uid string) err
 	return unavailable(err)
 }
 
-// openedAt is the generation under which the open operation was opened.
-func (j *Journal) openedAt() uint64 { return j.Generation }
-
-func (r vmRecord) advance(j *Journal, phase nodev1.Phase, reason string) *nodev1.AdvanceRequest {
+func (r vmRecord) advance(j *journal.Journal, phase nodev1.Phase, reason string) *nodev1.AdvanceRequest {
 	return &nodev1.AdvanceRequest{
-		Vm: r.vm, Operation: j.Operation, Attempt: j.Attempt, Generation: j.openedAt(), Phase: phase, Reason: reason,
+		Vm: r.vm, Operation: j.Operation, Attempt: j.Attempt, Generation: j.Generation, Phase: phase, Reason: reason,
 	}
 }
 
 // abortWake ends a wake that the shim opened and that has committed nothing.
-func (r vmRecord) abortWake(ctx context.Context, j *Journal, reason string) error {
+func (r vmRecord) abortWake(ctx context.Context, j *journal.Journal, reason string) error {
 	if _, err := r.records.Advance(ctx, r.advance(j, nodev1.Phase_PHASE_ABORTING, reason)); err != nil {
 		return unavailable(err)
 	}
@@ -76,16 +74,16 @@ func (r vmRecord) abortWake(ctx context.Context, j *Journal, reason string) erro
 }
 
 // revertWake gives the VM back to its snapshot after a commit, because nothing ran.
-func (r vmRecord) revertWake(ctx context.Context, j *Journal, reason string) error {
+func (r vmRecord) revertWake(ctx context.Context, j *journal.Journal, reason string) error {
 	if _, err := r.records.Advance(ctx, r.advance(j, nodev1.Phase_PHASE_REVERTING, reason)); err != nil {
 		return unavailable(err)
 	}
 	return r.finishWake(ctx, j, nodev1.Phase_PHASE_FAILED, reason)
 }
 
-func (r vmRecord) finishWake(ctx context.Context, j *Journal, phase nodev1.Phase, reason string) error {
+func (r vmRecord) finishWake(ctx context.Context, j *journal.Journal, phase nodev1.Phase, reason string) error {
 	_, err := r.records.Finish(ctx, &nodev1.FinishRequest{
-		Vm: r.vm, Operation: j.Operation, Attempt: j.Attempt, Generation: j.openedAt(), Phase: phase, Reason: reason,
+		Vm: r.vm, Operation: j.Operation, Attempt: j.Attempt, Generation: j.Generation, Phase: phase, Reason: reason,
 	})
 	if err != nil {
 		return unavailable(err)
@@ -101,15 +99,15 @@ var wakeResult = map[nodev1.Phase]string{
 
 // commitWake asks for the claim once more before the VM runs: only the record's word
 // lets a restored VM execute. It answers the generation that the VM runs under.
-func (r vmRecord) commitWake(ctx context.Context, j *Journal) (uint64, error) {
+func (r vmRecord) commitWake(ctx context.Context, j *journal.Journal) (uint64, error) {
 	rec, err := r.records.Commit(ctx, &nodev1.CommitRequest{
-		Vm: r.vm, Operation: j.Operation, Attempt: j.Attempt, Generation: j.openedAt(),
+		Vm: r.vm, Operation: j.Operation, Attempt: j.Attempt, Generation: j.Generation,
 		Owner: &nodev1.Owner{Node: r.node},
 	})
 	if err != nil {
 		return 0, unavailable(err)
 	}
-	if rec.GetOwner().GetNode() != r.node || !record.Follows(rec, j.openedAt()) {
+	if rec.GetOwner().GetNode() != r.node || !record.Follows(rec, j.Generation) {
 		return 0, fmt.Errorf("VM %s/%s is owned by %v at generation %d: %w", r.vm.GetNamespace(), r.vm.GetId(), rec.GetOwner(), rec.GetGeneration(), errdefs.ErrFailedPrecondition)
 	}
 	return rec.GetGeneration(), nil
@@ -117,14 +115,14 @@ func (r vmRecord) commitWake(ctx context.Context, j *Journal) (uint64, error) {
 
 // committed is commitWake of a move, which the controller alone commits: the record is
 // asked whether it has.
-func (r vmRecord) committed(ctx context.Context, j *Journal) (uint64, error) {
+func (r vmRecord) committed(ctx context.Context, j *journal.Journal) (uint64, error) {
 	rec, err := r.records.Get(ctx, &nodev1.GetRequest{Vm: r.vm})
 	if err != nil {
 		return 0, unavailable(err)
 	}
 	op := rec.GetOperation()
 	mine := op.GetId() == j.Operation && op.GetAttempt() == j.Attempt && op.GetPhase() == nodev1.Phase_PHASE_COMMITTED
-	if !mine || rec.GetOwner().GetNode() != r.node || !record.Follows(rec, j.openedAt()) {
+	if !mine || rec.GetOwner().GetNode() != r.node || !record.Follows(rec, j.Generation) {
 		return 0, fmt.Errorf("operation %s has not given VM %s/%s to this node: owner %v at generation %d, operation %s in %s: %w",
 			j.Operation, r.vm.GetNamespace(), r.vm.GetId(), rec.GetOwner(), rec.GetGeneration(), op.GetId(), op.GetPhase(), errdefs.ErrFailedPrecondition)
 	}
@@ -136,8 +134,8 @@ func (r vmRecord) committed(ctx context.Context, j *Journal) (uint64, error) {
 // of a VM that never ran, by a move or a wake, has the fence written that is owed.
 func (s *starting) inert(ctx context.Context) (uint64, error) {
 	vm := s.vm
-	j := vm.noted()
-	if j.Phase != Ready {
+	j := vm.journal.Load()
+	if j.Phase != journal.Ready {
 		return 0, s.claimed(ctx)
 	}
 	if vm.is(Stopped) { // it never ran: its end could not be written down, as on a full disk

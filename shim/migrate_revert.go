@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/shim/journal"
 )
 
 // revert gives the VM back after the destination has fenced itself: the record says that
@@ -16,8 +17,8 @@ import (
 func (h *handover) revert(ctx context.Context, generation uint64) error {
 	vm := h.vm
 	vm.mu.Lock()
-	j := vm.journal
-	if vm.op.capture == nil && j.Phase == Own && j.Generation == generation && generation > h.ref.GetGeneration() {
+	j := vm.journal.Load()
+	if vm.op.capture == nil && j.Phase == journal.Own && j.Generation == generation && generation > h.ref.GetGeneration() {
 		dead := vm.state == Stopped
 		vm.mu.Unlock()
 		if dead {
@@ -26,7 +27,7 @@ func (h *handover) revert(ctx context.Context, generation uint64) error {
 		return nil // done before
 	}
 	c, err := h.held("revert")
-	if err == nil && j.Phase != Prepared {
+	if err == nil && j.Phase != journal.Prepared {
 		err = fmt.Errorf("revert VM %s: it is %s, and has not voted: %w", vm.id, j.Phase, errdefs.ErrFailedPrecondition)
 	}
 	vm.mu.Unlock()

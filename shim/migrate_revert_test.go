@@ -10,6 +10,7 @@ import (
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/shim/journal"
 )
 
 // A source that has its VM back and cannot run it says so, also when it is asked again.
@@ -42,14 +43,14 @@ func TestFenceIsOwed(t *testing.T) {
 	vm, _ := w.service.current()
 	free := w.full()
 	w.machine.powerOff()
-	if !eventually(func() bool { return vm.is(Stopped) }) || w.phase() != Ready {
+	if !eventually(func() bool { return vm.is(Stopped) }) || w.phase() != journal.Ready {
 		t.Fatalf("VM is %s, journal %s", vm.state, w.phase())
 	}
 	free()
 	if err := errgrpc.ToNative(w.start()); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("start: %v", err)
 	}
-	if w.phase() != Fenced {
+	if w.phase() != journal.Fenced {
 		t.Errorf("journal %s", w.phase())
 	}
 }

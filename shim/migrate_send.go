@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/stream"
 	"godwit.dev/godwit/snapshot/worker"
@@ -37,8 +38,8 @@ func (c *capture) stream() (string, error) {
 	if c.endExecs {
 		vm.ending.endExecs(c.ctx)
 	}
-	err := vm.write(func(j *Journal) {
-		j.sends(c.ref, c.silenceBound())
+	err := vm.write(func(j *journal.Journal) {
+		j.BeginSending(c.ref.GetOperation(), c.ref.GetAttempt(), c.silenceBound())
 		j.Move = true
 	})
 	if err != nil {
@@ -75,8 +76,8 @@ func (c *capture) stream() (string, error) {
 // destination's word on it is still good for one.
 func (s *sending) note(digest string) error {
 	vm, ref := s.vm, s.c.ref
-	return vm.update(func(j *Journal) error {
-		if j.Phase != Sending || j.Operation != ref.GetOperation() || j.Attempt != ref.GetAttempt() {
+	return vm.journal.Update(func(j *journal.Journal) error {
+		if j.Phase != journal.Sending || j.Operation != ref.GetOperation() || j.Attempt != ref.GetAttempt() {
 			return fmt.Errorf("VM %s is %s here: %w", vm.id, j.Phase, errdefs.ErrFailedPrecondition)
 		}
 		j.Digest = digest
@@ -87,7 +88,7 @@ func (s *sending) note(digest string) error {
 // transmit hands the VM's files to a worker.
 func (s *sending) transmit() (snapshot.Sent, error) {
 	vm, c := s.vm, s.c
-	j, cfg := vm.noted(), vm.host.Config
+	j, cfg := vm.journal.Load(), vm.host.Config
 	files := &openFiles{}
 	defer files.close()
 	job := worker.SendJob{
@@ -145,7 +146,7 @@ func (h *boundedPause) Pause(ctx context.Context) error {
 func (s *sending) send() (snapshot.Sent, error) {
 	sent, err := s.transmit()
 	noted := s.noting.Wait()
-	if err == nil && noted == nil && s.vm.noted().Digest != sent.Digest {
+	if err == nil && noted == nil && s.vm.journal.Load().Digest != sent.Digest {
 		noted = s.note(sent.Digest)
 	}
 	return sent, errors.Join(err, noted)
@@ -156,7 +157,7 @@ func (s *sending) ended(digest string) {
 	s.noting.Go(func() error {
 		err := s.note(digest)
 		if err == nil {
-			s.vm.foresee((*Journal).prepares)
+			s.vm.prewrite((*journal.Journal).Prepare)
 		}
 		return err
 	})

@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/rampool"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/stream"
@@ -67,7 +68,7 @@ type offering struct {
 // they go along, or end.
 func (o *offering) offer(ctx context.Context) (*machinev1.OfferResponse, error) {
 	vm, ref := o.vm, o.ref
-	j := vm.noted()
+	j := vm.journal.Load()
 	if vm.host.Records != nil && ref.GetGeneration() != j.Generation {
 		return nil, fmt.Errorf("offer VM %s: generation %d is stale, the VM runs under %d: %w", vm.id, ref.GetGeneration(), j.Generation, errdefs.ErrFailedPrecondition)
 	}
@@ -127,7 +128,7 @@ func (o *offering) obstacle() error {
 	return (&capture{vm: vm, ref: ref, execs: true}).capturable()
 }
 
-func refOf(vm *VM, ref *machinev1.Ref, j *Journal) snapshot.Ref {
+func refOf(vm *VM, ref *machinev1.Ref, j *journal.Journal) snapshot.Ref {
 	return snapshot.Ref{
 		VM: vm.namespace + "/" + vm.id, UID: j.Spec.UID, Operation: ref.GetOperation(), Attempt: ref.GetAttempt(), Generation: ref.GetGeneration(),
 	}

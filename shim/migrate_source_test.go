@@ -19,6 +19,7 @@ import (
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/shim/journal"
 )
 
 // moving is a world whose VM runs, and whose record has a live move of it to node b.
@@ -80,7 +81,7 @@ func TestSend(t *testing.T) {
 		t.Errorf("job %+v", j)
 	}
 	vm, _ := w.service.current()
-	if j := vm.noted(); j.Phase != Sending || !j.Move || j.Digest != streamDigest || w.machine.running() {
+	if j := vm.journal.Load(); j.Phase != journal.Sending || !j.Move || j.Digest != streamDigest || w.machine.running() {
 		t.Errorf("journal %+v", j)
 	}
 	if state := processState(t, w.machine.id.PID); state != 'T' || w.net.up {
@@ -125,8 +126,8 @@ func TestSendFailsAtEachCall(t *testing.T) {
 	failEach(t, func(w *world) { w.running(); w.open("a", "b") }, (*world).sendAndBack, func(t *testing.T, w *world, name string) {
 		vm, err := w.service.current()
 		w.must("find", err)
-		if !vm.is(Running) || !w.machine.running() || !w.net.up || vm.noted().Phase != Own || vm.noted().Move {
-			t.Fatalf("%s failed: VM is %s, journal %s", name, vm.state, vm.noted().Phase)
+		if !vm.is(Running) || !w.machine.running() || !w.net.up || vm.journal.Load().Phase != journal.Own || vm.journal.Load().Move {
+			t.Fatalf("%s failed: VM is %s, journal %s", name, vm.state, vm.journal.Load().Phase)
 		}
 		if state := processState(t, w.machine.id.PID); state == 'T' {
 			t.Error("VMM is stopped")
@@ -161,7 +162,7 @@ func TestRevert(t *testing.T) {
 	w.must("revert", revert(ref.GetGeneration()+2))
 	w.must("revert again", revert(ref.GetGeneration()+2))
 	vm, _ := w.service.current()
-	if j, err := loadJournal(vm.dir); err != nil || j.Phase != Own || j.Generation != ref.GetGeneration()+2 || !w.machine.running() || !w.net.up {
+	if j, err := journal.Read(vm.dir); err != nil || j.Phase != journal.Own || j.Generation != ref.GetGeneration()+2 || !w.machine.running() || !w.net.up {
 		t.Errorf("journal %+v, %v", j, err)
 	}
 }
@@ -174,17 +175,17 @@ func TestSourceShimDies(t *testing.T) {
 	w.must("send", err)
 	vm, _ := w.service.current()
 	w.must("begin to vote", vm.vmmID().Stop(t.Context())) // it dies between this and PREPARED
-	w.must("die", vm.write(func(j *Journal) { j.Shim.PID = 0 }))
+	w.must("die", vm.write(func(j *journal.Journal) { j.Shim.PID = 0 }))
 	w.must("unserve", vm.socket.close(vm.life))
 	life, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	host := w.host()
 	go func() { done <- Adopt(life, host, "ns", "vm") }()
 	if !eventually(func() bool {
-		j, err := loadJournal(vm.dir)
-		return err == nil && j.Phase == Own && j.Adopted && !j.Move
+		j, err := journal.Read(vm.dir)
+		return err == nil && j.Phase == journal.Own && j.Adopted && !j.Move
 	}) {
-		j, err := loadJournal(vm.dir)
+		j, err := journal.Read(vm.dir)
 		t.Errorf("journal %+v, %v", j, err)
 	}
 	cancel()
@@ -227,8 +228,8 @@ func (w *world) connect() {
 	}
 }
 
-func (w *world) phase() Phase {
-	j, err := loadJournal(w.cfg.VMDir("ns", "vm"))
+func (w *world) phase() journal.Phase {
+	j, err := journal.Read(w.cfg.VMDir("ns", "vm"))
 	if err != nil {
 		return ""
 	}
@@ -246,7 +247,7 @@ func (w *world) commit() {
 func (w *world) arrived() bool {
 	vm, err := w.service.current()
 	w.must("find", err)
-	return eventually(func() bool { p := vm.noted().Phase; return p == Ready || p == Fenced }) && w.phase() == Ready
+	return eventually(func() bool { p := vm.journal.Load().Phase; return p == journal.Ready || p == journal.Fenced }) && w.phase() == journal.Ready
 }
 
 // The destination is CREATED and executes nothing until the controller has committed; a
@@ -258,14 +259,14 @@ func TestArrival(t *testing.T) {
 	w.must("create", w.receive())
 	w.connect() // a stranger
 	w.connect()
-	if err := errgrpc.ToNative(w.start()); !errdefs.IsFailedPrecondition(err) || w.phase() != Incoming {
+	if err := errgrpc.ToNative(w.start()); !errdefs.IsFailedPrecondition(err) || w.phase() != journal.Incoming {
 		t.Fatalf("start while pages come: %v, %s", err, w.phase())
 	}
 	close(w.store.early)
 	if !w.arrived() {
 		t.Fatalf("phase %s", w.phase())
 	}
-	if err := errgrpc.ToNative(w.start()); !errdefs.IsFailedPrecondition(err) || w.phase() != Ready || w.machine.running() || w.net.up {
+	if err := errgrpc.ToNative(w.start()); !errdefs.IsFailedPrecondition(err) || w.phase() != journal.Ready || w.machine.running() || w.net.up {
 		t.Fatalf("start before the commit: %v, %s", err, w.phase())
 	}
 	in, err := w.machineService().Incoming(t.Context(), &machinev1.IncomingRequest{Ref: w.ref()})
@@ -276,10 +277,10 @@ func TestArrival(t *testing.T) {
 	vm, _ := w.service.current()
 	w.uses("start", vm, w.start)
 	w.must("start again", w.start())
-	if j := vm.noted(); j.Phase != Own || j.Generation != w.records.rec.GetGeneration() || !w.machine.running() || !w.net.up {
+	if j := vm.journal.Load(); j.Phase != journal.Own || j.Generation != w.records.rec.GetGeneration() || !w.machine.running() || !w.net.up {
 		t.Errorf("journal %+v", j)
 	}
-	var resume Resume
+	var resume journal.Resume
 	w.must("resume", json.Unmarshal(w.store.resume, &resume))
 	w.agent.exit("") <- 3
 	if status := w.wait(""); status != 3 {
@@ -307,7 +308,7 @@ func TestArrivalFailsAtEachCall(t *testing.T) {
 		if status := w.wait(""); status != killed {
 			t.Errorf("%s failed: exit status %d", w.fired(), status)
 		}
-		if w.phase() != Fenced {
+		if w.phase() != journal.Fenced {
 			t.Errorf("%s failed: journal %s", w.fired(), w.phase())
 		}
 		w.arm(0)
@@ -372,7 +373,7 @@ func TestArrivalIsGivenUp(t *testing.T) {
 					w.wait("")
 					w.must("delete", w.delete())
 				}
-				if w.phase() != Fenced {
+				if w.phase() != journal.Fenced {
 					t.Errorf("journal %s", w.phase())
 				}
 				w.nothingLeft()

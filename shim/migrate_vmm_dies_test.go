@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/shim/journal"
 )
 
 // The VMM dies in a hold that is given back, whoever ends the hold: then the task ends, with the
@@ -40,7 +41,7 @@ func TestVMMDiesInAHoldThatIsGivenBack(t *testing.T) {
 			if status := w.wait(""); status != killed || !vm.is(Stopped) {
 				t.Errorf("the task ended with %d, VM is %s", status, vm.state)
 			}
-			if j := vm.noted(); j.Phase != Own || j.Operation != "" {
+			if j := vm.journal.Load(); j.Phase != journal.Own || j.Operation != "" {
 				t.Errorf("journal is %s of operation %q", j.Phase, j.Operation)
 			}
 			w.must("abort once more", abort(w))

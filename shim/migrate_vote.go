@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/shim/journal"
 )
 
 // voteBound is how long stopping the VMM for good may take.
@@ -38,7 +40,7 @@ func (h *handover) prepare(ctx context.Context) (string, error) {
 		err = c.stopVMM(ctx)
 	}
 	if err == nil {
-		err = vm.write((*Journal).prepares)
+		err = vm.write((*journal.Journal).Prepare)
 	}
 	if err != nil {
 		err = errors.Join(fmt.Errorf("vote for operation %s: %w", h.ref.GetOperation(), err), vm.vmmID().Continue())
@@ -50,9 +52,6 @@ func (h *handover) prepare(ctx context.Context) (string, error) {
 	vm.leave(Voting, Voted)
 	return c.digest, nil
 }
-
-// prepares says that the VM has voted.
-func (j *Journal) prepares() { j.Phase = Prepared }
 
 // stopVMM stops the VMM's process, verifiably, and silences its NICs. A live move's source does
 // so while its destination loads the state, and the vote then verifies it.
@@ -100,11 +99,11 @@ func (c *capture) prepareDead() (string, error) {
 	vm := c.vm
 	err := c.complete()
 	if err == nil {
-		err = vm.update(func(j *Journal) error {
+		err = vm.journal.Update(func(j *journal.Journal) error {
 			switch j.Phase {
-			case Sending:
-				j.Phase = Prepared
-			case Prepared, Released:
+			case journal.Sending:
+				j.Phase = journal.Prepared
+			case journal.Prepared, journal.Released:
 			default:
 				return fmt.Errorf("VM %s is %s: %w", vm.id, j.Phase, errdefs.ErrFailedPrecondition)
 			}

@@ -8,22 +8,15 @@ import (
 
 	"godwit.dev/godwit/network/dhcp"
 	"godwit.dev/godwit/shim/bundle"
+	"godwit.dev/godwit/shim/journal"
 )
-
-// Names are what a guest without an agent is told beside its addresses. They are durable:
-// a successor has no bundle to read them from.
-type Names struct {
-	Hostname string       `json:"hostname,omitempty"`
-	DNS      []netip.Addr `json:"dns,omitempty"`
-	Search   []string     `json:"search,omitempty"`
-}
 
 // maxResolver is more than anybody's resolv.conf.
 const maxResolver = 64 << 10
 
 // namesOf reads what containerd's clients give a container as files.
-func namesOf(hostname string, copies bundle.Copies) (*Names, error) {
-	names := &Names{Hostname: hostname}
+func namesOf(hostname string, copies bundle.Copies) (*journal.Names, error) {
+	names := &journal.Names{Hostname: hostname}
 	for _, c := range copies.Only("/etc/resolv.conf") {
 		data, err := c.Read(maxResolver)
 		if err != nil {
@@ -62,7 +55,7 @@ func resolver(text string) (servers []netip.Addr, search []string) {
 
 // serveDHCP answers the guest on every link that has a sink, until the attachment is
 // closed, or ctx, the life of the shim, ends: whatever becomes of the guest meanwhile, it may ask when it runs again.
-func (n *nicSet) serveDHCP(ctx context.Context, j *Journal) error {
+func (n *nicSet) serveDHCP(ctx context.Context, j *journal.Journal) error {
 	nics := n.wiring()
 	for _, link := range j.Links {
 		if link.Sink == "" {

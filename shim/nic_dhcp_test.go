@@ -12,18 +12,19 @@ import (
 
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/shim/bundle"
+	"godwit.dev/godwit/shim/journal"
 )
 
 var byAddr = cmpopts.EquateComparable(netip.Addr{})
 
 func TestResolver(t *testing.T) {
-	for text, want := range map[string]Names{
+	for text, want := range map[string]journal.Names{
 		"":                       {},
 		"nameserver 10.0.0.53\n": {DNS: []netip.Addr{netip.MustParseAddr("10.0.0.53")}},
 		"# of the host\nnameserver 127.0.0.53\nnameserver fe80::1%eth0\nnameserver ::1\nnameserver fd00::53\nnameserver x\nnameserver": {DNS: []netip.Addr{netip.MustParseAddr("fd00::53")}},
 		"domain a.example\nsearch b.example. c.example .\noptions ndots:5":                                                             {Search: []string{"b.example", "c.example"}},
 	} {
-		var got Names
+		var got journal.Names
 		got.DNS, got.Search = resolver(text)
 		if diff := cmp.Diff(want, got, byAddr); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", text, diff)
@@ -36,7 +37,7 @@ func TestResolver(t *testing.T) {
 func TestGuestWithoutAnAgentIsServed(t *testing.T) {
 	w := newWorld(t).running()
 	vm, _ := w.service.current()
-	w.must("write", vm.write(func(j *Journal) {
+	w.must("write", vm.write(func(j *journal.Journal) {
 		s := j.Spec.Clone()
 		s.VMDisk = &spec.VMDisk{OS: spec.OSLinux, Boot: spec.BootUEFI}
 		s.Container.OCI.Hostname = "web"
@@ -49,11 +50,11 @@ func TestGuestWithoutAnAgentIsServed(t *testing.T) {
 	links[0].NIC.Addresses = []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}
 	links, names, err := (&starting{vm: vm, task: vm.owner}).askable(t.Context(), "netns", links)
 	w.must("prepare", err)
-	if diff := cmp.Diff(&Names{Hostname: "web", DNS: []netip.Addr{netip.MustParseAddr("10.0.0.53")}, Search: []string{"example.org"}}, names, byAddr); diff != "" || links[0].Sink != "dhcp0" {
+	if diff := cmp.Diff(&journal.Names{Hostname: "web", DNS: []netip.Addr{netip.MustParseAddr("10.0.0.53")}, Search: []string{"example.org"}}, names, byAddr); diff != "" || links[0].Sink != "dhcp0" {
 		t.Fatalf("sink %q, names (-want +got):\n%s", links[0].Sink, diff)
 	}
 	// Where it wakes without that file, it is told the same.
-	w.must("write", vm.write(func(j *Journal) {
+	w.must("write", vm.write(func(j *journal.Journal) {
 		s := j.Spec.Clone()
 		s.VMDisk.DNS, s.VMDisk.Search = names.DNS, names.Search
 		j.Spec = s
@@ -65,9 +66,9 @@ func TestGuestWithoutAnAgentIsServed(t *testing.T) {
 		t.Errorf("names of a woken VM (-want +got):\n%s", diff)
 	}
 	vm.origin.restored = false
-	w.must("write", vm.write(func(j *Journal) { j.Links, j.Names = links, names }))
+	w.must("write", vm.write(func(j *journal.Journal) { j.Links, j.Names = links, names }))
 	vm.nic.attach(w.net)
-	w.must("serve", vm.nic.serveDHCP(vm.life, vm.noted()))
+	w.must("serve", vm.nic.serveDHCP(vm.life, vm.journal.Load()))
 	w.leased(vm)
 
 	_, err = w.capture() // an operation holds it when its shim dies

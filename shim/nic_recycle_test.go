@@ -19,6 +19,7 @@ import (
 	"godwit.dev/godwit/api/config"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/network/dhcp"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/shim/starts"
 )
@@ -137,9 +138,9 @@ func TestWakesOfTheShimAreNoted(t *testing.T) {
 	}
 }
 
-func (w *world) journal() *Journal {
+func (w *world) journal() *journal.Journal {
 	w.t.Helper()
-	j, err := loadJournal(w.cfg.VMDir("ns", "vm"))
+	j, err := journal.Read(w.cfg.VMDir("ns", "vm"))
 	w.must("load journal", err)
 	return j
 }
@@ -171,7 +172,7 @@ func TestEjectIsNotAcknowledged(t *testing.T) {
 	}
 	w.told("remove net0")
 	vm, _ := w.service.current()
-	if j := w.journal(); !vm.is(Running) || j.Phase != Own || !j.Unplugged || !slices.Equal(w.machine.nics.list(), []string{"net0"}) {
+	if j := w.journal(); !vm.is(Running) || j.Phase != journal.Own || !j.Unplugged || !slices.Equal(w.machine.nics.list(), []string{"net0"}) {
 		t.Fatalf("VM is %s, journal %s, unplugged %v, NICs %v", vm.state, j.Phase, j.Unplugged, w.machine.nics.list())
 	}
 	w.machine.nics.lose("net0")
@@ -341,11 +342,11 @@ func TestShimDiesAfterTheEject(t *testing.T) {
 	_, err := m.Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
 	w.must("abort", err)
 	w.told(theNIC)
-	if !next.is(Running) || next.noted().Unplugged {
-		t.Errorf("VM is %s, unplugged %v", next.state, next.noted().Unplugged)
+	if !next.is(Running) || next.journal.Load().Unplugged {
+		t.Errorf("VM is %s, unplugged %v", next.state, next.journal.Load().Unplugged)
 	}
 	w.machine.nics.lose("net0") // as if this one had died before it was done
-	w.must("note", next.write(func(j *Journal) { j.Unplugged = true }))
+	w.must("note", next.write(func(j *journal.Journal) { j.Unplugged = true }))
 	w.succeed(next)
 	w.told(theNIC)
 }
@@ -353,7 +354,7 @@ func TestShimDiesAfterTheEject(t *testing.T) {
 // succeed makes vm's shim a dead one.
 func (w *world) succeed(vm *VM) *VM {
 	w.t.Helper()
-	w.must("forget shim", vm.write(func(j *Journal) { j.Shim = proc.ID{} }))
+	w.must("forget shim", vm.write(func(j *journal.Journal) { j.Shim = proc.ID{} }))
 	w.must("unserve", vm.socket.close(vm.life))
 	vm.still()
 	next, err := adopted(vm.life, w.host(), "ns", "vm")

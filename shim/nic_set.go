@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/vmm"
 )
 
@@ -14,16 +15,16 @@ import (
 type nicVM interface {
 	current() (vmm.Machine, State)
 	guest() Agent // nil: nobody has met it yet
-	noted() *Journal
-	write(change func(*Journal)) error
+	write(change func(*journal.Journal)) error
 	nicBound() time.Duration // how long a guest may take to let go of a NIC, or to use it
 }
 
 // nicSet are the NICs of the VM on their taps.
 type nicSet struct {
-	vm     nicVM
-	log    *slog.Logger
-	leases leases
+	vm      nicVM
+	journal *journal.Store
+	log     *slog.Logger
+	leases  leases
 
 	mu       sync.Mutex // guards attached and kind; the VM's lock may be held where it is taken
 	attached Attachment
@@ -33,9 +34,11 @@ type nicSet struct {
 	ejects   uint64     // how often they went; plugging guards it
 }
 
-func newNICSet(vm nicVM, log *slog.Logger) *nicSet { return &nicSet{vm: vm, log: log} }
+func newNICSet(vm nicVM, j *journal.Store, log *slog.Logger) *nicSet {
+	return &nicSet{vm: vm, journal: j, log: log}
+}
 
-func (n *nicSet) spec() *spec.Spec { return n.vm.noted().Spec }
+func (n *nicSet) spec() *spec.Spec { return n.journal.Load().Spec }
 
 // wiring is nil where the VM has no network.
 func (n *nicSet) wiring() Attachment {

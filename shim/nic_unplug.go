@@ -11,6 +11,7 @@ import (
 
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/internal/retry"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/vmm"
 )
 
@@ -26,7 +27,7 @@ func (n *nicSet) unplug(ctx context.Context) error {
 	}
 	n.plugging.Lock()
 	defer n.plugging.Unlock()
-	if err := n.vm.write(func(j *Journal) { j.Unplugged = true }); err != nil {
+	if err := n.vm.write(func(j *journal.Journal) { j.Unplugged = true }); err != nil {
 		return err
 	}
 	return n.eject(ctx)
@@ -105,7 +106,7 @@ func plugIn(ctx context.Context, m vmm.Machine, nics Attachment, i int, n spec.N
 // restore undoes unplug: the NICs are back, with their addresses. Where the guest
 // had not let go in time it still may, so that the VM is watched from then on.
 func (n *nicSet) restore(ctx context.Context) error {
-	if !n.vm.noted().Unplugged {
+	if !n.journal.Load().Unplugged {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, n.vm.nicBound())
@@ -131,7 +132,7 @@ func (n *nicSet) plugged(done plugs) error {
 	}
 	machine, _ := n.vm.current()
 	p := machine.Process()
-	return n.vm.write(func(j *Journal) { j.Unplugged, j.Process = false, &p })
+	return n.vm.write(func(j *journal.Journal) { j.Unplugged, j.Process = false, &p })
 }
 
 // keep goes on with what restore, or a wake, could not finish, for as long as the

@@ -14,12 +14,13 @@ import (
 	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/cgroup"
 	"godwit.dev/godwit/shim/events"
+	"godwit.dev/godwit/shim/journal"
 )
 
 // adoption is the work of one process that takes over the VM of a shim that died.
 type adoption struct {
 	vm *VM
-	j  *Journal // as the shim that died has left it, and this process has taken it
+	j  *journal.Journal // as the shim that died has left it, and this process has taken it
 }
 
 // Adopt takes over the VM of a shim that died while an operation held it, and serves
@@ -38,12 +39,12 @@ func Adopt(ctx context.Context, host *Host, namespace, id string) error {
 		return fmt.Errorf("adopt VM %s/%s: %w", namespace, id, err)
 	}
 	defer vm.events.Close()
-	a := &adoption{vm: vm, j: vm.noted()}
-	switch vm.noted().Phase {
-	case Fenced:
+	a := &adoption{vm: vm, j: vm.journal.Load()}
+	switch vm.journal.Load().Phase {
+	case journal.Fenced:
 		return a.answerForFence(ctx)
-	case Released:
-		return reclaim(ctx, host, vm.dir, vm.noted())
+	case journal.Released:
+		return reclaim(ctx, host, vm.dir, vm.journal.Load())
 	}
 	if err := vm.serve(func() (*VM, error) { return vm, nil }); err != nil {
 		return fmt.Errorf("adopt VM %s/%s: %w", namespace, id, err)
@@ -57,7 +58,7 @@ func Adopt(ctx context.Context, host *Host, namespace, id string) error {
 	retry.Sleep(ctx, answerWait)
 	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
 	defer cancel()
-	j := vm.noted()
+	j := vm.journal.Load()
 	if mine, err := a.stillOwner(); err != nil || !mine {
 		return errors.Join(err, vm.socket.close(vm.life))
 	}
@@ -68,8 +69,8 @@ func Adopt(ctx context.Context, host *Host, namespace, id string) error {
 // with it, and until the vote the source is its own master.
 func (a *adoption) abortMove() {
 	vm := a.vm
-	j := vm.noted()
-	if c := vm.op.capture; c != nil && j.Move && j.Phase == Sending {
+	j := vm.journal.Load()
+	if c := vm.op.capture; c != nil && j.Move && j.Phase == journal.Sending {
 		if err := c.abort(Captured); err != nil {
 			vm.log.Error("take a live move back", "error", err)
 		}
@@ -98,8 +99,8 @@ func (a *adoption) needed() bool {
 	vm := a.vm
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	p := vm.journal.Phase
-	return vm.op.capture != nil && vm.journal.Digest != "" && (p == Sending || p == Prepared)
+	j := vm.journal.Load()
+	return vm.op.capture != nil && j.Digest != "" && (j.Phase == journal.Sending || j.Phase == journal.Prepared)
 }
 
 // stillOwner reports whether the journal still names this process: a Create may have taken
@@ -111,16 +112,16 @@ func (a *adoption) stillOwner() (bool, error) {
 		return false, err
 	}
 	defer unlock()
-	now, err := loadJournal(vm.dir)
+	now, err := journal.Read(vm.dir)
 	if errdefs.IsNotFound(err) {
 		return false, nil
 	}
-	return err == nil && now.Shim == vm.noted().Shim, err
+	return err == nil && now.Shim == vm.journal.Load().Shim, err
 }
 
 // disown gives up a VM that went back to this node and then ended.
-func (a *adoption) disown(ctx context.Context, j *Journal) error {
-	if j.Phase != Own {
+func (a *adoption) disown(ctx context.Context, j *journal.Journal) error {
+	if j.Phase != journal.Own {
 		return nil
 	}
 	return a.vm.record().disown(ctx, j.Generation, j.Spec.UID)
@@ -129,21 +130,21 @@ func (a *adoption) disown(ctx context.Context, j *Journal) error {
 // adoptable wants a VM whose shim is dead and that is not containerd's to end: an
 // operation holds it, or held it, or wakes it, or an earlier successor ran it. It marks
 // the journal.
-func adoptable(j *Journal) error {
-	alive, err := j.shim().Alive()
+func adoptable(j *journal.Journal) error {
+	alive, err := shimOf(j).Alive()
 	if err != nil {
 		return fmt.Errorf("its shim: %w", err)
 	}
-	wakes, err := j.wakes()
+	wakes, err := wakeCommitted(j)
 	if err != nil {
 		return err
 	}
 	switch {
 	case alive:
 		return fmt.Errorf("its shim, process %d, is alive: %w", j.Shim.PID, errdefs.ErrAlreadyExists)
-	case j.Phase == Own && !j.Adopted && !wakes:
+	case j.Phase == journal.Own && !j.Adopted && !wakes:
 		return fmt.Errorf("no operation holds it (%s): %w", j.Phase, errdefs.ErrFailedPrecondition)
-	case j.Process == nil && !j.Phase.destination() && j.Phase != Released:
+	case j.Process == nil && !j.Phase.Destination() && j.Phase != journal.Released:
 		return fmt.Errorf("it has no VMM: %w", errdefs.ErrNotFound)
 	}
 	j.Adopted = true
@@ -158,9 +159,10 @@ func adopted(ctx context.Context, host *Host, namespace, id string) (*VM, error)
 	}
 	log := slog.Default().With("vm", namespace+"/"+id)
 	vm := newVM(ctx, slog.Default(), events.NewQueue(ctx, nowhere{}, log), namespace, id)
-	vm.host, vm.dir, vm.journal, vm.origin.adopted = host, dir, j, true
+	vm.host, vm.dir, vm.origin.adopted = host, dir, true
+	vm.journal.Begin(dir, j)
 	vm.owner.init, vm.owner.state = vm.owner.newProcess("", j.Stdio, nil), TaskRunning
-	if j.Phase == Fenced || j.Phase == Released {
+	if j.Phase == journal.Fenced || j.Phase == journal.Released {
 		vm.state, vm.owner.state = Stopped, TaskStopped
 		return vm, nil
 	}
@@ -171,13 +173,13 @@ func adopted(ctx context.Context, host *Host, namespace, id string) (*VM, error)
 	if err := cgroup.Join(j.Cgroup, os.Getpid()); err != nil {
 		log.Warn("enter the cgroup of an adopted VM", "error", err)
 	}
-	wakes, err := j.wakes()
+	wakes, err := wakeCommitted(j)
 	switch {
 	case err != nil:
 		return nil, err
 	case wakes:
 		return vm, a.takeOver(ctx)
-	case j.Phase == Own:
+	case j.Phase == journal.Own:
 		return vm, a.resumeOwn(ctx)
 	}
 	return vm, a.resumeHold(ctx)

@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
 )
 
@@ -32,7 +33,7 @@ func succeed(t *testing.T, w *world) *VM {
 	if _, err := adopted(old.life, w.host(), "ns", "vm"); !errdefs.IsAlreadyExists(err) {
 		t.Fatalf("adopt beside a living shim = %v", err)
 	}
-	w.must("forget shim", old.write(func(j *Journal) { j.Shim = proc.ID{} }))
+	w.must("forget shim", old.write(func(j *journal.Journal) { j.Shim = proc.ID{} }))
 	w.must("unserve", old.socket.close(old.life))
 	vm, err := adopted(old.life, w.host(), "ns", "vm")
 	w.must("adopt", err)
@@ -45,10 +46,10 @@ func TestAdoptedIsReleased(t *testing.T) {
 	vm, m, r := orphan(t, w, true)
 	_, err := m.Release(t.Context(), &machinev1.ReleaseRequest{Ref: w.ref(), Digest: r.GetDigest()})
 	w.must("release", err)
-	if vm.noted().Phase != Released {
-		t.Errorf("journal is %s", vm.noted().Phase)
+	if vm.journal.Load().Phase != journal.Released {
+		t.Errorf("journal is %s", vm.journal.Load().Phase)
 	}
-	w.must("reclaim", reclaim(t.Context(), vm.host, vm.dir, vm.noted()))
+	w.must("reclaim", reclaim(t.Context(), vm.host, vm.dir, vm.journal.Load()))
 	w.nothingLeft()
 }
 
@@ -60,8 +61,8 @@ func TestAdoptedIsGivenBack(t *testing.T) {
 			vm, m, _ := orphan(t, w, vote)
 			r, err := m.Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
 			w.must("abort", err)
-			if r.GetState() != string(Running) || !w.machine.running() || vm.noted().Phase != Own {
-				t.Fatalf("VM is %s, journal %s", r.GetState(), vm.noted().Phase)
+			if r.GetState() != string(Running) || !w.machine.running() || vm.journal.Load().Phase != journal.Own {
+				t.Fatalf("VM is %s, journal %s", r.GetState(), vm.journal.Load().Phase)
 			}
 			w.agent.exit("") <- 0
 			<-vm.owner.init.done
@@ -100,8 +101,8 @@ func TestAdoptedIsAsPatient(t *testing.T) {
 	}
 	m := &machineService{find: func() (*VM, error) { return vm, nil }}
 	_, err = m.Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
-	if w.must("abort", err); vm.noted().Patience != 0 {
-		t.Errorf("%d ms are left in the journal", vm.noted().Patience)
+	if w.must("abort", err); vm.journal.Load().Patience != 0 {
+		t.Errorf("%d ms are left in the journal", vm.journal.Load().Patience)
 	}
 }
 
@@ -113,8 +114,8 @@ func TestAdoptedIsNotLeftToStandStill(t *testing.T) {
 	if !vm.op.capture.deadline.Reset(0) {
 		t.Error("no deadline is set")
 	}
-	if !eventually(func() bool { return vm.is(Running) && w.machine.running() }) || vm.noted().Phase != Own {
-		t.Fatalf("the deadline has passed: VM is %s, journal %s", vm.state, vm.noted().Phase)
+	if !eventually(func() bool { return vm.is(Running) && w.machine.running() }) || vm.journal.Load().Phase != journal.Own {
+		t.Fatalf("the deadline has passed: VM is %s, journal %s", vm.state, vm.journal.Load().Phase)
 	}
 	if _, err := m.Vote(t.Context(), &machinev1.VoteRequest{Ref: w.ref()}); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
 		t.Errorf("a vote that comes late: %v", err)
@@ -124,7 +125,7 @@ func TestAdoptedIsNotLeftToStandStill(t *testing.T) {
 		t.Error("a VM that has voted has a deadline")
 	}
 	vm.op.capture.expire() // one that was about to pass
-	if !vm.is(Voted) || vm.noted().Phase != Prepared {
-		t.Errorf("it voted: VM is %s, journal %s", vm.state, vm.noted().Phase)
+	if !vm.is(Voted) || vm.journal.Load().Phase != journal.Prepared {
+		t.Errorf("it voted: VM is %s, journal %s", vm.state, vm.journal.Load().Phase)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/shim/cgroup"
+	"godwit.dev/godwit/shim/journal"
 )
 
 // alone answers those of a VM's private directories that no other VM of the node is in: one
@@ -30,7 +31,7 @@ func alone(dir string, private []string) ([]string, error) {
 		if other == dir {
 			continue
 		}
-		j, err := loadJournal(other)
+		j, err := journal.Read(other)
 		if errdefs.IsNotFound(err) {
 			continue
 		}

@@ -13,6 +13,7 @@ import (
 
 	"godwit.dev/godwit/internal/durable"
 	"godwit.dev/godwit/shim/bundle"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
 )
 
@@ -32,15 +33,15 @@ var (
 // what it has left is looked at after that. The hooks that wait for the end of the container run,
 // unless the shim had come so far.
 func CleanUp(ctx context.Context, host *Host, dir string) (pid int, err error) {
-	var seen Journal
-	mine := func(j *Journal) error {
+	var seen journal.Journal
+	mine := func(j *journal.Journal) error {
 		seen = *j
 		return host.left(j)
 	}
 	j, err := take(dir, mine)
 	for met := (proc.ID{}); errdefs.IsAlreadyExists(err) && seen.Shim != met; j, err = take(dir, mine) {
 		met = seen.Shim
-		if err := outlive(ctx, seen.shim()); err != nil {
+		if err := outlive(ctx, shimOf(&seen)); err != nil {
 			return 0, fmt.Errorf("clean up what shim %d holds in %s, of which nothing is freed: %w", met.PID, dir, err)
 		}
 	}
@@ -98,8 +99,8 @@ func newer(id proc.ID) (bool, error) {
 var errOwed = fmt.Errorf("an operation holds or wakes it, or it was adopted: %w", errdefs.ErrFailedPrecondition)
 
 // left wants a VM that a dead shim has left to whoever comes.
-func (h *Host) left(j *Journal) error {
-	wakes, err := j.wakes()
+func (h *Host) left(j *journal.Journal) error {
+	wakes, err := wakeCommitted(j)
 	switch {
 	case j.Phase.Open(), j.Adopted:
 		return errOwed
@@ -110,7 +111,7 @@ func (h *Host) left(j *Journal) error {
 	case j.Shim.PID == os.Getpid():
 		return nil
 	}
-	alive, err := j.shim().Alive()
+	alive, err := shimOf(j).Alive()
 	if err != nil {
 		return fmt.Errorf("its shim: %w", err)
 	}
@@ -124,12 +125,12 @@ func (h *Host) left(j *Journal) error {
 const disownAtOnce = time.Second
 
 // cleanUp is CleanUp of a VM that this process has taken.
-func cleanUp(ctx context.Context, host *Host, dir string, j *Journal) error {
+func cleanUp(ctx context.Context, host *Host, dir string, j *journal.Journal) error {
 	if err := reclaim(ctx, host, dir, j); err != nil {
 		return err
 	}
 	poststop(ctx, j)
-	if j.Phase != Own || host.Records == nil {
+	if j.Phase != journal.Own || host.Records == nil {
 		return nil
 	}
 	// The VM is gone; the node gives it up if its daemon answers at once. If not, it
@@ -144,7 +145,7 @@ func cleanUp(ctx context.Context, host *Host, dir string, j *Journal) error {
 // sweep removes the directory of a VM that has no journal: its shim died before the first
 // word of it, or whoever freed it behind the last. Nothing else is there.
 func sweep(dir string) error {
-	return locked(dir, func(_ *Journal, err error) error {
+	return locked(dir, func(_ *journal.Journal, err error) error {
 		if !errdefs.IsNotFound(err) {
 			return err
 		}
@@ -154,7 +155,7 @@ func sweep(dir string) error {
 
 // poststop runs the hooks of a bundle whose shim cannot. A failure is told: nothing can
 // be taken back.
-func poststop(ctx context.Context, j *Journal) {
+func poststop(ctx context.Context, j *journal.Journal) {
 	if j.Spec == nil { // a fence, whose task is long gone
 		return
 	}

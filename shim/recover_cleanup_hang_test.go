@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/network"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
 )
 
@@ -25,7 +26,7 @@ func (w *world) hangs() proc.ID {
 	w.must("stop it", shim.Stop(w.t.Context()))
 	j := w.left()
 	j.Shim = shim
-	w.must("name shim", j.store(w.dir()))
+	w.must("name shim", j.Write(w.dir()))
 	dyingBound = time.Millisecond
 	ownID = func() (proc.ID, error) {
 		return proc.ID{PID: os.Getpid(), StartTime: shim.StartTime + 1, Boot: shim.Boot}, nil
@@ -81,7 +82,7 @@ func TestCleanUpAfterAFencedShimThatHangs(t *testing.T) {
 	w := fenced(t)
 	shim := w.hangs()
 	w.must("clean up", cleanUpOf(w, w.host()))
-	if j := w.left(); lives(shim) || j.Phase != Fenced || j.Operation == "" || j.Shim.PID != 0 {
+	if j := w.left(); lives(shim) || j.Phase != journal.Fenced || j.Operation == "" || j.Shim.PID != 0 {
 		t.Errorf("the shim lives: %t; the fence is %+v", lives(shim), j)
 	}
 	w.buried()
@@ -91,16 +92,16 @@ func TestCleanUpAfterAFencedShimThatHangs(t *testing.T) {
 // where a shim has died: a source that has voted keeps its VM for whoever adopts it (R2), and so
 // does a VM that wakes.
 func TestCleanUpLooksBehindTheEndOfAShimThatHangs(t *testing.T) {
-	held := func(phase Phase) func(*Journal) {
-		return func(j *Journal) { j.Phase, j.Operation, j.Attempt = phase, "op1", 1 }
+	held := func(phase journal.Phase) func(*journal.Journal) {
+		return func(j *journal.Journal) { j.Phase, j.Operation, j.Attempt = phase, "op1", 1 }
 	}
-	for name, change := range map[string]func(*Journal){
-		"sends":    held(Sending),
-		"voted":    held(Prepared),
-		"comes":    held(Incoming),
-		"ready":    held(Ready),
-		"wakes":    func(j *Journal) { j.Waking = true },
-		"adopted":  func(j *Journal) { j.Adopted = true },
+	for name, change := range map[string]func(*journal.Journal){
+		"sends":    held(journal.Sending),
+		"voted":    held(journal.Prepared),
+		"comes":    held(journal.Incoming),
+		"ready":    held(journal.Ready),
+		"wakes":    func(j *journal.Journal) { j.Waking = true },
+		"adopted":  func(j *journal.Journal) { j.Adopted = true },
 		"new task": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -116,17 +117,17 @@ func TestCleanUpLooksBehindTheEndOfAShimThatHangs(t *testing.T) {
 				}) {
 					t.Fatal("no process is newer")
 				}
-				change = func(j *Journal) { j.Shim = other }
+				change = func(j *journal.Journal) { j.Shim = other }
 			}
 			ends := kill
-			var written *Journal
+			var written *journal.Journal
 			kill = func(ctx context.Context, id proc.ID) error {
 				if id != shim {
 					t.Errorf("process %d is killed", id.PID)
 				}
 				j := w.left()
 				change(j)
-				w.must("write journal", j.store(w.dir()))
+				w.must("write journal", j.Write(w.dir()))
 				written = w.left()
 				return ends(ctx, id)
 			}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
 )
 
@@ -38,16 +39,16 @@ func hookedHost(host *Host, hook func()) *Host {
 func fenced(t *testing.T) *world {
 	w := deadDestination(t, false)
 	j := w.left()
-	j.Phase = Fenced
-	w.must("fence", j.store(w.dir()))
+	j.Phase = journal.Fenced
+	w.must("fence", j.Write(w.dir()))
 	return w
 }
 
 func (w *world) dir() string { return w.cfg.VMDir("ns", "vm") }
 
-func (w *world) left() *Journal {
+func (w *world) left() *journal.Journal {
 	w.t.Helper()
-	j, err := loadJournal(w.dir())
+	j, err := journal.Read(w.dir())
 	w.must("load journal", err)
 	return j
 }
@@ -58,7 +59,7 @@ func (w *world) buried() {
 	w.t.Helper()
 	done := make(chan error, 1)
 	go func() { done <- Adopt(w.t.Context(), w.host(), "ns", "vm") }()
-	if !eventually(func() bool { return w.query().GetRecord() == string(Fenced) }) {
+	if !eventually(func() bool { return w.query().GetRecord() == string(journal.Fenced) }) {
 		w.t.Error("nobody answers for the fence")
 	}
 	w.records.set(func(rec *nodev1.Record) { rec.Operation = nil })
@@ -108,7 +109,7 @@ func TestCleanUpAndSuccessorAtOnce(t *testing.T) {
 			close(open)
 			if c.refused {
 				w.must("clean up", <-done)
-				if j := w.left(); j.Phase != Fenced || j.Operation == "" || j.Shim.PID != 0 {
+				if j := w.left(); j.Phase != journal.Fenced || j.Operation == "" || j.Shim.PID != 0 {
 					t.Errorf("the fence is %+v", j)
 				}
 				w.buried()
@@ -134,11 +135,11 @@ func TestCleanUpAndSuccessorDie(t *testing.T) {
 			}()
 			<-dead
 			j := w.left()
-			if j.Phase != Fenced || j.Shim.PID != os.Getpid() || j.Adopted != (name == "successor") {
+			if j.Phase != journal.Fenced || j.Shim.PID != os.Getpid() || j.Adopted != (name == "successor") {
 				t.Errorf("it leaves %+v", j)
 			}
 			j.Shim = proc.ID{}
-			w.must("end its process", j.store(w.dir()))
+			w.must("end its process", j.Write(w.dir()))
 			w.must("clean up", cleanUpOf(w, w.host()))
 			w.buried()
 		})
@@ -154,7 +155,7 @@ func TestLastWordIsOfWhoHasTheVM(t *testing.T) {
 	host := hookedHost(w.host(), func() {
 		j := w.left()
 		j.Shim, j.Operation = other, "newer"
-		w.must("take it", j.store(w.dir()))
+		w.must("take it", j.Write(w.dir()))
 	})
 	w.must("clean up", cleanUpOf(w, host))
 	if j := w.left(); j.Shim != other || j.Operation != "newer" {
@@ -171,7 +172,7 @@ func TestCleanUpOfTheLiving(t *testing.T) {
 	vm, _ := w.service.current()
 	shim, err := w.process()
 	w.must("start process", err)
-	w.must("name shim", vm.write(func(j *Journal) { j.Shim = shim }))
+	w.must("name shim", vm.write(func(j *journal.Journal) { j.Shim = shim }))
 	dyingBound = time.Millisecond
 	pid, err := CleanUp(t.Context(), w.host(), w.dir())
 	if err != nil || pid == 0 || !lives(shim) || !lives(w.machine.id) || w.left().Shim != shim {
@@ -194,7 +195,7 @@ func TestCleanUpOfTheLiving(t *testing.T) {
 func TestCleanUpOnAFullDisk(t *testing.T) {
 	w := newWorld(t).running()
 	vm, _ := w.service.current()
-	w.must("forget shim", vm.write(func(j *Journal) { j.Shim = proc.ID{} }))
+	w.must("forget shim", vm.write(func(j *journal.Journal) { j.Shim = proc.ID{} }))
 	free := w.full()
 	defer free()
 	w.must("clean up", cleanUpOf(w, w.host()))

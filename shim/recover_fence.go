@@ -13,6 +13,7 @@ import (
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/internal/retry"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
 )
 
@@ -24,19 +25,15 @@ const askInterval = 500 * time.Millisecond
 // as its operation is open, since the engine may need that word to take a commit back;
 // after that the record refuses the attempt, and nothing needs to stay.
 
-// destination reports whether j is that of a VM that came from a snapshot and has not
-// run, or never will.
-func (p Phase) destination() bool { return p == Incoming || p == Ready || p == Fenced }
-
 // take makes this process the one that settles what a dead shim has left in dir, if may
 // allows it. It fences a destination in the same write.
-func take(dir string, may func(*Journal) error) (*Journal, error) {
+func take(dir string, may func(*journal.Journal) error) (*journal.Journal, error) {
 	unlock, err := lockDir(filepath.Dir(dir))
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	j, err := loadJournal(dir)
+	j, err := journal.Read(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -47,11 +44,11 @@ func take(dir string, may func(*Journal) error) (*Journal, error) {
 	if err := may(j); err != nil {
 		return nil, err
 	}
-	if j.Phase.destination() {
-		j.Phase = Fenced
+	if j.Phase.Destination() {
+		j.Phase = journal.Fenced
 	}
 	j.Shim = self
-	return j, j.store(dir)
+	return j, j.Write(dir)
 }
 
 // lockDir orders those who take journals in dir. The lock dies with its process and is
@@ -79,7 +76,7 @@ func lockDir(dir string) (unlock func(), err error) {
 // is over.
 func (a *adoption) answerForFence(ctx context.Context) error {
 	vm := a.vm
-	j := vm.noted()
+	j := vm.journal.Load()
 	bound, cancel := context.WithTimeout(ctx, undoBound)
 	defer cancel()
 	if err := free(bound, vm.host, vm.dir, j); err != nil {
@@ -107,7 +104,7 @@ func (a *adoption) answerForFence(ctx context.Context) error {
 }
 
 // openWake answers the operation of j from the record, nil if it is over.
-func (r vmRecord) openWake(ctx context.Context, j *Journal) (*nodev1.Operation, error) {
+func (r vmRecord) openWake(ctx context.Context, j *journal.Journal) (*nodev1.Operation, error) {
 	if r.records == nil {
 		return nil, nil
 	}
@@ -127,7 +124,7 @@ func (r vmRecord) openWake(ctx context.Context, j *Journal) (*nodev1.Operation, 
 // giveUpWake closes a wake that a shim of this node had opened itself: nothing ran. The
 // record alone says whether it was committed: an answer may be lost. A commit that
 // arrives between the look and the abort is looked at once more.
-func (r vmRecord) giveUpWake(ctx context.Context, j *Journal, reason string) error {
+func (r vmRecord) giveUpWake(ctx context.Context, j *journal.Journal, reason string) error {
 	var err error
 	for range 2 {
 		var op *nodev1.Operation
@@ -152,15 +149,15 @@ func (r vmRecord) giveUpWake(ctx context.Context, j *Journal, reason string) err
 // shim had opened itself. What cannot be told to the record now stays in the journal,
 // for Delete or a successor to tell.
 func (vm *VM) fence(ctx context.Context, reason string) error {
-	j := vm.noted()
-	err := vm.write(func(j *Journal) { j.Phase = Fenced })
+	j := vm.journal.Load()
+	err := vm.write(func(j *journal.Journal) { j.Phase = journal.Fenced })
 	if !j.Self {
 		return err
 	}
 	if e := vm.record().giveUpWake(ctx, j, reason); e != nil {
 		return errors.Join(err, e)
 	}
-	return errors.Join(err, vm.write(func(j *Journal) { j.Operation, j.Attempt, j.Self = "", 0, false }))
+	return errors.Join(err, vm.write(func(j *journal.Journal) { j.Operation, j.Attempt, j.Self = "", 0, false }))
 }
 
 // forget removes the fence, unless a later task has cleared it.
@@ -171,11 +168,11 @@ func (a *adoption) forget() error {
 		return err
 	}
 	defer unlock()
-	now, err := loadJournal(vm.dir)
+	now, err := journal.Read(vm.dir)
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
-	if err != nil || now.Phase != Fenced || now.Shim != vm.noted().Shim {
+	if err != nil || now.Phase != journal.Fenced || now.Shim != vm.journal.Load().Shim {
 		return err
 	}
 	return errors.Join(removeVM(vm.dir), os.RemoveAll(vm.host.Config.VMRunDir(vm.namespace, vm.id)))

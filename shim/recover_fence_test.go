@@ -11,6 +11,7 @@ import (
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
 )
 
@@ -27,8 +28,8 @@ func deadDestination(t *testing.T, self bool) *world {
 	w.must("create", w.create())
 	vm, _ := w.service.current()
 	w.must("unserve", vm.socket.close(vm.life))
-	w.must("forget shim", vm.write(func(j *Journal) { j.Shim, j.Self = proc.ID{}, self }))
-	if p := vm.noted().Phase; p != Ready {
+	w.must("forget shim", vm.write(func(j *journal.Journal) { j.Shim, j.Self = proc.ID{}, self }))
+	if p := vm.journal.Load().Phase; p != journal.Ready {
 		t.Fatalf("journal is %s", p)
 	}
 	return w
@@ -71,7 +72,7 @@ func TestBuryAnswersWhileTheOperationIsOpen(t *testing.T) {
 	if !eventually(func() bool { q = w.query(); return q != nil }) {
 		t.Fatal("nobody answers for the VM")
 	}
-	if op := w.records.rec.GetOperation().GetId(); q.GetRecord() != string(Fenced) || q.GetRef().GetOperation() != op {
+	if op := w.records.rec.GetOperation().GetId(); q.GetRecord() != string(journal.Fenced) || q.GetRef().GetOperation() != op {
 		t.Errorf("the fence says %s of operation %s, want %s", q.GetRecord(), q.GetRef().GetOperation(), op)
 	}
 	w.nothingLeftButTheFence()
@@ -104,7 +105,7 @@ func (w *world) nothingLeftButTheFence() {
 			w.t.Errorf("process %d lives", p.PID)
 		}
 	}
-	if j, err := loadJournal(w.cfg.VMDir("ns", "vm")); err != nil || j.Phase != Fenced {
+	if j, err := journal.Read(w.cfg.VMDir("ns", "vm")); err != nil || j.Phase != journal.Fenced {
 		w.t.Errorf("journal %v, %v", j, err)
 	}
 }
@@ -119,10 +120,10 @@ func TestBuryWaitsForTheRecord(t *testing.T) {
 	if w.gone() {
 		t.Error("the journal is gone though the wake is open")
 	}
-	j, err := loadJournal(w.cfg.VMDir("ns", "vm"))
+	j, err := journal.Read(w.cfg.VMDir("ns", "vm"))
 	w.must("load journal", err)
 	j.Shim = proc.ID{} // that successor has ended
-	w.must("store journal", j.store(w.cfg.VMDir("ns", "vm")))
+	w.must("store journal", j.Write(w.cfg.VMDir("ns", "vm")))
 	w.must("adopt again", Adopt(t.Context(), w.host(), "ns", "vm"))
 	w.nothingLeft()
 }
@@ -146,7 +147,7 @@ func TestCreateKeepsTheFence(t *testing.T) {
 	refuse := error(errdefs.ErrUnavailable)
 	w.at("ensure", func() error {
 		tried++
-		if j := w.left(); j.Phase != Fenced || j.Shim.PID != os.Getpid() {
+		if j := w.left(); j.Phase != journal.Fenced || j.Shim.PID != os.Getpid() {
 			t.Errorf("the fence: %+v", j)
 		}
 		if err := Adopt(t.Context(), w.host(), "ns", "vm"); !errdefs.IsAlreadyExists(err) {
@@ -157,13 +158,13 @@ func TestCreateKeepsTheFence(t *testing.T) {
 	if err := w.create(); err == nil || tried != 1 {
 		t.Fatalf("create = %v, the record was asked %d times", err, tried)
 	}
-	if j := w.left(); j.Phase != Fenced || j.Shim != (proc.ID{}) {
+	if j := w.left(); j.Phase != journal.Fenced || j.Shim != (proc.ID{}) {
 		t.Errorf("a Create that failed leaves %+v", j)
 	}
 	refuse = nil
 	w.restart()
 	w.must("create", w.create())
-	if q := w.query(); q.GetRecord() == string(Fenced) {
+	if q := w.query(); q.GetRecord() == string(journal.Fenced) {
 		t.Errorf("it answers %v", q)
 	}
 	w.must("start", w.start())
@@ -191,7 +192,7 @@ func TestAbortOfAnEndedVM(t *testing.T) {
 	vm, _ := w.service.current()
 	r, err := w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
 	w.must("abort", err)
-	if j := vm.noted(); r.GetState() != string(Stopped) || j.Phase != Own || j.Operation != "" {
+	if j := vm.journal.Load(); r.GetState() != string(Stopped) || j.Phase != journal.Own || j.Operation != "" {
 		t.Errorf("VM is %s, journal %s of operation %q", r.GetState(), j.Phase, j.Operation)
 	}
 	w.must("delete", w.delete())
@@ -225,7 +226,7 @@ func TestEndIsForTheAdopted(t *testing.T) {
 	_, err = m.End(t.Context(), &machinev1.EndRequest{})
 	w.must("end", err)
 	<-vm.owner.init.done
-	w.must("reclaim", reclaim(t.Context(), vm.host, vm.dir, vm.noted()))
+	w.must("reclaim", reclaim(t.Context(), vm.host, vm.dir, vm.journal.Load()))
 	w.nothingLeft()
 
 	other := newWorld(t).running()

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/shim/journal"
 )
 
 // Forget frees a VM of which containerd has no task any more, though it left the bundle:
@@ -65,16 +67,16 @@ func ServedAt(bundle string) (string, error) {
 }
 
 // unowned wants a VM that neither an operation nor a process holds.
-func unowned(j *Journal) error {
-	wakes, err := j.wakes()
+func unowned(j *journal.Journal) error {
+	wakes, err := wakeCommitted(j)
 	if err != nil {
 		return err
 	}
-	alive, err := j.shim().Alive()
+	alive, err := shimOf(j).Alive()
 	if err != nil {
 		return fmt.Errorf("its shim: %w", err)
 	}
-	if j.Phase != Own || j.Adopted || wakes || alive {
+	if j.Phase != journal.Own || j.Adopted || wakes || alive {
 		return fmt.Errorf("it has an owner: %w", errdefs.ErrFailedPrecondition)
 	}
 	return nil
@@ -82,7 +84,7 @@ func unowned(j *Journal) error {
 
 // forgotten wants an unowned VM whose task containerd cannot know: after a restart of the
 // host its bundle is gone.
-func forgotten(j *Journal) error {
+func forgotten(j *journal.Journal) error {
 	if err := unowned(j); err != nil {
 		return err
 	}

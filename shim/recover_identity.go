@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/shim/sandboxprocess"
 	"godwit.dev/godwit/vmm"
@@ -18,18 +19,20 @@ import (
 // A journal of an earlier build names its processes without the boot of the host. Where a process
 // has such a pid and start time now, it is asked who it is: after a restart of the host it may be any.
 
-// shim that has the VM, or had it.
-func (j *Journal) shim() proc.ID { return j.Shim.Settle(j.served) }
+// shimOf is the shim that has the VM, or had it.
+func shimOf(j *journal.Journal) proc.ID {
+	return j.Shim.Settle(func(pid int) (bool, error) { return servesVM(j, pid) })
+}
 
-// holder of the task's pid.
-func (j *Journal) holder() proc.ID { return j.Holder.Settle(holds) }
+// sandboxOf is the process whose pid the task shows.
+func sandboxOf(j *journal.Journal) proc.ID { return j.Holder.Settle(holds) }
 
-// vmm names none where none was started.
-func (j *Journal) vmm() proc.ID {
+// vmmOf is the VMM; none where none was started.
+func vmmOf(j *journal.Journal) proc.ID {
 	if j.Process == nil {
 		return proc.ID{}
 	}
-	return idOf(j.Process).Settle(j.mapped)
+	return idOf(j.Process).Settle(func(pid int) (bool, error) { return mapsRAM(j, pid) })
 }
 
 func idOf(p *vmm.Process) proc.ID {
@@ -49,9 +52,9 @@ func unlessGone(id proc.ID, err error) error {
 	return errors.Join(err, unknown)
 }
 
-// served reports whether a process is a shim of the VM: each is told the VM's name, also the one
+// servesVM reports whether a process is a shim of the VM: each is told the VM's name, also the one
 // that containerd starts to clean up.
-func (j *Journal) served(pid int) (bool, error) {
+func servesVM(j *journal.Journal, pid int) (bool, error) {
 	args, err := arguments(pid)
 	if err != nil {
 		return false, err
@@ -92,9 +95,9 @@ func arguments(pid int) ([]string, error) {
 	return strings.Split(strings.TrimSuffix(string(data), "\x00"), "\x00"), nil
 }
 
-// mapped reports whether a process has the VM's RAM mapped, which a VMM has from its start to its
+// mapsRAM reports whether a process has the VM's RAM mapped, which a VMM has from its start to its
 // end.
-func (j *Journal) mapped(pid int) (bool, error) {
+func mapsRAM(j *journal.Journal, pid int) (bool, error) {
 	if j.RAM == "" {
 		return false, fmt.Errorf("process %d: the VM's RAM has no name", pid)
 	}

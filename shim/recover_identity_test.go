@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/shim/journal"
 )
 
 // A VMM of an earlier build is known by the RAM that it has mapped, also where a link leads to
@@ -19,7 +21,7 @@ func TestMappedByALink(t *testing.T) {
 	if err := os.Symlink("run", link); err != nil {
 		t.Fatal(err)
 	}
-	j := &Journal{RAM: filepath.Join(link, "ram")}
+	j := &journal.Journal{Resources: journal.Resources{RAM: filepath.Join(link, "ram")}}
 	f, err := os.Create(j.RAM)
 	if err != nil {
 		t.Fatal(err)
@@ -30,7 +32,7 @@ func TestMappedByALink(t *testing.T) {
 	}
 	is := func(want bool, when string) {
 		t.Helper()
-		if got, err := j.mapped(os.Getpid()); got != want || err != nil {
+		if got, err := mapsRAM(j, os.Getpid()); got != want || err != nil {
 			t.Errorf("%s: %v, %v, want %v", when, got, err, want)
 		}
 	}
@@ -51,7 +53,7 @@ func TestMappedByALink(t *testing.T) {
 	if err := os.Symlink("var run", link); err != nil {
 		t.Fatal(err)
 	}
-	if yes, err := j.mapped(os.Getpid()); err == nil {
+	if yes, err := mapsRAM(j, os.Getpid()); err == nil {
 		t.Errorf("a directory that cannot be looked at: %v", yes)
 	}
 }

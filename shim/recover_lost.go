@@ -9,6 +9,7 @@ import (
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/shim/journal"
 )
 
 // fenceLost ends a VM that its record has given to somebody else while this node was called
@@ -28,15 +29,15 @@ func (vm *VM) fenceLost(ctx context.Context, generation uint64, reason string) e
 		return unavailable(err)
 	}
 	vm.mu.Lock()
-	j, state, c := vm.journal, vm.state, vm.op.capture
+	j, state, c := vm.journal.Load(), vm.state, vm.op.capture
 	switch op := rec.GetOperation(); {
-	case j.Phase != Own && j.Phase != Sending:
+	case j.Phase != journal.Own && j.Phase != journal.Sending:
 		err = refuse("it is %s", j.Phase)
 	case rec.GetUid() != j.Spec.UID:
 		err = refuse("its record is of another VM of that name")
 	case j.Generation >= generation && !record.Predates(rec, j.Generation) || rec.GetGeneration() < generation || rec.GetRivals():
 		err = refuse("it runs under %d, its record is at %d", j.Generation, rec.GetGeneration())
-	case rec.GetOwner().GetNode() == vm.host.Config.Node, op != nil && op.GetId() == j.Operation && j.Phase == Sending:
+	case rec.GetOwner().GetNode() == vm.host.Config.Node, op != nil && op.GetId() == j.Operation && j.Phase == journal.Sending:
 		err = refuse("it is this node's, or on its way from here")
 	}
 	vm.mu.Unlock()
@@ -45,7 +46,7 @@ func (vm *VM) fenceLost(ctx context.Context, generation uint64, reason string) e
 	}
 	vm.log.Error("end a VM that is somebody else's by now", "owner", rec.GetOwner().String(), "generation", rec.GetGeneration(), "ran_under", j.Generation, "reason", reason)
 	// First, for whoever gives its network back, be it behind this shim's death: its addresses are in use.
-	if err := vm.write(func(j *Journal) { j.Outlived = true }); err != nil {
+	if err := vm.write(func(j *journal.Journal) { j.Reassigned = true }); err != nil {
 		vm.log.Error("note that a VM is somebody else's by now", "error", err) // two that run are worse
 	}
 	switch state {

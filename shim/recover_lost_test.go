@@ -9,6 +9,7 @@ import (
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/shim/journal"
 )
 
 // A VM whose record has gone on without its node ends, and no other one: the shim reads the
@@ -32,13 +33,13 @@ func TestEndOfAnOutlivedVM(t *testing.T) {
 		"settled behind a copy, under a lower number": {func(w *world) {
 			w.records.rec.Owner, w.records.rec.Incarnation = &nodev1.Owner{Node: "b"}, 1_800_000_000
 			vm, _ := w.service.current()
-			w.must("claim", vm.write(func(j *Journal) { j.Generation += 2 }))
+			w.must("claim", vm.write(func(j *journal.Journal) { j.Generation += 2 }))
 		}, nil},
 		"nobody can say whose it is": {func(w *world) { w.records.rec.Owner, w.records.rec.Rivals = &nodev1.Owner{Node: "b"}, true }, errdefs.IsFailedPrecondition},
 		"late order": {func(w *world) {
 			w.records.rec.Owner = &nodev1.Owner{Node: "b"}
 			vm, _ := w.service.current()
-			w.must("claim", vm.write(func(j *Journal) { j.Generation += 2 }))
+			w.must("claim", vm.write(func(j *journal.Journal) { j.Generation += 2 }))
 		}, errdefs.IsFailedPrecondition},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -59,14 +60,14 @@ func TestEndOfAnOutlivedVM(t *testing.T) {
 			if !vm.is(Stopped) {
 				t.Errorf("VM is %s", vm.state)
 			}
-			j, err := loadJournal(vm.dir)
+			j, err := journal.Read(vm.dir)
 			w.must("read journal", err)
 			w.must("delete", w.delete())
 			if w.net.left == "" || w.net.detached != "" {
 				t.Errorf("delete: left in silence is %q, given back %q", w.net.left, w.net.detached)
 			}
 			w.net.left = ""
-			w.must("reclaim behind a dead shim", reclaim(t.Context(), w.host(), filepath.Join(t.TempDir(), "vm"), &Journal{Phase: j.Phase, Outlived: j.Outlived, NetNS: "/run/netns/web", Links: j.Links}))
+			w.must("reclaim behind a dead shim", reclaim(t.Context(), w.host(), filepath.Join(t.TempDir(), "vm"), &journal.Journal{Phase: j.Phase, Reassigned: j.Reassigned, Resources: journal.Resources{NetNS: "/run/netns/web", Links: j.Links}}))
 			if w.net.left == "" || w.net.detached != "" {
 				t.Errorf("reclaim: left in silence is %q, given back %q", w.net.left, w.net.detached)
 			}

@@ -13,6 +13,7 @@ import (
 
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim/cgroup"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
 )
 
@@ -20,7 +21,7 @@ import (
 // shim, may be repeated, and takes what is gone for done. An attempt of an operation
 // that it ends stays fenced: it never runs here. Whoever calls it has made the journal, or
 // taken it: what somebody else has taken meanwhile is that one's to end.
-func reclaim(ctx context.Context, host *Host, dir string, j *Journal) error {
+func reclaim(ctx context.Context, host *Host, dir string, j *journal.Journal) error {
 	if j == nil {
 		return nil
 	}
@@ -28,38 +29,39 @@ func reclaim(ctx context.Context, host *Host, dir string, j *Journal) error {
 }
 
 // reclaimAs is reclaim whose fence is the owner's: nobody else takes it while that one lives.
-func reclaimAs(ctx context.Context, host *Host, dir string, j *Journal, owner proc.ID) error {
+func reclaimAs(ctx context.Context, host *Host, dir string, j *journal.Journal, owner proc.ID) error {
 	if err := free(ctx, host, dir, j); err != nil {
 		return err
 	}
 	return settle(dir, j, func() error {
-		if !j.Phase.destination() || j.Operation == "" {
+		if !j.Phase.Destination() || j.Operation == "" {
 			return removeVM(dir)
 		}
-		fence := &Journal{
-			Phase: Fenced, Operation: j.Operation, Attempt: j.Attempt, Self: j.Self, Digest: j.Digest, Generation: j.Generation, Shim: owner,
+		fence := &journal.Journal{
+			Phase: journal.Fenced, Operation: j.Operation, Attempt: j.Attempt, Self: j.Self, Digest: j.Digest, Generation: j.Generation,
+			Resources: journal.Resources{Shim: owner},
 		}
-		return errors.Join(fence.store(dir), removeFile(stateFile(dir)))
+		return errors.Join(fence.Write(dir), removeFile(stateFile(dir)))
 	})
 }
 
 // releaseFence leaves a fence that is the owner's to whoever comes.
 func releaseFence(dir string, owner proc.ID) error {
-	return locked(dir, func(now *Journal, err error) error {
+	return locked(dir, func(now *journal.Journal, err error) error {
 		if errdefs.IsNotFound(err) {
 			return nil
 		}
-		if err != nil || now.Phase != Fenced || now.Shim != owner {
+		if err != nil || now.Phase != journal.Fenced || now.Shim != owner {
 			return err
 		}
 		now.Shim = proc.ID{}
-		return now.store(dir)
+		return now.Write(dir)
 	})
 }
 
 // locked hands fn the journal in dir, which nobody takes or writes a last word on meanwhile.
 // Where there are no VMs at all there is nothing to do.
-func locked(dir string, fn func(now *Journal, err error) error) error {
+func locked(dir string, fn func(now *journal.Journal, err error) error) error {
 	unlock, err := lockDir(filepath.Dir(dir))
 	if errdefs.IsNotFound(err) {
 		return nil
@@ -68,11 +70,11 @@ func locked(dir string, fn func(now *Journal, err error) error) error {
 		return err
 	}
 	defer unlock()
-	return fn(loadJournal(dir))
+	return fn(journal.Read(dir))
 }
 
 // discard is reclaim that leaves no fence.
-func discard(ctx context.Context, host *Host, dir string, j *Journal) error {
+func discard(ctx context.Context, host *Host, dir string, j *journal.Journal) error {
 	if j == nil {
 		return nil
 	}
@@ -84,8 +86,8 @@ func discard(ctx context.Context, host *Host, dir string, j *Journal) error {
 
 // settle writes the last word on what j was, or removes it, unless the journal in dir is
 // another process's by now, which frees the same again and has a last word of its own.
-func settle(dir string, j *Journal, last func() error) error {
-	return locked(dir, func(now *Journal, err error) error {
+func settle(dir string, j *journal.Journal, last func() error) error {
+	return locked(dir, func(now *journal.Journal, err error) error {
 		switch {
 		case errdefs.IsNotFound(err): // its last word was said, or its first one never written
 			return removeVM(dir)
@@ -116,7 +118,7 @@ func removeVM(dir string) error {
 
 // free is reclaim that keeps the journal. Behind a VMM that does not end, such as one whose disk
 // hangs, nothing is freed: it may still write to what it has.
-func free(ctx context.Context, host *Host, dir string, j *Journal) error {
+func free(ctx context.Context, host *Host, dir string, j *journal.Journal) error {
 	var errs []error
 	try := func(what string, err error) {
 		if err != nil {
@@ -124,12 +126,12 @@ func free(ctx context.Context, host *Host, dir string, j *Journal) error {
 		}
 	}
 	if j.Process != nil {
-		if err := kill(ctx, j.vmm()); err != nil {
+		if err := kill(ctx, vmmOf(j)); err != nil {
 			return fmt.Errorf("reclaim VM in %s, of which nothing is freed: kill VMM: %w", dir, err)
 		}
 	}
 	try("detach network", detach(ctx, host, j, j.Links))
-	try("end holder", j.holder().Kill(ctx))
+	try("end holder", sandboxOf(j).Kill(ctx))
 	try("free RAM", removeFile(j.RAM))
 	try("free page table", removeTables(j))
 	try("free disks", host.Disks.Cleanup(ctx, filepath.Join(dir, "disks")))
@@ -149,15 +151,15 @@ func free(ctx context.Context, host *Host, dir string, j *Journal) error {
 	return nil
 }
 
-// netns is a path of the network namespace that the VM is in; empty says that nothing
+// netnsOf is a path of the network namespace that the VM is in; empty says that nothing
 // leads there any more. A path below /proc is believed for no longer than a process of
 // the VM lives, all of which are in that namespace: behind the pid of another one, after
 // a restart of the host say, may lie the host's own, with an interface of the same name.
-func (j *Journal) netns() (string, error) {
+func netnsOf(j *journal.Journal) (string, error) {
 	if !strings.HasPrefix(j.NetNS, "/proc/") {
 		return j.NetNS, nil
 	}
-	for _, id := range []proc.ID{j.holder(), j.vmm()} {
+	for _, id := range []proc.ID{sandboxOf(j), vmmOf(j)} {
 		alive, err := id.Alive()
 		if err != nil {
 			return "", fmt.Errorf("find the network namespace of a VM: %w", err)
@@ -171,12 +173,12 @@ func (j *Journal) netns() (string, error) {
 
 // detach gives back what Attach has made of links. A namespace that nothing leads to has
 // taken it along; of a VM that may run elsewhere it stays silent.
-func detach(ctx context.Context, host *Host, j *Journal, links []network.Link) error {
-	netns, err := j.netns()
+func detach(ctx context.Context, host *Host, j *journal.Journal, links []network.Link) error {
+	netns, err := netnsOf(j)
 	if err != nil || netns == "" || len(links) == 0 {
 		return err
 	}
-	if j.Outlived || j.Move && (j.Phase == Released || j.Phase.destination()) {
+	if j.Reassigned || j.Move && (j.Phase == journal.Released || j.Phase.Destination()) {
 		return host.Network.Leave(ctx, netns, links)
 	}
 	return host.Network.Detach(ctx, netns, links)

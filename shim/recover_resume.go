@@ -8,6 +8,7 @@ import (
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/guest/client"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/stdio"
 )
 
@@ -18,11 +19,11 @@ func (a *adoption) openNICs(ctx context.Context) error {
 	if len(j.Links) == 0 {
 		return nil
 	}
-	alive, err := j.vmm().Alive()
+	alive, err := vmmOf(j).Alive()
 	if !alive || err != nil {
 		return err
 	}
-	netns, err := j.netns()
+	netns, err := netnsOf(j)
 	if err != nil {
 		return err
 	}
@@ -79,8 +80,8 @@ func (a *adoption) resumeHold(ctx context.Context) error {
 	c.deadline.Stop() // until it is known that a VM stands still
 	close(c.done)
 	vm.op.capture = c
-	id := j.vmm()
-	if j.Phase == Prepared {
+	id := vmmOf(j)
+	if j.Phase == journal.Prepared {
 		// It is stopped already: this verifies it. One that is gone runs even less.
 		if err := unlessGone(id, id.Stop(ctx)); err != nil {
 			return err

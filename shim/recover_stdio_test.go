@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/stdio"
 )
 
@@ -104,7 +105,7 @@ func TestLoggerOfAnAdoptedVM(t *testing.T) {
 	script := "#!/bin/sh\necho $$ >" + task + "/cgroup.procs\nexec 5>&-\nexec cat <&3 >" + dir + "/log\n"
 	w.must("write logger", os.WriteFile(logger, []byte(script), 0o700))
 	vm.owner.init.stdio = stdio.URIs{Stdout: "binary://" + logger}
-	w.must("name cgroup", vm.write(func(j *Journal) { j.Cgroup = []string{task} }))
+	w.must("name cgroup", vm.write(func(j *journal.Journal) { j.Cgroup = []string{task} }))
 	_, err := m.Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
 	w.must("abort", err)
 	w.agent.says("logged")

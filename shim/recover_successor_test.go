@@ -7,6 +7,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
@@ -28,7 +29,7 @@ func TestCreateOverAnAdoptedVM(t *testing.T) {
 	w, vm := given(t)
 	other, err := w.process()
 	w.must("start successor", err)
-	w.must("name successor", vm.write(func(j *Journal) { j.Shim = other }))
+	w.must("name successor", vm.write(func(j *journal.Journal) { j.Shim = other }))
 	machine := w.machine
 	w.restart()
 	if err := errgrpc.ToNative(w.create()); !errdefs.IsFailedPrecondition(err) {
@@ -51,7 +52,7 @@ func TestCreateOverAnAdoptedVM(t *testing.T) {
 func TestTheSuccessorDies(t *testing.T) {
 	t.Run("runs", func(t *testing.T) {
 		w, vm := given(t)
-		w.must("forget", vm.write(func(j *Journal) { j.Shim = proc.ID{} }))
+		w.must("forget", vm.write(func(j *journal.Journal) { j.Shim = proc.ID{} }))
 		w.must("unserve", vm.socket.close(vm.life))
 		if pid, err := CleanUp(t.Context(), w.host(), vm.dir); err != nil || pid == 0 || !lives(w.machine.id) {
 			t.Fatalf("cleanup killed an adopted VM: %d, %v", pid, err)
@@ -66,7 +67,7 @@ func TestTheSuccessorDies(t *testing.T) {
 	})
 	t.Run("died", func(t *testing.T) {
 		w, vm := given(t)
-		w.must("forget", vm.write(func(j *Journal) { j.Shim = proc.ID{} }))
+		w.must("forget", vm.write(func(j *journal.Journal) { j.Shim = proc.ID{} }))
 		w.must("unserve", vm.socket.close(vm.life))
 		w.must("kill VMM", w.machine.id.Kill(t.Context()))
 		w.must("adopt", Adopt(t.Context(), w.host(), "ns", "vm"))
@@ -77,7 +78,7 @@ func TestTheSuccessorDies(t *testing.T) {
 		vm, m, r := orphan(t, w, true)
 		_, err := m.Release(t.Context(), &machinev1.ReleaseRequest{Ref: w.ref(), Digest: r.GetDigest()})
 		w.must("release", err)
-		w.must("forget", vm.write(func(j *Journal) { j.Shim = proc.ID{} }))
+		w.must("forget", vm.write(func(j *journal.Journal) { j.Shim = proc.ID{} }))
 		w.must("adopt", Adopt(t.Context(), w.host(), "ns", "vm"))
 		w.nothingLeft()
 	})
@@ -92,7 +93,7 @@ func TestAdoptAfterAReboot(t *testing.T) {
 	w.must("capture", err)
 	_, err = w.machineService().Vote(t.Context(), &machinev1.VoteRequest{Ref: w.ref()})
 	w.must("vote", err)
-	w.must("forget", old.write(func(j *Journal) { j.Shim = proc.ID{} }))
+	w.must("forget", old.write(func(j *journal.Journal) { j.Shim = proc.ID{} }))
 	w.must("unserve", old.socket.close(old.life))
 	w.must("kill VMM", w.machine.id.Kill(t.Context()))
 	w.at("open network", func() error { return errors.New("no such namespace") })

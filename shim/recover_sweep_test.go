@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"godwit.dev/godwit/shim/journal"
 )
 
 // A shim that dies between the directory of its VM and the first word in it leaves nothing
@@ -30,9 +32,9 @@ func TestSweep(t *testing.T) {
 		})
 	}
 	dir := host.Config.VMDir("ns", "vm")
-	w.must("write", (&Journal{Phase: Fenced}).store(dir))
+	w.must("write", (&journal.Journal{Phase: journal.Fenced}).Write(dir))
 	w.must("sweep", sweep(dir))
-	if _, err := loadJournal(dir); err != nil {
+	if _, err := journal.Read(dir); err != nil {
 		t.Error(err)
 	}
 	w.must("remove", os.RemoveAll(dir))

@@ -18,6 +18,7 @@ import (
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/internal/fdtest"
 	"godwit.dev/godwit/shim/cgroup"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/vmm"
 )
@@ -33,27 +34,28 @@ func TestUnknownDecidesNothing(t *testing.T) {
 	p := &vmm.Process{PID: vmm1.PID, StartTime: vmm1.StartTime, Boot: vmm1.Boot}
 	host := w.host()
 	c := &creation{host: host}
-	decide := map[string]func(*Journal) error{
-		"create":        func(j *Journal) error { return c.clearable(t.Context(), j) },
+	decide := map[string]func(*journal.Journal) error{
+		"create":        func(j *journal.Journal) error { return c.clearable(t.Context(), j) },
 		"clean up":      host.left,
 		"adopt":         adoptable,
 		"forget":        unowned,
 		"adopt forgot":  forgotten,
-		"detach":        func(j *Journal) error { return detach(t.Context(), host, j, w.links) },
-		"reclaim":       func(j *Journal) error { return free(t.Context(), host, t.TempDir(), j) },
-		"resume a hold": func(j *Journal) error { return (&adoption{vm: &VM{host: host}, j: j}).resumeHold(t.Context()) },
+		"detach":        func(j *journal.Journal) error { return detach(t.Context(), host, j, w.links) },
+		"reclaim":       func(j *journal.Journal) error { return free(t.Context(), host, t.TempDir(), j) },
+		"resume a hold": func(j *journal.Journal) error { return (&adoption{vm: &VM{host: host}, j: j}).resumeHold(t.Context()) },
 	}
-	for name, j := range map[string]Journal{
-		"runs":   {Phase: Own, Shim: shim, Process: p, Holder: shim, NetNS: "/proc/1/ns/net"},
-		"wakes":  {Phase: Own, Waking: true, Shim: shim, Process: p, Holder: shim, NetNS: "/proc/1/ns/net"},
-		"fenced": {Phase: Fenced, Shim: shim, Process: p, Holder: shim, NetNS: "/proc/1/ns/net"},
+	held := journal.Resources{Shim: shim, Process: p, Holder: shim, NetNS: "/proc/1/ns/net"}
+	for name, j := range map[string]journal.Journal{
+		"runs":   {Phase: journal.Own, Resources: held},
+		"wakes":  {Phase: journal.Own, Resources: held, Task: journal.Task{Waking: true}},
+		"fenced": {Phase: journal.Fenced, Resources: held},
 	} {
 		for call, fn := range decide {
 			j := j
 			j.Spec = &spec.Spec{Namespace: "ns", ID: "vm"}
 			before := j
 			if call == "resume a hold" {
-				j.Phase, before.Phase = Sending, Sending
+				j.Phase, before.Phase = journal.Sending, journal.Sending
 			}
 			w.net.detached, j.RAM = "", filepath.Join(t.TempDir(), "ram")
 			w.must("make RAM", os.WriteFile(j.RAM, nil, 0o600))
@@ -133,13 +135,13 @@ func TestReclaimSparesWhoMayBeInTheCgroup(t *testing.T) {
 	root := t.TempDir()
 	files(t, root, map[string]string{"cgroup.procs": "", "vms/cgroup.procs": strconv.Itoa(id.PID)})
 	dirs := []string{filepath.Join(root, "vms")}
-	j := &Journal{Phase: Own, Cgroup: dirs, Private: dirs}
-	w.must("write journal", j.store(first))
-	w.must("make what cannot be read", os.MkdirAll(journalFile(second), 0o700))
+	j := &journal.Journal{Phase: journal.Own, Resources: journal.Resources{Cgroup: dirs, Private: dirs}}
+	w.must("write journal", j.Write(first))
+	w.must("make what cannot be read", os.MkdirAll(journal.File(second), 0o700))
 	if err := reclaim(t.Context(), w.host(), first, j); err == nil {
 		t.Error("the first was reclaimed whole")
 	}
-	if _, err := loadJournal(first); err != nil || !lives(id) {
+	if _, err := journal.Read(first); err != nil || !lives(id) {
 		t.Errorf("the second VM's process lives: %t; the first one's journal: %v", lives(id), err)
 	}
 	for left := range 3 {
@@ -195,32 +197,32 @@ func TestJournalWithoutBoot(t *testing.T) {
 		id            proc.ID
 		alive, unsure bool
 	}{
-		"its shim":                  {id: (&Journal{Spec: sp, Shim: old(ours)}).shim(), alive: true},
-		"another VM's shim":         {id: (&Journal{Spec: sp, Shim: old(theirs)}).shim()},
-		"no shim":                   {id: (&Journal{Spec: sp, Shim: old(stranger)}).shim()},
-		"a shim, of a fence":        {id: (&Journal{Shim: old(ours)}).shim(), unsure: true},
-		"no shim, of a fence":       {id: (&Journal{Shim: old(stranger)}).shim()},
-		"a holder":                  {id: (&Journal{Holder: old(held)}).holder(), alive: true},
-		"no holder":                 {id: (&Journal{Holder: old(stranger)}).holder()},
-		"a VMM with the VM's RAM":   {id: (&Journal{RAM: shell, Process: process(ours)}).vmm(), alive: true},
-		"a process without the RAM": {id: (&Journal{RAM: shell + ".other", Process: process(ours)}).vmm()},
-		"a VMM, of RAM unknown":     {id: (&Journal{Process: process(ours)}).vmm(), unsure: true},
-		"no VMM":                    {id: (&Journal{}).vmm()},
+		"its shim":                  {id: shimOf(&journal.Journal{Resources: journal.Resources{Spec: sp, Shim: old(ours)}}), alive: true},
+		"another VM's shim":         {id: shimOf(&journal.Journal{Resources: journal.Resources{Spec: sp, Shim: old(theirs)}})},
+		"no shim":                   {id: shimOf(&journal.Journal{Resources: journal.Resources{Spec: sp, Shim: old(stranger)}})},
+		"a shim, of a fence":        {id: shimOf(&journal.Journal{Resources: journal.Resources{Shim: old(ours)}}), unsure: true},
+		"no shim, of a fence":       {id: shimOf(&journal.Journal{Resources: journal.Resources{Shim: old(stranger)}})},
+		"a holder":                  {id: sandboxOf(&journal.Journal{Resources: journal.Resources{Holder: old(held)}}), alive: true},
+		"no holder":                 {id: sandboxOf(&journal.Journal{Resources: journal.Resources{Holder: old(stranger)}})},
+		"a VMM with the VM's RAM":   {id: vmmOf(&journal.Journal{Resources: journal.Resources{RAM: shell, Process: process(ours)}}), alive: true},
+		"a process without the RAM": {id: vmmOf(&journal.Journal{Resources: journal.Resources{RAM: shell + ".other", Process: process(ours)}})},
+		"a VMM, of RAM unknown":     {id: vmmOf(&journal.Journal{Resources: journal.Resources{Process: process(ours)}}), unsure: true},
+		"no VMM":                    {id: vmmOf(&journal.Journal{})},
 	} {
 		alive, err := c.id.Alive()
 		if alive != c.alive || errdefs.IsUnavailable(err) != c.unsure || (err != nil) != c.unsure {
 			t.Errorf("%s: alive %t, %v; want %t, unsure %t", name, alive, err, c.alive, c.unsure)
 		}
 	}
-	j := &Journal{Spec: sp, Shim: old(ours)}
+	j := &journal.Journal{Resources: journal.Resources{Spec: sp, Shim: old(ours)}}
 	restore := fdtest.Exhaust(t, 0)
-	shim := j.shim()
+	shim := shimOf(j)
 	restore()
 	if _, err := shim.Alive(); !errdefs.IsUnavailable(err) {
 		t.Errorf("a shim that could not be looked at: %v", err)
 	}
 	w := newWorld(t)
-	left := &Journal{Phase: Own, Spec: sp, Shim: old(theirs), Holder: old(stranger), Process: process(stranger), RAM: filepath.Join(dir, "ram")}
+	left := &journal.Journal{Phase: journal.Own, Resources: journal.Resources{Spec: sp, Shim: old(theirs), Holder: old(stranger), Process: process(stranger), RAM: filepath.Join(dir, "ram")}}
 	w.must("clean up what another boot has left", w.host().left(left))
 	w.must("free", free(t.Context(), w.host(), t.TempDir(), left))
 	for _, id := range []proc.ID{theirs, stranger} {
@@ -285,7 +287,7 @@ func TestStatsThatAreNotKnown(t *testing.T) {
 		t.Errorf("stats of a guest that has never answered = %v, want Unavailable", err)
 	}
 	w.must("stats", stats())
-	if _, err := hostStats(&Journal{RAM: "/dev/null/ram"}); !errdefs.IsUnavailable(err) {
+	if _, err := hostStats(&journal.Journal{Resources: journal.Resources{RAM: "/dev/null/ram"}}); !errdefs.IsUnavailable(err) {
 		t.Errorf("stats of RAM that cannot be looked at = %v, want Unavailable", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/steps"
 )
 
@@ -14,13 +15,13 @@ import (
 // takes the wake to its end, from whichever step it had come to. Each step may be taken
 // again: to thaw what runs, to ask who the guest is, and to plug in what it lacks.
 
-// wakes reports whether a wake is committed that has not come to an end, of a VM that is
+// wakeCommitted reports whether a wake is committed that has not come to an end, of a VM that is
 // there. With a dead VMM there is nothing to finish.
-func (j *Journal) wakes() (bool, error) {
-	if !j.Waking || j.Phase != Own || j.Process == nil {
+func wakeCommitted(j *journal.Journal) (bool, error) {
+	if !j.Waking || j.Phase != journal.Own || j.Process == nil {
 		return false, nil
 	}
-	alive, err := j.vmm().Alive()
+	alive, err := vmmOf(j).Alive()
 	if err != nil {
 		return false, fmt.Errorf("its VMM: %w", err)
 	}
@@ -50,7 +51,7 @@ func (a *adoption) takeOver(ctx context.Context) error {
 // would have under that shim, and the record hears so.
 func (a *adoption) finishWake(ctx context.Context) {
 	vm := a.vm
-	j := vm.noted()
+	j := vm.journal.Load()
 	if !vm.is(Starting) {
 		return
 	}
@@ -111,9 +112,9 @@ func (s *starting) reopen(context.Context, *steps.Undo) error {
 func (s *starting) goesOn(ctx context.Context) {
 	vm := s.vm
 	awake := func(context.Context) error {
-		return vm.update(func(j *Journal) error {
-			if j.Phase == Own { // else an operation has it by now, and has said so
-				j.Waking, j.Readdressed, j.Resume = false, false, Resume{}
+		return vm.journal.Update(func(j *journal.Journal) error {
+			if j.Phase == journal.Own { // else an operation has it by now, and has said so
+				j.Waking, j.Readdressed, j.Resume = false, false, journal.Resume{}
 			}
 			return nil
 		})

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
 )
 
@@ -56,7 +57,7 @@ func (w *world) halfAwake(n int) (old *VM, at string) {
 func (w *world) isAwake(vm *VM, when string) {
 	w.t.Helper()
 	j := w.journal()
-	if !vm.is(Running) || !w.machine.running() || j.Phase != Own || j.Waking || j.Unplugged || j.Resume.BootID != "" {
+	if !vm.is(Running) || !w.machine.running() || j.Phase != journal.Own || j.Waking || j.Unplugged || j.Resume.BootID != "" {
 		w.t.Errorf("%s: VM is %s, its vCPUs run: %t, journal %+v", when, vm.state, w.machine.running(), j)
 	}
 	if nics := w.machine.nics.list(); !slices.Equal(nics, []string{"net0"}) || !w.net.up {
@@ -82,10 +83,10 @@ func TestShimDiesInAWake(t *testing.T) {
 					return
 				}
 				j := w.journal()
-				if j.Phase != Own || !j.Waking {
+				if j.Phase != journal.Own || !j.Waking {
 					t.Fatalf("%s: journal %+v", at, j)
 				}
-				w.must("forget shim", old.write(func(j *Journal) { j.Shim = proc.ID{} }))
+				w.must("forget shim", old.write(func(j *journal.Journal) { j.Shim = proc.ID{} }))
 				if pid, err := CleanUp(t.Context(), w.host(), old.dir); err != nil || pid == 0 || !lives(w.machine.id) {
 					t.Fatalf("%s: cleanup ended a VM that wakes: %d, %v", at, pid, err)
 				}
@@ -149,7 +150,7 @@ func TestWakeOfASuccessorFailsAtEachCall(t *testing.T) {
 			if lives(w.machine.id) || w.records.phase != nodev1.Phase_PHASE_LOST_AT_DEST && w.records.phase != nodev1.Phase_PHASE_SUCCEEDED {
 				t.Errorf("%s: it has ended, its VMM lives: %t, the operation ended as %s", at, lives(w.machine.id), w.records.phase)
 			}
-			w.must("reclaim", reclaim(t.Context(), next.host, next.dir, next.noted()))
+			w.must("reclaim", reclaim(t.Context(), next.host, next.dir, next.journal.Load()))
 			w.nothingLeft()
 			continue
 		}
@@ -174,7 +175,7 @@ func TestSuccessorOfAVMThatRan(t *testing.T) {
 		next := w.succeed(old)
 		w.machine.powerOff()
 		(&adoption{vm: next}).finishWake(t.Context())
-		if j, err := loadJournal(next.dir); err == nil && j.Phase == Fenced || w.records.phase != nodev1.Phase_PHASE_LOST_AT_DEST {
+		if j, err := journal.Read(next.dir); err == nil && j.Phase == journal.Fenced || w.records.phase != nodev1.Phase_PHASE_LOST_AT_DEST {
 			t.Errorf("%s: journal %+v, %v; the operation ended as %s", at, j, err, w.records.phase)
 		}
 	}
@@ -206,7 +207,7 @@ func TestShimDiesGivingUp(t *testing.T) {
 func TestNobodyTakesAVMThatWakes(t *testing.T) {
 	w := recycling(t).asleep()
 	old, _ := w.halfAwake(3)
-	w.must("forget shim", old.write(func(j *Journal) { j.Shim = proc.ID{} }))
+	w.must("forget shim", old.write(func(j *journal.Journal) { j.Shim = proc.ID{} }))
 	w.must("unserve", old.socket.close(old.life))
 	w.restart()
 	if err := errgrpc.ToNative(w.create()); !errdefs.IsFailedPrecondition(err) || !lives(w.machine.id) {

@@ -13,12 +13,13 @@ import (
 
 	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/events"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/snapshot/worker"
 )
 
 // filling is RAM that comes while the VM runs: one run of it, under one shim.
 type filling struct {
-	Filling
+	journal.Postcopy
 	vm     *VM
 	cancel context.CancelFunc
 	waits  chan struct{}  // closed once RAM waits for its pages: its VMM is there
@@ -92,7 +93,7 @@ func (f *filling) fill(ctx context.Context) bool {
 	begun, pause := time.Now(), retry.Backoff{Min: fillPause, Max: longestFill}
 	for {
 		err := f.fillOnce(ctx)
-		if err == nil || vm.noted().Filling == nil { // the worker may have died behind its last order
+		if err == nil || vm.journal.Load().Postcopy == nil { // the worker may have died behind its last order
 			vm.log.Info("RAM is whole", "snapshot", f.Digest, "ms", time.Since(begun).Milliseconds())
 			return true
 		}
@@ -106,7 +107,7 @@ func (f *filling) fill(ctx context.Context) bool {
 
 func (f *filling) fillOnce(ctx context.Context) error {
 	vm := f.vm
-	j, cfg := vm.noted(), vm.host.Config
+	j, cfg := vm.journal.Load(), vm.host.Config
 	files := &openFiles{}
 	defer files.close()
 	ram, err := files.open(j.RAM, os.O_RDONLY)
@@ -138,7 +139,7 @@ func (f *filling) missing(ctx context.Context, ram *os.File) (*worker.WaitingRAM
 	if err := f.await(ctx); err != nil {
 		return nil, err
 	}
-	fault, regions, err := vm.host.Lazy.Open(*vm.noted().Process, ram)
+	fault, regions, err := vm.host.Lazy.Open(*vm.journal.Load().Process, ram)
 	return &worker.WaitingRAM{Regions: regions, Fault: fault}, err
 }
 
@@ -179,8 +180,8 @@ func (f *filling) wholeOnce(ctx context.Context, ram *os.File) error {
 	if state != Running && state != Paused {
 		return fmt.Errorf("VM %s is %s: %w", vm.id, state, errdefs.ErrFailedPrecondition)
 	}
-	j := vm.noted()
-	err := vm.write(func(j *Journal) { j.Armed = false })
+	j := vm.journal.Load()
+	err := vm.write(func(j *journal.Journal) { j.Armed = false })
 	if err != nil {
 		return err
 	}
@@ -205,7 +206,7 @@ func (f *filling) wholeOnce(ctx context.Context, ram *os.File) error {
 		return err
 	}
 	vm.log.Info("nobody waits for RAM any more", "pause_ms", time.Since(begun).Milliseconds())
-	return vm.write(func(j *Journal) { j.Filling, j.Armed = nil, armed == nil })
+	return vm.write(func(j *journal.Journal) { j.Postcopy, j.Armed = nil, armed == nil })
 }
 
 // resumeMachine tries until the VM runs, or is gone: whoever asks for it finds a task that runs.

@@ -26,16 +26,10 @@ type Lazy interface {
 	Whole(p vmm.Process, ram *os.File) error
 }
 
-// Filling is the snapshot that RAM comes from while the VM runs.
-type Filling struct {
-	Repository string `json:"repository"`
-	Digest     string `json:"digest"`
-}
-
 // beginFill has a worker open the snapshot that RAM comes from, while the VMM is started.
 func (s *starting) beginFill(_ context.Context, u *steps.Undo) error {
 	vm := s.vm
-	if vm.noted().Filling == nil {
+	if vm.journal.Load().Postcopy == nil {
 		return nil
 	}
 	s.filling = vm.postcopy.start()
@@ -45,7 +39,7 @@ func (s *starting) beginFill(_ context.Context, u *steps.Undo) error {
 
 // expect has RAM wait for its pages, and these come from now on: loading the state wants some.
 func (s *starting) expect(_ context.Context, u *steps.Undo) error {
-	vm, j := s.vm, s.vm.noted()
+	vm, j := s.vm, s.vm.journal.Load()
 	ram, err := os.OpenFile(j.RAM, os.O_RDWR, 0)
 	if err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/shim/events"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/shim/tracking"
 	"godwit.dev/godwit/snapshot/track"
@@ -44,7 +45,7 @@ func (l *fakeLazy) Whole(vmm.Process, *os.File) error {
 	if l.machine.running() {
 		l.t.Error("the wait for RAM ends while the VM runs")
 	}
-	if j := l.journal(); j.Armed || j.Filling == nil {
+	if j := l.journal(); j.Armed || j.Postcopy == nil {
 		l.t.Errorf("a shim that dies here leaves notes that are not to be trusted: %+v", j)
 	}
 	return nil
@@ -96,7 +97,7 @@ func TestLazyWakeIsLeftAlone(t *testing.T) {
 	w.store.settles <- func() {}
 	w.must("start", <-started)
 	come()
-	if !eventually(func() bool { return w.journal().Filling == nil }) {
+	if !eventually(func() bool { return w.journal().Postcopy == nil }) {
 		t.Error("RAM is never whole")
 	}
 }
@@ -112,7 +113,7 @@ func TestLazyRestore(t *testing.T) {
 	w, come := lazily(t)
 	w.store.lacks, w.store.dead = "the registry is away", 2
 	w.running()
-	if !w.machine.cfg.Waits || !w.machine.cfg.Track || !w.machine.running() || w.journal().Filling == nil {
+	if !w.machine.cfg.Waits || !w.machine.cfg.Track || !w.machine.running() || w.journal().Postcopy == nil {
 		t.Fatalf("VMM %+v, journal %+v", w.machine.cfg, w.journal())
 	}
 	if !eventually(func() bool { return w.restoring() == "lazy, 1 of 2 MiB, waits: the registry is away" }) {
@@ -154,7 +155,7 @@ func TestLazyRestore(t *testing.T) {
 	if !eventually(told) {
 		t.Error("no event tells of a VM that waits")
 	}
-	if w.journal().Filling != nil {
+	if w.journal().Postcopy != nil {
 		t.Errorf("journal %+v", w.journal())
 	}
 }
@@ -170,7 +171,7 @@ func TestLazyRestoreEnds(t *testing.T) {
 			w.must("let run what is paused", w.machine.Resume(t.Context())) // an order that QEMU obeys late
 		}
 		come()
-		if !eventually(func() bool { j := w.journal(); return j.Filling == nil && j.Armed && w.restoring() == "" }) {
+		if !eventually(func() bool { j := w.journal(); return j.Postcopy == nil && j.Armed && w.restoring() == "" }) {
 			t.Fatalf("journal %+v, restore %q", w.journal(), w.restoring())
 		}
 		if w.machine.running() == paused {
@@ -189,7 +190,7 @@ func TestWorkerDiesBehindAFill(t *testing.T) {
 	f := vm.postcopy.filling()
 	come()
 	<-f.over
-	if w.store.fills != 1 || vm.postcopy.filling() != nil || w.journal().Filling != nil {
+	if w.store.fills != 1 || vm.postcopy.filling() != nil || w.journal().Postcopy != nil {
 		t.Errorf("%d workers, journal %+v", w.store.fills, w.journal())
 	}
 	_, err = w.capture()
@@ -220,7 +221,7 @@ func TestLazyRestoreRefused(t *testing.T) {
 			}
 			w.notes["godwit.dev/restore"] = config.RestoreEager
 			w.running()
-			if w.restoring() != "" || w.journal().Filling != nil {
+			if w.restoring() != "" || w.journal().Postcopy != nil {
 				t.Errorf("eager by order, and restore is %q", w.restoring())
 			}
 		})
@@ -260,14 +261,14 @@ func TestShimDiesInALazyWake(t *testing.T) {
 			}
 			return
 		}
-		if j := w.journal(); j.Filling == nil || !j.Waking {
+		if j := w.journal(); j.Postcopy == nil || !j.Waking {
 			t.Fatalf("%s: journal %+v", at, j)
 		}
 		if f := old.postcopy.filling(); f != nil { // its workers die with it
 			f.cancel()
 			<-f.over
 		}
-		w.must("forget shim", old.write(func(j *Journal) { j.Shim = proc.ID{} }))
+		w.must("forget shim", old.write(func(j *journal.Journal) { j.Shim = proc.ID{} }))
 		next := w.succeed(old)
 		(&adoption{vm: next}).finishWake(t.Context())
 		w.isAwake(next, at)
@@ -275,7 +276,7 @@ func TestShimDiesInALazyWake(t *testing.T) {
 			t.Errorf("%s: nobody brings RAM", at)
 		}
 		come()
-		if !eventually(func() bool { return next.postcopy.filling() == nil && w.journal().Filling == nil }) {
+		if !eventually(func() bool { return next.postcopy.filling() == nil && w.journal().Postcopy == nil }) {
 			t.Errorf("%s: RAM is never whole", at)
 		}
 		w.agent.exit("") <- 0

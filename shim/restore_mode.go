@@ -9,17 +9,9 @@ import (
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/snapshot/track"
 )
-
-// Restored is how a VM came to its RAM without a boot, for as long as it runs here.
-type Restored struct {
-	Mode   string `json:"mode"`             // config.RestoreEager, config.RestoreLazy or starts.Clone
-	Reason string `json:"reason,omitempty"` // whose order that was, or what config.RestoreAuto found
-}
-
-// lazy reports whether its RAM comes, or came, while it runs.
-func (r *Restored) lazy() bool { return r != nil && r.Mode == config.RestoreLazy }
 
 // ordered is the word on the restore that counts, and whose it is: the container's own before the
 // node's.
@@ -45,7 +37,7 @@ func (c *creation) pick(ctx context.Context, ram uint64) error {
 			return fmt.Errorf("restore %s lazily: %w; set worker.restore or annotation godwit.dev/restore to eager or auto: %w", c.source(), err, errdefs.ErrFailedPrecondition)
 		}
 	}
-	c.next.Restored = &Restored{Mode: mode, Reason: reason}
+	c.next.Restored = &journal.Restored{Mode: mode, Reason: reason}
 	c.vm.log.Info("restore mode", "mode", mode, "reason", reason)
 	return nil
 }

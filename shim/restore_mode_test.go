@@ -13,6 +13,7 @@ import (
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/shim/bundle"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/snapshot"
 )
 
@@ -52,7 +53,7 @@ func TestAutoRestore(t *testing.T) {
 			}
 			w.running()
 			lazy := c.mode == config.RestoreLazy
-			if j := w.journal(); w.machine.cfg.Waits != lazy || (j.Filling != nil) != lazy || (w.restoring() != "") != lazy {
+			if j := w.journal(); w.machine.cfg.Waits != lazy || (j.Postcopy != nil) != lazy || (w.restoring() != "") != lazy {
 				t.Errorf("VMM %+v, journal %+v, restore %q", w.machine.cfg, j, w.restoring())
 			}
 			come()
@@ -72,12 +73,12 @@ func TestAutoRestoreOfAVMDisk(t *testing.T) {
 	w.cfg.Worker.Restore = config.RestoreAuto
 	var log bytes.Buffer
 	c := &creation{
-		vm: &VM{log: slog.New(slog.NewTextHandler(&log, nil))}, host: w.host(), waits: true, next: &Journal{}, bundle: &bundle.Bundle{},
+		vm: &VM{log: slog.New(slog.NewTextHandler(&log, nil))}, host: w.host(), waits: true, next: &journal.Journal{}, bundle: &bundle.Bundle{},
 		decision: record.Decision{Action: record.Restore}, snapshot: &snapshot.Config{Spec: &spec.Spec{VMDisk: &spec.VMDisk{}}},
 	}
 	w.must("pick", c.pick(t.Context(), uint64(config.LazyFrom)))
-	if r := c.next.Restored; r.lazy() || r.Mode != config.RestoreEager || !strings.HasPrefix(r.Reason, "auto: it is a VM disk") {
-		t.Errorf("lazy %v, %+v", r.lazy(), r)
+	if r := c.next.Restored; r.Lazy() || r.Mode != config.RestoreEager || !strings.HasPrefix(r.Reason, "auto: it is a VM disk") {
+		t.Errorf("lazy %v, %+v", r.Lazy(), r)
 	}
 	if !strings.Contains(log.String(), `msg="restore mode" mode=eager reason="auto: it is a VM disk`) {
 		t.Errorf("the log has %s", &log)

@@ -38,7 +38,7 @@ func (p *postcopy) set(f *filling) {
 func (p *postcopy) start() *filling {
 	ctx, cancel := context.WithCancel(p.vm.life)
 	f := &filling{
-		vm: p.vm, Filling: *p.vm.noted().Filling, cancel: cancel, waits: make(chan struct{}), here: make(chan struct{}), over: make(chan struct{}),
+		vm: p.vm, Postcopy: *p.vm.journal.Load().Postcopy, cancel: cancel, waits: make(chan struct{}), here: make(chan struct{}), over: make(chan struct{}),
 		idle: make(chan time.Time, 1), total: p.vm.spec().Memory,
 	}
 	p.set(f)
@@ -76,7 +76,7 @@ func (p *postcopy) stop(ctx context.Context) {
 
 // resume goes on with the fill of a shim that died, if there was one.
 func (p *postcopy) resume() {
-	if p.vm.noted().Filling != nil {
+	if p.vm.journal.Load().Postcopy != nil {
 		p.start().meet()
 	}
 }

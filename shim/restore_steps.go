@@ -13,6 +13,7 @@ import (
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/shim/bundle"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/stdio"
 	"godwit.dev/godwit/shim/steps"
 )
@@ -34,19 +35,19 @@ func (s *starting) commit(ctx context.Context, _ *steps.Undo) error {
 		return fmt.Errorf("the caller of Start is gone: %w", context.Canceled)
 	}
 	s.late = time.AfterFunc(time.Duration(s.vm.host.Config.Timeouts.Boot), s.boundAfterFill(s.abort))
-	if err := s.ready(s.vm.noted()); err != nil {
+	if err := s.ready(s.vm.journal.Load()); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(s.vm.host.Config.Timeouts.Daemon))
 	defer cancel()
 	generation, err := s.committed, error(nil)
 	if generation == 0 {
-		generation, err = s.vm.record().commitWake(ctx, s.vm.noted())
+		generation, err = s.vm.record().commitWake(ctx, s.vm.journal.Load())
 	}
 	if err != nil {
 		return err
 	}
-	return s.vm.update(func(j *Journal) error {
+	return s.vm.journal.Update(func(j *journal.Journal) error {
 		err := s.ready(j)
 		s.owns(generation)(j)
 		return err
@@ -54,17 +55,17 @@ func (s *starting) commit(ctx context.Context, _ *steps.Undo) error {
 }
 
 // owns is what the journal says behind the commit.
-func (s *starting) owns(generation uint64) func(*Journal) {
-	return func(j *Journal) {
-		j.Phase, j.Generation, j.Waking, j.Readdressed, j.Armed = Own, generation, true, s.readdress, s.armed
+func (s *starting) owns(generation uint64) func(*journal.Journal) {
+	return func(j *journal.Journal) {
+		j.Phase, j.Generation, j.Waking, j.Readdressed, j.Armed = journal.Own, generation, true, s.readdress, s.armed
 		j.Notices = s.wakeNotices(j)
 	}
 }
 
 // ready refuses a journal that does not let the VM run: a fence stays.
-func (s *starting) ready(j *Journal) error {
-	if j.Phase != Ready {
-		return fmt.Errorf("VM %s is %s here, not %s: %w", s.vm.id, j.Phase, Ready, errdefs.ErrFailedPrecondition)
+func (s *starting) ready(j *journal.Journal) error {
+	if j.Phase != journal.Ready {
+		return fmt.Errorf("VM %s is %s here, not %s: %w", s.vm.id, j.Phase, journal.Ready, errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }
@@ -72,7 +73,7 @@ func (s *starting) ready(j *Journal) error {
 // prove shows that the guest is the one that went to sleep, gives it entropy, the time
 // and its addresses, and takes up its stdio where it was left.
 func (s *starting) prove(ctx context.Context, _ *steps.Undo) error {
-	vm, j := s.vm, s.vm.noted()
+	vm, j := s.vm, s.vm.journal.Load()
 	entropy := make([]byte, 64)
 	if _, err := rand.Read(entropy); err != nil {
 		return err
@@ -116,7 +117,7 @@ func (s *starting) hostFiles() bundle.Copies {
 // settle takes up what the VM was about when it went to sleep. Where that was stays in the
 // journal until the VM is known to be awake.
 func (s *starting) settle(ctx context.Context) error {
-	vm, j := s.vm, s.vm.noted()
+	vm, j := s.vm, s.vm.journal.Load()
 	if s.readdress && !s.plugs {
 		if err := vm.nic.up(ctx); err != nil {
 			return err
@@ -137,7 +138,7 @@ func (s *starting) settle(ctx context.Context) error {
 
 // settleWake closes a wake that the shim opened. The VM runs by now, so that a daemon
 // that cannot be reached is no failure: it will find the operation committed.
-func (s *starting) settleWake(ctx context.Context, j *Journal) error {
+func (s *starting) settleWake(ctx context.Context, j *journal.Journal) error {
 	vm := s.vm
 	before := *j
 	before.Generation--
@@ -145,7 +146,9 @@ func (s *starting) settleWake(ctx context.Context, j *Journal) error {
 		vm.log.Warn("close operation", "operation", j.Operation, "error", err)
 		return nil
 	}
-	return vm.write(func(j *Journal) { j.Operation, j.Attempt, j.Self, j.Digest, j.Repository = "", 0, false, "", "" })
+	return vm.write(func(j *journal.Journal) {
+		j.Operation, j.Attempt, j.Self, j.Digest, j.Repository = "", 0, false, "", ""
+	})
 }
 
 // giveUp ends a task whose Start failed: what was made is gone, and the record hears
@@ -174,7 +177,7 @@ func (s *starting) answer(ctx context.Context, reason string) error {
 	if !s.ran { // this attempt never runs here, whatever is lost
 		return vm.fence(ctx, reason)
 	}
-	j := *vm.noted()
+	j := *vm.journal.Load()
 	if !j.Self {
 		return nil // the engine that opened the operation sees the task end
 	}

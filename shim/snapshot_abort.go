@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/internal/retry"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
 )
 
@@ -65,8 +66,8 @@ func (c *capture) abort(allowed ...State) error {
 // endDead ends the hold on a VM whose VMM died meanwhile: there is nothing to give back.
 func (c *capture) endDead(ordered bool) error {
 	vm := c.vm
-	err := vm.update(func(j *Journal) error {
-		if j.Phase == Released || j.Phase == Prepared && !ordered {
+	err := vm.journal.Update(func(j *journal.Journal) error {
+		if j.Phase == journal.Released || j.Phase == journal.Prepared && !ordered {
 			return fmt.Errorf("abort operation %s: VM %s is %s: %w", c.ref.GetOperation(), vm.id, j.Phase, errdefs.ErrFailedPrecondition)
 		}
 		c.endOperation(j)
@@ -78,15 +79,9 @@ func (c *capture) endDead(ordered bool) error {
 	return err
 }
 
-// endOperation says that the VM is this node's and that no operation holds it.
-func (j *Journal) endOperation() {
-	j.Phase, j.Operation, j.Attempt, j.Digest, j.Repository, j.Move, j.Waking = Own, "", 0, "", "", false, false
-	j.Patience = 0
-}
-
 // endOperation ends it under the generation of a revert, if that is what ended the operation.
-func (c *capture) endOperation(j *Journal) {
-	j.endOperation()
+func (c *capture) endOperation(j *journal.Journal) {
+	j.EndOperation()
 	if g := c.reverted.Load(); g != 0 {
 		j.Generation = g
 	}
@@ -229,8 +224,8 @@ func (vm *VM) retryWhileRunning(what string, err error, again func(context.Conte
 func (c *capture) noteThaw() func(context.Context) error {
 	vm := c.vm
 	return func(context.Context) error {
-		return vm.write(func(j *Journal) {
-			if j.Phase == Sending && j.Operation == c.ref.GetOperation() && j.Attempt == c.ref.GetAttempt() {
+		return vm.write(func(j *journal.Journal) {
+			if j.Phase == journal.Sending && j.Operation == c.ref.GetOperation() && j.Attempt == c.ref.GetAttempt() {
 				c.endOperation(j)
 			}
 		})

@@ -7,6 +7,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
@@ -46,7 +47,7 @@ func TestThawOnAFullDisk(t *testing.T) {
 			if c.stays != Running {
 				w.must("abort", abort(w))
 			}
-			if !eventually(func() bool { j, err := loadJournal(vm.dir); return err == nil && j.Phase == Own }) {
+			if !eventually(func() bool { j, err := journal.Read(vm.dir); return err == nil && j.Phase == journal.Own }) {
 				t.Error("the journal never says OWN")
 			}
 			w.aborted++
@@ -120,7 +121,7 @@ func TestVMMDiesAfterTheCapture(t *testing.T) {
 				t.Fatalf("vote = %v, %v", v, err)
 			}
 			vm.op.capture.expire()
-			if j, _ := loadJournal(vm.dir); j.Phase != Prepared {
+			if j, _ := journal.Read(vm.dir); j.Phase != journal.Prepared {
 				t.Fatalf("journal is %s", j.Phase)
 			}
 			_, err = m.Release(t.Context(), &machinev1.ReleaseRequest{Ref: w.ref(), Digest: r.GetDigest()})
@@ -140,15 +141,15 @@ func TestAdoptVotesForADeadVMM(t *testing.T) {
 	old, _ := w.service.current()
 	r, err := w.capture()
 	w.must("capture", err)
-	w.must("forget", old.write(func(j *Journal) { j.Shim = proc.ID{} }))
+	w.must("forget", old.write(func(j *journal.Journal) { j.Shim = proc.ID{} }))
 	w.must("unserve", old.socket.close(old.life))
 	w.must("kill VMM", w.machine.id.Kill(t.Context()))
 	vm, err := adopted(old.life, w.host(), "ns", "vm")
 	w.must("adopt", err)
 	m := &machineService{find: func() (*VM, error) { return vm, nil }}
 	v, err := m.Vote(t.Context(), &machinev1.VoteRequest{Ref: w.ref()})
-	if err != nil || v.GetDigest() != r.GetDigest() || vm.noted().Phase != Prepared {
-		t.Fatalf("vote = %v, %v; journal %s", v, err, vm.noted().Phase)
+	if err != nil || v.GetDigest() != r.GetDigest() || vm.journal.Load().Phase != journal.Prepared {
+		t.Fatalf("vote = %v, %v; journal %s", v, err, vm.journal.Load().Phase)
 	}
 	_, err = m.Release(t.Context(), &machinev1.ReleaseRequest{Ref: w.ref(), Digest: r.GetDigest()})
 	w.must("release", err)
@@ -162,7 +163,7 @@ func TestNoVoteWithoutASnapshot(t *testing.T) {
 	if _, err := m.Vote(t.Context(), &machinev1.VoteRequest{Ref: w.ref()}); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
 		t.Errorf("vote = %v", err)
 	}
-	if !vm.is(Captured) || vm.noted().Phase != Sending {
-		t.Errorf("VM is %s, journal %s", vm.state, vm.noted().Phase)
+	if !vm.is(Captured) || vm.journal.Load().Phase != journal.Sending {
+		t.Errorf("VM is %s, journal %s", vm.state, vm.journal.Load().Phase)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/track"
 )
@@ -126,8 +127,8 @@ func (c *capture) capturable() error {
 		}
 	}
 	switch {
-	case vm.host.Records != nil && ref.GetGeneration() != vm.journal.Generation:
-		return fmt.Errorf("generation %d is stale, the VM runs under %d: %w", ref.GetGeneration(), vm.journal.Generation, errdefs.ErrFailedPrecondition)
+	case vm.host.Records != nil && ref.GetGeneration() != vm.journal.Load().Generation:
+		return fmt.Errorf("generation %d is stale, the VM runs under %d: %w", ref.GetGeneration(), vm.journal.Load().Generation, errdefs.ErrFailedPrecondition)
 	}
 	if err := c.checkpointable(); err != nil {
 		return err
@@ -191,9 +192,9 @@ func (c *capture) snapshot() (string, error) {
 	if c.endExecs {
 		vm.ending.endExecs(c.ctx)
 	}
-	err := vm.write(func(j *Journal) {
+	err := vm.write(func(j *journal.Journal) {
 		c.armed = j.Armed
-		j.sends(c.ref, c.silenceBound())
+		j.BeginSending(c.ref.GetOperation(), c.ref.GetAttempt(), c.silenceBound())
 		j.Repository = c.req.GetRepository()
 	})
 	if err != nil {
@@ -211,7 +212,7 @@ func (c *capture) snapshot() (string, error) {
 		return "", err
 	}
 	if !c.req.GetCheckpoint() {
-		if err := vm.write(func(j *Journal) { j.Digest = receipt.Digest.String() }); err != nil {
+		if err := vm.write(func(j *journal.Journal) { j.Digest = receipt.Digest.String() }); err != nil {
 			return "", err
 		}
 	}
@@ -241,13 +242,6 @@ func (c *capture) snapshot() (string, error) {
 	}
 	c.resp = out
 	return out.GetDigest(), nil
-}
-
-// sends says that an operation holds the VM, and has nothing of it yet.
-func (j *Journal) sends(ref *machinev1.Ref, patience time.Duration) {
-	j.Phase, j.Operation, j.Attempt, j.Digest, j.Repository, j.Move, j.Waking = Sending, ref.GetOperation(), ref.GetAttempt(), "", "", false, false
-	j.Patience = patience.Milliseconds()
-	j.Armed = false // who reads the notes uses them up
 }
 
 // memoryFile is one that no directory has.

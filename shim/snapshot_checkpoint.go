@@ -10,18 +10,19 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/snapshot/worker"
 )
 
 // nextFile becomes the page table when the snapshot stands that it is of.
-func nextFile(j *Journal) string { return tableFile(j) + ".next" }
+func nextFile(j *journal.Journal) string { return tableFile(j) + ".next" }
 
 // finishedFile says what the store has of pushes that failed.
-func finishedFile(j *Journal) string { return tableFile(j) + ".finished" }
+func finishedFile(j *journal.Journal) string { return tableFile(j) + ".finished" }
 
 // openFinished answers nil where there can be none: the next push after one that fails sends
 // all again then.
-func (p *pushing) openFinished(j *Journal) *worker.File {
+func (p *pushing) openFinished(j *journal.Journal) *worker.File {
 	f, err := p.files.open(finishedFile(j), os.O_CREATE|os.O_RDWR)
 	if err != nil {
 		p.vm.log.Warn("what this push finishes is not kept for another", "error", err)
@@ -31,7 +32,7 @@ func (p *pushing) openFinished(j *Journal) *worker.File {
 }
 
 // removeTables removes what is known of a VM's pages. Builds before had it beside the RAM.
-func removeTables(j *Journal) error {
+func removeTables(j *journal.Journal) error {
 	var errs []error
 	for _, name := range []string{".table", ".table.next", ".table.finished"} {
 		if j.RAM != "" {
@@ -46,7 +47,7 @@ func removeTables(j *Journal) error {
 
 // openNext makes the file of the table for the snapshot after a checkpoint: the VM goes on,
 // and no restore makes one.
-func openNext(j *Journal, files *openFiles) (*worker.File, error) {
+func openNext(j *journal.Journal, files *openFiles) (*worker.File, error) {
 	f, err := files.open(nextFile(j), os.O_CREATE|os.O_RDWR|os.O_TRUNC)
 	if err != nil {
 		return nil, err
@@ -57,7 +58,7 @@ func openNext(j *Journal, files *openFiles) (*worker.File, error) {
 // keepTable makes the table of a checkpoint that stands the VM's. Without it the next
 // snapshot pushes more, and no more than that.
 func (c *capture) keepTable(stands bool) {
-	vm, j := c.vm, c.vm.noted()
+	vm, j := c.vm, c.vm.journal.Load()
 	keep := func() error { return os.Rename(nextFile(j), tableFile(j)) }
 	if !stands {
 		keep = func() error { return removeFile(nextFile(j)) }
@@ -101,7 +102,7 @@ func (c *capture) resumeVM() {
 		}
 	}
 	// SENDING lets the VM run, so that the journal need not come first.
-	noted := vm.write((*Journal).endOperation)
+	noted := vm.write((*journal.Journal).EndOperation)
 	if err := c.thawed(ctx, noted, up); err != nil {
 		vm.log.Error("let the VM go on behind its checkpoint", "error", err)
 	}
@@ -125,10 +126,10 @@ func (c *capture) checkpointable() error {
 		return fmt.Errorf("the checkpoint of operation %s is still being sent: %w", vm.op.upload.ref.GetOperation(), errdefs.ErrFailedPrecondition)
 	case paused && vm.state != Paused:
 		return fmt.Errorf("it is %s, not paused: %w", vm.state, errdefs.ErrFailedPrecondition)
-	case paused && vm.journal.Spec.Recycles() && vm.nic.wiring() != nil:
+	case paused && vm.journal.Load().Spec.Recycles() && vm.nic.wiring() != nil:
 		return fmt.Errorf("it sleeps without its NICs, which a paused guest cannot let go: use godwit checkpoint while it runs: %w", errdefs.ErrFailedPrecondition)
 	}
-	if probe, _ := vm.journal.Spec.Ready(); paused && probe != nil {
+	if probe, _ := vm.journal.Load().Spec.Ready(); paused && probe != nil {
 		return fmt.Errorf("a paused guest does not say whether it is ready (annotation %s): use godwit checkpoint while it runs: %w", spec.AnnotationReady, errdefs.ErrFailedPrecondition)
 	}
 	return nil

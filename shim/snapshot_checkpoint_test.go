@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/shim/journal"
 )
 
 func (w *world) checkpoint(paused bool) (*machinev1.CaptureResponse, error) {
@@ -26,8 +27,8 @@ func (w *world) goesOn(what string) {
 	w.t.Helper()
 	vm, err := w.service.current()
 	w.must("find", err)
-	if !vm.is(Running) || !w.machine.running() || vm.noted().Phase != Own || vm.op.capture != nil {
-		w.t.Fatalf("%s: VM is %s, journal %s, VMM runs %v", what, vm.state, vm.noted().Phase, w.machine.running())
+	if !vm.is(Running) || !w.machine.running() || vm.journal.Load().Phase != journal.Own || vm.op.capture != nil {
+		w.t.Fatalf("%s: VM is %s, journal %s, VMM runs %v", what, vm.state, vm.journal.Load().Phase, w.machine.running())
 	}
 }
 
@@ -57,16 +58,16 @@ func TestCheckpoint(t *testing.T) {
 	if !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
 		t.Errorf("another capture while a checkpoint is sent: %v", err)
 	}
-	w.must("make page table", os.WriteFile(nextFile(vm.noted()), []byte("new"), 0o600))
+	w.must("make page table", os.WriteFile(nextFile(vm.journal.Load()), []byte("new"), 0o600))
 	close(w.store.late)
 	w.must("checkpoint", <-done)
 	if !r.GetGoneOn() || r.GetDigest() == "" || r.GetPauseMs() <= 0 {
 		t.Errorf("answer %v", r)
 	}
-	if data, err := os.ReadFile(tableFile(vm.noted())); err != nil || string(data) != "new" {
+	if data, err := os.ReadFile(tableFile(vm.journal.Load())); err != nil || string(data) != "new" {
 		t.Errorf("page table %q: %v", data, err)
 	}
-	if _, err := os.Stat(finishedFile(vm.noted())); !os.IsNotExist(err) || w.store.pushed.Finished == nil {
+	if _, err := os.Stat(finishedFile(vm.journal.Load())); !os.IsNotExist(err) || w.store.pushed.Finished == nil {
 		t.Errorf("what is in the table is told of a second time: %v", err)
 	}
 	again, err := w.checkpoint(false) // the answer may have been lost
@@ -84,7 +85,7 @@ func TestCheckpoint(t *testing.T) {
 func TestTablesTakeNoRAM(t *testing.T) {
 	w := newWorld(t).running()
 	vm, _ := w.service.current()
-	j := vm.noted()
+	j := vm.journal.Load()
 	for _, path := range []string{tableFile(j), nextFile(j), finishedFile(j)} {
 		if strings.HasPrefix(path, w.cfg.RAMDir) || !strings.HasPrefix(path, w.cfg.RunDir) {
 			t.Errorf("%s lies in %s", path, w.cfg.RAMDir)
@@ -110,11 +111,11 @@ func TestCheckpointFailsAtEachCall(t *testing.T) {
 		}
 		w.goesOn(name + " failed")
 		vm, _ := w.service.current()
-		if _, err := os.Stat(nextFile(vm.noted())); err == nil {
+		if _, err := os.Stat(nextFile(vm.journal.Load())); err == nil {
 			t.Error("a page table is left over")
 		}
 		if name == "push pages" || name == "push" || name == "upload" { // What it finished the next one knows
-			if info, err := os.Stat(finishedFile(vm.noted())); err != nil || info.Mode().Perm() != 0o600 {
+			if info, err := os.Stat(finishedFile(vm.journal.Load())); err != nil || info.Mode().Perm() != 0o600 {
 				t.Errorf("what was finished: %v, %v", info, err)
 			}
 		}
@@ -142,7 +143,7 @@ func TestCheckpointIsCancelled(t *testing.T) {
 			if !eventually(func() bool {
 				vm.mu.Lock()
 				defer vm.mu.Unlock()
-				return vm.op.capture != nil && vm.journal.Phase == Sending || vm.op.upload != nil
+				return vm.op.capture != nil && vm.journal.Load().Phase == journal.Sending || vm.op.upload != nil
 			}) {
 				t.Fatal("it does not begin")
 			}
@@ -185,7 +186,7 @@ func TestDeathInTheCheckpointsPause(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { _, err := w.checkpoint(false); done <- err }()
 	vm, _ := w.service.current()
-	if !eventually(func() bool { return vm.noted().Phase == Sending && !w.machine.running() }) {
+	if !eventually(func() bool { return vm.journal.Load().Phase == journal.Sending && !w.machine.running() }) {
 		t.Fatal("it does not begin")
 	}
 	w.must("kill", w.machine.Kill(t.Context()))
@@ -213,10 +214,10 @@ func TestCheckpointOfAPausedTask(t *testing.T) {
 	r, err := w.checkpoint(true)
 	w.must("checkpoint", err)
 	vm, _ := w.service.current()
-	if !vm.is(Paused) || w.machine.running() || vm.noted().Phase != Own || !r.GetGoneOn() {
+	if !vm.is(Paused) || w.machine.running() || vm.journal.Load().Phase != journal.Own || !r.GetGoneOn() {
 		t.Fatalf("VM is %s, %v", vm.state, r)
 	}
-	var resume Resume
+	var resume journal.Resume
 	w.must("read what it says of the task", json.Unmarshal(w.store.pushed.Resume, &resume))
 	if resume.BootID != w.agent.boot {
 		t.Errorf("boot %q, want %q", resume.BootID, w.agent.boot)

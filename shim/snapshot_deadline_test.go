@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/shim/journal"
 )
 
 // The deadline of a capture may fire while the vote is under way: from the vote on the
@@ -23,12 +24,12 @@ func TestTheDeadlineDoesNotThawAVotedVM(t *testing.T) {
 	silent := make(chan struct{})
 	go func() { c.expire(); close(silent) }()
 	<-c.ctx.Done() // it has looked at the state
-	w.must("write", vm.write(func(j *Journal) { j.Phase = Prepared }))
+	w.must("write", vm.write(func(j *journal.Journal) { j.Phase = journal.Prepared }))
 	set(Voted)
 	close(c.done)
 	<-silent
-	if !vm.is(Voted) || vm.noted().Phase != Prepared {
-		t.Errorf("VM is %s, journal %s: it runs beside the one that the vote let go", vm.state, vm.noted().Phase)
+	if !vm.is(Voted) || vm.journal.Load().Phase != journal.Prepared {
+		t.Errorf("VM is %s, journal %s: it runs beside the one that the vote let go", vm.state, vm.journal.Load().Phase)
 	}
 	if err := c.abort(Captured); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("abort of a voted VM by the deadline = %v", err)
@@ -48,7 +49,7 @@ func TestVoteStopsAndAbortContinues(t *testing.T) {
 	_, err = w.machineService().Vote(t.Context(), &machinev1.VoteRequest{Ref: w.ref()})
 	w.must("vote", err)
 	vm, _ := w.service.current()
-	if j, err := loadJournal(vm.dir); err != nil || j.Phase != Prepared {
+	if j, err := journal.Read(vm.dir); err != nil || j.Phase != journal.Prepared {
 		t.Errorf("journal after the vote: %v, %v", j, err)
 	}
 	if w.net.up {

@@ -2,14 +2,13 @@ package shim
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
 
-	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/internal/retry"
+	"godwit.dev/godwit/shim/journal"
 )
 
 // What a workload is told of its snapshots, by the command of godwit.dev/notify.
@@ -18,25 +17,17 @@ const (
 	noticeRestored    = "restored"    // the VM goes on from it
 )
 
-// Notice is one that a workload has yet to hear. The guest knows its command by ID, so that no
-// successor of a shim that dies runs it again; the journal has it until it has ended.
-type Notice struct {
-	Word   string `json:"word"`
-	Digest string `json:"digest"`
-	ID     string `json:"id"`
-}
-
-func newNotice(word, digest string) Notice {
-	return Notice{word, digest, "/" + word + "#" + uuid.NewString()}
+func newNotice(word, digest string) journal.Notice {
+	return journal.Notice{Word: word, Digest: digest, ID: "/" + word + "#" + uuid.NewString()}
 }
 
 // wakeNotices are what a VM hears that wakes. It slept before its snapshot was durable. One that
 // came in a live move was neither stored nor restored.
-func (s *starting) wakeNotices(j *Journal) []Notice {
+func (s *starting) wakeNotices(j *journal.Journal) []journal.Notice {
 	if s.vm.origin.arrival != nil || j.Spec.Notify() == nil {
 		return nil
 	}
-	return []Notice{newNotice(noticeSnapshotted, j.Digest), newNotice(noticeRestored, j.Digest)}
+	return []journal.Notice{newNotice(noticeSnapshotted, j.Digest), newNotice(noticeRestored, j.Digest)}
 }
 
 // notices tell the workload what has become of its snapshots. They are a part of the VM's traffic;
@@ -51,16 +42,16 @@ type notices struct {
 func (n *notices) add(digest string) {
 	n.vm.mu.Lock()
 	ctx := n.vm.traffic.ctx
-	if n.vm.journal.Spec.Notify() == nil || ctx == nil || ctx.Err() != nil {
+	if n.vm.journal.Load().Spec.Notify() == nil || ctx == nil || ctx.Err() != nil {
 		n.vm.mu.Unlock()
 		return
 	}
 	tried := make(chan struct{})
 	word := newNotice(noticeSnapshotted, digest)
 	n.vm.traffic.watchers.Go(func() {
-		err := n.vm.write(word.add)
+		err := n.vm.write(word.Add)
 		close(tried)
-		if n.writeUntilDone(ctx, err, word.add) {
+		if n.writeUntilDone(ctx, err, word.Add) {
 			n.run(ctx)
 		}
 	})
@@ -68,20 +59,9 @@ func (n *notices) add(digest string) {
 	<-tried
 }
 
-func (w Notice) add(j *Journal) { j.Notices = append(slices.Clone(j.Notices), w) }
-
-func (w Notice) remove(j *Journal) {
-	j.Notices = slices.DeleteFunc(slices.Clone(j.Notices), func(other Notice) bool { return other == w })
-}
-
-// isNotice reports whether a process is a command that the workload has yet to hear the end of.
-func (j *Journal) isNotice(p *agentv1.Process) bool {
-	return slices.ContainsFunc(j.Notices, func(w Notice) bool { return w.ID == p.GetId() })
-}
-
 // writeUntilDone changes the journal until that has succeeded, as long as the VM's traffic lasts; err
 // is of the first try.
-func (n *notices) writeUntilDone(ctx context.Context, err error, change func(*Journal)) bool {
+func (n *notices) writeUntilDone(ctx context.Context, err error, change func(*journal.Journal)) bool {
 	for ; err != nil && ctx.Err() == nil; err = n.vm.write(change) {
 		n.vm.log.Error("note what the workload hears; it is tried again", "error", err)
 		retry.Sleep(ctx, thawRetry)
@@ -95,7 +75,7 @@ func (n *notices) run(ctx context.Context) {
 	n.running.Lock()
 	defer n.running.Unlock()
 	for ctx.Err() == nil {
-		all := n.vm.noted().Notices
+		all := n.vm.journal.Load().Notices
 		if len(all) == 0 {
 			return
 		}
@@ -115,7 +95,7 @@ func (vm *VM) standsStill() bool {
 }
 
 // runOne runs one command. However it ends, it fails nothing.
-func (n *notices) runOne(ctx context.Context, w Notice) {
+func (n *notices) runOne(ctx context.Context, w journal.Notice) {
 	bound := time.Duration(n.vm.host.Config.Timeouts.Notify)
 	soon, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
@@ -137,7 +117,7 @@ func (n *notices) runOne(ctx context.Context, w Notice) {
 	if err != nil { // before nothing in the journal speaks of it any more
 		p = n.vm.owner.suspect(w.ID)
 	}
-	switch struck := n.writeUntilDone(ctx, n.vm.write(w.remove), w.remove); {
+	switch struck := n.writeUntilDone(ctx, n.vm.write(w.Remove), w.Remove); {
 	case struck && p != nil:
 		n.vm.owner.dismiss(p)
 	case struck:
@@ -159,7 +139,7 @@ func (n *notices) await(ctx context.Context) {
 		if n.vm.state != Running {
 			return 0
 		}
-		return len(n.vm.journal.Notices)
+		return len(n.vm.journal.Load().Notices)
 	}
 	left := waits()
 	if left == 0 {

@@ -13,6 +13,7 @@ import (
 	"godwit.dev/godwit/api/config"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/internal/durable"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
 )
 
@@ -35,8 +36,8 @@ func (w *world) hears(vm *VM, what string, words ...string) {
 	for _, word := range words {
 		want = append(want, "/bin/hook "+word+" "+theDigest)
 	}
-	if !eventually(func() bool { return len(vm.noted().Notices) == 0 && len(w.agent.kept()) == 0 }) {
-		w.t.Fatalf("%s: untold %v, the guest keeps %v", what, vm.noted().Notices, w.agent.kept())
+	if !eventually(func() bool { return len(vm.journal.Load().Notices) == 0 && len(w.agent.kept()) == 0 }) {
+		w.t.Fatalf("%s: untold %v, the guest keeps %v", what, vm.journal.Load().Notices, w.agent.kept())
 	}
 	if got := w.agent.commands(); !slices.Equal(got, want) {
 		w.t.Errorf("%s: it heard %q, want %q", what, got, want)
@@ -53,7 +54,7 @@ func TestCheckpointIsTold(t *testing.T) {
 	if !eventually(func() bool { vm.mu.Lock(); defer vm.mu.Unlock(); return vm.op.upload != nil && vm.state == Running }) {
 		t.Fatal("the VM does not go on")
 	}
-	if n := len(w.agent.commands()) + len(vm.noted().Notices); n > 0 {
+	if n := len(w.agent.commands()) + len(vm.journal.Load().Notices); n > 0 {
 		t.Errorf("it hears of a snapshot that is not durable: %v", w.agent.commands())
 	}
 	close(w.store.late)
@@ -126,8 +127,8 @@ func TestLiveMoveIsNotTold(t *testing.T) {
 	if vm.spec().Notify() == nil {
 		t.Fatal("its Spec has lost the annotation")
 	}
-	if n := len(source.agent.commands()) + len(w.agent.commands()); n > 0 || len(vm.noted().Notices) > 0 {
-		t.Errorf("it hears %v, %v, %v", source.agent.commands(), w.agent.commands(), vm.noted().Notices)
+	if n := len(source.agent.commands()) + len(w.agent.commands()); n > 0 || len(vm.journal.Load().Notices) > 0 {
+		t.Errorf("it hears %v, %v, %v", source.agent.commands(), w.agent.commands(), vm.journal.Load().Notices)
 	}
 }
 
@@ -193,8 +194,8 @@ func TestCaptureWaitsForAWord(t *testing.T) {
 			t.Fatalf("word %d is not told", n)
 		}
 		w.agent.exit(w.agent.kept()[0]) <- 0
-		if !eventually(func() bool { return len(vm.noted().Notices) == 1-n }) {
-			t.Fatalf("untold: %v", vm.noted().Notices)
+		if !eventually(func() bool { return len(vm.journal.Load().Notices) == 1-n }) {
+			t.Fatalf("untold: %v", vm.journal.Load().Notices)
 		}
 	}
 	w.must("capture", <-done)
@@ -210,8 +211,8 @@ func TestPausedIsToldLater(t *testing.T) {
 	w.must("checkpoint", err)
 	time.Sleep(100 * time.Millisecond)
 	vm, _ := w.service.current()
-	if got := w.agent.commands(); len(got) > 0 || len(vm.noted().Notices) != 1 {
-		t.Errorf("it hears %v in its pause, %v later", got, vm.noted().Notices)
+	if got := w.agent.commands(); len(got) > 0 || len(vm.journal.Load().Notices) != 1 {
+		t.Errorf("it hears %v in its pause, %v later", got, vm.journal.Load().Notices)
 	}
 	_, err = w.service.Resume(ctxNS(t), &taskapi.ResumeRequest{ID: "vm"})
 	w.must("resume", err)
@@ -260,7 +261,7 @@ func TestShimDiesInAWord(t *testing.T) {
 				if ended {
 					w.agent.exit(id) <- 0
 				}
-				w.must("mark", old.write(func(j *Journal) {
+				w.must("mark", old.write(func(j *journal.Journal) {
 					j.Waking, j.Adopted, j.Resume.BootID, j.Shim = waking, !waking, w.agent.boot, proc.ID{}
 				}))
 				next := w.succeed(old)
@@ -294,14 +295,15 @@ func TestWordIsNotNoted(t *testing.T) {
 	}
 	fails, sync := 3, durable.SyncDir
 	t.Cleanup(func() { vm.still(); durable.SyncDir = sync })
-	vm.writes.mu.Lock()
-	durable.SyncDir = func(dir string) error {
-		if fails--; fails >= 0 {
-			return errFake
+	_ = vm.journal.Update(func(*journal.Journal) error { // while nothing is written
+		durable.SyncDir = func(dir string) error {
+			if fails--; fails >= 0 {
+				return errFake
+			}
+			return sync(dir)
 		}
-		return sync(dir)
-	}
-	vm.writes.mu.Unlock()
+		return errFake
+	})
 	w.agent.exit(w.agent.kept()[0]) <- 0
 	w.hears(vm, "noted late", noticeSnapshotted)
 }

@@ -9,6 +9,7 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/internal/gcpause"
+	"godwit.dev/godwit/shim/journal"
 )
 
 // livePause brings the VM of a capture to a stop, for the worker that makes the snapshot.
@@ -67,7 +68,7 @@ func (s *livePause) Pause(ctx context.Context) error {
 	vm := s.vm
 	vm.still()
 	if s.paused {
-		s.bootID, s.begun = vm.noted().BootID, time.Now()
+		s.bootID, s.begun = vm.journal.Load().BootID, time.Now()
 		s.stopped = s.begun
 		return nil
 	}
@@ -94,7 +95,7 @@ func (s *livePause) lastAnswer() time.Duration {
 // Save writes the device state, and tells where the guest's session stands.
 func (s *livePause) Save(ctx context.Context) (json.RawMessage, error) {
 	s.c.fixStdio()
-	resume := Resume{BootID: s.bootID, UptimeMS: s.uptime, Init: s.vm.owner.init.pump.Stop(), Nowhere: !s.vm.owner.init.pump.HasOutput()}
+	resume := journal.Resume{BootID: s.bootID, UptimeMS: s.uptime, Init: s.vm.owner.init.pump.Stop(), NoOutput: !s.vm.owner.init.pump.HasOutput()}
 	if s.c.execs {
 		resume.Execs = s.movedExecs()
 	}

@@ -9,6 +9,7 @@ import (
 
 	"godwit.dev/godwit/api/config"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/worker"
 )
@@ -36,7 +37,7 @@ type pushing struct {
 // push hands the VM's files to a worker.
 func (p *pushing) push() (snapshot.Receipt, error) {
 	vm, c, files := p.vm, p.c, p.files
-	j, cfg := vm.noted(), vm.host.Config
+	j, cfg := vm.journal.Load(), vm.host.Config
 	defer files.close()
 	none := snapshot.Receipt{}
 	driver, err := vm.driver(c.ctx)
@@ -92,7 +93,7 @@ func (p *pushing) push() (snapshot.Receipt, error) {
 }
 
 // openSource opens what a VM consists of, RAM first.
-func openSource(j *Journal, files *openFiles) (spaces []worker.Space, disks []worker.Disk, err error) {
+func openSource(j *journal.Journal, files *openFiles) (spaces []worker.Space, disks []worker.Disk, err error) {
 	ram, err := files.open(j.RAM, os.O_RDONLY)
 	if err != nil {
 		return nil, nil, err

@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/shim/journal"
 )
 
 func init() { readyEvery = 5 * time.Millisecond }
@@ -39,8 +40,8 @@ func TestReady(t *testing.T) {
 			w.running()
 			vm, _ := w.service.current()
 			w.at("start process", func() error {
-				if !vm.is(Running) || vm.noted().Phase != Own {
-					t.Errorf("the VM is %s (%s) while it is asked", vm.state, vm.noted().Phase)
+				if !vm.is(Running) || vm.journal.Load().Phase != journal.Own {
+					t.Errorf("the VM is %s (%s) while it is asked", vm.state, vm.journal.Load().Phase)
 				}
 				return nil
 			})

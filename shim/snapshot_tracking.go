@@ -6,6 +6,7 @@ import (
 	"os"
 	"sync"
 
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/shim/tracking"
 	"godwit.dev/godwit/snapshot/track"
@@ -22,14 +23,14 @@ func (h *Host) choose(ctx context.Context) tracking.Choice {
 
 // trackedVM is the VM whose RAM is tracked.
 type trackedVM interface {
-	noted() *Journal
 	choose(ctx context.Context) tracking.Choice // what its node would have
 }
 
 // ramTracking knows how changed pages of RAM are found, and opens what finds them.
 type ramTracking struct {
-	of  trackedVM
-	log *slog.Logger
+	of      trackedVM
+	journal *journal.Store
+	log     *slog.Logger
 
 	mu  sync.Mutex
 	way string // empty: that is not known yet
@@ -45,7 +46,7 @@ func (r *ramTracking) known() string {
 // choice is choose for a VM that runs: it may have been started without a userfaultfd.
 func (r *ramTracking) choice(ctx context.Context) tracking.Choice {
 	c := r.of.choose(ctx)
-	if p := r.of.noted().Process; c.Way == track.UFFD && (p == nil || p.Userfault == 0) {
+	if p := r.journal.Load().Process; c.Way == track.UFFD && (p == nil || p.Userfault == 0) {
 		c = tracking.Choice{Way: track.Content, Reason: "the VMM was started without a userfaultfd"}
 	}
 	r.mu.Lock()
@@ -61,7 +62,7 @@ func (r *ramTracking) openFiles(ctx context.Context, ram *os.File, files *openFi
 	if c.Way == track.Content {
 		return nil, c.Reason
 	}
-	p := r.of.noted().Process
+	p := r.journal.Load().Process
 	regions, err := track.Regions(p.PID, ram)
 	if err != nil {
 		return nil, err.Error()
@@ -84,8 +85,8 @@ func (r *ramTracking) openFiles(ctx context.Context, ram *os.File, files *openFi
 // what the page table of its restore says, so that the next capture has only that to look at.
 // Without it that one compares every page, and is no less exact.
 func (s *starting) arm(ctx context.Context, u *steps.Undo) error {
-	vm, j := s.vm, s.vm.noted()
-	if j.Filling != nil {
+	vm, j := s.vm, s.vm.journal.Load()
+	if j.Postcopy != nil {
 		return s.expect(ctx, u)
 	}
 	if vm.tracking.choice(ctx).Way != track.UFFD {
@@ -111,11 +112,11 @@ func (r *ramTracking) stop() {
 
 // release is stop for a caller that has to know.
 func (r *ramTracking) release() error {
-	j := r.of.noted()
+	j := r.journal.Load()
 	if j.Process == nil || j.Process.Userfault == 0 {
 		return nil
 	}
-	if alive, err := j.vmm().Alive(); !alive || err != nil {
+	if alive, err := vmmOf(j).Alive(); !alive || err != nil {
 		return err
 	}
 	ram, err := os.Open(j.RAM)

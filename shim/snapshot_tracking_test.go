@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/shim/journal"
 )
 
 // Notes of what a VM has written since its wake are used by the first capture, and by no
@@ -15,7 +15,7 @@ func TestNotesAreUsedOnce(t *testing.T) {
 			w := newWorld(t).running()
 			vm, err := w.service.current()
 			w.must("find", err)
-			w.must("note", vm.write(func(j *Journal) { j.Armed = true }))
+			w.must("note", vm.write(func(j *journal.Journal) { j.Armed = true }))
 			seen := 0
 			w.at("push pages", func() error {
 				seen++
@@ -41,8 +41,8 @@ func TestNotesAreUsedOnce(t *testing.T) {
 // A live move reads them, too. A VMM that is started has none, and neither has a wake that could not
 // have the kernel take them.
 func TestNotesAreOfOneVMM(t *testing.T) {
-	j := &Journal{Armed: true}
-	j.sends(&machinev1.Ref{Operation: "op1", Attempt: 1}, time.Minute)
+	j := &journal.Journal{Resources: journal.Resources{Armed: true}}
+	j.BeginSending("op1", 1, time.Minute)
 	if j.Armed {
 		t.Error("a move that ends here leaves notes that it has read")
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/shim/journal"
 )
 
 // claimed refuses the Start of a fresh boot whose claim does not stand any more: the shim was stopped
@@ -16,8 +17,8 @@ import (
 // nobody gives the VM up, so that what the record says now holds until the guest runs.
 func (s *starting) claimed(ctx context.Context) error {
 	vm := s.vm
-	j := vm.noted()
-	if vm.host.Records == nil || vm.origin.restored || j.Phase != Own || j.Generation == 0 || !vm.is(Created) {
+	j := vm.journal.Load()
+	if vm.host.Records == nil || vm.origin.restored || j.Phase != journal.Own || j.Generation == 0 || !vm.is(Created) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(vm.host.Config.Timeouts.Daemon))

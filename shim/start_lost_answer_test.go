@@ -11,6 +11,7 @@ import (
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/internal/durable"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -18,7 +19,7 @@ import (
 
 // full makes every write of the journal fail until the answered function is called.
 func (w *world) full() (free func()) {
-	blocked := durable.Unfinished(journalFile(w.cfg.VMDir("ns", "vm")))
+	blocked := durable.Unfinished(journal.File(w.cfg.VMDir("ns", "vm")))
 	w.must("fill disk", os.MkdirAll(blocked+"/x", 0o700))
 	return func() { w.must("free disk", os.RemoveAll(blocked)) }
 }
@@ -65,8 +66,8 @@ func TestFenceStaysUntilTheRecordKnows(t *testing.T) {
 			away := func() error { return errdefs.ErrUnavailable }
 			w.at("get", away)
 			w.must("delete", w.delete())
-			j, err := loadJournal(w.cfg.VMDir("ns", "vm"))
-			if err != nil || j.Phase != Fenced || !j.Self || j.Shim != (proc.ID{}) {
+			j, err := journal.Read(w.cfg.VMDir("ns", "vm"))
+			if err != nil || j.Phase != journal.Fenced || !j.Self || j.Shim != (proc.ID{}) {
 				w.t.Fatalf("fence is %+v, %v", j, err)
 			}
 			w.at("get", nil)
@@ -120,7 +121,7 @@ func TestFenceOfAWakeIsOwed(t *testing.T) {
 		t.Fatal("start succeeded")
 	}
 	w.at("commit", nil)
-	if vm, _ := w.service.current(); !vm.is(Stopped) || w.phase() != Ready || w.records.rec.GetOwner().GetNode() != "a" {
+	if vm, _ := w.service.current(); !vm.is(Stopped) || w.phase() != journal.Ready || w.records.rec.GetOwner().GetNode() != "a" {
 		t.Fatalf("VM is %s, journal %s, record %v", vm.state, w.phase(), w.records.rec)
 	}
 	if err := w.start(); err == nil {
@@ -131,7 +132,7 @@ func TestFenceOfAWakeIsOwed(t *testing.T) {
 		t.Errorf("start: %v", err)
 	}
 	q, err := w.machineService().Query(t.Context(), &machinev1.QueryRequest{})
-	if err != nil || q.GetRecord() != string(Fenced) || q.GetRef().GetOperation() != "op2" || w.machine.running() {
+	if err != nil || q.GetRecord() != string(journal.Fenced) || q.GetRef().GetOperation() != "op2" || w.machine.running() {
 		t.Errorf("it says %v, %v", q, err)
 	}
 }

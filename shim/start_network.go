@@ -9,13 +9,14 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/network"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/steps"
 )
 
 // attach reads what CNI has made in the namespace and puts a tap behind each interface.
 // A namespace without interfaces, or no namespace, leaves the guest with loopback.
 func (s *starting) attach(ctx context.Context, u *steps.Undo) error {
-	vm, j := s.vm, s.vm.noted()
+	vm, j := s.vm, s.vm.journal.Load()
 	var links []network.Link
 	if j.NetNS != "" {
 		var err error
@@ -47,7 +48,7 @@ func (s *starting) attach(ctx context.Context, u *steps.Undo) error {
 	}
 	s.readdress = changed
 	s.plugs = s.mustPlug()
-	err = vm.write(func(j *Journal) {
+	err = vm.write(func(j *journal.Journal) {
 		sp := j.Spec.Clone()
 		sp.NICs = sp.NICs[:0]
 		for _, l := range links {
@@ -71,7 +72,7 @@ func (s *starting) attach(ctx context.Context, u *steps.Undo) error {
 		return errors.Join(a.Close(), detach(ctx, vm.host, j, links))
 	})
 	vm.nic.connectedTo("cni")
-	return vm.nic.serveDHCP(vm.life, vm.noted())
+	return vm.nic.serveDHCP(vm.life, vm.journal.Load())
 }
 
 // describe makes the NICs of a new VM from its interfaces, and gives those of a
@@ -96,7 +97,7 @@ func (s *starting) describe(links []network.Link) ([]network.Link, bool, error) 
 
 // askable prepares the links of a guest that asks for its addresses: the sinks that lead
 // its questions here, and what the answers say.
-func (s *starting) askable(ctx context.Context, netns string, links []network.Link) ([]network.Link, *Names, error) {
+func (s *starting) askable(ctx context.Context, netns string, links []network.Link) ([]network.Link, *journal.Names, error) {
 	vm := s.vm
 	if vm.spec().HasAgent() {
 		return links, nil, nil

@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/shim/journal"
 )
 
 // A containerd that goes away in the middle of a wake's Start costs the VM nothing once
@@ -97,11 +98,11 @@ func TestFencedDuringStart(t *testing.T) {
 	w := newWorld(t).asleep()
 	w.must("create", w.create())
 	vm, _ := w.service.current()
-	w.at("commit", func() error { return vm.write(func(j *Journal) { j.Phase = Fenced }) })
+	w.at("commit", func() error { return vm.write(func(j *journal.Journal) { j.Phase = journal.Fenced }) })
 	if err := errgrpc.ToNative(w.start()); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("start = %v, want failed precondition", err)
 	}
-	if w.machine.running() || vm.noted().Phase != Fenced || w.records.rec.GetOwner().GetDigest() == "" {
-		t.Errorf("journal %s, record %v", vm.noted().Phase, w.records.rec)
+	if w.machine.running() || vm.journal.Load().Phase != journal.Fenced || w.records.rec.GetOwner().GetDigest() == "" {
+		t.Errorf("journal %s, record %v", vm.journal.Load().Phase, w.records.rec)
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/api/version"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/shim/template"
 	"godwit.dev/godwit/vmm"
@@ -141,7 +142,7 @@ func (c *cloning) launchCopy(ctx context.Context, u *steps.Undo) error {
 	if err := t.Readdress(macs); err != nil {
 		return err
 	}
-	ram, err := os.OpenFile(vm.noted().RAM, os.O_RDWR, 0)
+	ram, err := os.OpenFile(vm.journal.Load().RAM, os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
@@ -188,7 +189,7 @@ func (c *cloning) stopped() bool {
 // blank takes back what a copy that failed has left in the VM's files.
 func (c *cloning) blank() error {
 	vm := c.start.vm
-	j := vm.noted()
+	j := vm.journal.Load()
 	ram, err := os.OpenFile(j.RAM, os.O_RDWR, 0)
 	if err != nil {
 		return fmt.Errorf("empty RAM: %w", err)
@@ -208,7 +209,7 @@ func (c *cloning) blank() error {
 	if j.Process == nil {
 		return nil
 	}
-	return vm.write(func(j *Journal) { j.Process = nil })
+	return vm.write(func(j *journal.Journal) { j.Process = nil })
 }
 
 // shapeOf answers that of a VM that is not restored. An error says why no other VM can be like it.

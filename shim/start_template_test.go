@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/rampool"
 	"godwit.dev/godwit/shim/starts"
 	"godwit.dev/godwit/shim/template"
@@ -133,7 +134,7 @@ func TestClone(t *testing.T) {
 	if !bytes.Equal(w.ram(), m.page) {
 		t.Error("the RAM is not the template's")
 	}
-	j, err := loadJournal(w.cfg.VMDir("ns", "vm"))
+	j, err := journal.Read(w.cfg.VMDir("ns", "vm"))
 	if err != nil || j.BootID != "boot-2" || j.Spec.Kernel.Version != "6.1" {
 		t.Errorf("journal %+v, %v", j, err)
 	}

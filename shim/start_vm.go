@@ -13,6 +13,7 @@ import (
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/guest/client"
 	"godwit.dev/godwit/shim/bundle"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/starts"
 	"godwit.dev/godwit/shim/stdio"
 	"godwit.dev/godwit/shim/steps"
@@ -50,7 +51,7 @@ func (t *Task) start(caller context.Context) error {
 	if err == nil {
 		err = t.to(TaskStarting)
 	}
-	r.opened = vm.journal.Generation
+	r.opened = vm.journal.Load().Generation
 	if err == nil {
 		t.abortStart, t.startOver = cancel, make(chan struct{})
 	}
@@ -192,7 +193,7 @@ func (s *starting) soon(fn func(context.Context, *steps.Undo) error) func(contex
 func (s *starting) open(context.Context, *steps.Undo) (err error) {
 	vm := s.vm
 	vm.mu.Lock()
-	s.task.init.stdio = vm.journal.Stdio // a snapshot may have said that there is no output
+	s.task.init.stdio = vm.journal.Load().Stdio // a snapshot may have said that there is no output
 	vm.mu.Unlock()
 	if s.streams, err = s.task.openStreams(vm.id, s.task.init.stdio); err == nil {
 		s.offerFifos()
@@ -235,7 +236,7 @@ func (s *starting) meet(ctx context.Context, u *steps.Undo) error {
 		first = s.cloning.greet
 	}
 	a, err := s.met(ctx, func(ctx context.Context) (Agent, error) {
-		return s.vm.dial(ctx, s.vm.machine, s.vm.noted().Resume.Init, first)
+		return s.vm.dial(ctx, s.vm.machine, s.vm.journal.Load().Resume.Init, first)
 	})
 	if err != nil {
 		return err
@@ -277,12 +278,12 @@ func (s *starting) setup(ctx context.Context, _ *steps.Undo) error {
 			return err
 		}
 	}
-	return s.vm.write(func(j *Journal) {
+	return s.vm.write(func(j *journal.Journal) {
 		sp := j.Spec.Clone()
 		sp.Kernel.Version = s.kernel
 		j.Spec, j.BootID = sp, s.boot
 		if s.vm.vmm.copied() {
-			j.Restored = &Restored{Mode: starts.Clone}
+			j.Restored = &journal.Restored{Mode: starts.Clone}
 		}
 	})
 }

@@ -14,6 +14,7 @@ import (
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/guest/client"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/serial"
 	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/vmm"
@@ -31,7 +32,7 @@ func (c *creation) vmDisk(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	return c.vm.write(func(j *Journal) {
+	return c.vm.write(func(j *journal.Journal) {
 		s := j.Spec.Clone()
 		s.VMDisk.Path = set.Path
 		s.Disks = slices.Clone(set.Disks)
@@ -52,7 +53,7 @@ func (c *creation) vmDisk(ctx context.Context, dir string) error {
 
 // bootsDisk fills in what a VM with a system of its own has and a container's has not.
 // It is the same after a wake: the guest may reset itself, and then boots as before.
-func bootsDisk(out *vmm.Config, j *Journal, files *openFiles) (err error) {
+func bootsDisk(out *vmm.Config, j *journal.Journal, files *openFiles) (err error) {
 	out.Serial, out.Reboots, out.HyperV = serialSocket(j), true, j.Spec.Windows()
 	for i, d := range j.Spec.Disks {
 		path := j.Disks[i].Path
@@ -73,7 +74,7 @@ func bootsDisk(out *vmm.Config, j *Journal, files *openFiles) (err error) {
 	return nil
 }
 
-func serialSocket(j *Journal) string { return j.RunDir + "/console.sock" }
+func serialSocket(j *journal.Journal) string { return j.RunDir + "/console.sock" }
 
 // diskSteps are the steps of a Start from the VMM's on: there is nobody to meet, so that
 // the console is opened before the guest writes its first line, and a VM that executes
@@ -109,7 +110,7 @@ func (vm *VM) dial(ctx context.Context, m vmm.Machine, from client.Offsets, firs
 	if vm.spec().HasAgent() {
 		return vm.host.Dial(ctx, m, consoleFile(vm.dir), first)
 	}
-	return serial.Open(serialSocket(vm.noted()), m.Done(), from.Stdout, from.Stdin), nil
+	return serial.Open(serialSocket(vm.journal.Load()), m.Done(), from.Stdout, from.Stdin), nil
 }
 
 // signalSystem is what a signal means for a system of which no process is known: what
@@ -147,7 +148,7 @@ func (e *ending) drainConsole(ctx context.Context) {
 
 // hostStats are the figures of a guest that tells none: what its RAM takes of the host.
 // A file that has gone takes nothing.
-func hostStats(j *Journal) (*agentv1.StatsResponse, error) {
+func hostStats(j *journal.Journal) (*agentv1.StatsResponse, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(j.RAM, &st); err != nil && !errors.Is(err, unix.ENOENT) {
 		return nil, fmt.Errorf("look at RAM: %w: %w", errdefs.ErrUnavailable, err)

@@ -63,7 +63,7 @@ func TestVMDiskFailsAtEachCall(t *testing.T) {
 		if name == "prepare VM disk" || name == "dial" {
 			t.Errorf("%s in a Start", name)
 		}
-		if s := w.service.vm.noted(); s.Spec.HasAgent() {
+		if s := w.service.vm.journal.Load(); s.Spec.HasAgent() {
 			t.Error("the VM has an agent")
 		}
 	})

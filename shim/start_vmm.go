@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"godwit.dev/godwit/shim/cgroup"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/snapshot/track"
 	"godwit.dev/godwit/vmm"
@@ -19,8 +20,8 @@ func (s *starting) launch(ctx context.Context, u *steps.Undo) (err error) {
 	if err != nil {
 		return err
 	}
-	cfg.Track, cfg.Waits, cfg.Ahead = vm.host.choose(ctx).Way == track.UFFD, vm.noted().Filling != nil, vm.origin.arrival != nil
-	before, err := cgroup.CostOf(vm.noted().Private)
+	cfg.Track, cfg.Waits, cfg.Ahead = vm.host.choose(ctx).Way == track.UFFD, vm.journal.Load().Postcopy != nil, vm.origin.arrival != nil
+	before, err := cgroup.CostOf(vm.journal.Load().Private)
 	if err != nil {
 		return err
 	}
@@ -38,7 +39,7 @@ func (s *starting) launch(ctx context.Context, u *steps.Undo) (err error) {
 	vm.mu.Unlock()
 	u.Add("kill VMM", m.Kill)
 	p := m.Process()
-	if err := vm.write(func(j *Journal) { j.Process, j.Armed = &p, false }); err != nil {
+	if err := vm.write(func(j *journal.Journal) { j.Process, j.Armed = &p, false }); err != nil {
 		return err
 	}
 	c := vm.tracking.choice(ctx)
@@ -67,7 +68,7 @@ func (o *openFiles) close() {
 // made for it; nothing that a snapshot says names a file.
 func (s *starting) vmmConfig(files *openFiles, incoming bool) (*vmm.Config, error) {
 	vm := s.vm
-	j, cfg := vm.noted(), vm.host.Config
+	j, cfg := vm.journal.Load(), vm.host.Config
 	ram, err := files.open(j.RAM, os.O_RDWR)
 	if err != nil {
 		return nil, err

@@ -106,11 +106,11 @@ func (t *Task) leave(from, next State, own TaskState) {
 
 // pid is what containerd shows: the holder's. vm.mu is held.
 func (t *Task) pid() uint32 {
-	vm := t.vm
-	if vm.journal == nil {
+	j := t.vm.journal.Load()
+	if j == nil {
 		return 0
 	}
-	return uint32(vm.journal.Holder.PID)
+	return uint32(j.Holder.PID)
 }
 
 // hookState is what OCI hooks get on stdin. A task that has stopped has no process: its
@@ -119,7 +119,7 @@ func (t *Task) hookState(status specs.ContainerState) specs.State {
 	vm := t.vm
 	s := specs.State{Version: specs.Version, ID: t.id, Status: status, Bundle: t.bundle.Dir, Annotations: t.bundle.Annotations}
 	if status != specs.StateStopped {
-		s.Pid = vm.noted().Holder.PID
+		s.Pid = vm.journal.Load().Holder.PID
 	}
 	return s
 }

@@ -22,6 +22,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/internal/retry"
+	"godwit.dev/godwit/shim/journal"
 )
 
 // pointer is all that containerd's checkpoint of a task holds: which snapshot it is. What it
@@ -194,9 +195,9 @@ const strayBound = 30 * time.Second
 
 // strays are the processes of execs that nobody knows any more: a checkpoint has caught
 // them, and their task is gone, or they had ended before the VM moved.
-func strays(all []*agentv1.Process, known []MovedExec) (strays []*agentv1.Process) {
+func strays(all []*agentv1.Process, known []journal.MovedExec) (strays []*agentv1.Process) {
 	for _, p := range all {
-		if p.GetId() != "" && !slices.ContainsFunc(known, func(e MovedExec) bool { return e.Guest == p.GetId() }) {
+		if p.GetId() != "" && !slices.ContainsFunc(known, func(e journal.MovedExec) bool { return e.Guest == p.GetId() }) {
 			strays = append(strays, p)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/bundle"
+	"godwit.dev/godwit/shim/journal"
 )
 
 // Delete forgets an exec, or frees all that the task has.
@@ -69,8 +70,8 @@ func (t *Task) enterDeleting() error {
 	if err := vm.mutable(); err != nil {
 		return err
 	}
-	if p := vm.journal.Phase; vm.op.capture != nil && (p == Sending || p == Prepared) {
-		return fmt.Errorf("operation %s holds VM %s (%s): %w", vm.journal.Operation, vm.id, p, errdefs.ErrFailedPrecondition)
+	if j := vm.journal.Load(); vm.op.capture != nil && (j.Phase == journal.Sending || j.Phase == journal.Prepared) {
+		return fmt.Errorf("operation %s holds VM %s (%s): %w", j.Operation, vm.id, j.Phase, errdefs.ErrFailedPrecondition)
 	}
 	if vm.state != Stopped {
 		return fmt.Errorf("VM %s is %s, not %s: %w", vm.id, vm.state, Stopped, errdefs.ErrFailedPrecondition)
@@ -99,16 +100,16 @@ func (vm *VM) free(ctx context.Context) error {
 	if err := vm.socket.close(vm.life); err != nil {
 		return err
 	}
-	if j := vm.noted(); j.Phase == Fenced && j.Self { // the record was out of reach when the task ended
+	if j := vm.journal.Load(); j.Phase == journal.Fenced && j.Self { // the record was out of reach when the task ended
 		if err := vm.fence(ctx, "the task ended before it ran"); err != nil {
 			vm.log.Warn("give back wake", "error", err)
 		}
 	}
-	j := vm.noted()
+	j := vm.journal.Load()
 	if err := reclaim(ctx, vm.host, vm.dir, j); err != nil {
 		return err
 	}
-	if j.Phase == Own || j.Phase == Sending { // the latter where a thaw could not be written
+	if j.Phase == journal.Own || j.Phase == journal.Sending { // the latter where a thaw could not be written
 		if err := vm.record().disown(ctx, j.Generation, j.Spec.UID); err != nil {
 			vm.log.Warn("give up ownership", "error", err)
 		}

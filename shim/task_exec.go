@@ -59,7 +59,7 @@ func (t *Task) addExec(r *taskapi.ExecProcessRequest, config []byte) error {
 	// one it was told to start is not wanted.
 	t.incarnation++
 	// Whatever of a checkpoint is left in the guest was of another generation.
-	p.guest = fmt.Sprintf("%s#%d.%d", p.id, vm.journal.Generation, t.incarnation)
+	p.guest = fmt.Sprintf("%s#%d.%d", p.id, vm.journal.Load().Generation, t.incarnation)
 	t.execs[p.id] = p
 	vm.events.Send(&events.TaskExecAdded{ContainerID: t.id, ExecID: p.id})
 	return nil

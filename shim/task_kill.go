@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/shim/journal"
 )
 
 const (
@@ -246,8 +247,8 @@ func (vm *VM) endCreated(ctx context.Context, status uint32) bool {
 
 // fenceUnstarted closes the wake that a task which never ran has open.
 func (vm *VM) fenceUnstarted(ctx context.Context) error {
-	j := vm.noted()
-	if j.Phase != Incoming && j.Phase != Ready {
+	j := vm.journal.Load()
+	if j.Phase != journal.Incoming && j.Phase != journal.Ready {
 		return nil
 	}
 	return vm.fence(ctx, "the task ended before it ran")

@@ -13,6 +13,7 @@ import (
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/shim/journal"
 )
 
 // failEach runs try with its first call failing, then its second, until none fails.
@@ -108,8 +109,8 @@ func TestCaptureFailsAtEachCall(t *testing.T) {
 	failEach(t, func(w *world) { w.running() }, capture, func(t *testing.T, w *world, name string) {
 		vm, err := w.service.current()
 		w.must("find", err)
-		if !vm.is(Running) || !w.machine.running() || !w.net.up || vm.noted().Phase != Own {
-			t.Fatalf("%s failed: VM is %s, journal %s", name, vm.state, vm.noted().Phase)
+		if !vm.is(Running) || !w.machine.running() || !w.net.up || vm.journal.Load().Phase != journal.Own {
+			t.Fatalf("%s failed: VM is %s, journal %s", name, vm.state, vm.journal.Load().Phase)
 		}
 		_, err = w.capture()
 		w.must("capture again", err)
@@ -205,7 +206,7 @@ func TestAbortDuringCapture(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { _, err := w.capture(); done <- err }()
 	vm, _ := w.service.current()
-	if !eventually(func() bool { return vm.noted().Phase == Sending && !w.machine.running() }) {
+	if !eventually(func() bool { return vm.journal.Load().Phase == journal.Sending && !w.machine.running() }) {
 		t.Fatal("capture does not begin")
 	}
 	other := w.ref()
@@ -232,7 +233,7 @@ func TestAbortBeforePause(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { _, err := w.capture(); done <- err }()
 	vm, _ := w.service.current()
-	if !eventually(func() bool { return vm.noted().Phase == Sending }) {
+	if !eventually(func() bool { return vm.journal.Load().Phase == journal.Sending }) {
 		t.Fatal("capture does not begin")
 	}
 	if !w.machine.running() {
@@ -243,8 +244,8 @@ func TestAbortBeforePause(t *testing.T) {
 	if err := <-done; err == nil {
 		t.Error("aborted capture succeeded")
 	}
-	if !vm.is(Running) || !w.machine.running() || vm.noted().Phase != Own {
-		t.Errorf("VM is %s, %s", vm.state, vm.noted().Phase)
+	if !vm.is(Running) || !w.machine.running() || vm.journal.Load().Phase != journal.Own {
+		t.Errorf("VM is %s, %s", vm.state, vm.journal.Load().Phase)
 	}
 	w.store.early = nil
 	w.aborted++
@@ -278,8 +279,8 @@ func TestLateOrders(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		if !vm.is(Running) || !w.machine.running() || vm.noted().Phase != Own {
-			t.Errorf("VM is %s, %s", vm.state, vm.noted().Phase)
+		if !vm.is(Running) || !w.machine.running() || vm.journal.Load().Phase != journal.Own {
+			t.Errorf("VM is %s, %s", vm.state, vm.journal.Load().Phase)
 		}
 		w.aborted++
 	}
@@ -294,7 +295,7 @@ func TestDeathBeforePause(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { _, err := w.capture(); done <- err }()
 	vm, _ := w.service.current()
-	if !eventually(func() bool { return vm.noted().Phase == Sending }) {
+	if !eventually(func() bool { return vm.journal.Load().Phase == journal.Sending }) {
 		t.Fatal("capture does not begin")
 	}
 	w.must("kill", w.machine.Kill(t.Context()))
@@ -322,8 +323,8 @@ func TestThawOnce(t *testing.T) {
 	w := newWorld(t).asleep()
 	w.must("create", w.create())
 	vm, _ := w.service.current()
-	if !vm.is(Created) || vm.noted().Phase != Ready {
-		t.Fatalf("VM is %s, journal %s", vm.state, vm.noted().Phase)
+	if !vm.is(Created) || vm.journal.Load().Phase != journal.Ready {
+		t.Fatalf("VM is %s, journal %s", vm.state, vm.journal.Load().Phase)
 	}
 	w.must("start", w.start())
 	w.must("start again", w.start())

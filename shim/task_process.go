@@ -115,13 +115,14 @@ func (vm *VM) flow() {
 			p.task.flowOne(p)
 		}
 	}
-	if vm.journal.Spec.HasAgent() {
+	j := vm.journal.Load()
+	if j.Spec.HasAgent() {
 		vm.traffic.watchers.Go(func() { vm.clock.keep(ctx) })
 	}
-	if vm.journal.Unplugged {
+	if j.Unplugged {
 		vm.traffic.watchers.Go(func() { vm.nic.keep(ctx) })
 	}
-	if len(vm.journal.Notices) > 0 {
+	if len(j.Notices) > 0 {
 		vm.traffic.watchers.Go(func() { vm.notices.run(ctx) })
 	}
 }

@@ -85,7 +85,7 @@ func (t *Task) gone() bool {
 	vm := t.vm
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	return t.state == TaskNew || t.state == TaskDeleted || vm.journal == nil || t.init == nil
+	return t.state == TaskNew || t.state == TaskDeleted || vm.journal.Load() == nil || t.init == nil
 }
 
 // wire is err as a gRPC status, which is what ttrpc carries.

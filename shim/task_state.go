@@ -28,7 +28,7 @@ func (s *Service) State(_ context.Context, r *taskapi.StateRequest) (*taskapi.St
 			named = p.shown
 		}
 		out := &taskapi.StateResponse{
-			ID: vm.id, Bundle: vm.journal.Bundle, Pid: t.pid(), Status: t.status(p), ExecID: p.id,
+			ID: vm.id, Bundle: vm.journal.Load().Bundle, Pid: t.pid(), Status: t.status(p), ExecID: p.id,
 			Stdin: named.Stdin, Stdout: named.Stdout, Stderr: named.Stderr, Terminal: named.Terminal,
 		}
 		if p.id != "" {

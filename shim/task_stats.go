@@ -104,7 +104,7 @@ func (t *Task) metrics(ctx context.Context) (_ any, err error) {
 	if vm.is(Creating) {
 		return nil, fmt.Errorf("stats of VM %s, which is being created: %w", vm.id, errdefs.ErrFailedPrecondition)
 	}
-	j := vm.noted()
+	j := vm.journal.Load()
 	var g *agentv1.StatsResponse
 	if j.Spec.HasAgent() {
 		g = t.guestStats(ctx)
@@ -139,7 +139,7 @@ func (t *Task) metrics(ctx context.Context) (_ any, err error) {
 // procStats answers the fields of /proc/PID/stat after the name, the state first; none if the VMM
 // does not live.
 func (vm *VM) procStats() ([]string, error) {
-	j := vm.noted()
+	j := vm.journal.Load()
 	if j.Process == nil {
 		return nil, nil
 	}

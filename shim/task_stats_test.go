@@ -9,6 +9,7 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/shim/cgroup"
+	"godwit.dev/godwit/shim/journal"
 )
 
 // silentAgent answers Stats when it is let.
@@ -34,7 +35,8 @@ func TestStatsOfASilentGuest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		agent := &silentAgent{let: make(chan struct{})}
 		vm := bareVM(t, agent)
-		vm.state, vm.journal, vm.owner.stats.last = Running, &Journal{}, &agentv1.StatsResponse{MemoryCurrent: 42}
+		vm.journal.Begin(t.TempDir(), &journal.Journal{})
+		vm.state, vm.owner.stats.last = Running, &agentv1.StatsResponse{MemoryCurrent: 42}
 		ask := func(wantWait bool, want uint64) {
 			t.Helper()
 			ctx, cancel := context.WithCancel(t.Context())

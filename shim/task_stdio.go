@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 
 	"godwit.dev/godwit/shim/cgroup"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/stdio"
 )
 
@@ -26,7 +27,7 @@ func (t *Task) releaseLogger(st *stdio.Streams) {
 	if st.LoggerPID() == 0 {
 		return
 	}
-	if err := cgroup.Leave(vm.noted().Cgroup, st.LoggerPID()); err != nil {
+	if err := cgroup.Leave(vm.journal.Load().Cgroup, st.LoggerPID()); err != nil {
 		vm.log.Warn("move logger out of the task's cgroup", "error", err)
 	}
 }
@@ -36,7 +37,7 @@ func (t *Task) releaseLogger(st *stdio.Streams) {
 func (t *Task) logFile(s stdio.URIs) *stdio.LogFile {
 	vm := t.vm
 	u, err := url.Parse(s.Stdout)
-	j := vm.noted()
+	j := vm.journal.Load()
 	if woken := vm.origin.restored || j.Restored != nil || j.Move; err != nil || u.Scheme != "file" || !woken {
 		return nil
 	}
@@ -46,10 +47,10 @@ func (t *Task) logFile(s stdio.URIs) *stdio.LogFile {
 
 // configuredOutput removes the output that the configuration names from s, if the task had none before. What
 // an order names stays.
-func (t *Task) configuredOutput(s stdio.URIs, r Resume) stdio.URIs {
+func (t *Task) configuredOutput(s stdio.URIs, r journal.Resume) stdio.URIs {
 	vm := t.vm
 	configured, err := vm.host.Config.TaskOutput(vm.namespace, vm.id)
-	if err != nil || !r.Nowhere || s.Stdout != configured.String() {
+	if err != nil || !r.NoOutput || s.Stdout != configured.String() {
 		return s
 	}
 	return stdio.URIs{Stdin: s.Stdin, Terminal: s.Terminal}
@@ -64,7 +65,7 @@ func (s *starting) offerFifos() {
 	if err != nil || u.Scheme == "" || u.Scheme == "fifo" || !vm.origin.restored || !vm.spec().HasAgent() {
 		return
 	}
-	named, err := s.streams.MakeFifos(filepath.Join(vm.noted().RunDir, "task"))
+	named, err := s.streams.MakeFifos(filepath.Join(vm.journal.Load().RunDir, "task"))
 	if err != nil {
 		vm.log.Warn("no client can attach to the task", "error", err)
 		return

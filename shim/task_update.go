@@ -11,6 +11,7 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/shim/bundle"
+	"godwit.dev/godwit/shim/journal"
 )
 
 // Update changes the container's limits, in the guest if it runs. The size of the VM
@@ -28,7 +29,7 @@ func (s *Service) Update(ctx context.Context, r *taskapi.UpdateTaskRequest) (*em
 func (t *Task) updateLimits(ctx context.Context, r *taskapi.UpdateTaskRequest) error {
 	vm := t.vm
 	vm.mu.Lock()
-	err, state, agent, j, restored := vm.mutable(), vm.state, vm.agent, vm.journal, vm.origin.restored
+	err, state, agent, j, restored := vm.mutable(), vm.state, vm.agent, vm.journal.Load(), vm.origin.restored
 	over := vm.call()
 	vm.mu.Unlock()
 	defer over()
@@ -65,7 +66,7 @@ func (t *Task) updateLimits(ctx context.Context, r *taskapi.UpdateTaskRequest) e
 // noteLimits keeps the limits in the Spec, where Start finds them.
 func (t *Task) noteLimits(change *specs.LinuxResources, state State) error {
 	vm := t.vm
-	return vm.update(func(j *Journal) error {
+	return vm.journal.Update(func(j *journal.Journal) error {
 		if state == Created && !vm.is(Created) {
 			return fmt.Errorf("VM has been started meanwhile: %w", errdefs.ErrFailedPrecondition)
 		}

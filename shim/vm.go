@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"godwit.dev/godwit/api/spec"
-	"godwit.dev/godwit/guest/client"
 	"godwit.dev/godwit/shim/events"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/vmm"
 )
 
@@ -25,7 +25,6 @@ type VM struct {
 	// never held over IO.
 	mu      sync.Mutex
 	state   State
-	journal *Journal // replaced, never changed
 	machine vmm.Machine
 	agent   Agent
 	owner   *Task
@@ -36,6 +35,7 @@ type VM struct {
 
 	// Components, each with a lock of its own. mu may be held where one of these is taken to look
 	// at a component, and is not taken by one that holds its own.
+	journal  journal.Store // empty before Create
 	nic      *nicSet
 	clock    *guestClock
 	vmm      vmmFacts
@@ -43,7 +43,6 @@ type VM struct {
 	tracking *ramTracking
 	socket   *machineSocket
 	notices  *notices
-	writes   journalWrites
 	ending   *ending
 }
 
@@ -60,9 +59,9 @@ func newVM(ctx context.Context, log *slog.Logger, q *events.Queue, namespace, id
 	vm.postcopy = &postcopy{vm: vm}
 	vm.notices = &notices{vm: vm}
 	vm.socket = &machineSocket{log: vm.log}
-	vm.tracking = &ramTracking{of: vm, log: vm.log}
+	vm.tracking = &ramTracking{of: vm, journal: &vm.journal, log: vm.log}
 	vm.clock = newGuestClock(vm, vm.log)
-	vm.nic = newNICSet(vm, vm.log)
+	vm.nic = newNICSet(vm, &vm.journal, vm.log)
 	vm.owner = vm.newTask(id)
 	return vm
 }
@@ -86,22 +85,6 @@ type orders struct {
 	progress progress
 }
 
-// journalWrites are in an order of their own; see vm_journal.go.
-type journalWrites struct {
-	mu    sync.Mutex // held while the journal is written
-	draft []byte     // of the next one, on disk; mu guards it
-}
-
-// Resume is what a snapshot says about the task in it.
-type Resume struct {
-	BootID   string         `json:"bootID"`
-	UptimeMS uint64         `json:"uptimeMS"`
-	Init     client.Offsets `json:"init"`
-	Execs    []MovedExec    `json:"execs,omitempty"` // of a VM that moves
-	// Nowhere: the task had no output, as with containerd's null IO.
-	Nowhere bool `json:"nowhere,omitempty"`
-}
-
 // guest answers the agent; nil before the boot.
 func (vm *VM) guest() Agent {
 	vm.mu.Lock()
@@ -118,4 +101,4 @@ func (vm *VM) current() (vmm.Machine, State) {
 
 func (vm *VM) nicBound() time.Duration { return time.Duration(vm.host.Config.Timeouts.NIC) }
 
-func (vm *VM) spec() *spec.Spec { return vm.noted().Spec }
+func (vm *VM) spec() *spec.Spec { return vm.journal.Load().Spec }

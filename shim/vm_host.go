@@ -14,6 +14,7 @@ import (
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/network/dhcp"
 	"godwit.dev/godwit/shim/bundle"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/shim/sandboxprocess"
 	"godwit.dev/godwit/shim/template"
@@ -148,7 +149,7 @@ type DiskSet struct {
 	Disks    []spec.Disk // slots are filled in by the shim
 	Layers   []string
 	Writable string
-	Files    []JournalDisk
+	Files    []journal.Disk
 }
 
 // Snapshots moves the state of VMs to a store and back; worker.Client does it in a

@@ -11,19 +11,8 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	"godwit.dev/godwit/internal/durable"
+	"godwit.dev/godwit/shim/journal"
 )
-
-// A journal that cannot be written says what is to be done.
-func TestJournalOnABadDisk(t *testing.T) {
-	for errno, is := range map[syscall.Errno]func(error) bool{
-		syscall.ENOSPC: errdefs.IsResourceExhausted, syscall.EDQUOT: errdefs.IsResourceExhausted, syscall.EROFS: errdefs.IsFailedPrecondition,
-	} {
-		err := refusedByDisk(&os.PathError{Op: "write", Path: "/x", Err: errno})
-		if !is(err) || !strings.Contains(err.Error(), "state_dir") {
-			t.Errorf("%v: %v", errno, err)
-		}
-	}
-}
 
 // A full disk under the journal refuses a hibernate by class and leaves the VM as it
 // was; with space it goes on.
@@ -37,8 +26,8 @@ func TestCaptureOnAFullDisk(t *testing.T) {
 		t.Errorf("capture: %v", err)
 	}
 	vm, err := w.service.current()
-	if err != nil || !vm.is(Running) || vm.noted().Phase != Own {
-		t.Errorf("the VM is %v in %s, %v", vm.state, vm.noted().Phase, err)
+	if err != nil || !vm.is(Running) || vm.journal.Load().Phase != journal.Own {
+		t.Errorf("the VM is %v in %s, %v", vm.state, vm.journal.Load().Phase, err)
 	}
 	if _, err := w.service.Pause(ctxNS(t), &taskapi.PauseRequest{ID: "vm"}); err != nil {
 		t.Errorf("pause needs no disk: %v", err)

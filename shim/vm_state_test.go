@@ -14,7 +14,6 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
-	"godwit.dev/godwit/internal/durable"
 	"godwit.dev/godwit/shim/rampool"
 	"godwit.dev/godwit/shim/stdio"
 )
@@ -147,31 +146,6 @@ func TestCallsByState(t *testing.T) {
 	}
 }
 
-// What write has answered for is there after a crash; a half-written successor
-// is not looked at.
-func TestJournalSurvivesACrash(t *testing.T) {
-	dir := t.TempDir()
-	if _, err := loadJournal(dir); !errdefs.IsNotFound(err) {
-		t.Fatalf("load of nothing = %v", err)
-	}
-	if err := (&Journal{Phase: Prepared, Operation: "o"}).store(dir); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(durable.Unfinished(journalFile(dir)), []byte(`{"version":1,"phase":"OW`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	j, err := loadJournal(dir)
-	if err != nil || j.Phase != Prepared || j.Operation != "o" {
-		t.Errorf("load = %+v, %v", j, err)
-	}
-	if err := os.WriteFile(journalFile(dir), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := loadJournal(dir); !errdefs.IsDataLoss(err) {
-		t.Errorf("load of a torn journal = %v, want data loss", err)
-	}
-}
-
 // Admission goes by declared sizes and says both numbers.
 func TestAdmission(t *testing.T) {
 	dir := t.TempDir()
@@ -196,7 +170,7 @@ func TestAbortOfAVMThatNeverRan(t *testing.T) {
 	w := newWorld(t).asleep()
 	w.must("create", w.create())
 	vm, _ := w.service.current()
-	j := vm.noted()
+	j := vm.journal.Load()
 	_, err := w.machineService().Abort(context.Background(), &machinev1.AbortRequest{Ref: &machinev1.Ref{Operation: j.Operation, Attempt: j.Attempt}})
 	w.must("abort", err)
 	r, err := w.service.Wait(ctxNS(t), &taskapi.WaitRequest{ID: "vm"})

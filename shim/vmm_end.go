@@ -121,7 +121,7 @@ func (e *ending) starved(exit vmm.Exit) bool {
 	if exit.Clean || exit.Status >= 0 && exit.Status != killed {
 		return false
 	}
-	c, err := cgroup.CostOf(e.vm.noted().Private)
+	c, err := cgroup.CostOf(e.vm.journal.Load().Private)
 	if err != nil {
 		e.vm.log.Warn("whether the host has killed the VMM for its memory is not known", "error", err)
 		return false

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/shim/journal"
 )
 
 // endBound is how long the end of a VM may take in all. A variable for the tests.
@@ -95,7 +96,7 @@ func (e *ending) end(ctx context.Context, status uint32, at time.Time) {
 		if err := e.stopMachine(ctx); err != nil {
 			e.vm.log.Error("end VM", "error", err)
 		}
-		if err := noteEnd(e.vm.noted().Bundle, Ended{Status: status, At: at}); err != nil {
+		if err := journal.WriteExit(e.vm.journal.Load().Bundle, journal.Exit{Status: status, At: at}); err != nil {
 			e.vm.log.Debug("note end", "error", err) // of an adopted VM, whose bundle is gone
 		}
 		e.vm.mu.Lock()
@@ -133,7 +134,7 @@ func (e *ending) end(ctx context.Context, status uint32, at time.Time) {
 // end has its RAM still: that counts as taken until Delete has seen it end.
 func (e *ending) stopMachine(ctx context.Context) error {
 	e.vm.mu.Lock()
-	machine, agent, j := e.vm.machine, e.vm.agent, e.vm.journal
+	machine, agent, j := e.vm.machine, e.vm.agent, e.vm.journal.Load()
 	e.vm.mu.Unlock()
 	var err error
 	if machine != nil {

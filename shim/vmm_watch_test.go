@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/ttrpc"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/shim/journal"
 )
 
 // operation is one that takes all of a VM away from its node.
@@ -37,7 +38,7 @@ func (w *world) begun(o operation, ready func(*VM) bool) (*VM, chan error) {
 	return vm, done
 }
 
-func inPasses(vm *VM) bool { return vm.noted().Phase == Sending }
+func inPasses(vm *VM) bool { return vm.journal.Load().Phase == journal.Sending }
 
 // saved: the operation does without the VMM.
 func saved(vm *VM) bool {
@@ -115,7 +116,7 @@ func TestVMMDiesBehindItsSavedState(t *testing.T) {
 				if want = killed; at == "" || !vm.is(Stopped) {
 					t.Errorf("%s: %v; %q failed, VM is %s", name, lost, at, vm.state)
 				}
-				if j := vm.noted(); j.Phase != Own || j.Operation != "" {
+				if j := vm.journal.Load(); j.Phase != journal.Own || j.Operation != "" {
 					t.Errorf("%s, %s failed: journal is %s of operation %q", name, at, j.Phase, j.Operation)
 				}
 			case failed != nil:
@@ -147,7 +148,7 @@ func TestVMMDiesBehindItsSavedStateInVain(t *testing.T) {
 				if err := <-done; err == nil {
 					t.Error("it succeeded")
 				}
-				if j := vm.noted(); j.Phase != Own {
+				if j := vm.journal.Load(); j.Phase != journal.Own {
 					t.Errorf("journal %s", j.Phase)
 				}
 				w.endsOnce(how, killed)
@@ -183,7 +184,7 @@ func TestGuestEndsBeforeThePause(t *testing.T) {
 				if err := w.abort(); err != nil && !errdefs.IsNotFound(err) { // the controller's, behind the task's end
 					t.Errorf("abort: %v", err)
 				}
-				if j := vm.noted(); j.Phase != Own || j.Operation != "" {
+				if j := vm.journal.Load(); j.Phase != journal.Own || j.Operation != "" {
 					t.Errorf("journal is %s of operation %q", j.Phase, j.Operation)
 				}
 				if err := o.begin(w); err == nil {
@@ -316,7 +317,7 @@ func TestGuestEndsInThePause(t *testing.T) {
 				t.Errorf("an end was told %d times before the hand-over", n)
 			}
 			w.must("release", w.release(streamDigest))
-			if j := vm.noted(); j.Phase != Released {
+			if j := vm.journal.Load(); j.Phase != journal.Released {
 				t.Errorf("journal %s", j.Phase)
 			}
 			w.endsOnce(how, 0)

@@ -19,6 +19,7 @@ import (
 	"godwit.dev/godwit/api/version"
 	"godwit.dev/godwit/shim"
 	"godwit.dev/godwit/shim/join"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/rootfs"
 )
 
@@ -61,7 +62,7 @@ func (manager) Stop(ctx context.Context, id string) (containerd.StopStatus, erro
 // endOf answers how the task has ended: as its shim has noted, or killed if it has noted nothing.
 // A note that cannot be read is an error: containerd then tells of an unknown end.
 func endOf(bundle string) (containerd.StopStatus, error) {
-	end, err := shim.EndOf(bundle)
+	end, err := journal.ReadExit(bundle)
 	if errors.Is(err, os.ErrNotExist) {
 		return containerd.StopStatus{ExitStatus: killed, ExitedAt: time.Now()}, nil
 	}

@@ -21,6 +21,7 @@ import (
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim"
 	"godwit.dev/godwit/shim/cgroup"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/memtrim"
 	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/shim/program"
@@ -135,10 +136,10 @@ func (d *disks) Prepare(ctx context.Context, req shim.DisksRequest) (*shim.DiskS
 		set.Disks = append(set.Disks, spec.Disk{
 			ID: id, Serial: id, ReadOnly: true, Type: disk.Type, Size: disk.Size, Digest: disk.Digest,
 		})
-		set.Files = append(set.Files, shim.JournalDisk{ID: id, Path: disk.Path})
+		set.Files = append(set.Files, journal.Disk{ID: id, Path: disk.Path})
 	}
 	set.Disks = append(set.Disks, spec.Disk{ID: "rw", Serial: "rw", Type: "ext4", Size: l.WritableSize})
-	set.Files = append(set.Files, shim.JournalDisk{ID: "rw", Path: l.Writable})
+	set.Files = append(set.Files, journal.Disk{ID: "rw", Path: l.Writable})
 	return set, nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/shim"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/rootfs"
 	"godwit.dev/godwit/shim/vmdisk"
 	"godwit.dev/godwit/vmm/cloudhypervisor"
@@ -42,7 +43,7 @@ func (d *disks) PrepareVMDisk(ctx context.Context, req shim.VMDiskRequest) (*shi
 		set.Disks = append(set.Disks, spec.Disk{
 			ID: id, Serial: id, Type: kind, Size: file.Size, Digest: file.Digest, ReadOnly: !writable,
 		})
-		set.Files = append(set.Files, shim.JournalDisk{ID: id, Path: file.Path})
+		set.Files = append(set.Files, journal.Disk{ID: id, Path: file.Path})
 	}
 	add("disk", spec.TypeRaw, f.Disk, true)
 	add("nvram", spec.TypeNVRAM, f.NVRAM, true)

@@ -1,4 +1,4 @@
-package shim
+package journal
 
 import (
 	"encoding/json"
@@ -10,19 +10,19 @@ import (
 	"godwit.dev/godwit/internal/durable"
 )
 
-// endNote is where the shim leaves in the bundle how its task has ended. Should the shim
-// die before Delete, containerd is told that, and not another end.
-const endNote = "godwit-end"
+// exitFile is in the bundle. Should the shim die before Delete, containerd is told what it says, and
+// not another end.
+const exitFile = "godwit-end"
 
-// Ended is how a task has ended.
-type Ended struct {
+// Exit is how a task has ended.
+type Exit struct {
 	Status uint32    `json:"status"`
 	At     time.Time `json:"at"`
 }
 
-// EndOf reads what the shim has left; NotExist says that the task had not ended.
-func EndOf(bundle string) (e Ended, err error) {
-	data, err := os.ReadFile(filepath.Join(bundle, endNote))
+// ReadExit reads what WriteExit has left; os.ErrNotExist says that the task had not ended.
+func ReadExit(bundle string) (e Exit, err error) {
+	data, err := os.ReadFile(filepath.Join(bundle, exitFile))
 	if err != nil {
 		return e, fmt.Errorf("read end of task: %w", err)
 	}
@@ -32,13 +32,13 @@ func EndOf(bundle string) (e Ended, err error) {
 	return e, nil
 }
 
-// noteEnd is called before anybody is told.
-func noteEnd(bundle string, e Ended) error {
+// WriteExit leaves in the bundle how its task has ended. It comes before containerd is told.
+func WriteExit(bundle string, e Exit) error {
 	data, err := json.Marshal(e)
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(bundle, endNote)
+	path := filepath.Join(bundle, exitFile)
 	if err := os.WriteFile(durable.Unfinished(path), data, 0o600); err != nil {
 		return fmt.Errorf("note end of task: %w", err)
 	}

@@ -1,4 +1,4 @@
-package shim
+package journal
 
 import (
 	"os"
@@ -11,14 +11,14 @@ import (
 // writerEnv names the directory that a second writer writes to.
 const writerEnv = "GODWIT_TEST_WRITER"
 
-// Behind a shim that died its successor and what containerd starts to clean up write the
-// journal, each in a process of its own: it is the one's or the other's, whole (I4).
+// After a shim has died, its successor and what containerd starts to clean up write the journal,
+// each in a process of its own: the file is the one's or the other's, whole.
 func TestJournalOfTwoWriters(t *testing.T) {
 	dir, rounds := os.Getenv(writerEnv), 300
-	long := &Journal{Phase: Fenced, Operation: "o", Bundle: strings.Repeat("x", 16<<10)}
+	long := &Journal{Phase: Fenced, Operation: "o", Resources: Resources{Bundle: strings.Repeat("x", 16<<10)}}
 	if dir != "" {
 		for range rounds {
-			if err := long.store(dir); err != nil {
+			if err := long.Write(dir); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -40,10 +40,10 @@ func TestJournalOfTwoWriters(t *testing.T) {
 			}
 		default:
 		}
-		if err := (&Journal{Phase: Fenced, Operation: "o"}).store(dir); err != nil {
+		if err := (&Journal{Phase: Fenced, Operation: "o"}).Write(dir); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := loadJournal(dir); err != nil {
+		if _, err := Read(dir); err != nil {
 			_ = other.Process.Kill()
 			t.Fatal(err)
 		}

@@ -10,27 +10,11 @@ import (
 	"github.com/containerd/containerd/api/types"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
-	"godwit.dev/godwit/internal/durable"
 	"godwit.dev/godwit/shim/cgroup"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/vmm"
 )
-
-// A journal whose directory could not be synced is the old one again, in memory and on
-// disk.
-func TestUnsyncedJournalIsTakenBack(t *testing.T) {
-	w := newWorld(t).running()
-	vm, _ := w.service.current()
-	real := durable.SyncDir
-	t.Cleanup(func() { durable.SyncDir = real })
-	durable.SyncDir = func(string) error { return errFake }
-	if err := vm.write(func(j *Journal) { j.Phase = Prepared }); !errors.Is(err, errFake) {
-		t.Errorf("write = %v", err)
-	}
-	if j, err := loadJournal(vm.dir); err != nil || j.Phase != Own || vm.noted().Phase != Own {
-		t.Errorf("journal is %v, %v; in memory %s", j, err, vm.noted().Phase)
-	}
-}
 
 // A VMM that was started and never written down is found in the VM's own cgroup; what
 // runs in one that Create found there is not the VM's.
@@ -45,7 +29,7 @@ func TestEmptyCgroup(t *testing.T) {
 	w.must("make cgroup", cgroup.Make([]string{own}))
 	pids := strconv.Itoa(os.Getpid()) + "\n0\n" + strconv.Itoa(id.PID) + "\n"
 	w.must("write", os.WriteFile(filepath.Join(own, "cgroup.procs"), []byte(pids), 0o600))
-	_ = reclaim(t.Context(), w.host(), filepath.Join(t.TempDir(), "vm"), &Journal{Phase: Own, Private: []string{own}})
+	_ = reclaim(t.Context(), w.host(), filepath.Join(t.TempDir(), "vm"), &journal.Journal{Phase: journal.Own, Resources: journal.Resources{Private: []string{own}}})
 	if lives(id) {
 		t.Error("a process in the cgroup lives")
 	}
@@ -110,7 +94,7 @@ func TestReclaimTouchesNoNamespaceOfAReusedPid(t *testing.T) {
 		{"/proc/1/ns/net", gone, &vmm.Process{PID: other.PID, StartTime: other.StartTime, Boot: other.Boot}, ns},
 	} {
 		w.net.detached = ""
-		j := &Journal{Phase: Own, NetNS: c.netns, Holder: c.holder, Process: c.vmm, Links: w.links}
+		j := &journal.Journal{Phase: journal.Own, Resources: journal.Resources{NetNS: c.netns, Holder: c.holder, Process: c.vmm, Links: w.links}}
 		if err := detach(t.Context(), w.host(), j, j.Links); err != nil || w.net.detached != c.want {
 			t.Errorf("%s under holder %v, VMM %v: detached in %q, %v; want %q", c.netns, c.holder, c.vmm, w.net.detached, err, c.want)
 		}

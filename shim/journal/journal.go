@@ -1,7 +1,13 @@
-package shim
+// Package journal keeps what a node must still know of a VM after a crash: what the VM may do here,
+// and every resource it has. It starts and stops nothing.
+//
+// A Journal is one JSON file in the VM's directory. A Store has the journal of a VM whose shim runs,
+// and writes each change before it takes effect. Read and Write are for a VM whose shim is gone.
+//
+// The format stays: builds of other versions read it. A key that comes later is optional.
+package journal
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,33 +20,11 @@ import (
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/api/version"
 	"godwit.dev/godwit/internal/durable"
-	"godwit.dev/godwit/internal/failpoint"
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/shim/stdio"
 	"godwit.dev/godwit/vmm"
 )
-
-// Phase of the journal is this node's own word on the VM, after a crash too.
-type Phase string
-
-// Phases. The first four are a source's, the others a destination's. A source's VM may run in
-// SENDING, up to its last pass; in READY a destination's RAM may still have to come: Filling.
-const (
-	Own      Phase = "OWN"
-	Sending  Phase = "SENDING"  // a snapshot is being made, or the VM sent
-	Prepared Phase = "PREPARED" // voted; the VMM is stopped
-	Released Phase = "RELEASED"
-	Incoming Phase = "INCOMING" // a snapshot, or what a source sends, is being filled in
-	Ready    Phase = "READY"    // has all that it needs, and has not executed an instruction
-	Fenced   Phase = "FENCED"   // given up; this attempt never runs here
-)
-
-// Open reports whether an operation holds the VM, so that nobody but its controller
-// may end it.
-func (p Phase) Open() bool {
-	return p == Sending || p == Prepared || p == Incoming || p == Ready
-}
 
 // Journal is the durable record of a VM on its node: what it may do, and every resource
 // it has, each written before it is made.
@@ -58,35 +42,44 @@ type Journal struct {
 	// Patience is how many ms the VM stands still for a controller of the operation that says
 	// nothing.
 	Patience int64 `json:"patienceMS,omitempty"`
-	// Outlived: its record gave the VM to somebody else while this node was called lost.
-	Outlived bool `json:"outlived,omitempty"`
+	// Outlived: its record gave the VM to another node while this node was called lost.
+	Reassigned bool `json:"outlived,omitempty"`
 
+	Resources
+	Task
+}
+
+// Resources are what the VM is made of, and what it has on this node.
+type Resources struct {
 	Spec    *spec.Spec     `json:"spec"`
 	Bundle  string         `json:"bundle"`
 	Created int64          `json:"created,omitempty"` // unix ns: a container that is younger is not this task's
 	Config  string         `json:"config,omitempty"`  // path of the node's configuration
 	Shim    proc.ID        `json:"shim"`
-	Holder  proc.ID        `json:"holder"`
-	Process *vmm.Process   `json:"process,omitempty"`
+	Holder  proc.ID        `json:"holder"`            // the sandbox process
+	Process *vmm.Process   `json:"process,omitempty"` // the VMM
 	NetNS   string         `json:"netns,omitempty"`
 	Links   []network.Link `json:"links,omitempty"`
 	Names   *Names         `json:"names,omitempty"` // of a guest without an agent
-	// Unplugged: the guest may lack NICs of its Spec. Whoever lets it run gives them back.
+	// Unplugged: the guest may lack NICs of its Spec. They are given back before it runs.
 	Unplugged bool   `json:"unplugged,omitempty"`
 	RAM       string `json:"ram,omitempty"`
 	// Armed: the kernel has noted what the VM writes since RAM was what its page table says. The
 	// first capture makes use of it.
-	Armed   bool          `json:"armed,omitempty"`
-	Disks   []JournalDisk `json:"disks,omitempty"`
-	RunDir  string        `json:"runDir,omitempty"`
-	Cgroup  []string      `json:"cgroup,omitempty"`
-	Private []string      `json:"private,omitempty"` // those of Cgroup that hold this VM alone
+	Armed   bool     `json:"armed,omitempty"`
+	Disks   []Disk   `json:"disks,omitempty"`
+	RunDir  string   `json:"runDir,omitempty"`
+	Cgroup  []string `json:"cgroup,omitempty"`
+	Private []string `json:"private,omitempty"` // those of Cgroup that hold this VM alone
+}
 
+// Task is what the task in the VM needs, and how far its start has come.
+type Task struct {
 	Stdio    stdio.URIs `json:"stdio"`
 	Resume   Resume     `json:"resume"`
 	Restored *Restored  `json:"restored,omitempty"` // nil: it booted here, or came in a live move
-	// Filling is where RAM comes from while the VM runs; nil: RAM is whole.
-	Filling *Filling `json:"filling,omitempty"`
+	// Postcopy is where RAM comes from while the VM runs; nil: RAM is whole.
+	Postcopy *Postcopy `json:"filling,omitempty"`
 	// Waking: the wake is committed, and its Start has not come to an end. A successor
 	// finishes it. Readdressed: the guest had other addresses when it went to sleep.
 	Waking      bool     `json:"waking,omitempty"`
@@ -95,18 +88,19 @@ type Journal struct {
 	Notices     []Notice `json:"untold,omitempty"` // in their order
 }
 
-// JournalDisk is a disk's file on this node.
-type JournalDisk struct {
+// Disk is a disk's file on this node.
+type Disk struct {
 	ID   string `json:"id"`
 	Path string `json:"path"`
 }
 
-// journalFile of a VM's directory.
-func journalFile(dir string) string { return filepath.Join(dir, "node.json") }
+// File is the journal in a VM's directory.
+func File(dir string) string { return filepath.Join(dir, "node.json") }
 
-// loadJournal answers NotFound if there is none.
-func loadJournal(dir string) (*Journal, error) {
-	data, err := os.ReadFile(journalFile(dir))
+// Read reads the journal of a VM's directory. Errors: NotFound if there is none, DataLoss if it
+// is torn, NotImplemented if a later build wrote it.
+func Read(dir string) (*Journal, error) {
+	data, err := os.ReadFile(File(dir))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("read journal %s: %w", dir, errdefs.ErrNotFound)
 	}
@@ -123,39 +117,8 @@ func loadJournal(dir string) (*Journal, error) {
 	return j, nil
 }
 
-// store makes j durable in dir: a crash leaves the old or the new one, whole.
-func (j *Journal) store(dir string) error { return j.replace(dir, nil) }
-
-// replace is store where dir has a draft; nil: none.
-func (j *Journal) replace(dir string, draft []byte) error {
-	data, err := j.encode()
-	if err != nil {
-		return fmt.Errorf("write journal: %w", err)
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("write journal: %w", refusedByDisk(err))
-	}
-	err = failpoint.Record("journal", string(j.Phase), func() error {
-		if bytes.Equal(data, draft) {
-			if err := durable.Rename(draftFile(dir), journalFile(dir)); err == nil || errors.Is(err, durable.ErrUnsynced) {
-				return err
-			}
-		}
-		return durable.WriteFile(journalFile(dir), data, 0o600)
-	})
-	if err != nil {
-		return fmt.Errorf("write journal: %w", refusedByDisk(err))
-	}
-	return nil
-}
-
-func (j *Journal) encode() ([]byte, error) {
-	j.Version = version.Journal
-	return json.Marshal(j)
-}
-
-// refusedByDisk gives the error of a write into state_dir its class.
-func refusedByDisk(err error) error {
+// DiskError gives the error of a write into state_dir its class.
+func DiskError(err error) error {
 	switch {
 	case durable.IsFull(err):
 		return fmt.Errorf("make room in state_dir: %w: %w", err, errdefs.ErrResourceExhausted)

@@ -1,4 +1,4 @@
-package shim
+package journal
 
 import (
 	"encoding/json"
@@ -19,17 +19,17 @@ func TestJournalOfVersion1(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	if err := os.WriteFile(journalFile(dir), old, 0o600); err != nil {
+	if err := os.WriteFile(File(dir), old, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j, err := loadJournal(dir)
+	j, err := Read(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := j.store(dir); err != nil {
+	if err := j.Write(dir); err != nil {
 		t.Fatal(err)
 	}
-	now, err := os.ReadFile(journalFile(dir))
+	now, err := os.ReadFile(File(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestJournalOfALaterVersion(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "node.json"), []byte(later), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := loadJournal(dir); !errdefs.IsNotImplemented(err) || !strings.Contains(err.Error(), "version 99") {
+	if _, err := Read(dir); !errdefs.IsNotImplemented(err) || !strings.Contains(err.Error(), "version 99") {
 		t.Errorf("error %v", err)
 	}
 	if now, err := os.ReadFile(filepath.Join(dir, "node.json")); err != nil || string(now) != later {

@@ -1,0 +1,90 @@
+package journal
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/guest/client"
+	"godwit.dev/godwit/shim/stdio"
+)
+
+// Resume is what a snapshot says about the task in it.
+type Resume struct {
+	BootID   string         `json:"bootID"`
+	UptimeMS uint64         `json:"uptimeMS"`
+	Init     client.Offsets `json:"init"`
+	Execs    []MovedExec    `json:"execs,omitempty"` // of a VM that moves
+	// Nowhere: the task had no output, as with containerd's null IO.
+	NoOutput bool `json:"nowhere,omitempty"`
+}
+
+// Check refuses what no shim has written: such ids would stand for the task's init, or
+// for each other.
+func (r *Resume) Check() error {
+	seen := map[string]bool{}
+	for _, e := range r.Execs {
+		for _, id := range []string{"exec " + e.ID, "process " + e.Guest} {
+			if e.ID == "" || e.Guest == "" || seen[id] {
+				return fmt.Errorf("its resume information has execs %q: %w", []string{e.ID, e.Guest}, errdefs.ErrDataLoss)
+			}
+			seen[id] = true
+		}
+	}
+	return nil
+}
+
+// MovedExec is an exec that runs, as the next shim finds it again.
+type MovedExec struct {
+	ID    string `json:"id"`    // containerd's
+	Guest string `json:"guest"` // its id there
+	stdio.State
+}
+
+// Names are what a guest without an agent is told in addition to its addresses. They are durable:
+// a successor has no bundle to read them from.
+type Names struct {
+	Hostname string       `json:"hostname,omitempty"`
+	DNS      []netip.Addr `json:"dns,omitempty"`
+	Search   []string     `json:"search,omitempty"`
+}
+
+// Postcopy is the snapshot that RAM comes from while the VM runs.
+type Postcopy struct {
+	Repository string `json:"repository"`
+	Digest     string `json:"digest"`
+}
+
+// Restored is how a VM came to its RAM without a boot, for as long as it runs here.
+type Restored struct {
+	Mode   string `json:"mode"`             // config.RestoreEager, config.RestoreLazy or starts.Clone
+	Reason string `json:"reason,omitempty"` // whose order that was, or what config.RestoreAuto found
+}
+
+// Lazy reports whether the RAM comes, or came, while the VM runs.
+func (r *Restored) Lazy() bool { return r != nil && r.Mode == config.RestoreLazy }
+
+// Notice is one that a workload has yet to get, as a command in the guest. The guest knows the
+// command by ID, so that no successor of a shim that dies runs it again. The journal has it until the
+// command has ended.
+type Notice struct {
+	Word   string `json:"word"`
+	Digest string `json:"digest"`
+	ID     string `json:"id"`
+}
+
+// Add adds w to those of j.
+func (w Notice) Add(j *Journal) { j.Notices = append(slices.Clone(j.Notices), w) }
+
+// Remove removes w from those of j.
+func (w Notice) Remove(j *Journal) {
+	j.Notices = slices.DeleteFunc(slices.Clone(j.Notices), func(other Notice) bool { return other == w })
+}
+
+// IsNotice reports whether a process of the guest is the command of a notification.
+func (j *Journal) IsNotice(id string) bool {
+	return slices.ContainsFunc(j.Notices, func(w Notice) bool { return w.ID == id })
+}
