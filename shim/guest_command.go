@@ -40,7 +40,7 @@ func (t *Task) suspect(id string) *process {
 	p := t.newProcess(id, stdio.URIs{}, nil)
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	t.orphans = append(t.orphans, p)
+	t.orphan(p)
 	return p
 }
 
@@ -50,7 +50,7 @@ func (t *Task) dismiss(p *process) {
 	ctx, cancel := context.WithTimeout(vm.life, guestBound)
 	defer cancel()
 	if t.endOrphan(ctx, p) {
-		t.dropOrphan(p)
+		t.orphanEnded(p)
 		return
 	}
 	go t.endOrphanLater(p) // it stands still

@@ -3,7 +3,6 @@ package shim
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -36,15 +35,15 @@ func (t *Task) endOrphanLater(p *process) {
 	if t.endOrphan(vm.life, p) {
 		vm.log.Info("an exec whose start was given up is ended", "exec", p.id)
 	}
-	t.dropOrphan(p)
+	t.orphanEnded(p)
 }
 
-// dropOrphan says that nothing runs of p.
-func (t *Task) dropOrphan(p *process) {
+// orphanEnded is dropOrphan for a caller that does not hold the VM's lock.
+func (t *Task) orphanEnded(p *process) {
 	vm := t.vm
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	t.orphans = slices.DeleteFunc(t.orphans, func(other *process) bool { return other == p })
+	t.dropOrphan(p)
 }
 
 // endOrphan ends a process that the guest may have started, or is about to start, for a caller

@@ -123,7 +123,7 @@ func (n *notices) runOne(ctx context.Context, w journal.Notice) {
 	case struck:
 		n.vm.owner.forgetCommand(w.ID)
 	case p != nil: // the word is still to be told
-		n.vm.owner.dropOrphan(p)
+		n.vm.owner.orphanEnded(p)
 	}
 }
 

@@ -54,7 +54,7 @@ func (s *livePause) Prepare(ctx context.Context) error {
 	}
 	s.bootID, s.uptime = info.GetBootId(), info.GetUptimeMs()
 	for _, t := range vm.allTasks() {
-		t.snapStats(ctx)
+		t.refreshStats(ctx)
 	}
 	return nil
 }

@@ -21,21 +21,18 @@ type Task struct {
 	created chan struct{} // closed when Create is over
 	state   TaskState
 
-	init        *process
-	execs       map[string]*process
-	orphans     []*process         // execs given up in their Start, until the guest has ended them
-	incarnation uint64             // execs so far
-	signals     []pending          // that came while the VM was paused
-	enforcing   bool               // SIGKILL was sent to init
-	oom         bool               // the container has met its memory limit
-	abortStart  context.CancelFunc // while starting
-	startOver   chan struct{}      // closed when the Start that has begun is over
-	stats       stats
+	processTable
+	signals    []pending          // that came while the VM was paused
+	enforcing  bool               // SIGKILL was sent to init
+	oom        bool               // the container has met its memory limit
+	abortStart context.CancelFunc // while starting
+	startOver  chan struct{}      // closed when the Start that has begun is over
+	stats      statsCache         // has a lock of its own
 }
 
 // newTask makes a task of the VM; vm.mu is held, or the VM is new.
 func (vm *VM) newTask(id string) *Task {
-	t := &Task{vm: vm, id: id, state: TaskNew, created: make(chan struct{}), execs: map[string]*process{}}
+	t := &Task{vm: vm, id: id, state: TaskNew, created: make(chan struct{}), processTable: processTable{execs: map[string]*process{}}}
 	vm.tasks[id] = t
 	return t
 }

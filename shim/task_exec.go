@@ -55,12 +55,7 @@ func (t *Task) addExec(r *taskapi.ExecProcessRequest, config []byte) error {
 	}
 	uris := stdio.URIs{Stdin: r.GetStdin(), Stdout: r.GetStdout(), Stderr: r.GetStderr(), Terminal: r.GetTerminal()}
 	p := t.newProcess(r.GetExecID(), uris, config)
-	// The guest may not have forgotten an earlier exec of that id, or not know yet that
-	// one it was told to start is not wanted.
-	t.incarnation++
-	// Whatever of a checkpoint is left in the guest was of another generation.
-	p.guest = fmt.Sprintf("%s#%d.%d", p.id, vm.journal.Load().Generation, t.incarnation)
-	t.execs[p.id] = p
+	t.add(p, vm.journal.Load().Generation)
 	vm.events.Send(&events.TaskExecAdded{ContainerID: t.id, ExecID: p.id})
 	return nil
 }
@@ -119,7 +114,7 @@ func (t *Task) startExec(ctx context.Context, id string) error {
 		t.exit(p, 255, time.Now()) // no event: it was never started
 	}
 	if lost { // under the lock: an operation finds it as the Start that it was, or so
-		t.orphans = append(t.orphans, p)
+		t.orphan(p)
 	}
 	vm.mu.Unlock()
 	if lost {

@@ -51,18 +51,6 @@ func (t *Task) newProcess(id string, streams stdio.URIs, config []byte) *process
 	return &process{task: t, id: id, guest: id, stdio: streams, config: config, done: make(chan struct{})}
 }
 
-// find answers the process of that exec id; vm.mu is held.
-func (t *Task) find(execID string) (*process, error) {
-	vm := t.vm
-	if execID == "" {
-		return t.init, nil
-	}
-	if p, ok := t.execs[execID]; ok {
-		return p, nil
-	}
-	return nil, fmt.Errorf("exec %s of task %s: %w", execID, vm.id, errdefs.ErrNotFound)
-}
-
 // runs reports whether containerd knows p as a process that runs. vm.mu is held.
 func (p *process) runs() bool { return p.started && !p.exited }
 
@@ -154,10 +142,7 @@ func (vm *VM) still() {
 // processes are those of all tasks, each task's init after its execs; vm.mu is held.
 func (vm *VM) processes() (all []*process) {
 	for _, t := range vm.tasks {
-		for _, p := range t.execs {
-			all = append(all, p)
-		}
-		all = append(all, t.init)
+		all = append(all, t.all()...)
 	}
 	return all
 }

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/containerd/cgroups/v3"
 	"github.com/containerd/errdefs"
@@ -18,82 +17,28 @@ import (
 	"godwit.dev/godwit/shim/cgroup"
 )
 
-// stats are the guest's figures of a task; the VM's lock guards them.
-type stats struct {
-	last   *agentv1.StatsResponse
-	asking chan struct{} // closed when the guest has answered, or has not; nil: nobody asks
-	silent bool          // it let the last one who asked wait
-}
-
-// statsBound is how long Stats waits for the guest; after it the last figures count.
-const statsBound = time.Second
-
-// snapStats asks the guest for figures that are not older than the call, and remembers
-// them. It never fails: the guest may be frozen, hung or gone.
-func (t *Task) snapStats(ctx context.Context) {
+// refreshStats asks the guest once more, where it runs: its figures stay when it does not.
+func (t *Task) refreshStats(ctx context.Context) {
 	vm := t.vm
 	vm.mu.Lock()
-	agent, ask := vm.agent, vm.state == Running && vm.agent != nil
+	agent, runs := vm.agent, vm.state == Running && vm.agent != nil
 	vm.mu.Unlock()
-	if !ask {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, statsBound)
-	defer cancel()
-	if r, err := agent.Stats(ctx, &agentv1.StatsRequest{}); err == nil {
-		vm.mu.Lock()
-		t.stats.last, t.stats.silent = r, false
-		vm.mu.Unlock()
+	if runs {
+		t.stats.refresh(ctx, agent)
 	}
 }
 
-// guestStats are those of now if the guest answers as it should, else the last ones.
-// One question is under way at a time, whoever asks; a guest that let one wait is not
-// waited for again until it has answered.
+// guestStats are the guest's figures: the last ones where it does not run.
 func (t *Task) guestStats(ctx context.Context) *agentv1.StatsResponse {
 	vm := t.vm
 	stopped := vm.vmmStopped()
 	vm.mu.Lock()
-	if vm.state != Running || vm.agent == nil || stopped {
-		defer vm.mu.Unlock()
-		return t.stats.last
-	}
-	if t.stats.asking == nil {
-		t.stats.asking = make(chan struct{})
-		go t.askStats(vm.agent, t.stats.asking)
-	}
-	answered, wait := t.stats.asking, !t.stats.silent
+	agent, runs := vm.agent, vm.state == Running && vm.agent != nil && !stopped
 	vm.mu.Unlock()
-	if wait {
-		bound := time.NewTimer(statsBound)
-		defer bound.Stop()
-		select {
-		case <-answered:
-		case <-bound.C:
-			vm.mu.Lock()
-			t.stats.silent = true
-			vm.mu.Unlock()
-		case <-ctx.Done():
-		}
+	if !runs {
+		return t.stats.cached()
 	}
-	vm.mu.Lock()
-	defer vm.mu.Unlock()
-	return t.stats.last
-}
-
-func (t *Task) askStats(agent agentv1.AgentService, answered chan struct{}) {
-	vm := t.vm
-	ctx, cancel := context.WithTimeout(vm.life, guestBound)
-	defer cancel()
-	r, err := agent.Stats(ctx, &agentv1.StatsRequest{})
-	vm.mu.Lock()
-	defer vm.mu.Unlock()
-	t.stats.silent = err != nil
-	if err == nil {
-		t.stats.last = r
-	}
-	t.stats.asking = nil
-	close(answered)
+	return t.stats.get(ctx, vm.life, agent)
 }
 
 // metrics are of the type that the host's collectors understand. They work in every

@@ -92,8 +92,8 @@ func TestStatsInEveryState(t *testing.T) {
 	w.wait("")
 	stats("stopped")
 	vm, _ := w.service.current()
-	if vm.owner.stats.last.GetMemoryCurrent() != 42 {
-		t.Errorf("the last figures are %v", vm.owner.stats.last)
+	if vm.owner.stats.cached().GetMemoryCurrent() != 42 {
+		t.Errorf("the last figures are %v", vm.owner.stats.cached())
 	}
 }
 

@@ -26,7 +26,7 @@ func (t *Task) finish(status uint32, at time.Time) {
 	ctx, cancel := context.WithTimeout(vm.life, endBound)
 	defer cancel()
 	vm.ending.endExecs(ctx)
-	t.snapStats(ctx)
+	t.refreshStats(ctx)
 	vm.ending.drainGuest(ctx)
 	if agent := vm.guest(); agent != nil {
 		sync, cancel := context.WithTimeout(ctx, syncBound)
