@@ -38,10 +38,12 @@ func TestStatsCacheOfASlowGuest(t *testing.T) {
 				t.Errorf("figures %v of a guest that has not answered", r)
 			}
 		}
+		synctest.Wait()
 		if took := time.Since(begun); took != statsBound || g.asked != 1 {
 			t.Errorf("the callers waited %v, the guest was asked %d times", took, g.asked)
 		}
 		time.Sleep(g.after)
+		synctest.Wait()
 		g.after = 0
 		if r := c.get(t.Context(), t.Context(), g); r.GetMemoryCurrent() != 2 {
 			t.Errorf("figures %v, not those of the second question", r)
