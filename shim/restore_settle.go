@@ -4,14 +4,8 @@ import (
 	"context"
 	"time"
 
-	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/steps"
 )
-
-// deferAfterMove is how long a VM that came in a live move runs before its agent is spoken to.
-// Its peers wait for its work; where the CPU is emulated, the agent's code has to be
-// translated again just as theirs, and would come in between.
-const deferAfterMove = 100 * time.Millisecond
 
 // A VM that wakes lazily is left alone until it has wanted no page for a moment, at most so long: what
 // its agent is asked brings pages and translated code of its own in between those that the workload
@@ -22,9 +16,6 @@ var (
 )
 
 func (s *starting) deferAgent(ctx context.Context, _ *steps.Undo) error {
-	if s.vm.origin.arrival != nil {
-		retry.Sleep(ctx, deferAfterMove)
-	}
 	if f := s.vm.postcopy.filling(); f != nil {
 		f.awaitIdle(ctx)
 	}
