@@ -52,6 +52,23 @@ func lifted(all []*nodev1.Record, state *nodev1.StoreState) []*nodev1.Record {
 // by then, also one that the copy does not know.
 const SettleDelay = 20 * time.Second
 
+// wait is how long this controller has seen that the store waits, by its own clock: the one that
+// ordered it may have had another.
+type wait struct {
+	mu          sync.Mutex
+	incarnation uint64
+	began       time.Time
+}
+
+func (w *wait) lasted(incarnation uint64, now time.Time) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.began.IsZero() || w.incarnation != incarnation {
+		w.incarnation, w.began = incarnation, now
+	}
+	return now.Sub(w.began)
+}
+
 // kindReport is of the notes that nodes' reports are: incarnation/node -> ReportRequest.
 const kindReport = "report"
 
@@ -72,6 +89,7 @@ type Incarnations struct {
 
 	settling sync.Mutex
 	raised   raised
+	wait     wait
 
 	mu        sync.Mutex
 	reporting map[string]bool // nodes whose report is being looked at
@@ -151,7 +169,7 @@ func (i *Incarnations) Restore(ctx context.Context, req *nodev1.RestoreRequest) 
 		}
 	}
 	now := i.now()
-	return i.change(ctx, func(state *nodev1.StoreState) (bool, error) {
+	state, err := i.change(ctx, func(state *nodev1.StoreState) (bool, error) {
 		next := max(state.GetIncarnation()+1, uint64(max(0, now.Unix())))
 		if next > record.MaxIncarnation {
 			return false, fmt.Errorf("restore the store: incarnation %d is none; is the clock of this host right (%s)?: %w", next, now.UTC().Format(time.RFC3339), errdefs.ErrFailedPrecondition)
@@ -162,6 +180,10 @@ func (i *Incarnations) Restore(ctx context.Context, req *nodev1.RestoreRequest) 
 		*state = nodev1.StoreState{Incarnation: next, SinceUnixNano: now.UnixNano(), Waiting: true, Missing: missing, Retired: slices.Compact(retired)} //nolint:govet // a message that nobody else has
 		return true, nil
 	})
+	if err == nil {
+		i.wait.lasted(state.GetIncarnation(), now)
+	}
+	return state, err
 }
 
 // nodes are all that the store knows of: those that announced themselves, and those that records

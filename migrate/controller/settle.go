@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
@@ -19,8 +18,11 @@ import (
 // place, the next call goes on there.
 func (i *Incarnations) Tend(ctx context.Context) error {
 	state, err := i.store.State(ctx)
-	if err != nil || !state.GetWaiting() || len(state.GetMissing()) > 0 || i.now().Sub(time.Unix(0, state.GetSinceUnixNano())) < SettleDelay {
+	if err != nil || !state.GetWaiting() {
 		return err
+	}
+	if lasted := i.wait.lasted(state.GetIncarnation(), i.now()); len(state.GetMissing()) > 0 || lasted < SettleDelay {
+		return nil
 	}
 	if len(i.unchecked()) > 0 { // what they admit meanwhile nobody has reported
 		return nil
