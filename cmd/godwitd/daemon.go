@@ -7,10 +7,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
@@ -33,7 +31,6 @@ import (
 	"godwit.dev/godwit/migrate/socket"
 	"godwit.dev/godwit/migrate/store"
 	"godwit.dev/godwit/migrate/tasks"
-	"godwit.dev/godwit/migrate/transition"
 	"godwit.dev/godwit/shim/program"
 	"godwit.dev/godwit/shim/rampool"
 	"godwit.dev/godwit/shim/starts"
@@ -133,20 +130,26 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 	d.engine = engine.New(parts, engineOptions(cfg, snapshots.Repository))
 	d.undo = append(d.undo, func() error { d.engine.Close(); return nil })
 	d.moves.drivenBy(d.engine)
-	if d.isController() {
-		for _, own := range []prometheus.Collector{engine.NewTransferMetrics(d.engine), doubtFigures{d.whole}} {
-			if err := d.metrics.Register(own); err != nil {
-				return nil, err
-			}
-		}
+	if err := d.measureController(); err != nil {
+		return nil, err
 	}
 	d.shims = &adoption.Adopter{Config: cfg, ConfigPath: path, Machines: d.machines, Containers: d.tasks}
 	d.models = &templates{config: cfg, configPath: path}
 	d.node = &node.Service{
-		Config: cfg, Records: d.records, Engine: d.engine, Shims: d.machines, Snapshot: snapshots, Goldens: d.golden, Reachable: d.reachable, Admits: d.moves.admits, Up: d.moves.up,
+		Config: cfg, Records: d.records, Engine: d.engine, Shims: d.machines, Snapshot: snapshots, Goldens: d.golden, Reachable: d.reachable,
+		Admits: func(ctx context.Context) error { return moves.Admits(ctx, d.moves.service, cfg.Node) },
+		Up:     func(ctx context.Context, name string) (bool, error) { return moves.Up(ctx, d.moves.service, name) },
 		Checks: d.checks(), Release: d.machines.Release, Place: d.snapshots.Repository,
 	}
 	return d, nil
+}
+
+// measureController registers the figures that only a controller has.
+func (d *daemon) measureController() error {
+	if !d.isController() {
+		return nil
+	}
+	return errors.Join(d.metrics.Register(engine.NewTransferMetrics(d.engine)), d.metrics.Register(doubtFigures{d.whole}))
 }
 
 // measure registers the figures that are no engine's.
@@ -177,7 +180,7 @@ func engineOptions(cfg *config.Config, repository func(*nodev1.Record) string) e
 func (d *daemon) checks() []node.Check {
 	all := []node.Check{
 		{Name: "containerd", Remedy: "start containerd, with the directory of " + program.Name + " in its PATH", Ask: d.tasks.Runtime},
-		{Name: "records", Remedy: "see docs/how-to/cluster.md, after a store was put back from a copy", Ask: d.settled},
+		{Name: "records", Remedy: "see docs/how-to/cluster.md, after a store was put back from a copy", Ask: node.RecordsFinding(d.whole)},
 		{Name: "store", Remedy: "see [registry] of the configuration: address, CA, credentials with the rights to pull and push", Ask: d.snapshots.Probe},
 		{Name: "right to delete", Remedy: "grant it (docs/how-to/registries.md); until then snapshots pile up and cleanup is pending", Ask: d.snapshots.ProbeDelete},
 	}
@@ -187,43 +190,10 @@ func (d *daemon) checks() []node.Check {
 		all = append(all, node.Check{Name: "space in etcd", Remedy: "give etcd --auto-compaction-retention 1h and a larger --quota-backend-bytes, and defragment it (docs/how-to/cluster.md)", Ask: st.Space})
 	}
 	if d.isController() {
-		all = append(all, node.Check{Name: "one machine a name", Remedy: "give the second machine another name: godwit node token NAME, and node in its configuration", Ask: d.oneName})
-		all = append(all, node.Check{Name: "who fetches VMs", Ask: func(context.Context) (string, error) { return pullText(d.config.Move.Pull), nil }})
+		all = append(all, node.Check{Name: "one machine a name", Remedy: "give the second machine another name: godwit node token NAME, and node in its configuration", Ask: node.NamesFinding(&d.doubles)})
+		all = append(all, node.Check{Name: "who fetches VMs", Ask: node.PullFinding(d.config.Move.Pull)})
 	}
 	return all
-}
-
-// settled is the finding about the store of the records: whether records change.
-func (d *daemon) settled(ctx context.Context) (string, error) {
-	state, err := d.whole.State(ctx, &nodev1.StateRequest{})
-	if errdefs.IsNotImplemented(err) {
-		return "the controller is of a build before incarnations", nil
-	}
-	if err == nil {
-		err = transition.Closed(state)
-	}
-	said := fmt.Sprintf("incarnation %d, %d conflicts", state.GetIncarnation(), state.GetConflicts())
-	if nodes := doubters(state); len(nodes) > 0 {
-		said += fmt.Sprintf(", contradicted by nodes %v (godwit controller status)", nodes)
-	}
-	return said, err
-}
-
-// doubters are the nodes that say what the records do not bear out.
-func doubters(state *nodev1.StoreState) (nodes []string) {
-	for _, d := range state.GetDoubts() {
-		nodes = append(nodes, d.GetNode())
-	}
-	slices.Sort(nodes)
-	return slices.Compact(nodes)
-}
-
-// pullText says what move.pull means for the RAM of VMs.
-func pullText(pull string) string {
-	if pull == config.PullController {
-		return `move.pull is "controller": a node has a VM that was not its own only by the controller's order`
-	}
-	return `move.pull is "any": each node of the cluster may wake or move any VM to itself, and read its RAM; set "controller" where nodes do not trust each other`
 }
 
 // only refuses a second daemon on the same run_dir, which would unlink the first one's
@@ -276,7 +246,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	group.Go(func() error { d.moves.announce(ctx); return nil })
 	read := make(chan struct{}, 1)
 	group.Go(func() error { d.moves.watchNodes(ctx, read); return nil })
-	group.Go(func() error { d.moves.tendBoard(ctx, read); return nil })
+	group.Go(func() error { d.moves.keepBoard(ctx, read); return nil })
 	if d.spans != nil {
 		group.Go(func() error { tracing.Forward(ctx, d.spans, d.config.StateDir); return nil })
 	}

@@ -3,9 +3,8 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
-	"slices"
-	"sync"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -39,8 +38,7 @@ type mover struct {
 	whole   *controller.Incarnations // the controller's
 	mark    *incarnation.Watermark   // the controller's
 
-	mu   sync.Mutex
-	owed []*nodev1.MoveEvent // that the controller has not heard of yet, oldest first
+	service.Outbox // of the events that the controller has not heard of yet
 }
 
 func (d *daemon) isController() bool { return len(d.config.Controller.Addresses()) == 0 }
@@ -61,13 +59,13 @@ func (d *daemon) newMover(ctx context.Context, path string) (*mover, error) {
 	if !ok {
 		return nil, fmt.Errorf("the store of the records keeps no notes of nodes: %w", errdefs.ErrNotImplemented)
 	}
-	board, err := m.openBoard(ctx, notes, len(d.config.Controller.Etcd.Endpoints) > 0)
+	board, err := cluster.OpenFor(ctx, notes, len(d.config.Controller.Etcd.Endpoints) > 0, d.config.Node)
 	if err != nil {
 		return nil, err
 	}
 	m.board, m.journal = board, service.NewJournal(board.Append)
 	m.whole = controller.NewIncarnations(d.store, notes, d.config.Node, board.Names, nil)
-	m.whole.Contradicts = func(node, reason string) { m.contradicts(ctx, node, reason) }
+	m.whole.Contradicts = func(node, reason string) { board.Contradicts(ctx, node, reason) }
 	m.whole.Unchecked = board.Unchecked
 	d.whole = m.whole
 	if err := incarnation.RestoreOrdered(ctx, d.config.StateDir, m.whole); err != nil {
@@ -145,52 +143,20 @@ func (m *mover) Heard(ctx context.Context, resp *nodev1.AnnounceResponse) error 
 	return err
 }
 
-// maxOwed to a controller that is out of reach; the log has them all.
-const maxOwed = 1024
-
-// Event implements engine.Events: what a node does by itself, its next sign of life tells.
-func (m *mover) Event(_ context.Context, ev engine.Event) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	kind := map[engine.Type]string{engine.Superseded: moves.Outlived, engine.Foreign: moves.Foreign}[ev.Type]
-	if kind != "" && len(m.owed) < maxOwed {
-		m.owed = append(m.owed, &nodev1.MoveEvent{Type: kind, Vm: ev.VM, Reason: ev.Reason})
+// keepBoard has the controller keep what it knows of nodes, the index of the records and its watermark.
+func (m *mover) keepBoard(ctx context.Context, read chan<- struct{}) {
+	if m.board == nil {
+		return
 	}
-}
-
-// Untold implements service.Speaker.
-func (m *mover) Untold() []*nodev1.MoveEvent {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Clone(m.owed[:min(len(m.owed), service.MaxTold)])
-}
-
-// Told implements service.Speaker.
-func (m *mover) Told(n int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.owed = slices.Clone(m.owed[n:])
+	m.board.Keep(ctx, read, func(ctx context.Context) error {
+		return errors.Join(m.board.Index(ctx, m.daemon.store, m.daemon.config.Node), m.mark.Tend(ctx))
+	})
 }
 
 // tell has the controller write the events that it owes.
 func (m *mover) tell(ctx context.Context) error {
 	if own, ok := m.service.(*service.Service); ok {
 		return own.Tell(ctx)
-	}
-	return nil
-}
-
-// admits reports whether VMs may come to this node. The controller is asked each time: a
-// cordon counts from the moment that it is answered.
-func (m *mover) admits(ctx context.Context) error {
-	resp, err := m.service.Nodes(ctx, &nodev1.NodesRequest{Node: m.daemon.config.Node})
-	if err != nil {
-		return fmt.Errorf("ask the controller whether this node is cordoned: %w", err)
-	}
-	for _, n := range resp.GetNodes() {
-		if n.GetName() == m.daemon.config.Node {
-			return engine.Cordoned(n)
-		}
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package main
+package moves
 
 import (
 	"context"
@@ -9,12 +9,16 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/migrate/engine"
-	service "godwit.dev/godwit/migrate/moves"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
+
+// speaker is a node that has only events to tell.
+type speaker struct{ Outbox }
+
+func (*speaker) Self() *nodev1.NodeInfo                                { return &nodev1.NodeInfo{Name: "a"} }
+func (*speaker) Heard(context.Context, *nodev1.AnnounceResponse) error { return nil }
 
 // hearing is a controller that is out of reach at first.
 type hearing struct {
@@ -53,16 +57,16 @@ func tells(t *testing.T, third error, last int) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		h := &hearing{over: cancel, third: third}
-		m := &mover{daemon: &daemon{config: &config.Config{Node: "a"}}, service: h}
+		m := &speaker{}
 		var all []string
-		for i := range service.MaxTold + 1 {
+		for i := range MaxTold + 1 {
 			why := fmt.Sprint(i)
 			m.Event(ctx, engine.Event{Type: engine.Superseded, VM: &nodev1.VM{Id: "web"}, Reason: why})
 			m.Event(ctx, engine.Event{Type: engine.Retrying, Reason: why})
 			all = append(all, "Outlived "+why)
 		}
-		m.announce(ctx)
-		want := [][]string{all[:service.MaxTold], all[:service.MaxTold], all[service.MaxTold:], all[len(all)-last:]}
+		Live(ctx, h, m)
+		want := [][]string{all[:MaxTold], all[:MaxTold], all[MaxTold:], all[len(all)-last:]}
 		if !slices.EqualFunc(h.heard, want, slices.Equal) {
 			t.Errorf("heard %v", h.heard)
 		}
