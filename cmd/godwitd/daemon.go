@@ -149,7 +149,7 @@ func (d *daemon) measureController() error {
 	if !d.isController() {
 		return nil
 	}
-	return errors.Join(d.metrics.Register(engine.NewTransferMetrics(d.engine)), d.metrics.Register(doubtFigures{d.whole}))
+	return errors.Join(d.metrics.Register(engine.NewTransferMetrics(d.engine)), d.metrics.Register(metrics.Doubts{Store: d.whole}))
 }
 
 // measure registers the figures that are no engine's.

@@ -1,4 +1,4 @@
-package main
+package metrics
 
 import (
 	"context"
@@ -24,14 +24,14 @@ func (d doubted) State(context.Context, *nodev1.StateRequest) (*nodev1.StoreStat
 
 // The metric has the doubts that stop records, by node: none that was refuted, and nothing while the store
 // does not answer.
-func TestDoubtFigures(t *testing.T) {
+func TestDoubts(t *testing.T) {
 	doubts := []*nodev1.Doubt{{Node: "b"}, {Node: "b", Credible: true}, {Node: "b", Refuted: true}, {Node: "c"}, {Node: "d", Refuted: true}}
 	for _, c := range []struct {
 		err  error
 		want map[string]float64
 	}{{nil, map[string]float64{"b": 2, "c": 1}}, {errdefs.ErrUnavailable, map[string]float64{}}} {
 		registry := prometheus.NewPedanticRegistry()
-		registry.MustRegister(doubtFigures{doubted{doubts: doubts, err: c.err}})
+		registry.MustRegister(Doubts{Store: doubted{doubts: doubts, err: c.err}})
 		all, err := registry.Gather()
 		if err != nil {
 			t.Fatal(err)

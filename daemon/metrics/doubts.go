@@ -1,4 +1,4 @@
-package main
+package metrics
 
 import (
 	"context"
@@ -12,20 +12,20 @@ import (
 // doubtsBound is how long a scrape waits for the store.
 const doubtsBound = time.Second
 
-// doubtFigures counts the doubts that stop records, by the node that has raised them. It is nothing while
+// Doubts counts the doubts that stop records, by the node that has raised them. It is nothing while
 // the store does not answer.
-type doubtFigures struct{ store nodev1.StoreService }
+type Doubts struct{ Store nodev1.StoreService }
 
 var doubtsDesc = prometheus.NewDesc("godwit_record_doubts", "Doubts of this node by which records do not change. Above 0 a person has to decide.", []string{"node"}, nil)
 
 // Describe implements prometheus.Collector.
-func (doubtFigures) Describe(to chan<- *prometheus.Desc) { to <- doubtsDesc }
+func (Doubts) Describe(to chan<- *prometheus.Desc) { to <- doubtsDesc }
 
 // Collect implements prometheus.Collector.
-func (f doubtFigures) Collect(to chan<- prometheus.Metric) {
+func (f Doubts) Collect(to chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), doubtsBound)
 	defer cancel()
-	state, err := f.store.State(ctx, &nodev1.StateRequest{})
+	state, err := f.Store.State(ctx, &nodev1.StateRequest{})
 	if err != nil {
 		return
 	}
