@@ -1,13 +1,12 @@
 package shim
 
 import (
-	"os"
-
 	digest "github.com/opencontainers/go-digest"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/snapshot"
+	"godwit.dev/godwit/snapshot/golden"
 	"godwit.dev/godwit/snapshot/worker"
 )
 
@@ -23,12 +22,13 @@ func (p *pushing) openGolden(req *machinev1.CaptureRequest) *worker.File {
 		vm.log.Warn("golden snapshot is not used", "digest", d, "reason", err)
 		return nil
 	}
-	f, err := p.files.open(vm.host.Config.GoldenTable(d.Encoded()), os.O_RDONLY)
+	table, err := golden.TablesOf(vm.host.Config).Open(d.Encoded())
 	if err != nil {
 		vm.log.Warn("golden snapshot is not used", "digest", d, "reason", err)
 		return nil
 	}
-	return worker.Open(f)
+	p.files.keep(table) // it is leased until the push is over
+	return worker.Open(table.File)
 }
 
 // goldenOf is what a golden snapshot of this VM is found by.

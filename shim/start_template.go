@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -227,6 +228,37 @@ func (c *cloning) shapeOf() (template.Shape, error) {
 	}
 	for _, n := range sp.NICs {
 		out.NICs = append(out.NICs, n.Slot)
+	}
+	return out, nil
+}
+
+// ShapeOf answers the shape of the VM of a container image that an order is about. NotImplemented:
+// VMs like that start as copies of none here.
+func ShapeOf(ctx context.Context, host *Host, o template.Order) (template.Shape, error) {
+	driver, err := host.Driver(ctx, o.VMM)
+	if err != nil {
+		return template.Shape{}, err
+	}
+	facts, err := driver.Probe(ctx)
+	if err != nil {
+		return template.Shape{}, err
+	}
+	if facts.Single != "" {
+		return template.Shape{}, fmt.Errorf("%s: %s: %w", facts.Name, facts.Single, errdefs.ErrNotImplemented)
+	}
+	kernel, err := host.Kernel()
+	if err != nil {
+		return template.Shape{}, err
+	}
+	out := baseShape(facts, host.HostKernel)
+	out.Memory, out.VCPUs = cmp.Or(o.Memory, uint64(host.Config.VM.Memory)), cmp.Or(o.VCPUs, 1)
+	out.Guest, out.Cmdline = kernel.Digest, kernel.Cmdline+ticks(facts.Accel, out.VCPUs)
+	for i := range cmp.Or(o.Layers, 1) {
+		out.Disks = append(out.Disks, template.Disk{Slot: firstDiskSlot + i, ReadOnly: true})
+	}
+	out.Disks = append(out.Disks, template.Disk{Slot: firstDiskSlot + len(out.Disks)})
+	for i := range o.NICs {
+		out.NICs = append(out.NICs, firstNICSlot+i)
 	}
 	return out, nil
 }

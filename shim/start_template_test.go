@@ -307,3 +307,31 @@ func TestShapeOfTheHostsCPU(t *testing.T) {
 		}
 	}
 }
+
+// An order names the shape that a VM which says nothing has: that VM starts as a copy of what was
+// ordered. Each field of an order makes another shape.
+func TestOrderedShapeIsThatOfAVM(t *testing.T) {
+	w := newWorld(t)
+	w.templates = &template.Store{Dir: filepath.Join(w.cfg.StateDir, "templates")}
+	w.running()
+	due, err := w.templates.Due(1)
+	if err != nil || len(due) != 1 {
+		t.Fatalf("due are %v, %v", due, err)
+	}
+	own := template.Order{NICs: len(due[0].NICs), Memory: due[0].Memory, VCPUs: due[0].VCPUs}
+	want := due[0] // of a VM whose image has a layer, which the fake disks have not
+	want.Disks = []template.Disk{{Slot: want.Disks[0].Slot, ReadOnly: true}, {Slot: want.Disks[0].Slot + 1}}
+	seen := map[string]bool{}
+	for _, change := range []func(*template.Order){
+		func(*template.Order) {}, func(o *template.Order) { o.NICs++ }, func(o *template.Order) { o.Layers = 2 },
+		func(o *template.Order) { o.Memory *= 2 }, func(o *template.Order) { o.VCPUs++ },
+	} {
+		o := own
+		change(&o)
+		shape, err := ShapeOf(t.Context(), w.host(), o)
+		if err != nil || seen[shape.Key()] || (o == own) != (shape.Key() == want.Key()) {
+			t.Errorf("%+v: %+v, %v; the VM's is %+v", o, shape, err, want)
+		}
+		seen[shape.Key()] = true
+	}
+}

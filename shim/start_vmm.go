@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 
 	"godwit.dev/godwit/shim/cgroup"
@@ -48,12 +49,15 @@ func (s *starting) launch(ctx context.Context, u *steps.Undo) (err error) {
 }
 
 // openFiles are closed once the VMM has its own.
-type openFiles struct{ all []*os.File }
+type openFiles struct{ all []io.Closer }
+
+// keep closes c together with the files.
+func (o *openFiles) keep(c io.Closer) { o.all = append(o.all, c) }
 
 func (o *openFiles) open(path string, flag int) (*os.File, error) {
 	f, err := os.OpenFile(path, flag, 0o600)
 	if err == nil {
-		o.all = append(o.all, f)
+		o.keep(f)
 	}
 	return f, err
 }

@@ -54,6 +54,12 @@ func (s *Snapshot) Copy(ctx context.Context, to store.Store, o CopyOptions) (Cop
 	return done, nil
 }
 
+// Copy is as that of a Snapshot. Its tag says which image it is of: nodes find it there by that.
+func (g *Golden) Copy(ctx context.Context, to store.Store, o CopyOptions) (Copied, error) {
+	o.Tag = g.Info.Tag()
+	return g.pages.Copy(ctx, to, o)
+}
+
 // copier is one run of Copy.
 type copier struct {
 	*Snapshot
@@ -76,7 +82,11 @@ func (c *copier) run(ctx context.Context) (Copied, error) {
 	for i := range c.parts.packs {
 		g.Go(func() error { return c.pack(gctx, i) })
 	}
-	for _, d := range append([]v1.Descriptor{c.parts.config, c.parts.state, c.parts.index}, c.parts.disks...) {
+	rest := []v1.Descriptor{c.parts.config, c.parts.index}
+	if c.parts.state.Digest != "" { // a golden snapshot has none
+		rest = append(rest, c.parts.state)
+	}
+	for _, d := range append(rest, c.parts.disks...) {
 		g.Go(func() error { return c.blob(gctx, d) })
 	}
 	if err := g.Wait(); err != nil {

@@ -40,6 +40,9 @@ type Config struct {
 	Timeouts    Timeouts  `toml:"timeouts"`
 	Log         Log       `toml:"log"`
 	Logs        Logs      `toml:"logs"`
+
+	// Renamed are the keys that a file has by their old names, each once.
+	Renamed []Renamed `toml:"-"`
 }
 
 // Network is what guests may do in it.
@@ -96,12 +99,32 @@ type Cache struct {
 	Packs   Size `toml:"packs"`    // of packs of snapshots; default 10GiB; 0: none are kept
 }
 
-// Template is how VMs are started as copies of one that was booted before.
+// Template is what the VMs of a node share: states after a boot, and pages of images.
 type Template struct {
+	Boot  BootTemplates `toml:"boot"`
+	Image GoldenTables  `toml:"image"`
+
+	// Names that keys of Boot had in the release before. They are nil once a file is read.
+	Mode    *string `toml:"mode"`
+	After   *int    `toml:"after"`
+	Max     *int    `toml:"max"`
+	MaxSize *Size   `toml:"max_size"`
+}
+
+// BootTemplates is how VMs are started as copies of one that was booted before.
+type BootTemplates struct {
 	Mode    string `toml:"mode"`     // on (default), off: every VM boots
 	After   int    `toml:"after"`    // boots of one shape until its template is made; default 2
 	Max     int    `toml:"max"`      // templates that are kept, the last used ones; default 8
 	MaxSize Size   `toml:"max_size"` // of all on the disk; default 2GiB
+}
+
+// GoldenTables is how snapshots refer to pages of golden snapshots. The node keeps a table of
+// the pages of each, in memory.
+type GoldenTables struct {
+	Mode    string `toml:"mode"`     // on (default), off: a snapshot has all its pages
+	Max     int    `toml:"max"`      // tables that are kept, the last used ones; default 16
+	MaxSize Size   `toml:"max_size"` // of all of them; default 1GiB
 }
 
 // Worker bounds the processes that handle RAM pages.

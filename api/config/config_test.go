@@ -138,6 +138,12 @@ func TestRefused(t *testing.T) {
 		{"restore", "[worker]\nrestore = 'later'\n", "worker.restore: \"later\" is not one of eager, lazy, auto"},
 		{"concurrency", "[worker]\nconcurrency = 0\n", "worker.concurrency"},
 		{"node", "node = 'a/b'\n", "node"},
+		{"template of a boot", "[template.boot]\nafter = 0\n", "template.boot.after"},
+		{"template by its old name", "[template]\nmax = 0\n", "template.boot.max"},
+		{"type of an old name", "[template]\nmax = 'x'\n", "line 2"},
+		{"key by both names", "[template]\nmode = 'on'\n[template.boot]\nmode = 'off'\n", "template.mode: it is the old name of template.boot.mode"},
+		{"tables", "[template.image]\nmax_size = 5\n", "template.image.max_size"},
+		{"use of golden snapshots", "[template.image]\nmode = 'maybe'\n", "template.image.mode"},
 		{"stdio", "stdio_uri = 'http://x'\n", "stdio_uri"},
 		{"shared log", "stdio_uri = 'file:///var/log/all.log'\n", "stdio_uri"},
 	}
@@ -177,6 +183,34 @@ func TestAccepted(t *testing.T) {
 	}
 }
 
+// Keys by the names of the release before count, in the order of the files as all others do, and
+// each is told once with its new name.
+func TestRenamedKeys(t *testing.T) {
+	dir := t.TempDir()
+	main := filepath.Join(dir, "config.toml")
+	write(t, main, "[template]\nmode = 'off'\nafter = 3\nmax = 4\nmax_size = '1GiB'\n")
+	write(t, filepath.Join(dir, "config.d", "1.toml"), "[template.boot]\nmax = 5\n")
+	write(t, filepath.Join(dir, "config.d", "2.toml"), "[template]\nafter = 6\n")
+	c, err := Load(main)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Template{Boot: BootTemplates{Mode: "off", After: 6, Max: 5, MaxSize: 1 << 30}, Image: Default().Template.Image}
+	if d := cmp.Diff(want, c.Template); d != "" {
+		t.Errorf("template (-want +got):\n%s", d)
+	}
+	var told []string
+	for _, r := range c.Renamed {
+		told = append(told, filepath.Base(r.File)+" "+r.Old+" "+r.New)
+	}
+	if d := cmp.Diff([]string{
+		"config.toml template.mode template.boot.mode", "config.toml template.after template.boot.after", "config.toml template.max template.boot.max",
+		"config.toml template.max_size template.boot.max_size", "2.toml template.after template.boot.after",
+	}, told); d != "" {
+		t.Errorf("told (-want +got):\n%s", d)
+	}
+}
+
 // Equal names in two namespaces share no path.
 func TestPathsOfNamespaces(t *testing.T) {
 	c := Default()
@@ -194,6 +228,9 @@ func TestPathsOfNamespaces(t *testing.T) {
 func keys(prefix string, t reflect.Type) []string {
 	var all []string
 	for f := range t.Fields() {
+		if f.Tag.Get("toml") == "-" {
+			continue
+		}
 		key := prefix + f.Tag.Get("toml")
 		if f.Type.Kind() == reflect.Struct {
 			all = append(all, keys(key+".", f.Type)...)

@@ -110,7 +110,7 @@ func decode(name string, data []byte, c *Config) error {
 	d.DisallowUnknownFields()
 	err := d.Decode(c)
 	if err == nil {
-		return nil
+		return c.rename(name, data)
 	}
 	var unknown *toml.StrictMissingError
 	if errors.As(err, &unknown) && len(unknown.Errors) > 0 {

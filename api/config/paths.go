@@ -42,11 +42,11 @@ func (c *Config) CacheDir() string { return filepath.Join(c.StateDir, "cache") }
 // PacksDir holds what the node keeps of snapshots.
 func (c *Config) PacksDir() string { return filepath.Join(c.CacheDir(), "packs") }
 
-// GoldenDir holds the page tables of golden snapshots, with keys: it lies in memory.
-func (c *Config) GoldenDir() string { return filepath.Join(c.RunDir, "golden") }
+// GoldenTablesDir holds the page tables of golden snapshots, with keys: it lies in memory.
+func (c *Config) GoldenTablesDir() string { return filepath.Join(c.RunDir, "templates") }
 
-// GoldenTable is the table of the golden snapshot with that digest, in hex.
-func (c *Config) GoldenTable(hex string) string { return filepath.Join(c.GoldenDir(), hex+".table") }
+// OldGoldenDir is where the release before has them. Its shims look there as long as they live.
+func (c *Config) OldGoldenDir() string { return filepath.Join(c.RunDir, "golden") }
 
 // TemplatesDir holds the VMs that others are started as copies of.
 func (c *Config) TemplatesDir() string { return filepath.Join(c.StateDir, "templates") }

@@ -116,7 +116,8 @@ func (c *Config) validateChoices() error {
 		{"worker.tracking", c.Worker.Tracking, []string{"auto", "uffd", "soft-dirty", "content"}},
 		{"worker.restore", c.Worker.Restore, RestoreModes()},
 		{"move.pull", c.Move.Pull, []string{PullAny, PullController}},
-		{"template.mode", c.Template.Mode, []string{"on", "off"}},
+		{"template.boot.mode", c.Template.Boot.Mode, []string{"on", "off"}},
+		{"template.image.mode", c.Template.Image.Mode, []string{"on", "off"}},
 		{"log.level", c.Log.Level, []string{"debug", "info", "warn", "error"}},
 	} {
 		if !slices.Contains(f.allowed, f.value) {
@@ -144,7 +145,8 @@ func (c *Config) validateSizes() error {
 		{"vm.writable_size", c.VM.WritableSize, 64 << 20, 16 << 40},
 		{"vm.max_disk", c.VM.MaxDisk, 1 << 20, 16 << 40},
 		{"cache.max_size", c.Cache.MaxSize, 64 << 20, 1 << 50},
-		{"template.max_size", c.Template.MaxSize, 64 << 20, 1 << 50},
+		{"template.boot.max_size", c.Template.Boot.MaxSize, 64 << 20, 1 << 50},
+		{"template.image.max_size", c.Template.Image.MaxSize, 1 << 20, 1 << 40},
 		{"worker.memory", c.Worker.Memory, 32 << 20, 1 << 40},
 	} {
 		if s.value < s.min || s.value > s.max {
@@ -164,7 +166,9 @@ func (c *Config) validateSizes() error {
 }
 
 func (c *Config) validateCounts() error {
-	for key, n := range map[string]int{"template.after": c.Template.After, "template.max": c.Template.Max} {
+	for key, n := range map[string]int{
+		"template.boot.after": c.Template.Boot.After, "template.boot.max": c.Template.Boot.Max, "template.image.max": c.Template.Image.Max,
+	} {
 		if n < 1 || n > 1000 {
 			return invalid(key, "%d is not between 1 and 1000", n)
 		}

@@ -59,7 +59,7 @@ func run(args []string) int {
 		return report(sandboxprocess.Main(args[1:]))
 	case program.Template:
 		gcpause.Keep(gcpause.Idle)
-		return report(maker.Main(context.Background(), args[1:]))
+		return report(maker.Main(context.Background(), args[1:], os.Stdin, os.Stdout))
 	case program.Fit:
 		return report(fit.Main(context.Background(), args[1:], os.Stdin, os.Stdout))
 	case tracking.Subcommand:

@@ -77,6 +77,9 @@ func diagnose(ctx context.Context, opts *options) []finding {
 		return []finding{{Check: "configuration", Fatal: true, Detail: err.Error(), Remedy: "mend the file, or name another with --config"}}
 	}
 	findings := []finding{{Check: "configuration", OK: true, Detail: "node " + cfg.Node}}
+	for _, r := range cfg.Renamed {
+		findings = append(findings, finding{Check: "configuration", Detail: fmt.Sprintf("%s has %s by its old name", r.File, r.New), Remedy: "rename " + r.Old + ", which the next release does not know"})
+	}
 	findings = append(findings, checkFile("guest kernel", cfg.Guest.Kernel, "guest.kernel"), checkFile("guest initramfs", cfg.Guest.Initrd, "guest.initrd"))
 	findings = append(findings, checkHost(ctx, cfg)...)
 	findings = append(findings, checkKernel(ctx, cfg)...)

@@ -5,40 +5,26 @@ import (
 	"io"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
 )
 
-// goldenTimeout is how long it may take to make one, if nothing else is said.
-const goldenTimeout = 5 * time.Minute
-
+// newGolden is the verb of the release before for templates of images. It goes with the next one.
 func newGolden(opts *options) *cobra.Command {
-	request := &nodev1.GoldenRequest{}
-	var timeout time.Duration
-	var memory, vcpus string
+	flags := &imageFlags{}
 	cmd := &cobra.Command{
-		Use:   "golden IMAGE [COMMAND [ARG...]]",
-		Short: "Store the pages that all VMs of an image have in common",
-		Long: "A VM of the image is booted, without a network, and captured when it is ready: when the command of --ready,\n" +
-			"of the image's label dev.godwit.ready or of its health check succeeds in it, else when its RAM stops growing.\n" +
-			"From then on VMs of that image sleep without storing these pages again, on every node. Nothing wakes from it.",
-		PreRunE: func(*cobra.Command, []string) error {
-			if timeout <= 0 {
-				return fmt.Errorf("--timeout %v: more than 0: %w", timeout, errdefs.ErrInvalidArgument)
-			}
-			return nil
+		Use:    "golden IMAGE [COMMAND [ARG...]]",
+		Hidden: true,
+		Short:  "Store the pages that all VMs of an image have in common",
+		Long:   "It is called godwit template make --image now. The next release does not know this verb.",
+		PreRunE: func(cmd *cobra.Command, _ []string) error {
+			opts.renamed(cmd, "godwit template make --image")
+			return flags.check()
 		},
 		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, args []string) error {
-			request.Namespace, request.Image, request.Args = opts.namespace, args[0], args[1:]
-			request.TimeoutMs, request.Annotations = uint64(timeout.Milliseconds()), map[string]string{}
-			for key, value := range map[string]string{"godwit.dev/memory": memory, "godwit.dev/vcpus": vcpus} {
-				if value != "" {
-					request.Annotations[key] = value
-				}
-			}
+			request := flags.request(opts.namespace, args)
 			resp, err := node.Golden(cmd.Context(), request)
 			if err != nil {
 				return record.FromWire(err)
@@ -51,20 +37,21 @@ func newGolden(opts *options) *cobra.Command {
 			return err
 		}),
 	}
-	flags := cmd.Flags()
-	flags.SetInterspersed(false) // what stands behind the image is the container's
-	flags.StringVar(&request.Ready, "ready", "", "command, with its arguments, that succeeds in the container once it is ready")
-	flags.DurationVar(&timeout, "timeout", goldenTimeout, "how long that may take")
-	flags.StringVar(&request.Snapshotter, "snapshotter", "", "containerd's snapshotter (default: containerd's)")
-	flags.StringVar(&memory, "memory", "", "RAM of the VM, such as 512MiB (default: as for ctr run)")
-	flags.StringVar(&vcpus, "vcpus", "", "vCPUs of the VM (default: as for ctr run)")
+	flags.add(cmd)
+	cmd.Flags().SetInterspersed(false) // what stands behind the image is the container's
 	cmd.AddCommand(newGoldenList(opts), newGoldenRemove(opts))
 	return cmd
+}
+
+// renamed says the new name of a verb, once.
+func (o *options) renamed(cmd *cobra.Command, now string) {
+	o.note(cmd, fmt.Sprintf("%s is called %s now; the next release does not know the old name", cmd.CommandPath(), now))
 }
 
 func newGoldenList(opts *options) *cobra.Command {
 	return &cobra.Command{
 		Use: "ls", Short: "List golden snapshots",
+		PreRun: func(cmd *cobra.Command, _ []string) { opts.renamed(cmd, "godwit template ls --image") },
 		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, _ []string) error {
 			resp, err := node.GoldenList(cmd.Context(), &nodev1.GoldenListRequest{})
 			if err != nil {
@@ -92,7 +79,8 @@ func printGolden(w io.Writer, list []*nodev1.GoldenInfo) error {
 func newGoldenRemove(opts *options) *cobra.Command {
 	return &cobra.Command{
 		Use: "rm IMAGE|DIGEST", Short: "Delete the golden snapshots of an image, or one by its digest",
-		Long: "Snapshots that refer to its pages keep them: every VM sleeps and wakes as before.",
+		Long:   "Snapshots that refer to its pages keep them: every VM sleeps and wakes as before.",
+		PreRun: func(cmd *cobra.Command, _ []string) { opts.renamed(cmd, "godwit template rm --image") },
 		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, args []string) error {
 			resp, err := node.GoldenDrop(cmd.Context(), &nodev1.GoldenDropRequest{What: args[0]})
 			if err != nil {

@@ -69,7 +69,11 @@ func TestFlagsBeforeTheDaemon(t *testing.T) {
 		"hibernate --concurrency 65 x": "--concurrency 65", "hibernate --bandwidth fast x": "--bandwidth fast", "hibernate --pause-budget 2m x": "--pause-budget 2m",
 		"checkpoint --concurrency 65 x": "--concurrency 65", "checkpoint --every 1m --stop x": "--every and --stop", "checkpoint --every -1s x": "--every -1s",
 		"checkpoint --every 0s x": "--every 0s", "checkpoint --keep 2 x": "--keep", "checkpoint --stop --keep 2 x": "--keep", "checkpoint --every 1m --detach x": "--detach",
-		"checkpoint --stop --bandwidth 1MiB x": "--bandwidth", "golden --timeout 0s i": "--timeout 0s", "wake --force x": "--digest", "wake --on= x": "--on", "wake --on n --lost-node m x": "godwit recover", "wake --wait --on n x": "--wait", "wake --timeout 5s x": "--timeout", "wake --wait --timeout 0s x": "--timeout 0s", "-o yaml migrate x": "yaml",
+		"checkpoint --stop --bandwidth 1MiB x": "--bandwidth", "golden --timeout 0s i": "--timeout 0s",
+		"template make i": "--boot or --image is missing", "template make --boot --image i": "--boot and --image", "template make --image": "IMAGE is missing", "template make --boot i": "one argument too many",
+		"template make --boot --ready true": "--ready: it belongs to --image", "template make --image --nics 2 i": "--nics: it belongs to --boot", "template make --boot --timeout 0s": "--timeout 0s",
+		"template make --boot --memory much": "--memory much", "template make --boot --vcpus 0": "--vcpus 0", "template make --boot --layers 0": "--layers 0", "template ls --boot --image": "--boot and --image",
+		"template rm": "TEMPLATE is missing", "template push x": "TO is missing", "wake --force x": "--digest", "wake --on= x": "--on", "wake --on n --lost-node m x": "godwit recover", "wake --wait --on n x": "--wait", "wake --timeout 5s x": "--timeout", "wake --wait --timeout 0s x": "--timeout 0s", "-o yaml migrate x": "yaml",
 		"migrate --bandwidth 0 x": "--bandwidth 0: at least", "migrate --downtime -1us x": "downtime -1ms", "migrate --timeout 1us x": "timeout 1ms", "migrate --downtime 11m x": "downtime 11m",
 		"wake --digest web-latest x": `--digest "web-latest"`, "wake --digest= x": `--digest ""`, "wake --digest sha512:00 --force x": `--digest "sha512:00"`, "recover --to n --digest bad x": `--digest "bad"`,
 		"snapshot inspect bad": `DIGEST "bad"`, "snapshot verify sha256:00": `DIGEST "sha256:00"`, "snapshot rm web:latest": `DIGEST "web:latest"`,
@@ -88,7 +92,7 @@ func TestFlagsBeforeTheDaemon(t *testing.T) {
 func TestNoDaemon(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "none.sock")
 	for _, args := range []string{
-		"ps", "hibernate x", "wake x", "checkpoint x", "rm x", "rm --final-snapshot x", "rm --cancel x", "golden i", "snapshot ls", "snapshot inspect " + someDigest, "snapshot verify " + someDigest, "snapshot prune",
+		"ps", "hibernate x", "wake x", "checkpoint x", "rm x", "rm --final-snapshot x", "rm --cancel x", "golden i", "template ls", "template make --boot", "template make --image i", "template rm x", "template push x reg/vms", "snapshot ls", "snapshot inspect " + someDigest, "snapshot verify " + someDigest, "snapshot prune",
 		"migrate x", "migrations", "watch", "abort o", "nodes", "controller status", "controller restore", "controller retire n", "cordon n", "drain n", "recover x",
 	} {
 		var stdout, stderr bytes.Buffer

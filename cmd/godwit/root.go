@@ -27,7 +27,7 @@ type options struct {
 
 // verbs make the subcommands.
 var verbs = []func(*options) *cobra.Command{
-	newPs, newHibernate, newWake, newCheckpoint, newMigrate, newMigrations, newWatch, newAbort, newRm, newSnapshot, newGolden,
+	newPs, newHibernate, newWake, newCheckpoint, newMigrate, newMigrations, newWatch, newAbort, newRm, newSnapshot, newTemplate, newGolden,
 	newNode, newController, newNodes, newCordon, newUncordon, newDrain, newRecover, newDoctor, newVersion,
 }
 

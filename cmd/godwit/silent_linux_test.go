@@ -21,12 +21,14 @@ import (
 var given = map[string]string{
 	"VM": "vm", "NODE": "b", "OPERATION": "op", "IMAGE": "image", "COMMAND": "true", "ARG": "x", "NAME": "c",
 	"DIGEST": "sha256:" + strings.Repeat("0", 64), "FROM": "sha256:" + strings.Repeat("0", 64), "TO": "sha256:" + strings.Repeat("1", 64),
+	"TEMPLATE":     strings.Repeat("0", 32),
 	"IMAGE|DIGEST": "sha256:" + strings.Repeat("0", 64),
 }
 
 // flagsOf are flags without which a verb asks nobody.
 var flagsOf = map[string][]string{
-	"migrate": {"--to", "b"}, "recover": {"--to", "b", "--fenced"},
+	"template make": {"--boot"},
+	"migrate":       {"--to", "b"}, "recover": {"--to", "b", "--fenced"},
 }
 
 // alone are verbs that need no daemon, or have another way to ask.

@@ -54,8 +54,7 @@ type daemon struct {
 	snapshots *registry.Registry
 	node      *node.Service
 	shims     *adoption.Adopter
-	models    *templates
-	golden    *golden
+	templates *templates
 	spans     *otlp.Exporter // nil: nothing is traced
 	undo      []func() error
 	doubles   controller.Doubles // machines that share a name
@@ -106,9 +105,9 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 	if d.moves, err = d.newMover(ctx, path); err != nil {
 		return nil, err
 	}
-	d.golden = &golden{Registry: snapshots, tasks: d.tasks, machines: d.machines, records: d.records}
+	d.templates = d.newTemplates(path)
 	parts := engine.Parts{
-		Golden:  d.golden,
+		Golden:  d.templates,
 		Store:   d.reporter,
 		Records: d.records, Machines: d.machines, Observer: d.machines, Tasks: d.tasks, Leavings: d.tasks, Snapshots: snapshots,
 		Events: engine.Sinks{engine.Log{Logger: slog.Default()}, counters, d.moves},
@@ -134,9 +133,9 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 		return nil, err
 	}
 	d.shims = &adoption.Adopter{Config: cfg, ConfigPath: path, Machines: d.machines, Containers: d.tasks}
-	d.models = &templates{config: cfg, configPath: path}
 	d.node = &node.Service{
-		Config: cfg, Records: d.records, Engine: d.engine, Shims: d.machines, Snapshot: snapshots, Goldens: d.golden, Reachable: d.reachable,
+		Config: cfg, Records: d.records, Engine: d.engine, Shims: d.machines, Snapshot: snapshots,
+		Boots: d.templates.boots, Goldens: d.templates, Reachable: d.reachable,
 		Admits: func(ctx context.Context) error { return moves.Admits(ctx, d.moves.service, cfg.Node) },
 		Up:     func(ctx context.Context, name string) (bool, error) { return moves.Up(ctx, d.moves.service, name) },
 		Checks: d.checks(), Release: d.machines.Release, Place: d.snapshots.Repository,
@@ -257,7 +256,8 @@ func (d *daemon) serve(ctx context.Context) error {
 	group.Go(func() error { engine.Tend(ctx, []engine.Work{{Name: "scan", Do: d.engine.Scan}}); return nil })
 	group.Go(func() error { d.shims.Watch(ctx); return nil })
 	group.Go(func() error { d.tasks.WatchDeleted(ctx); return nil })
-	group.Go(func() error { d.models.tend(ctx); return nil })
+	group.Go(func() error { d.templates.boots.Run(ctx); return nil })
+	d.templates.TakeOver(ctx)
 	slog.InfoContext(ctx, "godwitd serves", "socket", d.config.DaemonSocket(), "controller", d.config.Controller.Address)
 	return group.Wait()
 }
@@ -271,7 +271,7 @@ func (d *daemon) owed() []engine.Work {
 		{Name: "sweep", Do: d.engine.Sweep},
 		{Name: "end", Do: d.shims.End},
 		{Name: "orphans", Do: d.tasks.Orphans},
-		{Name: "golden", Do: d.golden.sweep},
+		{Name: "golden", Do: d.templates.Sweep},
 		{Name: "taps", Do: d.machines.RemoveStrayTaps},
 		{Name: "cache", Do: func(ctx context.Context) error { return d.snapshots.TendCache(ctx, d.records) }},
 		{Name: "events", Do: d.moves.tell}, // last: a store that is out of reach takes its time

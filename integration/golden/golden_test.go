@@ -103,30 +103,38 @@ func TestGolden(t *testing.T) {
 	watch := observer.Watch(conn)
 
 	// One that ends before it is ready leaves nothing, and says so.
-	if out, err := a.RunGodwit(t.Context(), "golden", "--ready", "test -s /tmp/journal", images.Busybox, "sh", "-c", "sleep 2; exit 3"); err == nil {
+	if out, err := a.RunGodwit(t.Context(), "template", "make", "--image", "--ready", "test -s /tmp/journal", images.Busybox, "sh", "-c", "sleep 2; exit 3"); err == nil {
 		t.Errorf("a VM that was never ready was captured: %s", out)
 	} else if !strings.Contains(err.Error(), "ended with status 3 before it was ready") {
 		t.Errorf("of a VM that ends before it is ready: %v", err)
 	}
 	var made struct {
-		Digest   string
+		Template struct{ Name string }
 		Resident uint64 `json:"resident_bytes,string"`
 		Pushed   uint64 `json:"pushed_bytes,string"`
 	}
 	// The journal has its first lines a second after the program's start.
-	if err := json.Unmarshal([]byte(a.Godwit(t, "golden", "-o", "json", "--ready", "test -s /tmp/journal", images.Probe,
+	if err := json.Unmarshal([]byte(a.Godwit(t, "template", "make", "--image", "-o", "json", "--ready", "test -s /tmp/journal", images.Probe,
 		"-interval", "100ms", "-file", "/tmp/journal")), &made); err != nil {
 		t.Fatal(err)
 	}
+	digest := made.Template.Name
 	t.Logf("golden snapshot: %d MiB resident, %d KiB stored", made.Resident>>20, made.Pushed>>10)
-	if list := a.Godwit(t, "golden", "ls"); !strings.Contains(list, made.Digest) || !strings.Contains(list, images.Probe) {
-		t.Errorf("golden ls:\n%s", list)
+	for _, verb := range []string{"template ls", "template ls --image", "golden ls"} { // the last is of the release before
+		if list := a.Godwit(t, strings.Fields(verb)...); !strings.Contains(list, digest) || !strings.Contains(list, images.Probe) {
+			t.Errorf("%s:\n%s", verb, list)
+		}
 	}
-	if left := a.Ctr(t, "containers", "ls", "-q") + a.Godwit(t, "ps", "-A"); strings.Contains(left, "golden-") {
+	elsewhere := filepath.Join(h.Dir, "elsewhere")
+	t.Logf("\n%s%s", a.Godwit(t, "template", "ls"), a.Godwit(t, "template", "push", "--image", images.Probe, "oci-layout:"+elsewhere))
+	if index, err := os.ReadFile(filepath.Join(elsewhere, "golden", "index.json")); err != nil || !strings.Contains(string(index), digest) {
+		t.Errorf("what was pushed: %s, %v", index, err)
+	}
+	if left := a.Ctr(t, "containers", "ls", "-q") + a.Godwit(t, "ps", "-A"); strings.Contains(left, "template-") {
 		t.Errorf("the VM of the golden snapshot is still known:\n%s", left)
 	}
 	// Nothing wakes from it, whatever is ordered.
-	if out, err := a.RunGodwit(t.Context(), "wake", "--on", a.Name, "--digest", made.Digest, "--force", vm); err == nil {
+	if out, err := a.RunGodwit(t.Context(), "wake", "--on", a.Name, "--digest", digest, "--force", vm); err == nil {
 		t.Errorf("a VM was woken from a golden snapshot:\n%s", out)
 	}
 
@@ -141,9 +149,9 @@ func TestGolden(t *testing.T) {
 	if first.Pushed*2 > made.Pushed {
 		t.Errorf("the first sleep sent %d bytes, the golden snapshot of the same image has %d", first.Pushed, made.Pushed)
 	}
-	b.Godwit(t, "golden", "rm", images.Probe)
-	if list := b.Godwit(t, "golden", "ls"); strings.Contains(list, made.Digest) {
-		t.Errorf("golden ls after golden rm:\n%s", list)
+	t.Logf("\n%s", b.Godwit(t, "template", "rm", images.Probe))
+	if list := b.Godwit(t, "template", "ls", "--image"); strings.Contains(list, digest) {
+		t.Errorf("template ls after template rm:\n%s", list)
 	}
 
 	watch.Mark("wake")

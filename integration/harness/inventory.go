@@ -217,8 +217,8 @@ func (n *Node) files(context.Context) ([]string, error) {
 				return err
 			}
 			name := filepath.Base(path)
-			if path == n.inside(n.Dir+"/run/golden") {
-				return fs.SkipDir // tables that the node keeps, of no VM
+			if path == n.inside(n.Dir+"/run/templates") || path == n.inside(n.Dir+"/run/golden") {
+				return fs.SkipDir // tables that the node keeps, of no VM; the second is of the release before
 			}
 			if !d.IsDir() && name != "lock" && name != ".lock" && !strings.HasPrefix(name, "last_reserved_ip") {
 				out = append(out, "file "+strings.TrimPrefix(path, n.holder.proc("root")))

@@ -33,9 +33,11 @@ type node struct {
 }
 
 // newNode is one that makes a template of each shape that was started once.
-func newNode(t *testing.T) *node {
+func newNode(t *testing.T) *node { return nodeWith(t, "[template.boot]\nafter = 1\n") }
+
+func nodeWith(t *testing.T, text string) *node {
 	h := harness.New(t, harness.Options{Images: true, Godwitd: true, Registry: harness.PlainHTTP, Config: func(*harness.Node) string {
-		return "[template]\nafter = 1\n"
+		return text
 	}})
 	n := h.Node(0)
 	n.CheckClean(t)

@@ -47,6 +47,7 @@ var required = map[protoreflect.FullName][]protoreflect.Name{
 	"godwit.node.v1.ClearRequest": {"digest"}, "godwit.node.v1.DropRequest": {"digest"}, "godwit.node.v1.InspectRequest": {"digest"},
 	"godwit.node.v1.VerifyRequest": {"digest"}, "godwit.node.v1.CopyRequest": {"digest", "to"}, "godwit.node.v1.DiffRequest": {"from", "to"},
 	"godwit.node.v1.GoldenRequest": {"image"}, "godwit.node.v1.GoldenDropRequest": {"what"},
+	"godwit.node.v1.TemplateRemoveRequest": {"what"}, "godwit.node.v1.TemplatePushRequest": {"what", "to"},
 }
 
 // complete refuses a call without what it is about.

@@ -260,7 +260,7 @@ func TestEmptyNames(t *testing.T) {
 		"Records.Finish": {"operation"}, "Records.Retry": {"operation"}, "Records.Reclaim": {"operation"}, "Records.Clear": {"digest"},
 		"Store.Retire": {"node"}, "Store.Report": {"node"}, "Moves.Get": {"operation"}, "Moves.Abort": {"operation"}, "Moves.Cordon": {"node"}, "Moves.Drain": {"node"},
 		"Node.Status": {"operation"}, "Node.Drop": {"digest"}, "Node.Inspect": {"digest"}, "Node.Verify": {"digest"}, "Node.Copy": {"digest", "to"}, "Node.Diff": {"from", "to"},
-		"Node.Golden": {"image"}, "Node.GoldenDrop": {"what"},
+		"Node.Golden": {"image"}, "Node.GoldenDrop": {"what"}, "Node.TemplateRemove": {"what"}, "Node.TemplatePush": {"what", "to"},
 	} {
 		a.wantsAll(t, call, fields)
 	}

@@ -2,63 +2,43 @@ package node
 
 import (
 	"context"
-	"fmt"
-	"strings"
-
-	"github.com/containerd/errdefs"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Golden is where golden snapshots are made and lie.
-type Golden interface {
-	Make(ctx context.Context, req *nodev1.GoldenRequest) (*nodev1.GoldenResponse, error)
-	List(ctx context.Context) ([]*nodev1.GoldenInfo, error)
-	Drop(ctx context.Context, digest, tag string) error
-}
-
-// defaultReady bounds the boot of an image, and its way to being ready.
-const defaultReady = 5 * 60 * 1000
-
-// Golden makes a golden snapshot of an image.
+// Golden is TemplateMake of an image, as command lines of the release before call it.
 func (s *Service) Golden(ctx context.Context, req *nodev1.GoldenRequest) (*nodev1.GoldenResponse, error) {
-	if req.GetImage() == "" || req.GetNamespace() == "" {
-		return nil, fmt.Errorf("golden snapshot: image and namespace are needed: %w", errdefs.ErrInvalidArgument)
-	}
-	if req.TimeoutMs == 0 {
-		req.TimeoutMs = defaultReady
-	}
-	resp, err := s.Goldens.Make(ctx, req)
-	if err != nil {
-		return nil, fmt.Errorf("golden snapshot of %s: %w", req.GetImage(), err)
-	}
-	return resp, nil
-}
-
-// GoldenList asks the store.
-func (s *Service) GoldenList(ctx context.Context, _ *nodev1.GoldenListRequest) (*nodev1.GoldenListResponse, error) {
-	list, err := s.Goldens.List(ctx)
-	return &nodev1.GoldenListResponse{Golden: list}, err
-}
-
-// GoldenDrop deletes those of an image, by name or digest, or one by its own digest.
-func (s *Service) GoldenDrop(ctx context.Context, req *nodev1.GoldenDropRequest) (*nodev1.GoldenDropResponse, error) {
-	list, err := s.Goldens.List(ctx)
+	made, err := s.TemplateMake(ctx, &nodev1.TemplateMakeRequest{Kind: imageKind, Image: req})
 	if err != nil {
 		return nil, err
 	}
-	resp := &nodev1.GoldenDropResponse{}
-	for _, g := range list {
-		if what := req.GetWhat(); what == "" || what != g.GetDigest() && what != g.GetImage() && what != g.GetName() {
-			continue
-		}
-		if err := s.Goldens.Drop(ctx, g.GetDigest(), g.GetTag()); err != nil {
-			return nil, fmt.Errorf("golden snapshot %s: %w", g.GetDigest(), err)
-		}
-		resp.Dropped = append(resp.Dropped, g)
+	return &nodev1.GoldenResponse{
+		Digest: made.GetTemplate().GetName(), Image: made.GetTemplate().GetImageDigest(), Repository: made.GetRepository(),
+		ReadyMs: made.GetReadyMs(), ResidentBytes: made.GetResidentBytes(), PushedBytes: made.GetPushedBytes(),
+	}, nil
+}
+
+// GoldenList is Templates of images, as command lines of the release before call it.
+func (s *Service) GoldenList(ctx context.Context, _ *nodev1.GoldenListRequest) (*nodev1.GoldenListResponse, error) {
+	list, err := s.Templates(ctx, &nodev1.TemplatesRequest{Kind: imageKind})
+	return &nodev1.GoldenListResponse{Golden: goldenOf(list.GetTemplates())}, err
+}
+
+// GoldenDrop is TemplateRemove of images, as command lines of the release before call it.
+func (s *Service) GoldenDrop(ctx context.Context, req *nodev1.GoldenDropRequest) (*nodev1.GoldenDropResponse, error) {
+	removed, err := s.TemplateRemove(ctx, &nodev1.TemplateRemoveRequest{Kind: imageKind, What: req.GetWhat()})
+	if err != nil {
+		return nil, err
 	}
-	if len(resp.Dropped) == 0 {
-		return nil, fmt.Errorf("golden snapshot %s: there is none of that digest, image or name: %w", strings.TrimSpace(req.GetWhat()), errdefs.ErrNotFound)
+	return &nodev1.GoldenDropResponse{Dropped: goldenOf(removed.GetRemoved())}, nil
+}
+
+func goldenOf(list []*nodev1.TemplateInfo) (all []*nodev1.GoldenInfo) {
+	for _, t := range list {
+		all = append(all, &nodev1.GoldenInfo{
+			Digest: t.GetName(), Tag: t.GetTag(), Image: t.GetImageDigest(), Name: t.GetImage(), Vmm: t.GetVmm(), Kernel: t.GetKernel(),
+			Memory: t.GetMemory(), Vcpus: t.GetVcpus(), CreatedUnixNano: t.GetCreatedUnixNano(), Bytes: t.GetBytes(),
+		})
 	}
-	return resp, nil
+	return all
 }

@@ -61,7 +61,8 @@ type Service struct {
 	Engine    Engine
 	Shims     Shims
 	Snapshot  Snapshots
-	Goldens   Golden
+	Boots     Templates                                            // states after a boot
+	Goldens   Templates                                            // pages of images
 	Reachable func(context.Context) error                          // the controller; nil error: it answers
 	Up        func(ctx context.Context, node string) (bool, error) // whether a node is heard; nil: nobody knows
 	Place     func(*nodev1.Record) string                          // where this node keeps a VM's snapshots; nil: nowhere

@@ -20,9 +20,17 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// labelGolden marks the container of a VM that a golden snapshot is made of. One that is
-// there when nobody makes any is a left-over.
-const labelGolden = "godwit.dev/golden"
+// labelTemplate marks the container of a VM that a golden snapshot is made of. One that is
+// there when no maker lives is a left-over. The release before has called it by the old label.
+const (
+	labelTemplate    = "godwit.dev/template"
+	labelTemplateOld = "godwit.dev/golden"
+)
+
+// marks is the filter of containerd for both.
+func marks() []string {
+	return []string{fmt.Sprintf("labels.%q==true", labelTemplate), fmt.Sprintf("labels.%q==true", labelTemplateOld)}
+}
 
 // labelReady of an image is the command that succeeds once its program is ready.
 const labelReady = "dev.godwit.ready"
@@ -98,7 +106,7 @@ func (c *Client) Boot(ctx context.Context, vm *nodev1.VM, req *nodev1.GoldenRequ
 		containerd.WithImage(img), containerd.WithSnapshotter(snapshotter), containerd.WithNewSnapshot(vm.GetId(), img),
 		containerd.WithNewSpec(oci.WithImageConfigArgs(img, req.GetArgs()), oci.WithAnnotations(req.GetAnnotations())),
 		containerd.WithRuntime(c.config.Containerd.Runtime, &runtimeoptions.Options{TypeUrl: optionsURL, ConfigPath: c.configPath}),
-		containerd.WithContainerLabels(map[string]string{labelGolden: "true", labelStopped: "true"}),
+		containerd.WithContainerLabels(map[string]string{labelTemplate: "true", labelStopped: "true"}),
 	)
 	if err != nil {
 		return nil, err
@@ -139,7 +147,7 @@ func (c *Client) Unfinished(ctx context.Context) (vms []*nodev1.VM, err error) {
 		return nil, err
 	}
 	for _, ns := range all {
-		list, err := c.containerd.ContainerService().List(namespaces.WithNamespace(ctx, ns), fmt.Sprintf("labels.%q==true", labelGolden))
+		list, err := c.containerd.ContainerService().List(namespaces.WithNamespace(ctx, ns), marks()...)
 		if err != nil {
 			return nil, err
 		}

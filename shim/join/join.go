@@ -70,7 +70,7 @@ func Host(cfg *config.Config) (*shim.Host, error) {
 			return &worker.Client{Command: []string{self, program.Worker}, Cgroup: cgroup, Cache: cache.Open(cfg.PacksDir(), int64(cfg.Cache.Packs))}
 		},
 	}
-	if cfg.Template.Mode == "on" {
+	if cfg.Template.Boot.Mode == "on" {
 		h.Templates = &template.Store{Dir: cfg.TemplatesDir()}
 	}
 	prober := tracking.Prober{Command: []string{self, tracking.Subcommand}, Remember: statcache.Cache{Path: cfg.FactsFile()}.Of}

@@ -17,7 +17,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"godwit.dev/godwit/internal/dircache"
 	"godwit.dev/godwit/vmm"
 )
 
@@ -301,65 +300,6 @@ func TestReaddress(t *testing.T) {
 		if err := f.Make(t.Context(), f.shape); !errdefs.IsNotImplemented(err) {
 			t.Errorf("state %q: %v", state, err)
 		}
-	}
-}
-
-// Sweep keeps what was used last, within the limits, and nothing that is of no use.
-func TestSweep(t *testing.T) {
-	f := newFixture(t)
-	var shapes []Shape
-	for i := range 4 {
-		s := f.shape
-		s.VCPUs = i + 1
-		shapes = append(shapes, s)
-		if err := f.Make(t.Context(), s); err != nil {
-			t.Fatal(err)
-		}
-		at := time.Now().Add(time.Duration(i-10) * time.Minute)
-		if err := os.Chtimes(f.Store.cache().Path(s.Key()), at, at); err != nil {
-			t.Fatal(err)
-		}
-	}
-	half := filepath.Join(f.Store.Dir, ".half")
-	if err := os.Mkdir(half, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	have := func() (out []int) {
-		for i, s := range shapes {
-			if tp, err := f.Store.Open(s); err == nil {
-				out = append(out, i)
-				tp.Close()
-				at := time.Now().Add(time.Duration(i-10) * time.Minute)
-				_ = os.Chtimes(f.Store.cache().Path(s.Key()), at, at)
-			}
-		}
-		return out
-	}
-	size := uint64(0)
-	if list, err := f.Store.cache().List(); err == nil {
-		size = list[0].Size
-	}
-	all := func(Shape) bool { return true }
-	for _, tt := range []struct {
-		limits  dircache.Bounds
-		current func(Shape) bool
-		want    []int
-	}{
-		{dircache.Bounds{Count: 10, Bytes: 1 << 40}, all, []int{0, 1, 2, 3}},
-		{dircache.Bounds{Count: 3, Bytes: 1 << 40}, all, []int{1, 2, 3}},
-		{dircache.Bounds{Count: 10, Bytes: 2*size + 1}, all, []int{2, 3}},
-		{dircache.Bounds{Count: 10, Bytes: 1 << 40}, func(s Shape) bool { return s.VCPUs != 3 }, []int{3}},
-		{dircache.Bounds{Count: 10, Bytes: 1}, all, nil},
-	} {
-		if err := f.Store.Sweep(tt.limits, tt.current); err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(tt.want, have()); diff != "" {
-			t.Errorf("limits %+v (-want +got):\n%s", tt.limits, diff)
-		}
-	}
-	if _, err := os.Stat(half); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("what a crash left: %v", err)
 	}
 }
 

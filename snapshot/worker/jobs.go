@@ -31,6 +31,7 @@ type CopyJob struct {
 	To     store.Config `json:"to"`
 	Tag    string       `json:"tag,omitempty"`
 	Memory int64        `json:"memory,omitempty"`
+	Golden bool         `json:"golden,omitempty"` // it is a golden snapshot
 }
 
 // Diff compares two snapshots page by page.
@@ -131,7 +132,7 @@ func (j *CopyJob) run(ctx context.Context, notify func(Progress)) (line, error) 
 	if err := confine(nil, j.From.Store, j.To); err != nil {
 		return line{}, err
 	}
-	from, err := a.open(ctx, nil)
+	from, err := j.open(ctx, a)
 	if err != nil {
 		return line{}, err
 	}
@@ -141,6 +142,16 @@ func (j *CopyJob) run(ctx context.Context, notify func(Progress)) (line, error) 
 	}
 	copied, err := from.Copy(ctx, to, o)
 	return line{Copied: &copied}, err
+}
+
+// open answers what can be copied.
+func (j *CopyJob) open(ctx context.Context, a access) (interface {
+	Copy(ctx context.Context, to store.Store, o snapshot.CopyOptions) (snapshot.Copied, error)
+}, error) {
+	if j.Golden {
+		return snapshot.OpenGolden(ctx, a.store, a.Digest, &a.keys)
+	}
+	return a.open(ctx, nil)
 }
 
 func layout(c store.Config) bool { return strings.HasPrefix(c.Repository, store.LayoutPrefix) }

@@ -213,6 +213,55 @@ func (Presence) EnumDescriptor() ([]byte, []int) {
 	return file_node_v1_node_proto_rawDescGZIP(), []int{2}
 }
 
+type TemplateKind int32
+
+const (
+	TemplateKind_TEMPLATE_KIND_UNSPECIFIED TemplateKind = 0 // of a list, and of what has a name: any
+	TemplateKind_TEMPLATE_KIND_BOOT        TemplateKind = 1 // RAM and device state after a boot, without an image
+	TemplateKind_TEMPLATE_KIND_IMAGE       TemplateKind = 2 // a golden snapshot: pages of an image, without device state
+)
+
+// Enum value maps for TemplateKind.
+var (
+	TemplateKind_name = map[int32]string{
+		0: "TEMPLATE_KIND_UNSPECIFIED",
+		1: "TEMPLATE_KIND_BOOT",
+		2: "TEMPLATE_KIND_IMAGE",
+	}
+	TemplateKind_value = map[string]int32{
+		"TEMPLATE_KIND_UNSPECIFIED": 0,
+		"TEMPLATE_KIND_BOOT":        1,
+		"TEMPLATE_KIND_IMAGE":       2,
+	}
+)
+
+func (x TemplateKind) Enum() *TemplateKind {
+	p := new(TemplateKind)
+	*p = x
+	return p
+}
+
+func (x TemplateKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (TemplateKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_node_v1_node_proto_enumTypes[3].Descriptor()
+}
+
+func (TemplateKind) Type() protoreflect.EnumType {
+	return &file_node_v1_node_proto_enumTypes[3]
+}
+
+func (x TemplateKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use TemplateKind.Descriptor instead.
+func (TemplateKind) EnumDescriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{3}
+}
+
 type VM struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"` // containerd's
@@ -6765,6 +6814,764 @@ func (x *GoldenDropResponse) GetDropped() []*GoldenInfo {
 	return nil
 }
 
+type TemplateInfo struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Kind            TemplateKind           `protobuf:"varint,1,opt,name=kind,proto3,enum=godwit.node.v1.TemplateKind" json:"kind,omitempty"`
+	Name            string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"` // of a boot: the key of its shape; of an image: the digest of the golden snapshot
+	Vmm             string                 `protobuf:"bytes,3,opt,name=vmm,proto3" json:"vmm,omitempty"`
+	Memory          uint64                 `protobuf:"varint,4,opt,name=memory,proto3" json:"memory,omitempty"`
+	Vcpus           uint32                 `protobuf:"varint,5,opt,name=vcpus,proto3" json:"vcpus,omitempty"`
+	Disks           uint32                 `protobuf:"varint,6,opt,name=disks,proto3" json:"disks,omitempty"` // of a boot, the writable one included
+	Nics            uint32                 `protobuf:"varint,7,opt,name=nics,proto3" json:"nics,omitempty"`   // of a boot
+	Image           string                 `protobuf:"bytes,8,opt,name=image,proto3" json:"image,omitempty"`  // name of the image
+	ImageDigest     string                 `protobuf:"bytes,9,opt,name=image_digest,json=imageDigest,proto3" json:"image_digest,omitempty"`
+	Tag             string                 `protobuf:"bytes,10,opt,name=tag,proto3" json:"tag,omitempty"`       // of the golden snapshot
+	Kernel          string                 `protobuf:"bytes,11,opt,name=kernel,proto3" json:"kernel,omitempty"` // of a boot: release of the guest's; of an image: digest of kernel and initramfs
+	CreatedUnixNano int64                  `protobuf:"varint,12,opt,name=created_unix_nano,json=createdUnixNano,proto3" json:"created_unix_nano,omitempty"`
+	UsedUnixNano    int64                  `protobuf:"varint,13,opt,name=used_unix_nano,json=usedUnixNano,proto3" json:"used_unix_nano,omitempty"` // here; 0: not known, or its table is not here
+	Bytes           uint64                 `protobuf:"varint,14,opt,name=bytes,proto3" json:"bytes,omitempty"`                                     // stored
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *TemplateInfo) Reset() {
+	*x = TemplateInfo{}
+	mi := &file_node_v1_node_proto_msgTypes[86]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TemplateInfo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TemplateInfo) ProtoMessage() {}
+
+func (x *TemplateInfo) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[86]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TemplateInfo.ProtoReflect.Descriptor instead.
+func (*TemplateInfo) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{86}
+}
+
+func (x *TemplateInfo) GetKind() TemplateKind {
+	if x != nil {
+		return x.Kind
+	}
+	return TemplateKind_TEMPLATE_KIND_UNSPECIFIED
+}
+
+func (x *TemplateInfo) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *TemplateInfo) GetVmm() string {
+	if x != nil {
+		return x.Vmm
+	}
+	return ""
+}
+
+func (x *TemplateInfo) GetMemory() uint64 {
+	if x != nil {
+		return x.Memory
+	}
+	return 0
+}
+
+func (x *TemplateInfo) GetVcpus() uint32 {
+	if x != nil {
+		return x.Vcpus
+	}
+	return 0
+}
+
+func (x *TemplateInfo) GetDisks() uint32 {
+	if x != nil {
+		return x.Disks
+	}
+	return 0
+}
+
+func (x *TemplateInfo) GetNics() uint32 {
+	if x != nil {
+		return x.Nics
+	}
+	return 0
+}
+
+func (x *TemplateInfo) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *TemplateInfo) GetImageDigest() string {
+	if x != nil {
+		return x.ImageDigest
+	}
+	return ""
+}
+
+func (x *TemplateInfo) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
+}
+
+func (x *TemplateInfo) GetKernel() string {
+	if x != nil {
+		return x.Kernel
+	}
+	return ""
+}
+
+func (x *TemplateInfo) GetCreatedUnixNano() int64 {
+	if x != nil {
+		return x.CreatedUnixNano
+	}
+	return 0
+}
+
+func (x *TemplateInfo) GetUsedUnixNano() int64 {
+	if x != nil {
+		return x.UsedUnixNano
+	}
+	return 0
+}
+
+func (x *TemplateInfo) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+type TemplatesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          TemplateKind           `protobuf:"varint,1,opt,name=kind,proto3,enum=godwit.node.v1.TemplateKind" json:"kind,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TemplatesRequest) Reset() {
+	*x = TemplatesRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[87]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TemplatesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TemplatesRequest) ProtoMessage() {}
+
+func (x *TemplatesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[87]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TemplatesRequest.ProtoReflect.Descriptor instead.
+func (*TemplatesRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{87}
+}
+
+func (x *TemplatesRequest) GetKind() TemplateKind {
+	if x != nil {
+		return x.Kind
+	}
+	return TemplateKind_TEMPLATE_KIND_UNSPECIFIED
+}
+
+type TemplatesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Templates     []*TemplateInfo        `protobuf:"bytes,1,rep,name=templates,proto3" json:"templates,omitempty"`
+	Warning       string                 `protobuf:"bytes,2,opt,name=warning,proto3" json:"warning,omitempty"` // why those of a kind are missing, where the other kind is told
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TemplatesResponse) Reset() {
+	*x = TemplatesResponse{}
+	mi := &file_node_v1_node_proto_msgTypes[88]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TemplatesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TemplatesResponse) ProtoMessage() {}
+
+func (x *TemplatesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[88]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TemplatesResponse.ProtoReflect.Descriptor instead.
+func (*TemplatesResponse) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{88}
+}
+
+func (x *TemplatesResponse) GetTemplates() []*TemplateInfo {
+	if x != nil {
+		return x.Templates
+	}
+	return nil
+}
+
+func (x *TemplatesResponse) GetWarning() string {
+	if x != nil {
+		return x.Warning
+	}
+	return ""
+}
+
+type TemplateMakeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          TemplateKind           `protobuf:"varint,1,opt,name=kind,proto3,enum=godwit.node.v1.TemplateKind" json:"kind,omitempty"`
+	Image         *GoldenRequest         `protobuf:"bytes,2,opt,name=image,proto3" json:"image,omitempty"`
+	Boot          *TemplateShape         `protobuf:"bytes,3,opt,name=boot,proto3" json:"boot,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TemplateMakeRequest) Reset() {
+	*x = TemplateMakeRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[89]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TemplateMakeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TemplateMakeRequest) ProtoMessage() {}
+
+func (x *TemplateMakeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[89]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TemplateMakeRequest.ProtoReflect.Descriptor instead.
+func (*TemplateMakeRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{89}
+}
+
+func (x *TemplateMakeRequest) GetKind() TemplateKind {
+	if x != nil {
+		return x.Kind
+	}
+	return TemplateKind_TEMPLATE_KIND_UNSPECIFIED
+}
+
+func (x *TemplateMakeRequest) GetImage() *GoldenRequest {
+	if x != nil {
+		return x.Image
+	}
+	return nil
+}
+
+func (x *TemplateMakeRequest) GetBoot() *TemplateShape {
+	if x != nil {
+		return x.Boot
+	}
+	return nil
+}
+
+// TemplateShape is what VMs that can start as copies of one boot have in common. What is 0 or
+// empty is as for a VM that says nothing.
+type TemplateShape struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Memory        uint64                 `protobuf:"varint,1,opt,name=memory,proto3" json:"memory,omitempty"`
+	Vcpus         uint32                 `protobuf:"varint,2,opt,name=vcpus,proto3" json:"vcpus,omitempty"`
+	Nics          uint32                 `protobuf:"varint,3,opt,name=nics,proto3" json:"nics,omitempty"`
+	Layers        uint32                 `protobuf:"varint,4,opt,name=layers,proto3" json:"layers,omitempty"` // read-only disks; a writable one is added
+	Vmm           string                 `protobuf:"bytes,5,opt,name=vmm,proto3" json:"vmm,omitempty"`
+	TimeoutMs     uint64                 `protobuf:"varint,6,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TemplateShape) Reset() {
+	*x = TemplateShape{}
+	mi := &file_node_v1_node_proto_msgTypes[90]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TemplateShape) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TemplateShape) ProtoMessage() {}
+
+func (x *TemplateShape) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[90]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TemplateShape.ProtoReflect.Descriptor instead.
+func (*TemplateShape) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{90}
+}
+
+func (x *TemplateShape) GetMemory() uint64 {
+	if x != nil {
+		return x.Memory
+	}
+	return 0
+}
+
+func (x *TemplateShape) GetVcpus() uint32 {
+	if x != nil {
+		return x.Vcpus
+	}
+	return 0
+}
+
+func (x *TemplateShape) GetNics() uint32 {
+	if x != nil {
+		return x.Nics
+	}
+	return 0
+}
+
+func (x *TemplateShape) GetLayers() uint32 {
+	if x != nil {
+		return x.Layers
+	}
+	return 0
+}
+
+func (x *TemplateShape) GetVmm() string {
+	if x != nil {
+		return x.Vmm
+	}
+	return ""
+}
+
+func (x *TemplateShape) GetTimeoutMs() uint64 {
+	if x != nil {
+		return x.TimeoutMs
+	}
+	return 0
+}
+
+type TemplateMakeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Template      *TemplateInfo          `protobuf:"bytes,1,opt,name=template,proto3" json:"template,omitempty"`
+	Existed       bool                   `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"` // nothing was made
+	TookMs        uint64                 `protobuf:"varint,3,opt,name=took_ms,json=tookMs,proto3" json:"took_ms,omitempty"`
+	ReadyMs       uint64                 `protobuf:"varint,4,opt,name=ready_ms,json=readyMs,proto3" json:"ready_ms,omitempty"` // of an image, as the next ones
+	ResidentBytes uint64                 `protobuf:"varint,5,opt,name=resident_bytes,json=residentBytes,proto3" json:"resident_bytes,omitempty"`
+	PushedBytes   uint64                 `protobuf:"varint,6,opt,name=pushed_bytes,json=pushedBytes,proto3" json:"pushed_bytes,omitempty"`
+	Repository    string                 `protobuf:"bytes,7,opt,name=repository,proto3" json:"repository,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TemplateMakeResponse) Reset() {
+	*x = TemplateMakeResponse{}
+	mi := &file_node_v1_node_proto_msgTypes[91]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TemplateMakeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TemplateMakeResponse) ProtoMessage() {}
+
+func (x *TemplateMakeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[91]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TemplateMakeResponse.ProtoReflect.Descriptor instead.
+func (*TemplateMakeResponse) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{91}
+}
+
+func (x *TemplateMakeResponse) GetTemplate() *TemplateInfo {
+	if x != nil {
+		return x.Template
+	}
+	return nil
+}
+
+func (x *TemplateMakeResponse) GetExisted() bool {
+	if x != nil {
+		return x.Existed
+	}
+	return false
+}
+
+func (x *TemplateMakeResponse) GetTookMs() uint64 {
+	if x != nil {
+		return x.TookMs
+	}
+	return 0
+}
+
+func (x *TemplateMakeResponse) GetReadyMs() uint64 {
+	if x != nil {
+		return x.ReadyMs
+	}
+	return 0
+}
+
+func (x *TemplateMakeResponse) GetResidentBytes() uint64 {
+	if x != nil {
+		return x.ResidentBytes
+	}
+	return 0
+}
+
+func (x *TemplateMakeResponse) GetPushedBytes() uint64 {
+	if x != nil {
+		return x.PushedBytes
+	}
+	return 0
+}
+
+func (x *TemplateMakeResponse) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+type TemplateRemoveRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          TemplateKind           `protobuf:"varint,1,opt,name=kind,proto3,enum=godwit.node.v1.TemplateKind" json:"kind,omitempty"`
+	What          string                 `protobuf:"bytes,2,opt,name=what,proto3" json:"what,omitempty"` // its name, or digest or name of its image
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TemplateRemoveRequest) Reset() {
+	*x = TemplateRemoveRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[92]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TemplateRemoveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TemplateRemoveRequest) ProtoMessage() {}
+
+func (x *TemplateRemoveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[92]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TemplateRemoveRequest.ProtoReflect.Descriptor instead.
+func (*TemplateRemoveRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{92}
+}
+
+func (x *TemplateRemoveRequest) GetKind() TemplateKind {
+	if x != nil {
+		return x.Kind
+	}
+	return TemplateKind_TEMPLATE_KIND_UNSPECIFIED
+}
+
+func (x *TemplateRemoveRequest) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+type TemplateRemoveResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Removed       []*TemplateInfo        `protobuf:"bytes,1,rep,name=removed,proto3" json:"removed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TemplateRemoveResponse) Reset() {
+	*x = TemplateRemoveResponse{}
+	mi := &file_node_v1_node_proto_msgTypes[93]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TemplateRemoveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TemplateRemoveResponse) ProtoMessage() {}
+
+func (x *TemplateRemoveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[93]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TemplateRemoveResponse.ProtoReflect.Descriptor instead.
+func (*TemplateRemoveResponse) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{93}
+}
+
+func (x *TemplateRemoveResponse) GetRemoved() []*TemplateInfo {
+	if x != nil {
+		return x.Removed
+	}
+	return nil
+}
+
+type TemplatePushRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          TemplateKind           `protobuf:"varint,1,opt,name=kind,proto3,enum=godwit.node.v1.TemplateKind" json:"kind,omitempty"`
+	What          string                 `protobuf:"bytes,2,opt,name=what,proto3" json:"what,omitempty"`
+	To            string                 `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"` // as registry.repository of the nodes that shall find it, or oci-layout: and their registry.layout
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TemplatePushRequest) Reset() {
+	*x = TemplatePushRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[94]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TemplatePushRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TemplatePushRequest) ProtoMessage() {}
+
+func (x *TemplatePushRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[94]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TemplatePushRequest.ProtoReflect.Descriptor instead.
+func (*TemplatePushRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{94}
+}
+
+func (x *TemplatePushRequest) GetKind() TemplateKind {
+	if x != nil {
+		return x.Kind
+	}
+	return TemplateKind_TEMPLATE_KIND_UNSPECIFIED
+}
+
+func (x *TemplatePushRequest) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *TemplatePushRequest) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+type TemplatePushResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pushed        []*TemplatePushed      `protobuf:"bytes,1,rep,name=pushed,proto3" json:"pushed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TemplatePushResponse) Reset() {
+	*x = TemplatePushResponse{}
+	mi := &file_node_v1_node_proto_msgTypes[95]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TemplatePushResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TemplatePushResponse) ProtoMessage() {}
+
+func (x *TemplatePushResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[95]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TemplatePushResponse.ProtoReflect.Descriptor instead.
+func (*TemplatePushResponse) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{95}
+}
+
+func (x *TemplatePushResponse) GetPushed() []*TemplatePushed {
+	if x != nil {
+		return x.Pushed
+	}
+	return nil
+}
+
+type TemplatePushed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Template      *TemplateInfo          `protobuf:"bytes,1,opt,name=template,proto3" json:"template,omitempty"`
+	Repository    string                 `protobuf:"bytes,2,opt,name=repository,proto3" json:"repository,omitempty"`
+	Tag           string                 `protobuf:"bytes,3,opt,name=tag,proto3" json:"tag,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"` // sent; the rest was there
+	Total         uint64                 `protobuf:"varint,5,opt,name=total,proto3" json:"total,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TemplatePushed) Reset() {
+	*x = TemplatePushed{}
+	mi := &file_node_v1_node_proto_msgTypes[96]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TemplatePushed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TemplatePushed) ProtoMessage() {}
+
+func (x *TemplatePushed) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[96]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TemplatePushed.ProtoReflect.Descriptor instead.
+func (*TemplatePushed) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{96}
+}
+
+func (x *TemplatePushed) GetTemplate() *TemplateInfo {
+	if x != nil {
+		return x.Template
+	}
+	return nil
+}
+
+func (x *TemplatePushed) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *TemplatePushed) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
+}
+
+func (x *TemplatePushed) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *TemplatePushed) GetTotal() uint64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
 var File_node_v1_node_proto protoreflect.FileDescriptor
 
 const file_node_v1_node_proto_rawDesc = "" +
@@ -7383,7 +8190,69 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x11GoldenDropRequest\x12\x12\n" +
 	"\x04what\x18\x01 \x01(\tR\x04what\"J\n" +
 	"\x12GoldenDropResponse\x124\n" +
-	"\adropped\x18\x01 \x03(\v2\x1a.godwit.node.v1.GoldenInfoR\adropped*f\n" +
+	"\adropped\x18\x01 \x03(\v2\x1a.godwit.node.v1.GoldenInfoR\adropped\"\x89\x03\n" +
+	"\fTemplateInfo\x120\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x1c.godwit.node.v1.TemplateKindR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
+	"\x03vmm\x18\x03 \x01(\tR\x03vmm\x12\x16\n" +
+	"\x06memory\x18\x04 \x01(\x04R\x06memory\x12\x14\n" +
+	"\x05vcpus\x18\x05 \x01(\rR\x05vcpus\x12\x14\n" +
+	"\x05disks\x18\x06 \x01(\rR\x05disks\x12\x12\n" +
+	"\x04nics\x18\a \x01(\rR\x04nics\x12\x14\n" +
+	"\x05image\x18\b \x01(\tR\x05image\x12!\n" +
+	"\fimage_digest\x18\t \x01(\tR\vimageDigest\x12\x10\n" +
+	"\x03tag\x18\n" +
+	" \x01(\tR\x03tag\x12\x16\n" +
+	"\x06kernel\x18\v \x01(\tR\x06kernel\x12*\n" +
+	"\x11created_unix_nano\x18\f \x01(\x03R\x0fcreatedUnixNano\x12$\n" +
+	"\x0eused_unix_nano\x18\r \x01(\x03R\fusedUnixNano\x12\x14\n" +
+	"\x05bytes\x18\x0e \x01(\x04R\x05bytes\"D\n" +
+	"\x10TemplatesRequest\x120\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x1c.godwit.node.v1.TemplateKindR\x04kind\"i\n" +
+	"\x11TemplatesResponse\x12:\n" +
+	"\ttemplates\x18\x01 \x03(\v2\x1c.godwit.node.v1.TemplateInfoR\ttemplates\x12\x18\n" +
+	"\awarning\x18\x02 \x01(\tR\awarning\"\xaf\x01\n" +
+	"\x13TemplateMakeRequest\x120\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x1c.godwit.node.v1.TemplateKindR\x04kind\x123\n" +
+	"\x05image\x18\x02 \x01(\v2\x1d.godwit.node.v1.GoldenRequestR\x05image\x121\n" +
+	"\x04boot\x18\x03 \x01(\v2\x1d.godwit.node.v1.TemplateShapeR\x04boot\"\x9a\x01\n" +
+	"\rTemplateShape\x12\x16\n" +
+	"\x06memory\x18\x01 \x01(\x04R\x06memory\x12\x14\n" +
+	"\x05vcpus\x18\x02 \x01(\rR\x05vcpus\x12\x12\n" +
+	"\x04nics\x18\x03 \x01(\rR\x04nics\x12\x16\n" +
+	"\x06layers\x18\x04 \x01(\rR\x06layers\x12\x10\n" +
+	"\x03vmm\x18\x05 \x01(\tR\x03vmm\x12\x1d\n" +
+	"\n" +
+	"timeout_ms\x18\x06 \x01(\x04R\ttimeoutMs\"\x88\x02\n" +
+	"\x14TemplateMakeResponse\x128\n" +
+	"\btemplate\x18\x01 \x01(\v2\x1c.godwit.node.v1.TemplateInfoR\btemplate\x12\x18\n" +
+	"\aexisted\x18\x02 \x01(\bR\aexisted\x12\x17\n" +
+	"\atook_ms\x18\x03 \x01(\x04R\x06tookMs\x12\x19\n" +
+	"\bready_ms\x18\x04 \x01(\x04R\areadyMs\x12%\n" +
+	"\x0eresident_bytes\x18\x05 \x01(\x04R\rresidentBytes\x12!\n" +
+	"\fpushed_bytes\x18\x06 \x01(\x04R\vpushedBytes\x12\x1e\n" +
+	"\n" +
+	"repository\x18\a \x01(\tR\n" +
+	"repository\"]\n" +
+	"\x15TemplateRemoveRequest\x120\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x1c.godwit.node.v1.TemplateKindR\x04kind\x12\x12\n" +
+	"\x04what\x18\x02 \x01(\tR\x04what\"P\n" +
+	"\x16TemplateRemoveResponse\x126\n" +
+	"\aremoved\x18\x01 \x03(\v2\x1c.godwit.node.v1.TemplateInfoR\aremoved\"k\n" +
+	"\x13TemplatePushRequest\x120\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x1c.godwit.node.v1.TemplateKindR\x04kind\x12\x12\n" +
+	"\x04what\x18\x02 \x01(\tR\x04what\x12\x0e\n" +
+	"\x02to\x18\x03 \x01(\tR\x02to\"N\n" +
+	"\x14TemplatePushResponse\x126\n" +
+	"\x06pushed\x18\x01 \x03(\v2\x1e.godwit.node.v1.TemplatePushedR\x06pushed\"\xa8\x01\n" +
+	"\x0eTemplatePushed\x128\n" +
+	"\btemplate\x18\x01 \x01(\v2\x1c.godwit.node.v1.TemplateInfoR\btemplate\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x02 \x01(\tR\n" +
+	"repository\x12\x10\n" +
+	"\x03tag\x18\x03 \x01(\tR\x03tag\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12\x14\n" +
+	"\x05total\x18\x05 \x01(\x04R\x05total*f\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eKIND_HIBERNATE\x10\x01\x12\r\n" +
@@ -7409,7 +8278,11 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\bPresence\x12\x14\n" +
 	"\x10PRESENCE_UNKNOWN\x10\x00\x12\x12\n" +
 	"\x0ePRESENCE_THERE\x10\x01\x12\x11\n" +
-	"\rPRESENCE_NONE\x10\x022\xaf\t\n" +
+	"\rPRESENCE_NONE\x10\x02*^\n" +
+	"\fTemplateKind\x12\x1d\n" +
+	"\x19TEMPLATE_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12TEMPLATE_KIND_BOOT\x10\x01\x12\x17\n" +
+	"\x13TEMPLATE_KIND_IMAGE\x10\x022\xaf\t\n" +
 	"\aRecords\x129\n" +
 	"\x03Get\x12\x1a.godwit.node.v1.GetRequest\x1a\x16.godwit.node.v1.Record\x12A\n" +
 	"\x04List\x12\x1b.godwit.node.v1.ListRequest\x1a\x1c.godwit.node.v1.ListResponse\x12?\n" +
@@ -7428,7 +8301,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x04Trim\x12\x1b.godwit.node.v1.TrimRequest\x1a\x16.godwit.node.v1.Record\x12A\n" +
 	"\x04Owed\x12\x1b.godwit.node.v1.OwedRequest\x1a\x1c.godwit.node.v1.OwedResponse\x12D\n" +
 	"\x05Clear\x12\x1c.godwit.node.v1.ClearRequest\x1a\x1d.godwit.node.v1.ClearResponse\x12P\n" +
-	"\tOperation\x12 .godwit.node.v1.OperationRequest\x1a!.godwit.node.v1.OperationResponse2\xaf\v\n" +
+	"\tOperation\x12 .godwit.node.v1.OperationRequest\x1a!.godwit.node.v1.OperationResponse2\x98\x0e\n" +
 	"\x04Node\x12A\n" +
 	"\x04Info\x12\x1b.godwit.node.v1.InfoRequest\x1a\x1c.godwit.node.v1.InfoResponse\x12>\n" +
 	"\x03VMs\x12\x1a.godwit.node.v1.VMsRequest\x1a\x1b.godwit.node.v1.VMsResponse\x12M\n" +
@@ -7452,7 +8325,11 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"GoldenList\x12!.godwit.node.v1.GoldenListRequest\x1a\".godwit.node.v1.GoldenListResponse\x12S\n" +
 	"\n" +
-	"GoldenDrop\x12!.godwit.node.v1.GoldenDropRequest\x1a\".godwit.node.v1.GoldenDropResponse2\xb4\a\n" +
+	"GoldenDrop\x12!.godwit.node.v1.GoldenDropRequest\x1a\".godwit.node.v1.GoldenDropResponse\x12P\n" +
+	"\tTemplates\x12 .godwit.node.v1.TemplatesRequest\x1a!.godwit.node.v1.TemplatesResponse\x12Y\n" +
+	"\fTemplateMake\x12#.godwit.node.v1.TemplateMakeRequest\x1a$.godwit.node.v1.TemplateMakeResponse\x12_\n" +
+	"\x0eTemplateRemove\x12%.godwit.node.v1.TemplateRemoveRequest\x1a&.godwit.node.v1.TemplateRemoveResponse\x12Y\n" +
+	"\fTemplatePush\x12#.godwit.node.v1.TemplatePushRequest\x1a$.godwit.node.v1.TemplatePushResponse2\xb4\a\n" +
 	"\x04Peer\x12L\n" +
 	"\x05Check\x12 .godwit.node.v1.PeerCheckRequest\x1a!.godwit.node.v1.PeerCheckResponse\x12R\n" +
 	"\aPrepare\x12\".godwit.node.v1.PeerPrepareRequest\x1a#.godwit.node.v1.PeerPrepareResponse\x12?\n" +
@@ -7480,300 +8357,332 @@ func file_node_v1_node_proto_rawDescGZIP() []byte {
 	return file_node_v1_node_proto_rawDescData
 }
 
-var file_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 87)
+var file_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 98)
 var file_node_v1_node_proto_goTypes = []any{
-	(Kind)(0),                   // 0: godwit.node.v1.Kind
-	(Phase)(0),                  // 1: godwit.node.v1.Phase
-	(Presence)(0),               // 2: godwit.node.v1.Presence
-	(*VM)(nil),                  // 3: godwit.node.v1.VM
-	(*Owner)(nil),               // 4: godwit.node.v1.Owner
-	(*Operation)(nil),           // 5: godwit.node.v1.Operation
-	(*Record)(nil),              // 6: godwit.node.v1.Record
-	(*Ended)(nil),               // 7: godwit.node.v1.Ended
-	(*Deletion)(nil),            // 8: godwit.node.v1.Deletion
-	(*Kept)(nil),                // 9: godwit.node.v1.Kept
-	(*Schedule)(nil),            // 10: godwit.node.v1.Schedule
-	(*SnapshotRef)(nil),         // 11: godwit.node.v1.SnapshotRef
-	(*Owed)(nil),                // 12: godwit.node.v1.Owed
-	(*GetRequest)(nil),          // 13: godwit.node.v1.GetRequest
-	(*ListRequest)(nil),         // 14: godwit.node.v1.ListRequest
-	(*ListResponse)(nil),        // 15: godwit.node.v1.ListResponse
-	(*EnsureRequest)(nil),       // 16: godwit.node.v1.EnsureRequest
-	(*OwnRequest)(nil),          // 17: godwit.node.v1.OwnRequest
-	(*OpenRequest)(nil),         // 18: godwit.node.v1.OpenRequest
-	(*AdvanceRequest)(nil),      // 19: godwit.node.v1.AdvanceRequest
-	(*RetryRequest)(nil),        // 20: godwit.node.v1.RetryRequest
-	(*CommitRequest)(nil),       // 21: godwit.node.v1.CommitRequest
-	(*FinishRequest)(nil),       // 22: godwit.node.v1.FinishRequest
-	(*DisownRequest)(nil),       // 23: godwit.node.v1.DisownRequest
-	(*ReclaimRequest)(nil),      // 24: godwit.node.v1.ReclaimRequest
-	(*RemoveRequest)(nil),       // 25: godwit.node.v1.RemoveRequest
-	(*RemoveResponse)(nil),      // 26: godwit.node.v1.RemoveResponse
-	(*ScheduleRequest)(nil),     // 27: godwit.node.v1.ScheduleRequest
-	(*DeleteRequest)(nil),       // 28: godwit.node.v1.DeleteRequest
-	(*TrimRequest)(nil),         // 29: godwit.node.v1.TrimRequest
-	(*OwedRequest)(nil),         // 30: godwit.node.v1.OwedRequest
-	(*OwedResponse)(nil),        // 31: godwit.node.v1.OwedResponse
-	(*ClearRequest)(nil),        // 32: godwit.node.v1.ClearRequest
-	(*ClearResponse)(nil),       // 33: godwit.node.v1.ClearResponse
-	(*OperationRequest)(nil),    // 34: godwit.node.v1.OperationRequest
-	(*OperationResponse)(nil),   // 35: godwit.node.v1.OperationResponse
-	(*InfoRequest)(nil),         // 36: godwit.node.v1.InfoRequest
-	(*InfoResponse)(nil),        // 37: godwit.node.v1.InfoResponse
-	(*Check)(nil),               // 38: godwit.node.v1.Check
-	(*VMInfo)(nil),              // 39: godwit.node.v1.VMInfo
-	(*VMsRequest)(nil),          // 40: godwit.node.v1.VMsRequest
-	(*VMsResponse)(nil),         // 41: godwit.node.v1.VMsResponse
-	(*HibernateRequest)(nil),    // 42: godwit.node.v1.HibernateRequest
-	(*WakeRequest)(nil),         // 43: godwit.node.v1.WakeRequest
-	(*CheckpointRequest)(nil),   // 44: godwit.node.v1.CheckpointRequest
-	(*StatusRequest)(nil),       // 45: godwit.node.v1.StatusRequest
-	(*StatusResponse)(nil),      // 46: godwit.node.v1.StatusResponse
-	(*Transfer)(nil),            // 47: godwit.node.v1.Transfer
-	(*Figures)(nil),             // 48: godwit.node.v1.Figures
-	(*Pass)(nil),                // 49: godwit.node.v1.Pass
-	(*ForgetRequest)(nil),       // 50: godwit.node.v1.ForgetRequest
-	(*ForgetResponse)(nil),      // 51: godwit.node.v1.ForgetResponse
-	(*SnapshotInfo)(nil),        // 52: godwit.node.v1.SnapshotInfo
-	(*SnapshotsRequest)(nil),    // 53: godwit.node.v1.SnapshotsRequest
-	(*SnapshotsResponse)(nil),   // 54: godwit.node.v1.SnapshotsResponse
-	(*InspectRequest)(nil),      // 55: godwit.node.v1.InspectRequest
-	(*InspectResponse)(nil),     // 56: godwit.node.v1.InspectResponse
-	(*VerifyRequest)(nil),       // 57: godwit.node.v1.VerifyRequest
-	(*VerifyResponse)(nil),      // 58: godwit.node.v1.VerifyResponse
-	(*BadPart)(nil),             // 59: godwit.node.v1.BadPart
-	(*DropRequest)(nil),         // 60: godwit.node.v1.DropRequest
-	(*DropResponse)(nil),        // 61: godwit.node.v1.DropResponse
-	(*PruneRequest)(nil),        // 62: godwit.node.v1.PruneRequest
-	(*PruneResponse)(nil),       // 63: godwit.node.v1.PruneResponse
-	(*Pruned)(nil),              // 64: godwit.node.v1.Pruned
-	(*DiffRequest)(nil),         // 65: godwit.node.v1.DiffRequest
-	(*DiffResponse)(nil),        // 66: godwit.node.v1.DiffResponse
-	(*SpaceDiff)(nil),           // 67: godwit.node.v1.SpaceDiff
-	(*CopyRequest)(nil),         // 68: godwit.node.v1.CopyRequest
-	(*CopyResponse)(nil),        // 69: godwit.node.v1.CopyResponse
-	(*PeerRef)(nil),             // 70: godwit.node.v1.PeerRef
-	(*PeerState)(nil),           // 71: godwit.node.v1.PeerState
-	(*PeerCheckRequest)(nil),    // 72: godwit.node.v1.PeerCheckRequest
-	(*PeerCheckResponse)(nil),   // 73: godwit.node.v1.PeerCheckResponse
-	(*PeerPrepareRequest)(nil),  // 74: godwit.node.v1.PeerPrepareRequest
-	(*PeerPrepareResponse)(nil), // 75: godwit.node.v1.PeerPrepareResponse
-	(*PeerRunResponse)(nil),     // 76: godwit.node.v1.PeerRunResponse
-	(*PeerSendRequest)(nil),     // 77: godwit.node.v1.PeerSendRequest
-	(*PeerCaptureRequest)(nil),  // 78: godwit.node.v1.PeerCaptureRequest
-	(*PeerAbortRequest)(nil),    // 79: godwit.node.v1.PeerAbortRequest
-	(*PeerRevertRequest)(nil),   // 80: godwit.node.v1.PeerRevertRequest
-	(*PeerReleaseRequest)(nil),  // 81: godwit.node.v1.PeerReleaseRequest
-	(*GoldenRequest)(nil),       // 82: godwit.node.v1.GoldenRequest
-	(*GoldenResponse)(nil),      // 83: godwit.node.v1.GoldenResponse
-	(*GoldenListRequest)(nil),   // 84: godwit.node.v1.GoldenListRequest
-	(*GoldenListResponse)(nil),  // 85: godwit.node.v1.GoldenListResponse
-	(*GoldenInfo)(nil),          // 86: godwit.node.v1.GoldenInfo
-	(*GoldenDropRequest)(nil),   // 87: godwit.node.v1.GoldenDropRequest
-	(*GoldenDropResponse)(nil),  // 88: godwit.node.v1.GoldenDropResponse
-	nil,                         // 89: godwit.node.v1.GoldenRequest.AnnotationsEntry
-	(*v1.Ref)(nil),              // 90: godwit.machine.v1.Ref
-	(*v1.QueryResponse)(nil),    // 91: godwit.machine.v1.QueryResponse
-	(*v1.OfferResponse)(nil),    // 92: godwit.machine.v1.OfferResponse
-	(*v1.SendRequest)(nil),      // 93: godwit.machine.v1.SendRequest
-	(*v1.CaptureRequest)(nil),   // 94: godwit.machine.v1.CaptureRequest
-	(*v1.SendResponse)(nil),     // 95: godwit.machine.v1.SendResponse
-	(*v1.CaptureResponse)(nil),  // 96: godwit.machine.v1.CaptureResponse
-	(*v1.VoteResponse)(nil),     // 97: godwit.machine.v1.VoteResponse
-	(*v1.AbortResponse)(nil),    // 98: godwit.machine.v1.AbortResponse
-	(*v1.RevertResponse)(nil),   // 99: godwit.machine.v1.RevertResponse
+	(Kind)(0),                      // 0: godwit.node.v1.Kind
+	(Phase)(0),                     // 1: godwit.node.v1.Phase
+	(Presence)(0),                  // 2: godwit.node.v1.Presence
+	(TemplateKind)(0),              // 3: godwit.node.v1.TemplateKind
+	(*VM)(nil),                     // 4: godwit.node.v1.VM
+	(*Owner)(nil),                  // 5: godwit.node.v1.Owner
+	(*Operation)(nil),              // 6: godwit.node.v1.Operation
+	(*Record)(nil),                 // 7: godwit.node.v1.Record
+	(*Ended)(nil),                  // 8: godwit.node.v1.Ended
+	(*Deletion)(nil),               // 9: godwit.node.v1.Deletion
+	(*Kept)(nil),                   // 10: godwit.node.v1.Kept
+	(*Schedule)(nil),               // 11: godwit.node.v1.Schedule
+	(*SnapshotRef)(nil),            // 12: godwit.node.v1.SnapshotRef
+	(*Owed)(nil),                   // 13: godwit.node.v1.Owed
+	(*GetRequest)(nil),             // 14: godwit.node.v1.GetRequest
+	(*ListRequest)(nil),            // 15: godwit.node.v1.ListRequest
+	(*ListResponse)(nil),           // 16: godwit.node.v1.ListResponse
+	(*EnsureRequest)(nil),          // 17: godwit.node.v1.EnsureRequest
+	(*OwnRequest)(nil),             // 18: godwit.node.v1.OwnRequest
+	(*OpenRequest)(nil),            // 19: godwit.node.v1.OpenRequest
+	(*AdvanceRequest)(nil),         // 20: godwit.node.v1.AdvanceRequest
+	(*RetryRequest)(nil),           // 21: godwit.node.v1.RetryRequest
+	(*CommitRequest)(nil),          // 22: godwit.node.v1.CommitRequest
+	(*FinishRequest)(nil),          // 23: godwit.node.v1.FinishRequest
+	(*DisownRequest)(nil),          // 24: godwit.node.v1.DisownRequest
+	(*ReclaimRequest)(nil),         // 25: godwit.node.v1.ReclaimRequest
+	(*RemoveRequest)(nil),          // 26: godwit.node.v1.RemoveRequest
+	(*RemoveResponse)(nil),         // 27: godwit.node.v1.RemoveResponse
+	(*ScheduleRequest)(nil),        // 28: godwit.node.v1.ScheduleRequest
+	(*DeleteRequest)(nil),          // 29: godwit.node.v1.DeleteRequest
+	(*TrimRequest)(nil),            // 30: godwit.node.v1.TrimRequest
+	(*OwedRequest)(nil),            // 31: godwit.node.v1.OwedRequest
+	(*OwedResponse)(nil),           // 32: godwit.node.v1.OwedResponse
+	(*ClearRequest)(nil),           // 33: godwit.node.v1.ClearRequest
+	(*ClearResponse)(nil),          // 34: godwit.node.v1.ClearResponse
+	(*OperationRequest)(nil),       // 35: godwit.node.v1.OperationRequest
+	(*OperationResponse)(nil),      // 36: godwit.node.v1.OperationResponse
+	(*InfoRequest)(nil),            // 37: godwit.node.v1.InfoRequest
+	(*InfoResponse)(nil),           // 38: godwit.node.v1.InfoResponse
+	(*Check)(nil),                  // 39: godwit.node.v1.Check
+	(*VMInfo)(nil),                 // 40: godwit.node.v1.VMInfo
+	(*VMsRequest)(nil),             // 41: godwit.node.v1.VMsRequest
+	(*VMsResponse)(nil),            // 42: godwit.node.v1.VMsResponse
+	(*HibernateRequest)(nil),       // 43: godwit.node.v1.HibernateRequest
+	(*WakeRequest)(nil),            // 44: godwit.node.v1.WakeRequest
+	(*CheckpointRequest)(nil),      // 45: godwit.node.v1.CheckpointRequest
+	(*StatusRequest)(nil),          // 46: godwit.node.v1.StatusRequest
+	(*StatusResponse)(nil),         // 47: godwit.node.v1.StatusResponse
+	(*Transfer)(nil),               // 48: godwit.node.v1.Transfer
+	(*Figures)(nil),                // 49: godwit.node.v1.Figures
+	(*Pass)(nil),                   // 50: godwit.node.v1.Pass
+	(*ForgetRequest)(nil),          // 51: godwit.node.v1.ForgetRequest
+	(*ForgetResponse)(nil),         // 52: godwit.node.v1.ForgetResponse
+	(*SnapshotInfo)(nil),           // 53: godwit.node.v1.SnapshotInfo
+	(*SnapshotsRequest)(nil),       // 54: godwit.node.v1.SnapshotsRequest
+	(*SnapshotsResponse)(nil),      // 55: godwit.node.v1.SnapshotsResponse
+	(*InspectRequest)(nil),         // 56: godwit.node.v1.InspectRequest
+	(*InspectResponse)(nil),        // 57: godwit.node.v1.InspectResponse
+	(*VerifyRequest)(nil),          // 58: godwit.node.v1.VerifyRequest
+	(*VerifyResponse)(nil),         // 59: godwit.node.v1.VerifyResponse
+	(*BadPart)(nil),                // 60: godwit.node.v1.BadPart
+	(*DropRequest)(nil),            // 61: godwit.node.v1.DropRequest
+	(*DropResponse)(nil),           // 62: godwit.node.v1.DropResponse
+	(*PruneRequest)(nil),           // 63: godwit.node.v1.PruneRequest
+	(*PruneResponse)(nil),          // 64: godwit.node.v1.PruneResponse
+	(*Pruned)(nil),                 // 65: godwit.node.v1.Pruned
+	(*DiffRequest)(nil),            // 66: godwit.node.v1.DiffRequest
+	(*DiffResponse)(nil),           // 67: godwit.node.v1.DiffResponse
+	(*SpaceDiff)(nil),              // 68: godwit.node.v1.SpaceDiff
+	(*CopyRequest)(nil),            // 69: godwit.node.v1.CopyRequest
+	(*CopyResponse)(nil),           // 70: godwit.node.v1.CopyResponse
+	(*PeerRef)(nil),                // 71: godwit.node.v1.PeerRef
+	(*PeerState)(nil),              // 72: godwit.node.v1.PeerState
+	(*PeerCheckRequest)(nil),       // 73: godwit.node.v1.PeerCheckRequest
+	(*PeerCheckResponse)(nil),      // 74: godwit.node.v1.PeerCheckResponse
+	(*PeerPrepareRequest)(nil),     // 75: godwit.node.v1.PeerPrepareRequest
+	(*PeerPrepareResponse)(nil),    // 76: godwit.node.v1.PeerPrepareResponse
+	(*PeerRunResponse)(nil),        // 77: godwit.node.v1.PeerRunResponse
+	(*PeerSendRequest)(nil),        // 78: godwit.node.v1.PeerSendRequest
+	(*PeerCaptureRequest)(nil),     // 79: godwit.node.v1.PeerCaptureRequest
+	(*PeerAbortRequest)(nil),       // 80: godwit.node.v1.PeerAbortRequest
+	(*PeerRevertRequest)(nil),      // 81: godwit.node.v1.PeerRevertRequest
+	(*PeerReleaseRequest)(nil),     // 82: godwit.node.v1.PeerReleaseRequest
+	(*GoldenRequest)(nil),          // 83: godwit.node.v1.GoldenRequest
+	(*GoldenResponse)(nil),         // 84: godwit.node.v1.GoldenResponse
+	(*GoldenListRequest)(nil),      // 85: godwit.node.v1.GoldenListRequest
+	(*GoldenListResponse)(nil),     // 86: godwit.node.v1.GoldenListResponse
+	(*GoldenInfo)(nil),             // 87: godwit.node.v1.GoldenInfo
+	(*GoldenDropRequest)(nil),      // 88: godwit.node.v1.GoldenDropRequest
+	(*GoldenDropResponse)(nil),     // 89: godwit.node.v1.GoldenDropResponse
+	(*TemplateInfo)(nil),           // 90: godwit.node.v1.TemplateInfo
+	(*TemplatesRequest)(nil),       // 91: godwit.node.v1.TemplatesRequest
+	(*TemplatesResponse)(nil),      // 92: godwit.node.v1.TemplatesResponse
+	(*TemplateMakeRequest)(nil),    // 93: godwit.node.v1.TemplateMakeRequest
+	(*TemplateShape)(nil),          // 94: godwit.node.v1.TemplateShape
+	(*TemplateMakeResponse)(nil),   // 95: godwit.node.v1.TemplateMakeResponse
+	(*TemplateRemoveRequest)(nil),  // 96: godwit.node.v1.TemplateRemoveRequest
+	(*TemplateRemoveResponse)(nil), // 97: godwit.node.v1.TemplateRemoveResponse
+	(*TemplatePushRequest)(nil),    // 98: godwit.node.v1.TemplatePushRequest
+	(*TemplatePushResponse)(nil),   // 99: godwit.node.v1.TemplatePushResponse
+	(*TemplatePushed)(nil),         // 100: godwit.node.v1.TemplatePushed
+	nil,                            // 101: godwit.node.v1.GoldenRequest.AnnotationsEntry
+	(*v1.Ref)(nil),                 // 102: godwit.machine.v1.Ref
+	(*v1.QueryResponse)(nil),       // 103: godwit.machine.v1.QueryResponse
+	(*v1.OfferResponse)(nil),       // 104: godwit.machine.v1.OfferResponse
+	(*v1.SendRequest)(nil),         // 105: godwit.machine.v1.SendRequest
+	(*v1.CaptureRequest)(nil),      // 106: godwit.machine.v1.CaptureRequest
+	(*v1.SendResponse)(nil),        // 107: godwit.machine.v1.SendResponse
+	(*v1.CaptureResponse)(nil),     // 108: godwit.machine.v1.CaptureResponse
+	(*v1.VoteResponse)(nil),        // 109: godwit.machine.v1.VoteResponse
+	(*v1.AbortResponse)(nil),       // 110: godwit.machine.v1.AbortResponse
+	(*v1.RevertResponse)(nil),      // 111: godwit.machine.v1.RevertResponse
 }
 var file_node_v1_node_proto_depIdxs = []int32{
 	0,   // 0: godwit.node.v1.Operation.kind:type_name -> godwit.node.v1.Kind
 	1,   // 1: godwit.node.v1.Operation.phase:type_name -> godwit.node.v1.Phase
-	3,   // 2: godwit.node.v1.Operation.vm:type_name -> godwit.node.v1.VM
-	3,   // 3: godwit.node.v1.Record.vm:type_name -> godwit.node.v1.VM
-	4,   // 4: godwit.node.v1.Record.owner:type_name -> godwit.node.v1.Owner
-	5,   // 5: godwit.node.v1.Record.operation:type_name -> godwit.node.v1.Operation
-	11,  // 6: godwit.node.v1.Record.snapshots:type_name -> godwit.node.v1.SnapshotRef
-	10,  // 7: godwit.node.v1.Record.schedule:type_name -> godwit.node.v1.Schedule
-	9,   // 8: godwit.node.v1.Record.kept:type_name -> godwit.node.v1.Kept
-	8,   // 9: godwit.node.v1.Record.deletion:type_name -> godwit.node.v1.Deletion
-	7,   // 10: godwit.node.v1.Record.ended:type_name -> godwit.node.v1.Ended
-	3,   // 11: godwit.node.v1.Owed.vm:type_name -> godwit.node.v1.VM
-	11,  // 12: godwit.node.v1.Owed.snapshot:type_name -> godwit.node.v1.SnapshotRef
-	3,   // 13: godwit.node.v1.GetRequest.vm:type_name -> godwit.node.v1.VM
-	6,   // 14: godwit.node.v1.ListResponse.records:type_name -> godwit.node.v1.Record
-	3,   // 15: godwit.node.v1.EnsureRequest.vm:type_name -> godwit.node.v1.VM
-	3,   // 16: godwit.node.v1.OwnRequest.vm:type_name -> godwit.node.v1.VM
-	3,   // 17: godwit.node.v1.OpenRequest.vm:type_name -> godwit.node.v1.VM
-	5,   // 18: godwit.node.v1.OpenRequest.operation:type_name -> godwit.node.v1.Operation
-	3,   // 19: godwit.node.v1.AdvanceRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 2: godwit.node.v1.Operation.vm:type_name -> godwit.node.v1.VM
+	4,   // 3: godwit.node.v1.Record.vm:type_name -> godwit.node.v1.VM
+	5,   // 4: godwit.node.v1.Record.owner:type_name -> godwit.node.v1.Owner
+	6,   // 5: godwit.node.v1.Record.operation:type_name -> godwit.node.v1.Operation
+	12,  // 6: godwit.node.v1.Record.snapshots:type_name -> godwit.node.v1.SnapshotRef
+	11,  // 7: godwit.node.v1.Record.schedule:type_name -> godwit.node.v1.Schedule
+	10,  // 8: godwit.node.v1.Record.kept:type_name -> godwit.node.v1.Kept
+	9,   // 9: godwit.node.v1.Record.deletion:type_name -> godwit.node.v1.Deletion
+	8,   // 10: godwit.node.v1.Record.ended:type_name -> godwit.node.v1.Ended
+	4,   // 11: godwit.node.v1.Owed.vm:type_name -> godwit.node.v1.VM
+	12,  // 12: godwit.node.v1.Owed.snapshot:type_name -> godwit.node.v1.SnapshotRef
+	4,   // 13: godwit.node.v1.GetRequest.vm:type_name -> godwit.node.v1.VM
+	7,   // 14: godwit.node.v1.ListResponse.records:type_name -> godwit.node.v1.Record
+	4,   // 15: godwit.node.v1.EnsureRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 16: godwit.node.v1.OwnRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 17: godwit.node.v1.OpenRequest.vm:type_name -> godwit.node.v1.VM
+	6,   // 18: godwit.node.v1.OpenRequest.operation:type_name -> godwit.node.v1.Operation
+	4,   // 19: godwit.node.v1.AdvanceRequest.vm:type_name -> godwit.node.v1.VM
 	1,   // 20: godwit.node.v1.AdvanceRequest.phase:type_name -> godwit.node.v1.Phase
-	3,   // 21: godwit.node.v1.RetryRequest.vm:type_name -> godwit.node.v1.VM
-	3,   // 22: godwit.node.v1.CommitRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 23: godwit.node.v1.CommitRequest.owner:type_name -> godwit.node.v1.Owner
-	3,   // 24: godwit.node.v1.FinishRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 21: godwit.node.v1.RetryRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 22: godwit.node.v1.CommitRequest.vm:type_name -> godwit.node.v1.VM
+	5,   // 23: godwit.node.v1.CommitRequest.owner:type_name -> godwit.node.v1.Owner
+	4,   // 24: godwit.node.v1.FinishRequest.vm:type_name -> godwit.node.v1.VM
 	1,   // 25: godwit.node.v1.FinishRequest.phase:type_name -> godwit.node.v1.Phase
-	3,   // 26: godwit.node.v1.DisownRequest.vm:type_name -> godwit.node.v1.VM
-	3,   // 27: godwit.node.v1.ReclaimRequest.vm:type_name -> godwit.node.v1.VM
-	3,   // 28: godwit.node.v1.RemoveRequest.vm:type_name -> godwit.node.v1.VM
-	3,   // 29: godwit.node.v1.ScheduleRequest.vm:type_name -> godwit.node.v1.VM
-	10,  // 30: godwit.node.v1.ScheduleRequest.schedule:type_name -> godwit.node.v1.Schedule
-	3,   // 31: godwit.node.v1.DeleteRequest.vm:type_name -> godwit.node.v1.VM
-	8,   // 32: godwit.node.v1.DeleteRequest.deletion:type_name -> godwit.node.v1.Deletion
-	3,   // 33: godwit.node.v1.TrimRequest.vm:type_name -> godwit.node.v1.VM
-	3,   // 34: godwit.node.v1.OwedRequest.vm:type_name -> godwit.node.v1.VM
-	12,  // 35: godwit.node.v1.OwedResponse.owed:type_name -> godwit.node.v1.Owed
-	3,   // 36: godwit.node.v1.ClearRequest.vm:type_name -> godwit.node.v1.VM
-	5,   // 37: godwit.node.v1.OperationResponse.operation:type_name -> godwit.node.v1.Operation
-	38,  // 38: godwit.node.v1.InfoResponse.checks:type_name -> godwit.node.v1.Check
-	3,   // 39: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
-	4,   // 40: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
-	5,   // 41: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
-	8,   // 42: godwit.node.v1.VMInfo.deletion:type_name -> godwit.node.v1.Deletion
-	39,  // 43: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
-	3,   // 44: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
-	3,   // 45: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
-	3,   // 46: godwit.node.v1.CheckpointRequest.vm:type_name -> godwit.node.v1.VM
-	5,   // 47: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
-	48,  // 48: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
-	47,  // 49: godwit.node.v1.StatusResponse.transfer:type_name -> godwit.node.v1.Transfer
-	49,  // 50: godwit.node.v1.Figures.passes:type_name -> godwit.node.v1.Pass
-	3,   // 51: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
-	3,   // 52: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
-	3,   // 53: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
-	52,  // 54: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
-	59,  // 55: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
-	3,   // 56: godwit.node.v1.PruneRequest.vm:type_name -> godwit.node.v1.VM
-	64,  // 57: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
-	3,   // 58: godwit.node.v1.Pruned.vm:type_name -> godwit.node.v1.VM
-	67,  // 59: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
-	3,   // 60: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
-	90,  // 61: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
-	91,  // 62: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
+	4,   // 26: godwit.node.v1.DisownRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 27: godwit.node.v1.ReclaimRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 28: godwit.node.v1.RemoveRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 29: godwit.node.v1.ScheduleRequest.vm:type_name -> godwit.node.v1.VM
+	11,  // 30: godwit.node.v1.ScheduleRequest.schedule:type_name -> godwit.node.v1.Schedule
+	4,   // 31: godwit.node.v1.DeleteRequest.vm:type_name -> godwit.node.v1.VM
+	9,   // 32: godwit.node.v1.DeleteRequest.deletion:type_name -> godwit.node.v1.Deletion
+	4,   // 33: godwit.node.v1.TrimRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 34: godwit.node.v1.OwedRequest.vm:type_name -> godwit.node.v1.VM
+	13,  // 35: godwit.node.v1.OwedResponse.owed:type_name -> godwit.node.v1.Owed
+	4,   // 36: godwit.node.v1.ClearRequest.vm:type_name -> godwit.node.v1.VM
+	6,   // 37: godwit.node.v1.OperationResponse.operation:type_name -> godwit.node.v1.Operation
+	39,  // 38: godwit.node.v1.InfoResponse.checks:type_name -> godwit.node.v1.Check
+	4,   // 39: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
+	5,   // 40: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
+	6,   // 41: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
+	9,   // 42: godwit.node.v1.VMInfo.deletion:type_name -> godwit.node.v1.Deletion
+	40,  // 43: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
+	4,   // 44: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 45: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 46: godwit.node.v1.CheckpointRequest.vm:type_name -> godwit.node.v1.VM
+	6,   // 47: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
+	49,  // 48: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
+	48,  // 49: godwit.node.v1.StatusResponse.transfer:type_name -> godwit.node.v1.Transfer
+	50,  // 50: godwit.node.v1.Figures.passes:type_name -> godwit.node.v1.Pass
+	4,   // 51: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 52: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
+	4,   // 53: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
+	53,  // 54: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
+	60,  // 55: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
+	4,   // 56: godwit.node.v1.PruneRequest.vm:type_name -> godwit.node.v1.VM
+	65,  // 57: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
+	4,   // 58: godwit.node.v1.Pruned.vm:type_name -> godwit.node.v1.VM
+	68,  // 59: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
+	4,   // 60: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
+	102, // 61: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
+	103, // 62: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
 	2,   // 63: godwit.node.v1.PeerState.container:type_name -> godwit.node.v1.Presence
-	3,   // 64: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
-	92,  // 65: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
-	3,   // 66: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
-	90,  // 67: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
-	92,  // 68: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
-	3,   // 69: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
-	93,  // 70: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
-	3,   // 71: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
-	94,  // 72: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
-	3,   // 73: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
-	90,  // 74: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
-	3,   // 75: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
-	90,  // 76: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
-	3,   // 77: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
-	90,  // 78: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
-	89,  // 79: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
-	86,  // 80: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
-	86,  // 81: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
-	13,  // 82: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
-	14,  // 83: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
-	16,  // 84: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
-	17,  // 85: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
-	18,  // 86: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
-	19,  // 87: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
-	21,  // 88: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
-	20,  // 89: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
-	22,  // 90: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
-	23,  // 91: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
-	27,  // 92: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	28,  // 93: godwit.node.v1.Records.Delete:input_type -> godwit.node.v1.DeleteRequest
-	24,  // 94: godwit.node.v1.Records.Reclaim:input_type -> godwit.node.v1.ReclaimRequest
-	25,  // 95: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
-	29,  // 96: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
-	30,  // 97: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
-	32,  // 98: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
-	34,  // 99: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
-	36,  // 100: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
-	40,  // 101: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
-	42,  // 102: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
-	43,  // 103: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
-	45,  // 104: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
-	44,  // 105: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
-	27,  // 106: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	28,  // 107: godwit.node.v1.Node.Delete:input_type -> godwit.node.v1.DeleteRequest
-	13,  // 108: godwit.node.v1.Node.Recorded:input_type -> godwit.node.v1.GetRequest
-	50,  // 109: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
-	53,  // 110: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
-	55,  // 111: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
-	57,  // 112: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
-	60,  // 113: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
-	62,  // 114: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
-	65,  // 115: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
-	68,  // 116: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
-	82,  // 117: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
-	84,  // 118: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
-	87,  // 119: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
-	72,  // 120: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
-	74,  // 121: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
-	70,  // 122: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
-	70,  // 123: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
-	70,  // 124: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
-	70,  // 125: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
-	77,  // 126: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
-	78,  // 127: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
-	70,  // 128: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
-	79,  // 129: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
-	80,  // 130: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
-	81,  // 131: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
-	43,  // 132: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
-	6,   // 133: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
-	15,  // 134: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
-	6,   // 135: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
-	6,   // 136: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
-	6,   // 137: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
-	6,   // 138: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
-	6,   // 139: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
-	6,   // 140: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
-	6,   // 141: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
-	6,   // 142: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
-	6,   // 143: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
-	6,   // 144: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
-	6,   // 145: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
-	26,  // 146: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
-	6,   // 147: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
-	31,  // 148: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
-	33,  // 149: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
-	35,  // 150: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
-	37,  // 151: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
-	41,  // 152: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
-	46,  // 153: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
-	46,  // 154: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
-	46,  // 155: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
-	46,  // 156: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
-	6,   // 157: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
-	6,   // 158: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
-	6,   // 159: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
-	51,  // 160: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
-	54,  // 161: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
-	56,  // 162: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
-	58,  // 163: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
-	61,  // 164: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
-	63,  // 165: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
-	66,  // 166: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
-	69,  // 167: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
-	83,  // 168: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
-	85,  // 169: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
-	88,  // 170: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
-	73,  // 171: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
-	75,  // 172: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
-	76,  // 173: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
-	71,  // 174: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
-	71,  // 175: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
-	92,  // 176: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
-	95,  // 177: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
-	96,  // 178: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
-	97,  // 179: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
-	98,  // 180: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
-	99,  // 181: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
-	71,  // 182: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
-	46,  // 183: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
-	133, // [133:184] is the sub-list for method output_type
-	82,  // [82:133] is the sub-list for method input_type
-	82,  // [82:82] is the sub-list for extension type_name
-	82,  // [82:82] is the sub-list for extension extendee
-	0,   // [0:82] is the sub-list for field type_name
+	4,   // 64: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
+	104, // 65: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	4,   // 66: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
+	102, // 67: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
+	104, // 68: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	4,   // 69: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
+	105, // 70: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
+	4,   // 71: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
+	106, // 72: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
+	4,   // 73: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
+	102, // 74: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
+	4,   // 75: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
+	102, // 76: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
+	4,   // 77: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
+	102, // 78: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
+	101, // 79: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
+	87,  // 80: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
+	87,  // 81: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
+	3,   // 82: godwit.node.v1.TemplateInfo.kind:type_name -> godwit.node.v1.TemplateKind
+	3,   // 83: godwit.node.v1.TemplatesRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	90,  // 84: godwit.node.v1.TemplatesResponse.templates:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 85: godwit.node.v1.TemplateMakeRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	83,  // 86: godwit.node.v1.TemplateMakeRequest.image:type_name -> godwit.node.v1.GoldenRequest
+	94,  // 87: godwit.node.v1.TemplateMakeRequest.boot:type_name -> godwit.node.v1.TemplateShape
+	90,  // 88: godwit.node.v1.TemplateMakeResponse.template:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 89: godwit.node.v1.TemplateRemoveRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	90,  // 90: godwit.node.v1.TemplateRemoveResponse.removed:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 91: godwit.node.v1.TemplatePushRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	100, // 92: godwit.node.v1.TemplatePushResponse.pushed:type_name -> godwit.node.v1.TemplatePushed
+	90,  // 93: godwit.node.v1.TemplatePushed.template:type_name -> godwit.node.v1.TemplateInfo
+	14,  // 94: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
+	15,  // 95: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
+	17,  // 96: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
+	18,  // 97: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
+	19,  // 98: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
+	20,  // 99: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
+	22,  // 100: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
+	21,  // 101: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
+	23,  // 102: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
+	24,  // 103: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
+	28,  // 104: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	29,  // 105: godwit.node.v1.Records.Delete:input_type -> godwit.node.v1.DeleteRequest
+	25,  // 106: godwit.node.v1.Records.Reclaim:input_type -> godwit.node.v1.ReclaimRequest
+	26,  // 107: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
+	30,  // 108: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
+	31,  // 109: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
+	33,  // 110: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
+	35,  // 111: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
+	37,  // 112: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
+	41,  // 113: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
+	43,  // 114: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
+	44,  // 115: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
+	46,  // 116: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
+	45,  // 117: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
+	28,  // 118: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	29,  // 119: godwit.node.v1.Node.Delete:input_type -> godwit.node.v1.DeleteRequest
+	14,  // 120: godwit.node.v1.Node.Recorded:input_type -> godwit.node.v1.GetRequest
+	51,  // 121: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
+	54,  // 122: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
+	56,  // 123: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
+	58,  // 124: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
+	61,  // 125: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
+	63,  // 126: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
+	66,  // 127: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
+	69,  // 128: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
+	83,  // 129: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
+	85,  // 130: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
+	88,  // 131: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
+	91,  // 132: godwit.node.v1.Node.Templates:input_type -> godwit.node.v1.TemplatesRequest
+	93,  // 133: godwit.node.v1.Node.TemplateMake:input_type -> godwit.node.v1.TemplateMakeRequest
+	96,  // 134: godwit.node.v1.Node.TemplateRemove:input_type -> godwit.node.v1.TemplateRemoveRequest
+	98,  // 135: godwit.node.v1.Node.TemplatePush:input_type -> godwit.node.v1.TemplatePushRequest
+	73,  // 136: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
+	75,  // 137: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
+	71,  // 138: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
+	71,  // 139: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
+	71,  // 140: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
+	71,  // 141: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
+	78,  // 142: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
+	79,  // 143: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
+	71,  // 144: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
+	80,  // 145: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
+	81,  // 146: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
+	82,  // 147: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
+	44,  // 148: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
+	7,   // 149: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
+	16,  // 150: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
+	7,   // 151: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
+	7,   // 152: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
+	7,   // 153: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
+	7,   // 154: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
+	7,   // 155: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
+	7,   // 156: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
+	7,   // 157: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
+	7,   // 158: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
+	7,   // 159: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
+	7,   // 160: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
+	7,   // 161: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
+	27,  // 162: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
+	7,   // 163: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
+	32,  // 164: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
+	34,  // 165: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
+	36,  // 166: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
+	38,  // 167: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
+	42,  // 168: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
+	47,  // 169: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
+	47,  // 170: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
+	47,  // 171: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
+	47,  // 172: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
+	7,   // 173: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
+	7,   // 174: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
+	7,   // 175: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
+	52,  // 176: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
+	55,  // 177: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
+	57,  // 178: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
+	59,  // 179: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
+	62,  // 180: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
+	64,  // 181: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
+	67,  // 182: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
+	70,  // 183: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
+	84,  // 184: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
+	86,  // 185: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
+	89,  // 186: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
+	92,  // 187: godwit.node.v1.Node.Templates:output_type -> godwit.node.v1.TemplatesResponse
+	95,  // 188: godwit.node.v1.Node.TemplateMake:output_type -> godwit.node.v1.TemplateMakeResponse
+	97,  // 189: godwit.node.v1.Node.TemplateRemove:output_type -> godwit.node.v1.TemplateRemoveResponse
+	99,  // 190: godwit.node.v1.Node.TemplatePush:output_type -> godwit.node.v1.TemplatePushResponse
+	74,  // 191: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
+	76,  // 192: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
+	77,  // 193: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
+	72,  // 194: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
+	72,  // 195: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
+	104, // 196: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
+	107, // 197: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
+	108, // 198: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
+	109, // 199: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
+	110, // 200: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
+	111, // 201: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
+	72,  // 202: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
+	47,  // 203: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
+	149, // [149:204] is the sub-list for method output_type
+	94,  // [94:149] is the sub-list for method input_type
+	94,  // [94:94] is the sub-list for extension type_name
+	94,  // [94:94] is the sub-list for extension extendee
+	0,   // [0:94] is the sub-list for field type_name
 }
 
 func init() { file_node_v1_node_proto_init() }
@@ -7787,8 +8696,8 @@ func file_node_v1_node_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_v1_node_proto_rawDesc), len(file_node_v1_node_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   87,
+			NumEnums:      4,
+			NumMessages:   98,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

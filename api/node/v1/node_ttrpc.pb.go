@@ -337,6 +337,10 @@ type NodeService interface {
 	Golden(context.Context, *GoldenRequest) (*GoldenResponse, error)
 	GoldenList(context.Context, *GoldenListRequest) (*GoldenListResponse, error)
 	GoldenDrop(context.Context, *GoldenDropRequest) (*GoldenDropResponse, error)
+	Templates(context.Context, *TemplatesRequest) (*TemplatesResponse, error)
+	TemplateMake(context.Context, *TemplateMakeRequest) (*TemplateMakeResponse, error)
+	TemplateRemove(context.Context, *TemplateRemoveRequest) (*TemplateRemoveResponse, error)
+	TemplatePush(context.Context, *TemplatePushRequest) (*TemplatePushResponse, error)
 }
 
 func RegisterNodeService(srv *ttrpc.Server, svc NodeService) {
@@ -481,6 +485,34 @@ func RegisterNodeService(srv *ttrpc.Server, svc NodeService) {
 					return nil, err
 				}
 				return svc.GoldenDrop(ctx, &req)
+			},
+			"Templates": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req TemplatesRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Templates(ctx, &req)
+			},
+			"TemplateMake": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req TemplateMakeRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.TemplateMake(ctx, &req)
+			},
+			"TemplateRemove": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req TemplateRemoveRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.TemplateRemove(ctx, &req)
+			},
+			"TemplatePush": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req TemplatePushRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.TemplatePush(ctx, &req)
 			},
 		},
 	})
@@ -651,6 +683,38 @@ func (c *nodeClient) GoldenList(ctx context.Context, req *GoldenListRequest) (*G
 func (c *nodeClient) GoldenDrop(ctx context.Context, req *GoldenDropRequest) (*GoldenDropResponse, error) {
 	var resp GoldenDropResponse
 	if err := c.client.Call(ctx, "godwit.node.v1.Node", "GoldenDrop", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *nodeClient) Templates(ctx context.Context, req *TemplatesRequest) (*TemplatesResponse, error) {
+	var resp TemplatesResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Node", "Templates", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *nodeClient) TemplateMake(ctx context.Context, req *TemplateMakeRequest) (*TemplateMakeResponse, error) {
+	var resp TemplateMakeResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Node", "TemplateMake", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *nodeClient) TemplateRemove(ctx context.Context, req *TemplateRemoveRequest) (*TemplateRemoveResponse, error) {
+	var resp TemplateRemoveResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Node", "TemplateRemove", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *nodeClient) TemplatePush(ctx context.Context, req *TemplatePushRequest) (*TemplatePushResponse, error) {
+	var resp TemplatePushResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Node", "TemplatePush", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

@@ -5,9 +5,11 @@ package maker
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -33,10 +35,12 @@ const niceness = 19
 // firstToGo is the most of proc(5)'s oom_score_adj.
 const firstToGo = "1000"
 
-// Main makes what is due, one after the other, and removes what is not wanted any more.
-func Main(ctx context.Context, args []string) error {
+// Main makes what is due, one after the other, and removes what is not wanted any more. With
+// -order it makes what a template.Order of in says, and writes the template.Answer to out.
+func Main(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
 	flags := flag.NewFlagSet(program.Template, flag.ContinueOnError)
 	path := flags.String("config", "", "configuration of the node")
+	ordered := flags.Bool("order", false, "make what standard input says")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -55,7 +59,37 @@ func Main(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if *ordered {
+		return json.NewEncoder(out).Encode(template.AnswerOf(obey(ctx, host, in)))
+	}
 	return round(ctx, host)
+}
+
+// obey makes the template of an order, also of a shape that was refused before.
+func obey(ctx context.Context, host *shim.Host, in io.Reader) (key string, existed bool, err error) {
+	var o template.Order
+	if err := json.NewDecoder(in).Decode(&o); err != nil {
+		return "", false, fmt.Errorf("read order: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	if host.Templates == nil {
+		return "", false, fmt.Errorf("template.boot.mode is off on this node: %w", errdefs.ErrFailedPrecondition)
+	}
+	shape, err := shim.ShapeOf(ctx, host, o)
+	if err != nil {
+		return "", false, err
+	}
+	lock, err := host.Templates.Lock()
+	if err != nil {
+		return "", false, err
+	}
+	defer lock.Close()
+	if t, err := host.Templates.Open(shape); err == nil {
+		return shape.Key(), true, t.Close()
+	}
+	if err := one(ctx, host, shape, filepath.Join(host.Config.RunDir, "order")); err != nil {
+		return "", false, err
+	}
+	return shape.Key(), false, sweep(ctx, host)
 }
 
 // enclose makes mounts that nobody else sees: the processes of this namespace, and room for
@@ -99,14 +133,10 @@ func round(ctx context.Context, host *shim.Host) error {
 		return err
 	}
 	defer lock.Close()
-	sweep := func() error {
-		return store.Sweep(dircache.Bounds{Count: cfg.Template.Max, Bytes: uint64(cfg.Template.MaxSize)},
-			func(s template.Shape) bool { return shim.CurrentShape(ctx, host, s) })
-	}
-	if err := sweep(); err != nil {
+	if err := sweep(ctx, host); err != nil {
 		return err
 	}
-	due, err := store.Due(cfg.Template.After)
+	due, err := store.Due(cfg.Template.Boot.After)
 	if err != nil {
 		return err
 	}
@@ -114,7 +144,13 @@ func round(ctx context.Context, host *shim.Host) error {
 	for i, shape := range due {
 		errs = append(errs, one(ctx, host, shape, filepath.Join(cfg.RunDir, fmt.Sprint(i))))
 	}
-	return errors.Join(errors.Join(errs...), sweep())
+	return errors.Join(errors.Join(errs...), sweep(ctx, host))
+}
+
+func sweep(ctx context.Context, host *shim.Host) error {
+	cfg := host.Config.Template.Boot
+	return host.Templates.Sweep(dircache.Bounds{Count: cfg.Max, Bytes: uint64(cfg.MaxSize)},
+		func(s template.Shape) bool { return shim.CurrentShape(ctx, host, s) })
 }
 
 // one makes the template of a shape that a VM can still have here.
@@ -132,7 +168,7 @@ func one(ctx context.Context, host *shim.Host, shape template.Shape, dir string)
 	cfg, begun := host.Config, time.Now()
 	m := &template.Maker{
 		Store: *host.Templates, Driver: driver, Dir: dir, User: cfg.VMM.TemplateUser(), Kernel: cfg.Guest.Kernel, Initrd: cfg.Guest.Initrd,
-		Tap: network.LooseTap, MaxBytes: uint64(cfg.Template.MaxSize), Prepare: func(ctx context.Context, m vmm.Machine, console string) (string, error) {
+		Tap: network.LooseTap, MaxBytes: uint64(cfg.Template.Boot.MaxSize), Prepare: func(ctx context.Context, m vmm.Machine, console string) (string, error) {
 			return prepare(ctx, host, m, console)
 		},
 	}
