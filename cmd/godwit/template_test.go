@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -70,5 +72,24 @@ func TestGoldenIsRenamed(t *testing.T) {
 	visible := slices.ContainsFunc(newRoot(&options{}).Commands(), func(c *cobra.Command) bool { return c.Name() == "golden" && !c.Hidden })
 	if visible {
 		t.Error("the help names a verb of the release before")
+	}
+}
+
+// Doctor warns of each key that a file has by the name of the release before, with the new one.
+func TestDoctorNamesRenamedKeys(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.toml")
+	if err := os.WriteFile(path, []byte("[template]\nmax = 3\nafter = 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	said := map[string]int{}
+	for _, f := range diagnose(t.Context(), &options{config: path, socket: filepath.Join(t.TempDir(), "none")}) {
+		if f.Check == "configuration" && !f.OK && !f.Fatal {
+			said[f.Detail+": "+f.Remedy]++
+		}
+	}
+	for _, key := range []string{"max", "after"} {
+		if n := said[path+" has template.boot."+key+" by its old name: rename template."+key+", which the next release does not know"]; n != 1 {
+			t.Errorf("template.%s: %d warnings in %v", key, n, said)
+		}
 	}
 }
