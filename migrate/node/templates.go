@@ -119,8 +119,8 @@ func (s *Service) TemplatePush(ctx context.Context, req *nodev1.TemplatePushRequ
 	return resp, nil
 }
 
-// each does something with every template of a name. A kind that cannot be asked may have
-// more of that name: it is an error, after the others.
+// each does something with every template of a name. A name is of one kind only. So a kind that
+// cannot be asked is an error where the other kind has none of that name, and is never absence.
 func (s *Service) each(ctx context.Context, kind nodev1.TemplateKind, what string, do func(Templates, *nodev1.TemplateInfo) error) error {
 	kinds := []nodev1.TemplateKind{kind}
 	if kind == anyKind {
