@@ -2,7 +2,7 @@ package shim
 
 import "godwit.dev/godwit/shim/journal"
 
-// write changes the VM's journal and makes it durable; see journalStore.update.
+// write changes the VM's journal and makes it durable; see journal.Store.Update.
 func (vm *VM) write(change func(*journal.Journal)) error {
 	return vm.journal.Update(func(j *journal.Journal) error { change(j); return nil })
 }

@@ -1,5 +1,5 @@
 // Package metrics has the figures of godwitd that no engine has: starts as the shims note them, the cache
-// of snapshots, deletions that are owed.
+// of snapshots, deletions that are pending in the cluster, and doubts that stop records.
 package metrics
 
 import (

@@ -35,7 +35,7 @@ var mayImport = map[string]struct {
 	"snapshot":    {[]string{"api"}, "a snapshot is made of what it is given"},
 	"guest":       {[]string{"api"}, "the agent's two halves meet in its protocol alone"},
 	"shim":        {[]string{"vmm", "network", "snapshot", "guest", "api"}, "a shim knows its one VM and asks the record through a client"},
-	"migrate":     {[]string{"network", "api"}, "the hand-over declares the interfaces it needs and cmd joins them; a task's namespace alone is made by network"},
+	"migrate":     {[]string{"network", "api"}, "the hand-over declares the interfaces it needs and daemon fills them; a task's namespace alone is made by network"},
 	"daemon":      {[]string{"shim", "migrate", "network", "snapshot", "api"}, "a node's daemon joins the hand-over with snapshots and with the programs of the shim"},
 	"cmd":         {[]string{"daemon", "shim", "migrate", "vmm", "network", "snapshot", "guest", "api"}, "wiring"},
 	"integration": {[]string{"daemon", "shim", "migrate", "vmm", "network", "snapshot", "guest", "api"}, "tests may join what they like, but run programs as users do"},

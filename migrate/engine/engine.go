@@ -1,7 +1,8 @@
 // Package engine drives the operations of one node: hibernate and checkpoint at the VM's
 // node, wake at its destination, moves at the controller. An operation is a straight list
-// of steps; which one is next follows
-// from the record alone, so that a restarted engine goes on where the last one stopped.
+// of steps, one for each phase (hibernate.go, checkpoint.go, wake.go, move.go). Which one is next follows
+// from the record alone, so that a restarted engine goes on where the last one stopped. A round compares
+// records with what shims say, and finishes what is left (round_*.go).
 package engine
 
 import (

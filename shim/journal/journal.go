@@ -42,7 +42,7 @@ type Journal struct {
 	// Patience is how many ms the VM stands still for a controller of the operation that says
 	// nothing.
 	Patience int64 `json:"patienceMS,omitempty"`
-	// Outlived: its record gave the VM to another node while this node was called lost.
+	// Reassigned: its record gave the VM to another node while this node was called lost.
 	Reassigned bool `json:"outlived,omitempty"`
 
 	Resources

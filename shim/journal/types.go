@@ -18,7 +18,7 @@ type Resume struct {
 	UptimeMS uint64         `json:"uptimeMS"`
 	Init     client.Offsets `json:"init"`
 	Execs    []MovedExec    `json:"execs,omitempty"` // of a VM that moves
-	// Nowhere: the task had no output, as with containerd's null IO.
+	// NoOutput: the task had no output, as with containerd's null IO.
 	NoOutput bool `json:"nowhere,omitempty"`
 }
 
