@@ -11,7 +11,7 @@ import (
 	"godwit.dev/godwit/snapshot/store/storetest"
 )
 
-// A snapshot of another VM is not deleted, whatever a debt says of its digest and its tag, nor a golden
+// A snapshot of another VM is not deleted, whatever a pending deletion says of its digest and its tag, nor a golden
 // one for a VM, nor a VM's as a golden one; nothing of it changes.
 func TestDropOfAnother(t *testing.T) {
 	for name, st := range map[string]store.Store{

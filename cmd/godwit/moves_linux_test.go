@@ -40,10 +40,10 @@ type fleet struct {
 }
 
 // heard is the board of nodes that were all heard lately, however slow the test is.
-type heard struct{ *cluster.Board }
+type heard struct{ *cluster.State }
 
 func (h heard) Nodes() []*nodev1.NodeInfo {
-	all := h.Board.Nodes()
+	all := h.State.Nodes()
 	for _, n := range all {
 		n.Up = true
 	}
@@ -51,7 +51,7 @@ func (h heard) Nodes() []*nodev1.NodeInfo {
 }
 
 func (h heard) Node(name string) (*nodev1.NodeInfo, error) {
-	n, err := h.Board.Node(name)
+	n, err := h.State.Node(name)
 	if err == nil {
 		n.Up = true
 	}
@@ -127,7 +127,7 @@ func (f *fleet) start() {
 	}
 	f.whole = controller.NewIncarnations(f.store, f.store, "controller", board.Names, f.now)
 	nodev1.RegisterStoreService(srv, f.whole)
-	nodev1.RegisterMovesService(srv, &service.Service{Records: f.records, Engine: e, Board: f.board, Peer: f.board.Peer, Store: f.whole})
+	nodev1.RegisterMovesService(srv, &service.Service{Records: f.records, Engine: e, Cluster: f.board, Peer: f.board.Peer, Store: f.whole})
 	ended := serve(t, srv, f.socket)
 	f.stop = sync.OnceFunc(func() {
 		ended()

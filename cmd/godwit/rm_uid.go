@@ -19,7 +19,7 @@ func vmOfUID(ctx context.Context, node nodev1.NodeService, uid string) (*nodev1.
 		return nil, record.FromWire(err)
 	}
 	for _, info := range resp.GetVms() {
-		if info.GetUid() == uid && info.GetStatus() != "removed" { // a removed one owes snapshots, and has no record
+		if info.GetUid() == uid && info.GetStatus() != "removed" { // a removed one has pending deletions, and has no record
 			return info.GetVm(), nil
 		}
 	}

@@ -39,7 +39,7 @@ func TestNotesOfTheList(t *testing.T) {
 	}
 }
 
-// What is owed shows where people look.
+// Pending deletions show where people look.
 func TestCleanupPendingShows(t *testing.T) {
 	vm := &nodev1.VM{Namespace: "default", Id: "web"}
 	if row := vmRow(&nodev1.VMInfo{Vm: vm, Status: "running", CleanupPending: 2}); row[1] != "running, cleanup pending (2)" {

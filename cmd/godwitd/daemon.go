@@ -57,7 +57,7 @@ type daemon struct {
 	templates *templates
 	spans     *otlp.Exporter // nil: nothing is traced
 	undo      []func() error
-	doubles   controller.Doubles // machines that share a name
+	doubles   controller.DuplicateNames // machines that share a name
 }
 
 // newDaemon makes the parts. It asks nothing of controller, containerd or registry: they
@@ -109,7 +109,7 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 	parts := engine.Parts{
 		Golden:  d.templates,
 		Store:   d.reporter,
-		Records: d.records, Machines: d.machines, Observer: d.machines, Tasks: d.tasks, Leavings: d.tasks, Snapshots: snapshots,
+		Records: d.records, Machines: d.machines, Observer: d.machines, Tasks: d.tasks, Departed: d.tasks, Snapshots: snapshots,
 		Events: engine.Sinks{engine.Log{Logger: slog.Default()}, counters, d.moves},
 	}
 	if d.isController() {
@@ -245,15 +245,18 @@ func (d *daemon) serve(ctx context.Context) error {
 	group.Go(func() error { d.moves.announce(ctx); return nil })
 	read := make(chan struct{}, 1)
 	group.Go(func() error { d.moves.watchNodes(ctx, read); return nil })
-	group.Go(func() error { d.moves.keepBoard(ctx, read); return nil })
+	group.Go(func() error { d.moves.maintainCluster(ctx, read); return nil })
 	if d.spans != nil {
 		group.Go(func() error { tracing.Forward(ctx, d.spans, d.config.StateDir); return nil })
 	}
 	group.Go(func() error { return d.serveMetrics(ctx) })
 	group.Go(func() error { d.snapshots.AskRights(ctx); return nil })
-	group.Go(func() error { engine.Tend(ctx, d.owed()); return nil })
+	group.Go(func() error { engine.RunPeriodically(ctx, d.owed()); return nil })
 	// A scan asks the store for every tag: nothing else waits for it.
-	group.Go(func() error { engine.Tend(ctx, []engine.Work{{Name: "scan", Do: d.engine.Scan}}); return nil })
+	group.Go(func() error {
+		engine.RunPeriodically(ctx, []engine.Work{{Name: "scan", Do: d.engine.Scan}})
+		return nil
+	})
 	group.Go(func() error { d.shims.Watch(ctx); return nil })
 	group.Go(func() error { d.tasks.WatchDeleted(ctx); return nil })
 	group.Go(func() error { d.templates.boots.Run(ctx); return nil })
@@ -273,7 +276,7 @@ func (d *daemon) owed() []engine.Work {
 		{Name: "orphans", Do: d.tasks.Orphans},
 		{Name: "golden", Do: d.templates.Sweep},
 		{Name: "taps", Do: d.machines.RemoveStrayTaps},
-		{Name: "cache", Do: func(ctx context.Context) error { return d.snapshots.TendCache(ctx, d.records) }},
+		{Name: "cache", Do: func(ctx context.Context) error { return d.snapshots.MaintainCache(ctx, d.records) }},
 		{Name: "events", Do: d.moves.tell}, // last: a store that is out of reach takes its time
 	}
 }

@@ -24,7 +24,7 @@ func (m *mover) watchNodes(ctx context.Context, read <-chan struct{}) {
 	}
 	cfg := m.daemon.config
 	w := &loss.Watcher{
-		Self: cfg.Node, After: time.Duration(cfg.NodeLoss.After), Board: m.board, Records: m.daemon.records,
+		Self: cfg.Node, After: time.Duration(cfg.NodeLoss.After), Cluster: m.cluster, Records: m.daemon.records,
 		Mover: mender{m.daemon.engine, orders},
 	}
 	if cfg.NodeLoss.Policy == config.LossNewest {

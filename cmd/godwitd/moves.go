@@ -32,7 +32,7 @@ type mover struct {
 	peer    *peer.Server
 	service nodev1.MovesService
 
-	board   *cluster.Board           // of the controller; nil elsewhere
+	cluster *cluster.State           // of the controller; nil elsewhere
 	journal *service.Journal         // the controller's
 	peers   *peer.Peers              // the controller's
 	whole   *controller.Incarnations // the controller's
@@ -46,7 +46,7 @@ func (d *daemon) isController() bool { return len(d.config.Controller.Addresses(
 // newMover makes what the engine needs to drive moves. The engine itself comes later.
 func (d *daemon) newMover(ctx context.Context, path string) (*mover, error) {
 	m := &mover{daemon: d, peer: &peer.Server{
-		Node: d.config.Node, Records: d.records, Address: d.config.Peer.Advertise, Machines: d.machines, Tasks: d.tasks, Leavings: d.tasks, Containers: d.tasks,
+		Node: d.config.Node, Records: d.records, Address: d.config.Peer.Advertise, Machines: d.machines, Tasks: d.tasks, Departed: d.tasks, Containers: d.tasks,
 		Placement: &placement.Node{Config: d.config, Tasks: d.tasks, Snapshots: d.snapshots, Fits: func(ctx context.Context, offer *machinev1.OfferResponse) (string, error) {
 			return placement.Fits(ctx, program.Path(), path, offer)
 		}},
@@ -59,14 +59,14 @@ func (d *daemon) newMover(ctx context.Context, path string) (*mover, error) {
 	if !ok {
 		return nil, fmt.Errorf("the store of the records keeps no notes of nodes: %w", errdefs.ErrNotImplemented)
 	}
-	board, err := cluster.OpenFor(ctx, notes, len(d.config.Controller.Etcd.Endpoints) > 0, d.config.Node)
+	members, err := cluster.OpenFor(ctx, notes, len(d.config.Controller.Etcd.Endpoints) > 0, d.config.Node)
 	if err != nil {
 		return nil, err
 	}
-	m.board, m.journal = board, service.NewJournal(board.Append)
-	m.whole = controller.NewIncarnations(d.store, notes, d.config.Node, board.Names, nil)
-	m.whole.Contradicts = func(node, reason string) { board.Contradicts(ctx, node, reason) }
-	m.whole.Unchecked = board.Unchecked
+	m.cluster, m.journal = members, service.NewJournal(members.Append)
+	m.whole = controller.NewIncarnations(d.store, notes, d.config.Node, members.Names, nil)
+	m.whole.Contradicts = func(node, reason string) { members.Contradicts(ctx, node, reason) }
+	m.whole.Unchecked = members.Unchecked
 	d.whole = m.whole
 	if err := incarnation.RestoreOrdered(ctx, d.config.StateDir, m.whole); err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func (d *daemon) newMover(ctx context.Context, path string) (*mover, error) {
 		return nil, err
 	}
 	d.undo = append(d.undo, m.mark.Close)
-	m.peers = &peer.Peers{Registry: board, Self: d.config.Node, Local: m.peer, TLS: d.reach}
+	m.peers = &peer.Peers{Registry: members, Self: d.config.Node, Local: m.peer, TLS: d.reach}
 	d.undo = append(d.undo, m.peers.Close, m.journal.Close)
 	return m, d.openReporter()
 }
@@ -98,8 +98,8 @@ func (d *daemon) reach(node string) (*tls.Config, error) {
 // drivenBy joins mover and engine, which need each other.
 func (m *mover) drivenBy(e *engine.Engine) {
 	m.peer.Waker = e
-	if m.board != nil {
-		m.service = &service.Service{Self: m.daemon.config.Node, Records: m.daemon.records, Engine: e, Board: m.board, Peer: m.peers.Peer, Store: m.whole, Pull: policyOf(m.daemon.config).Pull}
+	if m.cluster != nil {
+		m.service = &service.Service{Self: m.daemon.config.Node, Records: m.daemon.records, Engine: e, Cluster: m.cluster, Peer: m.peers.Peer, Store: m.whole, Pull: policyOf(m.daemon.config).Pull}
 	}
 }
 
@@ -138,22 +138,22 @@ func (m *mover) Heard(ctx context.Context, resp *nodev1.AnnounceResponse) error 
 		err = r.Heard(ctx, resp)
 	}
 	if err == nil && m.whole != nil {
-		err = m.whole.Tend(ctx)
+		err = m.whole.Maintain(ctx)
 	}
 	return err
 }
 
-// keepBoard has the controller keep what it knows of nodes, the index of the records and its watermark.
-func (m *mover) keepBoard(ctx context.Context, read chan<- struct{}) {
-	if m.board == nil {
+// maintainCluster has the controller keep what it knows of nodes, the index of the records and its watermark.
+func (m *mover) maintainCluster(ctx context.Context, read chan<- struct{}) {
+	if m.cluster == nil {
 		return
 	}
-	m.board.Keep(ctx, read, func(ctx context.Context) error {
-		return errors.Join(m.board.Index(ctx, m.daemon.store, m.daemon.config.Node), m.mark.Tend(ctx))
+	m.cluster.Keep(ctx, read, func(ctx context.Context) error {
+		return errors.Join(m.cluster.Index(ctx, m.daemon.store, m.daemon.config.Node), m.mark.Maintain(ctx))
 	})
 }
 
-// tell has the controller write the events that it owes.
+// tell has the controller write the events that it has not written.
 func (m *mover) tell(ctx context.Context) error {
 	if own, ok := m.service.(*service.Service); ok {
 		return own.Tell(ctx)

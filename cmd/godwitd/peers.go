@@ -120,9 +120,9 @@ func (d *daemon) servePeers(ctx context.Context) error {
 		return err
 	}
 	if authority != nil {
-		authority.Taken = func(node string) error { return d.moves.board.Free(ctx, d.whole, node) }
+		authority.Taken = func(node string) error { return d.moves.cluster.Free(ctx, d.whole, node) }
 	}
-	d.doubles.Told = func(node, reason string) { d.moves.board.NameTwice(ctx, node, reason) }
+	d.doubles.Told = func(node, reason string) { d.moves.cluster.NameTwice(ctx, node, reason) }
 	server, err := controller.NewServer(d.traced())
 	if err != nil {
 		return err

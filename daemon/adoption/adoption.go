@@ -28,7 +28,7 @@ import (
 
 // Adopter starts a shim for every VM that an operation holds and whose own shim is
 // gone. Whether there is something to adopt is for that shim to say: it reads the VM's
-// journal and ends at once if nothing is owed.
+// journal and ends at once if there is nothing to do.
 type Adopter struct {
 	Config     *config.Config
 	ConfigPath string
@@ -65,7 +65,7 @@ func (a *Adopter) Watch(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(engine.TendInterval):
+		case <-time.After(engine.PeriodicInterval):
 		}
 	}
 }
@@ -92,12 +92,12 @@ func (a *Adopter) pause(vm string) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := time.Now()
-	maps.DeleteFunc(a.tried, func(_ string, t try) bool { return now.Sub(t.at) > engine.TendInterval })
+	maps.DeleteFunc(a.tried, func(_ string, t try) bool { return now.Sub(t.at) > engine.PeriodicInterval })
 	if a.tried == nil {
 		a.tried = map[string]try{}
 	}
 	pause := a.tried[vm].next
-	a.tried[vm] = try{at: now.Add(pause), next: min(max(tryAgain, 2*pause), engine.TendInterval)}
+	a.tried[vm] = try{at: now.Add(pause), next: min(max(tryAgain, 2*pause), engine.PeriodicInterval)}
 	return pause
 }
 

@@ -21,19 +21,19 @@ func TestAdopterPauses(t *testing.T) {
 				t.Errorf("the first waits for %v", pause)
 			case i == 1 && pause > time.Second:
 				t.Errorf("the second waits for %v", pause)
-			case pause < last || pause > engine.TendInterval || i == 11 && pause != engine.TendInterval:
+			case pause < last || pause > engine.PeriodicInterval || i == 11 && pause != engine.PeriodicInterval:
 				t.Errorf("try %d waits for %v, the one before for %v", i, pause, last)
 			}
 			last, all = pause, all+pause
 			time.Sleep(pause)
 		}
-		if all < 2*engine.TendInterval {
+		if all < 2*engine.PeriodicInterval {
 			t.Errorf("12 tries in %v", all)
 		}
 		if pause := a.pause("default/other"); pause != 0 {
 			t.Errorf("another VM waits for %v", pause)
 		}
-		time.Sleep(2 * engine.TendInterval)
+		time.Sleep(2 * engine.PeriodicInterval)
 		if pause := a.pause("default/web"); pause != 0 {
 			t.Errorf("one that was calm for two rounds waits for %v", pause)
 		}

@@ -109,7 +109,7 @@ func TestAbandonedLayouts(t *testing.T) {
 	}
 }
 
-// A directory of layouts may be each node's own: that a snapshot is not there pays no debt but that
+// A directory of layouts may be each node's own: that a snapshot is not there clears no pending deletion but that
 // of who made it. What is there anybody deletes.
 func TestLayoutOfAnotherNode(t *testing.T) {
 	r, _, _ := ageing(t)

@@ -26,10 +26,10 @@ func (r *Registry) forget(repository, dgst string) {
 // forgetEvery is how often what is kept is compared with the records of its VMs.
 const forgetEvery = 5 * time.Minute
 
-// TendCache drops what is kept of VMs that no record names any more, and keeps the cache
+// MaintainCache drops what is kept of VMs that no record names any more, and keeps the cache
 // within its limit: it gives way where the file system fills up. A repository that is not of
 // a VM of this store is evicted in its turn. One caller at a time.
-func (r *Registry) TendCache(ctx context.Context, records nodev1.RecordsService) error {
+func (r *Registry) MaintainCache(ctx context.Context, records nodev1.RecordsService) error {
 	kept, err := r.Cache.Repositories()
 	if err != nil || len(kept) == 0 {
 		return err

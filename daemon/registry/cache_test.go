@@ -39,7 +39,7 @@ func TestCacheForgetsVMs(t *testing.T) {
 		}
 		lease.Close()
 	}
-	if err := r.TendCache(t.Context(), f); !errdefs.IsUnavailable(err) {
+	if err := r.MaintainCache(t.Context(), f); !errdefs.IsUnavailable(err) {
 		t.Errorf("no records: %v", err)
 	}
 	if kept, err := r.Cache.Repositories(); err != nil || len(kept) != 2 {
@@ -47,7 +47,7 @@ func TestCacheForgetsVMs(t *testing.T) {
 	}
 	f.err = nil
 	for range 3 {
-		if err := r.TendCache(t.Context(), f); err != nil {
+		if err := r.MaintainCache(t.Context(), f); err != nil {
 			t.Error(err)
 		}
 	}

@@ -28,7 +28,7 @@ type Registry struct {
 	Cache  *cache.Cache
 	rights rights
 	fresh  fresh
-	forgot time.Time // when TendCache looked at all records
+	forgot time.Time // when MaintainCache looked at all records
 }
 
 func New(cfg *config.Config) *Registry {

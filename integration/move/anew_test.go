@@ -76,10 +76,10 @@ func TestContainerMadeAnew(t *testing.T) {
 	}
 	leaves := func(ctx context.Context, created int64, between func()) {
 		t.Helper()
-		must("Moving", godwitd.Moving(ctx, name, created, digest, ""))
+		must("Moving", godwitd.MarkDeparted(ctx, name, created, digest, ""))
 		between()
-		must("Moved", godwitd.Moved(ctx, name, digest, ""))
-		must("Gone", godwitd.Gone(ctx, name, digest))
+		must("Moved", godwitd.CleanDeparted(ctx, name, digest, ""))
+		must("Gone", godwitd.RemoveDeparted(ctx, name, digest))
 	}
 	for _, late := range []bool{false, true} {
 		was := made()

@@ -94,7 +94,7 @@ func (m machines) EndSuperseded(_ context.Context, vm *nodev1.VM, _ uint64, _ st
 	return m.wrong("EndSuperseded", vm)
 }
 
-// containers implements engine.Tasks and engine.Leavings.
+// containers implements engine.Tasks and engine.Departed.
 type containers struct{ *shims }
 
 func (c containers) Create(_ context.Context, vm *nodev1.VM, _ engine.Restore) error {
@@ -113,16 +113,16 @@ func (c containers) Clear(_ context.Context, vm *nodev1.VM, _ engine.Restore) er
 	return c.wrong("Clear", vm)
 }
 
-func (c containers) Moving(_ context.Context, vm *nodev1.VM, _ int64, _, _ string) error {
-	return c.wrong("Moving", vm)
+func (c containers) MarkDeparted(_ context.Context, vm *nodev1.VM, _ int64, _, _ string) error {
+	return c.wrong("MarkDeparted", vm)
 }
 
-func (c containers) Moved(_ context.Context, vm *nodev1.VM, _, _ string) error {
-	return c.wrong("Moved", vm)
+func (c containers) CleanDeparted(_ context.Context, vm *nodev1.VM, _, _ string) error {
+	return c.wrong("CleanDeparted", vm)
 }
 
-func (c containers) Gone(_ context.Context, vm *nodev1.VM, _ string) error {
-	return c.wrong("Gone", vm)
+func (c containers) RemoveDeparted(_ context.Context, vm *nodev1.VM, _ string) error {
+	return c.wrong("RemoveDeparted", vm)
 }
 
 // snapshots implements engine.Snapshots: a store that takes each deletion, and counts it.

@@ -17,11 +17,11 @@ const (
 	vmsOfNode       = 10
 	firstGeneration = 1
 
-	// debtors are the nodes whose first VM has snapshots that the retention rule deletes; each was
-	// made by another node, which pays.
-	debtors  = 50
-	debtsOf  = 2
-	makerOff = 200 // from the debtor to the node that made its snapshots
+	// nodesWithDeletions are the nodes whose first VM has snapshots that the retention rule deletes; each was
+	// made by another node, which deletes them.
+	nodesWithDeletions = 50
+	deletionsOfNode    = 2
+	makerOff           = 200 // from a node with deletions to the node that made its snapshots
 )
 
 const repositoryBase = "registry.example/vms/"
@@ -37,10 +37,10 @@ func uidOf(node, i int) string { return fmt.Sprintf("%08d-0000-4000-8000-%012d",
 // recordOf a VM that runs on its node.
 func recordOf(node, i, nodes int) *nodev1.Record {
 	rec := &nodev1.Record{Vm: vmOf(node, i), Uid: uidOf(node, i), Owner: &nodev1.Owner{Node: nodeName(node)}, Generation: firstGeneration}
-	if node >= min(debtors, nodes) || i > 0 {
+	if node >= min(nodesWithDeletions, nodes) || i > 0 {
 		return rec
 	}
-	for n := range debtsOf + 1 {
+	for n := range deletionsOfNode + 1 {
 		rec.Snapshots = append(rec.Snapshots, &nodev1.SnapshotRef{
 			Digest: fmt.Sprintf("sha256:%032d%032d", node, n), Repository: repositoryBase + rec.GetUid(), Tag: record.SnapshotTag(uint64(n), "seed", 0),
 			Node: nodeName((node + makerOff) % nodes), CreatedUnixNano: int64(n + 1), Checkpoint: true,

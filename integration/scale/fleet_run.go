@@ -10,7 +10,7 @@ import (
 // Times of the groups of a whole fleet.
 const (
 	servedBound = 3 * time.Minute
-	settle      = 45 * time.Second // debts are paid, and the index of the store is made
+	settle      = 45 * time.Second // pending deletions are done, and the index of the store is made
 	boltIdle    = time.Minute
 	claimFor    = 20 * time.Second
 	claimEvery  = 100 * time.Millisecond
@@ -103,10 +103,10 @@ func (r *run) idle(ctx context.Context, store string, w *world, h *hosts) error 
 	for _, n := range state.Drops {
 		drops += n
 	}
-	debts := min(debtors, r.Nodes) * debtsOf
-	r.result.set("drops_per_debt", store, float64(drops)/float64(debts), float64(drops), float64(debts))
-	if len(state.Drops) != debts {
-		r.violation("%s: %d debts of %d were paid", store, len(state.Drops), debts)
+	pending := min(nodesWithDeletions, r.Nodes) * deletionsOfNode
+	r.result.set("drops_per_debt", store, float64(drops)/float64(pending), float64(drops), float64(pending))
+	if len(state.Drops) != pending {
+		r.violation("%s: %d pending deletions of %d were done", store, len(state.Drops), pending)
 	}
 	if w.shared {
 		grown, after, err := w.space(ctx)

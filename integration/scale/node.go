@@ -86,7 +86,7 @@ func (n *Node) Start(ctx context.Context, dir string, controllers []string) erro
 func (n *Node) run(ctx context.Context, records nodev1.RecordsService, board service.Announcer, end func() error) {
 	n.records = &counting{RecordsService: records, calls: map[string]int{}}
 	n.engine = engine.New(engine.Parts{
-		Records: n.records, Machines: machines{n.shims}, Observer: n.shims, Tasks: containers{n.shims}, Leavings: containers{n.shims},
+		Records: n.records, Machines: machines{n.shims}, Observer: n.shims, Tasks: containers{n.shims}, Departed: containers{n.shims},
 		Snapshots: snapshots{n.shims}, Events: quiet{},
 	}, engine.Options{Node: nodeName(n.index), Repository: func(r *nodev1.Record) string { return repositoryBase + r.GetUid() }})
 	n.mu.Lock()
@@ -94,9 +94,9 @@ func (n *Node) run(ctx context.Context, records nodev1.RecordsService, board ser
 	n.mu.Unlock()
 	n.loops.Go(func() { service.Live(ctx, announcing{board, n}, n) })
 	n.loops.Go(func() {
-		engine.Tend(ctx, []engine.Work{{Name: "round", Do: n.aRound}, {Name: "sweep", Do: n.engine.Sweep}})
+		engine.RunPeriodically(ctx, []engine.Work{{Name: "round", Do: n.aRound}, {Name: "sweep", Do: n.engine.Sweep}})
 	})
-	n.loops.Go(func() { engine.Tend(ctx, []engine.Work{{Name: "scan", Do: n.engine.Scan}}) })
+	n.loops.Go(func() { engine.RunPeriodically(ctx, []engine.Work{{Name: "scan", Do: n.engine.Scan}}) })
 	n.loops.Go(func() { <-ctx.Done(); n.engine.Close(); _ = end() })
 }
 

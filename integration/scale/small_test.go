@@ -51,14 +51,14 @@ func (l *ledger) Find(ctx context.Context, which store.Which) (store.Found, erro
 	return l.Memory.Find(ctx, which)
 }
 
-// Owed implements store.Store.
-func (l *ledger) Owed(ctx context.Context, which store.Debts) ([]*nodev1.Owed, error) {
-	if which.Payer == "" && which.VM == nil {
-		l.count("all debts")
+// PendingDeletions implements store.Store.
+func (l *ledger) PendingDeletions(ctx context.Context, which store.WhichDeletions) ([]*nodev1.Owed, error) {
+	if which.Deleter == "" && which.VM == nil {
+		l.count("all pending deletions")
 	} else {
-		l.count("a node's debts")
+		l.count("a node's pending deletions")
 	}
-	return l.Memory.Owed(ctx, which)
+	return l.Memory.PendingDeletions(ctx, which)
 }
 
 // State implements store.Store.
@@ -106,8 +106,8 @@ func TestAMinuteOfASmallFleet(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		board.As("c0")
-		orders := &service.Service{Self: "c0", Records: records, Board: board, Store: controller.NewIncarnations(l, l, "c0", board.Names, nil)}
+		board.SetSelf("c0")
+		orders := &service.Service{Self: "c0", Records: records, Cluster: board, Store: controller.NewIncarnations(l, l, "c0", board.Names, nil)}
 		fleet := make([]*Node, nodes)
 		for i := range fleet {
 			fleet[i] = &Node{index: i, shims: newShims(i)}
@@ -119,7 +119,7 @@ func TestAMinuteOfASmallFleet(t *testing.T) {
 		var loops sync.WaitGroup
 		none := func() ([]*nodev1.VM, error) { return nil, nil }
 		loops.Go(func() {
-			engine.Tend(ctx, []engine.Work{{Name: "round", Do: func(ctx context.Context) error { return own.Round(ctx, none) }}, {Name: "sweep", Do: own.Sweep}})
+			engine.RunPeriodically(ctx, []engine.Work{{Name: "round", Do: func(ctx context.Context) error { return own.Round(ctx, none) }}, {Name: "sweep", Do: own.Sweep}})
 		})
 
 		time.Sleep(2 * time.Minute)
@@ -128,8 +128,8 @@ func TestAMinuteOfASmallFleet(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		after := l.counts()
-		rounds := (nodes + 1) * int(time.Minute/engine.TendInterval) // and the controller's own
-		for call, want := range map[string]int{"by index": rounds, "one": 0, "write": 0, "all": 1, "all debts": 1, "a node's debts": 0, "state": int(time.Minute/cluster.Interval) + 1} {
+		rounds := (nodes + 1) * int(time.Minute/engine.PeriodicInterval) // and the controller's own
+		for call, want := range map[string]int{"by index": rounds, "one": 0, "write": 0, "all": 1, "all pending deletions": 1, "a node's pending deletions": 0, "state": int(time.Minute/cluster.Interval) + 1} {
 			if got := after[call] - before[call]; got != want {
 				t.Errorf("%s: %d times in a minute, want %d", call, got, want)
 			}
@@ -143,8 +143,8 @@ func TestAMinuteOfASmallFleet(t *testing.T) {
 				t.Errorf("node %d: %q was ordered", n.index, n.shims.ended)
 			}
 		}
-		if len(drops) != nodes*debtsOf || slices.Max(slices.Collect(maps.Values(drops))) != 1 {
-			t.Errorf("%d debts of %d are paid, the most often paid %d times", len(drops), nodes*debtsOf, slices.Max(append(slices.Collect(maps.Values(drops)), 0)))
+		if len(drops) != nodes*deletionsOfNode || slices.Max(slices.Collect(maps.Values(drops))) != 1 {
+			t.Errorf("%d deletions of %d are done, the most often done %d times", len(drops), nodes*deletionsOfNode, slices.Max(append(slices.Collect(maps.Values(drops)), 0)))
 		}
 		cancel()
 		for _, n := range fleet {

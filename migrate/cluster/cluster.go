@@ -35,38 +35,38 @@ const (
 	kindCordoned = "cordoned"
 )
 
-// Board is the cluster's.
-type Board struct {
+// State is what is known of the cluster: its nodes, and the events of moves.
+type State struct {
 	notes  store.Notes
 	shared bool // with other controllers: what they have heard counts too
 	now    func() time.Time
 
-	mu      sync.Mutex
-	self    string // this controller's node; empty: nobody says
-	nodes   map[string]*known
-	peers   map[string]*known // of nodes: those that are, or were, controllers
-	closed  map[string]bool   // the cordoned ones
-	asked   uint64            // reads of the store that were begun
-	told    uint64            // the newest of those that were taken
-	read    time.Time         // when that was
-	tended  time.Time
-	listens time.Time // since when this controller hears for itself
+	mu             sync.Mutex
+	self           string // this controller's node; empty: nobody says
+	nodes          map[string]*known
+	controllers    map[string]*known // of nodes: those that are, or were, controllers
+	closed         map[string]bool   // the cordoned ones
+	asked          uint64            // reads of the store that were begun
+	told           uint64            // the newest of those that were taken
+	read           time.Time         // when that was
+	maintained     time.Time
+	listeningSince time.Time // since when this controller hears for itself
 
 	log events
 }
 
-// Open reads what is known. A shared board is read again for each question.
-func Open(ctx context.Context, notes store.Notes, shared bool) (*Board, error) {
-	b := &Board{notes: notes, shared: shared, now: time.Now, nodes: map[string]*known{}, peers: map[string]*known{}, closed: map[string]bool{}}
+// Open reads what is known. A shared one is read again for each question.
+func Open(ctx context.Context, notes store.Notes, shared bool) (*State, error) {
+	b := &State{notes: notes, shared: shared, now: time.Now, nodes: map[string]*known{}, controllers: map[string]*known{}, closed: map[string]bool{}}
 	if err := b.load(ctx); err != nil {
 		return nil, err
 	}
 	return b, b.log.open(ctx, notes)
 }
 
-// As says whose board it is: what its nodes say is under that name in the store. It answers
+// SetSelf says which node's controller this is: what its nodes say is under that name in the store. It answers
 // whether a controller of a build before, which keeps no index, may have written to the store last.
-func (b *Board) As(self string) (before bool) {
+func (b *State) SetSelf(self string) (before bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.self = self
@@ -77,7 +77,7 @@ func (b *Board) As(self string) (before bool) {
 }
 
 // load reads the nodes. What was begun later and is read already is newer.
-func (b *Board) load(ctx context.Context) error {
+func (b *State) load(ctx context.Context) error {
 	b.mu.Lock()
 	b.asked++
 	mine := b.asked
@@ -108,13 +108,13 @@ func (b *Board) load(ctx context.Context) error {
 		b.closed[n.Key] = true
 	}
 	for _, info := range infos {
-		b.hear(info) // what is stored is the last that was said, whoever's clock it bears
+		b.takeNote(info) // what is stored is the last that was said, whoever's clock it bears
 	}
 	return nil
 }
 
 // refresh is load where others write too.
-func (b *Board) refresh(ctx context.Context) error {
+func (b *State) refresh(ctx context.Context) error {
 	if !b.shared {
 		return nil
 	}
@@ -126,8 +126,8 @@ func (b *Board) refresh(ctx context.Context) error {
 	return nil
 }
 
-// look is refresh for who is answered in any case: what cannot be read is as it was.
-func (b *Board) look() {
+// tryRefresh is refresh for who is answered in any case: what cannot be read is as it was.
+func (b *State) tryRefresh() {
 	if err := b.refresh(context.Background()); err != nil {
 		slog.Warn("nodes are told as they were", "error", err)
 	}
@@ -136,25 +136,25 @@ func (b *Board) look() {
 const (
 	refreshTimeout = 2 * time.Second
 
-	// boardAge is how old what is known may be where each of many moves asks who drives it.
-	boardAge = time.Second
+	// stateAge is how old what is known may be where each of many moves asks who drives it.
+	stateAge = time.Second
 )
 
 // Leads reports whether controller self does what controller first has begun: it is the
 // same one, or that one is gone and self is the next of those that are up.
-func (b *Board) Leads(self, first string) bool {
+func (b *State) Leads(self, first string) bool {
 	if !b.shared || self == first {
 		return true
 	}
 	b.mu.Lock()
-	old := b.now().Sub(b.read).Abs() >= boardAge
+	old := b.now().Sub(b.read).Abs() >= stateAge
 	b.mu.Unlock()
 	if old {
-		b.look()
+		b.tryRefresh()
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for name, k := range b.peers {
+	for name, k := range b.controllers {
 		if k.last().GetController() && b.up(k) && (name == first || name < self) {
 			return false
 		}
@@ -162,9 +162,9 @@ func (b *Board) Leads(self, first string) bool {
 	return true
 }
 
-// Announce takes a node's sign of life, and answers what is kept of it. The store is written to
-// where the sign is news.
-func (b *Board) Announce(ctx context.Context, said *nodev1.NodeInfo) (*nodev1.NodeInfo, error) {
+// Announce takes a node's heartbeat, and answers what is kept of it. The store is written to
+// where the heartbeat changes something.
+func (b *State) Announce(ctx context.Context, said *nodev1.NodeInfo) (*nodev1.NodeInfo, error) {
 	if said.GetName() == "" {
 		return nil, fmt.Errorf("announce node: it has no name: %w", errdefs.ErrInvalidArgument)
 	}
@@ -175,7 +175,7 @@ func (b *Board) Announce(ctx context.Context, said *nodev1.NodeInfo) (*nodev1.No
 	if info.GetController() && info.GetName() == b.self {
 		info.Keeps = keeps
 	}
-	news := b.news(b.nodes[info.GetName()], info)
+	news := b.changed(b.nodes[info.GetName()], info)
 	b.mu.Unlock()
 	if news {
 		if err := b.put(ctx, info); err != nil {
@@ -186,12 +186,12 @@ func (b *Board) Announce(ctx context.Context, said *nodev1.NodeInfo) (*nodev1.No
 	defer b.mu.Unlock()
 	k := b.nodes[info.GetName()]
 	k.said, k.at = info, b.now()
-	b.peer(info, k)
+	b.noteController(info, k)
 	return b.tell(k), nil
 }
 
 // tell is a node as others are told of it: up says whether it was heard lately.
-func (b *Board) tell(k *known) *nodev1.NodeInfo {
+func (b *State) tell(k *known) *nodev1.NodeInfo {
 	info := proto.CloneOf(k.last())
 	info.Cordoned, info.Up, info.SeenUnixNano = b.closed[info.GetName()], b.up(k), b.seen(k)
 	info.HeardBy, info.Silent, info.Keeps = "", false, 0
@@ -199,13 +199,13 @@ func (b *Board) tell(k *known) *nodev1.NodeInfo {
 }
 
 // Nodes answers all, ordered by name.
-func (b *Board) Nodes() []*nodev1.NodeInfo {
-	b.look()
-	return b.Tended()
+func (b *State) Nodes() []*nodev1.NodeInfo {
+	b.tryRefresh()
+	return b.CachedNodes()
 }
 
-// Tended is Nodes as Tend has read them.
-func (b *Board) Tended() []*nodev1.NodeInfo {
+// CachedNodes is Nodes as Maintain has read them.
+func (b *State) CachedNodes() []*nodev1.NodeInfo {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	all := make([]*nodev1.NodeInfo, 0, len(b.nodes))
@@ -217,7 +217,7 @@ func (b *Board) Tended() []*nodev1.NodeInfo {
 }
 
 // Names are those of all nodes, in order.
-func (b *Board) Names() (names []string) {
+func (b *State) Names() (names []string) {
 	for _, n := range b.Nodes() {
 		names = append(names, n.GetName())
 	}
@@ -225,8 +225,8 @@ func (b *Board) Names() (names []string) {
 }
 
 // Node answers one.
-func (b *Board) Node(name string) (*nodev1.NodeInfo, error) {
-	b.look()
+func (b *State) Node(name string) (*nodev1.NodeInfo, error) {
+	b.tryRefresh()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	k := b.nodes[name]
@@ -237,7 +237,7 @@ func (b *Board) Node(name string) (*nodev1.NodeInfo, error) {
 }
 
 // Cordon makes a node refuse VMs, or take them again.
-func (b *Board) Cordon(ctx context.Context, name string, undo bool) (*nodev1.NodeInfo, error) {
+func (b *State) Cordon(ctx context.Context, name string, undo bool) (*nodev1.NodeInfo, error) {
 	if _, err := b.Node(name); err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-func open(t *testing.T, path string, shared bool) (*Board, *store.Bolt) {
+func open(t *testing.T, path string, shared bool) (*State, *store.Bolt) {
 	t.Helper()
 	st, err := store.Open(path)
 	if err != nil {
@@ -33,7 +33,7 @@ func open(t *testing.T, path string, shared bool) (*Board, *store.Bolt) {
 	return b, st
 }
 
-func (b *Board) says(t *testing.T, info *nodev1.NodeInfo) {
+func (b *State) says(t *testing.T, info *nodev1.NodeInfo) {
 	t.Helper()
 	if _, err := b.Announce(t.Context(), info); err != nil {
 		t.Fatal(err)
@@ -109,27 +109,27 @@ func TestLeads(t *testing.T) {
 // one that does not any more for none, and none leads beside another.
 func TestClocksOfControllersDiffer(t *testing.T) {
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
-		boards, clock := shared(t, 2), time.Unix(10_000, 0)
-		boards[0].now = func() time.Time { return clock }
-		boards[1].now = func() time.Time { return clock.Add(ahead) }
+		states, clock := shared(t, 2), time.Unix(10_000, 0)
+		states[0].now = func() time.Time { return clock }
+		states[1].now = func() time.Time { return clock.Add(ahead) }
 		for range 3 {
-			boards[0].says(t, &nodev1.NodeInfo{Name: "a", Controller: true})
-			boards[1].says(t, &nodev1.NodeInfo{Name: "b", Controller: true})
-			for i, b := range boards {
+			states[0].says(t, &nodev1.NodeInfo{Name: "a", Controller: true})
+			states[1].says(t, &nodev1.NodeInfo{Name: "b", Controller: true})
+			for i, b := range states {
 				for _, n := range b.Nodes() {
 					if !n.GetUp() {
 						t.Errorf("%v: node %s is not up for controller %d", ahead, n.GetName(), i)
 					}
 				}
 			}
-			if boards[0].Leads("a", "b") || boards[1].Leads("b", "a") || !boards[0].Leads("a", "") || boards[1].Leads("b", "") {
+			if states[0].Leads("a", "b") || states[1].Leads("b", "a") || !states[0].Leads("a", "") || states[1].Leads("b", "") {
 				t.Errorf("%v: two lead", ahead)
 			}
 			clock = clock.Add(Interval)
 		}
 		clock = clock.Add(silence)
-		boards[0].says(t, &nodev1.NodeInfo{Name: "a", Controller: true})
-		if n, err := boards[0].Node("b"); err != nil || n.GetUp() || !boards[0].Leads("a", "b") {
+		states[0].says(t, &nodev1.NodeInfo{Name: "a", Controller: true})
+		if n, err := states[0].Node("b"); err != nil || n.GetUp() || !states[0].Leads("a", "b") {
 			t.Errorf("%v: %v, %v: is silent", ahead, n, err)
 		}
 	}
@@ -157,8 +157,8 @@ func TestClockThatIsSetBack(t *testing.T) {
 	}
 }
 
-// shared answers boards of controllers that have one store.
-func shared(t *testing.T, n int) (boards []*Board) {
+// shared answers states of controllers that have one store.
+func shared(t *testing.T, n int) (states []*State) {
 	t.Helper()
 	notes := storetest.NewMemory()
 	for range n {
@@ -166,30 +166,30 @@ func shared(t *testing.T, n int) (boards []*Board) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		boards = append(boards, b)
+		states = append(states, b)
 	}
-	return boards
+	return states
 }
 
 // What one controller decides about a node stands while the node tells another one that it
 // lives.
 func TestCordonBesideAnnouncements(t *testing.T) {
-	boards := shared(t, 2)
-	boards[0].says(t, &nodev1.NodeInfo{Name: "n1"})
-	boards[1].says(t, &nodev1.NodeInfo{Name: "n1"})
-	if _, err := boards[1].Cordon(t.Context(), "n1", false); err != nil {
+	states := shared(t, 2)
+	states[0].says(t, &nodev1.NodeInfo{Name: "n1"})
+	states[1].says(t, &nodev1.NodeInfo{Name: "n1"})
+	if _, err := states[1].Cordon(t.Context(), "n1", false); err != nil {
 		t.Fatal(err)
 	}
-	for i, b := range boards {
+	for i, b := range states {
 		b.says(t, &nodev1.NodeInfo{Name: "n1"})
 		if n, err := b.Node("n1"); err != nil || !n.GetCordoned() {
 			t.Errorf("controller %d: %v, %v", i, n, err)
 		}
 	}
-	if _, err := boards[0].Cordon(t.Context(), "n1", true); err != nil {
+	if _, err := states[0].Cordon(t.Context(), "n1", true); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := boards[1].Node("n1"); err != nil || n.GetCordoned() {
+	if n, err := states[1].Node("n1"); err != nil || n.GetCordoned() {
 		t.Errorf("after its end: %v, %v", n, err)
 	}
 }
@@ -198,11 +198,11 @@ func TestCordonBesideAnnouncements(t *testing.T) {
 // and whoever asks any of them hears all, in one order.
 func TestEventsOfSeveralControllers(t *testing.T) {
 	const each = 50
-	boards := shared(t, 3)
+	states := shared(t, 3)
 	heard := make(chan []*nodev1.MoveEvent)
-	go func() { heard <- boards[2].Events(t.Context(), 3*each-1, time.Minute) }()
+	go func() { heard <- states[2].Events(t.Context(), 3*each-1, time.Minute) }()
 	var wg sync.WaitGroup
-	for i, b := range boards {
+	for i, b := range states {
 		wg.Go(func() {
 			for n := range each {
 				if err := b.Append(t.Context(), &nodev1.MoveEvent{Type: fmt.Sprintf("%d-%d", i, n)}); err != nil {
@@ -212,7 +212,7 @@ func TestEventsOfSeveralControllers(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	first := boards[0].Events(t.Context(), 0, 0)
+	first := states[0].Events(t.Context(), 0, 0)
 	seen := map[string]bool{}
 	for i, ev := range first {
 		if seen[ev.GetType()] = true; ev.GetId() != uint64(i+1) {
@@ -222,7 +222,7 @@ func TestEventsOfSeveralControllers(t *testing.T) {
 	if len(seen) != 3*each {
 		t.Errorf("%d events of %d", len(seen), 3*each)
 	}
-	for i, b := range boards {
+	for i, b := range states {
 		for n, ev := range b.Events(t.Context(), 0, 0) {
 			if !proto.Equal(ev, first[n]) {
 				t.Fatalf("controller %d tells %v, the first %v", i, ev, first[n])
@@ -317,7 +317,7 @@ func TestEventThatIsHeardFirst(t *testing.T) {
 // and what is no operation's, is told as often as it happens; what a node tells of itself until it
 // is answered, once. That a wake fits no node is told once for each order.
 func TestEventsOfOneOperation(t *testing.T) {
-	boards := shared(t, 2)
+	states := shared(t, 2)
 	for i, ev := range []*nodev1.MoveEvent{
 		{Type: moves.Started, Operation: "m"}, {Type: moves.Started, Operation: "m"}, {Type: moves.Started, Operation: "n"},
 		{Type: moves.Retrying, Operation: "m"}, {Type: moves.Retrying, Operation: "m"}, {Type: moves.NodeLost}, {Type: moves.NodeLost},
@@ -325,12 +325,12 @@ func TestEventsOfOneOperation(t *testing.T) {
 		{Type: moves.Outlived, Reason: "1"}, {Type: moves.Outlived, Reason: "1"}, {Type: moves.Outlived, Reason: "2"},
 		{Type: moves.NoCapacity, Operation: "w", Reason: "1"}, {Type: moves.NoCapacity, Operation: "w", Reason: "2"}, {Type: moves.NoCapacity, Operation: "x"},
 	} {
-		if err := boards[i%2].Append(t.Context(), ev); err != nil {
+		if err := states[i%2].Append(t.Context(), ev); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var told []string
-	for _, ev := range boards[0].Events(t.Context(), 0, 0) {
+	for _, ev := range states[0].Events(t.Context(), 0, 0) {
 		told = append(told, ev.GetType()+ev.GetOperation())
 	}
 	if want := []string{"MigrationStartedm", "MigrationStartedn", "Retryingm", "Retryingm", "NodeLost", "NodeLost", "Succeededm", "Outlived", "Outlived", "WakeNoCapacityw", "WakeNoCapacityx"}; !slices.Equal(told, want) {
@@ -341,8 +341,8 @@ func TestEventsOfOneOperation(t *testing.T) {
 // A controller that has heard nothing for longer than events are remembered takes no number
 // again: what it tells is the newest.
 func TestEventOfOneThatLags(t *testing.T) {
-	boards := shared(t, 2)
-	a, b := boards[0], boards[1]
+	states := shared(t, 2)
+	a, b := states[0], states[1]
 	for range Remembered + 10 {
 		if err := a.Append(t.Context(), &nodev1.MoveEvent{}); err != nil {
 			t.Fatal(err)

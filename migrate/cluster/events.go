@@ -144,7 +144,7 @@ func once(ev *nodev1.MoveEvent) string {
 // Append numbers ev and makes it durable. A store that is out of reach is asked again
 // until ctx ends; an answer that was lost leaves no second one. Of an operation there is one
 // first and one last event, whoever appends them.
-func (b *Board) Append(ctx context.Context, ev *nodev1.MoveEvent) error {
+func (b *State) Append(ctx context.Context, ev *nodev1.MoveEvent) error {
 	l := &b.log
 	l.writing.Lock()
 	defer l.writing.Unlock()
@@ -179,7 +179,7 @@ func (b *Board) Append(ctx context.Context, ev *nodev1.MoveEvent) error {
 
 // number tries to store ev under the next number. Where that is taken it looks up by
 // whom; who tries again finds out whether it was taken for ev.
-func (b *Board) number(ctx context.Context, ev *nodev1.MoveEvent) error {
+func (b *State) number(ctx context.Context, ev *nodev1.MoveEvent) error {
 	l := &b.log
 	if l.next(ev) {
 		return nil
@@ -207,7 +207,7 @@ func (b *Board) number(ctx context.Context, ev *nodev1.MoveEvent) error {
 
 // Events answers the events after the one with that id; where there is none it waits for
 // one, up to wait.
-func (b *Board) Events(ctx context.Context, after uint64, wait time.Duration) []*nodev1.MoveEvent {
+func (b *State) Events(ctx context.Context, after uint64, wait time.Duration) []*nodev1.MoveEvent {
 	timeout := time.NewTimer(wait)
 	defer timeout.Stop()
 	for {
@@ -232,7 +232,7 @@ func (b *Board) Events(ctx context.Context, after uint64, wait time.Duration) []
 }
 
 // hearOthers is hear where others write too. What cannot be read now is heard later.
-func (b *Board) hearOthers(ctx context.Context) {
+func (b *State) hearOthers(ctx context.Context) {
 	if !b.shared {
 		return
 	}

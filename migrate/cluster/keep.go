@@ -8,27 +8,27 @@ import (
 	"godwit.dev/godwit/migrate/store"
 )
 
-// OpenFor opens the board for controller self. An index of the records that a build before may have
+// OpenFor opens the state for controller self. An index of the records that a build before may have
 // written past is not read until it is made anew.
-func OpenFor(ctx context.Context, notes store.Notes, shared bool, self string) (*Board, error) {
-	board, err := Open(ctx, notes, shared)
+func OpenFor(ctx context.Context, notes store.Notes, shared bool, self string) (*State, error) {
+	state, err := Open(ctx, notes, shared)
 	if err != nil {
 		return nil, err
 	}
-	if st, ok := notes.(store.Shared); board.As(self) && ok {
+	if st, ok := notes.(store.Shared); state.SetSelf(self) && ok {
 		err = st.Reindex(ctx, false)
 	}
-	return board, err
+	return state, err
 }
 
 // Keep notes which nodes have fallen silent, until ctx ends, and does more after each round. Each time
 // that the nodes were read it tells so.
-func (b *Board) Keep(ctx context.Context, read chan<- struct{}, more func(context.Context) error) {
+func (b *State) Keep(ctx context.Context, read chan<- struct{}, more func(context.Context) error) {
 	tick := time.NewTicker(Interval)
 	defer tick.Stop()
 	said := ""
 	for {
-		err := b.Tend(ctx)
+		err := b.Maintain(ctx)
 		if b.Fresh() { // though a note of one could not be written
 			select {
 			case read <- struct{}{}:
@@ -57,7 +57,7 @@ func (b *Board) Keep(ctx context.Context, read chan<- struct{}, more func(contex
 
 // Index has the index of the records read for as long as all controllers keep it. A store that is not
 // shared has none to keep.
-func (b *Board) Index(ctx context.Context, records store.Store, self string) error {
+func (b *State) Index(ctx context.Context, records store.Store, self string) error {
 	st, ok := records.(store.Shared)
 	if !ok {
 		return nil

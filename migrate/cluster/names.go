@@ -18,19 +18,19 @@ import (
 const warnBound = 5 * time.Second
 
 // NameTwice tells the cluster of two machines under one name.
-func (b *Board) NameTwice(ctx context.Context, node, reason string) {
+func (b *State) NameTwice(ctx context.Context, node, reason string) {
 	slog.WarnContext(ctx, "two machines use one name", "node", node, "reason", reason)
 	b.warn(ctx, moves.NameTwice, node, reason)
 }
 
 // Contradicts tells the cluster of a node that says what the records do not bear out.
-func (b *Board) Contradicts(ctx context.Context, node, reason string) {
+func (b *State) Contradicts(ctx context.Context, node, reason string) {
 	slog.WarnContext(ctx, "a node says what the records do not bear out (godwit controller status)", "node", node, "reason", reason)
 	b.warn(ctx, moves.Contradicts, node, reason)
 }
 
 // warn writes an event about a node.
-func (b *Board) warn(ctx context.Context, kind, node, reason string) {
+func (b *State) warn(ctx context.Context, kind, node, reason string) {
 	ctx, cancel := context.WithTimeout(ctx, warnBound)
 	defer cancel()
 	if err := b.Append(ctx, &nodev1.MoveEvent{Type: kind, Source: node, Reason: reason}); err != nil {
@@ -39,7 +39,7 @@ func (b *Board) warn(ctx context.Context, kind, node, reason string) {
 }
 
 // Free refuses a second machine under a name that a node has, unless that node was retired: store says so.
-func (b *Board) Free(ctx context.Context, store nodev1.StoreService, name string) error {
+func (b *State) Free(ctx context.Context, store nodev1.StoreService, name string) error {
 	known, err := b.Node(name)
 	if errdefs.IsNotFound(err) {
 		return nil

@@ -73,7 +73,7 @@ func TestControllerKilled(t *testing.T) {
 		}
 		acknowledged = rec.GetGeneration()
 		for n := 0; ; n++ {
-			next, err := turn(t, client, rec)
+			next, err := ctxLock(t, client, rec)
 			if err != nil && n == 0 {
 				t.Errorf("the first change: %v", err)
 			}
@@ -105,8 +105,8 @@ func ensure(t *testing.T, client *record.Client, vm *nodev1.VM) *nodev1.Record {
 	}
 }
 
-// turn owns or disowns: every change is a generation.
-func turn(t *testing.T, client *record.Client, rec *nodev1.Record) (*nodev1.Record, error) {
+// ctxLock owns or disowns: every change is a generation.
+func ctxLock(t *testing.T, client *record.Client, rec *nodev1.Record) (*nodev1.Record, error) {
 	t.Helper()
 	if rec.GetOwner() == nil {
 		return client.Own(t.Context(), &nodev1.OwnRequest{Vm: rec.GetVm(), Node: "n1", Generation: rec.GetGeneration()})

@@ -80,7 +80,7 @@ type Incarnations struct {
 	self  string          // the controller's own node
 	known func() []string // nodes that have announced themselves
 	now   func() time.Time
-	told  stateReader
+	told  stateCache
 
 	// Unchecked are other controllers that are up and would admit claims while the store waits; nil: none.
 	Unchecked func() []string
@@ -104,12 +104,12 @@ func NewIncarnations(st store.Store, notes store.Notes, self string, known func(
 	if now == nil {
 		now = time.Now
 	}
-	return &Incarnations{store: st, notes: notes, self: self, known: known, now: now, told: stateReader{store: st}, raised: raised{at: map[string][]time.Time{}}, reporting: map[string]bool{}, repeats: map[string]int{}, named: map[string]bool{}}
+	return &Incarnations{store: st, notes: notes, self: self, known: known, now: now, told: stateCache{store: st}, raised: raised{at: map[string][]time.Time{}}, reporting: map[string]bool{}, repeats: map[string]int{}, named: map[string]bool{}}
 }
 
 // State implements nodev1.StoreService. It settles what waits for that.
 func (i *Incarnations) State(ctx context.Context, _ *nodev1.StateRequest) (*nodev1.StoreState, error) {
-	if err := i.Tend(ctx); err != nil {
+	if err := i.Maintain(ctx); err != nil {
 		return nil, err
 	}
 	state, err := i.store.State(ctx)
@@ -234,7 +234,7 @@ func (i *Incarnations) Retire(ctx context.Context, req *nodev1.RetireRequest) (*
 		}
 		of := func(d *nodev1.Doubt) bool { return d.GetNode() == node }
 		doubted := of(state.GetBehind()) || slices.ContainsFunc(state.GetDoubts(), of)
-		if transition.Away(state, node) && !doubted {
+		if transition.Retired(state, node) && !doubted {
 			return false, nil
 		}
 		if !state.GetWaiting() && !doubted {
@@ -252,7 +252,7 @@ func (i *Incarnations) Retire(ctx context.Context, req *nodev1.RetireRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	if err := i.Tend(ctx); err != nil {
+	if err := i.Maintain(ctx); err != nil {
 		return nil, err
 	}
 	return state, nil

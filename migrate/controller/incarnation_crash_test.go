@@ -117,7 +117,7 @@ func restoreWithDeath(t *testing.T, at int, after bool) *dying {
 		})
 	}
 	var state *nodev1.StoreState
-	for range 4 { // nodes give signs of life
+	for range 4 { // nodes give heartbeats
 		r.clock = r.clock.Add(controller.SettleDelay)
 		again("tend", func() (err error) { state, err = r.whole.State(t.Context(), &nodev1.StateRequest{}); return err })
 		if _, err := r.records.Own(r.as("a"), &nodev1.OwnRequest{Vm: web, Node: "a", Generation: onA.GetGeneration(), Uid: onA.GetUid()}); err == nil {

@@ -24,7 +24,7 @@ import (
 // message is ttrpc's bound of one.
 const message = 4 << 20
 
-// large is a store whose records, and what is owed, each take more than a message.
+// large is a store whose records, and pending deletions, each take more than a message.
 func large(t *testing.T) (*storetest.Memory, []*nodev1.Record) {
 	t.Helper()
 	st, total := storetest.NewMemory(), 0
@@ -40,7 +40,7 @@ func large(t *testing.T) (*storetest.Memory, []*nodev1.Record) {
 		for _, ref := range rec.GetSnapshots() {
 			owed = append(owed, &nodev1.Owed{Vm: vm, Uid: rec.GetUid(), Snapshot: ref})
 		}
-		if _, err := st.Apply(t.Context(), vm, 0, transition.Change{Record: rec, Owed: owed}); err != nil {
+		if _, err := st.Apply(t.Context(), vm, 0, transition.Change{Record: rec, PendingDeletions: owed}); err != nil {
 			t.Fatal(err)
 		}
 		total += proto.Size(rec)
@@ -62,7 +62,7 @@ func TestLongLists(t *testing.T) {
 		if err != nil || !slices.EqualFunc(got.GetRecords(), all, func(a, b *nodev1.Record) bool { return proto.Equal(a, b) }) {
 			t.Errorf("%s: %d records of %d, or others: %v", name, len(got.GetRecords()), len(all), err)
 		}
-		want, _ := st.Owed(t.Context(), store.Debts{})
+		want, _ := st.PendingDeletions(t.Context(), store.WhichDeletions{})
 		owed, err := c.Owed(t.Context(), &nodev1.OwedRequest{})
 		if err != nil || !slices.EqualFunc(owed.GetOwed(), want, func(a, b *nodev1.Owed) bool { return proto.Equal(a, b) }) {
 			t.Errorf("%s: %d owed of %d, or others: %v", name, len(owed.GetOwed()), len(want), err)

@@ -66,9 +66,9 @@ func homes(rec *nodev1.Record) []string {
 	return nil
 }
 
-// payers may say that a snapshot is deleted: the node that made it, the one that decided to delete
-// it, and the one that is to. Of a debt of a build before that names neither, any node.
-func payers(o *nodev1.Owed) (nodes []string) {
+// deleters may say that a snapshot is deleted: the node that made it, the one that decided to delete
+// it, and the one that is to. Of a pending deletion of a build before that names neither, any node.
+func deleters(o *nodev1.Owed) (nodes []string) {
 	for _, node := range []string{o.GetSnapshot().GetNode(), o.GetBy(), o.GetPayer()} {
 		if node != "" {
 			nodes = append(nodes, node)

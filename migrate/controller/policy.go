@@ -60,7 +60,7 @@ func (s *Service) judge(ctx context.Context, was *nodev1.Record, change transiti
 	if !remote {
 		return nil
 	}
-	for _, o := range change.Owed {
+	for _, o := range change.PendingDeletions {
 		o.By = peer
 	}
 	now := change.Record
@@ -143,15 +143,15 @@ func knows(rec *nodev1.Record, repository string) bool {
 // prefixes are those that records name at the first question: of before there was a policy, or of
 // before it was changed. No node adds to them.
 type prefixes struct {
-	turn  turn // who reads them
+	turn  ctxLock // who reads them
 	known map[string]bool
 }
 
 func (p *prefixes) read(ctx context.Context, s *Service) (map[string]bool, error) {
-	if err := p.turn.take(ctx); err != nil {
+	if err := p.turn.lock(ctx); err != nil {
 		return nil, err
 	}
-	defer p.turn.leave()
+	defer p.turn.unlock()
 	if p.known != nil {
 		return p.known, nil
 	}

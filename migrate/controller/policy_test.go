@@ -172,7 +172,7 @@ func TestOwnerThatNeverWas(t *testing.T) {
 // What another node says is bounded in each field, and texts for people are cut and cleaned instead.
 func TestTidy(t *testing.T) {
 	req := &nodev1.FinishRequest{Reason: "boom\x1b[2J" + strings.Repeat("x", 10000), Operation: "o"}
-	if err := controller.Tidy(req); err != nil || len(req.GetReason()) > 5000 || strings.Contains(req.GetReason(), "\x1b") || !strings.HasPrefix(req.GetReason(), `boom\x1b[2J`) {
+	if err := controller.Sanitize(req); err != nil || len(req.GetReason()) > 5000 || strings.Contains(req.GetReason(), "\x1b") || !strings.HasPrefix(req.GetReason(), `boom\x1b[2J`) {
 		t.Errorf("%v, %d bytes: %.40q", err, len(req.GetReason()), req.GetReason())
 	}
 	for name, req := range map[string]*nodev1.OpenRequest{
@@ -183,13 +183,13 @@ func TestTidy(t *testing.T) {
 		"a long namespace":  {Vm: &nodev1.VM{Namespace: strings.Repeat("x", 2049)}},
 		"a control in list": {Operation: &nodev1.Operation{AbortOn: []string{"\x07"}}},
 	} {
-		if err := controller.Tidy(req); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "operation.") && !strings.Contains(err.Error(), "vm.") {
+		if err := controller.Sanitize(req); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "operation.") && !strings.Contains(err.Error(), "vm.") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	strange := &nodev1.OwnRequest{Node: "a"}
 	strange.ProtoReflect().SetUnknown([]byte{0xfa, 0x7f, 1, 'x'})
-	if err := controller.Tidy(strange); err != nil || len(strange.ProtoReflect().GetUnknown()) > 0 {
+	if err := controller.Sanitize(strange); err != nil || len(strange.ProtoReflect().GetUnknown()) > 0 {
 		t.Errorf("unknown fields stay: %v", err)
 	}
 }

@@ -41,7 +41,7 @@ func (s *Service) Remove(ctx context.Context, req *nodev1.RemoveRequest) (*nodev
 	if req.GetLostNode() != "" {
 		nodes = nobody
 	}
-	first := func(st transition.State) error { return s.bury(ctx, st.Record) }
+	first := func(st transition.State) error { return s.noteRemoved(ctx, st.Record) }
 	_, err := s.update(ctx, call{vm: req.GetVm(), nodes: nodes, first: first, do: func(st transition.State) (transition.Change, error) {
 		order, err := s.keeps(ctx, st.Record, req)
 		if err != nil {
@@ -64,15 +64,15 @@ const kindRemoved = "removed"
 // until somebody gives it up by hand.
 const Remembered = 4096
 
-// bury notes that a record is being removed.
-func (s *Service) bury(ctx context.Context, rec *nodev1.Record) error {
+// noteRemoved notes that a record is being removed.
+func (s *Service) noteRemoved(ctx context.Context, rec *nodev1.Record) error {
 	notes, ok := s.store.(store.Notes)
 	if !ok || rec.GetGeneration() == 0 { // nobody had it
 		return nil
 	}
 	err := notes.Note(ctx, kindRemoved, rec.GetUid(), binary.BigEndian.AppendUint64(nil, uint64(s.now().UnixNano())))
-	if err == nil && s.buried.Add(1)%(Remembered/16) == 0 {
-		err = exhume(ctx, notes)
+	if err == nil && s.removedNotes.Add(1)%(Remembered/16) == 0 {
+		err = dropOldestNotes(ctx, notes)
 	}
 	if err != nil {
 		return fmt.Errorf("note that the record of VM %s/%s is removed: %w", rec.GetVm().GetNamespace(), rec.GetVm().GetId(), err)
@@ -80,8 +80,8 @@ func (s *Service) bury(ctx context.Context, rec *nodev1.Record) error {
 	return nil
 }
 
-// exhume drops the oldest notes.
-func exhume(ctx context.Context, notes store.Notes) error {
+// dropOldestNotes drops the oldest of them.
+func dropOldestNotes(ctx context.Context, notes store.Notes) error {
 	all, err := notes.Notes(ctx, kindRemoved, "")
 	if err != nil || len(all) <= Remembered {
 		return err

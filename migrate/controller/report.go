@@ -39,7 +39,7 @@ func (i *Incarnations) Report(ctx context.Context, req *nodev1.ReportRequest) (*
 	switch {
 	case err != nil:
 		return nil, err
-	case transition.Away(state, req.GetNode()): // nobody waits for it, and nobody believes it
+	case transition.Retired(state, req.GetNode()): // nobody waits for it, and nobody believes it
 		return state, nil
 	case !state.GetWaiting():
 		return i.judge(ctx, state, req)
@@ -60,7 +60,7 @@ func (i *Incarnations) Report(ctx context.Context, req *nodev1.ReportRequest) (*
 		return true, nil
 	})
 	if err == nil {
-		err = i.Tend(ctx)
+		err = i.Maintain(ctx)
 	}
 	return state, err
 }
@@ -120,10 +120,10 @@ func (i *Incarnations) Told(ctx context.Context, node string) (state *nodev1.Sto
 	asked := func(d *nodev1.Doubt) bool { // whether it has the VM, or says so still
 		return !d.GetRefuted() && (d.GetNode() == node || d.GetOwner() == node && !d.GetCredible())
 	}
-	if err == nil && !state.GetWaiting() && !transition.Away(state, node) && slices.ContainsFunc(state.GetDoubts(), asked) {
+	if err == nil && !state.GetWaiting() && !transition.Retired(state, node) && slices.ContainsFunc(state.GetDoubts(), asked) {
 		return state, true, nil
 	}
-	if err != nil || !state.GetWaiting() || transition.Away(state, node) || slices.Contains(state.GetReported(), node) {
+	if err != nil || !state.GetWaiting() || transition.Retired(state, node) || slices.Contains(state.GetReported(), node) {
 		return state, false, err
 	}
 	state, err = i.change(ctx, func(now *nodev1.StoreState) (bool, error) {

@@ -32,7 +32,7 @@ const handshakeTimeout = 10 * time.Second
 // keep their class on the wire. An answer that no message takes is an error like others.
 func NewServer(more ...ttrpc.ServerOpt) (*ttrpc.Server, error) {
 	classes := ttrpc.WithUnaryServerInterceptor(func(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
-		resp, err := method(ctx, heard(unmarshal))
+		resp, err := method(ctx, checkedUnmarshal(unmarshal))
 		if err == nil {
 			err = fits(info.FullMethod, resp)
 		}
@@ -41,9 +41,9 @@ func NewServer(more ...ttrpc.ServerOpt) (*ttrpc.Server, error) {
 	return ttrpc.NewServer(slices.Concat([]ttrpc.ServerOpt{classes}, more, failpoint.Server())...)
 }
 
-// heard is unmarshal that lets a request in only as Tidy has it. What is no message at all is the
+// checkedUnmarshal is unmarshal that lets a request in only as Sanitize leaves it. What is no message at all is the
 // caller's fault, and stays it however often it is tried.
-func heard(unmarshal ttrpc.Unmarshaler) ttrpc.Unmarshaler {
+func checkedUnmarshal(unmarshal ttrpc.Unmarshaler) ttrpc.Unmarshaler {
 	return func(to any) error {
 		m, ok := to.(proto.Message)
 		err := unmarshal(to)
@@ -56,13 +56,13 @@ func heard(unmarshal ttrpc.Unmarshaler) ttrpc.Unmarshaler {
 		case err != nil || !ok:
 			return err
 		}
-		return Heard(m)
+		return CheckRequest(m)
 	}
 }
 
-// Heard lets a request in only as Tidy has it, and with what it is about. Streams have no interceptor:
+// CheckRequest lets a request in only as Sanitize leaves it, and with what it is about. Streams have no interceptor:
 // each asks this first.
-func Heard(m proto.Message) error { return cmp.Or(Tidy(m), complete(m.ProtoReflect())) }
+func CheckRequest(m proto.Message) error { return cmp.Or(Sanitize(m), complete(m.ProtoReflect())) }
 
 // ServeLocal serves srv on a unix socket to root and this process' own user, until ctx
 // ends or the listener is closed.
@@ -75,8 +75,8 @@ func ServeLocal(ctx context.Context, srv *ttrpc.Server, l net.Listener) error {
 // ServeTLS serves srv to the other nodes; the node that a client's certificate names is
 // the peer of every call on that connection. With an authority, nodes may join here. Of two machines
 // of one name the older one is refused; doubles, at most one, tells of it.
-func ServeTLS(ctx context.Context, srv *ttrpc.Server, l net.Listener, id *pki.Identity, authority *pki.Authority, doubles ...*Doubles) error {
-	names := new(Doubles)
+func ServeTLS(ctx context.Context, srv *ttrpc.Server, l net.Listener, id *pki.Identity, authority *pki.Authority, doubles ...*DuplicateNames) error {
+	names := new(DuplicateNames)
 	if len(doubles) > 0 {
 		names = doubles[0]
 	}
@@ -121,14 +121,14 @@ func ServePeer(ctx context.Context, srv *ttrpc.Server, l net.Listener, id *pki.I
 	})
 }
 
-// greet authenticates a connection and says under which context its calls run; without
+// authenticate authenticates a connection and says under which context its calls run; without
 // a connection there is nothing to serve.
-type greet func(context.Context, net.Conn) (context.Context, net.Conn, error)
+type authenticate func(context.Context, net.Conn) (context.Context, net.Conn, error)
 
 // serve is ttrpc's accept loop with three differences: a slow handshake holds up nobody
 // else, what it learns reaches the calls, through their context, and an Accept that fails
 // ends it only with the listener.
-func serve(ctx context.Context, srv *ttrpc.Server, l net.Listener, hello greet) error {
+func serve(ctx context.Context, srv *ttrpc.Server, l net.Listener, hello authenticate) error {
 	l = link.Steady(l)
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer func() { stop(); _ = l.Close() }() // whoever listens next has a socket that nobody removes any more
@@ -156,7 +156,7 @@ func serve(ctx context.Context, srv *ttrpc.Server, l net.Listener, hello greet) 
 	}
 }
 
-func admit(ctx context.Context, srv *ttrpc.Server, conn net.Conn, hello greet, peers *windows) error {
+func admit(ctx context.Context, srv *ttrpc.Server, conn net.Conn, hello authenticate, peers *windows) error {
 	bound, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	known, secure, err := hello(bound, conn)
@@ -173,8 +173,8 @@ func admit(ctx context.Context, srv *ttrpc.Server, conn net.Conn, hello greet, p
 			return errors.Join(err, secure.Close())
 		}
 	}
-	l := newLine(secure, w, leave)
-	err = srv.Serve(context.WithValue(calls, lineKey{}, l), &single{conn: endsWith(ctx, l)})
+	l := newPeerConn(secure, w, leave)
+	err = srv.Serve(context.WithValue(calls, peerConnKey{}, l), &single{conn: closeWith(ctx, l)})
 	if errors.Is(err, io.EOF) || errors.Is(err, ttrpc.ErrServerClosed) && ctx.Err() != nil {
 		return nil
 	}

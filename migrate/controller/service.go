@@ -24,19 +24,19 @@ import (
 // Service implements nodev1.RecordsService on a store. It answers errors of errdefs'
 // classes; the server of NewServer puts them on the wire.
 type Service struct {
-	store    store.Store
-	now      func() time.Time
-	policy   Policy
-	tally    tally
-	prefixes prefixes
-	buried   atomic.Uint64 // notes of removals that this controller has made
+	store        store.Store
+	now          func() time.Time
+	policy       Policy
+	tally        usage
+	prefixes     prefixes
+	removedNotes atomic.Uint64 // notes of removals that this controller has made
 }
 
 var _ nodev1.RecordsService = (*Service)(nil)
 
 // New serves st.
 func New(st store.Store) *Service {
-	return &Service{store: st, now: time.Now, tally: tally{turn: newTurn()}, prefixes: prefixes{turn: newTurn()}}
+	return &Service{store: st, now: time.Now, tally: usage{turn: newCtxLock()}, prefixes: prefixes{turn: newCtxLock()}}
 }
 
 // conflictRetries bounds how often a call loses the compare-and-swap: each loss means
@@ -120,7 +120,7 @@ func leadsTo(c transition.Change) string {
 // List implements nodev1.RecordsService. What a node asks for in each of its rounds costs what it
 // is answered, however many records there are.
 func (s *Service) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.ListResponse, error) {
-	which := store.Which{Node: req.GetNode(), Moves: req.GetMoves(), UIDs: req.GetUids(), Payer: req.GetPayer()}
+	which := store.Which{Node: req.GetNode(), Moves: req.GetMoves(), UIDs: req.GetUids(), Deleter: req.GetPayer()}
 	some := which.Node != "" || which.Moves || len(which.UIDs) > 0
 	end, err := listing(ctx)
 	if err != nil {
@@ -150,7 +150,7 @@ func (s *Service) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.Li
 	if req.GetParts() {
 		resp = partOf(found.Records, req.GetAfter())
 	}
-	resp.Owes = found.Owes
+	resp.Owes = found.HasDeletions
 	return resp, nil
 }
 
@@ -196,7 +196,7 @@ func (s *Service) Open(ctx context.Context, req *nodev1.OpenRequest) (*nodev1.Re
 	if req.GetLostNode() != "" { // it takes a VM from its node: godwit recover, which looks at that node first
 		nodes = nobody
 	}
-	return s.update(ctx, call{vm: req.GetVm(), asked: transition.Asked{Operation: op.GetId(), Owed: op.GetKind() == nodev1.Kind_KIND_WAKE}, nodes: nodes, do: func(st transition.State) (transition.Change, error) {
+	return s.update(ctx, call{vm: req.GetVm(), asked: transition.Asked{Operation: op.GetId(), PendingDeletions: op.GetKind() == nodev1.Kind_KIND_WAKE}, nodes: nodes, do: func(st transition.State) (transition.Change, error) {
 		return transition.Open(st, req, s.now())
 	}})
 }
@@ -264,7 +264,7 @@ func (s *Service) Owed(ctx context.Context, req *nodev1.OwedRequest) (*nodev1.Ow
 		return nil, err
 	}
 	defer end()
-	all, err := s.store.Owed(ctx, store.Debts{VM: req.GetVm(), Payer: req.GetPayer()})
+	all, err := s.store.PendingDeletions(ctx, store.WhichDeletions{VM: req.GetVm(), Deleter: req.GetPayer()})
 	if err != nil || !req.GetParts() {
 		return &nodev1.OwedResponse{Owed: all}, err
 	}
@@ -274,17 +274,17 @@ func (s *Service) Owed(ctx context.Context, req *nodev1.OwedRequest) (*nodev1.Ow
 	return &nodev1.OwedResponse{Owed: part, Next: next}, nil
 }
 
-// Clear implements nodev1.RecordsService. What is not owed was struck off before, for whoever asks.
+// Clear implements nodev1.RecordsService. What is not pending was cleared before, for any caller.
 func (s *Service) Clear(ctx context.Context, req *nodev1.ClearRequest) (*nodev1.ClearResponse, error) {
-	state, err := s.load(ctx, req.GetVm(), transition.Asked{Owed: true})
+	state, err := s.load(ctx, req.GetVm(), transition.Asked{PendingDeletions: true})
 	if err != nil {
 		return nil, err
 	}
-	for _, o := range state.Owed {
+	for _, o := range state.PendingDeletions {
 		if o.GetSnapshot().GetRepository() != req.GetRepository() || o.GetSnapshot().GetDigest() != req.GetDigest() {
 			continue
 		}
-		if err := authorize(ctx, payers(o)); err != nil {
+		if err := authorize(ctx, deleters(o)); err != nil {
 			return nil, fmt.Errorf("clear snapshot %s of VM %s/%s: %w", req.GetDigest(), req.GetVm().GetNamespace(), req.GetVm().GetId(), err)
 		}
 		return &nodev1.ClearResponse{}, s.store.Clear(ctx, o.GetVm(), req.GetRepository(), req.GetDigest())

@@ -14,9 +14,9 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Tend settles the records once all nodes have reported, and has them change again. Killed at any
+// Maintain settles the records once all nodes have reported, and has them change again. Killed at any
 // place, the next call goes on there.
-func (i *Incarnations) Tend(ctx context.Context) error {
+func (i *Incarnations) Maintain(ctx context.Context) error {
 	state, err := i.store.State(ctx)
 	if err != nil || !state.GetWaiting() {
 		return err

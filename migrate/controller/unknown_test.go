@@ -58,7 +58,7 @@ func TestRemoveOwesWhatTheCopyDoesNotKnow(t *testing.T) {
 			if len(owed) != c.want {
 				t.Fatalf("owed: %v", owed)
 			}
-			if c.want > 0 && (!record.IsRest(owed[0].GetSnapshot().GetDigest()) || owed[0].GetUid() != rec.GetUid() || owed[0].GetSnapshot().GetRepository() != named || record.Payer(owed[0]) != "a") {
+			if c.want > 0 && (!record.IsRest(owed[0].GetSnapshot().GetDigest()) || owed[0].GetUid() != rec.GetUid() || owed[0].GetSnapshot().GetRepository() != named || record.Deleter(owed[0]) != "a") {
 				t.Errorf("owed: %v", owed[0])
 			}
 		})

@@ -45,9 +45,9 @@ func newWindow() *window {
 	return &window{lists: make(chan struct{}, mostLists), freed: make(chan struct{})}
 }
 
-// room waits until one more call may be read. It is false once the connection is over, and where
+// awaitCall waits until one more call may be read. It is false once the connection is over, and where
 // nothing has ended for long: what is not read is not known to be there still.
-func (w *window) room(mine func() (calls, asked int), over <-chan struct{}) bool {
+func (w *window) awaitCall(mine func() (calls, asked int), over <-chan struct{}) bool {
 	for {
 		w.mu.Lock()
 		ok, freed := w.calls < mostCalls && w.asked < mostAsked, w.freed
@@ -76,8 +76,8 @@ func (w *window) add(calls, asked, unread int) {
 	}
 }
 
-// give counts an answer, or refuses it while the peer has too many that it has not taken.
-func (w *window) give(bytes int, refusable bool) error {
+// admitAnswer counts an answer, or refuses it while the peer has too many that it has not taken.
+func (w *window) admitAnswer(bytes int, refusable bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if refusable && bytes > small && w.unread > mostUnread {
@@ -117,28 +117,28 @@ func (ws *windows) enter(node string) (w *window, leave func(), err error) {
 	}, nil
 }
 
-type lineKey struct{}
+type peerConnKey struct{}
 
-// lineOf is the connection that a call came on; nil: it is none of a server here.
-func lineOf(ctx context.Context) *line {
-	l, _ := ctx.Value(lineKey{}).(*line)
+// peerConnOf is the connection that a call came on; nil: it is none of a server here.
+func peerConnOf(ctx context.Context) *peerConn {
+	l, _ := ctx.Value(peerConnKey{}).(*peerConn)
 	return l
 }
 
 // answered counts what a call is answered, as ttrpc writes it: a Response, of which it is the one field.
 // An answer that the peer's window refuses is an error in its place.
 func answered(ctx context.Context, resp any, err error) (any, error) {
-	l := lineOf(ctx)
+	l := peerConnOf(ctx)
 	if l == nil {
 		return resp, err
 	}
 	if m, ok := resp.(proto.Message); ok && err == nil {
-		if err = l.give(field(m), true); err == nil {
+		if err = l.admitAnswer(field(m), true); err == nil {
 			return resp, nil
 		}
 		err = record.ToWire(err)
 	}
-	_ = l.give(field(status.Convert(err).Proto()), false)
+	_ = l.admitAnswer(field(status.Convert(err).Proto()), false)
 	return nil, err
 }
 
@@ -147,7 +147,7 @@ func field(m proto.Message) int { return protowire.SizeTag(1) + protowire.SizeBy
 // listing waits until few lists of its peer are read, and answers how to end this one. What reads many
 // records needs a multiple of its answer meanwhile.
 func listing(ctx context.Context) (end func(), err error) {
-	l := lineOf(ctx)
+	l := peerConnOf(ctx)
 	if l == nil {
 		return func() {}, nil
 	}

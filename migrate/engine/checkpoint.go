@@ -21,7 +21,7 @@ var checkpoint = map[nodev1.Phase]step{
 	nodev1.Phase_PHASE_SWITCHING:    {name: "list", do: enlist},
 	nodev1.Phase_PHASE_COMMITTED:    {name: "list", do: enlisted},
 	nodev1.Phase_PHASE_CLEANING:     {name: "clean up", do: trimmed},
-	nodev1.Phase_PHASE_ABORTING:     {name: "give back", do: giveBack},
+	nodev1.Phase_PHASE_ABORTING:     {name: "give back", do: abortCapture},
 }
 
 // Checkpoint opens the operation and answers once it is durable.
@@ -55,7 +55,7 @@ func enlisted(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	return e.advance(ctx, rec.GetOperation(), &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_CLEANING})
 }
 
-// trimmed applies the retention rule, as tidy does for a hibernate.
+// trimmed applies the retention rule, as finishHibernate does for a hibernate.
 func trimmed(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	return e.succeeded(ctx, rec, nil)
 }

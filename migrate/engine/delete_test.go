@@ -17,8 +17,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-func (n *machine) Gone(ctx context.Context, _ *nodev1.VM, _ string) error {
-	return n.do(ctx, "Gone", func() error {
+func (n *machine) RemoveDeparted(ctx context.Context, _ *nodev1.VM, _ string) error {
+	return n.do(ctx, "RemoveDeparted", func() error {
 		if n.state[n.node] != gone {
 			n.broken = append(n.broken, "the container goes, and the VM is "+n.state[n.node])
 		}
@@ -75,7 +75,7 @@ func TestDeletion(t *testing.T) {
 	w.check("deleted")
 	calls := w.calls()
 	last := 0
-	for _, name := range []string{"Accepts", "Capture", "Readable", "Vote", "Commit", "Release", "Moved", "Gone"} {
+	for _, name := range []string{"Accepts", "Capture", "Readable", "Vote", "Commit", "Release", "CleanDeparted", "RemoveDeparted"} {
 		at := slices.Index(calls, name)
 		if at < last {
 			t.Fatalf("%s comes too early, or not at all: %v", name, calls)
@@ -91,7 +91,7 @@ func TestHibernateKeepsTheContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.settle("h")
-	if calls := w.calls(); slices.Contains(calls, "Gone") || slices.Contains(calls, "Readable") {
+	if calls := w.calls(); slices.Contains(calls, "RemoveDeparted") || slices.Contains(calls, "Readable") {
 		t.Errorf("calls %v", calls)
 	}
 }
@@ -108,7 +108,7 @@ func TestHibernateAfterAFailedDeletion(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.settle("h")
-	if rec := w.record(); rec.GetOwner().GetDigest() == "" || rec.GetDeletion() != nil || w.count("Gone") > 0 {
+	if rec := w.record(); rec.GetOwner().GetDigest() == "" || rec.GetDeletion() != nil || w.count("RemoveDeparted") > 0 {
 		t.Errorf("record %v, calls %v", rec, w.calls())
 	}
 }
@@ -271,12 +271,12 @@ func TestDeletionIsCalledOff(t *testing.T) {
 	}
 
 	w = newWorld(t)
-	w.hangs("Gone", true)
+	w.hangs("RemoveDeparted", true)
 	e = w.start("n1")
 	if err := w.remove(e, "d"); err != nil {
 		t.Fatal(err)
 	}
-	w.called("Gone", 1)
+	w.called("RemoveDeparted", 1)
 	if _, err := e.Delete(t.Context(), off); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("behind the commit: %v", err)
 	}
@@ -304,11 +304,11 @@ func TestDeletionFollowsTheVM(t *testing.T) {
 	}
 
 	w = newWorld(t)
-	w.hangs("Moved", true)
+	w.hangs("CleanDeparted", true)
 	if err := w.remove(w.start("n1"), "d"); err != nil {
 		t.Fatal(err)
 	}
-	w.called("Moved", 1)
+	w.called("CleanDeparted", 1)
 	if err := w.wake(w.start("n2"), "w"); err != nil {
 		t.Fatal(err)
 	}
@@ -361,23 +361,23 @@ func TestMarksWhileTheShimAnswers(t *testing.T) {
 		}
 		op := w.settle("h")
 		all := w.calls()
-		at, end := slices.Index(all, "Commit"), slices.Index(all, "Moved")
+		at, end := slices.Index(all, "Commit"), slices.Index(all, "CleanDeparted")
 		if op.GetPhase() != nodev1.Phase_PHASE_SUCCEEDED || w.made != taskMade || at < 0 || end < at {
 			t.Fatalf("%+v: %v, made %d, calls %v", f, op, w.made, all)
 		}
 		behind := slices.DeleteFunc(slices.Clone(all[at:end]), func(name string) bool {
-			return !slices.Contains([]string{"Query", "Moving", "Release"}, name)
+			return !slices.Contains([]string{"Query", "MarkDeparted", "Release"}, name)
 		})
 		return strings.Join(behind, " "), all
 	}
 	want, all := calls(fault{})
-	if want != "Query Moving Release" {
+	if want != "Query MarkDeparted Release" {
 		t.Errorf("without a failure: %s", want)
 	}
 	for name, want := range map[string]string{
-		"Query":   "Query Query Moving Release",
-		"Moving":  "Query Moving Query Moving Release",
-		"Release": "Query Moving Release Query Release", // its answer is lost: the next one finds no shim
+		"Query":        "Query Query MarkDeparted Release",
+		"MarkDeparted": "Query MarkDeparted Query MarkDeparted Release",
+		"Release":      "Query MarkDeparted Release Query Release", // its answer is lost: the next one finds no shim
 	} {
 		got, _ := calls(fault{call: slices.Index(all, "Commit") + 1 + slices.Index(all[slices.Index(all, "Commit"):], name), after: name == "Release", err: errdefs.ErrUnavailable})
 		if got != want {

@@ -57,19 +57,19 @@ type Tasks interface {
 	Clear(ctx context.Context, vm *nodev1.VM, order Restore) error
 }
 
-// Leavings are what containerd holds of a VM that has left this node.
-type Leavings interface {
-	// Moving marks the container with the digest, and with the node that owns the VM now if
+// Departed cleans up what containerd holds of a VM that has left this node.
+type Departed interface {
+	// MarkDeparted marks the container with the digest, and with the node that owns the VM now if
 	// there is one, before its task ends: what restarts containers that have ended leaves
 	// this one alone. Only while a shim of the VM answers is there a container that is surely
 	// the VM's: one that is no younger than its task, whose Create began at created (unix ns;
 	// 0: the shim does not say, and every container counts as the VM's).
-	Moving(ctx context.Context, vm *nodev1.VM, created int64, digest, owner string) error
-	// Moved ends them. A container that Moving has not marked so was made anew: it stays as it
+	MarkDeparted(ctx context.Context, vm *nodev1.VM, created int64, digest, owner string) error
+	// CleanDeparted ends them. A container that MarkDeparted has not marked so was made anew: it stays as it
 	// is, with its task.
-	Moved(ctx context.Context, vm *nodev1.VM, digest, owner string) error
-	// Gone removes a container that Moving has marked with the digest, of a VM that was deleted.
-	Gone(ctx context.Context, vm *nodev1.VM, digest string) error
+	CleanDeparted(ctx context.Context, vm *nodev1.VM, digest, owner string) error
+	// RemoveDeparted removes a container that MarkDeparted has marked with the digest, of a VM that was deleted.
+	RemoveDeparted(ctx context.Context, vm *nodev1.VM, digest string) error
 }
 
 // Snapshots is the store of snapshots.
@@ -116,7 +116,7 @@ type Parts struct {
 	Machines  Machines
 	Observer  Observer
 	Tasks     Tasks
-	Leavings  Leavings
+	Departed  Departed
 	Snapshots Snapshots
 	Golden    Golden
 	Events    Events

@@ -23,12 +23,12 @@ const (
 	CleanupPending Type = "CleanupPending"
 	Disowned       Type = "Disowned"
 	Superseded     Type = "Outlived"      // a VM that was somebody else's by its record is ended here
-	TakenBack      Type = "TakenBack"     // a VM that a move has lost goes on at its source
+	Reclaimed      Type = "TakenBack"     // a VM that a move has lost goes on at its source
 	Switching      Type = "Switching"     // a move: its source is about to stop for good
 	DeletionWaits  Type = "DeletionWaits" // a final snapshot has failed, and is tried again
 	DeletionFails  Type = "DeletionFails" // a final snapshot has failed for good: the VM stays
 	DeletionOff    Type = "DeletionOff"   // it was called off
-	Foreign        Type = "Foreign"       // what was to be deleted is of another VM: it stays, and is owed no more
+	Foreign        Type = "Foreign"       // what was to be deleted is of another VM: it stays, and its deletion is not pending any more
 	Retargeted     Type = "Retargeted"    // a move: its next attempt begins
 )
 

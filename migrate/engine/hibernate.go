@@ -20,8 +20,8 @@ var hibernate = map[nodev1.Phase]step{
 	nodev1.Phase_PHASE_TRANSFERRING: {name: "capture", do: capture},
 	nodev1.Phase_PHASE_SWITCHING:    {name: "vote", do: vote},
 	nodev1.Phase_PHASE_COMMITTED:    {name: "release", do: release},
-	nodev1.Phase_PHASE_CLEANING:     {name: "clean up", do: tidy},
-	nodev1.Phase_PHASE_ABORTING:     {name: "give back", do: giveBack},
+	nodev1.Phase_PHASE_CLEANING:     {name: "clean up", do: finishHibernate},
+	nodev1.Phase_PHASE_ABORTING:     {name: "give back", do: abortCapture},
 }
 
 // begin makes the phase durable before the first side effect. A store that takes
@@ -127,7 +127,7 @@ func release(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	q, err := e.Observer.Query(ctx, op.GetVm())
 	switch {
 	case err == nil && sameRef(q.GetRef(), op):
-		err = e.Leavings.Moving(ctx, op.GetVm(), q.GetCreatedUnixNano(), op.GetDigest(), "")
+		err = e.Departed.MarkDeparted(ctx, op.GetVm(), q.GetCreatedUnixNano(), op.GetDigest(), "")
 	case errdefs.IsNotFound(err): // released before, marked before that
 		err = nil
 	}
@@ -141,25 +141,25 @@ func release(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_CLEANING})
 }
 
-// tidy ends what containerd holds, and deletes older snapshots in a pass of its own.
+// finishHibernate ends what containerd holds, and deletes older snapshots in a pass of its own.
 // One that stays does not hold up success (R4).
-func tidy(ctx context.Context, e *Engine, rec *nodev1.Record) error {
+func finishHibernate(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
-	if err := e.Leavings.Moved(ctx, op.GetVm(), op.GetDigest(), ""); err != nil {
+	if err := e.Departed.CleanDeparted(ctx, op.GetVm(), op.GetDigest(), ""); err != nil {
 		return err
 	}
 	if op.GetDeletion() != "" {
-		if err := e.Leavings.Gone(ctx, op.GetVm(), op.GetDigest()); err != nil {
+		if err := e.Departed.RemoveDeparted(ctx, op.GetVm(), op.GetDigest()); err != nil {
 			return err
 		}
 	}
 	return e.succeeded(ctx, rec, nil)
 }
 
-// giveBack lets the VM run on at this node. A shim that has forgotten the
+// abortCapture lets the VM run on at this node. A shim that has forgotten the
 // operation, because it has ended it itself, refuses; what it says of itself counts. One that
 // is giving the VM back is asked again until the VM runs.
-func giveBack(ctx context.Context, e *Engine, rec *nodev1.Record) error {
+func abortCapture(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
 	err := e.Machines.Abort(ctx, op.GetVm(), &machinev1.AbortRequest{Ref: ref(op), Reason: op.GetReason()})
 	if errdefs.IsFailedPrecondition(err) {

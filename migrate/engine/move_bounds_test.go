@@ -31,7 +31,7 @@ func (w *world) effects() (all []string) {
 // nothing; what comes behind the last step does nothing.
 func TestOrderOfSteps(t *testing.T) {
 	want := map[string]string{
-		"hibernate":  "Open Accepts Advance Capture Advance Vote Commit Moving Release Advance Moved Finish",
+		"hibernate":  "Open Accepts Advance Capture Advance Vote Commit MarkDeparted Release Advance CleanDeparted Finish",
 		"wake":       "Open Exists Advance Create Advance Start Advance Finish",
 		"checkpoint": "Open Accepts Advance Capture Advance Commit Advance Finish",
 		"cold move":  "Open Advance Offer Accepts Check Advance Capture Advance Prepare Advance Vote Commit Run Advance Release Finish",
@@ -101,7 +101,7 @@ func TestGateOfTheVote(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.called("Send", 1)
-	w.hush("n1", true)
+	w.silence("n1", true)
 	if _, err := e.Cancel(t.Context(), "m", "it is silent"); err != nil {
 		t.Fatal(err)
 	}

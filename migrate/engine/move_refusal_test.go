@@ -13,7 +13,7 @@ import (
 
 // R4: a cold move whose registry refuses to delete the snapshot before (403, 405, in
 // which classes they come: snapshot, TestDropIsRefused) or is gone by then is done; that cleanup is
-// pending is told, and what is owed is deleted once the registry lets it.
+// pending is told, and what is pending is deleted once the registry lets it.
 func TestMoveWhoseRegistryRefusesDeletes(t *testing.T) {
 	for _, refusal := range []error{errdefs.ErrPermissionDenied, errdefs.ErrNotImplemented, errdefs.ErrUnavailable} {
 		t.Run(refusal.Error(), func(t *testing.T) {
@@ -38,15 +38,15 @@ func TestMoveWhoseRegistryRefusesDeletes(t *testing.T) {
 			mu.Lock()
 			pending := slices.Contains(told, CleanupPending)
 			mu.Unlock()
-			if owed := w.owed(); !pending || len(owed) != 1 || owed[0].GetSnapshot().GetDigest() != first.GetDigest() || owed[0].GetSnapshot().GetTag() != first.GetTag() {
+			if owed := w.pendingDeletions(); !pending || len(owed) != 1 || owed[0].GetSnapshot().GetDigest() != first.GetDigest() || owed[0].GetSnapshot().GetTag() != first.GetTag() {
 				t.Errorf("told %v; owed %v", told, owed)
 			}
-			if err := e.Sweep(t.Context()); !errors.Is(err, refusal) || len(w.owed()) != 1 {
-				t.Errorf("swept: %v, owed %v", err, w.owed())
+			if err := e.Sweep(t.Context()); !errors.Is(err, refusal) || len(w.pendingDeletions()) != 1 {
+				t.Errorf("swept: %v, owed %v", err, w.pendingDeletions())
 			}
 			w.broke("Drop", nil)
-			if err := e.Sweep(t.Context()); err != nil || len(w.owed()) != 0 || !slices.Equal(w.dropped, []string{first.GetTag()}) {
-				t.Errorf("the registry deletes: %v, owed %v, dropped %v", err, w.owed(), w.dropped)
+			if err := e.Sweep(t.Context()); err != nil || len(w.pendingDeletions()) != 0 || !slices.Equal(w.dropped, []string{first.GetTag()}) {
+				t.Errorf("the registry deletes: %v, owed %v, dropped %v", err, w.pendingDeletions(), w.dropped)
 			}
 			if status, err := e.Status(t.Context(), "m2"); err != nil || status.GetOperation().GetCleanupPending() {
 				t.Errorf("%v, %v", status, err)

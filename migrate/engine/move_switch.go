@@ -100,7 +100,7 @@ func undoMove(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	silent := false
 	if op.GetStartedUnixNano() != 0 { // else it had no place yet, and no node has heard of this attempt
 		var err error
-		if silent, err = e.giveBack(ctx, op); err != nil {
+		if silent, err = e.abortAttempt(ctx, op); err != nil {
 			return err
 		}
 	}
@@ -118,11 +118,11 @@ func undoMove(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	return e.finish(ctx, op, phase, "", silent)
 }
 
-// giveBack lets the VM run on at its source, and ends what the destination has made of it.
-func (e *Engine) giveBack(ctx context.Context, op *nodev1.Operation) (silent bool, err error) {
+// abortAttempt lets the VM run on at its source, and ends what the destination has made of it.
+func (e *Engine) abortAttempt(ctx context.Context, op *nodev1.Operation) (silent bool, err error) {
 	abort := &nodev1.PeerAbortRequest{Vm: op.GetVm(), Ref: ref(op), Reason: op.GetReason()}
 	_, err = ask(ctx, e.core, op.GetSource(), nodev1.PeerService.Abort, abort)
-	if errdefs.IsFailedPrecondition(err) && e.unheld(ctx, op) {
+	if errdefs.IsFailedPrecondition(err) && e.notHeldAtSource(ctx, op) {
 		err = nil
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
@@ -132,7 +132,7 @@ func (e *Engine) giveBack(ctx context.Context, op *nodev1.Operation) (silent boo
 }
 
 // discard ends what the destination has made of the VM. One that does not answer holds
-// nobody up: it is owed.
+// nobody up: it is done later.
 func (e *Engine) discard(ctx context.Context, op *nodev1.Operation) (silent bool, err error) {
 	_, err = ask(ctx, e.core, op.GetDestination(), nodev1.PeerService.Discard, peerRef(op))
 	var link *LinkError
@@ -142,10 +142,10 @@ func (e *Engine) discard(ctx context.Context, op *nodev1.Operation) (silent bool
 	return false, err
 }
 
-// unheld reports whether the source says that this attempt does not hold its VM: then there
+// notHeldAtSource reports whether the source says that this attempt does not hold its VM: then there
 // is nothing to give back, whatever an operation before has left there. One that is being given
 // back is held still.
-func (e *Engine) unheld(ctx context.Context, op *nodev1.Operation) bool {
+func (e *Engine) notHeldAtSource(ctx context.Context, op *nodev1.Operation) bool {
 	state, err := ask(ctx, e.core, op.GetSource(), nodev1.PeerService.Query, peerRef(op))
 	if err != nil {
 		return false

@@ -282,12 +282,12 @@ func TestMoveWithSilentNodes(t *testing.T) {
 	w := newWorld(t)
 	e := w.start("c")
 	e.opts.Patience = 10 * time.Second
-	w.hush("n1", true)
+	w.silence("n1", true)
 	if err := w.moveTo(e, "m", "n2", "cold"); err != nil {
 		t.Fatal(err)
 	}
 	w.until("it is checked", func() bool { return w.record().GetOperation().GetPhase() == nodev1.Phase_PHASE_PREPARING })
-	w.hush("n1", false)
+	w.silence("n1", false)
 	if op := w.settle("m"); op.Phase != nodev1.Phase_PHASE_SUCCEEDED {
 		t.Errorf("%v", op)
 	}
@@ -298,7 +298,7 @@ func TestMoveWithSilentNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.called("Run", 2)
-	w.hush("n2", true)
+	w.silence("n2", true)
 	w.mu.Lock()
 	w.hang = nil
 	w.mu.Unlock()
@@ -306,7 +306,7 @@ func TestMoveWithSilentNodes(t *testing.T) {
 	if op.Phase != nodev1.Phase_PHASE_SUCCEEDED || !op.GetCleanupPending() || w.state["n2"] != stopped {
 		t.Fatalf("%v; source is %s", op, w.state["n2"])
 	}
-	w.hush("n2", false)
+	w.silence("n2", false)
 	n2 := w.start("n2")
 	if err := n2.Reconcile(t.Context(), at(true)); err != nil {
 		t.Fatal(err)
@@ -314,7 +314,7 @@ func TestMoveWithSilentNodes(t *testing.T) {
 	w.check("m2")
 }
 
-func (w *world) hush(node string, silent bool) {
+func (w *world) silence(node string, silent bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.silent = map[string]bool{node: silent}

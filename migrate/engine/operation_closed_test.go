@@ -35,7 +35,7 @@ func TestSourceGoneAfterTheCommit(t *testing.T) {
 		t.Fatalf("hibernate: %v", op)
 	}
 	w.broke("Release", nil)
-	w.broke("Moved", errdefs.ErrUnavailable) // once more, after a failure
+	w.broke("CleanDeparted", errdefs.ErrUnavailable) // once more, after a failure
 	back := w.start("n1")
 	reconcile := func() error { return back.Reconcile(t.Context(), at(true)) }
 	for range 2 {
@@ -43,7 +43,7 @@ func TestSourceGoneAfterTheCommit(t *testing.T) {
 			t.Fatalf("nobody says what waits: %v", err)
 		}
 	}
-	w.broke("Moved", nil)
+	w.broke("CleanDeparted", nil)
 	if err := reconcile(); err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestSourceGoneAfterTheCommit(t *testing.T) {
 	if err := reconcile(); err != nil {
 		t.Fatal(err)
 	}
-	if again := w.calls()[before:]; slices.Contains(again, "Release") || slices.Contains(again, "Moved") {
+	if again := w.calls()[before:]; slices.Contains(again, "Release") || slices.Contains(again, "CleanDeparted") {
 		t.Fatalf("released once more: %v", again)
 	}
 }
@@ -78,7 +78,7 @@ func TestSourceReleasesWhatAWakeElsewhereOvertook(t *testing.T) {
 	w.settle("w")
 	w.broke("Release", nil)
 	w.until("the source is released", func() bool { return source.running("h") == nil })
-	if calls := w.calls(); !slices.Contains(calls, "Moved") {
+	if calls := w.calls(); !slices.Contains(calls, "CleanDeparted") {
 		t.Fatalf("nothing cleaned up: %v", calls)
 	}
 	w.check("w")

@@ -29,7 +29,7 @@ func (e *Engine) watchOrders(ctx context.Context, r *run) (stop func()) {
 				continue
 			}
 			if rec, err := e.Records.Get(ctx, &nodev1.GetRequest{Vm: r.vm}); err == nil {
-				r.overtake(rec.GetOperation())
+				r.cutIfSuperseded(rec.GetOperation())
 			}
 		}
 	}()
@@ -43,9 +43,9 @@ func (r *run) early() bool {
 	return abortable(r.phase) && r.phase != nodev1.Phase_PHASE_PENDING
 }
 
-// overtake cuts the step under way if the operation that the record has says that nothing comes of
+// cutIfSuperseded cuts the step under way if the operation that the record has says that nothing comes of
 // it. No attempt that is undone begins again: however old now is, a step that it cuts is in vain.
-func (r *run) overtake(now *nodev1.Operation) {
+func (r *run) cutIfSuperseded(now *nodev1.Operation) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	undone := now.GetAttempt() == r.attempt && now.GetPhase() == nodev1.Phase_PHASE_ABORTING

@@ -123,7 +123,7 @@ func TestLostIsGivenUp(t *testing.T) {
 	w.blobs["elsewhere"] = true // what I3 counts: this VM was given up
 	w.mu.Unlock()
 	w.until("the source is freed", func() bool { w.reconcile(n1); return w.stateAt("n1") == gone })
-	if w.count("Moved") != 1 {
+	if w.count("CleanDeparted") != 1 {
 		t.Errorf("containerd's part stays: %v", w.calls())
 	}
 }
@@ -139,7 +139,7 @@ func TestSourceOfAForgottenMove(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.called("Run", 1)
-	w.hush("n1", true)
+	w.silence("n1", true)
 	w.mu.Lock()
 	w.hang = nil
 	w.mu.Unlock()

@@ -34,7 +34,7 @@ func (c *core) commit(ctx context.Context, op *nodev1.Operation, owner *nodev1.O
 }
 
 // succeeded settles an operation that has done its work, and deletes what that made
-// superfluous. What cannot be deleted now, or was not done before (err), is owed.
+// superfluous. What cannot be deleted now, or was not done before (err), stays pending.
 func (e *Engine) succeeded(ctx context.Context, rec *nodev1.Record, err error) error {
 	op := rec.GetOperation()
 	err = errors.Join(err, e.retention.trim(ctx, rec), e.retention.cleanPromptly(ctx, op.GetVm()))

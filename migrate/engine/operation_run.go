@@ -230,7 +230,7 @@ func (e *Engine) giveUp(ctx context.Context, op *nodev1.Operation, cause error) 
 	defer cancel()
 	if op.GetKind() == nodev1.Kind_KIND_MIGRATE {
 		if passed, err := e.passed(ctx, op); passed || err != nil {
-			e.overtaken(ctx, op, cause)
+			e.tellSuperseded(ctx, op, cause)
 			return err
 		}
 	}
@@ -240,16 +240,16 @@ func (e *Engine) giveUp(ctx context.Context, op *nodev1.Operation, cause error) 
 		e.tell(ctx, Aborting, op, cause)
 		return nil
 	case errdefs.IsFailedPrecondition(err) || errdefs.IsAborted(err):
-		e.overtaken(ctx, op, cause)
+		e.tellSuperseded(ctx, op, cause)
 		return nil
 	default:
 		return errors.Join(cause, err)
 	}
 }
 
-// overtaken tells of an error that ends nothing, because the record has moved on. The
+// tellSuperseded tells of an error that ends nothing, because the record has moved on. The
 // end of a step that was called off is none.
-func (e *Engine) overtaken(ctx context.Context, op *nodev1.Operation, cause error) {
+func (e *Engine) tellSuperseded(ctx context.Context, op *nodev1.Operation, cause error) {
 	if !errors.Is(cause, context.Canceled) {
 		e.tell(ctx, Retrying, op, cause)
 	}

@@ -23,7 +23,7 @@ func (e *Engine) Status(ctx context.Context, id string) (*nodev1.StatusResponse,
 	}
 	status := describe(resp.GetOperation())
 	if resp.GetOperation().GetCleanupPending() {
-		status.Operation.CleanupPending = e.owesCleanup(ctx, status.GetOperation().GetVm())
+		status.Operation.CleanupPending = e.cleanupPending(ctx, status.GetOperation().GetVm())
 	}
 	if status.GetSettled() || !e.drives(resp.GetOperation()) {
 		return status, nil
@@ -45,9 +45,9 @@ func (e *Engine) Status(ctx context.Context, id string) (*nodev1.StatusResponse,
 	return status, nil
 }
 
-// owesCleanup reports whether a deletion of the VM is still owed. The operation
+// cleanupPending reports whether a deletion of the VM is still pending. The operation
 // itself stays as it was settled.
-func (e *Engine) owesCleanup(ctx context.Context, vm *nodev1.VM) bool {
+func (e *Engine) cleanupPending(ctx context.Context, vm *nodev1.VM) bool {
 	resp, err := e.Records.Owed(ctx, &nodev1.OwedRequest{Vm: vm})
 	return err != nil || slices.ContainsFunc(resp.GetOwed(), func(o *nodev1.Owed) bool { return name(o.GetVm()) == name(vm) })
 }

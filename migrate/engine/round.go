@@ -16,14 +16,14 @@ import (
 type rounds struct {
 	*core
 
-	mu     sync.Mutex
-	gone   map[string]time.Time // what waits for Options.Grace, since when: as of the last round
-	seen   map[string]time.Time // the same, of the round under way
-	untidy map[string]untidy    // by VM
+	mu       sync.Mutex
+	gone     map[string]time.Time      // what waits for Options.Grace, since when: as of the last round
+	seen     map[string]time.Time      // the same, of the round under way
+	cleanups map[string]pendingCleanup // by VM
 }
 
 func newRounds(c *core) *rounds {
-	return &rounds{core: c, gone: map[string]time.Time{}, seen: map[string]time.Time{}, untidy: map[string]untidy{}}
+	return &rounds{core: c, gone: map[string]time.Time{}, seen: map[string]time.Time{}, cleanups: map[string]pendingCleanup{}}
 }
 
 // Round is Resume, Reconcile, Due and Deletions by one list of the records: what a node asks the
@@ -31,7 +31,7 @@ func newRounds(c *core) *rounds {
 // Call it as Reconcile.
 func (e *Engine) Round(ctx context.Context, local func() ([]*nodev1.VM, error)) error {
 	resp, err := e.Records.List(ctx, &nodev1.ListRequest{Node: e.opts.Node, Moves: e.Peers != nil, Payer: e.opts.Node})
-	e.retention.owes(err != nil || resp.Owes == nil || resp.GetOwes())
+	e.retention.noteDeletions(err != nil || resp.Owes == nil || resp.GetOwes())
 	if err != nil {
 		return err
 	}

@@ -167,7 +167,7 @@ func TestWithdrawnDestination(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.called("Run", 1)
-	w.hush("n1", true)
+	w.silence("n1", true)
 	if _, err := c.Cancel(t.Context(), "m", "not there"); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("withdrawn behind the commit: %v", err)
 	}

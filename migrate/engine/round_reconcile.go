@@ -42,7 +42,7 @@ func (r *rounds) reconcile(ctx context.Context, all []*nodev1.Record, local func
 	r.mu.Lock()
 	r.seen = map[string]time.Time{}
 	r.mu.Unlock()
-	work := []func() error{func() error { return r.tidyAll(ctx) }}
+	work := []func() error{func() error { return r.retryCleanups(ctx) }}
 	known := map[string]*nodev1.Record{}
 	for _, rec := range all {
 		known[name(rec.GetVm())] = rec

@@ -46,7 +46,7 @@ func (c *core) doubt(ctx context.Context) error {
 
 // newer reports whether the VM is here under a claim that its record does not know, though that
 // was read after it: the records went back in time.
-func (s standing) newer(node string) bool {
+func (s localVM) newer(node string) bool {
 	switch s.q.GetRecord() {
 	case recordOwn, recordSending, recordPrepared:
 		return s.rec != nil && record.Newer(s.rec, node, s.q.GetGeneration()) && !record.Predates(s.rec, s.q.GetGeneration())

@@ -17,9 +17,9 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// standing is a VM that this node has, as its shim and its record speak of it. The shim was asked
+// localVM is a VM that this node has, as its shim and its record speak of it. The shim was asked
 // before the record and after it, and said the same: what it says held when the record spoke.
-type standing struct {
+type localVM struct {
 	vm  *nodev1.VM
 	q   *machinev1.QueryResponse
 	rec *nodev1.Record // nil: none of this VM, though there may be one of another VM of that name
@@ -27,15 +27,15 @@ type standing struct {
 	removed bool // without rec: the record was removed, by the controller's word
 }
 
-func (s standing) ref() *machinev1.Ref { return s.q.GetRef() }
+func (s localVM) ref() *machinev1.Ref { return s.q.GetRef() }
 
 // under reports whether the operation that holds the VM here is the one that is open.
-func (s standing) under() bool {
+func (s localVM) under() bool {
 	return s.rec.GetOperation() != nil && s.rec.GetOperation().GetId() == s.ref().GetOperation()
 }
 
 // kept reports whether the record wants this node to keep what it holds.
-func (s standing) kept() bool {
+func (s localVM) kept() bool {
 	k := s.rec.GetKept()
 	return k != nil && k.GetOperation() == s.ref().GetOperation() && k.GetAttempt() == s.ref().GetAttempt()
 }
@@ -52,7 +52,7 @@ func (r *rounds) stray(ctx context.Context, vm *nodev1.VM, known *nodev1.Record)
 	if err != nil || r.atRest(q, known) {
 		return nil // no shim yet, or none that answers; or all is well
 	}
-	s, err := r.stand(ctx, vm, q)
+	s, err := r.observeVM(ctx, vm, q)
 	switch {
 	case err != nil:
 		return err
@@ -86,9 +86,9 @@ func (r *rounds) stray(ctx context.Context, vm *nodev1.VM, known *nodev1.Record)
 	return nil
 }
 
-// stand asks the record of a VM after its shim, which has answered q.
-func (r *rounds) stand(ctx context.Context, vm *nodev1.VM, q *machinev1.QueryResponse) (*standing, error) {
-	s := &standing{vm: vm, q: q}
+// observeVM asks the record of a VM after its shim, which has answered q.
+func (r *rounds) observeVM(ctx context.Context, vm *nodev1.VM, q *machinev1.QueryResponse) (*localVM, error) {
+	s := &localVM{vm: vm, q: q}
 	var err error
 	s.rec, err = r.Records.Get(ctx, &nodev1.GetRequest{Vm: vm, Uid: q.GetUid()})
 	switch {
@@ -109,7 +109,7 @@ func same(a, b *machinev1.QueryResponse) bool {
 // ending is what is to be done about a VM; nil: nothing.
 type ending func(context.Context) error
 
-func (r *rounds) judge(s *standing) ending {
+func (r *rounds) judge(s *localVM) ending {
 	switch s.q.GetRecord() {
 	case recordPrepared, recordReleased:
 		return r.voted(s)
@@ -123,13 +123,13 @@ func (r *rounds) judge(s *standing) ending {
 	return nil
 }
 
-// leave frees what a source has of a VM that is elsewhere, with its addresses if a node has it. What containerd holds is left to a
+// releaseDeparted frees what a source has of a VM that is elsewhere, with its addresses if a node has it. What containerd holds is left to a
 // VM that is on its way back.
-func (r *rounds) leave(ctx context.Context, s *standing) error {
+func (r *rounds) releaseDeparted(ctx context.Context, s *localVM) error {
 	owner, digest := s.rec.GetOwner().GetNode(), s.q.GetDigest()
 	back := s.rec.GetOperation().GetDestination() == r.opts.Node
 	if !back {
-		if err := r.Leavings.Moving(ctx, s.vm, s.q.GetCreatedUnixNano(), digest, owner); err != nil {
+		if err := r.Departed.MarkDeparted(ctx, s.vm, s.q.GetCreatedUnixNano(), digest, owner); err != nil {
 			return err
 		}
 	}
@@ -137,31 +137,31 @@ func (r *rounds) leave(ctx context.Context, s *standing) error {
 	if err != nil && !errdefs.IsNotFound(err) || back {
 		return err
 	}
-	return r.tidyUp(ctx, s.vm, digest, owner)
+	return r.cleanUp(ctx, s.vm, digest, owner)
 }
 
-// tidyUp ends what containerd holds. A failure is remembered: once the task is deleted no
+// cleanUp ends what containerd holds. A failure is remembered: once the task is deleted no
 // shim reminds of what is left.
-func (r *rounds) tidyUp(ctx context.Context, vm *nodev1.VM, digest, owner string) error {
-	err := r.Leavings.Moved(ctx, vm, digest, owner)
+func (r *rounds) cleanUp(ctx context.Context, vm *nodev1.VM, digest, owner string) error {
+	err := r.Departed.CleanDeparted(ctx, vm, digest, owner)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if delete(r.untidy, name(vm)); err != nil {
-		r.untidy[name(vm)] = untidy{vm, digest, owner}
+	if delete(r.cleanups, name(vm)); err != nil {
+		r.cleanups[name(vm)] = pendingCleanup{vm, digest, owner}
 	}
 	return err
 }
 
-// untidy is a VM that left, and of which containerd holds something.
-type untidy struct {
+// pendingCleanup is a VM that left, and of which containerd holds something.
+type pendingCleanup struct {
 	vm            *nodev1.VM
 	digest, owner string
 }
 
-// tidyAll does again what tidyUp could not do, unless the VM is on its way back.
-func (r *rounds) tidyAll(ctx context.Context) error {
+// retryCleanups does again what cleanUp could not do, unless the VM is on its way back.
+func (r *rounds) retryCleanups(ctx context.Context) error {
 	r.mu.Lock()
-	all := slices.Collect(maps.Values(r.untidy))
+	all := slices.Collect(maps.Values(r.cleanups))
 	r.mu.Unlock()
 	var errs []error
 	for _, u := range all {
@@ -171,10 +171,10 @@ func (r *rounds) tidyAll(ctx context.Context) error {
 			errs = append(errs, err)
 		case rec.GetOwner().GetNode() == r.opts.Node || rec.GetOperation().GetDestination() == r.opts.Node:
 			r.mu.Lock()
-			delete(r.untidy, name(u.vm))
+			delete(r.cleanups, name(u.vm))
 			r.mu.Unlock()
 		default:
-			errs = append(errs, r.tidyUp(ctx, u.vm, u.digest, u.owner))
+			errs = append(errs, r.cleanUp(ctx, u.vm, u.digest, u.owner))
 		}
 	}
 	return errors.Join(errs...)
@@ -182,7 +182,7 @@ func (r *rounds) tidyAll(ctx context.Context) error {
 
 // arriving is a destination whose VM has never run, of an attempt that is over: its shim ends it,
 // and refuses if it has run. What containerd has of it goes after that, in this round or a later one.
-func (r *rounds) arriving(s *standing) ending {
+func (r *rounds) arriving(s *localVM) ending {
 	ref := s.ref()
 	switch {
 	case ref.GetOperation() == "":
@@ -209,7 +209,7 @@ func (r *rounds) arriving(s *standing) ending {
 
 // superseded is a VM that runs here. Its node was called lost, and its record went on without
 // it: nobody may meet both. A VM without any record runs on: that says nothing.
-func (r *rounds) superseded(s *standing) ending {
+func (r *rounds) superseded(s *localVM) ending {
 	rec, owner := s.rec, s.rec.GetOwner()
 	switch {
 	case rec == nil, s.q.GetState() == stateStopped, rec.GetGeneration() <= s.q.GetGeneration() && !record.Predates(rec, s.q.GetGeneration()), owner.GetNode() == r.opts.Node, s.under():
@@ -219,18 +219,18 @@ func (r *rounds) superseded(s *standing) ending {
 	}
 	return func(ctx context.Context) error {
 		reason := fmt.Sprintf("%s; it ran here under %d", (&record.HeldError{Record: rec}).Holder(), s.q.GetGeneration())
-		if err := r.Leavings.Moving(ctx, s.vm, s.q.GetCreatedUnixNano(), owner.GetDigest(), owner.GetNode()); err != nil {
+		if err := r.Departed.MarkDeparted(ctx, s.vm, s.q.GetCreatedUnixNano(), owner.GetDigest(), owner.GetNode()); err != nil {
 			return err
 		}
 		if err := r.Machines.EndSuperseded(ctx, s.vm, rec.GetGeneration(), reason); err != nil && !errdefs.IsNotFound(err) {
 			return err
 		}
 		r.Events.Event(ctx, Event{Type: Superseded, VM: s.vm, Reason: reason})
-		return r.tidyUp(ctx, s.vm, owner.GetDigest(), owner.GetNode())
+		return r.cleanUp(ctx, s.vm, owner.GetDigest(), owner.GetNode())
 	}
 }
 
 // long reports whether a VM has stood so for Options.Grace.
-func (r *rounds) long(what string, s *standing) bool {
+func (r *rounds) long(what string, s *localVM) bool {
 	return r.since(fmt.Sprintf("%s: %s/%d/%d", what, name(s.vm), s.q.GetGeneration(), s.rec.GetVersion()))
 }

@@ -15,10 +15,10 @@ import (
 )
 
 // voted is a source whose VM stands still for an operation.
-func (r *rounds) voted(s *standing) ending {
+func (r *rounds) voted(s *localVM) ending {
 	ref, mine := s.ref(), s.rec.GetOwner().GetNode() == r.opts.Node
 	idle := mine && s.rec.GetOperation() == nil && s.q.GetRecord() == recordPrepared
-	leave := func(ctx context.Context) error { return r.leave(ctx, s) }
+	leave := func(ctx context.Context) error { return r.releaseDeparted(ctx, s) }
 	switch {
 	case ref.GetOperation() == "" || s.under(): // its driver decides
 		return nil
@@ -30,7 +30,7 @@ func (r *rounds) voted(s *standing) ending {
 		}
 		return leave
 	case s.kept() && idle && s.rec.GetKept().GetReclaimed():
-		return func(ctx context.Context) error { return r.takeBack(ctx, s) }
+		return func(ctx context.Context) error { return r.reclaim(ctx, s) }
 	case s.kept():
 		return nil
 	case idle && s.rec.GetGeneration() == ref.GetGeneration(): // nothing was committed
@@ -44,7 +44,7 @@ func (r *rounds) voted(s *standing) ending {
 // sending is a source that has not voted: nothing can have been committed for its operation. Once that
 // is over, or the records know nothing of it, the VM runs on. It would stand still until the shim's own
 // deadline where another than its driver has settled the operation.
-func (r *rounds) sending(s *standing) ending {
+func (r *rounds) sending(s *localVM) ending {
 	mine := s.rec.GetOwner().GetNode() == r.opts.Node && s.rec.GetGeneration() == s.q.GetGeneration()
 	if !mine || s.under() || s.ref().GetOperation() == "" {
 		return r.superseded(s)
@@ -56,7 +56,7 @@ func (r *rounds) sending(s *standing) ending {
 
 // unknown keeps what stands still for an operation, of which nobody says that it was given up: it may be
 // all there is of the VM.
-func (r *rounds) unknown(ctx context.Context, s *standing) error {
+func (r *rounds) unknown(ctx context.Context, s *localVM) error {
 	if s.q.GetRecord() != recordPrepared {
 		return nil
 	}
@@ -67,7 +67,7 @@ func (r *rounds) unknown(ctx context.Context, s *standing) error {
 // runAgain lets a VM run again whose operation committed nothing, if the records know that operation as
 // over. Records that do not know it may be an old copy, and the operation may have been committed since,
 // unless all nodes have said what they hold since it began.
-func (r *rounds) runAgain(ctx context.Context, s *standing) error {
+func (r *rounds) runAgain(ctx context.Context, s *localVM) error {
 	ref := s.ref()
 	resp, err := r.Records.Operation(ctx, &nodev1.OperationRequest{Id: ref.GetOperation()})
 	switch {
@@ -83,12 +83,12 @@ func (r *rounds) runAgain(ctx context.Context, s *standing) error {
 
 func overReason(ref *machinev1.Ref) string { return "operation " + ref.GetOperation() + " is over" }
 
-// takeBack lets a VM run again that was lost at its destination, as its record wants.
-func (r *rounds) takeBack(ctx context.Context, s *standing) error {
+// reclaim lets a VM run again that was lost at its destination, as its record wants.
+func (r *rounds) reclaim(ctx context.Context, s *localVM) error {
 	op := s.ref().GetOperation()
 	_, err := r.Machines.Revert(ctx, s.vm, &machinev1.RevertRequest{Ref: s.ref(), OwnerGeneration: s.rec.GetGeneration()})
 	if err == nil {
-		r.Events.Event(ctx, Event{Type: TakenBack, Operation: op, VM: s.vm, Reason: "operation " + op + " lost it at its destination"})
+		r.Events.Event(ctx, Event{Type: Reclaimed, Operation: op, VM: s.vm, Reason: "operation " + op + " lost it at its destination"})
 	}
 	return err
 }

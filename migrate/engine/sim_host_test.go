@@ -119,10 +119,10 @@ func (h *simHost) EndSuperseded(_ context.Context, _ *nodev1.VM, generation uint
 // simTasks is the node's containerd. It knows tasks by the order that made them.
 type simTasks struct{ *simHost }
 
-// simLeavings is what containerd holds of a VM that left.
-type simLeavings struct{ *simHost }
+// simDeparted is what containerd holds of a VM that left.
+type simDeparted struct{ *simHost }
 
-func (l simLeavings) Moving(context.Context, *nodev1.VM, int64, string, string) error {
+func (l simDeparted) MarkDeparted(context.Context, *nodev1.VM, int64, string, string) error {
 	l.yield()
 	if l.chance(5) {
 		return fmt.Errorf("containerd of %s: %w", l.name, errdefs.ErrUnavailable)
@@ -130,7 +130,7 @@ func (l simLeavings) Moving(context.Context, *nodev1.VM, int64, string, string) 
 	return nil
 }
 
-func (l simLeavings) Moved(context.Context, *nodev1.VM, string, string) error {
+func (l simDeparted) CleanDeparted(context.Context, *nodev1.VM, string, string) error {
 	l.yield()
 	if l.chance(5) {
 		return fmt.Errorf("containerd of %s: %w", l.name, errdefs.ErrUnavailable)
@@ -141,4 +141,4 @@ func (l simLeavings) Moved(context.Context, *nodev1.VM, string, string) error {
 	return nil
 }
 
-func (l simLeavings) Gone(context.Context, *nodev1.VM, string) error { return nil }
+func (l simDeparted) RemoveDeparted(context.Context, *nodev1.VM, string) error { return nil }

@@ -48,7 +48,7 @@ func outside[Q, R any](n *simNode, method func(context.Context, Q) (R, error), r
 
 // watching is the loop of the controller's looks.
 func (l *simLoss) watching() {
-	w := &loss.Watcher{Self: "controller", After: lossAfter, Board: l, Records: l, Mover: l, Now: func() time.Time { return l.time }}
+	w := &loss.Watcher{Self: "controller", After: lossAfter, Cluster: l, Records: l, Mover: l, Now: func() time.Time { return l.time }}
 	if l.fences {
 		w.Fence = l.fence
 	}
@@ -64,7 +64,7 @@ func (l *simLoss) watching() {
 	}
 }
 
-// Nodes implements loss.Board.
+// Nodes implements loss.Cluster.
 func (l *simLoss) Nodes() (all []*nodev1.NodeInfo) {
 	for _, name := range append([]string{"controller"}, simNodes...) {
 		all = append(all, &nodev1.NodeInfo{Name: name, Address: name, SeenUnixNano: l.seen[name].UnixNano(), Up: l.up(name)})
@@ -72,15 +72,15 @@ func (l *simLoss) Nodes() (all []*nodev1.NodeInfo) {
 	return all
 }
 
-// Tended implements loss.Board.
-func (l *simLoss) Tended() []*nodev1.NodeInfo { return l.Nodes() }
+// CachedNodes implements loss.Cluster.
+func (l *simLoss) CachedNodes() []*nodev1.NodeInfo { return l.Nodes() }
 
 func (l *simLoss) up(name string) bool { return l.time.Sub(l.seen[name]) < upAfter }
 
-// Leads implements loss.Board.
+// Leads implements loss.Cluster.
 func (l *simLoss) Leads(string, string) bool { return true }
 
-// Append implements loss.Board.
+// Append implements loss.Cluster.
 func (l *simLoss) Append(context.Context, *nodev1.MoveEvent) error { l.r.s.yield(); return nil }
 
 // List implements loss.Records.

@@ -12,7 +12,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// announcing is the loop of a node's signs of life, by which it hears what store the records are in.
+// announcing is the loop of a node's heartbeats, by which it hears what store the records are in.
 func (n *simNode) announcing() {
 	for {
 		n.yield()

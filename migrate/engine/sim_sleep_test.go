@@ -18,7 +18,7 @@ import (
 // does in the background is an actor each.
 func (n *simNode) engine(h *simHost) *Engine {
 	e := New(Parts{
-		Records: simRoundRecords{simRecords{RecordsService: n.records, s: n.simulation}, n}, Machines: h, Observer: h, Tasks: simTasks{h}, Leavings: simLeavings{h},
+		Records: simRoundRecords{simRecords{RecordsService: n.records, s: n.simulation}, n}, Machines: h, Observer: h, Tasks: simTasks{h}, Departed: simDeparted{h},
 		Snapshots: simRegistry{h: h}, Events: Sinks{}, Store: h,
 	}, Options{
 		Node: n.name, Repository: func(*nodev1.Record) string { return "r/x" }, Operation: time.Hour, Step: time.Hour, Abort: time.Hour, AtOnce: 1,

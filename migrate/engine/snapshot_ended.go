@@ -35,7 +35,7 @@ func (r *retention) lasting(rec *nodev1.Record) (refs []*nodev1.SnapshotRef) {
 	for _, ref := range r.surplus(rec) {
 		surplus[ref.GetDigest()] = true // it goes anyway
 	}
-	for _, ref := range transition.Outlasted(rec) {
+	for _, ref := range transition.LeftByEnded(rec) {
 		if !surplus[ref.GetDigest()] && !r.young(ref) {
 			refs = append(refs, ref)
 		}
@@ -77,7 +77,7 @@ func (r *retention) trimEnded(ctx context.Context, all []*nodev1.Record) error {
 		}
 		for _, ref := range refs {
 			req := r.ofEnded(ref)
-			req.Vm, req.Payer = rec.GetVm(), r.payer(ctx, ref)
+			req.Vm, req.Payer = rec.GetVm(), r.deleter(ctx, ref)
 			if _, err := r.Records.Trim(ctx, req); err != nil && !errdefs.IsFailedPrecondition(err) {
 				errs = append(errs, records(err))
 			}

@@ -58,8 +58,8 @@ var ends = []struct {
 	}, (*world).moveLive},
 }
 
-// tends are the rounds of the node that owns the VM, which does not wait for anything to be long so.
-func (w *world) tends(node string) {
+// sweepsAt are the rounds of the node that owns the VM, which does not wait for anything to be long so.
+func (w *world) sweepsAt(node string) {
 	w.t.Helper()
 	e := w.start(node)
 	e.opts.Grace = time.Hour
@@ -70,8 +70,8 @@ func (w *world) tends(node string) {
 	}
 }
 
-// nobodys wants the VM to be lost and nobody's.
-func (w *world) nobodys(when string) {
+// unowned wants the VM to be lost and nobody's.
+func (w *world) unowned(when string) {
 	w.t.Helper()
 	w.mu.Lock()
 	broken := w.broken
@@ -97,7 +97,7 @@ func TestEndIsKnownAtOnce(t *testing.T) {
 			if op.GetPhase() != nodev1.Phase_PHASE_LOST_AT_DEST {
 				t.Fatalf("operation %v", op)
 			}
-			w.nobodys("at once")
+			w.unowned("at once")
 			again := &nodev1.CommitRequest{Vm: vm, Operation: "op", Attempt: 1, Generation: op.GetGeneration(), Owner: &nodev1.Owner{Node: o.owner}}
 			if _, err := w.records.Commit(t.Context(), again); !errdefs.IsFailedPrecondition(err) {
 				t.Errorf("the commit is answered once more: %v", err)
@@ -143,8 +143,8 @@ func TestEndIsKnownIfCallsFail(t *testing.T) {
 						return // it came to nothing before the commit
 					}
 					<-e.idle("op")
-					w.tends(o.owner)
-					w.nobodys(fmt.Sprintf("call %d", n))
+					w.sweepsAt(o.owner)
+					w.unowned(fmt.Sprintf("call %d", n))
 				})
 			})
 		}
@@ -175,8 +175,8 @@ func TestEndIsKnownIfTheEngineDies(t *testing.T) {
 						t.Fatalf("call %d: %v", n, op)
 					}
 					<-second.idle("op")
-					w.tends(o.owner)
-					w.nobodys(fmt.Sprintf("call %d", n))
+					w.sweepsAt(o.owner)
+					w.unowned(fmt.Sprintf("call %d", n))
 				})
 			})
 		}
@@ -210,7 +210,7 @@ func TestEndIsNotKnownWhileSomethingIsLeft(t *testing.T) {
 	<-n2.idle("op")
 	for _, answers := range []error{nil, errdefs.ErrUnavailable} {
 		w.broke("Query", answers)
-		w.tends("n2")
+		w.sweepsAt("n2")
 		if rec := w.record(); rec.GetOwner().GetNode() != "n2" || w.count("Disown") > 0 {
 			t.Fatalf("shim answers %v: record %v; calls %v", answers, rec, w.calls())
 		}
@@ -219,8 +219,8 @@ func TestEndIsNotKnownWhileSomethingIsLeft(t *testing.T) {
 	w.mu.Lock()
 	w.state["n2"] = gone
 	w.mu.Unlock()
-	w.tends("n2")
-	w.nobodys("deleted")
+	w.sweepsAt("n2")
+	w.unowned("deleted")
 }
 
 // TestAskedIsForgotten shows that a sweep remembers nothing of records that are gone.

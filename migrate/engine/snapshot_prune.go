@@ -56,7 +56,7 @@ func pruned(vm *nodev1.VM, ref *nodev1.SnapshotRef, why string) *nodev1.Pruned {
 	return &nodev1.Pruned{Vm: vm, Repository: ref.GetRepository(), Tag: ref.GetTag(), Digest: ref.GetDigest(), Bytes: ref.GetBytes(), Why: why}
 }
 
-// settle pays one debt.
+// settle does one pending deletion.
 func (r *retention) settle(ctx context.Context, o *nodev1.Owed, why string, dry bool) *nodev1.Pruned {
 	p := pruned(o.GetVm(), o.GetSnapshot(), why)
 	if dry {
@@ -66,7 +66,7 @@ func (r *retention) settle(ctx context.Context, o *nodev1.Owed, why string, dry 
 	switch {
 	case err != nil:
 	case mine:
-		err = r.pay(ctx, o)
+		err = r.deletePending(ctx, o)
 	default:
 		err = fmt.Errorf("it lies in no store of node %s (node %q made it, and deletes it): %w", r.opts.Node, o.GetSnapshot().GetNode(), errdefs.ErrFailedPrecondition)
 	}
@@ -79,7 +79,7 @@ func (r *retention) settle(ctx context.Context, o *nodev1.Owed, why string, dry 
 func (r *retention) pruneRecord(ctx context.Context, rec *nodev1.Record, dry bool) (all []*nodev1.Pruned) {
 	one := func(ref *nodev1.SnapshotRef, req *nodev1.TrimRequest, why string) {
 		if !dry {
-			req.Vm, req.Payer = rec.GetVm(), r.payer(ctx, ref)
+			req.Vm, req.Payer = rec.GetVm(), r.deleter(ctx, ref)
 			if _, err := r.Records.Trim(ctx, req); err != nil {
 				p := pruned(rec.GetVm(), ref, why)
 				p.Error = err.Error()

@@ -35,23 +35,23 @@ const (
 	DefaultLeftovers = time.Hour
 )
 
-// retention decides which snapshots and files go, and deletes what is owed.
+// retention decides which snapshots and files go, and does the pending deletions.
 type retention struct {
 	*core
 	scanning sync.Mutex // the daemon's own rounds and orders to prune
 	scan     scanned
-	swept    time.Time            // when Sweep looked at all records and debts
+	swept    time.Time            // when Sweep looked at all records and pending deletions
 	asked    map[string]time.Time // when Sweep asked for the container of an ended VM, by UID
 
-	mu   sync.Mutex
-	paid bool // the last round was answered that this node has no deletion to do; of Sweep
+	mu          sync.Mutex
+	noDeletions bool // the last round was answered that this node has no deletion to do; of Sweep
 }
 
-// owes takes the answer of a round: whether this node has a deletion to do, or may have.
-func (r *retention) owes(some bool) {
+// noteDeletions takes the answer of a round: whether this node has a deletion to do, or may have.
+func (r *retention) noteDeletions(some bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.paid = !some
+	r.noDeletions = !some
 }
 
 func newRetention(c *core) *retention {
@@ -94,7 +94,7 @@ func scheduled(rec *nodev1.Record) map[string]bool {
 func (r *retention) trim(ctx context.Context, rec *nodev1.Record) error {
 	var errs []error
 	for _, ref := range r.surplus(rec) {
-		_, err := r.Records.Trim(ctx, &nodev1.TrimRequest{Vm: rec.GetVm(), Digest: ref.GetDigest(), Payer: r.payer(ctx, ref)})
+		_, err := r.Records.Trim(ctx, &nodev1.TrimRequest{Vm: rec.GetVm(), Digest: ref.GetDigest(), Payer: r.deleter(ctx, ref)})
 		if err != nil && !errdefs.IsFailedPrecondition(err) {
 			errs = append(errs, records(err))
 		}
@@ -102,21 +102,21 @@ func (r *retention) trim(ctx context.Context, rec *nodev1.Record) error {
 	return errors.Join(errs...)
 }
 
-// payer is this node where it can delete a snapshot, for it is at it; else the one that made it.
-func (r *retention) payer(ctx context.Context, ref *nodev1.SnapshotRef) string {
+// deleter is this node where it can delete a snapshot, for it is at it; else the one that made it.
+func (r *retention) deleter(ctx context.Context, ref *nodev1.SnapshotRef) string {
 	if mine, err := r.reaches(ctx, ref); err != nil || !mine {
 		return ""
 	}
 	return r.opts.Node
 }
 
-// Clean deletes what this node owes of a VM, or of all if vm is nil, in its store. What cannot be
-// deleted stays owed; the error says why.
+// Clean does the deletions that are pending for this node, of a VM, or of all if vm is nil. What cannot be
+// deleted stays pending; the error says why.
 func (r *retention) Clean(ctx context.Context, vm *nodev1.VM) error {
-	return r.clean(ctx, &nodev1.OwedRequest{Vm: vm, Payer: r.opts.Node}, func(o *nodev1.Owed) bool { return record.Payer(o) == r.opts.Node })
+	return r.clean(ctx, &nodev1.OwedRequest{Vm: vm, Payer: r.opts.Node}, func(o *nodev1.Owed) bool { return record.Deleter(o) == r.opts.Node })
 }
 
-// clean pays those debts that answer a request and are for this node to pay. A controller of a
+// clean does those pending deletions that answer a request and are for this node to do. A controller of a
 // build before answers all there are.
 func (r *retention) clean(ctx context.Context, req *nodev1.OwedRequest, pays func(*nodev1.Owed) bool) error {
 	resp, err := r.Records.Owed(ctx, req)
@@ -135,7 +135,7 @@ func (r *retention) clean(ctx context.Context, req *nodev1.OwedRequest, pays fun
 		}
 		mine, err := r.reaches(ctx, o.GetSnapshot())
 		if mine && err == nil {
-			err = r.pay(ctx, o)
+			err = r.deletePending(ctx, o)
 		}
 		if err != nil {
 			errs = append(errs, err)
@@ -148,28 +148,28 @@ func (r *retention) clean(ctx context.Context, req *nodev1.OwedRequest, pays fun
 	return errors.Join(errs...)
 }
 
-// How long a debt waits for its payer before the controller pays it: one that is not heard, or
+// How long a deletion waits for its deleter before the controller does it: for one that is not heard, or
 // whose store has refused it for as long.
 const (
-	absentPayer = 10 * time.Minute
-	idlePayer   = time.Hour
+	absentDeleter = 10 * time.Minute
+	idleDeleter   = time.Hour
 )
 
-// stands reports whether the controller pays a debt for the one that should. Of several
+// deletesInstead reports whether the controller does a deletion in place of the node that should. Of several
 // controllers one does.
-func (r *retention) stands(o *nodev1.Owed) bool {
-	payer, age := record.Payer(o), r.now().Sub(time.Unix(0, o.GetSinceUnixNano()))
+func (r *retention) deletesInstead(o *nodev1.Owed) bool {
+	payer, age := record.Deleter(o), r.now().Sub(time.Unix(0, o.GetSinceUnixNano()))
 	if payer == r.opts.Node || r.Peers != nil && !r.Peers.Drives("") {
 		return payer == r.opts.Node
 	}
-	if payer == "" || age >= idlePayer {
+	if payer == "" || age >= idleDeleter {
 		return true
 	}
-	if r.Peers == nil || age < absentPayer {
+	if r.Peers == nil || age < absentDeleter {
 		return false
 	}
 	n, err := r.Peers.Node(payer)
-	return errdefs.IsNotFound(err) || err == nil && !n.GetUp() && r.now().Sub(time.Unix(0, n.GetSeenUnixNano())) >= absentPayer
+	return errdefs.IsNotFound(err) || err == nil && !n.GetUp() && r.now().Sub(time.Unix(0, n.GetSeenUnixNano())) >= absentDeleter
 }
 
 // cleanPromptly is Clean for who has something better to do: a store that takes its time
@@ -183,13 +183,13 @@ func (r *retention) cleanPromptly(ctx context.Context, vm *nodev1.VM) error {
 // ErrForeign says that a snapshot is not of the VM for which it was to be deleted.
 var ErrForeign = errors.New("it is not of that VM")
 
-func (r *retention) pay(ctx context.Context, o *nodev1.Owed) error {
+func (r *retention) deletePending(ctx context.Context, o *nodev1.Owed) error {
 	ref := o.GetSnapshot()
 	if record.IsRest(ref.GetDigest()) {
 		return r.payRest(ctx, o)
 	}
 	err := r.Snapshots.Drop(ctx, ref.GetRepository(), ref.GetDigest(), ref.GetTag(), o.GetUid())
-	if errors.Is(err, ErrForeign) { // it stays, and nobody owes its deletion
+	if errors.Is(err, ErrForeign) { // it stays, and its deletion is not pending any more
 		r.Events.Event(ctx, Event{Type: Foreign, VM: o.GetVm(), Operation: ref.GetOperation(), Reason: fmt.Sprintf("%v; it stays in %s, node %q had named it", err, ref.GetRepository(), ref.GetNode())})
 		err = nil
 	}
@@ -217,18 +217,18 @@ func (r *retention) reaches(ctx context.Context, ref *nodev1.SnapshotRef) (bool,
 	return mine, nil
 }
 
-// sweepAll is how often the controller looks at the records and debts of all.
+// sweepAll is how often the controller looks at the records and pending deletions of all.
 const sweepAll = time.Minute
 
-// Sweep does again what was owed or is due: the deletions that were decided for this node
+// Sweep does what is pending or due: the deletions that were decided for this node
 // and not done; at the controller, now and then, the retention rule for VMs without an operation,
-// and the debts whose payers are gone. Call it often.
+// and the pending deletions whose deleters are gone. Call it often.
 func (r *retention) Sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Step)
 	defer cancel()
 	r.mu.Lock()
-	paid := r.paid
-	r.paid = false // the word of one round is for one sweep
+	paid := r.noDeletions
+	r.noDeletions = false // the word of one round is for one sweep
 	r.mu.Unlock()
 	if !r.opts.Retention.Scans || r.now().Sub(r.swept) < sweepAll {
 		if paid {
@@ -250,7 +250,7 @@ func (r *retention) Sweep(ctx context.Context) error {
 	if err = errors.Join(errs...); err == nil {
 		r.swept = r.now()
 	}
-	return errors.Join(err, r.clean(ctx, &nodev1.OwedRequest{}, r.stands))
+	return errors.Join(err, r.clean(ctx, &nodev1.OwedRequest{}, r.deletesInstead))
 }
 
 func name(vm *nodev1.VM) string { return vm.GetNamespace() + "/" + vm.GetId() }

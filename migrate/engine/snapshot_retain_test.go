@@ -31,7 +31,7 @@ func (w *world) rounds(e *Engine, n int) {
 	}
 }
 
-func (w *world) owed() []*nodev1.Owed {
+func (w *world) pendingDeletions() []*nodev1.Owed {
 	w.t.Helper()
 	resp, err := w.records.Owed(w.t.Context(), &nodev1.OwedRequest{})
 	if err != nil {
@@ -41,7 +41,7 @@ func (w *world) owed() []*nodev1.Owed {
 }
 
 // TestTagThatStays: the deletion is decided in the
-// record, refused by the store, owed and told; nothing waits for it, and nothing restores
+// record, refused by the store, pending and told; nothing waits for it, and nothing restores
 // the snapshot; once the store lets it, it is done without help.
 func TestTagThatStays(t *testing.T) {
 	for _, refusal := range []error{errdefs.ErrPermissionDenied, errdefs.ErrNotImplemented, errdefs.ErrUnavailable} {
@@ -54,7 +54,7 @@ func TestTagThatStays(t *testing.T) {
 		if op := resp.GetOperation(); err != nil || op.Phase != nodev1.Phase_PHASE_SUCCEEDED || !op.CleanupPending {
 			t.Fatalf("operation %v", op)
 		}
-		if owed := w.owed(); len(owed) != 1 || owed[0].GetSnapshot().GetDigest() != first || len(w.record().GetSnapshots()) != 1 {
+		if owed := w.pendingDeletions(); len(owed) != 1 || owed[0].GetSnapshot().GetDigest() != first || len(w.record().GetSnapshots()) != 1 {
 			t.Fatalf("owed %v, record %v", owed, w.record())
 		}
 		pending := func() bool {
@@ -78,8 +78,8 @@ func TestTagThatStays(t *testing.T) {
 		if err := e.Sweep(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if len(w.owed()) != 0 || len(w.dropped) != 1 || pending() {
-			t.Fatalf("owed %v, dropped %v, pending %v", w.owed(), w.dropped, pending())
+		if len(w.pendingDeletions()) != 0 || len(w.dropped) != 1 || pending() {
+			t.Fatalf("owed %v, dropped %v, pending %v", w.pendingDeletions(), w.dropped, pending())
 		}
 		w.check("after")
 	}
@@ -125,7 +125,7 @@ func TestRetentionRule(t *testing.T) {
 }
 
 // TestDeletionFailsAtEachCall: whichever call of a sweep fails, or loses its answer, what
-// owns the VM stays, and the next sweep ends with nothing owed and nothing surplus.
+// owns the VM stays, and the next sweep ends with nothing pending and nothing surplus.
 func TestDeletionFailsAtEachCall(t *testing.T) {
 	for _, class := range []error{errdefs.ErrUnavailable, errdefs.ErrPermissionDenied} {
 		for _, after := range []bool{false, true} {
@@ -163,8 +163,8 @@ func sweepFails(t *testing.T, f fault) int {
 	if err := tend(); err != nil {
 		t.Fatalf("call %d fails with %v: the sweep after it: %v", f.call, f.err, err)
 	}
-	if rec := w.record(); len(rec.GetSnapshots()) != 1 || rec.GetSnapshots()[0].GetDigest() != rec.GetOwner().GetDigest() || len(w.owed()) != 0 {
-		t.Fatalf("call %d fails with %v: record %v, owed %v", f.call, f.err, rec, w.owed())
+	if rec := w.record(); len(rec.GetSnapshots()) != 1 || rec.GetSnapshots()[0].GetDigest() != rec.GetOwner().GetDigest() || len(w.pendingDeletions()) != 0 {
+		t.Fatalf("call %d fails with %v: record %v, owed %v", f.call, f.err, rec, w.pendingDeletions())
 	}
 	w.check(fmt.Sprintf("call %d", f.call))
 	return calls
@@ -299,14 +299,14 @@ func TestPrune(t *testing.T) {
 	if diff := cmp.Diff(want, prune(true)); diff != "" {
 		t.Errorf("dry (-want +got):\n%s", diff)
 	}
-	if len(w.dropped) != 0 || w.files != 2 || len(w.owed()) != 1 {
-		t.Errorf("a dry run dropped %v, %d files, owed %v", w.dropped, w.files, w.owed())
+	if len(w.dropped) != 0 || w.files != 2 || len(w.pendingDeletions()) != 1 {
+		t.Errorf("a dry run dropped %v, %d files, owed %v", w.dropped, w.files, w.pendingDeletions())
 	}
 	if diff := cmp.Diff(want, prune(false)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if len(w.dropped) != 3 || w.files != 0 || len(w.owed()) != 0 || len(w.record().GetSnapshots()) != 1 {
-		t.Errorf("dropped %v, %d files, owed %v", w.dropped, w.files, w.owed())
+	if len(w.dropped) != 3 || w.files != 0 || len(w.pendingDeletions()) != 0 || len(w.record().GetSnapshots()) != 1 {
+		t.Errorf("dropped %v, %d files, owed %v", w.dropped, w.files, w.pendingDeletions())
 	}
 	w.check("pruned")
 }
@@ -330,7 +330,7 @@ func TestWakeDropsNothingBeforeItRuns(t *testing.T) {
 	}
 }
 
-// A store that hangs over a deletion does not hold up an operation (R4); the debt stays.
+// A store that hangs over a deletion does not hold up an operation (R4); it stays pending.
 func TestStoreThatHangs(t *testing.T) {
 	w := asleep(t)
 	e := w.start("n1")
@@ -339,7 +339,7 @@ func TestStoreThatHangs(t *testing.T) {
 	w.hang = map[string]bool{"Drop": true}
 	w.mu.Unlock()
 	w.rounds(e, 1)
-	if resp, err := w.records.Operation(t.Context(), &nodev1.OperationRequest{Id: "r0-1"}); err != nil || !resp.GetOperation().GetCleanupPending() || len(w.owed()) != 1 {
-		t.Errorf("operation %v, %v, owed %v", resp.GetOperation(), err, w.owed())
+	if resp, err := w.records.Operation(t.Context(), &nodev1.OperationRequest{Id: "r0-1"}); err != nil || !resp.GetOperation().GetCleanupPending() || len(w.pendingDeletions()) != 1 {
+		t.Errorf("operation %v, %v, owed %v", resp.GetOperation(), err, w.pendingDeletions())
 	}
 }

@@ -168,7 +168,7 @@ func (w *world) engine(node string) *Engine {
 	}
 	return New(Parts{
 		Peers:   peers,
-		Records: &flaky{RecordsService: w.records, world: w}, Machines: n, Observer: n, Tasks: (*tasks)(n), Leavings: n, Snapshots: n, Events: Sinks{},
+		Records: &flaky{RecordsService: w.records, world: w}, Machines: n, Observer: n, Tasks: (*tasks)(n), Departed: n, Snapshots: n, Events: Sinks{},
 	}, Options{
 		Node: node, Repository: func(rec *nodev1.Record) string { return "r/" + rec.Uid },
 		Operation: time.Minute, RetryMin: time.Millisecond, RetryMax: 5 * time.Millisecond, Patience: 50 * time.Millisecond,
@@ -320,12 +320,12 @@ func (n *machine) EndSuperseded(ctx context.Context, _ *nodev1.VM, generation ui
 	})
 }
 
-func (n *machine) Moving(ctx context.Context, _ *nodev1.VM, created int64, _, _ string) error {
-	return n.do(ctx, "Moving", func() error { n.made = created; return nil })
+func (n *machine) MarkDeparted(ctx context.Context, _ *nodev1.VM, created int64, _, _ string) error {
+	return n.do(ctx, "MarkDeparted", func() error { n.made = created; return nil })
 }
 
-func (n *machine) Moved(ctx context.Context, _ *nodev1.VM, _, _ string) error {
-	return n.do(ctx, "Moved", func() error { return nil })
+func (n *machine) CleanDeparted(ctx context.Context, _ *nodev1.VM, _, _ string) error {
+	return n.do(ctx, "CleanDeparted", func() error { return nil })
 }
 
 func (n *machine) Exists(ctx context.Context, _, digest string) (there bool, err error) {

@@ -29,7 +29,7 @@ type Reporter struct {
 
 	mu    sync.Mutex
 	known remembered
-	now   *nodev1.AnnounceResponse // the last answer to a sign of life; nil: none yet
+	now   *nodev1.AnnounceResponse // the last answer to a heartbeat; nil: none yet
 }
 
 // remembered outlives the daemon.
@@ -54,7 +54,7 @@ func NewReporter(node, dir string, store nodev1.StoreService, held func() ([]*no
 	return r, nil
 }
 
-// Heard takes the answer to a sign of life, and reports where that is asked for, or where the
+// Heard takes the answer to a heartbeat, and reports where that is asked for, or where the
 // store is another one than the node has seen.
 func (r *Reporter) Heard(ctx context.Context, resp *nodev1.AnnounceResponse) error {
 	r.mu.Lock()

@@ -54,11 +54,11 @@ func OpenWatermark(ctx context.Context, cfg *config.Config, whole *controller.In
 	if known.Store == m.store {
 		m.seen = known.Mark
 	}
-	return m, m.Tend(ctx)
+	return m, m.Maintain(ctx)
 }
 
-// Tend remembers how far the store is now.
-func (m *Watermark) Tend(ctx context.Context) error {
+// Maintain remembers how far the store is now.
+func (m *Watermark) Maintain(ctx context.Context) error {
 	now, err := m.whole.Compare(ctx, m.seen)
 	if err != nil || now == m.seen {
 		return err
@@ -81,7 +81,7 @@ const closeBound = 5 * time.Second
 func (m *Watermark) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeBound)
 	defer cancel()
-	if err := m.Tend(ctx); err != nil {
+	if err := m.Maintain(ctx); err != nil {
 		slog.Warn("how far the store of the records is was not remembered", "error", err)
 	}
 	return nil

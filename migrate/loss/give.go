@@ -55,7 +55,7 @@ func (w *Watcher) give(ctx context.Context, n *nodev1.NodeInfo, vms []*nodev1.Re
 // restorable answers the VMs that can be ordered elsewhere, and how many are on their way.
 // One whose destination is silent in turn is not.
 func (w *Watcher) restorable(vms []*nodev1.Record) (ready []*nodev1.Record, under int) {
-	nodes := w.Board.Nodes()
+	nodes := w.Cluster.Nodes()
 	for _, rec := range vms {
 		at := transition.InHand(rec)
 		up := slices.ContainsFunc(nodes, func(n *nodev1.NodeInfo) bool { return n.GetName() == at && n.GetUp() })

@@ -179,7 +179,7 @@ func (hanging) Append(ctx context.Context, _ *nodev1.MoveEvent) error {
 func TestNobodyAnswers(t *testing.T) {
 	for name, hang := range map[string]func(*Watcher, *world){
 		"the node":  func(watcher *Watcher, w *world) { watcher.Mover = hanging{w} },
-		"the store": func(watcher *Watcher, w *world) { watcher.Board = hanging{w} },
+		"the store": func(watcher *Watcher, w *world) { watcher.Cluster = hanging{w} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -30,10 +30,10 @@ const (
 	callBound  = 30 * time.Second // of an order or an event: a node may hang, with its VMs as well off elsewhere
 )
 
-// Board is what the controller knows of nodes, and where events go.
-type Board interface {
-	Nodes() []*nodev1.NodeInfo  // as the store has them now
-	Tended() []*nodev1.NodeInfo // as they were read last
+// Cluster is what the controller knows of nodes, and where events go.
+type Cluster interface {
+	Nodes() []*nodev1.NodeInfo       // as the store has them now
+	CachedNodes() []*nodev1.NodeInfo // as they were read last
 	Leads(self, first string) bool
 	Append(ctx context.Context, ev *nodev1.MoveEvent) error
 }
@@ -59,7 +59,7 @@ type Watcher struct {
 	Self    string        // the controller's node
 	After   time.Duration // of silence, a node counts as lost
 	Fence   Fence         // nil: losses are told, nothing else
-	Board   Board
+	Cluster Cluster
 	Records Records
 	Mover   Mover
 
@@ -73,7 +73,7 @@ type Watcher struct {
 // the last sign that it saw come: neither the clocks of other controllers nor a time in
 // which it heard nobody count.
 type known struct {
-	seen   int64     // the node's last sign, as the board has it
+	seen   int64     // the node's last sign, as the cluster has it
 	at     time.Time // when that came, or when the watcher began to listen
 	told   bool
 	fenced map[string]uint64 // generations of the VMs that the node had when its fence began
@@ -99,8 +99,8 @@ func (w *Watcher) Run(ctx context.Context, read <-chan struct{}) {
 
 // Look once. A fence ends a look, however it ends: what was seen before is old by then.
 func (w *Watcher) Look(ctx context.Context) error {
-	all := w.Board.Tended()
-	if !w.listen(all) || !w.Board.Leads(w.Self, "") {
+	all := w.Cluster.CachedNodes()
+	if !w.listen(all) || !w.Cluster.Leads(w.Self, "") {
 		return nil
 	}
 	lost := w.silent(all)
@@ -206,7 +206,7 @@ func has(rec *nodev1.Record, node string) bool {
 
 // still reports whether a node is as silent as it was when this look began.
 func (w *Watcher) still(n *nodev1.NodeInfo) bool {
-	return slices.ContainsFunc(w.Board.Nodes(), func(now *nodev1.NodeInfo) bool {
+	return slices.ContainsFunc(w.Cluster.Nodes(), func(now *nodev1.NodeInfo) bool {
 		return now.GetName() == n.GetName() && !now.GetUp() && now.GetSeenUnixNano() == n.GetSeenUnixNano()
 	})
 }
@@ -253,7 +253,7 @@ func (w *Watcher) tell(ctx context.Context, n *nodev1.NodeInfo, vms []*nodev1.Re
 func (w *Watcher) event(ctx context.Context, kind string, rec *nodev1.Record, to, reason string) error {
 	ctx, cancel := context.WithTimeout(ctx, callBound)
 	defer cancel()
-	return w.Board.Append(ctx, &nodev1.MoveEvent{Type: kind, Vm: rec.GetVm(), Source: rec.GetOwner().GetNode(), Destination: to, Reason: reason})
+	return w.Cluster.Append(ctx, &nodev1.MoveEvent{Type: kind, Vm: rec.GetVm(), Source: rec.GetOwner().GetNode(), Destination: to, Reason: reason})
 }
 
 func newest(rec *nodev1.Record) *nodev1.SnapshotRef {

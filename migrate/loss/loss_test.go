@@ -44,7 +44,7 @@ func newWorld(t *testing.T, names ...string) (*world, *Watcher) {
 	for _, name := range names {
 		w.nodes[name] = &nodev1.NodeInfo{Name: name}
 	}
-	watcher := &Watcher{Self: names[0], After: time.Minute, Board: w, Records: w, Mover: w, Fence: w.fence, Now: func() time.Time { return w.clock }}
+	watcher := &Watcher{Self: names[0], After: time.Minute, Cluster: w, Records: w, Mover: w, Fence: w.fence, Now: func() time.Time { return w.clock }}
 	return w, watcher
 }
 
@@ -86,7 +86,7 @@ func (w *world) Nodes() (all []*nodev1.NodeInfo) {
 	return all
 }
 
-func (w *world) Tended() []*nodev1.NodeInfo { return w.Nodes() }
+func (w *world) CachedNodes() []*nodev1.NodeInfo { return w.Nodes() }
 
 func (w *world) Leads(string, string) bool { return w.leads }
 
@@ -229,7 +229,7 @@ func TestDeafController(t *testing.T) {
 		},
 		"it has just begun": func(w *world, watcher *Watcher) {
 			w.nodes["b"].SeenUnixNano = 1
-			*watcher = Watcher{Self: "a", After: time.Minute, Board: w, Records: w, Mover: w, Fence: w.fence, Now: watcher.Now}
+			*watcher = Watcher{Self: "a", After: time.Minute, Cluster: w, Records: w, Mover: w, Fence: w.fence, Now: watcher.Now}
 			w.pass(watcher, time.Minute, "b")
 		},
 		"it was held up": func(w *world, watcher *Watcher) {

@@ -12,7 +12,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// minAnnounce is the least that is between two signs of life, whatever the controller asks for. After
+// minAnnounce is the least that is between two heartbeats, whatever the controller asks for. After
 // a failure it is about that long until the next try, twice as long after the next one, and so on.
 const minAnnounce = time.Second
 

@@ -12,10 +12,10 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// board counts signs of life.
-type board struct{ signs atomic.Int64 }
+// controllerStub counts heartbeats.
+type controllerStub struct{ signs atomic.Int64 }
 
-func (b *board) Announce(context.Context, *nodev1.AnnounceRequest) (*nodev1.AnnounceResponse, error) {
+func (b *controllerStub) Announce(context.Context, *nodev1.AnnounceRequest) (*nodev1.AnnounceResponse, error) {
 	return &nodev1.AnnounceResponse{AgainMs: 5000, Incarnation: uint64(b.signs.Add(1))}, nil
 }
 
@@ -43,7 +43,7 @@ func TestSignsOfLifeWaitForNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 61*time.Second)
 		defer cancel()
-		b, n := &board{}, &slow{takes: 32 * time.Second}
+		b, n := &controllerStub{}, &slow{takes: 32 * time.Second}
 		Live(ctx, b, n)
 		if got := b.signs.Load(); got != 13 {
 			t.Errorf("%d signs of life in a minute, want 13", got)
@@ -56,7 +56,7 @@ func TestSignsOfLifeWaitForNothing(t *testing.T) {
 
 // late is a controller that refuses each sign of life until then.
 type late struct {
-	board
+	controllerStub
 	until time.Time
 	tried []time.Time
 }
@@ -66,7 +66,7 @@ func (l *late) Announce(ctx context.Context, req *nodev1.AnnounceRequest) (*node
 	if time.Now().Before(l.until) {
 		return nil, errdefs.ErrUnavailable
 	}
-	return l.board.Announce(ctx, req)
+	return l.controllerStub.Announce(ctx, req)
 }
 
 // A node whose first sign of life failed gives the next one within a second or so, and, while the

@@ -24,13 +24,13 @@ import (
 
 // arena is a controller on TCP, with a store in which a victim has VMs of each kind.
 type arena struct {
-	store *store.Bolt
-	board *cluster.Board
-	uids  map[string]string
-	rogue *ttrpc.Client // of a node with a valid certificate
-	peer  *ttrpc.Client // the same one at the victim's peer port
-	order *ttrpc.Client // the controller there
-	local *ttrpc.Client // root on the controller's host, at godwitd's socket
+	store   *store.Bolt
+	members *cluster.State
+	uids    map[string]string
+	rogue   *ttrpc.Client // of a node with a valid certificate
+	peer    *ttrpc.Client // the same one at the victim's peer port
+	order   *ttrpc.Client // the controller there
+	local   *ttrpc.Client // root on the controller's host, at godwitd's socket
 
 	moves  *Service                      // of the controller
 	seen   *record.Client                // the records as the rogue's engine sees them
@@ -39,11 +39,11 @@ type arena struct {
 }
 
 // newArena has VMs of node victim: run runs, busy is being put to sleep, moving is on its way to node
-// third, sleeps sleeps, and owes has a snapshot whose deletion is owed.
+// third, sleeps sleeps, and owes has a pending deletion.
 func newArena(t *testing.T, policy controller.Policy) *arena {
 	t.Helper()
 	a := &arena{uids: map[string]string{}, policy: policy}
-	a.store, a.board = newBoard(t)
+	a.store, a.members = newCluster(t)
 	records := controller.New(a.store).Under(policy)
 	a.fill(t, records)
 	dir := filepath.Join(t.TempDir(), "pki")
@@ -55,7 +55,7 @@ func newArena(t *testing.T, policy controller.Policy) *arena {
 		t.Fatal(err)
 	}
 	first := load(t, dir)
-	a.moves = &Service{Self: "first", Records: records, Engine: orders{records}, Board: a.board, Pull: policy.Pull, Peer: func(node string) (nodev1.PeerService, error) {
+	a.moves = &Service{Self: "first", Records: records, Engine: orders{records}, Cluster: a.members, Pull: policy.Pull, Peer: func(node string) (nodev1.PeerService, error) {
 		if p := a.peers[node]; p != nil {
 			return p, nil
 		}
@@ -138,7 +138,7 @@ func (a *arena) fill(t *testing.T, records *controller.Service) {
 		return rec
 	}
 	for _, node := range []string{"first", "victim", "rogue", "third"} {
-		if _, err := a.board.Announce(t.Context(), &nodev1.NodeInfo{Name: node, Address: "127.0.0.1:1"}); err != nil {
+		if _, err := a.members.Announce(t.Context(), &nodev1.NodeInfo{Name: node, Address: "127.0.0.1:1"}); err != nil {
 			t.Fatal(err)
 		}
 	}

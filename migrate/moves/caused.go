@@ -34,7 +34,7 @@ func (s *Service) append(ctx context.Context, ev *nodev1.MoveEvent) error {
 	s.appending.Lock()
 	defer s.appending.Unlock()
 	n := 0
-	for _, was := range s.Board.Events(ctx, 0, 0) {
+	for _, was := range s.Cluster.Events(ctx, 0, 0) {
 		if was.GetSource() == ev.GetSource() && slices.Contains(caused, was.GetType()) {
 			n++
 		}
@@ -43,7 +43,7 @@ func (s *Service) append(ctx context.Context, ev *nodev1.MoveEvent) error {
 		return fmt.Errorf("event %s of VM %s: node %s has caused %d of those that are remembered, which is the most: %w",
 			ev.GetType(), key(ev.GetVm()), ev.GetSource(), n, errdefs.ErrResourceExhausted)
 	}
-	return s.Board.Append(ctx, ev)
+	return s.Cluster.Append(ctx, ev)
 }
 
 // Refused reports whether the controller takes an event no other time either.
@@ -76,7 +76,7 @@ func (s *Service) hearOne(ctx context.Context, node string, said *nodev1.MoveEve
 		return fmt.Errorf("event %s of node %s: its reason has %d bytes, at most %d: %w", said.GetType(), node, n, maxReason, errdefs.ErrInvalidArgument)
 	}
 	_, err := s.Records.Get(ctx, &nodev1.GetRequest{Vm: said.GetVm()})
-	if err != nil && (said.GetType() != moves.Foreign || !errdefs.IsNotFound(err)) { // debts outlive their VM
+	if err != nil && (said.GetType() != moves.Foreign || !errdefs.IsNotFound(err)) { // pending deletions outlast their VM
 		return fmt.Errorf("event %s of node %s: %w", said.GetType(), node, err)
 	}
 	return s.append(ctx, &nodev1.MoveEvent{Type: said.GetType(), Vm: said.GetVm(), Reason: said.GetReason(), Source: node})

@@ -19,11 +19,11 @@ import (
 // what is told of others stays. A refusal holds up nothing that comes behind it.
 func TestOneNodeFillsNoBoard(t *testing.T) {
 	ctx, st := t.Context(), storetest.NewMemory()
-	board, err := cluster.Open(ctx, st, false)
+	members, err := cluster.Open(ctx, st, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Service{Board: board, Records: controller.New(st)}
+	s := &Service{Cluster: members, Records: controller.New(st)}
 	known := &nodev1.VM{Namespace: "default", Id: "web"}
 	if _, err := s.Records.Ensure(ctx, &nodev1.EnsureRequest{Vm: known}); err != nil {
 		t.Fatal(err)
@@ -35,7 +35,7 @@ func TestOneNodeFillsNoBoard(t *testing.T) {
 	ended := func(vm *nodev1.VM, why string) *nodev1.MoveEvent {
 		return &nodev1.MoveEvent{Type: moves.Outlived, Vm: vm, Reason: why}
 	}
-	if err := s.Board.Append(ctx, &nodev1.MoveEvent{Type: moves.Started, Vm: known, Operation: "m", Source: "a"}); err != nil {
+	if err := s.Cluster.Append(ctx, &nodev1.MoveEvent{Type: moves.Started, Vm: known, Operation: "m", Source: "a"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := says("a", ended(&nodev1.VM{Namespace: "default", Id: "x"}, "it ran"), ended(known, "it ran")); !errdefs.IsNotFound(err) {
@@ -47,7 +47,7 @@ func TestOneNodeFillsNoBoard(t *testing.T) {
 	if err := says("a", ended(known, strings.Repeat("x", maxReason+1))); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("a long reason: %v", err)
 	}
-	if all := board.Events(ctx, 0, 0); len(all) != 2 || all[1].GetVm().GetId() != "web" {
+	if all := members.Events(ctx, 0, 0); len(all) != 2 || all[1].GetVm().GetId() != "web" {
 		t.Fatalf("told %v", all)
 	}
 	full := false
@@ -67,7 +67,7 @@ func TestOneNodeFillsNoBoard(t *testing.T) {
 	if err := says("b", ended(known, "it ran")); err != nil {
 		t.Errorf("another node: %v", err)
 	}
-	all := board.Events(ctx, 0, 0)
+	all := members.Events(ctx, 0, 0)
 	if !full || len(all) != 1+maxCaused+1 || all[0].GetOperation() != "m" || all[len(all)-1].GetSource() != "b" {
 		t.Errorf("refused %v; %d are remembered, the first %v, the last %v", full, len(all), all[0], all[len(all)-1])
 	}

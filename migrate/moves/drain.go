@@ -113,7 +113,7 @@ func (s *Service) drainable(req *nodev1.DrainRequest) error {
 	if to == req.GetNode() {
 		return fmt.Errorf("to: node %s is the one that is drained; name another: %w", to, errdefs.ErrInvalidArgument)
 	}
-	n, err := s.Board.Node(to)
+	n, err := s.Cluster.Node(to)
 	if err == nil {
 		err = engine.Takes(n)
 	}

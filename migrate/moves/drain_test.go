@@ -25,7 +25,7 @@ type fleet struct {
 }
 
 // away is the cluster as the engine asks it.
-type away struct{ *cluster.Board }
+type away struct{ *cluster.State }
 
 func (away) Drives(string) bool { return true }
 
@@ -36,18 +36,18 @@ func (away) Peer(node string) (nodev1.PeerService, error) {
 func newFleet(t *testing.T) *fleet {
 	t.Helper()
 	st := storetest.NewMemory()
-	board, err := cluster.Open(t.Context(), st, false)
+	members, err := cluster.Open(t.Context(), st, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	records := controller.New(st)
-	e := engine.New(engine.Parts{Records: records, Peers: away{board}, Events: engine.Sinks{}}, engine.Options{
+	e := engine.New(engine.Parts{Records: records, Peers: away{members}, Events: engine.Sinks{}}, engine.Options{
 		Node: "controller", Repository: func(*nodev1.Record) string { return "r" },
 	})
 	t.Cleanup(e.Close)
-	f := &fleet{&Service{Records: records, Engine: e, Board: board}, t}
+	f := &fleet{&Service{Records: records, Engine: e, Cluster: members}, t}
 	for _, node := range []string{"a", "b", "c"} {
-		if _, err := board.Announce(t.Context(), &nodev1.NodeInfo{Name: node}); err != nil {
+		if _, err := members.Announce(t.Context(), &nodev1.NodeInfo{Name: node}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -181,18 +181,18 @@ func TestDrainOfWhatComes(t *testing.T) {
 // A drain that none of its moves could follow is refused before its node is cordoned, whoever
 // asks, and names what is wrong with it.
 func TestDrainThatCannotBe(t *testing.T) {
-	st, board := newBoard(t)
+	st, members := newCluster(t)
 	records := controller.New(st)
-	s := &Service{Records: records, Engine: orders{records}, Board: board}
+	s := &Service{Records: records, Engine: orders{records}, Cluster: members}
 	announce := func() {
 		for _, node := range []string{"a", "b", "closed"} {
-			if _, err := board.Announce(t.Context(), &nodev1.NodeInfo{Name: node}); err != nil {
+			if _, err := members.Announce(t.Context(), &nodev1.NodeInfo{Name: node}); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	announce()
-	if _, err := board.Cordon(t.Context(), "closed", false); err != nil {
+	if _, err := members.Cordon(t.Context(), "closed", false); err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
@@ -214,7 +214,7 @@ func TestDrainThatCannotBe(t *testing.T) {
 			}
 		}
 	}
-	for _, n := range board.Nodes() {
+	for _, n := range members.Nodes() {
 		if n.GetCordoned() != (n.GetName() == "closed") {
 			t.Errorf("behind refused drains: node %v", n)
 		}
@@ -223,21 +223,21 @@ func TestDrainThatCannotBe(t *testing.T) {
 	if _, err := s.Drain(t.Context(), &nodev1.DrainRequest{Node: "a", To: "b", Mode: "cold"}); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := board.Node("a"); err != nil || !n.GetCordoned() {
+	if n, err := members.Node("a"); err != nil || !n.GetCordoned() {
 		t.Errorf("behind a drain: node %v, %v", n, err)
 	}
 }
 
 // So is one to a node that has not been heard lately.
 func TestDrainToASilentNode(t *testing.T) {
-	s := &Service{Board: silent{}}
+	s := &Service{Cluster: silent{}}
 	if _, err := s.Drain(t.Context(), &nodev1.DrainRequest{Node: "a", To: "b"}); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "not been heard") {
 		t.Errorf("drained: %v", err)
 	}
 }
 
 // silent knows one node, which is not up; a cordon would panic.
-type silent struct{ Board }
+type silent struct{ Cluster }
 
 func (silent) Nodes() []*nodev1.NodeInfo { return []*nodev1.NodeInfo{{Name: "b"}} }
 

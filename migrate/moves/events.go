@@ -106,7 +106,7 @@ func (j *Journal) Event(ctx context.Context, ev engine.Event) {
 }
 
 // before are the events that op must have had by the time of ev: whoever was to tell them may
-// have died behind the change of its record. The board takes each of them once.
+// have died behind the change of its record. The cluster takes each of them once.
 func before(ev *nodev1.MoveEvent, op *nodev1.Operation) (all []*nodev1.MoveEvent) {
 	told := func(kind string) *nodev1.MoveEvent {
 		return &nodev1.MoveEvent{

@@ -146,7 +146,7 @@ func (a *arena) serveLocal(t *testing.T) {
 	}
 	nodev1.RegisterRecordsService(srv, records)
 	nodev1.RegisterStoreService(srv, controller.NewIncarnations(a.store, a.store, "first", func() []string { return nil }, nil))
-	nodev1.RegisterMovesService(srv, &Service{Self: "first", Records: records, Engine: e, Board: a.board})
+	nodev1.RegisterMovesService(srv, &Service{Self: "first", Records: records, Engine: e, Cluster: a.members})
 	cfg := config.Default()
 	cfg.Registry.Repository = "reg/vms"
 	nodev1.RegisterNodeService(srv, &node.Service{Config: cfg, Records: records, Engine: e})

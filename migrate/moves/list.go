@@ -83,7 +83,7 @@ func (s *Service) ids(ctx context.Context, req *nodev1.MovesRequest) (ids []stri
 		}
 	}
 	if req.GetClosed() {
-		for _, ev := range s.Board.Events(ctx, 0, 0) {
+		for _, ev := range s.Cluster.Events(ctx, 0, 0) {
 			add(ev.GetOperation())
 		}
 	}

@@ -46,7 +46,7 @@ func TestManyMovesAreListed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	first := client(t, &Service{Board: board, Records: controller.New(memory), Engine: wordy{}})
+	first := client(t, &Service{Cluster: board, Records: controller.New(memory), Engine: wordy{}})
 	for name, c := range map[string]*moves.Client{"controller": first, "proxy": client(t, first)} {
 		resp, err := c.List(t.Context(), &nodev1.MovesRequest{Closed: true})
 		if err != nil || len(resp.GetMoves()) != all {
@@ -63,7 +63,7 @@ func TestManyMovesAreListed(t *testing.T) {
 		}
 	}
 	old := new(nodev1.MovesResponse)
-	err = conn(t, &Service{Board: board, Records: controller.New(memory), Engine: wordy{}}).Call(t.Context(), "godwit.node.v1.Moves", "List", &nodev1.MovesRequest{Closed: true}, old)
+	err = conn(t, &Service{Cluster: board, Records: controller.New(memory), Engine: wordy{}}).Call(t.Context(), "godwit.node.v1.Moves", "List", &nodev1.MovesRequest{Closed: true}, old)
 	n := len(old.GetMoves())
 	if err != nil || n < all/2 || n+int(old.GetOmitted()) != all || old.GetMoves()[n-1].GetOperation().GetId() != fmt.Sprintf("op%d", all) || proto.Size(old) > controller.MaxAnswer {
 		t.Errorf("a client of a build before: %d moves of %d bytes, %d left away: %v", n, proto.Size(old), old.GetOmitted(), err)

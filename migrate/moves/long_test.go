@@ -21,12 +21,12 @@ import (
 // them at once.
 func TestManyEventsAreTold(t *testing.T) {
 	const all = 1200
-	board, err := cluster.Open(t.Context(), storetest.NewMemory(), false)
+	members, err := cluster.Open(t.Context(), storetest.NewMemory(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range all {
-		if err := board.Append(t.Context(), &nodev1.MoveEvent{Type: moves.Retrying, Operation: "op", Reason: strings.Repeat("x", 4096)}); err != nil {
+		if err := members.Append(t.Context(), &nodev1.MoveEvent{Type: moves.Retrying, Operation: "op", Reason: strings.Repeat("x", 4096)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -34,7 +34,7 @@ func TestManyEventsAreTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nodev1.RegisterMovesService(srv, &Service{Board: board})
+	nodev1.RegisterMovesService(srv, &Service{Cluster: members})
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", socket)
 	if err != nil {

@@ -44,7 +44,7 @@ func (h *hearing) Announce(_ context.Context, req *nodev1.AnnounceRequest) (*nod
 	return &nodev1.AnnounceResponse{}, nil
 }
 
-// What a node has ended that outlived its loss there, its signs of life tell until one was
+// What a node has ended that outlived its loss there, its heartbeats tell until one was
 // heard, some at a time; nothing else of what it does is told so. What the controller
 // refuses holds up nothing behind it.
 func TestNodeTellsWhatItEnded(t *testing.T) {

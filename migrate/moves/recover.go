@@ -26,7 +26,7 @@ func (s *Service) Recover(ctx context.Context, req *nodev1.RecoverRequest) (*nod
 		return nil, err
 	}
 	if req.GetFromSource() {
-		return s.takeBack(ctx, req, rec, call)
+		return s.reclaim(ctx, req, rec, call)
 	}
 	if err := authorize(ctx, call, req.GetTo()); err != nil {
 		return nil, err
@@ -86,9 +86,9 @@ func (s *Service) wake(ctx context.Context, req *nodev1.RecoverRequest, rec *nod
 	return peer.Wake(ctx, &nodev1.WakeRequest{Vm: req.GetVm(), Operation: id, Digest: digest, Generation: rec.GetGeneration(), Uid: rec.GetUid()})
 }
 
-// takeBack gives a VM that its live move has lost back to the source of that move. Its
+// reclaim gives a VM that its live move has lost back to the source of that move. Its
 // destination is fenced first: by its own word that nothing runs there, or by the caller's.
-func (s *Service) takeBack(ctx context.Context, req *nodev1.RecoverRequest, rec *nodev1.Record, call string) (*nodev1.RecoverResponse, error) {
+func (s *Service) reclaim(ctx context.Context, req *nodev1.RecoverRequest, rec *nodev1.Record, call string) (*nodev1.RecoverResponse, error) {
 	k := transition.Kept(rec)
 	if k == nil {
 		return nil, fmt.Errorf("%s from its source: no live move has lost it, or nothing is left at its source: %w", call, errdefs.ErrFailedPrecondition)
@@ -159,6 +159,6 @@ func (s *Service) fenced(ctx context.Context, ref *nodev1.PeerRef, node, call st
 
 // up reports whether a node was heard lately.
 func (s *Service) up(node string) bool {
-	n, _ := s.Board.Node(node)
+	n, _ := s.Cluster.Node(node)
 	return n.GetUp()
 }

@@ -57,11 +57,11 @@ type lostCluster struct {
 
 func newLost(t *testing.T) *lostCluster {
 	t.Helper()
-	st, board := newBoard(t)
+	st, members := newCluster(t)
 	records, ctx := controller.New(st), t.Context()
 	c := &lostCluster{vm: &nodev1.VM{Namespace: "default", Id: "web"}, b: &holder{records: records}}
 	c.a = &holder{state: &machinev1.QueryResponse{Record: "PREPARED", Ref: &machinev1.Ref{Operation: "m", Attempt: 1, Generation: 1}}}
-	c.Service = &Service{Records: records, Engine: orders{records}, Board: board, Peer: func(node string) (nodev1.PeerService, error) {
+	c.Service = &Service{Records: records, Engine: orders{records}, Cluster: members, Peer: func(node string) (nodev1.PeerService, error) {
 		return map[string]*holder{"a": c.a, "b": c.b}[node], nil
 	}}
 	digest := record.StreamPrefix + "aa"
@@ -96,13 +96,13 @@ func (c *lostCluster) lose(t *testing.T) {
 
 func (c *lostCluster) up(t *testing.T, node string) {
 	t.Helper()
-	if _, err := c.Board.Announce(t.Context(), &nodev1.NodeInfo{Name: node}); err != nil {
+	if _, err := c.Cluster.Announce(t.Context(), &nodev1.NodeInfo{Name: node}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// quiet is a board on which nobody was heard lately.
-type quiet struct{ Board }
+// quiet is a cluster in which nobody was heard lately.
+type quiet struct{ Cluster }
 
 func (quiet) Nodes() []*nodev1.NodeInfo { return nil }
 
@@ -303,13 +303,13 @@ func TestRecoverFromAWakeThatIsLost(t *testing.T) {
 		t.Fatalf("its destination answers: %v", err)
 	}
 	c.up(t, "c")
-	if _, err := c.Board.Cordon(t.Context(), "c", false); err != nil {
+	if _, err := c.Cluster.Cordon(t.Context(), "c", false); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Recover(t.Context(), order); err == nil || !strings.Contains(err.Error(), "cordoned (godwit uncordon c)") {
 		t.Fatalf("to a node that takes none, which is said first: %v", err)
 	}
-	c.Board = quiet{c.Board} // silent again
+	c.Cluster = quiet{c.Cluster} // silent again
 	resp, err := c.Recover(t.Context(), order)
 	if err != nil || resp.GetLostNode() != "b" || third.woken.GetOperation() != "w2" {
 		t.Fatalf("%v, %v, ordered %v", resp, err, third.woken)

@@ -29,8 +29,8 @@ type Engine interface {
 	Cancel(ctx context.Context, id, reason string) (*nodev1.StatusResponse, error)
 }
 
-// Board is what the controller knows of nodes and events.
-type Board interface {
+// Cluster is what the controller knows of nodes and events.
+type Cluster interface {
 	Announce(ctx context.Context, said *nodev1.NodeInfo) (*nodev1.NodeInfo, error)
 	Nodes() []*nodev1.NodeInfo
 	Node(name string) (*nodev1.NodeInfo, error) // NotFound of one that has never announced itself
@@ -44,7 +44,7 @@ type Service struct {
 	Self    string // the controller's own node
 	Records nodev1.RecordsService
 	Engine  Engine
-	Board   Board
+	Cluster Cluster
 	Peer    func(node string) (nodev1.PeerService, error)
 	Store   Store // nil: it is never put back from a copy
 
@@ -164,7 +164,7 @@ func (s *Service) Abort(ctx context.Context, req *nodev1.AbortRequest) (*nodev1.
 
 // Watch implements nodev1.MovesService.
 func (s *Service) Watch(ctx context.Context, req *nodev1.WatchRequest, to nodev1.Moves_WatchServer) error {
-	if err := controller.Heard(req); err != nil {
+	if err := controller.CheckRequest(req); err != nil {
 		return record.ToWire(err)
 	}
 	return record.ToWire(moves.Follow(ctx, s, req, to.Send))
@@ -178,11 +178,11 @@ func (s *Service) Announce(ctx context.Context, req *nodev1.AnnounceRequest) (*n
 		return nil, err
 	}
 	node := req.GetNode()
-	if _, remote := controller.Peer(ctx); remote && node.GetController() { // a controller has a board of its own
+	if _, remote := controller.Peer(ctx); remote && node.GetController() { // a controller has a list of its own
 		node = proto.CloneOf(node)
 		node.Controller = false
 	}
-	info, err := s.Board.Announce(ctx, node)
+	info, err := s.Cluster.Announce(ctx, node)
 	if err != nil {
 		return nil, err
 	}
@@ -213,8 +213,8 @@ func (s *Service) Nodes(ctx context.Context, req *nodev1.NodesRequest) (*nodev1.
 	}
 	nodes := []*nodev1.NodeInfo{}
 	if name := req.GetNode(); name == "" {
-		nodes = s.Board.Nodes()
-	} else if n, err := s.Board.Node(name); err == nil {
+		nodes = s.Cluster.Nodes()
+	} else if n, err := s.Cluster.Node(name); err == nil {
 		nodes = append(nodes, n)
 	} else if !errdefs.IsNotFound(err) {
 		return nil, err
@@ -234,12 +234,12 @@ func (s *Service) Cordon(ctx context.Context, req *nodev1.CordonRequest) (*nodev
 	if err := authorize(ctx, "cordon node "+req.GetNode(), req.GetNode()); err != nil {
 		return nil, err
 	}
-	info, err := s.Board.Cordon(ctx, req.GetNode(), req.GetUndo())
+	info, err := s.Cluster.Cordon(ctx, req.GetNode(), req.GetUndo())
 	return &nodev1.CordonResponse{Node: info}, err
 }
 
 // cordoned refuses a node that is.
 func (s *Service) cordoned(node string) error {
-	n, _ := s.Board.Node(node) // one that nobody knows is not
+	n, _ := s.Cluster.Node(node) // one that nobody knows is not
 	return engine.Cordoned(n)
 }

@@ -32,26 +32,26 @@ func (o orders) Cancel(_ context.Context, id, _ string) (*nodev1.StatusResponse,
 	return &nodev1.StatusResponse{Operation: &nodev1.Operation{Id: id}}, nil
 }
 
-// newBoard is a store, and the nodes in it.
-func newBoard(t *testing.T) (*store.Bolt, *cluster.Board) {
+// newCluster is a store, and the nodes in it.
+func newCluster(t *testing.T) (*store.Bolt, *cluster.State) {
 	t.Helper()
 	st, err := store.Open(filepath.Join(t.TempDir(), "records.db"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })
-	board, err := cluster.Open(t.Context(), st, false)
+	members, err := cluster.Open(t.Context(), st, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return st, board
+	return st, members
 }
 
 // A node orders what concerns itself, and the controller's own host anything.
 func TestWhoMayOrder(t *testing.T) {
-	st, board := newBoard(t)
+	st, members := newCluster(t)
 	records, vm, ctx := controller.New(st), &nodev1.VM{Namespace: "default", Id: "web"}, t.Context()
-	s := &Service{Records: records, Engine: orders{records}, Board: board}
+	s := &Service{Records: records, Engine: orders{records}, Cluster: members}
 	if _, err := records.Ensure(ctx, &nodev1.EnsureRequest{Vm: vm}); err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestWhoMayOrder(t *testing.T) {
 	if _, err := s.Announce(controller.WithPeer(ctx, "a"), &nodev1.AnnounceRequest{Node: &nodev1.NodeInfo{Name: "a", Controller: true}}); err != nil {
 		t.Fatal(err)
 	}
-	for _, n := range board.Nodes() {
+	for _, n := range members.Nodes() {
 		if n.GetController() {
 			t.Errorf("a node makes itself a controller: %v", n)
 		}
@@ -123,8 +123,8 @@ func TestWhoMayOrder(t *testing.T) {
 // What a node that was called lost has ended is among the events, once, however often the node
 // says so; it speaks of itself only, and for nobody else.
 func TestOutlivedIsTold(t *testing.T) {
-	st, board := newBoard(t)
-	s, a := &Service{Board: board, Records: controller.New(st)}, controller.WithPeer(t.Context(), "a")
+	st, members := newCluster(t)
+	s, a := &Service{Cluster: members, Records: controller.New(st)}, controller.WithPeer(t.Context(), "a")
 	if _, err := s.Records.Ensure(t.Context(), &nodev1.EnsureRequest{Vm: &nodev1.VM{Namespace: "default", Id: "web"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -146,14 +146,14 @@ func TestOutlivedIsTold(t *testing.T) {
 	if err := announce(make([]*nodev1.MoveEvent, MaxTold+1)...); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("too many: %v", err)
 	}
-	all := board.Events(t.Context(), 0, 0)
+	all := members.Events(t.Context(), 0, 0)
 	if len(all) != 2 || all[0].GetReason() != "under 1" || all[1].GetReason() != "under 3" {
 		t.Fatalf("told %v", all)
 	}
 	if ev := all[0]; ev.GetSource() != "a" || ev.GetOperation() != "" || ev.GetId() != 1 || ev.GetVm().GetId() != "web" {
 		t.Errorf("told %v", ev)
 	}
-	if len(board.Nodes()) != 1 {
+	if len(members.Nodes()) != 1 {
 		t.Error("its sign of life does not count")
 	}
 }

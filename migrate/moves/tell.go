@@ -27,7 +27,7 @@ var ends = map[nodev1.Phase]string{
 // Tell writes the first and the last events that are missing, and those of the switch-over and
 // the commit that come before a last one: of a controller that has died
 // between a change of the records and its event, or whose store took none for too long. The
-// board takes each of them once, whoever else tells it.
+// cluster takes each of them once, whoever else tells it.
 func (s *Service) Tell(ctx context.Context) error {
 	all, err := s.Records.List(ctx, &nodev1.ListRequest{Moves: true})
 	if err != nil {
@@ -36,7 +36,7 @@ func (s *Service) Tell(ctx context.Context) error {
 	begun, told, over, open := map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
 	var ids []string
 	var since int64 // events of before may be forgotten
-	for i, ev := range s.Board.Events(ctx, 0, 0) {
+	for i, ev := range s.Cluster.Events(ctx, 0, 0) {
 		if i == 0 && ev.GetId() > 1 {
 			since = ev.GetUnixNano()
 		}
@@ -85,14 +85,14 @@ func (s *Service) tellEnd(ctx context.Context, id string) error {
 }
 
 func (s *Service) tell(ctx context.Context, op *nodev1.Operation, kind string) error {
-	ctx, cancel := context.WithTimeout(ctx, tellBound) // the board asks its store until then
+	ctx, cancel := context.WithTimeout(ctx, tellBound) // the cluster asks its store until then
 	defer cancel()
 	ev := &nodev1.MoveEvent{
 		Type: kind, Vm: op.GetVm(), Operation: op.GetId(), Reason: op.GetReason(),
 		Attempt: op.GetAttempt(), Source: op.GetSource(), Destination: op.GetDestination(),
 	}
 	for _, ev := range append(before(ev, op), ev) {
-		if err := s.Board.Append(ctx, ev); err != nil {
+		if err := s.Cluster.Append(ctx, ev); err != nil {
 			return err
 		}
 	}

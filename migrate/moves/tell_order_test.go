@@ -31,11 +31,11 @@ func TestTellsWhatCameBefore(t *testing.T) {
 		"said again behind itself": {[]engine.Type{engine.Succeeded}, engine.Succeeded, whole},
 	} {
 		t.Run(name, func(t *testing.T) {
-			board, err := cluster.Open(t.Context(), storetest.NewMemory(), false)
+			members, err := cluster.Open(t.Context(), storetest.NewMemory(), false)
 			if err != nil {
 				t.Fatal(err)
 			}
-			j := NewJournal(board.Append)
+			j := NewJournal(members.Append)
 			op := &nodev1.Operation{Id: "m", Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 2, Source: "a", Destination: "b"}
 			for _, kind := range append(c.told, c.last) {
 				if kind != engine.Switching && kind != engine.Committed && kind != engine.Aborted {
@@ -47,7 +47,7 @@ func TestTellsWhatCameBefore(t *testing.T) {
 				t.Fatal(err)
 			}
 			var got []string
-			for _, ev := range board.Events(t.Context(), 0, 0) {
+			for _, ev := range members.Events(t.Context(), 0, 0) {
 				if ev.GetAttempt() != 2 || ev.GetSource() != "a" || ev.GetDestination() != "b" {
 					t.Errorf("told %v", ev)
 				}
@@ -62,11 +62,11 @@ func TestTellsWhatCameBefore(t *testing.T) {
 
 // So does the round that tells an end which nobody has told.
 func TestTellsWhatCameBeforeAnEnd(t *testing.T) {
-	board, err := cluster.Open(t.Context(), storetest.NewMemory(), false)
+	members, err := cluster.Open(t.Context(), storetest.NewMemory(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Service{Board: board}
+	s := &Service{Cluster: members}
 	for id, committed := range map[string]int64{"m": 1, "n": 0} {
 		op := &nodev1.Operation{Id: id, Attempt: 1, Source: "a", Destination: "b", CommittedUnixNano: committed}
 		for range 2 {
@@ -76,7 +76,7 @@ func TestTellsWhatCameBeforeAnEnd(t *testing.T) {
 		}
 	}
 	got := map[string][]string{}
-	for _, ev := range board.Events(t.Context(), 0, 0) {
+	for _, ev := range members.Events(t.Context(), 0, 0) {
 		got[ev.GetOperation()] = append(got[ev.GetOperation()], ev.GetType())
 	}
 	if !slices.Equal(got["m"], []string{moves.Switching, moves.Committed, moves.Failed}) || !slices.Equal(got["n"], []string{moves.Failed}) {

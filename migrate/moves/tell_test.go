@@ -41,12 +41,12 @@ func TestTell(t *testing.T) {
 		st := storetest.NewMemory()
 		paper, ctx := &full{notes: st}, t.Context()
 		vm := &nodev1.VM{Namespace: "default", Id: "web"}
-		board, err := cluster.Open(ctx, paper, false)
+		members, err := cluster.Open(ctx, paper, false)
 		if err != nil {
 			t.Fatal(err)
 		}
 		records := controller.New(st)
-		s := &Service{Records: records, Board: board}
+		s := &Service{Records: records, Cluster: members}
 		op := &nodev1.Operation{Id: "m", Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Source: "a", Destination: "b", Generation: 1}
 		_, err = records.Ensure(ctx, &nodev1.EnsureRequest{Vm: vm})
 		if err == nil {
@@ -61,7 +61,7 @@ func TestTell(t *testing.T) {
 		told := func(want ...string) {
 			t.Helper()
 			var got []string
-			for _, ev := range board.Events(ctx, 0, 0) {
+			for _, ev := range members.Events(ctx, 0, 0) {
 				if ev.GetVm().GetId() != "web" || ev.GetOperation() != "m" || ev.GetSource() != "a" || ev.GetDestination() != "b" {
 					t.Errorf("told %v", ev)
 				}
@@ -98,7 +98,7 @@ func TestTell(t *testing.T) {
 		tell(nil)
 		tell(nil)
 		told("MigrationStarted", "Failed")
-		if last := board.Events(ctx, 1, 0); len(last) != 1 || last[0].GetReason() != "why" {
+		if last := members.Events(ctx, 1, 0); len(last) != 1 || last[0].GetReason() != "why" {
 			t.Errorf("the end: %v", last)
 		}
 	})

@@ -203,12 +203,12 @@ func (c candidate) why() string {
 // ask all nodes at once, until no answer can be better than one that is there. The one where the
 // order was given is up, whatever it announced.
 func (s *Service) ask(ctx context.Context, from string, check *nodev1.PeerCheckRequest) []candidate {
-	own, err := s.Board.Node(from)
+	own, err := s.Cluster.Node(from)
 	if err != nil {
 		own = &nodev1.NodeInfo{Name: from}
 	}
 	own.Up = true
-	nodes := slices.DeleteFunc(s.Board.Nodes(), func(n *nodev1.NodeInfo) bool { return n.GetName() == from })
+	nodes := slices.DeleteFunc(s.Cluster.Nodes(), func(n *nodev1.NodeInfo) bool { return n.GetName() == from })
 	nodes = slices.Insert(nodes, 0, own) // asked first
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

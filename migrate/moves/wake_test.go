@@ -61,7 +61,7 @@ func (p *place) Wake(_ context.Context, req *nodev1.WakeRequest) (*nodev1.Status
 type sleeper struct {
 	nodev1.RecordsService
 	Engine
-	Board
+	Cluster
 	rec    *nodev1.Record
 	err    error // of the records
 	known  *nodev1.Operation
@@ -113,7 +113,7 @@ func newSleeper() (*sleeper, *Service) {
 		s.all[name] = &place{says: &nodev1.PeerCheckResponse{FreeBytes: uint64(i+1) << 30}}
 		s.all[name].info = nodev1.NodeInfo{Name: name, Up: true}
 	}
-	return s, &Service{Self: "a", Records: s, Engine: s, Board: s, Peer: func(node string) (nodev1.PeerService, error) {
+	return s, &Service{Self: "a", Records: s, Engine: s, Cluster: s, Peer: func(node string) (nodev1.PeerService, error) {
 		p := s.all[node]
 		if p == nil {
 			return nil, errdefs.ErrNotFound

@@ -9,7 +9,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Forget ends the record and, in the same write, owes its snapshots to be deleted. What
+// Forget ends the record and, in the same write, notes its snapshots as pending deletions. What
 // cannot be deleted now is a warning, for the record is what decides.
 func (s *Service) Forget(ctx context.Context, req *nodev1.ForgetRequest) (*nodev1.ForgetResponse, error) {
 	rec, err := s.Records.Get(ctx, &nodev1.GetRequest{Vm: req.GetVm()})
@@ -67,7 +67,7 @@ func listing(records []*nodev1.Record, digest string) *nodev1.VM {
 	return nil
 }
 
-// clean does what is owed of a VM, and says what stays and who sees to it.
+// clean does what is pending of a VM's deletions, and says what stays and which node does it.
 func (s *Service) clean(ctx context.Context, vm *nodev1.VM) (warning string) {
 	if err := s.Engine.Clean(ctx, vm); err != nil {
 		return fmt.Sprintf("cleanup pending, it is tried again: %v", err)
@@ -80,8 +80,8 @@ func (s *Service) Prune(ctx context.Context, req *nodev1.PruneRequest) (*nodev1.
 	return s.Engine.Prune(ctx, req)
 }
 
-// owed lists deletions that are decided and not done.
-func (s *Service) owed(ctx context.Context) ([]*nodev1.Owed, error) {
+// pendingDeletions lists deletions that are decided and not done.
+func (s *Service) pendingDeletions(ctx context.Context) ([]*nodev1.Owed, error) {
 	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
 	defer cancel()
 	resp, err := s.Records.Owed(ctx, &nodev1.OwedRequest{})

@@ -34,7 +34,7 @@ type Engine interface {
 
 // Cleaner deletes snapshots that nothing needs.
 type Cleaner interface {
-	// Clean does what is owed of a VM; what it cannot do stays owed.
+	// Clean does the pending deletions of a VM. What it cannot delete stays pending.
 	Clean(ctx context.Context, vm *nodev1.VM) error
 	Prune(ctx context.Context, req *nodev1.PruneRequest) (*nodev1.PruneResponse, error)
 }

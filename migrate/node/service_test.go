@@ -251,7 +251,7 @@ func TestOrdersNeedAStore(t *testing.T) {
 	}
 }
 
-// R4: the write that ends the record owes the snapshots; one that cannot be deleted now
+// R4: the write that ends the record notes the pending deletions; one that cannot be deleted now
 // is a warning.
 func TestForget(t *testing.T) {
 	rec := &nodev1.Record{Vm: vm("x"), Uid: "u", Snapshots: []*nodev1.SnapshotRef{{Digest: "sha256:1", Repository: "r", Tag: "g1-a"}}}
@@ -296,7 +296,7 @@ func (*inUse) Trim(context.Context, *nodev1.TrimRequest) (*nodev1.Record, error)
 	return nil, fmt.Errorf("trim: %w", errdefs.ErrFailedPrecondition)
 }
 
-// What is owed shows at its VM, also when the VM has no record any more.
+// A pending deletion shows at its VM, also when the VM has no record any more.
 func TestCleanupPendingShows(t *testing.T) {
 	owed := func(id string) *nodev1.Owed {
 		return &nodev1.Owed{Vm: vm(id), Snapshot: &nodev1.SnapshotRef{Digest: "sha256:" + id}}

@@ -30,13 +30,13 @@ func (s *Service) Snapshots(ctx context.Context, req *nodev1.SnapshotsRequest) (
 			})
 		}
 	}
-	owed, err := s.owed(ctx)
+	owed, err := s.pendingDeletions(ctx)
 	if err != nil {
 		resp.Warning = "owed deletions: " + err.Error()
 	}
 	for _, o := range owed {
 		if vm := req.GetVm(); vm == nil || key(vm) == key(o.GetVm()) {
-			resp.Snapshots = append(resp.Snapshots, owedInfo(o))
+			resp.Snapshots = append(resp.Snapshots, pendingInfo(o))
 		}
 	}
 	return resp, nil
@@ -54,7 +54,7 @@ func (s *Service) recordsOf(ctx context.Context, vm *nodev1.VM) ([]*nodev1.Recor
 	return []*nodev1.Record{rec}, nil
 }
 
-func owedInfo(o *nodev1.Owed) *nodev1.SnapshotInfo {
+func pendingInfo(o *nodev1.Owed) *nodev1.SnapshotInfo {
 	ref := o.GetSnapshot()
 	return &nodev1.SnapshotInfo{
 		Vm: o.GetVm(), Uid: o.GetUid(), Digest: ref.GetDigest(), Tag: ref.GetTag(), Repository: ref.GetRepository(),

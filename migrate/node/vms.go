@@ -39,7 +39,7 @@ func (s *Service) VMs(ctx context.Context, req *nodev1.VMsRequest) (*nodev1.VMsR
 		}
 		byName[name] = info
 	}
-	if owed, err := s.owed(ctx); err == nil { // the warning above says the rest
+	if owed, err := s.pendingDeletions(ctx); err == nil { // the warning above says the rest
 		pending(byName, owed)
 	}
 	for _, info := range byName {

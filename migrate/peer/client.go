@@ -187,7 +187,7 @@ func on[Q any, R proto.Message](ctx context.Context, r *remote, method func(node
 	resp, err = method(nodev1.NewPeerClient(c.client), ctx, req)
 	if _, answered := status.FromError(err); answered {
 		if err == nil {
-			controller.TidyAnswer(resp)
+			controller.SanitizeAnswer(resp)
 		}
 		return resp, controller.AnsweredError(err)
 	}

@@ -226,12 +226,15 @@ type left struct {
 }
 
 func (l *left) Get(context.Context, *nodev1.GetRequest) (*nodev1.Record, error) { return l.rec, nil }
-func (l *left) Moving(context.Context, *nodev1.VM, int64, string, string) error {
+func (l *left) MarkDeparted(context.Context, *nodev1.VM, int64, string, string) error {
 	l.marked++
 	return nil
 }
-func (l *left) Gone(context.Context, *nodev1.VM, string) error          { return nil }
-func (l *left) Moved(context.Context, *nodev1.VM, string, string) error { l.marked++; return nil }
+func (l *left) RemoveDeparted(context.Context, *nodev1.VM, string) error { return nil }
+func (l *left) CleanDeparted(context.Context, *nodev1.VM, string, string) error {
+	l.marked++
+	return nil
+}
 
 type releasing struct {
 	shims
@@ -262,7 +265,7 @@ func TestLateRelease(t *testing.T) {
 		"gone, is back": {nil, &nodev1.Record{Owner: &nodev1.Owner{Node: "a"}}, true},
 	} {
 		l := &left{rec: tt.rec}
-		s := &Server{Node: "a", Records: l, Leavings: l, Machines: &releasing{shims{query: tt.query}, l}}
+		s := &Server{Node: "a", Records: l, Departed: l, Machines: &releasing{shims{query: tt.query}, l}}
 		_, err := s.Release(t.Context(), &nodev1.PeerReleaseRequest{Vm: &nodev1.VM{Namespace: "default", Id: "web"}, Ref: ref, Digest: "stream:1", Owner: "b"})
 		if errdefs.IsFailedPrecondition(err) != tt.late || (l.marked == 0) != tt.late || (l.released == 0) != tt.late {
 			t.Errorf("%s: %v, marked %d times, released %d", name, err, l.marked, l.released)

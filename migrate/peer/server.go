@@ -54,7 +54,7 @@ type Server struct {
 	Address   string // of this node's peer listener
 	Machines  Machines
 	Tasks     engine.Tasks
-	Leavings  engine.Leavings
+	Departed  engine.Departed
 	Placement Placement
 	Waker     Waker
 
@@ -234,7 +234,7 @@ func (s *Server) Abort(ctx context.Context, req *nodev1.PeerAbortRequest) (*mach
 func (s *Server) Release(ctx context.Context, req *nodev1.PeerReleaseRequest) (*nodev1.PeerState, error) {
 	q, err := s.left(ctx, req)
 	if err == nil && q != nil { // without a shim it was released before, and marked before that
-		err = s.Leavings.Moving(ctx, req.GetVm(), q.GetCreatedUnixNano(), req.GetDigest(), req.GetOwner())
+		err = s.Departed.MarkDeparted(ctx, req.GetVm(), q.GetCreatedUnixNano(), req.GetDigest(), req.GetOwner())
 	}
 	if err != nil {
 		return nil, err
@@ -243,7 +243,7 @@ func (s *Server) Release(ctx context.Context, req *nodev1.PeerReleaseRequest) (*
 	if err != nil && !errdefs.IsNotFound(err) {
 		return nil, err
 	}
-	if err := s.Leavings.Moved(ctx, req.GetVm(), req.GetDigest(), req.GetOwner()); err != nil {
+	if err := s.Departed.CleanDeparted(ctx, req.GetVm(), req.GetDigest(), req.GetOwner()); err != nil {
 		return nil, err
 	}
 	return &nodev1.PeerState{}, nil

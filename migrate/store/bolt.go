@@ -28,7 +28,7 @@ import (
 //	closed      namespace NUL id NUL sequence -> operation id, oldest first
 //	owed        namespace NUL id NUL repository NUL digest -> Owed
 //	notes       kind NUL key -> what the kind says
-//	index       what Find and Owed go by (index.go)
+//	index       what Find and PendingDeletions go by (index.go)
 //	meta        "version" -> decimal number of this format; "incarnation" -> StoreState; "indexed" -> number of the last
 //	            transaction that kept the index
 type Bolt struct {
@@ -43,7 +43,7 @@ var (
 	bucketRecords    = []byte("records")
 	bucketOperations = []byte("operations")
 	bucketClosed     = []byte("closed")
-	bucketOwed       = []byte("owed")
+	bucketPending    = []byte("owed")
 	bucketNotes      = []byte("notes")
 	bucketIndex      = []byte("index")
 	bucketMeta       = []byte("meta")
@@ -99,7 +99,7 @@ func prepare(tx *bolt.Tx) error {
 			return fmt.Errorf("version %.20q, this build knows %d: %w", v, version.Records, errdefs.ErrNotImplemented)
 		}
 	}
-	for _, name := range [][]byte{bucketRecords, bucketOperations, bucketClosed, bucketOwed, bucketNotes, bucketIndex, bucketMeta} {
+	for _, name := range [][]byte{bucketRecords, bucketOperations, bucketClosed, bucketPending, bucketNotes, bucketIndex, bucketMeta} {
 		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 			return err
 		}
@@ -122,8 +122,8 @@ func (b *Bolt) Load(_ context.Context, vm *nodev1.VM, asked transition.Asked) (t
 		if s.Store, err = stateOf(tx); err != nil {
 			return err
 		}
-		if asked.Owed {
-			if s.Owed, err = owedOf(tx, vm); err != nil {
+		if asked.PendingDeletions {
+			if s.PendingDeletions, err = pendingOf(tx, vm); err != nil {
 				return err
 			}
 		}
@@ -145,7 +145,7 @@ func (b *Bolt) Apply(_ context.Context, vm *nodev1.VM, version uint64, change tr
 			return err
 		}
 		rec = proto.CloneOf(change.Record)
-		if err := putOwed(tx, change.Owed); err != nil {
+		if err := putPending(tx, change.PendingDeletions); err != nil {
 			return err
 		}
 		if rec == nil {

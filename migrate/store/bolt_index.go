@@ -19,11 +19,11 @@ func (b *Bolt) Find(_ context.Context, which Which) (found Found, err error) {
 		if found.State, err = stateOf(tx); err != nil {
 			return err
 		}
-		if which.Payer != "" {
-			p := []byte(payerName(which.Payer))
+		if which.Deleter != "" {
+			p := []byte(deleterName(which.Deleter))
 			k, _ := tx.Bucket(bucketIndex).Cursor().Seek(p)
 			owes := bytes.HasPrefix(k, p)
-			found.Owes = &owes
+			found.HasDeletions = &owes
 		}
 		for _, k := range indexed(tx, which.names()) {
 			rec, err := get[nodev1.Record](tx, bucketRecords, k)
@@ -88,44 +88,44 @@ func reindex(tx *bolt.Tx) error {
 	if err != nil {
 		return err
 	}
-	return tx.Bucket(bucketOwed).ForEach(func(k, _ []byte) error {
-		o, err := get[nodev1.Owed](tx, bucketOwed, k)
+	return tx.Bucket(bucketPending).ForEach(func(k, _ []byte) error {
+		o, err := get[nodev1.Owed](tx, bucketPending, k)
 		if err != nil {
 			return err
 		}
-		return tx.Bucket(bucketIndex).Put([]byte(debtEntry(o)), slices.Clone(k))
+		return tx.Bucket(bucketIndex).Put([]byte(pendingEntry(o)), slices.Clone(k))
 	})
 }
 
-// putOwed notes debts. One that is there under another payer is that one's no more.
-func putOwed(tx *bolt.Tx, owed []*nodev1.Owed) error {
+// putPending notes pending deletions. One that was there under another deleter is moved to the new one.
+func putPending(tx *bolt.Tx, owed []*nodev1.Owed) error {
 	for _, o := range owed {
-		if err := clearOwed(tx, keyOf(o)); err != nil {
+		if err := clearPending(tx, keyOf(o)); err != nil {
 			return err
 		}
-		if err := put(tx, bucketOwed, keyOf(o), o); err != nil {
+		if err := put(tx, bucketPending, keyOf(o), o); err != nil {
 			return err
 		}
-		if err := tx.Bucket(bucketIndex).Put([]byte(debtEntry(o)), keyOf(o)); err != nil {
+		if err := tx.Bucket(bucketIndex).Put([]byte(pendingEntry(o)), keyOf(o)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func clearOwed(tx *bolt.Tx, key []byte) error {
-	o, err := get[nodev1.Owed](tx, bucketOwed, key)
+func clearPending(tx *bolt.Tx, key []byte) error {
+	o, err := get[nodev1.Owed](tx, bucketPending, key)
 	if err != nil || o == nil {
 		return err
 	}
-	if err := tx.Bucket(bucketIndex).Delete([]byte(debtEntry(o))); err != nil {
+	if err := tx.Bucket(bucketIndex).Delete([]byte(pendingEntry(o))); err != nil {
 		return err
 	}
-	return tx.Bucket(bucketOwed).Delete(key)
+	return tx.Bucket(bucketPending).Delete(key)
 }
 
-// Owed implements Store.
-func (b *Bolt) Owed(_ context.Context, which Debts) (all []*nodev1.Owed, err error) {
+// PendingDeletions implements Store.
+func (b *Bolt) PendingDeletions(_ context.Context, which WhichDeletions) (all []*nodev1.Owed, err error) {
 	take := func(k, v []byte) error {
 		o := new(nodev1.Owed)
 		if err := proto.Unmarshal(v, o); err != nil {
@@ -137,9 +137,9 @@ func (b *Bolt) Owed(_ context.Context, which Debts) (all []*nodev1.Owed, err err
 		return nil
 	}
 	err = b.db.View(func(tx *bolt.Tx) error {
-		bucket := tx.Bucket(bucketOwed)
-		if which.VM == nil && which.Payer != "" {
-			for _, k := range indexed(tx, []string{payerName(which.Payer)}) {
+		bucket := tx.Bucket(bucketPending)
+		if which.VM == nil && which.Deleter != "" {
+			for _, k := range indexed(tx, []string{deleterName(which.Deleter)}) {
 				if v := bucket.Get(k); v != nil {
 					if err := take(k, v); err != nil {
 						return err

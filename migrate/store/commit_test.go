@@ -153,7 +153,7 @@ func TestAnIndexThatABuildBeforeWrotePastIsMadeAnew(t *testing.T) {
 		t.Errorf("opened again: %d records of n1, index kept: %t", find("n1"), marked())
 	}
 	old := func(tx *bolt.Tx) error { // as the build before writes
-		return errors.Join(put(tx, bucketRecords, key(vm), owned("n2")), put(tx, bucketOwed, owedKey(vm, "r", "d"), &nodev1.Owed{Vm: vm, Snapshot: &nodev1.SnapshotRef{Repository: "r", Digest: "d", Node: "n3"}}))
+		return errors.Join(put(tx, bucketRecords, key(vm), owned("n2")), put(tx, bucketPending, pendingKey(vm, "r", "d"), &nodev1.Owed{Vm: vm, Snapshot: &nodev1.SnapshotRef{Repository: "r", Digest: "d", Node: "n3"}}))
 	}
 	if err := st.db.Update(old); err != nil {
 		t.Fatal(err)
@@ -161,7 +161,7 @@ func TestAnIndexThatABuildBeforeWrotePastIsMadeAnew(t *testing.T) {
 	if reopen(); find("n1") != 0 || find("n2") != 1 || marked() {
 		t.Errorf("behind a build before: %d records of n1, %d of n2, index kept: %t", find("n1"), find("n2"), marked())
 	}
-	if owed, err := st.Owed(t.Context(), Debts{Payer: "n3"}); err != nil || len(owed) != 1 {
+	if owed, err := st.PendingDeletions(t.Context(), WhichDeletions{Deleter: "n3"}); err != nil || len(owed) != 1 {
 		t.Errorf("owed: %v, %v", owed, err)
 	}
 	_ = st.Close()

@@ -30,7 +30,7 @@ import (
 //	closed/namespace NUL id NUL version -> operation id, oldest first
 //	owed/namespace NUL id NUL repository NUL digest -> Owed
 //	notes/kind/key                  -> whatever was noted
-//	index/..                        -> what Find and Owed go by (index.go)
+//	index/..                        -> what Find and PendingDeletions go by (index.go)
 //	indexed                         -> there: the index is read
 //	version                         -> decimal number of this format
 //	incarnation                     -> StoreState
@@ -99,7 +99,7 @@ func (e *Etcd) Load(ctx context.Context, vm *nodev1.VM, asked transition.Asked) 
 		etcd.OpGet(e.operation(asked.Operation)),
 		etcd.OpGet(e.prefix + keyState),
 	}
-	if asked.Owed {
+	if asked.PendingDeletions {
 		ops = append(ops, etcd.OpGet(e.key("owed", prefix(vm)), etcd.WithPrefix()))
 	}
 	resp, err := e.txn(ctx, nil, ops, nil)
@@ -112,8 +112,8 @@ func (e *Etcd) Load(ctx context.Context, vm *nodev1.VM, asked transition.Asked) 
 	if err == nil {
 		s.Store, err = e.stateOf(resp, 2)
 	}
-	if err == nil && asked.Owed {
-		s.Owed, err = all[nodev1.Owed](kvs(resp, 3))
+	if err == nil && asked.PendingDeletions {
+		s.PendingDeletions, err = all[nodev1.Owed](kvs(resp, 3))
 	}
 	if err != nil {
 		return transition.State{}, fmt.Errorf("load record of VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)

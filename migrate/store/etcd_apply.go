@@ -89,9 +89,9 @@ func (e *Etcd) changes(ctx context.Context, vm *nodev1.VM, version uint64, chang
 	w.unchanged(record, int64(version))
 	w.index(key(vm), before, change.Record)
 	w.unchanged(e.prefix+keyState, int64(change.Under))
-	for _, o := range change.Owed {
+	for _, o := range change.PendingDeletions {
 		w.put(e.key("owed", keyOf(o)), o)
-		w.then = append(w.then, etcd.OpPut(e.key("index", []byte(debtEntry(o))), string(keyOf(o))))
+		w.then = append(w.then, etcd.OpPut(e.key("index", []byte(pendingEntry(o))), string(keyOf(o))))
 	}
 	if change.Record == nil {
 		w.delete(record)

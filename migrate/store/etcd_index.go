@@ -46,8 +46,8 @@ func (e *Etcd) List(ctx context.Context, after string, room int) (records []*nod
 func (e *Etcd) Find(ctx context.Context, which Which) (found Found, err error) {
 	has := which.has()
 	also := []etcd.Op{etcd.OpGet(e.prefix + keyState)}
-	if which.Payer != "" {
-		also = append(also, etcd.OpGet(e.key("index", []byte(payerName(which.Payer))), etcd.WithPrefix(), etcd.WithCountOnly()))
+	if which.Deleter != "" {
+		also = append(also, etcd.OpGet(e.key("index", []byte(deleterName(which.Deleter))), etcd.WithPrefix(), etcd.WithCountOnly()))
 	}
 	entries, err := e.indexed(ctx, which.names(), also...)
 	if err == nil {
@@ -59,9 +59,9 @@ func (e *Etcd) Find(ctx context.Context, which Which) (found Found, err error) {
 		found.Records, err = e.List(ctx, "", 0)
 		found.Records = slices.DeleteFunc(found.Records, func(r *nodev1.Record) bool { return !has(r) })
 	default:
-		if which.Payer != "" {
+		if which.Deleter != "" {
 			owes := entries.also.Responses[1].GetResponseRange().GetCount() > 0
-			found.Owes = &owes
+			found.HasDeletions = &owes
 		}
 		err = e.get(ctx, "records", entries.keys, func(kvs []*mvccpb.KeyValue) error {
 			rec, err := recordOf(kvs)
@@ -77,8 +77,8 @@ func (e *Etcd) Find(ctx context.Context, which Which) (found Found, err error) {
 	return found, nil
 }
 
-// Owed implements Store.
-func (e *Etcd) Owed(ctx context.Context, which Debts) (owed []*nodev1.Owed, err error) {
+// PendingDeletions implements Store.
+func (e *Etcd) PendingDeletions(ctx context.Context, which WhichDeletions) (owed []*nodev1.Owed, err error) {
 	take := func(found []*mvccpb.KeyValue) error {
 		o, err := first[nodev1.Owed](found)
 		if o != nil && which.Has(o) {
@@ -89,8 +89,8 @@ func (e *Etcd) Owed(ctx context.Context, which Debts) (owed []*nodev1.Owed, err 
 	kind, entries := "owed/", entriesFound{}
 	if which.VM != nil {
 		kind += string(prefix(which.VM))
-	} else if which.Payer != "" {
-		entries, err = e.indexed(ctx, []string{payerName(which.Payer)})
+	} else if which.Deleter != "" {
+		entries, err = e.indexed(ctx, []string{deleterName(which.Deleter)})
 	}
 	switch {
 	case err != nil:
@@ -180,13 +180,13 @@ func (w *write) index(key []byte, before, after *nodev1.Record) {
 
 // Clear implements Store.
 func (e *Etcd) Clear(ctx context.Context, vm *nodev1.VM, repository, digest string) error {
-	k := e.key("owed", owedKey(vm, repository, digest))
+	k := e.key("owed", pendingKey(vm, repository, digest))
 	resp, err := e.txn(ctx, nil, []etcd.Op{etcd.OpGet(k)}, nil)
 	if err == nil {
 		var o *nodev1.Owed
 		ops := []etcd.Op{etcd.OpDelete(k)}
 		if o, err = first[nodev1.Owed](kvs(resp, 0)); o != nil {
-			ops = append(ops, etcd.OpDelete(e.key("index", []byte(debtEntry(o)))))
+			ops = append(ops, etcd.OpDelete(e.key("index", []byte(pendingEntry(o)))))
 		}
 		if err == nil {
 			_, err = e.txn(ctx, nil, ops, nil)

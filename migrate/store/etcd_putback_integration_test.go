@@ -98,7 +98,7 @@ func TestEtcdPutBack(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, c := range both {
 			wg.Go(func() {
-				if err := c.Tend(t.Context()); err != nil {
+				if err := c.Maintain(t.Context()); err != nil {
 					t.Error(err)
 				}
 			})

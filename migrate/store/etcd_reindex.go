@@ -31,7 +31,7 @@ func (e *Etcd) Reindex(ctx context.Context, all bool) error {
 	return nil
 }
 
-// item is a record or a debt as it was read, and the entries that it should have.
+// item is a record or a pending deletion as it was read, and the entries that it should have.
 type item struct {
 	kind     string // "records" or "owed"
 	key      string // in etcd
@@ -78,14 +78,14 @@ func (e *Etcd) reindex(ctx context.Context) error {
 	return err
 }
 
-// entriesOf are the entries that a record or a debt should have; none of what is not there.
+// entriesOf are the entries that a record or a pending deletion should have; none of what is not there.
 func entriesOf(kind string, found []*mvccpb.KeyValue) ([]string, error) {
 	if kind == "owed" {
 		o, err := first[nodev1.Owed](found)
 		if o == nil {
 			return nil, err
 		}
-		return []string{debtEntry(o)}, nil
+		return []string{pendingEntry(o)}, nil
 	}
 	rec, err := recordOf(found)
 	_, come := entryChange(key(rec.GetVm()), nil, rec)
@@ -104,7 +104,7 @@ func (e *Etcd) stale(ctx context.Context, items map[string]*item) (all []*item, 
 	err = e.each(ctx, newPager(e.prefix+"index/", ""), func(some []*mvccpb.KeyValue, _ int64) (bool, error) {
 		for _, kv := range some {
 			entry, kind := string(kv.Key[head:]), "records"
-			if len(entry) > len(ofPayer) && entry[:len(ofPayer)] == ofPayer {
+			if len(entry) > len(ofDeleter) && entry[:len(ofDeleter)] == ofDeleter {
 				kind = "owed"
 			}
 			k := e.key(kind, kv.Value)

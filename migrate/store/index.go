@@ -15,14 +15,14 @@ type Which struct {
 	Moves bool     // the open operation is a move
 	UIDs  []string // of the VM
 
-	Payer string // of none of these, but of Found.Owes
+	Deleter string // of none of these, but of Found.HasDeletions
 }
 
 // Found is what Find answers.
 type Found struct {
-	Records []*nodev1.Record
-	State   *nodev1.StoreState // of the store itself, no newer than the records
-	Owes    *bool              // Which.Payer has a deletion to do; nil: not asked, or no index says it
+	Records      []*nodev1.Record
+	State        *nodev1.StoreState // of the store itself, no newer than the records
+	HasDeletions *bool              // Which.Deleter has a deletion to do; nil: not asked, or no index says it
 }
 
 // Has reports whether a record is one of these.
@@ -39,30 +39,30 @@ func (w Which) has() func(*nodev1.Record) bool {
 	}
 }
 
-// Debts says what a list of deletions is of: those for which all of these hold.
-type Debts struct {
-	VM    *nodev1.VM // nil: of any
-	Payer string     // empty: whoever pays
+// WhichDeletions says what a list of deletions is of: those for which all of these hold.
+type WhichDeletions struct {
+	VM      *nodev1.VM // nil: of any
+	Deleter string     // empty: any
 }
 
-// Has reports whether a debt is one of these.
-func (d Debts) Has(o *nodev1.Owed) bool {
+// Has reports whether a pending deletion is one of these.
+func (d WhichDeletions) Has(o *nodev1.Owed) bool {
 	return (d.VM == nil || d.VM.GetNamespace() == o.GetVm().GetNamespace() && d.VM.GetId() == o.GetVm().GetId()) &&
-		(d.Payer == "" || d.Payer == record.Payer(o))
+		(d.Deleter == "" || d.Deleter == record.Deleter(o))
 }
 
 // The index has a name for each thing that a list may be of. An entry is NAME NUL KEY -> KEY,
-// of a record or a debt. It is written in the transaction of what it names. Builds before wrote
+// of a record or a pending deletion. It is written in the transaction of what it names. Builds before wrote
 // none: who reads one by an entry looks whether it is what was asked for, and an index that
 // such a build may have written past is made anew before it is read (Reindex).
 const (
-	ofNode  = "node\x00"
-	ofMoves = "move\x00"
-	ofUID   = "uid\x00"
-	ofPayer = "payer\x00"
+	ofNode    = "node\x00"
+	ofMoves   = "move\x00"
+	ofUID     = "uid\x00"
+	ofDeleter = "payer\x00"
 )
 
-func payerName(node string) string { return ofPayer + node + "\x00" }
+func deleterName(node string) string { return ofDeleter + node + "\x00" }
 
 func (w Which) names() (all []string) {
 	if w.Node != "" {
@@ -122,11 +122,11 @@ func entryChange(key []byte, before, after *nodev1.Record) (gone, come []string)
 	return gone, come
 }
 
-// debtEntry is a debt's key in the index.
-func debtEntry(o *nodev1.Owed) string {
-	return payerName(record.Payer(o)) + string(keyOf(o))
+// pendingEntry is a pending deletion's key in the index.
+func pendingEntry(o *nodev1.Owed) string {
+	return deleterName(record.Deleter(o)) + string(keyOf(o))
 }
 
 func keyOf(o *nodev1.Owed) []byte {
-	return owedKey(o.GetVm(), o.GetSnapshot().GetRepository(), o.GetSnapshot().GetDigest())
+	return pendingKey(o.GetVm(), o.GetSnapshot().GetRepository(), o.GetSnapshot().GetDigest())
 }

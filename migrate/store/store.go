@@ -13,7 +13,7 @@ import (
 // Store is what the controller needs; package storetest says what each method promises.
 type Store interface {
 	// Load reads the record of vm and what is asked for in one view; what is not there is nil.
-	// What is owed of the VM, which may be much, costs nothing where it is not asked for.
+	// What is pending for the VM, which may be much, costs nothing where it is not asked for.
 	Load(ctx context.Context, vm *nodev1.VM, asked transition.Asked) (transition.State, error)
 	// Apply makes change durable if the record of vm still has this version (0: none) and the
 	// store's own state that of change, else it answers ErrConflict. It answers the record with its new version.
@@ -26,15 +26,15 @@ type Store interface {
 	Find(ctx context.Context, which Which) (Found, error)
 	// Operation answers an open or closed operation, or ErrNotFound.
 	Operation(ctx context.Context, id string) (*nodev1.Operation, error)
-	Owed
+	PendingDeletions
 	Incarnations
 }
 
-// Owed are the snapshots that are to be deleted: a change adds them, in its one write.
-type Owed interface {
-	// Owed answers some, ordered by VM, as Find does.
-	Owed(ctx context.Context, which Debts) ([]*nodev1.Owed, error)
-	// Clear strikes one off; what is not there is struck off.
+// PendingDeletions are the snapshots that are to be deleted: a change adds them, in its one write.
+type PendingDeletions interface {
+	// PendingDeletions answers some, ordered by VM, as Find does.
+	PendingDeletions(ctx context.Context, which WhichDeletions) ([]*nodev1.Owed, error)
+	// Clear removes one. One that is not there is removed already.
 	Clear(ctx context.Context, vm *nodev1.VM, repository, digest string) error
 }
 

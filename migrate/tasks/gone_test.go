@@ -158,17 +158,17 @@ func (o *objects) leaves(t *testing.T, c *Client, owner string, created int64, a
 			}
 		}
 	}
-	again("Moving", func() error { return c.Moving(t.Context(), leaver, created, asleepIn, owner) })
+	again("MarkDeparted", func() error { return c.MarkDeparted(t.Context(), leaver, created, asleepIn, owner) })
 	if anew != nil {
 		anew()
 	}
-	again("Moved", func() error {
+	again("CleanDeparted", func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		return c.Moved(ctx, leaver, asleepIn, owner)
+		return c.CleanDeparted(ctx, leaver, asleepIn, owner)
 	})
 	if owner == "" {
-		again("Gone", func() error { return c.Gone(t.Context(), leaver, asleepIn) })
+		again("RemoveDeparted", func() error { return c.RemoveDeparted(t.Context(), leaver, asleepIn) })
 	}
 }
 

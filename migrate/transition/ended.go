@@ -25,9 +25,9 @@ func Ended(rec *nodev1.Record) *nodev1.Ended {
 	return &nodev1.Ended{Generation: rec.GetGeneration()} // before anybody wrote it down
 }
 
-// Outlasted lists what a VM that has ended has left of its sleeps: the snapshots that a wake has
+// LeftByEnded lists what a VM that has ended has left of its sleeps: the snapshots that a wake has
 // used up. A checkpoint is none of them, whoever made it.
-func Outlasted(rec *nodev1.Record) (refs []*nodev1.SnapshotRef) {
+func LeftByEnded(rec *nodev1.Record) (refs []*nodev1.SnapshotRef) {
 	if Ended(rec) == nil {
 		return nil
 	}
@@ -39,14 +39,14 @@ func Outlasted(rec *nodev1.Record) (refs []*nodev1.SnapshotRef) {
 	return refs
 }
 
-// outlast answers nil where the spent snapshot of a request may be trimmed. Else it notes when
+// noteEnded answers nil where the spent snapshot of a request may be trimmed. Else it notes when
 // the VM was found to have ended, or refuses.
-func outlast(s State, req *nodev1.TrimRequest, now time.Time) (*Change, error) {
+func noteEnded(s State, req *nodev1.TrimRequest, now time.Time) (*Change, error) {
 	rec, digest := s.Record, req.GetSpent()
 	refuse := func(why string, args ...any) (*Change, error) {
 		return nil, fmt.Errorf("trim spent snapshot %s of VM %s: %s: %w", digest, name(rec.GetVm()), fmt.Sprintf(why, args...), errdefs.ErrFailedPrecondition)
 	}
-	if !slices.ContainsFunc(Outlasted(rec), func(ref *nodev1.SnapshotRef) bool { return ref.GetDigest() == digest }) {
+	if !slices.ContainsFunc(LeftByEnded(rec), func(ref *nodev1.SnapshotRef) bool { return ref.GetDigest() == digest }) {
 		return refuse("it is none that a VM which has ended has left")
 	}
 	ended, bound := Ended(rec), time.Duration(req.GetEndedMs())*time.Millisecond

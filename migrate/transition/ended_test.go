@@ -60,12 +60,12 @@ func TestTrimSpent(t *testing.T) {
 	} {
 		got, err := transition.Trim(left(c.edit), &nodev1.TrimRequest{Vm: vm, Spent: c.digest, EndedMs: c.bound.Milliseconds(), Payer: "n2"}, now)
 		if c.refuse != "" {
-			if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), c.refuse) || got.Record != nil || got.Owed != nil {
+			if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), c.refuse) || got.Record != nil || got.PendingDeletions != nil {
 				t.Errorf("%s: %v, %v", name, got, err)
 			}
 			continue
 		}
-		if err != nil || len(got.Record.GetSnapshots()) != 2 || len(got.Owed) != 1 || got.Owed[0].GetSnapshot().GetDigest() != digest || got.Owed[0].GetPayer() != "n2" {
+		if err != nil || len(got.Record.GetSnapshots()) != 2 || len(got.PendingDeletions) != 1 || got.PendingDeletions[0].GetSnapshot().GetDigest() != digest || got.PendingDeletions[0].GetPayer() != "n2" {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
 	}
@@ -83,14 +83,14 @@ func TestEndIsNotedOnce(t *testing.T) {
 	} {
 		req := &nodev1.TrimRequest{Vm: vm, Spent: digest, EndedMs: time.Minute.Milliseconds()}
 		c, err := transition.Trim(left(edit), req, now)
-		if err != nil || len(c.Owed) != 0 || c.Record.GetEnded().GetSinceUnixNano() != now.UnixNano() || c.Record.GetEnded().GetGeneration() != gen || len(c.Record.GetSnapshots()) != 3 {
+		if err != nil || len(c.PendingDeletions) != 0 || c.Record.GetEnded().GetSinceUnixNano() != now.UnixNano() || c.Record.GetEnded().GetGeneration() != gen || len(c.Record.GetSnapshots()) != 3 {
 			t.Fatalf("%s: %v, %v", name, c, err)
 		}
 		if node := c.Record.GetEnded().GetNode(); (node == "n1") != (name == "by its owner") {
 			t.Errorf("%s: it ended at %q", name, node)
 		}
 		c, err = transition.Trim(transition.State{Record: c.Record}, req, now.Add(time.Minute))
-		if err != nil || len(c.Owed) != 1 {
+		if err != nil || len(c.PendingDeletions) != 1 {
 			t.Errorf("%s: %v, %v", name, c, err)
 		}
 	}

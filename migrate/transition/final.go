@@ -22,7 +22,7 @@ func Delete(s State, req *nodev1.DeleteRequest, now time.Time) (Change, error) {
 	case !sameUID(rec, req.GetUid()):
 		return Change{}, fresh(rec, "delete", req.GetUid(), rec.GetGeneration())
 	case req.GetCancel():
-		return callOff(s, call)
+		return cancelDeletion(s, call)
 	case !operationID.MatchString(want.GetId()):
 		return Change{}, fmt.Errorf("%s: its id %q must match %s: %w", call, want.GetId(), operationID, errdefs.ErrInvalidArgument)
 	case want.GetReason() != "":
@@ -42,8 +42,8 @@ func Delete(s State, req *nodev1.DeleteRequest, now time.Time) (Change, error) {
 	return Change{Record: rec}, nil
 }
 
-// callOff ends the order, and its try if one is under way, in one write: none commits after it.
-func callOff(s State, call string) (Change, error) {
+// cancelDeletion ends the order, and its try if one is under way, in one write: none commits after it.
+func cancelDeletion(s State, call string) (Change, error) {
 	if s.Record.GetDeletion() == nil {
 		return keep(s)
 	}

@@ -107,7 +107,7 @@ func ofNode(rec *nodev1.Record, node string) bool {
 	return node != "" && cmp.Or(rec.GetOwner().GetNode(), rec.GetHome()) == node
 }
 
-// Away reports whether nobody waits for a node any more.
-func Away(state *nodev1.StoreState, node string) bool {
+// Retired reports whether nobody waits for a node any more.
+func Retired(state *nodev1.StoreState, node string) bool {
 	return slices.Contains(state.GetRetired(), node)
 }

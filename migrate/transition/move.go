@@ -10,9 +10,9 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// turnRound notes where a move goes once this attempt is undone (R6). The last order
+// setRetarget notes where a move goes once this attempt is undone (R6). The last order
 // before that counts; the source itself calls the move off.
-func turnRound(op *nodev1.Operation, req *nodev1.AdvanceRequest, turn bool, call string) error {
+func setRetarget(op *nodev1.Operation, req *nodev1.AdvanceRequest, turn bool, call string) error {
 	to := req.GetRetarget()
 	switch {
 	case to == "":

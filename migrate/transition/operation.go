@@ -35,7 +35,7 @@ func Open(s State, req *nodev1.OpenRequest, now time.Time) (Change, error) {
 	switch {
 	case s.Record == nil:
 		return Change{}, missing(req.GetVm())
-	case s.Record.GetOperation() != nil && !overtakes(s.Record.GetOperation(), want) && !abandoned(s.Record.GetOperation(), req):
+	case s.Record.GetOperation() != nil && !supersedes(s.Record.GetOperation(), want) && !abandoned(s.Record.GetOperation(), req):
 		return Change{}, held(s.Record, call)
 	case s.Record.GetGeneration() != want.GetGeneration():
 		return Change{}, held(s.Record, fmt.Sprintf("%s at generation %d", call, want.GetGeneration()))
@@ -62,7 +62,7 @@ func Open(s State, req *nodev1.OpenRequest, now time.Time) (Change, error) {
 	if err := admit(rec, op, req, call); err != nil {
 		return Change{}, err
 	}
-	if err := spared(s.Owed, op.GetDigest(), call); err != nil {
+	if err := notBeingDeleted(s.PendingDeletions, op.GetDigest(), call); err != nil {
 		return Change{}, err
 	}
 	rec.Operation = op
@@ -82,10 +82,10 @@ func Open(s State, req *nodev1.OpenRequest, now time.Time) (Change, error) {
 	return Change{Record: rec, Closed: closed}, nil
 }
 
-// overtakes reports whether a wake may close the hibernate before it: the digest owns the
-// VM, and what its source still owes is its own cleanup, for which nobody waits if the
+// supersedes reports whether a wake may close the hibernate before it: the digest owns the
+// VM, and what its source has still to clean up is its own affair, for which nobody waits if the
 // source is gone. On the source itself the wake comes after it.
-func overtakes(open, want *nodev1.Operation) bool {
+func supersedes(open, want *nodev1.Operation) bool {
 	return want.GetKind() == nodev1.Kind_KIND_WAKE && open.GetKind() == nodev1.Kind_KIND_HIBERNATE &&
 		(open.GetPhase() == committed || open.GetPhase() == cleaning) && open.GetSource() != want.GetDestination()
 }
@@ -183,7 +183,7 @@ func Advance(s State, req *nodev1.AdvanceRequest, now time.Time) (Change, error)
 	if turn && op.GetPhase() == preparing {
 		op.StartedUnixNano = now.UnixNano()
 	}
-	if err := turnRound(op, req, turn, call); err != nil {
+	if err := setRetarget(op, req, turn, call); err != nil {
 		return Change{}, err
 	}
 	if turn && op.GetPhase() == reverting {

@@ -102,7 +102,7 @@ func Remove(s State, req *nodev1.RemoveRequest, now time.Time) (Change, error) {
 	if !req.GetDropSnapshots() {
 		return Change{}, nil
 	}
-	return Change{Owed: append(owe(rec, rec.GetSnapshots(), req.GetPayer(), now), rest(rec, req, now)...)}, nil
+	return Change{PendingDeletions: append(pendingDeletions(rec, rec.GetSnapshots(), req.GetPayer(), now), rest(rec, req, now)...)}, nil
 }
 
 // gone reports whether req gives up a VM together with the node that owns it.

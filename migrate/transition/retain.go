@@ -14,7 +14,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Trim moves a snapshot from the list to what is owed. It is the one decision to delete
+// Trim moves a snapshot from the list to the pending deletions. It is the one decision to delete
 // one: nothing is deleted before it, and nothing restores the snapshot after it.
 func Trim(s State, req *nodev1.TrimRequest, now time.Time) (Change, error) {
 	rec, digest := s.Record, req.GetDigest()
@@ -22,7 +22,7 @@ func Trim(s State, req *nodev1.TrimRequest, now time.Time) (Change, error) {
 		return Change{}, missing(req.GetVm())
 	}
 	if req.GetSpent() != "" {
-		if c, err := outlast(s, req, now); c != nil || err != nil {
+		if c, err := noteEnded(s, req, now); c != nil || err != nil {
 			return *cmp.Or(c, &Change{}), err
 		}
 		digest = req.GetSpent()
@@ -38,7 +38,7 @@ func Trim(s State, req *nodev1.TrimRequest, now time.Time) (Change, error) {
 	ref := rec.GetSnapshots()[i]
 	rec = edit(s)
 	rec.Snapshots = slices.DeleteFunc(rec.Snapshots, listed)
-	return Change{Record: rec, Owed: owe(rec, []*nodev1.SnapshotRef{ref}, req.GetPayer(), now)}, nil
+	return Change{Record: rec, PendingDeletions: pendingDeletions(rec, []*nodev1.SnapshotRef{ref}, req.GetPayer(), now)}, nil
 }
 
 // Schedule sets when checkpoints are taken. It changes nothing else.
@@ -92,15 +92,15 @@ func InUse(rec *nodev1.Record, digest string) string {
 	return ""
 }
 
-func owe(rec *nodev1.Record, refs []*nodev1.SnapshotRef, payer string, now time.Time) (owed []*nodev1.Owed) {
+func pendingDeletions(rec *nodev1.Record, refs []*nodev1.SnapshotRef, payer string, now time.Time) (owed []*nodev1.Owed) {
 	for _, ref := range refs {
 		owed = append(owed, &nodev1.Owed{Vm: rec.GetVm(), Uid: rec.GetUid(), Snapshot: ref, Payer: payer, SinceUnixNano: now.UnixNano()})
 	}
 	return owed
 }
 
-// spared refuses to restore a snapshot whose deletion is decided.
-func spared(owed []*nodev1.Owed, digest, call string) error {
+// notBeingDeleted refuses to restore a snapshot whose deletion is decided.
+func notBeingDeleted(owed []*nodev1.Owed, digest, call string) error {
 	for _, o := range owed {
 		if o.GetSnapshot().GetDigest() == digest {
 			return fmt.Errorf("%s: snapshot %s is being deleted: %w", call, digest, errdefs.ErrFailedPrecondition)

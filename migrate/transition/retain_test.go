@@ -36,7 +36,7 @@ func listed(rec *nodev1.Record) *nodev1.Record {
 	return rec
 }
 
-// A snapshot in use is never deleted; any other leaves the list and is owed, in one write. One
+// A snapshot in use is never deleted; any other leaves the list and its deletion is pending, in one write. One
 // that two hold, such as a wake and the record, stays until the last of them is done.
 func TestTrim(t *testing.T) {
 	for _, tt := range []struct {
@@ -62,12 +62,12 @@ func TestTrim(t *testing.T) {
 			t.Errorf("%s: the state was changed", tt.name)
 		}
 		if tt.use != "" {
-			if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), tt.use) || c.Owed != nil {
+			if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), tt.use) || c.PendingDeletions != nil {
 				t.Errorf("%s: %v, %v", tt.name, c, err)
 			}
 			continue
 		}
-		if err != nil || len(c.Record.GetSnapshots()) != 1 || len(c.Owed) != 1 || c.Owed[0].GetSnapshot().GetTag() != "g5-b" || c.Owed[0].GetUid() != "u" {
+		if err != nil || len(c.Record.GetSnapshots()) != 1 || len(c.PendingDeletions) != 1 || c.PendingDeletions[0].GetSnapshot().GetTag() != "g5-b" || c.PendingDeletions[0].GetUid() != "u" {
 			t.Errorf("%s: %v, %v", tt.name, c, err)
 		}
 	}
@@ -77,21 +77,21 @@ func TestTrim(t *testing.T) {
 			lets()
 		}
 		c, err := transition.Trim(transition.State{Record: held}, &nodev1.TrimRequest{Vm: vm, Digest: digest}, now)
-		if last := held.GetOwner().GetDigest() != digest; last != (err == nil && len(c.Owed) == 1) || !last && !errdefs.IsFailedPrecondition(err) {
-			t.Errorf("held by %v and %v: %v, %v", held.GetOperation(), held.GetOwner(), c.Owed, err)
+		if last := held.GetOwner().GetDigest() != digest; last != (err == nil && len(c.PendingDeletions) == 1) || !last && !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("held by %v and %v: %v, %v", held.GetOperation(), held.GetOwner(), c.PendingDeletions, err)
 		}
 	}
 	s := transition.State{Record: listed(&nodev1.Record{})}
-	if c, err := transition.Trim(s, &nodev1.TrimRequest{Vm: vm, Digest: "sha256:none"}, now); err != nil || c.Record != s.Record || c.Owed != nil {
+	if c, err := transition.Trim(s, &nodev1.TrimRequest{Vm: vm, Digest: "sha256:none"}, now); err != nil || c.Record != s.Record || c.PendingDeletions != nil {
 		t.Errorf("a snapshot that is not listed: %v, %v", c, err)
 	}
 }
 
-// The end of a record owes its snapshots only if that is asked for.
+// The end of a record deletes its snapshots only if that is asked for.
 func TestRemoveOwes(t *testing.T) {
 	for _, drop := range []bool{false, true} {
 		c, err := transition.Remove(transition.State{Record: listed(&nodev1.Record{})}, &nodev1.RemoveRequest{Vm: vm, DropSnapshots: drop}, now)
-		if err != nil || c.Record != nil || (len(c.Owed) == 2) != drop || (len(c.Owed) == 0) == drop {
+		if err != nil || c.Record != nil || (len(c.PendingDeletions) == 2) != drop || (len(c.PendingDeletions) == 0) == drop {
 			t.Errorf("drop %v: %v, %v", drop, c, err)
 		}
 	}
@@ -106,7 +106,7 @@ func TestOwedIsNotRestored(t *testing.T) {
 	for _, owes := range []bool{false, true} {
 		s := transition.State{Record: rec}
 		if owes {
-			s.Owed = owed
+			s.PendingDeletions = owed
 		}
 		_, err := transition.Open(s, &nodev1.OpenRequest{Vm: vm, Operation: op, ForceDigest: digest}, now)
 		if errdefs.IsFailedPrecondition(err) != owes || !owes && err != nil {

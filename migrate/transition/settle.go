@@ -42,13 +42,13 @@ func Settle(s State, vm *nodev1.VM, holders []Holder, now time.Time) (Change, er
 		return Change{}, err
 	}
 	holders = slices.DeleteFunc(slices.Clone(holders), func(h Holder) bool {
-		return Away(s.Store, h.Node) || Absurd(s.Store, h.Held)
+		return Retired(s.Store, h.Node) || Impossible(s.Store, h.Held)
 	})
 	slices.SortStableFunc(holders, func(a, b Holder) int {
 		return cmp.Or(cmp.Compare(b.GetGeneration(), a.GetGeneration()), strings.Compare(a.Node, b.Node))
 	})
 	if s.Record == nil {
-		return remake(s, vm, holders)
+		return recreate(s, vm, holders)
 	}
 	rec := edit(s)
 	var closed *nodev1.Operation
@@ -68,7 +68,7 @@ func Settle(s State, vm *nodev1.VM, holders []Holder, now time.Time) (Change, er
 		if rec.GetRivals() {
 			rec.Conflict, rec.Rivals = "", false
 		}
-		absent(rec, holders, Away(s.Store, rec.GetOwner().GetNode()))
+		absent(rec, holders, Retired(s.Store, rec.GetOwner().GetNode()))
 	}
 	learn(rec, winner, holders, now)
 	if closed == nil && proto.Equal(rec, s.Record) {
@@ -77,14 +77,14 @@ func Settle(s State, vm *nodev1.VM, holders []Holder, now time.Time) (Change, er
 	return Change{Record: rec, Closed: closed}, nil
 }
 
-// Absurd reports whether no node can hold a VM under that generation: it is none that the store
+// Impossible reports whether no node can hold a VM under that generation: it is none that the store
 // has given before it was put back.
-func Absurd(state *nodev1.StoreState, h *nodev1.Held) bool {
+func Impossible(state *nodev1.StoreState, h *nodev1.Held) bool {
 	return state.GetIncarnation() > 0 && h.GetGeneration() >= record.Floor(state.GetIncarnation())
 }
 
-// remake makes the record of a VM that was made behind the copy.
-func remake(s State, vm *nodev1.VM, holders []Holder) (Change, error) {
+// recreate makes the record of a VM that was made behind the copy.
+func recreate(s State, vm *nodev1.VM, holders []Holder) (Change, error) {
 	holders = slices.DeleteFunc(holders, func(h Holder) bool { return !h.Has() })
 	if len(holders) == 0 {
 		return keep(s)

@@ -21,25 +21,25 @@ import (
 
 // Asked is what a call is about beside the record of its VM.
 type Asked struct {
-	Operation string // its id; empty: none
-	Owed      bool   // whether a snapshot's deletion is decided matters
+	Operation        string // its id; empty: none
+	PendingDeletions bool   // whether a snapshot's deletion is decided matters
 }
 
 // State is all that a transition looks at, read in one transaction.
 type State struct {
-	Record *nodev1.Record     // nil: the VM has none
-	Named  *nodev1.Operation  // the operation that the call names, open or closed, of whatever VM; nil: unknown
-	Owed   []*nodev1.Owed     // snapshots of the VM whose deletion is decided, if that is asked
-	Store  *nodev1.StoreState // what the store says of itself
+	Record           *nodev1.Record     // nil: the VM has none
+	Named            *nodev1.Operation  // the operation that the call names, open or closed, of whatever VM; nil: unknown
+	PendingDeletions []*nodev1.Owed     // snapshots of the VM whose deletion is decided, if that is asked
+	Store            *nodev1.StoreState // what the store says of itself
 }
 
 // Change is what a transition comes to. A Change whose Record is the very one of the
 // State changes nothing; a nil Record removes it.
 type Change struct {
-	Record *nodev1.Record
-	Closed *nodev1.Operation // for the history
-	Owed   []*nodev1.Owed    // snapshots that are to be deleted from now on
-	Under  uint64            // version of the store's own state that it was made under
+	Record           *nodev1.Record
+	Closed           *nodev1.Operation // for the history
+	PendingDeletions []*nodev1.Owed    // snapshots that are to be deleted from now on
+	Under            uint64            // version of the store's own state that it was made under
 }
 
 // maxSpent bounds the list of spent digests. Dropping the oldest is safe: a wake needs

@@ -64,5 +64,5 @@ func rest(rec *nodev1.Record, req *nodev1.RemoveRequest, now time.Time) []*nodev
 	}
 	add(rec.GetRepository(), rec.GetHome())
 	add(req.GetRepository(), req.GetPayer())
-	return owe(rec, refs, req.GetPayer(), now)
+	return pendingDeletions(rec, refs, req.GetPayer(), now)
 }

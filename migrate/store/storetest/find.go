@@ -78,28 +78,28 @@ func find(t *testing.T, st store.Store, reopen func() store.Store) {
 	Found(t, st, store.Which{UIDs: []string{"ua"}})
 }
 
-// owedOf: who asks for one VM's debts, or for those of one payer, gets them; the payer that a debt
+// pendingOf: a request for the pending deletions of one VM, or of one deleter, gets them; the deleter that one
 // names comes before the one that made the snapshot.
-func owedOf(t *testing.T, st store.Store, _ func() store.Store) {
+func pendingOf(t *testing.T, st store.Store, _ func() store.Store) {
 	indexed(t, st)
 	rec := apply(t, st, &nodev1.Record{Vm: vm("a"), Uid: "u"}, nil)
 	debt := func(id, digest, maker, payer string) *nodev1.Owed {
 		return &nodev1.Owed{Vm: vm(id), Payer: payer, Snapshot: &nodev1.SnapshotRef{Repository: "r", Digest: digest, Node: maker}}
 	}
-	if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion(), transition.Change{Owed: []*nodev1.Owed{
+	if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion(), transition.Change{PendingDeletions: []*nodev1.Owed{
 		debt("a", "d1", "n1", ""), debt("a", "d2", "n1", "n2"), debt("a", "d3", "", ""), debt("ab", "d4", "n1", ""),
 	}}); err != nil {
 		t.Fatal(err)
 	}
-	check := func(which store.Debts, want ...string) {
+	check := func(which store.WhichDeletions, want ...string) {
 		t.Helper()
-		if which.VM == nil && which.Payer != "" {
-			found, err := st.Find(t.Context(), store.Which{Node: "none", Payer: which.Payer})
-			if err != nil || found.Owes == nil || *found.Owes != (len(want) > 0) {
-				t.Errorf("node %s owes %d: Find answers %v, %v", which.Payer, len(want), found.Owes, err)
+		if which.VM == nil && which.Deleter != "" {
+			found, err := st.Find(t.Context(), store.Which{Node: "none", Deleter: which.Deleter})
+			if err != nil || found.HasDeletions == nil || *found.HasDeletions != (len(want) > 0) {
+				t.Errorf("node %s owes %d: Find answers %v, %v", which.Deleter, len(want), found.HasDeletions, err)
 			}
 		}
-		all, err := st.Owed(t.Context(), which)
+		all, err := st.PendingDeletions(t.Context(), which)
 		var got []string
 		for _, o := range all {
 			got = append(got, o.GetSnapshot().GetDigest())
@@ -108,18 +108,18 @@ func owedOf(t *testing.T, st store.Store, _ func() store.Store) {
 			t.Errorf("owed of %v: %v (-want +got):\n%s", which, err, diff)
 		}
 	}
-	check(store.Debts{}, "d1", "d2", "d3", "d4")
-	check(store.Debts{Payer: "n1"}, "d1", "d4")
-	check(store.Debts{Payer: "n2"}, "d2")
-	check(store.Debts{VM: vm("a")}, "d1", "d2", "d3")
-	check(store.Debts{VM: vm("a"), Payer: "n1"}, "d1")
+	check(store.WhichDeletions{}, "d1", "d2", "d3", "d4")
+	check(store.WhichDeletions{Deleter: "n1"}, "d1", "d4")
+	check(store.WhichDeletions{Deleter: "n2"}, "d2")
+	check(store.WhichDeletions{VM: vm("a")}, "d1", "d2", "d3")
+	check(store.WhichDeletions{VM: vm("a"), Deleter: "n1"}, "d1")
 	if err := st.Clear(t.Context(), vm("a"), "r", "d1"); err != nil {
 		t.Fatal(err)
 	}
-	check(store.Debts{Payer: "n1"}, "d4")
-	check(store.Debts{Payer: "n"})
-	if found, err := st.Find(t.Context(), store.Which{Node: "none"}); err != nil || found.Owes != nil {
-		t.Errorf("whoever does not ask hears %v, %v", found.Owes, err)
+	check(store.WhichDeletions{Deleter: "n1"}, "d4")
+	check(store.WhichDeletions{Deleter: "n"})
+	if found, err := st.Find(t.Context(), store.Which{Node: "none"}); err != nil || found.HasDeletions != nil {
+		t.Errorf("whoever does not ask hears %v, %v", found.HasDeletions, err)
 	}
 }
 

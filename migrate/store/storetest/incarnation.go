@@ -50,7 +50,7 @@ func (m *Memory) Copy() *Memory {
 	// A message that the store holds is replaced, never changed.
 	c := &Memory{
 		sequence: m.sequence, revision: m.revision, records: maps.Clone(m.records), operations: maps.Clone(m.operations), closed: map[string][]string{},
-		owed: maps.Clone(m.owed), notes: maps.Clone(m.notes), state: m.state,
+		pending: maps.Clone(m.pending), notes: maps.Clone(m.notes), state: m.state,
 	}
 	for vm, ids := range m.closed {
 		c.closed[vm] = slices.Clone(ids)
@@ -63,7 +63,7 @@ func (m *Memory) PutBack(old *Memory) {
 	c := old.Copy()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.sequence, m.revision, m.records, m.operations, m.closed, m.owed, m.notes, m.state = c.sequence, c.revision, c.records, c.operations, c.closed, c.owed, c.notes, c.state
+	m.sequence, m.revision, m.records, m.operations, m.closed, m.pending, m.notes, m.state = c.sequence, c.revision, c.records, c.operations, c.closed, c.pending, c.notes, c.state
 }
 
 // incarnation: what the store says of itself is durable, changes from the version it had only,
@@ -90,7 +90,7 @@ func incarnation(t *testing.T, st store.Store, reopen func() store.Store) {
 		}
 	}
 	st = reopen()
-	now, err := st.Load(t.Context(), vm("a"), transition.Asked{Owed: true})
+	now, err := st.Load(t.Context(), vm("a"), transition.Asked{PendingDeletions: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ type Memory struct {
 	records    map[string]*nodev1.Record
 	operations map[string]*nodev1.Operation
 	closed     map[string][]string // ids by VM, oldest first
-	owed       map[string]*nodev1.Owed
+	pending    map[string]*nodev1.Owed
 	notes      map[string][]byte
 	state      *nodev1.StoreState
 }
@@ -40,7 +40,7 @@ var (
 func NewMemory() *Memory {
 	return &Memory{
 		records: map[string]*nodev1.Record{}, operations: map[string]*nodev1.Operation{}, closed: map[string][]string{},
-		owed: map[string]*nodev1.Owed{}, notes: map[string][]byte{}, state: &nodev1.StoreState{},
+		pending: map[string]*nodev1.Owed{}, notes: map[string][]byte{}, state: &nodev1.StoreState{},
 	}
 }
 
@@ -51,9 +51,9 @@ func (m *Memory) Load(_ context.Context, vm *nodev1.VM, asked transition.Asked) 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := transition.State{Record: proto.CloneOf(m.records[name(vm)]), Named: proto.CloneOf(m.operations[asked.Operation]), Store: proto.CloneOf(m.state)}
-	for _, k := range slices.Sorted(maps.Keys(m.owed)) {
-		if asked.Owed && strings.HasPrefix(k, name(vm)) {
-			s.Owed = append(s.Owed, proto.CloneOf(m.owed[k]))
+	for _, k := range slices.Sorted(maps.Keys(m.pending)) {
+		if asked.PendingDeletions && strings.HasPrefix(k, name(vm)) {
+			s.PendingDeletions = append(s.PendingDeletions, proto.CloneOf(m.pending[k]))
 		}
 	}
 	return s, nil
@@ -73,8 +73,8 @@ func (m *Memory) Apply(_ context.Context, vm *nodev1.VM, version uint64, change 
 	if old := m.operations[op.GetId()]; op != nil && old != nil && (!proto.Equal(old.GetVm(), op.GetVm()) || transition.Settled(old.GetPhase())) {
 		return nil, fmt.Errorf("operation id %s is taken: %w", op.GetId(), errdefs.ErrAlreadyExists)
 	}
-	for _, o := range change.Owed {
-		m.owed[name(o.GetVm())+o.GetSnapshot().GetRepository()+"\x00"+o.GetSnapshot().GetDigest()] = proto.CloneOf(o)
+	for _, o := range change.PendingDeletions {
+		m.pending[name(o.GetVm())+o.GetSnapshot().GetRepository()+"\x00"+o.GetSnapshot().GetDigest()] = proto.CloneOf(o)
 	}
 	if change.Record == nil {
 		m.revision++
@@ -125,13 +125,13 @@ func (m *Memory) Find(ctx context.Context, which store.Which) (found store.Found
 	if found.State, err = m.State(ctx); err != nil {
 		return found, err
 	}
-	if which.Payer != "" {
-		owed, err := m.Owed(ctx, store.Debts{Payer: which.Payer})
+	if which.Deleter != "" {
+		owed, err := m.PendingDeletions(ctx, store.WhichDeletions{Deleter: which.Deleter})
 		if err != nil {
 			return found, err
 		}
 		owes := len(owed) > 0
-		found.Owes = &owes
+		found.HasDeletions = &owes
 	}
 	all, err := m.List(ctx, "", 0)
 	found.Records = slices.DeleteFunc(all, func(r *nodev1.Record) bool { return !which.Has(r) })
@@ -148,13 +148,13 @@ func (m *Memory) Operation(_ context.Context, id string) (*nodev1.Operation, err
 	return nil, fmt.Errorf("operation %s: %w", id, errdefs.ErrNotFound)
 }
 
-// Owed implements store.Store.
-func (m *Memory) Owed(_ context.Context, which store.Debts) (all []*nodev1.Owed, err error) {
+// PendingDeletions implements store.Store.
+func (m *Memory) PendingDeletions(_ context.Context, which store.WhichDeletions) (all []*nodev1.Owed, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, k := range slices.Sorted(maps.Keys(m.owed)) {
-		if which.Has(m.owed[k]) {
-			all = append(all, proto.CloneOf(m.owed[k]))
+	for _, k := range slices.Sorted(maps.Keys(m.pending)) {
+		if which.Has(m.pending[k]) {
+			all = append(all, proto.CloneOf(m.pending[k]))
 		}
 	}
 	return all, nil
@@ -165,7 +165,7 @@ func (m *Memory) Clear(_ context.Context, vm *nodev1.VM, repository, digest stri
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.revision++
-	delete(m.owed, name(vm)+repository+"\x00"+digest)
+	delete(m.pending, name(vm)+repository+"\x00"+digest)
 	return nil
 }
 

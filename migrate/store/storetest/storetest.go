@@ -24,7 +24,7 @@ func Run(t *testing.T, open func(t *testing.T) (st store.Store, reopen func() st
 	for name, test := range map[string]func(*testing.T, store.Store, func() store.Store){
 		"Versions": versions, "Durable": durable, "Race": race, "Names": names,
 		"History": history, "TakenID": takenID, "RemovedAndRemade": remade,
-		"Owed": owed, "OwedMany": owedMany, "Incarnation": incarnation, "Revisions": revisions, "Find": find, "OwedOf": owedOf, "Pages": pages, "FailsAlone": failsAlone, "Notes": notes, "NotesAreApart": notesApart, "NewNotes": newNotes,
+		"Owed": pendingDeletions, "OwedMany": manyPendingDeletions, "Incarnation": incarnation, "Revisions": revisions, "Find": find, "OwedOf": pendingOf, "Pages": pages, "FailsAlone": failsAlone, "Notes": notes, "NotesAreApart": notesApart, "NewNotes": newNotes,
 	} {
 		t.Run(name, func(t *testing.T) {
 			st, reopen := open(t)
@@ -204,32 +204,32 @@ func remade(t *testing.T, st store.Store, _ func() store.Store) {
 	}
 }
 
-// owed: what a change owes is there with it and not without it, also after the record's
+// pendingDeletions: what a change notes is there with it and not without it, also after the record's
 // end, until it is cleared.
-func owed(t *testing.T, st store.Store, reopen func() store.Store) {
+func pendingDeletions(t *testing.T, st store.Store, reopen func() store.Store) {
 	debt := func(id, digest string) *nodev1.Owed {
 		return &nodev1.Owed{Vm: vm(id), Uid: "u", Snapshot: &nodev1.SnapshotRef{Repository: "r/u", Digest: digest, Tag: "t"}}
 	}
 	rec := apply(t, st, &nodev1.Record{Vm: vm("a")}, nil)
 	apply(t, st, &nodev1.Record{Vm: vm("ab")}, nil)
-	if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion()+9, transition.Change{Owed: []*nodev1.Owed{debt("a", "d0")}}); !errdefs.IsConflict(err) {
+	if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion()+9, transition.Change{PendingDeletions: []*nodev1.Owed{debt("a", "d0")}}); !errdefs.IsConflict(err) {
 		t.Fatal(err)
 	}
-	if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion(), transition.Change{Owed: []*nodev1.Owed{debt("a", "d1"), debt("a", "d2")}}); err != nil {
+	if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion(), transition.Change{PendingDeletions: []*nodev1.Owed{debt("a", "d1"), debt("a", "d2")}}); err != nil {
 		t.Fatal(err)
 	}
 	st = reopen()
-	all, err := st.Owed(t.Context(), store.Debts{})
+	all, err := st.PendingDeletions(t.Context(), store.WhichDeletions{})
 	if err != nil || len(all) != 2 {
 		t.Fatalf("owed %v, %v", all, err)
 	}
 	same(t, "owed", debt("a", "d1"), all[0])
 	for id, want := range map[string]int{"a": 2, "ab": 0} {
-		if state, err := st.Load(t.Context(), vm(id), transition.Asked{Owed: true}); err != nil || len(state.Owed) != want {
-			t.Errorf("VM %s: owed %v, %v", id, state.Owed, err)
+		if state, err := st.Load(t.Context(), vm(id), transition.Asked{PendingDeletions: true}); err != nil || len(state.PendingDeletions) != want {
+			t.Errorf("VM %s: owed %v, %v", id, state.PendingDeletions, err)
 		}
-		if state, err := st.Load(t.Context(), vm(id), transition.Asked{}); err != nil || len(state.Owed) != 0 {
-			t.Errorf("VM %s, not asked: owed %v, %v", id, state.Owed, err)
+		if state, err := st.Load(t.Context(), vm(id), transition.Asked{}); err != nil || len(state.PendingDeletions) != 0 {
+			t.Errorf("VM %s, not asked: owed %v, %v", id, state.PendingDeletions, err)
 		}
 	}
 	for range 2 {
@@ -237,14 +237,14 @@ func owed(t *testing.T, st store.Store, reopen func() store.Store) {
 			t.Fatal(err)
 		}
 	}
-	if all, err := st.Owed(t.Context(), store.Debts{}); err != nil || len(all) != 1 || all[0].GetSnapshot().GetDigest() != "d2" {
+	if all, err := st.PendingDeletions(t.Context(), store.WhichDeletions{}); err != nil || len(all) != 1 || all[0].GetSnapshot().GetDigest() != "d2" {
 		t.Fatalf("owed after a clear: %v, %v", all, err)
 	}
 }
 
-// owedMany: a record with as long a history as there is, and more snapshots than any schedule
-// keeps, ends in one change, which owes them all.
-func owedMany(t *testing.T, st store.Store, _ func() store.Store) {
+// manyPendingDeletions: a record with as long a history as there is, and more snapshots than any schedule
+// keeps, ends in one change, which notes them all.
+func manyPendingDeletions(t *testing.T, st store.Store, _ func() store.Store) {
 	rec := &nodev1.Record{Vm: vm("a")}
 	for i := range store.Kept {
 		rec = apply(t, st, rec, &nodev1.Operation{Id: fmt.Sprintf("op-%d", i), Vm: vm("a"), Phase: nodev1.Phase_PHASE_SUCCEEDED})
@@ -253,10 +253,10 @@ func owedMany(t *testing.T, st store.Store, _ func() store.Store) {
 	for i := range debts {
 		debts[i] = &nodev1.Owed{Vm: vm("a"), Snapshot: &nodev1.SnapshotRef{Repository: "r/u", Digest: fmt.Sprintf("d%03d", i)}}
 	}
-	if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion(), transition.Change{Owed: debts}); err != nil {
+	if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion(), transition.Change{PendingDeletions: debts}); err != nil {
 		t.Fatal(err)
 	}
-	all, err := st.Owed(t.Context(), store.Debts{})
+	all, err := st.PendingDeletions(t.Context(), store.WhichDeletions{})
 	if err != nil || len(all) != len(debts) {
 		t.Errorf("%d owed of %d, %v", len(all), len(debts), err)
 	}

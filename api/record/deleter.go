@@ -9,10 +9,10 @@ import (
 // layout begins the repository of a snapshot that lies in a directory of a node.
 const layout = "oci-layout:"
 
-// Payer is the node that deletes what is owed: of a directory the one that made the snapshot, for
-// each node may have its own at that path; else the one that the debt names, or that made it.
+// Deleter is the node that does a pending deletion: of a directory the one that made the snapshot, for
+// each node may have its own at that path; else the one that it names, or that made it.
 // Empty: the controller does.
-func Payer(o *nodev1.Owed) string {
+func Deleter(o *nodev1.Owed) string {
 	made := o.GetSnapshot().GetNode()
 	if o.GetPayer() == "" || made != "" && strings.HasPrefix(o.GetSnapshot().GetRepository(), layout) {
 		return made

@@ -26,19 +26,19 @@ func (c *counted) Note(ctx context.Context, kind, key string, value []byte) erro
 	return c.notes.Note(ctx, kind, key, value)
 }
 
-// cluster has boards of controllers c0, c1, .. over one store, and one clock.
+// cluster has states of controllers c0, c1, .. over one store, and one clock.
 type clustered struct {
 	t      *testing.T
 	store  *counted
-	boards []*Board
+	states []*State
 	clock  time.Time
 }
 
 func newClustered(t *testing.T, n int, shared bool) *clustered {
 	c := &clustered{t: t, store: &counted{notes: storetest.NewMemory()}, clock: time.Unix(1_000_000, 0)}
 	for range n {
-		c.boards = append(c.boards, nil)
-		c.restart(len(c.boards)-1, shared)
+		c.states = append(c.states, nil)
+		c.restart(len(c.states)-1, shared)
 	}
 	return c
 }
@@ -51,10 +51,10 @@ func (c *clustered) restart(i int, shared bool) {
 	}
 	b.now = func() time.Time { return c.clock }
 	for _, k := range b.nodes { // Open went by another clock
-		k.noteAt, k.renewed = c.clock, c.clock.Add(durable)
+		k.noteAt, k.renewed = c.clock, c.clock.Add(renewAfter)
 	}
-	b.As(fmt.Sprint("c", i))
-	c.boards[i] = b
+	b.SetSelf(fmt.Sprint("c", i))
+	c.states[i] = b
 }
 
 // pass lets time go by, in which nodes tell a controller of themselves.
@@ -62,11 +62,11 @@ func (c *clustered) pass(d time.Duration, says map[string]int) {
 	c.t.Helper()
 	for end := c.clock.Add(d); c.clock.Before(end); c.clock = c.clock.Add(Interval) {
 		for name, i := range says {
-			c.boards[i].says(c.t, &nodev1.NodeInfo{Name: name, Address: name, Controller: name[0] == 'c', RamBytes: 64, FreeBytes: 32})
+			c.states[i].says(c.t, &nodev1.NodeInfo{Name: name, Address: name, Controller: name[0] == 'c', RamBytes: 64, FreeBytes: 32})
 		}
-		for i, b := range c.boards {
+		for i, b := range c.states {
 			if _, lives := says[fmt.Sprint("c", i)]; lives {
-				if err := b.Tend(c.t.Context()); err != nil {
+				if err := b.Maintain(c.t.Context()); err != nil {
 					c.t.Fatal(err)
 				}
 			}
@@ -77,7 +77,7 @@ func (c *clustered) pass(d time.Duration, says map[string]int) {
 func (c *clustered) up(name string, want ...bool) {
 	c.t.Helper()
 	for i, w := range want {
-		if n, err := c.boards[i].Node(name); err != nil || n.GetUp() != w {
+		if n, err := c.states[i].Node(name); err != nil || n.GetUp() != w {
 			c.t.Errorf("controller %d: node %s is %v, %v; want up %t", i, name, n, err, w)
 		}
 	}
@@ -106,7 +106,7 @@ func TestAnIdleMinuteWritesNothing(t *testing.T) {
 			t.Errorf("%d controllers: %d writes in a minute, want %d", controllers, got, want)
 		}
 		for i := range 100 {
-			for _, b := range c.boards {
+			for _, b := range c.states {
 				if n, err := b.Node(fmt.Sprint("n", i)); err != nil || !n.GetUp() {
 					t.Errorf("%d controllers: %v, %v: want it up", controllers, n, err)
 				}
@@ -127,7 +127,7 @@ func TestAControllerVouchesForItsNodes(t *testing.T) {
 	c.up("n", true, true)
 	c.pass(4*Interval, map[string]int{"c1": 1}) // c0 is gone, and n with it
 	c.up("c0", false, false)
-	if n, err := c.boards[1].Node("n"); err != nil || n.GetUp() {
+	if n, err := c.states[1].Node("n"); err != nil || n.GetUp() {
 		t.Errorf("%v, %v: who hears it is gone", n, err)
 	}
 	c.pass(Interval, map[string]int{"c1": 1, "n": 1})
@@ -151,10 +151,10 @@ func TestOneThatStoodStillCallsNobodySilent(t *testing.T) {
 	c := newClustered(t, 1, false)
 	c.pass(time.Minute, map[string]int{"c0": 0, "n": 0})
 	c.clock = c.clock.Add(time.Hour)
-	if err := c.boards[0].Tend(t.Context()); err != nil {
+	if err := c.states[0].Maintain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if note := c.boards[0].nodes["n"].note; note.GetSilent() {
+	if note := c.states[0].nodes["n"].note; note.GetSilent() {
 		t.Errorf("%v", note)
 	}
 }
@@ -165,7 +165,7 @@ func TestBesideAControllerOfABuildBefore(t *testing.T) {
 	c := newClustered(t, 2, true)
 	says := map[string]int{"c0": 0, "c1": 1, "n": 0}
 	c.pass(time.Minute, says)
-	if !c.boards[0].Indexed() || !c.boards[1].Indexed() {
+	if !c.states[0].Indexed() || !c.states[1].Indexed() {
 		t.Fatal("two of this build")
 	}
 	old := func() { // as that build writes of itself
@@ -186,15 +186,15 @@ func TestBesideAControllerOfABuildBefore(t *testing.T) {
 	before := c.store.writes
 	old()
 	c.pass(Interval, says)
-	if got := c.store.writes - before; got != 2 || c.boards[0].Indexed() {
-		t.Errorf("%d writes by two nodes, indexed: %t", got, c.boards[0].Indexed())
+	if got := c.store.writes - before; got != 2 || c.states[0].Indexed() {
+		t.Errorf("%d writes by two nodes, indexed: %t", got, c.states[0].Indexed())
 	}
 	again, err := Open(t.Context(), c.store, true)
-	if err != nil || !again.As("c1") {
+	if err != nil || !again.SetSelf("c1") {
 		t.Errorf("a controller of this build hears nothing of the build before, %v", err)
 	}
 	c.pass(silence+Interval, says)
-	if !c.boards[0].Indexed() {
+	if !c.states[0].Indexed() {
 		t.Error("the controller of the build before is gone")
 	}
 }
@@ -265,7 +265,7 @@ func TestUncheckedControllers(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.now = func() time.Time { return now }
-		b.As("self")
+		b.SetSelf("self")
 		if got := b.Unchecked(); slices.Equal(got, []string{"old"}) != shared {
 			t.Errorf("shared %v: %v", shared, got)
 		}

@@ -17,8 +17,8 @@ import (
 // keeps is what this build's controllers keep beside the records: the index of the store (1).
 const keeps = 1
 
-// durable is after how long the note of a node is written again though nothing of it has changed.
-const durable = 6 * time.Hour
+// renewAfter is after how long the note of a node is written again though nothing of it has changed.
+const renewAfter = 6 * time.Hour
 
 // known is a node as this controller knows it. Times are by its own clock: that of the controller
 // that was told a sign need not agree, and may be set.
@@ -38,9 +38,9 @@ func (k *known) last() *nodev1.NodeInfo {
 	return k.note
 }
 
-// hear takes a node's note. A restart of the controller is no silence of nodes: one whose note
+// takeNote takes a node's note. A restart of the controller is no silence of nodes: one whose note
 // says nothing of silence has as long to be heard as if it had just been.
-func (b *Board) hear(note *nodev1.NodeInfo) {
+func (b *State) takeNote(note *nodev1.NodeInfo) {
 	now := b.now()
 	k := b.nodes[note.GetName()]
 	switch {
@@ -58,29 +58,29 @@ func (b *Board) hear(note *nodev1.NodeInfo) {
 		k.noteAt = now
 	}
 	k.note = note
-	b.peer(note, k)
+	b.noteController(note, k)
 }
 
-// peer remembers a controller: each sign of a node asks what they keep, and there are few of them.
-func (b *Board) peer(said *nodev1.NodeInfo, k *known) {
+// noteController remembers a controller: each sign of a node asks what they keep, and there are few of them.
+func (b *State) noteController(said *nodev1.NodeInfo, k *known) {
 	if said.GetController() {
-		b.peers[said.GetName()] = k
+		b.controllers[said.GetName()] = k
 	}
 }
 
 // renewal is some time before the note of a node is too old: those of a fleet are not written at once.
-func (b *Board) renewal() time.Time {
-	return b.now().Add(durable/2 + rand.N(durable/2))
+func (b *State) renewal() time.Time {
+	return b.now().Add(renewAfter/2 + rand.N(renewAfter/2))
 }
 
 // fresh reports whether the note of a node was new lately.
-func (b *Board) fresh(k *known) bool {
+func (b *State) fresh(k *known) bool {
 	return k != nil && k.note != nil && !k.note.GetSilent() && b.now().Sub(k.noteAt) < silence
 }
 
 // voucher is the controller that hears a node and says so by its own signs; nil: there is none
 // but those that write each sign of the node, as builds before do.
-func (b *Board) voucher(k *known) *known {
+func (b *State) voucher(k *known) *known {
 	by := k.note.GetHeardBy()
 	if by == "" || by == b.self || by == k.note.GetName() || k.note.GetSilent() {
 		return nil
@@ -89,12 +89,12 @@ func (b *Board) voucher(k *known) *known {
 }
 
 // up reports whether a node was heard lately, here or by a controller that is heard itself.
-func (b *Board) up(k *known) bool {
+func (b *State) up(k *known) bool {
 	return k.said != nil && b.now().Sub(k.at) < silence || b.fresh(k) || b.fresh(b.voucher(k))
 }
 
 // seen is the time of the last sign, by the clock of the controller that was told it.
-func (b *Board) seen(k *known) int64 {
+func (b *State) seen(k *known) int64 {
 	seen := k.last().GetSeenUnixNano()
 	if v := b.voucher(k); v != nil && k.last() == k.note {
 		seen = max(seen, v.note.GetSeenUnixNano())
@@ -102,13 +102,13 @@ func (b *Board) seen(k *known) int64 {
 	return seen
 }
 
-// together reports whether every controller that is up takes the word of the others for their
+// allKeepIndex reports whether every controller that is up takes the word of the others for their
 // nodes, and keeps the index of the store.
-func (b *Board) together() bool {
+func (b *State) allKeepIndex() bool {
 	if b.self == "" {
 		return false
 	}
-	for _, k := range b.peers {
+	for _, k := range b.controllers {
 		if k.last().GetController() && k.last().GetKeeps() < keeps && b.up(k) {
 			return false
 		}
@@ -116,9 +116,9 @@ func (b *Board) together() bool {
 	return true
 }
 
-// news reports whether what a node says is to be written down: something has changed, or who hears
+// changed reports whether what a node says is to be written down: something has changed, or who hears
 // it. Of a controller each sign is: it vouches for the nodes that tell it theirs.
-func (b *Board) news(k *known, said *nodev1.NodeInfo) bool {
+func (b *State) changed(k *known, said *nodev1.NodeInfo) bool {
 	if k == nil || k.note == nil {
 		return true
 	}
@@ -132,36 +132,36 @@ func (b *Board) news(k *known, said *nodev1.NodeInfo) bool {
 		return false
 	}
 	moved := max(note.GetFreeBytes(), said.GetFreeBytes()) - min(note.GetFreeBytes(), said.GetFreeBytes())
-	return moved > said.GetRamBytes()/16 || said.GetName() == b.self || !b.together()
+	return moved > said.GetRamBytes()/16 || said.GetName() == b.self || !b.allKeepIndex()
 }
 
 // written takes a note that this controller has written.
-func (b *Board) written(note *nodev1.NodeInfo) {
+func (b *State) written(note *nodev1.NodeInfo) {
 	k := b.nodes[note.GetName()]
 	if k == nil {
 		k = &known{}
 		b.nodes[note.GetName()] = k
 	}
 	k.note, k.noteAt, k.renewed = note, b.now(), b.renewal()
-	b.peer(note, k)
+	b.noteController(note, k)
 }
 
-// Tend reads what others have written, and notes of whom nothing was heard for too long: a
+// Maintain reads what others have written, and notes of whom nothing was heard for too long: a
 // controller that starts, and the others, know it then. Call it every Interval.
-func (b *Board) Tend(ctx context.Context) error {
+func (b *State) Maintain(ctx context.Context) error {
 	if err := b.refresh(ctx); err != nil {
 		return err
 	}
 	b.mu.Lock()
 	now := b.now()
-	if self := b.nodes[b.self]; now.Sub(b.tended) > 3*Interval || b.shared && !b.fresh(self) { // it hears nobody itself
-		b.listens = now
+	if self := b.nodes[b.self]; now.Sub(b.maintained) > 3*Interval || b.shared && !b.fresh(self) { // it hears nobody itself
+		b.listeningSince = now
 	}
-	b.tended = now
+	b.maintained = now
 	var lost []*nodev1.NodeInfo
 	for _, k := range b.nodes {
 		mine := k.note != nil && !k.note.GetSilent() && k.note.GetName() != b.self && (!b.shared || k.note.GetHeardBy() == b.self)
-		if mine && !b.up(k) && now.Sub(b.listens) >= silence {
+		if mine && !b.up(k) && now.Sub(b.listeningSince) >= silence {
 			note := proto.CloneOf(k.note)
 			note.SeenUnixNano, note.Silent, note.HeardBy = b.seen(k), true, b.self
 			lost = append(lost, note)
@@ -182,14 +182,14 @@ func (b *Board) Tend(ctx context.Context) error {
 }
 
 // Fresh reports whether the nodes were read just now.
-func (b *Board) Fresh() bool {
+func (b *State) Fresh() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return !b.shared || b.now().Sub(b.read).Abs() < boardAge
+	return !b.shared || b.now().Sub(b.read).Abs() < stateAge
 }
 
 // put writes a note down.
-func (b *Board) put(ctx context.Context, note *nodev1.NodeInfo) error {
+func (b *State) put(ctx context.Context, note *nodev1.NodeInfo) error {
 	value, err := proto.Marshal(note)
 	if err == nil {
 		err = b.notes.Note(ctx, kindNode, note.GetName(), value)
@@ -205,19 +205,19 @@ func (b *Board) put(ctx context.Context, note *nodev1.NodeInfo) error {
 
 // Indexed reports whether every controller that writes to the store keeps its index, as far as is
 // known; and, before this one has said anything, whether that was so when it was last written to.
-func (b *Board) Indexed() bool {
+func (b *State) Indexed() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.together()
+	return b.allKeepIndex()
 }
 
 // Unchecked are the other controllers that are up and of a build that may not compare the store's own
 // state with each change: while a store that was put back waits, they would admit claims.
-func (b *Board) Unchecked() (names []string) {
+func (b *State) Unchecked() (names []string) {
 	if !b.shared {
 		return nil
 	}
-	b.look()
+	b.tryRefresh()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for name, k := range b.nodes {

@@ -85,8 +85,8 @@ func TestEndedVM(t *testing.T) {
 				c.edit(&e.opts.Retention)
 			}
 			sweeps(t, e, 5)
-			if left := len(w.record().GetSnapshots()); (left == 0) != c.goes || len(w.dropped) != 1-left || len(w.owed()) != 0 {
-				t.Errorf("%d snapshots are left, dropped %v, owed %v", left, w.dropped, w.owed())
+			if left := len(w.record().GetSnapshots()); (left == 0) != c.goes || len(w.dropped) != 1-left || len(w.pendingDeletions()) != 0 {
+				t.Errorf("%d snapshots are left, dropped %v, owed %v", left, w.dropped, w.pendingDeletions())
 			}
 			if c.keeper.asks > 1 {
 				t.Errorf("its node was asked %d times", c.keeper.asks)

@@ -12,21 +12,21 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// TidyAnswer makes what a node answers fit for records, events and terminals. It refuses nothing, as
+// SanitizeAnswer makes what a node answers fit for records, events and terminals. It refuses nothing, as
 // an answer that is refused costs an honest node of another build its operation: what is too long is
 // cut, lists too, control characters are shown, and fields that this build does not know are dropped.
-func TidyAnswer(said proto.Message) { tidyAnswer(said.ProtoReflect()) }
+func SanitizeAnswer(said proto.Message) { sanitizeAnswer(said.ProtoReflect()) }
 
-func tidyAnswer(m protoreflect.Message) {
+func sanitizeAnswer(m protoreflect.Message) {
 	m.SetUnknown(nil)
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch {
 		case f.IsMap():
 			m.Clear(f) // no answer of a node has one
 		case f.IsList():
-			tidyAnswers(f, v.List())
+			sanitizeAnswers(f, v.List())
 		case f.Message() != nil:
-			tidyAnswer(v.Message())
+			sanitizeAnswer(v.Message())
 		case f.Kind() == protoreflect.StringKind && facts[f.Name()]:
 			m.Set(f, protoreflect.ValueOfString(visible.Cut(v.String(), maxFacts)))
 		case f.Kind() == protoreflect.StringKind:
@@ -36,9 +36,9 @@ func tidyAnswer(m protoreflect.Message) {
 	})
 }
 
-// tidyAnswers cuts a list of texts where they are longer together than one may be: they become one
+// sanitizeAnswers cuts a list of texts where they are longer together than one may be: they become one
 // reason.
-func tidyAnswers(f protoreflect.FieldDescriptor, l protoreflect.List) {
+func sanitizeAnswers(f protoreflect.FieldDescriptor, l protoreflect.List) {
 	if l.Len() > maxList {
 		l.Truncate(maxList)
 	}
@@ -46,7 +46,7 @@ func tidyAnswers(f protoreflect.FieldDescriptor, l protoreflect.List) {
 	for i := range l.Len() {
 		switch {
 		case f.Message() != nil:
-			tidyAnswer(l.Get(i).Message())
+			sanitizeAnswer(l.Get(i).Message())
 		case f.Kind() == protoreflect.StringKind:
 			text := shown(l.Get(i).String())
 			if bytes += len(text); bytes > maxCut && i > 0 {
@@ -78,7 +78,7 @@ func AnsweredError(err error) error {
 		if !ok {
 			continue
 		}
-		TidyAnswer(rec)
+		SanitizeAnswer(rec)
 		if detail, aerr := anypb.New(rec); aerr == nil {
 			said.Details = append(said.Details, detail)
 		}

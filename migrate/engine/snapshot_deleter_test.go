@@ -12,27 +12,27 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// ledger answers debts as a controller does, and notes who pays them.
+// ledger answers pending deletions as a controller does, and notes who clears them.
 type ledger struct {
 	nodev1.RecordsService
 	Snapshots
-	owed []*nodev1.Owed
-	paid []string
+	pending []*nodev1.Owed
+	cleared []string
 }
 
 func (l *ledger) Owed(context.Context, *nodev1.OwedRequest) (*nodev1.OwedResponse, error) {
-	return &nodev1.OwedResponse{Owed: slices.Clone(l.owed)}, nil
+	return &nodev1.OwedResponse{Owed: slices.Clone(l.pending)}, nil
 }
 
 func (l *ledger) Clear(_ context.Context, req *nodev1.ClearRequest) (*nodev1.ClearResponse, error) {
-	l.owed = slices.DeleteFunc(l.owed, func(o *nodev1.Owed) bool { return o.GetSnapshot().GetDigest() == req.GetDigest() })
+	l.pending = slices.DeleteFunc(l.pending, func(o *nodev1.Owed) bool { return o.GetSnapshot().GetDigest() == req.GetDigest() })
 	return &nodev1.ClearResponse{}, nil
 }
 
 func (l *ledger) Reaches(context.Context, *nodev1.SnapshotRef) (bool, error) { return true, nil }
 
 func (l *ledger) Drop(_ context.Context, _, digest, _, _ string) error {
-	l.paid = append(l.paid, digest)
+	l.cleared = append(l.cleared, digest)
 	return nil
 }
 
@@ -50,11 +50,11 @@ func (f fleet) Node(name string) (*nodev1.NodeInfo, error) {
 	if !known {
 		return nil, errdefs.ErrNotFound
 	}
-	return &nodev1.NodeInfo{Name: name, Up: up, SeenUnixNano: time.Now().Add(-absentPayer).UnixNano()}, nil
+	return &nodev1.NodeInfo{Name: name, Up: up, SeenUnixNano: time.Now().Add(-absentDeleter).UnixNano()}, nil
 }
 
-// Each debt is paid once, by the node that it names, else the one that made the snapshot, else one
-// controller; that one stands in for a payer that is gone for long, or that has not paid for longer.
+// Each pending deletion is done once, by the node that it names, else the one that made the snapshot, else one
+// controller; that one does it for a deleter that is gone for long, or that has not done it for longer.
 func TestEachDebtHasOnePayer(t *testing.T) {
 	const first = time.Second
 	debt := func(i int, payer, maker string, age time.Duration) *nodev1.Owed {
@@ -63,20 +63,20 @@ func TestEachDebtHasOnePayer(t *testing.T) {
 	}
 	for i, tt := range []struct {
 		debt *nodev1.Owed
-		want string // who pays in the rounds of all
+		want string // who deletes in the rounds of all
 	}{
 		{debt(0, "n1", "n2", first), "n1"},
 		{debt(1, "", "n2", first), "n2"},
 		{debt(2, "", "", first), "c"},
 		{debt(3, "gone", "n1", first), ""},
-		{debt(4, "gone", "n1", absentPayer), "c"},
-		{debt(5, "", "silent", absentPayer), "c"},
+		{debt(4, "gone", "n1", absentDeleter), "c"},
+		{debt(5, "", "silent", absentDeleter), "c"},
 		{debt(6, "", "silent", first), ""},
-		{debt(7, "", "up", absentPayer), ""},
-		{debt(8, "", "up", idlePayer), "c"},
+		{debt(7, "", "up", absentDeleter), ""},
+		{debt(8, "", "up", idleDeleter), "c"},
 	} {
 		w := newWorld(t)
-		l, who := &ledger{RecordsService: w.records, owed: []*nodev1.Owed{tt.debt}}, ""
+		l, who := &ledger{RecordsService: w.records, pending: []*nodev1.Owed{tt.debt}}, ""
 		for _, node := range []string{"n3", "c2", "c", "n1", "n2", "c2", "c"} {
 			e := w.start(node)
 			e.Records, e.Snapshots = l, l
@@ -84,11 +84,11 @@ func TestEachDebtHasOnePayer(t *testing.T) {
 			if e.opts.Retention.Scans = node[0] == 'c'; e.opts.Retention.Scans {
 				e.Peers = fleet{up: map[string]bool{"up": true, "silent": false, "n1": true, "n2": true}, leads: node == "c"}
 			}
-			before := len(l.paid)
+			before := len(l.cleared)
 			if err := e.Sweep(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if len(l.paid) > before {
+			if len(l.cleared) > before {
 				who += node
 			}
 		}

@@ -35,11 +35,11 @@ var (
 
 var vmName = new(nodev1.VM).ProtoReflect().Descriptor().FullName()
 
-// Tidy makes what a call says fit for the store and for terminals: texts are cut and cleaned, and
+// Sanitize makes what a call says fit for the store and for terminals: texts are cut and cleaned, and
 // fields that this build does not know are dropped. It refuses what has no such form.
-func Tidy(said proto.Message) error { return tidy(said.ProtoReflect(), "") }
+func Sanitize(said proto.Message) error { return sanitize(said.ProtoReflect(), "") }
 
-func tidy(m protoreflect.Message, path string) (err error) {
+func sanitize(m protoreflect.Message, path string) (err error) {
 	m.SetUnknown(nil)
 	name := m.Descriptor().FullName() == vmName // of which the services say what they take: old ones may be removed
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
@@ -47,15 +47,15 @@ func tidy(m protoreflect.Message, path string) (err error) {
 		switch {
 		case f.IsMap():
 		case f.IsList():
-			err = tidyList(f, v.List(), at)
+			err = sanitizeList(f, v.List(), at)
 		case f.Message() != nil:
-			err = tidy(v.Message(), at+".")
+			err = sanitize(v.Message(), at+".")
 		case f.Kind() == protoreflect.StringKind:
 			var text string
 			if name && len(v.String()) <= maxWord {
 				return true
 			}
-			if text, err = word(f, v.String(), at); err == nil && text != v.String() {
+			if text, err = sanitizeText(f, v.String(), at); err == nil && text != v.String() {
 				m.Set(f, protoreflect.ValueOfString(text))
 			}
 		}
@@ -64,7 +64,7 @@ func tidy(m protoreflect.Message, path string) (err error) {
 	return err
 }
 
-func tidyList(f protoreflect.FieldDescriptor, l protoreflect.List, at string) error {
+func sanitizeList(f protoreflect.FieldDescriptor, l protoreflect.List, at string) error {
 	most := maxList
 	if n, ok := lists[f.Name()]; ok {
 		most = n
@@ -75,11 +75,11 @@ func tidyList(f protoreflect.FieldDescriptor, l protoreflect.List, at string) er
 	for i := range l.Len() {
 		switch {
 		case f.Message() != nil:
-			if err := tidy(l.Get(i).Message(), fmt.Sprintf("%s[%d].", at, i)); err != nil {
+			if err := sanitize(l.Get(i).Message(), fmt.Sprintf("%s[%d].", at, i)); err != nil {
 				return err
 			}
 		case f.Kind() == protoreflect.StringKind:
-			text, err := word(f, l.Get(i).String(), at)
+			text, err := sanitizeText(f, l.Get(i).String(), at)
 			if err != nil {
 				return err
 			}
@@ -89,8 +89,8 @@ func tidyList(f protoreflect.FieldDescriptor, l protoreflect.List, at string) er
 	return nil
 }
 
-// word is a string as it may be kept.
-func word(f protoreflect.FieldDescriptor, s, at string) (string, error) {
+// sanitizeText is a string as it may be kept.
+func sanitizeText(f protoreflect.FieldDescriptor, s, at string) (string, error) {
 	field, most := f.Name(), maxWord
 	switch {
 	case texts[field]:

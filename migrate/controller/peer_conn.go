@@ -53,9 +53,9 @@ func (f *frames) pass(p []byte) (begun, over bool) {
 	return begun, over
 }
 
-// line is a peer's connection to a ttrpc server. It reads a call only while the peer's window has room
+// peerConn is a peer's connection to a ttrpc server. It reads a call only while the peer's window has room
 // for one.
-type line struct {
+type peerConn struct {
 	net.Conn
 	window *window
 	leave  func()
@@ -72,18 +72,18 @@ type line struct {
 	unread int            // bytes of answers that the server has and has not written yet
 }
 
-func newLine(conn net.Conn, w *window, leave func()) *line {
-	return &line{Conn: conn, window: w, leave: leave, over: make(chan struct{}), calls: map[uint32]int{}}
+func newPeerConn(conn net.Conn, w *window, leave func()) *peerConn {
+	return &peerConn{Conn: conn, window: w, leave: leave, over: make(chan struct{}), calls: map[uint32]int{}}
 }
 
 // Read implements net.Conn.
-func (l *line) Read(p []byte) (int, error) {
-	if l.in.have == 0 && !l.window.room(l.open, l.over) {
+func (l *peerConn) Read(p []byte) (int, error) {
+	if l.in.have == 0 && !l.window.awaitCall(l.open, l.over) {
 		return 0, io.EOF
 	}
 	n, err := l.Conn.Read(p[:min(len(p), l.in.next())])
 	if n > 0 {
-		if begun, _ := l.in.pass(p[:n]); begun && !l.ask(l.in.kind(), l.in.stream(), l.in.length()) {
+		if begun, _ := l.in.pass(p[:n]); begun && !l.noteCall(l.in.kind(), l.in.stream(), l.in.length()) {
 			return 0, io.EOF
 		}
 	}
@@ -91,15 +91,15 @@ func (l *line) Read(p []byte) (int, error) {
 }
 
 // open are the calls that are not answered yet, and the bytes of their requests.
-func (l *line) open() (calls, asked int) {
+func (l *peerConn) open() (calls, asked int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.calls), l.asked
 }
 
-// ask counts a call. It is false for what no client sends: ttrpc would answer each such frame, and
+// noteCall counts a call. It is false for what no client sends: ttrpc would answer each such frame, and
 // what is answered is counted by its stream.
-func (l *line) ask(kind byte, stream, length uint32) bool {
+func (l *peerConn) noteCall(kind byte, stream, length uint32) bool {
 	if kind != frameRequest {
 		return kind != frameData
 	}
@@ -120,7 +120,7 @@ func (l *line) ask(kind byte, stream, length uint32) bool {
 }
 
 // Write implements net.Conn.
-func (l *line) Write(p []byte) (n int, err error) {
+func (l *peerConn) Write(p []byte) (n int, err error) {
 	n, err = l.Conn.Write(p)
 	for rest := p[:n]; len(rest) > 0; {
 		some := rest[:min(len(rest), l.out.next())]
@@ -130,13 +130,13 @@ func (l *line) Write(p []byte) (n int, err error) {
 		if begun {
 			body = 0
 		}
-		l.wrote(body, over)
+		l.noteWritten(body, over)
 	}
 	return n, err
 }
 
-// wrote counts bytes of the body of a frame.
-func (l *line) wrote(body int, over bool) {
+// noteWritten counts bytes of the body of a frame.
+func (l *peerConn) noteWritten(body int, over bool) {
 	kind, stream := l.out.kind(), l.out.stream()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -156,14 +156,14 @@ func (l *line) wrote(body int, over bool) {
 	}
 }
 
-// give counts an answer of that many bytes, which the server writes next, or refuses it.
-func (l *line) give(bytes int, refusable bool) error {
+// admitAnswer counts an answer of that many bytes, which the server writes next, or refuses it.
+func (l *peerConn) admitAnswer(bytes int, refusable bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended {
 		return nil
 	}
-	if err := l.window.give(bytes, refusable); err != nil {
+	if err := l.window.admitAnswer(bytes, refusable); err != nil {
 		return err
 	}
 	l.unread += bytes
@@ -171,12 +171,12 @@ func (l *line) give(bytes int, refusable bool) error {
 }
 
 // Close implements net.Conn.
-func (l *line) Close() error {
+func (l *peerConn) Close() error {
 	l.end()
 	return l.Conn.Close()
 }
 
-func (l *line) end() {
+func (l *peerConn) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended {

@@ -10,12 +10,12 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// told is how old the store's state may be in the answer to a sign of life. Each node gives one every
+// stateMaxAge is how old the store's state may be in the answer to a heartbeat. Each node gives one every
 // few seconds and acts on the last answer until the next one, so that its age hardly changes.
-const told = time.Second
+const stateMaxAge = time.Second
 
-// stateReader reads the state once for all who ask within that time.
-type stateReader struct {
+// stateCache reads the state once for all who ask within that time.
+type stateCache struct {
 	store store.Incarnations
 
 	mu   sync.Mutex
@@ -32,10 +32,10 @@ type stateRead struct {
 
 // State answers a state that was read at most told ago. One that nodes must do something about is read
 // anew for each of them.
-func (r *stateReader) State(ctx context.Context) (*nodev1.StoreState, error) {
+func (r *stateCache) State(ctx context.Context) (*nodev1.StoreState, error) {
 	r.mu.Lock()
 	read, mine := r.last, false
-	if read == nil || time.Since(read.begun) >= told {
+	if read == nil || time.Since(read.begun) >= stateMaxAge {
 		read, mine = &stateRead{begun: time.Now(), done: make(chan struct{})}, true
 		r.last = read
 	}
@@ -56,7 +56,7 @@ func (r *stateReader) State(ctx context.Context) (*nodev1.StoreState, error) {
 }
 
 // forget has the next one read the store; nil: whatever was read before.
-func (r *stateReader) forget(read *stateRead) {
+func (r *stateCache) forget(read *stateRead) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if read == nil || r.last == read {

@@ -24,8 +24,8 @@ func (f *failing) do(context.Context) error {
 	return nil
 }
 
-// tended runs works for some time.
-func tended(t *testing.T, for_ time.Duration, fails ...time.Duration) (all []*failing) {
+// runFor runs works for some time.
+func runFor(t *testing.T, for_ time.Duration, fails ...time.Duration) (all []*failing) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), for_)
 	defer cancel()
@@ -35,7 +35,7 @@ func tended(t *testing.T, for_ time.Duration, fails ...time.Duration) (all []*fa
 		all = append(all, f)
 		works = append(works, Work{Name: string(rune('a' + i)), Do: f.do})
 	}
-	Tend(ctx, works)
+	RunPeriodically(ctx, works)
 	return all
 }
 
@@ -44,7 +44,7 @@ func tended(t *testing.T, for_ time.Duration, fails ...time.Duration) (all []*fa
 func TestTendTriesAgainSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for range 50 {
-			all := tended(t, 4*time.Minute, 2*time.Second, 0)
+			all := runFor(t, 4*time.Minute, 2*time.Second, 0)
 			failed, good := all[0].tried, all[1].tried
 			at := slices.IndexFunc(failed, func(d time.Duration) bool { return d >= 2*time.Second })
 			if failed[at] > 8*time.Second {
@@ -61,12 +61,12 @@ func TestTendTriesAgainSoon(t *testing.T) {
 // not asked by its whole fleet all the time.
 func TestTendBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tried := tended(t, 10*time.Minute, time.Hour)[0].tried
+		tried := runFor(t, 10*time.Minute, time.Hour)[0].tried
 		if n := len(tried); n < 40 || n > 46 {
-			t.Errorf("tried %d times in 10 minutes, want one each %v and a few at the start", n, TendInterval)
+			t.Errorf("tried %d times in 10 minutes, want one each %v and a few at the start", n, PeriodicInterval)
 		}
 		for i := 8; i < len(tried); i++ {
-			if pause := tried[i] - tried[i-1]; pause < TendInterval/2 {
+			if pause := tried[i] - tried[i-1]; pause < PeriodicInterval/2 {
 				t.Errorf("after %v it is tried again after %v", tried[i-1], pause)
 			}
 		}

@@ -72,18 +72,18 @@ func TestAbandonedIsFreed(t *testing.T) {
 	}
 }
 
-// debts are owed in two repositories, one of which is away.
-type debts struct {
+// pendingStore has pending deletions in two repositories, one of which is away.
+type pendingStore struct {
 	nodev1.RecordsService
 	Snapshots
 	away    string
 	foreign string
 	asked   []string
-	paid    []string
+	cleared []string
 	uids    []string
 }
 
-func (d *debts) Owed(context.Context, *nodev1.OwedRequest) (resp *nodev1.OwedResponse, _ error) {
+func (d *pendingStore) Owed(context.Context, *nodev1.OwedRequest) (resp *nodev1.OwedResponse, _ error) {
 	resp = &nodev1.OwedResponse{}
 	for _, at := range []string{"first", "first", "second"} {
 		ref := &nodev1.SnapshotRef{Repository: at, Digest: fmt.Sprint("sha256:", len(resp.GetOwed()))}
@@ -92,12 +92,12 @@ func (d *debts) Owed(context.Context, *nodev1.OwedRequest) (resp *nodev1.OwedRes
 	return resp, nil
 }
 
-func (d *debts) Clear(_ context.Context, req *nodev1.ClearRequest) (*nodev1.ClearResponse, error) {
-	d.paid = append(d.paid, req.GetDigest())
+func (d *pendingStore) Clear(_ context.Context, req *nodev1.ClearRequest) (*nodev1.ClearResponse, error) {
+	d.cleared = append(d.cleared, req.GetDigest())
 	return &nodev1.ClearResponse{}, nil
 }
 
-func (d *debts) Drop(_ context.Context, repository, _, _, uid string) error {
+func (d *pendingStore) Drop(_ context.Context, repository, _, _, uid string) error {
 	d.asked, d.uids = append(d.asked, repository), append(d.uids, uid)
 	if repository == d.foreign {
 		return fmt.Errorf("%w: no", ErrForeign)
@@ -111,28 +111,28 @@ func (d *debts) Drop(_ context.Context, repository, _, _, uid string) error {
 // A repository that is away is asked once, and holds up no other one's deletions.
 func TestOneRepositoryIsAway(t *testing.T) {
 	e := newWorld(t).start("n1")
-	d := &debts{RecordsService: e.Records, Snapshots: e.Snapshots, away: "first"}
+	d := &pendingStore{RecordsService: e.Records, Snapshots: e.Snapshots, away: "first"}
 	e.opts.Repository = func(*nodev1.Record) string { return "x" } // all are in this node's reach
 	e.Records, e.Snapshots = d, d
 	if err := e.Clean(t.Context(), nil); !errdefs.IsUnavailable(err) {
 		t.Errorf("clean: %v", err)
 	}
-	if diff := cmp.Diff([]string{"first", "second"}, d.asked); diff != "" || len(d.paid) != 1 || d.paid[0] != "sha256:2" {
-		t.Errorf("paid %v, asked (-want +got):\n%s", d.paid, diff)
+	if diff := cmp.Diff([]string{"first", "second"}, d.asked); diff != "" || len(d.cleared) != 1 || d.cleared[0] != "sha256:2" {
+		t.Errorf("paid %v, asked (-want +got):\n%s", d.cleared, diff)
 	}
 }
 
-// A debt for what is another VM's is struck off with an event, and the deletion names the debt's own uid.
+// A pending deletion of another VM's snapshot is cleared with an event, and the deletion names the uid that is noted.
 func TestForeignDebt(t *testing.T) {
 	e := newWorld(t).start("n1")
-	d, told := &debts{RecordsService: e.Records, Snapshots: e.Snapshots, foreign: "first"}, &foreignTold{}
+	d, told := &pendingStore{RecordsService: e.Records, Snapshots: e.Snapshots, foreign: "first"}, &foreignTold{}
 	e.opts.Repository = func(*nodev1.Record) string { return "x" }
 	e.Records, e.Snapshots, e.Events = d, d, told
 	if err := e.Clean(t.Context(), nil); err != nil {
 		t.Errorf("clean: %v", err)
 	}
-	if len(d.paid) != 3 || d.uids[0] != "u" || len(told.all) != 2 || told.all[0].Type != Foreign || !strings.Contains(told.all[0].Reason, "not of that VM") {
-		t.Errorf("struck off %v for %v, told %v", d.paid, d.uids, told.all)
+	if len(d.cleared) != 3 || d.uids[0] != "u" || len(told.all) != 2 || told.all[0].Type != Foreign || !strings.Contains(told.all[0].Reason, "not of that VM") {
+		t.Errorf("struck off %v for %v, told %v", d.cleared, d.uids, told.all)
 	}
 }
 
@@ -141,13 +141,13 @@ type foreignTold struct{ all []Event }
 func (h *foreignTold) Event(_ context.Context, ev Event) { h.all = append(h.all, ev) }
 
 // Where each node has a directory of its own, at the path that all of them have, a snapshot is
-// deleted by the node that made it: that another one has nothing there pays no debt.
+// deleted by the node that made it: that another node has nothing there clears nothing.
 func TestDebtOfAnotherNodesDirectory(t *testing.T) {
 	w := asleep(t)
 	w.apart = true
 	maker, other := w.start("n1"), w.start("n2")
 	w.rounds(maker, 1)
-	owed := w.owed()
+	owed := w.pendingDeletions()
 	if len(owed) != 0 || len(w.dropped) != 1 {
 		t.Fatalf("the maker owes %v and has dropped %v", owed, w.dropped)
 	}
@@ -168,15 +168,15 @@ func TestDebtOfAnotherNodesDirectory(t *testing.T) {
 	if err := other.Sweep(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if owed := w.owed(); len(owed) != 1 || owed[0].GetSnapshot().GetDigest() != ref.GetDigest() || len(w.dropped) != 1 {
+	if owed := w.pendingDeletions(); len(owed) != 1 || owed[0].GetSnapshot().GetDigest() != ref.GetDigest() || len(w.dropped) != 1 {
 		t.Errorf("owed %v, dropped %v: the other node has paid", owed, w.dropped)
 	}
 	resp, err := other.Prune(t.Context(), &nodev1.PruneRequest{})
 	if all := resp.GetPruned(); err != nil || len(all) != 1 || !strings.Contains(all[0].GetError(), `node "n1"`) {
 		t.Errorf("prune at the other node: %v, %v", all, err)
 	}
-	if err := maker.Sweep(t.Context()); err != nil || len(w.owed()) != 0 || len(w.dropped) != 2 {
-		t.Errorf("the maker owes %v and has dropped %v: %v", w.owed(), w.dropped, err)
+	if err := maker.Sweep(t.Context()); err != nil || len(w.pendingDeletions()) != 0 || len(w.dropped) != 2 {
+		t.Errorf("the maker owes %v and has dropped %v: %v", w.pendingDeletions(), w.dropped, err)
 	}
 }
 

@@ -29,10 +29,10 @@ func (c *Client) specOf(ctx context.Context, order engine.Restore) (*spec.Spec, 
 	return sp, nil
 }
 
-// Moving marks the container of a VM that a snapshot, or the node owner, owns from now on, so
+// MarkDeparted marks the container of a VM that a snapshot, or the node owner, owns from now on, so
 // that containerd's restart monitor looks at it no more when its task ends. One that is younger
 // than the VM's task was made anew, of that name: somebody's, and never marked.
-func (c *Client) Moving(ctx context.Context, vm *nodev1.VM, created int64, digest, owner string) error {
+func (c *Client) MarkDeparted(ctx context.Context, vm *nodev1.VM, created int64, digest, owner string) error {
 	unlock, err := c.serial.lock(ctx, vm)
 	if err != nil {
 		return err
@@ -43,13 +43,13 @@ func (c *Client) Moving(ctx context.Context, vm *nodev1.VM, created int64, diges
 	if err == nil {
 		err = container.Update(ctx, func(_ context.Context, _ *containerd.Client, obj *containers.Container) error {
 			if created != 0 && obj.CreatedAt.UnixNano() > created {
-				return errAnew
+				return errRecreated
 			}
 			return stop(obj, digest, owner, c.networks.path(vm))
 		})
 	}
 	switch {
-	case errors.Is(err, errAnew):
+	case errors.Is(err, errRecreated):
 		slog.WarnContext(ctx, "container is younger than the task of the VM that leaves, and stays as it is", "namespace", vm.GetNamespace(), "vm", vm.GetId())
 	case err != nil && !errdefs.IsNotFound(err):
 		return fmt.Errorf("label container %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
@@ -57,13 +57,13 @@ func (c *Client) Moving(ctx context.Context, vm *nodev1.VM, created int64, diges
 	return nil
 }
 
-// errAnew says that a container was made anew: it is not the one of the VM that left.
-var errAnew = errors.New("made anew")
+// errRecreated says that a container was made anew: it is not the one of the VM that left.
+var errRecreated = errors.New("made anew")
 
-// Moved cleans up after a VM that left this node: the stopped task and the network go; the
-// container object stays, as Moving has marked it. Behind one that was made anew goes only what
+// CleanDeparted cleans up after a VM that left this node: the stopped task and the network go; the
+// container object stays, as MarkDeparted has marked it. Behind one that was made anew goes only what
 // godwitd itself has made for the VM: task and lease are somebody's.
-func (c *Client) Moved(ctx context.Context, vm *nodev1.VM, digest, owner string) error {
+func (c *Client) CleanDeparted(ctx context.Context, vm *nodev1.VM, digest, owner string) error {
 	unlock, err := c.serial.lock(ctx, vm)
 	if err != nil {
 		return err
@@ -72,9 +72,9 @@ func (c *Client) Moved(ctx context.Context, vm *nodev1.VM, digest, owner string)
 	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
 	_, labels, err := c.marked(ctx, vm, digest, owner)
 	switch {
-	case errors.Is(err, errAnew) && labels[labelOrder] != "": // a wake has it
+	case errors.Is(err, errRecreated) && labels[labelOrder] != "": // a wake has it
 		return nil
-	case errors.Is(err, errAnew):
+	case errors.Is(err, errRecreated):
 		return c.networks.undo(ctx, vm)
 	case errdefs.IsNotFound(err):
 	case err != nil:
@@ -87,10 +87,10 @@ func (c *Client) Moved(ctx context.Context, vm *nodev1.VM, digest, owner string)
 	return c.networks.release(ctx, vm)
 }
 
-// Gone removes the container object of a VM that was deleted, with its root file system. One
-// that Moving has not marked with the digest is somebody's by now; one of nerdctl's has files on
+// RemoveDeparted removes the container object of a VM that was deleted, with its root file system. One
+// that MarkDeparted has not marked with the digest is somebody's by now; one of nerdctl's has files on
 // the host that nerdctl alone removes, and stays.
-func (c *Client) Gone(ctx context.Context, vm *nodev1.VM, digest string) error {
+func (c *Client) RemoveDeparted(ctx context.Context, vm *nodev1.VM, digest string) error {
 	unlock, err := c.serial.lock(ctx, vm)
 	if err != nil {
 		return err
@@ -101,13 +101,13 @@ func (c *Client) Gone(ctx context.Context, vm *nodev1.VM, digest string) error {
 	if err == nil && labels[labelNerdctl] == "" {
 		err = container.Delete(ctx, containerd.WithSnapshotCleanup)
 	}
-	if err != nil && !errdefs.IsNotFound(err) && !errors.Is(err, errAnew) {
+	if err != nil && !errdefs.IsNotFound(err) && !errors.Is(err, errRecreated) {
 		return fmt.Errorf("delete container %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
 	}
 	return nil
 }
 
-// marked is the container of a VM that left, as Moving has marked it; errAnew: another one. Its
+// marked is the container of a VM that left, as MarkDeparted has marked it; errRecreated: another one. Its
 // labels come with either.
 func (c *Client) marked(ctx context.Context, vm *nodev1.VM, digest, owner string) (containerd.Container, map[string]string, error) {
 	container, err := c.containerd.LoadContainer(ctx, vm.GetId())
@@ -120,7 +120,7 @@ func (c *Client) marked(ctx context.Context, vm *nodev1.VM, digest, owner string
 	}
 	// An owner without a node, or without a digest, leaves no label of that.
 	if l := info.Labels; l[labelStopped] == "" || l[LabelDigest] != digest || l[LabelNode] != owner {
-		return nil, l, errAnew
+		return nil, l, errRecreated
 	}
 	return container, info.Labels, nil
 }

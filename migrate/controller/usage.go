@@ -16,9 +16,9 @@ const (
 	refusedFor = time.Second
 )
 
-// tally counts what each node has in the store.
-type tally struct {
-	turn turn // who counts
+// usage counts what each node has in the store.
+type usage struct {
+	turn ctxLock // who counts
 
 	mu         sync.Mutex
 	at         time.Time
@@ -28,7 +28,7 @@ type tally struct {
 }
 
 // admit refuses a record, or an operation, of a node that has as many as it may.
-func (t *tally) admit(ctx context.Context, s *Service, node string, makes, opens bool) error {
+func (t *usage) admit(ctx context.Context, s *Service, node string, makes, opens bool) error {
 	p := s.policy
 	if (!makes || p.Records == 0) && (!opens || p.Operations == 0) {
 		return nil
@@ -59,7 +59,7 @@ func (t *tally) admit(ctx context.Context, s *Service, node string, makes, opens
 
 // counted answers what a node has, if that was counted after then, or is no older than that. A count
 // that takes long is good for longer: whoever asks without end keeps nobody busy with it.
-func (t *tally) counted(node string, now, then time.Time, old time.Duration) (records, operations int, ok bool) {
+func (t *usage) counted(node string, now, then time.Time, old time.Duration) (records, operations int, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	ok = t.records != nil && (now.Sub(t.at) < max(old, 10*t.took) || t.at.After(then))
@@ -68,15 +68,15 @@ func (t *tally) counted(node string, now, then time.Time, old time.Duration) (re
 
 // count answers what a node has, by a count that is no older than that. However many ask at once,
 // one counts.
-func (t *tally) count(ctx context.Context, s *Service, node string, old time.Duration) (records, operations int, err error) {
+func (t *usage) count(ctx context.Context, s *Service, node string, old time.Duration) (records, operations int, err error) {
 	asked := s.now()
 	if records, operations, ok := t.counted(node, asked, asked, old); ok {
 		return records, operations, nil
 	}
-	if err := t.turn.take(ctx); err != nil {
+	if err := t.turn.lock(ctx); err != nil {
 		return 0, 0, err
 	}
-	defer t.turn.leave()
+	defer t.turn.unlock()
 	begun := s.now()
 	if records, operations, ok := t.counted(node, begun, asked, old); ok {
 		return records, operations, nil

@@ -12,27 +12,27 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Doubles tells two machines that go by one name: live connections whose certificates differ. The one
+// DuplicateNames tells two machines that go by one name: live connections whose certificates differ. The one
 // that was issued last counts, for it is what the operator did last: connections of the other are
 // closed, and refused while one of it lives. So a node that renews its certificate goes on.
-type Doubles struct {
+type DuplicateNames struct {
 	Told func(node, reason string) // once for each certificate; nil: nobody
 
 	mu    sync.Mutex
-	names map[string]*bearer
+	names map[string]*namedCert
 	said  map[[sha256.Size]byte]bool
 	last  map[string]time.Time // when a connection was refused
 }
 
-// bearer is the certificate of a name, and its live connections.
-type bearer struct {
+// namedCert is the certificate of a name, and its live connections.
+type namedCert struct {
 	print [sha256.Size]byte
 	since time.Time
 	conns []net.Conn
 }
 
 // Refused are the names of which a second machine was refused within the last while.
-func (d *Doubles) Refused(within time.Duration) (nodes []string) {
+func (d *DuplicateNames) Refused(within time.Duration) (nodes []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for node, at := range d.last {
@@ -45,8 +45,8 @@ func (d *Doubles) Refused(within time.Duration) (nodes []string) {
 }
 
 // admit takes a connection of a node, or refuses it.
-func (d *Doubles) admit(node string, cert *x509.Certificate, conn net.Conn) (net.Conn, error) {
-	print, c := sha256.Sum256(cert.Raw), &borne{Conn: conn}
+func (d *DuplicateNames) admit(node string, cert *x509.Certificate, conn net.Conn) (net.Conn, error) {
+	print, c := sha256.Sum256(cert.Raw), &trackedConn{Conn: conn}
 	d.mu.Lock()
 	b := d.names[node]
 	var reason string
@@ -66,11 +66,11 @@ func (d *Doubles) admit(node string, cert *x509.Certificate, conn net.Conn) (net
 	}
 	if c != nil {
 		if b == nil {
-			b = &bearer{print: print, since: cert.NotBefore}
-			d.bear(node, b)
+			b = &namedCert{print: print, since: cert.NotBefore}
+			d.setCert(node, b)
 		}
 		b.conns = append(b.conns, c)
-		c.ends = func() { d.ended(node, b, c) }
+		c.ends = func() { d.connEnded(node, b, c) }
 	}
 	tell := reason != "" && d.Told != nil && !d.said[print]
 	if tell {
@@ -89,22 +89,22 @@ func (d *Doubles) admit(node string, cert *x509.Certificate, conn net.Conn) (net
 	return c, nil
 }
 
-func (d *Doubles) note(node string) {
+func (d *DuplicateNames) note(node string) {
 	if d.last == nil {
 		d.last = map[string]time.Time{}
 	}
 	d.last[node] = time.Now()
 }
 
-func (d *Doubles) bear(node string, b *bearer) {
+func (d *DuplicateNames) setCert(node string, b *namedCert) {
 	if d.names == nil {
-		d.names, d.said = map[string]*bearer{}, map[[sha256.Size]byte]bool{}
+		d.names, d.said = map[string]*namedCert{}, map[[sha256.Size]byte]bool{}
 	}
 	d.names[node] = b
 }
 
-// ended forgets a connection, and with its last one the certificate.
-func (d *Doubles) ended(node string, b *bearer, c *borne) {
+// connEnded forgets a connection, and with its last one the certificate.
+func (d *DuplicateNames) connEnded(node string, b *namedCert, c *trackedConn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	b.conns = slices.DeleteFunc(b.conns, func(o net.Conn) bool { return o == net.Conn(c) })
@@ -113,15 +113,15 @@ func (d *Doubles) ended(node string, b *bearer, c *borne) {
 	}
 }
 
-// borne is a connection that is known to be its node's until it is closed.
-type borne struct {
+// trackedConn is a connection that is known to be its node's until it is closed.
+type trackedConn struct {
 	net.Conn
 	ends func()
 	once sync.Once
 }
 
 // Close implements net.Conn.
-func (c *borne) Close() error {
+func (c *trackedConn) Close() error {
 	c.once.Do(c.ends)
 	return c.Conn.Close()
 }
