@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -26,6 +27,10 @@ const (
 	labelTemplate    = "godwit.dev/template"
 	labelTemplateOld = "godwit.dev/golden"
 )
+
+// madeID is what makers call their VMs, here and in the release before. The label alone is no proof:
+// clients copy the labels of an image to its containers, and what is swept is ended and removed.
+var madeID = regexp.MustCompile(`^(template|golden)-[0-9a-f]{8}$`)
 
 // marks is the filter of containerd for both.
 func marks() []string {
@@ -152,7 +157,9 @@ func (c *Client) Unfinished(ctx context.Context) (vms []*nodev1.VM, err error) {
 			return nil, err
 		}
 		for _, container := range list {
-			vms = append(vms, &nodev1.VM{Namespace: ns, Id: container.ID})
+			if madeID.MatchString(container.ID) {
+				vms = append(vms, &nodev1.VM{Namespace: ns, Id: container.ID})
+			}
 		}
 	}
 	return vms, nil
