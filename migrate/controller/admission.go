@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"time"
 
@@ -29,6 +30,20 @@ type admission struct {
 
 func newAdmission() *admission {
 	return &admission{slot: make(chan struct{}, 1), pace: fastestPace}
+}
+
+// guard is config whose handshakes wait for their turn. Each does so once the client has said hello, and
+// before the server signs anything: a client that says nothing takes no turn.
+func (a *admission) guard(config *tls.Config) *tls.Config {
+	config = config.Clone()
+	inner := config.GetConfigForClient
+	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		if err := a.wait(hello.Context()); err != nil || inner == nil {
+			return nil, err
+		}
+		return inner(hello)
+	}
+	return config
 }
 
 // wait for the turn of one connection. It has an error where that would take too long: the client has

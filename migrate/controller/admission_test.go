@@ -2,11 +2,15 @@ package controller
 
 import (
 	"context"
+	"crypto/tls"
+	"net"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/migrate/pki"
 )
 
 // Connections that come together are admitted one after the other, in the order in which they came,
@@ -55,6 +59,48 @@ func TestConnectionWaitsForItsTurnNoLongerThanItsClient(t *testing.T) {
 			t.Error(err)
 		}
 		time.Sleep(slowestPace) // the last pause
+	})
+}
+
+// Clients that say nothing take no turn: a node that connects after any number of them is admitted at
+// once.
+func TestSilentClientsTakeNoTurn(t *testing.T) {
+	dir := t.TempDir()
+	if err := pki.Init(dir, "c0", nil); err != nil {
+		t.Fatal(err)
+	}
+	id, err := pki.Load(pki.In(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(now)) // the certificate is of now
+		a := newAdmission()
+		config := a.guard(id.Server(false))
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 600 {
+			here, there := net.Pipe()
+			go func() {
+				if err := tls.Server(here, config).HandshakeContext(ctx); err == nil {
+					t.Error("a client that says nothing is known")
+				}
+				_ = there.Close()
+			}()
+		}
+		synctest.Wait()
+		begun := time.Now()
+		here, there := net.Pipe()
+		client := make(chan error, 1)
+		go func() { client <- tls.Client(there, id.ClientOf("c0")).HandshakeContext(ctx) }()
+		if err := tls.Server(here, config).HandshakeContext(ctx); err != nil || time.Since(begun) > 0 {
+			t.Errorf("a node waits for %v: %v", time.Since(begun), err)
+		}
+		if err := <-client; err != nil {
+			t.Error(err)
+		}
+		cancel()
+		time.Sleep(slowestPace)
 	})
 }
 

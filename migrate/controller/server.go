@@ -80,12 +80,8 @@ func ServeTLS(ctx context.Context, srv *ttrpc.Server, l net.Listener, id *pki.Id
 	if len(doubles) > 0 {
 		names = doubles[0]
 	}
-	config := id.Server(authority != nil)
-	admission := newAdmission()
+	config := newAdmission().guard(id.Server(authority != nil))
 	return serve(ctx, srv, l, func(ctx context.Context, conn net.Conn) (context.Context, net.Conn, error) {
-		if err := admission.wait(ctx); err != nil {
-			return ctx, conn, err
-		}
 		secure := tls.Server(conn, config)
 		if err := secure.HandshakeContext(ctx); err != nil {
 			return ctx, conn, pki.Refusal(err)
