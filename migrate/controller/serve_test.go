@@ -81,13 +81,13 @@ func serveOn(t *testing.T, l net.Listener, records nodev1.RecordsService) (stop 
 	return stop
 }
 
-// boundConn are records whose List answers when its call ends.
-type boundConn struct {
+// endless are records whose List answers when its call ends.
+type endless struct {
 	nodev1.RecordsService
 	asked, ended chan struct{}
 }
 
-func (s *boundConn) List(ctx context.Context, _ *nodev1.ListRequest) (*nodev1.ListResponse, error) {
+func (s *endless) List(ctx context.Context, _ *nodev1.ListRequest) (*nodev1.ListResponse, error) {
 	s.asked <- struct{}{}
 	<-ctx.Done()
 	s.ended <- struct{}{}
@@ -103,7 +103,7 @@ func TestCallsEndWithTheServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := &boundConn{asked: make(chan struct{}), ended: make(chan struct{}, 1)}
+		s := &endless{asked: make(chan struct{}), ended: make(chan struct{}, 1)}
 		stop := serveOn(t, l, s)
 		client := record.Local(socket)
 		heard := make(chan error, 1)
