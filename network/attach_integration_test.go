@@ -232,7 +232,7 @@ func TestDetachAfterAnotherVM(t *testing.T) {
 	wired := state(t, ns)
 	for name, again := range map[string]func() error{
 		"Detach": func() error { return Detach(t.Context(), ns, first) },
-		"Leave":  func() error { return Leave(t.Context(), ns, first) },
+		"Leave":  func() error { return DetachMoved(t.Context(), ns, first) },
 	} {
 		if err := again(); err != nil {
 			t.Errorf("%s: %v", name, err)

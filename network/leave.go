@@ -8,12 +8,12 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Leave is Detach for a VM that runs elsewhere under the same addresses. A namespace that
+// DetachMoved is Detach for a VM that runs elsewhere under the same addresses. A namespace that
 // got them back would speak for the VM: reports of multicast groups draw its MAC to this
 // node, and the kernel answers a segment of an open connection with a reset. So the
 // interfaces stay down and bare until whoever made them takes them away. May be called
 // from any state, before and after a Detach too.
-func Leave(ctx context.Context, netnsPath string, links []Link) error {
+func DetachMoved(ctx context.Context, netnsPath string, links []Link) error {
 	s, err := lockedSession(ctx, netnsPath)
 	if errdefs.IsNotFound(err) {
 		return nil
@@ -21,13 +21,13 @@ func Leave(ctx context.Context, netnsPath string, links []Link) error {
 		return fmt.Errorf("leave network: %w", err)
 	}
 	defer s.close()
-	return s.leave(ctx, links)
+	return s.detachMoved(ctx, links)
 }
 
-func (s *session) leave(ctx context.Context, links []Link) error {
+func (s *session) detachMoved(ctx context.Context, links []Link) error {
 	err := s.deleteTaps(ctx, links)
 	for _, l := range links {
-		err = errors.Join(err, s.hush(ctx, l))
+		err = errors.Join(err, s.takeDown(ctx, l))
 	}
 	if err != nil {
 		return fmt.Errorf("leave network: %w", err)
@@ -35,8 +35,8 @@ func (s *session) leave(ctx context.Context, links []Link) error {
 	return nil
 }
 
-// hush takes the link down before its ingress opens.
-func (s *session) hush(ctx context.Context, link Link) error {
+// takeDown takes the link down before its ingress opens.
+func (s *session) takeDown(ctx context.Context, link Link) error {
 	l, err := s.link(link.Interface)
 	if err != nil {
 		return gone(err)

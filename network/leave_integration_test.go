@@ -59,7 +59,7 @@ func TestLeave(t *testing.T) {
 	}
 	attached()
 	for range 2 {
-		if err := Leave(t.Context(), ns, links); err != nil {
+		if err := DetachMoved(t.Context(), ns, links); err != nil {
 			t.Fatal(err)
 		}
 		silent(t, ns)
@@ -70,12 +70,12 @@ func TestLeave(t *testing.T) {
 	if err := Detach(t.Context(), ns, links); err != nil {
 		t.Fatal(err)
 	}
-	if err := Leave(t.Context(), ns, links); err != nil {
+	if err := DetachMoved(t.Context(), ns, links); err != nil {
 		t.Fatal(err)
 	}
 	silent(t, ns)
 	sh(t, ns, "ip", "link", "del", "eth0") // as CNI does
-	if err := Leave(t.Context(), ns, links); err != nil {
+	if err := DetachMoved(t.Context(), ns, links); err != nil {
 		t.Error(err)
 	}
 }
@@ -118,9 +118,9 @@ func TestLeaveFailsAtEachStep(t *testing.T) {
 			}
 			return nil
 		}
-		err = s.leave(t.Context(), links)
+		err = s.detachMoved(t.Context(), links)
 		s.close()
-		if err := Leave(t.Context(), ns, links); err != nil {
+		if err := DetachMoved(t.Context(), ns, links); err != nil {
 			t.Fatal(err)
 		}
 		silent(t, ns)

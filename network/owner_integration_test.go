@@ -63,7 +63,7 @@ func TestDetachAmidAnotherAttach(t *testing.T) {
 	for at := range steps {
 		for name, late := range map[string]func() error{
 			"Detach": func() error { return Detach(t.Context(), ns, first) },
-			"Leave":  func() error { return Leave(t.Context(), ns, first) },
+			"Leave":  func() error { return DetachMoved(t.Context(), ns, first) },
 		} {
 			if _, wired := attachAmid(at+1, late); !slices.Equal(wired, want) {
 				t.Errorf("%s before step %d:\n%s", name, at+1, cmp.Diff(want, wired))

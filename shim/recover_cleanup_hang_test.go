@@ -85,7 +85,7 @@ func TestCleanUpAfterAFencedShimThatHangs(t *testing.T) {
 	if j := w.left(); lives(shim) || j.Phase != journal.Fenced || j.Operation == "" || j.Shim.PID != 0 {
 		t.Errorf("the shim lives: %t; the fence is %+v", lives(shim), j)
 	}
-	w.buried()
+	w.fenced()
 }
 
 // What a shim that hangs wrote before its end came, and who took its VM then, decides as it does

@@ -53,9 +53,9 @@ func (w *world) left() *journal.Journal {
 	return j
 }
 
-// buried waits for a successor that answers for the fence, ends the operation, and wants
+// fenced waits for a successor that answers for the fence, ends the operation, and wants
 // nothing to be left.
-func (w *world) buried() {
+func (w *world) fenced() {
 	w.t.Helper()
 	done := make(chan error, 1)
 	go func() { done <- Adopt(w.t.Context(), w.host(), "ns", "vm") }()
@@ -112,7 +112,7 @@ func TestCleanUpAndSuccessorAtOnce(t *testing.T) {
 				if j := w.left(); j.Phase != journal.Fenced || j.Operation == "" || j.Shim.PID != 0 {
 					t.Errorf("the fence is %+v", j)
 				}
-				w.buried()
+				w.fenced()
 				return
 			}
 			w.records.set(func(rec *nodev1.Record) { rec.Operation = nil })
@@ -141,7 +141,7 @@ func TestCleanUpAndSuccessorDie(t *testing.T) {
 			j.Shim = proc.ID{}
 			w.must("end its process", j.Write(w.dir()))
 			w.must("clean up", cleanUpOf(w, w.host()))
-			w.buried()
+			w.fenced()
 		})
 	}
 }

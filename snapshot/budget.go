@@ -15,9 +15,9 @@ import (
 // costs less than another request. Of this push's own packs it is less, so that the next
 // ones have something left.
 const (
-	mostDead  = 25
-	mostRead  = 26 // what is packed anew may come out a little larger: 30 is kept
-	mostAhead = 18 // where what the VM has changed is not known yet, and comes on top of it
+	mostDead         = 25
+	mostRead         = 26 // what is packed anew may come out a little larger: 30 is kept
+	mostBeforePasses = 18 // where what the VM has changed is not known yet, and comes on top of it
 )
 
 // mostPacks that a snapshot names of which little is in use; with more of them, those that

@@ -63,8 +63,8 @@ type goldenConfig struct {
 // GoldenRepository is where a node's golden snapshots lie, beside those of its VMs.
 func GoldenRepository(prefix string) string { return prefix + "/golden" }
 
-// GoldenBeside is GoldenRepository for a VM's repository.
-func GoldenBeside(repository string) string { return GoldenRepository(path.Dir(repository)) }
+// GoldenOf is GoldenRepository for a VM's repository.
+func GoldenOf(repository string) string { return GoldenRepository(path.Dir(repository)) }
 
 const shortKernel = 8 // hex digits
 

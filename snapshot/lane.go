@@ -68,7 +68,7 @@ func (l *lane) page(b *precopy.Block, i int, sent *sentPage, number uint64, data
 	if known && sent.there && sent.sum == sum(data) {
 		return nil
 	}
-	if known && !l.last && b.Leave(i) {
+	if known && !l.last && b.Defer(i) {
 		l.passed.Left++
 		return nil
 	}

@@ -73,7 +73,7 @@ func (r *lazyRAM) touch(ctx context.Context, offset int64) {
 }
 
 // quick waits for a VM, and between two tries, for no longer than a test has to.
-var quick = restore.Patience{Pause: time.Millisecond, LongestPause: 5 * time.Millisecond, Lull: 8 * time.Millisecond, LongestLull: 20 * time.Millisecond}
+var quick = restore.Patience{Pause: time.Millisecond, LongestPause: 5 * time.Millisecond, Idle: 8 * time.Millisecond, LongestIdle: 20 * time.Millisecond}
 
 // lazily restores RAM so, with a VM that touches pages meanwhile, and wants it to be right.
 func (w *world) lazily(t *testing.T, st store.Store, d digest.Digest, table *os.File, progress func(Progress)) error {
@@ -262,11 +262,11 @@ func (s *stalled) GetRange(ctx context.Context, d digest.Digest, offset, n int64
 
 // The rest comes behind what the VM waits for, and at last also where that does not come, or nobody
 // waits; who calls it off does not wait for any of it.
-func TestFillWaitsForALull(t *testing.T) {
+func TestFillWaitsForAnIdleVM(t *testing.T) {
 	w := newWorld(t, 64)
 	_, s := w.stored(t)
 	o := FillOptions{patience: quick}
-	o.patience.Lull, o.patience.LongestLull = time.Millisecond, time.Hour
+	o.patience.Idle, o.patience.LongestIdle = time.Millisecond, time.Hour
 	st := &stalled{Store: w.st, asked: make(chan struct{}), goOn: make(chan struct{})}
 	s.store = st
 	ram, whole := newLazyRAM(t), false
@@ -291,7 +291,7 @@ func TestFillWaitsForALull(t *testing.T) {
 	if err := s.FillWaiting(ctx, "ram0", newLazyRAM(t), FillOptions{patience: quick}, never); !errors.Is(err, context.Canceled) {
 		t.Errorf("called off: %v", err)
 	}
-	whole, o.patience.Lull, o.patience.LongestLull = false, time.Hour, time.Millisecond
+	whole, o.patience.Idle, o.patience.LongestIdle = false, time.Hour, time.Millisecond
 	if err := s.FillWaiting(t.Context(), "ram0", newLazyRAM(t), o, end); err != nil || !whole {
 		t.Errorf("whole %v, %v", whole, err)
 	}

@@ -74,7 +74,7 @@ func (r *reader) page(b *precopy.Block, i int, m *mark, at place, data []byte) e
 			}
 			return nil
 		}
-		if known && !r.last && b.Leave(i) {
+		if known && !r.last && b.Defer(i) {
 			r.passed.Left++
 			return nil
 		}

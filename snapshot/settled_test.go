@@ -12,7 +12,7 @@ import (
 // That a VM wants nothing for a moment is told while it is so, and not while a page is on its way.
 func TestSettled(t *testing.T) {
 	patience := quick
-	patience.Lull, patience.LongestLull = 80*time.Millisecond, time.Hour
+	patience.Idle, patience.LongestIdle = 80*time.Millisecond, time.Hour
 	w := newWorld(t, 66)
 	_, s := w.stored(t)
 	synctest.Test(t, func(t *testing.T) {

@@ -19,7 +19,7 @@ func (t trimming) Prepare(ctx context.Context) error {
 
 // trim packs anew while the VM runs. What it writes meanwhile the tracker tells of.
 func (c *capture) trim(ctx context.Context) error {
-	most := uint64(mostAhead)
+	most := uint64(mostBeforePasses)
 	if c.pre.Tracks() && c.pre.Passes() > 0 {
 		most = mostRead
 	}

@@ -21,7 +21,7 @@ func TestFillWaitingBefore(t *testing.T) {
 	for name, ranges := range map[string]bool{"parts": true, "no parts": false} {
 		t.Run(name, func(t *testing.T) {
 			patience := quick
-			patience.Lull, patience.LongestLull = time.Hour, time.Hour // the rest never comes
+			patience.Idle, patience.LongestIdle = time.Hour, time.Hour // the rest never comes
 			w := newWorld(t, 67)
 			_, s := w.stored(t)
 			asked := &askedFor{Store: w.st}
@@ -134,7 +134,7 @@ func TestFillWaitingForTheFirstFrame(t *testing.T) {
 	for name, fails := range map[string]error{"the rest comes": nil, "the rest fails": errors.New("reset")} {
 		t.Run(name, func(t *testing.T) {
 			patience := quick
-			patience.Lull, patience.LongestLull = time.Millisecond, time.Hour // the rest waits for what is under way
+			patience.Idle, patience.LongestIdle = time.Millisecond, time.Hour // the rest waits for what is under way
 			w := newWorld(t, 65)
 			_, s := w.stored(t)
 			st := &dripping{Store: w.st, goOn: make(chan struct{}), fails: fails}

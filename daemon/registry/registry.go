@@ -71,7 +71,7 @@ func (r *Registry) opened(ctx context.Context, c *worker.Client, repository, dgs
 
 // Keeps reports whether all of a snapshot is on this node.
 func (r *Registry) Keeps(repository, dgst string) bool {
-	return r.Cache.Has(repository, snapshot.GoldenBeside(repository), digest.Digest(dgst), snapshot.MediaTypeDisk)
+	return r.Cache.Has(repository, snapshot.GoldenOf(repository), digest.Digest(dgst), snapshot.MediaTypeDisk)
 }
 
 // Exists implements engine.Snapshots. A snapshot that this node keeps whole is not asked

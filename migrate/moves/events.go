@@ -49,10 +49,10 @@ func (j *Journal) Close() error {
 // leader within a second or two.
 const writeTimeout = 30 * time.Second
 
-// aside is how long a switch-over is not written down: the store would sync it while a VM stands
+// laterAppend is how long a switch-over is not written down: the store would sync it while a VM stands
 // still for the commit, which waits for the same store and, on the controller's node, for the same disk
 // as the source's vote. A variable for the tests.
-var aside = 100 * time.Millisecond
+var laterAppend = 100 * time.Millisecond
 
 func (j *Journal) write() {
 	defer close(j.done)
@@ -94,7 +94,7 @@ func (j *Journal) Event(ctx context.Context, ev engine.Event) {
 	}
 	from := time.Now()
 	if kind == moves.Switching {
-		from = from.Add(aside)
+		from = from.Add(laterAppend)
 	}
 	for _, out := range append(before(out, ev.Op), out) {
 		select {

@@ -15,9 +15,9 @@ import (
 // A switch-over is not written while its VM stands still for the commit, which the same store makes;
 // what comes behind it keeps its place, and the end of the journal waits for nothing.
 func TestSwitchOverIsWrittenAside(t *testing.T) {
-	was := aside
-	aside = time.Hour
-	defer func() { aside = was }()
+	was := laterAppend
+	laterAppend = time.Hour
+	defer func() { laterAppend = was }()
 	var got []string
 	j := NewJournal(func(_ context.Context, ev *nodev1.MoveEvent) error {
 		got = append(got, ev.GetType())

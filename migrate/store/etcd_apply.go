@@ -48,16 +48,16 @@ func (e *Etcd) apply(ctx context.Context, vm *nodev1.VM, version uint64, change 
 	}
 }
 
-// abreast is how much of a transaction lies side by side: etcd takes 128 (--max-txn-ops).
-const abreast = 64
+// parallelOps is how much of a transaction lies side by side: etcd takes 128 (--max-txn-ops).
+const parallelOps = 64
 
 // nested is what a transaction does, in transactions within it where it is much: each counts as
 // one there. All of it is one write still.
 func nested(ops []etcd.Op) (all []etcd.Op) {
-	if len(ops) <= abreast {
+	if len(ops) <= parallelOps {
 		return ops
 	}
-	for some := range slices.Chunk(ops, abreast) {
+	for some := range slices.Chunk(ops, parallelOps) {
 		all = append(all, etcd.OpTxn(nil, some, nil))
 	}
 	return all

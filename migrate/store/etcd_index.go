@@ -123,7 +123,7 @@ func (e *Etcd) indexed(ctx context.Context, names []string, also ...etcd.Op) (fo
 		ops = append(ops, etcd.OpGet(e.key("index", []byte(n)), etcd.WithPrefix()))
 	}
 	skip := len(also)
-	for some := range slices.Chunk(ops, abreast) {
+	for some := range slices.Chunk(ops, parallelOps) {
 		resp, err := e.txn(ctx, nil, some, nil)
 		if err != nil {
 			return entriesFound{}, err
@@ -149,7 +149,7 @@ func (e *Etcd) indexed(ctx context.Context, names []string, also ...etcd.Op) (fo
 
 // get reads keys of a kind, abreast. What has gone since it was found is nothing.
 func (e *Etcd) get(ctx context.Context, kind string, keys []string, take func([]*mvccpb.KeyValue) error) error {
-	for some := range slices.Chunk(keys, abreast) {
+	for some := range slices.Chunk(keys, parallelOps) {
 		var ops []etcd.Op
 		for _, k := range some {
 			ops = append(ops, etcd.OpGet(e.key(kind, []byte(k))))

@@ -150,8 +150,8 @@ func Leave(dirs []string, pid int) error {
 	return errors.Join(errs...)
 }
 
-// beside is where a process goes that the top does not take.
-const beside = "godwit-shims"
+// shimsGroup is where a process goes that the top does not take.
+const shimsGroup = "godwit-shims"
 
 // toTop moves a process to the top of what this host sees. In a container with version 2
 // that is no root, and takes nobody once it hands controllers down.
@@ -160,7 +160,7 @@ func toTop(top string, pid int, join func([]string, int) error) error {
 	if !errors.Is(err, unix.EBUSY) {
 		return err
 	}
-	below := filepath.Join(top, beside)
+	below := filepath.Join(top, shimsGroup)
 	if err := os.MkdirAll(below, 0o755); err != nil {
 		return fmt.Errorf("make cgroup: %w", err)
 	}

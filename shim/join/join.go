@@ -114,7 +114,7 @@ func (wires) Detach(ctx context.Context, netns string, links []network.Link) err
 }
 
 func (wires) Leave(ctx context.Context, netns string, links []network.Link) error {
-	return network.Leave(ctx, netns, links)
+	return network.DetachMoved(ctx, netns, links)
 }
 
 // disks is package rootfs behind the shim's interface.

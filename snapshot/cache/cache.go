@@ -54,9 +54,9 @@ const (
 // dies with the process. The one of a cache that keeps nothing is nil.
 type Lease struct {
 	Dir    string // of the objects
-	Beside string // of those that the repository shares with others; empty: none are kept
+	Shared string // of those that the repository shares with others; empty: none are kept
 	lock   *os.File
-	beside *Lease
+	shared *Lease
 }
 
 // Join takes a lease. Whoever deletes is waited for: that takes no time. What is kept of the
@@ -72,11 +72,11 @@ func (c *Cache) Join(repository, beside string) (*Lease, error) {
 	if _, err := os.Stat(c.path(key(beside))); err != nil {
 		return l, nil // nothing is made there for nothing
 	}
-	if l.beside, err = c.join(beside); err != nil {
+	if l.shared, err = c.join(beside); err != nil {
 		l.Close()
 		return nil, err
 	}
-	l.Beside = l.beside.Dir
+	l.Shared = l.shared.Dir
 	return l, nil
 }
 
@@ -109,7 +109,7 @@ func (c *Cache) join(repository string) (*Lease, error) {
 func (l *Lease) Close() {
 	if l != nil {
 		l.lock.Close()
-		l.beside.Close()
+		l.shared.Close()
 	}
 }
 

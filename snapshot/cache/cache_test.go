@@ -30,7 +30,7 @@ func join(t *testing.T, c *Cache, repository string) (*Dir, *Lease) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return NewDir(l.Dir, l.Beside, nil), l
+	return NewDir(l.Dir, l.Shared, nil), l
 }
 
 // keep adds a blob of n bytes that was used minutes ago.
@@ -161,7 +161,7 @@ func TestJoinWhileOthersDelete(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				d, name := NewDir(l.Dir, l.Beside, nil), fmt.Sprintf("blob%d", i%5)
+				d, name := NewDir(l.Dir, l.Shared, nil), fmt.Sprintf("blob%d", i%5)
 				data := bytes.Repeat([]byte{byte(i % 5)}, 20<<10)
 				d.Keep(name, int64(len(data)), store.Part{Data: data})
 				kept := d.Usage().KeptBytes > 0 // else the cache was full
@@ -314,14 +314,14 @@ func TestWriteFails(t *testing.T) {
 	if n, u := names(t, d), d.Usage(); len(n) != 0 || u.UnkeptBytes != 2 || !strings.Contains(u.Unkept, "no such file") {
 		t.Errorf("kept after a failure: %v, told %+v", n, u)
 	}
-	slow := NewDir(l.Dir, l.Beside, nil)
+	slow := NewDir(l.Dir, l.Shared, nil)
 	slow.spent = time.Hour
 	slow.Keep("slow", 1, store.Part{Data: []byte{1}})
 	if n, u := names(t, slow), slow.Usage(); len(n) != 0 || u.UnkeptBytes != 1 || u.Unkept != errSlow.Error() {
 		t.Errorf("kept by one that is too slow: %v, told %+v", n, u)
 	}
 	noted := 0
-	large := NewDir(l.Dir, l.Beside, func() { noted++ })
+	large := NewDir(l.Dir, l.Shared, func() { noted++ })
 	for i := range 5 {
 		large.Keep(fmt.Sprint(i), noteEvery/2, store.Part{Data: make([]byte, noteEvery/2)})
 	}

@@ -28,7 +28,7 @@ func (c *Cache) Has(repository, beside string, d digest.Digest, without ...strin
 		return false
 	}
 	defer l.Close()
-	dir := NewDir(l.Dir, l.Beside, nil)
+	dir := NewDir(l.Dir, l.Shared, nil)
 	data, err := dir.read(store.KeptName(store.Manifest(d.String())), maxManifest)
 	if err != nil || digest.FromBytes(data) != d {
 		return false

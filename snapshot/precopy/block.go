@@ -30,9 +30,9 @@ func (b *Block) Take(i int, last bool) (known bool) {
 	return known
 }
 
-// Leave reports whether a page that has changed keeps changing: it is left for the pause,
+// Defer reports whether a page that has changed keeps changing: it is left for the pause,
 // as what was stored or sent of it would be dead.
-func (b *Block) Leave(i int) bool {
+func (b *Block) Defer(i int) bool {
 	if b.changes[i] < mostChanges {
 		b.changes[i]++
 		return false

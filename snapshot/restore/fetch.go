@@ -63,7 +63,7 @@ func (b *body) forget() {
 
 func (b *body) done() {
 	if b.left.Add(-1) == 0 {
-		b.f.buffers.give(b.data)
+		b.f.buffers.put(b.data)
 	}
 }
 
@@ -81,7 +81,7 @@ func newBuffers(most int64) *buffers {
 
 func bufferSize(n int) int { return max(n, format.PackSize) }
 
-func (b *buffers) take(ctx context.Context, n int) ([]byte, error) {
+func (b *buffers) get(ctx context.Context, n int) ([]byte, error) {
 	size := bufferSize(n)
 	if err := b.room.Acquire(ctx, min(int64(size), b.most)); err != nil {
 		return nil, context.Cause(ctx)
@@ -98,7 +98,7 @@ func (b *buffers) take(ctx context.Context, n int) ([]byte, error) {
 	return make([]byte, n, size), nil
 }
 
-func (b *buffers) give(buf []byte) {
+func (b *buffers) put(buf []byte) {
 	if cap(buf) == format.PackSize {
 		b.mu.Lock()
 		b.free = append(b.free, buf)
@@ -110,7 +110,7 @@ func (b *buffers) give(buf []byte) {
 // fetch gets packs, and hands on what has arrived of them.
 func (f *filler) fetch(ctx context.Context, packs <-chan int, chunks chan<- chunk) error {
 	for p := range packs {
-		data, err := f.buffers.take(ctx, int(f.src.Packs[p].Size))
+		data, err := f.buffers.get(ctx, int(f.src.Packs[p].Size))
 		if err != nil {
 			return err
 		}

@@ -53,20 +53,20 @@ type Options struct {
 // long that waits at most: the rest takes cores and network from what the VM waits for. Pause and
 // LongestPause are the bounds between two tries at what could not be read.
 type Patience struct {
-	Lull, LongestLull   time.Duration
+	Idle, LongestIdle   time.Duration
 	Pause, LongestPause time.Duration
 }
 
 // The patience of nodes.
 const (
-	lull         = 200 * time.Millisecond
-	longestLull  = time.Second
-	pause        = 200 * time.Millisecond
-	longestPause = 5 * time.Second
+	idleTime        = 200 * time.Millisecond
+	longestIdleWait = time.Second
+	pause           = 200 * time.Millisecond
+	longestPause    = 5 * time.Second
 )
 
 func (p *Patience) defaults() {
-	for of, preset := range map[*time.Duration]time.Duration{&p.Lull: lull, &p.LongestLull: longestLull, &p.Pause: pause, &p.LongestPause: longestPause} {
+	for of, preset := range map[*time.Duration]time.Duration{&p.Idle: idleTime, &p.LongestIdle: longestIdleWait, &p.Pause: pause, &p.LongestPause: longestPause} {
 		if *of <= 0 {
 			*of = preset
 		}

@@ -82,10 +82,10 @@ func Postcopy(ctx context.Context, src Source, space string, ram Waiting, o Opti
 		}
 		return err
 	})
-	f.post.served.Go(func() { f.post.settling(serve) })
+	f.post.served.Go(func() { f.post.reportIdle(serve) })
 	g.Go(func() error {
 		defer stop()
-		if err := f.post.lull(ctx); err != nil {
+		if err := f.post.awaitIdle(ctx); err != nil {
 			return err
 		}
 		if err := f.finish(ctx, o); err != nil {
@@ -144,7 +144,7 @@ func (l *postcopy) fault(offset int64) {
 		return
 	}
 	l.busy[frame] = true
-	first, end := l.ahead(frame)
+	first, end := l.readAhead(frame)
 	l.served.Go(func() {
 		d := decoder{f: l.f, arena: make([]byte, format.MaxFrame)}
 		defer d.coder.Close()

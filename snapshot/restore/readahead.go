@@ -24,9 +24,9 @@ type window struct {
 	first, end int // of the last one
 }
 
-// ahead says from where up to where to read for a frame that somebody waits for. One that is on its
+// readAhead says from where up to where to read for a frame that somebody waits for. One that is on its
 // way already is asked for alone: what is beside it is not read twice. The caller holds l.mu.
-func (l *postcopy) ahead(frame int) (first, end int) {
+func (l *postcopy) readAhead(frame int) (first, end int) {
 	number := int(l.f.src.Index.Frames[frame].Pack)
 	w := l.windows[number]
 	if w == nil {

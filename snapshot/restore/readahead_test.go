@@ -31,15 +31,15 @@ func TestAhead(t *testing.T) {
 		{20, 0, 90},                  // not on its way any more
 		{101, 100, 103},              // of another pack
 	} {
-		if first, end := l.ahead(c.frame); first != c.first || end != c.end {
+		if first, end := l.readAhead(c.frame); first != c.first || end != c.end {
 			t.Errorf("frame %d is read with those from %d up to %d, want %d, %d", c.frame, first, end, c.first, c.end)
 		}
 	}
 	for range 100 { // nothing grows for ever
-		l.ahead(75)
-		l.ahead(91)
+		l.readAhead(75)
+		l.readAhead(91)
 	}
-	if first, end := l.ahead(60); first != 0 || end != 90 {
+	if first, end := l.readAhead(60); first != 0 || end != 90 {
 		t.Errorf("at last frame 60 is read with those from %d up to %d, want 0, 90", first, end)
 	}
 }

@@ -207,7 +207,7 @@ func (c hostConfig) endpoint(dir, address string) (endpoint, error) {
 		return endpoint{}, fmt.Errorf("host %q: ca: %w", address, err)
 	}
 	for i := range e.cas {
-		e.cas[i] = beside(dir, e.cas[i])
+		e.cas[i] = siblingPath(dir, e.cas[i])
 	}
 	for k, v := range c.Header {
 		if e.header[http.CanonicalHeaderKey(k)], err = texts(v); err != nil {
@@ -233,7 +233,7 @@ func clientFiles(dir string, v any) ([][2]string, error) {
 		if err != nil || len(names) == 0 || len(names) > 2 {
 			return nil, fmt.Errorf("neither a file nor a certificate and its key: %w", errdefs.ErrInvalidArgument)
 		}
-		pair := [2]string{beside(dir, names[0]), beside(dir, names[len(names)-1])}
+		pair := [2]string{siblingPath(dir, names[0]), siblingPath(dir, names[len(names)-1])}
 		if names[len(names)-1] == "" {
 			pair[1] = pair[0]
 		}
@@ -264,7 +264,7 @@ func texts(v any) ([]string, error) {
 	}
 }
 
-func beside(dir, path string) string {
+func siblingPath(dir, path string) string {
 	if filepath.IsAbs(path) {
 		return path
 	}

@@ -47,8 +47,8 @@ type TargetDisk struct {
 	File *os.File
 }
 
-// lanesAhead is how many frames may wait for each goroutine that writes them.
-const lanesAhead = 4
+// framesPerLane is how many frames may wait for each goroutine that writes them.
+const framesPerLane = 4
 
 // lastWords is how long telling the source why may take.
 const lastWords = 2 * time.Second
@@ -62,7 +62,7 @@ func Receive(ctx context.Context, conn io.ReadWriteCloser, t Target) error {
 	defer stop()
 	lanes := runtime.GOMAXPROCS(0)
 	r := &receiver{
-		ctx: ctx, cancel: cancel, t: t, in: NewReader(conn, lanes*(lanesAhead+1)+1), out: NewWriter(conn, 0), frames: make(chan *Frame, lanes*lanesAhead),
+		ctx: ctx, cancel: cancel, t: t, in: NewReader(conn, lanes*(framesPerLane+1)+1), out: NewWriter(conn, 0), frames: make(chan *Frame, lanes*framesPerLane),
 	}
 	err := r.run(lanes)
 	if cause := context.Cause(ctx); cause != nil {

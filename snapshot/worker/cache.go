@@ -38,12 +38,12 @@ func (c *Client) join(j *job) *cache.Lease {
 	if c.Cache == nil || repository == "" || strings.HasPrefix(repository, store.LayoutPrefix) {
 		return nil
 	}
-	lease, err := c.Cache.Join(repository, snapshot.GoldenBeside(repository))
+	lease, err := c.Cache.Join(repository, snapshot.GoldenOf(repository))
 	if err != nil {
 		slog.Warn("the cache of packs is not used", "error", err)
 	}
 	if lease != nil {
-		kept.Cache, kept.Beside = lease.Dir, lease.Beside
+		kept.Cache, kept.Beside = lease.Dir, lease.Shared
 	}
 	return lease
 }

@@ -158,7 +158,7 @@ func TestNodeKeepsGoldenPacks(t *testing.T) {
 		if err != nil || receipt.Ungolden != "" || receipt.Figures.New > 0 {
 			t.Fatalf("%s: %+v, %v", name, receipt, err)
 		}
-		beside := snapshot.GoldenBeside(own.Repository)
+		beside := snapshot.GoldenOf(own.Repository)
 		if c.Cache.Has(own.Repository, "", receipt.Digest) || !c.Cache.Has(own.Repository, beside, receipt.Digest) {
 			t.Errorf("%s: the VM's own packs are all there is: the test shows nothing", name)
 		}
@@ -182,7 +182,7 @@ func TestNodeKeepsGoldenPacks(t *testing.T) {
 			t.Fatal(err)
 		}
 		lease.Close()
-		packs, err := filepath.Glob(filepath.Join(lease.Beside, "*sha256-*"))
+		packs, err := filepath.Glob(filepath.Join(lease.Shared, "*sha256-*"))
 		if err != nil || len(packs) == 0 {
 			t.Fatalf("%s: %d objects, %v", name, len(packs), err)
 		}

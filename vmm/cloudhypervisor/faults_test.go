@@ -143,11 +143,11 @@ func TestGates(t *testing.T) {
 			}
 			gated++
 			tree := map[string]any{field: "x"}
-			old := gate{definitions: defs, major: p.Since - 1}.check(name, "", tree)
+			old := apiSchema{definitions: defs, major: p.Since - 1}.check(name, "", tree)
 			if !errdefs.IsFailedPrecondition(old) || !strings.Contains(old.Error(), field) {
 				t.Errorf("%s.%s on version %d: %v", name, field, p.Since-1, old)
 			}
-			if err := (gate{definitions: defs, major: p.Since}).check(name, "", tree); err != nil {
+			if err := (apiSchema{definitions: defs, major: p.Since}).check(name, "", tree); err != nil {
 				t.Errorf("%s.%s on version %d: %v", name, field, p.Since, err)
 			}
 		}

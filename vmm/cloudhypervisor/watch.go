@@ -116,10 +116,10 @@ func (m *Machine) watch() {
 	}
 	at := time.Now()
 	<-m.reader // the pipe of a dead process ends: all that it said is read
-	m.bury(at)
+	m.recordExit(at)
 }
 
-func (m *Machine) bury(at time.Time) {
+func (m *Machine) recordExit(at time.Time) {
 	m.mu.Lock()
 	m.exit = exitOf(m.ending, m.proc.Status())
 	m.exit.At = at

@@ -50,17 +50,17 @@ func (c *client) fits(body any) error {
 	if err := json.Unmarshal(data, &tree); err != nil {
 		return fmt.Errorf("%w: %w", errdefs.ErrInternal, err)
 	}
-	g := gate{definitions: defs, major: c.major}
+	g := apiSchema{definitions: defs, major: c.major}
 	return g.check(reflect.Indirect(reflect.ValueOf(body)).Type().Name(), "", tree)
 }
 
-type gate struct {
+type apiSchema struct {
 	definitions map[string]definition
 	major       int
 }
 
 // check goes down tree, which is one of the definition of that name.
-func (g gate) check(name, path string, tree any) error {
+func (g apiSchema) check(name, path string, tree any) error {
 	switch tree := tree.(type) {
 	case []any:
 		for _, one := range tree {
