@@ -11,8 +11,9 @@ import (
 	agentv1 "godwit.dev/godwit/api/agent/lean"
 )
 
+// barring reaps nothing: the children of a test are its own.
 func barring() *Service {
-	return &Service{children: newChildren(), processes: map[string]*process{}, starting: map[string]chan struct{}{}}
+	return &Service{children: &children{runs: map[int]*spawned{}}, processes: map[string]*process{}, starting: map[string]chan struct{}{}}
 }
 
 func never(id string) *agentv1.KillRequest {
