@@ -95,8 +95,8 @@ demo-live: setup tools build guest ## two nodes: a VM moves to the other one whi
 lint: setup $(tools)/.lint $(tools)/.generate $(tools)/.swagger ## formatting, vet, linters, generated code, portability, go.mod
 	tools/lint.sh $(portable)
 
-docs: ## links, names of files, commands and sentences of the documents (a part of make test and make lint)
-	go test -count=1 -run 'Doc|Decision|Glossary|Promise|Words' ./integration/rules
+docs: ## links, names of files, commands and sentences of the documents, words and columns of Go (a part of make test and make lint)
+	go test -count=1 -run 'Doc|Decision|Glossary|Promise|Words|Columns' ./integration/rules
 	go test -count=1 -run 'OfDocs|TestDocumentation' ./cmd/godwit
 
 generate: $(tools)/.generate $(tools)/.swagger ## make the Go code of the .proto files and of the API description again
