@@ -179,7 +179,8 @@ func (a *Adopter) gone(ctx context.Context, vm *nodev1.VM) bool {
 	return err == nil && !has
 }
 
-// start runs the shim in a session of its own: it outlives this daemon as the VM does.
+// start runs the shim in a session of its own. The shim goes on after the end of this daemon, as
+// the VM does.
 func (a *Adopter) start(ctx context.Context, vm *nodev1.VM) error {
 	log, err := os.OpenFile(filepath.Join(a.Config.VMDir(vm.GetNamespace(), vm.GetId()), "adopt.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {

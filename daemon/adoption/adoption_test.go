@@ -8,8 +8,8 @@ import (
 	"godwit.dev/godwit/migrate/engine"
 )
 
-// A VM whose shim dies is adopted at once, also soon after another one of it has died; one
-// whose successors die one after the other less and less often, but once a round.
+// A VM whose shim dies is adopted at once, also soon after another shim of it has died. A VM
+// whose successors die one after the other is adopted at pauses that grow to one round.
 func TestAdopterPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &Adopter{}

@@ -35,7 +35,7 @@ type Node struct {
 	Fits func(ctx context.Context, offer *machinev1.OfferResponse) (string, error) // why the VM could not be taken up
 }
 
-// noDigest is nobody's: to ask for it shows whether a repository can be read.
+// noDigest is the digest of no snapshot: to ask for it shows whether a repository can be read.
 const noDigest = "sha256:0000000000000000000000000000000000000000000000000000000000000000"
 
 // Check implements peer.Placement: all that is in the way, at once.

@@ -63,8 +63,9 @@ func (s *site) fits(context.Context, *machinev1.OfferResponse) (string, error) {
 	return s.obstacle, s.fails("fits")
 }
 
-// A node says of a VM that sleeps all that is in the way at once, whether it keeps a copy and how much
-// room there is, by what was promised; what it cannot find out is an error, no yes.
+// A node lists at once all that keeps a sleeping VM from waking there. It says whether it keeps
+// a copy, and counts the promised room as used. What the node cannot find out is an error, not a
+// yes.
 func TestPlacementOfASleeper(t *testing.T) {
 	dir := t.TempDir()
 	var fs unix.Statfs_t

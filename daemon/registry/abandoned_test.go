@@ -56,9 +56,9 @@ func tagged(t *testing.T, r *Registry, repository string) (dgst, tag string) {
 	return info.Digest.String(), ref.HoldTag()
 }
 
-// A VM that was removed leaves nothing in a layout once its snapshots were deleted and the
-// grace time is over; what has a tag, a record or a name of somebody else's stays, and of golden
-// snapshots what is listed.
+// A VM that was removed leaves nothing in a layout once its snapshots were deleted and the grace
+// time is over. What has a tag or a record stays, and so does a directory with another program's
+// name. Of golden snapshots, what is listed stays.
 func TestAbandonedLayouts(t *testing.T) {
 	r, root, age := ageing(t)
 	removed, asleep, owned := uuid.NewString(), uuid.NewString(), uuid.NewString()

@@ -25,8 +25,8 @@ func (f *fleet) List(context.Context, *nodev1.ListRequest) (*nodev1.ListResponse
 	return &nodev1.ListResponse{Records: []*nodev1.Record{{Uid: f.uid}}}, f.err
 }
 
-// What a node keeps of VMs that no record names goes, and only then; the records of all VMs are
-// not asked for in each round.
+// What a node keeps of a VM is deleted only if no record names that VM. The records of all VMs
+// are not asked for in each round.
 func TestCacheForgetsVMs(t *testing.T) {
 	r := ofNode(t, storetest.Start(t, &storetest.Registry{}))
 	r.Cache = cache.Open(t.TempDir(), 1<<30)

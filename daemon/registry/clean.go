@@ -20,9 +20,8 @@ import (
 	"godwit.dev/godwit/snapshot/store"
 )
 
-// rights remembers that the store deletes nothing for this node: that is found once, at
-// start, for all who delete, and asked again now and then, so that a right which
-// is granted later is used.
+// rights remembers that the store deletes nothing for this node. The first probe, at start,
+// finds that for all callers that delete. Later probes find a right that was granted since.
 type rights struct {
 	asking sync.Mutex
 	mu     sync.Mutex

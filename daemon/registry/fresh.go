@@ -39,7 +39,7 @@ func (f *fresh) put(repository, dgst string, o *worker.Opened) {
 		}
 	}
 	if len(f.all) >= freshMost {
-		clear(f.all) // whoever asks that much reads once more
+		clear(f.all) // a caller that asks for so many reads once more
 	}
 	f.all[repository+"@"+dgst] = freshly{o, now.Add(freshFor)}
 }

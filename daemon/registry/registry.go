@@ -152,7 +152,7 @@ func (r *Registry) Inspect(ctx context.Context, repository, dgst string) (manife
 	if err != nil {
 		return nil, nil, err
 	}
-	manifest, err = store.Read(ctx, st, store.Manifest(dgst), manifestLimit) // as it is: nobody here looks into it
+	manifest, err = store.Read(ctx, st, store.Manifest(dgst), manifestLimit) // as it is: no code here looks into it
 	if err != nil {
 		return nil, nil, err
 	}

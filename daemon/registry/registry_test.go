@@ -47,9 +47,8 @@ func held(t *testing.T, r *Registry, operation string) (repository, dgst, tag st
 	return repository, info.Digest.String(), ref.HoldTag()
 }
 
-// The right to delete is asked for once, at start; while it is missing no
-// deletion asks the store, until it is time to ask again, and a right that was granted
-// since is used.
+// The right to delete is asked for once, at start. While it is missing, no deletion asks the
+// store before the next probe is due. A right that was granted since is then used.
 func TestRightIsFoundOnce(t *testing.T) {
 	s := storetest.Start(t, &storetest.Registry{NoDelete: http.StatusForbidden})
 	r := ofNode(t, s)

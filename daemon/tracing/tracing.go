@@ -33,8 +33,8 @@ func Forward(ctx context.Context, to *otlp.Exporter, stateDir string) {
 	}
 }
 
-// Steps are the engine's steps as spans: those of an operation are one trace, whoever
-// takes them.
+// Steps are the engine's steps as spans. The spans of an operation are one trace, on all nodes
+// that take its steps.
 type Steps struct{ *otlp.Exporter }
 
 var _ engine.Steps = Steps{}

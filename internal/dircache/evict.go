@@ -105,7 +105,7 @@ func (c Cache) Evict(b Bounds, keep func(name string) bool) error {
 	return errors.Join(errs...)
 }
 
-// evict removes an entry that nobody has leased, and reports whether it is gone.
+// evict removes an entry that has no lease, and reports whether it is gone.
 func (c Cache) evict(name string) (bool, error) {
 	lock, err := locked(c.Path(name), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {

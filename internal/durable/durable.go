@@ -1,6 +1,6 @@
-// Package durable replaces files so that a crash of the program or of the host leaves the
-// old content or the new one, whole. A file is written beside its place, synced, renamed,
-// and its directory is synced.
+// Package durable replaces files so that a crash of the program or of the host leaves the old
+// content or the new one, whole. A file is written under another name in its directory, synced
+// and renamed, and the directory is synced.
 package durable
 
 import (
@@ -15,8 +15,8 @@ import (
 // ErrUnsynced says that a file has its new content, which a crash may take back.
 var ErrUnsynced = errors.New("replaced and not synced")
 
-// Unfinished is a name beside path for content that is not whole. Each process has its own:
-// several may replace one file at the same time.
+// Unfinished is a name in the directory of path, for content that is not whole. Each process has
+// its own name: several may replace one file at the same time.
 func Unfinished(path string) string { return fmt.Sprintf("%s.%d.tmp", path, os.Getpid()) }
 
 // WriteFile replaces path. After an error other than ErrUnsynced the file is as it was. Within

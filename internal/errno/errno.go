@@ -1,6 +1,6 @@
-// Package errno gives errors of the operating system a class. A disk without room, a process
-// without descriptors, a connection that was cut and a helper that was killed are faults of
-// the host, of which a user has to hear whether to try again.
+// Package errno gives errors of the operating system a class. Some are faults of the host: a
+// full disk, no free descriptors, a cut connection, a killed helper. Their class tells a user
+// whether to try again.
 package errno
 
 import (

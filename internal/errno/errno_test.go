@@ -17,8 +17,8 @@ import (
 	"github.com/containerd/ttrpc"
 )
 
-// Each fault of a host has a class that says what a user can do, however deep it lies, and a class
-// that was given on the way is kept.
+// Each fault of a host has a class that says what a user can do, however deep it is wrapped. A
+// class that another layer gave is kept.
 func TestFaultsOfTheHostHaveAClass(t *testing.T) {
 	refused := func() error {
 		_, err := net.Dial("unix", filepath.Join(t.TempDir(), "nobody"))

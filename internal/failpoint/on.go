@@ -21,9 +21,9 @@ import (
 // Enabled reports whether this program has points.
 const Enabled = true
 
-// Dir is where this program's points are, empty: nowhere. Beside the log of all that was
-// passed there are a file for each point at which a program is to be held, with the number
-// of the pass, and, as long as one is, a file .held with its pid.
+// Dir is where this program's points are; empty: nowhere. It has the log of all points that were
+// passed. A file named after a point holds a program at the pass that the number in the file
+// says. While a program is held there, a file .held has its pid.
 var Dir = sync.OnceValue(func() string { return os.ExpandEnv(os.Getenv(EnvDir)) })
 
 // LogName is the log of points that were passed: lines of pid, point and side.

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Exhaust leaves the process so many descriptors that it can open; everything else that wants one
-// fails with EMFILE until the test ends, or restore is called. It holds for the whole process, so
-// that no test of the package may run beside it.
+// Exhaust leaves the process only so many descriptors that it can open. Every other open fails
+// with EMFILE until the test ends, or restore is called. It holds for the whole process, so no
+// test of the package may run at the same time.
 func Exhaust(t *testing.T, left int) (restore func()) {
 	t.Helper()
 	var old unix.Rlimit

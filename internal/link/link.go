@@ -1,5 +1,5 @@
-// Package link is TCP between the programs of a cluster: a connection to a host that is gone
-// ends by itself, and one on which nothing is heard can be told from one that is slow.
+// Package link is TCP between the programs of a cluster. A connection to a host that is gone
+// ends by itself. A silent connection can be told from a slow one.
 package link
 
 import (

@@ -12,9 +12,10 @@ import (
 // them away. A shortage that passes sooner costs no call.
 const acceptPatience = 2 * time.Second
 
-// Refusing is Steady for a process whose clients are not to wait for ever: while it has no free file
-// descriptors for longer than a moment, it takes each connection by one that it keeps in reserve,
-// and gives it to refuse, which says so, closes it, and does not take long.
+// Refusing is Steady for a process whose clients must not wait for ever. It keeps one file
+// descriptor in reserve. When the process has had no free descriptor for longer than
+// acceptPatience, it accepts each connection with the reserve. It gives the connection to
+// refuse, which says so to the client, closes it, and does not take long.
 func Refusing(l net.Listener, refuse func(net.Conn)) net.Listener {
 	s := &steady{Listener: l, closed: make(chan struct{}), refuse: refuse}
 	_ = s.fill()

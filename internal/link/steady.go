@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Pauses behind an Accept that has failed, the first and the longest, and how far apart failures
-// are that belong to different spells.
+// The first and the longest pause after an Accept that has failed, and the time between failures
+// that belong to different spells.
 const (
 	acceptPause    = 5 * time.Millisecond
 	acceptPauseMax = time.Second

@@ -1,6 +1,6 @@
-// Package osthread runs functions on operating system threads that end with them: what such a
-// function makes of its thread (its namespaces, its working directory, its signal mask) is seen by
-// nobody else, and is gone after a crash too.
+// Package osthread runs functions on operating system threads that end with them. Such a
+// function may change its thread: namespaces, working directory, signal mask. No other code sees
+// the change, and it is gone after a crash too.
 package osthread
 
 import (

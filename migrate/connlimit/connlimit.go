@@ -73,7 +73,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// addressOf is where a client comes from. Whoever has an address of IPv6 has all of its network.
+// addressOf is where a client comes from. A client with one address of IPv6 has all of its
+// network.
 func addressOf(c net.Conn) netip.Prefix {
 	addr, err := netip.ParseAddrPort(c.RemoteAddr().String())
 	if err != nil {

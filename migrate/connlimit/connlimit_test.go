@@ -166,7 +166,7 @@ func (a addr) RemoteAddr() net.Addr { return a }
 func (addr) Network() string        { return "tcp" }
 func (a addr) String() string       { return a.text }
 
-// Whoever has one address of IPv6 has 2^64 of them.
+// A client with one address of IPv6 has 2^64 of them, and they count as one.
 func TestAddresses(t *testing.T) {
 	for text, want := range map[string]string{
 		"192.0.2.1:7": "192.0.2.1/32", "[::ffff:192.0.2.1]:7": "192.0.2.1/32", "[2001:db8::1]:7": "2001:db8::/64", "[2001:db8::2:1]:8": "2001:db8::/64",

@@ -32,7 +32,7 @@ type Reporter struct {
 	now   *nodev1.AnnounceResponse // the last answer to a heartbeat; nil: none yet
 }
 
-// remembered outlives the daemon.
+// remembered is on the disk: it is there after a restart of the daemon.
 type remembered struct {
 	Seen     uint64 `json:"seen"`     // the highest incarnation of the store
 	Reported uint64 `json:"reported"` // the one to which this node said what it holds
@@ -54,8 +54,8 @@ func NewReporter(node, dir string, store nodev1.StoreService, held func() ([]*no
 	return r, nil
 }
 
-// Heard takes the answer to a heartbeat, and reports where that is asked for, or where the
-// store is another one than the node has seen.
+// Heard takes the answer to a heartbeat. It reports if the answer asks for that, or if the node
+// has not seen this store before.
 func (r *Reporter) Heard(ctx context.Context, resp *nodev1.AnnounceResponse) error {
 	r.mu.Lock()
 	r.now = resp

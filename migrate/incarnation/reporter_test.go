@@ -34,9 +34,9 @@ func (s *oldStore) Report(_ context.Context, req *nodev1.ReportRequest) (*nodev1
 	return s.state, s.err
 }
 
-// A node ends nothing on the word of a store that waits, that is older than one it has seen, or
-// to which it has not reported, also after its daemon was started again; it reports where it is
-// asked, and no more often.
+// A node ends nothing on the word of a store that waits, or that is older than one it has seen.
+// Nor does it on the word of a store to which it has not reported. That also holds after a
+// restart of its daemon. It reports where it is asked, and no more often.
 func TestNodeTowardsAStoreThatWasPutBack(t *testing.T) {
 	dir, st := t.TempDir(), &oldStore{state: &nodev1.StoreState{}}
 	hold := func() ([]*nodev1.Held, error) { return []*nodev1.Held{{Uid: "u"}}, nil }
@@ -122,8 +122,9 @@ func (s *restoring) Restore(_ context.Context, req *nodev1.RestoreRequest) (*nod
 	return s.state, s.err
 }
 
-// An order for the start of the daemon is given once, before anybody is served; while it fails it
-// stands, and the daemon does not start. One that cannot be read is never taken for none.
+// An order for the start of the daemon is given once, before any client is served. While it
+// fails it stands, and the daemon does not start. An order that cannot be read is never taken
+// for none.
 func TestRestoreAtStart(t *testing.T) {
 	dir, st := t.TempDir(), &restoring{oldStore: oldStore{state: &nodev1.StoreState{}}}
 	if err := RestoreOrdered(t.Context(), dir, st); err != nil || len(st.orders) != 0 {
@@ -154,7 +155,7 @@ func TestRestoreAtStart(t *testing.T) {
 	}
 }
 
-// beside is a store beside an old controller, that is up for so many orders.
+// The type is a store next to an old controller that is up for so many orders.
 type beside struct {
 	restoring
 	up int
@@ -167,8 +168,9 @@ func (s *beside) Restore(ctx context.Context, req *nodev1.RestoreRequest) (*node
 	return s.restoring.Restore(ctx, req)
 }
 
-// An order for the start waits for a controller of an earlier build that was stopped, which counts as up
-// until it was silent for long enough, and fails beside one that goes on.
+// An order for the start waits for a controller of an earlier build that was stopped. That
+// controller counts as up until it was silent for long enough. The order fails while such a
+// controller goes on.
 func TestRestoreAtStartWaitsForOldControllers(t *testing.T) {
 	for up, orders := range map[int]int{0: 1, 17: 1, 1000: 0} {
 		synctest.Test(t, func(t *testing.T) {

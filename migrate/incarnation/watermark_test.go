@@ -13,9 +13,10 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// A controller whose records.db was put back from a copy notices that as it starts, before it serves
-// anybody; one that was only started again, or keeps its records elsewhere from now on, does not. What
-// it remembers and cannot read is never taken for nothing.
+// A controller whose records.db was put back from a copy notices that as it starts, before it
+// serves a client. A controller that was only started again does not, nor does one that keeps
+// its records elsewhere from now on. What it remembers and cannot read is never taken for
+// nothing.
 func TestStartOnAnOldCopy(t *testing.T) {
 	dir := t.TempDir()
 	cfg, path := &config.Config{StateDir: dir}, filepath.Join(dir, "records.db")

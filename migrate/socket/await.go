@@ -20,8 +20,8 @@ import (
 // openAgain is how long a store that does not answer is left alone.
 const openAgain = time.Second
 
-// Await opens a store that may come later than this daemon, and waits for it. Whoever asks this node
-// meanwhile hears what is waited for.
+// Await opens a store that may come later than this daemon, and waits for it. A client that asks
+// this node meanwhile hears what it waits for.
 func Await[T any](ctx context.Context, socket string, open func(context.Context) (T, error)) (T, error) {
 	st, err := open(ctx)
 	if !errdefs.IsUnavailable(err) {

@@ -17,8 +17,8 @@ import (
 	"godwit.dev/godwit/api/record"
 )
 
-// While the store of the records is away, a daemon that starts answers each call with what it waits
-// for; it goes on once the store is there, and ends when it is told to.
+// While the store of the records is away, a daemon that starts answers each call with what it
+// waits for. It goes on once the store is there, and ends when it is told to.
 func TestWaitsForTheStore(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "godwitd.sock")
 	away := fmt.Errorf("etcd at x (controller.etcd.endpoints): %w", errdefs.ErrUnavailable)

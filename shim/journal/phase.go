@@ -17,8 +17,7 @@ const (
 	Fenced   Phase = "FENCED"   // given up; this attempt never runs here
 )
 
-// Open reports whether an operation holds the VM, so that nobody but its controller
-// may end it.
+// Open reports whether an operation holds the VM, so that only its controller may end it.
 func (p Phase) Open() bool {
 	return p == Sending || p == Prepared || p == Incoming || p == Ready
 }

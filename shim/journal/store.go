@@ -34,9 +34,9 @@ func (s *Store) Begin(dir string, j *Journal) {
 // Load answers the journal as it is now; nil before Begin. The caller does not change it.
 func (s *Store) Load() *Journal { return s.current.Load() }
 
-// Update changes the journal and makes it durable. On an error the journal is as before; where
-// the new one had its name already and could not be made durable, the old one is written back as
-// well as the disk takes it. An error of change is returned as it is.
+// Update changes the journal and makes it durable. On an error the journal is as before. If the
+// new one was renamed but could not be made durable, the old one is written back as well as the
+// disk takes it. An error of change is returned as it is.
 func (s *Store) Update(change func(*Journal) error) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()

@@ -11,8 +11,8 @@ import (
 // slow gets all of it first. A variable for the tests.
 var drainBound = 10 * time.Second
 
-// WaitDrained returns when all output that the ended process has written is where
-// containerd wanted it, when nothing of it has moved for drainBound, or at the end of ctx.
+// WaitDrained returns when containerd has all output that the ended process has written. It also
+// returns when no output has moved for drainBound, or at the end of ctx.
 func (p *Pump) WaitDrained(ctx context.Context) {
 	done := make(chan struct{})
 	go func() {

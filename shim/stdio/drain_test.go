@@ -29,8 +29,8 @@ func (g *mortal) Read(ctx context.Context, r *agentv1.ReadRequest) (*agentv1.Rea
 	return g.talker.Read(ctx, r)
 }
 
-// A client that reads after the VM has gone finds all that was written, once and in
-// order, and its end; also where it had read a part, and where it never reads.
+// A client that reads after the VM has gone finds all that was written, once and in order, and
+// its end. That also holds if it had read a part, and if it had read nothing.
 func TestLateReader(t *testing.T) {
 	text := bytes.Repeat([]byte("0123456789abcdef"), 2<<20/16)
 	for name, early := range map[string]int{"from the beginning": 0, "from the middle": 300_000} {
@@ -95,9 +95,9 @@ func drip(r io.Reader, pause time.Duration, each int) ([]byte, error) {
 	}
 }
 
-// The exit of a process is told when its client has all of its output, however
-// slowly that reads, and over any number of captures; only a client that reads nothing at
-// all does not hold it up.
+// The exit of a process is told when its client has all of its output. The client may read
+// slowly, and over any number of captures. Only a client that reads nothing at all does not hold
+// the exit up.
 func TestExitWaitsForASlowReader(t *testing.T) {
 	defer func(d time.Duration) { drainBound = d }(drainBound)
 	drainBound = 200 * time.Millisecond

@@ -11,7 +11,7 @@ import (
 )
 
 // A client that has attached and does not read delays nothing for long, and nothing of the log
-// is lost; a stream that stands still lets it go at once, and so does one that ends.
+// is lost. A stream that stands still lets the client go at once, and so does one that ends.
 func TestClientThatDoesNotRead(t *testing.T) {
 	f, err := newClientFifo(filepath.Join(t.TempDir(), "out"))
 	if err != nil {

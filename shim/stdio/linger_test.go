@@ -37,8 +37,9 @@ func hasWriter(t *testing.T, path string) bool {
 	return errors.Is(err, unix.EAGAIN)
 }
 
-// A client that opens its end when all is over finds what was written, and its end; one that is
-// there is told at once; one that never comes is not waited for beyond the bound.
+// A client that opens the stream when all is over finds what was written, and its end. A client
+// that is there is told of the end at once. A client that never comes is not waited for beyond
+// the bound.
 func TestCloseOnceOpened(t *testing.T) {
 	path, sink := aSink(t)
 	if _, err := sink.WriteString("late"); err != nil {

@@ -29,8 +29,9 @@ func logsAt(t *testing.T, most int64, files int) (*LogFile, []output) {
 	return l, []output{{file: st.stdout, log: st.log}, {file: st.stderr, log: st.log}, {file: exec.stdout, log: exec.log}}
 }
 
-// Several outputs of a woken VM share a log: no file is longer than it may be, no line is
-// lost or cut while there are fewer files than are kept, and all are their owner's alone.
+// Several outputs of a woken VM share a log. No file is longer than it may be. No line is lost
+// or cut while there are fewer files than are kept. All files are readable for their owner
+// alone.
 func TestLogRotates(t *testing.T) {
 	const lines, most = 2000, 8 << 10
 	l, sinks := logsAt(t, most, 100)
@@ -71,8 +72,8 @@ func TestLogRotates(t *testing.T) {
 	}
 }
 
-// As many files are kept as the configuration says, the newest ones; a process that has the log open
-// reads it to its end, and finds the rest under its name.
+// As many files are kept as the configuration says, the newest ones. A process that has the log
+// open reads it to its end, and finds the rest under its name.
 func TestLogKeepsTheNewest(t *testing.T) {
 	for _, files := range []int{1, 2, 3} {
 		l, sinks := logsAt(t, 10, files)
@@ -98,8 +99,8 @@ func TestLogKeepsTheNewest(t *testing.T) {
 	}
 }
 
-// A log that somebody removed is made again, one of an earlier build loses its other readers,
-// a link is not followed, and what is no file is written to as it is.
+// A log that was removed is made again. A log of an earlier build loses its other readers. A
+// link is not followed. What is no regular file is written to as it is.
 func TestLogOfOtherKinds(t *testing.T) {
 	l, sinks := logsAt(t, 0, 1)
 	if err := os.Remove(l.Path); err != nil {
