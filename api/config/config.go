@@ -88,7 +88,7 @@ type VM struct {
 	Memory       Size `toml:"memory"`        // default 512MiB
 	WritableSize Size `toml:"writable_size"` // of the writable disk, sparse; default 8GiB
 	MaxDisk      Size `toml:"max_disk"`      // of a VM disk; default 1TiB
-	// Overhead is what VMM, shim and worker of a VM may use beside its RAM; 0: as much as
+	// Overhead is what VMM, shim and worker of a VM may use in addition to its RAM; 0: as much as
 	// they may need.
 	Overhead Size `toml:"overhead"`
 }
@@ -147,7 +147,7 @@ type Worker struct {
 type Registry struct {
 	Repository   string `toml:"repository"`    // prefix, such as registry.example:5000/godwit
 	PlainHTTP    bool   `toml:"plain_http"`    // no TLS
-	CAFile       string `toml:"ca_file"`       // PEM, beside the system's
+	CAFile       string `toml:"ca_file"`       // PEM, in addition to the system's
 	DockerConfig string `toml:"docker_config"` // directory of config.json; default: DOCKER_CONFIG or root's
 	HostsDir     string `toml:"hosts_dir"`     // of containerd's hosts.toml files, such as /etc/containerd/certs.d
 	Layout       string `toml:"layout"`        // directory of OCI layouts instead of a registry
@@ -273,11 +273,11 @@ type Timeouts struct {
 	Operation Duration `toml:"operation"` // hibernate or wake up to the commit; default 10m
 	Abort     Duration `toml:"abort"`     // rollback after a failure; default 30s
 	Daemon    Duration `toml:"daemon"`    // a shim's call to godwitd; default 10s
-	// NIC is how long a guest may take to let a NIC go, and to use the address of one that
-	// was plugged in; default 30s.
+	// NIC is how long a guest may take to let a NIC go. It is also how long it may take to use the
+	// address of a NIC that was plugged in. Default 30s.
 	NIC Duration `toml:"nic"`
-	// Ready is how long a capture waits for a workload that is asked whether it is ready, and
-	// does not say how long that may take; default 30s.
+	// Ready is how long a capture waits for a workload that is asked whether it is ready. It holds
+	// for workloads that do not say how long that may take. Default 30s.
 	Ready Duration `toml:"ready"`
 	// Notify is how long a workload may take over one word on its snapshots; default 10s.
 	Notify Duration `toml:"notify"`

@@ -183,8 +183,8 @@ func TestAccepted(t *testing.T) {
 	}
 }
 
-// Keys by the names of the release before count, in the order of the files as all others do, and
-// each is told once with its new name.
+// Keys by the names of the release before count, in the order of the files, as all others do.
+// Each is told once with its new name.
 func TestRenamedKeys(t *testing.T) {
 	dir := t.TempDir()
 	main := filepath.Join(dir, "config.toml")

@@ -20,9 +20,9 @@ const (
 	PathVariable = "GODWIT_CONFIG"
 )
 
-// Load reads path, else the file that GODWIT_CONFIG names, else DefaultPath, and then
-// config.d/*.toml beside it in the order of their names, each over what came before.
-// Only the default file may be missing.
+// Load reads path, else the file that GODWIT_CONFIG names, else DefaultPath. It then reads
+// config.d/*.toml in the same directory, in the order of their names. Each file overrides those
+// before it. Only the default file may be missing.
 func Load(path string) (*Config, error) {
 	path = Path(path)
 	explicit := path != ""

@@ -11,7 +11,7 @@ const (
 // RestoreModes are all of them.
 func RestoreModes() []string { return []string{RestoreEager, RestoreLazy, RestoreAuto} }
 
-// LazyFrom is the RAM that a snapshot has to bring, in bytes, from which on RestoreAuto is lazy. To
-// bring less before the VM runs costs its wake at most 0.2 s, with a registry nearby
-// (docs/dev/adr/0022-lazy-wake.md), and nothing of it depends on the registry afterwards.
+// LazyFrom is the RAM that a snapshot has to bring, in bytes, from which on RestoreAuto is lazy.
+// To bring less before the VM runs costs its wake at most 0.2 s, with a registry nearby
+// (docs/dev/adr/0022-lazy-wake.md). The VM then depends on the registry for nothing.
 const LazyFrom Size = 256 << 20

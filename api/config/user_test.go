@@ -7,8 +7,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// VMMs that would be root are refused by the name of the key, with the remedy, unless that is
-// permitted; a template's VMM is root where the others are.
+// VMMs that would be root are refused unless that is permitted. The error has the name of the
+// key and the remedy. A template's VMM is root where the others are.
 func TestCheckUser(t *testing.T) {
 	for _, c := range []struct {
 		vmm      VMM

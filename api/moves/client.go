@@ -129,8 +129,8 @@ func (c *Client) Watch(ctx context.Context, req *nodev1.WatchRequest, to nodev1.
 	return c.Follow(ctx, req, to.Send)
 }
 
-// Follow calls do for each event that req asks for, in order, until ctx ends, do fails, or
-// the operation that req names is settled. It outlives a restart of either daemon: what
+// Follow calls do for each event that req asks for, in order, until ctx ends, do fails, or the
+// operation that req names is settled. It goes on after a restart of either daemon: what
 // happened meanwhile is told then.
 func (c *Client) Follow(ctx context.Context, req *nodev1.WatchRequest, do func(*nodev1.MoveEvent) error) error {
 	return Follow(ctx, c, req, do)

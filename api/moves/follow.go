@@ -29,8 +29,8 @@ func Follow(ctx context.Context, from Source, req *nodev1.WatchRequest, do func(
 type Follower struct {
 	From Source
 	Do   func(*nodev1.MoveEvent) error
-	// Gap hears of events, from the first to the last, that nobody can tell any more: the controller
-	// keeps the newest ones. nil: nobody wants to know.
+	// Gap hears of events, from the first to the last, that are no longer to be had: the controller
+	// keeps the newest ones. nil: gaps are not told.
 	Gap func(first, last uint64)
 	Patience
 
@@ -81,8 +81,8 @@ func (f *Follower) Follow(ctx context.Context, req *nodev1.WatchRequest) error {
 	}
 }
 
-// look finds out whether the operation is settled. One that nobody knows may still be ordered; one
-// that was known is forgotten, and so are its events in time.
+// look finds out whether the operation is settled. An operation that is not known may still be
+// ordered. One that was known is forgotten, and so are its events in time.
 func (f *Follower) look(ctx context.Context, operation string) error {
 	var status *nodev1.StatusResponse
 	err := f.Ask(ctx, func(ctx context.Context) (err error) {

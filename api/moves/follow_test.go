@@ -36,8 +36,8 @@ func (c *told) Get(context.Context, *nodev1.StatusRequest) (*nodev1.StatusRespon
 	return &nodev1.StatusResponse{Settled: time.Now().After(c.over)}, nil
 }
 
-// Who follows an operation until it is settled does not wait for an event that a crash of the
-// controller has swallowed; who follows all of them goes on.
+// A client that follows an operation until it is settled does not wait for an event that a crash
+// of the controller has swallowed. A client that follows all operations goes on.
 func TestFollowWithoutTheLastEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &told{over: time.Now().Add(time.Minute), events: []*nodev1.MoveEvent{{Id: 1, Operation: "m", Type: Started}}}

@@ -10,7 +10,7 @@ import (
 	"godwit.dev/godwit/internal/retry"
 )
 
-// Pauses between two questions that nobody answers, the first and the longest.
+// The first and the longest pause between two questions without an answer.
 const (
 	awayPause    = 100 * time.Millisecond
 	awayPauseMax = 2 * time.Second
@@ -21,7 +21,7 @@ const (
 // not there, and that is said at once.
 type Patience struct {
 	Met   bool              // it has answered
-	Waits func(cause error) // called once each time that it does not answer any more; nil: nobody wants to know
+	Waits func(cause error) // called once each time that it does not answer any more; nil: that is not told
 }
 
 // Ask makes a call until somebody answers, or ctx ends.
@@ -46,8 +46,8 @@ func (p *Patience) Ask(ctx context.Context, call func(context.Context) error) er
 	}
 }
 
-// away reports whether nobody has answered. A daemon of a build before that is being stopped says
-// that the call was called off; the caller, whose context goes on, has not done that.
+// away reports whether there was no answer. A daemon of a build before that is being stopped
+// says that the call was called off. The caller has not called it off: its context goes on.
 func away(err error) bool {
 	return errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || errors.Is(err, context.Canceled)
 }

@@ -14,8 +14,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Who has answered once is waited for, in pauses that grow to two seconds, and that is told once each
-// time; who never has, or refuses, is not.
+// A peer that has answered once is waited for, in pauses that grow to two seconds. That is told
+// once each time. A peer that has never answered, or that refuses, is not waited for.
 func TestPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		told, calls := 0, 0
@@ -103,8 +103,8 @@ func TestFollowWhatIsForgotten(t *testing.T) {
 	}
 }
 
-// What nobody can tell any more is told as a gap, of an event or of many; from the oldest one on there
-// is none.
+// Events that are no longer to be had are told as a gap, of one event or of many. From the
+// oldest one on there is none.
 func TestGaps(t *testing.T) {
 	end := errors.New("end")
 	var events []*nodev1.MoveEvent

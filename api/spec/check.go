@@ -21,8 +21,8 @@ const (
 // linkName is what Linux takes for an interface, less what no tool can show.
 var linkName = regexp.MustCompile(`^[!-.0-~]{1,15}$`)
 
-// Check refuses a Spec that no build can have written: it may come from anywhere, and
-// whoever reads it further does not look again. The field is named.
+// Check refuses a Spec that no build can have written. It may come from anywhere, and the code
+// that reads it afterwards does not check it again. The error names the field.
 func (s *Spec) Check() error {
 	switch {
 	case s.Memory == 0 || s.Memory > maxMemory || s.Memory%4096 != 0:

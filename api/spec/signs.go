@@ -21,8 +21,8 @@ const (
 // maxCommand is the length of a command in an annotation.
 const maxCommand = 4096
 
-// Ready is the command that ends with 0 in the container once a snapshot may be made, nil where
-// none was asked for, and how long that may take; 0: the node's timeouts.ready.
+// Ready is the command that ends with 0 in the container once a snapshot may be made; nil where
+// none was asked for. within is how long that may take; 0: the node's timeouts.ready.
 func (s *Spec) Ready() (command []string, within time.Duration) {
 	if !s.HasAgent() || s.Annotations[AnnotationReady] == "" {
 		return nil, 0

@@ -45,7 +45,7 @@ func TestSigns(t *testing.T) {
 		if err := s.Check(); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), bad.key) {
 			t.Errorf("%s = %q: %v", bad.key, bad.value, err)
 		}
-		s.Ready() // whoever asks without a look gets nothing worse than no answer
+		s.Ready() // a caller that does not check first gets nothing worse than no answer
 		s.Notify()
 	}
 	vmDisk(s)

@@ -15,9 +15,9 @@ import (
 // Version is the schema that this build writes. It reads this one only.
 const Version = version.Spec
 
-// AnnotationPrefix is that of all annotations that godwit reads. AnnotationDigest is none
-// for users: godwitd marks a container with the snapshot that its VM left in, so that no
-// Create boots it fresh even where the records have forgotten it.
+// AnnotationPrefix is that of all annotations that godwit reads. AnnotationDigest is none for
+// users. godwitd writes it on a container: the snapshot that its VM left in. So no Create boots
+// the container fresh, even if the records have forgotten the VM.
 const (
 	AnnotationPrefix = "godwit.dev/"
 	AnnotationDigest = AnnotationPrefix + "digest"

@@ -28,12 +28,12 @@ const (
 const (
 	BootUEFI   = "uefi"
 	BootBIOS   = "bios"
-	BootKernel = "kernel" // beside the disk in its image
+	BootKernel = "kernel" // next to the disk in its image
 )
 
-// Types of a VM disk's files. Only the raw one is a block device of the guest; the VMM
-// reads the others, which travel with the VM so that it boots on every node as it did on
-// its first one, after a reset too.
+// Types of a VM disk's files. Only the raw one is a block device of the guest. The VMM reads the
+// others. They travel with the VM, so that it boots on every node as on its first one, after a
+// reset too.
 const (
 	TypeRaw      = "raw"
 	TypeFirmware = "firmware"
@@ -42,8 +42,8 @@ const (
 	TypeInitrd   = "initrd"
 )
 
-// HasAgent reports whether godwit's agent runs in the guest. Without it nobody sets an
-// address, a clock or a size of a terminal there, and nothing is executed on request.
+// HasAgent reports whether godwit's agent runs in the guest. Without it an address, a clock or a
+// size of a terminal cannot be set there, and nothing is executed on request.
 func (s *Spec) HasAgent() bool { return s.VMDisk == nil }
 
 // Windows reports whether the rules for Windows guests hold.

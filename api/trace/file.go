@@ -27,7 +27,7 @@ type File string
 // InState is the file of a node.
 func InState(stateDir string) File { return File(filepath.Join(stateDir, "spans.jsonl")) }
 
-// maxFile is what the file grows to where nobody takes the spans; then they are dropped.
+// maxFile is what the file grows to while the spans are not taken. Later spans are dropped.
 const maxFile = 1 << 20
 
 // Begin implements Recorder.
@@ -46,8 +46,8 @@ func (f File) Begin(ctx context.Context, name string, attributes ...string) (con
 	}
 }
 
-// add appends a line, whole, whoever else appends. A span that cannot be noted is lost:
-// what it is about goes on.
+// add appends a line, whole, also while others append. A span that cannot be noted is lost: what
+// it is about goes on.
 func (f File) add(s Span) {
 	line, err := json.Marshal(s)
 	if info, serr := os.Stat(string(f)); err != nil || serr == nil && info.Size() > maxFile {
@@ -61,8 +61,8 @@ func (f File) add(s Span) {
 	_ = file.Close()
 }
 
-// Take answers what was noted, once. It is set aside one call before it is read, so that
-// whoever was about to append has done it by then.
+// Take answers what was noted, once. It is set aside one call before it is read, so that a
+// process that was about to append has done it by then.
 func (f File) Take() (spans []Span, err error) {
 	aside := string(f) + ".taken"
 	data, err := os.ReadFile(aside)

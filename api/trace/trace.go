@@ -1,9 +1,9 @@
 // Package trace carries the context of OpenTelemetry's traces between the programs, in the
-// metadata of ttrpc, and says what a program needs to record spans. It knows no exporter:
-// a shim writes its spans to a file, from which the daemon of its node sends them.
+// metadata of ttrpc, and says what a program needs to record spans. It knows no exporter: a shim
+// writes its spans to a file, from which the daemon of its node sends them.
 //
-// The trace of an operation is derived from its id, so that whoever takes a step of it,
-// also after a restart or on another node, adds to the same one.
+// The trace of an operation is derived from its id. So each program that takes a step of it adds
+// to the same trace, also after a restart or on another node.
 package trace
 
 import (
@@ -87,9 +87,9 @@ func From(ctx context.Context) (Context, bool) {
 
 // Recorder records spans.
 type Recorder interface {
-	// Begin a span below the one that ctx belongs to, and answer the ctx of what is done in
-	// it, and what ends it; a span that is not ended is not recorded. Where ctx belongs to
-	// none, neither does anything. Attributes are pairs of key and value.
+	// Begin a span below the one that ctx belongs to. It answers the ctx of what is done in the
+	// span, and what ends it. A span that is not ended is not recorded. Where ctx belongs to none,
+	// neither does anything. Attributes are pairs of key and value.
 	Begin(ctx context.Context, name string, attributes ...string) (context.Context, func(error))
 }
 
@@ -101,8 +101,8 @@ func (Off) Begin(ctx context.Context, _ string, _ ...string) (context.Context, f
 	return ctx, func(error) {}
 }
 
-// Last is Server for who answers to one that records, and asks nobody else: what it does is
-// one span, and its own calls carry none.
+// Last is Server for a program that answers to one that records, and makes no calls that are to
+// be recorded. What it does is one span, and its own calls carry none.
 func Last(r Recorder) ttrpc.UnaryServerInterceptor {
 	server := Server(r)
 	return func(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {

@@ -17,8 +17,9 @@ var (
 	Commit  = "unknown"
 )
 
-// Protocols between running programs, and formats that outlive one. A number changes
-// when a reader of the old one would go wrong; docs/reference/compatibility.md has the rules.
+// Versions of protocols between running programs, and of formats that are read after the program
+// that wrote them has ended. A number changes when a reader of the old one would go wrong;
+// docs/reference/compatibility.md has the rules.
 const (
 	Agent   = 1 // godwit.agent.v1: shim and guest
 	Session = 1 // the frames below it
@@ -31,7 +32,7 @@ const (
 	Spec     = 1 // the description of a VM, in journal and snapshot
 	Snapshot = 1 // manifest and config of a snapshot
 	Index    = 1 // its index of pages, with frames and packs
-	Table    = 3 // the page table beside a RAM file
+	Table    = 3 // the page table in the directory of a RAM file
 )
 
 // PagesALPN is what the ends of a live move's stream call it in their TLS handshake.

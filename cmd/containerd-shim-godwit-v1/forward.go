@@ -21,8 +21,8 @@ import (
 // forwardBound is how long one try waits for containerd. A variable for the tests.
 var forwardBound = 5 * time.Second
 
-// forwarder hands events to containerd, one at a time. It tries once: the publisher of
-// containerd's library repeats a failed event after those that came later, gives up
+// forwarder hands events to containerd, one at a time. It tries once. The publisher of
+// containerd's library repeats a failed event after those that came later. It also gives up
 // while containerd restarts, and waits for a socket that is not there.
 type forwarder struct {
 	path   string
@@ -75,7 +75,7 @@ func (f *forwarder) forward(ctx context.Context, event any, req *eventsapi.Forwa
 	return errgrpc.ToNative(err)
 }
 
-// once leaves no client behind that cannot be used.
+// once closes a client that cannot be used any more.
 func (f *forwarder) once(ctx context.Context, event any, req *eventsapi.ForwardRequest) error {
 	if f.client == nil {
 		conn, err := new(net.Dialer).DialContext(ctx, "unix", f.path)

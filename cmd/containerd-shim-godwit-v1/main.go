@@ -1,8 +1,10 @@
-// Command containerd-shim-godwit-v1 is containerd's runtime shim for godwit: one
-// process for each VM, which serves containerd's task service on containerd's socket, and
-// godwit's machine service there and, for godwitd, on a socket in run_dir. The same
-// binary is the worker that handles RAM pages, the sandbox process of a task, the successor
-// of a shim that died, the maker of templates, and says whether a VM could come here.
+// Command containerd-shim-godwit-v1 is containerd's runtime shim for godwit: one process for
+// each VM. It serves containerd's task service on containerd's socket. It serves godwit's
+// machine service there and, for godwitd, on a socket in run_dir.
+//
+// The same binary has other jobs: the worker that handles RAM pages, the sandbox process of a
+// task, the successor of a shim that died, the maker of templates. It also says whether a VM
+// could come here.
 package main
 
 import (

@@ -29,7 +29,7 @@ const killed = 137
 // deleteBound keeps delete within what containerd grants it.
 const deleteBound = 4 * time.Second
 
-// manager answers what containerd asks of the binary beside start.
+// manager answers what containerd asks of the binary, except start.
 type manager struct{}
 
 var _ containerd.Shim = manager{}

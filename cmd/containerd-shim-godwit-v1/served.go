@@ -15,8 +15,9 @@ import (
 // servedBound is how long a shim that lives may take to be reached: the kernel does it for it.
 const servedBound = 2 * time.Second
 
-// served reports whether somebody listens at a shim's address, unix://PATH. That nobody does is what
-// the kernel says of the socket: who cannot ask, for want of a descriptor say, does not know it.
+// served reports whether a process listens at a shim's address, unix://PATH. Only the kernel's
+// word on the socket shows that none does. A caller that cannot ask, for want of a descriptor
+// say, does not know it.
 func served(address string) (bool, error) {
 	conn, err := net.DialTimeout("unix", strings.TrimPrefix(address, "unix://"), servedBound)
 	switch {

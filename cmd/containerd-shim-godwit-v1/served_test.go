@@ -14,8 +14,8 @@ import (
 	"godwit.dev/godwit/shim"
 )
 
-// The socket of a shim that lives is not removed, and the task's configuration not taken for the
-// default one, by who has no descriptor to ask with.
+// Without a descriptor to ask with, the socket of a shim that lives is not removed. Nor is the
+// default configuration taken for the task's.
 func TestCleanUpWithoutDescriptors(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "s")

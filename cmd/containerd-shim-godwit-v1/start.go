@@ -33,9 +33,9 @@ type bootstrap struct {
 	socketDir              string
 }
 
-// start makes the shim's socket, starts the serving process on it and prints the
-// answer. The answer is JSON because containerd before 2.3 knows no other, and nothing
-// may go to stderr on success because containerd reads both streams as one.
+// start makes the shim's socket, starts the serving process on it and prints the answer. The
+// answer is JSON because containerd before 2.3 knows no other form. Nothing may go to stderr on
+// success because containerd reads both streams as one.
 func start(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) (err error) {
 	b, err := parseStart(args, stdin)
 	if err != nil {

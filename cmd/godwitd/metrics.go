@@ -16,7 +16,7 @@ import (
 	"godwit.dev/godwit/migrate/socket"
 )
 
-// Bounds of what whoever connects could leave open: the handshake and the head of a request, and a
+// Bounds of what a client could leave open: the handshake and the head of a request, and a
 // connection between two of them.
 const (
 	scrapeHeader = 5 * time.Second

@@ -15,10 +15,10 @@ const (
 	virtioBus = "bus/virtio"
 )
 
-// drivers are the modules that the channel does not need, and when they meet their
-// devices: in a boot each is loaded when it is wanted and takes the devices that are there.
-// In a guest that is going to be copied all are loaded at once and take none; each copy
-// lets them, when it is told what it is.
+// drivers are the modules that the channel does not need, and when they take their devices. In a
+// boot each is loaded when it is wanted and takes the devices that are there. In a guest that
+// will be copied all are loaded at once and take none. Each copy lets them take their devices
+// when it is told what it is.
 type drivers struct {
 	eager, later modules
 	sysfs        string

@@ -11,10 +11,10 @@ import (
 	"godwit.dev/godwit/guest/stage"
 )
 
-// yieldToWorkload makes the agent run after the container's processes where both want the
-// same CPU: it does not interrupt a process for each piece of output, but comes when that
-// waits or has had its turn, and then takes all there is. Threads that begin later inherit
-// it, processes do not (stage.Schedule).
+// yieldToWorkload makes the agent run after the container's processes where both want the same
+// CPU. The agent does not interrupt a process for each piece of output. It comes when the
+// process waits or has had its turn, and then takes all there is. Threads that begin later
+// inherit this, processes do not (stage.Schedule).
 func yieldToWorkload() error {
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {

@@ -129,7 +129,7 @@ func NewPipe(f *os.File) (*Pipe, error) {
 	return p, nil
 }
 
-// Close closes the socket and descriptors that nobody took.
+// Close closes the socket and the descriptors that were not taken.
 func (p *Pipe) Close() error {
 	for _, fd := range p.fds {
 		unix.Close(fd)
@@ -200,7 +200,7 @@ type fdReader struct{ p *Pipe }
 func (r fdReader) Read(b []byte) (int, error) {
 	oob := make([]byte, unix.CmsgSpace(4*8))
 	n, oobn, _, _, err := r.p.conn.ReadMsgUnix(b, oob)
-	n = max(n, 0) // -1 stands beside an error; an io.Reader knows no such number
+	n = max(n, 0) // -1 comes with an error; an io.Reader knows no such number
 	if oobn > 0 {
 		msgs, perr := unix.ParseSocketControlMessage(oob[:oobn])
 		if perr != nil {

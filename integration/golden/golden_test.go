@@ -1,6 +1,6 @@
 //go:build integration
 
-// Package golden sleeps VMs beside a golden snapshot of their image, and counts bytes.
+// Package golden puts VMs to sleep against a golden snapshot of their image, and counts bytes.
 package golden
 
 import (
@@ -83,8 +83,8 @@ func durable(h *harness.Harness, n *harness.Node) string {
 
 func percent(a, b uint64) float64 { return 100 * float64(a) / float64(b) }
 
-// A golden snapshot made on one node serves the first sleep of a VM on another; it may be
-// deleted, and the second sleep sends only what is new.
+// A golden snapshot made on one node serves the first sleep of a VM on another. It may be
+// deleted then, and the second sleep sends only what is new.
 func TestGolden(t *testing.T) {
 	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Log: t.Logf})
 	a, b := h.Node(0), h.Node(1)

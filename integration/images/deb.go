@@ -73,7 +73,7 @@ func (dir packages) download(ctx context.Context, names []string) error {
 	return dir.get(ctx, names)
 }
 
-// get shows nobody half of a package.
+// get never shows a half of a package.
 func (dir packages) get(ctx context.Context, names []string) error {
 	tmp, err := os.MkdirTemp(string(dir), "get")
 	if err != nil {

@@ -44,9 +44,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 http.server.ThreadingHTTPServer(("", 80), Handler).serve_forever()
 `
 
-// Real answers images with the programs that people run: a minimal Debian, redis and a
-// Python service on top of it, from Debian's packages, kept in cache; and a static binary
-// (program) with nothing beside it.
+// Real answers images with the programs that people run. They are a minimal Debian, and redis
+// and a Python service on top of it, from Debian's packages, kept in cache. The last one is a
+// static binary (program) with nothing else.
 func Real(ctx context.Context, cache, program string) ([]Image, error) {
 	dir := packages(cache)
 	base, err := debian(ctx, dir)

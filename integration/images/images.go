@@ -27,9 +27,9 @@ const (
 	NoEntrypoint = "godwit.test/noentrypoint:1"
 )
 
-// File of a layer. Mode carries the type: a directory, a symbolic link with Target, a
-// character device with Major and Minor, a named pipe, or a regular file with Data, or with the
-// content of the file From. Link makes it one more name of an earlier file.
+// File of a layer. Mode carries the type. The types are a directory, a symbolic link with
+// Target, a character device with Major and Minor, and a named pipe. A regular file has Data, or
+// the content of the file From. Link makes it one more name of an earlier file.
 type File struct {
 	Name         string
 	Mode         fs.FileMode

@@ -18,7 +18,7 @@ import (
 const (
 	RawDisk    = "godwit.test/rawdisk:1"    // /disk/system.raw, booted by UEFI
 	QcowDisk   = "godwit.test/qcowdisk:1"   // the same, compressed
-	KernelDisk = "godwit.test/kerneldisk:1" // the same disk, with a kernel (/boot/vmlinuz, and as an ELF file /boot/vmlinux) and /boot/initrd beside it
+	KernelDisk = "godwit.test/kerneldisk:1" // the same disk, and in addition a kernel (/boot/vmlinuz, and as an ELF file /boot/vmlinux) and /boot/initrd
 	BIOSDisk   = "godwit.test/biosdisk:1"   // /disk/system.raw, which a BIOS starts; it writes BIOSGreeting
 	OddDisks   = "godwit.test/odddisks:1"   // what cannot be booted, one file for each reason
 )

@@ -1,7 +1,7 @@
 //go:build integration
 
-// Package install tests what a machine gets: the Debian package, installed, upgraded,
-// removed and purged, `make install`, and programs of the release before beside ours.
+// Package install tests what a machine gets: the Debian package, installed, upgraded, removed
+// and purged, `make install`, and programs of the release before together with ours.
 package install
 
 import (

@@ -26,7 +26,7 @@ type Line struct {
 
 // Said is what came over a line.
 type Said struct {
-	Err     error // the first one; the line is silent behind it
+	Err     error // the first one; the line is silent after it
 	Counter uint64
 	Asked   int
 	Longest time.Duration // that an answer took

@@ -91,7 +91,7 @@ func (p *Ports) heard() (n int) {
 	return n
 }
 
-// Missing answers how many of the first so many datagrams nobody has heard.
+// Missing answers how many of the first so many datagrams never arrived.
 func (p *Ports) Missing(sent int) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

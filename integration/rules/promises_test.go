@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// What CI runs has the linters in it, these hold functions under a limit of
-// complexity and length in all that is no test, and the CLI is built and vetted for macOS.
+// What CI runs has the linters in it. These hold functions under a limit of complexity and
+// length in all that is no test. The CLI is built and vetted for macOS.
 func TestLintHolds(t *testing.T) {
 	files := tracked(t)
 	for name, wants := range map[string][]string{
@@ -57,8 +57,8 @@ func TestRightsAreDocumented(t *testing.T) {
 	}
 }
 
-// However a VM is made, one place decides whether that is a restore; and an
-// order to restore is a type with one writer, which nothing else can put into a Create.
+// However a VM is made, one place decides whether that is a restore. An order to restore is a
+// type with one writer, and only that writer can put it into a Create.
 func TestOneRestoreDecision(t *testing.T) {
 	uses := map[string][]string{}
 	for name, data := range tracked(t) {

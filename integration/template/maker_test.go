@@ -15,8 +15,8 @@ import (
 	"godwit.dev/godwit/integration/harness"
 )
 
-// maker answers the process that makes templates on the node, and those of its namespace,
-// itself included, with its VMM, which has one of its own; 0 if there is none.
+// maker answers the process that makes templates on the node; 0 if there is none. all has the
+// processes of its namespace, itself included, and its VMM, which has a namespace of its own.
 func (n *node) maker(t *testing.T) (pid int, all []int) {
 	t.Helper()
 	daemon := strconv.Itoa(n.Godwitd.PID())

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A template is made by order before any VM of its shape was started, listed, used by the first
-// one and deleted; what a node cannot do is refused by name, and nothing changes.
+// A template is made by order before any VM of its shape was started. It is listed, used by the
+// first VM and deleted. What a node cannot do is refused by name, and nothing changes.
 func TestOrdered(t *testing.T) {
 	n := nodeWith(t, "[template]\nafter = 1000\n") // by the name of the release before
 	var made struct {

@@ -161,9 +161,9 @@ func (n *node) facts(t *testing.T, id string, flags ...string) map[string]string
 	return told
 }
 
-// The first VM of a shape boots and its template is made; those that come later are copies
-// of it, which share nothing that must be one's own, and are said to be copies:
-// two at once, with other disks, in a network, asleep and awake again.
+// The first VM of a shape boots and its template is made. Later VMs are copies of it, and are
+// said to be copies. They share nothing that each VM must have for itself. Copies work two at
+// once, with other disks, in a network, asleep and awake again.
 func TestCopies(t *testing.T) {
 	n := newNode(t)
 	booted := n.facts(t, "one")

@@ -1,7 +1,7 @@
-// Package channel takes the connections of live moves at a node's peer port and hands
-// them to the shims that wait for them, as descriptors: no byte of a VM passes through
-// the daemon. What a connection is for stands in its first message, which is looked at
-// and left in the socket; TLS itself is between the two ends.
+// Package channel takes the connections of live moves at a node's peer port and hands them to
+// the shims that wait for them, as descriptors: no byte of a VM passes through the daemon. The
+// first message says what a connection is for. It is looked at and left in the socket. TLS
+// itself is between the two ends.
 package channel
 
 import (
@@ -56,7 +56,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close ends the listener, and the connections of which nobody knows what they are for.
+// Close ends the listener, and the connections whose purpose is not known yet.
 func (l *Listener) Close() error {
 	err := l.Listener.Close()
 	l.all.Wait()

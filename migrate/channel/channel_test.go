@@ -16,7 +16,7 @@ import (
 	"godwit.dev/godwit/api/version"
 )
 
-// host is a listener and a shim's socket beside it.
+// host is a listener and the socket of a shim.
 func host(t *testing.T) (l *Listener, shim *net.UnixListener, names chan string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ch")

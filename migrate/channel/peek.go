@@ -36,8 +36,8 @@ func rawOf(c net.Conn) (syscall.RawConn, error) {
 	return sc.SyscallConn()
 }
 
-// Peek answers the name that a TLS client asks for, and whether it wants to stream pages.
-// The bytes stay in the socket. What is no TLS at all wants none: whoever is handed the
+// Peek answers the name that a TLS client asks for, and whether it wants to stream pages. The
+// bytes stay in the socket. What is no TLS at all wants no pages: the program that is handed the
 // connection will say so.
 func Peek(ctx context.Context, c net.Conn) (name string, pages bool, err error) {
 	raw, err := rawOf(c)

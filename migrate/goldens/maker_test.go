@@ -83,7 +83,7 @@ func newMaker(fail string) (*node, *Maker) {
 	return n, &Maker{Shelf: shelf{n}, Tasks: n, Machines: n, Records: n}
 }
 
-// Whatever call fails while a golden snapshot is made, its VM and the record of that go, and a
+// Any call may fail while a golden snapshot is made: its VM and the record of that VM go. A
 // snapshot is claimed only if there is one. Its table is never worth an error.
 func TestMakeFailsAtEachCall(t *testing.T) {
 	for _, fail := range []string{"", "repository", "boot", "ready", "query", "capture", "abort", "table", "unboot", "remove"} {
@@ -119,8 +119,8 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// A golden snapshot is used where it is found and read. What fails costs bytes, and no operation;
-// a node that uses none, or has no store, asks nobody.
+// A golden snapshot is used where it is found and read. What fails costs bytes, and no
+// operation. A node that uses none, or has no store, asks no store.
 func TestGoldenOfAVM(t *testing.T) {
 	for _, fail := range []string{"", "image", "query", "find", "table", "repository"} {
 		n, m := newMaker(fail)

@@ -1,10 +1,10 @@
-// Package model checks the hand-over protocol by search: every interleaving of the
-// controller's, the source's and the destinations' steps and of messages that come
-// late, twice or never, with at most one node that reboots, over three attempts to two
-// destinations. Explore answers what was reached and what broke; a test runs it for the
-// protocol and for each Mutation, which breaks one rule and must be caught.
+// Package model checks the hand-over protocol by search. It tries every interleaving of the
+// steps of the controller, the source and the destinations. Messages come late, twice or never.
+// At most one node reboots. There are three attempts, to two destinations. Explore answers what
+// was reached and what broke. A test runs it for the protocol, and for each Mutation, which
+// breaks one rule and must be caught.
 //
-// A record write and the VMM's action beside it are one step here, and the owner is
+// A record write and the VMM's action that belongs to it are one step here, and the owner is
 // always a node: the crash tests of package engine cover the rest.
 package model
 

@@ -111,7 +111,7 @@ func fill(v reflect.Value) {
 	}
 }
 
-// valid are the values of fields that lie beside a refused one and must be there.
+// valid are the values of fields that stand next to a refused one and must be there.
 var valid = map[string]string{
 	"linux.seccomp": `{"defaultAction":"SCMP_ACT_ALLOW"}`, "linux.personality": `{"domain":"LINUX"}`,
 	"mounts[]": `{"destination":"/data","type":"tmpfs"}`,

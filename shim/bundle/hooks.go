@@ -60,8 +60,8 @@ func readHooks(h *specs.Hooks) (Hooks, error) {
 	return hooks, nil
 }
 
-// HooksOf reads the hooks of a bundle, and the annotations that they are told, for
-// whoever cleans up after a shim that died.
+// HooksOf reads the hooks of a bundle, and the annotations that they are told, for a program
+// that cleans up after a shim that died.
 func HooksOf(dir string) (Hooks, map[string]string, error) {
 	data, err := os.ReadFile(filepath.Join(dir, "config.json"))
 	if err != nil {
@@ -141,8 +141,9 @@ func runHook(ctx context.Context, hook specs.Hook, state []byte) error {
 	return err
 }
 
-// endInTime waits for the end of a child that leads a process group, and kills the group when ctx
-// ends. It reaps nobody: until its caller does, the pid is the child's, and so is the group.
+// endInTime waits for the end of a child that leads a process group, and kills the group when
+// ctx ends. It does not reap: until its caller does, the pid is the child's, and so is the
+// group.
 func endInTime(ctx context.Context, pid int) (killed bool) {
 	ended := make(chan struct{})
 	go func() {

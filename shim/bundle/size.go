@@ -9,7 +9,7 @@ import (
 	"godwit.dev/godwit/api/config"
 )
 
-// guestOverhead is what the guest's kernel and agent get beside the container's limit.
+// guestOverhead is what the guest's kernel and agent get in addition to the container's limit.
 const guestOverhead = 128 << 20
 
 const defaultPeriod = 100_000 // microseconds, the kernel's

@@ -153,8 +153,8 @@ func Leave(dirs []string, pid int) error {
 // shimsGroup is where a process goes that the top does not take.
 const shimsGroup = "godwit-shims"
 
-// toTop moves a process to the top of what this host sees. In a container with version 2
-// that is no root, and takes nobody once it hands controllers down.
+// toTop moves a process to the top of what this host sees. In a container with version 2 that is
+// no root, and takes no process once it hands controllers down.
 func toTop(top string, pid int, join func([]string, int) error) error {
 	err := join([]string{top}, pid)
 	if !errors.Is(err, unix.EBUSY) {

@@ -14,7 +14,7 @@ import (
 
 // Cost is what a cgroup of the host says of a VM. Memory is in bytes.
 type Cost struct {
-	Own      uint64   // without files: what VMM, shim and kernel take beside RAM and page cache
+	Own      uint64   // without files: what VMM, shim and kernel take in addition to RAM and page cache
 	Used     uint64   // all
 	Limit    uint64   // 0: none
 	CPU      uint64   // microseconds

@@ -41,7 +41,7 @@ type Queue struct {
 	mu      sync.Mutex
 	waiting []any
 	closed  bool
-	away    bool // the last try found nobody
+	away    bool // the last try did not reach containerd
 }
 
 func NewQueue(ctx context.Context, p Publisher, log *slog.Logger) *Queue {
@@ -71,8 +71,8 @@ func (q *Queue) Send(event any) {
 	}
 }
 
-// Close returns when what was sent has been published, or, after one more try, found
-// nobody: a containerd that was away may be the one that asks this shim to leave. It
+// Close returns when what was sent has been published, or when one more try did not reach
+// containerd. A containerd that was away may be the one that asks this shim to leave. Close
 // returns after a bound in any case.
 func (q *Queue) Close() {
 	q.mu.Lock()
@@ -127,8 +127,8 @@ func (q *Queue) take() (event any, closed bool) {
 	return event, q.closed
 }
 
-// publish reports whether the event is done with. One that found nobody is the first
-// again.
+// publish reports whether the event is done with. An event that did not reach containerd is the
+// first again.
 func (q *Queue) publish(ctx context.Context, event any) bool {
 	message := event
 	if own, ok := event.(notice); ok {

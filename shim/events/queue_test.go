@@ -75,8 +75,9 @@ func TestEventsKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// TestEventsClose: the end waits for what is under way and for one more try at a containerd
-// that was away, which may have come back, and for a slow one no longer than its bound.
+// TestEventsClose: the end waits for what is under way. It waits for one more try at a
+// containerd that was away, which may have come back. It waits for a slow containerd no longer
+// than its bound.
 func TestEventsClose(t *testing.T) {
 	for name, c := range map[string]struct {
 		delay  time.Duration

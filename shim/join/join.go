@@ -40,7 +40,7 @@ import (
 // after an upgrade, or nothing.
 const self = "/proc/self/exe"
 
-// Host is what cfg describes. It opens nothing and asks nobody.
+// Host is what cfg describes. It opens nothing and makes no call.
 func Host(cfg *config.Config) (*shim.Host, error) {
 	drivers, err := newDrivers(cfg)
 	if err != nil {
@@ -82,7 +82,7 @@ func Host(cfg *config.Config) (*shim.Host, error) {
 	return h, nil
 }
 
-// wires is package network behind the shim's interfaces.
+// wires implements the shim's interfaces with package network.
 type wires struct{}
 
 func (wires) Read(ctx context.Context, netns string) ([]network.Link, error) {
@@ -117,7 +117,7 @@ func (wires) Leave(ctx context.Context, netns string, links []network.Link) erro
 	return network.DetachMoved(ctx, netns, links)
 }
 
-// disks is package rootfs behind the shim's interface.
+// disks implements the shim's interface with package rootfs.
 type disks struct{ cfg *config.Config }
 
 func (d *disks) Prepare(ctx context.Context, req shim.DisksRequest) (*shim.DiskSet, error) {

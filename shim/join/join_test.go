@@ -9,8 +9,8 @@ import (
 	"github.com/containerd/containerd/api/types"
 )
 
-// The writable disk beside an overlay's upperdir is forgotten, the layers are not;
-// mounts that no task of ours boots from are left alone.
+// The writable disk next to an overlay's upperdir is forgotten, the layers are not; mounts that
+// no task of ours boots from are left alone.
 func TestForget(t *testing.T) {
 	dir := t.TempDir()
 	upper, lower := filepath.Join(dir, "1", "fs"), filepath.Join(dir, "0", "fs")

@@ -24,7 +24,7 @@ type ID struct {
 	Boot      string `json:"boot,omitempty"`
 }
 
-// ErrUnknown says that nobody can tell now whether a process lives. Such an error is
+// ErrUnknown says that it cannot be told now whether a process lives. Such an error is
 // Unavailable too: to ask again may help.
 var ErrUnknown = errors.New("whether it lives is not known")
 
@@ -49,7 +49,7 @@ func Find(pid int) (ID, error) {
 }
 
 // Missing reports whether err, of Find or of a file below /proc/PID, says that there is no such
-// process, and not that it could not be looked at.
+// process. An error that says that the process could not be looked at is not Missing.
 func Missing(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH)
 }
@@ -133,9 +133,9 @@ func (id ID) Alive() (bool, error) {
 // another is the boot of an ID whose process turned out to be none of today's.
 const another = "another"
 
-// Settle answers the ID with the boot that it lacks: today's, if ours says that the process
-// which has its pid and start time now is the one that was meant, and another one, if not. An
-// ID that has a boot stays, and so does one of which ours does not know.
+// Settle answers the ID with the boot that it lacks. It asks ours whether the process with its
+// pid and start time is the one that was meant. If so, the boot is today's; if not, it is
+// another one. An ID that has a boot stays, and so does one of which ours does not know.
 func (id ID) Settle(ours func(pid int) (bool, error)) ID {
 	if _, err := id.look(); !errors.Is(err, errNoBoot) {
 		return id

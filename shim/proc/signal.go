@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// open answers a pidfd; os.ErrProcessDone if the process is proved to be gone, ErrUnknown if nobody
-// can tell.
+// open answers a pidfd; os.ErrProcessDone if the process is proved to be gone, ErrUnknown if
+// that cannot be told.
 func (id ID) open() (int, error) {
 	fd, err := id.hold()
 	if errors.Is(err, errNoBoot) {
@@ -43,8 +43,8 @@ func (id ID) hold() (int, error) {
 	return fd, err
 }
 
-// Signal sends sig. A process that is gone is os.ErrProcessDone, one of which nobody can tell gets
-// nothing.
+// Signal sends sig. A process that is gone is os.ErrProcessDone. One of which it cannot be told
+// whether it lives gets nothing.
 func (id ID) Signal(sig unix.Signal) error {
 	fd, err := id.open()
 	if err != nil {
@@ -91,9 +91,9 @@ func (id ID) Kill(ctx context.Context) error {
 	}
 }
 
-// Wait returns nil when the process is gone, or with an error when ctx ends or nobody can tell.
-// It costs no thread, however many are waited for. Of an ID without a boot it waits for whatever
-// has its pid and start time.
+// Wait returns nil when the process is gone, or with an error when ctx ends or that cannot be
+// told. It costs no thread, however many are waited for. Of an ID without a boot it waits for
+// any process that has its pid and start time.
 func (id ID) Wait(ctx context.Context) error {
 	fd, err := id.hold()
 	if errors.Is(err, os.ErrProcessDone) {

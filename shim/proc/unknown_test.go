@@ -50,8 +50,8 @@ func wantUnknown(t *testing.T, call string, err error) {
 	}
 }
 
-// Without a free descriptor, and with one, a living process is never called dead or killed, and one
-// that is gone is still proved to be.
+// Without a free descriptor, and with one, a living process is never called dead or killed. One
+// that is gone is still proved to be gone.
 func TestNoDescriptors(t *testing.T) {
 	id, gone := sleeper(t), ended(t)
 	for left := range 2 {
@@ -102,8 +102,8 @@ func TestAnotherBoot(t *testing.T) {
 	}
 }
 
-// An ID that an earlier build wrote is gone where no process has its pid and start time; where one
-// has, nobody knows before the process has been looked at, and nothing is done to it.
+// An ID that an earlier build wrote is gone if no process has its pid and start time. If one has
+// them, its state is unknown until the process has been looked at, and nothing is done to it.
 func TestWithoutBoot(t *testing.T) {
 	id, gone := sleeper(t), ended(t)
 	id.Boot, gone.Boot = "", ""

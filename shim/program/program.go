@@ -18,8 +18,9 @@ const (
 	Worker   = "worker"   // handles the pages of snapshots; shims start it too
 )
 
-// Path is the binary in the directory of the program that runs, or, if none is there, Name for PATH.
-// Where nobody can tell, it is the one in that directory: another may be of another build.
+// Path is the binary in the directory of the program that runs, or, if none is there, Name for
+// PATH. Where that cannot be told, it is the one in that directory: another may be of another
+// build.
 func Path() string {
 	self, err := os.Executable()
 	if err != nil {

@@ -22,9 +22,9 @@ func CanForbidSwap() bool {
 	return unix.FsconfigSetFlag(fs, "noswap") == nil && unix.FsconfigCreate(fs) == nil
 }
 
-// Swaps tells whether what lies in dir may be swapped out, as the kernel lists the file system
-// that is mounted there, on the host or not. Pages of a hugetlbfs never are. NotFound where
-// nothing is mounted.
+// Swaps tells whether what lies in dir may be swapped out. It reads how the kernel lists the
+// file system that is mounted there, on the host or not. Pages of a hugetlbfs are never swapped
+// out. NotFound where nothing is mounted.
 func Swaps(dir string) (bool, error) {
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

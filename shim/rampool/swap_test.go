@@ -35,8 +35,8 @@ cut off
 	}
 }
 
-// The pool that is mounted here is one that is never swapped out where the kernel has that; one
-// that somebody mounted before stays as it is.
+// The pool that is mounted here is never swapped out where the kernel can do that. A pool that
+// was mounted before stays as it is.
 func TestPoolIsNotSwapped(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")

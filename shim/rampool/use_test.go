@@ -7,7 +7,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Of a directory that cannot be looked at nobody says that it has no huge pages.
+// A directory that cannot be looked at is an error: the answer is not that it has no huge pages.
 func TestHugeIsNotKnown(t *testing.T) {
 	dir := t.TempDir()
 	if huge, err := Huge(dir); huge || err != nil {

@@ -73,7 +73,7 @@ func (p *Port) Processes(context.Context, *agentv1.ProcessesRequest) (*agentv1.P
 	return &agentv1.ProcessesResponse{Processes: []*agentv1.Process{{StdinOffset: p.input, StdoutOffset: p.start}}}, nil
 }
 
-// none says that nobody in the guest could do what was asked for.
+// none says that no program in the guest could do what was asked for.
 func none(what string) error {
 	return fmt.Errorf("%s: the VM boots the system of its disk, where no agent of godwit's runs: %w", what, errdefs.ErrNotImplemented)
 }

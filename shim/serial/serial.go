@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// keep is how much output waits for a reader. A serial port waits for nobody: of what
-	// is beyond it, the oldest is gone, and the guest is never held up.
+	// keep is how much output waits for a reader. A serial port does not wait: of what is beyond
+	// keep, the oldest is gone, and the guest is never held up.
 	keep = 1 << 20
 	// retry is the time between two tries at a VMM's socket, which may come with the boot.
 	retry = 20 * time.Millisecond

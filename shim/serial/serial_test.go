@@ -54,8 +54,8 @@ func readAll(t *testing.T, p *Port, offset uint64) string {
 	}
 }
 
-// TestBothWays: what the guest writes is read by offset, what is typed reaches it, and
-// the end of the VMM is the end of the output, all of which is there.
+// TestBothWays: what the guest writes is read by offset, and what is typed reaches it. The end
+// of the VMM is the end of the output, and all output is there.
 func TestBothWays(t *testing.T) {
 	path, gone := filepath.Join(t.TempDir(), "s"), make(chan struct{})
 	l := line(t, path)

@@ -61,7 +61,7 @@ const maxSize = 1 << 20
 // File of a node, below its state_dir.
 func File(stateDir string) string { return filepath.Join(stateDir, "starts.jsonl") }
 
-// Note appends one line, whole, whoever else appends.
+// Note appends one line, whole, also while others append.
 func Note(path string, o Observation) error {
 	line, err := json.Marshal(o)
 	if err != nil {

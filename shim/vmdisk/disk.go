@@ -205,7 +205,7 @@ func (m *maker) whole(ctx context.Context, source *os.File, to *File, name strin
 	h := sha256.New()
 	err = m.make(to, name, func(f *os.File) error {
 		_, err := io.Copy(io.MultiWriter(f, h), reader{ctx, io.NewSectionReader(source, 0, info.Size())})
-		// The VMM is a user of its own, and reads it; where it lies nobody else comes.
+		// The VMM is a user of its own, and reads it; no other user reaches the directory.
 		return errors.Join(err, f.Chmod(0o644))
 	})
 	to.Digest = "sha256:" + hex.EncodeToString(h.Sum(nil))

@@ -14,8 +14,8 @@ import (
 	"godwit.dev/godwit/shim/rootfs"
 )
 
-// TestFullDisk: where the host's disk has no room for what is copied, and where it runs
-// full under way, the error says so and nothing is left.
+// TestFullDisk: the host's disk has no room for what is copied, or it runs full under way. The
+// error says so and nothing is left.
 func TestFullDisk(t *testing.T) {
 	small := func(t *testing.T, dir string) {
 		t.Helper()
@@ -31,7 +31,7 @@ func TestFullDisk(t *testing.T) {
 	for name, tt := range map[string]struct {
 		file string
 		data []byte
-		full string // the directory, beside the image, that is small
+		full string // the directory, next to the image, that is small
 		want string
 	}{
 		"raw":                  {"disk/x.raw", content(), "vm", "host's disk"},

@@ -57,7 +57,7 @@ const (
 	initrdName   = "initrd"
 )
 
-// Bounds of what is copied beside the disk.
+// Bounds of what is copied in addition to the disk.
 const (
 	maxFirmware = 64 << 20
 	maxKernel   = 256 << 20

@@ -94,8 +94,8 @@ func qcow(data []byte) []byte {
 	return out
 }
 
-// TestPrepare: the VM's own disk has the content and the size of the image's, in whole
-// pages, and takes no space for zeros; the image is as it was.
+// TestPrepare: the VM's own disk has the content and the size of the image's, in whole pages,
+// and takes no space for zeros. The image is as it was.
 func TestPrepare(t *testing.T) {
 	want := content()
 	for name, tt := range map[string]struct {

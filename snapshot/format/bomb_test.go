@@ -12,9 +12,9 @@ import (
 	"github.com/minio/minlz"
 )
 
-// A frame of any codec that holds a byte more than its pages, a frame more than the
-// format allows, or 32 MiB of zeros in a few bytes, is DataLoss, and its decoder
-// takes no more memory for it than for a good one.
+// A frame of any codec is DataLoss in three cases. It holds a byte more than its pages, or a
+// frame more than the format allows, or 32 MiB of zeros in a few bytes. Its decoder takes no
+// more memory for it than for a good one.
 func TestBombs(t *testing.T) {
 	const bomb = 32 << 20
 	pack := map[Codec]func(n int) []byte{

@@ -15,7 +15,7 @@ var handmade = []byte{
 	1<<6 | 1<<2 | 1, 0, // a short copy: 5 bytes, 2 before
 	29<<3 | 4, 30, // 60 more of it
 	61<<2 | 2, 2, 0, 1, // a copy: 65 bytes, 66 before
-	2<<5 | 1<<3 | 3, 0, 0, 'c', 'd', // literals and a copy behind them: 6 bytes, 64 before
+	2<<5 | 1<<3 | 3, 0, 0, 'c', 'd', // literals and a copy after them: 6 bytes, 64 before
 	30<<3 | 4, 0x56, 0x0f, // 3956 more of it
 }
 

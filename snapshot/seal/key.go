@@ -1,6 +1,6 @@
-// Package seal keeps what a snapshot holds from whoever keeps the snapshot: its pages,
-// device state, index and Spec are encrypted under a key of that push, and that key under
-// keys of the nodes. docs/dev/protocols/snapshot-format.md describes both for other readers.
+// Package seal hides what a snapshot holds from the store that keeps the snapshot. Its pages,
+// device state, index and Spec are encrypted under a key of that push, and that key under keys
+// of the nodes. docs/dev/protocols/snapshot-format.md describes both for other readers.
 package seal
 
 import (
@@ -15,8 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Overhead is how many bytes longer sealed bytes are: a nonce of 12 before, a tag of 16
-// behind.
+// Overhead is how many bytes longer sealed bytes are: a nonce of 12 before, a tag of 16 after.
 const Overhead = nonceSize + tagSize
 
 const (
@@ -25,9 +24,9 @@ const (
 	tagSize   = 16
 )
 
-// Key seals the parts of one push, or opens those of an earlier one. Its nonces count,
-// which is safe because a key that seals is made for one push and never used again; a key
-// that came from elsewhere only opens.
+// Key seals the parts of one push, or opens those of an earlier one. Its nonces count. That is
+// safe because a key that seals is made for one push and never used again. A key that came from
+// elsewhere only opens.
 type Key struct {
 	secret [keySize]byte
 	aead   cipher.AEAD

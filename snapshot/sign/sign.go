@@ -1,6 +1,6 @@
-// Package sign says who vouches for a snapshot. A signature is of a small text that names
-// the snapshot's digest, in the form that cosign made common ("simple signing"), so that
-// tools that people have verify it too.
+// Package sign says who vouches for a snapshot. A signature is of a small text that names the
+// snapshot's digest. It has the form that cosign made common ("simple signing"), so that tools
+// that people have verify it too.
 package sign
 
 import (

@@ -1,7 +1,7 @@
-// Package lean is the agent's protocol of package agentv1 for the guest: the same bytes,
-// without protobuf's runtime. What that does before main and at the first use of each
-// message is a good part of a container's start on a machine that has to translate every
-// instruction. All but this file and wire.go is made from the .proto by `make generate`.
+// Package lean is the agent's protocol of package agentv1 for the guest: the same bytes, without
+// protobuf's runtime. That runtime does work before main and at the first use of each message.
+// On a machine that translates every instruction, this is a good part of a container's start.
+// All but this file and wire.go is made from the .proto by `make generate`.
 package lean
 
 import "context"

@@ -27,8 +27,8 @@ type Value struct {
 
 var errCut = fmt.Errorf("agent message ends within a field: %w", errdefs.ErrInvalidArgument)
 
-// Fields calls do for every field of a message. One whose type is not what its number
-// promises has a tag that nobody knows, as with protobuf.
+// Fields calls do for every field of a message. A field whose type does not fit its number gets
+// a tag that no message has, so that it is skipped as with protobuf.
 func Fields(b []byte, do func(tag int, v Value) error) error {
 	for len(b) > 0 {
 		tag, n := binary.Uvarint(b)

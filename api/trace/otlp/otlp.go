@@ -40,7 +40,7 @@ func New(ctx context.Context, endpoint, program, node string) (*Exporter, error)
 	if err != nil {
 		return nil, fmt.Errorf("tracing.endpoint: %w", err)
 	}
-	// A collector that is away is nobody's concern but who looks for it.
+	// A collector that is away concerns only a user who looks for it.
 	global.SetErrorHandler(global.ErrorHandlerFunc(func(err error) { slog.Debug("export spans", "error", err) }))
 	provider := sdk.NewTracerProvider(
 		sdk.WithBatcher(client, sdk.WithBatchTimeout(batchWait)), sdk.WithIDGenerator(ids{}), sdk.WithSampler(sdk.AlwaysSample()),

@@ -112,8 +112,8 @@ func TestThroughThePrograms(t *testing.T) {
 	}
 }
 
-// What belongs to no operation is not recorded, and sends nothing; a collector that is away
-// holds nobody up.
+// What belongs to no operation is not recorded, and sends nothing. A collector that is away
+// delays no caller.
 func TestOff(t *testing.T) {
 	collector, endpoint := collector(t)
 	e, err := otlp.New(t.Context(), endpoint, "node", "n1")

@@ -154,7 +154,7 @@ func (p *profile) call(arch int, rules []rule) []instruction {
 	return append(code, ret(p.fallback)...)
 }
 
-// code answers the call if all conditions hold and goes on behind it otherwise.
+// code answers the call if all conditions hold. Otherwise the filter goes on after it.
 func (r rule) code(arch int) []instruction {
 	var code []instruction
 	for _, c := range r.when {

@@ -1,6 +1,6 @@
-// Package inroot opens and makes paths below a directory that is treated as the root
-// for every symbolic link, absolute or not, so that a container's files cannot lead
-// outside of it. The guest's agent uses it on root file systems that it did not write.
+// Package inroot opens and makes paths below a directory that is the root for every symbolic
+// link, absolute or not. So a container's files cannot lead outside of it. The guest's agent
+// uses it on root file systems that it did not write.
 package inroot
 
 import (

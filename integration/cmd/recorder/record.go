@@ -15,11 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The environment names the file of the calls. Beside it, FILE.hold has the number of the call that is
-// held until that file is gone, and FILE.lie says what the shim lies about: "paused", "no pids".
+// The environment names the file of the calls. FILE.hold has the number of the call that is held
+// until that file is gone. FILE.lie says what the shim lies about: "paused", "no pids".
 const fileEnv = "GODWIT_RECORDER"
 
-// holdBound ends a hold that nobody ends.
+// holdBound ends a hold that the test does not end.
 const holdBound = time.Minute
 
 // record writes one line, and holds its call if it is the one.

@@ -1,5 +1,5 @@
-// Command ring answers for tools/kvmhost.sh which cases there are, runs them on a host
-// where KVM works, be it the ground, and sums up how they ended.
+// Command ring answers for tools/kvmhost.sh which cases there are and runs them on a host where
+// KVM works. The host may be the ground. It then sums up how they ended.
 package main
 
 import (

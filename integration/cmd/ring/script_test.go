@@ -49,8 +49,8 @@ run)
 esac
 `
 
-// fakeQEMU is a ground that is awake in as many starts as it has cases, and tells of one
-// case in each; then it sleeps, or ends if it has told of all.
+// fakeQEMU is a ground that is awake in as many starts as it has cases, and tells of one case in
+// each. Then it sleeps, or ends if it has told of all.
 const fakeQEMU = `#!/bin/sh
 while [ $# -gt 0 ]; do
 	case $1 in

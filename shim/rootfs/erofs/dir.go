@@ -6,9 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A directory is a row of blocks; each holds records of the same order as the names
-// behind them. The names of the whole directory are sorted, because the kernel
-// searches them by halving.
+// A directory is a row of blocks; each holds records of the same order as the names after them.
+// The names of the whole directory are sorted, because the kernel searches them by halving.
 const recordSize = 12
 
 // perBlock returns how many of the names fit the next block, and the bytes they take.

@@ -1,7 +1,7 @@
-// Package erofs writes a directory tree as an uncompressed erofs image that equals it
-// in names, types, modes, owners, times to the nanosecond, extended attributes, hard
-// links, device numbers and content, holes included. The same tree gives the same
-// bytes. Package rootfs builds the read-only disks of a VM with it.
+// Package erofs writes a directory tree as an uncompressed erofs image. The image equals the
+// tree in names, types, modes, owners, times to the nanosecond and extended attributes. It also
+// equals it in hard links, device numbers and content, holes included. The same tree gives the
+// same bytes. Package rootfs builds the read-only disks of a VM with it.
 package erofs
 
 import (

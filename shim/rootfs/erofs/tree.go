@@ -22,7 +22,7 @@ type node struct {
 	xattrs []byte // the inode's attribute area
 	link   string
 	names  []string // of a directory's entries, sorted, with . and ..
-	nodes  []*node  // beside names
+	nodes  []*node  // parallel to names
 	nlink  uint32
 
 	layout    int

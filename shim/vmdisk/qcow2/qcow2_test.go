@@ -27,7 +27,7 @@ const (
 	hole kind = iota
 	plain
 	packed
-	zeros // flagged, with stale content behind
+	zeros // flagged as zeros; its cluster has stale content
 )
 
 func pattern(i int) []byte { return bytes.Repeat([]byte{byte('a' + i)}, cluster) }

@@ -1,6 +1,6 @@
-// Package storetest is a registry for tests of whoever talks to one: go-containerregistry's,
-// in this process, with the habits of real ones (tokens that run out, redirects to a blob
-// store, no ranges, no deletes), which can be told to fail at request N and byte M.
+// Package storetest is a registry for tests of its clients: go-containerregistry's, in this
+// process. It has the habits of real ones: tokens that run out, redirects to a blob store, no
+// ranges, no deletes. It can be told to fail at request N and byte M.
 package storetest
 
 import (

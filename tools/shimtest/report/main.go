@@ -120,8 +120,7 @@ func (r *results) leaf(name string) bool {
 	return true
 }
 
-// leaks are failures of a whole suite none of whose cases failed: processes that were
-// left behind.
+// leaks are failures of a whole suite none of whose cases failed: processes that were left over.
 func (r *results) leaks() int {
 	n := 0
 	for name, c := range r.cases {

@@ -31,7 +31,7 @@ const (
 	Slow    = "slow"    // it is obeyed and answered where Late says so, and later ones wait for it
 )
 
-// maxConnections is the real one's: whoever comes next is sent away.
+// maxConnections is the real one's: a client beyond it is sent away.
 const maxConnections = 10
 
 // Server is the fake. Its fields are set before Serve.
@@ -181,7 +181,7 @@ func refusal(reasons ...string) []string {
 	return append([]string{"Error from API"}, reasons...)
 }
 
-// event reports as the real one does, in several lines with an empty one behind.
+// event reports as the real one does, in several lines with an empty one at the end.
 func (s *Server) event(source, name string, properties map[string]string) {
 	if s.Lost || s.Events == nil {
 		return

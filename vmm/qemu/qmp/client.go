@@ -1,8 +1,8 @@
-// Package qmp is a client of QEMU's monitor socket: one connection, commands matched to
-// replies by id, events handed to one function, descriptors passed beside a command.
+// Package qmp is a client of QEMU's monitor socket: one connection, commands matched to replies
+// by id, events handed to one function, descriptors passed with a command.
 //
-// A command that runs into its context's end is given up, its late reply is dropped.
-// What the VM did with it is then unknown: the caller kills, it does not try again.
+// A command that runs into its context's end is given up, its late reply is dropped. What the VM
+// did with it is then unknown: the caller kills, it does not try again.
 package qmp
 
 import (
@@ -38,7 +38,7 @@ type Event struct {
 type Client struct {
 	conn    *net.UnixConn
 	onEvent func(Event)
-	writing chan struct{} // holds one token: whoever has it writes
+	writing chan struct{} // holds one token: the holder of it writes
 	done    chan struct{}
 
 	mu      sync.Mutex // guards what follows

@@ -89,7 +89,7 @@ func (s *Server) Serve(l *net.UnixListener) error {
 	}
 }
 
-// greet tells whether the server goes on behind it.
+// greet tells whether the server goes on afterwards.
 func (s *Server) greet(conn *net.UnixConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,7 +130,7 @@ func (s *Server) talk(conn *net.UnixConn) {
 	}
 }
 
-// obey tells whether the server goes on behind it.
+// obey tells whether the server goes on afterwards.
 func (s *Server) obey(c call, file *os.File, negotiated bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
