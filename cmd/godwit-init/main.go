@@ -1,5 +1,5 @@
-// Command godwit-init is process 1 of a guest that was booted from a container image,
-// and, started by itself, the stage between fork and exec of a container's process.
+// Command godwit-init is process 1 of a guest that was booted from a container image.
+// Started by itself, it is the stage between fork and exec of a container's process.
 //
 // It does not ask cgroups for the number of processors: it is in none that limits them,
 // and asking costs each process of a container some milliseconds without KVM.

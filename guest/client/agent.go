@@ -66,8 +66,8 @@ var _ agentv1.AgentService = (*Agent)(nil)
 // bootTimeout of who sets none.
 const bootTimeout = time.Minute
 
-// Connect returns once the agent has answered. On failure it returns a *BootError, or
-// ctx's error, and leaves nothing behind.
+// Connect returns once the agent has answered. On failure it returns a *BootError, or ctx's
+// error, and nothing of it is left.
 func Connect(ctx context.Context, socket string, opts Options) (*Agent, error) {
 	if opts.Dial == nil {
 		opts.Dial = dialUnix

@@ -365,8 +365,8 @@ func TestVSockHandshake(t *testing.T) {
 	}
 }
 
-// A kernel that panicked and does not end its VM is not waited for until timeouts.boot;
-// one that only takes long is, and the error names the key.
+// A kernel that panicked and does not end its VM is not waited for until timeouts.boot. One that
+// only takes long is waited for, and the error names the key.
 func TestBootPanic(t *testing.T) {
 	console := filepath.Join(t.TempDir(), "console.log")
 	silent := func(context.Context, string) (net.Conn, error) {

@@ -49,8 +49,8 @@ func (a *Agent) Start(ctx context.Context, r *agentv1.StartRequest) (*agentv1.St
 	return call(ctx, a, agentv1.AgentService.Start, r)
 }
 
-// Kill implements agentv1.AgentService. The signal has a name, so that a call whose answer was
-// lost with its session is not a second signal when it is issued again.
+// Kill implements agentv1.AgentService. The signal has a name. So a call that is issued again,
+// because its answer was lost with its session, is not a second signal.
 func (a *Agent) Kill(ctx context.Context, r *agentv1.KillRequest) (*agentv1.KillResponse, error) {
 	r = proto.CloneOf(r)
 	r.Once = rand.Uint64()

@@ -21,7 +21,7 @@ import (
 	"godwit.dev/godwit/guest/session"
 )
 
-// hostile is a guest behind a real channel and session; serve has each of its
+// hostile is a guest at the end of a real channel and session; serve has each of its
 // connections.
 func hostile(t *testing.T, serve func(c net.Conn)) *Agent {
 	t.Helper()
@@ -107,8 +107,8 @@ func forever(c net.Conn, b []byte) {
 	}
 }
 
-// An agent that answers nonsense, too much or too late fails the call by its class, and
-// neither blocks the caller beyond its deadline nor takes the host's memory.
+// An agent that answers nonsense, too much or too late fails the call by its class. It neither
+// blocks the caller beyond its deadline nor takes the host's memory.
 func TestHostileAgent(t *testing.T) {
 	many := make([]byte, 4<<20-64) // empty messages of two bytes, which decode to many times that
 	for i := 0; i < len(many); i += 2 {

@@ -21,9 +21,9 @@ type stream struct {
 // readDefault is what a Read that does not say how much returns at most.
 const readDefault = 256 << 10
 
-// Read implements agentv1.AgentService. What it answers has come beside the calls, in a
-// lane of the session, so that the guest handles bulk data once. The data is the
-// caller's until the next Read of the same stream; there may be one at a time.
+// Read implements agentv1.AgentService. What it answers has come in a lane of the session,
+// separate from the calls, so that the guest handles bulk data once. The data is the caller's
+// until the next Read of the same stream; there may be one at a time.
 func (a *Agent) Read(ctx context.Context, r *agentv1.ReadRequest) (*agentv1.ReadResponse, error) {
 	if !a.lanes { // a guest of an earlier build
 		return call(ctx, a, agentv1.AgentService.Read, r)

@@ -42,8 +42,9 @@ type Offsets struct {
 	StdinDone bool   `json:"stdinDone,omitempty"` // the host's stdin has ended after Pending
 }
 
-// Streams carries the stdio of one process for a client of the agent alone, as a test or a
-// measure of it is; the shim has pumps of its own. Each copy method runs at most once at a time.
+// Streams carries the stdio of one process for a client of the agent alone. Tests and
+// measurements of the agent use it; the shim has pumps of its own. Each copy method runs at most
+// once at a time.
 type Streams struct {
 	agent *Agent
 	id    string

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// make builds the container round this process, the first of new pid, uts and ipc
-// namespaces, up to the point where only the process itself is missing. What is to
-// be read-only still is not: files are copied in first. The mount namespace is new from
-// here on, not before: this process may be older than the root that it is to see. It is
-// this thread's alone, which is the one that exec keeps.
+// make builds the container round this process, up to the point where only the process itself is
+// missing. This process is the first of new pid, uts and ipc namespaces. What is to be read-only
+// still is not: files are copied in first. The mount namespace is new from here on, not before:
+// this process may be older than the root that it is to see. It is this thread's alone, which is
+// the one that exec keeps.
 func (c *Container) make() error {
 	if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP); err != nil {
 		return fmt.Errorf("unshare mounts and cgroup: %w", err)

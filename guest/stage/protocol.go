@@ -57,9 +57,9 @@ type Seccomp struct {
 	Flags   uint32
 }
 
-// The messages of the agent, in order: Container (ArgInit only), Process, Go. The
-// child answers Container with Ready, Process with Console (if there is a terminal)
-// and Exec; then exec closes the socket, or Error says why not.
+// The messages of the agent, in order: Container (ArgInit only), Process, Go. The child answers
+// Container with Ready. It answers Process with Console (if there is a terminal) and Exec. Then
+// exec closes the socket, or Error says why not.
 type message struct {
 	Container *Container `json:",omitempty"`
 	Process   *Process   `json:",omitempty"`

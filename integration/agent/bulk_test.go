@@ -69,13 +69,13 @@ func (m *machine) withRawPort() (socket string) {
 	return socket
 }
 
-// TestOutputNearTheChannel: what a process writes to its stdout, which is a pipe, reaches
-// the host at no less than half the speed of the best there can be: a program that copies
-// a pipe to a port of its own, a megabyte at a time, unchecked and unconfirmed. Both take
-// turns with a program that writes one buffer to the port again and again; its figure,
-// which no stdout can reach, is printed. The best round counts: on a busy machine the
-// others measure what else runs. Where no round is left alone, the CPU time that either
-// costs the VMM tells which needs more; what waits instead of working is seen in any case.
+// TestOutputNearTheChannel: what a process writes to its stdout, which is a pipe, reaches the
+// host fast enough. The speed is at least half of the best there can be. The best is a program
+// that copies a pipe to a port of its own, a megabyte at a time, unchecked and unconfirmed. Both
+// take turns with a program that writes one buffer to the port again and again. Its figure,
+// which no stdout can reach, is printed. The best round counts: on a busy machine the others
+// measure what else runs. Where no round is left alone, the CPU time that either costs the VMM
+// tells which needs more. What waits instead of working is seen in any case.
 func TestOutputNearTheChannel(t *testing.T) {
 	m := newMachine(t)
 	socket := m.withRawPort()
@@ -105,8 +105,8 @@ func TestOutputNearTheChannel(t *testing.T) {
 	m.unread()
 }
 
-// unread starts a process that writes more than anybody keeps, with nobody who reads it:
-// it waits, alone, ends when it is killed, and can be removed.
+// unread starts a process that writes more than is kept, and whose output is not read: it waits,
+// alone, ends when it is killed, and can be removed.
 func (m *machine) unread() {
 	m.t.Helper()
 	ctx := m.t.Context()
@@ -126,7 +126,7 @@ func (m *machine) unread() {
 	if _, err := m.agent.Remove(ctx, &agentv1.RemoveRequest{Id: "unread"}); err != nil {
 		m.t.Errorf("remove it: %v", err)
 	}
-	// What fits between process and reader holds up nobody, and is there for who reads late.
+	// What fits between process and reader delays no process, and is there for a late reader.
 	const fits = 1536 << 10
 	if err := m.start("fits", process("sh", "-c", fmt.Sprintf("head -c %d /dev/zero", fits))); err != nil {
 		m.t.Fatal(err)

@@ -28,7 +28,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// machine is a VM made by a test. Its RAM file and disk outlive its incarnations.
+// machine is a VM made by a test. Its RAM file and disk stay for its next incarnation.
 type machine struct {
 	t      *testing.T
 	dir    string

@@ -93,9 +93,8 @@ func (n *numbers) Read(b []byte) (int, error) {
 	return c, nil
 }
 
-// Numbered lines flow both ways through every restore; a new
-// host goes on with the offsets of the one before, connecting early or late, or the
-// same host goes on over the new socket.
+// Numbered lines flow both ways through every restore. A new host goes on with the offsets of
+// the one before, and connects early or late. The same host goes on over the new socket.
 func TestStreamsThroughRestores(t *testing.T) {
 	m := newMachine(t).boot().setup(nil).init()
 	// One process produces, one sends back what it is sent.

@@ -35,8 +35,8 @@ func (c *busyConn) Read(b []byte) (int, error) {
 }
 
 // A VM is saved while its host does not read, so that the VMM holds bytes of the guest that its
-// socket did not take. The restored VM is heard by a host that comes after it runs: QEMU gives such
-// bytes to nobody, and then none that follow, until the channel is opened once more.
+// socket did not take. The restored VM is heard by a host that comes after it runs. QEMU drops
+// such bytes, and then all that follow, until the channel is opened once more.
 func TestRestoredWithFullChannel(t *testing.T) {
 	if harness.VMM() == cloudhypervisor.Name {
 		t.Skip("its channel is a vsock, which no restore keeps")

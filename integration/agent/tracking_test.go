@@ -40,10 +40,10 @@ done 2>/dev/null`
 // free is in every page whose content the guest can do without.
 const free = "nothing of value"
 
-// What a tracker tells of a real VM is what has changed: of each page whose content is
-// another than before the interval it was told, with buffered disk IO, RAM above 3 GiB and
-// pages that the host has taken away, as a balloon would have it, also where the notes were
-// read in between while the VM ran.
+// What a tracker tells of a real VM is what has changed: each page whose content is another than
+// before the interval. That holds with buffered disk IO, with RAM above 3 GiB, and for pages
+// that the host has taken away, as for a balloon. It also holds where the notes were read in
+// between while the VM ran.
 func TestTracking(t *testing.T) {
 	m := newTracked(t)
 	tracker := m.tracker(t, track.UFFD)
@@ -138,8 +138,8 @@ func (n notes) add(offset, end int64) {
 }
 
 // interval compares what was told of one with what has changed in it. A tracker that knows
-// nothing before the last look is begun while the VM runs, and its pages are read after
-// that, as a capture does.
+// nothing before the last look is begun while the VM runs. Its pages are read after that, as a
+// capture does.
 func (m *machine) interval(t *testing.T, tracker track.Tracker, round int) {
 	t.Helper()
 	told := notes{}

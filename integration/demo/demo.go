@@ -37,11 +37,11 @@ type demo struct {
 	out    io.Writer
 	watch  *observer.Watcher
 	result Result
-	failed []string // checks beside the figures
+	failed []string // checks in addition to the figures
 }
 
-// Run shows everything and answers what was measured. The error names every check that
-// failed, or the step that could not be done; nothing is left behind either way.
+// Run shows everything and answers what was measured. The error names every check that failed,
+// or the step that could not be done; nothing is left over either way.
 func Run(ctx context.Context, out io.Writer) (_ Result, err error) {
 	d := &demo{out: out}
 	d.say("two nodes, each with containerd and godwitd, one wire, one OCI registry")

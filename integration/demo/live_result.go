@@ -23,7 +23,7 @@ type LiveResult struct {
 	TCPOK         *bool    `json:"tcp_ok"`         // one connection answers before, meanwhile and after
 	DiskOK        *bool    `json:"disk_ok"`        // whole, and longer than before
 	BootIDSame    *bool    `json:"boot_id_same"`
-	Duplicates    *int     `json:"duplicates_seen"` // beacons heard twice, out of order, or from the source behind the destination's first
+	Duplicates    *int     `json:"duplicates_seen"` // beacons heard twice, out of order, or from the source after the destination's first
 }
 
 // Check answers what is wrong with the figures themselves; nothing is good. No time is
@@ -73,7 +73,7 @@ func (r LiveResult) Check() []string {
 	return wrong
 }
 
-// Write stores the result where nobody sees half of it.
+// Write stores the result so that a reader never sees half of it.
 func (r LiveResult) Write(path string) error { return harness.WriteResult(path, r) }
 
 // Table prints the result for people.

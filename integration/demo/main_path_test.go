@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// The main job, from ctr run to the second wake: on a node that never had
-// the VM, by the one restore core, without first-boot set-up, with
-// disks and RAM of one pause; no line that the guest had written, and no number that it
-// had told, is missing. The soak has it, and the moves of integration/move.
+// The main job, from ctr run to the second wake, on a node that never had the VM. It goes by the
+// one restore core, without first-boot set-up, with disks and RAM of one pause. No line that the
+// guest had written is missing, and no number that it had told. The soak has it, and the moves
+// of integration/move.
 func TestMainJob(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()

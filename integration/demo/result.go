@@ -76,7 +76,7 @@ func (r Result) Check() []string {
 	return wrong
 }
 
-// Write stores the result where nobody sees half of it.
+// Write stores the result so that a reader never sees half of it.
 func (r Result) Write(path string) error {
 	return harness.WriteResult(path, r)
 }

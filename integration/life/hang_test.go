@@ -22,9 +22,9 @@ import (
 	"godwit.dev/godwit/integration/harness"
 )
 
-// testHang stops the shim of a VM that runs, and then calls what containerd calls for a shim that
-// it has given up. Nothing of the VM is left behind that call, the shim no more than the rest: let
-// go on, it would write to what is somebody else's by then. containerd hears of one end.
+// testHang stops the shim of a VM that runs, and then calls what containerd calls for a shim
+// that it has given up. Nothing of the VM is left after that call, and the shim is gone too. If
+// the shim went on, it would write to what is another VM's by then. containerd hears of one end.
 func testHang(t *testing.T, n *harness.Node, id string) {
 	client := connect(t, n)
 	exits := listen(t, client)
@@ -70,7 +70,7 @@ func testHang(t *testing.T, n *harness.Node, id string) {
 			t.Errorf("%q is left", path)
 		}
 	}
-	_ = signal("CONT", journal.Shim.PID) // nobody hears it: the node is as it was in the end
+	_ = signal("CONT", journal.Shim.PID) // without effect if it is gone: the node is as it was in the end
 	if err := harness.Poll(t.Context(), bound, func(ctx context.Context) error { return over(ctx, client, id, exits()[id]) }); err != nil {
 		t.Error(err)
 	}
@@ -89,7 +89,7 @@ func lives(n *harness.Node, pid int) bool {
 	return err == nil && !strings.Contains(string(data), ") Z ")
 }
 
-// outlives reports whether a shim lives after its journal was written by another process.
+// The answer is whether a shim lives after its journal was written by another process.
 func outlives(ctx context.Context, n *harness.Node, shim int, dir string) bool {
 	for tick := time.NewTicker(time.Millisecond); ctx.Err() == nil; <-tick.C {
 		data, err := os.ReadFile(filepath.Join(dir, "node.json"))

@@ -1,8 +1,8 @@
 //go:build integration
 
-// Package life tests what outlives a daemon and what must not outlive a VM: a containerd
-// that is restarted over running VMs, many VMs that come and go, taps that nobody owns, a
-// host that is started again.
+// Package life tests what goes on after the end of a daemon and what must end with a VM. Its
+// tests restart containerd over running VMs, make and remove many VMs, leave taps without an
+// owner, and start the host again.
 package life
 
 import (

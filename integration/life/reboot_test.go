@@ -19,8 +19,8 @@ import (
 	"godwit.dev/godwit/integration/images"
 )
 
-// TestReboot starts a host again: a VM that slept is asleep and wakes, of one that ran
-// nothing is left and it can be run anew, and nothing runs by itself.
+// TestReboot starts a host again. A VM that slept is asleep and wakes. Of a VM that ran nothing
+// is left and it can be run anew. Nothing runs by itself.
 func TestReboot(t *testing.T) {
 	h := harness.New(t, harness.Options{Registry: harness.PlainHTTP, Godwitd: true, Images: true})
 	n := h.Node(0)

@@ -30,8 +30,8 @@ const vms = 10
 func name(i int) string { return fmt.Sprintf("vm%d", i) }
 func code(i int) uint32 { return uint32(40 + i) }
 
-// TestDaemons shows, on one node, that ten VMs outlive containerd, that a VM whose shim hangs
-// and VMs by many clients leave nothing, and that a tap without a VM goes.
+// TestDaemons shows, on one node, that ten VMs go on while containerd is restarted. A VM whose
+// shim hangs and VMs by many clients leave nothing. A tap without a VM goes.
 func TestDaemons(t *testing.T) {
 	h := harness.New(t, harness.Options{Godwitd: true, Images: true, Debug: true})
 	n := h.Node(0)
@@ -68,7 +68,7 @@ func boot(t *testing.T, n *harness.Node) {
 	}
 }
 
-// testRestart ends containerd, and two of the VMs while it is away; it must come back to
+// testRestart ends containerd, and two of the VMs while it is away. containerd must come back to
 // the others running, and to both ends, each told once.
 func testRestart(t *testing.T, n *harness.Node, end func() error, first, second int) {
 	pids := map[string]uint32{}

@@ -17,7 +17,7 @@ import (
 // namespaceOfTaps is one that no VM lives in.
 const namespaceOfTaps = "orphans"
 
-// makeTaps makes a tap of this node, one of another node, and one of nobody.
+// makeTaps makes a tap of this node, one of another node, and one without an owner.
 func makeTaps(t *testing.T, n *harness.Node) {
 	t.Helper()
 	cfg, err := config.Load(n.Config)

@@ -14,7 +14,7 @@ import (
 	"godwit.dev/godwit/integration/images"
 )
 
-// get asks a service behind a port of the node.
+// get asks a service at a port of the node.
 func (s *site) get(ctx context.Context, port, path string) (string, error) {
 	client := &http.Client{Transport: &http.Transport{DialContext: s.h.Dial, DisableKeepAlives: true}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(s.Address, port)+path, nil)

@@ -207,8 +207,9 @@ func (s *site) detached(t *testing.T, name string, args ...string) {
 	}
 }
 
-// ended recognizes the start of a task that containerd's restart monitor, of whatever runtime, has
-// ended between its creation and its start, since it did not run. It looks each second here.
+// ended recognizes the start of a task that containerd's restart monitor has ended, of whatever
+// runtime. The monitor, which looks each second here, ends it between its creation and its
+// start, since it did not run.
 func ended(errs string) bool {
 	return strings.Contains(errs, "does not lead to starting") || strings.Contains(errs, "not found")
 }

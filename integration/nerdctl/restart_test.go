@@ -122,9 +122,9 @@ func (s *site) redis(t *testing.T, command, want string) {
 	})
 }
 
-// redis with --restart=always: killed, the monitor starts it and its file is there;
-// asleep, the monitor leaves it alone; woken by godwit, its memory is there, at the same
-// port, and the monitor guards it as before. Woken by nerdctl start, the same.
+// redis with --restart=always. Killed: the monitor starts it and its file is there. Asleep: the
+// monitor leaves it alone. Woken by godwit: its memory is there, at the same port, and the
+// monitor guards it as before. Woken by nerdctl start, the same.
 func (s *site) testRedis(t *testing.T) {
 	s.sentinel(t)
 	s.detached(t, "redis", "-p", "6379:6379", "--restart", "always", images.Redis)

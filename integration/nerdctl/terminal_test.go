@@ -44,7 +44,7 @@ func (s *site) onTerminal(t *testing.T, rows, columns uint16, args ...string) *t
 	return term
 }
 
-// read ends with EIO, when nobody holds the other side any more.
+// read ends with EIO when no process holds the other side any more.
 func (c *terminal) read() {
 	buf := make([]byte, 4096)
 	for {

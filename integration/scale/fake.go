@@ -14,7 +14,7 @@ import (
 )
 
 // shims are those of one node, whose VMs run and do nothing. That one of them is ended, or its
-// snapshot restored, is a violation: nobody orders that.
+// snapshot restored, is a violation: no order asks for that.
 type shims struct {
 	mu         sync.Mutex
 	vms        map[string]*nodev1.VM

@@ -143,7 +143,7 @@ func (a announcing) Announce(ctx context.Context, req *nodev1.AnnounceRequest) (
 	return resp, err
 }
 
-// Stop the loops; what a call under way comes to is nobody's matter.
+// Stop the loops; the result of a call under way is dropped.
 func (n *Node) Stop() {
 	if n.stop != nil {
 		n.stop()

@@ -12,7 +12,7 @@ import (
 	"godwit.dev/godwit/integration/harness"
 )
 
-// Result is out/scale.json. Each figure is a key of its own too, beside its samples.
+// Result is out/scale.json. Each figure is a key of its own too, in addition to its samples.
 type Result struct {
 	Commit     string             `json:"commit"`
 	When       time.Time          `json:"when"`
@@ -138,7 +138,7 @@ func (r *Result) Check() []string {
 	return wrong
 }
 
-// Write stores the result where nobody sees half of it.
+// Write stores the result so that a reader never sees half of it.
 func (r *Result) Write(path string) error {
 	r.Complete = len(r.Check()) == 0
 	keys := map[string]any{}

@@ -85,9 +85,9 @@ func (l *ledger) Note(ctx context.Context, kind, key string, value []byte) error
 	return l.Memory.Note(ctx, kind, key, value)
 }
 
-// The loops of 50 nodes with 500 VMs, by a clock that is not the host's: in a minute in which nothing
-// happens each round asks for one list, by the index, nothing else is read of the VMs and nothing is
-// written; each deletion that was decided before was asked of a store once.
+// The loops of 50 nodes with 500 VMs, by a clock that is not the host's, for a minute in which
+// nothing happens. Each round asks for one list, by the index. Nothing else is read of the VMs
+// and nothing is written. Each deletion that was decided before was asked of a store once.
 func TestAMinuteOfASmallFleet(t *testing.T) {
 	const nodes = 50
 	synctest.Test(t, func(t *testing.T) {

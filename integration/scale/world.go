@@ -269,7 +269,7 @@ func (w *world) space(ctx context.Context) (before, after int64, err error) {
 	if _, err := client.Compact(ctx, status.Header.Revision, etcd.WithCompactPhysical()); err != nil {
 		return before, 0, err
 	}
-	// What is free shows behind the next commit of etcd's own.
+	// What is free shows after the next commit of etcd's own.
 	select {
 	case <-ctx.Done():
 		return before, 0, ctx.Err()

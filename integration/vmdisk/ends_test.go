@@ -35,7 +35,7 @@ func (s *site) endsInMoves(t *testing.T, vm string) {
 	if err := <-moved; err != nil { // the VMM lives on, and so does the move
 		t.Fatalf("a move whose guest is reset: %v", err)
 	}
-	// What was typed too late for a pass is done behind the hand-over.
+	// What was typed too late for a pass is done after the hand-over.
 	t.Logf("it had booted before it went: %v", strings.Contains(c.out.String(), "boots=4 "))
 	awaitTick(t, there, func(s state) bool { return s["boots"] == "4" })
 	s.runsOnly(t, s.b, vm)

@@ -39,8 +39,9 @@ func (s *site) life(t *testing.T) {
 	s.lives(t, "life", "none", append(byKernel(form()), images.KernelDisk)...)
 }
 
-// lives is the life of a VM disk: its console, what a user asks for while it runs, a reboot
-// by itself, sleep, wake on another node, another reboot there, and the power button.
+// lives is the life of a VM disk: its console, what a user asks for while it runs, and a reboot
+// by itself. Then follow sleep, wake on another node, another reboot there, and the power
+// button.
 func (s *site) lives(t *testing.T, vm, firmware string, args ...string) {
 	c := run(t, s.a, append(append([]string{"--annotation", "godwit.dev/memory=256MiB", "--annotation", "godwit.dev/vcpus=2",
 		"--annotation", "godwit.dev/disk-size=100MiB"}, args...), vm)...)
@@ -141,7 +142,7 @@ func (s *site) powerOff(t *testing.T, n *harness.Node, vm string, console func()
 	}
 }
 
-// kernel boots the same disk with the kernel beside it in the image: a second task of the
+// kernel boots the same disk with the kernel that is in the image too. A second task of the
 // container finds the first one's writes. A SIGKILL ends the first, the guest itself the second.
 func (s *site) kernel(t *testing.T) {
 	const vm = "kernel"

@@ -17,9 +17,8 @@ import (
 
 const guestMTU = "1400"
 
-// network is a VM disk with a NIC of CNI's: its own DHCP client is told what the plugin
-// gave (issue 5, item 6), it keeps its lease on another node, and where the network gives
-// it another address it asks anew.
+// network is a VM disk with a NIC of CNI's. Its own DHCP client is told what the plugin gave. It
+// keeps its lease on another node. Where the network gives it another address it asks anew.
 func (s *site) network(t *testing.T) {
 	const vm = "net"
 	for _, n := range s.h.Nodes() {
@@ -73,8 +72,8 @@ func (s *site) network(t *testing.T) {
 	s.remove(t, vm, s.a, s.b)
 }
 
-// movesLive moves it there and back while it runs: nobody asks or tells the guest anything, it
-// keeps its NIC and its lease, and renews that at the other node.
+// movesLive moves it there and back while it runs. The guest is neither asked nor told anything.
+// It keeps its NIC and its lease, and renews that at the other node.
 func (s *site) movesLive(t *testing.T, vm, address string, first state) {
 	for _, to := range []*harness.Node{s.b, s.a} {
 		log := s.later(to, vm)
@@ -89,8 +88,8 @@ func (s *site) movesLive(t *testing.T, vm, address string, first state) {
 	}
 }
 
-// leased compares what the guest has, and was told, with what the node's CNI plugin and
-// godwit say, and answers the address, at which the guest is reached.
+// leased compares what the guest has, and was told, with what the node's CNI plugin and godwit
+// say. It answers the address, at which the guest is reached.
 func (s *site) leased(t *testing.T, n *harness.Node, vm string, of state) string {
 	t.Helper()
 	told := strings.Split(of["lease"], ",")

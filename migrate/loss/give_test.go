@@ -44,8 +44,8 @@ func TestOnlyWhatWasFenced(t *testing.T) {
 	}
 }
 
-// A node that was fenced and comes back while another one is fenced is not lost any more,
-// also if it is silent again by then.
+// A node that was fenced and comes back while another one is fenced is not lost any more. That
+// also holds if it is silent again by then.
 func TestBackDuringAnotherFence(t *testing.T) {
 	w, watcher := newWorld(t, "a", "b", "c", "d", "e", "f")
 	w.owns("c", "slept", time.Hour)
@@ -113,8 +113,8 @@ func TestCapturedIsNewest(t *testing.T) {
 	}
 }
 
-// A wake whose destination is gone is not under way: one that had brought the VM to the lost
-// node, and one that was to bring it from there to a node which is silent by now.
+// A wake whose destination is gone is not under way. One wake had brought the VM to the lost
+// node. One was to bring it from there to a node that is silent by now.
 func TestWakeOfALostDestination(t *testing.T) {
 	w, watcher := newWorld(t, "a", "b", "c", "d", "e")
 	for _, id := range []string{"1", "2", "3", "4", "5"} {

@@ -69,9 +69,9 @@ type Watcher struct {
 	nodes  map[string]*known
 }
 
-// known is what the watcher has seen of a node. Silence is measured by its own clock, from
-// the last sign that it saw come: neither the clocks of other controllers nor a time in
-// which it heard nobody count.
+// known is what the watcher has seen of a node. Silence is measured by its own clock, from the
+// last sign that it saw come. The clocks of other controllers do not count, nor does a time in
+// which it heard no node.
 type known struct {
 	seen   int64     // the node's last sign, as the cluster has it
 	at     time.Time // when that came, or when the watcher began to listen
@@ -181,8 +181,9 @@ func (w *Watcher) silentCount(all []*nodev1.NodeInfo) (count int) {
 	return count
 }
 
-// most reports whether most nodes have fallen silent. One that was drained, or cordoned behind its
-// end, and has no VM is expected to be: it is in service, or retired, and would count for ever.
+// most reports whether most nodes have fallen silent. A node that was drained, or cordoned after
+// its end, and has no VM is expected to be: it is in service, or retired, and would count for
+// ever.
 func (w *Watcher) most(ctx context.Context, all []*nodev1.NodeInfo) (bool, error) {
 	var count []*nodev1.NodeInfo
 	for _, n := range all {

@@ -153,8 +153,8 @@ func (w *world) want(fenced, ordered []string, events ...string) {
 	}
 }
 
-// A node that is silent for long enough is told of, once, with what its VMs could be
-// restored from; without a fence nothing else happens.
+// A node that is silent for long enough is told of, once, with what its VMs could be restored
+// from. Without a fence nothing else happens.
 func TestReport(t *testing.T) {
 	w, watcher := newWorld(t, "a", "b", "c")
 	watcher.Fence = nil
@@ -192,8 +192,8 @@ func TestNewest(t *testing.T) {
 	w.want([]string{"b"}, []string{"new-slept", "new-slept"}, "NodeLost slept", "NodeLost never", "Recovering slept", "Recovering slept")
 }
 
-// A fence that fails gives nothing away, is told once, and asked again; one that has succeeded
-// for a node which was heard since is none.
+// A fence that fails gives nothing away, is told once, and asked again. A fence that has
+// succeeded for a node which was heard since is none.
 func TestFenceThatFails(t *testing.T) {
 	w, watcher := newWorld(t, "a", "b", "c")
 	w.owns("b", "slept", time.Hour)
@@ -217,8 +217,8 @@ func TestFenceThatFails(t *testing.T) {
 	}
 }
 
-// A controller that hears nobody, has just begun to listen, was held up itself, or does not
-// lead takes nobody for lost; one that hears few fences none.
+// A controller takes no node for lost while it hears none, has just begun to listen, was held up
+// itself, or does not lead. A controller that hears few nodes fences none.
 func TestDeafController(t *testing.T) {
 	for name, test := range map[string]func(*world, *Watcher){
 		"its store takes no sign": func(w *world, watcher *Watcher) {
@@ -290,8 +290,8 @@ func TestFewAtOnce(t *testing.T) {
 	}
 }
 
-// What the source of a lost move still holds is newer than any snapshot: nobody gives it up
-// but who is asked.
+// What the source of a lost move still holds is newer than any snapshot: only who is asked may
+// give it up.
 func TestKeptIsNobodysToGiveUp(t *testing.T) {
 	snapshots := []*nodev1.SnapshotRef{{Digest: "sha256:aa"}}
 	_, watcher := newWorld(t, "a")

@@ -92,8 +92,8 @@ func (p *Peers) Close() error {
 	return errors.Join(errs...)
 }
 
-// connect answers the connection to a node. One is made at a time: whoever wants it meanwhile
-// waits for that, within ctx, and nobody waits for another node's.
+// connect answers the connection to a node. One is made at a time. A caller that wants it
+// meanwhile waits for that, within ctx, and none waits for another node's.
 func (p *Peers) connect(ctx context.Context, to target) (*conn, error) {
 	p.mu.Lock()
 	if c := p.conns[to.node]; c != nil && c.address == to.address {

@@ -86,8 +86,8 @@ func silent(t *testing.T) (address string, accepted chan struct{}) {
 	return l.Addr().String(), accepted
 }
 
-// A node that takes a connection and does not go on holds up nobody who wants another one,
-// connected or not; who wants it too waits for the same connection, and no longer than wanted.
+// A node that takes a connection and does not go on delays no caller of another node, connected
+// or not. A caller of the same node waits for the same connection, and no longer than it wanted.
 func TestOneNodeHoldsUpNoOther(t *testing.T) {
 	first, node := cluster(t)
 	away, accepted := silent(t)
@@ -132,7 +132,8 @@ func (s *slow) Query(ctx context.Context, vm *nodev1.VM) (*machinev1.QueryRespon
 }
 
 // A call that ran out of time says that the node does not answer where nothing was heard of it
-// for long enough, and ends no other call on that connection; of one that was heard of it is late.
+// for long enough. It ends no other call on that connection. Where the node was heard of, the
+// call is only late.
 func TestCallRunsOutOfTime(t *testing.T) {
 	before := silence
 	t.Cleanup(func() { silence = before })

@@ -17,8 +17,8 @@ type boxes struct {
 
 func (b boxes) Has(context.Context, *nodev1.VM) (bool, error) { return b.there, b.err }
 
-// Whether containerd has a container is told to who asks: there, not there, or, where containerd
-// does not say, an error; nobody else waits for containerd.
+// A peer that asks is told whether containerd has a container: there, not there, or an error
+// where containerd does not say. No other call waits for containerd.
 func TestQueryContainer(t *testing.T) {
 	for name, c := range map[string]struct {
 		boxes Containers

@@ -98,8 +98,8 @@ type noTask struct{ engine.Tasks }
 func (noTask) Running(context.Context, *nodev1.VM) (bool, error) { return false, nil }
 func (noTask) Start(context.Context, *nodev1.VM) error           { return errdefs.ErrNotFound }
 
-// A destination whose shim died behind the commit has a successor: the VM runs as soon as
-// that says so, and is waited for until then.
+// A destination whose shim died after the commit has a successor: the VM runs as soon as that
+// says so, and is waited for until then.
 func TestSuccessorRunsAMovedVM(t *testing.T) {
 	ref := &machinev1.Ref{Operation: "op", Attempt: 1}
 	for state, runs := range map[string]bool{"starting": false, "running": true} {
@@ -122,9 +122,9 @@ func (s *starts) Start(context.Context, *nodev1.VM) error { return s.err }
 
 func (s *starts) Running(context.Context, *nodev1.VM) (bool, error) { s.asked++; return false, nil }
 
-// A destination starts its VM at once, and asks what became of it before only where it does
-// not start: a fence is no loss, an end behind the commit is one (R9), and what was refused
-// for now is the error of the start.
+// A destination starts its VM at once. It asks what became of the VM before only where it does
+// not start. A fence is no loss. An end after the commit is one (R9). What was refused for now
+// is the error of the start.
 func TestRunStartsFirst(t *testing.T) {
 	ref := &machinev1.Ref{Operation: "op", Attempt: 1}
 	refused := fmt.Errorf("not yet: %w", errdefs.ErrFailedPrecondition)

@@ -183,7 +183,7 @@ func (s *Server) Discard(ctx context.Context, req *nodev1.PeerRef) (*nodev1.Peer
 		return nil, err
 	}
 	state, err := s.Query(ctx, req)
-	if errdefs.IsUnavailable(err) { // what is left is a fence, whose shim has ended with the task: nobody waits for the next one
+	if errdefs.IsUnavailable(err) { // what is left is a fence, whose shim has ended with the task: no call waits for the next one
 		return &nodev1.PeerState{Known: true}, nil
 	}
 	return state, err

@@ -79,7 +79,7 @@ func OpenAuthority(dir string) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, cert := range certs { // others may be trusted beside it
+	for _, cert := range certs { // others may be trusted in addition to it
 		if public, ok := key.Public().(interface{ Equal(crypto.PublicKey) bool }); ok && public.Equal(cert.PublicKey) {
 			return &Authority{dir: dir, cert: cert, key: key}, nil
 		}

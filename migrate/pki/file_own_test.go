@@ -15,8 +15,8 @@ import (
 	"godwit.dev/godwit/migrate/pki"
 )
 
-// Certificates of one's own CAs, two of them, one behind two intermediate ones: nodes and
-// controller know each other, each by its name (issue 7 item 4).
+// Certificates of one's own CAs, two of them, one with two intermediate ones: nodes and
+// controller know each other, each by its name.
 func TestOwnCAs(t *testing.T) {
 	rootA, rootB := newIssuer(t, "site A", nil), newIssuer(t, "site B", nil)
 	between := newIssuer(t, "machines", newIssuer(t, "site A 2026", rootA))
@@ -100,7 +100,7 @@ func TestOwnCARefused(t *testing.T) {
 	}
 }
 
-// Files that nobody would take do not load, whatever is wrong with them.
+// Files that no peer would take do not load, whatever is wrong with them.
 func TestOwnCAFiles(t *testing.T) {
 	root, other := newIssuer(t, "site A", nil), newIssuer(t, "elsewhere", nil)
 	between := newIssuer(t, "machines", root)
@@ -164,8 +164,8 @@ func first(t *testing.T, path string) {
 }
 
 // Certificates that were renewed, in the end by another CA, are shown and taken with the next
-// connection, at both ends and without a restart; those of before are refused once their CA is not
-// trusted any more.
+// connection. That holds at both ends and without a restart. Those of before are refused once
+// their CA is not trusted any more.
 func TestRotation(t *testing.T) {
 	before, after := newIssuer(t, "2026", nil), newIssuer(t, "2027", nil)
 	between := newIssuer(t, "2027 machines", after)

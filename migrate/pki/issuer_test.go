@@ -107,8 +107,8 @@ func put(t *testing.T, path string, data []byte) {
 	}
 }
 
-// equip writes the three files of a node: its certificate behind those of its issuer, and the CAs
-// that it trusts.
+// equip writes the three files of a node: its certificate with those of its issuer after it, and
+// the CAs that it trusts.
 func equip(t *testing.T, files pki.Files, template *x509.Certificate, by *issuer, trusts ...*issuer) *x509.Certificate {
 	t.Helper()
 	cert, key := issue(t, template, by)
@@ -190,7 +190,7 @@ func meet(t *testing.T, server, client *tls.Config) (m met) {
 	return m
 }
 
-// shows is an end that looks at nothing and shows this certificate, whoever asks.
+// shows is an end that looks at nothing and shows this certificate to every peer.
 func shows(pair tls.Certificate) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, Certificates: []tls.Certificate{pair},

@@ -186,7 +186,7 @@ func Request(dir, node string, addresses []string) ([]byte, error) {
 	return encode(typeRequest, der), writeKey(filepath.Join(dir, fileKey), key)
 }
 
-// Install puts what Sign answered beside the key that Request made.
+// Install puts what Sign answered next to the key that Request made.
 func Install(dir, node string, chain []byte) error {
 	if err := refuse(dir, fileCA, fileCert); err != nil {
 		return err

@@ -23,8 +23,8 @@ import (
 // tokenPrefix starts every join token; the number is of the format.
 const tokenPrefix = "godwit1."
 
-// token lets one node join, once. The fingerprint tells the node which CA to trust; the
-// MAC tells the CA that it made the token itself. Whoever holds it can be that node.
+// token lets one node join, once. The fingerprint tells the node which CA to trust. The MAC
+// tells the CA that it made the token itself. A program that holds the token can be that node.
 type token struct {
 	Node        string `json:"n"`
 	Controller  bool   `json:"c,omitempty"` // the certificate carries the role

@@ -11,7 +11,7 @@ import (
 )
 
 // verify wants a certificate that a CA of the pool has issued, over the intermediate ones that
-// stand behind it in its chain.
+// come after it in its chain.
 func verify(chain []*x509.Certificate, pool *x509.CertPool, usage x509.ExtKeyUsage, at time.Time) error {
 	between := x509.NewCertPool()
 	for _, cert := range chain[1:] {
@@ -21,7 +21,7 @@ func verify(chain []*x509.Certificate, pool *x509.CertPool, usage x509.ExtKeyUsa
 	return err
 }
 
-// explained is what is wrong with a certificate and where that is mended, beside err.
+// explained is err with what is wrong with the certificate and where that is mended.
 func explained(leaf *x509.Certificate, err error) error {
 	var invalid x509.CertificateInvalidError
 	var unknown x509.UnknownAuthorityError
@@ -56,7 +56,7 @@ func (m *material) check() error {
 	return nil
 }
 
-// shown is what a client proves itself with, unless nobody would take it any more.
+// shown is what a client proves itself with, unless no peer would take it any more.
 func (m *material) shown(now time.Time) (*tls.Certificate, error) {
 	leaf := m.chain[0]
 	if now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {

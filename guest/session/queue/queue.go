@@ -6,9 +6,9 @@ package queue
 // its queue often, and a new array each time costs more than the bytes in it.
 const kept = 1 << 20
 
-// Bytes is a queue of bytes that are next to each other in memory. The zero value is
-// empty. However long the queue is, a byte is copied at most twice on average; the array
-// is at most twice as large as what the queue has held.
+// Bytes is a queue of bytes that are next to each other in memory. The zero value is empty.
+// However long the queue is, a byte is copied at most twice on average. The array is at most
+// twice as large as what the queue has held.
 type Bytes struct {
 	array []byte // dropped, then held
 	from  int    // held begins here

@@ -11,8 +11,8 @@ type Ring struct {
 	size  int // bytes held
 }
 
-// Space returns room for n bytes, at least one, in two pieces of which the second may be
-// empty; what is written there, the first piece first, counts with Commit.
+// Space returns room for n bytes, at least one, in two pieces of which the second may be empty.
+// What is written there, the first piece first, counts with Commit.
 func (r *Ring) Space(n int) (first, second []byte) {
 	if r.size == 0 {
 		r.from = 0

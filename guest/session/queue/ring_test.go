@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A ring is a slice that is written to and cut, whatever the sizes, and it never has more
+// A ring behaves as a slice that is written to and cut, whatever the sizes. It never has more
 // than twice what it was asked to hold.
 func TestRingIsASlice(t *testing.T) {
 	for seed := range uint64(50) {

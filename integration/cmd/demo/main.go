@@ -1,7 +1,6 @@
-// Command demo shows godwit's main job, or with -live a VM that moves while it runs, and
-// writes what it measured. It ends with 1 if
-// any check fails, with 2 if the VMM that GODWIT_VMM names does not run here, and cleans
-// up also when interrupted.
+// Command demo shows godwit's main job, or with -live a VM that moves while it runs, and writes
+// what it measured. It ends with 1 if any check fails, and with 2 if the VMM that GODWIT_VMM
+// names does not run here. It cleans up also when interrupted.
 package main
 
 import (

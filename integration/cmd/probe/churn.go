@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// churn is what a program does all day, as a snapshot sees it: so many pages a second that
-// nobody has seen before, and files and heap that are made anew with what they held.
+// churn is what a program does all day, as a snapshot sees it. It writes so many new pages a
+// second, and makes files and heap anew with what they held.
 type churn struct {
 	pages atomic.Uint64
 	fresh []byte

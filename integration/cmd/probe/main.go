@@ -1,6 +1,6 @@
-// Command probe is the workload of the tests: it keeps a nonce and a counter in memory
-// only, appends to a file, and tells all of it over the network, so that an observer can
-// say from outside whether a VM that woke is the one that fell asleep.
+// Command probe is the workload of the tests. It keeps a nonce and a counter in memory only, and
+// appends to a file. It tells all of it over the network. So an observer can say from outside
+// whether a VM that woke is the one that fell asleep.
 package main
 
 import (

@@ -25,9 +25,9 @@ type ticker struct {
 	pause  unix.Timespec
 }
 
-// tick sends beacons from a process of its own, which sleeps and sends and has nothing of
-// Go's runtime: where a CPU is emulated, and its code translated anew behind a move, the
-// first beacon tells of the move and not of timers, encoders and garbage collectors.
+// tick sends beacons from a process of its own, which sleeps and sends and has nothing of Go's
+// runtime. Where a CPU is emulated, its code is translated anew after a move. With this process
+// the first beacon tells of the move and not of timers, encoders and garbage collectors.
 func (p *probe) tick(to string, interval time.Duration) {
 	t := newTicker(p.nonce, interval)
 	addr, err := net.ResolveUDPAddr("udp4", to)
@@ -68,7 +68,7 @@ func newTicker(nonce string, interval time.Duration) *ticker {
 	return t
 }
 
-// fork leaves a process behind that ticks until its parent ends.
+// fork starts a process that ticks until its parent ends.
 //
 //go:norace
 func (t *ticker) fork() (int, syscall.Errno) {

@@ -78,8 +78,8 @@ func find(t *testing.T, st store.Store, reopen func() store.Store) {
 	Found(t, st, store.Which{UIDs: []string{"ua"}})
 }
 
-// pendingOf: a request for the pending deletions of one VM, or of one deleter, gets them; the deleter that one
-// names comes before the one that made the snapshot.
+// pendingOf: a request for the pending deletions of one VM, or of one deleter, gets them. The
+// deleter that a deletion names comes before the one that made the snapshot.
 func pendingOf(t *testing.T, st store.Store, _ func() store.Store) {
 	indexed(t, st)
 	rec := apply(t, st, &nodev1.Record{Vm: vm("a"), Uid: "u"}, nil)

@@ -58,7 +58,7 @@ func (m *Memory) Copy() *Memory {
 	return c
 }
 
-// PutBack makes m hold what a copy holds, as whoever puts a store's file back does.
+// PutBack makes m hold what a copy holds, as a person who puts a store's file back does.
 func (m *Memory) PutBack(old *Memory) {
 	c := old.Copy()
 	m.mu.Lock()
@@ -66,8 +66,8 @@ func (m *Memory) PutBack(old *Memory) {
 	m.sequence, m.revision, m.records, m.operations, m.closed, m.pending, m.notes, m.state = c.sequence, c.revision, c.records, c.operations, c.closed, c.pending, c.notes, c.state
 }
 
-// incarnation: what the store says of itself is durable, changes from the version it had only,
-// and a change of a record that was decided under another one is a conflict.
+// incarnation: what the store says of itself is durable, and changes from the version it had
+// only. A change of a record that was decided under another one is a conflict.
 func incarnation(t *testing.T, st store.Store, reopen func() store.Store) {
 	none, err := st.State(t.Context())
 	if err != nil || none.GetVersion() != 0 || none.GetIncarnation() != 0 {
