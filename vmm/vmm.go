@@ -1,11 +1,11 @@
-// Package vmm says what a VMM must do for godwit: run one VM whose RAM is a file of
-// ours, stop it, save its device state without its RAM, load that state into a new
-// process, and add and remove a NIC. Implementations lie below it and pass the suite
-// of package vmmtest.
+// Package vmm says what a VMM must do for godwit. It runs one VM whose RAM is a file of ours,
+// and stops it. It saves the VM's device state without its RAM, and loads that state into a new
+// process. It adds and removes a NIC. Implementations lie below it and pass the suite of package
+// vmmtest.
 //
-// The order of calls is Driver.Start (the VM exists and has not executed an
-// instruction), for a restore LoadState, then Resume and Pause at will; SaveState only
-// while paused; Kill at any time, from any state, more than once.
+// The order of calls is Driver.Start (the VM exists and has not executed an instruction), for a
+// restore LoadState, then Resume and Pause at will. SaveState comes only while paused. Kill
+// comes at any time, from any state, more than once.
 package vmm
 
 import (
@@ -15,15 +15,16 @@ import (
 	"time"
 )
 
-// Config is derived from a spec.Spec on each node. Everything in it that the guest can
-// see (slots, serials, MACs, sizes) must be equal on both sides of a restore; paths and
-// descriptors may differ.
+// Config is derived from a spec.Spec on each node. Everything in it that the guest can see
+// (slots, serials, MACs, sizes) must be equal on both sides of a restore. Paths and descriptors
+// may differ.
 type Config struct {
 	Name string // in logs
 	Dir  string // private directory of this incarnation: sockets, logs; exists
-	// NetNS is the path of the network namespace that the process is started in. Empty: one of
-	// its own, in which there is nothing; the caller's where nobody is root, or a VMM that needs
-	// to see the tap of a NIC starts with one. A NIC that is added later has its tap in NetNS.
+	// NetNS is the path of the network namespace that the process is started in. Empty: one of its
+	// own, in which there is nothing. It is the caller's where the caller is not root. It is also
+	// the caller's where a VMM that needs to see the tap of a NIC starts with one. A NIC that is
+	// added later has its tap in NetNS.
 	NetNS   string
 	Machine string // QEMU's versioned machine name; empty: the driver's default
 	CPU     string // QEMU's CPU model; empty: the driver's default
@@ -94,7 +95,7 @@ type Facts struct {
 	CPU     string `json:"cpu,omitempty"`   // model given to the guest
 	Accel   string `json:"accel,omitempty"` // "kvm" or "tcg"
 	Reason  string `json:"-"`               // why this acceleration, for doctor
-	// Overhead is the memory that the process may need beside the RAM of its VM, in bytes.
+	// Overhead is the memory that the process may need in addition to the RAM of its VM, in bytes.
 	Overhead uint64 `json:"-"`
 	// Single says why the state of a VM fits no other VM with disks of other sizes; empty
 	// where it does.
@@ -109,7 +110,7 @@ type Driver interface {
 	// Probe looks at binaries and rights without starting a VM. An error has class
 	// NotFound (no binary), FailedPrecondition (too old, no rights), and says the remedy.
 	Probe(ctx context.Context) (Facts, error)
-	// Start makes the VM. On error nothing is left behind. ctx bounds the start only.
+	// Start makes the VM. On error nothing of it is left. ctx bounds the start only.
 	Start(ctx context.Context, cfg Config) (Machine, error)
 	// Adopt takes over the VM of a process that an earlier shim started.
 	Adopt(ctx context.Context, p Process) (Machine, error)
@@ -124,8 +125,8 @@ type Machine interface {
 	Watch
 }
 
-// ErrNotResumed is in an error of Resume that was met before anything was sent by which a
-// vCPU could run, as where the VMM had died: this call has run none.
+// ErrNotResumed is in an error of Resume that came before anything was sent by which a vCPU
+// could run. The VMM had died, say. This call has run no vCPU.
 var ErrNotResumed = errors.New("no vCPU was told to run")
 
 // Lifecycle runs and stops the vCPUs. Resume of a running and Pause of a paused VM
@@ -197,8 +198,8 @@ const (
 	DeviceRemoved EventKind = "device-removed"
 )
 
-// Exit says how the process ended. Clean is true after a power-off by the guest; Unsure says of a
-// clean one that a signal from outside, which this VMM obeys, looks the same.
+// Exit says how the process ended. Clean is true after a power-off by the guest. Unsure says of
+// a clean one that a signal from outside, which this VMM obeys, looks the same.
 type Exit struct {
 	Clean  bool
 	Unsure bool

@@ -10,9 +10,9 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// A hello is repeated until it is answered, first soon, then ever more slowly. A guest
-// that has not been heard for quietMin is asked again, since it cannot know that its
-// last words were lost; while that brings nothing, ever more rarely.
+// A hello is repeated until it is answered, first soon, then ever more slowly. A guest that has
+// not been heard for quietMin is asked again, since it cannot know that its last words were
+// lost. While that brings nothing, it is asked ever more rarely.
 const (
 	helloMin  = 20 * time.Millisecond
 	helloMax  = 500 * time.Millisecond
@@ -23,10 +23,10 @@ const (
 	graceTime = 200 * time.Millisecond // for the peer to hear that we closed
 )
 
-// A channel on which hellos go out and nothing comes back is opened anew, first soon, then ever more
-// slowly: QEMU that is restored with bytes of the guest in hand, before any host is connected, drops
-// them and then takes no more from the guest, until the channel is closed. One that has carried the
-// session is left alone for longer: its guest may stand still.
+// A channel on which hellos go out and nothing comes back is opened anew, first soon, then ever
+// more slowly. QEMU may be restored with bytes of the guest in hand, before any host is
+// connected. It then drops them and takes no more from the guest, until the channel is closed. A
+// channel that has carried the session is left alone for longer: its guest may stand still.
 const (
 	reopenMin  = 2 * time.Second
 	reopenMax  = time.Minute
@@ -36,9 +36,8 @@ const (
 // DialFunc opens the channel once.
 type DialFunc func(ctx context.Context) (io.ReadWriteCloser, error)
 
-// Dial begins a session of the host. It returns at once; the session opens a channel
-// with dial, and a new one whenever that fails, until the Conn is closed or ended by
-// the guest.
+// Dial begins a session of the host. It returns at once. The session opens a channel with dial,
+// and a new one whenever that fails. It does so until the Conn is closed or ended by the guest.
 func Dial(dial DialFunc) *Conn {
 	c := newConn(rand.Uint64())
 	ctx, cancel := context.WithCancel(context.Background())

@@ -72,9 +72,9 @@ type frame struct {
 	payload  []byte
 }
 
-// checksum tells a payload from one that was cut: the low half of its xxh64 if the peer
-// knows that, for where a CPU is emulated a CRC costs more than all else that is done
-// with the bytes.
+// checksum tells a payload from one that was cut. It is the low half of its xxh64 if the peer
+// knows that. Where a CPU is emulated, a CRC costs more than all else that is done with the
+// bytes.
 func (f *frame) checksum() uint32 {
 	if f.features&featureBulk != 0 && f.kind != typeHello {
 		return uint32(xxhash.Sum64(f.payload))

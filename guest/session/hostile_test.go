@@ -19,9 +19,9 @@ func (d deaf) Close() error {
 	return nil
 }
 
-// FuzzHost has the host obey any frames of a guest that knows the session: whatever they
-// say, neither the buffers of the session nor those of a lane outgrow their windows, and
-// no offset runs ahead of what it counts.
+// FuzzHost has the host obey any frames of a guest that knows the session. Whatever they say,
+// neither the buffers of the session nor those of a lane outgrow their windows. No offset
+// exceeds what it counts.
 func FuzzHost(f *testing.F) {
 	f.Add([]byte{1, 1, 0, 0, 0, 2, 1, 0, 0, 9})
 	f.Add([]byte{1, 1, 0, 0, 255, 3, 1, 0, 200, 0, 2, 1, 255, 255, 255})

@@ -139,7 +139,7 @@ func (l *Lane) confirm(offset uint64) {
 	}
 }
 
-// Close tells the guest that nobody wants the stream any more.
+// Close tells the guest that the stream is not wanted any more.
 func (l *Lane) Close() {
 	l.conn.mu.Lock()
 	defer l.conn.mu.Unlock()

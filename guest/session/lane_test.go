@@ -75,8 +75,8 @@ func (timeout) Done() <-chan struct{}       { return nil }
 func (timeout) Err() error                  { return nil }
 func (timeout) Value(any) any               { return nil }
 
-// Whatever the channel does, a lane brings every byte once and in order, beside a
-// stream that flows, and never has more in memory than its window.
+// Whatever the channel does, a lane brings every byte once and in order, together with a stream
+// that flows, and never has more in memory than its window.
 func TestLaneSurvivesCuts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := NewListener()

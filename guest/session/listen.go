@@ -146,7 +146,7 @@ func (g *Listener) greeted(l *link, f frame) {
 		goesOn, replaced = c.resume(l, f, &answer)
 	}
 	if replaced {
-		return // nobody hears an answer
+		return // an answer would not be read
 	}
 	if !goesOn {
 		answer.kind = typeReset
@@ -181,11 +181,11 @@ func (g *Listener) session(l *link, f frame) (c *Conn, replaced bool) {
 	return c, false
 }
 
-// resume attaches the session to the channel that the hello came on and sends again
-// what the host does not have. A repeated hello does the same: what followed the first
-// answer may be lost with it. Only one that has been overtaken, so that what it asks
-// for is forgotten, changes nothing: by a frame behind it, or, since each channel begins
-// with a hello of its own, by another channel.
+// resume attaches the session to the channel that the hello came on and sends again what the
+// host does not have. A repeated hello does the same: what followed the first answer may be lost
+// with it. Only a hello that has been overtaken changes nothing: what it asks for is forgotten.
+// A frame after it may have overtaken it. Since each channel begins with a hello of its own,
+// another channel may have too.
 func (c *Conn) resume(l *link, f frame, answer *frame) (goesOn, replaced bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

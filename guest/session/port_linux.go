@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// port is a virtio-serial port. While no host is connected, poll(2) says POLLHUP for
-// ever, read(2) end of file and write(2) EAGAIN; the edge-triggered poller of the Go
-// runtime sleeps until that changes.
+// port is a virtio-serial port. While no host is connected, poll(2) says POLLHUP for ever,
+// read(2) end of file and write(2) EAGAIN. The edge-triggered poller of the Go runtime sleeps
+// until that changes.
 type port struct {
 	file *os.File
 	raw  syscall.RawConn
@@ -68,9 +68,9 @@ func (p *port) Write(b []byte) (done int, err error) {
 // Close implements io.Closer. It wakes a blocked Read or Write.
 func (p *port) Close() error { return p.file.Close() }
 
-// writeNow writes to a non-blocking descriptor without a word to the Go scheduler: for a
-// call that it knows of it looks for other work and wakes threads, and to change places
-// with them costs more than the write where there is no KVM.
+// writeNow writes to a non-blocking descriptor without a word to the Go scheduler. For a call
+// that it knows of, the scheduler looks for other work and wakes threads. To change places with
+// them costs more than the write where there is no KVM.
 func writeNow(fd uintptr, b []byte) (int, error) {
 	n, _, errno := unix.RawSyscall(unix.SYS_WRITE, fd, uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
 	if errno != 0 {

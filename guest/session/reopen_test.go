@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// A channel that takes what the host says and brings nothing from the guest, as QEMU's does after a
-// restore with bytes of the guest in hand, is opened anew, and the session goes on over the next one:
-// a session that begins, and one that has been carried before.
+// A channel may take what the host says and bring nothing from the guest. QEMU's does so after a
+// restore with bytes of the guest in hand. It is opened anew, and the session goes on over the
+// next one. That holds for a session that begins, and for one that has been carried before.
 func TestDeafChannelIsOpenedAnew(t *testing.T) {
 	for _, used := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

@@ -30,8 +30,8 @@ func (c *late) Read(b []byte) (int, error) {
 func (c *late) Write(b []byte) (int, error) { return len(b), nil }
 func (c *late) Close() error                { return nil }
 
-// A hello that comes from a channel which another one has replaced, of this host process or
-// of one before, neither resets the session nor takes it from its channel. Where that channel is
+// A hello may come from a channel which another one has replaced, of this host process or of one
+// before. It neither resets the session nor takes it from its channel. Where that channel is
 // served late, so that it takes the place of a newer one, the session goes on with the next.
 func TestHelloOfAReplacedChannel(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -58,8 +58,8 @@ func (l *lossy) dial(context.Context) (io.ReadWriteCloser, error) {
 	return host, nil
 }
 
-// cutter prepends garbage to what the guest reads, closes after a number of bytes and
-// drops the last ones before that, as a VMM does that dies with bytes in its buffers.
+// cutter prepends garbage to what the guest reads. It closes after a number of bytes and drops
+// the last ones before that, as a VMM does that dies with bytes in its buffers.
 type cutter struct {
 	net.Conn
 	cut

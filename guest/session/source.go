@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Source is a stream of the guest that goes to the host in bulk, beside the stream of
-// the Conn: it keeps what the host does not have, so the session keeps nothing of it.
-// Its methods are called under the session's lock.
+// Source is a stream of the guest that goes to the host in bulk, separate from the stream of the
+// Conn. It keeps what the host does not have, so the session keeps nothing of it. Its methods
+// are called under the session's lock.
 type Source interface {
 	// Next copies the next bytes into p and says what they are; false when there is
 	// nothing to say or the host wants no more. It does not block.

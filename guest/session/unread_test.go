@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Hellos that nobody has read are not repeated: a guest that opens its port after
-// seconds reads one, not the padding of many. Once it has read it, it is asked again.
+// Hellos that the guest has not read are not repeated. A guest that opens its port after seconds
+// reads one, not the padding of many. Once it has read it, it is asked again.
 func TestUnreadHello(t *testing.T) {
 	path := t.TempDir() + "/s"
 	l, err := net.Listen("unix", path)

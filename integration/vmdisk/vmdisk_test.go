@@ -66,8 +66,8 @@ func writeDisks(t *testing.T, file string) error {
 	return images.WriteVMDisks(t.Context(), filepath.Join(bin, "debs"), filepath.Join(bin, "guest"), "", file)
 }
 
-// byKernel are the flags of a VM that a kernel of its image boots, in a form that the VMM takes
-// in each of its versions.
+// byKernel are the flags of a VM that a kernel of its image boots. form is one that the VMM
+// takes in each of its versions.
 func byKernel(form string) []string {
 	return []string{"--annotation", "godwit.dev/kernel=/boot/" + form, "--annotation", "godwit.dev/initrd=/boot/initrd", "--annotation", "godwit.dev/cmdline=" + cmdline()}
 }

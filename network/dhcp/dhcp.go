@@ -59,7 +59,8 @@ type Server struct {
 // address is offered to a link that goes down and up.
 const forever = math.MaxUint32 * time.Second
 
-// unknownServer stands in where no gateway is known (RFC 3927 addresses are nobody's).
+// unknownServer stands in where no gateway is known (RFC 3927 addresses belong to no host for
+// good).
 var unknownServer = netip.MustParseAddr("169.254.1.1")
 
 // New refuses a NIC that DHCP cannot configure.
@@ -174,7 +175,7 @@ func (s *Server) routes(all []spec.Route) (out []*dhcpv4.Route, gateway netip.Ad
 // the answer confirms the address.
 func (s *Server) Reply(req *dhcpv4.DHCPv4) (answer *dhcpv4.DHCPv4, lease *Lease, err error) {
 	if !s.address.IsValid() || req.OpCode != dhcpv4.OpcodeBootRequest || !slices.Equal(req.ClientHWAddr, s.mac) {
-		return nil, nil, nil // from behind a bridge in the guest
+		return nil, nil, nil // from the other side of a bridge in the guest
 	}
 	switch req.MessageType() {
 	case dhcpv4.MessageTypeDiscover:

@@ -70,7 +70,7 @@ func answer6(req *dhcpv6.Message, mods ...dhcpv6.Modifier) *dhcpv6.Message {
 	return m
 }
 
-// with is what every answer tells beside addresses.
+// with is what every answer tells in addition to addresses.
 func (s *Server) with() (mods []dhcpv6.Modifier) {
 	if len(s.dns6) > 0 {
 		var list []net.IP

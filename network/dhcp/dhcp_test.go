@@ -85,8 +85,8 @@ func TestOfferAndLease(t *testing.T) {
 	}
 }
 
-// A guest that asks for another address, as it does after it woke elsewhere, is refused
-// and then gets the one that is its own now.
+// A guest that asks for another address is refused, as it does after it woke elsewhere. It then
+// gets the one that is its own now.
 func TestAnotherAddress(t *testing.T) {
 	s := server(t)
 	other := net.IPv4(10, 77, 0, 9)

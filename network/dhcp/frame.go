@@ -23,8 +23,8 @@ const (
 	udpHeader   = 8
 )
 
-// ServerMAC is the answers' source. Nobody sends to it: a guest that renews by unicast
-// asks for the MAC of the gateway, and its frame is met on the way there.
+// ServerMAC is the answers' source. No guest sends to it: a guest that renews by unicast asks
+// for the MAC of the gateway, and its frame is met on the way there.
 var ServerMAC = net.HardwareAddr{0x02, 0x67, 0x77, 0x64, 0x68, 0x63}
 
 // Frame answers an ethernet frame of the guest. What is no question for a server or a
@@ -69,8 +69,8 @@ func payload(f []byte) []byte {
 	return udp[udpHeader:size]
 }
 
-// frame goes to the guest's MAC, and to the address that it will have or, if it cannot
-// take a unicast yet, to everybody (RFC 2131, 4.1).
+// frame goes to the guest's MAC and to the address that it will have. If the guest cannot take a
+// unicast yet, it goes to the broadcast address (RFC 2131, 4.1).
 func (s *Server) frame(m *dhcpv4.DHCPv4) []byte {
 	to := netip.AddrFrom4([4]byte{255, 255, 255, 255})
 	if your, ok := netip.AddrFromSlice(m.YourIPAddr.To4()); ok && !m.IsBroadcast() && !your.IsUnspecified() {

@@ -32,8 +32,8 @@ func TestNoIPv4NameServer(t *testing.T) {
 	}
 }
 
-// Every message fits one packet of the link, and what the client takes; of a long search list the
-// first domains stay, and addresses and routes always do.
+// Every message fits one packet of the link, and what the client takes. Of a long search list
+// the first domains stay. Addresses and routes always stay.
 func TestLongSearchList(t *testing.T) {
 	s := server(t, domains)
 	all := s.search
@@ -90,7 +90,7 @@ func TestTooManyRoutes(t *testing.T) {
 	}
 }
 
-// Of several default routes the preferred one becomes the router, and an IPv4 route by an IPv6
+// Of several default routes the preferred one becomes the router. An IPv4 route by an IPv6
 // gateway, for which no option exists, is not told as one of IPv6.
 func TestPreferredDefault(t *testing.T) {
 	s := server(t, func(c *Config) {

@@ -119,7 +119,7 @@ func (s *Server) Advertisements() (frames [][]byte) {
 	for _, r := range s.routers {
 		src := r.mac
 		if src == nil {
-			src = ServerMAC // nobody learns a MAC from an ethernet header
+			src = ServerMAC // no host learns a MAC from an ethernet header
 		}
 		frames = append(frames, frame6(src, allNodesMAC, r.link, allNodes, s.advertisement(r)))
 	}

@@ -1,7 +1,7 @@
-// Package bundle reads the OCI bundle that containerd made for a task and splits it:
-// what describes the VM goes into a spec.Spec without host paths, what only this host
-// honours (hooks, network namespace, cgroup path, sources of bind mounts) stays here.
-// Whatever a VM cannot honour is refused by name, so that nothing is dropped unseen.
+// Package bundle reads the OCI bundle that containerd made for a task and splits it. What
+// describes the VM goes into a spec.Spec without host paths. What only this host honours stays
+// here: hooks, network namespace, cgroup path, sources of bind mounts. Whatever a VM cannot
+// honour is refused by name, so that nothing is dropped unseen.
 package bundle
 
 import (

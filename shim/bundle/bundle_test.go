@@ -186,8 +186,8 @@ func TestAnnotationsAreHonoured(t *testing.T) {
 	}
 }
 
-// What a VM cannot have is refused by name when it is made; what a VMM could not save with it
-// (devices of the host, shared file systems) among that.
+// What a VM cannot have is refused by name when it is made. So is what a VMM could not save with
+// it: devices of the host, shared file systems.
 func TestRefused(t *testing.T) {
 	dir := t.TempDir()
 	tests := []struct {

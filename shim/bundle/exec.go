@@ -10,9 +10,9 @@ import (
 	"godwit.dev/godwit/guest/stage"
 )
 
-// ExecProcess reads the process of an exec as a client has given it and answers the one
-// that the guest is to run, with the notes on what is not applied. The task's word on
-// the terminal counts.
+// ExecProcess reads the process of an exec as a client has given it. It answers the process that
+// the guest is to run, with the notes on what is not applied. The task's word on the terminal
+// counts.
 func ExecProcess(data []byte, terminal bool) (process []byte, notes []string, err error) {
 	p := new(specs.Process)
 	if err := json.Unmarshal(data, p); err != nil {

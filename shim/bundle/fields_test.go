@@ -59,8 +59,8 @@ func walk(t reflect.Type, path string, fn func(path string, field reflect.Struct
 	}
 }
 
-// Every field of the OCI runtime spec is honoured, refused by name, or documented as
-// meaningless in a VM, so that a newer version of it cannot slip in unseen.
+// Every field of the OCI runtime spec is honoured, refused by name, or documented as meaningless
+// in a VM. So a newer version of the spec cannot slip in unseen.
 func TestEveryFieldIsDocumented(t *testing.T) {
 	page := documented(t)
 	used := map[string]bool{}

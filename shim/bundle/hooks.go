@@ -78,9 +78,9 @@ func HooksOf(dir string) (Hooks, map[string]string, error) {
 	return hooks, oci.Annotations, err
 }
 
-// Run runs the hooks of one kind in their order, each with state as JSON on stdin. The
-// first failure ends it, but of those that come when nothing can be taken back any more,
-// poststart and poststop, every one runs, and their failures are joined.
+// Run runs the hooks of one kind in their order, each with state as JSON on stdin. The first
+// failure ends it. Poststart and poststop hooks come when nothing can be taken back any more. Of
+// these every one runs, and their failures are joined.
 func (h Hooks) Run(ctx context.Context, kind HookKind, state specs.State) error {
 	if len(h[kind]) == 0 {
 		return nil

@@ -107,8 +107,8 @@ func readCopy(m specs.Mount, copyVolumes bool) (Copy, error) {
 // roomStep is a group of blocks of the writable disk's file system.
 const roomStep = 128 << 20
 
-// CopyRoom is how much larger than asked for the writable disk is made, so that copies of
-// bind mounts do not fill what the container may write. Some small files do not count.
+// CopyRoom is how much larger than asked for the writable disk is made. So copies of bind mounts
+// do not fill what the container may write. Some small files do not count.
 func (b *Bundle) CopyRoom() int64 {
 	if b.copied < 1<<20 {
 		return 0

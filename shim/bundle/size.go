@@ -14,8 +14,8 @@ const guestOverhead = 128 << 20
 
 const defaultPeriod = 100_000 // microseconds, the kernel's
 
-// memorySize is the RAM of the VM: annotation, else limit + what the guest's kernel and
-// agent need beside it, else config.
+// memorySize is the RAM of the VM: annotation, else limit + what the guest's kernel and agent
+// need in addition, else config.
 func memorySize(annotated, beside uint64, oci *specs.Spec, cfg *config.Config) (uint64, error) {
 	size := annotated
 	if size == 0 {

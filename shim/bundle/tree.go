@@ -12,8 +12,8 @@ import (
 )
 
 // entry is a file, directory or symbolic link below the source of a copy. It is held by a
-// descriptor that can only say what it is: whoever owns the directory may put something else
-// in its place meanwhile, which is then not looked at.
+// descriptor that can only say what it is. The owner of the directory may put something else in
+// its place meanwhile, which is then not looked at.
 type entry struct {
 	name string // relative to the source; "." is the source
 	st   unix.Stat_t

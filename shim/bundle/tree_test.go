@@ -44,8 +44,9 @@ func swapped(t *testing.T, other func(place string) error) (dir string, stop fun
 	return dir, func() { close(over); swapper.Wait() }
 }
 
-// Who owns a directory that is copied, and flips what is in it between a directory, a link, a
-// pipe and a file while root reads, gets no file of root's into his VM, and hangs nobody.
+// The owner of a directory that is copied may swap what is in it while root reads: a directory,
+// a link, a pipe, a file. The owner gets no file of root's into the VM, and the copy does not
+// hang.
 func TestCopyOfWhatIsSwapped(t *testing.T) {
 	vault := t.TempDir()
 	if err := os.WriteFile(filepath.Join(vault, "file"), []byte(secret), 0o600); err != nil {

@@ -35,10 +35,11 @@ type watcher struct {
 	watched map[string]proc.ID // by the VM's directory; one that died stays until it is another
 }
 
-// Watch calls died for each VM below dir, a directory for each namespace and in it one
-// for each VM, whose journal names a process that has ended, once for each process, or is a
-// fence that names none, once for each write of it: and at the same time as for others. Watch
-// returns when ctx ends, or when the kernel grants no more watches.
+// Watch calls died for each VM below dir, a directory for each namespace and in it one for each
+// VM. It does so if the VM's journal names a process that has ended, once for each process. It
+// also does so if the journal is a fence that names none, once for each write of it. Calls for
+// several VMs come at the same time. Watch returns when ctx ends, or when the kernel grants no
+// more watches.
 func Watch(ctx context.Context, dir string, died func(namespace, id string)) error {
 	err := watch(ctx, dir, died)
 	if ctx.Err() != nil {
@@ -148,7 +149,7 @@ func absent(err error) bool {
 func (w *watcher) look(ctx context.Context, dir string, written bool) {
 	id, err := shimOf(dir)
 	if err != nil {
-		if !errors.Is(err, errNoShim) { // nobody says it again
+		if !errors.Is(err, errNoShim) { // no later event says it again
 			w.wait.Go(func() {
 				if pause(ctx) {
 					w.look(ctx, dir, written)
@@ -208,8 +209,9 @@ var pause = func(ctx context.Context) bool {
 // errNoShim says of a journal that was read, or is proved not to be there, that it names no shim.
 var errNoShim = errors.New("no shim")
 
-// shimOf answers the process that a journal names. A fence that outlived its VM names none:
-// whoever left it is done, and the operation that it is about may be waiting for its word.
+// shimOf answers the process that a journal names. A fence that is left of a VM that has gone
+// names none: the process that left it is done, and the operation that it is about may be
+// waiting for its word.
 func shimOf(dir string) (proc.ID, error) {
 	data, err := os.ReadFile(filepath.Join(dir, journalName))
 	if absent(err) {

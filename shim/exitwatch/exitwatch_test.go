@@ -87,8 +87,8 @@ func TestWatch(t *testing.T) {
 	killNext()
 	want("default/early")
 
-	// A namespace that came later. The first shim was replaced while it lived: its end is
-	// nobody's loss. One whose journal was removed ended as it should.
+	// A namespace that came later. The first shim was replaced while it lived: its end is no VM's
+	// loss. One whose journal was removed ended as it should.
 	first, killFirst := process(t)
 	second, killSecond := process(t)
 	deleted, killDeleted := process(t)
@@ -121,9 +121,9 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// I4: a fence that names no process is told at once: nobody answers for it, and the operation
-// that it is about may wait for that. Each one is, also behind one that was answered for; a
-// journal of anything else without a process is not.
+// I4: a fence that names no process is told at once: no shim answers for it, and the operation
+// that it is about may wait for that. Each such fence is told, also after one that was answered
+// for. A journal of anything else without a process is not.
 func TestFences(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "vms")
 	write(t, filepath.Join(dir, "default", "early"), fenced, proc.ID{})

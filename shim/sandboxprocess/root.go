@@ -21,8 +21,8 @@ Copy them through a process in the container, such as
 `
 )
 
-// leaveRoot makes a read-only file system the root of this process, so that nobody who looks
-// for the container's files there reads or writes the host's. It has the notice in it, and the
+// leaveRoot makes a read-only file system the root of this process. A user who looks for the
+// container's files there then cannot read or write the host's. It has the notice in it, and the
 // program that the sandbox process becomes.
 //
 // Like: mount -t tmpfs, chroot, mount -o remount,ro; it is mounted nowhere.

@@ -15,8 +15,8 @@ import (
 	"godwit.dev/godwit/shim/proc"
 )
 
-// Who takes the root of a task's process for the container's, as `nerdctl cp` does, finds
-// nothing of the host there but a word on where the files are, and can write nothing.
+// A user may take the root of a task's process for the container's, as `nerdctl cp` does. That
+// user finds nothing of the host there but a word on where the files are, and can write nothing.
 func TestRootShowsNothingOfTheHost(t *testing.T) {
 	var held proc.ID
 	if err := Start(t.Context(), os.Args[0], Namespace{New: true}, func(id proc.ID) error { held = id; return nil }); err != nil {
@@ -53,8 +53,8 @@ func TestRootShowsNothingOfTheHost(t *testing.T) {
 	}
 }
 
-// A sandbox process that is written down keeps its pid, arguments and namespace, outlives the signals that
-// others send to a task, and holds less than any Go program.
+// A sandbox process that is written down keeps its pid, arguments and namespace. It goes on
+// after the signals that others send to a task, and holds less than any Go program.
 func TestHolderIsSmall(t *testing.T) {
 	var held proc.ID
 	var before string

@@ -1,6 +1,6 @@
 // Package sandboxprocess keeps a pid and a network namespace alive for a task. The pid that
-// containerd shows belongs to a small process that sleeps in the task's namespace, so
-// that hooks and CNI find /proc/PID/ns/net from Create to Delete.
+// containerd shows belongs to a small process that sleeps in the task's namespace. So hooks and
+// CNI find /proc/PID/ns/net from Create to Delete.
 package sandboxprocess
 
 import (
@@ -29,9 +29,9 @@ type Namespace struct {
 	New  bool   // make one; otherwise, without a path, stay in the caller's
 }
 
-// Start starts a sandbox process that runs binary, waits until it is where it shall be, and has it
-// written down by note. The sandbox process stays only if that succeeds: one that nobody knows, its
-// starter being killed, ends by itself. Nobody has to wait for its end.
+// Start starts a sandbox process that runs binary, waits until it is where it shall be, and has
+// it written down by note. The sandbox process stays only if that succeeds: one that is not
+// written down, its starter being killed, ends by itself. Its end need not be waited for.
 func Start(ctx context.Context, binary string, ns Namespace, note func(proc.ID) error) error {
 	ready, w, err := os.Pipe()
 	if err != nil {

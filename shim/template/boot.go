@@ -17,7 +17,7 @@ import (
 // quietDefault is how long a guest that has answered is left alone, if nothing else is said.
 const quietDefault = 500 * time.Millisecond
 
-// blankDisk is the size of a disk that nobody reads.
+// blankDisk is the size of a disk that is never read.
 const blankDisk = 1 << 20
 
 // run boots a VM of the shape up to where its agent waits, pauses it, and lets take have
@@ -62,7 +62,7 @@ func (m *Maker) run(ctx context.Context, shape Shape, ram *os.File, take func(vm
 	return take(vm, kernel)
 }
 
-// config of a VM that has all the devices of the shape and nothing behind them.
+// config of a VM that has all the devices of the shape, with nothing in them.
 func (m *Maker) config(shape Shape, ram *os.File, files *[]*os.File) (*vmm.Config, error) {
 	keep := func(f *os.File, err error) (*os.File, error) {
 		if err == nil {

@@ -33,7 +33,7 @@ type Maker struct {
 	// Prepare waits for the agent, tells it that it will be copied, lets go of it, and
 	// answers the release of the guest's kernel.
 	Prepare func(ctx context.Context, m vmm.Machine, console string) (string, error)
-	// Tap answers a NIC's other end, which belongs to nobody.
+	// Tap answers a NIC's other end, which belongs to no network.
 	Tap func(name string) (*os.File, error)
 	// MaxBytes is the longest RAM file that is kept.
 	MaxBytes uint64
@@ -67,7 +67,7 @@ func (m *Maker) fill(ctx context.Context, work string, shape Shape) (err error) 
 	if err != nil {
 		return fmt.Errorf("make RAM: %w", err)
 	}
-	ram := os.NewFile(uintptr(fd), "ram") // not of the pool: nobody's admission counts it
+	ram := os.NewFile(uintptr(fd), "ram") // not of the pool: no admission counts it
 	defer ram.Close()
 	if err := ram.Truncate(int64(shape.Memory)); err != nil {
 		return fmt.Errorf("make RAM: %w", err)

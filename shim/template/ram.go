@@ -36,7 +36,7 @@ func (p *pages) bytes() uint64 {
 	return n
 }
 
-// check refuses what would be written beside the RAM.
+// check refuses what would be written outside of the RAM.
 func (p *pages) check(size uint64) error {
 	end := uint64(0)
 	for _, r := range p.Runs {

@@ -1,7 +1,7 @@
-// Package template keeps VMs that were booted once and told nothing: RAM and device state
-// of a guest whose agent waits at its port. A VM of the same shape starts as a copy of one
-// instead of booting. Templates lie on the node's disk, are made in the background, and
-// are never needed: whoever finds none, or a bad one, boots.
+// Package template keeps VMs that were booted once and told nothing: RAM and device state of a
+// guest whose agent waits at its port. A VM of the same shape starts as a copy of one instead of
+// booting. Templates lie on the node's disk, are made in the background, and are never needed: a
+// VM that finds none, or a bad one, boots.
 package template
 
 import (

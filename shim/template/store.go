@@ -19,7 +19,7 @@ import (
 	"godwit.dev/godwit/internal/dircache"
 )
 
-// Files of a template's directory, and the directories beside the templates.
+// Files of a template's directory, and the directories next to the templates.
 const (
 	headFile  = "template.json"
 	stateFile = "state"
@@ -179,7 +179,7 @@ func (s Store) Wish(shape Shape) error {
 	}
 	path := filepath.Join(dir, shape.Key())
 	if info, err := os.Stat(path); err == nil && info.Size() > maxWishes {
-		return nil // nobody hears
+		return nil // no process takes them
 	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {

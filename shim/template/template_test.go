@@ -166,7 +166,7 @@ func TestRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tp.Close()
-	// Whoever has it open keeps it, whatever becomes of the files.
+	// A VM that has it open keeps it, whatever becomes of the files.
 	if err := f.Store.Discard(f.shape, errFake); err != nil {
 		t.Fatal(err)
 	}

@@ -80,8 +80,8 @@ func (s Store) refused(key string) bool {
 	return err == nil && time.Since(info.ModTime()) < refusedFor
 }
 
-// Sweep removes what crashed makers have left, templates that current says are none for
-// this node any more, and, least recently used first, what is more than the bounds. The
+// Sweep removes what crashed makers have left, and templates that current says are none for this
+// node any more. It then removes, least recently used first, what is more than the bounds. The
 // caller has the lock.
 func (s Store) Sweep(bounds dircache.Bounds, current func(Shape) bool) error {
 	err := s.cache().Evict(bounds, func(key string) bool {

@@ -12,7 +12,7 @@ import (
 	"godwit.dev/godwit/vmm"
 )
 
-// lazyKind is what a Memo remembers the self-test by.
+// lazyKind is the key by which the result of the self-test is remembered.
 const lazyKind = "RAM that comes while the VM runs"
 
 // Lazy has VMs run while their RAM comes.
@@ -92,6 +92,6 @@ func (l Lazy) test(ctx context.Context) (err error) {
 	if err := <-failed; !errors.Is(err, context.Canceled) {
 		return err
 	}
-	_, err = c.order(ctx, orderWrite, 20) // nobody is asked any more
+	_, err = c.order(ctx, orderWrite, 20) // the child is asked nothing more
 	return err
 }

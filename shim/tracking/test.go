@@ -12,8 +12,8 @@ import (
 	"godwit.dev/godwit/snapshot/track"
 )
 
-// Test proves that a way works on this kernel: what the child writes is told, what it reads
-// or leaves alone is not, also in pages that did not exist or were taken away meanwhile.
+// Test proves that a way works on this kernel. What the child writes is told, what it reads or
+// leaves alone is not. That holds also in pages that did not exist or were taken away meanwhile.
 func (p Prober) Test(ctx context.Context, way track.Way) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
@@ -81,7 +81,7 @@ func (s *selfTest) run(once bool) error {
 		}
 		for page := range pages {
 			written, told := slices.Contains(r.write, page), slices.Contains(got, page)
-			// A page without content may be told; whoever is told finds a hole.
+			// A page without content may be told; its reader finds a hole.
 			if written && !told || !written && told && (page < 32 && !slices.Contains(r.punch, page)) {
 				return fmt.Errorf("page %d: written %v, told %v in round %d: %w", page, written, told, i+1, errdefs.ErrNotImplemented)
 			}
@@ -90,10 +90,10 @@ func (s *selfTest) run(once bool) error {
 	return nil
 }
 
-// armed proves notes that were begun before a tracker came, of pages in the page table of the
-// child and of such as only the file has: so does RAM look before a VM wakes.
+// armed proves notes that were begun before a tracker came. It has pages in the page table of
+// the child and such as only the file has: so does RAM look before a VM wakes.
 func (s *selfTest) armed(regions []track.Region, files track.Files) error {
-	const first, end = 70, 80 // nobody has touched them up to here
+	const first, end = 70, 80 // not touched up to here
 	if _, err := s.child.ram.WriteAt(make([]byte, (end-first)*pageSize), first*pageSize); err != nil {
 		return err
 	}

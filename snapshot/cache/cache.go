@@ -59,8 +59,8 @@ type Lease struct {
 	shared *Lease
 }
 
-// Join takes a lease. Whoever deletes is waited for: that takes no time. What is kept of the
-// repository called beside, which holds what others have in common, may be read with it.
+// Join takes a lease. A process that deletes is waited for: that takes no time. The second
+// repository holds what others have in common. What is kept of it may be read with the first.
 func (c *Cache) Join(repository, beside string) (*Lease, error) {
 	if c == nil || c.max <= 0 {
 		return nil, nil

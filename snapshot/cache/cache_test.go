@@ -58,8 +58,8 @@ func names(t *testing.T, d *Dir) (all []string) {
 
 const mib = 1 << 20
 
-// What was used longest ago goes first, over all repositories; one that a job uses is
-// spared, and told that nothing may be added while that keeps the cache above its limit.
+// What was used longest ago goes first, over all repositories. One that a job uses is spared.
+// The job is told that nothing may be added while that keeps the cache above its limit.
 func TestEvict(t *testing.T) {
 	c := Open(t.TempDir(), 4*mib)
 	a, busy := join(t, c, "r/a")
@@ -258,8 +258,8 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// What a worker that a snapshot has taken over may leave is neither followed nor in
-// the way of eviction; and a directory whose name lies is nobody's.
+// What a worker that a snapshot has taken over may leave is neither followed nor in the way of
+// eviction. A directory whose name lies belongs to no repository.
 func TestJunk(t *testing.T) {
 	c := Open(t.TempDir(), 64*mib)
 	d, l := join(t, c, "r/a")

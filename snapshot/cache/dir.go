@@ -33,8 +33,8 @@ var _ store.Keeper = (*Dir)(nil)
 // noteEvery is how much may be kept until somebody looks at the limit.
 const noteEvery = 64 << 20
 
-// NewDir uses a lease's Dir and Beside. note, if not nil, is called now and then when much was
-// kept: the cache may be above its limit.
+// NewDir uses the two directories of a lease. note, if not nil, is called now and then when much
+// was kept: the cache may be above its limit.
 func NewDir(path, beside string, note func()) *Dir {
 	if note == nil {
 		note = func() {}
@@ -58,7 +58,7 @@ func (d *Dir) Open(name string) (io.ReadCloser, int64, bool) {
 	return f, size, true
 }
 
-// open looks in the directory, then beside it.
+// open looks in the directory, then in the second one.
 func (d *Dir) open(name string) (*os.File, int64, error) {
 	f, size, err := openRegular(filepath.Join(d.path, name))
 	if err != nil && d.beside != "" {
@@ -230,7 +230,7 @@ func (d *Dir) Usage() *Usage {
 	return &u
 }
 
-// Paths of the directory and of the one beside it, which may be empty; of nil both are.
+// Paths of the directory and of the second one, which may be empty; of nil both are.
 func (d *Dir) Paths() (path, beside string) {
 	if d == nil {
 		return "", ""

@@ -26,9 +26,9 @@ type entry struct {
 	used      time.Time
 }
 
-// Evict deletes what was used longest ago until the rest is within the limit and the file
-// system has room, and never anything of a repository that a job uses. Where another
-// process evicts already, it does nothing.
+// Evict deletes what was used longest ago until the rest is within the limit and the file system
+// has room. It never deletes anything of a repository that a job uses. Where another process
+// evicts already, it does nothing.
 func (c *Cache) Evict() error {
 	f, err := c.evicting()
 	if f == nil {
@@ -139,7 +139,7 @@ func (c *Cache) list() (entries []entry, keys []string, err error) {
 	return entries, keys, nil
 }
 
-// remover deletes objects of repositories that nobody uses.
+// remover deletes objects of repositories that no job uses.
 type remover struct {
 	cache   *Cache
 	locks   map[string]*os.File // nil: somebody uses it

@@ -19,9 +19,9 @@ import (
 // maxManifest bounds what is parsed here.
 const maxManifest = 4 << 20
 
-// Has reports whether a snapshot's manifest is kept and all that it lists but objects of the
-// media types without, whose place is elsewhere, there or beside it. What the bytes are is not
-// looked at.
+// Has reports whether a snapshot's manifest is kept and all that it lists, there or in the
+// second repository. Objects of the media types without have their place elsewhere and do not
+// count. What the bytes are is not looked at.
 func (c *Cache) Has(repository, beside string, d digest.Digest, without ...string) bool {
 	l, err := c.Join(repository, beside)
 	if err != nil || l == nil {

@@ -26,8 +26,8 @@ type Usage struct {
 
 const usageFile = "usage"
 
-// Note adds to the counts. They are of all processes and outlive them; a host that stops may
-// lose them.
+// Note adds to the counts. They are of all processes and stay after their end; a host that stops
+// may lose them.
 func (c *Cache) Note(u Usage) (err error) {
 	if u == (Usage{}) {
 		return nil

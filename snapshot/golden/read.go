@@ -52,7 +52,7 @@ func (s *Shelf) there(d digest.Digest) bool {
 	return err == nil && l.Close() == nil
 }
 
-// enter waits until nobody else reads the snapshot.
+// enter waits until no other call reads the snapshot.
 func (s *Shelf) enter(ctx context.Context, d digest.Digest) (leave func(), err error) {
 	for {
 		s.mu.Lock()

@@ -50,8 +50,9 @@ func table(t *testing.T, s *Shelf, d digest.Digest, text string) {
 	}
 }
 
-// Whoever reads a golden snapshot holds up nobody whose table is there, nor who wants another
-// one; who waits for it leaves when its operation is aborted, and at a bound.
+// A call that reads a golden snapshot delays no call whose table is there, nor one that wants
+// another snapshot. A call that waits for it leaves when its operation is aborted, and at a
+// bound.
 func TestReadHoldsUpNobody(t *testing.T) {
 	s := shelfIn(t, nil)
 	slow, there := digest.FromString("slow"), digest.FromString("there")
@@ -109,8 +110,8 @@ func put(t *testing.T, st store.Store, tag, text string) digest.Digest {
 	return c.Digest
 }
 
-// A golden snapshot that takes the tag of another one leaves nothing of that behind; others
-// stay, and a store that refuses costs no more than a line of the log.
+// A golden snapshot that takes the tag of another one leaves nothing of that one. Others stay,
+// and a store that refuses costs no more than a line of the log.
 func TestReplaced(t *testing.T) {
 	for _, refuses := range []int{0, http.StatusForbidden} {
 		s := shelfIn(t, storetest.Start(t, &storetest.Registry{NoDelete: refuses}))
@@ -149,8 +150,8 @@ func TestWithoutAStore(t *testing.T) {
 	}
 }
 
-// A node that is upgraded in place uses the tables that the release before has made, and its
-// shims find those that are made from then on; what is evicted goes in both places.
+// A node that is upgraded in place uses the tables that the release before has made. Its old
+// shims find those that are made from then on. What is evicted goes in both places.
 func TestTablesOfTheReleaseBefore(t *testing.T) {
 	s := shelfIn(t, nil)
 	before, after := digest.FromString("before"), digest.FromString("after")

@@ -18,8 +18,8 @@ type Block struct {
 	changes [BlockPages]uint8
 }
 
-// Take notes that a page is looked at, in the pause if last is set, and reports whether it was
-// before, since the VM was restored.
+// Take notes that a page is looked at, in the pause if last is set. It reports whether the page
+// was looked at before, since the VM was restored.
 func (b *Block) Take(i int, last bool) (known bool) {
 	known = b.known.Has(i) && !b.fresh.Has(i)
 	b.known.Set(i)

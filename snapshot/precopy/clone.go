@@ -48,7 +48,7 @@ func whyNoClone(err error) string {
 	return fmt.Sprintf("it cannot be cloned: %v", err)
 }
 
-// clone takes what a disk is at this instant, if anything of it has to be looked at; from here
+// clone takes what a disk is at this instant, if anything of it has to be looked at. From here
 // on the area is the clone. Failed: it has to be read now.
 func (a *Area) clone() (failed bool, err error) {
 	a.clones = false
@@ -75,8 +75,8 @@ func (a *Area) lefts() bool {
 	return false
 }
 
-// prepareDisks has the kernel write back what it holds of disks, since the VMM waits for that when
-// it is paused, and finds out which can be cloned.
+// prepareDisks has the kernel write back what it holds of disks, since the VMM waits for that
+// when it is paused. It also finds out which disks can be cloned.
 func (p *Precopy) prepareDisks(ctx context.Context) error {
 	for _, a := range p.Areas {
 		if a.Disk == "" {

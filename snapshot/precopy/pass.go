@@ -16,8 +16,8 @@ type Scope struct {
 	Number int
 	// Last is set where the VM stands still, or has stood still.
 	Last bool
-	// Rest is how many pages were left to look at, as far as it is known, and Expected how long
-	// the pause would have taken for them.
+	// Rest is how many pages were left to look at, as far as it is known. Expected is how long the
+	// pause would have taken for them.
 	Rest     uint64
 	Expected time.Duration
 

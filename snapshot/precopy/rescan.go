@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rescanShare is which part of all data, one in so many, a rescan costs less for than a scan
-// where it has to make a call for each page.
+// rescanShare is a part of all data, one in so many. A rescan makes a call for each page. Up to
+// this part it costs less than a scan.
 const rescanShare = 16
 
 // rescan is scan for RAM that is tracked. It takes as long as what was written, not as long as

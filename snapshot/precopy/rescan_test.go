@@ -33,7 +33,7 @@ func sparse(t *testing.T, pages int64) *os.File {
 }
 
 // A rescan in the pause finds what a scan of all of RAM would, by what the tracker has told
-// alone; and it knows when pages were made or punched of which the tracker has not told.
+// alone. It knows when pages were made or punched of which the tracker has not told.
 func TestRescan(t *testing.T) {
 	const pages = 4 * BlockPages
 	one := make([]byte, pageSize)

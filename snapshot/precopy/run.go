@@ -21,9 +21,9 @@ const briefPass = time.Second
 // AtOnce has the VM paused at once: no pass before the pause would make it shorter.
 func (p *Precopy) AtOnce() { p.o.Budget = 0 }
 
-// Run looks at pages while the VM runs, in passes, until the rest is expected to fit the
-// budget of the pause or does not shrink any more. Then the VM is paused, and a last pass
-// makes what came of them exact. What Live.Prepare does takes a while: passes over what was
+// Run looks at pages while the VM runs, in passes. It ends the passes when the rest is expected
+// to fit the budget of the pause, or does not shrink any more. Then the VM is paused, and a last
+// pass makes what came of them exact. What Live.Prepare does takes a while. Passes over what was
 // written meanwhile follow it. Of a VM that stands still Run is one pass over all.
 func (p *Precopy) Run(ctx context.Context) (Result, error) {
 	if p.o.Live == nil {
@@ -149,9 +149,9 @@ func (p *Precopy) next(ctx context.Context, last bool) (known bool, err error) {
 	return known, ctx.Err()
 }
 
-// pause has the VM paused and its state saved, and looks at what is left. The VMM saves alone: a
-// scan of its page table keeps its threads from starting, and what they write has been written
-// then, so that one question to the tracker, the last, is exact.
+// pause has the VM paused and its state saved, and looks at what is left. The VMM saves alone,
+// since a scan of its page table keeps its threads from starting. What they write has been
+// written then. So one question to the tracker, the last, is exact.
 func (p *Precopy) pause(ctx context.Context) (json.RawMessage, error) {
 	if err := p.o.Live.Pause(ctx); err != nil {
 		return nil, fmt.Errorf("pause: %w", err)

@@ -49,9 +49,9 @@ type Options struct {
 	Patience Patience
 }
 
-// Patience is how long a VM that wakes has to want nothing until the rest of its RAM comes, and how
-// long that waits at most: the rest takes cores and network from what the VM waits for. Pause and
-// LongestPause are the bounds between two tries at what could not be read.
+// Patience is how long a VM that wakes has to want nothing before the rest of its RAM comes.
+// LongestLull bounds how long that rest waits: it takes cores and network from what the VM waits
+// for. Pause and LongestPause are the bounds between two tries at what could not be read.
 type Patience struct {
 	Idle, LongestIdle   time.Duration
 	Pause, LongestPause time.Duration

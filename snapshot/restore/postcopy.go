@@ -114,7 +114,7 @@ type postcopy struct {
 	mu      sync.Mutex
 	busy    map[int]bool // frames that somebody waits for, being read
 	windows map[int]*window
-	wanted  time.Time // when somebody last did; zero: nobody has yet
+	wanted  time.Time // when a page was last wanted; zero: never yet
 	waiting string    // for what the fill waits
 
 	untabled atomic.Bool // the table could not be written
@@ -159,7 +159,7 @@ func (l *postcopy) fault(offset int64) {
 	})
 }
 
-// zero tries again what has failed: nobody tells of that page a second time.
+// zero tries again what has failed: the kernel does not tell of that page a second time.
 func (l *postcopy) zero(offset int64, err error) {
 	for again := (attempts{f: l.f}); again.after(l.ctx, err); {
 		if err = l.ram.Zero(offset); err == nil {
@@ -169,8 +169,8 @@ func (l *postcopy) zero(offset int64, err error) {
 	}
 }
 
-// bring reads a frame and those behind it up to end, which will be wanted soon, until that succeeds. It
-// answers whether all of them came at once.
+// bring reads a frame and those after it up to end, which will be wanted soon, until that
+// succeeds. It answers whether all of them came at once.
 func (l *postcopy) bring(d *decoder, frame, end int) bool {
 	whole := true
 	for again := (attempts{f: l.f}); ; whole = false {

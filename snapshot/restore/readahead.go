@@ -16,9 +16,10 @@ import (
 // firstWindow is how many frames the first read of a pack brings to either side: a MiB of pages.
 const firstWindow = 16
 
-// window is what is read of a pack for somebody who waits: the more often its pages are wanted,
-// the more of it at once, behind it and before it: a kernel gives memory out from above as well. What a
-// guest touches as it wakes lies close together, and each read costs a round trip that it waits for.
+// window is what is read of a pack for a page that is waited for. The more often its pages are
+// wanted, the more of the pack is read at once, on both sides of the page: a kernel gives memory
+// out from above as well. What a guest touches as it wakes lies close together, and each read
+// costs a round trip that it waits for.
 type window struct {
 	frames     int // of the next read, to either side
 	first, end int // of the last one
@@ -46,8 +47,8 @@ func (l *postcopy) readAhead(frame int) (first, end int) {
 	return first, end
 }
 
-// before brings the frames before one that was waited for: nobody waits for them, so that they are
-// tried once, and not where a store would send the pack from its begin on.
+// before brings the frames before one that was waited for. They are not waited for themselves.
+// So they are tried once, and not where a store would send the pack from its begin on.
 func (l *postcopy) before(d *decoder, first, frame int) {
 	if first = l.lacking(first, frame); first < frame {
 		_ = l.frames(d, first, frame, l.kept, l.keptPart, l.ranged)
@@ -69,8 +70,8 @@ func (l *postcopy) lacking(first, frame int) int {
 // opener opens n bytes of a pack from an offset on.
 type opener func(pack int, offset, n int64) (io.ReadCloser, error)
 
-// frames brings some of a pack, the first one as soon as its bytes are here, while those of the others
-// are still under way. What is open to try is tried one behind the other.
+// frames brings some of a pack. The first one comes as soon as its bytes are here, while those
+// of the others are still under way. What is open to try is tried one after the other.
 func (l *postcopy) frames(d *decoder, first, end int, open ...opener) error {
 	last := &l.f.src.Index.Frames[end-1]
 	from := int64(l.f.src.Index.Frames[first].Offset)

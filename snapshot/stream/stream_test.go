@@ -128,8 +128,8 @@ func TestReceive(t *testing.T) {
 	}
 }
 
-// A page table is never in the way of a move: one that is too large is not taken, nor is one
-// by a destination that has no place for it, and one that cannot be written is given up.
+// A page table is never in the way of a move. One that is too large is not taken. A destination
+// that has no place for one takes none. One that cannot be written is given up.
 func TestReceiveLeavesTables(t *testing.T) {
 	closed := func(t *testing.T) *os.File {
 		f := emptyFile(t, "closed")
@@ -171,8 +171,8 @@ func TestReceiveLeavesTables(t *testing.T) {
 	}
 }
 
-// What is not the stream of this build is refused by its class, whoever sent it:
-// another number of disks, or another disk under that name, too.
+// What is not the stream of this build is refused by its class, from any sender: another number
+// of disks, or another disk under that name, too.
 func TestReceiveRefuses(t *testing.T) {
 	to := target(t)
 	hello := func(change func(*Hello)) func(w *Writer) error {
@@ -295,9 +295,8 @@ func identity(t *testing.T) Identity {
 	return i
 }
 
-// Whatever a source says, a destination ends with a typed error or has the VM. What the
-// fuzzer makes up is cut into frames whose hashes are right: what is behind them is looked
-// at.
+// Whatever a source says, a destination ends with a typed error or has the VM. What the fuzzer
+// makes up is cut into frames whose hashes are right, so that their content is looked at.
 func FuzzReceive(f *testing.F) {
 	page := append([]byte{1, 3, 0, 0, 0, 0, 0, 0, 0}, make([]byte, format.PageSize)...)
 	f.Add(frames(frame{KindPages, 0, 0, page}, frame{KindBarrier, 0, 0, nil}, frame{KindZeros, 0, 0, make([]byte, 16)}))

@@ -19,8 +19,8 @@ import (
 	"godwit.dev/godwit/api/version"
 )
 
-// Identity is one end of a stream: a key that is used for one attempt of one operation,
-// and a certificate that nobody has signed but itself. The other end is told its bytes.
+// Identity is one end of a stream: a key that is used for one attempt of one operation, and a
+// certificate that only itself has signed. The other end is told its bytes.
 type Identity struct {
 	Certificate []byte `json:"certificate"` // DER
 	Key         []byte `json:"key"`         // PKCS 8

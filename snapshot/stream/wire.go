@@ -1,7 +1,7 @@
-// Package stream is what the two ends of a live move say to each other: frames of pages,
-// of the device state, of read-only disks and of the page table, each verified before its bytes reach a
-// file, over TLS whose ends know each other's one certificate. docs/dev/protocols/move.md
-// describes it.
+// Package stream is what the two ends of a live move say to each other. It carries frames of
+// pages, of the device state, of read-only disks and of the page table. Each frame is verified
+// before its bytes reach a file. It runs over TLS whose ends know each other's one certificate.
+// docs/dev/protocols/move.md describes it.
 package stream
 
 import (

@@ -28,7 +28,7 @@ type Writer struct {
 	moved  uint64
 	busy   time.Duration // in writes, and until the other end had what was written
 	paid   time.Time     // when what was sent fits the rate
-	err    error         // of a write: nothing is sent behind it
+	err    error         // of a write: nothing is sent after it
 }
 
 // NewWriter sends to w, at most so many bytes a second; 0: as fast as it can.

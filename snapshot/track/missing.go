@@ -32,9 +32,9 @@ type copyArg struct {
 	copied                 int64
 }
 
-// Expect has the kernel hold whoever in process pid touches a page of its RAM, the kernel itself
-// included, until a Missing brings that page. The process must not have touched any: what the
-// file holds is dropped. What it writes is noted from its first instruction on.
+// Expect has the kernel hold each thread of process pid that touches a page of its RAM, the
+// kernel itself included, until a Missing brings that page. The process must not have touched
+// any: what the file holds is dropped. What it writes is noted from its first instruction on.
 func Expect(pid, userfault int, ram *os.File) error {
 	f, regions, err := Find(pid, userfault, ram)
 	if err != nil {
@@ -88,7 +88,8 @@ func (m *Missing) Serve(ctx context.Context, fault func(offset int64)) error {
 }
 
 func (m *Missing) serve(ctx context.Context, fd int, fault func(offset int64)) error {
-	// Nobody can wait for a userfaultfd that blocks; who passed it on may have made it one.
+	// A userfaultfd that blocks cannot be waited for; the process that passed it on may have made it
+	// one.
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return fmt.Errorf("read faults: %w", err)
 	}
@@ -200,9 +201,9 @@ func (m *Missing) wake(r rangeArg) error {
 	return nil
 }
 
-// Whole ends what Expect has begun, of a process that stands still and whose RAM is there: from
-// here on a page without content is zero, and nobody is asked. The notes of what was written go on.
-// After an error they do not: then they must not be used.
+// Whole ends what Expect has begun, of a process that stands still and whose RAM is there. From
+// here on a page without content is zero, and no Missing is asked. The notes of what was written
+// go on. After an error they do not: then they must not be used.
 func Whole(pid, userfault int, ram *os.File) error {
 	f, regions, err := Find(pid, userfault, ram)
 	if err != nil {

@@ -241,8 +241,8 @@ func (w *waiting) whole() {
 	}
 }
 
-// Pages come as they are asked for, in any order, by the process and the kernel in its name,
-// beside a filler that brings the same ones.
+// Pages come as they are asked for, in any order, by the process and the kernel in its name. At
+// the same time a filler brings the same ones.
 func TestMissing(t *testing.T) {
 	w := startWaiting(t)
 	m := w.missing()
@@ -333,7 +333,7 @@ func TestWholeTwice(t *testing.T) {
 	stop()
 }
 
-// A process that is killed while it waits ends, and whoever brings a page is told.
+// A process that is killed while it waits ends, and the caller that brings a page is told.
 func TestMissingProcessIsGone(t *testing.T) {
 	w := startWaiting(t)
 	m := w.missing()

@@ -148,9 +148,9 @@ func Find(pid, userfault int, ram *os.File) (Files, []Region, error) {
 	return f, regions, nil
 }
 
-// Arm has the kernel note from now on what process pid writes to its RAM, for a tracker to
-// come: Continue. A page whose note is lost, with the ranges or with the process, counts as
-// written there, and so does one that the file does not have yet.
+// Arm has the kernel note from now on what process pid writes to its RAM, for a tracker to come:
+// Continue. A page whose note is lost, with the ranges or with the process, counts as written
+// there. So does a page that the file does not have yet.
 func Arm(pid, userfault int, ram *os.File) error {
 	f, regions, err := Find(pid, userfault, ram)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // The process whose pages are missing is this program, under another name. It does what the
-// lines on its stdin order, each beside the others, and answers when that is done.
+// lines on its stdin order, all at the same time, and answers when that is done.
 const asProcess = "GODWIT_TEST_MISSING_PAGES"
 
 func TestMain(m *testing.M) {

@@ -48,10 +48,10 @@ func (u *uffd) scan(last bool, written func(offset, end int64)) error {
 	return g.Wait()
 }
 
-// part scans a part of the RAM file. Pages that the kernel has taken out of the page table
-// count as written: what was noted of them is lost. They are looked for in a second walk, behind
-// the first, which takes part of the time that one walk for both would: that one would arm what
-// is armed. It spares what has no page tables: all of it would seem to be taken out.
+// part scans a part of the RAM file. Pages that the kernel has taken out of the page table count
+// as written: what was noted of them is lost. They are looked for in a second walk, after the
+// first. That takes part of the time that one walk for both would: that one would arm what is
+// armed. It spares what has no page tables: all of it would seem to be taken out.
 func (u *uffd) part(w walker, from, to int64, what scanArg, written func(offset, end int64)) error {
 	err := w.walk(from, to, func(offset, end int64) {
 		u.has(offset, end)

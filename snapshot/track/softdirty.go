@@ -17,10 +17,10 @@ const (
 )
 
 // softDirty has the kernel set a bit for each page that is written. Reading the bits and
-// clearing them are two steps, so only the last read counts; before it each Next begins
-// anew, and everything has to be compared in the interval. The bit of a page is lost when its
-// page table entry goes: after a page that was swapped out is read back, it looks unwritten. So
-// an interval in which the host took pages back answers that it does not know.
+// clearing them are two steps, so only the last read counts. Before it each Next begins anew,
+// and everything has to be compared in the interval. The bit of a page is lost when its page
+// table entry goes: after a page that was swapped out is read back, it looks unwritten. So an
+// interval in which the host took pages back answers that it does not know.
 type softDirty struct {
 	regions []Region
 	files   Files
@@ -90,5 +90,5 @@ func dirtyRuns(entries []byte, offset int64, written func(offset, end int64)) {
 	}
 }
 
-// Stop has nothing to undo: bits that nobody reads cost nothing once they are set.
+// Stop has nothing to undo: bits that are not read cost nothing once they are set.
 func (s *softDirty) Stop() error { return nil }

@@ -1,7 +1,7 @@
-// Package track tells which pages of the RAM of a running VM were written, from outside
-// of its VMM: by asynchronous write protection (uffd), by soft-dirty bits, or not at all,
-// whereupon whoever asks compares contents. None sees pages that a device writes past the
-// page tables of the VMM (O_DIRECT), nor holes: docs/concepts/tracking.md.
+// Package track tells which pages of the RAM of a running VM were written, from outside of its
+// VMM. It does so by asynchronous write protection (uffd), by soft-dirty bits, or not at all. In
+// the last case its caller compares contents. None sees pages that a device writes past the page
+// tables of the VMM (O_DIRECT), nor holes: docs/concepts/tracking.md.
 package track
 
 import (
@@ -68,8 +68,8 @@ func New(way Way, regions []Region, f Files) (Tracker, error) {
 	return nil, fmt.Errorf("track by %q: files are missing, or the way is unknown: %w", way, errdefs.ErrInvalidArgument)
 }
 
-// Continue is New for RAM that Arm has armed, and that nobody has tracked since: the first Next
-// tells what was written from then on.
+// Continue is New for RAM that Arm has armed, and that has not been tracked since: the first
+// Next tells what was written from then on.
 func Continue(way Way, regions []Region, f Files) (Tracker, error) {
 	t, err := New(way, regions, f)
 	if u, ok := t.(*uffd); ok {

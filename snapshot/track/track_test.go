@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RAM above the hole of 3 GiB is a second mapping; others of the file are not the VM's to
-// write, and files of that number on other devices are not RAM.
+// RAM above the hole of 3 GiB is a second mapping. Other mappings of the file are not the VM's
+// to write. Files of that number on other devices are not RAM.
 func TestParseMaps(t *testing.T) {
 	const maps = `55d0e0a00000-55d0e0a01000 r--p 00000000 fe:00 4242 /usr/bin/vmm
 7f0000000000-7f00c0000000 rw-s 00000000 00:2f 4242                       /ram/x (deleted)

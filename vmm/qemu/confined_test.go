@@ -19,8 +19,8 @@ import (
 	"godwit.dev/godwit/vmm/vmmtest"
 )
 
-// startConfined starts a VM whose VMM is to be env.User, and looks at its process while the
-// guest runs, if it shall, and at its end by SIGTERM.
+// startConfined starts a VM whose VMM is to be env.User. It looks at its process while the guest
+// runs, if it shall, and at its end by SIGTERM.
 func startConfined(t *testing.T, env vmmtest.Env, runs bool, change func(*vmm.Config)) {
 	t.Helper()
 	ram, err := os.Create(filepath.Join(t.TempDir(), "ram"))

@@ -1,8 +1,8 @@
-// Package qemu runs VMs with QEMU (7.2 or newer), under KVM or under TCG on machines
-// without it. It implements vmm.Driver; the shim starts VMs with it and adopts them.
+// Package qemu runs VMs with QEMU (7.2 or newer), under KVM or under TCG on machines without it.
+// It implements vmm.Driver; the shim starts VMs with it and adopts them.
 //
-// QEMU gets everything as descriptors, is spoken to over QMP alone, and outlives its
-// maker. docs/dev/vmm.md says why its command line is what it is.
+// QEMU gets everything as descriptors, is spoken to over QMP alone, and goes on after the end of
+// the process that made it. docs/dev/vmm.md says why its command line is what it is.
 package qemu
 
 import (

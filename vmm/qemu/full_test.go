@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A VM that QEMU stopped because its disk is full on the host goes on by itself when
-// there is space, and not while it is to be paused.
+// A VM that QEMU stopped because its disk is full on the host goes on by itself when there is
+// space. It does not while it is to be paused.
 func TestFullDisk(t *testing.T) {
 	defer func(d time.Duration) { fullRetry = d }(fullRetry)
 	fullRetry = 10 * time.Millisecond

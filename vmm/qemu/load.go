@@ -16,9 +16,10 @@ import (
 // stateMagic is what a stream of QEMU's begins with: QEMU_VM_FILE_MAGIC of its migration/qemu-file.h.
 const stateMagic = "QEVM"
 
-// openIncoming has a VM that is Incoming read its state from a pipe, whose first bytes, the same in
-// every state, are there: so QEMU has begun with it, before a VM stands still for it where it is
-// started ahead, and ends by itself if this process does. It answers where the rest is to be written.
+// openIncoming has a VM that is Incoming read its state from a pipe. The pipe has the first
+// bytes, which are the same in every state. So QEMU has begun with the state before a VM stands
+// still for it, where it is started early. It also ends by itself if this process does.
+// openIncoming answers where the rest is to be written.
 func (m *Machine) openIncoming(ctx context.Context) (*os.File, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -61,7 +62,7 @@ func (m *Machine) warm(ctx context.Context) error {
 	return nil
 }
 
-// closeIncoming lets go of what nobody will write to any more.
+// closeIncoming closes what is not written to any more.
 func (m *Machine) closeIncoming() error {
 	if w := m.takeIncoming(); w != nil {
 		return w.Close()

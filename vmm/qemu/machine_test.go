@@ -234,7 +234,7 @@ func TestLateEject(t *testing.T) {
 }
 
 // TestAdoptAfterAnEject: the shim died between the guest's word and the end of the tap's
-// backend. Whoever adopts the VM plugs the NIC in again.
+// backend. The successor that adopts the VM plugs the NIC in again.
 func TestAdoptAfterAnEject(t *testing.T) {
 	cfg := testConfig(t)
 	f := fakeQEMU(t, "works", 0, "FAKE_SILENT=1")

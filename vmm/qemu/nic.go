@@ -14,9 +14,10 @@ import (
 	"godwit.dev/godwit/vmm/qemu/qmp"
 )
 
-// AddNIC plugs nic in. The guest sees it once it runs. The NIC counts as there unless QEMU refuses
-// it: one that nobody knows of would be in the device state of a VM that is restored without it,
-// and fails. What became of one without an answer, Ejected and RemoveNIC find out.
+// AddNIC plugs nic in. The guest sees it once it runs. The NIC counts as there unless QEMU
+// refuses it. A NIC that is not known here would be in the device state of a VM that is restored
+// without it. That restore fails. What became of one without an answer, Ejected and RemoveNIC
+// find out.
 func (m *Machine) AddNIC(ctx context.Context, nic vmm.NIC) error {
 	if err := nic.Check(slots); err != nil {
 		return fmt.Errorf("add: %w", err)
@@ -115,8 +116,8 @@ func (m *Machine) forget(ctx context.Context, id string) error {
 	return nil
 }
 
-// release closes the taps of NICs that were there and are not: their eject was not
-// waited for to its end, and nobody else can open such a tap.
+// release closes the taps of NICs that were there and are not: their eject was not waited for to
+// its end, and no other process can open such a tap.
 func (m *Machine) release(ctx context.Context, was []string) error {
 	for _, id := range was {
 		if slices.Contains(m.Process().NICs, id) {

@@ -95,8 +95,8 @@ func TestPauseThatWasNotSent(t *testing.T) {
 	}
 }
 
-// TestPlugWithoutAnswer: a NIC whose plug was given up, and which came or did not come later, can
-// be taken out before a sleep and plugged in again, whichever call of a plug it was.
+// TestPlugWithoutAnswer: a NIC whose plug was given up came later, or did not. It can be taken
+// out before a sleep and plugged in again, whichever call of a plug it was.
 func TestPlugWithoutAnswer(t *testing.T) {
 	for at, call := range []string{"getfd", "netdev_add", "device_add"} {
 		t.Run(call, func(t *testing.T) {
@@ -112,7 +112,7 @@ func TestPlugWithoutAnswer(t *testing.T) {
 			added := make(chan error, 1)
 			go func() { added <- m.AddNIC(ctx, nic) }()
 			<-ctx.Done()
-			if call == "device_add" { // behind which nothing is undone
+			if call == "device_add" { // after which nothing is undone
 				if err := <-added; !errdefs.IsDeadlineExceeded(err) {
 					t.Errorf("add: got %v, want DeadlineExceeded", err)
 				}

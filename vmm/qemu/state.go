@@ -19,11 +19,11 @@ const maxState = 64 << 20
 // VM stands still.
 const usualState = 1 << 20
 
-// prepare sets what every save and load needs: RAM, a shared file, stays out of the
-// state, and QEMU tells when it is through. Behind a load QEMU has the guest announce its NICs once,
-// not five times: who has the network does that. Not at all would be better, but with 0 rounds QEMU 7.2
-// frees a timer in virtio_net_post_load that virtio_net_reset stops: it dies when the guest lets go
-// of the NIC, or is reset.
+// prepare sets what every save and load needs: RAM, a shared file, stays out of the state, and
+// QEMU tells when it is through. After a load QEMU has the guest announce its NICs once, not
+// five times: the daemon that has the network does that. Not at all would be better, but with 0
+// rounds QEMU 7.2 frees a timer in virtio_net_post_load that virtio_net_reset stops. It then
+// dies when the guest lets go of the NIC, or is reset.
 func (m *Machine) prepare(ctx context.Context) error {
 	err := m.execute(ctx, "migrate-set-capabilities", map[string]any{
 		"capabilities": []map[string]any{

@@ -37,8 +37,8 @@ func (m *Machine) Exit() vmm.Exit {
 	return m.exit
 }
 
-// Detach leaves the VM to whoever adopts it, as the end of this process would. Of m only
-// Process may be called afterwards; Done is never closed.
+// Detach leaves the VM to the process that adopts it, as the end of this process would. Of m
+// only Process may be called afterwards; Done is never closed.
 func (m *Machine) Detach() error {
 	m.mu.Lock()
 	m.detached = true
@@ -120,7 +120,7 @@ func (m *Machine) watch() {
 	if err := errors.Join(m.closeIncoming(), m.qmp.Close(), process.RemoveSockets(sockets(info.Control, info.Agent, info.Serial)...)); err != nil {
 		m.log.Warn("remove sockets of VMM", "error", err)
 	}
-	// Kill may still hold the pidfd: closing it waits for nobody and breaks nothing.
+	// Kill may still hold the pidfd: closing it waits for no process and breaks nothing.
 	if err := m.proc.Close(); err != nil {
 		m.log.Warn("close pidfd of VMM", "error", err)
 	}
@@ -128,7 +128,7 @@ func (m *Machine) watch() {
 	close(m.done)
 }
 
-// meant is the status of a QEMU that raises SIGBUS at itself, as with KVM it does for a page
+// meant is the status of a QEMU that raises SIGBUS at itself. With KVM it does so for a page
 // that there is no room for. Process 1 of a pid namespace does not die of that: QEMU says so and
 // aborts, of which there is SIGSEGV left.
 func meant(status int, log string) int {

@@ -6,8 +6,8 @@ import (
 	"godwit.dev/godwit/vmm/process"
 )
 
-// A QEMU that could not raise SIGBUS at itself, being process 1, counts as killed by it; one that
-// ends by SIGSEGV for another reason does not.
+// A QEMU that could not raise SIGBUS at itself, being process 1, counts as killed by it. One
+// that ends by SIGSEGV for another reason does not.
 func TestSIGBUSOfProcessOne(t *testing.T) {
 	for _, c := range []struct {
 		status int

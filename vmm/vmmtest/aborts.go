@@ -13,8 +13,8 @@ const (
 	abortStep   = 500 * time.Microsecond
 )
 
-// Aborts tells whether a VM goes on whose pause or save is called off, at one moment after the
-// other from before the pause to behind the save.
+// Aborts tells whether a VM goes on whose pause or save is called off. It does so at one moment
+// after the other, from before the pause to after the save.
 func Aborts(ctx context.Context, env Env) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, env.Limit)
 	defer cancel()

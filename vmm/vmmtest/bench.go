@@ -126,7 +126,7 @@ func (b *bench) ram(v *vm, name string) (*os.File, error) {
 	return f, f.Truncate(int64(b.env.Memory))
 }
 
-// abandon is for a config that was not finished: nobody listens to its guest.
+// abandon is for a config that was not finished: no test listens to its guest.
 func (v *vm) abandon(err error) error {
 	close(v.guest.ended)
 	return err

@@ -48,8 +48,8 @@ func Confined(pid, user int, filtered func(thread string) bool) error {
 	return errors.Join(errs...)
 }
 
-// alone tells whether a process has namespaces of its own, a root in which there is at most
-// its own /dev and /proc, and leaves no core.
+// alone tells whether a process has namespaces of its own and leaves no core. Its root may have
+// at most its own /dev and /proc.
 func alone(pid int) error {
 	var errs []error
 	of := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }

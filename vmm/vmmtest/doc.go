@@ -1,7 +1,7 @@
 // Package vmmtest is the suite that every implementation of vmm.Driver passes: a list of
-// clauses, each of which starts its own VM with a guest made for it, and returns an error
-// that says what was wrong. The suite's own test runs each clause against a driver with
-// the one wrong answer that it is there for.
+// clauses. Each starts its own VM with a guest made for it, and returns an error that says what
+// was wrong. The suite's own test runs each clause against a driver with the one wrong answer
+// that it is there for.
 package vmmtest
 
 import (
@@ -22,7 +22,7 @@ type Env struct {
 	CPU         string // vmm.Config's
 	Kernel      string
 	Initrd      string // by BuildInitrd
-	Cmdline     string // of the kernel, beside what the suite needs
+	Cmdline     string // of the kernel, in addition to what the suite needs
 	Memory      uint64
 	VCPUs       int
 	User        int // that the VMMs run as; 0: root
@@ -63,7 +63,7 @@ type Clause struct {
 	check func(ctx context.Context, b *bench) error
 }
 
-// FirstUser is for Env.User: nobody is it.
+// FirstUser is for Env.User: no user of the host has it.
 const FirstUser = 0x70000000
 
 // Elsewhere names the clause that restores on Env.Destination.

@@ -15,7 +15,7 @@ import (
 type tick struct {
 	Boot string
 	N    int
-	MACs string // each with a comma behind it
+	MACs string // each with a comma after it
 }
 
 // The kernel may write to the same console at any time: what does not match is skipped.

@@ -15,9 +15,9 @@ const (
 	hugeCount = "/proc/sys/vm/nr_hugepages"
 )
 
-// MountHuge reserves huge pages for that many bytes and mounts a hugetlbfs on dir. undo
-// gives all back. The host's count of them is one, so that a test of another process
-// waits until undo; a second call before it in one test waits for ever.
+// MountHuge reserves huge pages for that many bytes and mounts a hugetlbfs on dir. undo gives
+// all back. The host has one count of them, so a test of another process waits until undo. A
+// second call before it in one test waits for ever.
 func MountHuge(dir string, size uint64) (undo func() error, err error) {
 	lock, err := os.Open(hugeCount)
 	if err != nil {

@@ -1,6 +1,5 @@
-// Package maker is the process that makes a node's templates and removes old ones. It is
-// process 1 of a namespace of its own: with it ends the VMM that it has started, whoever
-// kills it.
+// Package maker is the process that makes a node's templates and removes old ones. It is process
+// 1 of a namespace of its own. However it is killed, the VMM that it has started ends with it.
 package maker
 
 import (
@@ -29,7 +28,7 @@ import (
 	"godwit.dev/godwit/vmm"
 )
 
-// niceness of the maker and its VMs: whoever else wants a CPU has it.
+// niceness of the maker and its VMs: every other process that wants a CPU has it first.
 const niceness = 19
 
 // firstToGo is the most of proc(5)'s oom_score_adj.
@@ -92,7 +91,7 @@ func obey(ctx context.Context, host *shim.Host, in io.Reader) (key string, exist
 	return shape.Key(), false, sweep(ctx, host)
 }
 
-// enclose makes mounts that nobody else sees: the processes of this namespace, and room for
+// enclose makes mounts that no other process sees: the processes of this namespace, and room for
 // sockets, in place of the node's.
 func enclose(runDir string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
@@ -107,9 +106,9 @@ func enclose(runDir string) error {
 	return yield()
 }
 
-// yield puts this process and all that it starts behind everybody else: the whole group,
-// as a priority is a thread's alone, and any thread may start the VMM. Its RAM is nobody's
-// by admission, so that it is the first to go when the host has none left.
+// yield gives this process and all that it starts the lowest priority. It is set for the whole
+// group, as a priority is a thread's alone, and any thread may start the VMM. No admission
+// counts its RAM, so it is the first to go when the host has none left.
 func yield() error {
 	if err := unix.Setpriority(unix.PRIO_PGRP, 0, niceness); err != nil {
 		return fmt.Errorf("lower priority: %w", err)

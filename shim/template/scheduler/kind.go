@@ -111,8 +111,8 @@ func (s *Scheduler) Remove(_ context.Context, t *nodev1.TemplateInfo) error {
 	return s.store().Remove(t.GetName())
 }
 
-// Push is refused: what a VM runs from its first instruction on comes from no other place, and
-// no node with another build, VMM, CPU or kernel could use it.
+// Push is refused. What a VM runs from its first instruction on comes from no other place. No
+// node with another build, VMM, CPU or kernel could use it.
 func (s *Scheduler) Push(context.Context, *nodev1.TemplateInfo, string) (*nodev1.TemplatePushed, error) {
 	return nil, fmt.Errorf("a template of a boot is of this node's build, VMM, CPU and kernel, and stays on its disk; "+
 		"order it on the other node (godwit template make --boot), or push a golden snapshot (--image): %w", errdefs.ErrNotImplemented)

@@ -81,8 +81,8 @@ func (s *Scheduler) order(ctx context.Context, o template.Order) (template.Answe
 	return template.DecodeAnswer(out)
 }
 
-// maker runs it in namespaces of its own: its VM has nobody's network, its mounts are
-// its own, and no process of it outlives it.
+// maker runs it in namespaces of its own: its VM is in no node's network, its mounts are its
+// own, and no process of it goes on after it.
 func (s *Scheduler) maker(ctx context.Context, in []byte, more ...string) ([]byte, error) {
 	select {
 	case s.turn <- struct{}{}:

@@ -36,8 +36,8 @@ func order(s *Scheduler, shape *nodev1.TemplateShape) error {
 	return err
 }
 
-// A shape that no VM can have is refused by the name of the field, before a maker runs; so it is on
-// a node where every VM boots.
+// A shape that no VM can have is refused by the name of the field, before a maker runs. It is
+// refused too on a node where every VM boots.
 func TestShapesThatCannotBe(t *testing.T) {
 	s := newScheduler(t, "exit 1")
 	for field, shape := range map[string]*nodev1.TemplateShape{
@@ -54,8 +54,8 @@ func TestShapesThatCannotBe(t *testing.T) {
 	}
 }
 
-// What the maker refuses comes with its class; a maker that ends without a word, or is silent for
-// longer than the order allows, is an error and no template.
+// What the maker refuses comes with its class. A maker that ends without a word, or is silent
+// for longer than the order allows, is an error and no template.
 func TestMakerThatFails(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
