@@ -8,10 +8,10 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// decideCheckpoint is Decide for a Create that names a checkpoint: an explicit order to
-// restore that one, whatever is newer. It restores only what the VM's record lists, and
-// nothing while a node may run the VM; this node's own claim is its caller's to give up, who
-// knows that nothing runs.
+// decideCheckpoint is Decide for a Create that names a checkpoint: an explicit order to restore
+// that one, whatever is newer. It restores only what the VM's record lists, and nothing while a
+// node may run the VM. This node's own claim is its caller's to give up: the caller knows that
+// nothing runs.
 func decideCheckpoint(rec *nodev1.Record, node, digest string) (Decision, error) {
 	vm := rec.GetVm().GetNamespace() + "/" + rec.GetVm().GetId()
 	refuse := func(why string, args ...any) (Decision, error) {

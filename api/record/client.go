@@ -25,18 +25,18 @@ const (
 	callTimeout    = 10 * time.Second // of a call whose context has no deadline
 )
 
-// Client is a connection to the records that is made again when it breaks. Every call
-// is idempotent, so that one that broke midway is sent once more; after that it answers
-// Unavailable, naming the address, and never an older answer. A connection on which a call
-// runs out of time and nothing is heard meanwhile is not asked again. Errors have errdefs'
-// classes, or are a *HeldError.
+// Client is a connection to the records that is made again when it breaks. Every call is
+// idempotent. So one that broke midway is sent once more. After that it answers Unavailable,
+// naming the address, and never an older answer. A connection on which a call runs out of time
+// and nothing is heard meanwhile is not asked again. Errors have errdefs' classes, or are a
+// *HeldError.
 type Client struct {
 	address string
 	dial    func(ctx context.Context, mute int) (net.Conn, error) // mute counts the connections that were given up as such
 
 	mu      sync.Mutex
 	conn    *connection // nil: none yet, or broken
-	dialing *dialing    // nil: nobody makes one
+	dialing *dialing    // nil: none is being made
 	mute    int
 	closed  bool
 }
@@ -72,10 +72,9 @@ func DialTLS(ctx context.Context, address string, config *tls.Config) (*Client, 
 	return connect(ctx, Remote([]string{address}, config))
 }
 
-// Remote is DialTLS that connects with the first call, to the first controller that
-// answers: all of them keep the same records. Behind one that took a connection and has not
-// answered, the next one is the first. config holds the node's certificate and verifies the
-// controller's.
+// Remote is DialTLS that connects with the first call, to the first controller that answers: all
+// of them keep the same records. After one that took a connection and has not answered, the next
+// one is the first. config holds the node's certificate and verifies the controller's.
 func Remote(addresses []string, config *tls.Config) *Client {
 	return RemoteFrom(nil, addresses, config)
 }
@@ -143,8 +142,8 @@ func (c *Client) get(ctx context.Context) (*connection, error) {
 	}
 }
 
-// make a connection in the time that the first who asked has. That this one waits no more ends it
-// for nobody else.
+// make a connection in the time that the first who asked has. That this caller waits no more
+// does not end it for the others.
 func (c *Client) make(ctx context.Context, d *dialing, mute int) {
 	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTimeout)
 	defer cancel()

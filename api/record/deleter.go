@@ -9,9 +9,9 @@ import (
 // layout begins the repository of a snapshot that lies in a directory of a node.
 const layout = "oci-layout:"
 
-// Deleter is the node that does a pending deletion: of a directory the one that made the snapshot, for
-// each node may have its own at that path; else the one that it names, or that made it.
-// Empty: the controller does.
+// Deleter is the node that does a pending deletion. Of a directory it is the one that made the
+// snapshot, for each node may have its own at that path. Else it is the node that the deletion
+// names, or that made the snapshot. Empty: the controller does.
 func Deleter(o *nodev1.Owed) string {
 	made := o.GetSnapshot().GetNode()
 	if o.GetPayer() == "" || made != "" && strings.HasPrefix(o.GetSnapshot().GetRepository(), layout) {

@@ -12,8 +12,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Calls that come while a connection is made wait for that one, also where the call that began it
-// is called off; where none is made each hears that.
+// Calls that come while a connection is made wait for that one, also where the call that began
+// it is called off. Where none is made each call hears that.
 func TestCallsShareADial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dials, refuse := 0, make(chan struct{})

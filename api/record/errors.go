@@ -59,8 +59,8 @@ func (e *HeldError) Holder() string {
 	return text
 }
 
-// IsLost reports whether an operation has lost the VM, or a store that was put back from a copy,
-// and nobody has decided yet what becomes of what is left of it.
+// IsLost reports whether the VM is lost, by an operation or by a store that was put back from a
+// copy. It is false once it is decided what becomes of what is left of the VM.
 func IsLost(rec *nodev1.Record) bool {
 	return rec.GetLost() != "" || KeptOf(rec) != nil || rec.GetConflict() != ""
 }

@@ -59,7 +59,8 @@ func TestClassIsKept(t *testing.T) {
 	}
 }
 
-// A daemon that is killed while it is asked is unavailable, and nobody knows what it has done.
+// A daemon that is killed while it is asked is unavailable, and it is not known what it has
+// done.
 func TestCutConnectionIsUnavailable(t *testing.T) {
 	if got := FromWire(ttrpc.ErrClosed); !errdefs.IsUnavailable(got) || !strings.Contains(got.Error(), "may be done") {
 		t.Errorf("got %v", got)

@@ -22,8 +22,8 @@ func Lifted(generation, incarnation uint64) uint64 {
 	return generation
 }
 
-// After is the generation of the next owner. The one that runs the VM while the store is put
-// back keeps its own, which its journal has; from the next owner on they are lifted.
+// After is the generation of the next owner. The owner that runs the VM while the store is put
+// back keeps its own generation, which its journal has. From the next owner on they are lifted.
 func After(generation, incarnation uint64) uint64 { return Lifted(generation, incarnation) + 1 }
 
 // Follows reports whether rec has the owner that was made next after generation.
@@ -37,8 +37,8 @@ func Predates(rec *nodev1.Record, generation uint64) bool {
 	return generation < Floor(rec.GetIncarnation())
 }
 
-// Unknown reports whether a snapshot of that generation may have been made by an owner of whom
-// the record knows nothing, since the store was put back from a copy.
+// Unknown reports whether a snapshot of that generation may have been made by an owner that the
+// record does not know. That may be so since the store was put back from a copy.
 func Unknown(rec *nodev1.Record, generation uint64) bool {
 	return generation > rec.GetKnown() && generation < Floor(rec.GetIncarnation())
 }

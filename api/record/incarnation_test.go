@@ -7,8 +7,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Generations of an incarnation are above all that an earlier one has given, whatever was given;
-// within one they count by one, and no two of one incarnation become the same when they are lifted.
+// Generations of an incarnation are above all that an earlier one has given, whatever was given.
+// Within one they count by one. No two of one incarnation become the same when they are lifted.
 func TestGenerations(t *testing.T) {
 	const first, second = 1_800_000_000, 1_800_000_001
 	for _, c := range []struct{ generation, incarnation, want uint64 }{

@@ -12,9 +12,9 @@ import (
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 )
 
-// orderField is where an order travels: containerd's task service accepts options of a
-// task only in runc's message, and hands it on as it came, with the fields that it does
-// not know. runc's own numbers are far below.
+// orderField is where an order travels. containerd's task service accepts options of a task only
+// in runc's message. It hands that on as it came, with the fields that it does not know. runc's
+// own numbers are far below.
 const orderField protowire.Number = 7643
 
 // Order makes the options of a Create that restores for an open operation.

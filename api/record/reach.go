@@ -8,9 +8,10 @@ import (
 	"time"
 )
 
-// reach connects to the first of the addresses that answers. It tries the next one when one has failed,
-// or has taken its part of the time. That one goes on meanwhile: a controller to which all nodes come
-// back at once is slow, and a handshake that is given up has cost it as much as one that is made.
+// reach connects to the first of the addresses that answers. It tries the next one when one has
+// failed, or has taken its part of the time. That one goes on meanwhile: a controller to which
+// all nodes come back at once is slow. A handshake that is given up has cost it as much as one
+// that is made.
 func reach(ctx context.Context, addresses []string, dial func(context.Context, string) (net.Conn, error)) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // of the others; tls.Dialer keeps no context of a connection that it has made

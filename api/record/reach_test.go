@@ -24,8 +24,8 @@ func (m *made) Close() error {
 	return nil
 }
 
-// A controller that is slow is waited for while the others are tried; one that refuses, or hangs, costs a
-// part of the time; and of several connections one stays.
+// A controller that is slow is waited for while the others are tried. One that refuses, or
+// hangs, costs a part of the time. Of several connections one stays.
 func TestReach(t *testing.T) {
 	const never = time.Hour
 	for _, c := range []struct {

@@ -7,9 +7,9 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Receipt is a node's word on its side of an operation: for a hibernate that the snapshot
-// is whole and the VM stopped, for a checkpoint that it is whole, for a wake how long it took. It travels as JSON in the
-// operation.
+// Receipt is a node's word on its side of an operation. For a hibernate it says that the
+// snapshot is whole and the VM stopped, for a checkpoint that it is whole, for a wake how long
+// it took. It travels as JSON in the operation.
 type Receipt struct {
 	Operation     string  `json:"operation"`
 	Attempt       uint32  `json:"attempt"`
@@ -28,11 +28,11 @@ type Receipt struct {
 	// Of a move.
 	CopyMS     float64 `json:"copy_ms,omitempty"` // from the stop until the destination had all of it
 	VoteMS     float64 `json:"vote_ms,omitempty"`
-	StopAt     int64   `json:"stop_at,omitempty"`     // when the VM stopped: unix, nanoseconds, by the clock of whoever drives
+	StopAt     int64   `json:"stop_at,omitempty"`     // when the VM stopped: unix, nanoseconds, by the clock of the node that drives
 	MovedBytes uint64  `json:"moved_bytes,omitempty"` // on the wire
 
-	// Of a VM that was captured while it ran. The pause is the VMM's stop, the saving of
-	// the device state, and the last pass, one behind the other.
+	// Of a VM that was captured while it ran. The pause is the VMM's stop, the saving of the device
+	// state, and the last pass, one after the other.
 	Tracking  string  `json:"tracking,omitempty"`
 	Untracked string  `json:"untracked,omitempty"` // why not better
 	Passes    []Pass  `json:"passes,omitempty"`    // the last one in the pause

@@ -33,8 +33,8 @@ type Intent struct {
 	Stream    *machinev1.Stream // of a live move, instead of a digest
 	// Checkpoint is the digest that containerd's checkpoint of the task points to.
 	Checkpoint string
-	// Left is what the container is marked with: the snapshot that its VM was put into
-	// when it left this node. Whoever knows of none leaves it empty.
+	// Left is what the container is marked with: the snapshot that its VM was put into when it left
+	// this node. A caller that knows of none leaves it empty.
 	Left string
 }
 
@@ -55,7 +55,7 @@ type Decision struct {
 	Digest     string
 	Repository string
 	Move       bool // the controller commits; the VM runs when the record says so
-	Lost       bool // a wake that nobody asked for: the caller says so in an event
+	Lost       bool // a wake without an order: the caller says so in an event
 }
 
 // Decide is the one restore decision: every way to create a VM goes through it. rec may
@@ -94,8 +94,8 @@ func Decide(rec *nodev1.Record, node string, intent Intent) (Decision, error) {
 	}
 }
 
-// boot is a fresh one, which is refused while it would take the place of a state that
-// sleeps somewhere and that these records, empty ones perhaps, do not know.
+// boot is a fresh one. It is refused while it would take the place of a state that sleeps
+// somewhere. These records, empty ones perhaps, may not know that state.
 func boot(rec *nodev1.Record, vm string, intent Intent) (Decision, error) {
 	if intent.Left != "" && !knows(rec, intent.Left) {
 		return Decision{}, fmt.Errorf("create VM %s: it was left in snapshot %s, which the records of this node do not know: are they lost, or is [controller] missing in the configuration? To give that state up, delete the container and make it anew: %w",

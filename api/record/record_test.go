@@ -11,10 +11,9 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// A Create boots fresh only if no state of the VM sleeps anywhere, as far as
-// records and container know. The table is that of: intent is the record's owner
-// or open wake, never a label or a tag alone; a wake that nobody
-// asked for is a restore that says so.
+// A Create boots fresh only if no state of the VM sleeps anywhere, as far as records and
+// container know. The intent is the record's owner or open wake, never a label or a tag alone. A
+// wake without an order is a restore that says so.
 func TestDecide(t *testing.T) {
 	const a, b = "sha256:aa", "sha256:bb"
 	vm := &nodev1.VM{Namespace: "default", Id: "web"}

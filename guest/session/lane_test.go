@@ -76,7 +76,7 @@ func (timeout) Err() error                  { return nil }
 func (timeout) Value(any) any               { return nil }
 
 // Whatever the channel does, a lane brings every byte once and in order, together with a stream
-// that flows, and never has more in memory than its window.
+// that flows. It never has more in memory than its window.
 func TestLaneSurvivesCuts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := NewListener()

@@ -27,8 +27,8 @@ import (
 //	locks/<xx>                   one builder per key
 //	tmp/                         what is being built
 //
-// A VM keeps a disk by a hard link in its own directory, so that neither a crash nor a
-// reboot loses count of the users.
+// A VM keeps a disk by a hard link in its own directory. So neither a crash nor a reboot
+// loses count of the users.
 type Cache struct {
 	dir string
 	max int64

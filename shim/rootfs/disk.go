@@ -43,8 +43,8 @@ func (c *Cache) Link(ctx context.Context, digest, path string) error {
 	return err
 }
 
-// Keep writes what r gives, for which nobody vouches, into the cache, and makes path a link
-// to it. It reads to the end. DataLoss if that is not the content of the digest.
+// Keep writes what r gives, which is not trusted, into the cache, and makes path a link to it.
+// It reads to the end. DataLoss if that is not the content of the digest.
 func (c *Cache) Keep(ctx context.Context, digest string, r io.Reader, path string) error {
 	name, err := nameOf(digest)
 	if err != nil {
@@ -123,7 +123,7 @@ func (c *Cache) use(ctx context.Context, name, link string) (Disk, error) {
 	if _, old := os.Lstat(c.path(unverified, name)); errors.Is(old, fs.ErrNotExist) {
 		return Disk{}, err
 	}
-	// Whoever has a chain's lock may wait for this one, and never the other way round.
+	// A holder of a chain's lock may wait for this one, and never the other way round.
 	unlock, err := c.lock(ctx, "disk-"+name[len("sha256-"):][:2])
 	if err != nil {
 		return Disk{}, err
@@ -135,9 +135,9 @@ func (c *Cache) use(ctx context.Context, name, link string) (Disk, error) {
 	return c.verify(ctx, name, link)
 }
 
-// verify takes over a disk that a build left which believed its worker. The content is
-// copied: no process can have the copy open to write. One for whose copy there is no room is
-// given up if nobody else holds it: it is built or fetched again, in its own place.
+// verify takes over a disk that a build left which believed its worker. The content is copied:
+// no process can have the copy open to write. A disk for whose copy there is no room is given up
+// if no other process holds it: it is built or fetched again, in its own place.
 func (c *Cache) verify(ctx context.Context, name, link string) (Disk, error) {
 	old := c.path(unverified, name)
 	f, err := os.OpenFile(old, os.O_RDONLY|unix.O_NOFOLLOW, 0)

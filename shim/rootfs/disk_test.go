@@ -31,8 +31,8 @@ func holds(t *testing.T, path, text string) {
 	}
 }
 
-// What is kept under a digest is its content, whatever lay at the VM's path; nothing is kept
-// of other bytes, nor of what ends with an error.
+// What is kept under a digest is its content, whatever lay at the VM's path. Nothing is kept of
+// other bytes, nor of what ends with an error.
 func TestKeepHashes(t *testing.T) {
 	dir := t.TempDir()
 	c, linked := openCache(t, dir, 1<<30), links(t, dir, "vm")
@@ -128,8 +128,8 @@ func TestOldDiskThatLies(t *testing.T) {
 	}
 }
 
-// Disks that nobody asks for since the upgrade are evicted like all others, and their chains
-// with them; a chain whose disk was verified since stays.
+// Disks that no VM asks for since the upgrade are evicted like all others, and their chains with
+// them. A chain whose disk was verified since stays.
 func TestEvictionOfOldDisks(t *testing.T) {
 	dir := t.TempDir()
 	c := openCache(t, dir, 2*4096)

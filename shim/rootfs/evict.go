@@ -180,8 +180,8 @@ func (c *Cache) list() ([]cached, error) {
 	return disks, nil
 }
 
-// dropDangling removes the chains whose disk is gone. One that is pointed at a new
-// disk at this moment is found by nobody and built again.
+// dropDangling removes the chains whose disk is gone. One that is pointed at a new disk at this
+// moment is not found any more and built again.
 func (c *Cache) dropDangling() error {
 	entries, err := os.ReadDir(c.path("chains"))
 	if err != nil {

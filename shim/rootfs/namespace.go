@@ -14,9 +14,9 @@ import (
 	"godwit.dev/godwit/internal/osthread"
 )
 
-// inPrivateNamespace runs fn on a thread with a mount namespace of its own: what fn
-// mounts is seen by nobody else and is gone with the thread, also after a crash. fn
-// must stay on its goroutine for whatever looks at these mounts.
+// inPrivateNamespace runs fn on a thread with a mount namespace of its own. No other thread sees
+// what fn mounts, and it is gone with the thread, also after a crash. fn must stay on its
+// goroutine for whatever looks at these mounts.
 func inPrivateNamespace(fn func() error) error {
 	return osthread.Do(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {

@@ -211,8 +211,8 @@ func reference(name string) (int, bool) {
 	return i, err == nil
 }
 
-// readUpper decides where the writes go: to the image that upperdir lies in, or to a
-// new one beside it.
+// readUpper decides where the writes go: to the image that upperdir lies in, or to a new one in
+// the same directory.
 func (p *plan) readUpper(before []entry, upper string) error {
 	if upper == "" {
 		return nil // a read-only view; the VM gets a disk of its own

@@ -51,7 +51,7 @@ func TestPrepareUniqueDirectory(t *testing.T) {
 	}
 }
 
-// Each step that fails leaves nothing of this VM behind.
+// Each step that fails leaves nothing of this VM.
 func TestPrepareFailsAtEachStep(t *testing.T) {
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -169,7 +169,7 @@ func TestPrepareErofsSnapshots(t *testing.T) {
 	}
 }
 
-// A disk that is made has the room beside its size; one that is there stays as it is.
+// A disk that is made has the room in addition to its size; one that is there stays as it is.
 func TestPrepareWithRoom(t *testing.T) {
 	dir := t.TempDir()
 	mounts, dst := plain(t, dir), Paths{Cache: openCache(t, dir, 1<<30), Dir: filepath.Join(dir, "vm"), WritableSize: 64 << 20, Room: 128 << 20}

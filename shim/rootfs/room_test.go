@@ -48,7 +48,7 @@ func cachedAt(t *testing.T, c *Cache, dir, text string, used time.Time) {
 }
 
 // A disk that comes, or that an earlier build left and is copied, takes the place of unused ones
-// where the host's disk is full, the oldest first, and no more of them than it needs.
+// where the disk is full. The oldest go first, and no more of them than it needs.
 func TestRoomIsMade(t *testing.T) {
 	for _, how := range []string{"comes", "is copied"} {
 		t.Run(how, func(t *testing.T) {
@@ -82,8 +82,8 @@ func TestRoomIsMade(t *testing.T) {
 	}
 }
 
-// An old disk for whose copy no room can be made is given up where nobody holds it, so that it can
-// be fetched again, and stays where a VM holds it.
+// An old disk for whose copy no room can be made is given up where no VM holds it, so that it
+// can be fetched again. It stays where a VM holds it.
 func TestNoRoomForACopy(t *testing.T) {
 	dir := onDisk(t, "4m")
 	c, path := openCache(t, dir, 1<<30), filepath.Join(links(t, dir, "new"), "x")

@@ -44,12 +44,12 @@ type Paths struct {
 	Dir string
 	// WritableSize of a writable disk that the mounts do not size themselves.
 	WritableSize int64
-	// Room is added to the size, whoever gave it, of a writable disk that is made here.
+	// Room is added to the size, wherever that came from, of a writable disk that is made here.
 	Room int64
 }
 
-// writableName is the file beside an overlay's upperdir: containerd removes it with
-// the snapshot, and a second task of the same container finds its writes again.
+// writableName is the file next to an overlay's upperdir: containerd removes it with the
+// snapshot, and a second task of the same container finds its writes again.
 const writableName = "godwit-rw.ext4"
 
 // Prepare makes the block files for the mounts of a Create. Whatever it made for this

@@ -27,8 +27,8 @@ type Tree struct {
 	Key string
 }
 
-// Show presents the root file system of these mounts to use, read-only, in a mount
-// namespace that nobody else sees; use stays on its goroutine.
+// Show presents the root file system of these mounts to use, read-only, in a mount namespace
+// that only this thread sees; use stays on its goroutine.
 func (c *Cache) Show(ctx context.Context, mounts []*types.Mount, use func(Tree) error) (err error) {
 	defer func() {
 		if err != nil {
@@ -97,7 +97,7 @@ func (c *Cache) CarriesDisk(ctx context.Context, mounts []*types.Mount) (bool, e
 		}
 		return true, err
 	}
-	// Whoever fills a root file system begins at the bottom: one look is enough for most.
+	// A root file system is filled from the bottom: one look is enough for most.
 	for _, dir := range slices.Backward(p.dirs) {
 		if all, err := look(dir); err != nil || !all {
 			return false, err

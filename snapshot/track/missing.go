@@ -32,8 +32,8 @@ type copyArg struct {
 	copied                 int64
 }
 
-// Expect has the kernel hold each thread of process pid that touches a page of its RAM, the
-// kernel itself included, until a Missing brings that page. The process must not have touched
+// Expect has the kernel hold each thread of process pid that touches a page of its RAM, until a
+// Missing brings that page. That includes the kernel itself. The process must not have touched
 // any: what the file holds is dropped. What it writes is noted from its first instruction on.
 func Expect(pid, userfault int, ram *os.File) error {
 	f, regions, err := Find(pid, userfault, ram)
