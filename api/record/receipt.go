@@ -8,8 +8,8 @@ import (
 )
 
 // Receipt is a node's word on its side of an operation. For a hibernate it says that the
-// snapshot is whole and the VM stopped, for a checkpoint that it is whole, for a wake how long
-// it took. It travels as JSON in the operation.
+// snapshot is whole and the VM stopped. For a checkpoint it says that it is whole, for a wake
+// how long it took. It travels as JSON in the operation.
 type Receipt struct {
 	Operation     string  `json:"operation"`
 	Attempt       uint32  `json:"attempt"`

@@ -144,8 +144,8 @@ func TestInputOfProcessThatStoppedReading(t *testing.T) {
 	}
 }
 
-// Where a process's output ends is known at its exit, whoever has read how much,
-// and what comes later does not move it.
+// Where a process's output ends is known at its exit, however much was read, and what comes
+// later does not move it.
 func TestOutputSettles(t *testing.T) {
 	o, w := carried(t)
 	want := outputSize + 40000 // more than the buffer holds
@@ -219,8 +219,8 @@ func (o *output) over() bool {
 	return o.eof
 }
 
-// A process whose output nobody takes is 1.5 to 2 MiB ahead and then waits, as it
-// does before a full pipe; where its output ends is known to the byte all the same.
+// A process whose output is not taken is 1.5 to 2 MiB in advance and then waits, as it does at a
+// full pipe. Where its output ends is known to the byte all the same.
 func TestUnreadOutput(t *testing.T) {
 	o, w := carried(t)
 	if err := setPipeSize(w); err != nil {

@@ -127,7 +127,7 @@ func inPidNamespace(pid int, start func() error) error {
 	return <-result
 }
 
-// unreaped calls do with the pid of a process that spawn started, which nobody reaps meanwhile.
+// unreaped calls do with the pid of a process that spawn started, which is not reaped meanwhile.
 // ESRCH says that it has been reaped: its pid may be another's.
 func (c *children) unreaped(one *spawned, do func(pid int) error) error {
 	c.mu.Lock()

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clockStep is what a clock may be behind and is left alone: less than it is what a call takes
-// on its way, and every step makes some program's interval wrong.
+// clockStep is how late a clock may be and is left alone: less than it is what a call takes on
+// its way, and every step makes some program's interval wrong.
 const clockStep = 10 * time.Millisecond
 
 // SetClock implements agentv1.AgentService. The host's word is old when it comes here, in a

@@ -8,8 +8,8 @@ import (
 	"godwit.dev/godwit/guest/session"
 )
 
-// Whatever the host wants, confirms and asks for again, while the process writes, a
-// lane brings each byte at its offset, none before it is wanted, and the end behind all.
+// The host may want, confirm and ask again for anything while the process writes. A lane brings
+// each byte at its offset, none before it is wanted, and the end after all.
 func TestLaneOfOutput(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := newOutput(func() {})

@@ -59,8 +59,9 @@ func routes(t *testing.T, words ...string) []string {
 	return out
 }
 
-// Each NIC keeps its default route, each metric, MTU, advertised segment size and gateway that no
-// address covers arrive; a second call, after a wake at other gateways, leaves none of the old ones.
+// Each NIC keeps its default route. Each metric, MTU, advertised segment size and gateway that
+// no address covers arrive. A second call, after a wake at other gateways, leaves none of the
+// old ones.
 func TestRoutesOfTwoNICs(t *testing.T) {
 	s, nics := guestOf(t), twoNICs()
 	nics[0].Routes = []*agentv1.Route{
@@ -119,8 +120,9 @@ func TestRouteInPlaceOfTheKernels(t *testing.T) {
 	}
 }
 
-// A direct route with another source, or with sizes of its own, takes the place of the one that came
-// with an address, as on the host; a later call without it brings the kernel's back.
+// A direct route with another source, or with sizes of its own, takes the place of the one that
+// came with an address. It is so on the host too. A later call without it brings the kernel's
+// back.
 func TestDirectRouteInPlaceOfTheKernels(t *testing.T) {
 	for name, c := range map[string]struct {
 		route *agentv1.Route

@@ -20,7 +20,7 @@ func never(id string) *agentv1.KillRequest {
 	return &agentv1.KillRequest{Id: id, Signal: 9, Never: true}
 }
 
-// A Start that comes behind its own end is refused, however often it comes; another id is not.
+// A Start that comes after its own end is refused, however often it comes; another id is not.
 func TestStartIsGivenUpBeforeItComes(t *testing.T) {
 	s := barring()
 	for range 2 {
@@ -54,7 +54,7 @@ func TestStartIsGivenUpBeforeItComes(t *testing.T) {
 	}
 }
 
-// The end of a Start under way comes behind it: nobody hears that there is no such process
+// The end of a Start under way comes after it: no caller hears that there is no such process
 // while there is about to be one.
 func TestStartIsGivenUpUnderWay(t *testing.T) {
 	for name, failure := range map[string]error{"it runs": nil, "it fails": errors.New("no such file")} {

@@ -52,7 +52,7 @@ func TestSignalIsDeliveredOnce(t *testing.T) {
 	}
 }
 
-// A signal that met nobody is tried again under its name: only what was delivered is kept.
+// A signal that met no process is tried again under its name: only what was delivered is kept.
 func TestSignalThatFailedIsTriedAgain(t *testing.T) {
 	s := barring()
 	for range 2 {

@@ -34,7 +34,7 @@ type output struct {
 	base    uint64     // confirmed by the host
 	step    int
 	eof     bool
-	dropped bool          // nobody reads any more
+	dropped bool          // it is not read any more
 	changed chan struct{} // closed and replaced at every change
 	file    *os.File      // nil where there is nothing to read
 	tty     bool

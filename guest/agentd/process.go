@@ -197,8 +197,7 @@ func (p *process) connect(s *streams) {
 	}
 }
 
-// forget ends the streams: nobody reads them any more. A process that still writes
-// gets SIGPIPE.
+// forget ends the streams: they are not read any more. A process that still writes gets SIGPIPE.
 func (p *process) forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -6,10 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readNow reads what a non-blocking descriptor has into two pieces of memory. The Go
-// scheduler is not told: for a call that it knows of it looks for other work, wakes a
-// thread for it and a third one to watch both, which without KVM takes longer than to
-// copy the bytes.
+// readNow reads what a non-blocking descriptor has into two pieces of memory. The Go scheduler
+// is not told. For a call that it knows of, it looks for other work, wakes a thread for it and a
+// third one to watch both. Without KVM this takes longer than to copy the bytes.
 func readNow(fd int, first, second []byte) (int, error) {
 	pieces := [2]unix.Iovec{}
 	for i, b := range [][]byte{first, second} {

@@ -34,7 +34,7 @@ func (s *Service) Restored(_ context.Context, r *agentv1.RestoredRequest) (*agen
 	}
 	s.setupMu.Lock()
 	var err error
-	if s.init == nil || !s.init.exited() { // nobody reads them otherwise
+	if s.init == nil || !s.init.exited() { // they are not read otherwise
 		err = s.copyFiles(r.Files)
 	}
 	s.setupMu.Unlock()

@@ -63,8 +63,8 @@ func TestSignalSparesAnotherExecOfThePid(t *testing.T) {
 	}
 }
 
-// A signal to all of a container does not hit a process that was given the pid of one which ended
-// after the list was read.
+// A signal to all of a container does not hit a process that got the pid of another one. That
+// one ended after the list was read.
 func TestSignalAllSparesAnotherOfThePid(t *testing.T) {
 	pid, hit := bystander(t)
 	reads := 0

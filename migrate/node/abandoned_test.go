@@ -27,8 +27,9 @@ func (o only) Query(context.Context, *nodev1.VM) (*machinev1.QueryResponse, erro
 	return &machinev1.QueryResponse{Record: o.phase, Ref: &machinev1.Ref{Operation: "m", Attempt: 2, Generation: 3}}, nil
 }
 
-// What a node has of a VM without a record, and that stands still for an operation, goes by force; a VM
-// that runs, and one of which nobody can tell, does not, nor does any without force.
+// What a node has of a VM without a record, and that stands still for an operation, goes by
+// force. A VM that runs does not, nor one of which that cannot be told, nor does any without
+// force.
 func TestForgetWithoutARecord(t *testing.T) {
 	vm := &nodev1.VM{Namespace: "default", Id: "web"}
 	for _, phase := range []string{"PREPARED", "OWN", "READY", ""} {

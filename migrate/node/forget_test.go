@@ -14,8 +14,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// A VM of a node that never was is removed by its name; one of a node that is heard, or of which nobody
-// can say that, is not.
+// A VM of a node that never was is removed by its name. One of a node that is heard is not, nor
+// one of a node of which that cannot be told.
 func TestForgetOfALostNode(t *testing.T) {
 	vm := &nodev1.VM{Namespace: "default", Id: "web"}
 	for name, c := range map[string]struct {

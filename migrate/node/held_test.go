@@ -13,8 +13,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// A report names every journal of the node; one that cannot be read, or is of a later build,
-// is an error, and never a VM that is not here.
+// A report names every journal of the node. One that cannot be read, or is of a later build, is
+// an error, and never a VM that is not here.
 func TestHeld(t *testing.T) {
 	cfg := config.Default()
 	cfg.StateDir = t.TempDir()

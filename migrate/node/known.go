@@ -12,7 +12,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// List answers the VMs that this node holds something of. Beside an error it answers those that it
+// List answers the VMs that this node holds something of. With an error it answers those that it
 // could read: they are here. What is not in the list may be here all the same.
 func (m *Machines) List() ([]*nodev1.VM, error) {
 	spaces, err := directories(m.Config.VMsDir())
@@ -47,10 +47,11 @@ func directories(dir string) (names []string, err error) {
 	return names, err
 }
 
-// Known reports whether this node holds anything of the VM. False is a proof: there is no journal,
-// which comes before all that a VM has and goes after it, and no RAM file, which goes after the
-// VMM's process and lies on another file system. Whatever cannot be looked at is an error, and
-// proves nothing. A directory without a journal holds nothing: its shim died before the first word.
+// Known reports whether this node holds anything of the VM. False is a proof: there is no
+// journal and no RAM file. The journal comes before all that a VM has and goes after it. The RAM
+// file goes after the VMM's process and lies on another file system. Whatever cannot be looked
+// at is an error, and proves nothing. A directory without a journal holds nothing: its shim died
+// before the first word.
 func (m *Machines) Known(vm *nodev1.VM) (bool, error) {
 	ns, id := vm.GetNamespace(), vm.GetId()
 	for _, path := range []string{filepath.Join(m.Config.VMDir(ns, id), "node.json"), m.Config.RAMFile(ns, id)} {

@@ -34,7 +34,7 @@ func (m *Machines) call(ctx context.Context, vm *nodev1.VM, do func(machinev1.Ma
 	dial, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(dial, "unix", socket)
-	if late, ok := errors.AsType[net.Error](err); ok && late.Timeout() { // it listens, and takes nobody
+	if late, ok := errors.AsType[net.Error](err); ok && late.Timeout() { // it listens, and takes no connection
 		return fmt.Errorf("dial shim of VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), context.DeadlineExceeded)
 	}
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// A shim that is stopped takes connections and says nothing. It holds up nobody who asks
-// for all VMs of the node, and is not taken for one that died.
+// A shim that is stopped takes connections and says nothing. It delays no caller that asks for
+// all VMs of the node, and is not taken for one that died.
 func TestQueryOfAShimThatHangs(t *testing.T) {
 	real := answerTimeout
 	t.Cleanup(func() { answerTimeout = real })
@@ -52,7 +52,7 @@ func TestQueryOfAShimThatHangs(t *testing.T) {
 	}
 }
 
-// A directory without a journal holds nothing of a VM: nobody waits for a shim of it.
+// A directory without a journal holds nothing of a VM: its shim is not waited for.
 func TestQueryOfAVMWithoutJournal(t *testing.T) {
 	cfg := config.Default()
 	cfg.StateDir, cfg.RunDir, cfg.RAMDir = t.TempDir(), t.TempDir(), t.TempDir()

@@ -64,11 +64,11 @@ type Service struct {
 	Boots     Templates                                            // states after a boot
 	Goldens   Templates                                            // pages of images
 	Reachable func(context.Context) error                          // the controller; nil error: it answers
-	Up        func(ctx context.Context, node string) (bool, error) // whether a node is heard; nil: nobody knows
+	Up        func(ctx context.Context, node string) (bool, error) // whether a node is heard; nil: that is not known
 	Place     func(*nodev1.Record) string                          // where this node keeps a VM's snapshots; nil: nowhere
 	Admits    func(context.Context) error                          // whether VMs may come by name; nil: they may
 	Checks    []Check                                              // made for an Info that asks for them
-	// Release frees what the source of an operation has of a VM; nil: nobody does.
+	// Release frees what the source of an operation has of a VM; nil: it is not freed.
 	Release func(ctx context.Context, vm *nodev1.VM, req *machinev1.ReleaseRequest) error
 }
 
@@ -164,7 +164,7 @@ func (s *Service) Schedule(ctx context.Context, req *nodev1.ScheduleRequest) (*n
 	return s.Records.Schedule(ctx, req)
 }
 
-// Delete orders a deletion behind a final snapshot, or calls it off, which needs no store.
+// Delete orders a deletion after a final snapshot, or calls it off, which needs no store.
 func (s *Service) Delete(ctx context.Context, req *nodev1.DeleteRequest) (*nodev1.Record, error) {
 	if !req.GetCancel() {
 		if err := s.checkOrder(req.GetVm()); err != nil {

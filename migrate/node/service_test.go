@@ -19,8 +19,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// records is a Records service with a fixed content; calls it has not are nil panics,
-// which is what a test of "asks nothing else" wants.
+// records is a Records service with a fixed content. Calls it has not are nil panics, which is
+// what a test of "asks nothing else" wants.
 type records struct {
 	nodev1.RecordsService
 	list    []*nodev1.Record
@@ -270,8 +270,8 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// The record that lists a snapshot decides whether it goes; what no record lists is not
-// deleted, and a refusal of the store is a warning.
+// The record that lists a snapshot decides whether it goes. What no record lists is not deleted,
+// and a refusal of the store is a warning.
 func TestDrop(t *testing.T) {
 	rec := &nodev1.Record{Vm: vm("x"), Snapshots: []*nodev1.SnapshotRef{{Digest: "sha256:1", Repository: "r"}}}
 	recs, eng := &records{list: []*nodev1.Record{rec}}, &cleaner{err: errors.New("405")}

@@ -87,8 +87,9 @@ func TestTemplatesByName(t *testing.T) {
 	}
 }
 
-// Both kinds are listed together. Golden snapshots that cannot be asked for are a warning there,
-// an error alone, and never "there is none"; a node without a store is not asked for them.
+// Both kinds are listed together. Golden snapshots that cannot be asked for are a warning there.
+// They are an error alone, and never "there is none". A node without a store is not asked for
+// them.
 func TestTemplatesAreListed(t *testing.T) {
 	s, _, goldens := shelves(true)
 	count := func(kind nodev1.TemplateKind) string {

@@ -16,8 +16,9 @@ import (
 // queriesAtOnce bounds the shims that are asked at the same time.
 const queriesAtOnce = 16
 
-// VMs lists the VMs of this node and all that the controller knows. A directory that cannot be read,
-// and a controller or a shim that does not answer, cost their part of the list only; a warning says so.
+// VMs lists the VMs of this node and all that the controller knows. A directory that cannot be
+// read costs its part of the list only, and so does a controller or a shim that does not answer.
+// A warning says so.
 func (s *Service) VMs(ctx context.Context, req *nodev1.VMsRequest) (*nodev1.VMsResponse, error) {
 	resp := &nodev1.VMsResponse{}
 	local, err := s.local(ctx)

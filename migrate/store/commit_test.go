@@ -113,7 +113,7 @@ func TestRefusalsCostNoCommit(t *testing.T) {
 }
 
 // A store that a build before has written to, which keeps no index, is indexed anew when it is
-// opened; one that nobody else has written to is not.
+// opened. A store that only this build has written to is not.
 func TestAnIndexThatABuildBeforeWrotePastIsMadeAnew(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "records.db")
 	st, err := Open(path)

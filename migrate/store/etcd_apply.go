@@ -16,9 +16,9 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Apply implements Store. Whoever changes the record of the VM changes its revision, which
-// the transaction compares; another VM can only take the operation's id meanwhile, which
-// it compares too.
+// Apply implements Store. Each change of the VM's record changes its revision, which the
+// transaction compares. Another VM can only take the operation's id meanwhile, which it compares
+// too.
 func (e *Etcd) Apply(ctx context.Context, vm *nodev1.VM, version uint64, change transition.Change) (*nodev1.Record, error) {
 	rec, err := e.apply(ctx, vm, version, change)
 	if err != nil {

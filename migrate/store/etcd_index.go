@@ -113,7 +113,7 @@ func (e *Etcd) PendingDeletions(ctx context.Context, which WhichDeletions) (owed
 type entriesFound struct {
 	keys []string          // each once and in order
 	read bool              // the index is one that is read
-	also *etcd.TxnResponse // its first answers are those of the reads beside them
+	also *etcd.TxnResponse // its first answers are those of the reads that go with them
 }
 
 // indexed looks some names up in the index, with other reads in the same view.

@@ -71,7 +71,8 @@ func TestEtcdIndexBehindABuildBefore(t *testing.T) {
 	storetest.Found(t, st, store.Which{Node: "n3"}, "c")
 }
 
-// An etcd that nobody compacts is told of once it is half full, and one that refuses changes as such.
+// An etcd that is not compacted is told of once it is half full, and one that refuses changes as
+// such.
 func TestEtcdSpace(t *testing.T) {
 	small := newCluster(t, 1, "--quota-backend-bytes", "8388608")
 	st := connect(t, "/godwit/", small)

@@ -178,7 +178,7 @@ var register = porcupine.Model{
 		case in.read:
 			return out.unknown || out.generation == now, now
 		case out.unknown && in.from == now:
-			return true, now + 1 // if it was not made, porcupine may place it behind everything
+			return true, now + 1 // if it was not made, porcupine may place it after everything
 		case out.unknown:
 			return true, now
 		case out.made:

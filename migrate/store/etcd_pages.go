@@ -10,10 +10,10 @@ import (
 
 // Bounds of a page.
 const (
-	firstPage = 256       // keys, while nobody knows how large their values are
+	firstPage = 256       // keys, while it is not known how large their values are
 	leastPage = 16        // keys
 	mostPage  = 4096      // keys
-	pageBytes = 256 << 10 // of values, about: a list needs no more memory than this beside its answer
+	pageBytes = 256 << 10 // of values, about: a list needs no more memory than this in addition to its answer
 )
 
 // pager reads a range of keys page by page. For each request etcd counts all keys of the range that

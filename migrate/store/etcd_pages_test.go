@@ -46,8 +46,8 @@ func (c *counted) all(t *testing.T, prefix, after string) (all []string) {
 	return all
 }
 
-// A list of all keys reads each of them once, in order, and has etcd visit a few times as many as
-// there are, however their names lie: it visits no square of them.
+// A list of all keys reads each of them once, in order, however their names lie. It has etcd
+// visit a few times as many as there are: it visits no square of them.
 func TestPagesOfManyKeys(t *testing.T) {
 	const n = 100_000
 	random := rand.New(rand.NewPCG(1, 2))

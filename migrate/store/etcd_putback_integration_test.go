@@ -38,9 +38,9 @@ func (m *member) putBack(copied string) {
 	m.start()
 }
 
-// A real etcd is put back from a copy while two controllers serve it: each of them refuses claims
-// from the moment at which the order is given at one of them, also those that it had begun; both
-// settle at once, and the record comes out as the node says that runs the VM.
+// A real etcd is put back from a copy while two controllers serve it. Each of them refuses
+// claims from the moment at which the order is given at one of them, also those that it had
+// begun. Both settle at once, and the record comes out as the node says that runs the VM.
 func TestEtcdPutBack(t *testing.T) {
 	members := newCluster(t, 1)
 	clock := time.Now()

@@ -13,8 +13,8 @@ import (
 
 var _ Shared = (*Etcd)(nil)
 
-// Reindex implements Shared. What is being changed meanwhile gets its entries from whoever
-// changes it: all who write keep the index, also while it is not read.
+// Reindex implements Shared. What is being changed meanwhile gets its entries from the process
+// that changes it: all who write keep the index, also while it is not read.
 func (e *Etcd) Reindex(ctx context.Context, all bool) error {
 	resp, err := e.txn(ctx, nil, []etcd.Op{etcd.OpGet(e.indexedKey(), etcd.WithKeysOnly())}, nil)
 	if err == nil {

@@ -17,8 +17,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Records of a build before that are changed while the index is made anew are found by it, though
-// who changed them wrote no entry that did not change.
+// Records of a build before that are changed while the index is made anew are found by it. That
+// holds though the process that changed them wrote no entry that did not change.
 func TestEtcdReindexWhileRecordsChange(t *testing.T) {
 	st, raw := storeAndEtcd(t)
 	const records = 256
@@ -89,8 +89,8 @@ func uids(n int) (all []string) {
 	return all
 }
 
-// An index that is whole is read again without a write for each record; what lacks an entry, and an
-// entry that nothing should have, cost their own write alone.
+// An index that is whole is read again without a write for each record. What lacks an entry, and
+// an entry that nothing should have, cost their own write alone.
 func TestEtcdReindexWritesWhatIsMissing(t *testing.T) {
 	st, raw := storeAndEtcd(t)
 	const records = 200

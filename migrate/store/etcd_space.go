@@ -13,9 +13,9 @@ import (
 // defaultQuota of an etcd that does not say what its own is.
 const defaultQuota = 2 << 30
 
-// Space says how full etcd is. It fails where that ends in its refusal of each change: with
-// FailedPrecondition where nobody compacts it and half of its quota is used, or where four fifths
-// are, and with ResourceExhausted where it refuses already.
+// Space says how full etcd is. It fails where that ends in its refusal of each change. It fails
+// with FailedPrecondition where etcd is not compacted and half of its quota is used, or where
+// four fifths are. It fails with ResourceExhausted where etcd refuses already.
 func (e *Etcd) Space(ctx context.Context) (string, error) {
 	said, err := e.space(ctx)
 	if errdefs.IsPermissionDenied(err) {

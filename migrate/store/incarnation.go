@@ -21,8 +21,8 @@ type Incarnations interface {
 	// SetState makes it durable if the store's still has that version, else it answers
 	// ErrConflict. It answers the state with its new version.
 	SetState(ctx context.Context, version uint64, state *nodev1.StoreState) (*nodev1.StoreState, error)
-	// Revision answers State, and how far the store is: each change makes that number larger, and
-	// where it is smaller than it was the store is another one, or was put back from a copy.
+	// Revision answers State, and how far the store is. Each change makes that number larger. Where
+	// it is smaller than it was, the store is another one, or was put back from a copy.
 	Revision(ctx context.Context) (state *nodev1.StoreState, revision uint64, err error)
 }
 

@@ -51,10 +51,11 @@ func (d WhichDeletions) Has(o *nodev1.Owed) bool {
 		(d.Deleter == "" || d.Deleter == record.Deleter(o))
 }
 
-// The index has a name for each thing that a list may be of. An entry is NAME NUL KEY -> KEY,
-// of a record or a pending deletion. It is written in the transaction of what it names. Builds before wrote
-// none: who reads one by an entry looks whether it is what was asked for, and an index that
-// such a build may have written past is made anew before it is read (Reindex).
+// The index has a name for each thing that a list may be of. An entry is NAME NUL KEY -> KEY, of
+// a record or a pending deletion. It is written in the transaction of what it names. Builds
+// before wrote none. So a reader that finds a record by an entry looks whether it is what was
+// asked for. An index that such a build may have written past is made anew before it is read
+// (Reindex).
 const (
 	ofNode    = "node\x00"
 	ofMoves   = "move\x00"

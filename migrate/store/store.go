@@ -45,7 +45,7 @@ type Shared interface {
 	Reindex(ctx context.Context, all bool) error
 }
 
-// Notes are small things beside the records, by kind and key.
+// Notes are small things in addition to the records, by kind and key.
 type Notes interface {
 	// Note makes value durable; a nil one removes the note.
 	Note(ctx context.Context, kind, key string, value []byte) error

@@ -82,8 +82,8 @@ func TestRoomIsMade(t *testing.T) {
 	}
 }
 
-// An old disk for whose copy no room can be made is given up where no VM holds it, so that it
-// can be fetched again. It stays where a VM holds it.
+// An old disk for whose copy no room can be made is given up where no VM holds it. It can then
+// be fetched again. It stays where a VM holds it.
 func TestNoRoomForACopy(t *testing.T) {
 	dir := onDisk(t, "4m")
 	c, path := openCache(t, dir, 1<<30), filepath.Join(links(t, dir, "new"), "x")

@@ -28,7 +28,7 @@ type Tree struct {
 }
 
 // Show presents the root file system of these mounts to use, read-only, in a mount namespace
-// that only this thread sees; use stays on its goroutine.
+// that only its thread sees. use stays on its goroutine.
 func (c *Cache) Show(ctx context.Context, mounts []*types.Mount, use func(Tree) error) (err error) {
 	defer func() {
 		if err != nil {

@@ -41,9 +41,9 @@ func (e endpoint) address(u, repository string) string {
 	return fmt.Sprintf("%s://%s%s/%s/%s", e.scheme, e.host, e.prefix, repository, u)
 }
 
-// rewrite is the last thing before a request of this host leaves. A path that does not begin with
-// the prefix is the greeting of the authentication, which knows no prefix, or an address from a
-// registry that does not know under which path it is served.
+// rewrite is the last thing before a request of this host leaves. A path may not begin with the
+// prefix. It is then the greeting of the authentication, which knows no prefix. Or it is an
+// address from a registry that does not know under which path it is served.
 func (e endpoint) rewrite(req *http.Request) {
 	rest, ok := strings.CutPrefix(req.URL.Path, "/v2/")
 	if ok && !strings.HasPrefix(req.URL.Path, e.prefix+"/") {

@@ -32,8 +32,8 @@ func hosts(t *testing.T, registry, text string) string {
 	return dir
 }
 
-// A mirror is asked first for what is read, with the registry's name, and nothing is
-// stored in it; what it lacks, or answers wrongly, comes from the registry.
+// A mirror is asked first for what is read, with the registry's name, and nothing is stored in
+// it. What it lacks, or answers wrongly, comes from the registry.
 func TestMirror(t *testing.T) {
 	mirror, r := storetest.Start(t, &storetest.Registry{}), storetest.Start(t, &storetest.Registry{})
 	data, a := noise(1000)
@@ -102,7 +102,7 @@ func TestOverridePath(t *testing.T) {
 }
 
 // Below a path, an upload goes to the address that the registry gives, whether that begins with
-// the path or not; so do the pages of a list.
+// the path or not. So do the pages of a list.
 func TestLocationBelowPath(t *testing.T) {
 	for _, prefix := range []string{"/v2/proxy", "/v2/p", "/deep/api"} {
 		for _, knows := range []bool{true, false} {
@@ -166,7 +166,7 @@ func TestHostsRefused(t *testing.T) {
 		"server = \"ftp://x\"":                           errdefs.ErrInvalidArgument,
 		"[host.\"https://m\"]\ncapabilities = [\"fly\"]": errdefs.ErrInvalidArgument,
 		"server = 7":                             errdefs.ErrInvalidArgument,
-		"capabilities = [\"pull\"]\n":            errdefs.ErrFailedPrecondition, // nobody may push
+		"capabilities = [\"pull\"]\n":            errdefs.ErrFailedPrecondition, // no node may push
 		"[host.\"https://m\"]\nclient = [[1]]\n": errdefs.ErrInvalidArgument,
 		"dial_timeout = \"soon\"":                errdefs.ErrInvalidArgument,
 		"ca = \"none.pem\"":                      os.ErrNotExist,

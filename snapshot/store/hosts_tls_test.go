@@ -50,9 +50,9 @@ func clientCertificate(t *testing.T, dir string) *x509.CertPool {
 	return pool
 }
 
-// A registry over HTTPS, with a certificate of its own, that wants one of the client: all
-// three in hosts.toml, by paths beside it. What is missing of them is terminal, or tried
-// again and never sent in the clear.
+// A registry over HTTPS, with a certificate of its own, that wants one of the client: all three
+// in hosts.toml, by paths relative to it. What is missing of them is terminal, or tried again
+// and never sent in the clear.
 func TestHostsCertificates(t *testing.T) {
 	dir := t.TempDir()
 	r := storetest.Start(t, &storetest.Registry{})

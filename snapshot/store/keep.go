@@ -30,8 +30,8 @@ type Part struct {
 	Data   []byte
 }
 
-// Keeping returns a store whose blobs, and manifests that are named by their digest, are read
-// from k where it has them, and kept there once they were read and verified.
+// Keeping returns a store whose blobs are read from k where it has them, and so are manifests
+// that are named by their digest. They are kept there once they were read and verified.
 func Keeping(s Store, k Keeper) Store { return &keeping{s, k} }
 
 type keeping struct {

@@ -96,8 +96,8 @@ func (l *Layout) resolve(ctx context.Context, o Object) (digest.Digest, error) {
 	return "", fmt.Errorf("%s in %s: %w", o, l.dir, errdefs.ErrNotFound)
 }
 
-// Put implements Store. A blob is linked into place only when its bytes are on disk and
-// have its digest; a manifest named by a tag enters index.json after that.
+// Put implements Store. A blob is linked into place only when its bytes are on disk and have its
+// digest. A manifest named by a tag enters index.json after that.
 func (l *Layout) Put(ctx context.Context, o Object, c Content) error {
 	if err := CheckDigest(c.Digest); err != nil {
 		return fmt.Errorf("put %s: %w", o, err)

@@ -23,10 +23,10 @@ type Collected struct {
 	Bytes uint64
 }
 
-// Collect removes blobs that no manifest of index.json lists, and files that a killed
-// writer has left, once they are older than grace; of another program's files nothing. A
-// dry one only counts. A push that meets it finds at its manifest, under the same lock,
-// that a blob is gone, and is Aborted.
+// Collect removes blobs that no manifest of index.json lists, once they are older than grace. It
+// also removes files of that age that a killed writer has left. Of another program's files it
+// removes nothing. A dry one only counts. A push that meets it finds at its manifest, under the
+// same lock, that a blob is gone, and is Aborted.
 func (l *Layout) Collect(ctx context.Context, grace time.Duration, dry bool) (Collected, error) {
 	var c Collected
 	if _, err := os.Stat(filepath.Join(l.dir, v1.ImageLayoutFile)); err != nil {

@@ -13,9 +13,8 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Retire is Collect of a repository that nobody will push to any more. While index.json lists
-// a manifest nothing is touched: it may be somebody else's. With the last blob the directory
-// goes.
+// Retire is Collect of a repository that no VM will push to any more. While index.json lists a
+// manifest nothing is touched: it may be somebody else's. With the last blob the directory goes.
 func (l *Layout) Retire(ctx context.Context, grace time.Duration, dry bool) (Collected, error) {
 	index, err := l.index()
 	if err != nil || len(index.Manifests) > 0 {

@@ -64,8 +64,8 @@ func (r *Registry) Put(ctx context.Context, o Object, c Content) error {
 	return nil
 }
 
-// askFirst is the size from which a blob is asked for before it is sent: what an earlier
-// attempt has pushed is not pushed again, and a question costs little beside the bytes.
+// askFirst is the size from which a blob is asked for before it is sent. What an earlier attempt
+// has pushed is not pushed again, and a question costs little compared to the bytes.
 const askFirst = 1 << 20
 
 // putBlob opens a session and sends the whole blob in one request. A session that asks

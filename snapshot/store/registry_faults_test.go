@@ -73,8 +73,8 @@ func move(ctx context.Context, st store.Store, packs ...store.Content) error {
 	return nil
 }
 
-// A token that runs out at any request of a long push is fetched again, and the body of
-// the request that found it out is sent again, whole; no blob is sent twice.
+// A token that runs out at any request of a long push is fetched again. The body of the request
+// that found it out is sent again, whole. No blob is sent twice.
 func TestTokenRunsOut(t *testing.T) {
 	for _, uses := range []int{1, 2, 3} {
 		r := storetest.Start(t, &storetest.Registry{Token: uses})

@@ -99,8 +99,8 @@ func pushAll(ctx context.Context, s Store) error {
 	return s.Put(ctx, Manifest("t"), m)
 }
 
-// R5: each request of a push, the handshake included, fails in each way with the
-// right class, and only an answer of 404 to a question is NotFound.
+// R5: each request of a push, the handshake included, fails in each way with the right class.
+// Only an answer of 404 to a question is NotFound.
 func TestRegistryErrorClasses(t *testing.T) {
 	count, cfg := newQuirky(t)
 	if err := pushAll(t.Context(), open(t, cfg)); err != nil {

@@ -12,8 +12,8 @@ import (
 	digest "github.com/opencontainers/go-digest"
 )
 
-// Attempts of a call, and the first pause between two of them: about eight seconds in
-// all, a registry's restart behind a load balancer, not an outage.
+// Attempts of a call, and the first pause between two of them: about eight seconds in all. That
+// covers a registry's restart at a load balancer, not an outage.
 const (
 	attempts   = 5
 	firstPause = 500 * time.Millisecond

@@ -16,9 +16,9 @@ import (
 	digest "github.com/opencontainers/go-digest"
 )
 
-// Store is one repository. Its errors carry an errdefs class: NotFound only when the
-// store itself said that the object is not there, Unavailable for what may pass,
-// ResourceExhausted for a full one, Unauthenticated and PermissionDenied, DataLoss.
+// Store is one repository. Its errors carry an errdefs class. NotFound comes only when the store
+// itself said that the object is not there, Unavailable for what may pass, ResourceExhausted for
+// a full one. The others are Unauthenticated, PermissionDenied and DataLoss.
 type Store interface {
 	// Stat asks for an object without its bytes.
 	Stat(ctx context.Context, o Object) (Info, error)
@@ -107,7 +107,7 @@ type Config struct {
 	// Repository is host/path of a registry, or LayoutPrefix and a directory.
 	Repository   string `json:"repository"`
 	PlainHTTP    bool   `json:"plainHTTP,omitempty"`
-	CAFile       string `json:"caFile,omitempty"`       // PEM, beside the system's
+	CAFile       string `json:"caFile,omitempty"`       // PEM, in addition to the system's
 	DockerConfig string `json:"dockerConfig,omitempty"` // directory of config.json; empty: the default places
 	HostsDir     string `json:"hostsDir,omitempty"`     // of containerd's hosts.toml, a directory a registry
 	Bandwidth    int64  `json:"bandwidth,omitempty"`    // bytes a second that all transfers together move at most; 0: no limit

@@ -21,7 +21,7 @@ const (
 	greetBound  = 30 * time.Second // a registry that says how it wants to be asked, and gives a token
 	dialDefault = 10 * time.Second // without a setting; of a TLS handshake always
 	headerBound = time.Minute      // of an answer: some registries look at what they were sent first
-	idleBound   = 30 * time.Second // of a connection that nobody uses
+	idleBound   = 30 * time.Second // of a connection that is not used
 )
 
 // newTransport keeps one HTTP/1.1 connection per transfer: a single HTTP/2 connection
@@ -83,9 +83,9 @@ func trust(c *tls.Config, files []string) error {
 	return nil
 }
 
-// guard is below authentication. It keeps credentials and pages off a connection without
-// TLS (the library would fall back to one for addresses that look local), sends a body
-// from its start each time, and speaks to a host as hosts.toml says.
+// guard is below authentication. It keeps credentials and pages off a connection without TLS
+// (the library would fall back to one for addresses that look local). It sends a body from its
+// start each time, and speaks to a host as hosts.toml says.
 type guard struct {
 	base http.RoundTripper
 	endpoint
