@@ -13,7 +13,9 @@ import (
 
 // barring reaps nothing: the children of a test are its own.
 func barring() *Service {
-	return &Service{children: &children{runs: map[int]*spawned{}}, processes: map[string]*process{}, starting: map[string]chan struct{}{}}
+	return &Service{
+		children: &children{runs: map[int]*spawned{}}, processes: map[string]*process{}, starting: map[string]chan struct{}{},
+	}
 }
 
 func never(id string) *agentv1.KillRequest {

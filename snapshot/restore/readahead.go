@@ -25,8 +25,8 @@ type window struct {
 	first, end int // of the last one
 }
 
-// readAhead says from where up to where to read for a frame that somebody waits for. One that is on its
-// way already is asked for alone: what is beside it is not read twice. The caller holds l.mu.
+// readAhead says from where up to where to read for a frame that is waited for. One that is on its
+// way already is asked for alone: what is next to it is not read twice. The caller holds l.mu.
 func (l *postcopy) readAhead(frame int) (first, end int) {
 	number := int(l.f.src.Index.Frames[frame].Pack)
 	w := l.windows[number]
