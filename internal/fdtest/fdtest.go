@@ -6,10 +6,15 @@ package fdtest
 
 import (
 	"os"
+	"runtime"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+// settle is how long descriptors are taken: connections of before are closed in the background.
+const settle = 300 * time.Millisecond
 
 // Exhaust leaves the process only so many descriptors that it can open. Every other open fails
 // with EMFILE until the test ends, or restore is called. It holds for the whole process, so no
@@ -26,11 +31,13 @@ func Exhaust(t *testing.T, left int) (restore func()) {
 	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &limit, nil); err != nil {
 		t.Fatal(err)
 	}
+	runtime.GC() // files that other tests have left open are closed
 	var taken []int
-	for {
+	for end := time.Now().Add(settle); time.Now().Before(end); {
 		fd, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
-			break
+			time.Sleep(settle / 100)
+			continue
 		}
 		taken = append(taken, fd)
 	}
