@@ -132,21 +132,16 @@ func (c *builds) measure(ctx context.Context, side, round int, group string) err
 		}
 		note("first_byte_ms", ms(first))
 	case "exec":
-		if err := b.execs(ctx, note); err != nil {
-			return err
-		}
+		err = b.execs(ctx, note)
 	case "output":
-		if err := b.output(ctx, note); err != nil {
-			return err
-		}
+		err = b.output(ctx, note)
 	case "move":
-		if err := b.moveOne(ctx, note); err != nil {
-			return err
-		}
+		err = b.moveOne(ctx, note)
 	case "sleep":
-		if err := b.sleepOne(ctx, note); err != nil {
-			return err
-		}
+		err = b.sleepOne(ctx, note)
+	}
+	if err != nil {
+		return err
 	}
 	now, err := b.node.CPU()
 	if err == nil {

@@ -3,15 +3,11 @@ package moves
 import (
 	"context"
 	"errors"
-	"net"
-	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"godwit.dev/godwit/api/moves"
 	"godwit.dev/godwit/migrate/cluster"
-	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/store/storetest"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -30,21 +26,7 @@ func TestManyEventsAreTold(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	srv, err := controller.NewServer()
-	if err != nil {
-		t.Fatal(err)
-	}
-	nodev1.RegisterMovesService(srv, &Service{Cluster: members})
-	socket := filepath.Join(t.TempDir(), "s")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() { _ = controller.ServeLocal(t.Context(), srv, l) })
-	t.Cleanup(func() { _ = srv.Close(); _ = l.Close(); wg.Wait() })
-	client := moves.Local(socket)
-	t.Cleanup(func() { _ = client.Close() })
+	client := client(t, &Service{Cluster: members})
 
 	ctx, cancel := context.WithCancelCause(t.Context())
 	enough, heard := errors.New("enough"), uint64(0)
