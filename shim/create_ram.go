@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/internal/filelock"
 	"godwit.dev/godwit/shim/rampool"
 )
 
@@ -25,7 +26,7 @@ func reserveRAM(path string, size uint64, firstUser int) (err error) {
 		return fmt.Errorf("reserve RAM: %w", err)
 	}
 	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+	if err := filelock.Lock(lock, unix.LOCK_EX); err != nil {
 		return fmt.Errorf("reserve RAM: lock %s: %w", dir, err)
 	}
 	total, used, users, err := rampool.Use(dir)

@@ -18,6 +18,7 @@ import (
 	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/internal/durable"
 	"godwit.dev/godwit/shim/bundle"
 	"godwit.dev/godwit/shim/cgroup"
 	"godwit.dev/godwit/shim/journal"
@@ -233,7 +234,7 @@ func (c *creation) journal(_ context.Context, u *steps.Undo) (err error) {
 	c.vm.journal.Begin(c.vm.dir, c.next)
 	parent := filepath.Dir(c.vm.dir)
 	if err := os.MkdirAll(parent, 0o700); err != nil {
-		return fmt.Errorf("write journal: %w", journal.DiskError(err))
+		return fmt.Errorf("write journal: %w", durable.DiskError(err))
 	}
 	unlock, err := lockDir(parent) // a sweep of what an earlier shim left takes no word that is being written
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/internal/filelock"
 	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
@@ -61,12 +62,7 @@ func lockDir(dir string) (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", dir, err)
 	}
-	for {
-		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX); err != unix.EINTR {
-			break
-		}
-	}
-	if err != nil {
+	if err := filelock.Lock(f, unix.LOCK_EX); err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), f.Close())
 	}
 	return func() { f.Close() }, nil

@@ -101,7 +101,7 @@ func (a *Adopter) pause(vm string) time.Duration {
 	return pause
 }
 
-// End ends the adopted VMs whose container object was removed: no shim hears of that.
+// End ends the adopted VMs whose container object was removed: containerd tells no shim of that.
 func (a *Adopter) End(ctx context.Context) error {
 	return a.each(func(vm *nodev1.VM) error {
 		q, err := a.Machines.Query(ctx, vm)

@@ -21,6 +21,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/internal/filelock"
 )
 
 const (
@@ -48,7 +50,7 @@ func (c Cache) Lock() (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", c.Dir, err)
 	}
-	if err := flock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := filelock.Lock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %s: another process has it: %w: %w", c.Dir, err, errdefs.ErrUnavailable), f.Close())
 	}
 	return f, nil
@@ -89,36 +91,12 @@ func locked(path string, how int) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = flock(f, how)
+	err = filelock.Lock(f, how)
 	if err == nil {
-		err = same(f, path)
+		err = filelock.Same(f, path)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
-}
-
-func flock(f *os.File, how int) error {
-	for {
-		if err := unix.Flock(int(f.Fd()), how); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
-}
-
-// same fails if the directory is no longer the one at path.
-func same(f *os.File, path string) error {
-	open, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	there, err := os.Lstat(path)
-	if err != nil {
-		return err
-	}
-	if !os.SameFile(open, there) {
-		return fs.ErrNotExist
-	}
-	return nil
 }

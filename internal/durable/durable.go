@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/containerd/errdefs"
 )
 
 // ErrUnsynced says that a file has its new content, which a crash may take back.
@@ -65,6 +67,22 @@ var SyncDir = func(dir string) error {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
+}
+
+// DiskError gives the error of a write below state_dir its class and the remedy.
+func DiskError(err error) error {
+	switch {
+	case IsFull(err):
+		return fmt.Errorf("make room in state_dir: %w: %w", err, errdefs.ErrResourceExhausted)
+	case errors.Is(err, syscall.EROFS):
+		return ReadOnly(err)
+	}
+	return err
+}
+
+// ReadOnly is the error of a write below state_dir that the file system does not allow.
+func ReadOnly(err error) error {
+	return fmt.Errorf("make state_dir writable: %w: %w", err, errdefs.ErrFailedPrecondition)
 }
 
 // IsFull reports whether a file system had no room.

@@ -32,7 +32,7 @@ func (b *State) Keep(ctx context.Context, read chan<- struct{}, more func(contex
 		if b.Fresh() { // though a note of one could not be written
 			select {
 			case read <- struct{}{}:
-			default: // whoever looks at them is busy
+			default: // the one that looks at them is busy
 			}
 		}
 		if err == nil {

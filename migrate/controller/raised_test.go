@@ -11,7 +11,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// A node that raises doubts about VMs of nobody, takes them back and raises others stops no more VMs
+// A node that raises doubts about VMs without an owner, takes them back and raises others stops no more VMs
 // within ten minutes than one whose doubts stand. It is told of once. The error of a claim that is stopped
 // is one of its own, which names the node.
 func TestDoubtsAreRaisedAtARate(t *testing.T) {

@@ -39,7 +39,7 @@ func (i *Incarnations) Report(ctx context.Context, req *nodev1.ReportRequest) (*
 	switch {
 	case err != nil:
 		return nil, err
-	case transition.Retired(state, req.GetNode()): // nobody waits for it, and nobody believes it
+	case transition.Retired(state, req.GetNode()): // its report is neither waited for nor believed
 		return state, nil
 	case !state.GetWaiting():
 		return i.judge(ctx, state, req)

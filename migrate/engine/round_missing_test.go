@@ -10,7 +10,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// heldDisown keeps the n-th Disown on its way: its caller hears that nobody answers.
+// heldDisown keeps the n-th Disown on its way: its caller is answered Unavailable.
 type heldDisown struct {
 	nodev1.RecordsService
 	n    int

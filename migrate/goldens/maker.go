@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/google/uuid"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -105,7 +104,7 @@ func (m *Maker) Make(ctx context.Context, order *nodev1.TemplateMakeRequest) (_ 
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(req.GetTimeoutMs())*time.Millisecond)
 	defer cancel()
-	vm := &nodev1.VM{Namespace: req.GetNamespace(), Id: "template-" + uuid.NewString()[:8]}
+	vm := &nodev1.VM{Namespace: req.GetNamespace(), Id: tasks.MakerID()}
 	m.own(vm, true)
 	defer m.own(vm, false)
 	begun := time.Now()

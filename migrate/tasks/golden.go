@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/containerd/errdefs"
+	"github.com/google/uuid"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -27,6 +28,9 @@ const (
 	labelTemplate    = "godwit.dev/template"
 	labelTemplateOld = "godwit.dev/golden"
 )
+
+// MakerID is a new id for the VM of a maker.
+func MakerID() string { return "template-" + uuid.NewString()[:8] }
 
 // madeID is what makers call their VMs, here and in the release before. The label alone is no proof:
 // clients copy the labels of an image to its containers, and what is swept is ended and removed.

@@ -26,7 +26,7 @@ func TestMarks(t *testing.T) {
 // A container that a user has made of an image with the label is no maker's: its id says so.
 func TestALabelOfAnImageIsNoMakers(t *testing.T) {
 	for id, want := range map[string]bool{
-		"template-0a1b2c3d": true, "golden-0a1b2c3d": true,
+		MakerID(): true, "template-0a1b2c3d": true, "golden-0a1b2c3d": true,
 		"web": false, "template-web": false, "template-0a1b2c3d4": false, "my-golden-0a1b2c3d": false,
 	} {
 		if madeID.MatchString(id) != want {

@@ -13,13 +13,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/api/version"
-	"godwit.dev/godwit/internal/durable"
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/shim/stdio"
@@ -115,15 +113,4 @@ func Read(dir string) (*Journal, error) {
 		return nil, fmt.Errorf("read journal %s: version %d, this build knows %d: %w", dir, j.Version, version.Journal, errdefs.ErrNotImplemented)
 	}
 	return j, nil
-}
-
-// DiskError gives the error of a write into state_dir its class.
-func DiskError(err error) error {
-	switch {
-	case durable.IsFull(err):
-		return fmt.Errorf("make room in state_dir: %w: %w", err, errdefs.ErrResourceExhausted)
-	case errors.Is(err, syscall.EROFS):
-		return fmt.Errorf("make state_dir writable: %w: %w", err, errdefs.ErrFailedPrecondition)
-	}
-	return err
 }

@@ -41,7 +41,7 @@ func TestJournalOnABadDisk(t *testing.T) {
 	for errno, is := range map[syscall.Errno]func(error) bool{
 		syscall.ENOSPC: errdefs.IsResourceExhausted, syscall.EDQUOT: errdefs.IsResourceExhausted, syscall.EROFS: errdefs.IsFailedPrecondition,
 	} {
-		err := DiskError(&os.PathError{Op: "write", Path: "/x", Err: errno})
+		err := durable.DiskError(&os.PathError{Op: "write", Path: "/x", Err: errno})
 		if !is(err) || !strings.Contains(err.Error(), "state_dir") {
 			t.Errorf("%v: %v", errno, err)
 		}

@@ -92,7 +92,7 @@ func (j *Journal) replace(dir string, draft []byte) error {
 		return fmt.Errorf("write journal: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("write journal: %w", DiskError(err))
+		return fmt.Errorf("write journal: %w", durable.DiskError(err))
 	}
 	err = failpoint.Record("journal", string(j.Phase), func() error {
 		if bytes.Equal(data, draft) {
@@ -103,7 +103,7 @@ func (j *Journal) replace(dir string, draft []byte) error {
 		return durable.WriteFile(File(dir), data, 0o600)
 	})
 	if err != nil {
-		return fmt.Errorf("write journal: %w", DiskError(err))
+		return fmt.Errorf("write journal: %w", durable.DiskError(err))
 	}
 	return nil
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/internal/filelock"
 )
 
 // Mount makes dir a mounted tmpfs of size bytes, 0 for half of the host's memory, unless
@@ -26,7 +28,7 @@ func Mount(dir string, size, page uint64) error {
 		return fmt.Errorf("ram_dir: %w", err)
 	}
 	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+	if err := filelock.Lock(lock, unix.LOCK_EX); err != nil {
 		return fmt.Errorf("ram_dir: lock %s: %w", lock.Name(), err)
 	}
 	if mounted, err := pool(dir, page); mounted || err != nil {

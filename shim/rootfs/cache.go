@@ -10,9 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
-
-	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/internal/durable"
 )
@@ -56,13 +53,10 @@ const (
 
 // refusedByDisk gives the error of a write below state_dir its class.
 func refusedByDisk(err error) error {
-	switch {
-	case durable.IsFull(err):
-		return fmt.Errorf("make room in state_dir: %w: %w", err, errdefs.ErrResourceExhausted)
-	case errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("make state_dir writable: %w: %w", err, errdefs.ErrFailedPrecondition)
+	if errors.Is(err, fs.ErrPermission) {
+		return durable.ReadOnly(err)
 	}
-	return err
+	return durable.DiskError(err)
 }
 
 func (c *Cache) path(elem ...string) string {

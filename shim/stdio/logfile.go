@@ -10,6 +10,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/internal/filelock"
 )
 
 // LogFile is where a woken VM's output goes, where that is a file. Its owner alone reads it,
@@ -80,7 +82,7 @@ func (l *LogFile) rotate(full os.FileInfo) error {
 		return err
 	}
 	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+	if err := filelock.Lock(lock, unix.LOCK_EX); err != nil {
 		return &os.PathError{Op: "lock", Path: l.Path, Err: err}
 	}
 	if there, err := os.Lstat(l.Path); err != nil || !os.SameFile(full, there) {

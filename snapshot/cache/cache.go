@@ -21,6 +21,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/internal/filelock"
 )
 
 // Cache is a directory that many processes share.
@@ -134,14 +136,8 @@ func (c *Cache) locked(k string, how int) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	for {
-		err = unix.Flock(int(f.Fd()), how)
-		if !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	if err == nil {
-		err = same(f, path)
+	if err = filelock.Lock(f, how); err == nil {
+		err = filelock.Same(f, path)
 	}
 	if err != nil {
 		f.Close()
@@ -175,20 +171,4 @@ func empty(path string) (err error) {
 		}
 	}
 	return err
-}
-
-// same fails if the file is no longer the one at path.
-func same(f *os.File, path string) error {
-	open, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	there, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	if !os.SameFile(open, there) {
-		return fs.ErrNotExist
-	}
-	return nil
 }

@@ -8,6 +8,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/internal/filelock"
 )
 
 // Usage counts what a cache was good for.
@@ -37,13 +39,7 @@ func (c *Cache) Note(u Usage) (err error) {
 		return fmt.Errorf("note use of the cache: %w", err)
 	}
 	defer f.Close()
-	for {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		if !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	if err != nil {
+	if err := filelock.Lock(f, unix.LOCK_EX); err != nil {
 		return fmt.Errorf("note use of the cache: %w", err)
 	}
 	sum, err := c.Usage()

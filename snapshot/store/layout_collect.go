@@ -15,6 +15,8 @@ import (
 	"github.com/containerd/errdefs"
 	digest "github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"godwit.dev/godwit/internal/filelock"
 )
 
 // Collected counts what Collect has removed.
@@ -150,7 +152,7 @@ func (l *Layout) lock() (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+	if err := filelock.Lock(f, syscall.LOCK_EX); err != nil {
 		f.Close()
 		return nil, err
 	}
